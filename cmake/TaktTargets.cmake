@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# The three kinds of target this project has. Every source is listed where it lives.
+
+add_library(takt_options INTERFACE)
+target_include_directories(takt_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/proto)
+target_compile_options(takt_options INTERFACE
+  -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-unknown-warning-option)
+if(TAKT_SANITIZE)
+  target_compile_options(takt_options INTERFACE -fsanitize=${TAKT_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(takt_options INTERFACE -fsanitize=${TAKT_SANITIZE})
+endif()
+
+# takt_library(NAME SOURCES a.cc ... DEPS public deps... [PRIVATE_DEPS ...])
+function(takt_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  if(arg_SOURCES)
+    add_library(${name} STATIC ${arg_SOURCES})
+    target_link_libraries(${name} PUBLIC takt_options ${arg_DEPS} PRIVATE ${arg_PRIVATE_DEPS})
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE takt_options ${arg_DEPS})
+  endif()
+endfunction()
+
+# takt_binary(NAME SOURCES ... DEPS ...)
+function(takt_binary name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE takt_options ${arg_DEPS})
+endfunction()
+
+# takt_test(NAME SOURCES ... DEPS ... [LABELS unit|slow|gpu] [TIMEOUT seconds])
+# One executable a folder; ctest sees it as one test per suite runner.
+function(takt_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE takt_options ${arg_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE TAKT_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TAKT_BINARY_DIR="${PROJECT_BINARY_DIR}/bin")
+  if(NOT arg_LABELS)
+    set(arg_LABELS unit)
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+  if(TAKT_SANITIZE)
+    set_property(TEST ${name} PROPERTY ENVIRONMENT
+      "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/testing/tsan.supp:halt_on_error=1"
+      "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1")
+  endif()
+endfunction()

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/base/log.h"
+
+#include <memory>
+
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+
+namespace takt {
+namespace {
+
+struct LogState {
+  LogOptions options;
+  std::function<void(LogLevel, std::string_view)> sink;
+  std::shared_ptr<spdlog::logger> logger;
+};
+
+LogState& State() {
+  static LogState* const state = [] {
+    auto* s = new LogState;
+    s->logger = std::make_shared<spdlog::logger>("takt", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    s->logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %l %v");
+    s->logger->flush_on(spdlog::level::debug);
+    return s;
+  }();
+  return *state;
+}
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+const char* Name(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return "debug";
+    case LogLevel::kInfo: return "info";
+    case LogLevel::kWarning: return "warning";
+    case LogLevel::kError: return "error";
+  }
+  return "error";
+}
+
+// Values with blanks, quotes or '=' are quoted, so that a line splits back into its pairs.
+void AppendValue(std::string& line, const std::string& value) {
+  if (!value.empty() && value.find_first_of(" \"=\n\t") == std::string::npos) {
+    line += value;
+  } else {
+    line += nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+}
+
+}  // namespace
+
+void InitLogging(LogOptions options) {
+  LogState& state = State();
+  state.logger->set_level(ToSpdlog(options.level));
+  if (options.format == LogFormat::kJson) state.logger->set_pattern("%v");
+  state.options = std::move(options);
+}
+
+void SetLogSink(std::function<void(LogLevel, std::string_view line)> sink) { State().sink = std::move(sink); }
+
+void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
+  LogState& state = State();
+  if (!state.logger->should_log(ToSpdlog(level))) return;
+  std::string line;
+  if (state.options.format == LogFormat::kJson) {
+    nlohmann::ordered_json object;
+    object["time"] = absl::FormatTime(absl::Now(), absl::UTCTimeZone());
+    object["level"] = Name(level);
+    object["message"] = message;
+    for (const auto& [key, value] : state.options.fields) object[key] = value;
+    for (const auto& [key, value] : fields) object[std::string(key)] = value;
+    line = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  } else {
+    line = message;
+    for (const auto& [key, value] : state.options.fields) AppendValue(line.append(" ").append(key).append("="), value);
+    for (const auto& [key, value] : fields) AppendValue(line.append(" ").append(key).append("="), value);
+  }
+  state.logger->log(ToSpdlog(level), "{}", line);
+  if (state.sink && level >= LogLevel::kInfo) state.sink(level, line);
+}
+
+}  // namespace takt

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Status macros under Abseil's later names, CHECK, and errors about a field that programs can read.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace takt {
+
+// What is wrong with one field of an input: enough for a person to mend it and for a program to point at it.
+struct FieldError {
+  std::string field;  // dotted path, e.g. "model.heads"; may carry "file:line:column" in `where`
+  std::string value;  // as given
+  std::string rule;   // what must hold
+  std::string fix;    // what to do
+  std::string where;  // "job.yaml:12:5" when known
+
+  std::string ToString() const;
+};
+
+// kInvalidArgument whose message spells the errors out, one a line, and which carries them as a payload
+// (takt.v1.ErrorDetail) across RPC.
+absl::Status InvalidField(FieldError error);
+absl::Status InvalidFields(std::vector<FieldError> errors);
+
+// The errors carried by `status`, empty if none.
+std::vector<FieldError> FieldErrorsOf(const absl::Status& status);
+
+// Copies of `status` with `context` in front of the message, code and payload kept.
+absl::Status Annotate(const absl::Status& status, std::string_view context);
+
+// The payload key of takt.v1.ErrorDetail.
+inline constexpr char kErrorDetailUrl[] = "type.googleapis.com/takt.v1.ErrorDetail";
+
+[[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
+
+}  // namespace takt
+
+// For our own bugs, never for input, files, peers or devices.
+#define TAKT_CHECK(condition) \
+  (static_cast<bool>(condition) ? static_cast<void>(0) : ::takt::CheckFailed(__FILE__, __LINE__, #condition))
+
+#define RETURN_IF_ERROR(expression)                                              \
+  do {                                                                           \
+    if (absl::Status takt_status_ = (expression); !takt_status_.ok()) return takt_status_; \
+  } while (false)
+
+#define TAKT_CONCAT_INNER(a, b) a##b
+#define TAKT_CONCAT(a, b) TAKT_CONCAT_INNER(a, b)
+#define ASSIGN_OR_RETURN(declaration, expression) \
+  ASSIGN_OR_RETURN_IMPL(TAKT_CONCAT(takt_statusor_, __LINE__), declaration, expression)
+#define ASSIGN_OR_RETURN_IMPL(temporary, declaration, expression) \
+  auto temporary = (expression);                                  \
+  if (!temporary.ok()) return std::move(temporary).status();      \
+  declaration = std::move(temporary).value()

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/base/status.h"
+
+#include "gtest/gtest.h"
+
+namespace takt {
+namespace {
+
+TEST(FieldErrors, SurviveAsPayloadAndAnnotation) {
+  const absl::Status status =
+      InvalidField({.field = "model.heads", .value = "3", .rule = "must divide hidden (64)", .fix = "use 1, 2 or 4"});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "model.heads is 3: must divide hidden (64); use 1, 2 or 4");
+  const std::vector<FieldError> errors = FieldErrorsOf(Annotate(status, "job x"));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].field, "model.heads");
+  EXPECT_EQ(errors[0].fix, "use 1, 2 or 4");
+}
+
+absl::StatusOr<int> Half(int x) {
+  if (x % 2 != 0) return absl::InvalidArgumentError("odd");
+  return x / 2;
+}
+absl::StatusOr<int> Quarter(int x) {
+  ASSIGN_OR_RETURN(const int half, Half(x));
+  return Half(half);
+}
+
+TEST(AssignOrReturn, StopsAtTheFirstError) {
+  EXPECT_EQ(*Quarter(8), 2);
+  EXPECT_EQ(Quarter(6).status().message(), "odd");
+}
+
+}  // namespace
+}  // namespace takt

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A validated job: what logic works with. From YAML or JSON text (job_file.h) or from takt.v1.JobSpec (job_spec_serde.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/model/model.h"
+
+namespace takt::config {
+
+enum class DataFormat : std::uint8_t { kBytes = 1, kUint16, kUint32, kLlmc, kMegatron, kSafetensors };
+enum class LrDecay : std::uint8_t { kConstant = 1, kCosine };
+enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
+enum class Precision : std::uint8_t { kF32 = 1, kBf16 };
+
+struct Corpus {
+  std::string path;
+  DataFormat format = DataFormat::kBytes;
+  double weight = 1;
+};
+
+struct Validation {
+  std::string path;
+  DataFormat format = DataFormat::kBytes;
+  std::int64_t every_steps = 0;
+  int batches = 1;
+};
+
+struct Adamw {
+  double learning_rate = 3e-4, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
+  double clip_norm = 1.0;  // 0: no clipping
+};
+
+struct LrSchedule {
+  std::int64_t warmup_steps = 0;
+  LrDecay decay = LrDecay::kConstant;
+  std::int64_t decay_steps = 0;
+  double min_learning_rate = 0;
+};
+
+// Learning rate of `step` (1-based): peak*k/warmup_steps up to warmup_steps, then a cosine to min at decay_steps, then min.
+double LearningRate(const Adamw& adamw, const LrSchedule& schedule, std::int64_t step);
+
+struct Parallelism {
+  std::optional<int> pipeline, data, chunks, threads, group;
+  std::string schedule = "auto";  // family, "auto" or "file:PATH"
+  std::vector<int> stage_layers;  // empty: balanced by FLOPs
+  TransportKind transport = TransportKind::kAuto;
+};
+
+struct JobSpec {
+  std::string name;
+  model::ModelConfig model;
+  std::string init_from;  // empty: random from seed
+  std::vector<Corpus> train;
+  std::optional<Validation> validation;
+  bool shuffle = false;
+  int global_batch = 1, microbatch = 1;
+  Adamw adamw;
+  LrSchedule lr_schedule;
+  std::int64_t steps = 1;
+  Parallelism parallelism;
+  Precision precision = Precision::kF32;
+  std::uint64_t seed = 0;
+
+  // Microbatches per step of one data-parallel rank.
+  int MicrobatchesPerStep(int dp_size) const { return global_batch / (microbatch * dp_size); }
+};
+
+}  // namespace takt::config

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as a list of layers: the one description that the planner, the engine, checkpoints and docs read.
+// Letters: B microbatch size, T context, C hidden, V vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/id.h"
+
+namespace takt::model {
+
+enum class Family : std::uint8_t { kGpt2 = 1, kLlama = 2, kQwen2 = 3, kEmulated = 4 };
+
+// The shape of a model, filled from a job spec or a config.json.
+struct ModelConfig {
+  Family family = Family::kGpt2;
+  int layers = 0;
+  int hidden = 0;
+  int heads = 0;
+  int kv_heads = 0;       // = heads for gpt2
+  int inner = 0;          // width of the MLP; gpt2: 4 * hidden
+  int context = 0;        // T of training
+  int positions = 0;      // rows of the position table; >= context
+  int vocab = 0;
+  bool tied_head = true;
+  double norm_epsilon = 1e-5;
+  double initializer_range = 0.02;
+  // family emulated: per layer and microbatch
+  double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
+  std::int64_t activation_bytes = 0;
+};
+
+enum class LayerKind : std::uint8_t { kEmbedding = 1, kGpt2Block = 2, kGpt2Head = 3, kEmulated = 4 };
+
+enum class Init : std::uint8_t { kZeros = 1, kOnes = 2, kNormal = 3 };
+
+struct Parameter {
+  std::string name;                  // Hugging Face's tensor name; the key of checkpoints and of initial weights
+  std::vector<std::int64_t> shape;
+  Init init = Init::kZeros;
+  double stddev = 0;                 // of kNormal
+  std::int64_t elements() const {
+    std::int64_t n = 1;
+    for (const std::int64_t d : shape) n *= d;
+    return n;
+  }
+  bool decayed() const { return shape.size() >= 2; }
+};
+
+// Per microbatch of B sequences.
+struct LayerCost {
+  double forward_flops = 0, input_grad_flops = 0, weight_grad_flops = 0;
+  // family emulated: seconds instead of FLOPs
+  double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
+  std::int64_t stash_bytes = 0;   // kept from F to W, without the layer's input
+  std::int64_t output_bytes = 0;  // the activation passed on
+};
+
+struct Layer {
+  LayerKind kind = LayerKind::kEmbedding;
+  int block = -1;  // number of the transformer block, -1 for embedding and head
+  std::vector<Parameter> parameters;
+  // A parameter of another layer that this one uses too (the head of a tied model: the embedding's weight).
+  std::vector<std::string> tied_parameters;
+  LayerCost cost;
+};
+
+struct Model {
+  ModelConfig config;
+  int microbatch = 1;         // B that the costs are for
+  std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
+
+  // Parameters in the model's own order (a tied one once); index i here is entry i of every norm exchange.
+  std::vector<const Parameter*> AllParameters() const;
+  std::int64_t num_parameters() const;
+  // Model FLOPs of one token, forward and backward, attention counted causally: 3 * (linear + attention) + head.
+  double FlopsPerToken() const;
+};
+
+// kInvalidArgument (FieldError) naming the first rule broken: heads must divide hidden, sizes positive, ...
+absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch);
+
+}  // namespace takt::model

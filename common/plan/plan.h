@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a validated job to what every rank executes. A pure function with a printable result.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/config/job_spec.h"
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+#include "common/program/program.h"
+#include "common/schedule/schedule.h"
+
+namespace takt::plan {
+
+struct PlanOptions {
+  // Workers that the plan may use at most; `pipeline: auto` takes as many as help.
+  int max_workers = 1;
+  // Rate that turns FLOPs into seconds until profiles exist.
+  double matmul_flops_per_second = 1e11;
+};
+
+struct Plan {
+  model::Model model;
+  mesh::Mesh mesh;
+  mesh::Partition partition;
+  schedule::Schedule schedule;
+  std::vector<program::Program> programs;  // by pp rank; proved to complete
+  double predicted_step_seconds = 0;
+  double predicted_bubble_fraction = 0;
+  std::vector<std::string> warnings;
+};
+
+// Mesh, partition, schedule, lowering, proof, in this order. kInvalidArgument (FieldError) when the job cannot be planned:
+// pipeline larger than layers, global batch not divisible, too few microbatches, a schedule file that is wrong.
+absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options);
+
+// Layers to stages. `stage_layers` empty: contiguous parts whose largest FLOP sum is least, with embedding and head counted.
+absl::StatusOr<mesh::Partition> MakePartition(const model::Model& model, int num_stages, const std::vector<int>& stage_layers,
+                                              schedule::Placement placement, int pp_size);
+
+}  // namespace takt::plan

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program is what one pp rank executes in every step: instructions with buffer slots, peers and lanes resolved. It names
+// logical ranks; a binding (takt.v1.Binding) maps them to processes.
+//
+// Lanes run beside each other; the instructions of one lane run one at a time in list order. Between lanes only slots order:
+// an instruction waits for the writers of the slots it reads, and for the readers and writers of the slots it writes
+// (Dependencies below derives this; nobody writes dependencies by hand). The body repeats once a step and slots carry over
+// from one step to the next, so step k+1 may begin on a lane while step k still runs on another.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/id.h"
+
+namespace takt::program {
+
+inline constexpr int kProgramVersion = 1;
+
+// Numbers equal takt.v1.Op and are stored.
+enum class Op : std::uint8_t {
+  kLoad = 1,           // tokens of the step's microbatches into kTokens
+  kForward = 2,
+  kInputGrad = 3,
+  kWeightGrad = 4,
+  kBackward = 5,       // kInputGrad then kWeightGrad of one microbatch
+  kSend = 6,
+  kRecv = 7,
+  kReduceGrad = 8,     // sum one layer's gradients over dp ranks, in dp-rank order
+  kReduceTied = 9,     // add the two uses of a tied embedding
+  kNormPartial = 10,   // sums of squares of this rank's gradients, one double per parameter
+  kNormExchange = 11,  // those, the loss and the counts, over pp (and dp) ranks
+  kLoss = 12,
+  kOptimizer = 13,
+  kSnapshot = 14,
+  kEval = 15,
+  kBarrier = 16,
+  kOverlap = 17,
+};
+
+enum class SlotKind : std::uint8_t {
+  kTokens = 1,      // token ids and targets of all microbatches of the step
+  kInput = 2,       // a stage's input activation; read by F, I and W
+  kOutput = 3,      // a stage's output activation on its way to another rank
+  kStash = 4,       // what F keeps for I and W, and I for W
+  kOutputGrad = 5,  // gradient of a stage's output; read by I and W
+  kInputGrad = 6,   // gradient of a stage's input on its way to another rank
+  kGradient = 7,    // accumulated weight gradients of one layer (`index` is the layer)
+  kWeights = 8,     // weights and optimizer state of one layer (`index` is the layer)
+  kScalars = 9,     // loss, counts, norm of the step
+};
+
+struct Slot {
+  SlotKind kind = SlotKind::kTokens;
+  StageId stage{-1};
+  std::int32_t index = 0;
+  std::int64_t bytes = 0;  // 0: sized by whoever executes
+};
+
+enum class LaneKind : std::uint8_t { kCompute = 1, kLoad = 2, kReduce = 3, kSend = 4, kRecv = 5 };
+enum class Direction : std::uint8_t { kNone = 0, kActivation = 1, kGradient = 2 };
+
+// One compute lane, one load lane, one reduce lane, and one lane per (peer, direction) of SEND and of RECV.
+struct Lane {
+  LaneKind kind = LaneKind::kCompute;
+  PpRank peer{-1};
+  Direction direction = Direction::kNone;
+};
+
+struct Instruction {
+  Op op = Op::kLoad;
+  LaneId lane;
+  StageId stage{-1};            // SEND and RECV: the stage whose F or I *made* the message
+  MicrobatchId microbatch{-1};
+  LayerId layer{-1};            // kReduceGrad: the bucket
+  // What it touches, in the order its implementation expects: see docs/programs.md for the table by op.
+  std::vector<SlotId> reads;
+  std::vector<SlotId> writes;
+};
+
+struct Program {
+  PpRank pp_rank;
+  int pp_size = 1;
+  int num_stages = 1;
+  int num_microbatches = 1;
+  std::string schedule;
+  std::vector<Slot> slots;
+  std::vector<Lane> lanes;
+  std::vector<Instruction> prologue;  // once, before the first step
+  std::vector<Instruction> body;      // every step
+  std::vector<Instruction> epilogue;  // once, after the last step
+};
+
+// "1F3", "0SEND_F2", "3RECV_B1", "REDUCE_GRAD(4)", "OPT": the text form of logs, traces and errors.
+std::string ToString(const Instruction& instruction, const Program& program);
+
+// Start when `lane` has completed its instruction number `position` (0-based within the lane's part of the body). A
+// negative position counts from the end of the previous iteration: -1 is that iteration's last instruction on the lane;
+// there is nothing to wait for in the first one.
+struct Wait {
+  LaneId lane;
+  std::int32_t position = 0;
+};
+
+// For each instruction of the body, the waits on other lanes that its slots imply; at most one per lane (the latest).
+std::vector<std::vector<Wait>> Dependencies(const Program& program);
+
+}  // namespace takt::program

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// One cell of a schedule: what a rank computes, on which stage, for which microbatch. Prints as stage, kind, microbatch
+// ("2F0", "0I3") and parses back; the same text form appears in logs, traces, goldens and errors.
+#pragma once
+
+#include <compare>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "common/base/id.h"
+
+namespace takt::schedule {
+
+// Zero-bubble papers write B for our I. Numbers are stored: never change them.
+enum class ActionKind : std::uint8_t {
+  kForward = 1,     // F
+  kInputGrad = 2,   // I: gradient of the inputs
+  kWeightGrad = 3,  // W: gradient of the weights
+  kBackward = 4,    // B: I and W at once
+};
+
+// 'F', 'I', 'W' or 'B'.
+char Letter(ActionKind kind);
+
+struct Action {
+  StageId stage;
+  ActionKind kind = ActionKind::kForward;
+  MicrobatchId microbatch;
+
+  std::string ToString() const;
+  // kInvalidArgument: not a compute action, with what was expected. Blanks around the text are not accepted.
+  static absl::StatusOr<Action> Parse(std::string_view text);
+
+  auto operator<=>(const Action&) const = default;
+};
+
+}  // namespace takt::schedule

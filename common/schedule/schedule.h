@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A schedule is data: the compute actions of every pp rank, in order. Generators make one, the text form carries one, the
+// validator judges one, the lowering (common/program) turns a valid one into programs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/base/id.h"
+#include "common/schedule/action.h"
+
+namespace takt::schedule {
+
+enum class Placement : std::uint8_t {
+  kLoop = 1,           // stage s on rank s mod P
+  kV = 2,              // V = 2: stage s on rank s, or 2P-1-s if s >= P
+  kBidirectional = 3,  // two copies of the weights, pipelines in both directions
+};
+
+struct Schedule {
+  std::string name;  // the family, or the file it came from
+  int num_stages = 0;
+  int num_microbatches = 0;
+  Placement placement = Placement::kLoop;
+  // Rows by pp rank. An action runs on the rank whose row it is in.
+  std::vector<std::vector<Action>> ranks;
+
+  int num_ranks() const { return static_cast<int>(ranks.size()); }
+};
+
+// The rank that holds `stage` under a placement with one copy of the weights.
+PpRank RankOfStage(Placement placement, int num_ranks, StageId stage);
+
+}  // namespace takt::schedule

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks of one generation pass messages. Implementations: inproc (threads of one process, tests), shm (same host),
+// gloo (TCP). One conformance suite in tests/conformance.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/id.h"
+
+namespace takt::transport {
+
+// Travels with every message and is checked by the receiver against what it expects: a message of another generation, step
+// or place in the schedule is never taken for the right one.
+struct MessageTag {
+  std::int64_t generation = 0;
+  std::int64_t step = 0;
+  std::int32_t stage = 0;
+  std::int32_t microbatch = 0;
+  std::int32_t direction = 0;  // program::Direction, or a collective's own numbers
+  std::int32_t sequence = 0;   // position among messages of one collective; 0 for p2p
+  bool operator==(const MessageTag&) const = default;
+};
+
+// One direction between two ranks; messages arrive whole and in the order sent. One caller at a time on each end.
+class SendChannel {
+ public:
+  virtual ~SendChannel() = default;
+  // Hands one message over.  data: host memory, untouched by the caller until the call returns.
+  // Blocks: until the receiver took it or it lies in a buffer of the transport; never after Transport::Abort.
+  // Errors: kUnavailable (peer left), kDeadlineExceeded (options.operation_timeout), kAborted (Transport::Abort).
+  virtual absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) = 0;
+};
+
+class RecvChannel {
+ public:
+  virtual ~RecvChannel() = default;
+  // Takes the next message into `data`.  Blocks: until it came.
+  // Errors: as Send; kInternal if its tag or size is not the one expected (names both).
+  virtual absl::Status Recv(const MessageTag& tag, std::span<std::byte> data) = 0;
+};
+
+struct TransportOptions {
+  Rank rank;
+  int num_ranks = 1;
+  std::string job;
+  std::int64_t generation = 0;
+  std::string secret;        // proves that a connection belongs to this generation
+  std::string data_address;  // gloo: the interface to bind and to publish
+  absl::Duration connect_timeout = absl::Seconds(30);
+  absl::Duration operation_timeout = absl::Minutes(5);
+};
+
+// Where ranks find each other (takt.v1.RendezvousService, or a map in tests). Thread-safe.
+class Rendezvous {
+ public:
+  virtual ~Rendezvous() = default;
+  virtual absl::Status Set(const std::string& key, const std::string& value) = 0;
+  // Blocks until the key is there. Errors: kDeadlineExceeded, kAborted (older generation), kUnavailable.
+  virtual absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) = 0;
+};
+
+// Endpoints of one rank. Channels borrow it and are closed before it. Thread-safe, except that each channel has one caller.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  // `name` distinguishes channels between the same two ranks; both ends open the same name, in any order.
+  // max_bytes: the largest message that will pass.  Blocks: until the peer opened its end (options.connect_timeout).
+  virtual absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name, std::size_t max_bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name, std::size_t max_bytes) = 0;
+  // Every call in progress and every later one returns kAborted soon (well under a second). Safe from any thread, idempotent.
+  virtual void Abort() = 0;
+};
+
+}  // namespace takt::transport
