@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs one program: a thread per lane, waits between lanes as the slots imply, every instruction timed at both ends.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/id.h"
+#include "common/program/program.h"
+#include "worker/engine/compute.h"
+#include "worker/transport/transport.h"
+
+namespace takt::engine {
+
+// One instruction of one step, steady clock nanoseconds.
+struct InstructionTiming {
+  std::int64_t start_nanos = 0, end_nanos = 0;
+};
+
+// Of one completed step on this rank. `timings` is indexed as program.body and valid during the callback only.
+struct StepTiming {
+  StepId step;
+  std::int64_t start_nanos = 0, end_nanos = 0;  // from the previous step's end (first: from its first instruction's start)
+  std::int64_t compute_nanos = 0;               // busy on the compute lane, F I W B only
+  const std::vector<InstructionTiming>* timings = nullptr;
+};
+
+// What a lane does right now; for status lines and for the report of a fault.
+struct LaneStatus {
+  LaneId lane;
+  StepId step;
+  std::string instruction;  // current or last
+  std::string waiting_for;  // empty: running or done
+};
+
+struct EngineOptions {
+  transport::Transport* transport = nullptr;  // channels to neighbours are opened on it; may be null if there is no lane for p2p
+  // Maps a pp rank of the program to a rank of the transport (same dp_rank as ours).
+  std::function<Rank(PpRank)> rank_of;
+  std::int64_t generation = 0;
+  std::string thread_name_prefix = "takt";
+};
+
+// Thread-safe except Run (one caller, once at a time).
+class Engine {
+ public:
+  // Opens the channels.  program, compute: borrowed for the engine's life.  Blocks: until all neighbours opened theirs.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const program::Program& program, Compute& compute,
+                                                        EngineOptions options);
+  virtual ~Engine() = default;
+
+  // Runs steps first..last.  on_step: called on one engine thread after each step, in order; keep it short.
+  // Errors: the first error of any lane, or kAborted after Abort.  When it returns, no thread touches compute or slots.
+  virtual absl::Status Run(StepId first, StepId last, std::function<void(const StepTiming&)> on_step) = 0;
+
+  // Ends every wait; Run returns soon. The transport is aborted too.
+  virtual void Abort(absl::Status reason) = 0;
+
+  // A consistent enough picture at any time, also while Run hangs.
+  virtual std::vector<LaneStatus> Status() const = 0;
+};
+
+}  // namespace takt::engine

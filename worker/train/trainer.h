@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers, loss and optimizer of one rank's stages behind the engine's Compute interface. `family: emulated` gets a compute
+// that only takes time.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/config/job_spec.h"
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+#include "common/program/program.h"
+#include "worker/engine/compute.h"
+
+namespace takt::train {
+
+// Filled at NORM_EXCHANGE of a step; equal on all ranks.
+struct StepResult {
+  double loss = 0;       // mean over the global batch's unmasked tokens
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  std::int64_t tokens = 0;  // of the global batch
+};
+
+struct TrainerOptions {
+  const config::JobSpec* job = nullptr;          // all pointers borrowed for the trainer's life
+  const model::Model* model = nullptr;
+  const mesh::Partition* partition = nullptr;
+  const program::Program* program = nullptr;
+  mesh::Mesh mesh;
+  Rank rank;
+  int threads = 1;
+  std::string data_root;                          // prefix of relative paths; paths may not leave it
+  engine::Collective* dp_group = nullptr;         // null: dp_size is 1
+  engine::Collective* pp_group = nullptr;         // ranks of this pipeline; null: pp_size is 1
+  engine::Collective* tied_group = nullptr;       // ranks of the first and the last stage; null: same rank or not tied
+};
+
+class Trainer : public engine::Compute {
+ public:
+  // Valid from the step's NORM_EXCHANGE to the next one's; read it in the engine's on_step.
+  virtual StepResult result(StepId step) const = 0;
+};
+
+// Opens data, allocates, makes initial weights. kInvalidArgument (FieldError): what the job got wrong about its files.
+absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(const TrainerOptions& options);
+
+}  // namespace takt::train
