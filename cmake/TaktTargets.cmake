@@ -3,6 +3,7 @@
 
 add_library(takt_options INTERFACE)
 target_include_directories(takt_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/proto)
+target_compile_definitions(takt_options INTERFACE TAKT_VERSION="${PROJECT_VERSION}")
 target_compile_options(takt_options INTERFACE
   -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-unknown-warning-option)
 if(TAKT_SANITIZE)
