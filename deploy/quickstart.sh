@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# From a fresh clone on Debian 12 to a four-stage pipeline training a small GPT on real text: installs what is missing, builds,
+# trains deploy/examples/kjv.yaml on four worker daemons of this machine. Asks nothing, is safe to repeat.
+#   deploy/quickstart.sh [STATE_DIR]     default: build/quickstart
+set -euo pipefail
+cd "$(dirname "$0")/.."
+state=${1:-$PWD/build/quickstart}
+say() { printf '\n== %s\n' "$*"; }
+
+say "packages"
+deploy/install-deps.sh --example
+
+say "build (release; under 10 minutes on two cores)"
+cmake --preset release >/dev/null
+cmake --build --preset release --target takt takt-coordinator takt-worker
+
+say "text: the King James Bible, its last twentieth held out"
+mkdir -p "$state"
+deploy/examples/make-kjv-text.sh "$state"
+cp deploy/examples/kjv.yaml "$state/kjv.yaml"
+
+say "train: one coordinator, four workers, a 1F1B pipeline of four stages"
+build/release/bin/takt local run "$state/kjv.yaml" --workers 4 --state "$state/run"
+
+cat <<TEXT
+
+The cluster has stopped; its store and logs are in $state/run.
+Next:
+  build/release/bin/takt local up --workers 4          keeps a cluster running in the background
+  build/release/bin/takt submit JOB.yaml --wait        submits to it (deploy/examples/ has jobs to start from)
+  build/release/bin/takt schedule show 1f1b --ranks 4 --microbatches 8 -f grid
+TEXT

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What a machine can say about the source: formatting, the include rules of docs/architecture.md, sizes, READMEs; and, with
+# --tidy, clang-tidy over every source of build/release (or only those that differ from REV: --tidy --since REV).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+failed=0
+complain() { echo "lint: $*" >&2; failed=1; }
+
+mapfile -t sources < <(git ls-files '*.h' '*.cc')
+clang-format --dry-run -Werror "${sources[@]}" || complain "formatting: clang-format -i the files above"
+
+# Rooms: common includes no other room; coordinator, worker and cli never include one another; gRPC stays in rpc/ and cli/.
+rule() { # rule WHERE PATTERN WHY
+  local hits
+  hits=$(git grep -nE "$2" -- $1 || true)
+  [ -z "$hits" ] || complain "$3:"$'\n'"$hits"
+}
+rule 'common/*' '#include "(coordinator|worker|cli|tests)/' "common includes another room"
+rule 'coordinator/*' '#include "(worker|cli)/' "coordinator includes another program"
+rule 'worker/*' '#include "(coordinator|cli)/' "worker includes another program"
+rule 'cli/*' '#include "(coordinator|worker)/' "cli includes another program"
+rule 'common/* coordinator/membership/* coordinator/job/* coordinator/store/* worker/engine/* worker/transport/* worker/train/* worker/backend/* worker/data/*' \
+  '#include [<"]grpcpp/' "grpcpp outside rpc/ and cli/"
+rule 'common/* coordinator/* worker/engine/* worker/train/* worker/backend/* worker/data/* cli/*' '#include [<"]gloo/' "Gloo outside worker/transport/gloo"
+
+for file in $(git ls-files '*.h' '*.cc' '*.proto' '*.sh' '*.py' '*.cmake' '*CMakeLists.txt'); do
+  lines=$(wc -l <"$file")
+  [ "$lines" -le 600 ] || complain "$file has $lines lines (at most 600)"
+done
+for file in "${sources[@]}"; do
+  head -1 "$file" | grep -q 'SPDX-License-Identifier' || complain "$file: first line must carry the licence"
+done
+for folder in $(git ls-files '*.cc' '*.h' | xargs -n1 dirname | sort -u); do
+  [ -e "$folder/README.md" ] || complain "$folder has no README.md"
+done
+
+if [ "${1:-}" = --tidy ]; then
+  mapfile -t tidy < <(if [ "${2:-}" = --since ]; then git diff --name-only --diff-filter=d "$3" -- '*.cc'; else git ls-files '*.cc'; fi)
+  [ ${#tidy[@]} -eq 0 ] || printf '%s\0' "${tidy[@]}" | xargs -0 -P"$(nproc)" -n4 clang-tidy --quiet -p build/release || complain "clang-tidy"
+fi
+[ "$failed" -eq 0 ] && echo "lint: clean"
+exit "$failed"

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing, builds, and runs every test that needs no accelerator. Asks nothing, is safe to repeat.
+#   tests/run.sh [--gpu] [--preset release|dev|asan|tsan] [--label unit|slow]
+#     --gpu      also the tests labelled gpu
+#     --preset   default: release
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=release
+selection=(-LE gpu)
+label=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --gpu) selection=() ;;
+    --preset) preset=${2:?--preset needs a name}; shift ;;
+    --label) label=(-L "${2:?--label needs a name}"); shift ;;
+    -h | --help) sed -n '3,7p' "$0"; exit 0 ;;
+    *) echo "run.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+deploy/install-deps.sh
+echo "== configure and build ($preset)"
+cmake --preset "$preset" >/dev/null
+cmake --build --preset "$preset"
+echo "== test ($preset)"
+# Two at a time: integration tests start a cluster of their own each and are RUN_SERIAL.
+ctest --preset "$preset" "${selection[@]}" "${label[@]}" --parallel 2
