@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations a backend runs: plain structs of pointers, sizes and flags. All tensors are f32,
+// row-major and dense unless a stride is given; all pointers are memory of the backend that runs
+// the op (backend.h).
+//
+// Letters: B sequences, T context, N = B * T rows (row b * T + t), C hidden, H heads, D head size,
+// V vocabulary.
+//
+// Rules that hold for every op:
+// - Outputs are overwritten, unless the op has `accumulate` (then: overwrite if false, add if true)
+// or `addend`.
+//   An overwritten output may hold anything before, also NaN.
+// - An output overlaps no input and no other output, except where a comment says "may be".
+// - The same op on the same data gives the same bits on every run and for every number of threads.
+// - Sizes are at least 1 (AdamwUpdate, SumOfSquares, Fill, Copy and Add also take a count of 0).
+// - Where a layer has input gradients (I) and weight gradients (W), they are different ops, and W
+// reads nothing that I writes
+//   beyond its declared outputs: a joint backward is I, then W, with the same bits.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+namespace takt::backend {
+
+// A target with this value is not scored.
+inline constexpr std::int32_t kIgnoredTarget = -100;
+
+// c[m,n] = a * b + bias + addend, the last two optional.
+//   y  = x W + bias            {.a = x,  .b = W,  .c = y,  .bias = bias, .m = N, .n = out, .k = in}
+//   dX = dY W^T                {.a = dY, .b = W,  .c = dX, .b_transposed = true, .m = N, .n = in,
+//   .k = out} dW = X^T dY (first, then +) {.a = X, .b = dY, .c = dW, .addend = first ? nullptr :
+//   dW, .a_transposed = true,
+//                                .m = in, .n = out, .k = N}
+struct Matmul {
+  const float* a = nullptr;       // [m,k]; stored [k,m] if a_transposed
+  const float* b = nullptr;       // [k,n]; stored [n,k] if b_transposed
+  float* c = nullptr;             // [m,n]
+  const float* bias = nullptr;    // [n]
+  const float* addend = nullptr;  // [m,n]; may be c itself: accumulates
+  bool a_transposed = false;
+  bool b_transposed = false;
+  std::int64_t m = 0, n = 0, k = 0;
+};
+
+// d_bias[C] (+)= sum over rows of d_output[N,C].  The bias part of W.
+struct BiasGrad {
+  const float* d_output = nullptr;
+  float* d_bias = nullptr;
+  std::int64_t rows = 0, columns = 0;
+  bool accumulate = false;
+};
+
+// output = (x - mean) * rstd * weight + bias per row, rstd = 1 / sqrt(variance + epsilon), variance
+// with 1/C. With `residual`, x is input + residual and is written to `sum`.
+struct LayerNormForward {
+  const float* input = nullptr;     // [N,C]
+  const float* residual = nullptr;  // [N,C] or null
+  float* sum = nullptr;             // [N,C] if residual, else null; may be input or residual
+  const float* weight = nullptr;    // [C]
+  const float* bias = nullptr;      // [C]
+  float* output = nullptr;          // [N,C]
+  float* mean = nullptr;            // [N]
+  float* rstd = nullptr;            // [N]
+  std::int64_t rows = 0, columns = 0;
+  float epsilon = 1e-5F;
+};
+
+// I: d_input = (gradient through the norm) + residual_gradient.
+struct LayerNormBackwardInput {
+  const float* d_output = nullptr;  // [N,C]
+  const float* x = nullptr;         // [N,C] what was normalised (`sum` or `input` of the forward)
+  const float* weight = nullptr;    // [C]
+  const float* mean = nullptr;      // [N]
+  const float* rstd = nullptr;      // [N]
+  const float* residual_gradient = nullptr;  // [N,C] or null
+  float* d_input = nullptr;                  // [N,C]; may be residual_gradient or d_output
+  std::int64_t rows = 0, columns = 0;
+};
+
+// W: d_weight[C] (+)= sum over rows of d_output * (x - mean) * rstd;  d_bias[C] (+)= sum over rows
+// of d_output.
+struct LayerNormBackwardWeights {
+  const float* d_output = nullptr;  // [N,C]
+  const float* x = nullptr;         // [N,C]
+  const float* mean = nullptr;      // [N]
+  const float* rstd = nullptr;      // [N]
+  float* d_weight = nullptr;        // [C]
+  float* d_bias = nullptr;          // [C]
+  std::int64_t rows = 0, columns = 0;
+  bool accumulate = false;
+};
+
+// output = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+struct GeluForward {
+  const float* input = nullptr;
+  float* output = nullptr;  // may be input
+  std::int64_t count = 0;
+};
+
+// d_input = d_output * gelu'(input)
+struct GeluBackward {
+  const float* input = nullptr;  // of the forward
+  const float* d_output = nullptr;
+  float* d_input = nullptr;  // may be d_output or input
+  std::int64_t count = 0;
+};
+
+// Shape of causal attention. Row r of head h starts at pointer + r * stride + h * head_size; query
+// head h reads key/value head h / (heads / kv_heads). For q, k, v side by side in one [N,3C]
+// tensor: q = qkv, k = qkv + C, v = qkv + 2C, all strides 3C.
+struct AttentionShape {
+  std::int64_t batch = 0, context = 0;                  // B, T
+  std::int64_t heads = 0, kv_heads = 0, head_size = 0;  // heads divisible by kv_heads
+  std::int64_t q_stride = 0, kv_stride = 0,
+               out_stride = 0;  // floats between rows: of q; of k and v; of the output
+};
+
+// output = softmax(causal(q k^T / sqrt(D))) v, heads side by side.
+// Memory: nothing of size T x T; blocks of keys with a running maximum and sum (FlashAttention, Dao
+// et al. 2022, algorithm 1).
+struct AttentionForward {
+  AttentionShape shape;
+  const float* q = nullptr;
+  const float* k = nullptr;
+  const float* v = nullptr;
+  float* output = nullptr;
+  float* logsumexp = nullptr;  // [B,H,T]: of the scaled scores of each query; for the backward
+};
+
+// I of attention (it has no W). Recomputes probabilities block by block from `logsumexp`.
+struct AttentionBackward {
+  AttentionShape shape;
+  const float* q = nullptr;
+  const float* k = nullptr;
+  const float* v = nullptr;
+  const float* output = nullptr;     // of the forward
+  const float* logsumexp = nullptr;  // of the forward
+  const float* d_output = nullptr;   // stride out_stride
+  float* d_q = nullptr;              // stride q_stride; no overlap with q, k, v
+  float* d_k = nullptr;              // stride kv_stride
+  float* d_v = nullptr;              // stride kv_stride
+};
+
+// output[b*T+t] = token_table[tokens[b*T+t]] + position_table[t].  The caller has checked 0 <=
+// token < V.
+struct EmbeddingForward {
+  const std::int32_t* tokens = nullptr;   // [N]
+  const float* token_table = nullptr;     // [V,C]
+  const float* position_table = nullptr;  // [>= T,C]; null: none is added
+  float* output = nullptr;                // [N,C]
+  std::int64_t batch = 0, context = 0, columns = 0;
+};
+
+// W of the embedding: rows of equal token (or position) are summed in row order. Without
+// `accumulate` the whole tables are overwritten: rows that no token or position used become zero.
+struct EmbeddingBackward {
+  const std::int32_t* tokens = nullptr;  // [N]
+  const float* d_output = nullptr;       // [N,C]
+  float* d_token_table = nullptr;        // [V,C]
+  float* d_position_table = nullptr;     // [positions,C] or null
+  std::int64_t batch = 0, context = 0, columns = 0, vocab = 0, positions = 0;
+  bool accumulate = false;
+};
+
+// Softmax and cross-entropy over rows of logits.
+// loss_sum: sum over scored rows of -log softmax(logits)[target], row losses summed in double in
+// row order; not divided. logits: overwritten by scale * (softmax - onehot(target)), zeros in rows
+// that are not scored; untouched if !gradient. To give the gradient of the mean over the global
+// batch, scale is 1 / (its number of scored tokens).
+struct CrossEntropy {
+  float* logits = nullptr;                // [N,V]
+  const std::int32_t* targets = nullptr;  // [N]; kIgnoredTarget or 0 <= target < V
+  double* loss_sum = nullptr;             // one number, host memory
+  std::int64_t rows = 0, vocab = 0;
+  float scale = 1;
+  bool gradient = true;
+};
+
+// One AdamW step with decoupled decay, for scaled gradients g = gradient_scale * gradient:
+//   m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  p = p * (1 - lr * weight_decay)
+//   p = p - lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon)
+struct AdamwUpdate {
+  float* parameter = nullptr;
+  const float* gradient = nullptr;
+  float* m = nullptr;
+  float* v = nullptr;
+  std::int64_t count = 0;
+  std::int64_t step = 1;  // 1-based
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double weight_decay = 0;    // 0 for tensors that are not decayed
+  double gradient_scale = 1;  // of clipping
+};
+
+// *result = sum of squares in double, over blocks of 4096 elements, block sums added in order. Host
+// memory.
+struct SumOfSquares {
+  const float* input = nullptr;
+  double* result = nullptr;
+  std::int64_t count = 0;
+};
+
+struct Fill {
+  float* output = nullptr;
+  float value = 0;
+  std::int64_t count = 0;
+};
+
+struct Copy {
+  const float* input = nullptr;
+  float* output = nullptr;
+  std::int64_t count = 0;
+};
+
+// output = a + b
+struct Add {
+  const float* a = nullptr;
+  const float* b = nullptr;
+  float* output = nullptr;  // may be a or b
+  std::int64_t count = 0;
+};
+
+using Op = std::variant<Matmul, BiasGrad, LayerNormForward, LayerNormBackwardInput,
+                        LayerNormBackwardWeights, GeluForward, GeluBackward, AttentionForward,
+                        AttentionBackward, EmbeddingForward, EmbeddingBackward, CrossEntropy,
+                        AdamwUpdate, SumOfSquares, Fill, Copy, Add>;
+
+}  // namespace takt::backend
