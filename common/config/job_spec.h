@@ -47,6 +47,7 @@ double LearningRate(const Adamw& adamw, const LrSchedule& schedule, std::int64_t
 struct Parallelism {
   std::optional<int> pipeline, data, chunks, threads, group;
   std::string schedule = "auto";  // family, "auto" or "file:PATH"
+  std::string schedule_csv;       // the text of that file, read by the client; nobody else opens PATH
   std::vector<int> stage_layers;  // empty: balanced by FLOPs
   TransportKind transport = TransportKind::kAuto;
 };
