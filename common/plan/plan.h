@@ -27,6 +27,8 @@ struct Plan {
   mesh::Partition partition;
   schedule::Schedule schedule;
   std::vector<program::Program> programs;  // by pp rank; proved to complete
+  // Forward only, over the job's validation set; empty: it has none.
+  std::vector<program::Program> validation_programs;
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;
