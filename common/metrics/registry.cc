@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/metrics/registry.h"
+
+#include <algorithm>
+
+#include "common/base/status.h"
+#include "common/base/version.h"
+#include "prometheus/text_serializer.h"
+
+namespace takt::metrics {
+
+Registry::Registry() : registry_(std::make_shared<prometheus::Registry>()) {}
+
+Registry::Registry(std::string_view program) : Registry() {
+  Gauge(kBuildInfo, {std::string(program), kTaktVersion, std::to_string(kProtocolVersion)}).Set(1);
+}
+
+Registry::~Registry() = default;
+
+template <class T, class Builder, class... Arguments>
+T& Registry::FindOrAdd(const Metric& metric, Kind kind, std::vector<std::string> labels,
+                       Builder builder, const Arguments&... arguments) {
+  TAKT_CHECK(metric.kind == kind);
+  TAKT_CHECK(static_cast<int>(labels.size()) == metric.num_labels());
+  TAKT_CHECK(std::ranges::count(AllMetrics(), &metric) == 1);
+  absl::MutexLock lock(&mutex_);
+  Series& series = series_[{&metric, labels}];
+  if (series.instance == nullptr) {
+    prometheus::Labels named;
+    for (std::size_t i = 0; i < labels.size(); ++i)
+      named[std::string(metric.label_names[i])] = labels[i];
+    // A family is made once; later calls return the same one.
+    prometheus::Family<T>& family = builder()
+                                        .Name(std::string(metric.name))
+                                        .Help(std::string(metric.help))
+                                        .Register(*registry_);
+    T* const instance = &family.Add(named, arguments...);
+    series.instance = instance;
+    series.remove = [&family, instance] { family.Remove(instance); };
+  }
+  return *static_cast<T*>(series.instance);
+}
+
+prometheus::Counter& Registry::Counter(const Metric& metric, std::vector<std::string> labels) {
+  return FindOrAdd<prometheus::Counter>(metric, Kind::kCounter, std::move(labels),
+                                        prometheus::BuildCounter);
+}
+
+prometheus::Gauge& Registry::Gauge(const Metric& metric, std::vector<std::string> labels) {
+  return FindOrAdd<prometheus::Gauge>(metric, Kind::kGauge, std::move(labels),
+                                      prometheus::BuildGauge);
+}
+
+prometheus::Histogram& Registry::Histogram(const Metric& metric, std::vector<std::string> labels) {
+  const auto bounds = HistogramBounds();
+  return FindOrAdd<prometheus::Histogram>(metric, Kind::kHistogram, std::move(labels),
+                                          prometheus::BuildHistogram,
+                                          std::vector<double>(bounds.begin(), bounds.end()));
+}
+
+void Registry::DropJob(std::string_view job) {
+  absl::MutexLock lock(&mutex_);
+  std::erase_if(series_, [&](const auto& entry) {
+    const auto& [metric, labels] = entry.first;
+    const bool of_job = !labels.empty() && metric->label_names[0] == "job" && labels[0] == job;
+    if (of_job) entry.second.remove();
+    return of_job;
+  });
+}
+
+std::string Registry::Text() const {
+  return prometheus::TextSerializer().Serialize(registry_->Collect());
+}
+
+}  // namespace takt::metrics

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The values behind the catalogue. A program makes one registry, hands it to whoever records, and
+// exposes `collectable()`.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/metrics/catalog.h"
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+
+namespace takt::metrics {
+
+// Thread-safe. A series is made at its first use and lives until DropJob or the registry's end;
+// look it up once, not at every record. Label values are given in the order of the metric's label
+// names; a wrong number or a metric of another kind is a bug.
+class Registry {
+ public:
+  Registry();
+  // Also sets takt_build_info. program: e.g. "takt-worker".
+  explicit Registry(std::string_view program);
+  ~Registry();
+
+  prometheus::Counter& Counter(const Metric& metric, std::vector<std::string> labels = {});
+  prometheus::Gauge& Gauge(const Metric& metric, std::vector<std::string> labels = {});
+  prometheus::Histogram& Histogram(const Metric& metric, std::vector<std::string> labels = {});
+
+  // Removes every series whose label `job` has this value. References to them must not be used any
+  // more.
+  void DropJob(std::string_view job);
+
+  // For prometheus::Exposer::RegisterCollectable.
+  const std::shared_ptr<prometheus::Registry>& collectable() const { return registry_; }
+  // The exposition text, as /metrics shows it.
+  std::string Text() const;
+
+ private:
+  struct Series {
+    void* instance = nullptr;
+    std::function<void()> remove;
+  };
+  using SeriesKey = std::pair<const Metric*, std::vector<std::string>>;
+
+  // `builder` is e.g. prometheus::BuildGauge; `arguments` go to the family's Add after the labels.
+  template <class T, class Builder, class... Arguments>
+  T& FindOrAdd(const Metric& metric, Kind kind, std::vector<std::string> labels, Builder builder,
+               const Arguments&... arguments);
+
+  const std::shared_ptr<prometheus::Registry> registry_;
+  absl::Mutex mutex_;
+  std::map<SeriesKey, Series> series_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace takt::metrics
