@@ -96,6 +96,14 @@ struct Program {
 // "1F3", "0SEND_F2", "3RECV_B1", "REDUCE_GRAD(4)", "OPT": the text form of logs, traces and errors.
 std::string ToString(const Instruction& instruction, const Program& program);
 
+// The slot of this kind and stage among `slots` (an instruction's reads or writes), SlotId(-1) if there is none.
+// `index` matters for kGradient and kWeights, where it is the layer; -1 takes the first.
+SlotId FindSlot(const Program& program, const std::vector<SlotId>& slots, SlotKind kind, StageId stage, std::int32_t index = -1);
+
+// Indices in range, ops on the lanes they belong to, peers and slots as docs/programs.md says. kInvalidArgument names the
+// instruction. Everything that executes or simulates a program may rely on it.
+absl::Status CheckProgram(const Program& program);
+
 // Start when `lane` has completed its instruction number `position` (0-based within the lane's part of the body). A
 // negative position counts from the end of the previous iteration: -1 is that iteration's last instruction on the lane;
 // there is nothing to wait for in the first one.
@@ -104,7 +112,8 @@ struct Wait {
   std::int32_t position = 0;
 };
 
-// For each instruction of the body, the waits on other lanes that its slots imply; at most one per lane (the latest).
+// For each instruction of the body, the waits on other lanes that its slots imply; at most one per lane (the latest), and
+// none that an earlier instruction of the same lane has already waited for.
 std::vector<std::vector<Wait>> Dependencies(const Program& program);
 
 }  // namespace takt::program
