@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
+#include "common/base/status.h"
 
 namespace takt::model {
 
@@ -76,11 +77,14 @@ struct Model {
   // Parameters in the model's own order (a tied one once); index i here is entry i of every norm exchange.
   std::vector<const Parameter*> AllParameters() const;
   std::int64_t num_parameters() const;
-  // Model FLOPs of one token, forward and backward, attention counted causally: 3 * (linear + attention) + head.
+  // Model FLOPs of one token, forward and backward, attention counted causally: 3 * (layers * (linear + attention) + head).
   double FlopsPerToken() const;
 };
 
-// kInvalidArgument (FieldError) naming the first rule broken: heads must divide hidden, sizes positive, ...
+// Every rule that `config` breaks, as fields of a job spec ("model.heads"); empty: BuildModel will take it.
+std::vector<FieldError> CheckConfig(const ModelConfig& config);
+
+// kInvalidArgument with what CheckConfig found.  Precondition: microbatch >= 1.
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch);
 
 }  // namespace takt::model
