@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// output = wte[token] + wpe[position]. Keeps nothing; has no input gradient.
+#include "worker/train/layer.h"
+
+namespace takt::train {
+namespace {
+
+class Embedding final : public Layer {
+ public:
+  Embedding(const model::Model& model, const LayerParameters& parameters)
+      : batch_(model.microbatch),
+        config_(model.config),
+        token_table_(parameters.refs[0]),
+        position_table_(parameters.refs[1]) {}
+
+  std::int64_t stash_floats() const override { return 0; }
+  std::int64_t scratch_floats() const override { return 0; }
+
+  absl::Status Forward(const ForwardCall& call) const override {
+    return call.backend->Run(backend::EmbeddingForward{.tokens = call.view.tokens,
+                                                       .token_table = token_table_.weight,
+                                                       .position_table = position_table_.weight,
+                                                       .output = call.output,
+                                                       .batch = batch_,
+                                                       .context = config_.context,
+                                                       .columns = config_.hidden});
+  }
+
+  absl::Status InputGrad(const InputGradCall&) const override { return absl::OkStatus(); }
+
+  absl::Status WeightGrad(const WeightGradCall& call) const override {
+    return call.backend->Run(backend::EmbeddingBackward{.tokens = call.view.tokens,
+                                                        .d_output = call.d_output,
+                                                        .d_token_table = token_table_.gradient,
+                                                        .d_position_table = position_table_.gradient,
+                                                        .batch = batch_,
+                                                        .context = config_.context,
+                                                        .columns = config_.hidden,
+                                                        .vocab = config_.vocab,
+                                                        .positions = config_.positions,
+                                                        .accumulate = call.accumulate});
+  }
+
+ private:
+  const std::int64_t batch_;
+  const model::ModelConfig& config_;
+  const ParameterRef& token_table_;     // [V,C]
+  const ParameterRef& position_table_;  // [positions,C]
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> MakeEmbedding(const model::Model& model, const LayerParameters& parameters) {
+  return std::make_unique<Embedding>(model, parameters);
+}
+
+}  // namespace takt::train

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// logits = ln_f(x) W^T with W [V,C] (the token table if tied), then softmax and cross-entropy.
+#include "common/base/status.h"
+#include "worker/train/layer.h"
+#include "worker/train/norm.h"
+#include "worker/train/regions.h"
+
+namespace takt::train {
+namespace {
+
+// Offsets in floats. After the arrow: what I leaves there for W.
+struct StashLayout {
+  std::int64_t norm;        // [N,C] ln_f's output
+  std::int64_t logits;      // [N,V], the gradient of the logits once the loss is known
+  std::int64_t mean, rstd;  // [N]
+  std::int64_t norm_part;   // [2C] unused -> gradients of ln_f's weight and bias
+  std::int64_t size;
+
+  StashLayout(std::int64_t n, std::int64_t c, std::int64_t vocab) {
+    Regions regions;
+    norm = regions.Add(n * c);
+    logits = regions.Add(n * vocab);
+    mean = regions.Add(n);
+    rstd = regions.Add(n);
+    norm_part = regions.Add(2 * c);
+    size = regions.size();
+  }
+};
+
+class Gpt2Head final : public Layer {
+ public:
+  Gpt2Head(const model::Model& model, const LayerParameters& parameters)
+      : rows_(std::int64_t{model.microbatch} * model.config.context),
+        columns_(model.config.hidden),
+        vocab_(model.config.vocab),
+        layout_(rows_, columns_, vocab_),
+        norm_(rows_, model.config.norm_epsilon, parameters.refs[0], parameters.refs[1]),
+        weight_(parameters.refs[2]) {}
+
+  std::int64_t stash_floats() const override { return layout_.size; }
+  std::int64_t scratch_floats() const override { return rows_ * columns_; }
+
+  absl::Status Forward(const ForwardCall& call) const override {
+    const StashLayout& at = layout_;
+    float* s = call.stash;
+    Observe(call.observer, "act.final_norm.input", call.input);
+    RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, s + at.norm, {s + at.mean, s + at.rstd}));
+    Observe(call.observer, "act.final_norm.output", s + at.norm);
+    RETURN_IF_ERROR(call.backend->Run(backend::Matmul{.a = s + at.norm,
+                                                      .b = weight_.weight,
+                                                      .c = s + at.logits,
+                                                      .b_transposed = true,
+                                                      .m = rows_,
+                                                      .n = vocab_,
+                                                      .k = columns_}));
+    if (call.observer != nullptr) {
+      (*call.observer)("logits", {s + at.logits, static_cast<std::size_t>(rows_ * vocab_)});
+    }
+    return call.backend->Run(backend::CrossEntropy{.logits = s + at.logits,
+                                                   .targets = call.view.targets,
+                                                   .loss_sum = call.loss_sum,
+                                                   .rows = rows_,
+                                                   .vocab = vocab_,
+                                                   .scale = call.loss_scale,
+                                                   .gradient = call.gradient});
+  }
+
+  absl::Status InputGrad(const InputGradCall& call) const override {
+    const StashLayout& at = layout_;
+    float* s = call.stash;
+    float* d_norm = call.scratch;
+    RETURN_IF_ERROR(call.backend->Run(backend::Matmul{
+        .a = s + at.logits, .b = weight_.weight, .c = d_norm, .m = rows_, .n = columns_, .k = vocab_}));
+    Observe(call.observer, "act_grad.final_norm.output", d_norm);
+    RETURN_IF_ERROR(norm_.InputGrad(*call.backend,
+                                    {.dy = d_norm, .x = call.input, .dx = call.d_input, .part = s + at.norm_part},
+                                    {s + at.mean, s + at.rstd}));
+    Observe(call.observer, "act_grad.final_norm.input", call.d_input);
+    return absl::OkStatus();
+  }
+
+  absl::Status WeightGrad(const WeightGradCall& call) const override {
+    const StashLayout& at = layout_;
+    const float* s = call.stash;
+    RETURN_IF_ERROR(call.backend->Run(backend::Matmul{.a = s + at.logits,
+                                                      .b = s + at.norm,
+                                                      .c = weight_.gradient,
+                                                      .addend = call.accumulate ? weight_.gradient : nullptr,
+                                                      .a_transposed = true,
+                                                      .m = vocab_,
+                                                      .n = columns_,
+                                                      .k = rows_}));
+    return norm_.WeightGrad(*call.backend, s + at.norm_part, call.accumulate);
+  }
+
+ private:
+  void Observe(const TensorObserver* observer, const char* name, const float* activation) const {
+    if (observer != nullptr) (*observer)(name, {activation, static_cast<std::size_t>(rows_ * columns_)});
+  }
+
+  const std::int64_t rows_, columns_, vocab_;
+  const StashLayout layout_;
+  const Norm norm_;
+  const ParameterRef& weight_;  // [V,C]
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> MakeGpt2Head(const model::Model& model, const LayerParameters& parameters) {
+  return std::make_unique<Gpt2Head>(model, parameters);
+}
+
+}  // namespace takt::train

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/parameter_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+#include "worker/train/regions.h"
+
+namespace takt::train {
+namespace {
+
+const model::Parameter* FindParameter(const model::Model& model, std::string_view name) {
+  for (const model::Layer& layer : model.layers) {
+    for (const model::Parameter& parameter : layer.parameters) {
+      if (parameter.name == name) return &parameter;
+    }
+  }
+  TAKT_CHECK(false && "a tied parameter belongs to no layer");
+  return nullptr;
+}
+
+int NormIndex(const model::Model& model, const model::Parameter* parameter) {
+  const std::vector<const model::Parameter*> all = model.AllParameters();
+  const auto it = std::find(all.begin(), all.end(), parameter);
+  TAKT_CHECK(it != all.end());
+  return static_cast<int>(it - all.begin());
+}
+
+// The uses of one layer, without memory.
+std::vector<ParameterRef> Uses(const model::Model& model, LayerId id) {
+  const model::Layer& layer = model.layers[id.value()];
+  std::vector<ParameterRef> refs;
+  for (const model::Parameter& parameter : layer.parameters) {
+    refs.push_back({.parameter = &parameter, .norm_index = NormIndex(model, &parameter)});
+  }
+  for (const std::string& name : layer.tied_parameters) refs.push_back({.parameter = FindParameter(model, name)});
+  return refs;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const model::Model& model, std::vector<LayerId> layers,
+                                                                       backend::Backend& backend) {
+  std::sort(layers.begin(), layers.end());
+  auto store = std::unique_ptr<ParameterStore>(new ParameterStore);
+  store->layers_.reserve(layers.size());  // layers keep references to the elements
+  for (const LayerId id : layers) {
+    LayerParameters& layer = store->layers_.emplace_back();
+    layer.layer = id;
+    layer.refs = Uses(model, id);
+
+    // Offsets are the same in the four ranges; a shared weight's places in weights, m and v stay unused by not being counted.
+    Regions gradients;
+    Regions state;
+    struct Place {
+      std::int64_t gradient = 0, state = -1;
+    };
+    std::vector<Place> places;
+    for (const ParameterRef& ref : layer.refs) {
+      const bool shared = ref.norm_index < 0 && store->Find(ref.parameter->name) != nullptr;
+      Place place{.gradient = gradients.Add(ref.parameter->elements())};
+      if (!shared) place.state = state.Add(ref.parameter->elements());
+      places.push_back(place);
+    }
+
+    float* ranges[4] = {};
+    const std::int64_t sizes[4] = {gradients.size(), state.size(), state.size(), state.size()};
+    for (int i = 0; i < 4; ++i) {
+      ASSIGN_OR_RETURN(backend::Buffer buffer, backend.Allocate(sizes[i] * sizeof(float)));
+      ranges[i] = buffer.floats();
+      store->buffers_.push_back(std::move(buffer));
+    }
+    layer.gradients = {ranges[0], static_cast<std::size_t>(gradients.size())};
+    for (std::size_t i = 0; i < layer.refs.size(); ++i) {
+      ParameterRef& ref = layer.refs[i];
+      ref.gradient = ranges[0] + places[i].gradient;
+      if (places[i].state < 0) {
+        ref.weight = store->Find(ref.parameter->name)->weight;
+      } else {
+        ref.weight = ranges[1] + places[i].state;
+        ref.m = ranges[2] + places[i].state;
+        ref.v = ranges[3] + places[i].state;
+      }
+    }
+  }
+  return store;
+}
+
+const LayerParameters& ParameterStore::Layer(LayerId layer) const {
+  const auto it = std::find_if(layers_.begin(), layers_.end(), [&](const LayerParameters& l) { return l.layer == layer; });
+  TAKT_CHECK(it != layers_.end());
+  return *it;
+}
+
+const ParameterRef* ParameterStore::Find(std::string_view name) const {
+  for (const LayerParameters& layer : layers_) {
+    for (const ParameterRef& ref : layer.refs) {
+      if (ref.m != nullptr && ref.parameter->name == name) return &ref;
+    }
+  }
+  return nullptr;
+}
+
+ParameterStore::TiedUses ParameterStore::tied_uses() const {
+  TiedUses uses;
+  for (const LayerParameters& layer : layers_) {
+    for (const ParameterRef& ref : layer.refs) {
+      if (ref.norm_index < 0) uses.tied = &ref;
+    }
+  }
+  const std::string_view name = uses.tied != nullptr ? uses.tied->parameter->name : std::string_view();
+  return uses;
+}
+
+}  // namespace takt::train
