@@ -74,7 +74,7 @@ struct LayerNormBackwardInput {
   const float* mean = nullptr;      // [N]
   const float* rstd = nullptr;      // [N]
   const float* residual_gradient = nullptr;  // [N,C] or null
-  float* d_input = nullptr;                  // [N,C]; may be residual_gradient or d_output
+  float* d_input = nullptr;                  // [N,C]; may be x, residual_gradient or d_output
   std::int64_t rows = 0, columns = 0;
 };
 
