@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the coordinator remembers: jobs, committed steps, answered requests, log lines. Plain
+// values; store.h keeps them, record_serde.h turns them into messages.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/base/id.h"
+#include "common/mesh/mesh.h"
+
+namespace takt::store {
+
+// Numbers equal takt.v1.JobState and are stored.
+enum class JobState : std::uint8_t {
+  kQueued = 1,
+  kPlanning = 2,
+  kStarting = 3,
+  kRunning = 4,
+  kSucceeded = 5,
+  kFailed = 6,
+  kCancelled = 7,
+  kRecovering = 8,
+  kPaused = 9,
+};
+
+constexpr bool HasEnded(JobState state) {
+  return state == JobState::kSucceeded || state == JobState::kFailed ||
+         state == JobState::kCancelled;
+}
+
+// "QUEUED", "PLANNING", ...
+const char* Name(JobState state);
+
+struct Transition {
+  JobState state = JobState::kQueued;
+  absl::Time time;
+  std::string reason;
+};
+
+struct BoundRank {
+  Rank rank;
+  std::string worker, incarnation, data_address;
+};
+
+// What one rank was doing when something went wrong.
+struct RankStatus {
+  Rank rank;
+  std::string worker;
+  StepId last_step;
+  std::string instruction;
+  std::string waiting_for;  // empty: nothing
+};
+
+// One committed optimizer step.
+struct StepRecord {
+  std::string job_id;
+  Generation generation;
+  StepId step;
+  double loss = 0, grad_norm = 0, learning_rate = 0;
+  std::int64_t tokens = 0;
+  double step_seconds = 0;
+  std::vector<double> bubble_by_pp_rank;
+  double bubble_fraction = 0;
+  std::optional<double> validation_loss;
+  std::string schedule;
+  absl::Time time;
+};
+
+// The part of the plan that people and reports ask for; the plan itself can be made again.
+struct PlanSummary {
+  std::string schedule;
+  mesh::Mesh mesh;
+  mesh::Partition partition;
+  double predicted_step_seconds = 0;
+  double predicted_bubble_fraction = 0;
+  std::vector<std::string> warnings;
+};
+
+// The decision to end a job, durable before its ranks have let go of it.
+struct JobStop {
+  JobState state = JobState::kFailed;  // kFailed or kCancelled
+  std::string reason;
+  bool invalid_input = false;
+};
+
+struct JobRecord {
+  std::int64_t number = 0;  // order of submission, never reused
+  std::string id;           // random, never reused
+  std::string name;
+  std::string spec;  // takt.v1.JobSpec, serialized, as submitted
+  JobState state = JobState::kQueued;
+  std::string reason;
+  std::vector<Transition> transitions;
+  absl::Time create_time;
+  std::optional<absl::Time> end_time;
+  Generation generation;
+  std::int64_t steps = 0;
+  PlanSummary plan;
+  std::vector<BoundRank> ranks;  // by rank; empty while no gang is held
+  std::vector<RankStatus> fault;
+  bool invalid_input = false;
+  std::optional<JobStop> stop;
+  // From the step log, not stored with the job.
+  std::optional<StepRecord> last_step;
+};
+
+// A mutating request that was answered. `job` is what it was answered with.
+struct RequestRecord {
+  std::string method, request_id;
+  std::optional<JobRecord> job;
+};
+
+struct LogRecord {
+  std::int64_t number = 0;  // given by the store, ascending
+  std::string job_id;
+  std::string worker;
+  Rank rank;
+  StepId step;
+  std::string level, text;
+  std::int64_t unix_nanos = 0;
+};
+
+}  // namespace takt::store

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/store/record_serde.h"
+
+namespace takt::store {
+namespace {
+
+v1::BoundRank ToProto(const BoundRank& bound) {
+  v1::BoundRank out;
+  out.set_rank(bound.rank.value());
+  out.set_worker(bound.worker);
+  out.set_incarnation(bound.incarnation);
+  out.set_data_address(bound.data_address);
+  return out;
+}
+
+v1::StageAssignment ToProto(const mesh::Stage& stage) {
+  v1::StageAssignment out;
+  out.set_stage(stage.id.value());
+  out.set_pp_rank(stage.pp_rank.value());
+  out.set_first_layer(stage.first_layer.value());
+  out.set_last_layer(stage.last_layer.value());
+  return out;
+}
+
+double EtaSeconds(const JobRecord& job) {
+  if (HasEnded(job.state)) return 0;
+  const std::int64_t done = job.last_step ? job.last_step->step.value() : 0;
+  const double step_seconds =
+      job.last_step ? job.last_step->step_seconds : job.plan.predicted_step_seconds;
+  return static_cast<double>(job.steps - done) * step_seconds;
+}
+
+}  // namespace
+
+const char* Name(JobState state) {
+  switch (state) {
+    case JobState::kQueued:
+      return "QUEUED";
+    case JobState::kPlanning:
+      return "PLANNING";
+    case JobState::kStarting:
+      return "STARTING";
+    case JobState::kRunning:
+      return "RUNNING";
+    case JobState::kSucceeded:
+      return "SUCCEEDED";
+    case JobState::kFailed:
+      return "FAILED";
+    case JobState::kCancelled:
+      return "CANCELLED";
+    case JobState::kRecovering:
+      return "RECOVERING";
+    case JobState::kPaused:
+      return "PAUSED";
+  }
+  return "UNKNOWN";
+}
+
+google::protobuf::Timestamp ToProto(absl::Time time) {
+  const std::int64_t nanos = absl::ToUnixNanos(time);
+  google::protobuf::Timestamp out;
+  out.set_seconds(nanos / 1'000'000'000);
+  out.set_nanos(static_cast<std::int32_t>(nanos % 1'000'000'000));
+  return out;
+}
+
+absl::Time FromProto(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+}
+
+v1::RankStatus ToProto(const RankStatus& status) {
+  v1::RankStatus out;
+  out.set_rank(status.rank.value());
+  out.set_worker(status.worker);
+  out.set_last_step(status.last_step.value());
+  out.set_instruction(status.instruction);
+  out.set_waiting_for(status.waiting_for);
+  return out;
+}
+
+RankStatus FromProto(const v1::RankStatus& status) {
+  return {.rank = Rank(status.rank()),
+          .worker = status.worker(),
+          .last_step = StepId(status.last_step()),
+          .instruction = status.instruction(),
+          .waiting_for = status.waiting_for()};
+}
+
+v1::StepReport ToProto(const StepRecord& step) {
+  v1::StepReport out;
+  out.set_step(step.step.value());
+  out.set_loss(step.loss);
+  out.set_grad_norm(step.grad_norm);
+  out.set_learning_rate(step.learning_rate);
+  out.set_tokens(step.tokens);
+  if (step.step_seconds > 0) {
+    out.set_tokens_per_second(static_cast<double>(step.tokens) / step.step_seconds);
+  }
+  out.set_step_seconds(step.step_seconds);
+  out.set_bubble_fraction(step.bubble_fraction);
+  out.set_schedule(step.schedule);
+  *out.mutable_time() = ToProto(step.time);
+  out.set_generation(step.generation.value());
+  out.mutable_bubble_by_pp_rank()->Add(step.bubble_by_pp_rank.begin(),
+                                       step.bubble_by_pp_rank.end());
+  if (step.validation_loss) out.set_validation_loss(*step.validation_loss);
+  return out;
+}
+
+StepRecord FromProto(const v1::StepReport& report, const std::string& job_id) {
+  StepRecord out{
+      .job_id = job_id,
+      .generation = Generation(report.generation()),
+      .step = StepId(report.step()),
+      .loss = report.loss(),
+      .grad_norm = report.grad_norm(),
+      .learning_rate = report.learning_rate(),
+      .tokens = report.tokens(),
+      .step_seconds = report.step_seconds(),
+      .bubble_by_pp_rank = {report.bubble_by_pp_rank().begin(), report.bubble_by_pp_rank().end()},
+      .bubble_fraction = report.bubble_fraction(),
+      .schedule = report.schedule(),
+      .time = FromProto(report.time())};
+  if (report.has_validation_loss()) out.validation_loss = report.validation_loss();
+  return out;
+}
+
+v1::Job ToProto(const JobRecord& job) {
+  v1::Job out;
+  out.set_name(job.name);
+  out.set_id(job.id);
+  out.mutable_spec()->ParseFromString(job.spec);
+  out.set_state(static_cast<v1::JobState>(job.state));
+  out.set_reason(job.reason);
+  for (const Transition& transition : job.transitions) {
+    v1::JobTransition* to = out.add_transitions();
+    to->set_state(static_cast<v1::JobState>(transition.state));
+    *to->mutable_time() = ToProto(transition.time);
+    to->set_reason(transition.reason);
+  }
+  *out.mutable_create_time() = ToProto(job.create_time);
+  if (job.end_time) *out.mutable_end_time() = ToProto(*job.end_time);
+  out.set_generation(job.generation.value());
+  if (job.last_step) *out.mutable_last_step() = ToProto(*job.last_step);
+  out.set_steps(job.steps);
+  out.set_schedule(job.plan.schedule);
+  for (const mesh::Stage& stage : job.plan.partition) *out.add_stages() = ToProto(stage);
+  for (const BoundRank& bound : job.ranks) *out.add_ranks() = ToProto(bound);
+  out.set_predicted_step_seconds(job.plan.predicted_step_seconds);
+  out.set_predicted_bubble_fraction(job.plan.predicted_bubble_fraction);
+  out.set_eta_seconds(EtaSeconds(job));
+  for (const RankStatus& status : job.fault) *out.add_fault() = ToProto(status);
+  out.set_invalid_input(job.invalid_input);
+  out.mutable_warnings()->Add(job.plan.warnings.begin(), job.plan.warnings.end());
+  return out;
+}
+
+v1::JobRecord ToRecordProto(const JobRecord& job) {
+  v1::JobRecord out;
+  *out.mutable_job() = ToProto(job);
+  out.mutable_job()->clear_last_step();
+  out.mutable_job()->clear_eta_seconds();
+  out.set_pp_size(job.plan.mesh.pp_size);
+  out.set_dp_size(job.plan.mesh.dp_size);
+  if (job.stop) {
+    out.mutable_stop()->set_state(static_cast<v1::JobState>(job.stop->state));
+    out.mutable_stop()->set_reason(job.stop->reason);
+    out.mutable_stop()->set_invalid_input(job.stop->invalid_input);
+  }
+  return out;
+}
+
+JobRecord FromProto(const v1::JobRecord& record) {
+  const v1::Job& job = record.job();
+  JobRecord out;
+  out.id = job.id();
+  out.name = job.name();
+  out.spec = job.spec().SerializeAsString();
+  out.state = static_cast<JobState>(job.state());
+  out.reason = job.reason();
+  for (const v1::JobTransition& transition : job.transitions()) {
+    out.transitions.push_back({static_cast<JobState>(transition.state()),
+                               FromProto(transition.time()), transition.reason()});
+  }
+  out.create_time = FromProto(job.create_time());
+  if (job.has_end_time()) out.end_time = FromProto(job.end_time());
+  out.generation = Generation(job.generation());
+  out.steps = job.steps();
+  out.plan = {.schedule = job.schedule(),
+              .mesh = {.pp_size = record.pp_size(), .dp_size = record.dp_size()},
+              .predicted_step_seconds = job.predicted_step_seconds(),
+              .predicted_bubble_fraction = job.predicted_bubble_fraction(),
+              .warnings = {job.warnings().begin(), job.warnings().end()}};
+  for (const v1::StageAssignment& stage : job.stages()) {
+    out.plan.partition.push_back({StageId(stage.stage()), PpRank(stage.pp_rank()),
+                                  LayerId(stage.first_layer()), LayerId(stage.last_layer())});
+  }
+  for (const v1::BoundRank& bound : job.ranks()) {
+    out.ranks.push_back(
+        {Rank(bound.rank()), bound.worker(), bound.incarnation(), bound.data_address()});
+  }
+  for (const v1::RankStatus& status : job.fault()) out.fault.push_back(FromProto(status));
+  out.invalid_input = job.invalid_input();
+  if (record.has_stop()) {
+    out.stop = JobStop{.state = static_cast<JobState>(record.stop().state()),
+                       .reason = record.stop().reason(),
+                       .invalid_input = record.stop().invalid_input()};
+  }
+  return out;
+}
+
+v1::LogLine ToProto(const LogRecord& log) {
+  v1::LogLine out;
+  out.set_worker(log.worker);
+  out.set_rank(log.rank.value());
+  out.set_step(log.step.value());
+  out.set_level(log.level);
+  out.set_text(log.text);
+  out.set_unix_nanos(log.unix_nanos);
+  return out;
+}
+
+LogRecord FromProto(const v1::LogLine& line, const std::string& job_id) {
+  return {.job_id = job_id,
+          .worker = line.worker(),
+          .rank = Rank(line.rank()),
+          .step = StepId(line.step()),
+          .level = line.level(),
+          .text = line.text(),
+          .unix_nanos = line.unix_nanos()};
+}
+
+}  // namespace takt::store

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// One SQLite connection and its prepared statements, with errors as statuses that name the file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+namespace takt::store {
+
+class SqliteDb;
+
+// A prepared statement, reused: bind, step until false, and it is fresh again after Reset (which
+// Run does itself). Borrows its SqliteDb. One caller at a time.
+class SqliteStatement final {
+ public:
+  SqliteStatement(SqliteDb& db, std::string_view sql);
+  ~SqliteStatement();
+  SqliteStatement(const SqliteStatement&) = delete;
+  SqliteStatement& operator=(const SqliteStatement&) = delete;
+
+  // Parameters are numbered in the order bound since the last Reset.
+  SqliteStatement& Bind(std::int64_t value);
+  SqliteStatement& Bind(std::string_view bytes);  // as a blob: compares bytewise, holds any byte
+  SqliteStatement& Bind(const std::string& bytes) { return Bind(std::string_view(bytes)); }
+
+  // Executes a statement without rows.
+  absl::Status Run();
+  // True: a row is there. False: no more; the statement is reset.
+  absl::StatusOr<bool> Next();
+  void Reset();
+
+  std::int64_t Int(int column) const;
+  std::string Blob(int column) const;
+
+ private:
+  SqliteDb& db_;
+  sqlite3_stmt* statement_ = nullptr;
+  int bound_ = 0;
+};
+
+// One caller at a time.
+class SqliteDb final {
+ public:
+  // Opens or creates the file; WAL, synchronous=FULL, and one writer: a second process is refused.
+  static absl::StatusOr<std::unique_ptr<SqliteDb>> Open(const std::string& path);
+  ~SqliteDb();
+
+  absl::Status Execute(const std::string& sql);
+
+  // The last error of the connection as a status that names the file and says what to do.
+  absl::Status Error() const;
+  sqlite3* handle() const { return handle_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit SqliteDb(std::string path) : path_(std::move(path)) {}
+
+  const std::string path_;
+  sqlite3* handle_ = nullptr;
+};
+
+}  // namespace takt::store

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/store/sqlite_store.h"
+
+#include <sqlite3.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::store {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SqliteStoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "takt-sqlite-XXXXXX";
+    dir_ = mkdtemp(pattern.data());
+    path_ = dir_ + "/state.sqlite";
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  std::string dir_, path_;
+};
+
+TEST_F(SqliteStoreTest, WhatWasCommittedSurvivesReopening) {
+  ASSERT_TRUE(OpenSqliteStore(path_)
+                  .value()
+                  ->Commit({.jobs = {{.number = 3, .id = "i", .name = "n"}}})
+                  .ok());
+  const Snapshot snapshot = OpenSqliteStore(path_).value()->Load().value();
+  ASSERT_EQ(snapshot.jobs.size(), 1u);
+  EXPECT_EQ(snapshot.jobs[0].name, "n");
+  EXPECT_EQ(snapshot.jobs[0].number, 3);
+}
+
+// The child is killed with the file open and the log not checkpointed.
+TEST_F(SqliteStoreTest, WhatWasCommittedSurvivesAKilledProcess) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto store = OpenSqliteStore(path_);
+    for (int step = 1; step <= 50; ++step) {
+      if (!(*store)
+               ->Commit(
+                   {.steps = {{.job_id = "x", .generation = Generation(1), .step = StepId(step)}}})
+               .ok())
+        _exit(1);
+    }
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    pause();
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  kill(child, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  close(ready[0]);
+  close(ready[1]);
+  EXPECT_EQ(OpenSqliteStore(path_).value()->ReadSteps("x", StepId(0), 100).value().size(), 50u);
+}
+
+TEST_F(SqliteStoreTest, AFailedCommitKeepsNothing) {
+  auto store = OpenSqliteStore(path_).value();
+  // Two jobs of one number cannot be: the transaction fails at its second statement.
+  const absl::Status status =
+      store->Commit({.jobs = {{.number = 1, .id = "a"}, {.number = 1, .id = "b"}}});
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(status.ToString(), HasSubstr(path_));
+  EXPECT_TRUE(store->Load().value().jobs.empty());
+  EXPECT_TRUE(store->Commit({.jobs = {{.number = 1, .id = "a"}}}).ok());
+}
+
+TEST_F(SqliteStoreTest, GarbageIsDataLossNamingTheFile) {
+  std::ofstream(path_) << std::string(8192, 'x');
+  const absl::Status status = OpenSqliteStore(path_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.ToString(), HasSubstr(path_));
+}
+
+TEST_F(SqliteStoreTest, DamagedPagesAreDataLossNamingTheFile) {
+  {
+    auto store = OpenSqliteStore(path_).value();
+    for (int number = 1; number <= 200; ++number) {
+      ASSERT_TRUE(store
+                      ->Commit({.jobs = {{.number = number,
+                                          .id = std::to_string(number),
+                                          .spec = std::string(500, 'j')}}})
+                      .ok());
+    }
+  }
+  std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(4096);
+  file << std::string(16384, '\x5a');
+  file.close();
+  const absl::Status status = OpenSqliteStore(path_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.ToString(), HasSubstr(path_));
+}
+
+TEST_F(SqliteStoreTest, ANewerSchemaIsRefusedNamingBothVersions) {
+  OpenSqliteStore(path_).value().reset();
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path_.c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "UPDATE meta SET value = 7", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  const absl::Status status = OpenSqliteStore(path_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.ToString(), HasSubstr("schema 7"));
+  EXPECT_THAT(status.ToString(), HasSubstr("up to 1"));
+}
+
+TEST_F(SqliteStoreTest, AnotherProgramsDatabaseIsRefused) {
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path_.c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "CREATE TABLE songs(name)", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  EXPECT_THAT(OpenSqliteStore(path_).status().ToString(), HasSubstr("not a coordinator's"));
+}
+
+TEST_F(SqliteStoreTest, AMissingFolderIsUnavailableNamingTheFile) {
+  const absl::Status status = OpenSqliteStore(dir_ + "/no/such/state.sqlite").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.ToString(), HasSubstr("/no/such/state.sqlite"));
+}
+
+}  // namespace
+}  // namespace takt::store

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator's durable state behind a small interface. Implementations: SQLite
+// (sqlite_store.h), memory (memory_store.h, for tests). One suite, store_test.cc, runs on both.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/store/record.h"
+
+namespace takt::store {
+
+// One transaction: all of it is kept or nothing.
+struct Changes {
+  std::vector<JobRecord> jobs;            // written whole, by id
+  std::vector<std::string> deleted_jobs;  // ids; their steps and log lines go too
+  std::vector<StepRecord> steps;  // a (job, generation, step) already there is left as it is
+  std::vector<RequestRecord> requests;
+  std::map<std::string, bool> drained;  // by worker
+  std::vector<LogRecord> logs;          // numbers are given by the store
+
+  bool empty() const {
+    return jobs.empty() && deleted_jobs.empty() && steps.empty() && requests.empty() &&
+           drained.empty() && logs.empty();
+  }
+};
+
+// What a coordinator starts from.
+struct Snapshot {
+  std::vector<JobRecord> jobs;  // by number, with last_step
+  std::set<std::string> drained;
+  std::int64_t last_number = 0;  // highest job number ever given
+  std::map<std::string, Generation>
+      generations;  // highest of deleted jobs, by name: a new job of that name goes on from there
+};
+
+struct StoreLimits {
+  int requests = 10'000;   // newest kept
+  int log_lines = 10'000;  // newest kept, per job
+};
+
+// Thread-safe.
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  virtual absl::StatusOr<Snapshot> Load() = 0;
+
+  // Durable when it returns OK; otherwise nothing of it was kept.  Blocks: for the disk.
+  // Errors: kDataLoss (damaged), kResourceExhausted (disk full), kUnavailable (not writable); the
+  // file is named.
+  virtual absl::Status Commit(const Changes& changes) = 0;
+
+  // Steps after `after`, ascending, at most `limit`.
+  virtual absl::StatusOr<std::vector<StepRecord>> ReadSteps(const std::string& job_id, StepId after,
+                                                            int limit) = 0;
+
+  // The request as it was answered, if it was.
+  virtual absl::StatusOr<std::optional<RequestRecord>> FindRequest(
+      const std::string& method, const std::string& request_id) = 0;
+
+  // Lines with a number above `after`, ascending, at most `limit`.
+  virtual absl::StatusOr<std::vector<LogRecord>> ReadLogs(const std::string& job_id,
+                                                          std::int64_t after, int limit) = 0;
+};
+
+}  // namespace takt::store

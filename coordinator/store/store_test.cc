@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// The suite that every store passes.
+#include "coordinator/store/store.h"
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "coordinator/store/memory_store.h"
+#include "coordinator/store/sqlite_store.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::store {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+struct Kind {
+  std::string name;
+  std::function<std::unique_ptr<Store>(const std::string& dir, StoreLimits limits)> make;
+};
+
+class StoreTest : public ::testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "takt-store-XXXXXX";
+    dir_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  std::unique_ptr<Store> Make(StoreLimits limits = {}) { return GetParam().make(dir_, limits); }
+
+  static JobRecord Job(std::int64_t number, const std::string& name) {
+    return {.number = number,
+            .id = "id-" + name,
+            .name = name,
+            .create_time = absl::FromUnixMillis(1500),
+            .generation = Generation(2),
+            .steps = 20};
+  }
+  static StepRecord Step(const std::string& job_id, std::int64_t step, double loss) {
+    return {.job_id = job_id, .generation = Generation(2), .step = StepId(step), .loss = loss};
+  }
+  static std::vector<std::int64_t> StepsOf(Store& store, const std::string& id, std::int64_t after,
+                                           int limit) {
+    std::vector<std::int64_t> steps;
+    const auto found = store.ReadSteps(id, StepId(after), limit).value();
+    for (const StepRecord& step : found) steps.push_back(step.step.value());
+    return steps;
+  }
+
+  std::string dir_;
+};
+
+TEST_P(StoreTest, StartsEmpty) {
+  const Snapshot snapshot = Make()->Load().value();
+  EXPECT_THAT(snapshot.jobs, IsEmpty());
+  EXPECT_THAT(snapshot.drained, IsEmpty());
+  EXPECT_EQ(snapshot.last_number, 0);
+}
+
+TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
+  auto store = Make();
+  JobRecord job = Job(1, "a");
+  job.state = JobState::kRunning;
+  job.reason = "training";
+  job.transitions = {{JobState::kQueued, absl::FromUnixNanos(1'000'000'007), "submitted"}};
+  job.end_time = absl::FromUnixSeconds(9);
+  job.plan = {.schedule = "1f1b",
+              .mesh = {.pp_size = 2, .dp_size = 3},
+              .partition = {{StageId(0), PpRank(1), LayerId(2), LayerId(4)}},
+              .predicted_step_seconds = 0.5,
+              .predicted_bubble_fraction = 0.25,
+              .warnings = {"slow"}};
+  job.ranks = {{Rank(1), "w1", "inc", "127.0.0.1"}};
+  job.fault = {{Rank(1), "w1", StepId(7), "1F3", "RECV 1F3 from pp rank 0"}};
+  job.invalid_input = true;
+  job.stop = JobStop{.state = JobState::kCancelled, .reason = "asked", .invalid_input = true};
+  StepRecord step = Step("id-a", 7, 1.0 / 3);
+  step.grad_norm = 2;
+  step.learning_rate = 3e-4;
+  step.tokens = 4096;
+  step.step_seconds = 0.125;
+  step.bubble_by_pp_rank = {0.1, 0.2};
+  step.bubble_fraction = 0.15;
+  step.validation_loss = 4.5;
+  step.schedule = "1f1b";
+  step.time = absl::FromUnixMillis(77);
+  ASSERT_TRUE(store->Commit({.jobs = {job}, .steps = {Step("id-a", 6, 9), step}}).ok());
+
+  const Snapshot snapshot = store->Load().value();
+  ASSERT_THAT(snapshot.jobs, SizeIs(1));
+  const JobRecord& got = snapshot.jobs[0];
+  EXPECT_EQ(got.number, 1);
+  EXPECT_EQ(got.id, "id-a");
+  EXPECT_EQ(got.state, JobState::kRunning);
+  EXPECT_EQ(got.reason, "training");
+  ASSERT_THAT(got.transitions, SizeIs(1));
+  EXPECT_EQ(got.transitions[0].time, absl::FromUnixNanos(1'000'000'007));
+  EXPECT_EQ(got.end_time, absl::FromUnixSeconds(9));
+  EXPECT_EQ(got.generation, Generation(2));
+  EXPECT_EQ(got.plan.schedule, "1f1b");
+  EXPECT_EQ(got.plan.mesh.pp_size, 2);
+  EXPECT_EQ(got.plan.mesh.dp_size, 3);
+  ASSERT_THAT(got.plan.partition, SizeIs(1));
+  EXPECT_EQ(got.plan.partition[0].last_layer, LayerId(4));
+  EXPECT_THAT(got.plan.warnings, ElementsAre("slow"));
+  ASSERT_THAT(got.ranks, SizeIs(1));
+  EXPECT_EQ(got.ranks[0].incarnation, "inc");
+  ASSERT_THAT(got.fault, SizeIs(1));
+  EXPECT_EQ(got.fault[0].waiting_for, "RECV 1F3 from pp rank 0");
+  EXPECT_TRUE(got.invalid_input);
+  ASSERT_TRUE(got.stop.has_value());
+  EXPECT_EQ(got.stop->state, JobState::kCancelled);
+  EXPECT_TRUE(got.stop->invalid_input);
+  ASSERT_TRUE(got.last_step.has_value());
+  EXPECT_EQ(got.last_step->step, StepId(7));
+  EXPECT_EQ(got.last_step->loss, 1.0 / 3);
+  EXPECT_EQ(got.last_step->validation_loss, 4.5);
+  EXPECT_THAT(got.last_step->bubble_by_pp_rank, ElementsAre(0.1, 0.2));
+  EXPECT_EQ(got.last_step->time, absl::FromUnixMillis(77));
+}
+
+TEST_P(StoreTest, WritingAJobAgainReplacesIt) {
+  auto store = Make();
+  JobRecord job = Job(1, "a");
+  ASSERT_TRUE(store->Commit({.jobs = {job}}).ok());
+  job.state = JobState::kFailed;
+  ASSERT_TRUE(store->Commit({.jobs = {job}}).ok());
+  const Snapshot snapshot = store->Load().value();
+  ASSERT_THAT(snapshot.jobs, SizeIs(1));
+  EXPECT_EQ(snapshot.jobs[0].state, JobState::kFailed);
+}
+
+TEST_P(StoreTest, StepsComeInOrderByPagesAfterAStep) {
+  auto store = Make();
+  ASSERT_TRUE(store->Commit({.steps = {Step("x", 3, 0), Step("x", 1, 0), Step("y", 2, 0)}}).ok());
+  ASSERT_TRUE(store->Commit({.steps = {Step("x", 2, 0), Step("x", 4, 0)}}).ok());
+  EXPECT_THAT(StepsOf(*store, "x", 0, 100), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(StepsOf(*store, "x", 1, 2), ElementsAre(2, 3));
+  EXPECT_THAT(StepsOf(*store, "x", 4, 2), IsEmpty());
+  EXPECT_THAT(StepsOf(*store, "z", 0, 2), IsEmpty());
+}
+
+TEST_P(StoreTest, AStepIsCommittedOnce) {
+  auto store = Make();
+  ASSERT_TRUE(store->Commit({.steps = {Step("x", 1, 5.0)}}).ok());
+  ASSERT_TRUE(store->Commit({.steps = {Step("x", 1, 6.0)}}).ok());
+  const auto steps = store->ReadSteps("x", StepId(0), 10).value();
+  ASSERT_THAT(steps, SizeIs(1));
+  EXPECT_EQ(steps[0].loss, 5.0);
+}
+
+TEST_P(StoreTest, RequestsAreFoundByMethodAndIdWithTheirAnswer) {
+  auto store = Make();
+  ASSERT_TRUE(
+      store->Commit({.requests = {{"submit", "r1", Job(1, "a")}, {"delete", "r2", {}}}}).ok());
+  const auto submit = store->FindRequest("submit", "r1").value();
+  ASSERT_TRUE(submit.has_value());
+  ASSERT_TRUE(submit->job.has_value());
+  EXPECT_EQ(submit->job->name, "a");
+  const auto erased = store->FindRequest("delete", "r2").value();
+  ASSERT_TRUE(erased.has_value());
+  EXPECT_FALSE(erased->job.has_value());
+  EXPECT_FALSE(store->FindRequest("delete", "r1").value().has_value());
+}
+
+TEST_P(StoreTest, OnlyTheNewestRequestsAreKept) {
+  auto store = Make({.requests = 2});
+  for (const char* id : {"r1", "r2", "r3"})
+    ASSERT_TRUE(store->Commit({.requests = {{"m", id, {}}}}).ok());
+  EXPECT_FALSE(store->FindRequest("m", "r1").value().has_value());
+  EXPECT_TRUE(store->FindRequest("m", "r2").value().has_value());
+  EXPECT_TRUE(store->FindRequest("m", "r3").value().has_value());
+}
+
+TEST_P(StoreTest, DrainedWorkersAreRememberedUntilUndrained) {
+  auto store = Make();
+  ASSERT_TRUE(store->Commit({.drained = {{"w0", true}, {"w1", true}}}).ok());
+  ASSERT_TRUE(store->Commit({.drained = {{"w0", false}, {"w1", true}}}).ok());
+  EXPECT_THAT(store->Load().value().drained, ElementsAre("w1"));
+}
+
+TEST_P(StoreTest, LogsKeepTheNewestLinesOfEachJob) {
+  auto store = Make({.log_lines = 2});
+  for (const char* text : {"one", "two", "three"}) {
+    ASSERT_TRUE(store->Commit({.logs = {{.job_id = "x", .worker = "w0", .text = text}}}).ok());
+  }
+  ASSERT_TRUE(store->Commit({.logs = {{.job_id = "y", .text = "other"}}}).ok());
+  const auto lines = store->ReadLogs("x", 0, 10).value();
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_EQ(lines[0].text, "two");
+  EXPECT_EQ(lines[1].text, "three");
+  EXPECT_EQ(lines[1].worker, "w0");
+  EXPECT_THAT(store->ReadLogs("x", lines[0].number, 10).value(), SizeIs(1));
+  EXPECT_THAT(store->ReadLogs("x", 0, 1).value(), SizeIs(1));
+}
+
+TEST_P(StoreTest, ADeletedJobTakesItsStepsAndLogsAndLeavesItsGeneration) {
+  auto store = Make();
+  ASSERT_TRUE(
+      store
+          ->Commit(
+              {.jobs = {Job(5, "a")}, .steps = {Step("id-a", 1, 0)}, .logs = {{.job_id = "id-a"}}})
+          .ok());
+  ASSERT_TRUE(store->Commit({.deleted_jobs = {"id-a", "id-unknown"}}).ok());
+  const Snapshot snapshot = store->Load().value();
+  EXPECT_THAT(snapshot.jobs, IsEmpty());
+  EXPECT_EQ(snapshot.last_number, 5);
+  EXPECT_EQ(snapshot.generations.at("a"), Generation(2));
+  EXPECT_THAT(StepsOf(*store, "id-a", 0, 10), IsEmpty());
+  EXPECT_THAT(store->ReadLogs("id-a", 0, 10).value(), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Stores, StoreTest,
+    ::testing::Values(Kind{"Memory", [](const std::string&,
+                                        StoreLimits limits) { return NewMemoryStore(limits); }},
+                      Kind{"Sqlite",
+                           [](const std::string& dir, StoreLimits limits) {
+                             return OpenSqliteStore(dir + "/state.sqlite", limits).value();
+                           }}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace takt::store
