@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One cell of a schedule: what a rank computes, on which stage, for which microbatch. Prints as stage, kind, microbatch
+// One cell of a schedule: what a rank computes, on which stage, for which microbatch. Prints as
+// stage, kind, microbatch
 // ("2F0", "0I3") and parses back; the same text form appears in logs, traces, goldens and errors.
 #pragma once
 
 #include <compare>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -29,7 +31,8 @@ struct Action {
   MicrobatchId microbatch;
 
   std::string ToString() const;
-  // kInvalidArgument: not a compute action, with what was expected. Blanks around the text are not accepted.
+  // kInvalidArgument: not a compute action, with what was expected. Blanks around the text are not
+  // accepted.
   static absl::StatusOr<Action> Parse(std::string_view text);
 
   auto operator<=>(const Action&) const = default;

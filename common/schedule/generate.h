@@ -15,8 +15,10 @@ namespace takt::schedule {
 struct GenerateOptions {
   int num_ranks = 1;         // P
   int num_microbatches = 1;  // M
-  std::optional<int> num_chunks;  // V; unset: the family's own default (1, or 2 for interleaved ones)
-  std::optional<int> group;       // N of grouped families; unset: P
+  std::optional<int>
+      num_chunks;  // V; unset: the family's own default (1, or 2 for interleaved ones)
+  std::optional<int>
+      group;  // N of grouped families; unset: the smallest legal one, P if P divides M
 };
 
 struct Family {
@@ -25,11 +27,13 @@ struct Family {
   std::string_view reference;  // paper
   bool splits_backward = false;
   bool uses_chunks = false;
+  bool uses_group = false;
 };
 
 std::span<const Family> Families();
 
-// kNotFound: no such family (lists them). kInvalidArgument (FieldError): sizes the family cannot serve, naming the rule.
+// kNotFound: no such family (lists them). kInvalidArgument (FieldError): sizes the family cannot
+// serve, naming the rule.
 absl::StatusOr<Schedule> Generate(std::string_view family, const GenerateOptions& options);
 
 }  // namespace takt::schedule

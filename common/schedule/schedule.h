@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// A schedule is data: the compute actions of every pp rank, in order. Generators make one, the text form carries one, the
-// validator judges one, the lowering (common/program) turns a valid one into programs.
+// A schedule is data: the compute actions of every pp rank, in order. Generators make one, the text
+// form carries one, the validator judges one, the lowering (common/program) turns a valid one into
+// programs.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/schedule/action.h"
 
 namespace takt::schedule {
+
+// No schedule has more actions: sizes beyond are refused before memory is spent on them.
+inline constexpr std::int64_t kMaxActions = std::int64_t{1} << 24;
 
 enum class Placement : std::uint8_t {
   kLoop = 1,           // stage s on rank s mod P
@@ -30,5 +37,13 @@ struct Schedule {
 
 // The rank that holds `stage` under a placement with one copy of the weights.
 PpRank RankOfStage(Placement placement, int num_ranks, StageId stage);
+
+// "loop", "v", "bidirectional".
+std::string_view PlacementName(Placement placement);
+
+// The placement with one copy of the weights (loop, else v) that every row agrees with; for
+// schedules from files. kInvalidArgument (FieldError "placement"): the first action that
+// contradicts each.
+absl::StatusOr<Placement> InferPlacement(const Schedule& schedule);
 
 }  // namespace takt::schedule

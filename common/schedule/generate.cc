@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/schedule/generate.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/schedule/generators/generators.h"
+
+namespace takt::schedule {
+namespace {
+
+const std::array<Generator, 4>& Generators() {
+  static const std::array<Generator, 4> generators = {Naive(), Gpipe(), OneForwardOneBackward(),
+                                                      InterleavedOneForwardOneBackward()};
+  return generators;
+}
+
+absl::Status CheckPositive(std::string_view field, int value) {
+  if (value >= 1) return absl::OkStatus();
+  return InvalidField({.field = std::string(field),
+                       .value = absl::StrCat(value),
+                       .rule = "must be at least 1",
+                       .fix = "give a positive number"});
+}
+
+absl::Status CheckSizes(const Family& family, const GenerateOptions& options) {
+  RETURN_IF_ERROR(CheckPositive("ranks", options.num_ranks));
+  RETURN_IF_ERROR(CheckPositive("microbatches", options.num_microbatches));
+  RETURN_IF_ERROR(CheckPositive("chunks", *options.num_chunks));
+  if (!family.uses_chunks && *options.num_chunks != 1) {
+    return InvalidField({.field = "chunks",
+                         .value = absl::StrCat(*options.num_chunks),
+                         .rule = absl::StrCat(std::string(family.name), " has one chunk per rank"),
+                         .fix = "leave chunks out, or use an interleaved schedule"});
+  }
+  if (options.group.has_value()) {
+    RETURN_IF_ERROR(CheckPositive("group", *options.group));
+    if (!family.uses_group) {
+      return InvalidField({.field = "group",
+                           .value = absl::StrCat(*options.group),
+                           .rule = absl::StrCat(std::string(family.name), " has no groups"),
+                           .fix = "leave group out, or use an interleaved schedule"});
+    }
+  }
+  // Each product is checked before the next: none overflows.
+  const std::int64_t stages = std::int64_t{options.num_ranks} * *options.num_chunks;
+  const std::int64_t kinds = family.splits_backward ? 3 : 2;
+  if (stages > kMaxActions || stages * options.num_microbatches > kMaxActions / kinds) {
+    return InvalidField({.field = "microbatches",
+                         .value = absl::StrCat(options.num_microbatches),
+                         .rule = absl::StrCat("ranks (", options.num_ranks, ") x chunks (",
+                                              *options.num_chunks, ") x microbatches x ", kinds,
+                                              " actions must not exceed ", kMaxActions),
+                         .fix = "use fewer microbatches, ranks or chunks"});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::span<const Family> Families() {
+  static const std::vector<Family> families = [] {
+    std::vector<Family> all;
+    for (const Generator& generator : Generators()) all.push_back(generator.family);
+    return all;
+  }();
+  return families;
+}
+
+absl::StatusOr<Schedule> Generate(std::string_view family, const GenerateOptions& options) {
+  const auto& generators = Generators();
+  const auto found =
+      std::find_if(generators.begin(), generators.end(),
+                   [&](const Generator& candidate) { return candidate.family.name == family; });
+  if (found == generators.end()) {
+    const std::string names = absl::StrJoin(
+        Families(), ", ", [](std::string* out, const Family& known) { out->append(known.name); });
+    return absl::NotFoundError(
+        absl::StrCat("schedule is ", std::string(family), ": must be one of ", names));
+  }
+  GenerateOptions sizes = options;
+  if (!sizes.num_chunks.has_value()) sizes.num_chunks = found->family.uses_chunks ? 2 : 1;
+  RETURN_IF_ERROR(CheckSizes(found->family, sizes));
+  return found->generate(sizes);
+}
+
+}  // namespace takt::schedule

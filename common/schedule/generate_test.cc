@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/schedule/generate.h"
+
+#include <fstream>
+
+#include "common/base/status.h"
+#include "common/schedule/text.h"
+#include "common/schedule/validator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace takt::schedule {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const char kGolden[] = TAKT_SOURCE_DIR "/tests/golden/schedules/";
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  EXPECT_TRUE(in.good()) << path;
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The only error's field, "" if there is none.
+std::string FieldOf(const absl::Status& status) {
+  const auto errors = FieldErrorsOf(status);
+  return errors.empty() ? "" : errors[0].field;
+}
+
+TEST(Generate, EqualsPublishedOrdersActionForAction) {
+  const std::map<std::string, std::string> names = {
+      {"gpipe", "gpipe"}, {"1f1b", "1f1b"}, {"interleaved1f1b", "interleaved-1f1b"}};
+  int compared = 0;
+  for (const nlohmann::json& entry :
+       nlohmann::json::parse(ReadFile(std::string(kGolden) + "expected.json"))) {
+    const auto name = names.find(entry["family"]);
+    if (name == names.end()) continue;
+    const std::string file = entry["file"];
+    const auto golden = ParseCsv(ReadFile(kGolden + file), file);
+    const auto ours = Generate(name->second, {.num_ranks = entry["ranks"],
+                                              .num_microbatches = entry["microbatches"],
+                                              .num_chunks = entry["chunks"].get<int>()});
+    ASSERT_TRUE(golden.ok()) << golden.status();
+    ASSERT_TRUE(ours.ok()) << ours.status();
+    EXPECT_EQ(FormatCsv(*ours), FormatCsv(*golden)) << file;
+    EXPECT_EQ(ours->num_stages, golden->num_stages);
+    EXPECT_EQ(PeakInFlight(*ours), entry["peaks"].get<std::vector<int>>()) << file;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 28);
+}
+
+TEST(Generate, NaiveRunsOneMicrobatchAtATime) {
+  const auto schedule = Generate("naive", {.num_ranks = 2, .num_microbatches = 2});
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_EQ(FormatCsv(*schedule), "0F0,0B0,0F1,0B1\n1F0,1B0,1F1,1B1\n");
+}
+
+TEST(Generate, ListsFamiliesWhenTheNameIsUnknown) {
+  const absl::Status status = Generate("2f2b", {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  for (const Family& family : Families()) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(family.name)));
+  }
+}
+
+TEST(Generate, RefusesSizesThatAreNotPositive) {
+  EXPECT_EQ(FieldOf(Generate("1f1b", {.num_ranks = 0}).status()), "ranks");
+  EXPECT_EQ(FieldOf(Generate("1f1b", {.num_microbatches = -1}).status()), "microbatches");
+  EXPECT_EQ(FieldOf(Generate("1f1b", {.num_chunks = 0}).status()), "chunks");
+  EXPECT_EQ(FieldOf(Generate("interleaved-1f1b", {.group = 0}).status()), "group");
+}
+
+TEST(Generate, RefusesAbsurdSizesBeforeSpendingMemory) {
+  const int kHuge = 1'000'000'000;
+  EXPECT_EQ(FieldOf(Generate("gpipe", {.num_microbatches = kHuge}).status()), "microbatches");
+  EXPECT_EQ(FieldOf(Generate("gpipe", {.num_ranks = kHuge, .num_microbatches = kHuge}).status()),
+            "microbatches");
+  EXPECT_EQ(FieldOf(Generate("interleaved-1f1b",
+                             {.num_ranks = kHuge, .num_microbatches = kHuge, .num_chunks = kHuge})
+                        .status()),
+            "microbatches");
+}
+
+TEST(Generate, RefusesChunksAndGroupsOfFamiliesWithoutThem) {
+  EXPECT_EQ(FieldOf(Generate("1f1b", {.num_chunks = 2}).status()), "chunks");
+  EXPECT_EQ(FieldOf(Generate("gpipe", {.group = 4}).status()), "group");
+}
+
+TEST(Interleaved, NeedsTwoChunksAndAsManyMicrobatchesAsRanks) {
+  EXPECT_EQ(
+      FieldOf(Generate("interleaved-1f1b", {.num_ranks = 4, .num_microbatches = 8, .num_chunks = 1})
+                  .status()),
+      "chunks");
+  const absl::Status few =
+      Generate("interleaved-1f1b", {.num_ranks = 4, .num_microbatches = 3}).status();
+  EXPECT_EQ(FieldOf(few), "microbatches");
+  EXPECT_THAT(std::string(few.message()), HasSubstr("at least as many as ranks (4)"));
+  EXPECT_TRUE(Generate("interleaved-1f1b", {.num_ranks = 4, .num_microbatches = 4}).ok());
+  EXPECT_TRUE(Generate("interleaved-1f1b", {.num_ranks = 1, .num_microbatches = 1}).ok());
+}
+
+TEST(Interleaved, TakesTheSmallestLegalGroup) {
+  // 16 = 5 * 3 + 1 leaves a group too short for 3 ranks; 16 = 4 * 4 leaves none.
+  const auto chosen = Generate("interleaved-1f1b", {.num_ranks = 3, .num_microbatches = 16});
+  const auto four =
+      Generate("interleaved-1f1b", {.num_ranks = 3, .num_microbatches = 16, .group = 4});
+  ASSERT_TRUE(chosen.ok() && four.ok());
+  EXPECT_EQ(FormatCsv(*chosen), FormatCsv(*four));
+  for (const int group : {2, 3, 17}) {
+    EXPECT_EQ(FieldOf(Generate("interleaved-1f1b",
+                               {.num_ranks = 3, .num_microbatches = 16, .group = group})
+                          .status()),
+              "group")
+        << group;
+  }
+}
+
+TEST(InferPlacement, TellsLoopFromV) {
+  const auto loop = ParseCsv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n", "loop.csv");
+  EXPECT_EQ(InferPlacement(*loop).value(), Placement::kLoop);
+  const auto v = ParseCsv("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n", "v.csv");
+  EXPECT_EQ(InferPlacement(*v).value(), Placement::kV);
+  const auto neither = ParseCsv("1F0,1B0\n0F0,0B0\n", "swapped.csv");
+  EXPECT_EQ(FieldOf(InferPlacement(*neither).status()), "placement");
+}
+
+TEST(RankOfStage, FollowsThePlacement) {
+  const auto ranks = [](Placement placement) {
+    std::vector<int> all;
+    for (int s = 0; s < 6; ++s) all.push_back(RankOfStage(placement, 3, StageId(s)).value());
+    return all;
+  };
+  EXPECT_THAT(ranks(Placement::kLoop), ElementsAre(0, 1, 2, 0, 1, 2));
+  EXPECT_THAT(ranks(Placement::kV), ElementsAre(0, 1, 2, 2, 1, 0));
+}
+
+}  // namespace
+}  // namespace takt::schedule

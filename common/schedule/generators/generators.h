@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function per built-in family; each has a file of its own, and an entry in generate.cc.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/schedule/generate.h"
+#include "common/schedule/schedule.h"
+
+namespace takt::schedule {
+
+struct Generator {
+  Family family;
+  // options: sizes at least 1 and within kMaxActions, num_chunks set, group set only if the family
+  // uses it.
+  absl::StatusOr<Schedule> (*generate)(const GenerateOptions& options);
+};
+
+Generator Naive();
+Generator Gpipe();
+Generator OneForwardOneBackward();
+Generator InterleavedOneForwardOneBackward();
+
+}  // namespace takt::schedule

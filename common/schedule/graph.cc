@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/schedule/graph.h"
+
+#include "common/base/status.h"
+
+namespace takt::schedule {
+
+ActionGraph::ActionGraph(const Schedule& schedule) : schedule_(schedule) {
+  const std::size_t cells =
+      static_cast<std::size_t>(schedule.num_stages) * schedule.num_microbatches;
+  forward_.assign(cells, -1);
+  gradient_.assign(cells, -1);
+  weight_grad_.assign(cells, -1);
+  for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+    row_begin_.push_back(num_actions());
+    for (const Action& action : schedule.ranks[rank]) {
+      const ActionNumber number = num_actions();
+      rank_of_.push_back(rank);
+      const std::size_t cell = Cell(action.stage, action.microbatch);
+      TAKT_CHECK(cell < cells);
+      switch (action.kind) {
+        case ActionKind::kForward:
+          forward_[cell] = number;
+          break;
+        case ActionKind::kInputGrad:
+        case ActionKind::kBackward:
+          gradient_[cell] = number;
+          break;
+        case ActionKind::kWeightGrad:
+          weight_grad_[cell] = number;
+          break;
+      }
+    }
+  }
+}
+
+ActionNumber ActionGraph::Occupant(const Action& action) const {
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return Forward(action.stage, action.microbatch);
+    case ActionKind::kInputGrad:
+    case ActionKind::kBackward:
+      return Gradient(action.stage, action.microbatch);
+    case ActionKind::kWeightGrad:
+      return WeightGrad(action.stage, action.microbatch);
+  }
+  return -1;
+}
+
+ActionNumber ActionGraph::Producer(const Action& action) const {
+  const int stage = action.stage.value();
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return stage == 0 ? -1 : Forward(StageId(stage - 1), action.microbatch);
+    case ActionKind::kInputGrad:
+    case ActionKind::kBackward:
+      return stage == schedule_.num_stages - 1 ? -1
+                                               : Gradient(StageId(stage + 1), action.microbatch);
+    case ActionKind::kWeightGrad:
+      return -1;
+  }
+  return -1;
+}
+
+ActionNumber ActionGraph::Consumer(const Action& action) const {
+  const int stage = action.stage.value();
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return stage == schedule_.num_stages - 1 ? -1
+                                               : Forward(StageId(stage + 1), action.microbatch);
+    case ActionKind::kInputGrad:
+    case ActionKind::kBackward:
+      return stage == 0 ? -1 : Gradient(StageId(stage - 1), action.microbatch);
+    case ActionKind::kWeightGrad:
+      return -1;
+  }
+  return -1;
+}
+
+std::vector<ActionNumber> ActionGraph::TopologicalOrder() const {
+  const int num_ranks = schedule_.num_ranks();
+  std::vector<ActionNumber> order;
+  order.reserve(rank_of_.size());
+  std::vector<bool> done(rank_of_.size(), false);
+  std::vector<int> next(num_ranks, 0);  // position of each rank's first action not done
+  std::vector<int> work;                // ranks that may have become able to go on
+  for (int rank = num_ranks - 1; rank >= 0; --rank) work.push_back(rank);
+  while (!work.empty()) {
+    const int rank = work.back();
+    work.pop_back();
+    const std::vector<Action>& row = schedule_.ranks[rank];
+    for (; next[rank] < static_cast<int>(row.size()); ++next[rank]) {
+      const Action& action = row[next[rank]];
+      const ActionNumber producer = Producer(action);
+      if (producer >= 0 && !done[producer]) break;
+      const ActionNumber number = Number(rank, next[rank]);
+      done[number] = true;
+      order.push_back(number);
+      const ActionNumber consumer = Consumer(action);
+      if (consumer >= 0 && RankOf(consumer) != rank) work.push_back(RankOf(consumer));
+    }
+  }
+  return order;
+}
+
+}  // namespace takt::schedule

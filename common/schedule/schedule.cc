@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/schedule/schedule.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::schedule {
+namespace {
+
+// The first action, by rank and position, that is not on the rank that `placement` says.
+std::optional<std::string> Contradiction(const Schedule& schedule, Placement placement) {
+  if (placement == Placement::kV && schedule.num_stages != 2 * schedule.num_ranks()) {
+    return absl::StrCat(schedule.num_stages, " stages are not 2 a rank");
+  }
+  for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+    for (const Action& action : schedule.ranks[rank]) {
+      const PpRank expected = RankOfStage(placement, schedule.num_ranks(), action.stage);
+      if (expected.value() != rank) {
+        return absl::StrCat(action.ToString(), " is on rank ", rank, ", not ", expected.value());
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+PpRank RankOfStage(Placement placement, int num_ranks, StageId stage) {
+  if (placement == Placement::kV && stage.value() >= num_ranks) {
+    return PpRank(2 * num_ranks - 1 - stage.value());
+  }
+  return PpRank(stage.value() % num_ranks);
+}
+
+std::string_view PlacementName(Placement placement) {
+  switch (placement) {
+    case Placement::kLoop:
+      return "loop";
+    case Placement::kV:
+      return "v";
+    case Placement::kBidirectional:
+      return "bidirectional";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<Placement> InferPlacement(const Schedule& schedule) {
+  const std::optional<std::string> not_loop = Contradiction(schedule, Placement::kLoop);
+  if (!not_loop.has_value()) return Placement::kLoop;
+  const std::optional<std::string> not_v = Contradiction(schedule, Placement::kV);
+  if (!not_v.has_value()) return Placement::kV;
+  return InvalidField({.field = "placement",
+                       .value = schedule.name,
+                       .rule = absl::StrCat("stages are placed as a loop (here ", *not_loop,
+                                            ") or as a v (here ", *not_v, ")"),
+                       .fix = "put every action in the row of the rank that holds its stage"});
+}
+
+}  // namespace takt::schedule

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/schedule/validator.h"
+
+#include <algorithm>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/schedule/graph.h"
+#include "common/schedule/marked_grid.h"
+
+namespace takt::schedule {
+namespace {
+
+// A broken rule of one cell: "where: ACTION rule; fix", the grid below. `position` may be one past
+// the row's end.
+absl::Status Guilty(const Schedule& schedule, int rank, int position, const std::string& action,
+                    const std::string& rule, const std::string& fix) {
+  const std::string where = absl::StrCat(schedule.name, ": rank ", rank, ", cell ", position + 1);
+  const absl::Status plain = InvalidField(
+      {.field = "schedule", .value = action, .rule = rule, .fix = fix, .where = where});
+  absl::Status with_grid(plain.code(), absl::StrCat(where, ": ", action, " ", rule, "; ", fix, "\n",
+                                                    MarkedGrid(schedule, rank, position)));
+  plain.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
+    with_grid.SetPayload(url, payload);
+  });
+  return with_grid;
+}
+
+absl::Status WrongSize(std::string_view field, std::int64_t value, std::string rule) {
+  return InvalidField(
+      {.field = std::string(field),
+       .value = absl::StrCat(value),
+       .rule = std::move(rule),
+       .fix = "check that the schedule has a row for each rank and all its stages"});
+}
+
+absl::Status CheckSizes(const Schedule& schedule) {
+  const int ranks = schedule.num_ranks();
+  const int stages = schedule.num_stages;
+  if (ranks < 1) return WrongSize("ranks", ranks, "must be at least 1");
+  if (stages < 1) return WrongSize("stages", stages, "must be at least 1");
+  if (schedule.num_microbatches < 1) {
+    return WrongSize("microbatches", schedule.num_microbatches, "must be at least 1");
+  }
+  switch (schedule.placement) {
+    case Placement::kLoop:
+      if (stages % ranks == 0) break;
+      return WrongSize(
+          "stages", stages,
+          absl::StrCat("must be a multiple of ranks (", ranks, ") in a loop placement"));
+    case Placement::kV:
+      if (stages == 2 * std::int64_t{ranks}) break;
+      return WrongSize("stages", stages,
+                       absl::StrCat("must be twice the ranks (", ranks, ") in a v placement"));
+    case Placement::kBidirectional:
+      if (stages == ranks && ranks % 2 == 0) break;
+      return WrongSize("stages", stages,
+                       absl::StrCat("must be the ranks (", ranks,
+                                    "), an even number, in a bidirectional placement"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRange(const Schedule& schedule) {
+  std::int64_t num_actions = 0;
+  for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+    const std::vector<Action>& row = schedule.ranks[rank];
+    num_actions += static_cast<std::int64_t>(row.size());
+    for (int i = 0; i < static_cast<int>(row.size()); ++i) {
+      const int stage = row[i].stage.value();
+      const int microbatch = row[i].microbatch.value();
+      if (stage >= 0 && stage < schedule.num_stages && microbatch >= 0 &&
+          microbatch < schedule.num_microbatches) {
+        continue;
+      }
+      return Guilty(schedule, rank, i, row[i].ToString(),
+                    absl::StrCat("is out of range: there are ", schedule.num_stages, " stages and ",
+                                 schedule.num_microbatches, " microbatches, counted from 0"),
+                    "remove the action");
+    }
+  }
+  if (num_actions > kMaxActions) {
+    return WrongSize("actions", num_actions, absl::StrCat("must not exceed ", kMaxActions));
+  }
+  return absl::OkStatus();
+}
+
+int HomeOf(const Schedule& schedule, StageId stage) {
+  return RankOfStage(schedule.placement, schedule.num_ranks(), stage).value();
+}
+
+absl::Status Missing(const Schedule& schedule, const Action& action, int rank, int position) {
+  const bool may_split = action.kind == ActionKind::kBackward;
+  return Guilty(
+      schedule, rank, position, action.ToString(),
+      absl::StrCat("is missing: each of the ", schedule.num_microbatches,
+                   " microbatches has one F and one B (or one I and one W) on each of the ",
+                   schedule.num_stages, " stages"),
+      absl::StrCat("add it", may_split ? " (or I and W in its place)" : ""));
+}
+
+// With fewer than two actions for each (stage, microbatch) one must be missing. Found in time
+// linear in the actions present, however large the counts are (one stray cell of a file may claim
+// millions).
+absl::Status CheckEnough(const Schedule& schedule) {
+  std::int64_t num_actions = 0;
+  for (const auto& row : schedule.ranks) num_actions += static_cast<std::int64_t>(row.size());
+  const std::int64_t cells = std::int64_t{schedule.num_stages} * schedule.num_microbatches;
+  if (2 * cells <= num_actions) return absl::OkStatus();
+  absl::flat_hash_set<std::pair<std::int64_t, bool>> present;  // cell, is forward
+  for (const auto& row : schedule.ranks) {
+    for (const Action& action : row) {
+      if (action.kind == ActionKind::kWeightGrad) continue;
+      present.insert({std::int64_t{action.stage.value()} * schedule.num_microbatches +
+                          action.microbatch.value(),
+                      action.kind == ActionKind::kForward});
+    }
+  }
+  std::int64_t key = 0;  // two a cell; more than are present, so the loop ends
+  while (present.contains({key / 2, key % 2 == 0})) ++key;
+  const StageId stage(static_cast<std::int32_t>(key / 2 / schedule.num_microbatches));
+  const MicrobatchId microbatch(static_cast<std::int32_t>(key / 2 % schedule.num_microbatches));
+  const int rank = HomeOf(schedule, stage);
+  return Missing(schedule,
+                 {stage, key % 2 == 0 ? ActionKind::kForward : ActionKind::kBackward, microbatch},
+                 rank, static_cast<int>(schedule.ranks[rank].size()));
+}
+
+// Never two of a kind for one stage and microbatch, nor B beside I or W.
+absl::Status CheckNoneDoubled(const ActionGraph& graph) {
+  for (ActionNumber number = 0; number < graph.num_actions(); ++number) {
+    const Action& action = graph.At(number);
+    ActionNumber other = graph.Occupant(action);
+    const ActionNumber weight_grad = graph.WeightGrad(action.stage, action.microbatch);
+    if (action.kind == ActionKind::kBackward && weight_grad >= 0) other = weight_grad;
+    if (other == number) continue;
+    const Action& doubled = graph.At(other);
+    const std::string first =
+        absl::StrCat("rank ", graph.RankOf(number), ", cell ", graph.PositionOf(number) + 1);
+    const bool same = doubled.kind == action.kind;
+    return Guilty(graph.schedule(), graph.RankOf(other), graph.PositionOf(other),
+                  doubled.ToString(),
+                  same ? absl::StrCat("occurs twice: already at ", first)
+                       : absl::StrCat("occurs beside ", action.ToString(), " (", first,
+                                      "): B is I and W at once"),
+                  same ? "remove one of them" : "keep either B, or I and W");
+  }
+  return absl::OkStatus();
+}
+
+// An F, and a B or an I and a W, for each stage and microbatch. The mark is at one of those that
+// are there.
+absl::Status CheckNoneMissing(const ActionGraph& graph) {
+  const Schedule& schedule = graph.schedule();
+  for (int cell = 0; cell < schedule.num_stages * schedule.num_microbatches; ++cell) {
+    const StageId stage(cell / schedule.num_microbatches);
+    const MicrobatchId microbatch(cell % schedule.num_microbatches);
+    const ActionNumber forward = graph.Forward(stage, microbatch);
+    const ActionNumber gradient = graph.Gradient(stage, microbatch);
+    const ActionNumber weight_grad = graph.WeightGrad(stage, microbatch);
+    ActionKind missing;
+    if (forward < 0) {
+      missing = ActionKind::kForward;
+    } else if (gradient < 0) {
+      missing = weight_grad < 0 ? ActionKind::kBackward : ActionKind::kInputGrad;
+    } else if (weight_grad < 0 && graph.At(gradient).kind == ActionKind::kInputGrad) {
+      missing = ActionKind::kWeightGrad;
+    } else {
+      continue;
+    }
+    const ActionNumber beside = std::max({forward, gradient, weight_grad});
+    const int rank = beside >= 0 ? graph.RankOf(beside) : HomeOf(schedule, stage);
+    const int position =
+        beside >= 0 ? graph.PositionOf(beside) : static_cast<int>(schedule.ranks[rank].size());
+    return Missing(schedule, {stage, missing, microbatch}, rank, position);
+  }
+  return absl::OkStatus();
+}
+
+// Every action on the rank of its stage. Of a bidirectional schedule a microbatch may use either
+// copy, but one only.
+absl::Status CheckPlacement(const ActionGraph& graph) {
+  const Schedule& schedule = graph.schedule();
+  const bool two_copies = schedule.placement == Placement::kBidirectional;
+  for (ActionNumber number = 0; number < graph.num_actions(); ++number) {
+    const Action& action = graph.At(number);
+    const int rank = graph.RankOf(number);
+    int expected = HomeOf(schedule, action.stage);
+    if (two_copies) {
+      const int first = graph.RankOf(graph.Forward(StageId(0), action.microbatch));
+      if (first != 0) expected = schedule.num_ranks() - 1 - expected;
+    }
+    if (rank == expected) continue;
+    return Guilty(
+        schedule, rank, graph.PositionOf(number), action.ToString(),
+        absl::StrCat("is on rank ", rank, ", but stage ", action.stage.value(), " lives on rank ",
+                     expected, " (placement ", std::string(PlacementName(schedule.placement)), ")"),
+        absl::StrCat("move it to row ", expected + 1));
+  }
+  return absl::OkStatus();
+}
+
+// F before I before W in the row.
+absl::Status CheckRowOrder(const ActionGraph& graph) {
+  for (ActionNumber number = 0; number < graph.num_actions(); ++number) {
+    const Action& action = graph.At(number);
+    if (action.kind == ActionKind::kForward) continue;
+    const ActionNumber needed = action.kind == ActionKind::kWeightGrad
+                                    ? graph.Gradient(action.stage, action.microbatch)
+                                    : graph.Forward(action.stage, action.microbatch);
+    if (needed < number) continue;
+    return Guilty(graph.schedule(), graph.RankOf(number), graph.PositionOf(number),
+                  action.ToString(),
+                  absl::StrCat("comes before ", graph.At(needed).ToString(), " (cell ",
+                               graph.PositionOf(needed) + 1, "), which it needs"),
+                  absl::StrCat("put it after ", graph.At(needed).ToString()));
+  }
+  return absl::OkStatus();
+}
+
+// Data dependencies and rows together have no cycle; if they have, it is spelled out.
+absl::Status CheckAcyclic(const ActionGraph& graph) {
+  const std::vector<ActionNumber> order = graph.TopologicalOrder();
+  if (static_cast<int>(order.size()) == graph.num_actions()) return absl::OkStatus();
+  const Schedule& schedule = graph.schedule();
+  std::vector<int> next(schedule.num_ranks(), 0);  // the action that each rank is stuck at
+  for (const ActionNumber number : order) ++next[graph.RankOf(number)];
+  const auto stuck_at = [&](int rank) -> const Action& { return schedule.ranks[rank][next[rank]]; };
+  const auto waits_for = [&](int rank) { return graph.Producer(stuck_at(rank)); };
+
+  // From any stuck rank, walk to the rank it waits for until one comes again: that one is on the
+  // cycle.
+  int rank = 0;
+  while (next[rank] == static_cast<int>(schedule.ranks[rank].size())) ++rank;
+  for (int i = 0; i < schedule.num_ranks(); ++i) rank = graph.RankOf(waits_for(rank));
+  std::string cycle;
+  int at = rank;
+  do {
+    const ActionNumber producer = waits_for(at);
+    const int other = graph.RankOf(producer);
+    absl::StrAppend(&cycle, at == rank ? "" : "; ", stuck_at(at).ToString(), " (rank ", at,
+                    ", cell ", next[at] + 1, ") waits for ", graph.At(producer).ToString());
+    if (graph.PositionOf(producer) != next[other]) {
+      absl::StrAppend(&cycle, ", which is behind ", stuck_at(other).ToString(), " on rank ", other);
+    }
+    at = other;
+  } while (at != rank);
+  return Guilty(schedule, rank, next[rank], stuck_at(rank).ToString(),
+                absl::StrCat("can never start: ", cycle), "change the order of one of these rows");
+}
+
+absl::Status CheckInFlight(const Schedule& schedule, int limit) {
+  if (limit <= 0) return absl::OkStatus();
+  for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+    const std::vector<Action>& row = schedule.ranks[rank];
+    int in_flight = 0;
+    for (int i = 0; i < static_cast<int>(row.size()); ++i) {
+      if (row[i].kind == ActionKind::kWeightGrad || row[i].kind == ActionKind::kBackward)
+        --in_flight;
+      if (row[i].kind != ActionKind::kForward || ++in_flight <= limit) continue;
+      return Guilty(schedule, rank, i, row[i].ToString(),
+                    absl::StrCat("would be number ", in_flight, " in flight on rank ", rank,
+                                 ", the limit is ", limit),
+                    "start it after another microbatch's W or B, or raise the limit");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Validate(const Schedule& schedule, const ValidateOptions& options) {
+  RETURN_IF_ERROR(CheckSizes(schedule));
+  RETURN_IF_ERROR(CheckRange(schedule));
+  RETURN_IF_ERROR(CheckEnough(schedule));
+  const ActionGraph graph(schedule);
+  RETURN_IF_ERROR(CheckNoneDoubled(graph));
+  RETURN_IF_ERROR(CheckNoneMissing(graph));
+  RETURN_IF_ERROR(CheckPlacement(graph));
+  RETURN_IF_ERROR(CheckRowOrder(graph));
+  RETURN_IF_ERROR(CheckAcyclic(graph));
+  return CheckInFlight(schedule, options.max_in_flight);
+}
+
+std::vector<std::string> Warnings(const Schedule& schedule) {
+  std::vector<std::string> warnings;
+  std::vector<int> last(schedule.num_stages, -1);  // microbatch; num_microbatches: already warned
+  for (const std::vector<Action>& row : schedule.ranks) {
+    for (const Action& action : row) {
+      if (action.kind != ActionKind::kWeightGrad && action.kind != ActionKind::kBackward) continue;
+      int& before = last[action.stage.value()];
+      if (before >= schedule.num_microbatches) continue;
+      if (action.microbatch.value() < before) {
+        warnings.push_back(
+            absl::StrCat("stage ", action.stage.value(),
+                         " accumulates weight gradients out of microbatch order (",
+                         action.ToString(), " after microbatch ", before,
+                         "): the loss will not have the same bits as with other schedules"));
+        before = schedule.num_microbatches;
+      } else {
+        before = action.microbatch.value();
+      }
+    }
+  }
+  return warnings;
+}
+
+std::vector<int> PeakInFlight(const Schedule& schedule) {
+  std::vector<int> peaks;
+  for (const std::vector<Action>& row : schedule.ranks) {
+    int in_flight = 0;
+    int peak = 0;
+    for (const Action& action : row) {
+      if (action.kind == ActionKind::kForward) peak = std::max(peak, ++in_flight);
+      if (action.kind == ActionKind::kWeightGrad || action.kind == ActionKind::kBackward)
+        --in_flight;
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
+}  // namespace takt::schedule
