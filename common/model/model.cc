@@ -19,7 +19,7 @@ class Checker {
   void Size(const char* field, int value, int max) {
     if (value >= 1 && value <= max) return;
     errors_.push_back({.field = field,
-                       .value = absl::StrCat(value),
+                       .value = value == 0 ? "0 or missing" : absl::StrCat(value),
                        .rule = absl::StrCat("must be between 1 and ", max),
                        .fix = "set it"});
   }

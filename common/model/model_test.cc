@@ -118,7 +118,7 @@ TEST(CheckConfig, NamesTheFieldAndTheRule) {
   const BadConfig cases[] = {
       {"model.heads is 5: must divide model.hidden (64); use one of 1, 2, 4, 8, 16, 32, 64",
        [](ModelConfig& c) { c.heads = c.kv_heads = 5; }},
-      {"model.layers is 0: must be between 1 and 4096; set it",
+      {"model.layers is 0 or missing: must be between 1 and 4096; set it",
        [](ModelConfig& c) { c.layers = 0; }},
       {"model.vocab is -1: must be between 1 and 16777216; set it",
        [](ModelConfig& c) { c.vocab = -1; }},

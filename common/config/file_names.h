@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names that job files use for what the proto declares.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "google/protobuf/descriptor.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+
+// MODEL_FAMILY_GPT2 is `gpt2` in files: the name without the enumeration's prefix, which the zero
+// value shows.
+inline std::string FileName(const google::protobuf::EnumValueDescriptor& value) {
+  const std::string& zero = value.type()->value(0)->name();
+  const std::size_t prefix = zero.size() - std::string("UNSPECIFIED").size();
+  return absl::AsciiStrToLower(value.name().substr(prefix));
+}
+
+inline std::string FileName(const google::protobuf::FieldDescriptor& field) {
+  const std::string& name = field.options().GetExtension(v1::file_name);
+  return name.empty() ? field.name() : name;
+}
+
+inline bool AcceptsAuto(const google::protobuf::FieldDescriptor& field) {
+  return field.options().GetExtension(v1::accepts_auto);
+}
+
+}  // namespace takt::config

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/job_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "common/config/file_names.h"
+#include "common/config/yaml_tree.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using Kind = YamlNode::Kind;
+
+constexpr std::size_t kMaxErrors = 20;
+
+std::string Shown(const YamlNode& node) {
+  switch (node.kind) {
+    case Kind::kNull:
+      return "null";
+    case Kind::kList:
+      return "a list";
+    case Kind::kMap:
+      return "a mapping";
+    case Kind::kScalar:
+      break;
+  }
+  constexpr std::size_t kLongest = 60;
+  std::string text = absl::Utf8SafeCHexEscape(node.text);
+  if (text.size() > kLongest) {
+    // Never cut a character in two.
+    std::size_t end = kLongest;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+    text = text.substr(0, end) + "...";
+  }
+  return text.empty() ? "\"\"" : text;
+}
+
+// Levenshtein distance.
+std::size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replace = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replace});
+    }
+  }
+  return row[b.size()];
+}
+
+// "did you mean X?" for the closest of `names`, or nothing if none is close.
+std::string Suggestion(std::string_view written, const std::vector<std::string>& names) {
+  constexpr std::size_t kLongestName = 40;
+  if (written.size() > kLongestName) return "";
+  std::size_t best = std::max<std::size_t>(2, written.size() / 3) + 1;
+  const std::string* closest = nullptr;
+  for (const std::string& name : names) {
+    const std::size_t distance = Distance(written, name);
+    if (distance < best && distance < name.size()) {
+      best = distance;
+      closest = &name;
+    }
+  }
+  return closest == nullptr ? "" : absl::StrCat("did you mean ", *closest, "?");
+}
+
+std::vector<std::string> NamesOf(const google::protobuf::EnumDescriptor& type) {
+  std::vector<std::string> names;
+  for (int i = 1; i < type.value_count(); ++i) names.push_back(FileName(*type.value(i)));
+  return names;
+}
+
+// Fills a message from a tree; what does not fit becomes an error and is left out.
+class Filler {
+ public:
+  void FillMessage(const YamlNode& node, Message& message, const std::string& path) {
+    const Descriptor& type = *message.GetDescriptor();
+    if (node.kind != Kind::kMap) {
+      return Fail(node, path.empty() ? "job file" : path, "must be a mapping of fields",
+                  absl::StrCat("fields: ", absl::StrJoin(FieldNames(type), ", ")));
+    }
+    for (std::size_t i = 0; i < node.keys.size(); ++i) {
+      const std::string& key = node.keys[i];
+      const std::string field_path =
+          absl::StrCat(path, path.empty() ? "" : ".", Shown({Kind::kScalar, key}));
+      const auto first =
+          std::find(node.keys.begin(), node.keys.begin() + i, key) - node.keys.begin();
+      const FieldDescriptor* field = FindField(type, key);
+      if (field == nullptr) {
+        UnknownField(type, key, field_path, node.key_where[i]);
+      } else if (static_cast<std::size_t>(first) != i) {
+        Add({.field = field_path,
+             .rule = absl::StrCat("is given twice, first at ", node.key_where[first]),
+             .fix = "remove one",
+             .where = node.key_where[i]});
+      } else {
+        FillField(node.values[i], message, *field, field_path);
+      }
+    }
+  }
+
+  absl::Status status() {
+    if (errors_.empty()) return absl::OkStatus();
+    if (num_errors_ > errors_.size()) {
+      errors_.push_back(
+          {.field = "job file",
+           .rule = absl::StrCat("has ", num_errors_ - errors_.size(), " more errors")});
+    }
+    return InvalidFields(std::move(errors_));
+  }
+
+ private:
+  static std::vector<std::string> FieldNames(const Descriptor& type) {
+    std::vector<std::string> names;
+    for (int i = 0; i < type.field_count(); ++i) names.push_back(FileName(*type.field(i)));
+    return names;
+  }
+
+  static const FieldDescriptor* FindField(const Descriptor& type, const std::string& key) {
+    for (int i = 0; i < type.field_count(); ++i) {
+      if (FileName(*type.field(i)) == key) return type.field(i);
+    }
+    return nullptr;
+  }
+
+  void Add(FieldError error) {
+    ++num_errors_;
+    if (errors_.size() < kMaxErrors) errors_.push_back(std::move(error));
+  }
+
+  void Fail(const YamlNode& node, const std::string& path, std::string rule, std::string fix = "") {
+    Add({.field = path,
+         .value = Shown(node),
+         .rule = std::move(rule),
+         .fix = std::move(fix),
+         .where = node.where});
+  }
+
+  void UnknownField(const Descriptor& type, const std::string& key, const std::string& path,
+                    const std::string& where) {
+    const std::vector<std::string> names = FieldNames(type);
+    const std::string suggestion = Suggestion(key, names);
+    Add({.field = path,
+         .rule = "is not a known field",
+         .fix = absl::StrCat(suggestion, suggestion.empty() ? "" : " ",
+                             "fields here: ", absl::StrJoin(names, ", ")),
+         .where = where});
+  }
+
+  void FillField(const YamlNode& node, Message& message, const FieldDescriptor& field,
+                 const std::string& path) {
+    const bool is_message = field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    const bool is_auto = node.kind == Kind::kScalar && node.text == "auto";
+    if (node.kind == Kind::kNull && (is_message || AcceptsAuto(field))) return;
+    if (is_auto && AcceptsAuto(field)) return;
+    if (!field.is_repeated()) return FillValue(node, message, field, path);
+    if (node.kind != Kind::kList) return FillValue(node, message, field, path);
+    for (std::size_t i = 0; i < node.values.size(); ++i) {
+      FillValue(node.values[i], message, field, absl::StrCat(path, "[", i, "]"));
+    }
+  }
+
+  // One value: the field, or the next element of a repeated one.
+  void FillValue(const YamlNode& node, Message& message, const FieldDescriptor& field,
+                 const std::string& path) {
+    const Reflection& reflection = *message.GetReflection();
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      Message* inner = field.is_repeated() ? reflection.AddMessage(&message, &field)
+                                           : reflection.MutableMessage(&message, &field);
+      return FillMessage(node, *inner, path);
+    }
+    const std::string or_auto = AcceptsAuto(field) ? ", or auto" : "";
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM)
+      return FillEnum(node, message, field, path, or_auto);
+    if (node.kind != Kind::kScalar)
+      return Fail(node, path, absl::StrCat("must be ", TypeName(field), or_auto));
+    if (!SetScalar(node.text, message, field)) {
+      Fail(node, path, absl::StrCat("must be ", TypeName(field), or_auto));
+    }
+  }
+
+  void FillEnum(const YamlNode& node, Message& message, const FieldDescriptor& field,
+                const std::string& path, const std::string& or_auto) {
+    const std::vector<std::string> names = NamesOf(*field.enum_type());
+    const auto it = std::find(names.begin(), names.end(), node.text);
+    if (node.kind != Kind::kScalar || it == names.end()) {
+      return Fail(node, path, absl::StrCat("must be one of ", absl::StrJoin(names, ", "), or_auto),
+                  node.kind == Kind::kScalar ? Suggestion(node.text, names) : "");
+    }
+    const auto* value = field.enum_type()->value(static_cast<int>(it - names.begin()) + 1);
+    const Reflection& reflection = *message.GetReflection();
+    field.is_repeated() ? reflection.AddEnum(&message, &field, value)
+                        : reflection.SetEnum(&message, &field, value);
+  }
+
+  static std::string TypeName(const FieldDescriptor& field) {
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+      case FieldDescriptor::CPPTYPE_INT64:
+        return "a whole number";
+      case FieldDescriptor::CPPTYPE_UINT64:
+        return "a whole number, 0 or more";
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        return "a finite number";
+      case FieldDescriptor::CPPTYPE_BOOL:
+        return "true or false";
+      default:
+        return "text";
+    }
+  }
+
+  // False: `text` is not of the field's type.  Precondition: the field is neither a message nor an
+  // enumeration.
+  static bool SetScalar(const std::string& text, Message& message, const FieldDescriptor& field) {
+    const Reflection& r = *message.GetReflection();
+    const bool add = field.is_repeated();
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32: {
+        std::int32_t value = 0;
+        if (!absl::SimpleAtoi(text, &value)) return false;
+        add ? r.AddInt32(&message, &field, value) : r.SetInt32(&message, &field, value);
+        return true;
+      }
+      case FieldDescriptor::CPPTYPE_INT64: {
+        std::int64_t value = 0;
+        if (!absl::SimpleAtoi(text, &value)) return false;
+        r.SetInt64(&message, &field, value);
+        return true;
+      }
+      case FieldDescriptor::CPPTYPE_UINT64: {
+        std::uint64_t value = 0;
+        if (!absl::SimpleAtoi(text, &value)) return false;
+        r.SetUInt64(&message, &field, value);
+        return true;
+      }
+      case FieldDescriptor::CPPTYPE_DOUBLE: {
+        double value = 0;
+        if (!absl::SimpleAtod(text, &value) || !std::isfinite(value)) return false;
+        r.SetDouble(&message, &field, value);
+        return true;
+      }
+      case FieldDescriptor::CPPTYPE_BOOL:
+        if (text != "true" && text != "false") return false;
+        r.SetBool(&message, &field, text == "true");
+        return true;
+      case FieldDescriptor::CPPTYPE_STRING:
+        add ? r.AddString(&message, &field, text) : r.SetString(&message, &field, text);
+        return true;
+      default:
+        TAKT_CHECK(!"a type that no field of the job spec has");
+        return false;
+    }
+  }
+
+  std::vector<FieldError> errors_;
+  std::size_t num_errors_ = 0;
+};
+
+void Relocate(YamlNode& node, const std::string& where) {
+  node.where = where;
+  for (std::string& key_where : node.key_where) key_where = where;
+  for (YamlNode& value : node.values) Relocate(value, where);
+}
+
+// The child of `node` called `part`, made if it is not there; nullptr: `node` cannot have children
+// of that name.
+YamlNode* Descend(YamlNode& node, const std::string& part, const std::string& where) {
+  if (node.kind == Kind::kList) {
+    std::size_t index = 0;
+    const bool inside = absl::SimpleAtoi(part, &index) && index < node.values.size();
+    return inside ? &node.values[index] : nullptr;
+  }
+  if (node.kind == Kind::kScalar) return nullptr;
+  node.kind = Kind::kMap;
+  const auto it = std::find(node.keys.begin(), node.keys.end(), part);
+  if (it != node.keys.end()) return &node.values[it - node.keys.begin()];
+  node.keys.push_back(part);
+  node.key_where.push_back(where);
+  node.values.push_back({.where = where});
+  return &node.values.back();
+}
+
+absl::Status ApplyOverride(YamlNode& root, const std::string& text) {
+  const std::string where = absl::StrCat("--set ", Shown({Kind::kScalar, text}));
+  const std::size_t equals = text.find('=');
+  const std::string path = text.substr(0, equals);
+  if (equals == std::string::npos || path.empty()) {
+    return InvalidField({.field = "--set",
+                         .value = text.substr(0, 60),
+                         .rule = "must be field=value",
+                         .fix = "e.g. steps=100"});
+  }
+  ASSIGN_OR_RETURN(YamlNode value, ParseYaml(text.substr(equals + 1), where));
+  if (value.kind == Kind::kMap && value.keys.empty()) value.kind = Kind::kNull;  // "a="
+  Relocate(value, where);
+  YamlNode* node = &root;
+  for (const auto part : absl::StrSplit(path, '.')) {
+    node = Descend(*node, std::string(part), where);
+    if (node == nullptr) {
+      return InvalidField(
+          {.field = path,
+           .rule = absl::StrCat("has nothing called ", std::string(part), " in the job file"),
+           .fix = "name a field, or an element of a list by its number from 0",
+           .where = where});
+    }
+  }
+  *node = std::move(value);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::JobSpec> ParseJobFile(std::string_view text, const JobFileOptions& options) {
+  ASSIGN_OR_RETURN(YamlNode root, ParseYaml(text, options.name));
+  for (const std::string& text_of_override : options.overrides) {
+    RETURN_IF_ERROR(ApplyOverride(root, text_of_override));
+  }
+  Filler filler;
+  v1::JobSpec spec;
+  filler.FillMessage(root, spec, "");
+  RETURN_IF_ERROR(filler.status());
+  return spec;
+}
+
+}  // namespace takt::config

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/job_file.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = R"(name: kjv-gpt
+model:
+  family: gpt2
+  layers: 8
+  hidden: 256
+  heads: 8
+  context: 128
+  vocab: 256
+  init_from: null
+data:
+  train: {path: kjv.txt, format: bytes}
+  validation: {path: val.txt, format: bytes, every_steps: 50, batches: 8}
+  shuffle: true
+batch: {global: 32, microbatch: 2}
+optimizer:
+  adamw: {learning_rate: 3.0e-4, beta1: 0.9, beta2: 0.95, epsilon: 1.0e-8, weight_decay: 0.1, clip_norm: 1.0}
+  lr_schedule: {warmup_steps: 20, decay: cosine, decay_steps: 200, min_learning_rate: 3.0e-5}
+steps: 200
+parallelism: {pipeline: 4, data: 1, schedule: auto, chunks: 1, recompute: none, stage_layers: [2, 2, 2, 2]}
+precision: f32
+logging: {tensorboard: null}
+seed: 1234
+)";
+
+v1::JobSpec Parse(std::string_view text, std::vector<std::string> overrides = {}) {
+  absl::StatusOr<v1::JobSpec> spec =
+      ParseJobFile(text, {.name = "job.yaml", .overrides = std::move(overrides)});
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return spec.ok() ? *spec : v1::JobSpec();
+}
+
+std::string ErrorOf(std::string_view text, std::vector<std::string> overrides = {}) {
+  return std::string(ParseJobFile(text, {.name = "job.yaml", .overrides = std::move(overrides)})
+                         .status()
+                         .message());
+}
+
+TEST(JobFile, ReadsEverySection) {
+  const v1::JobSpec spec = Parse(kJob);
+  EXPECT_EQ(spec.name(), "kjv-gpt");
+  EXPECT_EQ(spec.model().family(), v1::MODEL_FAMILY_GPT2);
+  EXPECT_FALSE(spec.model().has_init_from());
+  ASSERT_EQ(spec.data().train_size(), 1);
+  EXPECT_EQ(spec.data().train(0).format(), v1::DATA_FORMAT_BYTES);
+  EXPECT_TRUE(spec.data().shuffle());
+  EXPECT_EQ(spec.optimizer().adamw().learning_rate(), 3e-4);
+  EXPECT_EQ(spec.optimizer().lr_schedule().decay(), v1::LR_DECAY_COSINE);
+  EXPECT_FALSE(spec.parallelism().has_schedule());
+  EXPECT_THAT(spec.parallelism().recompute(), ElementsAre(v1::RECOMPUTE_MODE_NONE));
+  EXPECT_THAT(spec.parallelism().stage_layers(), ElementsAre(2, 2, 2, 2));
+  EXPECT_FALSE(spec.logging().has_tensorboard());
+  EXPECT_EQ(spec.seed(), 1234u);
+}
+
+TEST(JobFile, WhatItPrintsReadsBackTheSame) {
+  const v1::JobSpec spec = Parse(kJob, {"parallelism.schedule=gpipe",
+                                        "optimizer.adamw.learning_rate=0.1", "name=a\"b\\/\u00e9"});
+  for (const int indent : {2, -1}) {
+    const std::string text = FormatJobFile(spec, indent);
+    EXPECT_TRUE(MessageDifferencer::Equals(Parse(text), spec)) << text;
+  }
+}
+
+TEST(JobFile, TakesAutoOnlyWhereTheProtoSaysSo) {
+  const v1::JobSpec spec =
+      Parse("parallelism: {pipeline: auto, recompute: auto, stage_layers: null, transport: auto}");
+  EXPECT_FALSE(spec.parallelism().has_pipeline());
+  EXPECT_EQ(spec.parallelism().recompute_size(), 0);
+  EXPECT_EQ(ErrorOf("steps: auto"), "job.yaml:1:8: steps is auto: must be a whole number");
+  EXPECT_EQ(ErrorOf("steps: null"), "job.yaml:1:8: steps is null: must be a whole number");
+}
+
+TEST(JobFile, TakesNullForASection) {
+  EXPECT_FALSE(Parse("checkpoint: null\nlogging:\n").has_checkpoint());
+}
+
+TEST(JobFile, TakesOneValueOrAList) {
+  EXPECT_EQ(Parse("data: {train: [{path: a}, {path: b}]}").data().train(1).path(), "b");
+  EXPECT_THAT(Parse("parallelism: {stage_layers: 3}").parallelism().stage_layers(), ElementsAre(3));
+}
+
+TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
+  const struct {
+    const char* text;
+    const char* message;
+  } cases[] = {
+      {"model:\n  hiden: 3",
+       "job.yaml:2:3: model.hiden: is not a known field; did you mean hidden? fields here: family, "
+       "layers, hidden, heads, "
+       "context, vocab, init_from, hf_config, positions, norm_epsilon, inner, initializer_range, "
+       "forward_ms, "
+       "input_grad_ms, weight_grad_ms, activation_bytes"},
+      {"batch: {global: 1, global: 2}",
+       "job.yaml:1:20: batch.global: is given twice, first at job.yaml:1:9; remove one"},
+      {"batch: {global: many}", "job.yaml:1:17: batch.global is many: must be a whole number"},
+      {"batch: {global: 1.5}", "job.yaml:1:17: batch.global is 1.5: must be a whole number"},
+      {"batch: {global: 99999999999}",
+       "job.yaml:1:17: batch.global is 99999999999: must be a whole number"},
+      {"batch: {global: [1]}", "job.yaml:1:17: batch.global is a list: must be a whole number"},
+      {"batch: 3",
+       "job.yaml:1:8: batch is 3: must be a mapping of fields; fields: global, microbatch"},
+      {"seed: -1", "job.yaml:1:7: seed is -1: must be a whole number, 0 or more"},
+      {"optimizer: {adamw: {learning_rate: nan}}",
+       "job.yaml:1:36: optimizer.adamw.learning_rate is nan: must be a finite number"},
+      {"optimizer: {adamw: {learning_rate: .inf}}",
+       "job.yaml:1:36: optimizer.adamw.learning_rate is .inf: must be a finite number"},
+      {"data: {shuffle: yes}", "job.yaml:1:17: data.shuffle is yes: must be true or false"},
+      {"data:\n  train:\n  - {path: a, format: byte}",
+       "job.yaml:3:23: data.train[0].format is byte: must be one of bytes, uint16, uint32, llmc, "
+       "megatron, safetensors; did "
+       "you mean bytes?"},
+      {"parallelism: {transport: tcp}",
+       "job.yaml:1:26: parallelism.transport is tcp: must be one of shm, gloo, nccl, or auto"},
+      {"model: {family: unspecified}",
+       "job.yaml:1:17: model.family is unspecified: must be one of gpt2, llama, qwen2, emulated"},
+      {"name: [a]", "job.yaml:1:7: name is a list: must be text"},
+  };
+  for (const auto& [text, message] : cases) EXPECT_EQ(ErrorOf(text), message);
+}
+
+TEST(JobFile, ReportsAllErrorsAtOnce) {
+  const absl::Status status = ParseJobFile("stepps: 1\nbatch: 2\nseed: x", {}).status();
+  EXPECT_EQ(FieldErrorsOf(status).size(), 3u);
+}
+
+TEST(JobFile, StopsListingErrorsAtSomePoint) {
+  std::string text;
+  for (int i = 0; i < 50; ++i) absl::StrAppend(&text, "key", i, ": 1\n");
+  const absl::Status status = ParseJobFile(text, {}).status();
+  EXPECT_EQ(FieldErrorsOf(status).size(), 21u);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("job file: has 30 more errors"));
+}
+
+TEST(JobFile, ShortensLongValues) {
+  const std::string message = ErrorOf(absl::StrCat("steps: ", std::string(500000, 'x')));
+  EXPECT_LT(message.size(), 200u);
+  EXPECT_LT(ErrorOf(absl::StrCat("? ", std::string(900, 'k'), "\n: 1")).size(), 500u);
+}
+
+TEST(JobFile, OverridesReplaceAndAdd) {
+  const v1::JobSpec spec = Parse(
+      kJob, {"batch.global=64", "parallelism.stage_layers=[3, 5]", "data.train.path=x.bin",
+             "parallelism.pipeline=auto", "optimizer.lr_schedule=null", "model.hf_config=a=b"});
+  EXPECT_EQ(spec.batch().global(), 64);
+  EXPECT_EQ(spec.batch().microbatch(), 2);
+  EXPECT_THAT(spec.parallelism().stage_layers(), ElementsAre(3, 5));
+  EXPECT_EQ(spec.data().train(0).path(), "x.bin");
+  EXPECT_FALSE(spec.parallelism().has_pipeline());
+  EXPECT_FALSE(spec.optimizer().has_lr_schedule());
+  EXPECT_EQ(spec.model().hf_config(), "a=b");
+  EXPECT_EQ(Parse("data: {train: [{path: a}, {path: b}]}", {"data.train.1.path=c"})
+                .data()
+                .train(1)
+                .path(),
+            "c");
+  EXPECT_EQ(Parse("", {"batch.global=4"}).batch().global(), 4);
+}
+
+TEST(JobFile, ErrorsOfOverridesNameThem) {
+  EXPECT_EQ(ErrorOf(kJob, {"batch.globl=64"}),
+            "--set batch.globl=64: batch.globl: is not a known field; did you mean global? fields "
+            "here: global, microbatch");
+  EXPECT_EQ(ErrorOf(kJob, {"steps=many"}),
+            "--set steps=many: steps is many: must be a whole number");
+  EXPECT_EQ(ErrorOf(kJob, {"steps"}), "--set is steps: must be field=value; e.g. steps=100");
+  EXPECT_EQ(ErrorOf(kJob, {"steps.x=1"}),
+            "--set steps.x=1: steps.x: has nothing called x in the job file; name a field, or an "
+            "element of a list by its "
+            "number from 0");
+}
+
+TEST(JobFile, RefusesWhatIsNoMapping) {
+  EXPECT_THAT(ErrorOf("just text"),
+              HasSubstr("job.yaml:1:1: job file is just text: must be a mapping of fields"));
+  EXPECT_THAT(ErrorOf("- a\n- b"), HasSubstr("job file is a list: must be a mapping"));
+}
+
+}  // namespace
+}  // namespace takt::config

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/job_spec_serde.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/config/file_names.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+// Collects broken rules. Every Check returns whether the rule holds.
+class Rules {
+ public:
+  bool Check(bool holds, FieldError error) {
+    if (!holds) errors_.push_back(std::move(error));
+    return holds;
+  }
+  bool AtLeast(const char* field, std::int64_t value, std::int64_t least) {
+    return Check(value >= least, {.field = field,
+                                  .value = value == 0 ? "0 or missing" : absl::StrCat(value),
+                                  .rule = absl::StrCat("must be ", least, " or more"),
+                                  .fix = "set it"});
+  }
+  bool Between(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
+    return Check(value >= least && value <= most,
+                 {.field = field,
+                  .value = value == 0 ? "0 or missing" : absl::StrCat(value),
+                  .rule = absl::StrCat("must be between ", least, " and ", most),
+                  .fix = "set it"});
+  }
+  // A finite number in [least, below).
+  bool Number(const char* field, double value, double least, double below) {
+    const bool bounded = std::isfinite(below);
+    return Check(std::isfinite(value) && value >= least && value < below,
+                 {.field = field,
+                  .value = absl::StrCat(value),
+                  .rule = bounded ? absl::StrCat("must be at least ", least, " and below ", below)
+                                  : absl::StrCat("must be a finite number, ", least, " or more"),
+                  .fix = "correct it"});
+  }
+  // One of the values that this version can serve; `supported` lists them for people.
+  bool Supported(const std::string& field, const std::string& value, bool is_supported,
+                 const char* supported) {
+    return Check(is_supported, {.field = field,
+                                .value = value,
+                                .rule = "is not supported by this version",
+                                .fix = absl::StrCat("use ", supported)});
+  }
+  void Append(std::vector<FieldError> errors) {
+    for (FieldError& error : errors) errors_.push_back(std::move(error));
+  }
+  bool ok() const { return errors_.empty(); }
+  std::vector<FieldError> Take() { return std::move(errors_); }
+
+ private:
+  std::vector<FieldError> errors_;
+};
+
+// The name of an enumerator in files, or its number if it has none.
+template <class Enum>
+std::string NameOf(Enum value) {
+  const auto* descriptor = google::protobuf::GetEnumDescriptor<Enum>()->FindValueByNumber(value);
+  return descriptor == nullptr ? absl::StrCat(static_cast<int>(value)) : FileName(*descriptor);
+}
+
+std::string Shown(const std::string& text) { return absl::Utf8SafeCHexEscape(text.substr(0, 100)); }
+
+std::optional<int> Optional(bool has, int value) {
+  return has ? std::optional<int>(value) : std::nullopt;
+}
+
+void ReadName(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
+  const std::string& name = proto.name();
+  const auto allowed = [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+  };
+  const bool good = !name.empty() && name.size() <= 63 && absl::ascii_isalnum(name.front()) &&
+                    std::all_of(name.begin(), name.end(), allowed);
+  rules.Check(
+      good,
+      {.field = "name",
+       .value = Shown(name),
+       .rule = "must be 1 to 63 letters, digits, '-', '_' and '.', the first a letter or a digit",
+       .fix = "e.g. my-gpt"});
+  job.name = name;
+}
+
+void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
+  if (!rules.Check(proto.family() != v1::MODEL_FAMILY_UNSPECIFIED,
+                   {.field = "model.family",
+                    .rule = "is missing",
+                    .fix = "use gpt2 or emulated, or name a hf_config"}) ||
+      !rules.Supported(
+          "model.family", NameOf(proto.family()),
+          proto.family() == v1::MODEL_FAMILY_GPT2 || proto.family() == v1::MODEL_FAMILY_EMULATED,
+          "gpt2 or emulated")) {
+    return;
+  }
+  model::ModelConfig& model = job.model;
+  model.family = static_cast<model::Family>(proto.family());
+  model.layers = proto.layers();
+  model.hidden = proto.hidden();
+  model.heads = model.kv_heads = proto.heads();
+  constexpr int kWidest = 1 << 28;
+  model.inner = proto.has_inner()         ? proto.inner()
+                : model.hidden <= kWidest ? 4 * model.hidden
+                                          : model.hidden;
+  model.context = proto.context();
+  model.positions = proto.has_positions() ? proto.positions() : proto.context();
+  model.vocab = proto.vocab();
+  if (proto.has_norm_epsilon()) model.norm_epsilon = proto.norm_epsilon();
+  if (proto.has_initializer_range()) model.initializer_range = proto.initializer_range();
+  model.forward_seconds = proto.forward_ms() * 1e-3;
+  model.input_grad_seconds = proto.input_grad_ms() * 1e-3;
+  model.weight_grad_seconds = proto.weight_grad_ms() * 1e-3;
+  model.activation_bytes = proto.activation_bytes();
+  job.init_from = proto.init_from();
+  if (model.family == model::Family::kEmulated) {
+    model.context = std::max(model.context, 1);  // only scales the count of tokens
+    rules.Check(job.init_from.empty(), {.field = "model.init_from",
+                                        .value = Shown(job.init_from),
+                                        .rule = "emulated layers have no weights",
+                                        .fix = "remove it"});
+  }
+  rules.Append(model::CheckConfig(model));
+}
+
+DataFormat ReadFormat(const std::string& field, v1::DataFormat format, Rules& rules) {
+  constexpr char kSupported[] = "bytes, uint16, uint32 or safetensors";
+  if (rules.Check(
+          format != v1::DATA_FORMAT_UNSPECIFIED,
+          {.field = field, .rule = "is missing", .fix = absl::StrCat("use ", kSupported)})) {
+    rules.Supported(field, NameOf(format),
+                    format == v1::DATA_FORMAT_BYTES || format == v1::DATA_FORMAT_UINT16 ||
+                        format == v1::DATA_FORMAT_UINT32 || format == v1::DATA_FORMAT_SAFETENSORS,
+                    kSupported);
+  }
+  return static_cast<DataFormat>(format);
+}
+
+void CheckPath(const std::string& field, const std::string& path, Rules& rules) {
+  rules.Check(!path.empty(), {.field = field, .rule = "is missing", .fix = "name a token file"});
+  rules.Check(
+      path.find('\0') == std::string::npos,
+      {.field = field, .value = Shown(path), .rule = "must be a path", .fix = "correct it"});
+}
+
+// Emulated layers read no data; what the job says of it is ignored.
+void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
+  if (job.model.family == model::Family::kEmulated) return;
+  job.shuffle = proto.shuffle();
+  rules.Check(proto.train_size() >= 1,
+              {.field = "data.train", .rule = "is missing", .fix = "give a path and a format"});
+  rules.Check(proto.train_size() <= 1,
+              {.field = "data.train",
+               .value = absl::StrCat("a list of ", proto.train_size()),
+               .rule = "more than one corpus is not supported by this version",
+               .fix = "join them into one file"});
+  for (int i = 0; i < proto.train_size(); ++i) {
+    const v1::CorpusSpec& corpus = proto.train(i);
+    const std::string field =
+        proto.train_size() == 1 ? "data.train" : absl::StrCat("data.train[", i, "]");
+    CheckPath(field + ".path", corpus.path(), rules);
+    const double weight = corpus.has_weight() ? corpus.weight() : 1;
+    rules.Check(std::isfinite(weight) && weight > 0, {.field = field + ".weight",
+                                                      .value = absl::StrCat(weight),
+                                                      .rule = "must be a finite number above 0",
+                                                      .fix = "correct it"});
+    job.train.push_back({.path = corpus.path(),
+                         .format = ReadFormat(field + ".format", corpus.format(), rules),
+                         .weight = weight});
+  }
+  if (!proto.has_validation()) return;
+  const v1::ValidationSpec& validation = proto.validation();
+  CheckPath("data.validation.path", validation.path(), rules);
+  rules.AtLeast("data.validation.every_steps", validation.every_steps(), 0);
+  const int batches = validation.has_batches() ? validation.batches() : 1;
+  rules.AtLeast("data.validation.batches", batches, 1);
+  job.validation =
+      Validation{.path = validation.path(),
+                 .format = ReadFormat("data.validation.format", validation.format(), rules),
+                 .every_steps = validation.every_steps(),
+                 .batches = batches};
+}
+
+// Bounds what one step can be asked to do: programs have an instruction per microbatch.
+constexpr int kMaxBatch = 1 << 24;
+constexpr int kMaxMicrobatches = 1 << 16;
+
+void ReadBatch(const v1::BatchSpec& proto, const v1::ParallelismSpec& parallelism, JobSpec& job,
+               Rules& rules) {
+  job.global_batch = proto.global();
+  job.microbatch = proto.microbatch();
+  const bool global_ok = rules.Between("batch.global", proto.global(), 1, kMaxBatch);
+  const bool microbatch_ok = rules.Between("batch.microbatch", proto.microbatch(), 1, kMaxBatch);
+  if (!global_ok || !microbatch_ok) return;
+  const std::int64_t data = parallelism.has_data() ? parallelism.data() : 1;
+  if (data < 1) return;  // ReadParallelism says so
+  const std::int64_t part = proto.microbatch() * data;
+  const std::int64_t above = (proto.global() + part - 1) / part * part;
+  const bool divides = rules.Check(
+      proto.global() % part == 0,
+      {.field = "batch.global",
+       .value = absl::StrCat(proto.global()),
+       .rule = absl::StrCat("must be divisible by batch.microbatch (", proto.microbatch(),
+                            ") x parallelism.data (", data, ") = ", part),
+       .fix = absl::StrCat("use ", above > part ? absl::StrCat(above - part, " or ", above)
+                                                : absl::StrCat(above))});
+  if (!divides) return;
+  rules.Check(
+      proto.global() / part <= kMaxMicrobatches,
+      {.field = "batch.microbatch",
+       .value = absl::StrCat(proto.microbatch()),
+       .rule = absl::StrCat("makes ", proto.global() / part, " microbatches a step; at most ",
+                            kMaxMicrobatches, " are possible"),
+       .fix = "use larger microbatches"});
+}
+
+void ReadAdamw(const v1::AdamwSpec& proto, Adamw& adamw, Rules& rules) {
+  const double infinity = HUGE_VAL;
+  if (proto.has_learning_rate()) adamw.learning_rate = proto.learning_rate();
+  if (proto.has_beta1()) adamw.beta1 = proto.beta1();
+  if (proto.has_beta2()) adamw.beta2 = proto.beta2();
+  if (proto.has_epsilon()) adamw.epsilon = proto.epsilon();
+  if (proto.has_weight_decay()) adamw.weight_decay = proto.weight_decay();
+  if (proto.has_clip_norm()) adamw.clip_norm = proto.clip_norm();
+  rules.Number("optimizer.adamw.learning_rate", adamw.learning_rate, 0, infinity);
+  rules.Number("optimizer.adamw.beta1", adamw.beta1, 0, 1);
+  rules.Number("optimizer.adamw.beta2", adamw.beta2, 0, 1);
+  rules.Number("optimizer.adamw.epsilon", adamw.epsilon, 0, infinity);
+  rules.Number("optimizer.adamw.weight_decay", adamw.weight_decay, 0, infinity);
+  rules.Number("optimizer.adamw.clip_norm", adamw.clip_norm, 0, infinity);
+}
+
+void ReadLrSchedule(const v1::LrScheduleSpec& proto, JobSpec& job, Rules& rules) {
+  LrSchedule& schedule = job.lr_schedule;
+  schedule.warmup_steps = proto.warmup_steps();
+  schedule.decay = proto.decay() == v1::LR_DECAY_COSINE ? LrDecay::kCosine : LrDecay::kConstant;
+  schedule.decay_steps = proto.decay_steps() == 0 ? job.steps : proto.decay_steps();
+  schedule.min_learning_rate = proto.min_learning_rate();
+  rules.Check(v1::LrDecay_IsValid(proto.decay()), {.field = "optimizer.lr_schedule.decay",
+                                                   .value = NameOf(proto.decay()),
+                                                   .rule = "must be constant or cosine",
+                                                   .fix = "use one of them"});
+  rules.AtLeast("optimizer.lr_schedule.warmup_steps", schedule.warmup_steps, 0);
+  rules.Number("optimizer.lr_schedule.min_learning_rate", schedule.min_learning_rate, 0, HUGE_VAL);
+  rules.Check(!(schedule.min_learning_rate > std::max(job.adamw.learning_rate, 0.0)),
+              {.field = "optimizer.lr_schedule.min_learning_rate",
+               .value = absl::StrCat(schedule.min_learning_rate),
+               .rule = absl::StrCat("must be at most optimizer.adamw.learning_rate (",
+                                    job.adamw.learning_rate, ")"),
+               .fix = "lower it"});
+  if (schedule.decay != LrDecay::kCosine) return;
+  rules.Check(schedule.decay_steps >= schedule.warmup_steps,
+              {.field = "optimizer.lr_schedule.decay_steps",
+               .value = absl::StrCat(schedule.decay_steps),
+               .rule = absl::StrCat("must be at least warmup_steps (", schedule.warmup_steps, ")"),
+               .fix = "it counts from the first step, warmup included"});
+}
+
+void CheckStages(const Parallelism& p, int layers, Rules& rules) {
+  const std::int64_t chunks = p.chunks.value_or(1);
+  if (p.pipeline.has_value()) {
+    const std::int64_t stages = *p.pipeline * chunks;
+    rules.Check(stages <= layers,
+                {.field = "parallelism.pipeline",
+                 .value = absl::StrCat(*p.pipeline),
+                 .rule = absl::StrCat("x chunks (", chunks, ") makes ", stages,
+                                      " stages; must be at most model.layers (", layers, ")"),
+                 .fix = "use fewer ranks or chunks, or more layers"});
+  }
+  if (p.stage_layers.empty()) return;
+  const std::string shown = absl::StrCat("[", absl::StrJoin(p.stage_layers, ", "), "]");
+  std::int64_t sum = 0;
+  for (const int count : p.stage_layers) sum += count;
+  const bool positive =
+      std::all_of(p.stage_layers.begin(), p.stage_layers.end(), [](int n) { return n >= 1; });
+  rules.Check(positive, {.field = "parallelism.stage_layers",
+                         .value = shown,
+                         .rule = "every stage must have at least 1 layer",
+                         .fix = "correct the counts"});
+  rules.Check(sum == layers,
+              {.field = "parallelism.stage_layers",
+               .value = shown,
+               .rule = absl::StrCat("must sum to model.layers (", layers, "), not ", sum),
+               .fix = "correct the counts"});
+  const auto stages = static_cast<std::int64_t>(p.stage_layers.size());
+  const bool fits =
+      !p.pipeline.has_value() ||
+      (p.chunks.has_value() ? stages == *p.pipeline * chunks : stages % *p.pipeline == 0);
+  rules.Check(fits,
+              {.field = "parallelism.stage_layers",
+               .value = shown,
+               .rule = p.chunks.has_value() ? absl::StrCat("must have pipeline x chunks = ",
+                                                           *p.pipeline * chunks, " entries")
+                                            : absl::StrCat("must have a multiple of pipeline (",
+                                                           p.pipeline.value_or(1), ") entries"),
+               .fix = "give one count for each stage"});
+}
+
+void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
+  constexpr int kMaxRanks = 4096, kMaxThreads = 1024;
+  Parallelism& p = job.parallelism;
+  p.pipeline = Optional(proto.has_pipeline(), proto.pipeline());
+  p.data = Optional(proto.has_data(), proto.data());
+  p.chunks = Optional(proto.has_chunks(), proto.chunks());
+  p.threads = Optional(proto.has_threads(), proto.threads());
+  p.group = Optional(proto.has_group(), proto.group());
+  if (proto.has_schedule()) p.schedule = proto.schedule();
+  p.schedule_csv = proto.schedule_csv();
+  p.stage_layers.assign(proto.stage_layers().begin(), proto.stage_layers().end());
+  p.transport = static_cast<TransportKind>(proto.transport());
+  bool sizes_ok = true;
+  const auto check = [&](const char* field, const std::optional<int>& value, int most) {
+    if (value.has_value()) sizes_ok &= rules.Between(field, *value, 1, most);
+  };
+  check("parallelism.pipeline", p.pipeline, kMaxRanks);
+  check("parallelism.data", p.data, kMaxRanks);
+  check("parallelism.chunks", p.chunks, kMaxRanks);
+  check("parallelism.group", p.group, kMaxMicrobatches);
+  check("parallelism.threads", p.threads, kMaxThreads);
+  if (sizes_ok && job.model.layers >= 1) CheckStages(p, job.model.layers, rules);
+  rules.Check(!p.schedule.starts_with("file:") || !p.schedule_csv.empty(),
+              {.field = "parallelism.schedule",
+               .value = Shown(p.schedule),
+               .rule = "names a file whose text did not come with the job",
+               .fix = "submit with takt, and check that the file is not empty"});
+  rules.Supported("parallelism.transport", NameOf(proto.transport()),
+                  proto.transport() >= v1::TRANSPORT_KIND_UNSPECIFIED &&
+                      proto.transport() <= v1::TRANSPORT_KIND_GLOO,
+                  "auto, shm or gloo");
+  rules.Supported(
+      "parallelism.device", NameOf(proto.device()),
+      proto.device() == v1::DEVICE_KIND_UNSPECIFIED || proto.device() == v1::DEVICE_KIND_CPU,
+      "auto or cpu");
+  for (const int mode : proto.recompute()) {
+    rules.Supported("parallelism.recompute", NameOf(static_cast<v1::RecomputeMode>(mode)),
+                    mode == v1::RECOMPUTE_MODE_NONE, "none");
+  }
+}
+
+// Sections that this version has no code for: refused rather than ignored.
+void CheckAbsent(const v1::JobSpec& proto, Rules& rules) {
+  rules.Check(!proto.has_checkpoint(), {.field = "checkpoint",
+                                        .rule = "is not supported by this version",
+                                        .fix = "remove the section"});
+  rules.Check(!proto.logging().has_tensorboard(), {.field = "logging.tensorboard",
+                                                   .value = Shown(proto.logging().tensorboard()),
+                                                   .rule = "is not supported by this version",
+                                                   .fix = "remove it"});
+  rules.Supported(
+      "precision", NameOf(proto.precision()),
+      proto.precision() == v1::PRECISION_UNSPECIFIED || proto.precision() == v1::PRECISION_F32,
+      "f32");
+}
+
+}  // namespace
+
+absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
+  Rules rules;
+  JobSpec job;
+  job.steps = proto.steps();
+  job.seed = proto.seed();
+  ReadName(proto, job, rules);
+  ReadModel(proto.model(), job, rules);
+  ReadData(proto.data(), job, rules);
+  ReadBatch(proto.batch(), proto.parallelism(), job, rules);
+  ReadAdamw(proto.optimizer().adamw(), job.adamw, rules);
+  ReadLrSchedule(proto.optimizer().lr_schedule(), job, rules);
+  rules.AtLeast("steps", proto.steps(), 1);
+  ReadParallelism(proto.parallelism(), job, rules);
+  CheckAbsent(proto, rules);
+  if (!rules.ok()) return InvalidFields(rules.Take());
+  return job;
+}
+
+}  // namespace takt::config

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/job_spec_serde.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr char kJob[] = R"(
+name: tiny
+model: {family: gpt2, layers: 4, hidden: 64, heads: 4, context: 32, vocab: 256}
+data: {train: {path: a.txt, format: bytes}}
+batch: {global: 8, microbatch: 2}
+steps: 10
+)";
+
+v1::JobSpec Parse(std::vector<std::string> overrides) {
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kJob, {.overrides = std::move(overrides)});
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return spec.ok() ? *spec : v1::JobSpec();
+}
+
+std::string ErrorOf(const v1::JobSpec& spec) {
+  return std::string(ToJobSpec(spec).status().message());
+}
+
+TEST(JobSpecSerde, AppliesDefaults) {
+  const JobSpec job = *ToJobSpec(Parse({}));
+  EXPECT_EQ(job.model.inner, 256);
+  EXPECT_EQ(job.model.positions, 32);
+  EXPECT_EQ(job.adamw.learning_rate, 3e-4);
+  EXPECT_EQ(job.adamw.clip_norm, 1.0);
+  EXPECT_EQ(job.lr_schedule.decay, LrDecay::kConstant);
+  EXPECT_EQ(job.lr_schedule.decay_steps, 10);
+  EXPECT_EQ(job.parallelism.schedule, "auto");
+  EXPECT_FALSE(job.parallelism.pipeline.has_value());
+  EXPECT_EQ(job.train[0].weight, 1);
+  EXPECT_EQ(job.MicrobatchesPerStep(2), 2);
+}
+
+TEST(JobSpecSerde, KeepsWhatIsGivenAsZero) {
+  const JobSpec job =
+      *ToJobSpec(Parse({"optimizer.adamw.clip_norm=0", "optimizer.adamw.learning_rate=0"}));
+  EXPECT_EQ(job.adamw.clip_norm, 0);
+  EXPECT_EQ(job.adamw.learning_rate, 0);
+}
+
+TEST(JobSpecSerde, TakesAnEmulatedModelWithoutData) {
+  const JobSpec job = *ToJobSpec(*ParseJobFile(R"(
+name: e
+model: {family: emulated, layers: 8, forward_ms: 5, input_grad_ms: 5, weight_grad_ms: 5, activation_bytes: 262144}
+batch: {global: 16, microbatch: 1}
+steps: 20
+)",
+                                               {}));
+  EXPECT_EQ(job.model.forward_seconds, 0.005);
+  EXPECT_TRUE(job.train.empty());
+}
+
+TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
+  const std::vector<std::string> changes[] = {
+      {"parallelism={pipeline: 2, chunks: 2, data: 2, schedule: interleaved-1f1b, threads: 3, "
+       "group: 2, transport: gloo}",
+       "parallelism.stage_layers=[1, 1, 1, 1]",
+       "data.validation={path: v, format: uint16, batches: 3}", "seed=99",
+       "optimizer.lr_schedule={warmup_steps: 2, decay: cosine, min_learning_rate: 1e-5}",
+       "model.positions=64"},
+      {"model={family: emulated, layers: 3, forward_ms: 0.7, activation_bytes: 9}"},
+  };
+  for (const auto& change : changes) {
+    const v1::JobSpec proto = ToProto(*ToJobSpec(Parse(change)));
+    EXPECT_TRUE(
+        google::protobuf::util::MessageDifferencer::Equals(ToProto(*ToJobSpec(proto)), proto));
+  }
+  const JobSpec job = *ToJobSpec(ToProto(*ToJobSpec(Parse(changes[0]))));
+  EXPECT_EQ(job.parallelism.chunks, 2);
+  EXPECT_EQ(job.parallelism.transport, TransportKind::kGloo);
+  EXPECT_EQ(job.validation->batches, 3);
+  EXPECT_EQ(job.model.positions, 64);
+  EXPECT_EQ(job.lr_schedule.min_learning_rate, 1e-5);
+  EXPECT_EQ(job.seed, 99u);
+}
+
+TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
+  const struct {
+    const char* override;
+    const char* message;
+  } cases[] = {
+      {"name=-x",
+       "name is -x: must be 1 to 63 letters, digits, '-', '_' and '.', the first a letter or a "
+       "digit; e.g. my-gpt"},
+      {"model.family=llama",
+       "model.family is llama: is not supported by this version; use gpt2 or emulated"},
+      {"model.heads=5",
+       "model.heads is 5: must divide model.hidden (64); use one of 1, 2, 4, 8, 16, 32, 64"},
+      {"model.hidden=0", "model.hidden is 0 or missing: must be between 1 and 1048576; set it"},
+      {"model.positions=16",
+       "model.context is 32: must be at most the model's positions (16); train on shorter "
+       "sequences"},
+      {"data=null", "data.train: is missing; give a path and a format"},
+      {"data.train={path: a}",
+       "data.train.format: is missing; use bytes, uint16, uint32 or safetensors"},
+      {"data.train.format=llmc",
+       "data.train.format is llmc: is not supported by this version; use bytes, uint16, uint32 or "
+       "safetensors"},
+      {"data.train=[{path: a, format: bytes}, {path: b, format: bytes}]",
+       "data.train is a list of 2: more than one corpus is not supported by this version; join "
+       "them into one file"},
+      {"data.train.path=''", "data.train.path: is missing; name a token file"},
+      {"data.validation={path: v, format: bytes, batches: 0}",
+       "data.validation.batches is 0 or missing: must be 1 or more; set it"},
+      {"batch.global=9",
+       "batch.global is 9: must be divisible by batch.microbatch (2) x parallelism.data (1) = 2; "
+       "use 8 or 10"},
+      {"batch.global=1",
+       "batch.global is 1: must be divisible by batch.microbatch (2) x parallelism.data (1) = 2; "
+       "use 2"},
+      {"parallelism.data=3",
+       "batch.global is 8: must be divisible by batch.microbatch (2) x parallelism.data (3) = 6; "
+       "use 6 or 12"},
+      {"batch.microbatch=-2", "batch.microbatch is -2: must be between 1 and 16777216; set it"},
+      {"batch={global: 131074, microbatch: 1}",
+       "batch.microbatch is 1: makes 131074 microbatches a step; at most 65536 are possible; use "
+       "larger microbatches"},
+      {"optimizer.adamw.learning_rate=-0.1",
+       "optimizer.adamw.learning_rate is -0.1: must be a finite number, 0 or more; correct it"},
+      {"optimizer.adamw.beta2=1",
+       "optimizer.adamw.beta2 is 1: must be at least 0 and below 1; correct it"},
+      {"optimizer.lr_schedule={min_learning_rate: 1}",
+       "optimizer.lr_schedule.min_learning_rate is 1: must be at most "
+       "optimizer.adamw.learning_rate (0.0003); lower it"},
+      {"optimizer.lr_schedule={decay: cosine, warmup_steps: 11}",
+       "optimizer.lr_schedule.decay_steps is 10: must be at least warmup_steps (11); it counts "
+       "from the first step, warmup "
+       "included"},
+      {"steps=0", "steps is 0 or missing: must be 1 or more; set it"},
+      {"parallelism.pipeline=5",
+       "parallelism.pipeline is 5: x chunks (1) makes 5 stages; must be at most model.layers (4); "
+       "use fewer ranks or chunks, "
+       "or more layers"},
+      {"parallelism={pipeline: 3, chunks: 2}",
+       "parallelism.pipeline is 3: x chunks (2) makes 6 stages; must be at most model.layers (4); "
+       "use fewer ranks or chunks, "
+       "or more layers"},
+      {"parallelism={pipeline: 2, stage_layers: [1, 2]}",
+       "parallelism.stage_layers is [1, 2]: must sum to model.layers (4), not 3; correct the "
+       "counts"},
+      {"parallelism={pipeline: 2, stage_layers: [4, 0]}",
+       "parallelism.stage_layers is [4, 0]: every stage must have at least 1 layer; correct the "
+       "counts"},
+      {"parallelism={pipeline: 2, stage_layers: [1, 1, 2]}",
+       "parallelism.stage_layers is [1, 1, 2]: must have a multiple of pipeline (2) entries; give "
+       "one count for each stage"},
+      {"parallelism={pipeline: 2, chunks: 1, stage_layers: [1, 1, 1, 1]}",
+       "parallelism.stage_layers is [1, 1, 1, 1]: must have pipeline x chunks = 2 entries; give "
+       "one count for each stage"},
+      {"parallelism.pipeline=0",
+       "parallelism.pipeline is 0 or missing: must be between 1 and 4096; set it"},
+      {"parallelism.schedule=file:x.csv",
+       "parallelism.schedule is file:x.csv: names a file whose text did not come with the job; "
+       "submit with takt, and check "
+       "that the file is not empty"},
+      {"parallelism.transport=nccl",
+       "parallelism.transport is nccl: is not supported by this version; use auto, shm or gloo"},
+      {"parallelism.device=cuda",
+       "parallelism.device is cuda: is not supported by this version; use auto or cpu"},
+      {"parallelism.recompute=full",
+       "parallelism.recompute is full: is not supported by this version; use none"},
+      {"precision=bf16", "precision is bf16: is not supported by this version; use f32"},
+      {"checkpoint.every_steps=5",
+       "checkpoint: is not supported by this version; remove the section"},
+      {"logging.tensorboard=runs",
+       "logging.tensorboard is runs: is not supported by this version; remove it"},
+  };
+  for (const auto& [override, message] : cases)
+    EXPECT_EQ(ErrorOf(Parse({override})), message) << override;
+}
+
+// What the file reader already refuses may still come over the wire.
+TEST(JobSpecSerde, RefusesHostileMessages) {
+  v1::JobSpec spec = Parse({});
+  spec.mutable_optimizer()->mutable_adamw()->set_learning_rate(std::nan(""));
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("learning_rate is nan"));
+  spec = Parse({});
+  spec.mutable_data()->mutable_train(0)->set_format(static_cast<v1::DataFormat>(77));
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("data.train.format is 77"));
+  EXPECT_THAT(FormatJobFile(spec), HasSubstr("77"));
+  spec = Parse({});
+  spec.mutable_model()->set_layers(2000000000);
+  spec.mutable_model()->set_hidden(2000000000);
+  EXPECT_THAT(FieldErrorsOf(ToJobSpec(spec).status()), SizeIs(2));
+  EXPECT_THAT(FieldErrorsOf(ToJobSpec(v1::JobSpec()).status()), SizeIs(6));
+}
+
+}  // namespace
+}  // namespace takt::config

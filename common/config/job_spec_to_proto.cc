@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/job_spec_serde.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+void Write(const model::ModelConfig& model, v1::ModelSpec& proto) {
+  proto.set_family(static_cast<v1::ModelFamily>(model.family));
+  proto.set_layers(model.layers);
+  proto.set_context(model.context);
+  if (model.family == model::Family::kEmulated) {
+    proto.set_forward_ms(model.forward_seconds * 1e3);
+    proto.set_input_grad_ms(model.input_grad_seconds * 1e3);
+    proto.set_weight_grad_ms(model.weight_grad_seconds * 1e3);
+    proto.set_activation_bytes(model.activation_bytes);
+    return;
+  }
+  proto.set_hidden(model.hidden);
+  proto.set_heads(model.heads);
+  proto.set_vocab(model.vocab);
+  proto.set_inner(model.inner);
+  proto.set_positions(model.positions);
+  proto.set_norm_epsilon(model.norm_epsilon);
+  proto.set_initializer_range(model.initializer_range);
+}
+
+void Write(const JobSpec& job, v1::DataSpec& proto) {
+  for (const Corpus& corpus : job.train) {
+    v1::CorpusSpec& out = *proto.add_train();
+    out.set_path(corpus.path);
+    out.set_format(static_cast<v1::DataFormat>(corpus.format));
+    out.set_weight(corpus.weight);
+  }
+  proto.set_shuffle(job.shuffle);
+  if (!job.validation.has_value()) return;
+  v1::ValidationSpec& out = *proto.mutable_validation();
+  out.set_path(job.validation->path);
+  out.set_format(static_cast<v1::DataFormat>(job.validation->format));
+  out.set_every_steps(job.validation->every_steps);
+  out.set_batches(job.validation->batches);
+}
+
+void Write(const JobSpec& job, v1::OptimizerSpec& proto) {
+  v1::AdamwSpec& adamw = *proto.mutable_adamw();
+  adamw.set_learning_rate(job.adamw.learning_rate);
+  adamw.set_beta1(job.adamw.beta1);
+  adamw.set_beta2(job.adamw.beta2);
+  adamw.set_epsilon(job.adamw.epsilon);
+  adamw.set_weight_decay(job.adamw.weight_decay);
+  adamw.set_clip_norm(job.adamw.clip_norm);
+  v1::LrScheduleSpec& schedule = *proto.mutable_lr_schedule();
+  schedule.set_warmup_steps(job.lr_schedule.warmup_steps);
+  schedule.set_decay(static_cast<v1::LrDecay>(job.lr_schedule.decay));
+  schedule.set_decay_steps(job.lr_schedule.decay_steps);
+  schedule.set_min_learning_rate(job.lr_schedule.min_learning_rate);
+}
+
+void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
+  if (parallelism.pipeline.has_value()) proto.set_pipeline(*parallelism.pipeline);
+  if (parallelism.data.has_value()) proto.set_data(*parallelism.data);
+  if (parallelism.chunks.has_value()) proto.set_chunks(*parallelism.chunks);
+  if (parallelism.threads.has_value()) proto.set_threads(*parallelism.threads);
+  if (parallelism.group.has_value()) proto.set_group(*parallelism.group);
+  if (parallelism.schedule != "auto") proto.set_schedule(parallelism.schedule);
+  if (!parallelism.schedule_csv.empty()) proto.set_schedule_csv(parallelism.schedule_csv);
+  for (const int layers : parallelism.stage_layers) proto.add_stage_layers(layers);
+  if (parallelism.transport != TransportKind::kAuto) {
+    proto.set_transport(static_cast<v1::TransportKind>(parallelism.transport));
+  }
+}
+
+}  // namespace
+
+v1::JobSpec ToProto(const JobSpec& job) {
+  v1::JobSpec proto;
+  proto.set_name(job.name);
+  Write(job.model, *proto.mutable_model());
+  if (!job.init_from.empty()) proto.mutable_model()->set_init_from(job.init_from);
+  Write(job, *proto.mutable_data());
+  proto.mutable_batch()->set_global(job.global_batch);
+  proto.mutable_batch()->set_microbatch(job.microbatch);
+  Write(job, *proto.mutable_optimizer());
+  proto.set_steps(job.steps);
+  Write(job.parallelism, *proto.mutable_parallelism());
+  proto.set_precision(static_cast<v1::Precision>(job.precision));
+  proto.set_seed(job.seed);
+  return proto;
+}
+
+}  // namespace takt::config

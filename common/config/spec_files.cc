@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/spec_files.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/model/hf_config.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = 16 << 20;
+constexpr std::string_view kFileScheme = "file:";
+
+std::string Absolute(const std::string& path, std::string_view directory) {
+  if (path.empty() || path.front() == '/' || directory.empty()) return path;
+  return absl::StrCat(std::string(directory), directory.back() == '/' ? "" : "/", path);
+}
+
+absl::StatusOr<std::string> Read(const ReadFile& read_file, const char* field,
+                                 const std::string& path) {
+  absl::StatusOr<std::string> text = read_file(path);
+  if (!text.ok()) {
+    return InvalidField(
+        {.field = field,
+         .value = path,
+         .rule = absl::StrCat("must name a readable file: ", text.status().message()),
+         .fix = "check the path"});
+  }
+  if (text->size() > kMaxFileBytes) {
+    return InvalidField({.field = field,
+                         .value = path,
+                         .rule = absl::StrCat("has ", text->size(), " bytes; at most ",
+                                              kMaxFileBytes, " are read")});
+  }
+  return text;
+}
+
+// Takes values from a config.json, refusing those that the job contradicts.
+class Merger {
+ public:
+  explicit Merger(std::string path) : path_(std::move(path)) {}
+
+  // `given` 0 means that the job leaves the field to the file.
+  int Merge(const char* field, int given, int from_file) {
+    if (given != 0 && given != from_file) {
+      errors_.push_back({.field = field,
+                         .value = absl::StrCat(given),
+                         .rule = absl::StrCat("must be ", from_file, ", as ", path_, " says"),
+                         .fix = "remove it from the job"});
+    }
+    return from_file;
+  }
+
+  absl::Status status() {
+    return errors_.empty() ? absl::OkStatus() : InvalidFields(std::move(errors_));
+  }
+
+ private:
+  const std::string path_;
+  std::vector<FieldError> errors_;
+};
+
+absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
+                       const model::ModelConfig& config) {
+  Merger merger(path);
+  spec.set_family(static_cast<v1::ModelFamily>(
+      merger.Merge("model.family", spec.family(), static_cast<int>(config.family))));
+  spec.set_layers(merger.Merge("model.layers", spec.layers(), config.layers));
+  spec.set_hidden(merger.Merge("model.hidden", spec.hidden(), config.hidden));
+  spec.set_heads(merger.Merge("model.heads", spec.heads(), config.heads));
+  spec.set_vocab(merger.Merge("model.vocab", spec.vocab(), config.vocab));
+  spec.set_positions(merger.Merge("model.positions", spec.positions(), config.positions));
+  spec.set_inner(merger.Merge("model.inner", spec.inner(), config.inner));
+  if (spec.context() == 0) spec.set_context(config.context);
+  spec.set_norm_epsilon(config.norm_epsilon);
+  spec.set_initializer_range(config.initializer_range);
+  return merger.status();
+}
+
+}  // namespace
+
+void MakePathsAbsolute(v1::JobSpec& spec, std::string_view directory) {
+  for (v1::CorpusSpec& corpus : *spec.mutable_data()->mutable_train()) {
+    corpus.set_path(Absolute(corpus.path(), directory));
+  }
+  if (spec.data().has_validation()) {
+    v1::ValidationSpec& validation = *spec.mutable_data()->mutable_validation();
+    validation.set_path(Absolute(validation.path(), directory));
+  }
+  if (spec.model().has_init_from()) {
+    spec.mutable_model()->set_init_from(Absolute(spec.model().init_from(), directory));
+  }
+  if (spec.model().has_hf_config()) {
+    spec.mutable_model()->set_hf_config(Absolute(spec.model().hf_config(), directory));
+  }
+  const std::string& schedule = spec.parallelism().schedule();
+  if (schedule.starts_with(kFileScheme)) {
+    spec.mutable_parallelism()->set_schedule(absl::StrCat(
+        std::string(kFileScheme), Absolute(schedule.substr(kFileScheme.size()), directory)));
+  }
+}
+
+absl::Status FillFromFiles(v1::JobSpec& spec, const ReadFile& read_file) {
+  const v1::ModelSpec& model = spec.model();
+  if (!model.init_from().empty() && !model.hf_config().empty()) {
+    return InvalidField(
+        {.field = "model.hf_config",
+         .value = model.hf_config(),
+         .rule = "must not stand beside model.init_from, which has a config.json of its own",
+         .fix = "remove one of them"});
+  }
+  const bool from_weights = !model.init_from().empty();
+  const char* field = from_weights ? "model.init_from" : "model.hf_config";
+  const std::string path =
+      from_weights ? Absolute("config.json", model.init_from()) : model.hf_config();
+  if (!path.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, Read(read_file, field, path));
+    ASSIGN_OR_RETURN(const model::ModelConfig config, model::ParseHfConfig(text, path));
+    RETURN_IF_ERROR(FillModel(*spec.mutable_model(), path, config));
+  }
+  const std::string& schedule = spec.parallelism().schedule();
+  if (schedule.starts_with(kFileScheme)) {
+    ASSIGN_OR_RETURN(std::string csv,
+                     Read(read_file, "parallelism.schedule", schedule.substr(kFileScheme.size())));
+    spec.mutable_parallelism()->set_schedule_csv(std::move(csv));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace takt::config

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/spec_files.h"
+
+#include <map>
+
+#include "common/config/job_file.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+constexpr char kConfig[] =
+    R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 64, "n_head": 4, "vocab_size": 256,
+  "n_positions": 32, "n_inner": 100, "layer_norm_epsilon": 1e-6})";
+
+// Answers from a map; everything else is not there.
+ReadFile Files(std::map<std::string, std::string> files) {
+  return [files](const std::string& path) -> absl::StatusOr<std::string> {
+    const auto it = files.find(path);
+    if (it == files.end()) return absl::NotFoundError("no such file");
+    return it->second;
+  };
+}
+
+v1::JobSpec Parse(std::string_view text) { return *ParseJobFile(text, {}); }
+
+TEST(SpecFiles, FillTheModelFromTheFolderOfWeights) {
+  v1::JobSpec spec = Parse("model: {init_from: dir}");
+  ASSERT_TRUE(FillFromFiles(spec, Files({{"dir/config.json", kConfig}})).ok());
+  EXPECT_EQ(spec.model().family(), v1::MODEL_FAMILY_GPT2);
+  EXPECT_EQ(spec.model().layers(), 4);
+  EXPECT_EQ(spec.model().inner(), 100);
+  EXPECT_EQ(spec.model().positions(), 32);
+  EXPECT_EQ(spec.model().context(), 32);
+  EXPECT_EQ(spec.model().norm_epsilon(), 1e-6);
+  EXPECT_EQ(spec.model().init_from(), "dir");
+}
+
+TEST(SpecFiles, KeepAShorterContext) {
+  v1::JobSpec spec = Parse("model: {hf_config: c.json, context: 16, layers: 4}");
+  ASSERT_TRUE(FillFromFiles(spec, Files({{"c.json", kConfig}})).ok());
+  EXPECT_EQ(spec.model().context(), 16);
+  EXPECT_EQ(spec.model().positions(), 32);
+}
+
+TEST(SpecFiles, FillingTwiceChangesNothing) {
+  v1::JobSpec once = Parse("model: {hf_config: c.json}\nparallelism: {schedule: 'file:s.csv'}");
+  const ReadFile files = Files({{"c.json", kConfig}, {"s.csv", "0F0,0B0\n"}});
+  ASSERT_TRUE(FillFromFiles(once, files).ok());
+  EXPECT_EQ(once.parallelism().schedule_csv(), "0F0,0B0\n");
+  v1::JobSpec twice = once;
+  ASSERT_TRUE(FillFromFiles(twice, files).ok());
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(once, twice));
+}
+
+TEST(SpecFiles, NameWhatContradictsOrIsMissing) {
+  const struct {
+    const char* job;
+    const char* message;
+  } cases[] = {
+      {"model: {hf_config: c.json, layers: 8, heads: 2}",
+       "model.layers is 8: must be 4, as c.json says; remove it from the job\n"
+       "model.heads is 2: must be 4, as c.json says; remove it from the job"},
+      {"model: {init_from: nowhere}",
+       "model.init_from is nowhere/config.json: must name a readable file: no such file; check the "
+       "path"},
+      {"parallelism: {schedule: 'file:x.csv'}",
+       "parallelism.schedule is x.csv: must name a readable file: no such file; check the path"},
+      {"model: {init_from: a, hf_config: c.json}",
+       "model.hf_config is c.json: must not stand beside model.init_from, which has a config.json "
+       "of its own; remove one of "
+       "them"},
+  };
+  for (const auto& [job, message] : cases) {
+    v1::JobSpec spec = Parse(job);
+    EXPECT_EQ(FillFromFiles(spec, Files({{"c.json", kConfig}})).message(), message);
+  }
+}
+
+TEST(SpecFiles, MakeRelativePathsAbsolute) {
+  v1::JobSpec spec = Parse(
+      "model: {init_from: w}\ndata: {train: {path: a.txt}, validation: {path: "
+      "/b.txt}}\nparallelism: {schedule: 'file:s.csv'}");
+  MakePathsAbsolute(spec, "/jobs");
+  EXPECT_EQ(spec.model().init_from(), "/jobs/w");
+  EXPECT_EQ(spec.data().train(0).path(), "/jobs/a.txt");
+  EXPECT_EQ(spec.data().validation().path(), "/b.txt");
+  EXPECT_EQ(spec.parallelism().schedule(), "file:/jobs/s.csv");
+  EXPECT_FALSE(spec.model().has_hf_config());
+}
+
+}  // namespace
+}  // namespace takt::config

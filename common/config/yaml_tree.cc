@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/yaml_tree.h"
+
+#include <cstdint>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "yaml-cpp/eventhandler.h"
+#include "yaml-cpp/exceptions.h"
+#include "yaml-cpp/parser.h"
+
+namespace takt::config {
+namespace {
+
+constexpr std::size_t kMaxBytes = 1 << 20;
+constexpr std::size_t kMaxDepth = 32;
+constexpr std::size_t kMaxNodes = 100000;
+
+absl::Status Bad(std::string rule, std::string fix, std::string where) {
+  return InvalidField({.field = "job file",
+                       .rule = std::move(rule),
+                       .fix = std::move(fix),
+                       .where = std::move(where)});
+}
+
+// Builds the tree from yaml-cpp's events. A map's children arrive as key, value, key, value.
+class TreeBuilder final : public YAML::EventHandler {
+ public:
+  explicit TreeBuilder(std::string_view name) : name_(name) {}
+
+  YamlNode Take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    Add(mark, "", anchor, {.kind = YamlNode::Kind::kNull});
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    throw YAML::ParserException(mark, "aliases are not allowed here");
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    Add(mark, tag, anchor, {.kind = YamlNode::Kind::kScalar, .text = value});
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    Open(mark, tag, anchor, YamlNode::Kind::kList);
+  }
+  void OnSequenceEnd() override { Close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    Open(mark, tag, anchor, YamlNode::Kind::kMap);
+  }
+  void OnMapEnd() override { Close(); }
+
+ private:
+  std::string Where(const YAML::Mark& mark) const {
+    return absl::StrCat(name_, ":", mark.line + 1, ":", mark.column + 1);
+  }
+
+  // yaml-cpp says "?" for plain scalars and "!" for quoted ones.
+  void Check(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+    if (anchor != 0) throw YAML::ParserException(mark, "anchors are not allowed here");
+    if (tag.size() > 1) throw YAML::ParserException(mark, "tags are not allowed here");
+    if (++num_nodes_ > kMaxNodes) throw YAML::ParserException(mark, "too many values");
+  }
+
+  void Open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+            YamlNode::Kind kind) {
+    Check(mark, tag, anchor);
+    if (expects_key()) throw YAML::ParserException(mark, "a key must be a word");
+    if (open_.size() >= kMaxDepth) throw YAML::ParserException(mark, "nested too deeply");
+    open_.push_back({.kind = kind, .where = Where(mark)});
+  }
+
+  void Close() {
+    YamlNode node = std::move(open_.back());
+    open_.pop_back();
+    Place(std::move(node));
+  }
+
+  void Add(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YamlNode node) {
+    Check(mark, tag, anchor);
+    node.where = Where(mark);
+    if (!expects_key()) return Place(std::move(node));
+    if (node.kind == YamlNode::Kind::kNull) throw YAML::ParserException(mark, "a key is missing");
+    open_.back().keys.push_back(std::move(node.text));
+    open_.back().key_where.push_back(std::move(node.where));
+  }
+
+  void Place(YamlNode node) {
+    if (open_.empty()) {
+      root_ = std::move(node);
+    } else {
+      open_.back().values.push_back(std::move(node));
+    }
+  }
+
+  bool expects_key() const {
+    return !open_.empty() && open_.back().kind == YamlNode::Kind::kMap &&
+           open_.back().keys.size() == open_.back().values.size();
+  }
+
+  const std::string name_;
+  std::size_t num_nodes_ = 0;
+  std::vector<YamlNode> open_;  // maps and lists that have begun, outermost first
+  YamlNode root_;
+};
+
+// Offset of the first byte that is no well-formed UTF-8 (RFC 3629) or a control character other
+// than tab and line ends; text.size() if there is none.
+std::size_t FindNonText(std::string_view text) {
+  std::size_t i = 0;
+  while (i < text.size()) {
+    const auto byte = [&](std::size_t k) { return static_cast<std::uint8_t>(text[k]); };
+    const std::uint8_t lead = byte(i);
+    if (lead < 0x80) {
+      const bool control = lead < 0x20 && lead != '\t' && lead != '\n' && lead != '\r';
+      if (control || lead == 0x7f) return i;
+      ++i;
+      continue;
+    }
+    const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+    if (lead < 0xc2 || lead > 0xf4 || i + length > text.size()) return i;
+    const std::uint8_t low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    const std::uint8_t high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    if (byte(i + 1) < low || byte(i + 1) > high) return i;
+    for (std::size_t k = 2; k < length; ++k) {
+      if ((byte(i + k) & 0xc0) != 0x80) return i;
+    }
+    i += length;
+  }
+  return i;
+}
+
+}  // namespace
+
+absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view name) {
+  if (text.size() > kMaxBytes) {
+    return Bad(absl::StrCat("has ", text.size(), " bytes; at most ", kMaxBytes, " are read"),
+               "give a job file in YAML or JSON", std::string(name));
+  }
+  if (const std::size_t offset = FindNonText(text); offset != text.size()) {
+    return Bad(absl::StrCat("is not text: byte ", offset, " is not UTF-8, or a control character"),
+               "give a job file in YAML or JSON", std::string(name));
+  }
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    TreeBuilder builder(name), rest(name);
+    if (!parser.HandleNextDocument(builder)) {
+      return YamlNode{.kind = YamlNode::Kind::kMap,
+                      .where = absl::StrCat(std::string(name), ":1:1")};
+    }
+    if (parser.HandleNextDocument(rest)) {
+      return Bad("holds more than one document", "keep one, without `---` between",
+                 std::string(name));
+    }
+    return builder.Take();
+  } catch (const YAML::Exception& error) {
+    return Bad(
+        absl::StrCat("is not YAML: ", error.msg), "",
+        absl::StrCat(std::string(name), ":", error.mark.line + 1, ":", error.mark.column + 1));
+  }
+}
+
+}  // namespace takt::config

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// YAML (and so JSON) text as a tree that remembers where everything was written.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace takt::config {
+
+struct YamlNode {
+  enum class Kind { kNull, kScalar, kList, kMap };
+
+  Kind kind = Kind::kNull;
+  std::string text;                    // of a scalar
+  std::string where;                   // "job.yaml:12:5", counted from 1
+  std::vector<std::string> keys;       // of a map, in the order written; repeated keys are kept
+  std::vector<std::string> key_where;  // beside `keys`
+  std::vector<YamlNode> values;        // of a map (beside `keys`) or a list
+};
+
+// One document. An empty one is an empty map.
+// Bounded for any input: at most 1 MiB of text, 32 levels, 100000 nodes; anchors, aliases and tags
+// are refused. Errors: kInvalidArgument (FieldError whose field is "job file") with `where` =
+// "name:line:column".
+absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view name);
+
+}  // namespace takt::config
