@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/agent.h"
+
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+
+namespace takt::session {
+namespace {
+
+// How often the clock is looked at when nothing happens.
+constexpr absl::Duration kTick = absl::Milliseconds(500);
+
+const char* Name(Phase phase) {
+  switch (phase) {
+    case Phase::kAdmitted:
+      return "rank admitted";
+    case Phase::kRefused:
+      return "rank refused";
+    case Phase::kFinished:
+      return "rank finished";
+    case Phase::kFailed:
+      return "rank failed";
+    case Phase::kAborted:
+      return "rank aborted";
+  }
+  return "rank";
+}
+
+void LogUpdate(const JobUpdate& update) {
+  const LogLevel level = update.phase == Phase::kRefused || update.phase == Phase::kFailed
+                             ? LogLevel::kWarning
+                             : LogLevel::kInfo;
+  Log(level, Name(update.phase),
+      {{"job", update.key.job},
+       {"generation", std::to_string(update.key.generation.value())},
+       {"rank", std::to_string(update.rank.value())},
+       {"step", std::to_string(update.status.last_step.value())},
+       {"instruction", update.status.instruction},
+       {"waiting_for", update.status.waiting_for},
+       {"error", update.error.ok() ? "" : update.error.ToString()}});
+}
+
+}  // namespace
+
+Agent::Agent(AgentOptions options) : options_(std::move(options)), outbox_(options_.outbox) {}
+
+Agent::~Agent() {
+  outbox_.EndWaits();
+  std::unique_ptr<JobThread> thread;
+  {
+    absl::MutexLock lock(&mutex_);
+    thread = std::move(thread_);
+  }
+  if (thread != nullptr) thread->Stop(absl::CancelledError("the worker ends"));
+}
+
+int Agent::Run(CoordinatorLink& link) {
+  while (!exit_code_.has_value()) {
+    if (const std::function<Effects()> event = NextEvent()) Apply(event(), link);
+    if (!exit_code_.has_value()) Apply(held_job_.Tick(Now()), link);
+    absl::MutexLock lock(&mutex_);
+    shown_.reset();
+    if (held_job_.state() != HeldJob::State::kIdle) shown_ = {held_job_.key(), held_job_.rank()};
+  }
+  return *exit_code_;
+}
+
+void Agent::Post(std::function<Effects()> event) {
+  absl::MutexLock lock(&mutex_);
+  events_.push_back(std::move(event));
+}
+
+std::function<Effects()> Agent::NextEvent() {
+  absl::MutexLock lock(&mutex_);
+  const auto some = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !events_.empty(); };
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&some), kTick)) return nullptr;
+  std::function<Effects()> event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+void Agent::Apply(const Effects& effects, CoordinatorLink& link) {
+  for (const Effect& effect : effects) {
+    if (const auto* build = std::get_if<EffectBuild>(&effect)) {
+      Build(build->key);
+    } else if (const auto* send = std::get_if<EffectSend>(&effect)) {
+      LogUpdate(send->update);
+      link.Send(send->update);
+    } else if (const auto* exit = std::get_if<EffectExit>(&effect)) {
+      Log(exit->code == kExitLeft ? LogLevel::kInfo : LogLevel::kError, "worker ends",
+          {{"reason", exit->reason}, {"exit_code", std::to_string(exit->code)}});
+      exit_code_ = exit->code;
+    } else {
+      const bool run = std::holds_alternative<EffectRun>(effect);
+      if (!run) outbox_.EndWaits();
+      absl::MutexLock lock(&mutex_);
+      if (run) thread_->Run();
+      if (std::holds_alternative<EffectRelease>(effect)) thread_->Release();
+      if (const auto* stop = std::get_if<EffectStop>(&effect)) thread_->Stop(stop->reason);
+    }
+  }
+}
+
+void Agent::Build(const JobKey& key) {
+  TAKT_CHECK(decode_.has_value() && decode_->first == key);
+  if (options_.on_job_replaced && !last_job_.empty()) options_.on_job_replaced(last_job_);
+  last_job_ = key.job;
+  outbox_.BeginJob(key, held_job_.rank());
+  JobThread::Callbacks callbacks{
+      .built = [this](absl::Status status) {
+        Post([this, status = std::move(status)] { return held_job_.Built(status, Now()); });
+      },
+      .step = [this](const StepReport& report) { outbox_.AddReport(report); },
+      .run_ended = [this](absl::Status status, RankStatus rank_status) {
+        Post([this, status = std::move(status), rank_status = std::move(rank_status)] {
+          Effects effects = held_job_.RunEnded(status, rank_status, Now());
+          for (Effect& effect : CheckFlushed()) effects.push_back(std::move(effect));
+          return effects;
+        });
+      },
+      .gone = [this] {
+        Post([this] {
+          std::unique_ptr<JobThread> thread;
+          {
+            absl::MutexLock lock(&mutex_);
+            thread = std::move(thread_);
+          }
+          thread.reset();  // its last act was this event: joins at once
+          return held_job_.Gone();
+        });
+      }};
+  auto thread = std::make_unique<JobThread>(std::move(decode_->second), options_.runner_factory, std::move(callbacks));
+  decode_.reset();
+  absl::MutexLock lock(&mutex_);
+  thread_ = std::move(thread);
+}
+
+RankStatus Agent::ThreadStatus() const {
+  absl::MutexLock lock(&mutex_);
+  return thread_ == nullptr ? RankStatus() : thread_->Status();
+}
+
+Effects Agent::CheckFlushed() {
+  if (held_job_.state() != HeldJob::State::kFlushing || !outbox_.AllAcknowledged()) return {};
+  return held_job_.Flushed(ThreadStatus(), Now());
+}
+
+void Agent::Prepare(JobKey key, Rank rank, DecodeAssignment decode) {
+  Post([this, key = std::move(key), rank, decode = std::move(decode)] {
+    decode_ = {key, decode};
+    return held_job_.Prepare(key, rank);
+  });
+}
+
+void Agent::Start(JobKey key) {
+  Post([this, key = std::move(key)] { return held_job_.Start(key); });
+}
+
+void Agent::Abort(JobKey key, std::string reason) {
+  Post([this, key = std::move(key), reason = std::move(reason)] {
+    return held_job_.Abort(key, reason, ThreadStatus(), Now());
+  });
+}
+
+void Agent::Acknowledge(JobKey key) {
+  Post([this, key = std::move(key)] { return held_job_.Acknowledge(key); });
+}
+
+void Agent::AcknowledgeReports(const JobKey& key, std::int64_t sequence) {
+  outbox_.Acknowledge(key, sequence);
+  if (outbox_.AllAcknowledged()) Post([this] { return CheckFlushed(); });
+}
+
+void Agent::Attached() {
+  Post([this] { return held_job_.Attached(); });
+}
+
+void Agent::Refused(std::string reason) {
+  Post([this, reason = std::move(reason)] { return held_job_.Refused(reason); });
+}
+
+void Agent::Leave() {
+  Post([this] { return held_job_.Leave(ThreadStatus(), Now()); });
+}
+
+std::optional<Holding> Agent::held() const {
+  absl::MutexLock lock(&mutex_);
+  if (!shown_.has_value()) return std::nullopt;
+  Holding holding{.key = shown_->first, .rank = shown_->second};
+  if (thread_ != nullptr) holding.status = thread_->Status();
+  return holding;
+}
+
+}  // namespace takt::session

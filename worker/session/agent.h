@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker's session: applies what HeldJob decides. Owns the one thread that decides, the job's thread and the outbox of
+// reports; knows the coordinator only as a CoordinatorLink.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
+#include "worker/session/bulk_outbox.h"
+#include "worker/session/held_job.h"
+#include "worker/session/job_thread.h"
+
+namespace takt::session {
+
+// Thread-safe.
+class CoordinatorLink {
+ public:
+  virtual ~CoordinatorLink() = default;
+  // Puts it on the control stream if that is up; drops it if not: Agent::Attached tells again. Never blocks.
+  virtual void Send(const JobUpdate& update) = 0;
+};
+
+struct AgentOptions {
+  RankRunnerFactory runner_factory;
+  const Clock* clock = &Clock::Real();
+  // A new job takes the place of `job` (for metrics of the one before); may be empty.
+  std::function<void(const std::string& job)> on_job_replaced;
+  BulkOutboxOptions outbox;
+};
+
+// What is held, for Hello and heartbeats.
+struct Holding {
+  JobKey key;
+  Rank rank;
+  RankStatus status;
+};
+
+// Thread-safe; Run on one thread. Everything else only posts to that thread or reads.
+class Agent {
+ public:
+  explicit Agent(AgentOptions options);
+  ~Agent();
+
+  // Until the worker should exit; the exit code. link: borrowed for the call.
+  // After kExitStuck the caller must end the process without destroying the agent: a thread hangs.
+  int Run(CoordinatorLink& link);
+
+  // Commands from the coordinator.
+  void Prepare(JobKey key, Rank rank, DecodeAssignment decode);
+  void Start(JobKey key);
+  void Abort(JobKey key, std::string reason);
+  void Acknowledge(JobKey key);
+  void AcknowledgeReports(const JobKey& key, std::int64_t sequence);
+  // The control stream is up (again); the coordinator refuses this worker for good.
+  void Attached();
+  void Refused(std::string reason);
+  // SIGTERM.
+  void Leave();
+
+  std::optional<Holding> held() const;
+  BulkOutbox& outbox() { return outbox_; }
+
+ private:
+  void Post(std::function<Effects()> event);
+  // The next event, or nothing when it is time to look at the clock.
+  std::function<Effects()> NextEvent();
+  void Apply(const Effects& effects, CoordinatorLink& link);
+  void Build(const JobKey& key);
+  RankStatus ThreadStatus() const;
+  Effects CheckFlushed();
+  absl::Duration Now() const { return absl::Nanoseconds(options_.clock->SteadyNanos()); }
+
+  const AgentOptions options_;
+  BulkOutbox outbox_;
+
+  mutable absl::Mutex mutex_;
+  std::deque<std::function<Effects()>> events_ ABSL_GUARDED_BY(mutex_);
+  // What `held()` shows; a copy of held_job_'s, so that readers never wait for a decision.
+  std::optional<std::pair<JobKey, Rank>> shown_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<JobThread> thread_ ABSL_GUARDED_BY(mutex_);
+
+  // Of the deciding thread.
+  HeldJob held_job_;
+  std::optional<std::pair<JobKey, DecodeAssignment>> decode_;  // of the newest Prepare
+  std::string last_job_;
+  std::optional<int> exit_code_;
+};
+
+}  // namespace takt::session

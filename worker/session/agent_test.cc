@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent with a coordinator and a runner that do as they are told: real threads, no wire, no clock.
+#include "worker/session/agent.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::session {
+namespace {
+
+const JobKey kJob{"kjv", Generation(1)};
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+// What the test tells the runner to do, and what the runner was told.
+struct Script {
+  absl::Mutex mutex;
+  absl::Status prepare, run;      // results
+  bool hang_in_prepare = false;   // until Stop
+  bool hang_in_run = false;       // until Stop
+  bool hang_in_teardown = false;  // until the script says otherwise
+  int steps = 0;                  // reported by Run
+  bool stopped = false;
+};
+
+class FakeRunner final : public RankRunner {
+ public:
+  explicit FakeRunner(std::shared_ptr<Script> script) : script_(std::move(script)) {}
+  ~FakeRunner() override {
+    absl::MutexLock lock(&script_->mutex);
+    const auto released = [this] { return !script_->hang_in_teardown; };
+    script_->mutex.Await(absl::Condition(&released));
+  }
+  absl::Status Prepare() override { return Obey(script_->hang_in_prepare, script_->prepare); }
+  absl::Status Run(const std::function<void(const StepReport&)>& on_step) override {
+    for (int step = 1; step <= script_->steps; ++step) on_step({.step = StepId(step)});
+    return Obey(script_->hang_in_run, script_->run);
+  }
+  void Stop(const absl::Status&) override {
+    absl::MutexLock lock(&script_->mutex);
+    script_->stopped = true;
+  }
+  RankStatus Status() const override { return {.last_step = StepId(3), .waiting_for = "RECV 0F1 from pp rank 0"}; }
+
+ private:
+  absl::Status Obey(bool hang, const absl::Status& result) {
+    if (!hang) return result;
+    absl::MutexLock lock(&script_->mutex);
+    script_->mutex.Await(absl::Condition(&script_->stopped));
+    return absl::AbortedError("stopped");
+  }
+
+  const std::shared_ptr<Script> script_;
+};
+
+class FakeLink final : public CoordinatorLink {
+ public:
+  void Send(const JobUpdate& update) override {
+    absl::MutexLock lock(&mutex_);
+    updates_.push_back(update);
+  }
+  // The n-th update (0-based), waited for.
+  JobUpdate Update(std::size_t n) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return updates_.size() > n; };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) return JobUpdate{.error = absl::DeadlineExceededError("no update")};
+    return updates_[n];
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<JobUpdate> updates_;
+};
+
+// Steady time that a test moves while the agent's thread reads it.
+class SharedClock final : public Clock {
+ public:
+  absl::Time Now() const override { return absl::UnixEpoch() + absl::Nanoseconds(nanos_.load()); }
+  std::int64_t SteadyNanos() const override { return nanos_.load(); }
+  void Advance(absl::Duration by) { nanos_ += absl::ToInt64Nanoseconds(by); }
+
+ private:
+  std::atomic<std::int64_t> nanos_ = 0;
+};
+
+class AgentTest : public testing::Test {
+ protected:
+  void StartAgent() {
+    agent_ = std::make_unique<Agent>(AgentOptions{
+        .runner_factory = [this](Assignment) { return std::make_unique<FakeRunner>(script_); }, .clock = &clock_});
+    thread_ = std::thread([this] { exit_code_ = agent_->Run(link_); });
+  }
+  void Prepare() {
+    agent_->Prepare(kJob, Rank(0), [] { return Assignment{.key = kJob}; });
+  }
+  // Unless the test joined already.
+  void TearDown() override {
+    if (!thread_.joinable()) return;
+    agent_->Leave();
+    thread_.join();
+    EXPECT_EQ(exit_code_, kExitLeft);
+  }
+
+  std::shared_ptr<Script> script_ = std::make_shared<Script>();
+  SharedClock clock_;
+  FakeLink link_;
+  std::unique_ptr<Agent> agent_;
+  std::thread thread_;
+  int exit_code_ = -1;
+};
+
+TEST_F(AgentTest, FinishesOnceEveryReportIsAcknowledged) {
+  script_->steps = 3;
+  StartAgent();
+  Prepare();
+  EXPECT_EQ(link_.Update(0).phase, Phase::kAdmitted);
+  agent_->Start(kJob);
+  for (int step = 1; step <= 3; ++step) {
+    const auto item = agent_->outbox().Next();
+    EXPECT_EQ(std::get<SequencedReport>(*item).report.step, StepId(step));
+    agent_->AcknowledgeReports(kJob, step);
+  }
+  EXPECT_EQ(link_.Update(1).phase, Phase::kFinished);
+}
+
+TEST_F(AgentTest, AWrongAssignmentIsRefusedWithItsError) {
+  StartAgent();
+  agent_->Prepare(kJob, Rank(0), []() -> absl::StatusOr<Assignment> { return absl::InvalidArgumentError("bad program"); });
+  const JobUpdate update = link_.Update(0);
+  EXPECT_EQ(update.phase, Phase::kRefused);
+  EXPECT_EQ(update.error, absl::InvalidArgumentError("bad program"));
+}
+
+TEST_F(AgentTest, ARunErrorIsToldWithTheRunnersStatus) {
+  script_->run = absl::UnavailableError("peer left");
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Start(kJob);
+  const JobUpdate update = link_.Update(1);
+  EXPECT_EQ(update.phase, Phase::kFailed);
+  EXPECT_EQ(update.status.waiting_for, "RECV 0F1 from pp rank 0");
+}
+
+TEST_F(AgentTest, AbortFreesARankThatHangsInPrepareOrRunAndTheNextJobIsTaken) {
+  for (const bool in_prepare : {true, false}) {
+    script_ = std::make_shared<Script>();
+    (in_prepare ? script_->hang_in_prepare : script_->hang_in_run) = true;
+    FakeLink link;
+    Agent agent({.runner_factory = [this](Assignment) { return std::make_unique<FakeRunner>(script_); }});
+    std::thread thread([&] { agent.Run(link); });
+    agent.Prepare(kJob, Rank(0), [] { return Assignment{.key = kJob}; });
+    std::size_t n = 0;
+    if (!in_prepare) {
+      EXPECT_EQ(link.Update(n++).phase, Phase::kAdmitted);
+      agent.Start(kJob);
+    }
+    agent.Abort(kJob, "worker w2 died");
+    const JobUpdate update = link.Update(n++);
+    EXPECT_EQ(update.phase, Phase::kAborted);
+    EXPECT_EQ(update.error, absl::CancelledError("worker w2 died"));
+    agent.Acknowledge(kJob);
+
+    script_ = std::make_shared<Script>();
+    const JobKey next{"kjv", Generation(2)};
+    agent.Prepare(next, Rank(0), [&] { return Assignment{.key = next}; });
+    EXPECT_EQ(link.Update(n).phase, Phase::kAdmitted);
+    EXPECT_EQ(link.Update(n).key, next);
+    agent.Leave();
+    thread.join();
+  }
+}
+
+TEST_F(AgentTest, AStuckTeardownEndsTheWorker) {
+  script_->hang_in_run = true;
+  script_->hang_in_teardown = true;
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Start(kJob);
+  agent_->Abort(kJob, "x");
+  {
+    absl::MutexLock lock(&script_->mutex);
+    script_->mutex.Await(absl::Condition(&script_->stopped));
+  }
+  clock_.Advance(HeldJob::kTeardownTimeout);
+  thread_.join();
+  EXPECT_EQ(exit_code_, kExitStuck);
+  absl::MutexLock lock(&script_->mutex);
+  script_->hang_in_teardown = false;
+}
+
+TEST_F(AgentTest, ShowsWhatItHoldsForHelloAndHeartbeats) {
+  StartAgent();
+  EXPECT_FALSE(agent_->held().has_value());
+  Prepare();
+  link_.Update(0);
+  agent_->Attached();  // answered by the admission again: by then the first one is shown
+  link_.Update(1);
+  const auto held = agent_->held();
+  ASSERT_TRUE(held.has_value());
+  EXPECT_EQ(held->key, kJob);
+  EXPECT_EQ(held->status.last_step, StepId(3));
+}
+
+}  // namespace
+}  // namespace takt::session

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/bulk_outbox.h"
+
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace takt::session {
+namespace {
+
+const JobKey kJob{"kjv", Generation(1)};
+
+StepReport Step(std::int64_t step) { return {.step = StepId(step)}; }
+
+// The step of the next item, -1 for a log line, -2 after an interruption.
+std::int64_t NextStep(BulkOutbox& outbox) {
+  const auto item = outbox.Next();
+  if (!item.has_value()) return -2;
+  const auto* report = std::get_if<SequencedReport>(&*item);
+  return report == nullptr ? -1 : report->report.step.value();
+}
+
+TEST(BulkOutbox, ReportsGoInOrderWithSequencesFromOne) {
+  BulkOutbox outbox;
+  outbox.BeginJob(kJob, Rank(0));
+  outbox.AddReport(Step(5));
+  outbox.AddReport(Step(6));
+  const auto first = std::get<SequencedReport>(*outbox.Next());
+  EXPECT_EQ(first.sequence, 1);
+  EXPECT_EQ(first.key, kJob);
+  EXPECT_EQ(first.report.step, StepId(5));
+  EXPECT_EQ(std::get<SequencedReport>(*outbox.Next()).sequence, 2);
+}
+
+TEST(BulkOutbox, UnacknowledgedReportsGoAgainAfterReconnection) {
+  BulkOutbox outbox;
+  outbox.BeginJob(kJob, Rank(0));
+  for (int step = 1; step <= 4; ++step) outbox.AddReport(Step(step));
+  for (int step = 1; step <= 3; ++step) EXPECT_EQ(NextStep(outbox), step);
+  outbox.Acknowledge(kJob, 2);
+  EXPECT_EQ(NextStep(outbox), 4);  // acknowledgement moves nothing that is on its way
+  outbox.Rewind();
+  EXPECT_EQ(NextStep(outbox), 3);
+  EXPECT_EQ(NextStep(outbox), 4);
+  EXPECT_FALSE(outbox.AllAcknowledged());
+  outbox.Acknowledge(kJob, 4);
+  EXPECT_TRUE(outbox.AllAcknowledged());
+}
+
+TEST(BulkOutbox, AcknowledgementOfAnotherGenerationIsIgnored) {
+  BulkOutbox outbox;
+  outbox.BeginJob(kJob, Rank(0));
+  outbox.AddReport(Step(1));
+  outbox.Acknowledge({"kjv", Generation(0)}, 1);
+  EXPECT_FALSE(outbox.AllAcknowledged());
+}
+
+TEST(BulkOutbox, ANewJobDropsTheReportsOfTheOneBefore) {
+  BulkOutbox outbox;
+  outbox.BeginJob(kJob, Rank(0));
+  outbox.AddReport(Step(1));
+  outbox.BeginJob({"kjv", Generation(2)}, Rank(0));
+  EXPECT_TRUE(outbox.AllAcknowledged());
+  outbox.AddReport(Step(9));
+  EXPECT_EQ(std::get<SequencedReport>(*outbox.Next()).sequence, 1);
+}
+
+TEST(BulkOutbox, AFullBufferHoldsTheWriterUntilAnAcknowledgement) {
+  BulkOutbox outbox({.max_reports = 2});
+  outbox.BeginJob(kJob, Rank(0));
+  outbox.AddReport(Step(1));
+  outbox.AddReport(Step(2));
+  std::thread writer([&] { outbox.AddReport(Step(3)); });
+  outbox.Acknowledge(kJob, 1);
+  writer.join();
+  EXPECT_EQ(NextStep(outbox), 2);
+  EXPECT_EQ(NextStep(outbox), 3);
+}
+
+TEST(BulkOutbox, EndWaitsFreesAWriterOfAFullBuffer) {
+  BulkOutbox outbox({.max_reports = 1});
+  outbox.BeginJob(kJob, Rank(0));
+  outbox.AddReport(Step(1));
+  std::thread writer([&] { outbox.AddReport(Step(2)); });
+  outbox.EndWaits();
+  writer.join();
+  EXPECT_EQ(NextStep(outbox), 1);
+}
+
+TEST(BulkOutbox, OldestLogLinesAreDroppedReportsNever) {
+  BulkOutbox outbox({.max_logs = 2});
+  outbox.BeginJob(kJob, Rank(0));
+  for (const char* text : {"a", "b", "c"}) outbox.AddLog(LogLevel::kInfo, text, 0);
+  outbox.AddReport(Step(1));
+  EXPECT_EQ(NextStep(outbox), 1);  // reports first
+  EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).text, "b");
+  EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).text, "c");
+}
+
+TEST(BulkOutbox, InterruptFreesTheReaderUntilRewind) {
+  BulkOutbox outbox;
+  outbox.BeginJob(kJob, Rank(0));
+  std::thread reader([&] { EXPECT_EQ(NextStep(outbox), -2); });
+  outbox.Interrupt();
+  reader.join();
+  outbox.AddReport(Step(1));
+  EXPECT_EQ(NextStep(outbox), -2);
+  outbox.Rewind();
+  EXPECT_EQ(NextStep(outbox), 1);
+}
+
+}  // namespace
+}  // namespace takt::session

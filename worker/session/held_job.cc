@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/held_job.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace takt::session {
+
+JobUpdate HeldJob::Update(Phase phase, absl::Status error, const RankStatus& status) const {
+  return JobUpdate{
+      .key = key_, .rank = rank_, .phase = phase, .error = std::move(error), .status = status};
+}
+
+Effects HeldJob::End(Phase phase, absl::Status error, const RankStatus& status) {
+  state_ = State::kEnded;
+  end_ = Update(phase, std::move(error), status);
+  return {EffectSend{*end_}};
+}
+
+Effects HeldJob::Build(const JobKey& key, Rank rank) {
+  state_ = State::kPreparing;
+  key_ = key;
+  rank_ = rank;
+  end_.reset();
+  next_.reset();
+  gone_ = false;
+  acknowledged_ = false;
+  teardown_deadline_ = absl::InfiniteDuration();
+  return {EffectBuild{key}};
+}
+
+Effects HeldJob::Prepare(const JobKey& key, Rank rank) {
+  if (Holds(key)) return Attached();  // told twice: answer as the first time
+  const bool ending = state_ == State::kStopping || state_ == State::kEnded;
+  if (leaving_ || (state_ != State::kIdle && !ending)) {
+    const std::string why = leaving_ ? "the worker is leaving"
+                                     : absl::StrCat("the worker holds job ", key_.job,
+                                                    " generation ", key_.generation.value());
+    return {EffectSend{JobUpdate{.key = key,
+                                 .rank = rank,
+                                 .phase = Phase::kRefused,
+                                 .error = absl::FailedPreconditionError(why)}}};
+  }
+  if (gone_) return Build(key, rank);
+  next_ = {key, rank};
+  return {};
+}
+
+Effects HeldJob::Start(const JobKey& key) {
+  if (!Holds(key) || state_ != State::kAdmitted) return {};
+  state_ = State::kRunning;
+  return {EffectRun{}};
+}
+
+Effects HeldJob::Abort(const JobKey& key, const std::string& reason, const RankStatus& status,
+                       absl::Duration now) {
+  if (next_.has_value() && next_->first == key) next_.reset();
+  if (!Holds(key)) {
+    return {EffectSend{
+        JobUpdate{.key = key, .phase = Phase::kAborted, .error = absl::CancelledError(reason)}}};
+  }
+  switch (state_) {
+    case State::kPreparing:
+    case State::kAdmitted:
+    case State::kRunning:
+    case State::kFlushing:
+      state_ = State::kStopping;
+      stop_reason_ = absl::CancelledError(reason);
+      stop_status_ = status;
+      teardown_deadline_ = now + kTeardownTimeout;
+      return {EffectStop{stop_reason_}};
+    case State::kEnded:
+      return Attached();
+    case State::kIdle:
+    case State::kStopping:
+      return {};
+  }
+  return {};
+}
+
+Effects HeldJob::Acknowledge(const JobKey& key) {
+  if (!Holds(key) || state_ != State::kEnded) return {};
+  acknowledged_ = true;
+  if (gone_) state_ = State::kIdle;
+  return {};
+}
+
+Effects HeldJob::Attached() const {
+  if (state_ == State::kAdmitted)
+    return {EffectSend{Update(Phase::kAdmitted, absl::OkStatus(), {})}};
+  if (state_ == State::kEnded) return {EffectSend{*end_}};
+  return {};
+}
+
+Effects HeldJob::Refused(const std::string& reason) const {
+  // What trains goes on: it needs nobody. What is idle is of no use here.
+  if (state_ != State::kIdle) return {};
+  return {EffectExit{kExitRefused, reason}};
+}
+
+Effects HeldJob::Built(const absl::Status& status, absl::Duration now) {
+  if (state_ != State::kPreparing) return {};
+  if (status.ok()) {
+    state_ = State::kAdmitted;
+    return Attached();
+  }
+  teardown_deadline_ = now + kTeardownTimeout;
+  Effects effects = End(Phase::kRefused, status, {});
+  effects.push_back(EffectRelease{});
+  return effects;
+}
+
+Effects HeldJob::RunEnded(const absl::Status& status, const RankStatus& rank_status,
+                          absl::Duration now) {
+  if (state_ != State::kRunning) return {};
+  if (status.ok()) {
+    state_ = State::kFlushing;
+    return {};
+  }
+  teardown_deadline_ = now + kTeardownTimeout;
+  Effects effects = End(Phase::kFailed, status, rank_status);
+  effects.push_back(EffectRelease{});
+  return effects;
+}
+
+Effects HeldJob::Flushed(const RankStatus& status, absl::Duration now) {
+  if (state_ != State::kFlushing) return {};
+  teardown_deadline_ = now + kTeardownTimeout;
+  Effects effects = End(Phase::kFinished, absl::OkStatus(), status);
+  effects.push_back(EffectRelease{});
+  return effects;
+}
+
+Effects HeldJob::Gone() {
+  gone_ = true;
+  teardown_deadline_ = absl::InfiniteDuration();
+  if (leaving_) return {EffectExit{kExitLeft, "asked to leave"}};
+  Effects effects;
+  if (state_ == State::kStopping) effects = End(Phase::kAborted, stop_reason_, stop_status_);
+  if (next_.has_value()) {
+    const auto [key, rank] = *next_;
+    for (Effect& effect : Build(key, rank)) effects.push_back(std::move(effect));
+  } else if (acknowledged_) {
+    state_ = State::kIdle;
+  }
+  return effects;
+}
+
+Effects HeldJob::Leave(const RankStatus& status, absl::Duration now) {
+  if (leaving_) return {};
+  leaving_ = true;
+  next_.reset();
+  if (gone_) return {EffectExit{kExitLeft, "asked to leave"}};
+  if (state_ == State::kStopping || state_ == State::kEnded) return {};  // on its way: Gone follows
+  const absl::Status reason = absl::UnavailableError("the worker was asked to leave (SIGTERM)");
+  teardown_deadline_ = now + kTeardownTimeout;
+  Effects effects = End(Phase::kFailed, reason, status);
+  effects.push_back(EffectStop{reason});
+  return effects;
+}
+
+Effects HeldJob::Tick(absl::Duration now) const {
+  if (now < teardown_deadline_) return {};
+  return {EffectExit{kExitStuck, absl::StrCat("teardown of job ", key_.job, " generation ",
+                                              key_.generation.value(), " did not end within ",
+                                              absl::FormatDuration(kTeardownTimeout))}};
+}
+
+}  // namespace takt::session

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides what a worker does with the one rank it may hold. Pure: events in, effects out; no
+// threads, no clock, no wire.
+//
+//             Prepare             Built ok            Start            RunEnded ok Flushed
+//   [idle] -----------> [preparing] ----> [admitted] -----> [running] -----------> [flushing]
+//   --------.
+//     ^                      |  Built error   |                 |  RunEnded error     | | |
+//     |--------.       |                 |------.              |               v | |
+//     '-------+-----------------+------+--------------+---------> [ended] | '----- Abort ----+-->
+//     [stopping] <-+----------- Abort ---'    Gone       | |
+//     '------------------------------------------------|
+//     '------------------------- Gone and (Acknowledge, or a Prepare for another generation)
+//     ---------'
+//
+// The end of a rank (refused, finished, failed, aborted) is kept, and told again after every
+// reconnection, until the coordinator has stored it (Acknowledge) or hands out something new.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker/session/job_update.h"
+
+namespace takt::session {
+
+// Exit codes of the worker.
+inline constexpr int kExitLeft = 0;     // asked to leave
+inline constexpr int kExitRefused = 2;  // the coordinator speaks another protocol version
+inline constexpr int kExitStuck = 70;   // a teardown hung: only a new process is clean again
+
+struct EffectBuild {  // start a thread that prepares `key`
+  JobKey key;
+};
+struct EffectRun {};
+struct EffectStop {  // end every wait of the held rank; then as EffectRelease
+  absl::Status reason;
+};
+struct EffectRelease {};  // let the thread tear down and end; Gone follows
+struct EffectSend {
+  JobUpdate update;
+};
+struct EffectExit {
+  int code = 0;
+  std::string reason;
+};
+using Effect =
+    std::variant<EffectBuild, EffectRun, EffectStop, EffectRelease, EffectSend, EffectExit>;
+using Effects = std::vector<Effect>;
+
+// One caller at a time.
+class HeldJob {
+ public:
+  enum class State : std::uint8_t {
+    kIdle,
+    kPreparing,
+    kAdmitted,
+    kRunning,
+    kFlushing,
+    kStopping,
+    kEnded
+  };
+
+  // A teardown that takes longer is stuck.
+  static constexpr absl::Duration kTeardownTimeout = absl::Seconds(10);
+
+  // From the coordinator. A command for a generation that is not held changes nothing; Abort
+  // answers it all the same.
+  Effects Prepare(const JobKey& key, Rank rank);
+  Effects Start(const JobKey& key);
+  Effects Abort(const JobKey& key, const std::string& reason, const RankStatus& status,
+                absl::Duration now);
+  Effects Acknowledge(const JobKey& key);
+  // The stream is up (again).
+  Effects Attached() const;
+  // The coordinator will not have this worker at all.
+  Effects Refused(const std::string& reason) const;
+
+  // From the thread of the held rank.
+  Effects Built(const absl::Status& status, absl::Duration now);
+  Effects RunEnded(const absl::Status& status, const RankStatus& rank_status, absl::Duration now);
+  Effects Gone();
+  // Every step report is acknowledged.
+  Effects Flushed(const RankStatus& status, absl::Duration now);
+
+  // From the process: asked to leave (SIGTERM); time passed.
+  Effects Leave(const RankStatus& status, absl::Duration now);
+  Effects Tick(absl::Duration now) const;
+
+  State state() const { return state_; }
+  const JobKey& key() const { return key_; }  // meaningful unless idle
+  Rank rank() const { return rank_; }
+  // The end that was told, once there is one.
+  const std::optional<JobUpdate>& end() const { return end_; }
+
+ private:
+  Effects End(Phase phase, absl::Status error, const RankStatus& status);
+  Effects Build(const JobKey& key, Rank rank);
+  JobUpdate Update(Phase phase, absl::Status error, const RankStatus& status) const;
+  bool Holds(const JobKey& key) const { return state_ != State::kIdle && key == key_; }
+
+  State state_ = State::kIdle;
+  JobKey key_;
+  Rank rank_;
+  std::optional<JobUpdate> end_;
+  absl::Status stop_reason_;
+  RankStatus stop_status_;  // what it was doing when it was told to stop
+  bool gone_ = true;        // no thread
+  bool acknowledged_ = false;
+  bool leaving_ = false;
+  absl::Duration teardown_deadline_ = absl::InfiniteDuration();
+  std::optional<std::pair<JobKey, Rank>>
+      next_;  // waits for the thread of the one before to be gone
+};
+
+}  // namespace takt::session

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/held_job.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::session {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using State = HeldJob::State;
+
+const JobKey kJob{"kjv", Generation(1)};
+const JobKey kNewer{"kjv", Generation(2)};
+const RankStatus kAtStep7{
+    .last_step = StepId(7), .instruction = "1F3", .waiting_for = "RECV 0F3 from pp rank 0"};
+constexpr absl::Duration kNow = absl::Seconds(100);
+
+// One line per effect, so that a case reads as a story.
+std::vector<std::string> Print(const Effects& effects) {
+  struct Printer {
+    std::string operator()(const EffectBuild& e) {
+      return "build " + std::to_string(e.key.generation.value());
+    }
+    std::string operator()(const EffectRun&) { return "run"; }
+    std::string operator()(const EffectStop& e) {
+      return "stop " + std::string(e.reason.message());
+    }
+    std::string operator()(const EffectRelease&) { return "release"; }
+    std::string operator()(const EffectSend& e) {
+      const char* const names[] = {"", "admitted", "refused", "finished", "failed", "aborted"};
+      return "send " + std::string(names[static_cast<int>(e.update.phase)]) + " " +
+             std::to_string(e.update.key.generation.value());
+    }
+    std::string operator()(const EffectExit& e) { return "exit " + std::to_string(e.code); }
+  };
+  std::vector<std::string> lines;
+  for (const Effect& effect : effects) lines.push_back(std::visit(Printer(), effect));
+  return lines;
+}
+
+HeldJob JobIn(State state) {
+  HeldJob held;
+  if (state == State::kIdle) return held;
+  held.Prepare(kJob, Rank(1));
+  if (state == State::kPreparing) return held;
+  held.Built(absl::OkStatus(), kNow);
+  if (state == State::kAdmitted) return held;
+  held.Start(kJob);
+  if (state == State::kRunning) return held;
+  if (state == State::kStopping) {
+    held.Abort(kJob, "cancelled", kAtStep7, kNow);
+    return held;
+  }
+  held.RunEnded(absl::OkStatus(), kAtStep7, kNow);
+  if (state == State::kFlushing) return held;
+  held.Flushed(kAtStep7, kNow);
+  return held;  // ended, its thread not gone yet
+}
+
+TEST(HeldJob, GoesFromPrepareToAcknowledgedFinish) {
+  HeldJob held;
+  EXPECT_THAT(Print(held.Prepare(kJob, Rank(1))), ElementsAre("build 1"));
+  EXPECT_THAT(Print(held.Built(absl::OkStatus(), kNow)), ElementsAre("send admitted 1"));
+  EXPECT_THAT(Print(held.Start(kJob)), ElementsAre("run"));
+  EXPECT_THAT(Print(held.RunEnded(absl::OkStatus(), kAtStep7, kNow)), IsEmpty());
+  EXPECT_THAT(Print(held.Flushed(kAtStep7, kNow)), ElementsAre("send finished 1", "release"));
+  EXPECT_THAT(Print(held.Gone()), IsEmpty());
+  EXPECT_EQ(held.state(), State::kEnded);
+  held.Acknowledge(kJob);
+  EXPECT_EQ(held.state(), State::kIdle);
+}
+
+TEST(HeldJob, BuildErrorIsRefusedAndTornDown) {
+  HeldJob held = JobIn(State::kPreparing);
+  EXPECT_THAT(Print(held.Built(absl::InvalidArgumentError("no such file"), kNow)),
+              ElementsAre("send refused 1", "release"));
+  EXPECT_EQ(held.end()->error.message(), "no such file");
+}
+
+TEST(HeldJob, RunErrorIsToldWithWhatItWaitedFor) {
+  HeldJob held = JobIn(State::kRunning);
+  EXPECT_THAT(Print(held.RunEnded(absl::UnavailableError("peer left"), kAtStep7, kNow)),
+              ElementsAre("send failed 1", "release"));
+  EXPECT_EQ(held.end()->status.waiting_for, kAtStep7.waiting_for);
+  EXPECT_EQ(held.end()->rank, Rank(1));
+}
+
+TEST(HeldJob, AbortEndsEveryBusyStateAndTellsTheStatusFromBefore) {
+  for (const State state :
+       {State::kPreparing, State::kAdmitted, State::kRunning, State::kFlushing}) {
+    HeldJob held = JobIn(state);
+    EXPECT_THAT(Print(held.Abort(kJob, "worker w2 died", kAtStep7, kNow)),
+                ElementsAre("stop worker w2 died"));
+    EXPECT_THAT(Print(held.Built(absl::AbortedError("stopped"), kNow)), IsEmpty());
+    EXPECT_THAT(Print(held.RunEnded(absl::AbortedError("stopped"), {}, kNow)), IsEmpty());
+    EXPECT_THAT(Print(held.Gone()), ElementsAre("send aborted 1"));
+    EXPECT_EQ(held.end()->status.waiting_for, kAtStep7.waiting_for);
+    held.Acknowledge(kJob);
+    EXPECT_EQ(held.state(), State::kIdle);
+  }
+}
+
+TEST(HeldJob, AbortOfAnotherGenerationIsAnsweredAndTouchesNothing) {
+  HeldJob held = JobIn(State::kRunning);
+  EXPECT_THAT(Print(held.Abort(kNewer, "x", {}, kNow)), ElementsAre("send aborted 2"));
+  EXPECT_EQ(held.state(), State::kRunning);
+  HeldJob idle;
+  EXPECT_THAT(Print(idle.Abort(kJob, "x", {}, kNow)), ElementsAre("send aborted 1"));
+}
+
+TEST(HeldJob, AbortAfterTheEndTellsTheEndAgain) {
+  HeldJob held = JobIn(State::kEnded);
+  EXPECT_THAT(Print(held.Abort(kJob, "x", {}, kNow)), ElementsAre("send finished 1"));
+}
+
+TEST(HeldJob, ReconnectionTellsAgainWhatTheCoordinatorMayHaveMissed) {
+  EXPECT_THAT(Print(JobIn(State::kIdle).Attached()), IsEmpty());
+  EXPECT_THAT(Print(JobIn(State::kAdmitted).Attached()), ElementsAre("send admitted 1"));
+  EXPECT_THAT(Print(JobIn(State::kRunning).Attached()), IsEmpty());
+  EXPECT_THAT(Print(JobIn(State::kEnded).Attached()), ElementsAre("send finished 1"));
+}
+
+TEST(HeldJob, PrepareToldTwiceBuildsOnce) {
+  HeldJob held = JobIn(State::kAdmitted);
+  EXPECT_THAT(Print(held.Prepare(kJob, Rank(1))), ElementsAre("send admitted 1"));
+  HeldJob running = JobIn(State::kRunning);
+  EXPECT_THAT(Print(running.Prepare(kJob, Rank(1))), IsEmpty());
+}
+
+TEST(HeldJob, PrepareWhileBusyIsRefusedNamingWhatIsHeld) {
+  HeldJob held = JobIn(State::kRunning);
+  const Effects effects = held.Prepare(kNewer, Rank(0));
+  EXPECT_THAT(Print(effects), ElementsAre("send refused 2"));
+  EXPECT_EQ(std::get<EffectSend>(effects[0]).update.error.message(),
+            "the worker holds job kjv generation 1");
+  EXPECT_EQ(held.state(), State::kRunning);
+}
+
+TEST(HeldJob, PrepareDuringTeardownWaitsForItsEnd) {
+  HeldJob held = JobIn(State::kStopping);
+  EXPECT_THAT(Print(held.Prepare(kNewer, Rank(0))), IsEmpty());
+  EXPECT_THAT(Print(held.Gone()), ElementsAre("send aborted 1", "build 2"));
+  EXPECT_EQ(held.key(), kNewer);
+  EXPECT_EQ(held.rank(), Rank(0));
+}
+
+TEST(HeldJob, AbortOfAPrepareThatWaitsForgetsIt) {
+  HeldJob held = JobIn(State::kStopping);
+  held.Prepare(kNewer, Rank(0));
+  EXPECT_THAT(Print(held.Abort(kNewer, "x", {}, kNow)), ElementsAre("send aborted 2"));
+  EXPECT_THAT(Print(held.Gone()), ElementsAre("send aborted 1"));
+}
+
+TEST(HeldJob, PrepareAfterAnUnacknowledgedEndReplacesIt) {
+  HeldJob held = JobIn(State::kEnded);
+  held.Gone();
+  EXPECT_THAT(Print(held.Prepare(kNewer, Rank(0))), ElementsAre("build 2"));
+}
+
+TEST(HeldJob, AcknowledgedBeforeTheThreadIsGoneBecomesIdleOnceItIs) {
+  HeldJob held = JobIn(State::kEnded);
+  held.Acknowledge(kJob);
+  EXPECT_EQ(held.state(), State::kEnded);
+  held.Gone();
+  EXPECT_EQ(held.state(), State::kIdle);
+}
+
+TEST(HeldJob, StartOfAnotherGenerationOrTwiceDoesNothing) {
+  HeldJob held = JobIn(State::kAdmitted);
+  EXPECT_THAT(Print(held.Start(kNewer)), IsEmpty());
+  EXPECT_THAT(Print(held.Start(kJob)), ElementsAre("run"));
+  EXPECT_THAT(Print(held.Start(kJob)), IsEmpty());
+}
+
+TEST(HeldJob, AStuckTeardownEndsTheProcess) {
+  HeldJob held = JobIn(State::kStopping);
+  EXPECT_THAT(Print(held.Tick(kNow + HeldJob::kTeardownTimeout - absl::Nanoseconds(1))), IsEmpty());
+  EXPECT_THAT(Print(held.Tick(kNow + HeldJob::kTeardownTimeout)), ElementsAre("exit 70"));
+  held.Gone();
+  EXPECT_THAT(Print(held.Tick(kNow + HeldJob::kTeardownTimeout)), IsEmpty());
+  EXPECT_THAT(Print(JobIn(State::kRunning).Tick(absl::Hours(1000))), IsEmpty());
+}
+
+TEST(HeldJob, LeavingWhileIdleExitsAtOnce) {
+  HeldJob held;
+  EXPECT_THAT(Print(held.Leave({}, kNow)), ElementsAre("exit 0"));
+}
+
+TEST(HeldJob, LeavingWhileBusyFailsTheRankFirst) {
+  HeldJob held = JobIn(State::kRunning);
+  EXPECT_THAT(Print(held.Leave(kAtStep7, kNow)),
+              ElementsAre("send failed 1", "stop the worker was asked to leave (SIGTERM)"));
+  EXPECT_THAT(Print(held.Prepare(kNewer, Rank(0))), ElementsAre("send refused 2"));
+  EXPECT_THAT(Print(held.Gone()), ElementsAre("exit 0"));
+}
+
+TEST(HeldJob, ARefusedWorkerExitsOnlyWhenNothingTrains) {
+  EXPECT_THAT(Print(JobIn(State::kIdle).Refused("version")), ElementsAre("exit 2"));
+  EXPECT_THAT(Print(JobIn(State::kRunning).Refused("version")), IsEmpty());
+}
+
+}  // namespace
+}  // namespace takt::session

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/job_thread.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+namespace takt::session {
+
+JobThread::JobThread(DecodeAssignment decode, RankRunnerFactory factory, Callbacks callbacks)
+    : callbacks_(std::move(callbacks)),
+      thread_([this, decode = std::move(decode), factory = std::move(factory)] {
+        pthread_setname_np(pthread_self(), "takt-job");
+        Main(decode, factory);
+      }) {}
+
+JobThread::~JobThread() {
+  Release();
+  thread_.join();
+}
+
+RankRunner* JobThread::Build(const DecodeAssignment& decode, const RankRunnerFactory& factory) {
+  absl::StatusOr<Assignment> assignment = decode();
+  if (!assignment.ok()) {
+    callbacks_.built(assignment.status());
+    return nullptr;
+  }
+  RankRunner* runner = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    runner_ = factory(*std::move(assignment));
+    runner = runner_.get();
+    if (!stop_reason_.ok()) runner->Stop(stop_reason_);
+  }
+  const absl::Status status = runner->Prepare();
+  callbacks_.built(status);
+  return status.ok() ? runner : nullptr;
+}
+
+void JobThread::Main(const DecodeAssignment& decode, const RankRunnerFactory& factory) {
+  if (RankRunner* const runner = Build(decode, factory); runner != nullptr) {
+    bool run = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &JobThread::ToldLocked));
+      run = run_ && !released_;
+    }
+    if (run) {
+      const absl::Status status = runner->Run(callbacks_.step);
+      callbacks_.run_ended(status, runner->Status());
+    }
+  }
+  std::unique_ptr<RankRunner> runner;
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&released_));
+    if (runner_ != nullptr) last_status_ = runner_->Status();
+    runner = std::move(runner_);
+  }
+  runner.reset();  // outside the mutex: it may take its time, and Status must not wait for it
+  callbacks_.gone();
+}
+
+void JobThread::Run() {
+  absl::MutexLock lock(&mutex_);
+  run_ = true;
+}
+
+void JobThread::Stop(const absl::Status& reason) {
+  absl::MutexLock lock(&mutex_);
+  stop_reason_ = reason;
+  if (runner_ != nullptr) runner_->Stop(reason);
+  released_ = true;
+}
+
+void JobThread::Release() {
+  absl::MutexLock lock(&mutex_);
+  released_ = true;
+}
+
+RankStatus JobThread::Status() const {
+  absl::MutexLock lock(&mutex_);
+  return runner_ == nullptr ? last_status_ : runner_->Status();
+}
+
+}  // namespace takt::session

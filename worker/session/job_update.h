@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker says about the rank it holds. The wire form is takt.v1.JobUpdate, Heartbeat and
+// RankStepReport.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/id.h"
+
+namespace takt::session {
+
+// One generation of one job.
+struct JobKey {
+  std::string job;
+  Generation generation;
+  auto operator<=>(const JobKey&) const = default;
+};
+
+struct RankStatus {
+  StepId last_step;         // completed; 0: none
+  std::string instruction;  // current or last on the compute lane, e.g. "1F3"
+  std::string waiting_for;  // e.g. "RECV 1F3 from pp rank 0"; empty: nothing
+};
+
+// Numbers equal takt.v1.JobUpdate.Phase, where the meanings are.
+enum class Phase : std::uint8_t {
+  kAdmitted = 1,
+  kRefused = 2,
+  kFinished = 3,
+  kFailed = 4,
+  kAborted = 5
+};
+
+struct JobUpdate {
+  JobKey key;
+  Rank rank;
+  Phase phase = Phase::kAdmitted;
+  absl::Status
+      error;  // of kRefused, kFailed, kAborted; kInvalidArgument: the job is wrong, not the worker
+  RankStatus status;
+};
+
+struct StepReport {
+  Rank rank;
+  StepId step;
+  double step_seconds = 0;
+  double busy_seconds = 0;  // compute lane
+  // Known to rank 0 alone.
+  double loss = 0;
+  double grad_norm = 0;
+  double learning_rate = 0;
+  std::int64_t tokens = 0;
+  std::optional<double> validation_loss;
+};
+
+}  // namespace takt::session
