@@ -109,29 +109,33 @@ void Agent::Build(const JobKey& key) {
   last_job_ = key.job;
   outbox_.BeginJob(key, held_job_.rank());
   JobThread::Callbacks callbacks{
-      .built = [this](absl::Status status) {
-        Post([this, status = std::move(status)] { return held_job_.Built(status, Now()); });
-      },
+      .built =
+          [this](absl::Status status) {
+            Post([this, status = std::move(status)] { return held_job_.Built(status, Now()); });
+          },
       .step = [this](const StepReport& report) { outbox_.AddReport(report); },
-      .run_ended = [this](absl::Status status, RankStatus rank_status) {
-        Post([this, status = std::move(status), rank_status = std::move(rank_status)] {
-          Effects effects = held_job_.RunEnded(status, rank_status, Now());
-          for (Effect& effect : CheckFlushed()) effects.push_back(std::move(effect));
-          return effects;
-        });
-      },
-      .gone = [this] {
-        Post([this] {
-          std::unique_ptr<JobThread> thread;
-          {
-            absl::MutexLock lock(&mutex_);
-            thread = std::move(thread_);
-          }
-          thread.reset();  // its last act was this event: joins at once
-          return held_job_.Gone();
-        });
-      }};
-  auto thread = std::make_unique<JobThread>(std::move(decode_->second), options_.runner_factory, std::move(callbacks));
+      .run_ended =
+          [this](absl::Status status, RankStatus rank_status) {
+            Post([this, status = std::move(status), rank_status = std::move(rank_status)] {
+              Effects effects = held_job_.RunEnded(status, rank_status, Now());
+              for (Effect& effect : CheckFlushed()) effects.push_back(std::move(effect));
+              return effects;
+            });
+          },
+      .gone =
+          [this] {
+            Post([this] {
+              std::unique_ptr<JobThread> thread;
+              {
+                absl::MutexLock lock(&mutex_);
+                thread = std::move(thread_);
+              }
+              thread.reset();  // its last act was this event: joins at once
+              return held_job_.Gone();
+            });
+          }};
+  auto thread = std::make_unique<JobThread>(std::move(decode_->second), options_.runner_factory,
+                                            std::move(callbacks));
   decode_.reset();
   absl::MutexLock lock(&mutex_);
   thread_ = std::move(thread);

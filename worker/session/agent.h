@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker's session: applies what HeldJob decides. Owns the one thread that decides, the job's thread and the outbox of
-// reports; knows the coordinator only as a CoordinatorLink.
+// The worker's session: applies what HeldJob decides. Owns the one thread that decides, the job's
+// thread and the outbox of reports; knows the coordinator only as a CoordinatorLink.
 #pragma once
 
 #include <deque>
@@ -22,7 +22,8 @@ namespace takt::session {
 class CoordinatorLink {
  public:
   virtual ~CoordinatorLink() = default;
-  // Puts it on the control stream if that is up; drops it if not: Agent::Attached tells again. Never blocks.
+  // Puts it on the control stream if that is up; drops it if not: Agent::Attached tells again.
+  // Never blocks.
   virtual void Send(const JobUpdate& update) = 0;
 };
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent with a coordinator and a runner that do as they are told: real threads, no wire, no clock.
+// The agent with a coordinator and a runner that do as they are told: real threads, no wire, no
+// clock.
 #include "worker/session/agent.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -45,7 +47,9 @@ class FakeRunner final : public RankRunner {
     absl::MutexLock lock(&script_->mutex);
     script_->stopped = true;
   }
-  RankStatus Status() const override { return {.last_step = StepId(3), .waiting_for = "RECV 0F1 from pp rank 0"}; }
+  RankStatus Status() const override {
+    return {.last_step = StepId(3), .waiting_for = "RECV 0F1 from pp rank 0"};
+  }
 
  private:
   absl::Status Obey(bool hang, const absl::Status& result) {
@@ -68,7 +72,8 @@ class FakeLink final : public CoordinatorLink {
   JobUpdate Update(std::size_t n) {
     absl::MutexLock lock(&mutex_);
     const auto there = [&] { return updates_.size() > n; };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) return JobUpdate{.error = absl::DeadlineExceededError("no update")};
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience))
+      return JobUpdate{.error = absl::DeadlineExceededError("no update")};
     return updates_[n];
   }
 
@@ -92,7 +97,8 @@ class AgentTest : public testing::Test {
  protected:
   void StartAgent() {
     agent_ = std::make_unique<Agent>(AgentOptions{
-        .runner_factory = [this](Assignment) { return std::make_unique<FakeRunner>(script_); }, .clock = &clock_});
+        .runner_factory = [this](Assignment) { return std::make_unique<FakeRunner>(script_); },
+        .clock = &clock_});
     thread_ = std::thread([this] { exit_code_ = agent_->Run(link_); });
   }
   void Prepare() {
@@ -130,7 +136,9 @@ TEST_F(AgentTest, FinishesOnceEveryReportIsAcknowledged) {
 
 TEST_F(AgentTest, AWrongAssignmentIsRefusedWithItsError) {
   StartAgent();
-  agent_->Prepare(kJob, Rank(0), []() -> absl::StatusOr<Assignment> { return absl::InvalidArgumentError("bad program"); });
+  agent_->Prepare(kJob, Rank(0), []() -> absl::StatusOr<Assignment> {
+    return absl::InvalidArgumentError("bad program");
+  });
   const JobUpdate update = link_.Update(0);
   EXPECT_EQ(update.phase, Phase::kRefused);
   EXPECT_EQ(update.error, absl::InvalidArgumentError("bad program"));
@@ -152,7 +160,8 @@ TEST_F(AgentTest, AbortFreesARankThatHangsInPrepareOrRunAndTheNextJobIsTaken) {
     script_ = std::make_shared<Script>();
     (in_prepare ? script_->hang_in_prepare : script_->hang_in_run) = true;
     FakeLink link;
-    Agent agent({.runner_factory = [this](Assignment) { return std::make_unique<FakeRunner>(script_); }});
+    Agent agent(
+        {.runner_factory = [this](Assignment) { return std::make_unique<FakeRunner>(script_); }});
     std::thread thread([&] { agent.Run(link); });
     agent.Prepare(kJob, Rank(0), [] { return Assignment{.key = kJob}; });
     std::size_t n = 0;

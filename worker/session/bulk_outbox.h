@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits to go up the bulk stream: step reports until they are acknowledged, log lines while there is room.
+// What waits to go up the bulk stream: step reports until they are acknowledged, log lines while
+// there is room.
 #pragma once
 
 #include <cstdint>
@@ -42,21 +43,24 @@ class BulkOutbox {
 
   explicit BulkOutbox(BulkOutboxOptions options = {}) : options_(options) {}
 
-  // Reports and log lines are of `key` from now on, reports counted from 1; reports of the job before are dropped.
+  // Reports and log lines are of `key` from now on, reports counted from 1; reports of the job
+  // before are dropped.
   void BeginJob(const JobKey& key, Rank rank);
   // Blocks while max_reports are unacknowledged, until there is room or EndWaits.
   void AddReport(const StepReport& report);
-  // Until the next BeginJob AddReport does not block (and drops what does not fit): the job is over anyway.
+  // Until the next BeginJob AddReport does not block (and drops what does not fit): the job is over
+  // anyway.
   void EndWaits();
-  // Drops the oldest line when there is no room, and this one before the first job. Never blocks, never logs.
+  // Drops the oldest line when there is no room, and this one before the first job. Never blocks,
+  // never logs.
   void AddLog(LogLevel level, std::string_view text, std::int64_t unix_nanos);
 
   // A sequence that is not held any more, or of another job, changes nothing.
   void Acknowledge(const JobKey& key, std::int64_t sequence);
   bool AllAcknowledged() const;
 
-  // For the stream. Rewind: a new connection; unacknowledged reports go again, in order. Next blocks until there is something
-  // to send, nullopt after Interrupt (until the next Rewind).
+  // For the stream. Rewind: a new connection; unacknowledged reports go again, in order. Next
+  // blocks until there is something to send, nullopt after Interrupt (until the next Rewind).
   void Rewind();
   std::optional<Item> Next();
   void Interrupt();
@@ -75,7 +79,8 @@ class BulkOutbox {
   Rank rank_ ABSL_GUARDED_BY(mutex_);
   std::int64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<SequencedReport> reports_ ABSL_GUARDED_BY(mutex_);  // unacknowledged, in order
-  std::size_t next_report_ ABSL_GUARDED_BY(mutex_) = 0;          // in reports_: not sent on this connection yet
+  std::size_t next_report_ ABSL_GUARDED_BY(mutex_) =
+      0;  // in reports_: not sent on this connection yet
   std::deque<LogRecord> logs_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that takes one rank through its life: decode, prepare, wait for the start, run, wait for the release, tear down.
+// The thread that takes one rank through its life: decode, prepare, wait for the start, run, wait
+// for the release, tear down.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,8 @@ namespace takt::session {
 // From the wire, checked; runs on the job's thread because a large program takes time.
 using DecodeAssignment = std::function<absl::StatusOr<Assignment>()>;
 
-// Thread-safe. The destructor releases and joins: it may block as long as the runner's teardown does.
+// Thread-safe. The destructor releases and joins: it may block as long as the runner's teardown
+// does.
 class JobThread {
  public:
   // Called on the job's thread, in this order; each at most once, `gone` last and always.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's part of one job, from files and connections to the last step. Behind an interface so that the session's logic is
-// tested without engine, transport or trainer.
+// One rank's part of one job, from files and connections to the last step. Behind an interface so
+// that the session's logic is tested without engine, transport or trainer.
 #pragma once
 
 #include <functional>
@@ -30,15 +30,17 @@ struct Assignment {
   StepId resume_step;  // the step to start after
 };
 
-// Thread-safe except Prepare and Run: one caller, Prepare once, then Run once. Destruction closes connections; nothing of the
-// runner is in use by then.
+// Thread-safe except Prepare and Run: one caller, Prepare once, then Run once. Destruction closes
+// connections; nothing of the runner is in use by then.
 class RankRunner {
  public:
   virtual ~RankRunner() = default;
   // Sees files, allocates, connects to its peers.  Blocks: until all peers are there.
-  // Errors: kInvalidArgument (what is wrong with the job), others: what is wrong here or with a peer.
+  // Errors: kInvalidArgument (what is wrong with the job), others: what is wrong here or with a
+  // peer.
   virtual absl::Status Prepare() = 0;
-  // Trains to the job's last step. on_step: from one thread, in order.  Errors: the first one of any part.
+  // Trains to the job's last step. on_step: from one thread, in order.  Errors: the first one of
+  // any part.
   virtual absl::Status Run(const std::function<void(const StepReport&)>& on_step) = 0;
   // Ends Prepare and Run soon, in whatever they wait.
   virtual void Stop(const absl::Status& reason) = 0;
