@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks of one generation pass messages. Implementations: inproc (threads of one process, tests), shm (same host),
-// gloo (TCP). One conformance suite in tests/conformance.
+// How ranks of one generation pass messages. Implementations: inproc (threads of one process,
+// tests), shm (same host), gloo (TCP). One conformance suite in tests/conformance.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace takt::transport {
 
-// Travels with every message and is checked by the receiver against what it expects: a message of another generation, step
-// or place in the schedule is never taken for the right one.
+// Travels with every message and is checked by the receiver against what it expects: a message of
+// another generation, step or place in the schedule is never taken for the right one.
 struct MessageTag {
   std::int64_t generation = 0;
   std::int64_t step = 0;
@@ -28,13 +28,15 @@ struct MessageTag {
   bool operator==(const MessageTag&) const = default;
 };
 
-// One direction between two ranks; messages arrive whole and in the order sent. One caller at a time on each end.
+// One direction between two ranks; messages arrive whole and in the order sent. One caller at a
+// time on each end.
 class SendChannel {
  public:
   virtual ~SendChannel() = default;
   // Hands one message over.  data: host memory, untouched by the caller until the call returns.
-  // Blocks: until the receiver took it or it lies in a buffer of the transport; never after Transport::Abort.
-  // Errors: kUnavailable (peer left), kDeadlineExceeded (options.operation_timeout), kAborted (Transport::Abort).
+  // Blocks: until the receiver took it or it lies in a buffer of the transport; never after
+  // Transport::Abort. Errors: kUnavailable (peer left), kDeadlineExceeded
+  // (options.operation_timeout), kAborted (Transport::Abort).
   virtual absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) = 0;
 };
 
@@ -62,19 +64,25 @@ class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
   virtual absl::Status Set(const std::string& key, const std::string& value) = 0;
-  // Blocks until the key is there. Errors: kDeadlineExceeded, kAborted (older generation), kUnavailable.
+  // Blocks until the key is there. Errors: kDeadlineExceeded, kAborted (older generation),
+  // kUnavailable.
   virtual absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) = 0;
 };
 
-// Endpoints of one rank. Channels borrow it and are closed before it. Thread-safe, except that each channel has one caller.
+// Endpoints of one rank. Channels borrow it and are closed before it. Thread-safe, except that each
+// channel has one caller.
 class Transport {
  public:
   virtual ~Transport() = default;
-  // `name` distinguishes channels between the same two ranks; both ends open the same name, in any order.
-  // max_bytes: the largest message that will pass.  Blocks: until the peer opened its end (options.connect_timeout).
-  virtual absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name, std::size_t max_bytes) = 0;
-  virtual absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name, std::size_t max_bytes) = 0;
-  // Every call in progress and every later one returns kAborted soon (well under a second). Safe from any thread, idempotent.
+  // `name` distinguishes channels between the same two ranks; both ends open the same name, in any
+  // order. max_bytes: the largest message that will pass.  Blocks: until the peer opened its end
+  // (options.connect_timeout).
+  virtual absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
+                                                                std::size_t max_bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name,
+                                                                std::size_t max_bytes) = 0;
+  // Every call in progress and every later one returns kAborted soon (well under a second). Safe
+  // from any thread, idempotent.
   virtual void Abort() = 0;
 };
 

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/transport/collective.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::transport {
+
+namespace {
+
+// MessageTag::direction of collectives; program::Direction uses the small numbers.
+enum Phase : std::int32_t { kDirect = 16, kReduceScatter = 17, kAllGather = 18 };
+
+// One of `parts` nearly equal, consecutive parts of [0, total).
+struct Range {
+  std::size_t begin, size;
+};
+Range Part(std::size_t total, int parts, int index) {
+  const std::size_t begin = total * index / parts, end = total * (index + 1) / parts;
+  return {begin, end - begin};
+}
+
+class DirectCollective final : public engine::Collective {
+ public:
+  explicit DirectCollective(CollectiveOptions options) : options_(std::move(options)) {}
+
+  absl::Status Open(Transport& transport);
+
+  int size() const override { return static_cast<int>(options_.ranks.size()); }
+  absl::Status AllReduceSum(StepId step, std::span<float> data) override {
+    return Reduce(step, data);
+  }
+  absl::Status AllReduceSum(StepId step, std::span<double> data) override {
+    return Reduce(step, data);
+  }
+
+ private:
+  template <class T>
+  absl::Status Reduce(StepId step, std::span<T> data) {
+    if (size() == 1) return absl::OkStatus();
+    if (data.size_bytes() <= kDirectBytes) return ReduceDirect(step, data);
+    const std::size_t round = kSliceBytes / sizeof(T) * size();
+    for (; !data.empty(); data = data.subspan(std::min(round, data.size()))) {
+      RETURN_IF_ERROR(ReduceSliced(step, data.first(std::min(round, data.size()))));
+    }
+    return absl::OkStatus();
+  }
+
+  template <class T>
+  absl::Status ReduceDirect(StepId step, std::span<T> data) {
+    RETURN_IF_ERROR(Exchange(step, kDirect, [&](int peer) {
+      return std::pair{std::as_bytes(data), Contribution(peer).first(data.size_bytes())};
+    }));
+    Sum(data);
+    return absl::OkStatus();
+  }
+
+  template <class T>
+  absl::Status ReduceSliced(StepId step, std::span<T> data) {
+    const auto slice = [&](int index) {
+      const Range range = Part(data.size(), size(), index);
+      return data.subspan(range.begin, range.size);
+    };
+    const std::span<T> mine = slice(options_.index);
+    RETURN_IF_ERROR(Exchange(step, kReduceScatter, [&](int peer) {
+      return std::pair{std::as_bytes(slice(peer)), Contribution(peer).first(mine.size_bytes())};
+    }));
+    Sum(mine);
+    return Exchange(step, kAllGather, [&](int peer) {
+      return std::pair{std::as_bytes(mine), std::as_writable_bytes(slice(peer))};
+    });
+  }
+
+  // data[i] = ((x0[i] + x1[i]) + x2[i]) + ..., ours in its place among the contributions.
+  template <class T>
+  void Sum(std::span<T> data) {
+    const auto values = [&](int index) -> const T* {
+      return index == options_.index ? data.data()
+                                     : reinterpret_cast<const T*>(Contribution(index).data());
+    };
+    // Blocks stay in the first-level cache while all ranks' values are added.
+    constexpr std::size_t kBlock = 1024;
+    T sum[kBlock];
+    for (std::size_t begin = 0; begin < data.size(); begin += kBlock) {
+      const std::size_t count = std::min(kBlock, data.size() - begin);
+      std::copy_n(values(0) + begin, count, sum);
+      for (int index = 1; index < size(); ++index) {
+        const T* const addend = values(index) + begin;
+        for (std::size_t i = 0; i < count; ++i) sum[i] += addend[i];
+      }
+      std::copy_n(sum, count, data.data() + begin);
+    }
+  }
+
+  // Sends and receives one message with every other rank. plan(peer): what goes there and where
+  // what comes is put.
+  template <class Plan>
+  absl::Status Exchange(StepId step, Phase phase, Plan&& plan);
+
+  std::span<std::byte> Contribution(int index) {
+    const std::size_t place = index < options_.index ? index : index - 1;
+    return std::span(contributions_).subspan(place * kSliceBytes, kSliceBytes);
+  }
+
+  struct Peer {
+    std::unique_ptr<SendChannel> out;
+    std::unique_ptr<RecvChannel> in;
+  };
+
+  const CollectiveOptions options_;
+  std::vector<Peer> peers_;               // by index in the group; ours is empty
+  std::vector<std::byte> contributions_;  // of the others, kSliceBytes each
+  std::int32_t sequence_ = 0;
+};
+
+absl::Status DirectCollective::Open(Transport& transport) {
+  contributions_.resize((options_.ranks.size() - 1) * kSliceBytes);
+  peers_.resize(options_.ranks.size());
+  // In the order of the exchanges, so that openings cannot wait in a circle either.
+  for (int round = 0; round < TournamentRounds(size()); ++round) {
+    const int peer = TournamentPeer(size(), round, options_.index);
+    if (peer < 0) continue;
+    const Rank rank = options_.ranks[peer];
+    const auto open_out = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(peers_[peer].out, transport.OpenSend(rank, options_.name, kSliceBytes));
+      return absl::OkStatus();
+    };
+    const auto open_in = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(peers_[peer].in, transport.OpenRecv(rank, options_.name, kSliceBytes));
+      return absl::OkStatus();
+    };
+    const bool first = options_.index < peer;
+    RETURN_IF_ERROR(first ? open_out() : open_in());
+    RETURN_IF_ERROR(first ? open_in() : open_out());
+  }
+  return absl::OkStatus();
+}
+
+template <class Plan>
+absl::Status DirectCollective::Exchange(StepId step, Phase phase, Plan&& plan) {
+  const MessageTag tag{.generation = options_.generation,
+                       .step = step.value(),
+                       .direction = phase,
+                       .sequence = sequence_++};
+  for (int round = 0; round < TournamentRounds(size()); ++round) {
+    const int peer = TournamentPeer(size(), round, options_.index);
+    if (peer < 0) continue;
+    const auto [out, in] = plan(peer);
+    const bool first = options_.index < peer;
+    if (first) RETURN_IF_ERROR(peers_[peer].out->Send(tag, out));
+    RETURN_IF_ERROR(peers_[peer].in->Recv(tag, in));
+    if (!first) RETURN_IF_ERROR(peers_[peer].out->Send(tag, out));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int TournamentRounds(int size) { return size % 2 == 0 ? size - 1 : size; }
+
+int TournamentPeer(int size, int round, int index) {
+  // Indexes on a circle of odd length meet when they add up to the round; who would meet itself
+  // meets the last index of an even group, which stands in the middle.
+  const int circle = TournamentRounds(size);
+  if (index == circle) {
+    for (int peer = 0; peer < circle; ++peer) {
+      if (2 * peer % circle == round % circle) return peer;
+    }
+  }
+  const int peer = (round - index + 2 * circle) % circle;
+  if (peer != index) return peer;
+  return size % 2 == 0 ? size - 1 : -1;
+}
+
+absl::StatusOr<std::unique_ptr<engine::Collective>> CreateCollective(Transport* transport,
+                                                                     CollectiveOptions options) {
+  TAKT_CHECK(options.index >= 0 && options.index < static_cast<int>(options.ranks.size()));
+  auto collective = std::make_unique<DirectCollective>(std::move(options));
+  if (collective->size() > 1) RETURN_IF_ERROR(collective->Open(*transport));
+  return collective;
+}
+
+}  // namespace takt::transport

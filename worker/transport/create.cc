@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/transport/create.h"
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "worker/transport/abort_signal.h"
+#include "worker/transport/gloo/gloo.h"
+#include "worker/transport/shm/shm.h"
+
+namespace takt::transport {
+
+namespace {
+
+class ChoosingTransport final : public Transport {
+ public:
+  ChoosingTransport(TransportOptions options, Rendezvous& rendezvous,
+                    std::shared_ptr<AbortSignal> abort, std::unique_ptr<Transport> shm,
+                    std::unique_ptr<Transport> gloo)
+      : options_(std::move(options)),
+        rendezvous_(rendezvous),
+        abort_(std::move(abort)),
+        shm_(std::move(shm)),
+        gloo_(std::move(gloo)) {}
+
+  absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
+                                                        std::size_t max_bytes) override {
+    ASSIGN_OR_RETURN(Transport* const chosen, Choose(peer));
+    return chosen->OpenSend(peer, name, max_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name,
+                                                        std::size_t max_bytes) override {
+    ASSIGN_OR_RETURN(Transport* const chosen, Choose(peer));
+    return chosen->OpenRecv(peer, name, max_bytes);
+  }
+  void Abort() override { abort_->Raise(); }
+
+ private:
+  struct Choice {
+    std::mutex mutex;  // held while asking: others that want this peer wait for the same answer
+    Transport* transport = nullptr;
+  };
+
+  absl::StatusOr<Transport*> Choose(Rank peer) {
+    Choice* choice;
+    {
+      std::lock_guard lock(mutex_);
+      choice = &choices_[peer];
+    }
+    std::lock_guard lock(choice->mutex);
+    if (choice->transport == nullptr) {
+      ASSIGN_OR_RETURN(const bool shares, SharesMemory(options_, rendezvous_, peer, *abort_));
+      choice->transport = shares ? shm_.get() : gloo_.get();
+      Log(LogLevel::kInfo, "transport chosen",
+          {{"job", options_.job},
+           {"rank", std::to_string(options_.rank.value())},
+           {"peer", std::to_string(peer.value())},
+           {"transport", shares ? "shm" : "gloo"}});
+    }
+    return choice->transport;
+  }
+
+  const TransportOptions options_;
+  Rendezvous& rendezvous_;
+  const std::shared_ptr<AbortSignal> abort_;
+  const std::unique_ptr<Transport> shm_, gloo_;
+  std::mutex mutex_;
+  std::map<Rank, Choice> choices_;  // entries stay where they are
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportOptions options,
+                                                           config::TransportKind kind,
+                                                           Rendezvous& rendezvous) {
+  if (kind == config::TransportKind::kNccl) {
+    return InvalidField({.field = "parallelism.transport",
+                         .value = "nccl",
+                         .rule = "moves device memory; this rank computes on the CPU",
+                         .fix = "use auto, shm or gloo, or device: cuda"});
+  }
+  auto abort = std::make_shared<AbortSignal>();
+  std::unique_ptr<Transport> shm = CreateShmTransport(options, rendezvous, abort);
+  if (kind == config::TransportKind::kShm) return shm;
+  ASSIGN_OR_RETURN(std::unique_ptr<Transport> gloo,
+                   CreateGlooTransport(options, rendezvous, abort));
+  if (kind == config::TransportKind::kGloo) return gloo;
+  return std::make_unique<ChoosingTransport>(std::move(options), rendezvous, std::move(abort),
+                                             std::move(shm), std::move(gloo));
+}
+
+}  // namespace takt::transport

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// One TCP connection to one peer: a Gloo context of two ranks with one pair, so that a failure
+// spoils this connection only. Gloo's exceptions stop here. Included in gloo/ only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gloo/transport/context.h"
+#include "gloo/transport/device.h"
+#include "gloo/transport/unbound_buffer.h"
+#include "worker/transport/abort_signal.h"
+#include "worker/transport/transport.h"
+
+namespace takt::transport {
+
+// Messages of one slot are matched in order, slots do not wait for one another. Thread-safe.
+class GlooConnection {
+ public:
+  // Connects and has both sides prove that they know the secret.  Blocks: until the peer does the
+  // same (options.connect_timeout).
+  static absl::StatusOr<std::shared_ptr<GlooConnection>> Create(
+      const TransportOptions& options, std::shared_ptr<gloo::transport::Device> device,
+      Rendezvous& rendezvous, Rank peer, const std::shared_ptr<AbortSignal>& abort);
+
+  // A piece of memory that is sent from or received into, one operation at a time. An abort ends
+  // its wait.
+  class Buffer {
+   public:
+    Buffer(std::shared_ptr<GlooConnection> connection, void* bytes, std::size_t size_bytes);
+
+    // Start one operation of `size_bytes` from the buffer's beginning.
+    absl::Status StartSend(std::uint64_t slot, std::size_t size_bytes);
+    absl::Status StartRecv(std::uint64_t slot, std::size_t size_bytes);
+    // End it.  what: for the message.  kUnavailable, kDeadlineExceeded, kAborted: the connection is
+    // of no more use.
+    absl::Status FinishSend(absl::Duration timeout, const std::string& what);
+    absl::Status FinishRecv(absl::Duration timeout, const std::string& what);
+
+   private:
+    std::shared_ptr<GlooConnection> connection_;
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+    AbortSignal::Registration abort_hook_;  // last: gone before the buffer
+  };
+
+ private:
+  GlooConnection(std::shared_ptr<gloo::transport::Device> device,
+                 std::shared_ptr<AbortSignal> abort, int index)
+      : device_(std::move(device)), abort_(std::move(abort)), index_(index) {}
+
+  absl::Status Connect(const TransportOptions& options, Rendezvous& rendezvous, Rank peer);
+  static absl::Status Challenge(const std::shared_ptr<GlooConnection>& connection,
+                                const TransportOptions& options, Rank peer);
+
+  const std::shared_ptr<gloo::transport::Device> device_;
+  const std::shared_ptr<AbortSignal> abort_;
+  const int index_;  // of this rank in the context of two
+  std::shared_ptr<gloo::transport::Context> context_;
+};
+
+}  // namespace takt::transport

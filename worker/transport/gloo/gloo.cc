@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// A message is a header, small bytes riding with it, and for large ones the bytes themselves,
+// straight from the sender's into the receiver's memory:
+//
+//   slot          header (64 bytes) and up to kInlineBytes of data
+//   slot + 1      data, if there is more
+//
+// Gloo ends the process when more bytes come than a receive was posted for. So a receive for data
+// is posted only for the size that the header announced, or ahead of the header for the channel's
+// largest message, which both ends agree on and no sender passes.
+#include "worker/transport/gloo/gloo.h"
+
+#include <xxhash.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "gloo/transport/tcp/device.h"
+#include "worker/transport/gloo/connection.h"
+#include "worker/transport/handshake.h"
+#include "worker/transport/message_header.h"
+
+namespace takt::transport {
+
+namespace {
+
+constexpr std::size_t kInlineBytes = 64 * 1024;
+constexpr std::size_t kStagingBytes = sizeof(MessageHeader) + kInlineBytes;
+
+struct GlooChannelOptions {
+  std::shared_ptr<GlooConnection> connection;
+  std::uint64_t slot = 0;
+  std::size_t max_bytes = 0;
+  std::string channel;  // for messages
+  absl::Duration timeout;
+};
+
+class GlooSender final : public SendChannel {
+ public:
+  explicit GlooSender(GlooChannelOptions options)
+      : options_(std::move(options)),
+        staging_(kStagingBytes),
+        header_buffer_(options_.connection, staging_.data(), staging_.size()) {}
+
+  absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) override {
+    RETURN_IF_ERROR(failure_);
+    if (data.size() > options_.max_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("channel ", options_.channel, ": a message of ", data.size(),
+                       " bytes, but it was opened for at most ", options_.max_bytes));
+    }
+    return failure_ = Transfer(tag, data);
+  }
+
+ private:
+  absl::Status Transfer(const MessageTag& tag, std::span<const std::byte> data) {
+    const MessageHeader header{.tag = tag, .size_bytes = data.size()};
+    const bool rides_along = data.size() <= kInlineBytes;
+    std::memcpy(staging_.data(), &header, sizeof(header));
+    if (rides_along && !data.empty()) {
+      std::memcpy(staging_.data() + sizeof(header), data.data(), data.size());
+    }
+    const std::string& what = options_.channel;
+    RETURN_IF_ERROR(
+        header_buffer_.StartSend(options_.slot, sizeof(header) + (rides_along ? data.size() : 0)));
+    if (rides_along) return header_buffer_.FinishSend(options_.timeout, what);
+    // Gloo does not write to what it sends from.
+    GlooConnection::Buffer payload(options_.connection, const_cast<std::byte*>(data.data()),
+                                   data.size());
+    RETURN_IF_ERROR(payload.StartSend(options_.slot + 1, data.size()));
+    RETURN_IF_ERROR(header_buffer_.FinishSend(options_.timeout, what));
+    return payload.FinishSend(options_.timeout, what);
+  }
+
+  const GlooChannelOptions options_;
+  std::vector<std::byte> staging_;
+  GlooConnection::Buffer header_buffer_;
+  absl::Status failure_;  // sticks: the connection is of no more use
+};
+
+class GlooReceiver final : public RecvChannel {
+ public:
+  explicit GlooReceiver(GlooChannelOptions options)
+      : options_(std::move(options)),
+        staging_(kStagingBytes),
+        header_buffer_(options_.connection, staging_.data(), staging_.size()) {}
+
+  // Ready for the first header; the next one's receive is posted when one was taken.
+  absl::Status PostHeader() { return header_buffer_.StartRecv(options_.slot, staging_.size()); }
+
+  absl::Status Recv(const MessageTag& tag, std::span<std::byte> data) override {
+    RETURN_IF_ERROR(failure_);
+    return failure_ = Transfer(tag, data);
+  }
+
+ private:
+  absl::Status Transfer(const MessageTag& tag, std::span<std::byte> data) {
+    const bool rides_along = data.size() <= kInlineBytes;
+    const std::string& what = options_.channel;
+    std::optional<GlooConnection::Buffer> payload;
+    const auto post_payload = [&] {
+      payload.emplace(options_.connection, data.data(), data.size());
+      return payload->StartRecv(options_.slot + 1, data.size());
+    };
+    const bool ahead = !rides_along && data.size() == options_.max_bytes;
+    if (ahead) RETURN_IF_ERROR(post_payload());
+    RETURN_IF_ERROR(header_buffer_.FinishRecv(options_.timeout, what));
+    MessageHeader header;
+    std::memcpy(&header, staging_.data(), sizeof(header));
+    RETURN_IF_ERROR(CheckHeader(header, tag, data.size(), what));
+    if (rides_along && !data.empty()) {
+      std::memcpy(data.data(), staging_.data() + sizeof(header), data.size());
+    }
+    RETURN_IF_ERROR(PostHeader());
+    if (rides_along) return absl::OkStatus();
+    if (!ahead) RETURN_IF_ERROR(post_payload());
+    return payload->FinishRecv(options_.timeout, what);
+  }
+
+  const GlooChannelOptions options_;
+  std::vector<std::byte> staging_;
+  GlooConnection::Buffer header_buffer_;
+  absl::Status failure_;
+};
+
+class GlooTransport final : public Transport {
+ public:
+  GlooTransport(TransportOptions options, Rendezvous& rendezvous,
+                std::shared_ptr<AbortSignal> abort, std::shared_ptr<gloo::transport::Device> device)
+      : options_(std::move(options)),
+        rendezvous_(rendezvous),
+        abort_(std::move(abort)),
+        device_(std::move(device)) {}
+
+  absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
+                                                        std::size_t max_bytes) override {
+    ASSIGN_OR_RETURN(GlooChannelOptions channel,
+                     Open(ChannelKey(options_.rank, peer, name), peer, max_bytes,
+                          absl::StrCat(name, " to rank ", peer.value())));
+    RETURN_IF_ERROR(Meet(ChannelKey(options_.rank, peer, name), "sender", "receiver", channel));
+    return std::make_unique<GlooSender>(std::move(channel));
+  }
+
+  absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name,
+                                                        std::size_t max_bytes) override {
+    ASSIGN_OR_RETURN(GlooChannelOptions channel,
+                     Open(ChannelKey(peer, options_.rank, name), peer, max_bytes,
+                          absl::StrCat(name, " from rank ", peer.value())));
+    auto receiver = std::make_unique<GlooReceiver>(channel);
+    RETURN_IF_ERROR(receiver->PostHeader());
+    RETURN_IF_ERROR(Meet(ChannelKey(peer, options_.rank, name), "receiver", "sender", channel));
+    return receiver;
+  }
+
+  void Abort() override { abort_->Raise(); }
+
+ private:
+  absl::StatusOr<GlooChannelOptions> Open(const std::string& key, Rank peer, std::size_t max_bytes,
+                                          std::string channel) {
+    if (abort_->raised()) return AbortedStatus();
+    ASSIGN_OR_RETURN(std::shared_ptr<GlooConnection> connection, ConnectionTo(peer));
+    return GlooChannelOptions{
+        .connection = std::move(connection),
+        // Even, and not one of the connection's own.
+        .slot = (XXH3_64bits(key.data(), key.size()) | 1024) & ~std::uint64_t{1},
+        .max_bytes = max_bytes,
+        .channel = std::move(channel),
+        .timeout = options_.operation_timeout};
+  }
+
+  // Both ends are there and agree on the largest message.
+  absl::Status Meet(const std::string& key, const char* mine, const char* theirs,
+                    const GlooChannelOptions& channel) {
+    RETURN_IF_ERROR(
+        rendezvous_.Set(absl::StrCat("gloo/", key, "/", mine), absl::StrCat(channel.max_bytes)));
+    ASSIGN_OR_RETURN(
+        const std::string there,
+        AwaitKey(rendezvous_, absl::StrCat("gloo/", key, "/", theirs), options_.connect_timeout,
+                 *abort_, absl::StrCat("the peer to open channel ", channel.channel)));
+    if (there == absl::StrCat(channel.max_bytes)) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("channel ", channel.channel, " opened for ",
+                                                   channel.max_bytes, " bytes here and ", there,
+                                                   " there"));
+  }
+
+  absl::StatusOr<std::shared_ptr<GlooConnection>> ConnectionTo(Rank peer) {
+    Link* link;
+    {
+      std::lock_guard lock(mutex_);
+      link = &links_[peer];
+    }
+    std::lock_guard lock(link->mutex);
+    if (link->connection == nullptr) {
+      ASSIGN_OR_RETURN(link->connection,
+                       GlooConnection::Create(options_, device_, rendezvous_, peer, abort_));
+    }
+    return link->connection;
+  }
+
+  struct Link {
+    std::mutex
+        mutex;  // held while connecting: others that want this peer wait for the same connection
+    std::shared_ptr<GlooConnection> connection;
+  };
+
+  const TransportOptions options_;
+  Rendezvous& rendezvous_;
+  const std::shared_ptr<AbortSignal> abort_;
+  const std::shared_ptr<gloo::transport::Device> device_;
+  std::mutex mutex_;
+  std::map<Rank, Link> links_;  // entries stay where they are
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> CreateGlooTransport(TransportOptions options,
+                                                               Rendezvous& rendezvous,
+                                                               std::shared_ptr<AbortSignal> abort) {
+  std::shared_ptr<gloo::transport::Device> device;
+  try {
+    device = gloo::transport::tcp::CreateDevice(options.data_address.c_str());
+  } catch (const std::exception& error) {
+    return InvalidField(
+        {.field = "data_address",
+         .value = options.data_address,
+         .rule = "must be an address of this host that Gloo can bind",
+         .fix = absl::StrCat("set the worker's data address (", error.what(), ")")});
+  }
+  return std::make_unique<GlooTransport>(std::move(options), rendezvous, std::move(abort),
+                                         std::move(device));
+}
+
+}  // namespace takt::transport

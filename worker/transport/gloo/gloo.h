@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks on different hosts: TCP through Gloo's point-to-point layer.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/transport/abort_signal.h"
+#include "worker/transport/transport.h"
+
+namespace takt::transport {
+
+// Binds options.data_address only; one connection for each peer, made when the first channel to it
+// is opened. rendezvous: borrowed for the transport's life.  abort: raised by Abort; may be shared
+// with other transports of the rank. Errors: kInvalidArgument (data_address cannot be bound).
+absl::StatusOr<std::unique_ptr<Transport>> CreateGlooTransport(TransportOptions options,
+                                                               Rendezvous& rendezvous,
+                                                               std::shared_ptr<AbortSignal> abort);
+
+}  // namespace takt::transport

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/transport/handshake.h"
+
+#include <sys/random.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "worker/transport/wake_word.h"
+
+namespace takt::transport {
+
+namespace {
+
+constexpr absl::Duration kAbortLatency = absl::Milliseconds(250);
+
+std::string Digest(std::string_view bytes) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+  return {reinterpret_cast<const char*>(canonical.digest), sizeof(canonical.digest)};
+}
+
+// Lengths keep ("ab", "c") and ("a", "bc") apart.
+void AppendField(std::string& out, std::string_view field) {
+  absl::StrAppend(&out, field.size(), ":");
+  out.append(field);
+}
+
+}  // namespace
+
+Nonce RandomNonce() {
+  Nonce nonce;
+  TAKT_CHECK(getrandom(nonce.data(), nonce.size(), 0) == static_cast<ssize_t>(nonce.size()));
+  return nonce;
+}
+
+Proof Prove(const TransportOptions& options, std::string_view message) {
+  std::string inner = "inner";
+  AppendField(inner, options.secret);
+  AppendField(inner, options.job);
+  AppendField(inner, std::to_string(options.generation));
+  AppendField(inner, message);
+  std::string outer = "outer";
+  AppendField(outer, options.secret);
+  AppendField(outer, Digest(inner));
+  Proof proof;
+  std::memcpy(proof.data(), Digest(outer).data(), proof.size());
+  return proof;
+}
+
+std::string ChannelKey(Rank from, Rank to, std::string_view name) {
+  std::string key = absl::StrCat(from.value(), "-", to.value(), "/");
+  key.append(name);
+  return key;
+}
+
+absl::StatusOr<std::string> AwaitKey(Rendezvous& rendezvous, const std::string& key,
+                                     absl::Duration timeout, const AbortSignal& abort,
+                                     std::string_view what) {
+  const std::int64_t start = MonotonicNanos();
+  for (;;) {
+    if (abort.raised()) return AbortedStatus();
+    const absl::Duration left = timeout - absl::Nanoseconds(MonotonicNanos() - start);
+    if (left <= absl::ZeroDuration()) return TimeoutStatus(what, timeout);
+    absl::StatusOr<std::string> value = rendezvous.Wait(key, std::min(left, kAbortLatency));
+    if (value.ok() || !absl::IsDeadlineExceeded(value.status())) return value;
+  }
+}
+
+absl::Status AbortedStatus() { return absl::AbortedError("transport aborted"); }
+
+absl::Status TimeoutStatus(std::string_view what, absl::Duration timeout) {
+  std::string message = absl::StrCat("waited ", absl::FormatDuration(timeout), " for ");
+  message.append(what);
+  return absl::DeadlineExceededError(message);
+}
+
+std::string ToHex(std::string_view bytes) {
+  return absl::BytesToHexString(absl::string_view(bytes.data(), bytes.size()));
+}
+
+absl::StatusOr<std::string> FromHex(std::string_view hex) {
+  const bool valid =
+      hex.size() % 2 == 0 &&
+      std::all_of(hex.begin(), hex.end(), [](unsigned char c) { return std::isxdigit(c) != 0; });
+  if (!valid) return absl::InvalidArgumentError("not hexadecimal");
+  return absl::HexStringToBytes(absl::string_view(hex.data(), hex.size()));
+}
+
+}  // namespace takt::transport

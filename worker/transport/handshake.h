@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// How two ends of a connection find each other and prove that they belong to the same generation of
+// the same job.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/transport/abort_signal.h"
+#include "worker/transport/transport.h"
+
+namespace takt::transport {
+
+// 128 bits from the kernel's random source; never repeats.
+using Nonce = std::array<std::byte, 16>;
+Nonce RandomNonce();
+
+// What only who knows options.secret can compute of `message` (keyed XXH3-128, inner and outer as
+// in HMAC). Job and generation are mixed in. It keeps strangers and stale generations out; it is no
+// defence against who can try 2^64 messages.
+using Proof = std::array<std::byte, 16>;
+Proof Prove(const TransportOptions& options, std::string_view message);
+
+// "0-1/F": from, to, name.
+std::string ChannelKey(Rank from, Rank to, std::string_view name);
+
+// Rendezvous::Wait that an abort ends within a quarter of a second.
+// what: for the message, e.g. "rank 1 to open channel F".
+absl::StatusOr<std::string> AwaitKey(Rendezvous& rendezvous, const std::string& key,
+                                     absl::Duration timeout, const AbortSignal& abort,
+                                     std::string_view what);
+
+// The statuses of the interface, worded alike by all transports.
+absl::Status AbortedStatus();
+absl::Status TimeoutStatus(std::string_view what, absl::Duration timeout);
+
+std::string ToHex(std::string_view bytes);
+absl::StatusOr<std::string> FromHex(std::string_view hex);
+
+template <std::size_t n>
+std::string_view AsText(const std::array<std::byte, n>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), n};
+}
+
+}  // namespace takt::transport

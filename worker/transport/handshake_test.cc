@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/transport/handshake.h"
+
+#include <gtest/gtest.h>
+
+#include "worker/transport/message_header.h"
+
+namespace takt::transport {
+namespace {
+
+TEST(Prove, DependsOnSecretJobGenerationAndMessage) {
+  const TransportOptions base{.job = "job", .generation = 1, .secret = "secret"};
+  const Proof proof = Prove(base, "message");
+  EXPECT_EQ(Prove(base, "message"), proof);
+  EXPECT_NE(Prove(base, "other"), proof);
+  TransportOptions other = base;
+  other.secret = "Secret";
+  EXPECT_NE(Prove(other, "message"), proof);
+  other = base;
+  other.job = "jab";
+  EXPECT_NE(Prove(other, "message"), proof);
+  other = base;
+  other.generation = 2;
+  EXPECT_NE(Prove(other, "message"), proof);
+}
+
+TEST(Hex, RoundTripsAndRefusesOtherText) {
+  const std::string bytes("\0\x7f\xff", 3);
+  EXPECT_EQ(ToHex(bytes), "007fff");
+  EXPECT_EQ(*FromHex("007fff"), bytes);
+  EXPECT_FALSE(FromHex("0").ok());
+  EXPECT_FALSE(FromHex("zz").ok());
+}
+
+TEST(CheckHeader, NamesBothTagsAndSizes) {
+  const MessageTag expected{
+      .generation = 2, .step = 7, .stage = 1, .microbatch = 3, .direction = 1};
+  MessageHeader header{.tag = expected, .size_bytes = 10};
+  EXPECT_TRUE(CheckHeader(header, expected, 10, "F from rank 0").ok());
+  header.tag.step = 6;
+  const absl::Status status = CheckHeader(header, expected, 12, "F from rank 0");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.message(),
+            "channel F from rank 0: expected generation 2 step 7 stage 1 microbatch 3 direction 1 "
+            "sequence 0 of 12 bytes, but generation 2 step 6 stage 1 microbatch 3 direction 1 "
+            "sequence 0 of 10 bytes came");
+  header.magic = 0;
+  EXPECT_EQ(CheckHeader(header, expected, 10, "F").code(), absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace takt::transport

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/transport/shm/shm.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "worker/transport/ring.h"
+#include "worker/transport/shm/shared_memory.h"
+
+namespace takt::transport {
+
+namespace {
+
+constexpr std::uint64_t kRingMagic = 0x5441'4b54'5249'4e31;  // "TAKTRIN1"
+
+// A ring with its token, as its maker announces it and as the other end finds it.
+struct Offer {
+  SharedMemory memory;
+  Nonce token;
+  RingHeader& header() const { return *reinterpret_cast<RingHeader*>(memory.bytes.get()); }
+};
+
+absl::StatusOr<Offer> MakeOffer(const std::string& label, std::size_t max_bytes) {
+  Offer offer;
+  ASSIGN_OR_RETURN(offer.memory, CreateSharedMemory(label, RingBytes(max_bytes)));
+  offer.token = RandomNonce();
+  RingHeader& header = offer.header();
+  header.magic = kRingMagic;
+  header.token = offer.token;
+  header.capacity_bytes = RingCapacity(max_bytes);
+  header.max_message_bytes = max_bytes;
+  return offer;
+}
+
+std::string Announcement(const Offer& offer) {
+  return absl::StrCat(offer.memory.handle, ";", ToHex(AsText(offer.token)));
+}
+
+// kFailedPrecondition: no shared memory with the one who announced.
+absl::StatusOr<Offer> TakeOffer(const std::string& announcement) {
+  const std::vector<std::string> fields = absl::StrSplit(announcement, ';');
+  Offer offer;
+  if (fields.size() != 2) return absl::InvalidArgumentError("not an announcement of a ring");
+  ASSIGN_OR_RETURN(const std::string token, FromHex(fields[1]));
+  if (token.size() != offer.token.size()) return absl::InvalidArgumentError("not a ring's token");
+  std::memcpy(offer.token.data(), token.data(), token.size());
+  ASSIGN_OR_RETURN(offer.memory, AttachSharedMemory(fields[0]));
+  const RingHeader& header = offer.header();
+  if (offer.memory.size_bytes < sizeof(RingHeader) || header.magic != kRingMagic ||
+      header.token != offer.token) {
+    return absl::FailedPreconditionError("the memory behind the handle is not the announced ring");
+  }
+  return offer;
+}
+
+Proof ProofOf(const TransportOptions& options, const Offer& offer, const std::string& channel,
+              const char* side) {
+  return Prove(options, absl::StrCat("shm ", side, " ", channel, " ", ToHex(AsText(offer.token))));
+}
+
+absl::Status AwaitPhase(RingHeader& header, RingPhase phase, const TransportOptions& options,
+                        AbortSignal& abort, const std::string& channel) {
+  const auto hook = abort.OnRaise([&] { header.phase_moved.Wake(); });
+  const bool in_time = header.phase_moved.Await(
+      [&] { return header.phase.load() >= phase || abort.raised(); },
+      MonotonicNanos() + absl::ToInt64Nanoseconds(options.connect_timeout), 0);
+  if (abort.raised()) return AbortedStatus();
+  if (in_time) return absl::OkStatus();
+  return TimeoutStatus(absl::StrCat("the peer to open channel ", channel), options.connect_timeout);
+}
+
+void Advance(RingHeader& header, RingPhase phase) {
+  header.phase.store(phase);
+  header.phase_moved.Wake();
+}
+
+absl::Status WrongProof(const std::string& channel) {
+  return absl::PermissionDeniedError(
+      absl::StrCat("channel ", channel, ": the peer does not know this generation's secret"));
+}
+
+class ShmTransport final : public Transport {
+ public:
+  ShmTransport(TransportOptions options, Rendezvous& rendezvous, std::shared_ptr<AbortSignal> abort)
+      : options_(std::move(options)), rendezvous_(rendezvous), abort_(std::move(abort)) {}
+
+  absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
+                                                        std::size_t max_bytes) override {
+    if (abort_->raised()) return AbortedStatus();
+    const std::string key = ChannelKey(options_.rank, peer, name);
+    ASSIGN_OR_RETURN(Offer offer, MakeOffer(absl::StrCat("takt-", key), max_bytes));
+    RETURN_IF_ERROR(rendezvous_.Set("shm/" + key, Announcement(offer)));
+    RingHeader& header = offer.header();
+    RETURN_IF_ERROR(AwaitPhase(header, kRingAttached, options_, *abort_, key));
+    if (header.receiver_proof != ProofOf(options_, offer, key, "receiver")) return WrongProof(key);
+    header.sender_proof = ProofOf(options_, offer, key, "sender");
+    Advance(header, kRingAccepted);
+    return MakeRingSender(
+        EndOf(std::move(offer), max_bytes, absl::StrCat(name, " to rank ", peer.value())));
+  }
+
+  absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name,
+                                                        std::size_t max_bytes) override {
+    const std::string key = ChannelKey(peer, options_.rank, name);
+    ASSIGN_OR_RETURN(const std::string announcement,
+                     AwaitKey(rendezvous_, "shm/" + key, options_.connect_timeout, *abort_,
+                              absl::StrCat("rank ", peer.value(), " to open channel ", name)));
+    ASSIGN_OR_RETURN(Offer offer, TakeOffer(announcement));
+    RingHeader& header = offer.header();
+    if (header.max_message_bytes != max_bytes || header.capacity_bytes != RingCapacity(max_bytes) ||
+        offer.memory.size_bytes != RingBytes(max_bytes)) {
+      return absl::InvalidArgumentError(absl::StrCat("channel ", key, " opened for ", max_bytes,
+                                                     " bytes here and ", header.max_message_bytes,
+                                                     " there"));
+    }
+    header.receiver_proof = ProofOf(options_, offer, key, "receiver");
+    Advance(header, kRingAttached);
+    RETURN_IF_ERROR(AwaitPhase(header, kRingAccepted, options_, *abort_, key));
+    if (header.sender_proof != ProofOf(options_, offer, key, "sender")) return WrongProof(key);
+    return MakeRingReceiver(
+        EndOf(std::move(offer), max_bytes, absl::StrCat(name, " from rank ", peer.value())));
+  }
+
+  void Abort() override { abort_->Raise(); }
+
+ private:
+  RingOptions EndOf(Offer offer, std::size_t max_bytes, std::string channel) const {
+    return {.memory = std::move(offer.memory.bytes),
+            .capacity_bytes = RingCapacity(max_bytes),
+            .max_message_bytes = max_bytes,
+            .channel = std::move(channel),
+            .operation_timeout = options_.operation_timeout,
+            .abort = abort_};
+  }
+
+  const TransportOptions options_;
+  Rendezvous& rendezvous_;
+  const std::shared_ptr<AbortSignal> abort_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> CreateShmTransport(TransportOptions options, Rendezvous& rendezvous,
+                                              std::shared_ptr<AbortSignal> abort) {
+  return std::make_unique<ShmTransport>(std::move(options), rendezvous, std::move(abort));
+}
+
+absl::StatusOr<bool> SharesMemory(const TransportOptions& options, Rendezvous& rendezvous,
+                                  Rank peer, const AbortSignal& abort) {
+  // The lower rank offers memory, the higher one answers in it and says so, the lower one looks and
+  // decides.
+  const bool offering = options.rank < peer;
+  const std::string key =
+      offering ? ChannelKey(options.rank, peer, "reach") : ChannelKey(peer, options.rank, "reach");
+  const auto await = [&](const char* part) {
+    return AwaitKey(rendezvous, absl::StrCat("reach/", key, "/", part), options.connect_timeout,
+                    abort, absl::StrCat("rank ", peer.value(), " to choose a transport"));
+  };
+  const auto set = [&](const char* part, const std::string& value) {
+    return rendezvous.Set(absl::StrCat("reach/", key, "/", part), value);
+  };
+  if (offering) {
+    const absl::StatusOr<Offer> offer = MakeOffer("takt-reach", 0);
+    RETURN_IF_ERROR(set("offer", offer.ok() ? Announcement(*offer) : ""));
+    RETURN_IF_ERROR(await("answer").status());
+    const bool shared = offer.ok() && offer->header().phase.load() == kRingAttached &&
+                        offer->header().receiver_proof == ProofOf(options, *offer, key, "receiver");
+    RETURN_IF_ERROR(set("verdict", shared ? "shm" : "gloo"));
+    return shared;
+  }
+  ASSIGN_OR_RETURN(const std::string announcement, await("offer"));
+  if (const absl::StatusOr<Offer> offer = TakeOffer(announcement); offer.ok()) {
+    offer->header().receiver_proof = ProofOf(options, *offer, key, "receiver");
+    Advance(offer->header(), kRingAttached);
+  }
+  RETURN_IF_ERROR(set("answer", "looked"));
+  ASSIGN_OR_RETURN(const std::string verdict, await("verdict"));
+  return verdict == "shm";
+}
+
+}  // namespace takt::transport

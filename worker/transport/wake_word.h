@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a thread waits for a counter that another thread, or another process through shared memory,
+// moves: a short spin, then a futex. Whoever moves the counter pays one load when nobody sleeps.
+//
+//   waiter:  Await([&] { return counter.load() >= n; }, deadline)
+//   mover:   counter.store(n);  word.Wake();
+//
+// No wake is lost: the waiter says that it sleeps before it looks for the last time, the mover
+// looks whether someone sleeps after it has moved; both are sequentially consistent.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+namespace takt::transport {
+
+// Nanoseconds of CLOCK_MONOTONIC.
+std::int64_t MonotonicNanos();
+
+inline constexpr std::int64_t kNoDeadline = std::numeric_limits<std::int64_t>::max();
+
+// Standard layout and valid when zero: may lie in shared memory. Any number of waiters and movers.
+class WakeWord {
+ public:
+  // Waits until `ready()` holds.  deadline: MonotonicNanos, or kNoDeadline.  spin_nanos: how long
+  // to look before sleeping. False: the deadline came first.  `ready` must also hold when the
+  // waiter is to give up for other reasons.
+  template <class Ready>
+  bool Await(Ready&& ready, std::int64_t deadline, std::int64_t spin_nanos) {
+    if (ready()) return true;
+    if (spin_nanos > 0 && Spin(ready, spin_nanos)) return true;
+    for (;;) {
+      sleeping_.store(1, std::memory_order_seq_cst);
+      if (ready()) return true;
+      const bool in_time = Sleep(deadline);
+      if (ready()) return true;
+      if (!in_time) return false;
+    }
+  }
+
+  // Call after the change that a waiter may be waiting for (a sequentially consistent store, or one
+  // before a fence).
+  void Wake() {
+    if (sleeping_.load(std::memory_order_seq_cst) != 0) WakeSleepers();
+  }
+
+ private:
+  template <class Ready>
+  static bool Spin(Ready& ready, std::int64_t spin_nanos) {
+    constexpr int kLooksPerClock = 16;
+    const std::int64_t end = MonotonicNanos() + spin_nanos;
+    do {
+      for (int i = 0; i < kLooksPerClock; ++i) {
+        __builtin_ia32_pause();
+        if (ready()) return true;
+      }
+    } while (MonotonicNanos() < end);
+    return false;
+  }
+  // Until woken or for no reason; false after the deadline.
+  bool Sleep(std::int64_t deadline);
+  void WakeSleepers();
+
+  std::atomic<std::uint32_t> sleeping_{0};
+  static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+};
+
+}  // namespace takt::transport
