@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a valid schedule to one program per pp rank: LOAD, sends, receives, reductions, norm, optimizer, buffer slots.
+// From a valid schedule to one program per pp rank: LOAD, sends, receives, reductions, norm,
+// optimizer, buffer slots.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +16,24 @@ namespace takt::program {
 struct StageShape {
   // Layers of the stage, [first_layer, last_layer): one gradient bucket each.
   LayerId first_layer{0}, last_layer{1};
-  std::int64_t output_bytes = 0;  // activation message; the gradient message of the same boundary has this size too
+  std::int64_t output_bytes =
+      0;  // activation message; the gradient message of the same boundary has this size too
   std::int64_t stash_bytes = 0;
 };
 
 struct LowerOptions {
   std::vector<StageShape> stages;  // empty: one layer of size 0 per stage
-  bool reduce_gradients = false;   // dp_size > 1: REDUCE_GRAD per layer, right after the layer's stage's last W or B
-  bool tied_embeddings = false;    // REDUCE_TIED on the first and the last stage's ranks
-  bool optimizer = true;           // NORM_PARTIAL, NORM_EXCHANGE, OPT at the end of the body; false: compute and p2p only
+  bool reduce_gradients =
+      false;  // dp_size > 1: REDUCE_GRAD per layer, right after the layer's stage's last W or B
+  bool tied_embeddings = false;  // REDUCE_TIED on the first and the last stage's ranks
+  bool optimizer =
+      true;  // NORM_PARTIAL, NORM_EXCHANGE, OPT at the end of the body; false: compute and p2p only
 };
 
-// Precondition: schedule::Validate(schedule) is OK (checked). Receives are listed in their sender's order on every
-// ordered pair of ranks and direction, and have slots enough never to block what does not need them.
-absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule, const LowerOptions& options);
+// Precondition: schedule::Validate(schedule) is OK (checked). Receives are listed in their sender's
+// order on every ordered pair of ranks and direction, and have slots enough never to block what
+// does not need them.
+absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
+                                           const LowerOptions& options);
 
 }  // namespace takt::program

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program is what one pp rank executes in every step: instructions with buffer slots, peers and lanes resolved. It names
-// logical ranks; a binding (takt.v1.Binding) maps them to processes.
+// A program is what one pp rank executes in every step: instructions with buffer slots, peers and
+// lanes resolved. It names logical ranks; a binding (takt.v1.Binding) maps them to processes.
 //
-// Lanes run beside each other; the instructions of one lane run one at a time in list order. Between lanes only slots order:
-// an instruction waits for the writers of the slots it reads, and for the readers and writers of the slots it writes
-// (Dependencies below derives this; nobody writes dependencies by hand). The body repeats once a step and slots carry over
-// from one step to the next, so step k+1 may begin on a lane while step k still runs on another.
+// Lanes run beside each other; the instructions of one lane run one at a time in list order.
+// Between lanes only slots order: an instruction waits for the writers of the slots it reads, and
+// for the readers and writers of the slots it writes (Dependencies below derives this; nobody
+// writes dependencies by hand). The body repeats once a step and slots carry over from one step to
+// the next, so step k+1 may begin on a lane while step k still runs on another.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,11 @@ inline constexpr int kProgramVersion = 1;
 
 // Numbers equal takt.v1.Op and are stored.
 enum class Op : std::uint8_t {
-  kLoad = 1,           // tokens of the step's microbatches into kTokens
+  kLoad = 1,  // tokens of the step's microbatches into kTokens
   kForward = 2,
   kInputGrad = 3,
   kWeightGrad = 4,
-  kBackward = 5,       // kInputGrad then kWeightGrad of one microbatch
+  kBackward = 5,  // kInputGrad then kWeightGrad of one microbatch
   kSend = 6,
   kRecv = 7,
   kReduceGrad = 8,     // sum one layer's gradients over dp ranks, in dp-rank order
@@ -62,7 +63,8 @@ struct Slot {
 enum class LaneKind : std::uint8_t { kCompute = 1, kLoad = 2, kReduce = 3, kSend = 4, kRecv = 5 };
 enum class Direction : std::uint8_t { kNone = 0, kActivation = 1, kGradient = 2 };
 
-// One compute lane, one load lane, one reduce lane, and one lane per (peer, direction) of SEND and of RECV.
+// One compute lane, one load lane, one reduce lane, and one lane per (peer, direction) of SEND and
+// of RECV.
 struct Lane {
   LaneKind kind = LaneKind::kCompute;
   PpRank peer{-1};
@@ -72,10 +74,11 @@ struct Lane {
 struct Instruction {
   Op op = Op::kLoad;
   LaneId lane;
-  StageId stage{-1};            // SEND and RECV: the stage whose F or I *made* the message
+  StageId stage{-1};  // SEND and RECV: the stage whose F or I *made* the message
   MicrobatchId microbatch{-1};
-  LayerId layer{-1};            // kReduceGrad: the bucket
-  // What it touches, in the order its implementation expects: see docs/programs.md for the table by op.
+  LayerId layer{-1};  // kReduceGrad: the bucket
+  // What it touches, in the order its implementation expects: see docs/programs.md for the table by
+  // op.
   std::vector<SlotId> reads;
   std::vector<SlotId> writes;
 };
@@ -96,24 +99,30 @@ struct Program {
 // "1F3", "0SEND_F2", "3RECV_B1", "REDUCE_GRAD(4)", "OPT": the text form of logs, traces and errors.
 std::string ToString(const Instruction& instruction, const Program& program);
 
-// The slot of this kind and stage among `slots` (an instruction's reads or writes), SlotId(-1) if there is none.
-// `index` matters for kGradient and kWeights, where it is the layer; -1 takes the first.
-SlotId FindSlot(const Program& program, const std::vector<SlotId>& slots, SlotKind kind, StageId stage, std::int32_t index = -1);
+// F, I, W or B.
+bool IsCompute(Op op);
 
-// Indices in range, ops on the lanes they belong to, peers and slots as docs/programs.md says. kInvalidArgument names the
-// instruction. Everything that executes or simulates a program may rely on it.
+// The slot of this kind and stage among `slots` (an instruction's reads or writes), SlotId(-1) if
+// there is none. `index` matters for kGradient and kWeights, where it is the layer; -1 takes the
+// first.
+SlotId FindSlot(const Program& program, const std::vector<SlotId>& slots, SlotKind kind,
+                StageId stage, std::int32_t index = -1);
+
+// Indices in range, ops on the lanes they belong to, peers and slots as docs/programs.md says.
+// kInvalidArgument names the instruction. Everything that executes or simulates a program may rely
+// on it.
 absl::Status CheckProgram(const Program& program);
 
-// Start when `lane` has completed its instruction number `position` (0-based within the lane's part of the body). A
-// negative position counts from the end of the previous iteration: -1 is that iteration's last instruction on the lane;
-// there is nothing to wait for in the first one.
+// Start when `lane` has completed its instruction number `position` (0-based within the lane's part
+// of the body). A negative position counts from the end of the previous iteration: -1 is that
+// iteration's last instruction on the lane; there is nothing to wait for in the first one.
 struct Wait {
   LaneId lane;
   std::int32_t position = 0;
 };
 
-// For each instruction of the body, the waits on other lanes that its slots imply; at most one per lane (the latest), and
-// none that an earlier instruction of the same lane has already waited for.
+// For each instruction of the body, the waits on other lanes that its slots imply; at most one per
+// lane (the latest), and none that an earlier instruction of the same lane has already waited for.
 std::vector<std::vector<Wait>> Dependencies(const Program& program);
 
 }  // namespace takt::program

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules of docs/programs.md for one program. What concerns several ranks together is
+// sim::Prove's.
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/program/program.h"
+
+namespace takt::program {
+namespace {
+
+constexpr int kMostStages = 1 << 20;
+constexpr int kMostMicrobatches = 1 << 24;
+
+absl::Status Wrong(const Program& program, std::string what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("program of pp rank ", program.pp_rank.value(), ": ", what));
+}
+
+absl::Status CheckHeader(const Program& program) {
+  const auto in_range = [](int value, int most) { return value >= 1 && value <= most; };
+  if (!in_range(program.pp_size, kMostStages)) return Wrong(program, "pp_size is out of range");
+  if (!in_range(program.num_stages, kMostStages))
+    return Wrong(program, "num_stages is out of range");
+  if (!in_range(program.num_microbatches, kMostMicrobatches)) {
+    return Wrong(program, "num_microbatches is out of range");
+  }
+  if (program.pp_rank.value() < 0 || program.pp_rank.value() >= program.pp_size) {
+    return Wrong(program, absl::StrCat("pp_rank must be below pp_size (", program.pp_size, ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLanes(const Program& program) {
+  std::set<std::tuple<LaneKind, PpRank, Direction>> seen;
+  for (std::size_t i = 0; i < program.lanes.size(); ++i) {
+    const Lane& lane = program.lanes[i];
+    const auto wrong = [&](std::string_view what) {
+      return Wrong(program, absl::StrCat("lane ", i, " ", std::string(what)));
+    };
+    if (lane.kind < LaneKind::kCompute || lane.kind > LaneKind::kRecv)
+      return wrong("has no known kind");
+    const int peer = lane.peer.value();
+    if (lane.kind == LaneKind::kSend || lane.kind == LaneKind::kRecv) {
+      if (peer < 0 || peer >= program.pp_size || lane.peer == program.pp_rank) {
+        return wrong("needs another rank as its peer");
+      }
+      if (lane.direction != Direction::kActivation && lane.direction != Direction::kGradient) {
+        return wrong("needs a direction");
+      }
+    } else if (peer != -1 || lane.direction != Direction::kNone) {
+      return wrong("has a peer or a direction, which only sends and receives have");
+    }
+    if (!seen.insert({lane.kind, lane.peer, lane.direction}).second) return wrong("is there twice");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSlotList(const Program& program) {
+  for (std::size_t i = 0; i < program.slots.size(); ++i) {
+    const Slot& slot = program.slots[i];
+    const auto wrong = [&](std::string_view what) {
+      return Wrong(program, absl::StrCat("slot ", i, " ", std::string(what)));
+    };
+    if (slot.kind < SlotKind::kTokens || slot.kind > SlotKind::kScalars)
+      return wrong("has no known kind");
+    const bool of_rank = slot.kind == SlotKind::kTokens || slot.kind == SlotKind::kScalars;
+    const int stage = slot.stage.value();
+    if (of_rank ? stage != -1 : stage < 0 || stage >= program.num_stages) {
+      return wrong("has a stage out of range");
+    }
+    if (slot.index < 0 || slot.bytes < 0) return wrong("has a negative index or size");
+  }
+  return absl::OkStatus();
+}
+
+// Which lane an op belongs on; none: programs of this version do not have it.
+std::optional<LaneKind> LaneOf(Op op) {
+  switch (op) {
+    case Op::kLoad:
+      return LaneKind::kLoad;
+    case Op::kForward:
+    case Op::kInputGrad:
+    case Op::kWeightGrad:
+    case Op::kBackward:
+    case Op::kNormPartial:
+    case Op::kOptimizer:
+      return LaneKind::kCompute;
+    case Op::kSend:
+      return LaneKind::kSend;
+    case Op::kRecv:
+      return LaneKind::kRecv;
+    case Op::kReduceGrad:
+    case Op::kReduceTied:
+    case Op::kNormExchange:
+      return LaneKind::kReduce;
+    default:
+      return std::nullopt;
+  }
+}
+
+// The slots of one instruction against the table. Each Take* removes what the table asks for;
+// nothing may be left over.
+class SlotCheck {
+ public:
+  SlotCheck(const Program& program, const Instruction& instruction)
+      : program_(program),
+        stage_(instruction.stage.value()),
+        last_(program.num_stages - 1),
+        reads_(instruction.reads),
+        writes_(instruction.writes) {}
+
+  bool Compute(Op op) {
+    const bool forward = op == Op::kForward;
+    const bool accumulates = op == Op::kWeightGrad || op == Op::kBackward;
+    const bool ends = stage_ == 0 || stage_ == last_;
+    bool ok = stage_ == 0 || Take(reads_, SlotKind::kInput, stage_);
+    ok = ok && (!ends || Take(reads_, SlotKind::kTokens, -1));
+    if (!forward) {
+      ok = ok && Take(reads_, SlotKind::kStash, stage_);
+      ok = ok && (stage_ == last_ || Take(reads_, SlotKind::kOutputGrad, stage_));
+    }
+    ok = ok && TakeLayers(reads_, SlotKind::kWeights);
+    if (accumulates) {
+      ok =
+          ok && TakeLayers(reads_, SlotKind::kGradient) && TakeLayers(writes_, SlotKind::kGradient);
+    }
+    if (forward) {
+      ok = ok && (stage_ == last_ || Take(writes_, SlotKind::kOutput, stage_) ||
+                  Take(writes_, SlotKind::kInput, stage_ + 1));
+      ok = ok && (stage_ != last_ ||
+                  (Take(reads_, SlotKind::kScalars, -1) && Take(writes_, SlotKind::kScalars, -1)));
+    } else if (op != Op::kWeightGrad) {
+      ok = ok && (stage_ == 0 || Take(writes_, SlotKind::kInputGrad, stage_) ||
+                  Take(writes_, SlotKind::kOutputGrad, stage_ - 1));
+    }
+    ok = ok && (op == Op::kWeightGrad || Take(writes_, SlotKind::kStash, stage_));
+    return ok && reads_.empty() && writes_.empty();
+  }
+
+  bool Message(Op op, Direction direction) {
+    const bool activation = direction == Direction::kActivation;
+    const int taker = stage_ + (activation ? 1 : -1);
+    if (taker < 0 || taker > last_) return false;
+    const bool ok =
+        op == Op::kSend
+            ? Take(reads_, activation ? SlotKind::kOutput : SlotKind::kInputGrad, stage_)
+            : Take(writes_, activation ? SlotKind::kInput : SlotKind::kOutputGrad, taker);
+    return ok && reads_.empty() && writes_.empty();
+  }
+
+  // LOAD, reductions, norm, optimizer: which kinds they may touch.
+  bool Rest(Op op) const {
+    switch (op) {
+      case Op::kLoad:
+        return reads_.empty() && writes_.size() == 1 && Only(writes_, {SlotKind::kTokens});
+      case Op::kReduceGrad:
+        return reads_.size() == 1 && writes_ == reads_ && Only(reads_, {SlotKind::kGradient});
+      case Op::kReduceTied:
+        return !reads_.empty() && reads_.size() <= 2 && writes_ == reads_ &&
+               Only(reads_, {SlotKind::kGradient});
+      case Op::kNormPartial:
+        return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars}) && writes_.size() == 1 &&
+               Only(writes_, {SlotKind::kScalars});
+      case Op::kNormExchange:
+        return reads_.size() == 1 && writes_ == reads_ && Only(reads_, {SlotKind::kScalars});
+      case Op::kOptimizer:
+        return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars}) &&
+               Only(writes_, {SlotKind::kWeights});
+      default:
+        return false;
+    }
+  }
+
+ private:
+  const Slot& At(SlotId id) const { return program_.slots[id.value()]; }
+
+  bool Take(std::vector<SlotId>& from, SlotKind kind, int stage) {
+    for (auto it = from.begin(); it != from.end(); ++it) {
+      if (At(*it).kind != kind || At(*it).stage.value() != stage) continue;
+      from.erase(it);
+      return true;
+    }
+    return false;
+  }
+
+  // All of one kind and this stage; at least one.
+  bool TakeLayers(std::vector<SlotId>& from, SlotKind kind) {
+    bool any = false;
+    while (Take(from, kind, stage_)) any = true;
+    return any;
+  }
+
+  bool Only(const std::vector<SlotId>& slots, std::initializer_list<SlotKind> kinds) const {
+    for (const SlotId id : slots) {
+      if (std::find(kinds.begin(), kinds.end(), At(id).kind) == kinds.end()) return false;
+    }
+    return true;
+  }
+
+  const Program& program_;
+  const int stage_;
+  const int last_;
+  std::vector<SlotId> reads_, writes_;  // those not yet accounted for
+};
+
+absl::Status CheckInstruction(const Program& program, const Instruction& instruction,
+                              std::string_view where) {
+  const auto wrong = [&](std::string what) {
+    return Wrong(program, absl::StrCat(std::string(where), ": ", what));
+  };
+  const int lane = instruction.lane.value();
+  if (lane < 0 || lane >= static_cast<int>(program.lanes.size()))
+    return wrong("lane is out of range");
+  for (const std::vector<SlotId>* list : {&instruction.reads, &instruction.writes}) {
+    for (const SlotId slot : *list) {
+      if (slot.value() < 0 || slot.value() >= static_cast<int>(program.slots.size())) {
+        return wrong(absl::StrCat("slot ", slot.value(), " is out of range"));
+      }
+    }
+  }
+  const std::optional<LaneKind> belongs = LaneOf(instruction.op);
+  if (!belongs.has_value()) {
+    return wrong(absl::StrCat("op ", static_cast<int>(instruction.op), " is not part of version ",
+                              kProgramVersion));
+  }
+  const std::string text = ToString(instruction, program);
+  const Lane& its_lane = program.lanes[lane];
+  if (its_lane.kind != *belongs) return wrong(absl::StrCat(text, " is on a lane of another kind"));
+
+  const bool compute = IsCompute(instruction.op);
+  const bool message = instruction.op == Op::kSend || instruction.op == Op::kRecv;
+  if (compute || message) {
+    if (instruction.stage.value() < 0 || instruction.stage.value() >= program.num_stages) {
+      return wrong(absl::StrCat(text, " has a stage out of range"));
+    }
+    if (instruction.microbatch.value() < 0 ||
+        instruction.microbatch.value() >= program.num_microbatches) {
+      return wrong(absl::StrCat(text, " has a microbatch out of range"));
+    }
+  }
+  SlotCheck slots(program, instruction);
+  const bool ok = compute   ? slots.Compute(instruction.op)
+                  : message ? slots.Message(instruction.op, its_lane.direction)
+                            : slots.Rest(instruction.op);
+  if (!ok) return wrong(absl::StrCat(text, " does not touch the slots that docs/programs.md says"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckProgram(const Program& program) {
+  RETURN_IF_ERROR(CheckHeader(program));
+  RETURN_IF_ERROR(CheckLanes(program));
+  RETURN_IF_ERROR(CheckSlotList(program));
+  const std::pair<std::string_view, const std::vector<Instruction>*> parts[] = {
+      {"prologue", &program.prologue}, {"body", &program.body}, {"epilogue", &program.epilogue}};
+  for (const auto& [name, part] : parts) {
+    for (std::size_t i = 0; i < part->size(); ++i) {
+      const absl::Status status = CheckInstruction(program, (*part)[i], name);
+      if (!status.ok()) return Annotate(status, absl::StrCat("instruction ", i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace takt::program

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waits between lanes, derived from slots. The body is walked twice, so that the second walk sees
+// what the previous iteration left behind.
+#include <algorithm>
+#include <limits>
+
+#include "common/program/program.h"
+
+namespace takt::program {
+namespace {
+
+constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::min() / 2;
+
+// Who touched a slot last. Positions count on through both walks.
+struct SlotHistory {
+  std::int32_t writer_lane = -1;
+  std::int32_t writer_position = kNever;
+  std::vector<Wait> readers;  // since that write; at most one per lane
+};
+
+class Walker {
+ public:
+  explicit Walker(const Program& program)
+      : program_(program),
+        slots_(program.slots.size()),
+        positions_(program.lanes.size(), 0),
+        waited_(program.lanes.size(), std::vector<std::int32_t>(program.lanes.size(), kNever)),
+        needed_(program.lanes.size(), kNever) {}
+
+  // The waits of each instruction of the body, positions relative to the start of this walk.
+  std::vector<std::vector<Wait>> Walk() {
+    const std::vector<std::int32_t> start = positions_;
+    std::vector<std::vector<Wait>> waits(program_.body.size());
+    for (std::size_t i = 0; i < program_.body.size(); ++i) {
+      Collect(program_.body[i], start, waits[i]);
+      Record(program_.body[i]);
+    }
+    return waits;
+  }
+
+ private:
+  void Need(std::int32_t lane, std::int32_t position) {
+    if (lane >= 0) needed_[lane] = std::max(needed_[lane], position);
+  }
+
+  void Collect(const Instruction& instruction, const std::vector<std::int32_t>& start,
+               std::vector<Wait>& waits) {
+    std::fill(needed_.begin(), needed_.end(), kNever);
+    for (const SlotId id : instruction.reads) {
+      const SlotHistory& slot = slots_[id.value()];
+      Need(slot.writer_lane, slot.writer_position);
+    }
+    for (const SlotId id : instruction.writes) {
+      const SlotHistory& slot = slots_[id.value()];
+      Need(slot.writer_lane, slot.writer_position);
+      for (const Wait& reader : slot.readers) Need(reader.lane.value(), reader.position);
+    }
+    const std::int32_t own = instruction.lane.value();
+    for (std::int32_t lane = 0; lane < static_cast<std::int32_t>(needed_.size()); ++lane) {
+      if (lane == own || needed_[lane] <= waited_[own][lane]) continue;
+      waited_[own][lane] = needed_[lane];
+      waits.push_back({LaneId(lane), needed_[lane] - start[lane]});
+    }
+  }
+
+  void Record(const Instruction& instruction) {
+    const std::int32_t lane = instruction.lane.value();
+    const std::int32_t position = positions_[lane]++;
+    for (const SlotId id : instruction.reads) {
+      std::vector<Wait>& readers = slots_[id.value()].readers;
+      const auto same = std::find_if(readers.begin(), readers.end(), [&](const Wait& reader) {
+        return reader.lane.value() == lane;
+      });
+      if (same == readers.end()) {
+        readers.push_back({LaneId(lane), position});
+      } else {
+        same->position = position;
+      }
+    }
+    for (const SlotId id : instruction.writes) {
+      SlotHistory& slot = slots_[id.value()];
+      slot.writer_lane = lane;
+      slot.writer_position = position;
+      slot.readers.clear();
+    }
+  }
+
+  const Program& program_;
+  std::vector<SlotHistory> slots_;
+  std::vector<std::int32_t> positions_;  // next instruction by lane
+  std::vector<std::vector<std::int32_t>>
+      waited_;                        // [lane][other]: latest position it has waited for
+  std::vector<std::int32_t> needed_;  // scratch of Collect
+};
+
+}  // namespace
+
+std::vector<std::vector<Wait>> Dependencies(const Program& program) {
+  Walker walker(program);
+  walker.Walk();
+  return walker.Walk();
+}
+
+}  // namespace takt::program

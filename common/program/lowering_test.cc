@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/program/lowering.h"
+
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/schedule/generate.h"
+#include "common/schedule/text.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::program {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+schedule::Schedule FromCsv(std::string_view csv) {
+  auto schedule = schedule::ParseCsv(csv, "t");
+  EXPECT_TRUE(schedule.ok()) << schedule.status();
+  schedule->placement = schedule::InferPlacement(*schedule).value();
+  return *std::move(schedule);
+}
+
+schedule::Schedule Family(std::string_view name, int ranks, int microbatches) {
+  return schedule::Generate(name, {.num_ranks = ranks, .num_microbatches = microbatches}).value();
+}
+
+std::string Body(const Program& program) {
+  return absl::StrJoin(program.body, " ", [&](std::string* out, const Instruction& instruction) {
+    out->append(ToString(instruction, program));
+  });
+}
+
+int PoolSize(const Program& program, SlotKind kind, int stage) {
+  return static_cast<int>(std::count_if(
+      program.slots.begin(), program.slots.end(),
+      [&](const Slot& slot) { return slot.kind == kind && slot.stage == StageId(stage); }));
+}
+
+const Instruction& Find(const Program& program, std::string_view text) {
+  for (const Instruction& instruction : program.body) {
+    if (ToString(instruction, program) == text) return instruction;
+  }
+  ADD_FAILURE() << std::string(text) << " is not in " << Body(program);
+  return program.body.front();
+}
+
+std::vector<SlotKind> Kinds(const Program& program, const std::vector<SlotId>& slots) {
+  std::vector<SlotKind> kinds;
+  for (const SlotId slot : slots) kinds.push_back(program.slots[slot.value()].kind);
+  return kinds;
+}
+
+TEST(Lower, ListsSendsAfterTheirMakersAndReceivesEarly) {
+  const auto programs = Lower(Family("1f1b", 2, 2), {.optimizer = false});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  EXPECT_EQ(Body((*programs)[0]), "LOAD 0F0 0SEND_F0 1RECV_B0 0F1 0SEND_F1 1RECV_B1 0B0 0B1");
+  EXPECT_EQ(Body((*programs)[1]), "LOAD 0RECV_F0 0RECV_F1 1F0 1B0 1SEND_B0 1F1 1B1 1SEND_B1");
+}
+
+TEST(Lower, EndsTheStepWithReductionsNormAndOptimizer) {
+  const auto programs = Lower(Family("gpipe", 2, 1),
+                              {.stages = {{.first_layer = LayerId(0), .last_layer = LayerId(2)},
+                                          {.first_layer = LayerId(2), .last_layer = LayerId(3)}},
+                               .reduce_gradients = true,
+                               .tied_embeddings = true});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  EXPECT_EQ(Body((*programs)[0]),
+            "LOAD 0F0 0SEND_F0 1RECV_B0 0B0 REDUCE_GRAD(1) REDUCE_GRAD(0) REDUCE_TIED NORM_PARTIAL "
+            "NORM_EXCHANGE OPT");
+  EXPECT_EQ(
+      Body((*programs)[1]),
+      "LOAD 0RECV_F0 1F0 1B0 1SEND_B0 REDUCE_GRAD(2) REDUCE_TIED NORM_PARTIAL NORM_EXCHANGE OPT");
+}
+
+TEST(Lower, TouchesSlotsInTheOrderOfTheTable) {
+  const auto programs = Lower(FromCsv("0F0,0I0,0W0\n1F0,1B0\n2F0,2I0,2W0\n"), {});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  using enum SlotKind;
+  const Program& first = (*programs)[0];
+  EXPECT_THAT(Kinds(first, Find(first, "0F0").reads), ElementsAre(kTokens, kWeights));
+  EXPECT_THAT(Kinds(first, Find(first, "0F0").writes), ElementsAre(kOutput, kStash));
+  EXPECT_THAT(Kinds(first, Find(first, "0I0").reads),
+              ElementsAre(kTokens, kStash, kOutputGrad, kWeights));
+  EXPECT_THAT(Kinds(first, Find(first, "0I0").writes), ElementsAre(kStash));
+  EXPECT_THAT(Kinds(first, Find(first, "0W0").reads),
+              ElementsAre(kTokens, kStash, kOutputGrad, kWeights, kGradient));
+  EXPECT_THAT(Kinds(first, Find(first, "0W0").writes), ElementsAre(kGradient));
+  const Program& middle = (*programs)[1];
+  EXPECT_EQ(middle.body.front().op, Op::kRecv);  // no tokens in the middle
+  EXPECT_THAT(Kinds(middle, Find(middle, "1B0").reads),
+              ElementsAre(kInput, kStash, kOutputGrad, kWeights, kGradient));
+  EXPECT_THAT(Kinds(middle, Find(middle, "1B0").writes),
+              ElementsAre(kInputGrad, kStash, kGradient));
+  const Program& last = (*programs)[2];
+  EXPECT_THAT(Kinds(last, Find(last, "2F0").reads),
+              ElementsAre(kInput, kTokens, kWeights, kScalars));
+  EXPECT_THAT(Kinds(last, Find(last, "2F0").writes), ElementsAre(kStash, kScalars));
+  EXPECT_THAT(Kinds(last, Find(last, "2I0").reads), ElementsAre(kInput, kTokens, kStash, kWeights));
+}
+
+TEST(Lower, HandsOverLocallyBetweenStagesOfOneRank) {
+  const auto programs = Lower(FromCsv("0F0,1F0,1B0,0B0\n"), {.tied_embeddings = true});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  const Program& program = programs->front();
+  EXPECT_EQ(Body(program), "LOAD 0F0 1F0 1B0 0B0 REDUCE_TIED NORM_PARTIAL NORM_EXCHANGE OPT");
+  const SlotId input = FindSlot(program, Find(program, "0F0").writes, SlotKind::kInput, StageId(1));
+  EXPECT_NE(input, SlotId(-1));
+  EXPECT_EQ(FindSlot(program, Find(program, "1F0").reads, SlotKind::kInput, StageId(1)), input);
+  const SlotId gradient =
+      FindSlot(program, Find(program, "1B0").writes, SlotKind::kOutputGrad, StageId(0));
+  EXPECT_NE(gradient, SlotId(-1));
+  EXPECT_EQ(FindSlot(program, Find(program, "0B0").reads, SlotKind::kOutputGrad, StageId(0)),
+            gradient);
+  EXPECT_EQ(Find(program, "REDUCE_TIED").reads.size(), 2u);
+}
+
+TEST(Lower, SizesPools) {
+  const int m = 8;
+  const auto programs = Lower(Family("1f1b", 4, m), {});
+  for (int r = 0; r < 4; ++r) {
+    const Program& program = (*programs)[r];
+    EXPECT_EQ(PoolSize(program, SlotKind::kStash, r), 4 - r);
+    // One more than are in use: the next may arrive at any time.
+    if (r > 0) {
+      EXPECT_EQ(PoolSize(program, SlotKind::kInput, r), 4 - r + 1);
+    }
+    if (r < 3) {
+      EXPECT_EQ(PoolSize(program, SlotKind::kOutput, r), 2);
+    }
+    if (r > 0) {
+      EXPECT_EQ(PoolSize(program, SlotKind::kInputGrad, r), 2);
+    }
+  }
+  const auto single = Lower(Family("1f1b", 2, 1), {});
+  EXPECT_EQ(PoolSize((*single)[0], SlotKind::kOutput, 0), 1);
+  EXPECT_EQ(PoolSize((*single)[1], SlotKind::kInput, 1), 1);
+}
+
+TEST(Lower, KeepsOneFifoPerPeerAndDirectionWhenBothNeighboursAreTheSameRank) {
+  const auto programs =
+      Lower(schedule::Generate("interleaved-1f1b",
+                               {.num_ranks = 2, .num_microbatches = 2, .num_chunks = 2})
+                .value(),
+            {.optimizer = false});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  for (const Program& program : *programs) {
+    EXPECT_EQ(std::count_if(program.lanes.begin(), program.lanes.end(),
+                            [](const Lane& lane) { return lane.kind == LaneKind::kSend; }),
+              2);
+  }
+}
+
+TEST(Lower, CarriesMessageAndStashSizes) {
+  const auto programs =
+      Lower(Family("1f1b", 2, 2), {.stages = {{.output_bytes = 100, .stash_bytes = 7},
+                                              {.first_layer = LayerId(1),
+                                               .last_layer = LayerId(2),
+                                               .output_bytes = 50,
+                                               .stash_bytes = 9}}});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  for (const Program& program : *programs) {
+    for (const Slot& slot : program.slots) {
+      if (slot.kind >= SlotKind::kInput && slot.kind <= SlotKind::kInputGrad &&
+          slot.kind != SlotKind::kStash) {
+        EXPECT_EQ(slot.bytes, 100);
+      }
+      if (slot.kind == SlotKind::kStash) {
+        EXPECT_EQ(slot.bytes, slot.stage == StageId(0) ? 7 : 9);
+      }
+    }
+  }
+}
+
+TEST(Lower, RefusesInvalidSchedulesAndPartitions) {
+  EXPECT_THAT(std::string(Lower(FromCsv("0F0,0B0,0B0\n"), {}).status().message()),
+              HasSubstr("occurs twice"));
+  const auto schedule = Family("1f1b", 2, 1);
+  EXPECT_THAT(std::string(Lower(schedule, {.stages = {{}}}).status().message()),
+              HasSubstr("each of the 2 stages"));
+  EXPECT_THAT(std::string(Lower(schedule, {.stages = {{}, {}}}).status().message()),
+              HasSubstr("begins at layer 1"));
+}
+
+}  // namespace
+}  // namespace takt::program

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/program/program.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace takt::program {
+namespace {
+
+std::string_view Name(Op op) {
+  switch (op) {
+    case Op::kLoad:
+      return "LOAD";
+    case Op::kForward:
+      return "F";
+    case Op::kInputGrad:
+      return "I";
+    case Op::kWeightGrad:
+      return "W";
+    case Op::kBackward:
+      return "B";
+    case Op::kSend:
+      return "SEND";
+    case Op::kRecv:
+      return "RECV";
+    case Op::kReduceGrad:
+      return "REDUCE_GRAD";
+    case Op::kReduceTied:
+      return "REDUCE_TIED";
+    case Op::kNormPartial:
+      return "NORM_PARTIAL";
+    case Op::kNormExchange:
+      return "NORM_EXCHANGE";
+    case Op::kLoss:
+      return "LOSS";
+    case Op::kOptimizer:
+      return "OPT";
+    case Op::kSnapshot:
+      return "SNAPSHOT";
+    case Op::kEval:
+      return "EVAL";
+    case Op::kBarrier:
+      return "BARRIER";
+    case Op::kOverlap:
+      return "O";
+  }
+  return "UNKNOWN";
+}
+
+std::string_view DirectionSuffix(Direction direction) {
+  return direction == Direction::kGradient ? "_B" : "_F";
+}
+
+}  // namespace
+
+std::string ToString(const Instruction& instruction, const Program& program) {
+  const std::string name(Name(instruction.op));
+  const int stage = instruction.stage.value();
+  const int microbatch = instruction.microbatch.value();
+  switch (instruction.op) {
+    case Op::kForward:
+    case Op::kInputGrad:
+    case Op::kWeightGrad:
+    case Op::kBackward:
+      return absl::StrCat(stage, name, microbatch);
+    case Op::kSend:
+    case Op::kRecv: {
+      const Lane& lane = program.lanes[instruction.lane.value()];
+      return absl::StrCat(stage, name, std::string(DirectionSuffix(lane.direction)), microbatch);
+    }
+    case Op::kReduceGrad:
+      return absl::StrCat(name, "(", instruction.layer.value(), ")");
+    default:
+      return name;
+  }
+}
+
+SlotId FindSlot(const Program& program, const std::vector<SlotId>& slots, SlotKind kind,
+                StageId stage, std::int32_t index) {
+  for (const SlotId id : slots) {
+    const Slot& slot = program.slots[id.value()];
+    if (slot.kind == kind && slot.stage == stage && (index < 0 || slot.index == index)) return id;
+  }
+  return SlotId(-1);
+}
+
+bool IsCompute(Op op) {
+  return op == Op::kForward || op == Op::kInputGrad || op == Op::kWeightGrad || op == Op::kBackward;
+}
+
+}  // namespace takt::program

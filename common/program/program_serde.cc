@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/program/program_serde.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::program {
+namespace {
+
+static_assert(static_cast<int>(Op::kOverlap) == v1::OP_OVERLAP);
+static_assert(static_cast<int>(SlotKind::kScalars) == v1::SLOT_KIND_SCALARS);
+static_assert(static_cast<int>(LaneKind::kRecv) == v1::LANE_KIND_RECV);
+static_assert(static_cast<int>(Direction::kGradient) == v1::DIRECTION_GRADIENT);
+
+using ProtoInstructions = google::protobuf::RepeatedPtrField<v1::Instruction>;
+
+void InstructionsToProto(const std::vector<Instruction>& from, ProtoInstructions* to) {
+  to->Reserve(static_cast<int>(from.size()));
+  for (const Instruction& instruction : from) {
+    v1::Instruction* out = to->Add();
+    out->set_op(static_cast<v1::Op>(instruction.op));
+    out->set_lane(instruction.lane.value());
+    out->set_stage(instruction.stage.value());
+    out->set_microbatch(instruction.microbatch.value());
+    out->set_layer(instruction.layer.value());
+    for (const SlotId slot : instruction.reads) out->add_reads(slot.value());
+    for (const SlotId slot : instruction.writes) out->add_writes(slot.value());
+  }
+}
+
+std::vector<Instruction> InstructionsFromProto(const ProtoInstructions& from) {
+  std::vector<Instruction> to;
+  to.reserve(static_cast<std::size_t>(from.size()));
+  for (const v1::Instruction& in : from) {
+    Instruction& instruction = to.emplace_back();
+    instruction.op = static_cast<Op>(in.op());
+    instruction.lane = LaneId(in.lane());
+    instruction.stage = StageId(in.stage());
+    instruction.microbatch = MicrobatchId(in.microbatch());
+    instruction.layer = LayerId(in.layer());
+    for (const std::int32_t slot : in.reads()) instruction.reads.push_back(SlotId(slot));
+    for (const std::int32_t slot : in.writes()) instruction.writes.push_back(SlotId(slot));
+  }
+  return to;
+}
+
+// Unknown enumerators, which proto3 keeps as numbers, must not be cut to a byte and taken for
+// another.
+template <class Enum>
+bool Fits(Enum value) {
+  return value >= 0 && value <= 255;
+}
+
+absl::Status CheckEnumerators(const v1::Program& proto) {
+  bool ok = true;
+  for (const v1::Slot& slot : proto.slots()) ok = ok && Fits(slot.kind());
+  for (const v1::Lane& lane : proto.lanes()) ok = ok && Fits(lane.kind()) && Fits(lane.direction());
+  for (const ProtoInstructions* part : {&proto.prologue(), &proto.body(), &proto.epilogue()}) {
+    for (const v1::Instruction& instruction : *part) ok = ok && Fits(instruction.op());
+  }
+  if (ok) return absl::OkStatus();
+  return absl::InvalidArgumentError("program has an unknown op, slot kind, lane kind or direction");
+}
+
+}  // namespace
+
+v1::Program ToProto(const Program& program) {
+  v1::Program proto;
+  proto.set_version(kProgramVersion);
+  proto.set_pp_rank(program.pp_rank.value());
+  proto.set_pp_size(program.pp_size);
+  proto.set_num_stages(program.num_stages);
+  proto.set_num_microbatches(program.num_microbatches);
+  proto.set_schedule(program.schedule);
+  for (const Slot& slot : program.slots) {
+    v1::Slot* out = proto.add_slots();
+    out->set_kind(static_cast<v1::SlotKind>(slot.kind));
+    out->set_stage(slot.stage.value());
+    out->set_index(slot.index);
+    out->set_bytes(slot.bytes);
+  }
+  for (const Lane& lane : program.lanes) {
+    v1::Lane* out = proto.add_lanes();
+    out->set_kind(static_cast<v1::LaneKind>(lane.kind));
+    out->set_peer(lane.peer.value());
+    out->set_direction(static_cast<v1::Direction>(lane.direction));
+  }
+  InstructionsToProto(program.prologue, proto.mutable_prologue());
+  InstructionsToProto(program.body, proto.mutable_body());
+  InstructionsToProto(program.epilogue, proto.mutable_epilogue());
+  return proto;
+}
+
+absl::StatusOr<Program> FromProto(const v1::Program& proto) {
+  if (proto.version() != kProgramVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "program has version ", proto.version(), ", this worker runs version ", kProgramVersion));
+  }
+  RETURN_IF_ERROR(CheckEnumerators(proto));
+  Program program{.pp_rank = PpRank(proto.pp_rank()),
+                  .pp_size = proto.pp_size(),
+                  .num_stages = proto.num_stages(),
+                  .num_microbatches = proto.num_microbatches(),
+                  .schedule = proto.schedule()};
+  for (const v1::Slot& in : proto.slots()) {
+    program.slots.push_back(
+        {static_cast<SlotKind>(in.kind()), StageId(in.stage()), in.index(), in.bytes()});
+  }
+  for (const v1::Lane& in : proto.lanes()) {
+    program.lanes.push_back({static_cast<LaneKind>(in.kind()), PpRank(in.peer()),
+                             static_cast<Direction>(in.direction())});
+  }
+  program.prologue = InstructionsFromProto(proto.prologue());
+  program.body = InstructionsFromProto(proto.body());
+  program.epilogue = InstructionsFromProto(proto.epilogue());
+  RETURN_IF_ERROR(CheckProgram(program));
+  return program;
+}
+
+}  // namespace takt::program

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/program/program.h"
+
+#include <functional>
+
+#include "common/program/lowering.h"
+#include "common/program/program_serde.h"
+#include "common/schedule/generate.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::program {
+namespace {
+
+using ::testing::HasSubstr;
+
+Program MiddleOfThree() {
+  const auto schedule = schedule::Generate("1f1b", {.num_ranks = 3, .num_microbatches = 4});
+  return Lower(*schedule, {.reduce_gradients = true, .tied_embeddings = true}).value()[1];
+}
+
+// Lane 0 writes slot 0, lane 1 reads it; slot 1 is lane 1's own.
+Program WriterAndReader() {
+  Program program;
+  program.slots.resize(2);
+  program.lanes.resize(2);
+  program.body.resize(4);
+  for (const int i : {0, 2}) program.body[i].writes = {SlotId(0)};
+  for (const int i : {1, 3}) {
+    program.body[i].lane = LaneId(1);
+    program.body[i].reads = {SlotId(0)};
+    program.body[i].writes = {SlotId(1)};
+  }
+  return program;
+}
+
+TEST(Dependencies, OrderReadersAfterWritersAndWritersAfterReaders) {
+  const auto waits = Dependencies(WriterAndReader());
+  ASSERT_EQ(waits.size(), 4u);
+  const auto expect = [&](int i, int lane, int position) {
+    ASSERT_EQ(waits[i].size(), 1u) << i;
+    EXPECT_EQ(waits[i][0].lane, LaneId(lane)) << i;
+    EXPECT_EQ(waits[i][0].position, position) << i;
+  };
+  expect(0, 1, -1);  // the previous step's last reader
+  expect(1, 0, 0);
+  expect(2, 1, 0);
+  expect(3, 0, 1);
+}
+
+TEST(Dependencies, LeaveOutWhatTheLaneHasAlreadyWaitedFor) {
+  Program program = WriterAndReader();
+  program.body[2].writes = {};  // slot 0 is written once, read twice
+  const auto waits = Dependencies(program);
+  EXPECT_EQ(waits[1].size(), 1u);
+  EXPECT_TRUE(waits[3].empty());
+}
+
+TEST(Dependencies, WaitForTheLatestOfSeveralReaders) {
+  Program program = WriterAndReader();
+  program.body[2].writes = {};
+  const auto waits = Dependencies(program);
+  ASSERT_EQ(waits[0].size(), 1u);
+  EXPECT_EQ(waits[0][0].position, -1);
+}
+
+TEST(ProgramSerde, ReadsBackWhatItWrote) {
+  const Program program = MiddleOfThree();
+  const v1::Program proto = ToProto(program);
+  const auto back = FromProto(proto);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(ToProto(*back).SerializeAsString(), proto.SerializeAsString());
+  EXPECT_EQ(back->body.size(), program.body.size());
+  EXPECT_EQ(back->schedule, "1f1b");
+}
+
+TEST(ProgramSerde, NamesBothVersionsWhenTheyDiffer) {
+  v1::Program proto = ToProto(MiddleOfThree());
+  proto.set_version(7);
+  const absl::Status status = FromProto(proto).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 7, this worker runs version 1"));
+}
+
+TEST(ProgramSerde, RefusesEachKindOfDamage) {
+  const std::pair<const char*, std::function<void(v1::Program&)>> damages[] = {
+      {"pp_rank", [](v1::Program& p) { p.set_pp_rank(3); }},
+      {"pp_size", [](v1::Program& p) { p.set_pp_size(-1); }},
+      {"num_stages", [](v1::Program& p) { p.set_num_stages(0); }},
+      {"num_microbatches", [](v1::Program& p) { p.set_num_microbatches(1 << 30); }},
+      {"slot 0 has a stage", [](v1::Program& p) { p.mutable_slots(0)->set_stage(99); }},
+      {"slot 0 has no known kind",
+       [](v1::Program& p) { p.mutable_slots(0)->set_kind(v1::SlotKind(77)); }},
+      {"negative", [](v1::Program& p) { p.mutable_slots(0)->set_bytes(-1); }},
+      {"unknown op", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(258)); }},
+      {"not part of version 1", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::OP_SNAPSHOT); }},
+      {"lane is out of range", [](v1::Program& p) { p.mutable_body(0)->set_lane(100); }},
+      {"lane of another kind", [](v1::Program& p) { p.mutable_body(0)->set_lane(0); }},
+      {"slot 4000 is out of range", [](v1::Program& p) { p.mutable_body(0)->add_writes(4000); }},
+      {"slot -1 is out of range", [](v1::Program& p) { p.mutable_body(0)->add_reads(-1); }},
+      {"does not touch the slots", [](v1::Program& p) { p.mutable_body(0)->add_reads(0); }},
+      {"does not touch the slots", [](v1::Program& p) { p.mutable_body(0)->clear_writes(); }},
+      {"stage out of range", [](v1::Program& p) { p.mutable_body(0)->set_stage(3); }},
+      {"microbatch out of range", [](v1::Program& p) { p.mutable_body(0)->set_microbatch(4); }},
+      {"another rank as its peer", [](v1::Program& p) { p.mutable_lanes(1)->set_peer(1); }},
+      {"needs a direction",
+       [](v1::Program& p) { p.mutable_lanes(1)->set_direction(v1::DIRECTION_UNSPECIFIED); }},
+      {"is there twice", [](v1::Program& p) { *p.add_lanes() = p.lanes(1); }},
+      {"peer or a direction", [](v1::Program& p) { p.mutable_lanes(0)->set_peer(0); }},
+  };
+  for (const auto& [message, damage] : damages) {
+    v1::Program proto = ToProto(MiddleOfThree());
+    damage(proto);
+    const absl::Status status = FromProto(proto).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+}
+
+TEST(FindSlot, ReturnsMinusOneWhenThereIsNone) {
+  const Program program = MiddleOfThree();
+  EXPECT_EQ(FindSlot(program, {}, SlotKind::kInput, StageId(1)), SlotId(-1));
+  for (const Instruction& instruction : program.body) {
+    if (instruction.op != Op::kOptimizer) continue;
+    EXPECT_NE(FindSlot(program, instruction.writes, SlotKind::kWeights, StageId(1), 1), SlotId(-1));
+    EXPECT_EQ(FindSlot(program, instruction.writes, SlotKind::kWeights, StageId(1), 0), SlotId(-1));
+  }
+}
+
+}  // namespace
+}  // namespace takt::program

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/program/receive_points.h"
+
+#include <algorithm>
+
+namespace takt::program {
+namespace {
+
+using schedule::Action;
+using schedule::ActionGraph;
+using schedule::ActionNumber;
+
+// By rank: position of the last action known to have run, -1 if none. A vector clock.
+using Clock = std::vector<int>;
+
+// Clocks that travel with messages from their making to their use.
+class ClocksUnderWay {
+ public:
+  explicit ClocksUnderWay(int num_actions) : holder_(num_actions, -1) {}
+
+  void Put(ActionNumber producer, const Clock& clock) {
+    if (free_.empty()) {
+      free_.push_back(static_cast<int>(clocks_.size()));
+      clocks_.emplace_back();
+    }
+    holder_[producer] = free_.back();
+    free_.pop_back();
+    clocks_[holder_[producer]] = clock;
+  }
+
+  void MergeInto(ActionNumber producer, Clock& clock) {
+    const Clock& carried = clocks_[holder_[producer]];
+    for (std::size_t rank = 0; rank < clock.size(); ++rank) {
+      clock[rank] = std::max(clock[rank], carried[rank]);
+    }
+    free_.push_back(holder_[producer]);
+  }
+
+ private:
+  std::vector<int> holder_;  // by producer: index into clocks_
+  std::vector<Clock> clocks_;
+  std::vector<int> free_;
+};
+
+}  // namespace
+
+std::vector<std::vector<ReceivePoint>> FindReceivePoints(const ActionGraph& graph) {
+  const int num_ranks = graph.schedule().num_ranks();
+  std::vector<Clock> clocks(num_ranks, Clock(num_ranks, -1));
+  ClocksUnderWay under_way(graph.num_actions());
+  std::vector<std::vector<ReceivePoint>> points(num_ranks);
+  for (const ActionNumber number : graph.TopologicalOrder()) {
+    const Action& action = graph.At(number);
+    const int rank = graph.RankOf(number);
+    const ActionNumber producer = graph.Producer(action);
+    if (producer >= 0 && graph.RankOf(producer) != rank)
+      under_way.MergeInto(producer, clocks[rank]);
+    clocks[rank][rank] = graph.PositionOf(number);
+    const ActionNumber consumer = graph.Consumer(action);
+    if (consumer < 0 || graph.RankOf(consumer) == rank) continue;
+    under_way.Put(number, clocks[rank]);
+    points[graph.RankOf(consumer)].push_back(
+        {.producer = number, .after = clocks[rank][graph.RankOf(consumer)]});
+  }
+  // The order so far is that of the making, so each sender's messages keep theirs.
+  for (std::vector<ReceivePoint>& of_rank : points) {
+    std::stable_sort(
+        of_rank.begin(), of_rank.end(),
+        [](const ReceivePoint& a, const ReceivePoint& b) { return a.after < b.after; });
+  }
+  return points;
+}
+
+}  // namespace takt::program
