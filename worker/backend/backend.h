@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "worker/backend/ops.h"
 
 namespace takt::backend {
@@ -75,6 +76,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& opti
 
 // FLOP/s of a typical matmul on `backend` (best of a few runs), for cost estimates before profiles
 // exist. Under 0.1 s.
-absl::StatusOr<double> MeasureMatmulFlops(Backend& backend);
+absl::StatusOr<double> MeasureMatmulFlops(Backend& backend, const Clock& clock = Clock::Real());
 
 }  // namespace takt::backend

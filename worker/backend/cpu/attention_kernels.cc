@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// Causal attention of one (sequence, key/value head) on one thread, after FlashAttention-2 (Dao
+// 2023, algorithms 1 and 2): blocks of queries outside, blocks of keys inside, no score outside the
+// current block is kept. We differ in doing the backward with queries outside too, as one thread
+// owns d_k and d_v of its head and can add to them.
+//
+// Everything is first packed into scratch with rows of W floats, D rounded up to full vectors and
+// filled with zeros: the padding adds nothing to any product, rows do not fight for cache sets, and
+// loads never pass the end of a tensor.
+#include "worker/backend/cpu/isa_kernels.h"
+#include "worker/backend/cpu/vec.h"
+
+namespace takt::backend::TAKT_ISA {
+namespace {
+
+constexpr std::int64_t kQueries =
+    32;  // rows of a block: its scores and its slices of q, k, v stay in the L1 cache
+constexpr std::int64_t kKeys = 64;  // columns of a block
+static_assert(kKeys % kQueries == 0,
+              "so that every query sees at least one key of each of its blocks");
+constexpr float kLowest = -3.402823466e+38F;
+
+// c[m,n] (+)= a * b. Element (i, j) of a is a[i * row + j * column]; n is a multiple of kWidth.
+struct Left {
+  const float* data;
+  std::int64_t row, column;
+};
+struct Right {
+  const float* data;
+  std::int64_t stride;
+};
+struct Out {
+  float* data;
+  std::int64_t stride;
+  bool accumulate;
+};
+
+// R rows times C vectors of the product, accumulated in registers.
+template <int R, int C>
+inline void Tile(Left a, Right b, Out c, std::int64_t k) {
+  Vec sums[R][C] = {};
+  for (std::int64_t p = 0; p < k; ++p) {
+    Vec right[C];
+    for (int j = 0; j < C; ++j) right[j] = Load(b.data + p * b.stride + j * kWidth);
+    for (int i = 0; i < R; ++i) {
+      const Vec left = Splat(a.data[i * a.row + p * a.column]);
+      for (int j = 0; j < C; ++j) sums[i][j] += left * right[j];
+    }
+  }
+  for (int i = 0; i < R; ++i) {
+    for (int j = 0; j < C; ++j) {
+      float* to = c.data + i * c.stride + j * kWidth;
+      Store(to, c.accumulate ? Load(to) + sums[i][j] : sums[i][j]);
+    }
+  }
+}
+
+template <int R>
+inline void TileRow(Left a, Right b, Out c, std::int64_t n, std::int64_t k) {
+  constexpr int kColumns = kWidth == 16 ? 4 : 2;  // as many as the register file holds
+  std::int64_t j = 0;
+  for (; j + kColumns * kWidth <= n; j += kColumns * kWidth) {
+    Tile<R, kColumns>(a, {b.data + j, b.stride}, {c.data + j, c.stride, c.accumulate}, k);
+  }
+  for (; j < n; j += kWidth)
+    Tile<R, 1>(a, {b.data + j, b.stride}, {c.data + j, c.stride, c.accumulate}, k);
+}
+
+void Multiply(Left a, Right b, Out c, std::int64_t m, std::int64_t n, std::int64_t k) {
+  std::int64_t i = 0;
+  const auto rows_from = [&](std::int64_t row) {
+    return Left{a.data + row * a.row, a.row, a.column};
+  };
+  const auto out_from = [&](std::int64_t row) {
+    return Out{c.data + row * c.stride, c.stride, c.accumulate};
+  };
+  for (; i + 4 <= m; i += 4) TileRow<4>(rows_from(i), b, out_from(i), n, k);
+  for (; i < m; ++i) TileRow<1>(rows_from(i), b, out_from(i), n, k);
+}
+
+// to[rows, padded]: factor * from[rows, size], zeros in the padding.
+void PackRows(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t size,
+              std::int64_t padded, float factor, float* to) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t i = 0; i < padded; i += kWidth) {
+      const std::int64_t n = size - i;
+      const Vec v = n >= kWidth ? Load(from + r * stride + i) : LoadPart(from + r * stride + i, n);
+      Store(to + r * padded + i, v * factor);
+    }
+  }
+}
+
+// to[size, padded_rows]: the transpose of from[rows, size], zeros in the padding.
+void PackTransposed(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t size,
+                    std::int64_t padded_rows, float* to) {
+  for (std::int64_t begin = 0; begin < padded_rows; begin += kWidth) {
+    const std::int64_t n = Min(kWidth, rows - begin);
+    for (std::int64_t d = 0; d < size; ++d) {
+      Vec v = {};
+      for (std::int64_t i = 0; i < n; ++i) v[i] = from[(begin + i) * stride + d];
+      Store(to + d * padded_rows + begin, v);
+    }
+  }
+}
+
+// from[rows, padded] * factor to the first `size` columns of `to`.
+void Unpack(const float* from, std::int64_t padded, std::int64_t rows, std::int64_t size,
+            float factor, float* to, std::int64_t stride) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t i = 0; i < size; i += kWidth) {
+      const Vec v = Load(from + r * padded + i) * factor;
+      const std::int64_t n = size - i;
+      if (n >= kWidth) {
+        Store(to + r * stride + i, v);
+      } else {
+        StorePart(to + r * stride + i, v, n);
+      }
+    }
+  }
+}
+
+void Zero(float* p, std::int64_t count) {
+  __builtin_memset(p, 0, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+// Sizes and places of one item, shared by both directions.
+struct Item {
+  Item(const AttentionShape& s, std::int64_t item)
+      : context(s.context),
+        size(s.head_size),
+        width(RoundUp(s.head_size, kWidth)),
+        keys(RoundUp(s.context, kWidth)),
+        group(s.heads / s.kv_heads),
+        batch(item / s.kv_heads),
+        kv_head(item % s.kv_heads),
+        kv_offset(batch * context * s.kv_stride + kv_head * size),
+        scale(1.0F / __builtin_sqrtf(static_cast<float>(size))) {}
+
+  std::int64_t q_offset(const AttentionShape& s, std::int64_t head, std::int64_t row) const {
+    return (batch * context + row) * s.q_stride + head * size;
+  }
+  std::int64_t out_offset(const AttentionShape& s, std::int64_t head, std::int64_t row) const {
+    return (batch * context + row) * s.out_stride + head * size;
+  }
+
+  std::int64_t context, size;
+  std::int64_t width;  // W
+  std::int64_t keys;   // T rounded up to full vectors
+  std::int64_t group;  // query heads of a key/value head
+  std::int64_t batch, kv_head, kv_offset;
+  float scale;
+};
+
+// A block of scores: queries [q_begin, q_begin + rows), keys [k_begin, k_begin + columns).
+struct Block {
+  std::int64_t q_begin, rows, k_begin, columns;
+  std::int64_t padded() const { return RoundUp(columns, kWidth); }
+  // Keys that query `row` of the block sees, in the block.
+  std::int64_t Visible(std::int64_t row) const { return Min(columns, q_begin + row + 1 - k_begin); }
+};
+
+// Calls f(block) for all blocks of keys that queries [q_begin, q_end) see.
+template <class F>
+inline void ForKeyBlocks(std::int64_t q_begin, std::int64_t q_end, const F& f) {
+  for (std::int64_t k = 0; k < q_end; k += kKeys)
+    f(Block{q_begin, q_end - q_begin, k, Min(kKeys, q_end - k)});
+}
+
+// scores[i] = e^(scores[i] - shift) for the first n, zeros up to `padded`. Returns the sum.
+float ExpScores(float* scores, float shift, std::int64_t n, std::int64_t padded) {
+  Vec sum = {};
+  for (std::int64_t i = 0; i < padded; i += kWidth) {
+    Vec e = Exp(Load(scores + i) - shift);
+    for (std::int64_t j = n > i ? n - i : 0; j < kWidth; ++j) e[j] = 0;
+    Store(scores + i, e);
+    sum += e;
+  }
+  return Sum(sum);
+}
+
+void ScaleRow(float* row, std::int64_t width, float factor) {
+  for (std::int64_t i = 0; i < width; i += kWidth) Store(row + i, Load(row + i) * factor);
+}
+
+// The running softmax of algorithm 1: the maximum and the sum seen so far, and the output times
+// that sum.
+struct Running {
+  float max[kQueries], sum[kQueries];
+};
+
+void SoftmaxBlock(const Block& block, float* scores, Running& running, float* output,
+                  std::int64_t width) {
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    float* row = scores + r * kKeys;
+    const std::int64_t n = block.Visible(r);
+    Vec row_max = Splat(running.max[r]);
+    std::int64_t i = 0;
+    for (; i + kWidth <= n; i += kWidth) row_max = Max(Load(row + i), row_max);
+    if (i < n) row_max = Max(LoadPart(row + i, n - i, kLowest), row_max);
+    const float max = MaxElement(row_max);
+    if (max > running.max[r] && running.sum[r] > 0) {
+      const float shrink = Exp(Splat(running.max[r] - max))[0];
+      running.sum[r] *= shrink;
+      ScaleRow(output + r * width, width, shrink);
+    }
+    running.max[r] = max;
+    running.sum[r] += ExpScores(row, max, n, block.padded());
+  }
+}
+
+}  // namespace
+
+std::int64_t AttentionForwardScratch(const AttentionShape& shape) {
+  const Item item(shape, 0);
+  return item.size * item.keys + item.context * item.width + 2 * kQueries * item.width +
+         kQueries * kKeys;
+}
+
+void AttentionForwardItem(const AttentionForward& op, std::int64_t item_index, float* scratch) {
+  const AttentionShape& shape = op.shape;
+  const Item item(shape, item_index);
+  const std::int64_t width = item.width;
+  float* k_transposed = scratch;                    // [D, keys]
+  float* v = k_transposed + item.size * item.keys;  // [T, W]
+  float* q = v + item.context * width;              // [kQueries, W], times scale
+  float* output = q + kQueries * width;             // [kQueries, W]
+  float* scores = output + kQueries * width;        // [kQueries, kKeys]
+  PackTransposed(op.k + item.kv_offset, shape.kv_stride, item.context, item.size, item.keys,
+                 k_transposed);
+  PackRows(op.v + item.kv_offset, shape.kv_stride, item.context, item.size, width, 1, v);
+
+  for (std::int64_t head = item.kv_head * item.group; head < (item.kv_head + 1) * item.group;
+       ++head) {
+    float* logsumexp = op.logsumexp + (item.batch * shape.heads + head) * item.context;
+    for (std::int64_t begin = 0; begin < item.context; begin += kQueries) {
+      const std::int64_t rows = Min(kQueries, item.context - begin);
+      PackRows(op.q + item.q_offset(shape, head, begin), shape.q_stride, rows, item.size, width,
+               item.scale, q);
+      Zero(output, rows * width);
+      Running running;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        running.max[r] = kLowest;
+        running.sum[r] = 0;
+      }
+      ForKeyBlocks(begin, begin + rows, [&](const Block& block) {
+        Multiply({q, width, 1}, {k_transposed + block.k_begin, item.keys}, {scores, kKeys, false},
+                 rows, block.padded(), item.size);
+        SoftmaxBlock(block, scores, running, output, width);
+        Multiply({scores, kKeys, 1}, {v + block.k_begin * width, width}, {output, width, true},
+                 rows, width, block.columns);
+      });
+      for (std::int64_t r = 0; r < rows; ++r) {
+        ScaleRow(output + r * width, width, 1.0F / running.sum[r]);
+        logsumexp[begin + r] =
+            static_cast<float>(static_cast<double>(running.max[r]) +
+                               __builtin_log(static_cast<double>(running.sum[r])));
+      }
+      Unpack(output, width, rows, item.size, 1, op.output + item.out_offset(shape, head, begin),
+             shape.out_stride);
+    }
+  }
+}
+
+std::int64_t AttentionBackwardScratch(const AttentionShape& shape) {
+  const Item item(shape, 0);
+  return 2 * item.size * item.keys + 3 * item.context * item.width + 3 * kQueries * item.width +
+         2 * kQueries * kKeys;
+}
+
+namespace {
+
+// scores become probabilities P, d_scores (holding d_output v^T) become P (d_scores - delta), with
+// delta the row's d_output . output.
+void SoftmaxBackwardBlock(const Block& block, const float* logsumexp, const float* delta,
+                          float* scores, float* d_scores) {
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    float* p = scores + r * kKeys;
+    float* d = d_scores + r * kKeys;
+    ExpScores(p, logsumexp[r], block.Visible(r), block.padded());
+    for (std::int64_t i = 0; i < block.padded(); i += kWidth)
+      Store(d + i, Load(p + i) * (Load(d + i) - delta[r]));
+  }
+}
+
+float Dot(const float* a, const float* b, std::int64_t n) {
+  Vec sum = {};
+  std::int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) sum += Load(a + i) * Load(b + i);
+  if (i < n) sum += LoadPart(a + i, n - i) * LoadPart(b + i, n - i);
+  return Sum(sum);
+}
+
+}  // namespace
+
+void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index, float* scratch) {
+  const AttentionShape& shape = op.shape;
+  const Item item(shape, item_index);
+  const std::int64_t width = item.width, context = item.context, size = item.size;
+  float* k_transposed = scratch;                          // [D, keys]
+  float* v_transposed = k_transposed + size * item.keys;  // [D, keys]
+  float* k = v_transposed + size * item.keys;             // [T, W]
+  float* d_k = k + context * width;                       // [T, W]
+  float* d_v = d_k + context * width;                     // [T, W]
+  float* q = d_v + context * width;                       // [kQueries, W], times scale
+  float* d_output = q + kQueries * width;                 // [kQueries, W]
+  float* d_q = d_output + kQueries * width;               // [kQueries, W]
+  float* scores = d_q + kQueries * width;                 // [kQueries, kKeys]
+  float* d_scores = scores + kQueries * kKeys;            // [kQueries, kKeys]
+  PackTransposed(op.k + item.kv_offset, shape.kv_stride, context, size, item.keys, k_transposed);
+  PackTransposed(op.v + item.kv_offset, shape.kv_stride, context, size, item.keys, v_transposed);
+  PackRows(op.k + item.kv_offset, shape.kv_stride, context, size, width, 1, k);
+  Zero(d_k, 2 * context * width);
+
+  for (std::int64_t head = item.kv_head * item.group; head < (item.kv_head + 1) * item.group;
+       ++head) {
+    const float* logsumexp = op.logsumexp + (item.batch * shape.heads + head) * context;
+    for (std::int64_t begin = 0; begin < context; begin += kQueries) {
+      const std::int64_t rows = Min(kQueries, context - begin);
+      const std::int64_t out_offset = item.out_offset(shape, head, begin);
+      PackRows(op.q + item.q_offset(shape, head, begin), shape.q_stride, rows, size, width,
+               item.scale, q);
+      PackRows(op.d_output + out_offset, shape.out_stride, rows, size, width, 1, d_output);
+      Zero(d_q, rows * width);
+      float delta[kQueries];
+      for (std::int64_t r = 0; r < rows; ++r) {
+        delta[r] = Dot(op.output + out_offset + r * shape.out_stride, d_output + r * width, size);
+      }
+      ForKeyBlocks(begin, begin + rows, [&](const Block& block) {
+        const std::int64_t first = block.k_begin * width;
+        Multiply({q, width, 1}, {k_transposed + block.k_begin, item.keys}, {scores, kKeys, false},
+                 rows, block.padded(), size);
+        Multiply({d_output, width, 1}, {v_transposed + block.k_begin, item.keys},
+                 {d_scores, kKeys, false}, rows, block.padded(), size);
+        SoftmaxBackwardBlock(block, logsumexp + begin, delta, scores, d_scores);
+        Multiply({scores, 1, kKeys}, {d_output, width}, {d_v + first, width, true}, block.columns,
+                 width, rows);
+        Multiply({d_scores, 1, kKeys}, {q, width}, {d_k + first, width, true}, block.columns, width,
+                 rows);
+        Multiply({d_scores, kKeys, 1}, {k + first, width}, {d_q, width, true}, rows, width,
+                 block.columns);
+      });
+      Unpack(d_q, width, rows, size, item.scale, op.d_q + item.q_offset(shape, head, begin),
+             shape.q_stride);
+    }
+  }
+  Unpack(d_k, width, context, size, 1, op.d_k + item.kv_offset, shape.kv_stride);
+  Unpack(d_v, width, context, size, 1, op.d_v + item.kv_offset, shape.kv_stride);
+}
+
+}  // namespace takt::backend::TAKT_ISA

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts ops into pieces by their shape and shares the pieces among threads.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "worker/backend/backend.h"
+#include "worker/backend/cpu/kernels.h"
+#include "worker/backend/cpu/matmul.h"
+#include "worker/backend/cpu/thread_team.h"
+#include "worker/backend/validate.h"
+
+namespace takt::backend {
+namespace {
+
+constexpr std::size_t kCacheLine = 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::int64_t kElementsPerPiece =
+    16384;  // 64 KiB a stream: half a dozen streams fit the L2 cache
+constexpr std::int64_t kRowsPerPartial = 64;     // of column sums: part of what defines the result
+constexpr std::int64_t kSquaresPerBlock = 4096;  // of SumOfSquares: part of what defines the result
+
+std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(int threads, const Kernels& kernels)
+      : kernels_(kernels), team_(threads), scratch_(static_cast<std::size_t>(threads)) {}
+
+  absl::Status Run(const Op& op) override {
+    RETURN_IF_ERROR(ValidateOp(op));
+    return std::visit([this](const auto& o) { return Execute(o); }, op);
+  }
+
+  absl::StatusOr<Buffer> Allocate(std::size_t bytes) override {
+    const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+    const std::size_t size = std::max(alignment, CeilBytes(bytes, alignment));
+    auto* data = static_cast<std::byte*>(std::aligned_alloc(alignment, size));
+    if (data == nullptr)
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
+    // Huge pages spare matmuls most of their TLB misses. Zeroing in pieces touches every page now
+    // rather than in a step.
+    if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
+    ForPieces(static_cast<std::int64_t>(size), std::int64_t{4} << 20, [&](Range range) {
+      std::memset(data + range.begin, 0, static_cast<std::size_t>(range.end - range.begin));
+    });
+    return Buffer(data, bytes, [](std::byte* p) { std::free(p); });
+  }
+
+  absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
+    if (!source.empty()) std::memcpy(destination, source.data(), source.size());
+    return absl::OkStatus();
+  }
+  absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
+    if (!destination.empty()) std::memcpy(destination.data(), source, destination.size());
+    return absl::OkStatus();
+  }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  bool memory_is_host() const override { return true; }
+  int threads() const override { return team_.size(); }
+  std::string description() const override { return absl::StrCat("cpu f32 ", kernels_.name); }
+
+ private:
+  static std::size_t CeilBytes(std::size_t bytes, std::size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+  }
+
+  // f(Range) over pieces of [0, count).
+  template <class F>
+  void ForPieces(std::int64_t count, std::int64_t piece, const F& f) {
+    team_.ParallelFor(CeilDiv(count, piece), [&](std::int64_t block, int) {
+      f(Range{block * piece, std::min(count, (block + 1) * piece)});
+    });
+  }
+  template <class F>
+  void ForElements(std::int64_t count, const F& f) {
+    ForPieces(count, kElementsPerPiece, f);
+  }
+  template <class F>
+  void ForRows(std::int64_t rows, std::int64_t columns, const F& f) {
+    ForPieces(rows, std::max<std::int64_t>(1, kElementsPerPiece / columns), f);
+  }
+
+  // 64-byte aligned floats of one thread, contents unspecified. Grows only.
+  float* Scratch(int thread, std::int64_t count) {
+    std::vector<float>& scratch = scratch_[static_cast<std::size_t>(thread)];
+    constexpr std::size_t kSpare = kCacheLine / sizeof(float);
+    if (scratch.size() < static_cast<std::size_t>(count) + kSpare)
+      scratch.resize(static_cast<std::size_t>(count) + kSpare);
+    void* start = scratch.data();
+    std::size_t space = scratch.size() * sizeof(float);
+    return static_cast<float*>(
+        std::align(kCacheLine, static_cast<std::size_t>(count) * sizeof(float), start, space));
+  }
+
+  absl::Status Execute(const Matmul& op) {
+    const MatmulBlocks blocks = CutMatmul(op.m, op.n, op.k);
+    std::vector<absl::Status> errors(static_cast<std::size_t>(team_.size()));
+    team_.ParallelFor(blocks.count, [&](std::int64_t block, int thread) {
+      const auto t = static_cast<std::size_t>(thread);
+      errors[t].Update(RunMatmulBlock(op, blocks, block, kernels_, scratch_[t]));
+    });
+    for (const absl::Status& error : errors) RETURN_IF_ERROR(error);
+    return absl::OkStatus();
+  }
+
+  // Column sums: partial sums of fixed runs of rows side by side, then their sum in order.
+  // partial(rows, out) writes `width` floats; output(i) is where columns [i * columns, (i+1) *
+  // columns) of them go.
+  template <class Partial, class Output>
+  void SumColumns(std::int64_t rows, std::int64_t width, std::int64_t columns, bool accumulate,
+                  const Partial& partial, const Output& output) {
+    const std::int64_t count = CeilDiv(rows, kRowsPerPartial);
+    partials_.resize(
+        std::max<std::size_t>(partials_.size(), static_cast<std::size_t>(count * width)));
+    team_.ParallelFor(count, [&](std::int64_t i, int) {
+      partial(Range{i * kRowsPerPartial, std::min(rows, (i + 1) * kRowsPerPartial)},
+              partials_.data() + i * width);
+    });
+    for (std::int64_t i = 0; i * columns < width; ++i) {
+      ForPieces(columns, 256, [&](Range range) {
+        kernels_.sum_partials(partials_.data() + i * columns, count, width, output(i), range,
+                              accumulate);
+      });
+    }
+  }
+
+  absl::Status Execute(const BiasGrad& op) {
+    SumColumns(
+        op.rows, op.columns, op.columns, op.accumulate,
+        [&](Range rows, float* out) { kernels_.bias_grad_partial(op, rows, out); },
+        [&](std::int64_t) { return op.d_bias; });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const LayerNormBackwardWeights& op) {
+    SumColumns(
+        op.rows, 2 * op.columns, op.columns, op.accumulate,
+        [&](Range rows, float* out) { kernels_.layer_norm_weights_partial(op, rows, out); },
+        [&](std::int64_t i) { return i == 0 ? op.d_weight : op.d_bias; });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const LayerNormForward& op) {
+    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.layer_norm_forward(op, rows); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const LayerNormBackwardInput& op) {
+    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.layer_norm_backward_input(op, rows); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const GeluForward& op) {
+    ForElements(op.count, [&](Range range) { kernels_.gelu_forward(op, range); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const GeluBackward& op) {
+    ForElements(op.count, [&](Range range) { kernels_.gelu_backward(op, range); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const AttentionForward& op) {
+    const std::int64_t floats = kernels_.attention_forward_scratch(op.shape);
+    team_.ParallelFor(op.shape.batch * op.shape.kv_heads, [&](std::int64_t item, int thread) {
+      kernels_.attention_forward(op, item, Scratch(thread, floats));
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const AttentionBackward& op) {
+    const std::int64_t floats = kernels_.attention_backward_scratch(op.shape);
+    team_.ParallelFor(op.shape.batch * op.shape.kv_heads, [&](std::int64_t item, int thread) {
+      kernels_.attention_backward(op, item, Scratch(thread, floats));
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const EmbeddingForward& op) {
+    ForRows(op.batch * op.context, op.columns,
+            [&](Range rows) { kernels_.embedding_forward(op, rows); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const EmbeddingBackward& op) {
+    if (!op.accumulate) {
+      RETURN_IF_ERROR(Execute(Fill{.output = op.d_token_table, .count = op.vocab * op.columns}));
+      if (op.d_position_table != nullptr) {
+        RETURN_IF_ERROR(
+            Execute(Fill{.output = op.d_position_table, .count = op.positions * op.columns}));
+      }
+    }
+    ForPieces(op.columns, 64, [&](Range columns) { kernels_.embedding_backward(op, columns); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const CrossEntropy& op) {
+    row_losses_.resize(static_cast<std::size_t>(op.rows));
+    ForRows(op.rows, op.vocab,
+            [&](Range rows) { kernels_.cross_entropy(op, rows, row_losses_.data()); });
+    *op.loss_sum = SumInOrder(row_losses_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const AdamwUpdate& op) {
+    ForElements(op.count, [&](Range range) { kernels_.adamw(op, range); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const SumOfSquares& op) {
+    constexpr std::int64_t kBlocksPerPiece = 16;
+    block_sums_.resize(static_cast<std::size_t>(CeilDiv(op.count, kSquaresPerBlock)));
+    ForPieces(static_cast<std::int64_t>(block_sums_.size()), kBlocksPerPiece, [&](Range blocks) {
+      for (std::int64_t b = blocks.begin; b < blocks.end; ++b) {
+        const std::int64_t first = b * kSquaresPerBlock;
+        block_sums_[static_cast<std::size_t>(b)] =
+            kernels_.sum_of_squares(op.input + first, std::min(kSquaresPerBlock, op.count - first));
+      }
+    });
+    *op.result = SumInOrder(block_sums_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const Fill& op) {
+    ForElements(op.count, [&](Range range) {
+      std::fill(op.output + range.begin, op.output + range.end, op.value);
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const Copy& op) {
+    ForElements(op.count, [&](Range range) {
+      std::memcpy(op.output + range.begin, op.input + range.begin,
+                  static_cast<std::size_t>(range.end - range.begin) * sizeof(float));
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const Add& op) {
+    ForElements(op.count, [&](Range range) { kernels_.add(op, range); });
+    return absl::OkStatus();
+  }
+
+  static double SumInOrder(const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum;
+  }
+
+  const Kernels& kernels_;
+  ThreadTeam team_;
+  // Owned by the caller's thread between loops, entry t by thread t within one.
+  std::vector<std::vector<float>> scratch_;
+  std::vector<float> partials_;
+  std::vector<double> row_losses_, block_sums_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& options) {
+  constexpr int kMostThreads = 1024;
+  if (options.threads < 1 || options.threads > kMostThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads is ", options.threads, ", must be between 1 and ", kMostThreads));
+  }
+  return std::make_unique<CpuBackend>(options.threads, BestKernels());
+}
+
+}  // namespace takt::backend

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels in which each output element depends on the same element of the inputs, and the
+// embedding's.
+#include "worker/backend/cpu/isa_kernels.h"
+#include "worker/backend/cpu/vec.h"
+
+namespace takt::backend::TAKT_ISA {
+namespace {
+
+// Calls f(i, n) for vectors of n elements that cover the range; n < kWidth only for the last.
+template <class F>
+inline void ForVectors(Range range, const F& f) {
+  std::int64_t i = range.begin;
+  for (; i + kWidth <= range.end; i += kWidth) f(i, std::int64_t{kWidth});
+  if (i < range.end) f(i, range.end - i);
+}
+
+inline Vec LoadN(const float* p, std::int64_t n) { return n == kWidth ? Load(p) : LoadPart(p, n); }
+inline void StoreN(float* p, Vec v, std::int64_t n) {
+  if (n == kWidth) {
+    Store(p, v);
+  } else {
+    StorePart(p, v, n);
+  }
+}
+
+// With u = sqrt(2/pi) (x + 0.044715 x^3): 0.5 (1 + tanh u) = 1 / (1 + e^-2u). Nothing cancels in
+// that form.
+constexpr float kGeluLinear = -2.0F * 0.7978845608028654F;
+constexpr float kGeluCubic = kGeluLinear * 0.044715F;
+
+inline Vec ExpOfMinus2U(Vec x) { return Exp(x * (kGeluLinear + kGeluCubic * x * x)); }
+
+}  // namespace
+
+void Epilogue(const Kernels::Epilogue& op) {
+  for (std::int64_t r = 0; r < op.rows; ++r) {
+    float* c = op.c + r * op.stride;
+    const float* addend = op.addend != nullptr ? op.addend + r * op.stride : nullptr;
+    ForVectors({0, op.columns}, [&](std::int64_t i, std::int64_t n) {
+      Vec v = LoadN(c + i, n);
+      if (op.bias != nullptr) v += LoadN(op.bias + i, n);
+      if (addend != nullptr) v += LoadN(addend + i, n);
+      StoreN(c + i, v, n);
+    });
+  }
+}
+
+void Pack(const float* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
+          float* packed) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    __builtin_memcpy(packed + r * columns, source + r * source_stride,
+                     static_cast<std::size_t>(columns) * sizeof(float));
+  }
+}
+
+void GeluForwardRange(const GeluForward& op, Range elements) {
+  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+    const Vec x = LoadN(op.input + i, n);
+    StoreN(op.output + i, x / (1.0F + ExpOfMinus2U(x)), n);
+  });
+}
+
+void GeluBackwardRange(const GeluBackward& op, Range elements) {
+  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+    const Vec x = LoadN(op.input + i, n);
+    const Vec e = ExpOfMinus2U(x);
+    const Vec gate = 1.0F / (1.0F + e);
+    const Vec slope = -kGeluLinear - 3.0F * kGeluCubic * x * x;  // d(2u)/dx
+    StoreN(op.d_input + i, LoadN(op.d_output + i, n) * gate * (1.0F + x * (e * gate) * slope), n);
+  });
+}
+
+void AdamwRange(const AdamwUpdate& op, Range elements) {
+  const double correction1 = 1 - __builtin_pow(op.beta1, static_cast<double>(op.step));
+  const double correction2 = 1 - __builtin_pow(op.beta2, static_cast<double>(op.step));
+  const auto beta1 = static_cast<float>(op.beta1), rest1 = static_cast<float>(1 - op.beta1);
+  const auto beta2 = static_cast<float>(op.beta2), rest2 = static_cast<float>(1 - op.beta2);
+  const auto rate = static_cast<float>(op.learning_rate / correction1);
+  const auto v_scale = static_cast<float>(1 / correction2);
+  const auto epsilon = static_cast<float>(op.epsilon);
+  const auto scale = static_cast<float>(op.gradient_scale);
+  // p (1 - lr wd) - update is computed as p - (lr wd p + update): rounding 1 - lr wd to a float
+  // would change the decay.
+  const auto decay = static_cast<float>(op.learning_rate * op.weight_decay);
+  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+    const Vec g = LoadN(op.gradient + i, n) * scale;
+    const Vec m = LoadN(op.m + i, n) * beta1 + g * rest1;
+    const Vec v = LoadN(op.v + i, n) * beta2 + g * g * rest2;
+    const Vec p = LoadN(op.parameter + i, n);
+    StoreN(op.m + i, m, n);
+    StoreN(op.v + i, v, n);
+    StoreN(op.parameter + i, p - (p * decay + rate * m / (Sqrt(v * v_scale) + epsilon)), n);
+  });
+}
+
+void AddRange(const Add& op, Range elements) {
+  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+    StoreN(op.output + i, LoadN(op.a + i, n) + LoadN(op.b + i, n), n);
+  });
+}
+
+double SumOfSquaresBlock(const float* input, std::int64_t count) {
+  typedef double DoubleVec __attribute__((vector_size(8 * kWidth)));
+  DoubleVec sums = {};
+  ForVectors({0, count}, [&](std::int64_t i, std::int64_t n) {
+    const DoubleVec x = __builtin_convertvector(LoadN(input + i, n), DoubleVec);
+    sums += x * x;
+  });
+  double sum = 0;
+  for (int i = 0; i < kWidth; ++i) sum += sums[i];
+  return sum;
+}
+
+void EmbeddingForwardRows(const EmbeddingForward& op, Range rows) {
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* token = op.token_table + op.tokens[r] * op.columns;
+    const float* position =
+        op.position_table != nullptr ? op.position_table + r % op.context * op.columns : nullptr;
+    ForVectors({0, op.columns}, [&](std::int64_t i, std::int64_t n) {
+      Vec v = LoadN(token + i, n);
+      if (position != nullptr) v += LoadN(position + i, n);
+      StoreN(op.output + r * op.columns + i, v, n);
+    });
+  }
+}
+
+void EmbeddingBackwardColumns(const EmbeddingBackward& op, Range columns) {
+  for (std::int64_t r = 0; r < op.batch * op.context; ++r) {
+    const float* d_output = op.d_output + r * op.columns;
+    float* token = op.d_token_table + op.tokens[r] * op.columns;
+    float* position = op.d_position_table != nullptr
+                          ? op.d_position_table + r % op.context * op.columns
+                          : nullptr;
+    ForVectors(columns, [&](std::int64_t i, std::int64_t n) {
+      const Vec d = LoadN(d_output + i, n);
+      StoreN(token + i, LoadN(token + i, n) + d, n);
+      if (position != nullptr) StoreN(position + i, LoadN(position + i, n) + d, n);
+    });
+  }
+}
+
+}  // namespace takt::backend::TAKT_ISA

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmuls cut into blocks of the output by their shape alone; each block is one single-threaded
+// oneDNN call.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/backend/cpu/kernels.h"
+#include "worker/backend/ops.h"
+
+namespace takt::backend {
+
+// Blocks of rows x columns cover the output in row-major order; the last ones may be smaller.
+struct MatmulBlocks {
+  std::int64_t rows = 0, columns = 0;
+  std::int64_t per_row = 0, count = 0;  // blocks side by side; blocks in all
+};
+
+// A function of the shape, never of the number of threads: a block's size decides the order of its
+// sums inside oneDNN.
+MatmulBlocks CutMatmul(std::int64_t m, std::int64_t n, std::int64_t k);
+
+// Computes one block.  scratch: grown as needed, of the calling thread alone.
+absl::Status RunMatmulBlock(const Matmul& op, const MatmulBlocks& blocks, std::int64_t block,
+                            const Kernels& kernels, std::vector<float>& scratch);
+
+}  // namespace takt::backend

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that reduce along rows or columns: layer norm, bias gradients, softmax with
+// cross-entropy. A row's tail that fills no vector is padded with zeros (or with -FLT_MAX under a
+// maximum).
+#include "worker/backend/cpu/isa_kernels.h"
+#include "worker/backend/cpu/vec.h"
+
+namespace takt::backend::TAKT_ISA {
+namespace {
+
+inline Vec LoadN(const float* p, std::int64_t n) { return n >= kWidth ? Load(p) : LoadPart(p, n); }
+inline void StoreN(float* p, Vec v, std::int64_t n) {
+  if (n >= kWidth) {
+    Store(p, v);
+  } else {
+    StorePart(p, v, n);
+  }
+}
+
+// x, or zero in lanes from n on.
+inline Vec Keep(Vec x, std::int64_t n) {
+  for (std::int64_t i = n; i < kWidth; ++i) x[i] = 0;
+  return x;
+}
+
+struct RowMoments {
+  float mean, rstd;
+};
+
+RowMoments Moments(const float* x, std::int64_t columns, float epsilon) {
+  Vec sum = {};
+  for (std::int64_t i = 0; i < columns; i += kWidth) sum += LoadN(x + i, columns - i);
+  const float mean = Sum(sum) / static_cast<float>(columns);
+  Vec squares = {};
+  for (std::int64_t i = 0; i < columns; i += kWidth) {
+    Vec d = LoadN(x + i, columns - i) - mean;
+    if (columns - i < kWidth) d = Keep(d, columns - i);
+    squares += d * d;
+  }
+  const float variance = Sum(squares) / static_cast<float>(columns);
+  return {mean, 1.0F / __builtin_sqrtf(variance + epsilon)};
+}
+
+constexpr float kLowest = -3.402823466e+38F;
+
+float RowMax(const float* x, std::int64_t columns) {
+  Vec max[4] = {Splat(kLowest), Splat(kLowest), Splat(kLowest), Splat(kLowest)};
+  std::int64_t i = 0;
+  for (; i + 4 * kWidth <= columns; i += 4 * kWidth) {
+    for (int j = 0; j < 4; ++j) max[j] = Max(Load(x + i + j * kWidth), max[j]);
+  }
+  for (; i < columns; i += kWidth) {
+    const Vec v = columns - i < kWidth ? LoadPart(x + i, columns - i, kLowest) : Load(x + i);
+    max[0] = Max(v, max[0]);
+  }
+  return MaxElement(Max(Max(max[0], max[1]), Max(max[2], max[3])));
+}
+
+// Sum of e^(x - max), in double over chunks whose floats add up without much rounding. Keeps the
+// terms if `store`.
+double ExpRow(float* x, std::int64_t columns, float max, bool store) {
+  constexpr std::int64_t kChunk = 64 * kWidth;
+  double total = 0;
+  for (std::int64_t begin = 0; begin < columns; begin += kChunk) {
+    const std::int64_t end = Min(columns, begin + kChunk);
+    Vec sum = {};
+    for (std::int64_t i = begin; i < end; i += kWidth) {
+      Vec e = Exp(LoadN(x + i, end - i) - max);
+      if (end - i < kWidth) e = Keep(e, end - i);
+      if (store) StoreN(x + i, e, end - i);
+      sum += e;
+    }
+    total += static_cast<double>(Sum(sum));
+  }
+  return total;
+}
+
+}  // namespace
+
+void LayerNormForwardRows(const LayerNormForward& op, Range rows) {
+  const std::int64_t columns = op.columns;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* x = op.input + r * columns;
+    if (op.residual != nullptr) {
+      const float* residual = op.residual + r * columns;
+      float* sum = op.sum + r * columns;
+      for (std::int64_t i = 0; i < columns; i += kWidth) {
+        StoreN(sum + i, LoadN(x + i, columns - i) + LoadN(residual + i, columns - i), columns - i);
+      }
+      x = sum;
+    }
+    const RowMoments row = Moments(x, columns, op.epsilon);
+    op.mean[r] = row.mean;
+    op.rstd[r] = row.rstd;
+    float* output = op.output + r * columns;
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const std::int64_t n = columns - i;
+      StoreN(
+          output + i,
+          (LoadN(x + i, n) - row.mean) * row.rstd * LoadN(op.weight + i, n) + LoadN(op.bias + i, n),
+          n);
+    }
+  }
+}
+
+// With h = (x - mean) rstd and g = d_output * weight: d_x = rstd (g - mean(g) - h mean(g h)).
+void LayerNormBackwardInputRows(const LayerNormBackwardInput& op, Range rows) {
+  const std::int64_t columns = op.columns;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* x = op.x + r * columns;
+    const float* d_output = op.d_output + r * columns;
+    const float mean = op.mean[r], rstd = op.rstd[r];
+    Vec g_sum = {}, gh_sum = {};
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const std::int64_t n = columns - i;
+      const Vec g = LoadN(d_output + i, n) * LoadN(op.weight + i, n);  // zero in the padding
+      g_sum += g;
+      gh_sum += g * ((LoadN(x + i, n) - mean) * rstd);
+    }
+    const float g_mean = Sum(g_sum) / static_cast<float>(columns);
+    const float gh_mean = Sum(gh_sum) / static_cast<float>(columns);
+    const float* residual =
+        op.residual_gradient != nullptr ? op.residual_gradient + r * columns : nullptr;
+    float* d_input = op.d_input + r * columns;
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const std::int64_t n = columns - i;
+      const Vec h = (LoadN(x + i, n) - mean) * rstd;
+      Vec d = rstd * (LoadN(d_output + i, n) * LoadN(op.weight + i, n) - g_mean - h * gh_mean);
+      if (residual != nullptr) d += LoadN(residual + i, n);
+      StoreN(d_input + i, d, n);
+    }
+  }
+}
+
+void BiasGradPartial(const BiasGrad& op, Range rows, float* partial) {
+  const std::int64_t columns = op.columns;
+  __builtin_memset(partial, 0, static_cast<std::size_t>(columns) * sizeof(float));
+  std::int64_t r = rows.begin;
+  for (; r + 4 <= rows.end; r += 4) {
+    const float* d = op.d_output + r * columns;
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const std::int64_t n = columns - i;
+      const Vec low = LoadN(d + i, n) + LoadN(d + columns + i, n);
+      const Vec high = LoadN(d + 2 * columns + i, n) + LoadN(d + 3 * columns + i, n);
+      StoreN(partial + i, LoadN(partial + i, n) + (low + high), n);
+    }
+  }
+  for (; r < rows.end; ++r) {
+    const float* d = op.d_output + r * columns;
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      StoreN(partial + i, LoadN(partial + i, columns - i) + LoadN(d + i, columns - i), columns - i);
+    }
+  }
+}
+
+void LayerNormWeightsPartial(const LayerNormBackwardWeights& op, Range rows, float* partial) {
+  const std::int64_t columns = op.columns;
+  float* d_weight = partial;
+  float* d_bias = partial + columns;
+  __builtin_memset(partial, 0, static_cast<std::size_t>(2 * columns) * sizeof(float));
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* x = op.x + r * columns;
+    const float* d_output = op.d_output + r * columns;
+    const float mean = op.mean[r], rstd = op.rstd[r];
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const std::int64_t n = columns - i;
+      const Vec d = LoadN(d_output + i, n);
+      const Vec h = (LoadN(x + i, n) - mean) * rstd;
+      StoreN(d_weight + i, LoadN(d_weight + i, n) + d * h, n);
+      StoreN(d_bias + i, LoadN(d_bias + i, n) + d, n);
+    }
+  }
+}
+
+void SumPartials(const float* partials, std::int64_t count, std::int64_t stride, float* output,
+                 Range columns, bool accumulate) {
+  for (std::int64_t i = columns.begin; i < columns.end; i += kWidth) {
+    const std::int64_t n = columns.end - i;
+    Vec sum = {};
+    for (std::int64_t p = 0; p < count; ++p) sum += LoadN(partials + p * stride + i, n);
+    if (accumulate) sum += LoadN(output + i, n);
+    StoreN(output + i, sum, n);
+  }
+}
+
+void CrossEntropyRows(const CrossEntropy& op, Range rows, double* row_losses) {
+  const std::int64_t vocab = op.vocab;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    float* logits = op.logits + r * vocab;
+    const std::int32_t target = op.targets[r];
+    row_losses[r] = 0;
+    if (target == kIgnoredTarget) {
+      if (op.gradient) __builtin_memset(logits, 0, static_cast<std::size_t>(vocab) * sizeof(float));
+      continue;
+    }
+    const float max = RowMax(logits, vocab);
+    const double target_logit = logits[target];
+    const double sum = ExpRow(logits, vocab, max, op.gradient);
+    row_losses[r] = __builtin_log(sum) + static_cast<double>(max) - target_logit;
+    if (!op.gradient) continue;
+    const auto factor = static_cast<float>(static_cast<double>(op.scale) / sum);
+    for (std::int64_t i = 0; i < vocab; i += kWidth) {
+      StoreN(logits + i, LoadN(logits + i, vocab - i) * factor, vocab - i);
+    }
+    logits[target] -= op.scale;
+  }
+}
+
+}  // namespace takt::backend::TAKT_ISA

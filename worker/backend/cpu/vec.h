@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// A vector of floats as wide as the instruction set this file is compiled for, and the functions
+// that kernels need.
+//
+// The *_kernels.cc files are compiled once per instruction set (CMakeLists.txt) into a namespace of
+// its own. They and what they include must not use inline functions or templates of other headers:
+// the linker keeps one copy of those, and it might be the one with AVX-512 in it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#ifndef TAKT_ISA
+#error "compile with -DTAKT_ISA=<namespace>, as worker/backend/CMakeLists.txt does"
+#endif
+
+namespace takt::backend::TAKT_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kWidth = 16;
+#elif defined(__AVX2__)
+inline constexpr int kWidth = 8;
+#else
+inline constexpr int kWidth = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(4 * kWidth)));
+typedef std::int32_t IntVec __attribute__((vector_size(4 * kWidth)));
+
+inline std::int64_t Min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+inline std::int64_t RoundUp(std::int64_t a, std::int64_t unit) {
+  return (a + unit - 1) / unit * unit;
+}
+
+inline Vec Splat(float x) { return Vec{} + x; }
+
+inline Vec Load(const float* p) {
+  Vec v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+inline void Store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
+
+// The first n < kWidth elements; the others are `fill` / untouched.
+inline Vec LoadPart(const float* p, std::int64_t n, float fill = 0) {
+  Vec v = Splat(fill);
+  __builtin_memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(float));
+  return v;
+}
+
+inline void StorePart(float* p, Vec v, std::int64_t n) {
+  __builtin_memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(float));
+}
+
+inline Vec Max(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec Clamp(Vec x, float low, float high) {
+  x = x < low ? Splat(low) : x;
+  return x > high ? Splat(high) : x;
+}
+
+inline float Sum(Vec v) {
+  for (int width = kWidth / 2; width >= 1; width /= 2) {
+    for (int i = 0; i < width; ++i) v[i] += v[i + width];
+  }
+  return v[0];
+}
+
+inline float MaxElement(Vec v) {
+  float max = v[0];
+  for (int i = 1; i < kWidth; ++i) max = v[i] > max ? v[i] : max;
+  return max;
+}
+
+// e^x within 2 ulp for x in [-87, 88]; outside it clamps. Cody-Waite reduction and the polynomial
+// of Cephes' expf.
+inline Vec Exp(Vec x) {
+  x = Clamp(x, -87.0F, 88.0F);
+  const float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec shifted = x * 1.44269504088896341F + kRound;
+  const Vec n = shifted - kRound;
+  const Vec r = x - n * 0.693359375F + n * 2.12194440e-4F;
+  Vec p = Splat(1.9875691500e-4F);
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * r * r + r + 1.0F;
+  const IntVec power = (__builtin_convertvector(n, IntVec) + 127) << 23;
+  return p * reinterpret_cast<Vec>(power);
+}
+
+inline Vec Sqrt(Vec v) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_sqrt_ps(0xffff, v);  // the unmasked one makes GCC 12 warn
+#elif defined(__AVX2__)
+  return _mm256_sqrt_ps(v);
+#elif defined(__SSE2__)
+  return _mm_sqrt_ps(v);
+#else
+  for (int i = 0; i < kWidth; ++i) v[i] = __builtin_sqrtf(v[i]);
+  return v;
+#endif
+}
+
+}  // namespace takt::backend::TAKT_ISA
