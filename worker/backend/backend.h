@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -68,11 +69,17 @@ class Backend {
 
 struct CpuOptions {
   int threads = 1;  // >= 1, the caller's included: threads - 1 are created, once
+  // "avx512", "avx2" or "baseline" of our own kernels; empty: the best this machine has.
+  std::string instruction_set;
 };
 
 // f32 on the host: oneDNN matmuls, own vectorised kernels for the rest (AVX-512, AVX2 or baseline,
 // chosen at run time).
+// Errors: kInvalidArgument (threads, or an instruction set that this machine has not).
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& options);
+
+// What CpuOptions::instruction_set may be here, best first.
+std::vector<std::string> CpuInstructionSets();
 
 // FLOP/s of a typical matmul on `backend` (best of a few runs), for cost estimates before profiles
 // exist. Under 0.1 s.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/cpu/kernels.h"
@@ -271,7 +272,20 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& opti
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", options.threads, ", must be between 1 and ", kMostThreads));
   }
-  return std::make_unique<CpuBackend>(options.threads, BestKernels());
+  for (const Kernels* kernels : RunnableKernels()) {
+    if (options.instruction_set.empty() || options.instruction_set == kernels->name) {
+      return std::make_unique<CpuBackend>(options.threads, *kernels);
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("instruction_set is \"", options.instruction_set,
+                                                 "\", this machine has ",
+                                                 absl::StrJoin(CpuInstructionSets(), ", ")));
+}
+
+std::vector<std::string> CpuInstructionSets() {
+  std::vector<std::string> names;
+  for (const Kernels* kernels : RunnableKernels()) names.emplace_back(kernels->name);
+  return names;
 }
 
 }  // namespace takt::backend

@@ -66,8 +66,12 @@ void GeluBackwardRange(const GeluBackward& op, Range elements) {
     const Vec x = LoadN(op.input + i, n);
     const Vec e = ExpOfMinus2U(x);
     const Vec gate = 1.0F / (1.0F + e);
-    const Vec slope = -kGeluLinear - 3.0F * kGeluCubic * x * x;  // d(2u)/dx
-    StoreN(op.d_input + i, LoadN(op.d_output + i, n) * gate * (1.0F + x * (e * gate) * slope), n);
+    // Beyond +-13, where e * gate or 1 - gate is nothing, x^3 must not grow faster than that
+    // shrinks.
+    const Vec near = Clamp(x, -13.0F, 13.0F);
+    const Vec slope = -kGeluLinear - 3.0F * kGeluCubic * near * near;  // d(2u)/dx
+    StoreN(op.d_input + i, LoadN(op.d_output + i, n) * gate * (1.0F + near * (e * gate) * slope),
+           n);
   });
 }
 

@@ -15,21 +15,16 @@ extern const Kernels kTable;
 }
 #endif
 
-KernelsList RunnableKernels() {
-  KernelsList list = {{}, 0};
+std::vector<const Kernels*> RunnableKernels() {
+  std::vector<const Kernels*> tables;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (has_avx2 && __builtin_cpu_supports("avx512f")) list.tables[list.count++] = &avx512::kTable;
-  if (has_avx2) list.tables[list.count++] = &avx2::kTable;
+  if (has_avx2 && __builtin_cpu_supports("avx512f")) tables.push_back(&avx512::kTable);
+  if (has_avx2) tables.push_back(&avx2::kTable);
 #endif
-  list.tables[list.count++] = &baseline::kTable;
-  return list;
-}
-
-const Kernels& BestKernels() {
-  static const Kernels& best = *RunnableKernels().tables[0];
-  return best;
+  tables.push_back(&baseline::kTable);
+  return tables;
 }
 
 }  // namespace takt::backend

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "worker/backend/ops.h"
 
@@ -62,13 +63,7 @@ struct Kernels {
   void (*embedding_backward)(const EmbeddingBackward&, Range columns);
 };
 
-// The best table for this machine; chosen once.
-const Kernels& BestKernels();
-// All tables that this machine can run, best first. For tests.
-struct KernelsList {
-  const Kernels* tables[3];
-  int count;
-};
-KernelsList RunnableKernels();
+// The tables that this machine can run, best first.
+std::vector<const Kernels*> RunnableKernels();
 
 }  // namespace takt::backend

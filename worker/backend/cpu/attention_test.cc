@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "worker/backend/cpu/op_testing.h"
+
+namespace takt::backend::testing {
+namespace {
+
+// q, k, v in one tensor of rows [q heads, k heads, v heads], as a fused projection writes them.
+struct Case {
+  std::int64_t batch, context, heads, kv_heads, head_size;
+  std::int64_t q_columns() const { return heads * head_size; }
+  std::int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
+  std::int64_t rows() const { return batch * context; }
+  AttentionShape shape() const {
+    return {.batch = batch,
+            .context = context,
+            .heads = heads,
+            .kv_heads = kv_heads,
+            .head_size = head_size,
+            .q_stride = columns(),
+            .kv_stride = columns(),
+            .out_stride = q_columns()};
+  }
+};
+
+// Around the kernel's blocks of 32 queries and 64 keys, and of vectors of 4, 8 and 16.
+constexpr Case kCases[] = {{1, 1, 1, 1, 8},   {2, 1, 2, 2, 12},  {1, 5, 3, 1, 4},
+                           {2, 33, 2, 2, 12}, {1, 64, 2, 1, 64}, {1, 65, 1, 1, 8},
+                           {1, 100, 4, 2, 5}, {2, 129, 1, 1, 16}};
+
+Doubles Attention(const Case& c, const Doubles& qkv) {
+  Doubles output(static_cast<std::size_t>(c.rows() * c.q_columns()));
+  const auto at = [&](std::int64_t row, std::int64_t column) {
+    return qkv[static_cast<std::size_t>(row * c.columns() + column)];
+  };
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    for (std::int64_t h = 0; h < c.heads; ++h) {
+      const std::int64_t q_column = h * c.head_size;
+      const std::int64_t k_column = (c.heads + h / (c.heads / c.kv_heads)) * c.head_size;
+      const std::int64_t v_column = k_column + c.kv_heads * c.head_size;
+      for (std::int64_t t = b * c.context; t < (b + 1) * c.context; ++t) {
+        Doubles p;
+        for (std::int64_t s = b * c.context; s <= t; ++s) {
+          double score = 0;
+          for (std::int64_t d = 0; d < c.head_size; ++d)
+            score += at(t, q_column + d) * at(s, k_column + d);
+          p.push_back(score / std::sqrt(static_cast<double>(c.head_size)));
+        }
+        const double max = *std::max_element(p.begin(), p.end());
+        double sum = 0;
+        for (double& value : p) sum += value = std::exp(value - max);
+        for (std::size_t s = 0; s < p.size(); ++s) {
+          for (std::int64_t d = 0; d < c.head_size; ++d) {
+            output[static_cast<std::size_t>(t * c.q_columns() + q_column + d)] +=
+                p[s] / sum * at(b * c.context + static_cast<std::int64_t>(s), v_column + d);
+          }
+        }
+      }
+    }
+  }
+  return output;
+}
+
+class AttentionTest : public OpTest {
+ protected:
+  void Forward(const Case& c, const Floats& qkv) {
+    output_ = Unset(c.rows() * c.q_columns());
+    logsumexp_ = Unset(c.rows() * c.heads);
+    Run(AttentionForward{.shape = c.shape(),
+                         .q = qkv.data(),
+                         .k = qkv.data() + c.q_columns(),
+                         .v = qkv.data() + c.q_columns() + c.kv_heads * c.head_size,
+                         .output = output_.data(),
+                         .logsumexp = logsumexp_.data()});
+  }
+  Floats output_, logsumexp_;
+};
+
+TEST_P(AttentionTest, ForwardAgreesWithDouble) {
+  for (const Case& c : kCases) {
+    const Floats qkv = Random(c.rows() * c.columns(), 1);
+    Forward(c, qkv);
+    // A rounding of a score (of size up to a few sqrt(D)) is a relative error of its probability.
+    ExpectNear(output_, Attention(c, ToDoubles(qkv)), SumTolerance(c.head_size, 16), "output");
+  }
+}
+
+TEST_P(AttentionTest, SurvivesScoresThatOverflowWithoutTheMaximum) {
+  const Case c{1, 70, 1, 1, 8};
+  const Floats qkv = Random(c.rows() * c.columns(), 1, 30);
+  Forward(c, qkv);
+  // Scores of size 3000 are known to 3000 roundings, and so are probabilities; values have size 30.
+  ExpectNear(output_, Attention(c, ToDoubles(qkv)), 30 * SumTolerance(c.head_size, 3000), "output");
+}
+
+TEST_P(AttentionTest, BackwardAgreesWithFiniteDifferences) {
+  for (const Case& c : kCases) {
+    const Floats qkv = Random(c.rows() * c.columns(), 1),
+                 d_output = Random(c.rows() * c.q_columns(), 2);
+    Forward(c, qkv);
+    Floats d_qkv = Unset(c.rows() * c.columns());
+    const std::int64_t k = c.q_columns(), v = k + c.kv_heads * c.head_size;
+    Run(AttentionBackward{.shape = c.shape(),
+                          .q = qkv.data(),
+                          .k = qkv.data() + k,
+                          .v = qkv.data() + v,
+                          .output = output_.data(),
+                          .logsumexp = logsumexp_.data(),
+                          .d_output = d_output.data(),
+                          .d_q = d_qkv.data(),
+                          .d_k = d_qkv.data() + k,
+                          .d_v = d_qkv.data() + v});
+    // About 40 elements, at a stride that meets every head and both ends of the context.
+    const std::size_t stride = qkv.size() / 40 + 1;
+    const Doubles expected = FiniteDifferences([&](const Doubles& x) { return Attention(c, x); },
+                                               ToDoubles(qkv), d_output, stride | 1);
+    ExpectNearWhereKnown(d_qkv, expected, SumTolerance(c.context * c.head_size, 16), "d_qkv");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, ::testing::ValuesIn(CpuInstructionSets()));
+
+}  // namespace
+}  // namespace takt::backend::testing

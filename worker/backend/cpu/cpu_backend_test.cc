@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds for the backend as a whole: same bits for any number of threads, memory, refusals.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "gmock/gmock.h"
+#include "worker/backend/cpu/op_testing.h"
+
+namespace takt::backend::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Every op once, each on the outputs of those before it. Returns all it computed.
+Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, std::int64_t heads,
+                  std::int64_t head_size, std::int64_t vocab) {
+  const std::int64_t n = batch * context, c = heads * head_size;
+  Floats all;
+  const auto run = [&](const Op& op, std::initializer_list<const Floats*> outputs) {
+    EXPECT_EQ(backend.Run(op).message(), "");
+    for (const Floats* output : outputs) all.insert(all.end(), output->begin(), output->end());
+  };
+  const auto keep = [&](double value) {
+    Floats bits(2);
+    std::memcpy(bits.data(), &value, sizeof value);
+    // As integers: some bit patterns are NaNs, which compare unequal.
+    for (float& part : bits) part = static_cast<float>(std::bit_cast<std::uint32_t>(part) >> 8);
+    all.insert(all.end(), bits.begin(), bits.end());
+  };
+  const auto tokens = RandomTokens(n, vocab, 1);
+  Floats table = Random(vocab * c, 2), positions = Random(context * c, 3);
+  Floats x = Unset(n * c);
+  run(EmbeddingForward{tokens.data(), table.data(), positions.data(), x.data(), batch, context, c},
+      {&x});
+  const Floats weight = Random(c, 4), bias = Random(3 * c, 5);
+  Floats sum = Unset(n * c), normed = Unset(n * c), mean = Unset(n), rstd = Unset(n);
+  run(LayerNormForward{.input = x.data(),
+                       .residual = x.data(),
+                       .sum = sum.data(),
+                       .weight = weight.data(),
+                       .bias = bias.data(),
+                       .output = normed.data(),
+                       .mean = mean.data(),
+                       .rstd = rstd.data(),
+                       .rows = n,
+                       .columns = c},
+      {&normed, &mean, &rstd});
+  const Floats w = Random(c * 3 * c, 6, 0.1F);
+  Floats qkv = Unset(n * 3 * c);
+  run(Matmul{.a = normed.data(),
+             .b = w.data(),
+             .c = qkv.data(),
+             .bias = bias.data(),
+             .m = n,
+             .n = 3 * c,
+             .k = c},
+      {&qkv});
+  const AttentionShape shape{batch, context, heads, heads, head_size, 3 * c, 3 * c, c};
+  Floats attended = Unset(n * c), logsumexp = Unset(n * heads), d_qkv = Unset(n * 3 * c);
+  run(AttentionForward{shape, qkv.data(), qkv.data() + c, qkv.data() + 2 * c, attended.data(),
+                       logsumexp.data()},
+      {&attended, &logsumexp});
+  run(AttentionBackward{shape, qkv.data(), qkv.data() + c, qkv.data() + 2 * c, attended.data(),
+                        logsumexp.data(), x.data(), d_qkv.data(), d_qkv.data() + c,
+                        d_qkv.data() + 2 * c},
+      {&d_qkv});
+  Floats d_w = Random(c * 3 * c, 7), d_bias = Unset(3 * c), d_x = Unset(n * c);
+  run(Matmul{.a = normed.data(),
+             .b = d_qkv.data(),
+             .c = d_w.data(),
+             .addend = d_w.data(),
+             .a_transposed = true,
+             .m = c,
+             .n = 3 * c,
+             .k = n},
+      {&d_w});
+  run(Matmul{.a = d_qkv.data(),
+             .b = w.data(),
+             .c = d_x.data(),
+             .b_transposed = true,
+             .m = n,
+             .n = c,
+             .k = 3 * c},
+      {&d_x});
+  run(BiasGrad{d_qkv.data(), d_bias.data(), n, 3 * c}, {&d_bias});
+  Floats d_norm_weight = Unset(c), d_norm_bias = Unset(c), d_sum = Unset(n * c);
+  run(LayerNormBackwardWeights{d_x.data(), sum.data(), mean.data(), rstd.data(),
+                               d_norm_weight.data(), d_norm_bias.data(), n, c},
+      {&d_norm_weight, &d_norm_bias});
+  run(LayerNormBackwardInput{d_x.data(), sum.data(), weight.data(), mean.data(), rstd.data(),
+                             x.data(), d_sum.data(), n, c},
+      {&d_sum});
+  Floats gelu = Unset(n * c), d_gelu = Unset(n * c);
+  run(GeluForward{attended.data(), gelu.data(), n * c}, {&gelu});
+  run(GeluBackward{attended.data(), d_sum.data(), d_gelu.data(), n * c}, {&d_gelu});
+  Floats logits = Unset(n * vocab);
+  run(Matmul{.a = gelu.data(),
+             .b = table.data(),
+             .c = logits.data(),
+             .b_transposed = true,
+             .m = n,
+             .n = vocab,
+             .k = c},
+      {&logits});
+  double loss = 0, norm = 0;
+  run(CrossEntropy{logits.data(), tokens.data(), &loss, n, vocab, 1.0F / static_cast<float>(n)},
+      {&logits});
+  keep(loss);
+  Floats d_table = Unset(vocab * c), d_positions = Unset(context * c);
+  run(EmbeddingBackward{tokens.data(), d_gelu.data(), d_table.data(), d_positions.data(), batch,
+                        context, c, vocab, context},
+      {&d_table, &d_positions});
+  run(SumOfSquares{d_table.data(), &norm, vocab * c}, {});
+  keep(norm);
+  Floats m(table.size(), 0), v(table.size(), 0);
+  run(AdamwUpdate{.parameter = table.data(),
+                  .gradient = d_table.data(),
+                  .m = m.data(),
+                  .v = v.data(),
+                  .count = vocab * c,
+                  .learning_rate = 1e-3,
+                  .weight_decay = 0.1,
+                  .gradient_scale = 1 / norm},
+      {&table, &m, &v});
+  return all;
+}
+
+TEST(CpuBackend, GivesTheSameBitsForAnyNumberOfThreads) {
+  struct Shape {
+    std::int64_t batch, context, heads, head_size, vocab;
+  };
+  for (const Shape s :
+       {Shape{1, 1, 2, 12, 131}, Shape{3, 65, 3, 12, 131}, Shape{2, 129, 4, 64, 500}}) {
+    const auto single = CreateOrDie({.threads = 1});
+    const Floats expected = RunEveryOp(*single, s.batch, s.context, s.heads, s.head_size, s.vocab);
+    for (const float value : expected) ASSERT_FALSE(std::isnan(value));
+    for (const int threads : {1, 2, 3}) {
+      const auto backend = CreateOrDie({.threads = threads});
+      EXPECT_TRUE(RunEveryOp(*backend, s.batch, s.context, s.heads, s.head_size, s.vocab) ==
+                  expected)
+          << threads << " threads, context " << s.context;
+    }
+  }
+}
+
+TEST(CpuBackend, AllocatesZeroedAlignedMemory) {
+  const auto backend = CreateOrDie({.threads = 2});
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{4}, std::size_t{100}, std::size_t{5} << 20}) {
+    const Buffer buffer = backend->Allocate(bytes).value();
+    EXPECT_EQ(buffer.bytes(), bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64, 0);
+    EXPECT_TRUE(std::all_of(buffer.data(), buffer.data() + bytes,
+                            [](std::byte b) { return b == std::byte{0}; }));
+  }
+  EXPECT_EQ(backend->Allocate(std::size_t{1} << 60).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(CpuBackend, SaysWhatItIs) {
+  for (const std::string& isa : CpuInstructionSets()) {
+    const auto backend = CreateOrDie({.threads = 3, .instruction_set = isa});
+    EXPECT_EQ(backend->threads(), 3);
+    EXPECT_TRUE(backend->memory_is_host());
+    EXPECT_EQ(backend->description(), "cpu f32 " + isa);
+  }
+}
+
+TEST(CpuBackend, RefusesOptionsItCannotServe) {
+  EXPECT_THAT(CreateCpuBackend({.threads = 0}).status().message(), HasSubstr("threads is 0"));
+  EXPECT_THAT(CreateCpuBackend({.threads = 1, .instruction_set = "neon2"}).status().message(),
+              HasSubstr("instruction_set is \"neon2\", this machine has"));
+}
+
+TEST(CpuBackend, RefusesOpsThatBreakARule) {
+  const auto backend = CreateOrDie({.threads = 1});
+  float x = 0;
+  EXPECT_EQ(backend->Run(Matmul{.a = &x, .b = &x, .c = &x, .m = 1, .n = 0, .k = 1}).message(),
+            "Matmul.n is 0, must be at least 1");
+  EXPECT_EQ(backend->Run(GeluForward{.input = &x, .count = 1}).message(),
+            "GeluForward.output is null");
+  EXPECT_EQ(backend->Run(AttentionForward{.shape = {1, 1, 3, 2, 1, 3, 2, 3}}).message(),
+            "AttentionForward: heads must be divisible by kv_heads");
+  EXPECT_EQ(backend->Run(AttentionForward{.shape = {1, 1, 2, 2, 4, 7, 8, 8}}).message(),
+            "AttentionForward.q_stride is 7, must be at least 8");
+  EXPECT_EQ(backend->Run(LayerNormForward{.input = &x, .residual = &x}).message(),
+            "LayerNormForward: residual and sum go together");
+}
+
+}  // namespace
+}  // namespace takt::backend::testing

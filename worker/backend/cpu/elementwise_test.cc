@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// GELU, embedding, cross-entropy, AdamW and sums against references in double.
+#include "worker/backend/cpu/op_testing.h"
+
+namespace takt::backend::testing {
+namespace {
+
+Doubles Gelu(const Doubles& x) {
+  Doubles y;
+  for (const double v : x)
+    y.push_back(0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v))));
+  return y;
+}
+
+class ElementwiseTest : public OpTest {};
+
+TEST_P(ElementwiseTest, GeluAgreesWithDoubleNearZeroAndFarOut) {
+  Floats x = Random(1000, 1, 3);
+  x.insert(x.end(),
+           {0.0F, -0.0F, 1e-20F, -1e-20F, 1e-4F, 30.0F, -30.0F, 1e4F, -1e4F, 1e30F, -1e30F});
+  const auto count = static_cast<std::int64_t>(x.size());
+  Floats y = Unset(count);
+  Run(GeluForward{.input = x.data(), .output = y.data(), .count = count});
+  const Doubles expected = Gelu(ToDoubles(x));
+  // Relative to x: where gelu(x) is much smaller than x, the reference's own 1 + tanh cancels.
+  ExpectNear(
+      y, expected, [&](std::size_t i) { return 1e-30 + 8 * kEpsilon * std::abs(x[i]); }, "gelu");
+}
+
+TEST_P(ElementwiseTest, GeluBackwardAgreesWithFiniteDifferences) {
+  const Floats x = Random(77, 1, 2), d_output = Random(77, 2);
+  Floats d_input = d_output;  // in place
+  Run(GeluBackward{
+      .input = x.data(), .d_output = d_input.data(), .d_input = d_input.data(), .count = 77});
+  ExpectNear(d_input, FiniteDifferences(Gelu, ToDoubles(x), d_output), 64 * kEpsilon, "d_input");
+}
+
+TEST_P(ElementwiseTest, GeluBackwardIsFiniteFarOut) {
+  const Floats x = {30, -30, 1e4F, -1e4F, 1e15F, -1e15F}, d_output(6, 2);
+  Floats d_input = Unset(6);
+  Run(GeluBackward{
+      .input = x.data(), .d_output = d_output.data(), .d_input = d_input.data(), .count = 6});
+  ExpectNear(d_input, {2, 0, 2, 0, 2, 0}, 1e-6, "d_input");
+}
+
+TEST_P(ElementwiseTest, EmbeddingAddsTokenAndPosition) {
+  const std::int64_t batch = 3, context = 5, columns = 19, vocab = 7, positions = 9;
+  const auto tokens = RandomTokens(batch * context, vocab, 1);
+  const Floats token_table = Random(vocab * columns, 2),
+               position_table = Random(positions * columns, 3);
+  for (const bool with_positions : {false, true}) {
+    Floats output = Unset(batch * context * columns);
+    Run(EmbeddingForward{.tokens = tokens.data(),
+                         .token_table = token_table.data(),
+                         .position_table = with_positions ? position_table.data() : nullptr,
+                         .output = output.data(),
+                         .batch = batch,
+                         .context = context,
+                         .columns = columns});
+    for (std::int64_t i = 0; i < batch * context * columns; ++i) {
+      const std::int64_t row = i / columns, column = i % columns;
+      float expected = token_table[static_cast<std::size_t>(
+          tokens[static_cast<std::size_t>(row)] * columns + column)];
+      if (with_positions)
+        expected += position_table[static_cast<std::size_t>(row % context * columns + column)];
+      ASSERT_EQ(output[static_cast<std::size_t>(i)], expected);
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, EmbeddingBackwardSumsRowsOfEqualTokensInOrder) {
+  const std::int64_t batch = 3, context = 50, columns = 70, vocab = 7, positions = 60;
+  const auto tokens = RandomTokens(batch * context, vocab - 1, 1);  // the last token never occurs
+  const Floats d_output = Random(batch * context * columns, 2);
+  for (const bool accumulate : {false, true}) {
+    Floats d_token = accumulate ? Random(vocab * columns, 3) : Unset(vocab * columns);
+    Floats d_position = accumulate ? Random(positions * columns, 4) : Unset(positions * columns);
+    Floats expected_token = accumulate ? d_token : Floats(d_token.size());
+    Floats expected_position = accumulate ? d_position : Floats(d_position.size());
+    Run(EmbeddingBackward{.tokens = tokens.data(),
+                          .d_output = d_output.data(),
+                          .d_token_table = d_token.data(),
+                          .d_position_table = d_position.data(),
+                          .batch = batch,
+                          .context = context,
+                          .columns = columns,
+                          .vocab = vocab,
+                          .positions = positions,
+                          .accumulate = accumulate});
+    for (std::int64_t i = 0; i < batch * context * columns; ++i) {
+      const std::int64_t row = i / columns, column = i % columns;
+      const float d = d_output[static_cast<std::size_t>(i)];
+      expected_token[static_cast<std::size_t>(tokens[static_cast<std::size_t>(row)] * columns +
+                                              column)] += d;
+      expected_position[static_cast<std::size_t>(row % context * columns + column)] += d;
+    }
+    EXPECT_EQ(d_token, expected_token);
+    EXPECT_EQ(d_position, expected_position);
+  }
+}
+
+class CrossEntropyTest : public OpTest {};
+
+// Losses of the rows; a row that is not scored has 0.
+Doubles CrossEntropyLosses(const Doubles& logits, const std::vector<std::int32_t>& targets) {
+  const std::size_t vocab = logits.size() / targets.size();
+  Doubles losses;
+  for (std::size_t r = 0; r < targets.size(); ++r) {
+    double sum = 0;
+    for (std::size_t i = 0; i < vocab; ++i) sum += std::exp(logits[r * vocab + i]);
+    losses.push_back(targets[r] == kIgnoredTarget
+                         ? 0
+                         : std::log(sum) -
+                               logits[r * vocab + static_cast<std::size_t>(targets[r])]);
+  }
+  return losses;
+}
+
+TEST_P(CrossEntropyTest, LossAndGradientAgreeWithDouble) {
+  const std::int64_t rows = 5;
+  for (const std::int64_t vocab : {1, 2, 131, 2500}) {
+    auto targets = RandomTokens(rows, vocab, 1);
+    targets[2] = kIgnoredTarget;
+    const Floats logits = Random(rows * vocab, 2, 3);
+    const Doubles losses = CrossEntropyLosses(ToDoubles(logits), targets);
+    double expected_loss = 0;
+    for (const double loss : losses) expected_loss += loss;
+    for (const bool gradient : {false, true}) {
+      Floats d_logits = logits;
+      double loss = -1;
+      Run(CrossEntropy{.logits = d_logits.data(),
+                       .targets = targets.data(),
+                       .loss_sum = &loss,
+                       .rows = rows,
+                       .vocab = vocab,
+                       .scale = 0.25F,
+                       .gradient = gradient});
+      EXPECT_NEAR(loss, expected_loss, static_cast<double>(rows) * 32 * kEpsilon)
+          << "vocab " << vocab;
+      if (!gradient) {
+        EXPECT_EQ(d_logits, logits);
+        continue;
+      }
+      const Doubles expected = FiniteDifferences(
+          [&](const Doubles& x) { return CrossEntropyLosses(x, targets); }, ToDoubles(logits),
+          Floats(static_cast<std::size_t>(rows), 0.25F), static_cast<std::size_t>(vocab) / 40 + 1);
+      ExpectNearWhereKnown(d_logits, expected, 32 * kEpsilon, "d_logits");
+      for (std::int64_t i = 2 * vocab; i < 3 * vocab; ++i)
+        ASSERT_EQ(d_logits[static_cast<std::size_t>(i)], 0);
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, SurvivesLargeLogitsAndReportsNan) {
+  const std::vector<std::int32_t> targets = {1};
+  Floats logits = {1e4F, -1e4F, 0};
+  double loss = 0;
+  CrossEntropy op{
+      .logits = logits.data(), .targets = targets.data(), .loss_sum = &loss, .rows = 1, .vocab = 3};
+  Run(op);
+  EXPECT_DOUBLE_EQ(loss, 2e4);
+  ExpectNear(logits, {1, -1, 0}, 1e-37, "d_logits");
+  logits = {0, 1, kNan};
+  Run(op);
+  EXPECT_TRUE(std::isnan(loss));
+}
+
+class OptimizerTest : public OpTest {};
+
+TEST_P(OptimizerTest, AdamwAgreesWithDoubleOverSteps) {
+  const std::int64_t count = 37;
+  for (const double weight_decay : {0.0, 0.1}) {
+    Floats p = Random(count, 1), m(count, 0), v(count, 0);
+    const Floats p0 = p;
+    Doubles pd = ToDoubles(p), md(count, 0), vd(count, 0);
+    for (std::int64_t step = 1; step <= 10; ++step) {
+      const double rate = 1e-3 * static_cast<double>(step), scale = 0.7;
+      const Floats g = Random(count, 100 + static_cast<unsigned>(step), 1e-3F);
+      Run(AdamwUpdate{.parameter = p.data(),
+                      .gradient = g.data(),
+                      .m = m.data(),
+                      .v = v.data(),
+                      .count = count,
+                      .step = step,
+                      .learning_rate = rate,
+                      .weight_decay = weight_decay,
+                      .gradient_scale = scale});
+      for (std::size_t i = 0; i < pd.size(); ++i) {
+        const double gd = scale * g[i];
+        md[i] = 0.9 * md[i] + 0.1 * gd;
+        vd[i] = 0.95 * vd[i] + 0.05 * gd * gd;
+        pd[i] *= 1 - rate * weight_decay;
+        const double m_hat = md[i] / (1 - std::pow(0.9, step)),
+                     v_hat = vd[i] / (1 - std::pow(0.95, step));
+        pd[i] -= rate * m_hat / (std::sqrt(v_hat) + 1e-8);
+      }
+    }
+    // Ten roundings of a parameter, and relative errors of the update, whose sizes add up to 0.055.
+    ExpectNear(
+        p, pd, [&](std::size_t i) { return 10 * kEpsilon * (std::abs(p0[i]) + 1); }, "parameter");
+    ExpectNear(
+        m, md, [&](std::size_t) { return 30 * kEpsilon * 1e-3; }, "m");
+    ExpectNear(
+        v, vd, [&](std::size_t i) { return 40 * kEpsilon * vd[i]; }, "v");
+  }
+}
+
+TEST_P(OptimizerTest, SumOfSquaresIsExactInDouble) {
+  for (const std::int64_t count : {0, 1, 100, 4096, 4097, 100003}) {
+    const Floats x = Random(count, 1);
+    double expected = 0, sum = -1;
+    for (const float value : x) expected += static_cast<double>(value) * value;
+    Run(SumOfSquares{.input = x.data(), .result = &sum, .count = count});
+    EXPECT_NEAR(sum, expected, 1e-13 * expected) << count;
+  }
+}
+
+TEST_P(OptimizerTest, FillCopyAndAddReachEveryElement) {
+  for (const std::int64_t count : {0, 1, 33, 40001}) {
+    const Floats a = Random(count, 1), b = Random(count, 2);
+    Floats filled = Unset(count), copied = Unset(count), sum = a;
+    Run(Fill{.output = filled.data(), .value = 2.5F, .count = count});
+    Run(Copy{.input = a.data(), .output = copied.data(), .count = count});
+    Run(Add{.a = sum.data(), .b = b.data(), .output = sum.data(), .count = count});
+    EXPECT_EQ(filled, Floats(static_cast<std::size_t>(count), 2.5F));
+    EXPECT_EQ(copied, a);
+    for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_EQ(sum[i], a[i] + b[i]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, ElementwiseTest, ::testing::ValuesIn(CpuInstructionSets()));
+INSTANTIATE_TEST_SUITE_P(Isa, CrossEntropyTest, ::testing::ValuesIn(CpuInstructionSets()));
+INSTANTIATE_TEST_SUITE_P(Isa, OptimizerTest, ::testing::ValuesIn(CpuInstructionSets()));
+
+}  // namespace
+}  // namespace takt::backend::testing

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/cpu/matmul.h"
+
+#include <tuple>
+
+#include "gmock/gmock.h"
+#include "worker/backend/cpu/op_testing.h"
+
+namespace takt::backend::testing {
+namespace {
+
+enum class Addend { kNone, kOther, kOutput };
+
+struct Product {
+  std::int64_t m, n, k;
+};
+
+class MatmulTest : public ::testing::TestWithParam<std::tuple<Product, bool, bool, bool, Addend>> {
+};
+
+TEST_P(MatmulTest, AgreesWithProductInDouble) {
+  const auto [shape, a_transposed, b_transposed, with_bias, addend] = GetParam();
+  const auto [m, n, k] = shape;
+  const Floats a = Random(m * k, 1), b = Random(k * n, 2), bias = Random(n, 3),
+               other = Random(m * n, 4);
+  Floats c = addend == Addend::kOutput ? other : Unset(m * n);
+  Matmul op{.a = a.data(), .b = b.data(), .c = c.data(), .m = m, .n = n, .k = k};
+  op.a_transposed = a_transposed;
+  op.b_transposed = b_transposed;
+  if (with_bias) op.bias = bias.data();
+  if (addend == Addend::kOther) op.addend = other.data();
+  if (addend == Addend::kOutput) op.addend = c.data();
+  const auto backend = CreateOrDie({.threads = 2});
+  ASSERT_TRUE(backend->Run(op).ok());
+
+  Doubles expected;
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      double sum = with_bias ? bias[static_cast<std::size_t>(j)] : 0.0;
+      if (addend != Addend::kNone) sum += other[static_cast<std::size_t>(i * n + j)];
+      for (std::int64_t p = 0; p < k; ++p) {
+        sum +=
+            static_cast<double>(a[static_cast<std::size_t>(a_transposed ? p * m + i : i * k + p)]) *
+            b[static_cast<std::size_t>(b_transposed ? j * k + p : p * n + j)];
+      }
+      expected.push_back(sum);
+    }
+  }
+  // Sums of k products of normal numbers have size sqrt(k); so have their roundings, each relative
+  // to the running sum.
+  ExpectNear(c, expected, SumTolerance(k, 2 * std::sqrt(static_cast<double>(k))), "c");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, MatmulTest,
+    ::testing::Combine(::testing::Values(Product{1, 1, 1}, Product{1, 131, 48}, Product{7, 12, 5},
+                                         Product{300, 131, 33}, Product{1024, 20, 37}),
+                       ::testing::Bool(), ::testing::Bool(), ::testing::Bool(),
+                       ::testing::Values(Addend::kNone, Addend::kOther, Addend::kOutput)));
+
+TEST(CutMatmul, CoversTheOutputWithEnoughBlocksForLargeShapes) {
+  for (const Product shape :
+       {Product{1, 1, 1}, Product{256, 256, 256}, Product{2048, 768, 3072},
+        Product{2048, 50257, 768}, Product{50257, 768, 2048}, Product{131, 97, 1000000}}) {
+    const MatmulBlocks blocks = CutMatmul(shape.m, shape.n, shape.k);
+    const std::int64_t down = blocks.count / blocks.per_row;
+    EXPECT_EQ(blocks.count % blocks.per_row, 0);
+    EXPECT_GE(down * blocks.rows, shape.m);
+    EXPECT_LT((down - 1) * blocks.rows, shape.m);
+    EXPECT_GE(blocks.per_row * blocks.columns, shape.n);
+    EXPECT_LT((blocks.per_row - 1) * blocks.columns, shape.n);
+    if (shape.m * shape.n >= 512 * 512) {
+      EXPECT_GE(blocks.count, 8);
+    }
+  }
+}
+
+TEST(MeasureMatmulFlops, IsPositiveAndStopsWithTheClock) {
+  // A clock that jumps by 100 ms: one run uses the budget up.
+  class JumpingClock final : public Clock {
+   public:
+    absl::Time Now() const override { return absl::UnixEpoch(); }
+    std::int64_t SteadyNanos() const override { return now_ += 100'000'000; }
+
+   private:
+    mutable std::int64_t now_ = 0;
+  };
+  const auto backend = CreateOrDie({.threads = 1});
+  EXPECT_DOUBLE_EQ(MeasureMatmulFlops(*backend, JumpingClock()).value(),
+                   2.0 * 512 * 512 * 512 / 0.1);
+  EXPECT_GT(MeasureMatmulFlops(*backend).value(), 1e8);
+}
+
+}  // namespace
+}  // namespace takt::backend::testing

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests of ops share: random tensors, references in double, finite differences, and comparison
+// with a tolerance.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "worker/backend/backend.h"
+
+namespace takt::backend::testing {
+
+using Floats = std::vector<float>;
+using Doubles = std::vector<double>;
+
+inline constexpr double kEpsilon = 0x1p-24;  // half a unit in the last place of a float near 1
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+inline Floats Random(std::int64_t count, unsigned seed, float scale = 1) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0, scale);
+  Floats values(static_cast<std::size_t>(count));
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+inline std::vector<std::int32_t> RandomTokens(std::int64_t count, std::int64_t vocab,
+                                              unsigned seed) {
+  std::mt19937 generator(seed);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (std::int32_t& token : tokens)
+    token = static_cast<std::int32_t>(generator() % static_cast<unsigned>(vocab));
+  return tokens;
+}
+
+// Filled with NaN, so that an element that an op forgot shows.
+inline Floats Unset(std::int64_t count) { return Floats(static_cast<std::size_t>(count), kNan); }
+
+inline Doubles ToDoubles(const Floats& values) { return {values.begin(), values.end()}; }
+
+inline std::unique_ptr<Backend> CreateOrDie(const CpuOptions& options) {
+  return CreateCpuBackend(options).value();
+}
+
+// Every element within `allowed(i)` of the expected one; names the worst as a share of what is
+// allowed.
+inline void ExpectNear(const Floats& actual, const Doubles& expected,
+                       const std::function<double(std::size_t)>& allowed, const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  double worst = 0;
+  std::size_t where = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const double share = std::abs(static_cast<double>(actual[i]) - expected[i]) / allowed(i);
+    if (!(share <= worst)) {  // also for NaN
+      worst = share;
+      where = i;
+    }
+    if (std::isnan(share)) break;
+  }
+  EXPECT_LE(worst, 1) << what << ": element " << where << " is " << actual[where] << ", expected "
+                      << expected[where] << ", off by " << worst << " times what is allowed";
+}
+
+// A sum of `length` products in floats, each of size up to `magnitude`.
+inline double SumTolerance(std::int64_t length, double magnitude) {
+  return kEpsilon * magnitude * (8 + 4 * std::sqrt(static_cast<double>(length)));
+}
+
+inline void ExpectNear(const Floats& actual, const Doubles& expected, double allowed,
+                       const std::string& what) {
+  ExpectNear(
+      actual, expected, [allowed](std::size_t) { return allowed; }, what);
+}
+
+// d/dx of sum(weights * f(x)) by central differences, at every `stride`-th element of x; NaN
+// elsewhere.
+inline Doubles FiniteDifferences(const std::function<Doubles(const Doubles&)>& f, Doubles x,
+                                 const Floats& weights, std::size_t stride = 1) {
+  constexpr double kStep = 1e-4;
+  const auto objective = [&] {
+    const Doubles y = f(x);
+    double sum = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) sum += static_cast<double>(weights[i]) * y[i];
+    return sum;
+  };
+  Doubles gradient(x.size(), std::numeric_limits<double>::quiet_NaN());
+  for (std::size_t i = 0; i < x.size(); i += stride) {
+    const double at = x[i];
+    // Five points: the error is of the fourth order in the step.
+    const auto value = [&](double offset) {
+      x[i] = at + offset;
+      return objective();
+    };
+    gradient[i] = (8 * (value(kStep) - value(-kStep)) - (value(2 * kStep) - value(-2 * kStep))) /
+                  (12 * kStep);
+    x[i] = at;
+  }
+  return gradient;
+}
+
+// The elements of `actual` where `expected` is a number.
+inline void ExpectNearWhereKnown(const Floats& actual, const Doubles& expected, double allowed,
+                                 const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  Floats known_actual;
+  Doubles known_expected;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (std::isnan(expected[i])) continue;
+    known_actual.push_back(actual[i]);
+    known_expected.push_back(expected[i]);
+  }
+  ExpectNear(known_actual, known_expected, allowed, what);
+  for (const float value : actual) ASSERT_FALSE(std::isnan(value)) << what;
+}
+
+// Ops on every instruction set that this machine has.
+class OpTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void Run(const Op& op) { ASSERT_EQ(backend_->Run(op).message(), ""); }
+  std::unique_ptr<Backend> backend_ = CreateOrDie({.threads = 2, .instruction_set = GetParam()});
+};
+
+}  // namespace takt::backend::testing
