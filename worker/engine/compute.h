@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine asks of the layer above it (worker/train, the emulated model, a toy in tests): run one instruction, and
-// say where the bytes of a slot are. The engine knows nothing of Transformers.
+// What the engine asks of the layer above it (worker/train, the emulated model, a toy in tests):
+// run one instruction, and say where the bytes of a slot are. The engine knows nothing of
+// Transformers.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +17,15 @@ class Compute {
  public:
   virtual ~Compute() = default;
   // Runs one instruction of any lane that is not SEND or RECV to its end.
-  // step: 1-based.  Thread: the lane's own; different lanes call at the same time, only with instructions whose slots do not
-  // conflict.  Errors end the program; the first one sticks.
+  // step: 1-based.  Thread: the lane's own; different lanes call at the same time, only with
+  // instructions whose slots do not conflict.  Errors end the program; the first one sticks.
   virtual absl::Status Run(const program::Instruction& instruction, StepId step) = 0;
   // Memory of a slot that SEND reads or RECV writes; stable for the life of the program.
   virtual std::span<std::byte> SlotBytes(SlotId slot) = 0;
 };
 
-// Sums over the ranks of a group in rank order, so that the result has the same bits on every rank and in every run.
-// Thread: one caller at a time per object.  Errors: as the transport's.
+// Sums over the ranks of a group in rank order, so that the result has the same bits on every rank
+// and in every run. Thread: one caller at a time per object.  Errors: as the transport's.
 class Collective {
  public:
   virtual ~Collective() = default;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one program: a thread per lane, waits between lanes as the slots imply, every instruction timed at both ends.
+// Runs one program: a thread per lane, waits between lanes as the slots imply, every instruction
+// timed at both ends.
 #pragma once
 
 #include <functional>
@@ -21,11 +22,14 @@ struct InstructionTiming {
   std::int64_t start_nanos = 0, end_nanos = 0;
 };
 
-// Of one completed step on this rank. `timings` is indexed as program.body and valid during the callback only.
+// Of one completed step on this rank. `timings` is indexed as program.body and valid during the
+// callback only.
 struct StepTiming {
   StepId step;
-  std::int64_t start_nanos = 0, end_nanos = 0;  // from the previous step's end (first: from its first instruction's start)
-  std::int64_t compute_nanos = 0;               // busy on the compute lane, F I W B only
+  std::int64_t start_nanos = 0,
+               end_nanos =
+                   0;  // from the previous step's end (first: from its first instruction's start)
+  std::int64_t compute_nanos = 0;  // busy on the compute lane, F I W B only
   const std::vector<InstructionTiming>* timings = nullptr;
 };
 
@@ -38,7 +42,8 @@ struct LaneStatus {
 };
 
 struct EngineOptions {
-  transport::Transport* transport = nullptr;  // channels to neighbours are opened on it; may be null if there is no lane for p2p
+  transport::Transport* transport =
+      nullptr;  // channels to neighbours are opened on it; may be null if there is no lane for p2p
   // Maps a pp rank of the program to a rank of the transport (same dp_rank as ours).
   std::function<Rank(PpRank)> rank_of;
   std::int64_t generation = 0;
@@ -48,14 +53,17 @@ struct EngineOptions {
 // Thread-safe except Run (one caller, once at a time).
 class Engine {
  public:
-  // Opens the channels.  program, compute: borrowed for the engine's life.  Blocks: until all neighbours opened theirs.
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(const program::Program& program, Compute& compute,
-                                                        EngineOptions options);
+  // Opens the channels.  program, compute: borrowed for the engine's life.  Blocks: until all
+  // neighbours opened theirs.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const program::Program& program,
+                                                        Compute& compute, EngineOptions options);
   virtual ~Engine() = default;
 
-  // Runs steps first..last.  on_step: called on one engine thread after each step, in order; keep it short.
-  // Errors: the first error of any lane, or kAborted after Abort.  When it returns, no thread touches compute or slots.
-  virtual absl::Status Run(StepId first, StepId last, std::function<void(const StepTiming&)> on_step) = 0;
+  // Runs steps first..last.  on_step: called on one engine thread after each step, in order; keep
+  // it short. Errors: the first error of any lane, or kAborted after Abort.  When it returns, no
+  // thread touches compute or slots.
+  virtual absl::Status Run(StepId first, StepId last,
+                           std::function<void(const StepTiming&)> on_step) = 0;
 
   // Ends every wait; Run returns soon. The transport is aborted too.
   virtual void Abort(absl::Status reason) = 0;

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/engine/engine.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "worker/engine/lane.h"
+
+namespace takt::engine {
+
+namespace {
+
+using program::Instruction;
+using program::LaneKind;
+using program::Op;
+using transport::kNoDeadline;
+using transport::MonotonicNanos;
+
+// Another lane is usually milliseconds away, or just finishing. Cores are shared by many ranks.
+constexpr std::int64_t kSpinNanos = 2'000;
+// Steps that may be under way while the report of one before them is still being made.
+constexpr std::uint64_t kTimingBuffers = 2;
+
+bool IsCompute(Op op) {
+  return op == Op::kForward || op == Op::kInputGrad || op == Op::kWeightGrad || op == Op::kBackward;
+}
+
+class ProgramEngine final : public Engine {
+ public:
+  ProgramEngine(const program::Program& program, Compute& compute, EngineOptions options)
+      : program_(program), compute_(compute), options_(std::move(options)) {
+    for (auto& timings : timings_) timings.resize(program_.body.size());
+  }
+
+  absl::Status Open();
+  absl::Status Run(StepId first, StepId last,
+                   std::function<void(const StepTiming&)> on_step) override;
+  void Abort(absl::Status reason) override {
+    Fail(absl::AbortedError(reason.ok() ? "aborted" : reason.message()));
+  }
+  std::vector<LaneStatus> Status() const override;
+
+ private:
+  absl::Status OpenChannels();
+  std::span<std::byte> MessageOf(const Instruction& instruction);  // of SEND and RECV
+  void RunLane(Lane& lane, std::uint64_t begin, std::uint64_t end);
+  // False: the engine was stopped.
+  bool RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position);
+  bool AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration);
+  bool AwaitReports(Lane& lane, std::uint64_t iteration);
+  bool AwaitDone(Lane& lane, std::uint64_t count);
+  absl::Status Execute(Lane& lane, const Instruction& instruction, std::span<std::byte> message,
+                       StepId step);
+  void RunList(const std::vector<Instruction>& list, StepId step);
+  void Report(std::uint64_t begin, std::uint64_t end,
+              const std::function<void(const StepTiming&)>& on_step);
+  StepTiming Summarize(std::uint64_t iteration, std::int64_t previous_end) const;
+
+  void Fail(absl::Status status);
+  absl::Status failure() const {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+  bool stopped() const { return stopped_.load(std::memory_order_seq_cst); }
+  StepId StepOf(std::uint64_t iteration) const {
+    return StepId(first_step_.load(std::memory_order_relaxed) +
+                  static_cast<std::int64_t>(iteration));
+  }
+
+  const program::Program& program_;
+  Compute& compute_;
+  const EngineOptions options_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // constant after Open
+
+  // Iterations count from 0 over all calls of Run; iteration i is step first_step_ + i.
+  std::uint64_t iterations_ = 0;  // of the caller of Run
+  std::atomic<std::int64_t> first_step_{1};
+  std::vector<InstructionTiming> timings_[kTimingBuffers];  // iteration i in i % kTimingBuffers
+  std::atomic<std::uint64_t> reported_{0};  // iterations whose timings were handed over
+  transport::WakeWord reported_moved_;
+
+  std::atomic<bool> stopped_{false};
+  mutable std::mutex mutex_;
+  absl::Status failure_;  // guarded by mutex_; the first one, for good
+};
+
+absl::Status ProgramEngine::Open() {
+  ASSIGN_OR_RETURN(lanes_, MakeLanes(program_));
+  for (const auto& lane : lanes_) {
+    for (LaneEntry& entry : lane->entries) entry.message = MessageOf(*entry.instruction);
+  }
+  return OpenChannels();
+}
+
+std::span<std::byte> ProgramEngine::MessageOf(const Instruction& instruction) {
+  if (instruction.op == Op::kSend) return compute_.SlotBytes(instruction.reads[0]);
+  if (instruction.op == Op::kRecv) return compute_.SlotBytes(instruction.writes[0]);
+  return {};
+}
+
+// In an order that all ranks share: an opening waits for its peer, and would otherwise be part of a
+// circle of waits.
+absl::Status ProgramEngine::OpenChannels() {
+  const auto sender_receiver_direction = [&](const Lane* lane) {
+    const bool sends = lane->description->kind == LaneKind::kSend;
+    return std::tuple(sends ? program_.pp_rank : lane->description->peer,
+                      sends ? lane->description->peer : program_.pp_rank,
+                      lane->description->direction);
+  };
+  std::map<Lane*, std::size_t> max_bytes;
+  for (const auto* list : {&program_.prologue, &program_.body, &program_.epilogue}) {
+    for (const Instruction& instruction : *list) {
+      if (instruction.op != Op::kSend && instruction.op != Op::kRecv) continue;
+      std::size_t& most = max_bytes[lanes_[instruction.lane.value()].get()];
+      most = std::max(most, MessageOf(instruction).size());
+    }
+  }
+  std::vector<Lane*> links;
+  for (const auto& [lane, bytes] : max_bytes) links.push_back(lane);
+  if (!links.empty() && (options_.transport == nullptr || !options_.rank_of)) {
+    return absl::InvalidArgumentError("a program with messages needs a transport");
+  }
+  std::sort(links.begin(), links.end(), [&](const Lane* a, const Lane* b) {
+    return sender_receiver_direction(a) < sender_receiver_direction(b);
+  });
+  for (Lane* const lane : links) {
+    const Rank peer = options_.rank_of(lane->description->peer);
+    const std::string name = DirectionName(lane->description->direction);
+    if (lane->description->kind == LaneKind::kSend) {
+      ASSIGN_OR_RETURN(lane->send, options_.transport->OpenSend(peer, name, max_bytes[lane]));
+    } else {
+      ASSIGN_OR_RETURN(lane->recv, options_.transport->OpenRecv(peer, name, max_bytes[lane]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProgramEngine::Run(StepId first, StepId last,
+                                std::function<void(const StepTiming&)> on_step) {
+  RETURN_IF_ERROR(failure());
+  if (last < first) return absl::OkStatus();
+  const std::uint64_t begin = iterations_;
+  const std::uint64_t end = begin + static_cast<std::uint64_t>(last.value() - first.value()) + 1;
+  first_step_.store(first.value() - static_cast<std::int64_t>(begin), std::memory_order_relaxed);
+
+  RunList(program_.prologue, first);
+  {
+    std::vector<std::jthread> threads;
+    for (const auto& lane : lanes_) {
+      if (!lane->entries.empty())
+        threads.emplace_back([this, &lane, begin, end] { RunLane(*lane, begin, end); });
+    }
+    Report(begin, end, on_step);
+  }
+  RunList(program_.epilogue, last);
+  iterations_ = end;
+  return failure();
+}
+
+void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin, std::uint64_t end) {
+  std::string thread_name = absl::StrCat(options_.thread_name_prefix, "/", lane.name);
+  thread_name.resize(std::min<std::size_t>(thread_name.size(), 15));  // what the kernel keeps
+  pthread_setname_np(pthread_self(), thread_name.c_str());
+  for (std::uint64_t iteration = begin; iteration < end; ++iteration) {
+    if (!AwaitReports(lane, iteration)) return;
+    for (std::uint64_t position = 0; position < lane.length(); ++position) {
+      if (!RunEntry(lane, iteration, position)) return;
+    }
+  }
+  lane.activity.store(kIdle, std::memory_order_relaxed);
+}
+
+bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position) {
+  const LaneEntry& entry = lane.entries[position];
+  if (!AwaitOthers(lane, entry, iteration)) return false;
+  InstructionTiming& timing = timings_[iteration % kTimingBuffers][entry.body_index];
+  const StepId step = StepOf(iteration);
+  timing.start_nanos = MonotonicNanos();
+  const absl::Status status = Execute(lane, *entry.instruction, entry.message, step);
+  timing.end_nanos = MonotonicNanos();
+  if (!status.ok()) {
+    Fail(
+        Annotate(status, absl::StrCat("step ", step.value(), ", pp rank ", program_.pp_rank.value(),
+                                      ", ", program::ToString(*entry.instruction, program_))));
+    return false;
+  }
+  lane.done.store(iteration * lane.length() + position + 1, std::memory_order_seq_cst);
+  lane.moved.Wake();
+  return true;
+}
+
+bool ProgramEngine::AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration) {
+  for (std::size_t i = 0; i < entry.waits.size(); ++i) {
+    const program::Wait wait = entry.waits[i];
+    Lane& other = *lanes_[wait.lane.value()];
+    // A negative position reaches into the iteration before; there is none before the first.
+    const std::int64_t count =
+        static_cast<std::int64_t>(iteration * other.length()) + wait.position + 1;
+    if (count <= 0 ||
+        other.done.load(std::memory_order_acquire) >= static_cast<std::uint64_t>(count)) {
+      continue;
+    }
+    lane.activity.store(static_cast<std::int32_t>(i), std::memory_order_relaxed);
+    if (!AwaitDone(other, static_cast<std::uint64_t>(count))) return false;
+  }
+  lane.activity.store(kRunning, std::memory_order_relaxed);
+  return !stopped_.load(std::memory_order_relaxed);
+}
+
+bool ProgramEngine::AwaitDone(Lane& lane, std::uint64_t count) {
+  lane.moved.Await([&] { return lane.done.load(std::memory_order_seq_cst) >= count || stopped(); },
+                   kNoDeadline, kSpinNanos);
+  return !stopped();
+}
+
+// The timings of `iteration` go where those of `iteration` - kTimingBuffers were.
+bool ProgramEngine::AwaitReports(Lane& lane, std::uint64_t iteration) {
+  lane.activity.store(kReporting, std::memory_order_relaxed);
+  reported_moved_.Await(
+      [&] {
+        return reported_.load(std::memory_order_seq_cst) + kTimingBuffers > iteration || stopped();
+      },
+      kNoDeadline, kSpinNanos);
+  return !stopped();
+}
+
+absl::Status ProgramEngine::Execute(Lane& lane, const Instruction& instruction,
+                                    std::span<std::byte> message, StepId step) {
+  if (instruction.op != Op::kSend && instruction.op != Op::kRecv)
+    return compute_.Run(instruction, step);
+  const transport::MessageTag tag{
+      .generation = options_.generation,
+      .step = step.value(),
+      .stage = instruction.stage.value(),
+      .microbatch = instruction.microbatch.value(),
+      .direction = static_cast<std::int32_t>(lane.description->direction)};
+  return instruction.op == Op::kSend ? lane.send->Send(tag, message)
+                                     : lane.recv->Recv(tag, message);
+}
+
+void ProgramEngine::RunList(const std::vector<Instruction>& list, StepId step) {
+  for (const Instruction& instruction : list) {
+    if (stopped()) return;
+    absl::Status status =
+        Execute(*lanes_[instruction.lane.value()], instruction, MessageOf(instruction), step);
+    if (!status.ok()) {
+      Fail(Annotate(
+          status, absl::StrCat("step ", step.value(), ", pp rank ", program_.pp_rank.value(), ", ",
+                               program::ToString(instruction, program_))));
+    }
+  }
+}
+
+void ProgramEngine::Report(std::uint64_t begin, std::uint64_t end,
+                           const std::function<void(const StepTiming&)>& on_step) {
+  std::int64_t previous_end = 0;
+  for (std::uint64_t iteration = begin; iteration < end; ++iteration) {
+    for (const auto& lane : lanes_) {
+      if (!AwaitDone(*lane, (iteration + 1) * lane->length())) return;
+    }
+    const StepTiming timing = Summarize(iteration, previous_end);
+    previous_end = timing.end_nanos;
+    if (on_step) on_step(timing);
+    reported_.store(iteration + 1, std::memory_order_seq_cst);
+    reported_moved_.Wake();
+  }
+}
+
+StepTiming ProgramEngine::Summarize(std::uint64_t iteration, std::int64_t previous_end) const {
+  StepTiming summary{.step = StepOf(iteration), .timings = &timings_[iteration % kTimingBuffers]};
+  std::int64_t first_start = kNoDeadline;
+  for (std::size_t i = 0; i < program_.body.size(); ++i) {
+    const InstructionTiming& timing = (*summary.timings)[i];
+    first_start = std::min(first_start, timing.start_nanos);
+    summary.end_nanos = std::max(summary.end_nanos, timing.end_nanos);
+    if (IsCompute(program_.body[i].op))
+      summary.compute_nanos += timing.end_nanos - timing.start_nanos;
+  }
+  summary.start_nanos = previous_end != 0 ? previous_end : first_start;
+  return summary;
+}
+
+void ProgramEngine::Fail(absl::Status status) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return;
+    failure_ = std::move(status);
+  }
+  stopped_.store(true, std::memory_order_seq_cst);
+  for (const auto& lane : lanes_) lane->moved.Wake();
+  reported_moved_.Wake();
+  if (options_.transport != nullptr) options_.transport->Abort();
+}
+
+std::vector<LaneStatus> ProgramEngine::Status() const {
+  std::vector<LaneStatus> result;
+  for (const auto& lane : lanes_) {
+    LaneStatus status{.lane = lane->id};
+    if (!lane->entries.empty()) {
+      const std::uint64_t done = lane->done.load(std::memory_order_acquire);
+      const std::int32_t activity = lane->activity.load(std::memory_order_relaxed);
+      const std::uint64_t current = activity == kIdle && done > 0 ? done - 1 : done;
+      const LaneEntry& entry = lane->entries[current % lane->length()];
+      status.step = StepOf(current / lane->length());
+      status.instruction = program::ToString(*entry.instruction, program_);
+      // `done` may have moved on between the two loads: never index by a mixture.
+      if (activity < static_cast<std::int32_t>(entry.waits.size())) {
+        status.waiting_for = DescribeWait(program_, lanes_, entry, activity);
+      }
+    }
+    result.push_back(std::move(status));
+  }
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const program::Program& program,
+                                                       Compute& compute, EngineOptions options) {
+  auto engine = std::make_unique<ProgramEngine>(program, compute, std::move(options));
+  RETURN_IF_ERROR(engine->Open());
+  return engine;
+}
+
+}  // namespace takt::engine

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/engine/lane.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::engine {
+
+namespace {
+
+using program::Direction;
+using program::Instruction;
+using program::LaneKind;
+using program::Op;
+using program::Program;
+
+// What running relies on; the meaning of slots is the compute's business.
+absl::Status CheckInstruction(const Program& program, const Instruction& instruction) {
+  const int lane = instruction.lane.value();
+  if (lane < 0 || lane >= static_cast<int>(program.lanes.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("program of pp rank ", program.pp_rank.value(),
+                                                   ": an instruction names lane ", lane, " of ",
+                                                   program.lanes.size()));
+  }
+  const auto invalid = [&](const char* why) {
+    return absl::InvalidArgumentError(absl::StrCat("program of pp rank ", program.pp_rank.value(),
+                                                   ": ", program::ToString(instruction, program),
+                                                   " ", why));
+  };
+  for (const std::vector<SlotId>* slots : {&instruction.reads, &instruction.writes}) {
+    for (const SlotId slot : *slots) {
+      if (slot.value() < 0 || slot.value() >= static_cast<int>(program.slots.size())) {
+        return invalid("names a slot that is not there");
+      }
+    }
+  }
+  const LaneKind kind = program.lanes[lane].kind;
+  if ((instruction.op == Op::kSend) != (kind == LaneKind::kSend) ||
+      (instruction.op == Op::kRecv) != (kind == LaneKind::kRecv)) {
+    return invalid("is on a lane of another kind");
+  }
+  if (instruction.op == Op::kSend && instruction.reads.empty()) return invalid("reads no slot");
+  if (instruction.op == Op::kRecv && instruction.writes.empty()) return invalid("writes no slot");
+  return absl::OkStatus();
+}
+
+// "2F1": the message by what made it.
+std::string MessageName(const Instruction& instruction, const program::Lane& lane) {
+  return absl::StrCat(instruction.stage.value(), DirectionName(lane.direction),
+                      instruction.microbatch.value());
+}
+
+}  // namespace
+
+const char* DirectionName(Direction direction) {
+  return direction == Direction::kActivation ? "F" : "B";
+}
+
+std::string LaneName(const program::Lane& lane) {
+  switch (lane.kind) {
+    case LaneKind::kCompute:
+      return "compute";
+    case LaneKind::kLoad:
+      return "load";
+    case LaneKind::kReduce:
+      return "reduce";
+    case LaneKind::kSend:
+      return absl::StrCat("send ", DirectionName(lane.direction), " to ", lane.peer.value());
+    case LaneKind::kRecv:
+      return absl::StrCat("recv ", DirectionName(lane.direction), " from ", lane.peer.value());
+  }
+  return "?";
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const Program& program) {
+  for (const auto* list : {&program.prologue, &program.body, &program.epilogue}) {
+    for (const Instruction& instruction : *list) {
+      RETURN_IF_ERROR(CheckInstruction(program, instruction));
+    }
+  }
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (std::size_t i = 0; i < program.lanes.size(); ++i) {
+    auto lane = std::make_unique<Lane>();
+    lane->id = LaneId(static_cast<std::int32_t>(i));
+    lane->description = &program.lanes[i];
+    lane->name = LaneName(program.lanes[i]);
+    lanes.push_back(std::move(lane));
+  }
+  std::vector<std::vector<program::Wait>> waits = program::Dependencies(program);
+  for (std::size_t i = 0; i < program.body.size(); ++i) {
+    const Instruction& instruction = program.body[i];
+    lanes[instruction.lane.value()]->entries.push_back(
+        {&instruction, static_cast<std::int32_t>(i), std::move(waits[i]), {}});
+  }
+  return lanes;
+}
+
+std::string DescribeWait(const Program& program, const std::vector<std::unique_ptr<Lane>>& lanes,
+                         const LaneEntry& entry, std::int32_t activity) {
+  if (activity == kReporting) return "the report of an earlier step";
+  if (activity >= 0) {
+    const program::Wait wait = entry.waits[activity];
+    const Lane& other = *lanes[wait.lane.value()];
+    const std::int64_t position = wait.position >= 0
+                                      ? wait.position
+                                      : wait.position + static_cast<std::int64_t>(other.length());
+    return absl::StrCat("lane ", other.name, ": ",
+                        program::ToString(*other.entries[position].instruction, program));
+  }
+  if (activity != kRunning) return "";
+  const program::Lane& lane = *lanes[entry.instruction->lane.value()]->description;
+  switch (entry.instruction->op) {
+    case Op::kSend:
+      return absl::StrCat("send of ", MessageName(*entry.instruction, lane), " taken by pp rank ",
+                          lane.peer.value());
+    case Op::kRecv:
+      return absl::StrCat("RECV ", MessageName(*entry.instruction, lane), " from pp rank ",
+                          lane.peer.value());
+    case Op::kReduceGrad:
+      return "the other data-parallel ranks";
+    case Op::kReduceTied:
+      return "the ranks of the first and the last stage";
+    case Op::kNormExchange:
+    case Op::kBarrier:
+      return "all ranks";
+    default:
+      return "";
+  }
+}
+
+}  // namespace takt::engine

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// One lane of a running program: its part of the body made ready to run, its progress, and what it
+// is doing now.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/program/program.h"
+#include "worker/transport/transport.h"
+#include "worker/transport/wake_word.h"
+
+namespace takt::engine {
+
+// One instruction of the body, with everything that running it needs.
+struct LaneEntry {
+  const program::Instruction* instruction = nullptr;
+  std::int32_t body_index = 0;
+  std::vector<program::Wait> waits;
+  std::span<std::byte> message;  // SEND, RECV
+};
+
+// What a lane is doing, besides its position.
+enum LaneActivity : std::int32_t {
+  kIdle = -1,       // before or after Run
+  kRunning = -2,    // inside the instruction
+  kReporting = -3,  // waits for the report of an earlier step
+  // 0 and above: waits for that entry of its `waits`.
+};
+
+struct Lane {
+  // Constant after construction.
+  LaneId id;
+  const program::Lane* description = nullptr;
+  std::string name;  // "compute", "send F to 1"
+  std::vector<LaneEntry> entries;
+  std::unique_ptr<transport::SendChannel> send;
+  std::unique_ptr<transport::RecvChannel> recv;
+
+  // Written by the lane's thread, read by all. `done` counts instructions over all iterations:
+  // entry p of iteration i is done when done > i * entries.size() + p.
+  alignas(64) std::atomic<std::uint64_t> done{0};
+  transport::WakeWord moved;
+  alignas(64) std::atomic<std::int32_t> activity{kIdle};
+
+  std::uint64_t length() const { return entries.size(); }
+};
+
+// "compute", "recv B from 0".
+std::string LaneName(const program::Lane& lane);
+
+// "F" for activations, "B" for gradients: names the channel too.
+const char* DirectionName(program::Direction direction);
+
+// The lanes of a program with entries and waits, without channels and messages.
+// kInvalidArgument: the program names a lane or a slot that is not there, or puts an instruction on
+// a lane of another kind.
+absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const program::Program& program);
+
+// What the lane waits for at `entry` given its activity; empty if for nothing.
+std::string DescribeWait(const program::Program& program,
+                         const std::vector<std::unique_ptr<Lane>>& lanes, const LaneEntry& entry,
+                         std::int32_t activity);
+
+}  // namespace takt::engine
