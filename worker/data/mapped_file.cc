@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/data/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+
+namespace takt::data {
+
+absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
+  // Not blocking: opening a FIFO that nobody writes would otherwise never return.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  const absl::Cleanup close_fd = [fd] { close(fd); };
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
+  if (!S_ISREG(info.st_mode))
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file"));
+  MappedFile file;
+  if (info.st_size == 0) return file;
+  const auto size = static_cast<std::size_t>(info.st_size);
+  void* memory = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return absl::ErrnoToStatus(errno, absl::StrCat("cannot map ", path));
+  file.bytes_ = {static_cast<const std::byte*>(memory), size};
+  return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+}  // namespace takt::data

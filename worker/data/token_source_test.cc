@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/data/token_source.h"
+
+#include <sys/stat.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "common/base/status.h"
+#include "common/checkpoint/safetensors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::data {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class TokenSourceTest : public testing::Test {
+ protected:
+  TokenSourceTest() {
+    std::string pattern = (fs::temp_directory_path() / "takt-token-source-XXXXXX").string();
+    root_ = fs::canonical(mkdtemp(pattern.data()));
+    job_.model.context = 3;
+    job_.model.vocab = 256;
+    job_.global_batch = 4;
+    job_.microbatch = 2;
+    job_.train = {{.path = "tokens.bin", .format = config::DataFormat::kBytes}};
+  }
+  ~TokenSourceTest() override { fs::remove_all(root_); }
+
+  void Write(const std::string& bytes) {
+    std::ofstream(root_ / "tokens.bin", std::ios::binary) << bytes;
+  }
+  // 0, 1, 2, ...
+  void WriteCounting(int count) {
+    std::string bytes;
+    for (int i = 0; i < count; ++i) bytes.push_back(static_cast<char>(i));
+    Write(bytes);
+  }
+  void WriteTensors(const std::vector<std::int32_t>& tokens,
+                    const std::vector<std::int32_t>& targets) {
+    const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(tokens.size()) / 3, 3};
+    Write(checkpoint::FormatSafetensors({{.name = "tokens",
+                                          .dtype = "I32",
+                                          .shape = shape,
+                                          .bytes = std::as_bytes(std::span(tokens))},
+                                         {.name = "targets",
+                                          .dtype = "I32",
+                                          .shape = shape,
+                                          .bytes = std::as_bytes(std::span(targets))}}));
+    job_.train[0].format = config::DataFormat::kSafetensors;
+  }
+
+  std::unique_ptr<TokenSource> Open(int dp_size = 1) {
+    auto source = TokenSource::Open(TrainingTokens(job_, root_.string(), dp_size));
+    EXPECT_TRUE(source.ok()) << source.status();
+    return source.ok() ? *std::move(source) : nullptr;
+  }
+
+  void ExpectRefused(const std::string& field, const std::string& rule) {
+    const absl::Status status = TokenSource::Open(TrainingTokens(job_, root_.string(), 1)).status();
+    ASSERT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    const std::vector<FieldError> errors = FieldErrorsOf(status);
+    ASSERT_EQ(errors.size(), 1U);
+    EXPECT_EQ(errors[0].field, field);
+    EXPECT_THAT(errors[0].rule, HasSubstr(rule));
+    EXPECT_NE(errors[0].fix, "");
+  }
+
+  fs::path root_;
+  config::JobSpec job_;
+};
+
+TEST_F(TokenSourceTest, ReadsTheRowsOfAMicrobatch) {
+  WriteCounting(100);
+  const auto source = Open(2);
+  std::vector<std::int32_t> tokens(6), targets(6);
+  // Step 2, rank 1, microbatch 0: rows 6 and 7 of the run, windows of three tokens each.
+  source->Read(StepId(2), DpRank(1), MicrobatchId(0), tokens, targets);
+  EXPECT_THAT(tokens, ElementsAre(18, 19, 20, 21, 22, 23));
+  EXPECT_THAT(targets, ElementsAre(19, 20, 21, 22, 23, 24));
+}
+
+TEST_F(TokenSourceTest, ScoresEveryTargetOfAStream) {
+  WriteCounting(100);
+  EXPECT_EQ(Open(2)->CountScored(StepId(5)), 12);
+}
+
+TEST_F(TokenSourceTest, CountsScoredTargetsOfTheGlobalBatch) {
+  job_.global_batch = 2;
+  job_.microbatch = 1;
+  WriteTensors({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+               {-100, 3, 4, -100, -100, -100, 8, 9, 10, 11, 12, -100});
+  for (const int dp_size : {1, 2}) {
+    const auto source = Open(dp_size);
+    EXPECT_EQ(source->CountScored(StepId(1)), 2);
+    EXPECT_EQ(source->CountScored(StepId(2)), 5);
+    EXPECT_EQ(source->CountScored(StepId(3)), 2);  // the second epoch
+  }
+}
+
+TEST_F(TokenSourceTest, ShuffledScoresWhatItReads) {
+  job_.shuffle = true;
+  job_.global_batch = 2;
+  job_.microbatch = 2;
+  WriteTensors({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+               {-100, 3, 4, -100, -100, -100, 8, 9, 10, 11, 12, -100});
+  const auto source = Open();
+  std::vector<std::int32_t> tokens(6), targets(6);
+  for (StepId step(1); step.value() <= 10; ++step) {
+    source->Read(step, DpRank(0), MicrobatchId(0), tokens, targets);
+    EXPECT_EQ(source->CountScored(step), 6 - std::count(targets.begin(), targets.end(), -100));
+  }
+}
+
+TEST_F(TokenSourceTest, RefusesFilesThatAreMissingEmptyOrTooShort) {
+  ExpectRefused("data.train.path", "must exist");
+  Write("");
+  ExpectRefused("data.train.path", "empty");
+  WriteCounting(3);
+  ExpectRefused("data.train.path", "model.context + 1 = 4");
+  WriteCounting(12);  // three windows
+  ExpectRefused("data.train.path", "batch.global = 4");
+}
+
+TEST_F(TokenSourceTest, RefusesTokensOutsideTheVocabularyWithTheirPlace) {
+  job_.model.vocab = 77;
+  WriteCounting(100);
+  ExpectRefused("data.train.path", "token 77 at position 77");
+}
+
+TEST_F(TokenSourceTest, RefusesWhatIsNoFile) {
+  fs::create_directory(root_ / "tokens.bin");
+  ExpectRefused("data.train.path", "is not a regular file");
+  fs::remove(root_ / "tokens.bin");
+  ASSERT_EQ(mkfifo((root_ / "tokens.bin").c_str(), 0600), 0);
+  ExpectRefused("data.train.path", "is not a regular file");  // and does not wait for a writer
+}
+
+TEST_F(TokenSourceTest, RefusesToLeaveTheRoot) {
+  job_.train[0].path = "../tokens.bin";
+  ExpectRefused("data.train.path", "must lie under the worker's data root");
+}
+
+TEST_F(TokenSourceTest, ReadsValidationInFileOrder) {
+  WriteCounting(100);
+  job_.shuffle = true;
+  job_.validation = {.path = "tokens.bin", .format = config::DataFormat::kBytes};
+  const auto source = TokenSource::Open(ValidationTokens(job_, root_.string(), 1));
+  ASSERT_TRUE(source.ok()) << source.status();
+  std::vector<std::int32_t> tokens(6), targets(6);
+  (*source)->Read(StepId(1), DpRank(0), MicrobatchId(0), tokens, targets);
+  EXPECT_THAT(tokens, ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+}  // namespace
+}  // namespace takt::data
