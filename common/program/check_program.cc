@@ -98,6 +98,7 @@ std::optional<LaneKind> LaneOf(Op op) {
     case Op::kReduceGrad:
     case Op::kReduceTied:
     case Op::kNormExchange:
+    case Op::kEval:
       return LaneKind::kReduce;
     default:
       return std::nullopt;
@@ -168,6 +169,7 @@ class SlotCheck {
         return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars}) && writes_.size() == 1 &&
                Only(writes_, {SlotKind::kScalars});
       case Op::kNormExchange:
+      case Op::kEval:
         return reads_.size() == 1 && writes_ == reads_ && Only(reads_, {SlotKind::kScalars});
       case Op::kOptimizer:
         return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars}) &&

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/program/forward_only.h"
+
+#include <map>
+#include <optional>
+
+namespace takt::program {
+namespace {
+
+bool Remains(const Instruction& instruction, const Program& program) {
+  switch (instruction.op) {
+    case Op::kLoad:
+    case Op::kForward:
+    case Op::kNormExchange:
+      return true;
+    case Op::kSend:
+    case Op::kRecv:
+      return program.lanes[instruction.lane.value()].direction == Direction::kActivation;
+    default:
+      return false;
+  }
+}
+
+// Numbers slots and lanes anew, in order of first use, and forgets the rest.
+class Rebuild {
+ public:
+  explicit Rebuild(const Program& from) : from_(from) {
+    to_ = {.pp_rank = from.pp_rank,
+           .pp_size = from.pp_size,
+           .num_stages = from.num_stages,
+           .num_microbatches = from.num_microbatches,
+           .schedule = from.schedule};
+  }
+
+  void Add(const Instruction& instruction) {
+    Instruction added = instruction;
+    if (added.op == Op::kNormExchange) added.op = Op::kEval;
+    added.lane = Lane(added.lane);
+    for (SlotId& slot : added.reads) slot = Slot(slot);
+    for (SlotId& slot : added.writes) slot = Slot(slot);
+    to_.body.push_back(std::move(added));
+  }
+
+  Program Take() { return std::move(to_); }
+
+ private:
+  LaneId Lane(LaneId id) {
+    const auto [entry, is_new] =
+        lanes_.try_emplace(id, static_cast<std::int32_t>(to_.lanes.size()));
+    if (is_new) to_.lanes.push_back(from_.lanes[id.value()]);
+    return entry->second;
+  }
+
+  SlotId Slot(SlotId id) {
+    const program::Slot& slot = from_.slots[id.value()];
+    const SlotId key =
+        slot.kind == SlotKind::kStash ? stashes_.try_emplace(slot.stage, id).first->second : id;
+    const auto [entry, is_new] =
+        slots_.try_emplace(key, static_cast<std::int32_t>(to_.slots.size()));
+    if (is_new) to_.slots.push_back(from_.slots[key.value()]);
+    return entry->second;
+  }
+
+  const Program& from_;
+  Program to_;
+  std::map<LaneId, LaneId> lanes_;
+  std::map<SlotId, SlotId> slots_;
+  std::map<StageId, SlotId> stashes_;  // the one that stands for all of a stage
+};
+
+}  // namespace
+
+std::vector<Program> ForwardOnly(const std::vector<Program>& programs) {
+  std::vector<Program> result;
+  for (const Program& program : programs) {
+    Rebuild rebuild(program);
+    for (const Instruction& instruction : program.body) {
+      if (Remains(instruction, program)) rebuild.Add(instruction);
+    }
+    result.push_back(rebuild.Take());
+  }
+  return result;
+}
+
+}  // namespace takt::program

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "common/program/program.h"
+
+namespace takt::program {
+
+// What remains of lowered programs when nothing is learned: LOAD, F, their messages, and EVAL,
+// which sums the loss over the ranks where NORM_EXCHANGE stood. One stash slot a stage serves all
+// microbatches, as nobody reads it afterwards. Waits only disappear, so programs that complete
+// still do.
+std::vector<Program> ForwardOnly(const std::vector<Program>& programs);
+
+}  // namespace takt::program
