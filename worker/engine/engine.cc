@@ -30,10 +30,6 @@ constexpr std::int64_t kSpinNanos = 2'000;
 // Steps that may be under way while the report of one before them is still being made.
 constexpr std::uint64_t kTimingBuffers = 2;
 
-bool IsCompute(Op op) {
-  return op == Op::kForward || op == Op::kInputGrad || op == Op::kWeightGrad || op == Op::kBackward;
-}
-
 class ProgramEngine final : public Engine {
  public:
   ProgramEngine(const program::Program& program, Compute& compute, EngineOptions options)
@@ -282,7 +278,7 @@ StepTiming ProgramEngine::Summarize(std::uint64_t iteration, std::int64_t previo
     const InstructionTiming& timing = (*summary.timings)[i];
     first_start = std::min(first_start, timing.start_nanos);
     summary.end_nanos = std::max(summary.end_nanos, timing.end_nanos);
-    if (IsCompute(program_.body[i].op))
+    if (program::IsCompute(program_.body[i].op))
       summary.compute_nanos += timing.end_nanos - timing.start_nanos;
   }
   summary.start_nanos = previous_end != 0 ? previous_end : first_start;
