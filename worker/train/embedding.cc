@@ -29,16 +29,17 @@ class Embedding final : public Layer {
   absl::Status InputGrad(const InputGradCall&) const override { return absl::OkStatus(); }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
-    return call.backend->Run(backend::EmbeddingBackward{.tokens = call.view.tokens,
-                                                        .d_output = call.d_output,
-                                                        .d_token_table = token_table_.gradient,
-                                                        .d_position_table = position_table_.gradient,
-                                                        .batch = batch_,
-                                                        .context = config_.context,
-                                                        .columns = config_.hidden,
-                                                        .vocab = config_.vocab,
-                                                        .positions = config_.positions,
-                                                        .accumulate = call.accumulate});
+    return call.backend->Run(
+        backend::EmbeddingBackward{.tokens = call.view.tokens,
+                                   .d_output = call.d_output,
+                                   .d_token_table = token_table_.gradient,
+                                   .d_position_table = position_table_.gradient,
+                                   .batch = batch_,
+                                   .context = config_.context,
+                                   .columns = config_.hidden,
+                                   .vocab = config_.vocab,
+                                   .positions = config_.positions,
+                                   .accumulate = call.accumulate});
   }
 
  private:

@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/train/result_ring.h"
-#include "worker/train/slots.h"
 
 namespace takt::train {
 namespace {
@@ -31,11 +30,13 @@ struct Stamp {
   std::int32_t padding = 0;
 
   std::string ToString() const {
-    return absl::StrCat("step ", step, ", stage ", stage, ", microbatch ", microbatch, ", direction ", direction);
+    return absl::StrCat("step ", step, ", stage ", stage, ", microbatch ", microbatch,
+                        ", direction ", direction);
   }
 };
 
-// Sleeps until `nanos` after now, by an absolute deadline so that being woken early or late never adds up.
+// Sleeps until `nanos` after now, by an absolute deadline so that being woken early or late never
+// adds up.
 void SleepFor(std::int64_t nanos) {
   // The kernel may otherwise delay a wake-up by 50 us; the setting is the thread's own.
   thread_local const bool slack_is_set = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL) == 0;
@@ -53,7 +54,8 @@ void SleepFor(std::int64_t nanos) {
 
 class EmulatedTrainer final : public Trainer {
  public:
-  explicit EmulatedTrainer(const TrainerOptions& options) : options_(options), program_(*options.program) {
+  explicit EmulatedTrainer(const TrainerOptions& options)
+      : options_(options), program_(*options.program) {
     memory_.resize(program_.slots.size());
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       switch (program_.slots[i].kind) {
@@ -91,6 +93,7 @@ class EmulatedTrainer final : public Trainer {
   std::span<std::byte> SlotBytes(SlotId slot) override { return memory_[slot.value()]; }
 
   StepResult result(StepId step) const override { return results_.Get(step); }
+  const ParameterStore* parameters() const override { return nullptr; }
 
  private:
   absl::Status Compute(const Instruction& instruction, StepId step, double seconds_per_layer) {
@@ -100,37 +103,46 @@ class EmulatedTrainer final : public Trainer {
     const bool forward = instruction.op == Op::kForward;
     const bool input_grad = instruction.op == Op::kInputGrad || instruction.op == Op::kBackward;
     if (forward && s > 0) {
-      RETURN_IF_ERROR(Verify(instruction, SlotKind::kInput, MakeStamp(instruction, step, s - 1, 1)));
+      RETURN_IF_ERROR(
+          Verify(instruction, SlotKind::kInput, MakeStamp(instruction, step, s - 1, 1)));
     }
     if (input_grad && s + 1 < program_.num_stages) {
-      RETURN_IF_ERROR(Verify(instruction, SlotKind::kOutputGrad, MakeStamp(instruction, step, s + 1, 2)));
+      RETURN_IF_ERROR(
+          Verify(instruction, SlotKind::kOutputGrad, MakeStamp(instruction, step, s + 1, 2)));
     }
     SleepFor(std::llround(seconds_per_layer * num_layers * 1e9));
     const Stamp stamp = MakeStamp(instruction, step, s, forward ? 1 : 2);
     for (const SlotId slot : instruction.writes) {
       const SlotKind kind = program_.slots[slot.value()].kind;
       // A neighbouring stage on the same rank reads its input straight from where it is written.
-      const bool carries = forward ? kind == SlotKind::kOutput || kind == SlotKind::kInput
-                                   : input_grad && (kind == SlotKind::kInputGrad || kind == SlotKind::kOutputGrad);
+      const bool carries =
+          forward ? kind == SlotKind::kOutput || kind == SlotKind::kInput
+                  : input_grad && (kind == SlotKind::kInputGrad || kind == SlotKind::kOutputGrad);
       std::vector<std::byte>& memory = memory_[slot.value()];
       if (carries) std::memcpy(memory.data(), &stamp, std::min(sizeof stamp, memory.size()));
     }
     return absl::OkStatus();
   }
 
-  static Stamp MakeStamp(const Instruction& instruction, StepId step, std::int32_t stage, std::int32_t direction) {
-    return {.step = step.value(), .stage = stage, .microbatch = instruction.microbatch.value(), .direction = direction};
+  static Stamp MakeStamp(const Instruction& instruction, StepId step, std::int32_t stage,
+                         std::int32_t direction) {
+    return {.step = step.value(),
+            .stage = stage,
+            .microbatch = instruction.microbatch.value(),
+            .direction = direction};
   }
 
   absl::Status Verify(const Instruction& instruction, SlotKind kind, const Stamp& expected) const {
-    const std::vector<std::byte>& memory = memory_[GetSlot(program_, instruction.reads, kind).value()];
+    const SlotId slot = program::FindSlot(program_, instruction.reads, kind, instruction.stage);
+    const std::vector<std::byte>& memory = memory_[slot.value()];
     const std::size_t size = std::min(sizeof expected, memory.size());
     Stamp found;
     std::memcpy(&found, memory.data(), size);
     if (std::memcmp(&found, &expected, size) == 0) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat(program::ToString(instruction, program_), " of step ", expected.step,
-                                            " read a message that says (", found.ToString(), "), expected (",
-                                            expected.ToString(), ")"));
+    return absl::InternalError(absl::StrCat(program::ToString(instruction, program_), " of step ",
+                                            expected.step, " read a message that says (",
+                                            found.ToString(), "), expected (", expected.ToString(),
+                                            ")"));
   }
 
   StepResult MakeResult(StepId step) const {
@@ -144,7 +156,8 @@ class EmulatedTrainer final : public Trainer {
 
   const TrainerOptions options_;
   const program::Program& program_;
-  std::vector<std::vector<std::byte>> memory_;  // by slot; each touched by one lane at a time, as the slots order
+  std::vector<std::vector<std::byte>>
+      memory_;  // by slot; each touched by one lane at a time, as the slots order
   ResultRing results_;
 };
 

@@ -71,10 +71,10 @@ class Gpt2Block final : public Layer {
     backend::Backend& backend = *call.backend;
     const StashLayout& at = layout_;
     float* s = call.stash;
-    if (call.observer != nullptr) {
-      (*call.observer)(absl::StrCat("act.blocks.", block_, ".input"), {call.input, ActivationFloats()});
-    }
-    RETURN_IF_ERROR(norm1_.Forward(backend, call.input, s + at.norm1, {s + at.mean1, s + at.rstd1}));
+    if (call.probe)
+      call.probe(absl::StrCat("act.blocks.", block_, ".input"), call.input, ActivationFloats());
+    RETURN_IF_ERROR(
+        norm1_.Forward(backend, call.input, s + at.norm1, {s + at.mean1, s + at.rstd1}));
     RETURN_IF_ERROR(qkv_.Forward(backend, s + at.norm1, nullptr, s + at.qkv));
     RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
                                                           .q = s + at.qkv,
@@ -83,10 +83,11 @@ class Gpt2Block final : public Layer {
                                                           .output = s + at.attention,
                                                           .logsumexp = s + at.logsumexp}));
     RETURN_IF_ERROR(projection_.Forward(backend, s + at.attention, call.input, s + at.middle));
-    RETURN_IF_ERROR(norm2_.Forward(backend, s + at.middle, s + at.norm2, {s + at.mean2, s + at.rstd2}));
+    RETURN_IF_ERROR(
+        norm2_.Forward(backend, s + at.middle, s + at.norm2, {s + at.mean2, s + at.rstd2}));
     RETURN_IF_ERROR(fc_.Forward(backend, s + at.norm2, nullptr, s + at.inner));
-    RETURN_IF_ERROR(backend.Run(
-        backend::GeluForward{.input = s + at.inner, .output = s + at.activated, .count = rows_ * config_.inner}));
+    RETURN_IF_ERROR(backend.Run(backend::GeluForward{
+        .input = s + at.inner, .output = s + at.activated, .count = rows_ * config_.inner}));
     return mlp_projection_.Forward(backend, s + at.activated, s + at.middle, call.output);
   }
 
@@ -98,8 +99,10 @@ class Gpt2Block final : public Layer {
     float* narrow = call.scratch + WideFloats();
 
     RETURN_IF_ERROR(mlp_projection_.InputGrad(backend, call.d_output, wide));
-    RETURN_IF_ERROR(backend.Run(backend::GeluBackward{
-        .input = s + at.inner, .d_output = wide, .d_input = s + at.inner, .count = rows_ * config_.inner}));
+    RETURN_IF_ERROR(backend.Run(backend::GeluBackward{.input = s + at.inner,
+                                                      .d_output = wide,
+                                                      .d_input = s + at.inner,
+                                                      .count = rows_ * config_.inner}));
     RETURN_IF_ERROR(fc_.InputGrad(backend, s + at.inner, narrow));
     RETURN_IF_ERROR(norm2_.InputGrad(backend,
                                      {.dy = narrow,
@@ -130,9 +133,9 @@ class Gpt2Block final : public Layer {
                                       .dx = call.d_input,
                                       .part = s + at.norm1_part},
                                      {s + at.mean1, s + at.rstd1}));
-    if (call.observer != nullptr) {
-      (*call.observer)(absl::StrCat("act_grad.blocks.", block_, ".input"), {call.d_input, ActivationFloats()});
-    }
+    if (call.probe)
+      call.probe(absl::StrCat("act_grad.blocks.", block_, ".input"), call.d_input,
+                 ActivationFloats());
     return absl::OkStatus();
   }
 
@@ -150,8 +153,10 @@ class Gpt2Block final : public Layer {
   }
 
  private:
-  std::size_t ActivationFloats() const { return static_cast<std::size_t>(rows_ * config_.hidden); }
-  std::int64_t WideFloats() const { return rows_ * std::max<std::int64_t>(config_.inner, 3 * config_.hidden); }
+  std::int64_t ActivationFloats() const { return rows_ * config_.hidden; }
+  std::int64_t WideFloats() const {
+    return rows_ * std::max<std::int64_t>(config_.inner, 3 * config_.hidden);
+  }
 
   backend::AttentionShape Shape() const {
     return {.batch = batch_,
@@ -176,7 +181,8 @@ class Gpt2Block final : public Layer {
 
 }  // namespace
 
-std::unique_ptr<Layer> MakeGpt2Block(const model::Model& model, int block, const LayerParameters& parameters) {
+std::unique_ptr<Layer> MakeGpt2Block(const model::Model& model, int block,
+                                     const LayerParameters& parameters) {
   return std::make_unique<Gpt2Block>(model, block, parameters);
 }
 

@@ -43,9 +43,10 @@ class Gpt2Head final : public Layer {
   absl::Status Forward(const ForwardCall& call) const override {
     const StashLayout& at = layout_;
     float* s = call.stash;
-    Observe(call.observer, "act.final_norm.input", call.input);
-    RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, s + at.norm, {s + at.mean, s + at.rstd}));
-    Observe(call.observer, "act.final_norm.output", s + at.norm);
+    if (call.probe) call.probe("act.final_norm.input", call.input, rows_ * columns_);
+    RETURN_IF_ERROR(
+        norm_.Forward(*call.backend, call.input, s + at.norm, {s + at.mean, s + at.rstd}));
+    if (call.probe) call.probe("act.final_norm.output", s + at.norm, rows_ * columns_);
     RETURN_IF_ERROR(call.backend->Run(backend::Matmul{.a = s + at.norm,
                                                       .b = weight_.weight,
                                                       .c = s + at.logits,
@@ -53,9 +54,7 @@ class Gpt2Head final : public Layer {
                                                       .m = rows_,
                                                       .n = vocab_,
                                                       .k = columns_}));
-    if (call.observer != nullptr) {
-      (*call.observer)("logits", {s + at.logits, static_cast<std::size_t>(rows_ * vocab_)});
-    }
+    if (call.probe) call.probe("logits", s + at.logits, rows_ * vocab_);
     return call.backend->Run(backend::CrossEntropy{.logits = s + at.logits,
                                                    .targets = call.view.targets,
                                                    .loss_sum = call.loss_sum,
@@ -69,35 +68,37 @@ class Gpt2Head final : public Layer {
     const StashLayout& at = layout_;
     float* s = call.stash;
     float* d_norm = call.scratch;
-    RETURN_IF_ERROR(call.backend->Run(backend::Matmul{
-        .a = s + at.logits, .b = weight_.weight, .c = d_norm, .m = rows_, .n = columns_, .k = vocab_}));
-    Observe(call.observer, "act_grad.final_norm.output", d_norm);
-    RETURN_IF_ERROR(norm_.InputGrad(*call.backend,
-                                    {.dy = d_norm, .x = call.input, .dx = call.d_input, .part = s + at.norm_part},
-                                    {s + at.mean, s + at.rstd}));
-    Observe(call.observer, "act_grad.final_norm.input", call.d_input);
+    RETURN_IF_ERROR(call.backend->Run(backend::Matmul{.a = s + at.logits,
+                                                      .b = weight_.weight,
+                                                      .c = d_norm,
+                                                      .m = rows_,
+                                                      .n = columns_,
+                                                      .k = vocab_}));
+    if (call.probe) call.probe("act_grad.final_norm.output", d_norm, rows_ * columns_);
+    RETURN_IF_ERROR(norm_.InputGrad(
+        *call.backend,
+        {.dy = d_norm, .x = call.input, .dx = call.d_input, .part = s + at.norm_part},
+        {s + at.mean, s + at.rstd}));
+    if (call.probe) call.probe("act_grad.final_norm.input", call.d_input, rows_ * columns_);
     return absl::OkStatus();
   }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     const StashLayout& at = layout_;
     const float* s = call.stash;
-    RETURN_IF_ERROR(call.backend->Run(backend::Matmul{.a = s + at.logits,
-                                                      .b = s + at.norm,
-                                                      .c = weight_.gradient,
-                                                      .addend = call.accumulate ? weight_.gradient : nullptr,
-                                                      .a_transposed = true,
-                                                      .m = vocab_,
-                                                      .n = columns_,
-                                                      .k = rows_}));
+    RETURN_IF_ERROR(
+        call.backend->Run(backend::Matmul{.a = s + at.logits,
+                                          .b = s + at.norm,
+                                          .c = weight_.gradient,
+                                          .addend = call.accumulate ? weight_.gradient : nullptr,
+                                          .a_transposed = true,
+                                          .m = vocab_,
+                                          .n = columns_,
+                                          .k = rows_}));
     return norm_.WeightGrad(*call.backend, s + at.norm_part, call.accumulate);
   }
 
  private:
-  void Observe(const TensorObserver* observer, const char* name, const float* activation) const {
-    if (observer != nullptr) (*observer)(name, {activation, static_cast<std::size_t>(rows_ * columns_)});
-  }
-
   const std::int64_t rows_, columns_, vocab_;
   const StashLayout layout_;
   const Norm norm_;

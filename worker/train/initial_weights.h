@@ -1,18 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial weights. Random ones depend on (seed, parameter name) alone, so that every partition starts from the same bits.
+// Initial weights. Random ones depend on (seed, parameter name) alone, so that every partition
+// starts from the same bits.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string_view>
 
+#include "absl/status/status.h"
+#include "common/config/job_spec.h"
 #include "common/model/model.h"
+#include "worker/backend/backend.h"
+#include "worker/train/parameter_store.h"
 
 namespace takt::train {
 
-// Fills `out` (all elements of `parameter`) with zeros, ones, or normal numbers of mean 0 and the parameter's stddev.
-// Element i is a function of (seed, name, i): a counter-based generator (SplitMix64 keyed by XXH3-64 of the name) through
-// the Box-Muller transform in double. Pure: any thread may fill any parameter.
-void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed, std::span<float> out);
+// Fills `out` (all elements of `parameter`) with zeros, ones, or normal numbers of mean 0 and the
+// parameter's stddev. Element i is a function of (seed, name, i): a counter-based generator
+// (SplitMix64 keyed by XXH3-64 of the name) through the Box-Muller transform in double. Pure: any
+// thread may fill any parameter.
+void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed,
+                        std::span<float> out);
+
+// Weights of every parameter in `store`: from job.init_from (a folder under data_root with a
+// Hugging Face model.safetensors, names with or without "transformer.", F32; only the pages of this
+// rank's tensors are read), else random from job.seed. Errors: kInvalidArgument (FieldError
+// model.init_from): no such file, a tensor that is missing or has another shape or dtype.
+absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data_root,
+                               const ParameterStore& store, backend::Backend& backend);
 
 }  // namespace takt::train

@@ -20,7 +20,8 @@ class Linear {
         bias_(bias) {}
 
   // y [N,out] = x W + b + addend (optional, [N,out]).
-  absl::Status Forward(backend::Backend& backend, const float* x, const float* addend, float* y) const {
+  absl::Status Forward(backend::Backend& backend, const float* x, const float* addend,
+                       float* y) const {
     return backend.Run(backend::Matmul{.a = x,
                                        .b = weight_.weight,
                                        .c = y,
@@ -33,12 +34,18 @@ class Linear {
 
   // dx [N,in] = dy W^T
   absl::Status InputGrad(backend::Backend& backend, const float* dy, float* dx) const {
-    return backend.Run(backend::Matmul{
-        .a = dy, .b = weight_.weight, .c = dx, .b_transposed = true, .m = rows_, .n = in_, .k = out_});
+    return backend.Run(backend::Matmul{.a = dy,
+                                       .b = weight_.weight,
+                                       .c = dx,
+                                       .b_transposed = true,
+                                       .m = rows_,
+                                       .n = in_,
+                                       .k = out_});
   }
 
   // dW (+)= x^T dy, db (+)= column sums of dy
-  absl::Status WeightGrad(backend::Backend& backend, const float* x, const float* dy, bool accumulate) const {
+  absl::Status WeightGrad(backend::Backend& backend, const float* x, const float* dy,
+                          bool accumulate) const {
     RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = x,
                                                 .b = dy,
                                                 .c = weight_.gradient,
@@ -47,8 +54,11 @@ class Linear {
                                                 .m = in_,
                                                 .n = out_,
                                                 .k = rows_}));
-    return backend.Run(backend::BiasGrad{
-        .d_output = dy, .d_bias = bias_.gradient, .rows = rows_, .columns = out_, .accumulate = accumulate});
+    return backend.Run(backend::BiasGrad{.d_output = dy,
+                                         .d_bias = bias_.gradient,
+                                         .rows = rows_,
+                                         .columns = out_,
+                                         .accumulate = accumulate});
   }
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm over rows. Its weight gradients come in two halves: I computes one microbatch's *part* while it has d_output and
-// x at hand (both are overwritten afterwards), W adds the parts up. A part is 2C floats: of the weight, then of the bias.
+// LayerNorm over rows. Its weight gradients come in two halves: I computes one microbatch's *part*
+// while it has d_output and x at hand (both are overwritten afterwards), W adds the parts up. A
+// part is 2C floats: of the weight, then of the bias.
 #pragma once
 
 #include <utility>
@@ -28,7 +29,8 @@ class Norm {
         weight_(weight),
         bias_(bias) {}
 
-  absl::Status Forward(backend::Backend& backend, const float* x, float* y, Statistics statistics) const {
+  absl::Status Forward(backend::Backend& backend, const float* x, float* y,
+                       Statistics statistics) const {
     return backend.Run(backend::LayerNormForward{.input = x,
                                                  .weight = weight_.weight,
                                                  .bias = bias_.weight,
@@ -47,7 +49,8 @@ class Norm {
     float* dx = nullptr;              // may be x
     float* part = nullptr;            // [2C]
   };
-  absl::Status InputGrad(backend::Backend& backend, const Gradients& g, Statistics statistics) const {
+  absl::Status InputGrad(backend::Backend& backend, const Gradients& g,
+                         Statistics statistics) const {
     RETURN_IF_ERROR(backend.Run(backend::LayerNormBackwardWeights{.d_output = g.dy,
                                                                   .x = g.x,
                                                                   .mean = statistics.mean,
@@ -68,9 +71,11 @@ class Norm {
   }
 
   absl::Status WeightGrad(backend::Backend& backend, const float* part, bool accumulate) const {
-    for (const auto& [from, to] : {std::pair{part, weight_.gradient}, std::pair{part + columns_, bias_.gradient}}) {
+    for (const auto& [from, to] :
+         {std::pair{part, weight_.gradient}, std::pair{part + columns_, bias_.gradient}}) {
       if (accumulate) {
-        RETURN_IF_ERROR(backend.Run(backend::Add{.a = to, .b = from, .output = to, .count = columns_}));
+        RETURN_IF_ERROR(
+            backend.Run(backend::Add{.a = to, .b = from, .output = to, .count = columns_}));
       } else {
         RETURN_IF_ERROR(backend.Run(backend::Copy{.input = from, .output = to, .count = columns_}));
       }

@@ -34,25 +34,30 @@ std::vector<ParameterRef> Uses(const model::Model& model, LayerId id) {
   for (const model::Parameter& parameter : layer.parameters) {
     refs.push_back({.parameter = &parameter, .norm_index = NormIndex(model, &parameter)});
   }
-  for (const std::string& name : layer.tied_parameters) refs.push_back({.parameter = FindParameter(model, name)});
+  for (const std::string& name : layer.tied_parameters)
+    refs.push_back({.parameter = FindParameter(model, name)});
   return refs;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const model::Model& model, std::vector<LayerId> layers,
+absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const model::Model& model,
+                                                                       std::vector<LayerId> layers,
                                                                        backend::Backend& backend) {
   std::sort(layers.begin(), layers.end());
   auto store = std::unique_ptr<ParameterStore>(new ParameterStore);
+  for (const model::Layer& layer : model.layers) {
+    if (!layer.tied_parameters.empty()) store->tied_name_ = layer.tied_parameters.front();
+  }
   store->layers_.reserve(layers.size());  // layers keep references to the elements
   for (const LayerId id : layers) {
     LayerParameters& layer = store->layers_.emplace_back();
     layer.layer = id;
     layer.refs = Uses(model, id);
 
-    // Offsets are the same in the four ranges; a shared weight's places in weights, m and v stay unused by not being counted.
     Regions gradients;
-    Regions state;
+    Regions state;  // of weights, m and v alike; a weight shared with an earlier layer takes no
+                    // place here
     struct Place {
       std::int64_t gradient = 0, state = -1;
     };
@@ -88,7 +93,8 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const mod
 }
 
 const LayerParameters& ParameterStore::Layer(LayerId layer) const {
-  const auto it = std::find_if(layers_.begin(), layers_.end(), [&](const LayerParameters& l) { return l.layer == layer; });
+  const auto it = std::find_if(layers_.begin(), layers_.end(),
+                               [&](const LayerParameters& l) { return l.layer == layer; });
   TAKT_CHECK(it != layers_.end());
   return *it;
 }
@@ -106,10 +112,9 @@ ParameterStore::TiedUses ParameterStore::tied_uses() const {
   TiedUses uses;
   for (const LayerParameters& layer : layers_) {
     for (const ParameterRef& ref : layer.refs) {
-      if (ref.norm_index < 0) uses.tied = &ref;
+      if (ref.parameter->name == tied_name_) (ref.norm_index >= 0 ? uses.own : uses.tied) = &ref;
     }
   }
-  const std::string_view name = uses.tied != nullptr ? uses.tied->parameter->name : std::string_view();
   return uses;
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of one rank: weights, f32 gradients and AdamW moments, one contiguous range of each a layer.
+// The parameters of one rank: weights, f32 gradients and AdamW moments, one contiguous range of
+// each a layer.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,7 +25,8 @@ struct ParameterRef {
   // Optimizer state; null if the weight lives in another layer of this rank, which updates it.
   float* m = nullptr;
   float* v = nullptr;
-  int norm_index = -1;  // entry of the norm exchange; -1: a tied copy, which another rank or layer counts
+  int norm_index =
+      -1;  // entry of the norm exchange; -1: a tied copy, which another rank or layer counts
 };
 
 struct LayerParameters {
@@ -32,25 +35,29 @@ struct LayerParameters {
   std::span<float> gradients;      // the bucket: all of refs' gradients, contiguous
 };
 
-// Weights of a tied parameter: if the layer that owns it is on this rank, both uses share one copy and one optimizer state;
-// else this rank holds a copy, kept equal by adding both uses' gradients before the optimizer (REDUCE_TIED). Each use has a
-// gradient of its own in its layer's bucket, so that the two are summed over data-parallel ranks apart and then added: the
-// same order of additions for every partition.
+// Weights of a tied parameter: if the layer that owns it is on this rank, both uses share one copy
+// and one optimizer state; else this rank holds a copy, kept equal by adding both uses' gradients
+// before the optimizer (REDUCE_TIED). Each use has a gradient of its own in its layer's bucket, so
+// that the two are summed over data-parallel ranks apart and then added: the same order of
+// additions for every partition.
 //
 // Memory is laid out once at Create. Not synchronised: the slots of the program order its users.
 class ParameterStore {
  public:
   // `layers`: of this rank, ascending. model, backend: borrowed.
-  static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(const model::Model& model, std::vector<LayerId> layers,
+  static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(const model::Model& model,
+                                                                std::vector<LayerId> layers,
                                                                 backend::Backend& backend);
 
   const LayerParameters& Layer(LayerId layer) const;
   std::span<const LayerParameters> layers() const { return layers_; }
 
-  // The use of `name` that has optimizer state on this rank (its gradient is complete after REDUCE_TIED); nullptr: not here.
+  // The use of `name` that has optimizer state on this rank (its gradient is complete after
+  // REDUCE_TIED); nullptr: not here.
   const ParameterRef* Find(std::string_view name) const;
 
-  // Both uses of the tied parameter, where they are on this rank: `own` in the embedding's bucket, `tied` in the head's.
+  // Both uses of the tied parameter, where they are on this rank: `own` in the embedding's bucket,
+  // `tied` in the head's.
   struct TiedUses {
     const ParameterRef* own = nullptr;
     const ParameterRef* tied = nullptr;
@@ -60,6 +67,7 @@ class ParameterStore {
  private:
   ParameterStore() = default;
   std::vector<LayerParameters> layers_;
+  std::string tied_name_;  // empty: the model ties nothing
   std::vector<backend::Buffer> buffers_;
 };
 

@@ -5,7 +5,8 @@
 
 namespace takt::train {
 
-// Hands out consecutive regions of one buffer of floats, each starting on a cache line. A layout is a struct of the offsets.
+// Hands out consecutive regions of one buffer of floats, each starting on a cache line. A layout is
+// a struct of the offsets.
 class Regions {
  public:
   std::int64_t Add(std::int64_t floats) {

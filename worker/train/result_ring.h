@@ -9,7 +9,8 @@
 
 namespace takt::train {
 
-// Results of the last few steps: written by the lane that runs NORM_EXCHANGE, read by whoever reports. Thread-safe.
+// Results of the last few steps: written by the lane that runs NORM_EXCHANGE, read by whoever
+// reports. Thread-safe.
 class ResultRing {
  public:
   void Put(StepId step, const StepResult& result) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers, loss and optimizer of one rank's stages behind the engine's Compute interface. `family: emulated` gets a compute
-// that only takes time.
+// Layers, loss and optimizer of one rank's stages behind the engine's Compute interface. `family:
+// emulated` gets a compute that only takes time.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,11 @@
 #include "common/model/model.h"
 #include "common/program/program.h"
 #include "worker/engine/compute.h"
+#include "worker/train/tensor_observer.h"
 
 namespace takt::train {
+
+class ParameterStore;
 
 // Filled at NORM_EXCHANGE of a step; equal on all ranks.
 struct StepResult {
@@ -24,26 +27,32 @@ struct StepResult {
 };
 
 struct TrainerOptions {
-  const config::JobSpec* job = nullptr;          // all pointers borrowed for the trainer's life
+  const config::JobSpec* job = nullptr;  // all pointers borrowed for the trainer's life
   const model::Model* model = nullptr;
   const mesh::Partition* partition = nullptr;
   const program::Program* program = nullptr;
   mesh::Mesh mesh;
   Rank rank;
   int threads = 1;
-  std::string data_root;                          // prefix of relative paths; paths may not leave it
-  engine::Collective* dp_group = nullptr;         // null: dp_size is 1
-  engine::Collective* pp_group = nullptr;         // ranks of this pipeline; null: pp_size is 1
-  engine::Collective* tied_group = nullptr;       // ranks of the first and the last stage; null: same rank or not tied
+  std::string data_root;                   // prefix of relative paths; paths may not leave it
+  engine::Collective* dp_group = nullptr;  // null: dp_size is 1
+  engine::Collective* pp_group = nullptr;  // ranks of this pipeline; null: pp_size is 1
+  engine::Collective* tied_group =
+      nullptr;  // ranks of the first and the last stage; null: same rank or not tied
+  const TensorObserver* observer = nullptr;  // for tests
 };
 
 class Trainer : public engine::Compute {
  public:
   // Valid from the step's NORM_EXCHANGE to the next one's; read it in the engine's on_step.
   virtual StepResult result(StepId step) const = 0;
+  // Weights, gradients and optimizer state; null if the model has none (emulated). Theirs is the
+  // time between two Runs of the engine; gradients are those of the last step.
+  virtual const ParameterStore* parameters() const = 0;
 };
 
-// Opens data, allocates, makes initial weights. kInvalidArgument (FieldError): what the job got wrong about its files.
+// Opens data, allocates, makes initial weights. kInvalidArgument (FieldError): what the job got
+// wrong about its files.
 absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(const TrainerOptions& options);
 
 }  // namespace takt::train

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loss and gradient norm have the same bits for every schedule, number of stages and chunks,
+// partition and number of threads.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "common/schedule/generate.h"
+#include "common/schedule/text.h"
+#include "gtest/gtest.h"
+#include "tests/numerics/in_process_run.h"
+
+namespace takt::numerics {
+namespace {
+
+namespace fs = std::filesystem;
+
+class BitEquality : public testing::Test {
+ protected:
+  BitEquality() {
+    std::string pattern = (fs::temp_directory_path() / "takt-numerics-XXXXXX").string();
+    directory_ = mkdtemp(pattern.data());
+    std::ofstream data(directory_ / "train.txt", std::ios::binary);
+    // Not periodic in any window: digits of squares.
+    for (int i = 0; i < 3000; ++i) data << i * i << ' ';
+  }
+  ~BitEquality() override { fs::remove_all(directory_); }
+
+  // 8 layers in all: 6 blocks, embedding and head. Sizes that no vector width divides.
+  config::JobSpec Job() const {
+    config::JobSpec job;
+    job.name = "bits";
+    job.model = {.layers = 6,
+                 .hidden = 36,
+                 .heads = 3,
+                 .kv_heads = 3,
+                 .inner = 144,
+                 .context = 19,
+                 .positions = 19,
+                 .vocab = 131};
+    job.train = {
+        {.path = (directory_ / "train.txt").string(), .format = config::DataFormat::kBytes}};
+    job.shuffle = true;
+    job.global_batch = 12;
+    job.microbatch = 1;
+    job.adamw.learning_rate = 3e-3;
+    job.adamw.clip_norm = 0.5;
+    job.lr_schedule.warmup_steps = 2;
+    job.steps = 4;
+    job.seed = 42;
+    job.parallelism = {.pipeline = 1, .data = 1, .chunks = 1, .threads = 1, .schedule = "naive"};
+    return job;
+  }
+
+  static RunResult Train(const config::JobSpec& job) {
+    absl::StatusOr<RunResult> result = TrainInProcess({.job = job});
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : RunResult();
+  }
+
+  fs::path directory_;
+};
+
+// EXPECT_EQ on doubles tells bits apart except for zeros and NaN, which neither stream has.
+void ExpectSameBits(const RunResult& a, const RunResult& b) {
+  ASSERT_EQ(a.steps.size(), b.steps.size());
+  for (std::size_t i = 0; i < a.steps.size(); ++i) {
+    EXPECT_EQ(a.steps[i].loss, b.steps[i].loss) << "step " << i + 1;
+    EXPECT_EQ(a.steps[i].grad_norm, b.steps[i].grad_norm) << "step " << i + 1;
+    EXPECT_GT(a.steps[i].loss, 0);
+    EXPECT_GT(a.steps[i].grad_norm, 0);
+  }
+  EXPECT_EQ(a.gradients, b.gradients);
+  EXPECT_EQ(a.weights, b.weights);
+}
+
+TEST_F(BitEquality, OverSchedulesStagesAndChunks) {
+  const RunResult reference = Train(Job());
+  ASSERT_EQ(reference.steps.size(), 4U);
+  EXPECT_LT(reference.steps[3].loss, reference.steps[0].loss);
+  for (const int pp : {1, 2, 3, 4}) {
+    for (const char* schedule : {"naive", "gpipe", "1f1b", "interleaved-1f1b"}) {
+      config::JobSpec job = Job();
+      job.parallelism.schedule = schedule;
+      job.parallelism.pipeline = pp;
+      job.parallelism.chunks = job.parallelism.schedule == "interleaved-1f1b" ? 2 : 1;
+      SCOPED_TRACE(std::string(schedule) + " pp " + std::to_string(pp));
+      ExpectSameBits(reference, Train(job));
+    }
+  }
+}
+
+TEST_F(BitEquality, OverPartitions) {
+  config::JobSpec job = Job();
+  const RunResult reference = Train(job);
+  job.parallelism.pipeline = 3;
+  job.parallelism.schedule = "1f1b";
+  for (const std::vector<int>& stage_layers : {std::vector<int>{1, 6, 1}, {4, 1, 3}}) {
+    job.parallelism.stage_layers = stage_layers;
+    ExpectSameBits(reference, Train(job));
+  }
+}
+
+TEST_F(BitEquality, OverThreads) {
+  config::JobSpec job = Job();
+  const RunResult reference = Train(job);
+  for (const int pp : {1, 2}) {
+    job.parallelism.pipeline = pp;
+    for (const int threads : {2, 3}) {
+      job.parallelism.threads = threads;
+      ExpectSameBits(reference, Train(job));
+    }
+  }
+}
+
+TEST_F(BitEquality, OfReplicasOverPartitionsAndRuns) {
+  for (const int dp : {2, 3}) {
+    config::JobSpec job = Job();
+    job.parallelism.data = dp;
+    const RunResult reference = Train(job);
+    SCOPED_TRACE("dp " + std::to_string(dp));
+    for (int run = 0; run < 3; ++run) ExpectSameBits(reference, Train(job));
+    job.parallelism.schedule = "1f1b";
+    job.parallelism.pipeline = 2;
+    ExpectSameBits(reference, Train(job));
+    job.parallelism.stage_layers = {5, 3};
+    ExpectSameBits(reference, Train(job));
+  }
+}
+
+// The bits differ between degrees of data parallelism, the values do not.
+TEST_F(BitEquality, OfReplicasIsCloseToOneReplica) {
+  config::JobSpec job = Job();
+  const RunResult one = Train(job);
+  job.parallelism.data = 3;
+  const RunResult three = Train(job);
+  ASSERT_EQ(one.steps.size(), three.steps.size());
+  for (std::size_t i = 0; i < one.steps.size(); ++i) {
+    EXPECT_NEAR(one.steps[i].loss, three.steps[i].loss, 1e-5);
+    EXPECT_NEAR(one.steps[i].grad_norm, three.steps[i].grad_norm, 1e-4 * one.steps[i].grad_norm);
+  }
+}
+
+// Every B as an I at once and a W that runs `delay` actions of its stage later.
+schedule::Schedule SplitBackward(const schedule::Schedule& whole, std::size_t delay) {
+  schedule::Schedule split = whole;
+  for (std::vector<schedule::Action>& row : split.ranks) {
+    std::vector<schedule::Action> out, deferred;
+    for (schedule::Action action : row) {
+      if (action.kind != schedule::ActionKind::kBackward) {
+        out.push_back(action);
+        continue;
+      }
+      action.kind = schedule::ActionKind::kInputGrad;
+      out.push_back(action);
+      action.kind = schedule::ActionKind::kWeightGrad;
+      deferred.push_back(action);
+      if (deferred.size() > delay) {
+        out.push_back(deferred.front());
+        deferred.erase(deferred.begin());
+      }
+    }
+    out.insert(out.end(), deferred.begin(), deferred.end());
+    row = std::move(out);
+  }
+  return split;
+}
+
+TEST_F(BitEquality, OfSplitAndJointBackward) {
+  const RunResult reference = Train(Job());
+  for (const int pp : {1, 2, 3}) {
+    for (const std::size_t delay : {0, 2, 12}) {
+      const absl::StatusOr<schedule::Schedule> whole =
+          schedule::Generate("1f1b", {.num_ranks = pp, .num_microbatches = 12});
+      ASSERT_TRUE(whole.ok()) << whole.status();
+      config::JobSpec job = Job();
+      job.parallelism.pipeline = pp;
+      job.parallelism.schedule = "file:split.csv";
+      job.parallelism.schedule_csv = schedule::FormatCsv(SplitBackward(*whole, delay));
+      SCOPED_TRACE("pp " + std::to_string(pp) + " delay " + std::to_string(delay));
+      ExpectSameBits(reference, Train(job));
+    }
+  }
+}
+
+// A data-parallel rank's microbatches run in the same order whatever the length of the step.
+TEST_F(BitEquality, IsNotTrivial) {
+  const RunResult reference = Train(Job());
+  config::JobSpec job = Job();
+  job.seed = 43;
+  const RunResult other = Train(job);
+  ASSERT_FALSE(other.steps.empty());
+  EXPECT_NE(reference.steps[0].loss, other.steps[0].loss);
+  EXPECT_NE(reference.steps[0].grad_norm, other.steps[0].grad_norm);
+}
+
+}  // namespace
+}  // namespace takt::numerics

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cases of tests/golden/models: float64 references, and the tolerances for a float32 engine
+// that their README suggests.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/config/job_spec.h"
+#include "tests/numerics/in_process_run.h"
+
+namespace takt::numerics {
+
+struct GoldenStep {
+  double learning_rate = 0, loss = 0, grad_norm = 0;
+  std::int64_t scored = 0;
+};
+
+struct GoldenCase {
+  std::string name;
+  std::string directory;
+  config::JobSpec job;  // ten steps of the case: model, weights, data, optimizer; parallelism is
+                        // left to the test
+  std::vector<GoldenStep> steps;
+  double final_loss = 0;
+  Tensors expected;       // grad.NAME, act.X, act_grad.X, logits
+  Tensors final_weights;  // by NAME
+  Tensors initial_weights;
+  // [begin, end) of tensors whose gradient is zero in exact arithmetic, element-wise.
+  struct Range {
+    std::string tensor;
+    std::size_t begin = 0, end = 0;
+  };
+  std::vector<Range> zero_gradients;
+};
+
+// Fails the running test and returns an empty case if the files cannot be read.
+GoldenCase LoadGolden(const std::string& name);
+
+// The F32 tensors of a safetensors file; throws if it cannot be read.
+Tensors ReadTensors(const std::string& path);
+
+// Compares quantities with what is allowed, keeps the worst share of each kind, prints them, and
+// fails the test on any share above 1.
+class Comparison {
+ public:
+  explicit Comparison(std::string title) : title_(std::move(title)) {}
+  ~Comparison();  // prints
+
+  // |got - want| <= allowed
+  void Absolute(const std::string& kind, const std::string& what, double got, double want,
+                double allowed);
+  // max |got - want| <= allowed
+  void MaxAbsolute(const std::string& kind, const std::string& what, const std::vector<float>& got,
+                   const std::vector<float>& want, double allowed);
+  // max |got - want| / max |want| <= allowed
+  void MaxRelative(const std::string& kind, const std::string& what, const std::vector<float>& got,
+                   const std::vector<float>& want, double allowed);
+  // ||got - want|| / ||want|| <= allowed
+  void RelativeL2(const std::string& kind, const std::string& what, const std::vector<float>& got,
+                  const std::vector<float>& want, double allowed);
+
+ private:
+  struct Worst {
+    std::string kind, what;
+    double share = 0;
+  };
+  void Record(const std::string& kind, const std::string& what, double difference, double allowed);
+
+  const std::string title_;
+  std::vector<Worst> worst_;
+};
+
+}  // namespace takt::numerics

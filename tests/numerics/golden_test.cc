@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPT-2 against the float64 references of tests/golden/models, through plan, engine and transport.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/numerics/golden.h"
+#include "tests/numerics/in_process_run.h"
+
+namespace takt::numerics {
+namespace {
+
+struct Layout {
+  std::string schedule;
+  int pipeline = 1;
+  int chunks = 1;
+};
+
+std::string Print(const Layout& layout) {
+  std::string name = layout.schedule + "_pp" + std::to_string(layout.pipeline) + "_v" +
+                     std::to_string(layout.chunks);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+std::vector<Layout> Layouts() {
+  std::vector<Layout> layouts;
+  for (const int pp : {1, 2, 3}) {
+    for (const char* schedule : {"naive", "gpipe", "1f1b"}) layouts.push_back({schedule, pp, 1});
+  }
+  layouts.push_back({"interleaved-1f1b", 1, 2});
+  layouts.push_back({"interleaved-1f1b", 2, 2});
+  layouts.push_back({"interleaved-1f1b", 3, 2});
+  return layouts;
+}
+
+class Golden : public testing::TestWithParam<std::tuple<std::string, Layout>> {
+ protected:
+  void SetUp() override {
+    const auto& [name, layout] = GetParam();
+    golden_ = LoadGolden(name);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+    const int num_layers = golden_.job.model.layers + 2;
+    if (layout.pipeline * layout.chunks > num_layers) {
+      GTEST_SKIP() << name << " has " << num_layers << " layers";
+    }
+    golden_.job.parallelism.schedule = layout.schedule;
+    golden_.job.parallelism.pipeline = layout.pipeline;
+    golden_.job.parallelism.chunks = layout.chunks;
+    golden_.job.parallelism.data = 1;
+  }
+
+  RunResult Train(int steps, train::TensorObserver observer = nullptr) const {
+    RunOptions options{.job = golden_.job, .observer = std::move(observer)};
+    options.job.steps = steps;
+    absl::StatusOr<RunResult> result = TrainInProcess(options);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : RunResult();
+  }
+
+  // `values` of `tensor` without the entries whose gradient is zero in exact arithmetic, or those
+  // alone.
+  std::vector<float> Pick(const std::string& tensor, const std::vector<float>& values,
+                          bool zeros) const {
+    std::vector<float> picked;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const bool zero = std::any_of(
+          golden_.zero_gradients.begin(), golden_.zero_gradients.end(), [&](const auto& range) {
+            return range.tensor == tensor && i >= range.begin && i < range.end;
+          });
+      if (zero == zeros) picked.push_back(values[i]);
+    }
+    return picked;
+  }
+
+  std::string Title() const { return golden_.name + " " + Print(std::get<1>(GetParam())); }
+
+  GoldenCase golden_;
+};
+
+std::vector<float> Minus(const std::vector<float>& a, const std::vector<float>& b) {
+  std::vector<float> difference(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
+  return difference;
+}
+
+void Append(std::vector<float>& all, const std::vector<float>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+TEST_P(Golden, FirstStepAgreesInLossGradientsAndActivations) {
+  Tensors seen;  // of the first sequence
+  const RunResult run = Train(
+      1, [&](const std::string& name, MicrobatchId microbatch, std::span<const float> values) {
+        if (microbatch == MicrobatchId(0)) seen[name].assign(values.begin(), values.end());
+      });
+  ASSERT_EQ(run.steps.size(), 1U);
+  Comparison compare(Title());
+  compare.Absolute("loss", "step 1", run.steps[0].loss, golden_.steps[0].loss, 1e-5);
+  compare.Absolute("grad_norm", "step 1", run.steps[0].grad_norm / golden_.steps[0].grad_norm, 1,
+                   1e-5);
+  EXPECT_EQ(run.steps[0].tokens, golden_.steps[0].scored);
+
+  std::vector<float> all_got, all_want;
+  int compared = 0;
+  for (const auto& [name, want] : golden_.expected) {
+    if (name.starts_with("grad.")) {
+      const std::string parameter = name.substr(5);
+      ASSERT_TRUE(run.gradients.contains(parameter)) << parameter;
+      const std::vector<float>& gradient = run.gradients.at(parameter);
+      ASSERT_EQ(gradient.size(), want.size()) << parameter;
+      const std::vector<float> got = Pick(parameter, gradient, false);
+      const std::vector<float> rest = Pick(parameter, want, false);
+      compare.MaxRelative("gradients, max / max of tensor", parameter, got, rest, 3e-5);
+      compare.RelativeL2("gradients, rel l2", parameter, got, rest, 2e-5);
+      const std::vector<float> zeros = Pick(parameter, gradient, true);
+      compare.MaxAbsolute("zero gradients, max", parameter, zeros, std::vector<float>(zeros.size()),
+                          1e-7);
+      Append(all_got, got);
+      Append(all_want, rest);
+    } else {
+      ASSERT_TRUE(seen.contains(name)) << name;
+      const std::vector<float>& got = seen.at(name);
+      if (name.starts_with("act_grad.")) {
+        compare.RelativeL2("activation gradients, rel l2", name, got, want, 1e-5);
+      } else if (name == "logits") {
+        compare.MaxAbsolute("logits, max", name, got, want, 2e-5);
+        compare.RelativeL2("logits, rel l2", name, got, want, 1e-5);
+      } else {
+        compare.MaxAbsolute("activations, max", name, got, want, 3e-5);
+        compare.RelativeL2("activations, rel l2", name, got, want, 1e-5);
+      }
+    }
+    ++compared;
+  }
+  compare.RelativeL2("gradients, rel l2 overall", "all", all_got, all_want, 1e-5);
+  // Embeddings, final norm and 12 a block; boundaries with their gradients; logits.
+  EXPECT_EQ(compared, 4 + 12 * golden_.job.model.layers + 2 * (golden_.job.model.layers + 2) + 1);
+}
+
+TEST_P(Golden, TenStepsAgreeInLossNormAndWeights) {
+  const RunResult run = Train(10);
+  ASSERT_EQ(run.steps.size(), 10U);
+  Comparison compare(Title());
+  for (std::size_t i = 0; i < 10; ++i) {
+    const std::string step = "step " + std::to_string(i + 1);
+    compare.Absolute("loss", step, run.steps[i].loss, golden_.steps[i].loss, 1e-5);
+    compare.Absolute("grad_norm", step, run.steps[i].grad_norm / golden_.steps[i].grad_norm, 1,
+                     1e-5);
+    EXPECT_DOUBLE_EQ(run.steps[i].learning_rate, golden_.steps[i].learning_rate);
+    EXPECT_EQ(run.steps[i].tokens, golden_.steps[i].scored);
+  }
+  std::vector<float> all_got, all_want;
+  for (const auto& [name, want] : golden_.final_weights) {
+    ASSERT_TRUE(run.weights.contains(name)) << name;
+    const std::vector<float>& got = run.weights.at(name);
+    ASSERT_EQ(got.size(), want.size()) << name;
+    compare.MaxAbsolute("final weights, max", name, Pick(name, got, false), Pick(name, want, false),
+                        5e-4);
+    compare.MaxAbsolute("final weights at zero gradients, max", name, Pick(name, got, true),
+                        Pick(name, want, true), 1e-3);
+    const std::vector<float>& initial = golden_.initial_weights.at(name);
+    const std::vector<float> update = Pick(name, Minus(got, initial), false);
+    const std::vector<float> want_update = Pick(name, Minus(want, initial), false);
+    compare.RelativeL2("weight updates, rel l2", name, update, want_update, 5e-3);
+    Append(all_got, update);
+    Append(all_want, want_update);
+  }
+  compare.RelativeL2("weight updates, rel l2 overall", "all", all_got, all_want, 4e-4);
+}
+
+// After the ten batches the data begins anew: step 11 shows the first batch to the final weights.
+TEST_P(Golden, FinalWeightsGiveTheFinalLoss) {
+  const RunResult run = Train(11);
+  ASSERT_EQ(run.steps.size(), 11U);
+  Comparison compare(Title());
+  compare.Absolute("final loss", "step 11", run.steps[10].loss, golden_.final_loss, 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Golden,
+                         testing::Combine(testing::Values("gpt2-tiny", "gpt2-ignore-index"),
+                                          testing::ValuesIn(Layouts())),
+                         [](const auto& info) {
+                           std::string name =
+                               std::get<0>(info.param) + "_" + Print(std::get<1>(info.param));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace takt::numerics

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/numerics/in_process_run.h"
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/plan/plan.h"
+#include "worker/engine/engine.h"
+#include "worker/train/parameter_store.h"
+#include "worker/transport/collective.h"
+#include "worker/transport/inproc/inproc.h"
+
+namespace takt::numerics {
+namespace {
+
+// What one rank brings home.
+struct RankResult {
+  absl::Status status;
+  std::vector<train::StepResult> steps;
+  Tensors gradients, weights;
+};
+
+class RankRunner {
+ public:
+  RankRunner(const RunOptions& options, const plan::Plan& plan, transport::InprocHub& hub,
+             Rank rank, const train::TensorObserver* observer)
+      : options_(options), plan_(plan), mesh_(plan.mesh), rank_(rank), observer_(observer) {
+    transport_ = hub.Connect({.rank = rank, .num_ranks = mesh_.size(), .job = "numerics"});
+  }
+
+  RankResult Run() {
+    RankResult result;
+    result.status = RunSteps(result);
+    if (!result.status.ok()) transport_->Abort();  // the others wait for us
+    return result;
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<engine::Collective>> Group(const std::string& name,
+                                                            const std::vector<Rank>& ranks) {
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      if (ranks[i] != rank_) continue;
+      return transport::CreateCollective(
+          transport_.get(), {.name = name, .ranks = ranks, .index = static_cast<int>(i)});
+    }
+    return nullptr;
+  }
+
+  absl::Status CreateGroups() {
+    const DpRank dp_rank = mesh_.DpRankOf(rank_);
+    const PpRank pp_rank = mesh_.PpRankOf(rank_);
+    std::vector<Rank> dp, pp;
+    for (DpRank i(0); i.value() < mesh_.dp_size; ++i) dp.push_back(mesh_.RankOf(pp_rank, i));
+    for (PpRank i(0); i.value() < mesh_.pp_size; ++i) pp.push_back(mesh_.RankOf(i, dp_rank));
+    const std::vector<Rank> tied = {mesh_.RankOf(plan_.partition.front().pp_rank, dp_rank),
+                                    mesh_.RankOf(plan_.partition.back().pp_rank, dp_rank)};
+    if (dp.size() > 1) {
+      ASSIGN_OR_RETURN(dp_, Group(absl::StrCat("dp", pp_rank.value()), dp));
+    }
+    if (pp.size() > 1) {
+      ASSIGN_OR_RETURN(pp_, Group(absl::StrCat("pp", dp_rank.value()), pp));
+    }
+    if (tied[0] != tied[1]) {
+      ASSIGN_OR_RETURN(tied_, Group(absl::StrCat("tied", dp_rank.value()), tied));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RunSteps(RankResult& result) {
+    RETURN_IF_ERROR(CreateGroups());
+    const program::Program& program = plan_.programs[mesh_.PpRankOf(rank_).value()];
+    ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
+                     train::CreateTrainer(
+                         {.job = &options_.job,
+                          .model = &plan_.model,
+                          .partition = &plan_.partition,
+                          .program = &program,
+                          .mesh = mesh_,
+                          .rank = rank_,
+                          .threads = options_.job.parallelism.threads.value_or(1),
+                          .data_root = "/",
+                          .dp_group = dp_.get(),
+                          .pp_group = pp_.get(),
+                          .tied_group = tied_.get(),
+                          .observer = mesh_.DpRankOf(rank_) == DpRank(0) ? observer_ : nullptr}));
+    ASSIGN_OR_RETURN(
+        const std::unique_ptr<engine::Engine> engine,
+        engine::Engine::Create(program, *trainer,
+                               {.transport = transport_.get(), .rank_of = [this](PpRank pp) {
+                                  return mesh_.RankOf(pp, mesh_.DpRankOf(rank_));
+                                }}));
+    RETURN_IF_ERROR(
+        engine->Run(StepId(1), StepId(options_.job.steps), [&](const engine::StepTiming& timing) {
+          result.steps.push_back(trainer->result(timing.step));
+        }));
+    for (const train::LayerParameters& layer : trainer->parameters()->layers()) {
+      for (const train::ParameterRef& ref : layer.refs) {
+        if (ref.m == nullptr) continue;
+        const auto count = static_cast<std::size_t>(ref.parameter->elements());
+        result.gradients[ref.parameter->name].assign(ref.gradient, ref.gradient + count);
+        result.weights[ref.parameter->name].assign(ref.weight, ref.weight + count);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const RunOptions& options_;
+  const plan::Plan& plan_;
+  const mesh::Mesh mesh_;
+  const Rank rank_;
+  const train::TensorObserver* observer_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<engine::Collective> dp_, pp_, tied_;
+};
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+// Adds what `from` holds to `into`; what both hold must be equal.
+absl::Status Merge(const char* what, Tensors from, Tensors& into) {
+  for (auto& [name, values] : from) {
+    const auto [it, inserted] = into.try_emplace(name, std::move(values));
+    if (!inserted && !SameBits(it->second, values)) {
+      return absl::InternalError(absl::StrCat(what, " of ", name, " differ between ranks"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameSteps(const std::vector<train::StepResult>& a,
+                            const std::vector<train::StepResult>& b) {
+  if (a.size() != b.size()) return absl::InternalError("ranks ran different numbers of steps");
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!SameBits(a[i].loss, b[i].loss) || !SameBits(a[i].grad_norm, b[i].grad_norm) ||
+        a[i].tokens != b[i].tokens) {
+      return absl::InternalError(absl::StrCat("ranks tell different results of step ", i + 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
+  const config::Parallelism& parallelism = options.job.parallelism;
+  ASSIGN_OR_RETURN(const plan::Plan plan,
+                   plan::MakePlan(options.job, {.max_workers = parallelism.pipeline.value_or(1) *
+                                                               parallelism.data.value_or(1)}));
+  std::mutex observer_mutex;
+  const train::TensorObserver observer = [&](const std::string& name, MicrobatchId m,
+                                             std::span<const float> values) {
+    const std::lock_guard lock(observer_mutex);
+    options.observer(name, m, values);
+  };
+
+  transport::InprocHub hub;
+  std::vector<RankResult> results(plan.mesh.size());
+  {
+    std::vector<std::jthread> threads;
+    for (Rank rank(0); rank.value() < plan.mesh.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        RankRunner runner(options, plan, hub, rank, options.observer ? &observer : nullptr);
+        results[rank.value()] = runner.Run();
+      });
+    }
+  }
+
+  for (const RankResult& result : results) {
+    if (!result.status.ok() && result.status.code() != absl::StatusCode::kAborted)
+      return result.status;
+  }
+  RunResult merged;
+  for (RankResult& result : results) {
+    RETURN_IF_ERROR(result.status);
+    if (merged.steps.empty()) merged.steps = result.steps;
+    RETURN_IF_ERROR(CheckSameSteps(merged.steps, result.steps));
+    RETURN_IF_ERROR(Merge("gradients", std::move(result.gradients), merged.gradients));
+    RETURN_IF_ERROR(Merge("weights", std::move(result.weights), merged.weights));
+  }
+  return merged;
+}
+
+}  // namespace takt::numerics

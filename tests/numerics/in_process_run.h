@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans a job and trains it in this process: a thread per rank, the in-process transport, the real
+// engine.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/config/job_spec.h"
+#include "worker/train/trainer.h"
+
+namespace takt::numerics {
+
+struct RunOptions {
+  // All of it counts: parallelism, data (paths absolute), steps.
+  config::JobSpec job;
+  // Called from the compute lanes of all ranks, one at a time, with the tensors of data-parallel
+  // rank 0 only.
+  train::TensorObserver observer;
+};
+
+using Tensors = std::map<std::string, std::vector<float>>;
+
+struct RunResult {
+  std::vector<train::StepResult> steps;
+  Tensors gradients;  // of the last step, before clipping
+  Tensors weights;    // after the last step
+};
+
+// Checks on the way that all ranks tell the same results and hold the same weights.
+absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options);
+
+}  // namespace takt::numerics

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "common/base/status.h"
+
+namespace takt::train {
+
+Optimizer::Optimizer(const config::JobSpec& job, const model::Model& model,
+                     const ParameterStore& parameters, Groups groups)
+    : job_(job),
+      parameters_(parameters),
+      groups_(groups),
+      exchanged_(model.AllParameters().size() + 2) {}
+
+absl::Status Optimizer::NormPartial(backend::Backend& backend) {
+  std::fill(exchanged_.begin(), exchanged_.end(), 0.0);
+  for (const LayerParameters& layer : parameters_.layers()) {
+    for (const ParameterRef& ref : layer.refs) {
+      if (ref.norm_index < 0) continue;
+      RETURN_IF_ERROR(backend.Run(backend::SumOfSquares{.input = ref.gradient,
+                                                        .result = &exchanged_[ref.norm_index],
+                                                        .count = ref.parameter->elements()}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& loss) {
+  double& loss_sum = exchanged_[exchanged_.size() - 2];
+  double& scored = exchanged_[exchanged_.size() - 1];
+  if (loss.known) {
+    loss_sum = loss.sum;
+    if (groups_.dp != nullptr)
+      RETURN_IF_ERROR(groups_.dp->AllReduceSum(step, std::span<double>(&loss_sum, 1)));
+    scored = static_cast<double>(loss.scored);
+  }
+  if (groups_.pp != nullptr)
+    RETURN_IF_ERROR(groups_.pp->AllReduceSum(step, std::span<double>(exchanged_)));
+
+  double squares = 0;
+  for (std::size_t i = 0; i + 2 < exchanged_.size(); ++i) squares += exchanged_[i];
+  result_ = {.loss = scored > 0 ? loss_sum / scored : 0,
+             .grad_norm = std::sqrt(squares),
+             .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step.value()),
+             .tokens = static_cast<std::int64_t>(scored)};
+  return result_;
+}
+
+absl::Status Optimizer::Update(backend::Backend& backend, StepId step) {
+  const config::Adamw& adamw = job_.adamw;
+  const double scale =
+      adamw.clip_norm > 0 ? std::min(1.0, adamw.clip_norm / (result_.grad_norm + 1e-6)) : 1.0;
+  for (const LayerParameters& layer : parameters_.layers()) {
+    for (const ParameterRef& ref : layer.refs) {
+      if (ref.m == nullptr) continue;
+      RETURN_IF_ERROR(backend.Run(
+          backend::AdamwUpdate{.parameter = ref.weight,
+                               .gradient = ref.gradient,
+                               .m = ref.m,
+                               .v = ref.v,
+                               .count = ref.parameter->elements(),
+                               .step = step.value(),
+                               .learning_rate = result_.learning_rate,
+                               .beta1 = adamw.beta1,
+                               .beta2 = adamw.beta2,
+                               .epsilon = adamw.epsilon,
+                               .weight_decay = ref.parameter->decayed() ? adamw.weight_decay : 0,
+                               .gradient_scale = scale}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace takt::train

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a step on one rank: sums of squares, the exchange of norm and loss over ranks,
+// clipping and AdamW.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/id.h"
+#include "common/config/job_spec.h"
+#include "common/model/model.h"
+#include "worker/backend/backend.h"
+#include "worker/engine/compute.h"
+#include "worker/train/parameter_store.h"
+#include "worker/train/trainer.h"
+
+namespace takt::train {
+
+// What the ranks of the last stage know of the step's loss; empty elsewhere.
+struct LossShare {
+  double sum = 0;  // token losses of this data-parallel rank, microbatches added in ascending order
+  std::int64_t scored = 0;  // scored tokens of the global batch, equal on all data-parallel ranks
+  bool known = false;
+};
+
+// One caller at a time; the calls of a step come in the order NormPartial, Exchange, Update, on
+// whatever threads.
+class Optimizer {
+ public:
+  struct Groups {
+    engine::Collective* dp = nullptr;  // null: one replica
+    engine::Collective* pp = nullptr;  // null: one stage rank
+  };
+  // All borrowed.
+  Optimizer(const config::JobSpec& job, const model::Model& model, const ParameterStore& parameters,
+            Groups groups);
+
+  // Sum of squares of every parameter whose gradient this rank counts.
+  absl::Status NormPartial(backend::Backend& backend);
+
+  // Every entry of the exchanged vector comes from one rank and is zero elsewhere, so that its sum
+  // over the pipeline is exact and the norm, added up in the model's parameter order, is the same
+  // for every partition.
+  absl::StatusOr<StepResult> Exchange(StepId step, const LossShare& loss);
+
+  // AdamW on all parameters of the rank, gradients scaled by min(1, clip_norm / (grad_norm +
+  // 1e-6)).
+  absl::Status Update(backend::Backend& backend, StepId step);
+
+ private:
+  const config::JobSpec& job_;
+  const ParameterStore& parameters_;
+  const Groups groups_;
+  std::vector<double> exchanged_;  // [sum of squares by parameter..., loss sum, scored tokens]
+  StepResult result_;
+};
+
+}  // namespace takt::train

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/optimizer.h"
+
+#include <cmath>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::train {
+namespace {
+
+// A group whose other ranks contribute `others`.
+class FakeGroup final : public engine::Collective {
+ public:
+  explicit FakeGroup(std::vector<double> others) : others_(std::move(others)) {}
+  int size() const override { return 2; }
+  absl::Status AllReduceSum(StepId, std::span<float>) override {
+    return absl::InternalError("not expected");
+  }
+  absl::Status AllReduceSum(StepId, std::span<double> data) override {
+    sent_.assign(data.begin(), data.end());
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] += others_.at(i);
+    return absl::OkStatus();
+  }
+  const std::vector<double>& sent() const { return sent_; }
+
+ private:
+  const std::vector<double> others_;
+  std::vector<double> sent_;
+};
+
+class OptimizerTest : public testing::Test {
+ protected:
+  OptimizerTest() {
+    job_.adamw = {.learning_rate = 0.1,
+                  .beta1 = 0,
+                  .beta2 = 0,
+                  .epsilon = 0,
+                  .weight_decay = 0.5,
+                  .clip_norm = 0};
+  }
+
+  void SetGradients(float value) {
+    for (const LayerParameters& layer : parameters_->layers()) {
+      for (const ParameterRef& ref : layer.refs) {
+        std::fill_n(ref.gradient, ref.parameter->elements(), value);
+        if (ref.m != nullptr) std::fill_n(ref.weight, ref.parameter->elements(), 2.0F);
+      }
+    }
+  }
+
+  config::JobSpec job_;
+  const model::Model model_ = model::BuildModel({.layers = 1,
+                                                 .hidden = 4,
+                                                 .heads = 1,
+                                                 .kv_heads = 1,
+                                                 .inner = 16,
+                                                 .context = 3,
+                                                 .positions = 3,
+                                                 .vocab = 5},
+                                                1)
+                                  .value();
+  const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
+  const std::unique_ptr<ParameterStore> parameters_ =
+      ParameterStore::Create(model_, {LayerId(0), LayerId(1), LayerId(2)}, *backend_).value();
+};
+
+TEST_F(OptimizerTest, NormIsOverAllParametersATiedOneOnce) {
+  Optimizer optimizer(job_, model_, *parameters_, {});
+  SetGradients(3);
+  ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
+  const StepResult result =
+      optimizer.Exchange(StepId(1), {.sum = 14, .scored = 7, .known = true}).value();
+  EXPECT_DOUBLE_EQ(result.grad_norm, 3 * std::sqrt(static_cast<double>(model_.num_parameters())));
+  EXPECT_EQ(result.loss, 2);
+  EXPECT_EQ(result.tokens, 7);
+  EXPECT_EQ(result.learning_rate, 0.1);
+}
+
+TEST_F(OptimizerTest, SumsLossOverReplicasAndNormOverThePipeline) {
+  FakeGroup dp({6});
+  std::vector<double> others(model_.AllParameters().size() + 2);
+  others[0] = 100;
+  FakeGroup pp(others);
+  Optimizer optimizer(job_, model_, *parameters_, {.dp = &dp, .pp = &pp});
+  SetGradients(0);
+  ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
+  const StepResult result =
+      optimizer.Exchange(StepId(1), {.sum = 4, .scored = 5, .known = true}).value();
+  EXPECT_THAT(dp.sent(), testing::ElementsAre(4));
+  EXPECT_EQ(result.grad_norm, 10);
+  EXPECT_EQ(result.loss, 2);  // (4 + 6) / 5: scored tokens are of the global batch already
+}
+
+TEST_F(OptimizerTest, ClipsToTheNormAndDecaysMatricesOnly) {
+  // beta 0 makes the update lr * sign(gradient), so clip through epsilon: m / (sqrt(v) + epsilon) =
+  // g / (|g| + epsilon).
+  job_.adamw.epsilon = 1;
+  job_.adamw.clip_norm = 1;
+  Optimizer optimizer(job_, model_, *parameters_, {});
+  SetGradients(3);
+  ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
+  const double norm = optimizer.Exchange(StepId(1), {}).value().grad_norm;
+  ASSERT_TRUE(optimizer.Update(*backend_, StepId(1)).ok());
+  const double g = 3 / (norm + 1e-6);
+  const double update = 0.1 * g / (g + 1);
+  for (const LayerParameters& layer : parameters_->layers()) {
+    for (const ParameterRef& ref : layer.refs) {
+      const double decayed = ref.parameter->shape.size() >= 2 ? 2 * (1 - 0.1 * 0.5) : 2;
+      EXPECT_NEAR(ref.weight[0], decayed - update, 1e-6) << ref.parameter->name;
+    }
+  }
+}
+
+TEST_F(OptimizerTest, DoesNotClipBelowTheNormOrWithoutOne) {
+  for (const double clip : {0.0, 1e6}) {
+    job_.adamw.epsilon = 1;
+    job_.adamw.clip_norm = clip;
+    Optimizer optimizer(job_, model_, *parameters_, {});
+    SetGradients(3);
+    ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
+    ASSERT_TRUE(optimizer.Exchange(StepId(1), {}).ok());
+    ASSERT_TRUE(optimizer.Update(*backend_, StepId(1)).ok());
+    const ParameterRef& bias = parameters_->Layer(LayerId(2)).refs[1];
+    EXPECT_NEAR(bias.weight[0], 2 - 0.1 * 3.0 / 4.0, 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace takt::train

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/parameter_store.h"
+
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::train {
+namespace {
+
+constexpr char kTokenTable[] = "transformer.wte.weight";
+
+// Embedding, two blocks, head.
+model::Model TinyModel() {
+  return model::BuildModel({.layers = 2,
+                            .hidden = 6,
+                            .heads = 2,
+                            .kv_heads = 2,
+                            .inner = 24,
+                            .context = 5,
+                            .positions = 7,
+                            .vocab = 11},
+                           /*microbatch=*/2)
+      .value();
+}
+
+class ParameterStoreTest : public testing::Test {
+ protected:
+  std::unique_ptr<ParameterStore> Create(std::vector<int> layers) {
+    std::vector<LayerId> ids(layers.begin(), layers.end());
+    return ParameterStore::Create(model_, ids, *backend_).value();
+  }
+
+  const model::Model model_ = TinyModel();
+  const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
+};
+
+TEST_F(ParameterStoreTest, SharesATiedWeightOfTheSameRank) {
+  const auto store = Create({0, 1, 2, 3});
+  const auto [own, tied] = store->tied_uses();
+  ASSERT_NE(own, nullptr);
+  ASSERT_NE(tied, nullptr);
+  EXPECT_EQ(own->weight, tied->weight);
+  EXPECT_NE(own->gradient, tied->gradient);
+  EXPECT_NE(own->m, nullptr);
+  EXPECT_EQ(tied->m, nullptr);
+  EXPECT_EQ(store->Find(kTokenTable), own);
+}
+
+TEST_F(ParameterStoreTest, HoldsACopyOfATiedWeightOfAnotherRank) {
+  const auto store = Create({2, 3});
+  const auto [own, tied] = store->tied_uses();
+  EXPECT_EQ(own, nullptr);
+  ASSERT_NE(tied, nullptr);
+  EXPECT_NE(tied->weight, nullptr);
+  EXPECT_NE(tied->m, nullptr);
+  EXPECT_EQ(tied->norm_index, -1);  // the embedding's rank counts it
+  EXPECT_EQ(store->Find(kTokenTable), tied);
+}
+
+TEST_F(ParameterStoreTest, HasOneUseOnTheEmbeddingsRank) {
+  const auto [own, tied] = Create({0, 1})->tied_uses();
+  EXPECT_NE(own, nullptr);
+  EXPECT_EQ(tied, nullptr);
+}
+
+// Whatever the partition, every entry of the norm exchange has exactly one owner.
+TEST_F(ParameterStoreTest, CountsEveryParameterOnceInTheNorm) {
+  const int total = static_cast<int>(model_.AllParameters().size());
+  for (const auto& ranks : {std::vector<std::vector<int>>{{0, 1, 2, 3}},
+                            {{0, 1}, {2, 3}},
+                            {{0, 3}, {1, 2}},
+                            {{0}, {1}, {2}, {3}}}) {
+    std::multiset<int> counted;
+    for (const std::vector<int>& layers : ranks) {
+      const auto store = Create(layers);
+      for (const LayerParameters& layer : store->layers()) {
+        for (const ParameterRef& ref : layer.refs) {
+          if (ref.norm_index >= 0) counted.insert(ref.norm_index);
+        }
+      }
+    }
+    EXPECT_EQ(static_cast<int>(counted.size()), total);
+    for (int i = 0; i < total; ++i) EXPECT_EQ(counted.count(i), 1U) << i;
+  }
+}
+
+TEST_F(ParameterStoreTest, KeepsALayersGradientsInOneRange) {
+  const auto store = Create({0, 3});
+  for (const LayerParameters& layer : store->layers()) {
+    const float* end = layer.gradients.data();
+    for (const ParameterRef& ref : layer.refs) {
+      EXPECT_GE(ref.gradient, end);  // in order, without overlap
+      end = ref.gradient + ref.parameter->elements();
+    }
+    EXPECT_LE(end, layer.gradients.data() + layer.gradients.size());
+  }
+  const LayerParameters& head = store->Layer(LayerId(3));
+  ASSERT_EQ(head.refs.size(), 3U);
+  EXPECT_EQ(head.refs[2].parameter->name, kTokenTable);
+}
+
+}  // namespace
+}  // namespace takt::train

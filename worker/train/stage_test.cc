@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/stage.h"
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::train {
+namespace {
+
+// All layers of a tiny model as one stage.
+class StageTest : public testing::Test {
+ protected:
+  StageTest() {
+    std::vector<LayerId> layers;
+    for (int i = 0; i < static_cast<int>(model_.layers.size()); ++i) layers.push_back(LayerId(i));
+    parameters_ = ParameterStore::Create(model_, layers, *backend_).value();
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0, 0.3F);
+    for (const LayerParameters& layer : parameters_->layers()) {
+      for (const ParameterRef& ref : layer.refs) {
+        if (ref.m == nullptr) continue;
+        for (std::int64_t i = 0; i < ref.parameter->elements(); ++i) ref.weight[i] = normal(random);
+      }
+    }
+    stage_.emplace(model_, mesh::Stage{StageId(0), PpRank(0), LayerId(0), LayerId(4)}, *parameters_,
+                   *backend_);
+    stash_ = backend_->Allocate(stage_->stash_floats() * sizeof(float)).value();
+    scratch_ = backend_->Allocate(stage_->scratch_floats() * sizeof(float)).value();
+    stage_->set_scratch(scratch_.floats());
+    for (int i = 0; i < 10; ++i) {
+      tokens_.push_back(i % 11);
+      targets_.push_back(i % 4 == 1 ? backend::kIgnoredTarget : (i * 7 + 3) % 11);
+    }
+  }
+
+  StageBuffers Buffers() const {
+    return {.view = {.tokens = tokens_.data(), .targets = targets_.data()},
+            .stash = stash_.floats()};
+  }
+  double Loss(bool gradient) {
+    double loss = 0;
+    EXPECT_TRUE(stage_->Forward(Buffers(), {.scale = 1, .sum = &loss, .gradient = gradient}).ok());
+    return loss;
+  }
+  std::vector<float> Gradients() const {
+    std::vector<float> all;
+    for (const LayerParameters& layer : parameters_->layers()) {
+      for (const ParameterRef& ref : layer.refs) {
+        all.insert(all.end(), ref.gradient, ref.gradient + ref.parameter->elements());
+      }
+    }
+    return all;
+  }
+
+  const model::Model model_ = model::BuildModel({.layers = 2,
+                                                 .hidden = 6,
+                                                 .heads = 2,
+                                                 .kv_heads = 2,
+                                                 .inner = 24,
+                                                 .context = 5,
+                                                 .positions = 7,
+                                                 .vocab = 11},
+                                                2)
+                                  .value();
+  const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
+  std::unique_ptr<ParameterStore> parameters_;
+  std::optional<Stage> stage_;
+  backend::Buffer stash_, scratch_;
+  std::vector<std::int32_t> tokens_, targets_;
+};
+
+// Central differences of the f32 loss sum (about 20) with h = 2^-7: rounding 20 * 2^-24 / h
+// = 1.5e-4, and h^2 / 6 times a third derivative of order 1 to 10.
+TEST_F(StageTest, GradientsAgreeWithFiniteDifferences) {
+  Loss(true);
+  ASSERT_TRUE(stage_->InputGrad(Buffers()).ok());
+  ASSERT_TRUE(stage_->WeightGrad(Buffers(), false).ok());
+  const auto [own, tied] = parameters_->tied_uses();
+  constexpr float kStep = 1.0F / 128;
+  for (const LayerParameters& layer : parameters_->layers()) {
+    for (const ParameterRef& ref : layer.refs) {
+      if (ref.m == nullptr) continue;
+      for (std::int64_t i = 0; i < ref.parameter->elements();
+           i += 1 + ref.parameter->elements() / 5) {
+        const float saved = ref.weight[i];
+        ref.weight[i] = saved + kStep;
+        const double up = Loss(false);
+        ref.weight[i] = saved - kStep;
+        const double down = Loss(false);
+        ref.weight[i] = saved;
+        double gradient = ref.gradient[i];
+        if (&ref == own) gradient += tied->gradient[i];
+        EXPECT_NEAR(gradient, (up - down) / (2 * kStep), 3e-3 + 3e-3 * std::abs(gradient))
+            << ref.parameter->name << "[" << i << "]";
+      }
+    }
+  }
+}
+
+TEST_F(StageTest, AccumulatesOverMicrobatches) {
+  for (const bool accumulate : {false, true, true}) {
+    Loss(true);
+    ASSERT_TRUE(stage_->InputGrad(Buffers()).ok());
+    ASSERT_TRUE(stage_->WeightGrad(Buffers(), accumulate).ok());
+  }
+  const std::vector<float> three = Gradients();
+  Loss(true);
+  ASSERT_TRUE(stage_->InputGrad(Buffers()).ok());
+  ASSERT_TRUE(stage_->WeightGrad(Buffers(), false).ok());
+  const std::vector<float> one = Gradients();
+  double largest = 0;
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NEAR(three[i], 3 * one[i], 1e-5 + 1e-5 * std::abs(three[i])) << i;
+    largest = std::max<double>(largest, std::abs(one[i]));
+  }
+  EXPECT_GT(largest, 0.1);
+}
+
+// The planner counts what is kept; rounding up to cache lines and the parts of norm gradients (4C a
+// block) come on top.
+TEST_F(StageTest, StashIsWhatThePlannerCounts) {
+  std::int64_t planned = 0;
+  for (const model::Layer& layer : model_.layers)
+    planned += layer.cost.stash_bytes + layer.cost.output_bytes;
+  const std::int64_t stash_bytes = stage_->stash_floats() * 4;
+  constexpr std::int64_t kLineBytes = 64;
+  const std::int64_t num_blocks = model_.config.layers;
+  const std::int64_t regions = num_blocks * 14 + 5 + 3;
+  const std::int64_t norm_parts = (num_blocks * 4 + 2) * model_.config.hidden * 4;
+  EXPECT_GE(stash_bytes, planned);
+  EXPECT_LE(stash_bytes, planned + regions * kLineBytes + norm_parts);
+}
+
+}  // namespace
+}  // namespace takt::train

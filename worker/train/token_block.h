@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/base/id.h"
+
+namespace takt::train {
+
+// Layout of a kTokens slot: the count of scored targets of the global batch (i64), then by
+// microbatch its tokens and its targets (i32, N each).
+struct TokenBlock {
+  int num_microbatches = 0;
+  std::int64_t rows = 0;  // N
+
+  std::int64_t bytes() const { return 8 + std::int64_t{num_microbatches} * 2 * rows * 4; }
+
+  std::int64_t& scored(std::span<std::byte> block) const {
+    return *reinterpret_cast<std::int64_t*>(block.data());
+  }
+  std::span<std::int32_t> tokens(std::span<std::byte> block, MicrobatchId m) const {
+    return Part(block, 2 * m.value());
+  }
+  std::span<std::int32_t> targets(std::span<std::byte> block, MicrobatchId m) const {
+    return Part(block, 2 * m.value() + 1);
+  }
+
+ private:
+  std::span<std::int32_t> Part(std::span<std::byte> block, std::int64_t index) const {
+    return {reinterpret_cast<std::int32_t*>(block.data() + 8) + index * rows,
+            static_cast<std::size_t>(rows)};
+  }
+};
+
+}  // namespace takt::train
