@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/flags.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <climits>
+#include <cstdlib>
+#include <map>
+
+#include "common/base/version.h"
+
+namespace takt::worker {
+namespace {
+
+constexpr int kWrongUsage = 2;
+
+std::string DefaultName() {
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, sizeof(host) - 1);
+  return std::string(host) + "-" + std::to_string(getpid());
+}
+
+}  // namespace
+
+Flags ParseFlags(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("takt-worker: runs one rank of a training job for a Takt coordinator.");
+  app.set_version_flag("--version", std::string("takt-worker ") + kTaktVersion);
+  app.add_option("--coordinator", flags.coordinator, "unix:PATH or HOST:PORT")
+      ->capture_default_str();
+  app.add_flag("--insecure", flags.insecure, "Dial a HOST:PORT without TLS");
+  app.add_option("--name", flags.name, "Stable name of this worker; default HOST-PID");
+  app.add_option("--data-root", flags.data_root, "Directory that holds the data jobs may read")
+      ->capture_default_str();
+  app.add_option("--checkpoint-root", flags.checkpoint_root, "Directory that holds checkpoints")
+      ->capture_default_str();
+  app.add_option("--threads", flags.threads,
+                 "Compute threads of jobs that leave the choice; 0: one for each core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--data-address", flags.data_address,
+                 "Address on which other workers reach this one")
+      ->capture_default_str();
+  app.add_option("--metrics-listen", flags.metrics_listen,
+                 "HOST:PORT of /metrics; port 0: any; empty: none")
+      ->capture_default_str();
+  app.add_option("--state-file", flags.state_file,
+                 "Write pid, incarnation and addresses here as JSON");
+  app.add_flag("--die-with-parent", flags.die_with_parent,
+               "End when the process that started this one ends");
+  const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},
+                                                  {"info", LogLevel::kInfo},
+                                                  {"warning", LogLevel::kWarning},
+                                                  {"error", LogLevel::kError}};
+  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
+      ->transform(CLI::CheckedTransformer(levels));
+  const std::map<std::string, LogFormat> formats = {{"text", LogFormat::kText},
+                                                    {"json", LogFormat::kJson}};
+  app.add_option("--log-format", flags.log_format, "text or json")
+      ->transform(CLI::CheckedTransformer(formats));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : kWrongUsage);
+  }
+  if (flags.name.empty()) flags.name = DefaultName();
+  return flags;
+}
+
+}  // namespace takt::worker

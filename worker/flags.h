@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of takt-worker.
+#pragma once
+
+#include <string>
+
+#include "common/base/log.h"
+
+namespace takt::worker {
+
+struct Flags {
+  std::string coordinator = "unix:/run/takt/coordinator.sock";
+  bool insecure = false;
+  std::string name;  // empty: HOST-PID
+  std::string data_root = "/var/lib/takt/data";
+  std::string checkpoint_root = "/var/lib/takt/checkpoints";
+  int threads = 0;  // 0: one for each core
+  std::string data_address = "127.0.0.1";
+  std::string metrics_listen = "127.0.0.1:0";  // empty: none
+  std::string state_file;                      // empty: none
+  bool die_with_parent = false;
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+};
+
+// Prints help, version or what is wrong, and ends the process (0, or 2 for wrong usage), where that
+// is what was asked for.
+Flags ParseFlags(int argc, char** argv);
+
+}  // namespace takt::worker

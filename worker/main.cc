@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// takt-worker: attaches to a coordinator and runs the ranks that it hands out, until SIGTERM.
+#include <prometheus/exposer.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/base/version.h"
+#include "common/metrics/registry.h"
+#include "nlohmann/json.hpp"
+#include "worker/backend/backend.h"
+#include "worker/flags.h"
+#include "worker/rpc/attachment_client.h"
+#include "worker/rpc/coordinator_channel.h"
+#include "worker/rpc/rendezvous_client.h"
+#include "worker/session/agent.h"
+#include "worker/session/pipeline_runner.h"
+
+namespace takt::worker {
+namespace {
+
+constexpr int kExitUsage = 2;
+
+// Those that this process may run on, which in a container are fewer than the machine's.
+int NumCores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+std::string HostName() {
+  utsname name{};
+  return uname(&name) == 0 ? name.nodename : "localhost";
+}
+
+std::string RandomId() {
+  absl::BitGen random;
+  return absl::StrCat(absl::Hex(absl::Uniform<std::uint64_t>(random), absl::kZeroPad16),
+                      absl::Hex(absl::Uniform<std::uint64_t>(random), absl::kZeroPad16));
+}
+
+// 0 if it cannot be measured: the planner then takes its own guess.
+double MatmulFlopsPerSecond(int threads) {
+  auto backend = backend::CreateCpuBackend({.threads = threads});
+  absl::StatusOr<double> flops =
+      backend.ok() ? backend::MeasureMatmulFlops(**backend) : backend.status();
+  if (!flops.ok())
+    Log(LogLevel::kWarning, "matmul rate not measured", {{"error", flops.status().ToString()}});
+  return flops.value_or(0);
+}
+
+// Whole or not at all, so that who waits for the file never reads a part.
+absl::Status WriteStateFile(const Flags& flags, const std::string& incarnation,
+                            const std::string& metrics_address) {
+  const nlohmann::ordered_json state = {{"name", flags.name},
+                                        {"pid", getpid()},
+                                        {"incarnation", incarnation},
+                                        {"coordinator", flags.coordinator},
+                                        {"metrics_address", metrics_address}};
+  const std::string temporary = flags.state_file + ".new";
+  std::ofstream(temporary) << state.dump(2) << "\n";
+  std::error_code error;
+  std::filesystem::rename(temporary, flags.state_file, error);
+  if (!error) return absl::OkStatus();
+  return InvalidField({.field = "--state-file",
+                       .value = flags.state_file,
+                       .rule = error.message(),
+                       .fix = "name a file in a directory that this user may write"});
+}
+
+// /metrics. `address` gets the real port.
+absl::StatusOr<std::unique_ptr<prometheus::Exposer>> Expose(const metrics::Registry& registry,
+                                                            const std::string& listen,
+                                                            std::string& address) {
+  if (listen.empty()) return std::unique_ptr<prometheus::Exposer>();
+  try {
+    auto exposer = std::make_unique<prometheus::Exposer>(listen, 1);
+    exposer->RegisterCollectable(registry.collectable());
+    address =
+        absl::StrCat(listen.substr(0, listen.rfind(':')), ":", exposer->GetListeningPorts().at(0));
+    return exposer;
+  } catch (const std::exception& error) {
+    return InvalidField(
+        {.field = "--metrics-listen",
+         .value = listen,
+         .rule = error.what(),
+         .fix = "name a free HOST:PORT, port 0 for any, or nothing for no metrics"});
+  }
+}
+
+// Calls `on_signal` for SIGTERM and SIGINT, which must be blocked in every thread.
+class SignalThread {
+ public:
+  explicit SignalThread(std::function<void()> on_signal)
+      : thread_([this, on_signal = std::move(on_signal)] {
+          pthread_setname_np(pthread_self(), "takt-signals");
+          const sigset_t signals = Signals();
+          for (int signal = 0; sigwait(&signals, &signal) == 0 && !ended_;) on_signal();
+        }) {}
+  ~SignalThread() {
+    ended_ = true;
+    pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+  }
+  static sigset_t Signals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    return signals;
+  }
+
+ private:
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
+};
+
+// Ships log lines to the coordinator. Ends after every thread that logs.
+class LogShipping {
+ public:
+  ~LogShipping() { SetLogSink(nullptr); }
+  void Start(session::BulkOutbox& outbox) {
+    SetLogSink([&outbox](LogLevel level, std::string_view line) {
+      outbox.AddLog(level, line, absl::ToUnixNanos(absl::Now()));
+    });
+  }
+};
+
+absl::StatusOr<int> Serve(const Flags& flags) {
+  ASSIGN_OR_RETURN(const auto channel, rpc::CoordinatorChannel({.coordinator = flags.coordinator,
+                                                                .insecure = flags.insecure}));
+  const int cores = NumCores();
+  const int threads = flags.threads > 0 ? flags.threads : cores;
+  const std::string incarnation = RandomId();
+  metrics::Registry registry("takt-worker");
+  std::string metrics_address;
+  ASSIGN_OR_RETURN(const auto exposer, Expose(registry, flags.metrics_listen, metrics_address));
+
+  const session::PipelineRunnerOptions runner_options{.data_root = flags.data_root,
+                                                      .data_address = flags.data_address,
+                                                      .threads = threads,
+                                                      .make_rendezvous =
+                                                          [channel](const session::JobKey& key) {
+                                                            return rpc::CreateRendezvousClient(
+                                                                channel, key);
+                                                          },
+                                                      .metrics = &registry};
+  LogShipping log_shipping;  // outlives the agent's threads
+  session::Agent agent({.runner_factory =
+                            [&](session::Assignment assignment) {
+                              return session::CreatePipelineRunner(runner_options,
+                                                                   std::move(assignment));
+                            },
+                        .on_job_replaced = [&](const std::string& job) { registry.DropJob(job); }});
+  log_shipping.Start(agent.outbox());
+  rpc::AttachmentClient client(
+      {.channel = channel,
+       .worker = flags.name,
+       .incarnation = incarnation,
+       .host = HostName(),
+       .data_address = flags.data_address,
+       .cores = cores,
+       .memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE),
+       .matmul_flops_per_second = MatmulFlopsPerSecond(threads)},
+      agent);
+  const SignalThread signals([&] { agent.Leave(); });
+  if (!flags.state_file.empty())
+    RETURN_IF_ERROR(WriteStateFile(flags, incarnation, metrics_address));
+  Log(LogLevel::kInfo, "worker started",
+      {{"version", kTaktVersion},
+       {"incarnation", incarnation},
+       {"coordinator", flags.coordinator},
+       {"metrics", metrics_address}});
+  const int exit_code = agent.Run(client);
+  if (exit_code == session::kExitStuck)
+    _exit(exit_code);  // a thread hangs: nothing can be destroyed in order
+  return exit_code;
+}
+
+int Main(int argc, char** argv) {
+  const Flags flags = ParseFlags(argc, argv);
+  if (flags.die_with_parent) {
+    const pid_t parent = getppid();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) return 0;  // it ended before we asked
+  }
+  InitLogging(
+      {.level = flags.log_level, .format = flags.log_format, .fields = {{"worker", flags.name}}});
+  // Before the first thread: all inherit it.
+  const sigset_t signals = SignalThread::Signals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  const absl::StatusOr<int> exit_code = Serve(flags);
+  if (exit_code.ok()) return *exit_code;
+  std::fprintf(stderr, "takt-worker: %s\n", std::string(exit_code.status().message()).c_str());
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace takt::worker
+
+int main(int argc, char** argv) { return takt::worker::Main(argc, argv); }

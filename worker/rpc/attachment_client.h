@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker's two streams to the coordinator (takt.v1.AttachmentService): decodes commands into
+// the agent's calls, encodes what the agent tells. Decides nothing.
+#pragma once
+
+#include <grpcpp/channel.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "takt/v1/attachment_service.grpc.pb.h"
+#include "worker/rpc/control_outbox.h"
+#include "worker/rpc/stream.h"
+#include "worker/session/agent.h"
+
+namespace takt::rpc {
+
+struct AttachmentOptions {
+  std::shared_ptr<grpc::Channel> channel;
+  std::string worker;       // stable name
+  std::string incarnation;  // random, of this process life
+  std::string host;
+  std::string data_address;
+  int cores = 1;
+  std::int64_t memory_bytes = 0;
+  double matmul_flops_per_second = 0;
+};
+
+// Thread-safe. Connects for ever until it is destroyed; a coordinator that is away changes nothing
+// for what trains.
+class AttachmentClient final : public session::CoordinatorLink {
+ public:
+  // agent: borrowed for the client's life.
+  AttachmentClient(AttachmentOptions options, session::Agent& agent);
+  // Gives what was sent last up to a second to go out.
+  ~AttachmentClient() override;
+
+  void Send(const session::JobUpdate& update) override;
+
+ private:
+  using ControlStream = Stream<v1::AttachRequest, v1::AttachResponse>;
+  using BulkStream = Stream<v1::StreamBulkRequest, v1::StreamBulkResponse>;
+
+  ControlStream::Hooks ControlHooks();
+  BulkStream::Hooks BulkHooks();
+  v1::AttachRequest Hello();
+  v1::AttachRequest Heartbeat() const;
+  void OnCommand(const v1::AttachResponse& response);
+  absl::Duration OnControlEnd(const absl::Status& status);
+
+  const AttachmentOptions options_;
+  session::Agent& agent_;
+  const std::unique_ptr<v1::AttachmentService::Stub> stub_;
+  ControlOutbox outbox_;
+  absl::Status last_end_;  // of the control stream's thread: what was logged last
+  // Last, and ended in this order: their threads use everything above.
+  std::unique_ptr<BulkStream> bulk_;
+  std::unique_ptr<ControlStream> control_;
+};
+
+}  // namespace takt::rpc

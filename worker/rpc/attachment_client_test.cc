@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Agent and client against a coordinator in this process, over a real socket; the rank's work is a
+// fake.
+#include "worker/rpc/attachment_client.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "common/base/version.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/rpc/coordinator_channel.h"
+#include "worker/rpc/fake_coordinator.h"
+
+namespace takt::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+using v1::JobUpdate;
+
+// Reports a number of steps, then waits for the stop or ends.
+class StepsRunner final : public session::RankRunner {
+ public:
+  StepsRunner(int steps, bool ends) : steps_(steps), ends_(ends) {}
+  absl::Status Prepare() override { return absl::OkStatus(); }
+  absl::Status Run(const std::function<void(const session::StepReport&)>& on_step) override {
+    for (int step = 1; step <= steps_; ++step) on_step({.step = StepId(step), .loss = 1.0 / step});
+    if (ends_) return absl::OkStatus();
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&stopped_));
+    return absl::AbortedError("stopped");
+  }
+  void Stop(const absl::Status&) override {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+  }
+  session::RankStatus Status() const override {
+    return {.last_step = StepId(steps_),
+            .instruction = "1F3",
+            .waiting_for = "RECV 0F3 from pp rank 0"};
+  }
+
+ private:
+  const int steps_;
+  const bool ends_;
+  absl::Mutex mutex_;
+  bool stopped_ = false;
+};
+
+// The smallest assignment that is one: one emulated layer on one rank.
+v1::AttachResponse Prepare() {
+  v1::AttachResponse response;
+  v1::Assignment& assignment = *response.mutable_prepare()->mutable_assignment();
+  assignment.set_job("kjv");
+  assignment.set_generation(1);
+  v1::JobSpec& spec = *assignment.mutable_spec();
+  spec.set_name("kjv");
+  spec.set_steps(3);
+  spec.mutable_batch()->set_global(1);
+  spec.mutable_batch()->set_microbatch(1);
+  spec.mutable_model()->set_family(v1::MODEL_FAMILY_EMULATED);
+  spec.mutable_model()->set_layers(1);
+  spec.mutable_model()->set_forward_ms(1);
+  spec.mutable_model()->set_input_grad_ms(1);
+  spec.mutable_model()->set_weight_grad_ms(1);
+  spec.mutable_model()->set_activation_bytes(64);
+  assignment.add_stages()->set_last_layer(1);
+  assignment.mutable_binding()->set_pp_size(1);
+  assignment.mutable_binding()->set_dp_size(1);
+  v1::Program& program = *assignment.mutable_program();
+  program.set_version(1);
+  program.set_pp_size(1);
+  program.set_num_stages(1);
+  program.set_num_microbatches(1);
+  return response;
+}
+
+template <class Message>
+void Name(Message* message) {
+  message->set_job("kjv");
+  message->set_generation(1);
+}
+
+v1::AttachResponse Start() {
+  v1::AttachResponse response;
+  Name(response.mutable_start());
+  return response;
+}
+v1::AttachResponse Abort() {
+  v1::AttachResponse response;
+  Name(response.mutable_abort());
+  response.mutable_abort()->set_reason("worker w2 died");
+  return response;
+}
+v1::AttachResponse Acknowledge() {
+  v1::AttachResponse response;
+  Name(response.mutable_acknowledge());
+  return response;
+}
+
+class AttachmentClientTest : public testing::Test {
+ protected:
+  // A worker whose rank reports `steps` and then ends or runs on.
+  void StartWorker(int steps, bool ends) {
+    agent_ = std::make_unique<session::Agent>(
+        session::AgentOptions{.runner_factory = [=](session::Assignment) {
+          return std::make_unique<StepsRunner>(steps, ends);
+        }});
+    const auto channel = CoordinatorChannel({.coordinator = coordinator_.address()});
+    ASSERT_TRUE(channel.ok()) << channel.status();
+    client_ = std::make_unique<AttachmentClient>(
+        AttachmentOptions{.channel = *channel, .worker = "w0", .incarnation = "life-1", .cores = 2},
+        *agent_);
+    thread_ = std::thread([this] { exit_code_ = agent_->Run(*client_); });
+  }
+  void StartRank() {
+    coordinator_.Say(Prepare());
+    const JobUpdate admitted = coordinator_.AwaitUpdate(JobUpdate::PHASE_ADMITTED);
+    ASSERT_EQ(admitted.phase(), JobUpdate::PHASE_ADMITTED);
+    coordinator_.Say(Start());
+  }
+  v1::Hello AwaitHello() {
+    return coordinator_
+        .AwaitControl([](const v1::AttachRequest& request) { return request.has_hello(); })
+        .hello();
+  }
+  void TearDown() override {
+    if (agent_ == nullptr) return;
+    agent_->Leave();
+    thread_.join();
+    client_.reset();
+  }
+
+  FakeCoordinator coordinator_;
+  std::unique_ptr<session::Agent> agent_;
+  std::unique_ptr<AttachmentClient> client_;
+  std::thread thread_;
+  int exit_code_ = -1;
+};
+
+TEST_F(AttachmentClientTest, SaysHelloWithVersionsAndHoldsNothing) {
+  StartWorker(0, true);
+  const v1::Hello hello = AwaitHello();
+  EXPECT_EQ(hello.worker(), "w0");
+  EXPECT_EQ(hello.incarnation(), "life-1");
+  EXPECT_EQ(hello.protocol_version(), kProtocolVersion);
+  EXPECT_EQ(hello.cores(), 2);
+  EXPECT_FALSE(hello.has_running());
+}
+
+TEST_F(AttachmentClientTest, RunsARankToItsAcknowledgedEnd) {
+  StartWorker(3, true);
+  StartRank();
+  const auto bulk = coordinator_.AwaitBulk(4);
+  ASSERT_EQ(bulk.size(), 4u);
+  EXPECT_EQ(bulk[0].hello().incarnation(), "life-1");
+  for (int step = 1; step <= 3; ++step) {
+    EXPECT_EQ(bulk[step].step().step(), step);
+    EXPECT_EQ(bulk[step].step().sequence(), step);
+    EXPECT_EQ(bulk[step].step().loss(), 1.0 / step);
+  }
+  coordinator_.AcknowledgeReports(3);
+  EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED).status().last_step(), 3);
+  coordinator_.Say(Acknowledge());
+}
+
+TEST_F(AttachmentClientTest, HeartbeatsCarryWhatTheRankWaitsFor) {
+  coordinator_.SetHeartbeatSeconds(0.01);
+  StartWorker(3, false);
+  StartRank();
+  const auto heartbeat = coordinator_.AwaitControl([](const v1::AttachRequest& request) {
+    return request.has_heartbeat() && !request.heartbeat().job().empty();
+  });
+  EXPECT_EQ(heartbeat.heartbeat().job(), "kjv");
+  EXPECT_EQ(heartbeat.heartbeat().status().instruction(), "1F3");
+  EXPECT_EQ(heartbeat.heartbeat().status().waiting_for(), "RECV 0F3 from pp rank 0");
+  EXPECT_EQ(heartbeat.heartbeat().status().worker(), "w0");
+}
+
+TEST_F(AttachmentClientTest, AbortIsAnsweredWithWhatTheRankWasWaitingFor) {
+  StartWorker(3, false);
+  StartRank();
+  coordinator_.AwaitBulk(4);
+  coordinator_.Say(Abort());
+  const JobUpdate aborted = coordinator_.AwaitUpdate(JobUpdate::PHASE_ABORTED);
+  EXPECT_EQ(aborted.status().waiting_for(), "RECV 0F3 from pp rank 0");
+  EXPECT_THAT(aborted.error(), HasSubstr("worker w2 died"));
+}
+
+TEST_F(AttachmentClientTest, AWrongAssignmentIsRefused) {
+  StartWorker(0, true);
+  v1::AttachResponse wrong = Prepare();
+  wrong.mutable_prepare()->mutable_assignment()->mutable_program()->set_num_microbatches(7);
+  coordinator_.Say(wrong);
+  const JobUpdate refused = coordinator_.AwaitUpdate(JobUpdate::PHASE_REFUSED);
+  EXPECT_TRUE(refused.invalid_input());
+  EXPECT_THAT(refused.error(), HasSubstr("7 microbatches"));
+}
+
+TEST_F(AttachmentClientTest, AfterARestartOfTheCoordinatorReportsComeAgainAndTrainingWentOn) {
+  StartWorker(3, false);
+  StartRank();
+  coordinator_.AwaitBulk(4);
+  coordinator_.AcknowledgeReports(1);
+  // The acknowledgement is taken when the worker has drained what came before it.
+  coordinator_.Stop();
+  coordinator_.Clear();
+  coordinator_.Start();
+  const v1::Hello hello = AwaitHello();
+  EXPECT_EQ(hello.running().job(), "kjv");
+  EXPECT_EQ(hello.running().generation(), 1);
+  EXPECT_EQ(hello.running().last_step(), 3);
+  const auto bulk = coordinator_.AwaitBulk(3);
+  ASSERT_GE(bulk.size(), 3u);
+  EXPECT_TRUE(bulk[0].has_hello());
+  EXPECT_EQ(bulk.back().step().sequence(), 3);
+}
+
+TEST_F(AttachmentClientTest, AnEndIsToldAgainUntilItIsAcknowledged) {
+  StartWorker(0, true);
+  StartRank();
+  coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED);
+  coordinator_.Stop();
+  coordinator_.Clear();
+  coordinator_.Start();
+  EXPECT_EQ(AwaitHello().running().job(), "kjv");
+  EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED).phase(), JobUpdate::PHASE_FINISHED);
+}
+
+TEST_F(AttachmentClientTest, TriesAgainWhileAnotherLifeHoldsTheName) {
+  coordinator_.AnswerHello(
+      grpc::Status(grpc::StatusCode::ABORTED, "w0 is held by another incarnation"));
+  StartWorker(0, true);
+  AwaitHello();
+  coordinator_.AnswerHello(grpc::Status::OK);
+  StartRank();
+  EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED).phase(), JobUpdate::PHASE_FINISHED);
+}
+
+TEST_F(AttachmentClientTest, ExitsWhenItsVersionIsRefused) {
+  coordinator_.AnswerHello(
+      grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "worker speaks 1, this coordinator 3"));
+  StartWorker(0, true);
+  thread_.join();
+  EXPECT_EQ(exit_code_, session::kExitRefused);
+  thread_ = std::thread([] {});
+}
+
+TEST(CoordinatorChannel, RefusesAddressesThatCannotBe) {
+  EXPECT_THAT(
+      CoordinatorChannel({.coordinator = "unix:/" + std::string(107, 'a')}).status().message(),
+      HasSubstr("107 bytes"));
+  EXPECT_THAT(CoordinatorChannel({.coordinator = "nowhere"}).status().message(),
+              HasSubstr("unix:PATH or HOST:PORT"));
+  EXPECT_THAT(CoordinatorChannel({.coordinator = "h:1"}).status().message(),
+              HasSubstr("--insecure"));
+  EXPECT_TRUE(CoordinatorChannel({.coordinator = "h:1", .insecure = true}).ok());
+}
+
+}  // namespace
+}  // namespace takt::rpc

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rpc/attachment_serde.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
+#include "common/program/program_serde.h"
+#include "takt/v1/error.pb.h"
+
+namespace takt::rpc {
+namespace {
+
+absl::StatusOr<mesh::Partition> ToPartition(const v1::Assignment& proto, int pp_size) {
+  mesh::Partition partition;
+  for (const v1::StageAssignment& stage : proto.stages()) {
+    const int first = partition.empty() ? 0 : partition.back().last_layer.value();
+    if (stage.stage() != static_cast<int>(partition.size()) || stage.first_layer() != first ||
+        stage.last_layer() <= first || stage.pp_rank() < 0 || stage.pp_rank() >= pp_size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "stage ", stage.stage(), " of the assignment: layers ", stage.first_layer(), "..",
+          stage.last_layer(), " on pp rank ", stage.pp_rank(), " do not continue a partition over ",
+          pp_size, " pp ranks at layer ", first));
+    }
+    partition.push_back({.id = StageId(stage.stage()),
+                         .pp_rank = PpRank(stage.pp_rank()),
+                         .first_layer = LayerId(stage.first_layer()),
+                         .last_layer = LayerId(stage.last_layer())});
+  }
+  return partition;
+}
+
+// What the parts say of each other.
+absl::Status CheckAgreement(const session::Assignment& assignment) {
+  const program::Program& program = assignment.program;
+  const mesh::Mesh& mesh = assignment.mesh;
+  if (program.pp_rank != mesh.PpRankOf(assignment.rank) || program.pp_size != mesh.pp_size ||
+      program.num_stages != static_cast<int>(assignment.partition.size()) ||
+      program.num_microbatches != assignment.job.MicrobatchesPerStep(mesh.dp_size)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the program (pp rank ", program.pp_rank.value(), " of ", program.pp_size, ", ",
+        program.num_stages, " stages, ", program.num_microbatches,
+        " microbatches) is not one for rank ", assignment.rank.value(), " of ", mesh.pp_size, " x ",
+        mesh.dp_size, " with ", assignment.partition.size(), " stages and ",
+        assignment.job.MicrobatchesPerStep(mesh.dp_size), " microbatches"));
+  }
+  return absl::OkStatus();
+}
+
+v1::RankStepReport ToProto(const session::SequencedReport& item) {
+  const session::StepReport& report = item.report;
+  v1::RankStepReport proto;
+  proto.set_job(item.key.job);
+  proto.set_generation(item.key.generation.value());
+  proto.set_rank(report.rank.value());
+  proto.set_sequence(item.sequence);
+  proto.set_step(report.step.value());
+  proto.set_loss(report.loss);
+  proto.set_grad_norm(report.grad_norm);
+  proto.set_learning_rate(report.learning_rate);
+  proto.set_tokens(report.tokens);
+  proto.set_step_seconds(report.step_seconds);
+  proto.set_busy_seconds(report.busy_seconds);
+  if (report.validation_loss.has_value()) proto.set_validation_loss(*report.validation_loss);
+  return proto;
+}
+
+const char* Name(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
+  }
+  return "error";
+}
+
+}  // namespace
+
+absl::StatusOr<session::Assignment> ToAssignment(const v1::Assignment& proto) {
+  session::Assignment assignment;
+  assignment.key = {proto.job(), Generation(proto.generation())};
+  assignment.rank = Rank(proto.rank());
+  const v1::Binding& binding = proto.binding();
+  assignment.mesh = {.pp_size = binding.pp_size(), .dp_size = binding.dp_size()};
+  if (binding.pp_size() < 1 || binding.dp_size() < 1 || proto.rank() < 0 ||
+      proto.rank() >= assignment.mesh.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", proto.rank(),
+                                                   " of the assignment is not in a mesh of ",
+                                                   binding.pp_size(), " x ", binding.dp_size()));
+  }
+  assignment.threads = binding.threads();
+  assignment.transport = static_cast<config::TransportKind>(binding.transport());
+  assignment.secret = binding.secret();
+  assignment.resume_step = StepId(proto.resume_step());
+  ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
+  ASSIGN_OR_RETURN(assignment.partition, ToPartition(proto, binding.pp_size()));
+  ASSIGN_OR_RETURN(assignment.program, program::FromProto(proto.program()));
+  RETURN_IF_ERROR(CheckAgreement(assignment));
+  return assignment;
+}
+
+v1::RankStatus ToProto(const session::RankStatus& status, Rank rank, const std::string& worker) {
+  v1::RankStatus proto;
+  proto.set_rank(rank.value());
+  proto.set_worker(worker);
+  proto.set_last_step(status.last_step.value());
+  proto.set_instruction(status.instruction);
+  proto.set_waiting_for(status.waiting_for);
+  return proto;
+}
+
+v1::JobUpdate ToProto(const session::JobUpdate& update, const std::string& worker) {
+  v1::JobUpdate proto;
+  proto.set_job(update.key.job);
+  proto.set_generation(update.key.generation.value());
+  proto.set_rank(update.rank.value());
+  proto.set_phase(static_cast<v1::JobUpdate::Phase>(update.phase));
+  if (!update.error.ok()) {
+    proto.set_invalid_input(absl::IsInvalidArgument(update.error));
+    // An invalid input is read by its author; of any other error the code says more than half.
+    proto.set_error(proto.invalid_input() ? std::string(update.error.message())
+                                          : update.error.ToString());
+    if (const auto detail = update.error.GetPayload(kErrorDetailUrl); detail.has_value()) {
+      proto.mutable_detail()->ParseFromString(std::string(*detail));
+    }
+  }
+  *proto.mutable_status() = ToProto(update.status, update.rank, worker);
+  return proto;
+}
+
+v1::StreamBulkRequest ToProto(const session::BulkOutbox::Item& item, const std::string& worker) {
+  v1::StreamBulkRequest request;
+  if (const auto* report = std::get_if<session::SequencedReport>(&item)) {
+    *request.mutable_step() = ToProto(*report);
+    return request;
+  }
+  const auto& record = std::get<session::LogRecord>(item);
+  request.set_job(record.job);
+  v1::LogLine& line = *request.mutable_log();
+  line.set_worker(worker);
+  line.set_rank(record.rank.value());
+  line.set_level(Name(record.level));
+  line.set_text(record.text);
+  line.set_unix_nanos(record.unix_nanos);
+  return request;
+}
+
+}  // namespace takt::rpc

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A coordinator for tests: takes one worker at a time on a Unix socket in a directory of its own,
+// keeps all that comes, says what the test tells it to say. It can be stopped and started again on
+// the same socket.
+#pragma once
+
+#include <grpcpp/server.h>
+
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "takt/v1/attachment_service.grpc.pb.h"
+
+namespace takt::rpc {
+
+class FakeCoordinator final : public v1::AttachmentService::Service {
+ public:
+  static constexpr absl::Duration kPatience = absl::Seconds(20);
+
+  FakeCoordinator();
+  ~FakeCoordinator() override;
+
+  std::string address() const { return "unix:" + directory_ + "/socket"; }
+  void Start();
+  // As the death of the process: streams break.
+  void Stop();
+
+  // The answer to the next hellos; OK welcomes.
+  void AnswerHello(grpc::Status status);
+  void SetHeartbeatSeconds(double seconds) { heartbeat_seconds_ = seconds; }
+  // Down the control stream that is up.
+  void Say(v1::AttachResponse response);
+  void AcknowledgeReports(std::int64_t sequence);
+
+  // Waits until a message for which `wanted` is true came (of all that came so far), and returns
+  // the first such one.
+  v1::AttachRequest AwaitControl(const std::function<bool(const v1::AttachRequest&)>& wanted);
+  v1::JobUpdate AwaitUpdate(v1::JobUpdate::Phase phase);
+  std::vector<v1::StreamBulkRequest> AwaitBulk(std::size_t count);
+  // Forgets what came.
+  void Clear();
+
+  grpc::Status Attach(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* stream) override;
+  grpc::Status StreamBulk(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::StreamBulkResponse, v1::StreamBulkRequest>* stream) override;
+
+ private:
+  std::string directory_;
+  std::unique_ptr<grpc::Server> server_;
+  double heartbeat_seconds_ = 3600;
+
+  absl::Mutex mutex_;
+  grpc::Status hello_answer_ ABSL_GUARDED_BY(mutex_);
+  std::deque<v1::AttachRequest> control_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::StreamBulkRequest> bulk_ ABSL_GUARDED_BY(mutex_);
+  grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* control_stream_
+      ABSL_GUARDED_BY(mutex_) = nullptr;
+  grpc::ServerReaderWriter<v1::StreamBulkResponse, v1::StreamBulkRequest>* bulk_stream_
+      ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+}  // namespace takt::rpc

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rpc/rendezvous_client.h"
+
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "proto/rpc_status.h"
+#include "takt/v1/rendezvous_service.grpc.pb.h"
+
+namespace takt::rpc {
+namespace {
+
+constexpr absl::Duration kSetTimeout = absl::Seconds(10);
+// What a Wait gets on top of its own timeout before the RPC is given up: the server answers first.
+constexpr absl::Duration kSlack = absl::Seconds(2);
+// Of the service.
+constexpr absl::Duration kLongestWait = absl::Seconds(120);
+// While the coordinator is away, how often to ask again.
+constexpr absl::Duration kRetry = absl::Milliseconds(200);
+
+class RendezvousClient final : public session::AbortableRendezvous {
+ public:
+  RendezvousClient(std::shared_ptr<grpc::Channel> channel, session::JobKey key)
+      : key_(std::move(key)), stub_(v1::RendezvousService::NewStub(std::move(channel))) {}
+
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    v1::SetKeyRequest request;
+    FillScope(*request.mutable_scope());
+    request.set_key(key);
+    request.set_value(value);
+    // Setting the same value twice is as once, so a lost answer may be asked for again.
+    const absl::Status status = Retry(absl::Now() + kSetTimeout, [&](grpc::ClientContext& context) {
+      v1::SetKeyResponse response;
+      return stub_->SetKey(&context, request, &response);
+    });
+    return Annotate(status, absl::StrCat("rendezvous, setting ", key));
+  }
+
+  absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) override {
+    v1::WaitKeysRequest request;
+    FillScope(*request.mutable_scope());
+    request.add_keys(key);
+    std::string value;
+    const absl::Time deadline = absl::Now() + timeout;
+    const absl::Status status = Retry(deadline + kSlack, [&](grpc::ClientContext& context) {
+      const absl::Duration left =
+          std::clamp(deadline - absl::Now(), absl::Milliseconds(1), kLongestWait);
+      request.set_timeout_seconds(absl::ToDoubleSeconds(left));
+      v1::WaitKeysResponse response;
+      const grpc::Status answer = stub_->WaitKeys(&context, request, &response);
+      if (answer.ok() && response.values_size() == 1) value = response.values(0);
+      return answer;
+    });
+    if (!status.ok()) return Annotate(status, absl::StrCat("rendezvous, waiting for ", key));
+    return value;
+  }
+
+  void Abort() override {
+    absl::MutexLock lock(&mutex_);
+    aborted_ = true;
+    for (grpc::ClientContext* context : in_flight_) context->TryCancel();
+  }
+
+ private:
+  void FillScope(v1::RendezvousScope& scope) const {
+    scope.set_job(key_.job);
+    scope.set_generation(key_.generation.value());
+  }
+
+  // Calls until it answers anything but kUnavailable, or the deadline or an abort.
+  template <class Call>
+  absl::Status Retry(absl::Time deadline, const Call& call) {
+    for (;;) {
+      grpc::ClientContext context;
+      context.set_deadline(absl::ToChronoTime(deadline));
+      if (!Enter(context)) return absl::AbortedError("stopped");
+      const absl::Status status = FromGrpc(call(context), context);
+      if (Leave(context)) return absl::AbortedError("stopped");
+      if (!absl::IsUnavailable(status) || absl::Now() + kRetry >= deadline) return status;
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(&aborted_), kRetry);
+    }
+  }
+
+  bool Enter(grpc::ClientContext& context) {
+    absl::MutexLock lock(&mutex_);
+    if (!aborted_) in_flight_.insert(&context);
+    return !aborted_;
+  }
+
+  // Whether it was aborted.
+  bool Leave(grpc::ClientContext& context) {
+    absl::MutexLock lock(&mutex_);
+    in_flight_.erase(&context);
+    return aborted_;
+  }
+
+  const session::JobKey key_;
+  const std::unique_ptr<v1::RendezvousService::Stub> stub_;
+  absl::Mutex mutex_;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<grpc::ClientContext*> in_flight_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<session::AbortableRendezvous> CreateRendezvousClient(
+    std::shared_ptr<grpc::Channel> channel, session::JobKey key) {
+  return std::make_unique<RendezvousClient>(std::move(channel), std::move(key));
+}
+
+}  // namespace takt::rpc

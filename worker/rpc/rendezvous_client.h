@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// takt.v1.RendezvousService as the transport's Rendezvous, for one generation of one job.
+#pragma once
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+
+#include "worker/session/abortable_rendezvous.h"
+#include "worker/session/job_update.h"
+
+namespace takt::rpc {
+
+std::unique_ptr<session::AbortableRendezvous> CreateRendezvousClient(
+    std::shared_ptr<grpc::Channel> channel, session::JobKey key);
+
+}  // namespace takt::rpc

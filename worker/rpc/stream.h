@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// A bidirectional stream that a client keeps up for ever: connects, says hello, reads and writes at
+// the same time, and when it breaks waits a little (longer each time, jittered) and begins anew.
+#pragma once
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/sync_stream.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/random/bit_gen_ref.h"
+#include "absl/random/random.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/rpc_status.h"
+
+namespace takt::rpc {
+
+// How long to wait before attempt `failures` + 1: doubles from `first` to `most`, then between half
+// and all of it by chance, so that workers that lost their coordinator together do not come back
+// together.
+inline absl::Duration Backoff(int failures, absl::Duration first, absl::Duration most,
+                              absl::BitGenRef random) {
+  const absl::Duration whole =
+      std::min(most, first * static_cast<double>(1 << std::clamp(failures - 1, 0, 20)));
+  return whole * absl::Uniform(random, 0.5, 1.0);
+}
+
+// Owned by the client; Stop (or the destructor) ends and joins its threads.
+template <class Request, class Response>
+class Stream {
+ public:
+  using ReaderWriter = grpc::ClientReaderWriter<Request, Response>;
+
+  // Called on the stream's threads. `next` and `on_message` run at the same time; the others alone.
+  struct Hooks {
+    std::function<std::unique_ptr<ReaderWriter>(grpc::ClientContext*)> open;
+    // The first message of a connection; nullopt: do not connect yet (asked again soon).
+    std::function<std::optional<Request>()> hello;
+    // Blocks for the next message to write; nullopt once `interrupt` was called for this
+    // connection.
+    std::function<std::optional<Request>()> next;
+    std::function<void()> interrupt;
+    std::function<void(const Response&)> on_message;
+    // The connection ended; how long to wait at least before the next one.
+    std::function<absl::Duration(const absl::Status&)> on_end;
+  };
+
+  Stream(std::string thread_name, Hooks hooks)
+      : name_(std::move(thread_name)), hooks_(std::move(hooks)), thread_([this] { Main(); }) {}
+  ~Stream() { Stop(); }
+
+  void Stop() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopped_ = true;
+      if (context_ != nullptr) context_->TryCancel();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  static constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
+  static constexpr absl::Duration kMostBackoff = absl::Seconds(2);
+
+  void Main() {
+    pthread_setname_np(pthread_self(), name_.c_str());
+    absl::BitGen random;
+    int failures = 0;
+    absl::Duration wait = absl::ZeroDuration();
+    while (!Stopped(wait)) {
+      std::optional<Request> hello = hooks_.hello();
+      if (!hello.has_value()) {
+        wait = kFirstBackoff;
+        continue;
+      }
+      bool heard = false;
+      const absl::Status status = Connection(*hello, heard);
+      failures = heard ? 1 : failures + 1;
+      wait =
+          std::max(hooks_.on_end(status), Backoff(failures, kFirstBackoff, kMostBackoff, random));
+    }
+  }
+
+  // One connection from hello to its end.
+  absl::Status Connection(const Request& hello, bool& heard) {
+    grpc::ClientContext context;
+    if (!Publish(&context)) return absl::CancelledError("stopped");
+    std::unique_ptr<ReaderWriter> stream = hooks_.open(&context);
+    if (stream->Write(hello)) {
+      std::thread writer([&] {
+        pthread_setname_np(pthread_self(), name_.c_str());
+        while (std::optional<Request> request = hooks_.next()) {
+          if (!stream->Write(*request)) break;
+        }
+      });
+      Response response;
+      while (stream->Read(&response)) {
+        heard = true;
+        hooks_.on_message(response);
+      }
+      hooks_.interrupt();
+      context.TryCancel();  // a writer that flow control holds
+      writer.join();
+    }
+    const absl::Status status = FromGrpc(stream->Finish(), context);
+    Publish(nullptr);
+    return status;
+  }
+
+  // Makes the context of the connection known to Stop; false if that was called before.
+  bool Publish(grpc::ClientContext* context) {
+    absl::MutexLock lock(&mutex_);
+    context_ = context;
+    return !stopped_;
+  }
+
+  // Waits; true once stopped.
+  bool Stopped(absl::Duration wait) {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&stopped_), wait);
+  }
+
+  const std::string name_;
+  const Hooks hooks_;
+  absl::Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace takt::rpc

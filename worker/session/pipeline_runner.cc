@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/pipeline_runner.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/status.h"
+#include "common/model/model.h"
+#include "worker/engine/engine.h"
+#include "worker/session/step_metrics.h"
+#include "worker/train/trainer.h"
+#include "worker/transport/collective.h"
+#include "worker/transport/create.h"
+
+namespace takt::session {
+namespace {
+
+class PipelineRunner final : public RankRunner {
+ public:
+  PipelineRunner(PipelineRunnerOptions options, Assignment assignment)
+      : options_(std::move(options)),
+        assignment_(std::move(assignment)),
+        pp_rank_(assignment_.mesh.PpRankOf(assignment_.rank)),
+        dp_rank_(assignment_.mesh.DpRankOf(assignment_.rank)),
+        rendezvous_(options_.make_rendezvous(assignment_.key)) {
+    status_.last_step = assignment_.resume_step;
+  }
+
+  absl::Status Prepare() override {
+    ASSIGN_OR_RETURN(model_, model::BuildModel(assignment_.job.model, assignment_.job.microbatch));
+    RETURN_IF_ERROR(CheckLayers());
+    RETURN_IF_ERROR(Connect());
+    SetPhase("LOAD", "");
+    RETURN_IF_ERROR(CreateTrainer());
+    SetPhase("CONNECT", "its neighbours in the pipeline to open their channels");
+    RETURN_IF_ERROR(CreateEngine());
+    SetPhase("CONNECT", "the start");
+    if (options_.metrics != nullptr) {
+      step_metrics_.emplace(*options_.metrics, assignment_.key.job, assignment_.rank,
+                            assignment_.program);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Run(const std::function<void(const StepReport&)>& on_step) override {
+    SetPhase("", "");
+    return engine_->Run(StepId(assignment_.resume_step.value() + 1), StepId(assignment_.job.steps),
+                        [&](const engine::StepTiming& timing) {
+                          const StepReport report = Report(timing);
+                          {
+                            absl::MutexLock lock(&mutex_);
+                            status_.last_step = timing.step;
+                          }
+                          if (step_metrics_.has_value())
+                            step_metrics_->Record(timing, report, options_.clock->Now());
+                          on_step(report);
+                        });
+  }
+
+  void Stop(const absl::Status& reason) override {
+    rendezvous_->Abort();
+    absl::MutexLock lock(&mutex_);
+    stop_reason_ = reason;
+    if (transport_ != nullptr) transport_->Abort();
+    if (engine_ != nullptr) engine_->Abort(reason);
+  }
+
+  RankStatus Status() const override {
+    absl::MutexLock lock(&mutex_);
+    RankStatus status = status_;
+    if (engine_ == nullptr) return status;
+    for (const engine::LaneStatus& lane : engine_->Status()) {
+      if (assignment_.program.lanes[lane.lane.value()].kind != program::LaneKind::kCompute)
+        continue;
+      if (!lane.instruction.empty()) status.instruction = lane.instruction;
+      if (!lane.waiting_for.empty()) status.waiting_for = lane.waiting_for;
+    }
+    return status;
+  }
+
+ private:
+  absl::Status CheckLayers() const {
+    const int layers = static_cast<int>(model_.layers.size());
+    const int given =
+        assignment_.partition.empty() ? 0 : assignment_.partition.back().last_layer.value();
+    if (given == layers) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the partition covers ", given, " layers, the model has ", layers));
+  }
+
+  absl::Status Connect() {
+    SetPhase("CONNECT", "its peers to open their channels");
+    transport::TransportOptions transport_options{.rank = assignment_.rank,
+                                                  .num_ranks = assignment_.mesh.size(),
+                                                  .job = assignment_.key.job,
+                                                  .generation = assignment_.key.generation.value(),
+                                                  .secret = assignment_.secret,
+                                                  .data_address = options_.data_address};
+    ASSIGN_OR_RETURN(auto transport, transport::CreateTransport(
+                                         transport_options, assignment_.transport, *rendezvous_));
+    {
+      absl::MutexLock lock(&mutex_);
+      transport_ = std::move(transport);
+      if (!stop_reason_.ok()) return stop_reason_;
+    }
+    // In one order on all ranks.
+    std::vector<Rank> dp_group, pp_group;
+    for (int i = 0; i < assignment_.mesh.dp_size; ++i)
+      dp_group.push_back(assignment_.mesh.RankOf(pp_rank_, DpRank(i)));
+    for (int i = 0; i < assignment_.mesh.pp_size; ++i)
+      pp_group.push_back(assignment_.mesh.RankOf(PpRank(i), dp_rank_));
+    ASSIGN_OR_RETURN(dp_group_, CreateGroup("dp", dp_group));
+    ASSIGN_OR_RETURN(pp_group_, CreateGroup("pp", pp_group));
+    ASSIGN_OR_RETURN(tied_group_, CreateGroup("tied", TiedGroup()));
+    return absl::OkStatus();
+  }
+
+  // The ranks of the first and the last stage; empty if there is nothing to keep equal between two
+  // ranks, or not here.
+  std::vector<Rank> TiedGroup() const {
+    const PpRank first = assignment_.partition.front().pp_rank;
+    const PpRank last = assignment_.partition.back().pp_rank;
+    if (!model_.config.tied_head || model_.layers.back().tied_parameters.empty() || first == last)
+      return {};
+    if (pp_rank_ != first && pp_rank_ != last) return {};
+    return {assignment_.mesh.RankOf(first, dp_rank_), assignment_.mesh.RankOf(last, dp_rank_)};
+  }
+
+  // Null for a group of less than two.
+  absl::StatusOr<std::unique_ptr<engine::Collective>> CreateGroup(const std::string& name,
+                                                                  const std::vector<Rank>& ranks) {
+    if (ranks.size() < 2) return std::unique_ptr<engine::Collective>();
+    transport::CollectiveOptions group{
+        .name = name, .ranks = ranks, .generation = assignment_.key.generation.value()};
+    while (ranks[group.index] != assignment_.rank) ++group.index;
+    auto collective = transport::CreateCollective(transport_.get(), std::move(group));
+    if (!collective.ok())
+      return Annotate(collective.status(), absl::StrCat("connecting the ", name, " group"));
+    return collective;
+  }
+
+  absl::Status CreateTrainer() {
+    ASSIGN_OR_RETURN(
+        trainer_, train::CreateTrainer(
+                      {.job = &assignment_.job,
+                       .model = &model_,
+                       .partition = &assignment_.partition,
+                       .program = &assignment_.program,
+                       .mesh = assignment_.mesh,
+                       .rank = assignment_.rank,
+                       .threads = assignment_.threads > 0 ? assignment_.threads : options_.threads,
+                       .data_root = options_.data_root,
+                       .dp_group = dp_group_.get(),
+                       .pp_group = pp_group_.get(),
+                       .tied_group = tied_group_.get()}));
+    return absl::OkStatus();
+  }
+
+  absl::Status CreateEngine() {
+    ASSIGN_OR_RETURN(
+        auto engine,
+        engine::Engine::Create(
+            assignment_.program, *trainer_,
+            {.transport = transport_.get(),
+             .rank_of = [this](PpRank pp) { return assignment_.mesh.RankOf(pp, dp_rank_); },
+             .generation = assignment_.key.generation.value(),
+             .thread_name_prefix = "takt"}));
+    absl::MutexLock lock(&mutex_);
+    engine_ = std::move(engine);
+    if (!stop_reason_.ok()) return stop_reason_;
+    return absl::OkStatus();
+  }
+
+  StepReport Report(const engine::StepTiming& timing) const {
+    StepReport report{
+        .rank = assignment_.rank,
+        .step = timing.step,
+        .step_seconds = static_cast<double>(timing.end_nanos - timing.start_nanos) * 1e-9,
+        .busy_seconds = static_cast<double>(timing.compute_nanos) * 1e-9};
+    if (assignment_.rank == Rank(0)) {
+      const train::StepResult result = trainer_->result(timing.step);
+      report.loss = result.loss;
+      report.grad_norm = result.grad_norm;
+      report.learning_rate = result.learning_rate;
+      report.tokens = result.tokens;
+    }
+    return report;
+  }
+
+  void SetPhase(const std::string& instruction, const std::string& waiting_for) {
+    absl::MutexLock lock(&mutex_);
+    status_.instruction = instruction;
+    status_.waiting_for = waiting_for;
+  }
+
+  const PipelineRunnerOptions options_;
+  const Assignment assignment_;
+  const PpRank pp_rank_;
+  const DpRank dp_rank_;
+
+  mutable absl::Mutex mutex_;
+  RankStatus status_ ABSL_GUARDED_BY(mutex_);
+  absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);
+
+  // Each borrows from those above it, so they go in the opposite order. transport_ and engine_ are
+  // set under the mutex, because Stop and Status look at them; the job's thread alone uses the
+  // others.
+  const std::unique_ptr<AbortableRendezvous> rendezvous_;
+  model::Model model_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<engine::Collective> dp_group_, pp_group_, tied_group_;
+  std::unique_ptr<train::Trainer> trainer_;
+  std::optional<StepMetrics> step_metrics_;
+  std::unique_ptr<engine::Engine> engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<RankRunner> CreatePipelineRunner(PipelineRunnerOptions options,
+                                                 Assignment assignment) {
+  return std::make_unique<PipelineRunner>(std::move(options), std::move(assignment));
+}
+
+}  // namespace takt::session

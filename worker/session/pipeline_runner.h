@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The RankRunner of real jobs: transport, collectives, trainer and engine, put together for one
+// rank.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/metrics/registry.h"
+#include "worker/session/abortable_rendezvous.h"
+#include "worker/session/rank_runner.h"
+
+namespace takt::session {
+
+struct PipelineRunnerOptions {
+  std::string data_root;
+  std::string data_address = "127.0.0.1";  // where the data plane listens
+  int threads = 1;                         // of jobs that leave the choice to the worker
+  std::function<std::unique_ptr<AbortableRendezvous>(const JobKey&)> make_rendezvous;
+  const Clock* clock = &Clock::Real();
+  metrics::Registry* metrics = nullptr;  // borrowed for the runner's life; may be null
+};
+
+std::unique_ptr<RankRunner> CreatePipelineRunner(PipelineRunnerOptions options,
+                                                 Assignment assignment);
+
+}  // namespace takt::session
