@@ -108,7 +108,6 @@ class Stream {
         hooks_.on_message(response);
       }
       hooks_.interrupt();
-      context.TryCancel();  // a writer that flow control holds
       writer.join();
     }
     const absl::Status status = FromGrpc(stream->Finish(), context);
@@ -119,7 +118,7 @@ class Stream {
   // Makes the context of the connection known to Stop; false if that was called before.
   bool Publish(grpc::ClientContext* context) {
     absl::MutexLock lock(&mutex_);
-    context_ = context;
+    context_ = stopped_ ? nullptr : context;
     return !stopped_;
   }
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/rpc/rendezvous_client.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <map>
+#include <thread>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "takt/v1/rendezvous_service.grpc.pb.h"
+
+namespace takt::rpc {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Keys of one scope; the generation must be 3.
+class FakeRendezvous final : public v1::RendezvousService::Service {
+ public:
+  grpc::Status SetKey(grpc::ServerContext*, const v1::SetKeyRequest* request,
+                      v1::SetKeyResponse*) override {
+    if (request->scope().generation() != 3)
+      return grpc::Status(grpc::StatusCode::ABORTED, "generation 3 is current");
+    absl::MutexLock lock(&mutex_);
+    if (failures_ > 0) {
+      --failures_;
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "restarting");
+    }
+    values_[request->key()] = request->value();
+    return grpc::Status::OK;
+  }
+  grpc::Status WaitKeys(grpc::ServerContext* context, const v1::WaitKeysRequest* request,
+                        v1::WaitKeysResponse* response) override {
+    absl::MutexLock lock(&mutex_);
+    ++waiting_;
+    const auto there = [&] { return values_.contains(request->keys(0)) || context->IsCancelled(); };
+    const absl::Time deadline = absl::Now() + absl::Seconds(request->timeout_seconds());
+    // Cancellation wakes no condition: looked at now and then.
+    while (!there() && absl::Now() < deadline) {
+      mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Milliseconds(10));
+    }
+    if (!values_.contains(request->keys(0)))
+      return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no such key");
+    response->add_values(values_[request->keys(0)]);
+    return grpc::Status::OK;
+  }
+  void FailSets(int n) {
+    absl::MutexLock lock(&mutex_);
+    failures_ = n;
+  }
+  void AwaitWaiter() {
+    absl::MutexLock lock(&mutex_);
+    const auto some = [this] { return waiting_ > 0; };
+    mutex_.Await(absl::Condition(&some));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<std::string, std::string> values_;
+  int failures_ = 0;
+  int waiting_ = 0;
+};
+
+class RendezvousClientTest : public testing::Test {
+ protected:
+  RendezvousClientTest() {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+  }
+  std::unique_ptr<session::AbortableRendezvous> Client(std::int64_t generation) {
+    return CreateRendezvousClient(server_->InProcessChannel({}), {"kjv", Generation(generation)});
+  }
+
+  FakeRendezvous service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(RendezvousClientTest, WaitGetsWhatAnotherRankSets) {
+  const auto client = Client(3);
+  std::thread setter([&] {
+    service_.AwaitWaiter();
+    EXPECT_TRUE(Client(3)->Set("rank/1", "127.0.0.1:5").ok());
+  });
+  EXPECT_EQ(client->Wait("rank/1", absl::Seconds(20)).value_or("none"), "127.0.0.1:5");
+  setter.join();
+}
+
+TEST_F(RendezvousClientTest, WaitEndsAtItsTimeoutNamingTheKey) {
+  const auto value = Client(3)->Wait("rank/1", absl::Milliseconds(50));
+  EXPECT_EQ(value.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(value.status().message(), HasSubstr("rank/1"));
+}
+
+TEST_F(RendezvousClientTest, AbortEndsAWaitAndEveryLaterCall) {
+  const auto client = Client(3);
+  std::thread aborter([&] {
+    service_.AwaitWaiter();
+    client->Abort();
+  });
+  EXPECT_EQ(client->Wait("rank/1", absl::Hours(1)).status().code(), absl::StatusCode::kAborted);
+  aborter.join();
+  EXPECT_EQ(client->Set("rank/1", "x").code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(RendezvousClientTest, AnOldGenerationIsRefused) {
+  EXPECT_EQ(Client(2)->Set("rank/1", "x").code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(RendezvousClientTest, AShortAbsenceOfTheCoordinatorIsSatOut) {
+  service_.FailSets(2);
+  EXPECT_TRUE(Client(3)->Set("rank/1", "x").ok());
+}
+
+}  // namespace
+}  // namespace takt::rpc
