@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Discrete-event simulation of lowered programs, and the proof that they complete, on one machine model: one queue per lane,
-// an instruction starts when its waits are met, SEND and RECV of one message meet (rendezvous) and the SEND holds its slot
-// until then. Linear in the number of instructions.
+// Discrete-event simulation of lowered programs, and the proof that they complete, on one machine
+// model: one queue per lane, an instruction starts when its waits are met, SEND and RECV of one
+// message meet (rendezvous) and the SEND holds its slot until then. Linear in the number of
+// instructions.
 #pragma once
 
 #include <functional>
@@ -17,13 +18,15 @@ namespace takt::sim {
 struct Costs {
   // Seconds (or any unit) of F, I, W, B by stage; a vector of one entry serves all stages.
   std::vector<double> forward{1}, input_grad{1}, weight_grad{1}, backward{2};
-  double latency = 0;            // of a message between two ranks; does not occupy the link
-  double seconds_per_byte = 0;   // occupies the link's lane
-  double optimizer = 0;          // OPT on every rank, after the barrier that NORM_EXCHANGE is
+  double latency = 0;           // of a message between two ranks; does not occupy the link
+  double seconds_per_byte = 0;  // occupies the link's lane
+  double optimizer = 0;         // OPT on every rank, after the barrier that NORM_EXCHANGE is
 };
 
 struct RankReport {
   double busy = 0;
+  // Idle before the rank's first backward starts, after its last forward, and between: their sum is
+  // makespan - busy.
   double warmup_idle = 0, steady_idle = 0, cooldown_idle = 0;
   int peak_in_flight = 0;
   std::int64_t peak_stash_bytes = 0;
@@ -36,19 +39,20 @@ struct Event {  // one instruction's place in time
 };
 
 struct Report {
-  double makespan = 0;
-  double bubble_fraction = 0;       // 1 - busy / (P * makespan)
+  double makespan = 0;         // to the last F, I, W or B; to the last OPT if that costs anything
+  double bubble_fraction = 0;  // 1 - busy / (P * makespan)
   double span_bubble_fraction = 0;  // by the longest (last end - first start) of one rank
   std::vector<RankReport> ranks;
-  std::vector<Event> events;        // compute lane only, by rank and start
+  std::vector<Event> events;  // F, I, W and B, by rank and start
   std::int64_t num_messages = 0;
 };
 
 // One step. Errors: kInvalidArgument as Prove.
 absl::StatusOr<Report> Simulate(const std::vector<program::Program>& programs, const Costs& costs);
 
-// Completes for any costs, two steps in a row, with rendezvous sends; message order agrees on every ordered pair of ranks and
-// direction; each instruction's slots are used as the rules say. kInvalidArgument: what waits for what, as a cycle.
+// Completes for any costs, two steps in a row, with rendezvous sends; message order agrees on every
+// ordered pair of ranks and direction; each instruction's slots are used as the rules say.
+// kInvalidArgument: what waits for what, as a cycle.
 absl::Status Prove(const std::vector<program::Program>& programs);
 
 }  // namespace takt::sim

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// A simulated step in the form that schedule::RenderGrid and RenderSvg draw.
+#pragma once
+
+#include <vector>
+
+#include "common/program/program.h"
+#include "common/schedule/render.h"
+#include "common/sim/simulate.h"
+
+namespace takt::sim {
+
+// programs: those that `report` is of.
+schedule::Timeline MakeTimeline(const std::vector<program::Program>& programs,
+                                const Report& report);
+
+}  // namespace takt::sim
