@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands of takt-bench, one file each.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+
+namespace takt::bench {
+
+// Each adds its subcommand; when the user chose it, it runs while the command line is parsed,
+// prints its result to stdout and leaves its status. `result` is borrowed until then.
+void AddKernelsCommand(CLI::App& app, absl::Status& result);
+
+}  // namespace takt::bench

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every CPU kernel on the shapes of a GPT-2 step: matmuls beside oneDNN's own, the rest beside
+// memcpy.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "tests/bench/commands.h"
+#include "tests/bench/reference_rates.h"
+#include "worker/backend/backend.h"
+
+namespace takt::bench {
+namespace {
+
+struct Row {
+  std::string name;
+  double seconds = 0, flops = 0,
+         bytes = 0;              // of one call; bytes: each operand read or written once
+  int count = 1;                 // calls in a step
+  double reference_seconds = 0;  // the limit's time for the same work
+};
+
+struct Options {
+  int threads = 1, batch = 8, context = 256, runs = 3;
+  std::string output = "text";
+};
+
+class KernelBench {
+ public:
+  explicit KernelBench(const Options& options)
+      : options_(options),
+        backend_(backend::CreateCpuBackend({.threads = options.threads}).value()) {
+    model_.layers = 12;
+    model_.hidden = 768;
+    model_.heads = 12;
+    model_.inner = 4 * 768;
+    model_.vocab = 50257;
+    rows_ = std::int64_t{options.batch} * options.context;
+    pool_ = Random(rows_ * model_.vocab + 4 * model_.vocab * model_.hidden);
+  }
+
+  std::vector<Row> Run() {
+    for (const StepMatmul& m : StepMatmuls(model_, rows_)) Matmul(m);
+    memcpy_bytes_per_second_ = MemcpyBytesPerSecond(options_.threads);
+    Layers();
+    Model();
+    return rows_out_;
+  }
+
+ private:
+  backend::Buffer Random(std::int64_t count) {
+    backend::Buffer buffer =
+        backend_->Allocate(static_cast<std::size_t>(count) * sizeof(float)).value();
+    std::uint32_t state = 1;
+    for (float& value : buffer.float_span()) {
+      state = state * 1664525 + 1013904223;
+      value = static_cast<float>(state >> 8) * 0x1p-23F - 1;
+    }
+    return buffer;
+  }
+
+  double Time(const backend::Op& op) {
+    return BestSeconds(options_.runs, [&] {
+      if (const absl::Status status = backend_->Run(op); !status.ok()) std::abort();
+    });
+  }
+
+  void Matmul(const StepMatmul& m) {
+    float* a = pool_.floats();
+    float* b = a + m.m * m.k;
+    float* c = b + m.k * m.n;
+    const double ours = Time(backend::Matmul{.a = a,
+                                             .b = b,
+                                             .c = c,
+                                             .a_transposed = m.a_transposed,
+                                             .b_transposed = m.b_transposed,
+                                             .m = m.m,
+                                             .n = m.n,
+                                             .k = m.k});
+    rows_out_.push_back({"matmul " + m.name, ours, m.flops(), 0, m.count,
+                         OneDnnSeconds(m, options_.threads, options_.runs)});
+  }
+
+  // streams: tensors of `count` floats read or written once.
+  void Elementwise(const std::string& name, const backend::Op& op, std::int64_t count,
+                   double streams, int times) {
+    const double bytes = streams * static_cast<double>(count) * sizeof(float);
+    rows_out_.push_back({name, Time(op), 0, bytes, times, bytes / memcpy_bytes_per_second_});
+  }
+
+  void Layers() {
+    const std::int64_t n = rows_, c = model_.hidden, inner = model_.inner;
+    float* x = pool_.floats();
+    float* y = x + n * inner;
+    float* z = y + n * inner;
+    float* small = z + n * inner;
+    const int norms = 2 * model_.layers + 1;
+    Elementwise("layer norm F",
+                backend::LayerNormForward{.input = x,
+                                          .residual = y,
+                                          .sum = y,
+                                          .weight = small,
+                                          .bias = small,
+                                          .output = z,
+                                          .mean = small + c,
+                                          .rstd = small + c + n,
+                                          .rows = n,
+                                          .columns = c},
+                n * c, 4, norms);
+    Elementwise("layer norm I",
+                backend::LayerNormBackwardInput{x, y, small, small + c, small + c + n, z, z, n, c},
+                n * c, 4, norms);
+    Elementwise("layer norm W",
+                backend::LayerNormBackwardWeights{x, y, small, small + n, small + 2 * n,
+                                                  small + 3 * n, n, c},
+                n * c, 2, norms);
+    Elementwise("bias grad 4C", backend::BiasGrad{x, small, n, inner}, n * inner, 1, model_.layers);
+    Elementwise("gelu F", backend::GeluForward{x, y, n * inner}, n * inner, 2, model_.layers);
+    Elementwise("gelu I", backend::GeluBackward{x, y, z, n * inner}, n * inner, 3, model_.layers);
+    Elementwise("add", backend::Add{x, y, z, n * c}, n * c, 3, model_.layers);
+
+    const std::int64_t head_size = c / model_.heads;
+    const backend::AttentionShape shape{
+        options_.batch, options_.context, model_.heads, model_.heads, head_size, 3 * c, 3 * c, c};
+    float* logsumexp = small;
+    float* output = small + n * model_.heads;
+    // Causal: half of the products, two of them forward and five backward.
+    const double product = static_cast<double>(n) * options_.context * static_cast<double>(c);
+    const double matmul_rate = MatmulRate();
+    const backend::AttentionForward forward{shape, x, x + c, x + 2 * c, output, logsumexp};
+    rows_out_.push_back(
+        {"attention F", Time(forward), 2 * product, 0, model_.layers, 2 * product / matmul_rate});
+    const backend::AttentionBackward backward{shape,     x, x + c, x + 2 * c, output,
+                                              logsumexp, y, z,     z + c,     z + 2 * c};
+    rows_out_.push_back(
+        {"attention I", Time(backward), 5 * product, 0, model_.layers, 5 * product / matmul_rate});
+  }
+
+  void Model() {
+    const std::int64_t n = rows_, c = model_.hidden, v = model_.vocab;
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(n));
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<std::int32_t>(i * 7919 % static_cast<std::size_t>(v));
+    double result = 0;
+    float* x = pool_.floats();
+    Elementwise("cross entropy", backend::CrossEntropy{x, tokens.data(), &result, n, v, 1e-3F},
+                n * v, 2, 1);
+    const std::int64_t parameters = v * c;
+    float* m = x + parameters;
+    // The second moment holds squares: it is the last quarter, made positive.
+    float* second = m + 2 * parameters;
+    Elementwise("sum of squares", backend::SumOfSquares{x, &result, parameters}, parameters, 1, 3);
+    if (const absl::Status status = backend_->Run(backend::Fill{second, 0.5F, parameters});
+        !status.ok())
+      std::abort();
+    Elementwise("adamw",
+                backend::AdamwUpdate{.parameter = x,
+                                     .gradient = m + parameters,
+                                     .m = m,
+                                     .v = second,
+                                     .count = parameters,
+                                     .learning_rate = 1e-4,
+                                     .weight_decay = 0.1},
+                parameters, 7, 3);
+    Elementwise("embedding F", backend::EmbeddingForward{tokens.data(), m, nullptr, x, 1, n, c},
+                n * c, 2, 1);
+    Elementwise("embedding W",
+                backend::EmbeddingBackward{tokens.data(), x, m, nullptr, 1, n, c, v, 0}, parameters,
+                1, 1);
+    Elementwise("copy", backend::Copy{x, m, parameters}, parameters, 2, 0);
+  }
+
+  double MatmulRate() const {
+    double flops = 0, seconds = 0;
+    for (const Row& row : rows_out_) {
+      if (row.name.rfind("matmul", 0) != 0) continue;
+      flops += row.flops * row.count;
+      seconds += row.reference_seconds * row.count;
+    }
+    return flops / seconds;
+  }
+
+  const Options options_;
+  model::ModelConfig model_;
+  std::int64_t rows_ = 0;
+  std::unique_ptr<backend::Backend> backend_;
+  backend::Buffer pool_;  // every op takes its operands from here
+  double memcpy_bytes_per_second_ = 0;
+  std::vector<Row> rows_out_;
+};
+
+void PrintText(const std::vector<Row>& rows) {
+  double step = 0, reference = 0;
+  absl::PrintF("%-16s %9s %9s %8s %6s %10s\n", "kernel", "ms", "GFLOP/s", "GB/s", "limit",
+               "ms a step");
+  for (const Row& row : rows) {
+    absl::PrintF("%-16s %9.3f %9.1f %8.1f %5.0f%% %10.1f\n", row.name, row.seconds * 1e3,
+                 row.flops / row.seconds * 1e-9, row.bytes / row.seconds * 1e-9,
+                 100 * row.reference_seconds / row.seconds, row.seconds * row.count * 1e3);
+    step += row.seconds * row.count;
+    reference += row.reference_seconds * row.count;
+  }
+  absl::PrintF("a step of these: %.0f ms, at the limits %.0f ms\n", step * 1e3, reference * 1e3);
+}
+
+void PrintJson(const Options& options, const std::vector<Row>& rows) {
+  nlohmann::json json = {{"threads", options.threads}, {"rows", nlohmann::json::array()}};
+  for (const Row& row : rows) {
+    json["rows"].push_back({{"kernel", row.name},
+                            {"seconds", row.seconds},
+                            {"flops", row.flops},
+                            {"bytes", row.bytes},
+                            {"calls_per_step", row.count},
+                            {"limit_seconds", row.reference_seconds}});
+  }
+  absl::PrintF("%s\n", json.dump());
+}
+
+}  // namespace
+
+void AddKernelsCommand(CLI::App& app, absl::Status& result) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "kernels", "CPU kernels on the shapes of gpt2-124m, each beside its limit");
+  command->add_option("--threads", options->threads, "Threads, of the limits too")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--batch", options->batch, "Sequences")->check(CLI::Range(1, 1024));
+  command->add_option("--context", options->context, "Tokens of a sequence")
+      ->check(CLI::Range(1, 65536));
+  command->add_option("--runs", options->runs, "The best of so many runs counts")
+      ->check(CLI::Range(1, 1000));
+  command->add_option("-o,--output", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
+  command->callback([options, &result] {
+    const std::vector<Row> rows = KernelBench(*options).Run();
+    options->output == "json" ? PrintJson(*options, rows) : PrintText(rows);
+    result = absl::OkStatus();
+  });
+}
+
+}  // namespace takt::bench

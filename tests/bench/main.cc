@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// takt-bench: how close each part comes to its limit, measured against that limit in the same run.
+#include <cstdio>
+#include <string>
+
+#include "tests/bench/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Measures parts of Takt against their limits. Every command prints a table, or one JSON "
+      "object with -o json.",
+      "takt-bench");
+  app.require_subcommand(1);
+  absl::Status result;
+  takt::bench::AddKernelsCommand(app, result);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (result.ok()) return 0;
+  std::fprintf(stderr, "takt-bench: %s\n", std::string(result.message()).c_str());
+  return result.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}
