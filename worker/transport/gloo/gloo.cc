@@ -109,6 +109,7 @@ class GlooReceiver final : public RecvChannel {
       return payload->StartRecv(options_.slot + 1, data.size());
     };
     const bool ahead = !rides_along && data.size() == options_.max_bytes;
+    RETURN_IF_ERROR(next_header_);
     if (ahead) RETURN_IF_ERROR(post_payload());
     RETURN_IF_ERROR(header_buffer_.FinishRecv(options_.timeout, what));
     MessageHeader header;
@@ -117,15 +118,19 @@ class GlooReceiver final : public RecvChannel {
     if (rides_along && !data.empty()) {
       std::memcpy(data.data(), staging_.data() + sizeof(header), data.size());
     }
-    RETURN_IF_ERROR(PostHeader());
-    if (rides_along) return absl::OkStatus();
-    if (!ahead) RETURN_IF_ERROR(post_payload());
-    return payload->FinishRecv(options_.timeout, what);
+    if (!rides_along) {
+      if (!ahead) RETURN_IF_ERROR(post_payload());
+      RETURN_IF_ERROR(payload->FinishRecv(options_.timeout, what));
+    }
+    // The sender may have left after its last message; that is the next receive's concern.
+    next_header_ = PostHeader();
+    return absl::OkStatus();
   }
 
   const GlooChannelOptions options_;
   std::vector<std::byte> staging_;
   GlooConnection::Buffer header_buffer_;
+  absl::Status next_header_;  // of posting its receive
   absl::Status failure_;
 };
 
