@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/plan/candidate.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/program/lowering.h"
+#include "common/schedule/generate.h"
+#include "common/schedule/text.h"
+#include "common/schedule/validator.h"
+
+namespace takt::plan {
+namespace {
+
+// A plan is made while a client waits, and its programs travel in one message.
+constexpr std::int64_t kMaxActions = std::int64_t{1} << 20;
+
+int Microbatches(const CandidateInputs& inputs) {
+  return inputs.job.MicrobatchesPerStep(inputs.dp_size);
+}
+
+absl::Status CheckSize(const CandidateInputs& inputs, std::int64_t num_stages) {
+  const std::int64_t actions = num_stages * Microbatches(inputs);
+  if (actions <= kMaxActions) return absl::OkStatus();
+  return InvalidField(
+      {.field = "batch.microbatch",
+       .value = absl::StrCat(inputs.job.microbatch),
+       .rule = absl::StrCat("makes ", Microbatches(inputs), " microbatches a step on ", num_stages,
+                            " stages; their product must be at most ", kMaxActions),
+       .fix = "use larger microbatches or fewer stages"});
+}
+
+// Generators speak of their own sizes; the user of a job spec knows other names.
+absl::Status InJobTerms(const absl::Status& status, const config::JobSpec& job) {
+  std::vector<FieldError> errors = FieldErrorsOf(status);
+  if (errors.empty()) return status;
+  for (FieldError& error : errors) {
+    if (error.field == "microbatches") {
+      error.field = "batch.global";
+      error.rule = absl::StrCat("makes ", error.value, " microbatches a step; ", error.rule);
+      error.value = absl::StrCat(job.global_batch);
+    } else if (error.field == "ranks") {
+      error.field = "parallelism.pipeline";
+    } else if (error.field == "chunks" || error.field == "group") {
+      error.field = absl::StrCat("parallelism.", error.field);
+    }
+  }
+  return InvalidFields(std::move(errors));
+}
+
+program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
+                                       const mesh::Partition& partition) {
+  program::LowerOptions options{.reduce_gradients = inputs.dp_size > 1};
+  for (const mesh::Stage& stage : partition) {
+    program::StageShape shape{.first_layer = stage.first_layer, .last_layer = stage.last_layer};
+    for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
+      const model::Layer& layer = inputs.model.layers[i];
+      // What a layer passes on inside a stage is the next one's input, and kept with the rest.
+      shape.stash_bytes += shape.output_bytes + layer.cost.stash_bytes;
+      shape.output_bytes = layer.cost.output_bytes;
+      options.tied_embeddings |= !layer.tied_parameters.empty();
+    }
+    options.stages.push_back(shape);
+  }
+  return options;
+}
+
+sim::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& partition) {
+  const double rate = inputs.options.matmul_flops_per_second;
+  sim::Costs costs{.forward = {},
+                   .input_grad = {},
+                   .weight_grad = {},
+                   .backward = {},
+                   .latency = inputs.options.link_latency_seconds,
+                   .seconds_per_byte = inputs.options.link_seconds_per_byte};
+  for (const mesh::Stage& stage : partition) {
+    double forward = 0, input_grad = 0, weight_grad = 0;
+    for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
+      const model::LayerCost& cost = inputs.model.layers[i].cost;
+      forward += cost.forward_seconds + cost.forward_flops / rate;
+      input_grad += cost.input_grad_seconds + cost.input_grad_flops / rate;
+      weight_grad += cost.weight_grad_seconds + cost.weight_grad_flops / rate;
+    }
+    costs.forward.push_back(forward);
+    costs.input_grad.push_back(input_grad);
+    costs.weight_grad.push_back(weight_grad);
+    costs.backward.push_back(input_grad + weight_grad);
+  }
+  return costs;
+}
+
+absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::Schedule schedule) {
+  Candidate candidate{.schedule = std::move(schedule)};
+  ASSIGN_OR_RETURN(candidate.partition,
+                   MakePartition(inputs.model, candidate.schedule.num_stages,
+                                 inputs.job.parallelism.stage_layers, candidate.schedule.placement,
+                                 candidate.schedule.num_ranks()));
+  ASSIGN_OR_RETURN(
+      candidate.programs,
+      program::Lower(candidate.schedule, MakeLowerOptions(inputs, candidate.partition)));
+  RETURN_IF_ERROR(sim::Prove(candidate.programs));
+  ASSIGN_OR_RETURN(candidate.report,
+                   sim::Simulate(candidate.programs, MakeCosts(inputs, candidate.partition)));
+  return candidate;
+}
+
+absl::Status BadFile(const config::JobSpec& job, std::string rule, std::string fix) {
+  return InvalidField({.field = "parallelism.schedule",
+                       .value = job.parallelism.schedule,
+                       .rule = std::move(rule),
+                       .fix = std::move(fix)});
+}
+
+// The file's own counts against what the job asks for.
+absl::Status CheckFileSizes(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
+  const config::Parallelism& asked = inputs.job.parallelism;
+  const int ranks = schedule.num_ranks(), microbatches = Microbatches(inputs);
+  if (asked.pipeline.value_or(ranks) != ranks) {
+    return BadFile(inputs.job,
+                   absl::StrCat("has ", ranks, " ranks; parallelism.pipeline is ", *asked.pipeline),
+                   "make them equal, or leave pipeline out");
+  }
+  if (asked.chunks.has_value() && *asked.chunks * ranks != schedule.num_stages) {
+    return BadFile(inputs.job,
+                   absl::StrCat("has ", schedule.num_stages, " stages on ", ranks,
+                                " ranks; parallelism.chunks is ", *asked.chunks),
+                   "make them agree, or leave chunks out");
+  }
+  if (schedule.num_microbatches != microbatches) {
+    return BadFile(inputs.job,
+                   absl::StrCat("has ", schedule.num_microbatches,
+                                " microbatches; batch.global / (batch.microbatch x "
+                                "parallelism.data) makes ",
+                                microbatches),
+                   "make them equal");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_view family,
+                                     int pp_size) {
+  const config::Parallelism& asked = inputs.job.parallelism;
+  RETURN_IF_ERROR(CheckSize(inputs, std::int64_t{pp_size} * asked.chunks.value_or(1)));
+  absl::StatusOr<schedule::Schedule> schedule =
+      schedule::Generate(family, {.num_ranks = pp_size,
+                                  .num_microbatches = Microbatches(inputs),
+                                  .num_chunks = asked.chunks,
+                                  .group = asked.group});
+  if (!schedule.ok()) return InJobTerms(schedule.status(), inputs.job);
+  return FromSchedule(inputs, *std::move(schedule));
+}
+
+absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs) {
+  const config::Parallelism& asked = inputs.job.parallelism;
+  const std::string path = asked.schedule.substr(std::string_view("file:").size());
+  ASSIGN_OR_RETURN(schedule::Schedule schedule, schedule::ParseCsv(asked.schedule_csv, path));
+  ASSIGN_OR_RETURN(schedule.placement, schedule::InferPlacement(schedule));
+  schedule.name = asked.schedule;
+  if (const absl::Status valid = schedule::Validate(schedule); !valid.ok()) {
+    return BadFile(inputs.job, std::string(valid.message()), "correct the file");
+  }
+  RETURN_IF_ERROR(CheckFileSizes(inputs, schedule));
+  RETURN_IF_ERROR(CheckSize(inputs, schedule.num_stages));
+  return FromSchedule(inputs, std::move(schedule));
+}
+
+}  // namespace takt::plan

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// One schedule for one pipeline size, taken all the way: partition, programs, proof, simulated
+// step.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/plan/plan.h"
+#include "common/sim/simulate.h"
+
+namespace takt::plan {
+
+struct Candidate {
+  schedule::Schedule schedule;
+  mesh::Partition partition;
+  std::vector<program::Program> programs;
+  sim::Report report;
+};
+
+// What every candidate of a job has in common. Borrows.
+struct CandidateInputs {
+  const config::JobSpec& job;
+  const model::Model& model;
+  const PlanOptions& options;
+  int dp_size = 1;
+};
+
+// A built-in family on `pp_size` ranks. Errors: kInvalidArgument (FieldError) with fields of the
+// job spec.
+absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_view family,
+                                     int pp_size);
+
+// The CSV that came with the job. Errors: as above.
+absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs);
+
+}  // namespace takt::plan

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/plan/plan.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/plan/candidate.h"
+#include "common/program/forward_only.h"
+#include "common/schedule/generate.h"
+#include "common/schedule/validator.h"
+
+namespace takt::plan {
+namespace {
+
+constexpr std::string_view kFileScheme = "file:";
+
+// The families to compare: all of them, or the one that the job names.
+absl::StatusOr<std::vector<std::string>> FamiliesToTry(const std::string& asked) {
+  std::vector<std::string> names;
+  for (const schedule::Family& family : schedule::Families()) names.emplace_back(family.name);
+  if (asked == "auto") return names;
+  if (std::find(names.begin(), names.end(), asked) != names.end())
+    return std::vector<std::string>{asked};
+  return InvalidField(
+      {.field = "parallelism.schedule",
+       .value = asked,
+       .rule = absl::StrCat("must be one of auto, ", absl::StrJoin(names, ", "), ", or file:PATH"),
+       .fix = "see `takt schedule list`"});
+}
+
+std::int64_t PeakBytes(const Candidate& candidate) {
+  std::int64_t peak = 0;
+  for (const sim::RankReport& rank : candidate.report.ranks)
+    peak = std::max(peak, rank.peak_stash_bytes);
+  return peak;
+}
+
+int PeakInFlight(const Candidate& candidate) {
+  int peak = 0;
+  for (const sim::RankReport& rank : candidate.report.ranks)
+    peak = std::max(peak, rank.peak_in_flight);
+  return peak;
+}
+
+// Predictions closer than this are taken as equal: they are no better than that.
+constexpr double kIndifference = 1.01;
+
+Candidate TakeBest(std::vector<Candidate> candidates) {
+  double shortest = candidates.front().report.makespan;
+  for (const Candidate& candidate : candidates)
+    shortest = std::min(shortest, candidate.report.makespan);
+  std::erase_if(candidates,
+                [&](const Candidate& c) { return c.report.makespan > shortest * kIndifference; });
+  const auto key = [](const Candidate& c) {
+    return std::tuple(PeakBytes(c), PeakInFlight(c), c.report.makespan);
+  };
+  return std::move(
+      *std::min_element(candidates.begin(), candidates.end(),
+                        [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); }));
+}
+
+// The best family on `pp_size` ranks. Errors: the first family's, if none will do.
+absl::StatusOr<Candidate> BestOf(const CandidateInputs& inputs,
+                                 const std::vector<std::string>& families, int pp_size) {
+  std::vector<Candidate> candidates;
+  absl::Status first_error;
+  for (const std::string& family : families) {
+    absl::StatusOr<Candidate> candidate = FromFamily(inputs, family, pp_size);
+    if (candidate.ok()) {
+      candidates.push_back(*std::move(candidate));
+    } else {
+      first_error.Update(candidate.status());
+    }
+  }
+  if (candidates.empty()) return first_error;
+  return TakeBest(std::move(candidates));
+}
+
+int LargestPipeline(const CandidateInputs& inputs) {
+  const int by_layers = inputs.job.model.layers / inputs.job.parallelism.chunks.value_or(1);
+  return std::max(1, std::min(by_layers, inputs.options.max_workers / inputs.dp_size));
+}
+
+absl::StatusOr<Candidate> Choose(const CandidateInputs& inputs) {
+  const config::Parallelism& asked = inputs.job.parallelism;
+  if (asked.schedule.starts_with(kFileScheme)) return FromFile(inputs);
+  ASSIGN_OR_RETURN(const std::vector<std::string> families, FamiliesToTry(asked.schedule));
+  if (asked.pipeline.has_value()) return BestOf(inputs, families, *asked.pipeline);
+  absl::Status first_error;
+  for (int pp_size = LargestPipeline(inputs); pp_size >= 1; --pp_size) {
+    absl::StatusOr<Candidate> best = BestOf(inputs, families, pp_size);
+    if (best.ok()) return best;
+    first_error.Update(best.status());
+  }
+  return first_error;
+}
+
+absl::Status CheckBatch(const config::JobSpec& job, int dp_size) {
+  const std::int64_t part = std::int64_t{job.microbatch} * dp_size;
+  if (part >= 1 && job.global_batch >= part && job.global_batch % part == 0)
+    return absl::OkStatus();
+  return InvalidField(
+      {.field = "batch.global",
+       .value = absl::StrCat(job.global_batch),
+       .rule = absl::StrCat("must be divisible by batch.microbatch x parallelism.data = ", part),
+       .fix = "change one of them"});
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options) {
+  TAKT_CHECK(options.max_workers >= 0 && options.matmul_flops_per_second > 0);
+  Plan plan;
+  plan.mesh.dp_size = job.parallelism.data.value_or(1);
+  RETURN_IF_ERROR(CheckBatch(job, plan.mesh.dp_size));
+  ASSIGN_OR_RETURN(plan.model, model::BuildModel(job.model, job.microbatch));
+  ASSIGN_OR_RETURN(
+      Candidate best,
+      Choose({.job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size}));
+  plan.mesh.pp_size = best.schedule.num_ranks();
+  plan.warnings = schedule::Warnings(best.schedule);
+  plan.predicted_step_seconds = best.report.makespan;
+  plan.predicted_bubble_fraction = best.report.makespan > 0 ? best.report.bubble_fraction : 0;
+  plan.partition = std::move(best.partition);
+  plan.schedule = std::move(best.schedule);
+  plan.programs = std::move(best.programs);
+  if (job.validation.has_value()) {
+    plan.validation_programs = program::ForwardOnly(plan.programs);
+    RETURN_IF_ERROR(sim::Prove(plan.validation_programs));
+  }
+  return plan;
+}
+
+std::string ToString(const Plan& plan) {
+  std::string text =
+      absl::StrFormat("pipeline %d x data %d, schedule %s, %d microbatches\n", plan.mesh.pp_size,
+                      plan.mesh.dp_size, plan.schedule.name, plan.schedule.num_microbatches);
+  for (const mesh::Stage& stage : plan.partition) {
+    absl::StrAppendFormat(&text, "stage %d on pp rank %d: layers %d to %d of %d\n",
+                          stage.id.value(), stage.pp_rank.value(), stage.first_layer.value(),
+                          stage.last_layer.value() - 1, plan.model.layers.size());
+  }
+  absl::StrAppendFormat(&text, "predicted step %.6g s, bubble %.1f %%\n",
+                        plan.predicted_step_seconds, 100 * plan.predicted_bubble_fraction);
+  for (const std::string& warning : plan.warnings)
+    absl::StrAppend(&text, "warning: ", warning, "\n");
+  return text;
+}
+
+}  // namespace takt::plan

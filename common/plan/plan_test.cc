@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/plan/plan.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/schedule/generate.h"
+#include "common/schedule/text.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::plan {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+config::JobSpec Gpt2Job() {
+  config::JobSpec job;
+  job.name = "j";
+  job.model = {.layers = 8,
+               .hidden = 64,
+               .heads = 4,
+               .kv_heads = 4,
+               .inner = 256,
+               .context = 32,
+               .positions = 32,
+               .vocab = 256};
+  job.global_batch = 16;
+  job.microbatch = 2;
+  return job;
+}
+
+// Layers of F = I = W = 5 ms that pass nothing worth mentioning.
+config::JobSpec EmulatedJob(int layers, int microbatches) {
+  config::JobSpec job;
+  job.name = "e";
+  job.model = {.family = model::Family::kEmulated,
+               .layers = layers,
+               .context = 1,
+               .forward_seconds = 5e-3,
+               .input_grad_seconds = 5e-3,
+               .weight_grad_seconds = 5e-3,
+               .activation_bytes = 1};
+  job.global_batch = microbatches;
+  return job;
+}
+
+constexpr PlanOptions kFreeLinks{
+    .max_workers = 4, .link_latency_seconds = 0, .link_seconds_per_byte = 0};
+
+std::string ErrorOf(const config::JobSpec& job) {
+  const absl::Status status = MakePlan(job, {.max_workers = 4}).status();
+  EXPECT_FALSE(FieldErrorsOf(status).empty()) << status;
+  return std::string(status.message());
+}
+
+// M + P - 1 slots of F + B = 15 ms, and a bubble of (P-1)/(M+P-1).
+TEST(MakePlan, PredictsWhatTheSchedulesFormulaSays) {
+  config::JobSpec job = EmulatedJob(4, 8);
+  job.parallelism.pipeline = 4;
+  job.parallelism.schedule = "1f1b";
+  const Plan plan = *MakePlan(job, kFreeLinks);
+  EXPECT_NEAR(plan.predicted_step_seconds, 11 * 15e-3, 1e-9);
+  EXPECT_NEAR(plan.predicted_bubble_fraction, 3.0 / 11, 1e-9);
+  EXPECT_THAT(plan.programs, SizeIs(4));
+  EXPECT_THAT(plan.validation_programs, IsEmpty());
+}
+
+TEST(MakePlan, AutoPipelineTakesAsManyRanksAsLayersAndWorkersAllow) {
+  const auto ranks = [](int layers, int max_workers, int data) {
+    config::JobSpec job = EmulatedJob(layers, 24);
+    job.parallelism.data = data;
+    return MakePlan(job, {.max_workers = max_workers})->mesh.pp_size;
+  };
+  EXPECT_EQ(ranks(3, 8, 1), 3);
+  EXPECT_EQ(ranks(8, 4, 1), 4);
+  EXPECT_EQ(ranks(8, 4, 2), 2);
+  EXPECT_EQ(ranks(8, 0, 1), 1);
+}
+
+TEST(MakePlan, AutoPipelineShrinksUntilTheScheduleFits) {
+  config::JobSpec job = EmulatedJob(8, 2);
+  job.parallelism.schedule = "interleaved-1f1b";
+  EXPECT_EQ(MakePlan(job, {.max_workers = 4})->mesh.pp_size, 2);
+  job = EmulatedJob(8, 8);
+  job.parallelism.stage_layers = {1, 2, 5};
+  EXPECT_EQ(MakePlan(job, {.max_workers = 8})->mesh.pp_size, 3);
+}
+
+TEST(MakePlan, AGivenPipelineMayWaitForWorkers) {
+  config::JobSpec job = EmulatedJob(8, 8);
+  job.parallelism.pipeline = 8;
+  EXPECT_EQ(MakePlan(job, {.max_workers = 1})->mesh.pp_size, 8);
+}
+
+TEST(MakePlan, AutoScheduleIsNeverSlowerThanAFamily) {
+  for (const int microbatches : {1, 2, 4, 8, 12}) {
+    config::JobSpec job = EmulatedJob(8, microbatches);
+    job.parallelism.pipeline = 4;
+    const double best = MakePlan(job, kFreeLinks)->predicted_step_seconds;
+    for (const schedule::Family& family : schedule::Families()) {
+      job.parallelism.schedule = std::string(family.name);
+      const absl::StatusOr<Plan> plan = MakePlan(job, kFreeLinks);
+      if (!plan.ok()) continue;
+      EXPECT_LE(best, plan->predicted_step_seconds * 1.01) << family.name << " " << microbatches;
+    }
+  }
+}
+
+// With one stage a rank gpipe and 1f1b take equally long; 1f1b holds 4 microbatches, gpipe all 16.
+TEST(MakePlan, AutoScheduleTakesTheSmallerOfEquals) {
+  config::JobSpec job = EmulatedJob(4, 16);
+  job.parallelism.pipeline = 4;
+  job.parallelism.chunks = 1;
+  EXPECT_EQ(MakePlan(job, kFreeLinks)->schedule.name, "1f1b");
+}
+
+TEST(MakePlan, KeepsTheStagesThatTheJobNames) {
+  config::JobSpec job = Gpt2Job();
+  job.parallelism = {.pipeline = 2, .schedule = "gpipe", .stage_layers = {5, 3}};
+  const Plan plan = *MakePlan(job, {});
+  ASSERT_THAT(plan.partition, SizeIs(2));
+  EXPECT_EQ(plan.partition[1].first_layer, LayerId(6));
+  EXPECT_EQ(plan.partition[1].last_layer, LayerId(10));
+}
+
+TEST(MakePlan, MakesValidationProgramsWhenTheJobValidates) {
+  config::JobSpec job = Gpt2Job();
+  job.parallelism.pipeline = 2;
+  job.validation = config::Validation{.path = "v"};
+  const Plan plan = *MakePlan(job, {});
+  ASSERT_THAT(plan.validation_programs, SizeIs(2));
+  EXPECT_LT(plan.validation_programs[0].body.size(), plan.programs[0].body.size());
+}
+
+std::string Csv(const std::string& family, int ranks, int microbatches) {
+  return schedule::FormatCsv(
+      *schedule::Generate(family, {.num_ranks = ranks, .num_microbatches = microbatches}));
+}
+
+TEST(MakePlan, RunsTheUsersOwnSchedule) {
+  config::JobSpec job = Gpt2Job();
+  job.parallelism.schedule = "file:my.csv";
+  job.parallelism.schedule_csv = Csv("interleaved-1f1b", 4, 8);
+  const Plan plan = *MakePlan(job, {.max_workers = 1});
+  EXPECT_EQ(plan.mesh.pp_size, 4);
+  EXPECT_THAT(plan.partition, SizeIs(8));
+  EXPECT_EQ(plan.schedule.name, "file:my.csv");
+}
+
+TEST(MakePlan, NamesWhatIsWrongWithTheUsersSchedule) {
+  config::JobSpec job = Gpt2Job();
+  job.parallelism.schedule = "file:my.csv";
+  job.parallelism.schedule_csv = Csv("1f1b", 4, 4);
+  EXPECT_EQ(ErrorOf(job),
+            "parallelism.schedule is file:my.csv: has 4 microbatches; batch.global / "
+            "(batch.microbatch x parallelism.data) "
+            "makes 8; make them equal");
+  job.parallelism.pipeline = 2;
+  EXPECT_THAT(ErrorOf(job), HasSubstr("has 4 ranks; parallelism.pipeline is 2"));
+  job.parallelism = {.chunks = 2, .schedule = "file:my.csv", .schedule_csv = Csv("1f1b", 4, 8)};
+  EXPECT_THAT(ErrorOf(job), HasSubstr("has 4 stages on 4 ranks; parallelism.chunks is 2"));
+  job.parallelism = {.schedule = "file:my.csv", .schedule_csv = "0F0,0F1,0B0\n"};
+  EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.schedule is file:my.csv: "));
+  job.parallelism.schedule_csv = "0F0,zero\n";
+  EXPECT_THAT(ErrorOf(job), HasSubstr("my.csv:1:2"));
+}
+
+TEST(MakePlan, NamesTheFieldsOfTheJob) {
+  config::JobSpec job = Gpt2Job();
+  job.parallelism = {.pipeline = 9};
+  EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.pipeline is 9: makes 9 stages"));
+  job.parallelism = {.pipeline = 2, .schedule = "1f2b"};
+  EXPECT_THAT(ErrorOf(job),
+              HasSubstr("parallelism.schedule is 1f2b: must be one of auto, naive, gpipe, 1f1b, "));
+  job.parallelism = {.pipeline = 2, .chunks = 2, .schedule = "1f1b"};
+  EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.chunks is 2: 1f1b has one chunk per rank"));
+  job.parallelism = {.pipeline = 4, .schedule = "interleaved-1f1b"};
+  job.global_batch = 6;
+  EXPECT_EQ(ErrorOf(job),
+            "batch.global is 6: makes 3 microbatches a step; interleaved-1f1b needs at least as "
+            "many as ranks (4); use more or "
+            "smaller microbatches, fewer ranks, or schedule 1f1b");
+  job.parallelism = {.data = 2};
+  EXPECT_THAT(
+      ErrorOf(job),
+      HasSubstr("batch.global is 6: must be divisible by batch.microbatch x parallelism.data = 4"));
+}
+
+TEST(MakePlan, BoundsItsOwnSize) {
+  config::JobSpec job = EmulatedJob(64, 1 << 16);
+  job.parallelism.pipeline = 64;
+  EXPECT_THAT(ErrorOf(job),
+              HasSubstr("batch.microbatch is 1: makes 65536 microbatches a step on 64 stages"));
+}
+
+TEST(MakePlan, PrintsForPeople) {
+  config::JobSpec job = EmulatedJob(4, 8);
+  job.parallelism = {.pipeline = 2, .schedule = "gpipe"};
+  EXPECT_EQ(ToString(*MakePlan(job, kFreeLinks)),
+            "pipeline 2 x data 1, schedule gpipe, 8 microbatches\n"
+            "stage 0 on pp rank 0: layers 0 to 1 of 4\n"
+            "stage 1 on pp rank 1: layers 2 to 3 of 4\n"
+            "predicted step 0.27 s, bubble 11.1 %\n");
+}
+
+}  // namespace
+}  // namespace takt::plan
