@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function a command, each in the file of its name: adds the command to the tree of `app`.
+#pragma once
+
+#include "cli/context.h"
+
+namespace takt::cli {
+
+void AddLocal(CLI::App& app, Context& context);  // local run, local up, local down
+void AddLocalRun(CLI::App& local, Context& context);
+void AddLocalUp(CLI::App& local, Context& context);
+void AddLocalDown(CLI::App& local, Context& context);
+void AddSubmit(CLI::App& app, Context& context);
+void AddJobs(CLI::App& app, Context& context);
+void AddJob(CLI::App& app, Context& context);
+void AddWatch(CLI::App& app, Context& context);
+void AddWait(CLI::App& app, Context& context);
+void AddCancel(CLI::App& app, Context& context);
+void AddDelete(CLI::App& app, Context& context);
+void AddLogs(CLI::App& app, Context& context);
+void AddWorkers(CLI::App& app, Context& context);
+void AddDrain(CLI::App& app, Context& context);  // drain, undrain
+void AddSchedule(CLI::App& app, Context& context);
+void AddScheduleList(CLI::App& schedule, Context& context);
+void AddScheduleShow(CLI::App& schedule, Context& context);
+void AddScheduleSimulate(CLI::App& schedule, Context& context);
+void AddScheduleVerify(CLI::App& schedule, Context& context);
+void AddCompletion(CLI::App& app, Context& context);
+void AddVersion(CLI::App& app, Context& context);
+
+}  // namespace takt::cli

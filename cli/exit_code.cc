@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/exit_code.h"
+
+namespace takt::cli {
+
+ExitCode ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return ExitCode::kDone;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kAlreadyExists:
+      return ExitCode::kInvalidInput;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return ExitCode::kUnreachable;
+    case absl::StatusCode::kNotFound:
+      return ExitCode::kNotFound;
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return ExitCode::kRefused;
+    case absl::StatusCode::kUnknown:
+      return ExitCode::kOutcomeUnknown;
+    default:
+      return ExitCode::kFailed;
+  }
+}
+
+bool HasEnded(v1::JobState state) {
+  return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
+         state == v1::JOB_STATE_CANCELLED;
+}
+
+ExitCode VerdictOf(const v1::Job& job) {
+  if (job.state() == v1::JOB_STATE_SUCCEEDED) return ExitCode::kDone;
+  return job.invalid_input() ? ExitCode::kInvalidInput : ExitCode::kFailed;
+}
+
+}  // namespace takt::cli

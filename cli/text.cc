@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace takt::cli {
+
+std::string FormatSeconds(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "?";
+  if (seconds < 0.9995) return absl::StrFormat("%.3g ms", seconds * 1e3);
+  if (seconds < 59.95) return absl::StrFormat("%.3g s", seconds);
+  const auto whole = static_cast<std::int64_t>(std::llround(std::min(seconds, 1e15)));
+  if (whole < 3600) return absl::StrFormat("%dm%02ds", whole / 60, whole % 60);
+  if (whole < 86400) return absl::StrFormat("%dh%02dm", whole / 3600, whole % 3600 / 60);
+  return absl::StrFormat("%dd%02dh", whole / 86400, whole % 86400 / 3600);
+}
+
+namespace {
+
+std::string Scaled(double value, double base, const std::vector<const char*>& units) {
+  std::size_t unit = 0;
+  while (std::abs(value) >= base * 0.9995 && unit + 1 < units.size()) {
+    value /= base;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrFormat("%.4g%s", value, units[0])
+                   : absl::StrFormat("%.3g%s", value, units[unit]);
+}
+
+}  // namespace
+
+std::string FormatCount(double count) { return Scaled(count, 1e3, {"", "k", "M", "G", "T", "P"}); }
+
+std::string FormatBytes(double bytes) {
+  return Scaled(bytes, 1024, {" B", " KiB", " MiB", " GiB", " TiB"});
+}
+
+std::string FormatPercent(double fraction) { return absl::StrFormat("%.1f%%", fraction * 100); }
+
+std::string Table::ToString() const {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows_) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      absl::StrAppend(&line, row[i]);
+      if (i + 1 < row.size()) line.append(widths[i] + 2 - row[i].size(), ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&text, line, "\n");
+  }
+  return text;
+}
+
+}  // namespace takt::cli
