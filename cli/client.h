@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator's services as plain functions: deadlines, request ids and retries are inside.
+//
+// Every call has a deadline. A change carries a random request_id and is repeated under the same id while the coordinator is
+// away, so it happens at most once. When no answer comes in time the result is
+//   kUnavailable  of a question, and of a change that never left: nothing happened
+//   kUnknown      of a change: it may or may not have happened
+// Errors otherwise: those of the service (takt/v1/*_service.proto), with their FieldErrors.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "takt/v1/cluster_service.pb.h"
+#include "takt/v1/job_service.pb.h"
+
+namespace takt::cli {
+
+struct ClientOptions {
+  std::string address;                             // "unix:PATH" or "HOST:PORT"
+  absl::Duration connect_timeout = absl::Seconds(3);
+  absl::Duration call_timeout = absl::Seconds(15);  // with retries
+};
+
+// Thread-safe.
+class Client final {
+ public:
+  // Waits until the coordinator answers. kUnavailable: it does not. kInvalidArgument: not an address.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
+  ~Client();
+
+  absl::StatusOr<v1::Job> SubmitJob(const v1::JobSpec& spec, bool validate_only);
+  absl::StatusOr<v1::Job> GetJob(const std::string& name);
+  // All pages, newest first.
+  absl::StatusOr<std::vector<v1::Job>> ListJobs();
+  absl::StatusOr<v1::Job> CancelJob(const std::string& name);
+  absl::Status DeleteJob(const std::string& name);
+
+  absl::StatusOr<std::vector<v1::Worker>> ListWorkers();
+  absl::StatusOr<v1::Worker> DrainWorker(const std::string& worker);
+  absl::StatusOr<v1::Worker> UndrainWorker(const std::string& worker);
+  absl::StatusOr<v1::GetVersionResponse> GetVersion();
+
+  // Lets another thread end a stream that is being read.
+  class StreamStop {
+   public:
+    StreamStop();
+    ~StreamStop();
+    void Stop();   // now, and every later stream that is given this object
+    void Clear();  // later streams run again
+    bool stopped() const;
+
+   private:
+    friend class Client;
+    struct State;
+    std::unique_ptr<State> state_;
+  };
+
+  // One stream of events until the server closes it (OK), at most `timeout` long (kDeadlineExceeded), or until `on_event`
+  // returns false or `stop` is used (kCancelled).
+  absl::Status WatchJob(const std::string& name, std::int64_t after_step, absl::Duration timeout,
+                        StreamStop& stop,
+                        const std::function<bool(const v1::WatchJobResponse&)>& on_event);
+  absl::Status GetJobLogs(const std::string& name, bool follow, absl::Duration timeout,
+                          StreamStop& stop, const std::function<bool(const v1::LogLine&)>& on_line);
+
+ private:
+  struct Wire;
+  explicit Client(ClientOptions options);
+  template <class Method, class Request>
+  auto Call(const char* what, Method method, const Request& request, bool changes);
+
+  const ClientOptions options_;
+  const std::unique_ptr<Wire> wire_;
+};
+
+}  // namespace takt::cli

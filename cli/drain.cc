@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands.h"
+#include "cli/follow.h"
+#include "cli/job_text.h"
+#include "cli/report.h"
+#include "common/base/status.h"
+
+namespace takt::cli {
+namespace {
+
+struct DrainOptions {
+  std::string worker;
+};
+
+using Change = absl::StatusOr<v1::Worker> (Client::*)(const std::string&);
+
+void Add(CLI::App& app, Context& context, const std::string& name, const std::string& summary,
+         Change change) {
+  CLI::App* command = AddCommand<DrainOptions>(
+      app, context, name, summary,
+      [](CLI::App& app, DrainOptions& options) {
+        app.add_option("WORKER", options.worker, "Worker")->type_name("")->required();
+      },
+      [change](const Context& context, const DrainOptions& options) -> absl::StatusOr<ExitCode> {
+        ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
+        ASSIGN_OR_RETURN(const v1::Worker worker, ((*client).*change)(options.worker));
+        if (context.json()) {
+          PrintJson(context, ToJson(worker));
+        } else {
+          PrintWorkers(context, {worker});
+        }
+        return ExitCode::kDone;
+      });
+  command->footer("Example:\n  takt " + name + " worker-2");
+}
+
+}  // namespace
+
+void AddDrain(CLI::App& app, Context& context) {
+  Add(app, context, "drain", "Give a worker no new job; it finishes the one it holds",
+      &Client::DrainWorker);
+  Add(app, context, "undrain", "Let a drained worker take jobs again", &Client::UndrainWorker);
+}
+
+}  // namespace takt::cli

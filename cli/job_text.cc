@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/job_text.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "cli/report.h"
+#include "cli/step_printer.h"
+#include "cli/text.h"
+
+namespace takt::cli {
+namespace {
+
+template <class Items>
+Json ListJson(const char* name, const Items& items) {
+  Json list = Json::array();
+  for (const auto& item : items) list.push_back(ToJson(item));
+  Json json;
+  json[name] = std::move(list);
+  return json;
+}
+
+std::string TimeText(const google::protobuf::Timestamp& time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixSeconds(time.seconds()),
+                          absl::LocalTimeZone());
+}
+
+std::string StepsText(const v1::Job& job) {
+  return absl::StrCat(job.last_step().step(), "/", job.steps());
+}
+
+void PrintPlacement(std::ostream& out, const v1::Job& job) {
+  for (const v1::StageAssignment& stage : job.stages()) {
+    out << "stage " << stage.stage() << ": layers " << stage.first_layer() << ".."
+        << stage.last_layer() - 1 << " on pp rank " << stage.pp_rank() << '\n';
+  }
+  for (const v1::BoundRank& rank : job.ranks()) {
+    out << "rank " << rank.rank() << ": worker " << rank.worker() << '\n';
+  }
+}
+
+}  // namespace
+
+void PrintJob(const Context& context, const v1::Job& job) {
+  if (context.json()) return PrintJson(context, ToJson(job));
+  std::ostream& out = context.terminal.out;
+  out << "name: " << job.name() << '\n' << "state: " << StateName(job.state()) << '\n';
+  if (!job.reason().empty()) out << "reason: " << job.reason() << '\n';
+  out << "steps: " << StepsText(job) << '\n';
+  if (job.state() == v1::JOB_STATE_RUNNING) out << "eta: " << FormatSeconds(job.eta_seconds()) << '\n';
+  if (!job.schedule().empty()) {
+    out << "schedule: " << job.schedule() << " (predicted step "
+        << FormatSeconds(job.predicted_step_seconds()) << ", bubble "
+        << FormatPercent(job.predicted_bubble_fraction()) << ")\n";
+  }
+  if (job.has_last_step()) out << "last step: " << StepLine(job.last_step(), job.steps()) << '\n';
+  PrintPlacement(out, job);
+  for (const std::string& warning : job.warnings()) out << "warning: " << warning << '\n';
+  for (const v1::JobTransition& transition : job.transitions()) {
+    out << TimeText(transition.time()) << "  " << StateName(transition.state());
+    if (!transition.reason().empty()) out << "  " << transition.reason();
+    out << '\n';
+  }
+  for (const v1::RankStatus& rank : job.fault()) {
+    out << "fault: rank " << rank.rank() << " (" << rank.worker() << ") after step "
+        << rank.last_step() << " at " << rank.instruction();
+    if (!rank.waiting_for().empty()) out << ", waiting for " << rank.waiting_for();
+    out << '\n';
+  }
+  out << std::flush;
+}
+
+void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs) {
+  if (context.json()) return PrintJson(context, ListJson("jobs", jobs));
+  Table table({"NAME", "STATE", "STEP", "LOSS", "ETA", "SCHEDULE", "RANKS", "REASON"});
+  for (const v1::Job& job : jobs) {
+    const bool running = job.state() == v1::JOB_STATE_RUNNING;
+    table.Add({job.name(), StateName(job.state()), StepsText(job),
+               job.has_last_step() ? absl::StrCat(job.last_step().loss()) : "-",
+               running ? FormatSeconds(job.eta_seconds()) : "-",
+               job.schedule().empty() ? "-" : job.schedule(), absl::StrCat(job.ranks_size()),
+               job.reason()});
+  }
+  context.terminal.out << table.ToString() << std::flush;
+}
+
+void PrintWorkers(const Context& context, const std::vector<v1::Worker>& workers) {
+  if (context.json()) return PrintJson(context, ListJson("workers", workers));
+  Table table({"NAME", "STATE", "JOB", "RANK", "HOST", "CORES", "MEMORY", "FLOP/S", "VERSION"});
+  for (const v1::Worker& worker : workers) {
+    const auto* state = v1::WorkerState_descriptor()->FindValueByNumber(worker.state());
+    table.Add({worker.name(),
+               absl::StrCat(state != nullptr ? ShortName(*state) : "?", worker.drained() ? ",DRAINED" : ""),
+               worker.job().empty() ? "-" : worker.job(),
+               worker.job().empty() ? "-" : absl::StrCat(worker.rank()), worker.host(),
+               absl::StrCat(worker.cores()), FormatBytes(static_cast<double>(worker.memory_bytes())),
+               FormatCount(worker.matmul_flops_per_second()), worker.program_version()});
+  }
+  context.terminal.out << table.ToString() << std::flush;
+}
+
+}  // namespace takt::cli

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A coordinator and workers as processes of this machine.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/client.h"
+#include "cli/local_state.h"
+#include "cli/process.h"
+
+namespace takt::cli {
+
+struct LocalClusterOptions {
+  std::string program_directory;
+  int num_workers = 4;
+  int threads = 0;  // of each worker; 0: its own choice
+  // Children end with this process; false: they go on in the background.
+  bool die_with_parent = true;
+};
+
+// Used by the thread that made it, and dies with it: the kernel kills the children when that thread ends. Borrows `state`.
+class LocalCluster final {
+ public:
+  // Starts all and waits until the coordinator answers. On an error nothing is left running.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const LocalState& state,
+                                                             const LocalClusterOptions& options);
+  // Stops what still runs.
+  ~LocalCluster();
+
+  Client& client() { return *client_; }
+  // Workers first, then the coordinator; each part gets a few seconds before SIGKILL.
+  void Stop();
+  // Lets the processes go on without us.
+  void Leave() { processes_.clear(); }
+  // SIGKILL to all, now. Any thread.
+  void Kill() const;
+
+  // A process that ended though nobody stopped it.
+  struct End {
+    std::string process;
+    std::string text;  // how, and the last lines of its log
+    bool is_coordinator = false;
+  };
+  // Those since the last call.
+  std::vector<End> TakeEnds();
+  int num_live_workers();
+
+ private:
+  LocalCluster(const LocalState& state, LocalClusterOptions options);
+  absl::Status StartCoordinator();
+  absl::Status StartWorkers();
+  absl::Status Spawn(const std::string& name, std::vector<std::string> arguments);
+  std::string EndText(const Process& process) const;
+
+  const LocalState& state_;
+  const LocalClusterOptions options_;
+  std::vector<Process> processes_;  // the coordinator first; constant between Start and Stop
+  std::vector<bool> end_taken_;
+  std::unique_ptr<Client> client_;
+};
+
+// What `local up` left running on a state directory, by its pid files.
+std::vector<Process> FindLocalProcesses(const std::string& state_directory);
+
+// Workers, then coordinators.
+void StopLocalProcesses(std::vector<Process>& processes);
+
+}  // namespace takt::cli

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "cli/commands.h"
+#include "cli/follow.h"
+#include "cli/job_input.h"
+#include "cli/local_cluster.h"
+#include "cli/local_state.h"
+#include "cli/report.h"
+#include "cli/signals.h"
+#include "cli/step_printer.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+
+namespace takt::cli {
+namespace {
+
+struct RunOptions {
+  std::string job;
+  std::vector<std::string> set;
+  int workers = 0;  // 0: what the job needs
+  std::string state;
+  int threads = 0;
+};
+
+constexpr int kDefaultWorkers = 4;
+// From the first Ctrl-C until everything is killed, if the job cannot be cancelled in order.
+constexpr unsigned kCancelSeconds = 15;
+
+int WorkersFor(const RunOptions& options, const v1::ParallelismSpec& parallelism) {
+  if (options.workers > 0) return options.workers;
+  if (!parallelism.has_pipeline()) return kDefaultWorkers;
+  return parallelism.pipeline() * std::max(1, parallelism.data());
+}
+
+// One job on one cluster of our own. Everything happens on the thread that runs it; signals only leave word and wake it.
+class LocalRun {
+ public:
+  LocalRun(const Context& context, LocalState& state, v1::JobSpec spec)
+      : context_(context), state_(state), spec_(std::move(spec)), printer_(context, Clock::Real()) {}
+
+  absl::StatusOr<ExitCode> Run(const LocalClusterOptions& options) {
+    num_workers_ = options.num_workers;
+    // Before the children and gRPC's threads: those inherit that the signals are blocked, these unblock them.
+    const SignalThread signals({SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGCHLD},
+                               [this](int signal) { OnSignal(signal); });
+    ASSIGN_OR_RETURN(cluster_, LocalCluster::Start(state_, options));
+    running_cluster_ = cluster_.get();
+    absl::StatusOr<v1::Job> job = SubmitAndFollow();
+    if (job.ok()) printer_.OnEnd(*job);
+    cluster_->Stop();
+    if (!job.ok()) return job.status();
+    return VerdictOf(*job);
+  }
+
+ private:
+  // On the signal thread.
+  void OnSignal(int signal) {
+    if (signal == SIGCHLD) {
+      child_ended_ = true;
+    } else if (++num_interrupts_ > 1 || signal == SIGALRM) {
+      // The second Ctrl-C, or the job did not let itself be cancelled in time.
+      if (const LocalCluster* cluster = running_cluster_) cluster->Kill();
+      static constexpr char kText[] = "\nkilled\n";
+      [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
+      _exit(static_cast<int>(ExitCode::kFailed));
+    } else {
+      alarm(kCancelSeconds);
+    }
+    stop_.Stop();
+  }
+
+  absl::StatusOr<v1::Job> SubmitAndFollow() {
+    RETURN_IF_ERROR(MakeWayForName());
+    RETURN_IF_ERROR(cluster_->client().SubmitJob(spec_, false).status());
+    while (true) {
+      stop_.Clear();
+      RETURN_IF_ERROR(HeedSignals());
+      absl::StatusOr<v1::Job> job = FollowJob(
+          cluster_->client(), stop_,
+          {.job = spec_.name(),
+           .after_step = last_step_,
+           .patience = absl::Seconds(10),
+           .on_job =
+               [this](const v1::Job& job) {
+                 job_ = job;
+                 printer_.OnJob(job);
+               },
+           .on_step =
+               [this](const v1::StepReport& step) {
+                 last_step_ = step.step();
+                 return printer_.OnStep(step);
+               },
+           .say = [this](std::string_view line) { Say(context_, line); }});
+      if (job.ok() || !stop_.stopped()) {
+        if (!absl::IsCancelled(job.status())) return job;
+        ++num_interrupts_;  // nobody reads our steps any more: as if interrupted
+      }
+    }
+  }
+
+  // A job of the same name from an earlier run on this state is ended and deleted.
+  absl::Status MakeWayForName() {
+    Client& client = cluster_->client();
+    absl::StatusOr<v1::Job> earlier = client.GetJob(spec_.name());
+    if (absl::IsNotFound(earlier.status())) return absl::OkStatus();
+    RETURN_IF_ERROR(earlier.status());
+    if (!HasEnded(earlier->state())) {
+      Say(context_, absl::StrCat("cancelling ", spec_.name(), ", left from an earlier run"));
+      RETURN_IF_ERROR(client.CancelJob(spec_.name()).status());
+      RETURN_IF_ERROR(FollowJob(client, stop_, {.job = spec_.name()}).status());
+    }
+    return client.DeleteJob(spec_.name());
+  }
+
+  absl::Status HeedSignals() {
+    if (child_ended_.exchange(false)) RETURN_IF_ERROR(HeedEndedChildren());
+    if (num_interrupts_ > 0 && !cancelled_) {
+      cancelled_ = true;
+      Say(context_, absl::StrCat("cancelling ", spec_.name(), "; Ctrl-C again kills it at once"));
+      const absl::Status status = cluster_->client().CancelJob(spec_.name()).status();
+      // It may have ended by itself meanwhile.
+      if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status HeedEndedChildren() {
+    for (const LocalCluster::End& end : cluster_->TakeEnds()) {
+      if (end.is_coordinator) return absl::InternalError(end.text);
+      Say(context_, end.text);
+    }
+    // A running job is the coordinator's to judge; one that waits for its gang would wait for ever.
+    const bool waiting = job_.state() == v1::JOB_STATE_UNSPECIFIED ||
+                         job_.state() == v1::JOB_STATE_QUEUED ||
+                         job_.state() == v1::JOB_STATE_PLANNING;
+    if (waiting && cluster_->num_live_workers() < num_workers_) {
+      return absl::InternalError("a worker ended before the job could start");
+    }
+    return absl::OkStatus();
+  }
+
+  const Context& context_;
+  LocalState& state_;
+  const v1::JobSpec spec_;
+  int num_workers_ = 0;
+  StepPrinter printer_;
+  std::unique_ptr<LocalCluster> cluster_;
+  v1::Job job_;
+  std::int64_t last_step_ = 0;
+  bool cancelled_ = false;
+
+  // Shared with the signal thread.
+  Client::StreamStop stop_;
+  std::atomic<const LocalCluster*> running_cluster_ = nullptr;
+  std::atomic<bool> child_ended_ = false;
+  std::atomic<int> num_interrupts_ = 0;
+};
+
+absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& options) {
+  ASSIGN_OR_RETURN(
+      v1::JobSpec spec,
+      PrepareJob({.path = options.job, .set = options.set, .make_paths_absolute = true}));
+  const int num_workers = WorkersFor(options, spec.parallelism());
+  const bool temporary = options.state.empty();
+  ASSIGN_OR_RETURN(LocalState state, temporary ? LocalState::OpenTemporary(context)
+                                               : LocalState::Open(options.state));
+  absl::StatusOr<ExitCode> verdict =
+      LocalRun(context, state, std::move(spec))
+          .Run({.program_directory = context.program_directory,
+                .num_workers = num_workers,
+                .threads = options.threads});
+  const ExitCode code = verdict.ok() ? *verdict : ExitCodeOf(verdict.status());
+  if (temporary && (code == ExitCode::kDone || code == ExitCode::kInvalidInput)) {
+    state.Remove();
+  } else if (code != ExitCode::kDone) {
+    Say(context, absl::StrCat("logs are in ", state.directory(), "/logs"));
+  }
+  return verdict;
+}
+
+}  // namespace
+
+void AddLocalRun(CLI::App& local, Context& context) {
+  CLI::App* command = AddCommand<RunOptions>(
+      local, context, "run", "Train one job on this machine, from start to end",
+      [](CLI::App& app, RunOptions& options) {
+        app.add_option("JOB", options.job, "Job file (YAML or JSON); - reads stdin")
+            ->type_name("JOB.yaml")
+            ->required();
+        app.add_option("--set", options.set, "Change a field of the job, e.g. optimizer.adamw.learning_rate=1e-3")
+            ->type_name("a.b=c")
+            ->allow_extra_args(false);
+        app.add_option("--workers", options.workers,
+                       "Worker processes; default: what the job needs (pipeline x data), else 4")
+            ->type_name("N")
+            ->check(CLI::Range(1, 1024));
+        app.add_option("--state", options.state,
+                       "Directory for state and logs; default: a temporary one, removed on success")
+            ->type_name("DIR");
+        app.add_option("--threads", options.threads, "Compute threads of a worker (0: its own choice)")
+            ->type_name("N")
+            ->check(CLI::Range(0, 4096));
+      },
+      RunLocally);
+  command->footer(
+      "Starts a coordinator and workers, submits the job, shows its steps and stops everything. Relative\n"
+      "paths in the job are relative to the job's file. Ctrl-C cancels the job; a second one kills it.\n"
+      "Exit status: that of the job (0 succeeded, 1 failed or cancelled, 2 invalid input).\n\n"
+      "Examples:\n"
+      "  takt local run deploy/examples/kjv.yaml\n"
+      "  takt -o json local run job.yaml --set steps=10 | jq .loss\n"
+      "  takt local run job.yaml --workers 8 --state /tmp/state");
+}
+
+}  // namespace takt::cli

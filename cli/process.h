@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that `takt local` starts and stops. Signals go through a pidfd, so never to a stranger with a reused pid.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace takt::cli {
+
+struct SpawnOptions {
+  std::string name;                // for people and files, e.g. "worker-0"
+  std::vector<std::string> argv;   // argv[0]: absolute path of the program
+  std::string log_path;            // stdout and stderr are appended here
+  // The kernel kills the child when the thread that spawned it ends. Otherwise the child leads a session of its own and
+  // lives on.
+  bool die_with_parent = true;
+  int inherited_fd = -1;  // stays open in the child
+};
+
+// A running process, or one that was. Movable, one caller at a time.
+class Process final {
+ public:
+  // Spawns as leader of a process group of its own, without blocked signals, in "/". kNotFound: no such program.
+  static absl::StatusOr<Process> Spawn(const SpawnOptions& options);
+  // The process of a pid file that WritePidFile wrote; none if it is gone.
+  static std::optional<Process> FromPidFile(const std::string& name, const std::string& path);
+
+  Process(Process&& other) noexcept;
+  Process& operator=(Process&&) = delete;
+  ~Process();
+
+  const std::string& name() const { return name_; }
+  pid_t pid() const { return pid_; }
+
+  absl::Status WritePidFile(const std::string& path) const;
+  // To the process and its group; nothing if it is gone.
+  void Signal(int signal);
+  // SIGKILL. Any thread.
+  void Kill() const;
+  // True when it has ended by `deadline`.
+  bool WaitUntil(absl::Time deadline);
+  bool HasEnded() { return WaitUntil(absl::InfinitePast()); }
+  // "exit status 3", "signal 9 (Killed)"; "ended" for a process that was not spawned here. Call when it has ended.
+  std::string EndText() const;
+
+ private:
+  Process(std::string name, pid_t pid, int pid_fd, bool is_child);
+
+  std::string name_;
+  pid_t pid_ = -1;
+  int pid_fd_ = -1;
+  bool is_child_ = false;
+  bool ended_ = false;
+  std::optional<int> wait_status_;
+};
+
+// SIGTERM to all at once, and SIGKILL to those that are still there after `grace`; returns when all are gone.
+void StopAll(std::vector<Process*> processes, absl::Duration grace);
+
+}  // namespace takt::cli

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_cat.h"
+#include "cli/commands.h"
+#include "cli/follow.h"
+#include "cli/report.h"
+#include "common/base/version.h"
+
+namespace takt::cli {
+namespace {
+
+struct VersionOptions {};
+
+// The coordinator's version too when one answers; its absence is no error.
+absl::StatusOr<ExitCode> Version(const Context& context, const VersionOptions&) {
+  absl::StatusOr<v1::GetVersionResponse> coordinator = absl::UnavailableError("");
+  if (const auto client = ConnectToCoordinator(context); client.ok()) {
+    coordinator = (*client)->GetVersion();
+  }
+  if (context.json()) {
+    Json json = {{"version", kTaktVersion}, {"protocol_version", kProtocolVersion}};
+    if (coordinator.ok()) json["coordinator"] = ToJson(*coordinator);
+    PrintJson(context, json);
+    return ExitCode::kDone;
+  }
+  context.terminal.out << "takt " << kTaktVersion << " (protocol " << kProtocolVersion << ")\n";
+  if (coordinator.ok()) {
+    context.terminal.out << "coordinator " << coordinator->program_version() << " (protocol "
+                         << coordinator->protocol_version() << ")\n";
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+void AddVersion(CLI::App& app, Context& context) {
+  AddCommand<VersionOptions>(
+      app, context, "version", "Print the version of takt, and of the coordinator if one answers",
+      [](CLI::App&, VersionOptions&) {}, Version)
+      ->footer("Example:\n  takt version");
+}
+
+}  // namespace takt::cli

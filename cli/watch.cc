@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands.h"
+#include "cli/follow.h"
+#include "cli/job_text.h"
+#include "common/base/status.h"
+
+namespace takt::cli {
+namespace {
+
+struct WatchOptions {
+  std::string name;
+  std::int64_t after_step = 0;
+};
+
+absl::StatusOr<ExitCode> Watch(const Context& context, const WatchOptions& options) {
+  ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
+  return WatchUntilEnd(context, *client, options.name, options.after_step);
+}
+
+}  // namespace
+
+void AddWatch(CLI::App& app, Context& context) {
+  CLI::App* command = AddCommand<WatchOptions>(
+      app, context, "watch", "Show the steps of a job until it ends",
+      [](CLI::App& app, WatchOptions& options) {
+        app.add_option("NAME", options.name, "Job")->type_name("")->required();
+        app.add_option("--after-step", options.after_step, "Start after this step; 0: with the first")
+            ->type_name("N")
+            ->check(CLI::NonNegativeNumber);
+      },
+      Watch);
+  command->footer(
+      "With -o json one object a step. Ends with the job's verdict; Ctrl-C leaves the job alone (exit status 6).\n\n"
+      "Examples:\n"
+      "  takt watch kjv-gpt\n"
+      "  takt -o json watch kjv-gpt --after-step 100 | jq -r '[.step, .loss] | @tsv'");
+}
+
+}  // namespace takt::cli
