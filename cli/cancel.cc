@@ -27,7 +27,9 @@ void AddCancel(CLI::App& app, Context& context) {
         app.add_option("NAME", options.name, "Job")->type_name("")->required();
       },
       Cancel);
-  command->footer("The workers drop it and are idle again; what it has reported stays.\n\nExample:\n  takt cancel kjv-gpt");
+  command->footer(
+      "The workers drop it and are idle again; what it has reported stays.\n\nExample:\n  takt "
+      "cancel kjv-gpt");
 }
 
 }  // namespace takt::cli

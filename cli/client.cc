@@ -50,10 +50,11 @@ absl::Status CheckAddress(const std::string& address) {
                       colon > 0 && colon + 1 < address.size() &&
                       address.find_first_not_of("0123456789", colon + 1) == std::string::npos;
   if (is_unix || is_tcp) return absl::OkStatus();
-  return InvalidField({.field = "--coordinator",
-                       .value = address,
-                       .rule = "is HOST:PORT or unix:PATH",
-                       .fix = "name where the coordinator listens, e.g. unix:/run/takt/coordinator.sock"});
+  return InvalidField(
+      {.field = "--coordinator",
+       .value = address,
+       .rule = "is HOST:PORT or unix:PATH",
+       .fix = "name where the coordinator listens, e.g. unix:/run/takt/coordinator.sock"});
 }
 
 }  // namespace
@@ -83,9 +84,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   const absl::Duration patience =
       std::min(client->options_.connect_timeout, client->options_.call_timeout);
   if (!client->wire_->channel->WaitForConnected(Deadline(absl::Now() + patience))) {
-    return absl::UnavailableError(
-        absl::StrCat("no coordinator answers at ", client->options_.address,
-                     "; start one (takt local up, takt-coordinator) or name another with --coordinator"));
+    return absl::UnavailableError(absl::StrCat(
+        "no coordinator answers at ", client->options_.address,
+        "; start one (takt local up, takt-coordinator) or name another with --coordinator"));
   }
   return client;
 }
@@ -104,8 +105,8 @@ struct MethodTraits<UnaryMethod<StubType, RequestType, ResponseType>> {
 
 absl::Status NoAnswer(const char* what, const std::string& address, bool changes,
                       const absl::Status& last) {
-  const std::string text =
-      absl::StrCat(what, ": no answer from the coordinator at ", address, " (", last.message(), ")");
+  const std::string text = absl::StrCat(what, ": no answer from the coordinator at ", address, " (",
+                                        last.message(), ")");
   if (!changes) return absl::UnavailableError(text);
   return absl::UnknownError(
       absl::StrCat(text, "; it may or may not have happened: look with takt jobs or takt workers"));
@@ -185,9 +186,9 @@ absl::Status Client::DeleteJob(const std::string& name) {
 }
 
 absl::StatusOr<std::vector<v1::Worker>> Client::ListWorkers() {
-  ASSIGN_OR_RETURN(v1::ListWorkersResponse response,
-                   Call("workers", &v1::ClusterService::Stub::ListWorkers,
-                        v1::ListWorkersRequest(), false));
+  ASSIGN_OR_RETURN(
+      v1::ListWorkersResponse response,
+      Call("workers", &v1::ClusterService::Stub::ListWorkers, v1::ListWorkersRequest(), false));
   return std::vector<v1::Worker>(response.workers().begin(), response.workers().end());
 }
 
@@ -294,9 +295,8 @@ absl::Status Client::GetJobLogs(const std::string& name, bool follow, absl::Dura
   grpc::ClientContext context;
   context.set_deadline(Deadline(absl::Now() + timeout));
   const StreamStop::State::Registration registration(*stop.state_, context);
-  return ReadAll(
-      context, *wire_->jobs->GetJobLogs(&context, request),
-      [&](const v1::GetJobLogsResponse& response) { return on_line(response.line()); });
+  return ReadAll(context, *wire_->jobs->GetJobLogs(&context, request),
+                 [&](const v1::GetJobLogsResponse& response) { return on_line(response.line()); });
 }
 
 }  // namespace takt::cli

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator's services as plain functions: deadlines, request ids and retries are inside.
 //
-// Every call has a deadline. A change carries a random request_id and is repeated under the same id while the coordinator is
-// away, so it happens at most once. When no answer comes in time the result is
+// Every call has a deadline. A change carries a random request_id and is repeated under the same id
+// while the coordinator is away, so it happens at most once. When no answer comes in time the
+// result is
 //   kUnavailable  of a question, and of a change that never left: nothing happened
 //   kUnknown      of a change: it may or may not have happened
 // Errors otherwise: those of the service (takt/v1/*_service.proto), with their FieldErrors.
@@ -22,7 +23,7 @@
 namespace takt::cli {
 
 struct ClientOptions {
-  std::string address;                             // "unix:PATH" or "HOST:PORT"
+  std::string address;  // "unix:PATH" or "HOST:PORT"
   absl::Duration connect_timeout = absl::Seconds(3);
   absl::Duration call_timeout = absl::Seconds(15);  // with retries
 };
@@ -30,7 +31,8 @@ struct ClientOptions {
 // Thread-safe.
 class Client final {
  public:
-  // Waits until the coordinator answers. kUnavailable: it does not. kInvalidArgument: not an address.
+  // Waits until the coordinator answers. kUnavailable: it does not. kInvalidArgument: not an
+  // address.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   ~Client();
 
@@ -61,8 +63,8 @@ class Client final {
     std::unique_ptr<State> state_;
   };
 
-  // One stream of events until the server closes it (OK), at most `timeout` long (kDeadlineExceeded), or until `on_event`
-  // returns false or `stop` is used (kCancelled).
+  // One stream of events until the server closes it (OK), at most `timeout` long
+  // (kDeadlineExceeded), or until `on_event` returns false or `stop` is used (kCancelled).
   absl::Status WatchJob(const std::string& name, std::int64_t after_step, absl::Duration timeout,
                         StreamStop& stop,
                         const std::function<bool(const v1::WatchJobResponse&)>& on_event);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command is given: where to print, what the user said before the command, and the world around the process.
+// What a command is given: where to print, what the user said before the command, and the world
+// around the process.
 #pragma once
 
 #include <functional>

@@ -9,12 +9,13 @@ namespace takt::cli {
 
 enum class ExitCode : int {
   kDone = 0,
-  kFailed = 1,          // the job or the check failed, or the request did not fit the state
-  kInvalidInput = 2,    // wrong usage or invalid input
-  kUnreachable = 3,     // no coordinator answers
+  kFailed = 1,        // the job or the check failed, or the request did not fit the state
+  kInvalidInput = 2,  // wrong usage or invalid input
+  kUnreachable = 3,   // no coordinator answers
   kNotFound = 4,
-  kRefused = 5,         // no permission
-  kOutcomeUnknown = 6,  // a change was asked for and no answer came: it may or may not have happened
+  kRefused = 5,  // no permission
+  kOutcomeUnknown =
+      6,  // a change was asked for and no answer came: it may or may not have happened
 };
 
 // kUnknown stands for an outcome that is not known (client.h makes it so).

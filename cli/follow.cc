@@ -18,7 +18,8 @@
 namespace takt::cli {
 namespace {
 
-// A stream is opened anew so often, which bounds how long a dead connection can look like a quiet job.
+// A stream is opened anew so often, which bounds how long a dead connection can look like a quiet
+// job.
 constexpr absl::Duration kStreamTimeout = absl::Seconds(60);
 constexpr absl::Duration kReconnectPause = absl::Milliseconds(250);
 
@@ -94,7 +95,8 @@ absl::StatusOr<std::string> CoordinatorAddress(const Context& context) {
   }
   if (auto address = ReadLocalAddress(DefaultStateDirectory(context))) return *address;
   return absl::UnavailableError(
-      "no coordinator is named and no local one runs; give --coordinator HOST:PORT or unix:PATH, set "
+      "no coordinator is named and no local one runs; give --coordinator HOST:PORT or unix:PATH, "
+      "set "
       "TAKT_COORDINATOR, or start one with: takt local up");
 }
 
@@ -117,9 +119,9 @@ absl::StatusOr<v1::Job> FollowUntilInterrupted(const Context& context, Client& c
   options.say = [&](std::string_view line) { Say(context, line); };
   absl::StatusOr<v1::Job> job = FollowJob(client, stop, options);
   if (!job.ok() && interrupted) {
-    return absl::UnknownError(
-        absl::StrCat("no longer watching; ", options.job, " goes on (takt watch ", options.job,
-                     " looks again, takt cancel ", options.job, " ends it)"));
+    return absl::UnknownError(absl::StrCat("no longer watching; ", options.job,
+                                           " goes on (takt watch ", options.job,
+                                           " looks again, takt cancel ", options.job, " ends it)"));
   }
   return job;
 }

@@ -23,15 +23,18 @@ struct FollowOptions {
   std::function<void(std::string_view)> say = [](std::string_view) {};
 };
 
-// The job when it has ended. Errors: kCancelled (`stop`, or on_step returned false), kUnavailable, kNotFound.
+// The job when it has ended. Errors: kCancelled (`stop`, or on_step returned false), kUnavailable,
+// kNotFound.
 absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
                                   const FollowOptions& options);
 
-// The address of the coordinator: --coordinator, else TAKT_COORDINATOR, else that of `takt local up`. kUnavailable: none.
+// The address of the coordinator: --coordinator, else TAKT_COORDINATOR, else that of `takt local
+// up`. kUnavailable: none.
 absl::StatusOr<std::string> CoordinatorAddress(const Context& context);
 absl::StatusOr<std::unique_ptr<Client>> ConnectToCoordinator(const Context& context);
 
-// Follows with a StepPrinter; Ctrl-C leaves the job alone. The verdict of the job; `job` (may be null) gets its last state.
+// Follows with a StepPrinter; Ctrl-C leaves the job alone. The verdict of the job; `job` (may be
+// null) gets its last state.
 absl::StatusOr<ExitCode> WatchUntilEnd(const Context& context, Client& client,
                                        const std::string& name, std::int64_t after_step);
 // As above without steps: for `wait` and `submit --wait`. Prints the job at its end.

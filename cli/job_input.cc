@@ -19,23 +19,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kLargestJobFile = std::size_t{1} << 20;
-constexpr std::size_t kLargestCompanionFile = std::size_t{16} << 20;  // a schedule's CSV, a config.json
+constexpr std::size_t kLargestCompanionFile = std::size_t{16}
+                                              << 20;  // a schedule's CSV, a config.json
 
 }  // namespace
 
 absl::StatusOr<std::string> ReadInputFile(const std::string& path, const std::string& field,
                                           std::size_t limit) {
   const auto refuse = [&](std::string rule, std::string fix) {
-    return InvalidField({.field = field, .value = path, .rule = std::move(rule), .fix = std::move(fix)});
+    return InvalidField(
+        {.field = field, .value = path, .rule = std::move(rule), .fix = std::move(fix)});
   };
   std::error_code error;
   if (path != "-" && fs::is_directory(path, error)) {
     return refuse("must be a file, and is a directory", "name the file in it");
   }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(
-      path == "-" ? nullptr : std::fopen(path.c_str(), "rb"), [](std::FILE* file) {
-        return file != nullptr ? std::fclose(file) : 0;
-      });
+      path == "-" ? nullptr : std::fopen(path.c_str(), "rb"),
+      [](std::FILE* file) { return file != nullptr ? std::fclose(file) : 0; });
   std::FILE* const file = path == "-" ? stdin : opened.get();
   if (file == nullptr) {
     return refuse(absl::StrCat("must be a file that can be read: ", std::strerror(errno)),

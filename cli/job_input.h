@@ -11,17 +11,20 @@
 namespace takt::cli {
 
 struct JobInput {
-  std::string path;                // "-": stdin
-  std::vector<std::string> set;    // "a.b=c"
-  // Relative paths are relative to the job's file: true on one machine, where the workers' roots are "/". False: they stay as
-  // they are, under the workers' roots, and only the files that the client reads itself are looked for beside the job's file.
+  std::string path;              // "-": stdin
+  std::vector<std::string> set;  // "a.b=c"
+  // Relative paths are relative to the job's file: true on one machine, where the workers' roots
+  // are "/". False: they stay as they are, under the workers' roots, and only the files that the
+  // client reads itself are looked for beside the job's file.
   bool make_paths_absolute = false;
 };
 
-// Reads, completes and validates. Errors: kInvalidArgument with a FieldError for everything that is wrong.
+// Reads, completes and validates. Errors: kInvalidArgument with a FieldError for everything that is
+// wrong.
 absl::StatusOr<v1::JobSpec> PrepareJob(const JobInput& input);
 
-// At most `limit` bytes of a regular file (or pipe); kInvalidArgument (FieldError naming `field`): it cannot be read or is larger.
+// At most `limit` bytes of a regular file (or pipe); kInvalidArgument (FieldError naming `field`):
+// it cannot be read or is larger.
 absl::StatusOr<std::string> ReadInputFile(const std::string& path, const std::string& field,
                                           std::size_t limit);
 

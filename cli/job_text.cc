@@ -46,7 +46,8 @@ void PrintJob(const Context& context, const v1::Job& job) {
   out << "name: " << job.name() << '\n' << "state: " << StateName(job.state()) << '\n';
   if (!job.reason().empty()) out << "reason: " << job.reason() << '\n';
   out << "steps: " << StepsText(job) << '\n';
-  if (job.state() == v1::JOB_STATE_RUNNING) out << "eta: " << FormatSeconds(job.eta_seconds()) << '\n';
+  if (job.state() == v1::JOB_STATE_RUNNING)
+    out << "eta: " << FormatSeconds(job.eta_seconds()) << '\n';
   if (!job.schedule().empty()) {
     out << "schedule: " << job.schedule() << " (predicted step "
         << FormatSeconds(job.predicted_step_seconds()) << ", bubble "
@@ -89,10 +90,12 @@ void PrintWorkers(const Context& context, const std::vector<v1::Worker>& workers
   for (const v1::Worker& worker : workers) {
     const auto* state = v1::WorkerState_descriptor()->FindValueByNumber(worker.state());
     table.Add({worker.name(),
-               absl::StrCat(state != nullptr ? ShortName(*state) : "?", worker.drained() ? ",DRAINED" : ""),
+               absl::StrCat(state != nullptr ? ShortName(*state) : "?",
+                            worker.drained() ? ",DRAINED" : ""),
                worker.job().empty() ? "-" : worker.job(),
                worker.job().empty() ? "-" : absl::StrCat(worker.rank()), worker.host(),
-               absl::StrCat(worker.cores()), FormatBytes(static_cast<double>(worker.memory_bytes())),
+               absl::StrCat(worker.cores()),
+               FormatBytes(static_cast<double>(worker.memory_bytes())),
                FormatCount(worker.matmul_flops_per_second()), worker.program_version()});
   }
   context.terminal.out << table.ToString() << std::flush;

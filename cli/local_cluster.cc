@@ -46,13 +46,13 @@ LocalCluster::LocalCluster(const LocalState& state, LocalClusterOptions options)
 LocalCluster::~LocalCluster() { Stop(); }
 
 absl::Status LocalCluster::StartCoordinator() {
-  RETURN_IF_ERROR(Spawn(kCoordinator, {"--listen", state_.coordinator_address(), "--state",
-                                       state_.directory() + "/coordinator", "--metrics-listen",
-                                       "127.0.0.1:0"}));
+  RETURN_IF_ERROR(Spawn(kCoordinator,
+                        {"--listen", state_.coordinator_address(), "--state",
+                         state_.directory() + "/coordinator", "--metrics-listen", "127.0.0.1:0"}));
   const absl::Time deadline = absl::Now() + kStartTimeout;
   while (true) {
-    auto client = Client::Connect({.address = state_.coordinator_address(),
-                                   .connect_timeout = absl::Milliseconds(500)});
+    auto client = Client::Connect(
+        {.address = state_.coordinator_address(), .connect_timeout = absl::Milliseconds(500)});
     if (client.ok()) {
       client_ = *std::move(client);
       return absl::OkStatus();
@@ -70,9 +70,14 @@ absl::Status LocalCluster::StartCoordinator() {
 absl::Status LocalCluster::StartWorkers() {
   for (int i = 0; i < options_.num_workers; ++i) {
     const std::string name = absl::StrCat("worker-", i);
-    std::vector<std::string> arguments = {"--coordinator", state_.coordinator_address(),
-                                          "--name", name, "--data-root", "/",
-                                          "--checkpoint-root", "/"};
+    std::vector<std::string> arguments = {"--coordinator",
+                                          state_.coordinator_address(),
+                                          "--name",
+                                          name,
+                                          "--data-root",
+                                          "/",
+                                          "--checkpoint-root",
+                                          "/"};
     if (options_.threads > 0) {
       arguments.insert(arguments.end(), {"--threads", absl::StrCat(options_.threads)});
     }
@@ -135,8 +140,7 @@ std::string LocalCluster::EndText(const Process& process) const {
 std::vector<Process> FindLocalProcesses(const std::string& state_directory) {
   std::vector<Process> processes;
   std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(state_directory + "/pids", error)) {
+  for (const auto& entry : std::filesystem::directory_iterator(state_directory + "/pids", error)) {
     if (entry.path().extension() != ".pid") continue;
     auto process = Process::FromPidFile(entry.path().stem().string(), entry.path().string());
     if (process.has_value()) processes.push_back(*std::move(process));

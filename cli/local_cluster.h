@@ -21,7 +21,8 @@ struct LocalClusterOptions {
   bool die_with_parent = true;
 };
 
-// Used by the thread that made it, and dies with it: the kernel kills the children when that thread ends. Borrows `state`.
+// Used by the thread that made it, and dies with it: the kernel kills the children when that thread
+// ends. Borrows `state`.
 class LocalCluster final {
  public:
   // Starts all and waits until the coordinator answers. On an error nothing is left running.

@@ -39,15 +39,20 @@ int WorkersFor(const RunOptions& options, const v1::ParallelismSpec& parallelism
   return parallelism.pipeline() * std::max(1, parallelism.data());
 }
 
-// One job on one cluster of our own. Everything happens on the thread that runs it; signals only leave word and wake it.
+// One job on one cluster of our own. Everything happens on the thread that runs it; signals only
+// leave word and wake it.
 class LocalRun {
  public:
   LocalRun(const Context& context, LocalState& state, v1::JobSpec spec)
-      : context_(context), state_(state), spec_(std::move(spec)), printer_(context, Clock::Real()) {}
+      : context_(context),
+        state_(state),
+        spec_(std::move(spec)),
+        printer_(context, Clock::Real()) {}
 
   absl::StatusOr<ExitCode> Run(const LocalClusterOptions& options) {
     num_workers_ = options.num_workers;
-    // Before the children and gRPC's threads: those inherit that the signals are blocked, these unblock them.
+    // Before the children and gRPC's threads: those inherit that the signals are blocked, these
+    // unblock them.
     const SignalThread signals({SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGCHLD},
                                [this](int signal) { OnSignal(signal); });
     ASSIGN_OR_RETURN(cluster_, LocalCluster::Start(state_, options));
@@ -82,22 +87,22 @@ class LocalRun {
     while (true) {
       stop_.Clear();
       RETURN_IF_ERROR(HeedSignals());
-      absl::StatusOr<v1::Job> job = FollowJob(
-          cluster_->client(), stop_,
-          {.job = spec_.name(),
-           .after_step = last_step_,
-           .patience = absl::Seconds(10),
-           .on_job =
-               [this](const v1::Job& job) {
-                 job_ = job;
-                 printer_.OnJob(job);
-               },
-           .on_step =
-               [this](const v1::StepReport& step) {
-                 last_step_ = step.step();
-                 return printer_.OnStep(step);
-               },
-           .say = [this](std::string_view line) { Say(context_, line); }});
+      absl::StatusOr<v1::Job> job =
+          FollowJob(cluster_->client(), stop_,
+                    {.job = spec_.name(),
+                     .after_step = last_step_,
+                     .patience = absl::Seconds(10),
+                     .on_job =
+                         [this](const v1::Job& job) {
+                           job_ = job;
+                           printer_.OnJob(job);
+                         },
+                     .on_step =
+                         [this](const v1::StepReport& step) {
+                           last_step_ = step.step();
+                           return printer_.OnStep(step);
+                         },
+                     .say = [this](std::string_view line) { Say(context_, line); }});
       if (job.ok() || !stop_.stopped()) {
         if (!absl::IsCancelled(job.status())) return job;
         ++num_interrupts_;  // nobody reads our steps any more: as if interrupted
@@ -171,11 +176,10 @@ absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& op
   const bool temporary = options.state.empty();
   ASSIGN_OR_RETURN(LocalState state, temporary ? LocalState::OpenTemporary(context)
                                                : LocalState::Open(options.state));
-  absl::StatusOr<ExitCode> verdict =
-      LocalRun(context, state, std::move(spec))
-          .Run({.program_directory = context.program_directory,
-                .num_workers = num_workers,
-                .threads = options.threads});
+  absl::StatusOr<ExitCode> verdict = LocalRun(context, state, std::move(spec))
+                                         .Run({.program_directory = context.program_directory,
+                                               .num_workers = num_workers,
+                                               .threads = options.threads});
   const ExitCode code = verdict.ok() ? *verdict : ExitCodeOf(verdict.status());
   if (temporary && (code == ExitCode::kDone || code == ExitCode::kInvalidInput)) {
     state.Remove();
@@ -194,7 +198,8 @@ void AddLocalRun(CLI::App& local, Context& context) {
         app.add_option("JOB", options.job, "Job file (YAML or JSON); - reads stdin")
             ->type_name("JOB.yaml")
             ->required();
-        app.add_option("--set", options.set, "Change a field of the job, e.g. optimizer.adamw.learning_rate=1e-3")
+        app.add_option("--set", options.set,
+                       "Change a field of the job, e.g. optimizer.adamw.learning_rate=1e-3")
             ->type_name("a.b=c")
             ->allow_extra_args(false);
         app.add_option("--workers", options.workers,
@@ -204,14 +209,17 @@ void AddLocalRun(CLI::App& local, Context& context) {
         app.add_option("--state", options.state,
                        "Directory for state and logs; default: a temporary one, removed on success")
             ->type_name("DIR");
-        app.add_option("--threads", options.threads, "Compute threads of a worker (0: its own choice)")
+        app.add_option("--threads", options.threads,
+                       "Compute threads of a worker (0: its own choice)")
             ->type_name("N")
             ->check(CLI::Range(0, 4096));
       },
       RunLocally);
   command->footer(
-      "Starts a coordinator and workers, submits the job, shows its steps and stops everything. Relative\n"
-      "paths in the job are relative to the job's file. Ctrl-C cancels the job; a second one kills it.\n"
+      "Starts a coordinator and workers, submits the job, shows its steps and stops everything. "
+      "Relative\n"
+      "paths in the job are relative to the job's file. Ctrl-C cancels the job; a second one kills "
+      "it.\n"
       "Exit status: that of the job (0 succeeded, 1 failed or cancelled, 2 invalid input).\n\n"
       "Examples:\n"
       "  takt local run deploy/examples/kjv.yaml\n"

@@ -27,10 +27,8 @@ constexpr char kLockName[] = "/local.lock", kAddressName[] = "/address";
 constexpr std::size_t kLongestSocketPath = sizeof(sockaddr_un::sun_path) - 1;
 
 absl::Status StateError(const std::string& directory, std::string rule, std::string fix) {
-  return InvalidField({.field = "--state",
-                       .value = directory,
-                       .rule = std::move(rule),
-                       .fix = std::move(fix)});
+  return InvalidField(
+      {.field = "--state", .value = directory, .rule = std::move(rule), .fix = std::move(fix)});
 }
 
 absl::Status MakeDirectory(const std::string& path) {
@@ -39,7 +37,8 @@ absl::Status MakeDirectory(const std::string& path) {
   if (!parent.empty()) fs::create_directories(parent, error);
   if (mkdir(path.c_str(), 0700) == 0) return absl::OkStatus();
   if (errno == EEXIST && fs::is_directory(path, error)) return absl::OkStatus();
-  return StateError(path, absl::StrCat("must be a directory that can be made: ", std::strerror(errno)),
+  return StateError(path,
+                    absl::StrCat("must be a directory that can be made: ", std::strerror(errno)),
                     "name a writable directory");
 }
 
@@ -167,7 +166,8 @@ absl::Status LocalState::WriteAddress() {
   file << address_ << '\n';
   file.close();
   if (!file || rename(fresh.c_str(), path.c_str()) != 0) {
-    return StateError(directory_, absl::StrCat("must be writable: ", std::strerror(errno)), "free some space");
+    return StateError(directory_, absl::StrCat("must be writable: ", std::strerror(errno)),
+                      "free some space");
   }
   temporary_socket_directory_.clear();
   return absl::OkStatus();

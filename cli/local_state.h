@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The directory of a cluster on this machine:
-//   local.lock     held (flock) by whoever runs it: `local run`, and every process it or `local up` started
-//   run/           mode 0700; coordinator.sock, unless that path is too long for a socket
+//   local.lock     held (flock) by whoever runs it: `local run`, and every process it or `local up`
+//   started run/           mode 0700; coordinator.sock, unless that path is too long for a socket
 //   address        where the coordinator of `local up` listens
-//   pids/          NAME.pid: "PID START", START as in /proc/PID/stat, so that a reused pid is never taken for ours
-//   logs/          NAME.log of each process
-//   coordinator/   the coordinator's own state
+//   pids/          NAME.pid: "PID START", START as in /proc/PID/stat, so that a reused pid is never
+//   taken for ours logs/          NAME.log of each process coordinator/   the coordinator's own
+//   state
 #pragma once
 
 #include <optional>
@@ -25,11 +25,12 @@ std::optional<std::string> ReadLocalAddress(const std::string& directory);
 // True for an address in the run/ of a state directory: the workers there have `/` as their roots.
 bool IsOfLocalCluster(const std::string& address);
 
-// A locked state directory. Movable; the lock ends when this and every process that inherited the lock have ended.
+// A locked state directory. Movable; the lock ends when this and every process that inherited the
+// lock have ended.
 class LocalState final {
  public:
-  // Makes the directory (0700) and its parts. kInvalidArgument (FieldError on --state): another cluster runs on it,
-  // or it cannot be made.
+  // Makes the directory (0700) and its parts. kInvalidArgument (FieldError on --state): another
+  // cluster runs on it, or it cannot be made.
   static absl::StatusOr<LocalState> Open(const std::string& directory);
   // A fresh directory under $TMPDIR or /tmp.
   static absl::StatusOr<LocalState> OpenTemporary(const Context& context);
@@ -41,7 +42,8 @@ class LocalState final {
   ~LocalState();
 
   const std::string& directory() const { return directory_; }
-  // "unix:PATH", in run/ or, for a path over 107 bytes, in a private temporary directory that the destructor removes.
+  // "unix:PATH", in run/ or, for a path over 107 bytes, in a private temporary directory that the
+  // destructor removes.
   const std::string& coordinator_address() const { return address_; }
   std::string LogPath(const std::string& process) const;
   std::string PidPath(const std::string& process) const;

@@ -62,9 +62,9 @@ absl::StatusOr<ExitCode> Down(const Context& context, const DownOptions& options
   std::error_code error;
   std::filesystem::remove_all(directory + "/pids", error);
   if (context.json()) PrintJson(context, {{"state", directory}, {"stopped", count}});
-  Say(context, count == 0 ? absl::StrCat("nothing runs on ", directory)
-                          : absl::StrCat("stopped ", count, " processes; the state stays in ",
-                                         directory));
+  Say(context, count == 0
+                   ? absl::StrCat("nothing runs on ", directory)
+                   : absl::StrCat("stopped ", count, " processes; the state stays in ", directory));
   return ExitCode::kDone;
 }
 
@@ -81,7 +81,8 @@ void AddLocalUp(CLI::App& local, Context& context) {
             ->type_name("N")
             ->check(CLI::Range(1, 1024))
             ->capture_default_str();
-        app.add_option("--threads", options.threads, "Compute threads of a worker (0: its own choice)")
+        app.add_option("--threads", options.threads,
+                       "Compute threads of a worker (0: its own choice)")
             ->type_name("N")
             ->check(CLI::Range(0, 4096));
       },

@@ -58,7 +58,8 @@ void AddLogs(CLI::App& app, Context& context) {
         app.add_flag("-f,--follow", options.follow, "Go on until the job has ended");
       },
       Logs);
-  command->footer("With -o json one object a line.\n\nExamples:\n  takt logs kjv-gpt\n  takt logs -f kjv-gpt");
+  command->footer(
+      "With -o json one object a line.\n\nExamples:\n  takt logs kjv-gpt\n  takt logs -f kjv-gpt");
 }
 
 }  // namespace takt::cli

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages as the JSON that `-o json` prints. Like protobuf's own mapping with the field names of the .proto, except that every
-// number is a JSON number (64-bit ones too), doubles read back to the same bits, a double that is not finite is null,
-// timestamps are RFC 3339 text, and enumerators are short: `RUNNING`, or as job files spell them (`gpt2`) in a job spec.
+// Messages as the JSON that `-o json` prints. Like protobuf's own mapping with the field names of
+// the .proto, except that every number is a JSON number (64-bit ones too), doubles read back to the
+// same bits, a double that is not finite is null, timestamps are RFC 3339 text, and enumerators are
+// short: `RUNNING`, or as job files spell them (`gpt2`) in a job spec.
 #pragma once
 
 #include <string>

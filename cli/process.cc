@@ -25,7 +25,8 @@ namespace {
 
 int OpenPidFd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
-// Field 22 of /proc/PID/stat: clock ticks from boot to the start of the process; 0 if there is no such process.
+// Field 22 of /proc/PID/stat: clock ticks from boot to the start of the process; 0 if there is no
+// such process.
 std::uint64_t StartTicks(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -166,7 +167,8 @@ bool Process::WaitUntil(absl::Time deadline) {
     const int timeout_ms =
         deadline == absl::InfiniteFuture()
             ? -1
-            : static_cast<int>(std::min<std::int64_t>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 1 << 30));
+            : static_cast<int>(std::min<std::int64_t>(
+                  absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 1 << 30));
     const int ready = poll(&fd, 1, timeout_ms);
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that `takt local` starts and stops. Signals go through a pidfd, so never to a stranger with a reused pid.
+// Processes that `takt local` starts and stops. Signals go through a pidfd, so never to a stranger
+// with a reused pid.
 #pragma once
 
 #include <sys/types.h>
@@ -14,11 +15,11 @@
 namespace takt::cli {
 
 struct SpawnOptions {
-  std::string name;                // for people and files, e.g. "worker-0"
-  std::vector<std::string> argv;   // argv[0]: absolute path of the program
-  std::string log_path;            // stdout and stderr are appended here
-  // The kernel kills the child when the thread that spawned it ends. Otherwise the child leads a session of its own and
-  // lives on.
+  std::string name;               // for people and files, e.g. "worker-0"
+  std::vector<std::string> argv;  // argv[0]: absolute path of the program
+  std::string log_path;           // stdout and stderr are appended here
+  // The kernel kills the child when the thread that spawned it ends. Otherwise the child leads a
+  // session of its own and lives on.
   bool die_with_parent = true;
   int inherited_fd = -1;  // stays open in the child
 };
@@ -26,7 +27,8 @@ struct SpawnOptions {
 // A running process, or one that was. Movable, one caller at a time.
 class Process final {
  public:
-  // Spawns as leader of a process group of its own, without blocked signals, in "/". kNotFound: no such program.
+  // Spawns as leader of a process group of its own, without blocked signals, in "/". kNotFound: no
+  // such program.
   static absl::StatusOr<Process> Spawn(const SpawnOptions& options);
   // The process of a pid file that WritePidFile wrote; none if it is gone.
   static std::optional<Process> FromPidFile(const std::string& name, const std::string& path);
@@ -46,7 +48,8 @@ class Process final {
   // True when it has ended by `deadline`.
   bool WaitUntil(absl::Time deadline);
   bool HasEnded() { return WaitUntil(absl::InfinitePast()); }
-  // "exit status 3", "signal 9 (Killed)"; "ended" for a process that was not spawned here. Call when it has ended.
+  // "exit status 3", "signal 9 (Killed)"; "ended" for a process that was not spawned here. Call
+  // when it has ended.
   std::string EndText() const;
 
  private:
@@ -60,7 +63,8 @@ class Process final {
   std::optional<int> wait_status_;
 };
 
-// SIGTERM to all at once, and SIGKILL to those that are still there after `grace`; returns when all are gone.
+// SIGTERM to all at once, and SIGKILL to those that are still there after `grace`; returns when all
+// are gone.
 void StopAll(std::vector<Process*> processes, absl::Duration grace);
 
 }  // namespace takt::cli

@@ -50,10 +50,9 @@ void PrintError(const Context& context, const absl::Status& status) {
   const std::vector<FieldError> errors = FieldErrorsOf(status);
   for (const FieldError& error : errors) PrintErrorLine(context.terminal, error.ToString());
   if (errors.empty()) {
-    PrintErrorLine(context.terminal,
-                   absl::StripAsciiWhitespace(status.message()).empty()
-                       ? absl::StatusCodeToString(status.code())
-                       : std::string(status.message()));
+    PrintErrorLine(context.terminal, absl::StripAsciiWhitespace(status.message()).empty()
+                                         ? absl::StatusCodeToString(status.code())
+                                         : std::string(status.message()));
   }
   context.terminal.err << std::flush;
 }

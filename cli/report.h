@@ -16,8 +16,10 @@ void PrintJson(const Context& context, const Json& json);
 // One line of talk on stderr.
 void Say(const Context& context, std::string_view line);
 
-// On stderr: a line for each field that is wrong (where, field, value, rule, fix), else the message. With `-o json` one object
-// {"error": {"code", "exit_code", "message", "violations": [{"where", "field", "value", "rule", "fix"}...]}}.
+// On stderr: a line for each field that is wrong (where, field, value, rule, fix), else the
+// message. With `-o json` one object
+// {"error": {"code", "exit_code", "message", "violations": [{"where", "field", "value", "rule",
+// "fix"}...]}}.
 void PrintError(const Context& context, const absl::Status& status);
 
 Json ViolationsJson(const absl::Status& status);

@@ -4,10 +4,12 @@
 namespace takt::cli {
 
 void AddSchedule(CLI::App& app, Context& context) {
-  CLI::App* schedule = app.add_subcommand("schedule", "Print, check and simulate pipeline schedules");
+  CLI::App* schedule =
+      app.add_subcommand("schedule", "Print, check and simulate pipeline schedules");
   schedule->require_subcommand(1);
   schedule->footer(
-      "Needs no coordinator. A schedule is a family by name, or a CSV as PyTorch's pipelining reads and\n"
+      "Needs no coordinator. A schedule is a family by name, or a CSV as PyTorch's pipelining "
+      "reads and\n"
       "writes it: a row for each rank, cells like 2F0 (stage, kind, microbatch).\n\n"
       "Examples:\n"
       "  takt schedule show 1f1b --ranks 4 --microbatches 8\n"

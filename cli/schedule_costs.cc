@@ -26,11 +26,16 @@ struct StageCost {
 
   // False: no such kind.
   bool Set(std::string_view kind, double value) {
-    if (kind == "F") forward = value;
-    else if (kind == "I") input_grad = value;
-    else if (kind == "W") weight_grad = value;
-    else if (kind == "B") backward = value;
-    else return false;
+    if (kind == "F")
+      forward = value;
+    else if (kind == "I")
+      input_grad = value;
+    else if (kind == "W")
+      weight_grad = value;
+    else if (kind == "B")
+      backward = value;
+    else
+      return false;
     return true;
   }
 };
@@ -64,10 +69,12 @@ absl::Status ReadStage(const json& entry, const std::string& field, StageCost& s
   if (!entry.is_object()) return CostError(field, entry.dump(), "must be an object");
   for (const auto& [kind, value] : entry.items()) {
     if (!value.is_number() || !IsCost(value.get<double>())) {
-      return CostError(absl::StrCat(field, ".", kind), value.dump(), "must be a number, zero or more");
+      return CostError(absl::StrCat(field, ".", kind), value.dump(),
+                       "must be a number, zero or more");
     }
     if (!stage.Set(kind, value.get<double>())) {
-      return CostError(absl::StrCat(field, ".", kind), value.dump(), "has a kind other than F, I, W and B");
+      return CostError(absl::StrCat(field, ".", kind), value.dump(),
+                       "has a kind other than F, I, W and B");
     }
   }
   return absl::OkStatus();
@@ -90,9 +97,10 @@ absl::Status ReadCostsFile(const std::string& path, int num_stages, std::vector<
         RETURN_IF_ERROR(ReadStage(value[i], absl::StrCat("stages[", i, "]"), stages[i]));
       }
     } else {
-      return CostError(absl::StrCat(path, ": ", key), value.dump().substr(0, 80),
-                       absl::StrCat("must be latency (a number, zero or more) or stages (a list of 1 or ",
-                                    num_stages, " objects)"));
+      return CostError(
+          absl::StrCat(path, ": ", key), value.dump().substr(0, 80),
+          absl::StrCat("must be latency (a number, zero or more) or stages (a list of 1 or ",
+                       num_stages, " objects)"));
     }
   }
   return absl::OkStatus();
@@ -101,7 +109,9 @@ absl::Status ReadCostsFile(const std::string& path, int num_stages, std::vector<
 }  // namespace
 
 void DeclareCosts(CLI::App& command, CostOptions& options) {
-  command.add_option("--cost", options.cost, "Time of an action by kind, and of a message (comm); B is I+W unless given")
+  command
+      .add_option("--cost", options.cost,
+                  "Time of an action by kind, and of a message (comm); B is I+W unless given")
       ->type_name("F=1,I=1,W=1,B=2,comm=0");
   command.add_option("--costs", options.costs_file, "The same for each stage, from a file")
       ->type_name("FILE.json");

@@ -27,7 +27,8 @@ absl::StatusOr<std::string> Render(const ShowOptions& options) {
 absl::StatusOr<ExitCode> Show(const Context& context, const ShowOptions& options) {
   ASSIGN_OR_RETURN(const std::string text, Render(options));
   if (context.json()) {
-    PrintJson(context, {{"schedule", options.source.name}, {"format", options.format}, {"text", text}});
+    PrintJson(context,
+              {{"schedule", options.source.name}, {"format", options.format}, {"text", text}});
   } else {
     context.terminal.out << text << std::flush;
   }
@@ -51,7 +52,8 @@ void AddScheduleShow(CLI::App& schedule, Context& context) {
       "Examples:\n"
       "  takt schedule show 1f1b --ranks 4 --microbatches 8\n"
       "  takt schedule show gpipe --ranks 4 --microbatches 8 -f csv > gpipe.csv\n"
-      "  takt schedule show interleaved-1f1b --ranks 4 --microbatches 8 --chunks 2 -f svg > picture.svg");
+      "  takt schedule show interleaved-1f1b --ranks 4 --microbatches 8 --chunks 2 -f svg > "
+      "picture.svg");
 }
 
 }  // namespace takt::cli

@@ -72,8 +72,10 @@ void AddScheduleSimulate(CLI::App& schedule, Context& context) {
       },
       SimulateSchedule);
   command->footer(
-      "With -o json: {\"makespan\", \"bubble_fraction\", \"span_bubble_fraction\", \"ranks\": [{\"busy\",\n"
-      "\"peak_in_flight\", ...}], ...}. bubble_fraction is 1 - busy / (P * makespan); a microbatch is in flight\n"
+      "With -o json: {\"makespan\", \"bubble_fraction\", \"span_bubble_fraction\", \"ranks\": "
+      "[{\"busy\",\n"
+      "\"peak_in_flight\", ...}], ...}. bubble_fraction is 1 - busy / (P * makespan); a microbatch "
+      "is in flight\n"
       "from the start of its F to the end of its W (or B). FILE.json of --costs:\n"
       "  {\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1, \"B\": 2}, ...], \"latency\": 0}\n"
       "with one entry for all stages or one for each.\n\n"

@@ -28,8 +28,8 @@ absl::Status CheckStated(const char* option, std::optional<int> stated, int foun
 
 absl::Status CheckSizesGiven(const ScheduleSource& source) {
   std::vector<FieldError> errors;
-  for (const auto& [option, value] : {std::pair("--ranks", source.ranks),
-                                      std::pair("--microbatches", source.microbatches)}) {
+  for (const auto& [option, value] :
+       {std::pair("--ranks", source.ranks), std::pair("--microbatches", source.microbatches)}) {
     if (value.has_value()) continue;
     errors.push_back({.field = option,
                       .rule = absl::StrCat("must be given to generate ", source.name),
@@ -69,16 +69,23 @@ void DeclareScheduleSource(CLI::App& command, ScheduleSource& source) {
   command.add_option("--chunks", source.chunks, "Stages of a rank (V); default: the family's own")
       ->type_name("V")
       ->check(CLI::PositiveNumber);
-  command.add_option("--group", source.group, "Microbatches of a group in interleaved families; default: P")
+  command
+      .add_option("--group", source.group,
+                  "Microbatches of a group in interleaved families; default: P")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
-  command.add_option("--placement", source.placement, "Stages on ranks, for a file; default: as its rows show")
+  command
+      .add_option("--placement", source.placement,
+                  "Stages on ranks, for a file; default: as its rows show")
       ->check(CLI::IsMember({"loop", "v"}));
 }
 
-absl::StatusOr<schedule::Schedule> LoadScheduleFile(const std::string& path,
-                                                    const std::string& placement) {
-  ASSIGN_OR_RETURN(const std::string text, ReadInputFile(path, "FILE.csv", kLargestScheduleFile));
+absl::StatusOr<std::string> ReadScheduleFile(const std::string& path) {
+  return ReadInputFile(path, "FILE.csv", kLargestScheduleFile);
+}
+
+absl::StatusOr<schedule::Schedule> ParseSchedule(const std::string& text, const std::string& path,
+                                                 const std::string& placement) {
   ASSIGN_OR_RETURN(schedule::Schedule schedule, schedule::ParseCsv(text, path));
   if (placement.empty()) {
     ASSIGN_OR_RETURN(schedule.placement, schedule::InferPlacement(schedule));
@@ -90,7 +97,8 @@ absl::StatusOr<schedule::Schedule> LoadScheduleFile(const std::string& path,
 
 absl::StatusOr<schedule::Schedule> LoadSchedule(const ScheduleSource& source) {
   if (!NamesFile(source.name)) return GenerateFamily(source);
-  ASSIGN_OR_RETURN(schedule::Schedule schedule, LoadScheduleFile(source.name, source.placement));
+  ASSIGN_OR_RETURN(const std::string text, ReadScheduleFile(source.name));
+  ASSIGN_OR_RETURN(schedule::Schedule schedule, ParseSchedule(text, source.name, source.placement));
   RETURN_IF_ERROR(CheckStated("--ranks", source.ranks, schedule.num_ranks()));
   RETURN_IF_ERROR(CheckStated("--microbatches", source.microbatches, schedule.num_microbatches));
   return schedule;

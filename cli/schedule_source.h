@@ -21,7 +21,8 @@ void DeclareScheduleSource(CLI::App& command, ScheduleSource& source);
 
 // Generated or parsed, not yet validated. Errors: kInvalidArgument (FieldError).
 absl::StatusOr<schedule::Schedule> LoadSchedule(const ScheduleSource& source);
-absl::StatusOr<schedule::Schedule> LoadScheduleFile(const std::string& path,
-                                                    const std::string& placement);
+absl::StatusOr<std::string> ReadScheduleFile(const std::string& path);
+absl::StatusOr<schedule::Schedule> ParseSchedule(const std::string& text, const std::string& path,
+                                                 const std::string& placement);
 
 }  // namespace takt::cli

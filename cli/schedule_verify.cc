@@ -16,16 +16,17 @@ struct VerifyOptions {
   std::string placement;
 };
 
-absl::StatusOr<schedule::Schedule> Check(const VerifyOptions& options) {
-  ASSIGN_OR_RETURN(schedule::Schedule schedule, LoadScheduleFile(options.file, options.placement));
+absl::StatusOr<schedule::Schedule> Check(const std::string& text, const VerifyOptions& options) {
+  ASSIGN_OR_RETURN(schedule::Schedule schedule,
+                   ParseSchedule(text, options.file, options.placement));
   // The proof of completion is part of making the timeline; any costs will do.
   RETURN_IF_ERROR(MakeTimeline(schedule, sim::Costs()).status());
   return schedule;
 }
 
 absl::StatusOr<ExitCode> Verify(const Context& context, const VerifyOptions& options) {
-  if (const absl::Status readable = CheckReadable(options.file); !readable.ok()) return readable;
-  const absl::StatusOr<schedule::Schedule> schedule = Check(options);
+  ASSIGN_OR_RETURN(const std::string text, ReadScheduleFile(options.file));
+  const absl::StatusOr<schedule::Schedule> schedule = Check(text, options);
   if (!schedule.ok()) {
     if (context.json()) {
       PrintJson(context, {{"ok", false},
@@ -48,10 +49,11 @@ absl::StatusOr<ExitCode> Verify(const Context& context, const VerifyOptions& opt
                         {"warnings", warnings}});
     return ExitCode::kDone;
   }
-  context.terminal.out << absl::StrCat("OK: ", schedule->num_ranks(), " ranks, ", schedule->num_stages,
-                                       " stages, ", schedule->num_microbatches,
-                                       " microbatches; peak in flight by rank: ",
-                                       absl::StrJoin(peaks, " "), "\n")
+  context.terminal.out << absl::StrCat(
+                              "OK: ", schedule->num_ranks(), " ranks, ", schedule->num_stages,
+                              " stages, ", schedule->num_microbatches,
+                              " microbatches; peak in flight by rank: ", absl::StrJoin(peaks, " "),
+                              "\n")
                        << std::flush;
   for (const std::string& warning : warnings) Say(context, absl::StrCat("warning: ", warning));
   return ExitCode::kDone;
@@ -64,13 +66,16 @@ void AddScheduleVerify(CLI::App& schedule, Context& context) {
       schedule, context, "verify", "Check a schedule by every rule and prove that it completes",
       [](CLI::App& app, VerifyOptions& options) {
         app.add_option("FILE", options.file, "CSV")->type_name("FILE.csv")->required();
-        app.add_option("--placement", options.placement, "Stages on ranks; default: as the rows show")
+        app.add_option("--placement", options.placement,
+                       "Stages on ranks; default: as the rows show")
             ->check(CLI::IsMember({"loop", "v"}));
       },
       Verify);
   command->footer(
-      "Exit status 1 and the reason, with the guilty cell marked, if a rule is broken; 2 if there is no\n"
-      "such file.\n\nExample:\n  takt schedule show gpipe --ranks 2 --microbatches 4 -f csv > mine.csv\n"
+      "Exit status 1 and the reason, with the guilty cell marked, if a rule is broken; 2 if there "
+      "is no\n"
+      "such file.\n\nExample:\n  takt schedule show gpipe --ranks 2 --microbatches 4 -f csv > "
+      "mine.csv\n"
       "  takt schedule verify mine.csv");
 }
 

@@ -9,9 +9,9 @@
 
 namespace takt::cli {
 
-// Takes signals on a thread of its own, so that the handler may do anything. Made before other threads are, in the main
-// thread: they inherit that the signals are blocked. A child process must unblock them. The destructor joins the thread and
-// gives the signals back to the calling thread.
+// Takes signals on a thread of its own, so that the handler may do anything. Made before other
+// threads are, in the main thread: they inherit that the signals are blocked. A child process must
+// unblock them. The destructor joins the thread and gives the signals back to the calling thread.
 class SignalThread final {
  public:
   // on_signal: called on that thread, one signal at a time.

@@ -27,11 +27,11 @@ bool IsDue(std::optional<std::int64_t>& last, std::int64_t now, std::int64_t int
 std::string BarText(const v1::StepReport& step, const v1::Job& job, int columns) {
   const std::int64_t steps = std::max<std::int64_t>(job.steps(), step.step());
   const double remaining_seconds = static_cast<double>(steps - step.step()) * step.step_seconds();
-  const std::string text = absl::StrFormat(
-      " %d/%d %s  loss %.4f  %s tokens/s  bubble %s  ETA %s", step.step(), steps,
-      FormatPercent(static_cast<double>(step.step()) / static_cast<double>(steps)), step.loss(),
-      FormatCount(step.tokens_per_second()), FormatPercent(step.bubble_fraction()),
-      FormatSeconds(remaining_seconds));
+  const std::string text =
+      absl::StrFormat(" %d/%d %s  loss %.4f  %s tokens/s  bubble %s  ETA %s", step.step(), steps,
+                      FormatPercent(static_cast<double>(step.step()) / static_cast<double>(steps)),
+                      step.loss(), FormatCount(step.tokens_per_second()),
+                      FormatPercent(step.bubble_fraction()), FormatSeconds(remaining_seconds));
   const int width = std::min(40, columns - static_cast<int>(text.size()) - 3);
   if (width < 5) return text.substr(0, static_cast<std::size_t>(std::max(0, columns - 1)));
   const auto filled = static_cast<int>(width * step.step() / steps);
@@ -58,7 +58,8 @@ void StepPrinter::OnJob(const v1::Job& job) {
   const bool is_first = job_.name().empty();
   job_ = job;
   if (is_first) {
-    for (const std::string& warning : job.warnings()) Say(context_, absl::StrCat("warning: ", warning));
+    for (const std::string& warning : job.warnings())
+      Say(context_, absl::StrCat("warning: ", warning));
   }
   std::string line = JobLine(job);
   if (HasEnded(job.state()) || line == last_said_) return;
@@ -82,14 +83,14 @@ bool StepPrinter::OnStep(const v1::StepReport& step) {
 void StepPrinter::OnEnd(const v1::Job& job) {
   WipeBar();
   std::string line = JobLine(job);
-  if (job.has_last_step()) absl::StrAppend(&line, " after step ", job.last_step().step(), "/", job.steps());
+  if (job.has_last_step())
+    absl::StrAppend(&line, " after step ", job.last_step().step(), "/", job.steps());
   Say(context_, line);
   for (const v1::RankStatus& rank : job.fault()) {
-    Say(context_, absl::StrCat("  rank ", rank.rank(), " (", rank.worker(), "): last step ",
-                               rank.last_step(), ", at ",
-                               rank.instruction().empty() ? "no instruction" : rank.instruction(),
-                               rank.waiting_for().empty() ? "" : ", waiting for ",
-                               rank.waiting_for()));
+    Say(context_,
+        absl::StrCat("  rank ", rank.rank(), " (", rank.worker(), "): last step ", rank.last_step(),
+                     ", at ", rank.instruction().empty() ? "no instruction" : rank.instruction(),
+                     rank.waiting_for().empty() ? "" : ", waiting for ", rank.waiting_for()));
   }
 }
 
@@ -114,11 +115,11 @@ void StepPrinter::WipeBar() {
 }
 
 std::string StepLine(const v1::StepReport& step, std::int64_t steps) {
-  std::string line = absl::StrFormat(
-      "step %d/%d  loss %.5f  grad_norm %.4g  lr %.3g  %s tokens/s  %s  bubble %s", step.step(),
-      steps, step.loss(), step.grad_norm(), step.learning_rate(),
-      FormatCount(step.tokens_per_second()), FormatSeconds(step.step_seconds()),
-      FormatPercent(step.bubble_fraction()));
+  std::string line =
+      absl::StrFormat("step %d/%d  loss %.5f  grad_norm %.4g  lr %.3g  %s tokens/s  %s  bubble %s",
+                      step.step(), steps, step.loss(), step.grad_norm(), step.learning_rate(),
+                      FormatCount(step.tokens_per_second()), FormatSeconds(step.step_seconds()),
+                      FormatPercent(step.bubble_fraction()));
   if (step.bubble_by_pp_rank_size() > 1) {
     std::string ranks;
     for (const double bubble : step.bubble_by_pp_rank()) {
@@ -126,7 +127,8 @@ std::string StepLine(const v1::StepReport& step, std::int64_t steps) {
     }
     absl::StrAppend(&line, " [", ranks, "]");
   }
-  if (step.has_validation_loss()) absl::StrAppendFormat(&line, "  validation_loss %.5f", step.validation_loss());
+  if (step.has_validation_loss())
+    absl::StrAppendFormat(&line, "  validation_loss %.5f", step.validation_loss());
   return line;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows a job to whoever watches it: steps on stdout (a JSON object each, or a line of text now and then), its state and a
-// progress bar on stderr.
+// Shows a job to whoever watches it: steps on stdout (a JSON object each, or a line of text now and
+// then), its state and a progress bar on stderr.
 #pragma once
 
 #include <optional>
@@ -38,7 +38,8 @@ class StepPrinter final {
   bool bar_is_drawn_ = false;
 };
 
-// "step 12/200  loss 2.3456  grad_norm 1.23  lr 0.0003  12.3k tokens/s  0.81 s  bubble 27.3% [30 25 24 28]"
+// "step 12/200  loss 2.3456  grad_norm 1.23  lr 0.0003  12.3k tokens/s  0.81 s  bubble 27.3% [30 25
+// 24 28]"
 std::string StepLine(const v1::StepReport& step, std::int64_t steps);
 
 }  // namespace takt::cli

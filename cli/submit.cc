@@ -47,10 +47,12 @@ void AddSubmit(CLI::App& app, Context& context) {
         app.add_option("JOB", options.job, "Job file (YAML or JSON); - reads stdin")
             ->type_name("JOB.yaml")
             ->required();
-        app.add_option("--set", options.set, "Change a field of the job, e.g. parallelism.pipeline=2")
+        app.add_option("--set", options.set,
+                       "Change a field of the job, e.g. parallelism.pipeline=2")
             ->type_name("a.b=c")
             ->allow_extra_args(false);
-        auto* wait = app.add_flag("--wait", options.wait, "Wait for the end; exit with the job's verdict");
+        auto* wait =
+            app.add_flag("--wait", options.wait, "Wait for the end; exit with the job's verdict");
         app.add_flag("--validate-only", options.validate_only,
                      "Refuse what a real call would refuse, and change nothing")
             ->excludes(wait);
@@ -58,7 +60,8 @@ void AddSubmit(CLI::App& app, Context& context) {
       Submit);
   command->footer(
       "Data paths are under the workers' --data-root (relative to the job's file for a cluster of\n"
-      "`takt local up`). A config.json or a schedule file that the job names is read here, beside the job.\n\n"
+      "`takt local up`). A config.json or a schedule file that the job names is read here, beside "
+      "the job.\n\n"
       "Examples:\n"
       "  takt submit job.yaml\n"
       "  takt submit job.yaml --set steps=1000 --set optimizer.adamw.learning_rate=1e-3 --wait\n"

@@ -22,10 +22,12 @@ struct Timeline {
   std::vector<std::vector<TimelineCell>> ranks;  // by pp rank, in order of time
 };
 
-// Validates, lowers (compute and messages only, no optimizer), proves and simulates. kInvalidArgument: the rule broken.
+// Validates, lowers (compute and messages only, no optimizer), proves and simulates.
+// kInvalidArgument: the rule broken.
 absl::StatusOr<Timeline> MakeTimeline(const schedule::Schedule& schedule, const sim::Costs& costs);
 
-// A row of text for each rank; a column is as long as the shortest action, longer ones are drawn out with dashes.
+// A row of text for each rank; a column is as long as the shortest action, longer ones are drawn
+// out with dashes.
 std::string FormatGrid(const Timeline& timeline);
 // A picture that stands alone.
 std::string FormatSvg(const Timeline& timeline);

@@ -37,7 +37,8 @@ const char* ColorOf(ActionKind kind) {
 }
 
 std::string Escaped(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+  return absl::StrReplaceAll(text,
+                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
 // 1, 2 or 5 times a power of ten, so that about ten ticks fit.
@@ -60,7 +61,8 @@ class SvgWriter {
       }
     }
     const double makespan = std::max(timeline.report.makespan, 1e-300);
-    plot_width_ = std::clamp(makespan / std::max(shortest, 1e-300) * kCellWidth, kNarrowest, kWidest);
+    plot_width_ =
+        std::clamp(makespan / std::max(shortest, 1e-300) * kCellWidth, kNarrowest, kWidest);
     scale_ = plot_width_ / makespan;
     plot_height_ = static_cast<double>(timeline.ranks.size()) * (kRowHeight + kRowGap);
   }
@@ -122,10 +124,11 @@ class SvgWriter {
     const double y = kTop + plot_height_;
     for (int i = 0; i * step <= makespan * (1 + 1e-9); ++i) {
       const double x = kLeft + i * step * scale_;
-      absl::StrAppendFormat(&text_,
-                            "<line x1=\"%.2f\" y1=\"%.1f\" x2=\"%.2f\" y2=\"%.1f\" stroke=\"#666666\"/>"
-                            "<text x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n",
-                            x, y, x, y + 5, x, y + 17, i * step);
+      absl::StrAppendFormat(
+          &text_,
+          "<line x1=\"%.2f\" y1=\"%.1f\" x2=\"%.2f\" y2=\"%.1f\" stroke=\"#666666\"/>"
+          "<text x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n",
+          x, y, x, y + 5, x, y + 17, i * step);
     }
   }
 
@@ -139,8 +142,10 @@ class SvgWriter {
                             x, y, kind.color, x + 17, y + 10, kind.name);
       x += 150;
     }
-    absl::StrAppendFormat(&text_, "<text x=\"%.0f\" y=\"%.1f\" fill=\"#666666\">number: microbatch, s: stage</text>\n",
-                          x, y + 10);
+    absl::StrAppendFormat(
+        &text_,
+        "<text x=\"%.0f\" y=\"%.1f\" fill=\"#666666\">number: microbatch, s: stage</text>\n", x,
+        y + 10);
   }
 
   const Timeline& timeline_;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "common/base/version.h"
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/follow.h"
 #include "cli/report.h"
-#include "common/base/version.h"
 
 namespace takt::cli {
 namespace {

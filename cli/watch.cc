@@ -24,13 +24,15 @@ void AddWatch(CLI::App& app, Context& context) {
       app, context, "watch", "Show the steps of a job until it ends",
       [](CLI::App& app, WatchOptions& options) {
         app.add_option("NAME", options.name, "Job")->type_name("")->required();
-        app.add_option("--after-step", options.after_step, "Start after this step; 0: with the first")
+        app.add_option("--after-step", options.after_step,
+                       "Start after this step; 0: with the first")
             ->type_name("N")
             ->check(CLI::NonNegativeNumber);
       },
       Watch);
   command->footer(
-      "With -o json one object a step. Ends with the job's verdict; Ctrl-C leaves the job alone (exit status 6).\n\n"
+      "With -o json one object a step. Ends with the job's verdict; Ctrl-C leaves the job alone "
+      "(exit status 6).\n\n"
       "Examples:\n"
       "  takt watch kjv-gpt\n"
       "  takt -o json watch kjv-gpt --after-step 100 | jq -r '[.step, .loss] | @tsv'");

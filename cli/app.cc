@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/app.h"
+
+#include <algorithm>
+#include <map>
+
+#include "CLI/Config.hpp"
+#include "CLI/Formatter.hpp"
+#include "absl/strings/str_cat.h"
+#include "cli/commands.h"
+#include "cli/report.h"
+#include "common/base/status.h"
+#include "common/base/version.h"
+
+namespace takt::cli {
+namespace {
+
+constexpr char kFooter[] =
+    "stdout carries the payload only, stderr the talk. With -o json stdout is one JSON object (one "
+    "a line\n"
+    "for streams); a number that is not finite is null; an error is one object on stderr.\n\n"
+    "Exit status: 0 done, 1 the job or check failed, 2 wrong usage or invalid input, 3 "
+    "coordinator\n"
+    "unreachable, 4 not found, 5 refused (permission), 6 outcome unknown.\n\n"
+    "Environment: TAKT_COORDINATOR (address when --coordinator is not given; else the cluster of\n"
+    "`takt local up`), NO_COLOR, XDG_STATE_HOME.\n\n"
+    "Examples:\n"
+    "  takt local run deploy/examples/kjv.yaml          train on this machine\n"
+    "  takt submit job.yaml && takt watch my-job        on a cluster\n"
+    "  takt schedule show 1f1b --ranks 4 --microbatches 8";
+
+void AddGlobalOptions(CLI::App& app, Context& context) {
+  app.add_option("--coordinator", context.coordinator,
+                 "Where the coordinator listens: HOST:PORT or unix:PATH")
+      ->type_name("ADDR");
+  app.add_option("-o,--output", context.output, "How to print")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, OutputFormat>{
+                                      {"text", OutputFormat::kText}, {"json", OutputFormat::kJson}})
+              .description("{text,json}"))
+      ->type_name("")
+      ->default_str("text");
+  app.add_option("--timeout", context.timeout_seconds,
+                 "Seconds that a call to the coordinator may take, with retries")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber)
+      ->default_str("15");
+  app.set_version_flag("--version", std::string("takt ") + kTaktVersion);
+}
+
+// `-o json` is wanted for the errors of a command line that does not parse, too.
+bool AsksForJson(const std::vector<std::string>& arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "-ojson" || arguments[i] == "--output=json") return true;
+    const bool is_output = arguments[i] == "-o" || arguments[i] == "--output";
+    if (is_output && i + 1 < arguments.size() && arguments[i + 1] == "json") return true;
+  }
+  return false;
+}
+
+// The innermost command that was named.
+const CLI::App* CommandOf(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return command;
+}
+
+std::string PathOf(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name()
+                           : absl::StrCat(PathOf(*parent), " ", command.get_name());
+}
+
+ExitCode ReportParseError(const CLI::App& app, Context& context,
+                          const std::vector<std::string>& arguments, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) {  // --help, --version
+    app.exit(error, context.terminal.out, context.terminal.err);
+    return ExitCode::kDone;
+  }
+  if (AsksForJson(arguments)) context.output = OutputFormat::kJson;
+  PrintError(context, absl::InvalidArgumentError(error.what()));
+  if (!context.json()) Say(context, absl::StrCat("see: ", PathOf(*CommandOf(app)), " --help"));
+  return ExitCode::kInvalidInput;
+}
+
+}  // namespace
+
+std::unique_ptr<CLI::App> MakeApp(Context& context) {
+  auto app = std::make_unique<CLI::App>("Pipeline-parallel training of Transformers, as a service",
+                                        "takt");
+  app->fallthrough();  // global options may come after the command
+  app->require_subcommand(1);
+  app->get_formatter()->column_width(34);
+  AddGlobalOptions(*app, context);
+  AddLocal(*app, context);
+  AddSubmit(*app, context);
+  AddJobs(*app, context);
+  AddJob(*app, context);
+  AddWatch(*app, context);
+  AddWait(*app, context);
+  AddCancel(*app, context);
+  AddDelete(*app, context);
+  AddLogs(*app, context);
+  AddWorkers(*app, context);
+  AddDrain(*app, context);
+  AddSchedule(*app, context);
+  AddCompletion(*app, context);
+  AddVersion(*app, context);
+  app->footer(kFooter);
+  return app;
+}
+
+ExitCode RunApp(const std::vector<std::string>& arguments, Context& context) {
+  const std::unique_ptr<CLI::App> app = MakeApp(context);
+  try {
+    app->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ParseError& error) {
+    return ReportParseError(*app, context, arguments, error);
+  }
+  TAKT_CHECK(context.action);
+  const absl::StatusOr<ExitCode> code = context.action();
+  if (code.ok()) return *code;
+  PrintError(context, code.status());
+  return ExitCodeOf(code.status());
+}
+
+}  // namespace takt::cli

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+
+#include "cli/app.h"
+
+namespace {
+
+std::optional<std::string> Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+}
+
+int ColumnsOf(int fd) {
+  winsize size{};
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+takt::cli::Terminal MakeTerminal() {
+  const bool err_is_tty =
+      isatty(STDERR_FILENO) != 0 && Environment("TERM").value_or("dumb") != "dumb";
+  return {.out = std::cout,
+          .err = std::cerr,
+          .out_is_tty = isatty(STDOUT_FILENO) != 0,
+          .err_is_tty = err_is_tty,
+          .color = err_is_tty && Environment("NO_COLOR").value_or("").empty(),
+          .columns = ColumnsOf(STDERR_FILENO)};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::ios::sync_with_stdio(false);
+  signal(SIGPIPE, SIG_IGN);  // a reader that has enough shows as a failed write
+  // gRPC reports what the results of calls say anyway.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  std::error_code error;
+  takt::cli::Context context{
+      .terminal = MakeTerminal(),
+      .environment = Environment,
+      .program_directory = std::filesystem::read_symlink("/proc/self/exe", error).parent_path()};
+  return static_cast<int>(
+      takt::cli::RunApp(std::vector<std::string>(argv + 1, argv + argc), context));
+}
