@@ -22,47 +22,54 @@ constexpr std::size_t kLargestJobFile = std::size_t{1} << 20;
 constexpr std::size_t kLargestCompanionFile = std::size_t{16}
                                               << 20;  // a schedule's CSV, a config.json
 
-}  // namespace
-
-absl::StatusOr<std::string> ReadInputFile(const std::string& path, const std::string& field,
-                                          std::size_t limit) {
-  const auto refuse = [&](std::string rule, std::string fix) {
-    return InvalidField(
-        {.field = field, .value = path, .rule = std::move(rule), .fix = std::move(fix)});
-  };
+// The error is a clause about the file: "No such file or directory".
+absl::StatusOr<std::string> ReadFile(const std::string& path, std::size_t limit) {
   std::error_code error;
   if (path != "-" && fs::is_directory(path, error)) {
-    return refuse("must be a file, and is a directory", "name the file in it");
+    return absl::InvalidArgumentError("it is a directory");
   }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(
       path == "-" ? nullptr : std::fopen(path.c_str(), "rb"),
       [](std::FILE* file) { return file != nullptr ? std::fclose(file) : 0; });
   std::FILE* const file = path == "-" ? stdin : opened.get();
-  if (file == nullptr) {
-    return refuse(absl::StrCat("must be a file that can be read: ", std::strerror(errno)),
-                  "check the path; relative ones start at the current directory");
-  }
+  if (file == nullptr) return absl::InvalidArgumentError(std::strerror(errno));
   std::string text(limit + 1, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file));
-  if (std::ferror(file)) return refuse("cannot be read", "check the disk");
+  if (std::ferror(file) != 0) return absl::InvalidArgumentError(std::strerror(errno));
   if (text.size() > limit) {
-    return refuse(absl::StrCat("is larger than ", limit, " bytes, the most for such a file"),
-                  "check that this is the file you meant");
+    return absl::InvalidArgumentError(absl::StrCat("it is larger than ", limit, " bytes"));
   }
   return text;
 }
 
-absl::StatusOr<v1::JobSpec> PrepareJob(const JobInput& input) {
+}  // namespace
+
+absl::StatusOr<std::string> ReadInputFile(const std::string& path, const std::string& field,
+                                          std::size_t limit) {
+  absl::StatusOr<std::string> text = ReadFile(path, limit);
+  if (text.ok()) return text;
+  return InvalidField({.field = field,
+                       .value = path,
+                       .rule = absl::StrCat("must name a readable file: ", text.status().message()),
+                       .fix = "check the path"});
+}
+
+absl::StatusOr<PreparedJob> PrepareJob(const JobInput& input) {
   ASSIGN_OR_RETURN(const std::string text, ReadInputFile(input.path, "JOB.yaml", kLargestJobFile));
-  ASSIGN_OR_RETURN(v1::JobSpec spec,
-                   config::ParseJobFile(text, {.name = input.path, .overrides = input.set}));
+  const config::JobFileOptions options{.name = input.path == "-" ? "stdin" : input.path,
+                                       .overrides = input.set};
+  PreparedJob job{.locate = [text, options](const absl::Status& status) {
+    return config::LocateErrors(status, text, options);
+  }};
+  ASSIGN_OR_RETURN(job.spec, config::ParseJobFile(text, options));
   const fs::path directory = fs::absolute(input.path == "-" ? "." : input.path).parent_path();
-  if (input.make_paths_absolute) config::MakePathsAbsolute(spec, directory.string());
-  RETURN_IF_ERROR(config::FillFromFiles(spec, [&](const std::string& path) {
-    return ReadInputFile((directory / path).string(), path, kLargestCompanionFile);
-  }));
-  RETURN_IF_ERROR(config::ToJobSpec(spec).status());
-  return spec;
+  if (input.make_paths_absolute) config::MakePathsAbsolute(job.spec, directory.string());
+  absl::Status status = config::FillFromFiles(job.spec, [&](const std::string& path) {
+    return ReadFile((directory / path).string(), kLargestCompanionFile);
+  });
+  if (status.ok()) status = config::ToJobSpec(job.spec).status();
+  if (!status.ok()) return job.locate(status);
+  return job;
 }
 
 }  // namespace takt::cli

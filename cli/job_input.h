@@ -2,6 +2,7 @@
 // From a job file on the client's disk to a spec that needs none of the client's files any more.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,12 +20,18 @@ struct JobInput {
   bool make_paths_absolute = false;
 };
 
+struct PreparedJob {
+  v1::JobSpec spec;
+  // What a server says is wrong with the spec, with the places in the file.
+  std::function<absl::Status(const absl::Status&)> locate;
+};
+
 // Reads, completes and validates. Errors: kInvalidArgument with a FieldError for everything that is
 // wrong.
-absl::StatusOr<v1::JobSpec> PrepareJob(const JobInput& input);
+absl::StatusOr<PreparedJob> PrepareJob(const JobInput& input);
 
-// At most `limit` bytes of a regular file (or pipe); kInvalidArgument (FieldError naming `field`):
-// it cannot be read or is larger.
+// The text of a file ("-": stdin) of at most `limit` bytes. kInvalidArgument (FieldError on
+// `field`): it cannot be read or is larger.
 absl::StatusOr<std::string> ReadInputFile(const std::string& path, const std::string& field,
                                           std::size_t limit);
 

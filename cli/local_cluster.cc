@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/local_cluster.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -28,6 +31,13 @@ std::string LastLines(const std::string& path) {
   std::string text;
   for (const std::string& line : lines) absl::StrAppend(&text, "\n  ", line);
   return text;
+}
+
+// Those that this process, and so its children, may run on.
+int NumCores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
 }  // namespace
@@ -68,6 +78,8 @@ absl::Status LocalCluster::StartCoordinator() {
 }
 
 absl::Status LocalCluster::StartWorkers() {
+  const int threads =
+      options_.threads > 0 ? options_.threads : std::max(1, NumCores() / options_.num_workers);
   for (int i = 0; i < options_.num_workers; ++i) {
     const std::string name = absl::StrCat("worker-", i);
     std::vector<std::string> arguments = {"--coordinator",
@@ -77,10 +89,9 @@ absl::Status LocalCluster::StartWorkers() {
                                           "--data-root",
                                           "/",
                                           "--checkpoint-root",
-                                          "/"};
-    if (options_.threads > 0) {
-      arguments.insert(arguments.end(), {"--threads", absl::StrCat(options_.threads)});
-    }
+                                          "/",
+                                          "--threads",
+                                          absl::StrCat(threads)};
     if (options_.die_with_parent) arguments.push_back("--die-with-parent");
     RETURN_IF_ERROR(Spawn(name, std::move(arguments)));
   }

@@ -16,7 +16,7 @@ namespace takt::cli {
 struct LocalClusterOptions {
   std::string program_directory;
   int num_workers = 4;
-  int threads = 0;  // of each worker; 0: its own choice
+  int threads = 0;  // of each worker; 0: this machine's cores shared out
   // Children end with this process; false: they go on in the background.
   bool die_with_parent = true;
 };

@@ -43,10 +43,11 @@ int WorkersFor(const RunOptions& options, const v1::ParallelismSpec& parallelism
 // leave word and wake it.
 class LocalRun {
  public:
-  LocalRun(const Context& context, LocalState& state, v1::JobSpec spec)
+  LocalRun(const Context& context, LocalState& state, PreparedJob job)
       : context_(context),
         state_(state),
-        spec_(std::move(spec)),
+        job_input_(std::move(job)),
+        spec_(job_input_.spec),
         printer_(context, Clock::Real()) {}
 
   absl::StatusOr<ExitCode> Run(const LocalClusterOptions& options) {
@@ -83,7 +84,8 @@ class LocalRun {
 
   absl::StatusOr<v1::Job> SubmitAndFollow() {
     RETURN_IF_ERROR(MakeWayForName());
-    RETURN_IF_ERROR(cluster_->client().SubmitJob(spec_, false).status());
+    const absl::Status submitted = cluster_->client().SubmitJob(spec_, false).status();
+    if (!submitted.ok()) return job_input_.locate(submitted);
     while (true) {
       stop_.Clear();
       RETURN_IF_ERROR(HeedSignals());
@@ -153,7 +155,8 @@ class LocalRun {
 
   const Context& context_;
   LocalState& state_;
-  const v1::JobSpec spec_;
+  const PreparedJob job_input_;
+  const v1::JobSpec& spec_;
   int num_workers_ = 0;
   StepPrinter printer_;
   std::unique_ptr<LocalCluster> cluster_;
@@ -170,13 +173,13 @@ class LocalRun {
 
 absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& options) {
   ASSIGN_OR_RETURN(
-      v1::JobSpec spec,
+      PreparedJob job,
       PrepareJob({.path = options.job, .set = options.set, .make_paths_absolute = true}));
-  const int num_workers = WorkersFor(options, spec.parallelism());
+  const int num_workers = WorkersFor(options, job.spec.parallelism());
   const bool temporary = options.state.empty();
   ASSIGN_OR_RETURN(LocalState state, temporary ? LocalState::OpenTemporary(context)
                                                : LocalState::Open(options.state));
-  absl::StatusOr<ExitCode> verdict = LocalRun(context, state, std::move(spec))
+  absl::StatusOr<ExitCode> verdict = LocalRun(context, state, std::move(job))
                                          .Run({.program_directory = context.program_directory,
                                                .num_workers = num_workers,
                                                .threads = options.threads});
@@ -210,7 +213,7 @@ void AddLocalRun(CLI::App& local, Context& context) {
                        "Directory for state and logs; default: a temporary one, removed on success")
             ->type_name("DIR");
         app.add_option("--threads", options.threads,
-                       "Compute threads of a worker (0: its own choice)")
+                       "Compute threads of a worker; 0: the cores shared out")
             ->type_name("N")
             ->check(CLI::Range(0, 4096));
       },

@@ -82,7 +82,7 @@ void AddLocalUp(CLI::App& local, Context& context) {
             ->check(CLI::Range(1, 1024))
             ->capture_default_str();
         app.add_option("--threads", options.threads,
-                       "Compute threads of a worker (0: its own choice)")
+                       "Compute threads of a worker; 0: the cores shared out")
             ->type_name("N")
             ->check(CLI::Range(0, 4096));
       },

@@ -21,20 +21,22 @@ struct SubmitOptions {
 absl::StatusOr<ExitCode> Submit(const Context& context, const SubmitOptions& options) {
   // The job first: what is wrong with it is wrong whether or not a coordinator answers.
   const absl::StatusOr<std::string> address = CoordinatorAddress(context);
-  ASSIGN_OR_RETURN(const v1::JobSpec spec,
+  ASSIGN_OR_RETURN(const PreparedJob input,
                    PrepareJob({.path = options.job,
                                .set = options.set,
                                .make_paths_absolute = address.ok() && IsOfLocalCluster(*address)}));
   ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
-  ASSIGN_OR_RETURN(const v1::Job job, client->SubmitJob(spec, options.validate_only));
+  const std::string& name = input.spec.name();
+  const absl::StatusOr<v1::Job> job = client->SubmitJob(input.spec, options.validate_only);
+  if (!job.ok()) return input.locate(job.status());
   if (options.validate_only) {
-    Say(context, absl::StrCat(spec.name(), " is valid"));
+    Say(context, absl::StrCat(name, " is valid"));
   } else if (options.wait) {
-    return WaitUntilEnd(context, *client, spec.name());
+    return WaitUntilEnd(context, *client, name);
   } else {
-    Say(context, absl::StrCat("submitted; see it with: takt watch ", spec.name()));
+    Say(context, absl::StrCat("submitted; see it with: takt watch ", name));
   }
-  PrintJob(context, job);
+  PrintJob(context, *job);
   return ExitCode::kDone;
 }
 

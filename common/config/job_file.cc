@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/config/file_names.h"
+#include "common/config/job_tree.h"
 #include "common/config/yaml_tree.h"
 #include "takt/v1/job_spec.pb.h"
 
@@ -271,65 +272,10 @@ class Filler {
   std::size_t num_errors_ = 0;
 };
 
-void Relocate(YamlNode& node, const std::string& where) {
-  node.where = where;
-  for (std::string& key_where : node.key_where) key_where = where;
-  for (YamlNode& value : node.values) Relocate(value, where);
-}
-
-// The child of `node` called `part`, made if it is not there; nullptr: `node` cannot have children
-// of that name.
-YamlNode* Descend(YamlNode& node, const std::string& part, const std::string& where) {
-  if (node.kind == Kind::kList) {
-    std::size_t index = 0;
-    const bool inside = absl::SimpleAtoi(part, &index) && index < node.values.size();
-    return inside ? &node.values[index] : nullptr;
-  }
-  if (node.kind == Kind::kScalar) return nullptr;
-  node.kind = Kind::kMap;
-  const auto it = std::find(node.keys.begin(), node.keys.end(), part);
-  if (it != node.keys.end()) return &node.values[it - node.keys.begin()];
-  node.keys.push_back(part);
-  node.key_where.push_back(where);
-  node.values.push_back({.where = where});
-  return &node.values.back();
-}
-
-absl::Status ApplyOverride(YamlNode& root, const std::string& text) {
-  const std::string where = absl::StrCat("--set ", Shown({Kind::kScalar, text}));
-  const std::size_t equals = text.find('=');
-  const std::string path = text.substr(0, equals);
-  if (equals == std::string::npos || path.empty()) {
-    return InvalidField({.field = "--set",
-                         .value = text.substr(0, 60),
-                         .rule = "must be field=value",
-                         .fix = "e.g. steps=100"});
-  }
-  ASSIGN_OR_RETURN(YamlNode value, ParseYaml(text.substr(equals + 1), where));
-  if (value.kind == Kind::kMap && value.keys.empty()) value.kind = Kind::kNull;  // "a="
-  Relocate(value, where);
-  YamlNode* node = &root;
-  for (const auto part : absl::StrSplit(path, '.')) {
-    node = Descend(*node, std::string(part), where);
-    if (node == nullptr) {
-      return InvalidField(
-          {.field = path,
-           .rule = absl::StrCat("has nothing called ", std::string(part), " in the job file"),
-           .fix = "name a field, or an element of a list by its number from 0",
-           .where = where});
-    }
-  }
-  *node = std::move(value);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<v1::JobSpec> ParseJobFile(std::string_view text, const JobFileOptions& options) {
-  ASSIGN_OR_RETURN(YamlNode root, ParseYaml(text, options.name));
-  for (const std::string& text_of_override : options.overrides) {
-    RETURN_IF_ERROR(ApplyOverride(root, text_of_override));
-  }
+  ASSIGN_OR_RETURN(const YamlNode root, ParseJobTree(text, options));
   Filler filler;
   v1::JobSpec spec;
   filler.FillMessage(root, spec, "");

@@ -29,6 +29,12 @@ struct JobFileOptions {
 // kInvalidArgument (FieldError with `where`).
 absl::StatusOr<v1::JobSpec> ParseJobFile(std::string_view text, const JobFileOptions& options);
 
+// `status` with a place in the file for every FieldError that has none: where its field is written
+// or, if it is missing, the section that lacks it. For what ToJobSpec, FillFromFiles or a server
+// find in a spec that came from this text.
+absl::Status LocateErrors(const absl::Status& status, std::string_view text,
+                          const JobFileOptions& options);
+
 // JSON that ParseJobFile reads back to the same spec. One line if `indent` is negative.
 std::string FormatJobFile(const v1::JobSpec& spec, int indent = 2);
 
