@@ -3,7 +3,7 @@
 #include "cli/report.h"
 #include "cli/schedule_costs.h"
 #include "cli/schedule_source.h"
-#include "cli/timeline.h"
+#include "cli/simulated_schedule.h"
 #include "common/base/status.h"
 #include "common/schedule/text.h"
 
@@ -20,8 +20,9 @@ absl::StatusOr<std::string> Render(const ShowOptions& options) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, LoadSchedule(options.source));
   if (options.format == "csv") return schedule::FormatCsv(schedule);
   ASSIGN_OR_RETURN(const sim::Costs costs, ReadCosts(options.costs, schedule.num_stages));
-  ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(schedule, costs));
-  return options.format == "svg" ? FormatSvg(timeline) : FormatGrid(timeline);
+  ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(schedule, costs));
+  return options.format == "svg" ? schedule::RenderSvg(simulated.timeline)
+                                 : schedule::RenderGrid(simulated.timeline);
 }
 
 absl::StatusOr<ExitCode> Show(const Context& context, const ShowOptions& options) {

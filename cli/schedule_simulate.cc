@@ -5,8 +5,8 @@
 #include "cli/report.h"
 #include "cli/schedule_costs.h"
 #include "cli/schedule_source.h"
+#include "cli/simulated_schedule.h"
 #include "cli/text.h"
-#include "cli/timeline.h"
 #include "common/base/status.h"
 
 namespace takt::cli {
@@ -49,14 +49,14 @@ std::string ReportText(const sim::Report& report) {
                          FormatPercent(report.span_bubble_fraction), table.ToString());
 }
 
-absl::StatusOr<ExitCode> SimulateSchedule(const Context& context, const SimulateOptions& options) {
+absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions& options) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, LoadSchedule(options.source));
   ASSIGN_OR_RETURN(const sim::Costs costs, ReadCosts(options.costs, schedule.num_stages));
-  ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(schedule, costs));
+  ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(schedule, costs));
   if (context.json()) {
-    PrintJson(context, ReportJson(schedule, timeline.report));
+    PrintJson(context, ReportJson(schedule, simulated.report));
   } else {
-    context.terminal.out << ReportText(timeline.report) << std::flush;
+    context.terminal.out << ReportText(simulated.report) << std::flush;
   }
   return ExitCode::kDone;
 }
@@ -70,7 +70,7 @@ void AddScheduleSimulate(CLI::App& schedule, Context& context) {
         DeclareScheduleSource(app, options.source);
         DeclareCosts(app, options.costs);
       },
-      SimulateSchedule);
+      Simulate);
   command->footer(
       "With -o json: {\"makespan\", \"bubble_fraction\", \"span_bubble_fraction\", \"ranks\": "
       "[{\"busy\",\n"

@@ -4,7 +4,7 @@
 #include "cli/commands.h"
 #include "cli/report.h"
 #include "cli/schedule_source.h"
-#include "cli/timeline.h"
+#include "cli/simulated_schedule.h"
 #include "common/base/status.h"
 #include "common/schedule/validator.h"
 
@@ -19,8 +19,8 @@ struct VerifyOptions {
 absl::StatusOr<schedule::Schedule> Check(const std::string& text, const VerifyOptions& options) {
   ASSIGN_OR_RETURN(schedule::Schedule schedule,
                    ParseSchedule(text, options.file, options.placement));
-  // The proof of completion is part of making the timeline; any costs will do.
-  RETURN_IF_ERROR(MakeTimeline(schedule, sim::Costs()).status());
+  // The proof of completion is part of simulating; any costs will do.
+  RETURN_IF_ERROR(SimulateSchedule(schedule, sim::Costs()).status());
   return schedule;
 }
 
