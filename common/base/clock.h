@@ -6,7 +6,8 @@
 
 namespace takt {
 
-// Thread-safe. Wall time is for people and records; steady time for leases, deadlines and durations.
+// Thread-safe. Wall time is for people and records; steady time for leases, deadlines and
+// durations.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -15,6 +16,16 @@ class Clock {
   virtual int64_t SteadyNanos() const = 0;
 
   static const Clock& Real();
+};
+
+// One instant on both.
+struct Moment {
+  absl::Time wall;
+  absl::Duration steady;
+
+  static Moment Of(const Clock& clock) {
+    return {clock.Now(), absl::Nanoseconds(clock.SteadyNanos())};
+  }
 };
 
 // Moves only when told. For tests; one caller at a time.

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/membership/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::membership {
+namespace {
+
+constexpr std::size_t kMaxSuperseded = 16;  // per name
+
+}  // namespace
+
+absl::Status CheckProtocol(int offered, int ours) {
+  const int oldest = std::max(1, ours - 1);
+  if (offered >= oldest && offered <= ours) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the worker speaks protocol ", offered, ", this coordinator ", ours, " and accepts ", oldest,
+      " to ", ours, "; ", offered < oldest ? "upgrade the worker" : "upgrade the coordinator"));
+}
+
+Membership::Membership(MembershipOptions options, const std::set<std::string>& drained)
+    : options_(options) {
+  for (const std::string& name : drained) {
+    workers_[name].hello.worker = name;
+    workers_[name].drained = true;
+  }
+}
+
+absl::StatusOr<Membership::Attached> Membership::Attach(const Hello& hello, SessionId session,
+                                                        Moment now) {
+  if (hello.worker.empty() || hello.incarnation.empty()) {
+    return InvalidField({.field = hello.worker.empty() ? "hello.worker" : "hello.incarnation",
+                         .rule = "must not be empty",
+                         .fix = "give the worker a name and a random incarnation"});
+  }
+  RETURN_IF_ERROR(CheckProtocol(hello.protocol_version, options_.protocol_version));
+  std::deque<std::string>& superseded = superseded_[hello.worker];
+  if (std::ranges::find(superseded, hello.incarnation) != superseded.end()) {
+    return absl::AbortedError(absl::StrCat("worker ", hello.worker, " incarnation ",
+                                           hello.incarnation,
+                                           " was followed by another one: end this process"));
+  }
+
+  Worker& worker = workers_[hello.worker];
+  const bool same = worker.hello.incarnation == hello.incarnation;
+  Attached attached;
+  if (worker.session != SessionId(0)) {
+    if (!same) {
+      return absl::AbortedError(absl::StrCat("worker name ", hello.worker,
+                                             " is held by incarnation ", worker.hello.incarnation,
+                                             ", which is alive; give this worker another name"));
+    }
+    const std::optional<Hold> hold = worker.hold;
+    attached.replaced = Lose(worker, "its stream was replaced by a new one");
+    if (hold.has_value() && hold == hello.running) {
+      worker.hold = hold;
+      attached.replaced->hold.reset();
+    }
+  }
+  if (!same && !worker.hello.incarnation.empty()) {
+    superseded.push_back(worker.hello.incarnation);
+    if (superseded.size() > kMaxSuperseded) superseded.pop_front();
+  }
+  worker.hello = hello;
+  worker.session = session;
+  worker.attach_time = worker.last_seen = now.wall;
+  worker.last_heard = now.steady;
+  sessions_[session] = hello.worker;
+  return attached;
+}
+
+void Membership::Heard(SessionId session, Moment now) {
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end()) return;
+  Worker& worker = workers_.at(it->second);
+  worker.last_seen = now.wall;
+  worker.last_heard = std::max(worker.last_heard, now.steady);
+}
+
+std::optional<Loss> Membership::Detach(SessionId session, std::string reason) {
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end()) return std::nullopt;
+  return Lose(workers_.at(it->second), std::move(reason));
+}
+
+std::vector<Loss> Membership::Expire(Moment now) {
+  std::vector<Loss> losses;
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    Worker& worker = it->second;
+    const absl::Duration silence = now.steady - worker.last_heard;
+    if (worker.session != SessionId(0) && silence >= options_.lease) {
+      losses.push_back(Lose(worker, absl::StrCat("nothing heard from it for ",
+                                                 absl::FormatDuration(absl::Floor(
+                                                     silence, absl::Milliseconds(100))))));
+    }
+    if (worker.session == SessionId(0) && !worker.drained && silence >= options_.forget_after) {
+      superseded_.erase(it->first);
+      it = workers_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  return losses;
+}
+
+absl::Status Membership::SetDrained(const std::string& name, bool drained) {
+  const auto it = workers_.find(name);
+  if (it == workers_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("no worker named ", name, "; `takt workers` lists them"));
+  }
+  it->second.drained = drained;
+  return absl::OkStatus();
+}
+
+void Membership::SetHold(const std::string& name, Hold hold) {
+  workers_.at(name).hold = std::move(hold);
+}
+
+void Membership::Release(const std::string& name) {
+  if (const auto it = workers_.find(name); it != workers_.end()) it->second.hold.reset();
+}
+
+const Worker* Membership::Find(const std::string& name) const {
+  const auto it = workers_.find(name);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+const Worker* Membership::FindSession(SessionId session) const {
+  const auto it = sessions_.find(session);
+  return it == sessions_.end() ? nullptr : &workers_.at(it->second);
+}
+
+Loss Membership::Lose(Worker& worker, std::string reason) {
+  Loss loss{.worker = worker.hello.worker,
+            .incarnation = worker.hello.incarnation,
+            .session = worker.session,
+            .reason = std::move(reason),
+            .hold = std::exchange(worker.hold, std::nullopt)};
+  sessions_.erase(worker.session);
+  worker.session = SessionId(0);
+  return loss;
+}
+
+}  // namespace takt::membership

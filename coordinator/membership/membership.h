@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is alive: workers by name, their incarnations and leases, whether they are drained, and what
+// they are held for. Pure logic: times come in as arguments, sessions are numbers, nothing is sent
+// from here.
+//
+//            Attach                       Hold
+//   (lost) ----------> idle  <--------------------> busy
+//      ^                 |        Release             |
+//      +-----------------+----------------------------+   Detach (stream ended), Expire (lease ran
+//      out)
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/id.h"
+
+namespace takt::membership {
+
+using SessionId = Id<struct SessionTag, std::int64_t>;  // one control stream; 0: none
+
+// Numbers equal takt.v1.WorkerState.
+enum class WorkerState : std::uint8_t { kIdle = 1, kBusy = 2, kLost = 3 };
+
+// What a worker is kept for: one rank of one generation of a job.
+struct Hold {
+  std::string job;
+  Generation generation;
+  Rank rank;
+  bool operator==(const Hold&) const = default;
+};
+
+struct Hello {
+  std::string worker, incarnation;
+  int protocol_version = 0;
+  std::string program_version, host;
+  int cores = 1;
+  std::int64_t memory_bytes = 0;
+  double matmul_flops_per_second = 0;
+  std::string data_address;
+  std::optional<Hold> running;
+};
+
+struct Worker {
+  Hello hello;
+  SessionId session;  // 0: lost
+  bool drained = false;
+  std::optional<Hold> hold;
+  absl::Time attach_time, last_seen;
+  absl::Duration last_heard;  // steady
+
+  WorkerState state() const {
+    if (session == SessionId(0)) return WorkerState::kLost;
+    return hold.has_value() ? WorkerState::kBusy : WorkerState::kIdle;
+  }
+};
+
+// A worker that is gone, and what it was held for.
+struct Loss {
+  std::string worker, incarnation;
+  SessionId session;
+  std::string reason;
+  std::optional<Hold> hold;
+};
+
+struct MembershipOptions {
+  absl::Duration lease = absl::Seconds(5);
+  // How long a lost worker stays listed; a drained one stays for ever.
+  absl::Duration forget_after = absl::Hours(1);
+  int protocol_version = 0;  // ours, N: [N-1, N] is accepted, never below 1
+};
+
+// One caller at a time.
+class Membership final {
+ public:
+  // drained: names from the store; they are listed as lost until they attach.
+  Membership(MembershipOptions options, const std::set<std::string>& drained);
+
+  struct Attached {
+    // The same incarnation came on a new stream before its old one was seen to end: that one is to
+    // be closed.
+    std::optional<Loss> replaced;
+  };
+  // Errors: kInvalidArgument (no name or incarnation), kFailedPrecondition (protocol; names both
+  // versions), kAborted (another incarnation of the name is alive, or this one was superseded). A
+  // session whose hold equals hello.running keeps it; otherwise the new session starts without a
+  // hold.
+  absl::StatusOr<Attached> Attach(const Hello& hello, SessionId session, Moment now);
+
+  // Anything heard on the session. An unknown session is ignored.
+  void Heard(SessionId session, Moment now);
+  // The session's stream ended. Empty if it was not the worker's current one.
+  std::optional<Loss> Detach(SessionId session, std::string reason);
+  // Workers not heard for a lease are lost; the long lost are forgotten.
+  std::vector<Loss> Expire(Moment now);
+
+  // kNotFound: no such worker.
+  absl::Status SetDrained(const std::string& worker, bool drained);
+  void SetHold(const std::string& worker, Hold hold);
+  void Release(const std::string& worker);
+
+  const Worker* Find(const std::string& worker) const;
+  const Worker* FindSession(SessionId session) const;
+  const std::map<std::string, Worker>& workers() const { return workers_; }
+
+ private:
+  Loss Lose(Worker& worker, std::string reason);
+
+  const MembershipOptions options_;
+  std::map<std::string, Worker> workers_;
+  std::map<SessionId, std::string> sessions_;
+  // Incarnations that were followed by another one, newest last; bounded.
+  std::map<std::string, std::deque<std::string>> superseded_;
+};
+
+// kFailedPrecondition naming both versions unless `offered` is within [max(1, ours - 1), ours].
+absl::Status CheckProtocol(int offered, int ours);
+
+}  // namespace takt::membership
