@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What everybody may see of the jobs: the last committed record of each, and word of every change.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/store/record.h"
+
+namespace takt::job {
+
+using JobView = std::shared_ptr<const store::JobRecord>;
+
+// Thread-safe.
+class Board final {
+ public:
+  // Called after every change of its job, from the publishing thread, without a lock; keep it short.
+  using Listener = std::function<void()>;
+  using Subscription = std::shared_ptr<const Listener>;  // ends when destroyed; a call in progress may still finish
+
+  void Publish(store::JobRecord job);
+  void Remove(const std::string& id);
+
+  JobView FindByName(const std::string& name) const;
+  JobView FindById(const std::string& id) const;
+  // Newest first, those with a number below `before` (0: all), at most `limit`.
+  std::vector<JobView> List(std::int64_t before, int limit) const;
+  std::map<store::JobState, int> CountByState() const;
+
+  Subscription Subscribe(const std::string& id, Listener listener);
+
+ private:
+  std::vector<Subscription> ListenersLocked(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  std::map<std::int64_t, JobView> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::int64_t> number_by_name_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::int64_t> number_by_id_ ABSL_GUARDED_BY(mutex_);
+  std::multimap<std::string, std::weak_ptr<const Listener>> listeners_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace takt::job

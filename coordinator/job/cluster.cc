@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/cluster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "coordinator/job/spec_serde.h"
+
+namespace takt::job {
+
+using store::JobState;
+
+Cluster::Cluster(ClusterOptions options, store::Snapshot snapshot, store::Store* store, Rendezvous* rendezvous,
+                 Moment now)
+    : options_(std::move(options)),
+      store_(store),
+      rendezvous_(rendezvous),
+      members_(options_.membership, snapshot.drained),
+      last_number_(snapshot.last_number),
+      generations_(std::move(snapshot.generations)) {
+  for (store::JobRecord& record : snapshot.jobs) {
+    JobEntry& job = jobs_[record.number];
+    job.record = std::move(record);
+    outbox_.published.push_back(job.record);
+    if (!store::HasEnded(job.record.state)) Restore(job, now);
+  }
+}
+
+// A job that had not ended when the coordinator did.
+void Cluster::Restore(JobEntry& job, Moment now) {
+  absl::StatusOr<config::JobSpec> spec = ParseSpec(job.record.spec);
+  if (!spec.ok()) {
+    job.record.invalid_input = true;
+    SetState(job, JobState::kFailed, absl::StrCat("this program refuses the job: ", spec.status().message()), now);
+    return;
+  }
+  job.spec = *std::move(spec);
+  const JobState state = job.record.state;
+  if (job.record.stop && state != JobState::kRunning) {
+    job.record.ranks.clear();
+    job.record.invalid_input = job.record.stop->invalid_input;
+    SetState(job, job.record.stop->state, job.record.stop->reason, now);
+  } else if (state == JobState::kPlanning || state == JobState::kStarting) {
+    job.record.ranks.clear();
+    SetState(job, JobState::kQueued, absl::StrCat("the coordinator was restarted while the job was ", store::Name(state)),
+             now);
+  } else if (state == JobState::kRunning) {
+    job.run = JobRun{.state = state, .stop = job.record.stop, .steps = job.record.steps, .since = now.steady};
+    if (job.run->stop) job.run->stop_since = now.steady;
+    for (const store::BoundRank& bound : job.record.ranks) {
+      job.run->ranks.push_back({.bound = bound, .phase = RankPhase::kAway});
+      job.run->ranks.back().status = {.rank = bound.rank, .worker = bound.worker};
+    }
+    const StepId last = job.record.last_step ? job.record.last_step->step : StepId(0);
+    job.run->committed_steps = last.value();
+    job.steps.emplace(job.record.plan.mesh, last);
+    rendezvous_->Open(job.record.name, job.record.generation);
+  }
+}
+
+Cluster::JobEntry* Cluster::FindJob(const std::string& name) {
+  const auto it = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.name == name; });
+  return it == jobs_.end() ? nullptr : &it->second;
+}
+
+Cluster::JobEntry* Cluster::FindRunning(const JobKey& key) {
+  JobEntry* const job = FindJob(key.job);
+  return job != nullptr && job->run && job->record.generation == key.generation ? job : nullptr;
+}
+
+void Cluster::SetState(JobEntry& job, JobState state, std::string reason, Moment now) {
+  Log(LogLevel::kInfo, "job state", {{"job", job.record.name},
+                                     {"generation", absl::StrCat(job.record.generation.value())},
+                                     {"from", store::Name(job.record.state)},
+                                     {"to", store::Name(state)},
+                                     {"reason", reason}});
+  job.record.state = state;
+  job.record.reason = reason;
+  job.record.transitions.push_back({state, now.wall, std::move(reason)});
+  if (store::HasEnded(state)) job.record.end_time = now.wall;
+  Touch(job);
+}
+
+void Cluster::SetReason(JobEntry& job, std::string reason) {
+  if (job.record.reason == reason) return;
+  Log(LogLevel::kInfo, "job reason",
+      {{"job", job.record.name}, {"state", store::Name(job.record.state)}, {"reason", reason}});
+  job.record.reason = std::move(reason);
+  Touch(job);
+}
+
+void Cluster::CollectSteps(JobEntry& job, bool rest, Moment now) {
+  for (store::StepRecord& step : rest ? job.steps->TakeRest() : job.steps->TakeReady()) {
+    step.job_id = job.record.id;
+    step.generation = job.record.generation;
+    step.schedule = job.record.plan.schedule;
+    step.time = now.wall;
+    job.record.last_step = step;
+    job.run->committed_steps = step.step.value();
+    grown_.insert(job.record.id);
+    outbox_.changes.steps.push_back(std::move(step));
+  }
+  if (!std::exchange(job.acknowledge, false)) return;
+  // Effects come after the commit: what is acknowledged is durable.
+  for (const auto& [rank, sequence] : job.steps->TakeAcknowledgements(job.steps->last_taken())) {
+    outbox_.effects.push_back([session = job.bulk[rank], key = JobKey{job.record.name, job.record.generation},
+                               sequence = sequence] { session->Acknowledge(key, sequence); });
+  }
+}
+
+void Cluster::SendTo(const std::string& worker, Command command) {
+  const membership::Worker* const found = members_.Find(worker);
+  if (found == nullptr) return;
+  const auto session = sessions_.find(found->session);
+  if (session == sessions_.end()) return;
+  outbox_.effects.push_back([session = session->second, command = std::move(command)] { session->Send(command); });
+}
+
+void Cluster::Tick(Moment now) {
+  for (const membership::Loss& loss : members_.Expire(now)) HandleLoss(loss);
+  rendezvous_->Expire(now.steady);
+  const bool batch = now.steady - last_batch_ >= options_.batch_interval;
+  if (batch && HasWaitingBatch()) last_batch_ = now.steady;
+  for (auto& [number, job] : jobs_) {
+    if (!job.run) continue;
+    if (batch) CollectSteps(job, /*rest=*/false, now);
+    Advance(job, now);
+  }
+  ServeQueue(now);
+  if (batch) {
+    for (store::LogRecord& line : waiting_logs_) {
+      grown_.insert(line.job_id);
+      outbox_.changes.logs.push_back(std::move(line));
+    }
+    waiting_logs_.clear();
+  }
+}
+
+bool Cluster::HasWaitingBatch() const {
+  return !waiting_logs_.empty() ||
+         std::ranges::any_of(jobs_, [](const auto& entry) { return entry.second.acknowledge; });
+}
+
+Outbox Cluster::TakeOutbox() {
+  if (!dirty_.empty() || !grown_.empty()) {
+    for (const auto& [number, job] : jobs_) {
+      const bool dirty = dirty_.contains(job.record.id);
+      if (dirty) outbox_.changes.jobs.push_back(job.record);
+      if (dirty || grown_.contains(job.record.id)) outbox_.published.push_back(job.record);
+    }
+    dirty_.clear();
+    grown_.clear();
+  }
+  return std::exchange(outbox_, {});
+}
+
+}  // namespace takt::job

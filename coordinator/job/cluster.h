@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything the coordinator knows, and every rule by which it changes: workers, jobs, their runs. One thread calls it
+// (coordinator.h); times come in as arguments. What it wants done leaves through the Outbox: first to be stored, then to
+// be shown and sent. So nothing is visible that is not durable.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "coordinator/job/decide.h"
+#include "coordinator/job/queue.h"
+#include "coordinator/job/rendezvous.h"
+#include "coordinator/job/session.h"
+#include "coordinator/job/step_collector.h"
+#include "coordinator/membership/membership.h"
+#include "coordinator/store/store.h"
+
+namespace takt::job {
+
+using membership::SessionId;
+
+// What a worker says about its rank (takt.v1.JobUpdate).
+struct JobUpdate {
+  JobKey key;
+  Rank rank;
+  RankPhase phase = RankPhase::kAdmitted;  // kAdmitted or a terminal one
+  std::string error;
+  bool invalid_input = false;
+  std::optional<store::RankStatus> status;
+};
+
+struct PlanRequest {
+  std::string job_id;
+  Generation generation;
+  config::JobSpec spec;
+  plan::PlanOptions options;
+};
+
+struct ClusterOptions {
+  membership::MembershipOptions membership;
+  DecideOptions decide;
+  // Step reports and log lines wait this long for others before they are stored.
+  absl::Duration batch_interval = absl::Milliseconds(50);
+  // So many random bytes.
+  std::function<std::string(int)> random_bytes;
+  // Starts planning; the result comes back through Cluster::Planned.
+  std::function<void(PlanRequest)> plan;
+};
+
+// To be done in this order: commit `changes`; if that succeeded, show `published` and `removed`, then call `effects`.
+struct Outbox {
+  store::Changes changes;
+  std::vector<store::JobRecord> published;
+  std::vector<std::string> removed;  // job ids
+  std::vector<std::function<void()>> effects;
+
+  bool empty() const { return changes.empty() && published.empty() && removed.empty() && effects.empty(); }
+};
+
+template <class T>
+using Reply = std::function<void(absl::StatusOr<T>)>;
+
+// One thread.
+class Cluster final {
+ public:
+  // store, rendezvous: borrowed. The store is only read here.
+  Cluster(ClusterOptions options, store::Snapshot snapshot, store::Store* store, Rendezvous* rendezvous, Moment now);
+
+  // Workers.
+  void Attach(const membership::Hello& hello, SessionId id, std::shared_ptr<WorkerSession> session, Moment now);
+  void Heartbeat(SessionId id, const std::optional<JobUpdate>& status, Moment now);
+  void Update(SessionId id, const JobUpdate& update, Moment now);
+  void Detach(SessionId id, const std::string& reason, Moment now);
+  // kFailedPrecondition unless that incarnation is attached.
+  absl::Status CheckAttached(const std::string& worker, const std::string& incarnation) const;
+  void Report(const std::string& worker, const JobKey& key, const RankStepReport& report,
+              const std::shared_ptr<BulkSession>& session);
+  void AddLog(const std::string& job, store::LogRecord line);
+
+  // Requests. Replies come after the commit. A request_id seen before answers as before; an empty one is never seen before.
+  // spec: takt.v1.JobSpec, serialized; parsed: the same, validated.
+  void Submit(const std::string& request_id, const std::string& spec, const config::JobSpec& parsed,
+              Reply<store::JobRecord> reply, Moment now);
+  void Cancel(const std::string& request_id, const std::string& name, Reply<store::JobRecord> reply, Moment now);
+  void Delete(const std::string& request_id, const std::string& name, Reply<bool> reply);
+  void SetDrained(const std::string& request_id, const std::string& worker, bool drained,
+                  Reply<membership::Worker> reply);
+  const std::map<std::string, membership::Worker>& workers() const { return members_.workers(); }
+
+  void Planned(const std::string& job_id, Generation generation, absl::StatusOr<plan::Plan> plan, Moment now);
+
+  // Applies what follows from all that happened and from the time.
+  void Tick(Moment now);
+  // Reports or log lines wait for their batch.
+  bool HasWaitingBatch() const;
+  Outbox TakeOutbox();
+
+ private:
+  struct JobEntry {
+    store::JobRecord record;
+    config::JobSpec spec;
+    std::vector<std::string> reserved;  // PLANNING: workers held for it
+    std::optional<JobRun> run;          // STARTING, RUNNING
+    std::optional<StepCollector> steps;
+    std::map<Rank, std::shared_ptr<BulkSession>> bulk;
+    bool acknowledge = false;  // reports came since the last acknowledgement
+  };
+
+  // cluster.cc
+  void Restore(JobEntry& job, Moment now);
+  JobEntry* FindJob(const std::string& name);
+  JobEntry* FindRunning(const JobKey& key);
+  void SetState(JobEntry& job, store::JobState state, std::string reason, Moment now);
+  void SetReason(JobEntry& job, std::string reason);
+  void Touch(const JobEntry& job) { dirty_.insert(job.record.id); }
+  void CollectSteps(JobEntry& job, bool rest, Moment now);
+  void SendTo(const std::string& worker, Command command);
+
+  // cluster_workers.cc
+  void HandleLoss(const membership::Loss& loss);
+  void Reattach(const membership::Hello& hello);
+  RankRun* FindRank(const JobKey& key, Rank rank, const membership::Worker& worker);
+
+  // cluster_jobs.cc
+  void Advance(JobEntry& job, Moment now);
+  void Apply(JobEntry& job, const Decision& decision, Moment now);
+  void StartRun(JobEntry& job);
+  void StopRun(JobEntry& job, store::JobStop stop, Moment now);
+  void EndRun(JobEntry& job, const Decision& decision, Moment now);
+  void ServeQueue(Moment now);
+  void BeginPlanning(JobEntry& job, const std::vector<std::string>& workers, Moment now);
+  void Launch(JobEntry& job, plan::Plan plan, Moment now);
+  void ReleaseReserved(JobEntry& job);
+
+  // cluster_requests.cc
+  // True: the request was answered before, and now again.
+  template <class T>
+  bool Replayed(const std::string& method, const std::string& request_id, const std::string& job_name, const Reply<T>& reply,
+                const std::function<T(const store::RequestRecord&)>& answer);
+  void Remember(const std::string& method, const std::string& request_id, std::optional<store::JobRecord> job);
+  template <class T>
+  void ReplyLater(const Reply<T>& reply, absl::StatusOr<T> result);
+
+  const ClusterOptions options_;
+  store::Store* const store_;
+  Rendezvous* const rendezvous_;
+  membership::Membership members_;
+  std::map<SessionId, std::shared_ptr<WorkerSession>> sessions_;
+  std::map<std::int64_t, JobEntry> jobs_;  // by number: the order of the queue
+  std::int64_t last_number_ = 0;
+  std::map<std::string, Generation> generations_;  // of deleted jobs, by name
+  absl::Duration last_batch_ = -absl::InfiniteDuration();
+  std::vector<store::LogRecord> waiting_logs_;
+  std::set<std::string> dirty_;  // job ids to store and to publish
+  std::set<std::string> grown_;  // job ids to publish only: new steps
+  Outbox outbox_;
+};
+
+}  // namespace takt::job

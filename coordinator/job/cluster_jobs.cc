@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cluster: decisions applied to jobs.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/job/cluster.h"
+
+namespace takt::job {
+namespace {
+
+using store::JobState;
+
+// What the plan may assume about workers that did not measure themselves.
+constexpr double kDefaultFlopsPerSecond = 1e11;
+constexpr int kSecretBytes = 32;
+
+Need NeedOf(const config::JobSpec& spec) {
+  const config::Parallelism& p = spec.parallelism;
+  return {.workers = p.pipeline.value_or(1) * p.data.value_or(1), .up_to_all = !p.pipeline.has_value()};
+}
+
+}  // namespace
+
+void Cluster::Advance(JobEntry& job, Moment now) {
+  const bool finished = std::ranges::all_of(
+      job.run->ranks, [](const RankRun& rank) { return rank.phase == RankPhase::kFinished; });
+  if (finished) {
+    if (!job.run->finish_since) job.run->finish_since = now.steady;
+    CollectSteps(job, /*rest=*/false, now);
+  }
+  // A stop may leave nothing to wait for: then the end follows at once.
+  while (job.run) {
+    const Decision decision = Decide(now.steady, *job.run, options_.decide);
+    if (decision.kind == Decision::Kind::kWait) {
+      SetReason(job, decision.reason);
+      return;
+    }
+    Apply(job, decision, now);
+  }
+}
+
+void Cluster::Apply(JobEntry& job, const Decision& decision, Moment now) {
+  switch (decision.kind) {
+    case Decision::Kind::kWait:
+      return;
+    case Decision::Kind::kStart:
+      SetState(job, JobState::kRunning, decision.reason, now);
+      StartRun(job);
+      return;
+    case Decision::Kind::kStop:
+      StopRun(job, {.state = decision.state, .reason = decision.reason, .invalid_input = decision.invalid_input}, now);
+      return;
+    case Decision::Kind::kEnd:
+      EndRun(job, decision, now);
+      return;
+  }
+}
+
+void Cluster::StartRun(JobEntry& job) {
+  job.run->state = JobState::kRunning;
+  for (RankRun& rank : job.run->ranks) {
+    rank.phase = RankPhase::kRunning;
+    SendTo(rank.bound.worker, Start{{job.record.name, job.record.generation}});
+  }
+}
+
+void Cluster::StopRun(JobEntry& job, store::JobStop stop, Moment now) {
+  for (const RankRun& rank : job.run->ranks) {
+    if (rank.lost || IsTerminal(rank.phase)) continue;
+    SendTo(rank.bound.worker, Abort{{job.record.name, job.record.generation}, stop.reason});
+  }
+  job.run->stop_since = now.steady;
+  job.run->stop = stop;
+  job.record.stop = std::move(stop);
+  Touch(job);
+}
+
+void Cluster::EndRun(JobEntry& job, const Decision& decision, Moment now) {
+  CollectSteps(job, /*rest=*/true, now);
+  const JobKey key{job.record.name, job.record.generation};
+  for (const RankRun& rank : job.run->ranks) {
+    // Those that have not let go yet stay held: their late word is acknowledged when it comes (Update).
+    if (rank.lost || !IsTerminal(rank.phase)) continue;
+    SendTo(rank.bound.worker, Acknowledge{key});
+    members_.Release(rank.bound.worker);
+  }
+  if (decision.state == JobState::kFailed) {
+    for (const RankRun& rank : job.run->ranks) job.record.fault.push_back(rank.status);
+  }
+  job.record.invalid_input = decision.invalid_input;
+  job.record.stop.reset();
+  job.record.ranks.clear();
+  job.run.reset();
+  job.steps.reset();
+  job.bulk.clear();
+  job.acknowledge = false;
+  outbox_.effects.push_back([this, name = key.job] { rendezvous_->Close(name); });
+  SetState(job, decision.state, decision.reason, now);
+}
+
+void Cluster::ServeQueue(Moment now) {
+  std::vector<std::pair<std::string, Need>> waiting;
+  std::vector<JobEntry*> entries;
+  for (auto& [number, job] : jobs_) {
+    if (job.record.state != JobState::kQueued) continue;
+    waiting.emplace_back(job.record.name, NeedOf(job.spec));
+    entries.push_back(&job);
+  }
+  if (waiting.empty()) return;
+  Capacity capacity;
+  std::vector<const membership::Worker*> idle;
+  for (const auto& [name, worker] : members_.workers()) {
+    if (worker.state() == membership::WorkerState::kBusy) {
+      ++capacity.held[worker.hold->job];
+    } else if (worker.state() == membership::WorkerState::kIdle && worker.drained) {
+      ++capacity.drained;
+    } else if (worker.state() == membership::WorkerState::kIdle) {
+      idle.push_back(&worker);
+    }
+  }
+  // Neighbours in the pipeline are neighbours on a host where possible.
+  std::ranges::stable_sort(idle, {}, [](const membership::Worker* w) { return w->hello.host; });
+  for (const membership::Worker* worker : idle) capacity.idle.push_back(worker->hello.worker);
+
+  const std::vector<Grant> grants = GrantGangs(waiting, std::move(capacity));
+  for (std::size_t i = 0; i < grants.size(); ++i) {
+    if (grants[i].workers.empty()) {
+      SetReason(*entries[i], grants[i].reason);
+    } else {
+      BeginPlanning(*entries[i], grants[i].workers, now);
+    }
+  }
+}
+
+void Cluster::BeginPlanning(JobEntry& job, const std::vector<std::string>& workers, Moment now) {
+  ++job.record.generation;
+  job.reserved = workers;
+  plan::PlanOptions options{.max_workers = static_cast<int>(workers.size()),
+                            .matmul_flops_per_second = kDefaultFlopsPerSecond};
+  double slowest = 0;
+  for (const std::string& name : workers) {
+    members_.SetHold(name, {job.record.name, job.record.generation, Rank(-1)});
+    const double rate = members_.Find(name)->hello.matmul_flops_per_second;
+    if (rate > 0) slowest = slowest > 0 ? std::min(slowest, rate) : rate;
+  }
+  if (slowest > 0) options.matmul_flops_per_second = slowest;
+  SetState(job, JobState::kPlanning, absl::StrCat("planning for up to ", workers.size(), " workers"), now);
+  outbox_.effects.push_back([this, request = PlanRequest{job.record.id, job.record.generation, job.spec, options}] {
+    options_.plan(request);
+  });
+}
+
+void Cluster::Planned(const std::string& job_id, Generation generation, absl::StatusOr<plan::Plan> plan, Moment now) {
+  const auto it = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.id == job_id; });
+  if (it == jobs_.end()) return;
+  JobEntry& job = it->second;
+  if (job.record.state != JobState::kPlanning || job.record.generation != generation) return;  // cancelled meanwhile
+  if (!plan.ok()) {
+    ReleaseReserved(job);
+    job.record.invalid_input = plan.status().code() == absl::StatusCode::kInvalidArgument;
+    SetState(job, JobState::kFailed, std::string(plan.status().message()), now);
+    return;
+  }
+  if (plan->mesh.size() > static_cast<int>(job.reserved.size())) {
+    ReleaseReserved(job);
+    SetState(job, JobState::kQueued, "a worker was lost while the job was planned", now);
+    return;
+  }
+  Launch(job, *std::move(plan), now);
+}
+
+void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
+  const JobKey key{job.record.name, job.record.generation};
+  auto launch = std::make_shared<job::Launch>();
+  launch->key = key;
+  launch->spec = job.record.spec;
+  launch->transport = job.spec.parallelism.transport;
+  launch->secret = options_.random_bytes(kSecretBytes);
+  job.record.ranks.clear();
+  job.run = JobRun{.state = JobState::kStarting, .steps = job.record.steps, .since = now.steady};
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    const membership::Hello& hello = members_.Find(job.reserved[rank])->hello;
+    const int neighbours = static_cast<int>(std::ranges::count_if(members_.workers(), [&](const auto& entry) {
+      return entry.second.session != SessionId(0) && entry.second.hello.host == hello.host;
+    }));
+    launch->threads.push_back(job.spec.parallelism.threads.value_or(std::max(1, hello.cores / neighbours)));
+    job.record.ranks.push_back({Rank(rank), hello.worker, hello.incarnation, hello.data_address});
+    members_.SetHold(hello.worker, {key.job, key.generation, Rank(rank)});
+    job.run->ranks.push_back({.bound = job.record.ranks.back()});
+    job.run->ranks.back().status = {.rank = Rank(rank), .worker = hello.worker};
+  }
+  for (std::size_t i = job.record.ranks.size(); i < job.reserved.size(); ++i) members_.Release(job.reserved[i]);
+  job.reserved.clear();
+  job.record.plan = {.schedule = plan.schedule.name,
+                     .mesh = plan.mesh,
+                     .partition = plan.partition,
+                     .predicted_step_seconds = plan.predicted_step_seconds,
+                     .predicted_bubble_fraction = plan.predicted_bubble_fraction,
+                     .warnings = plan.warnings};
+  job.steps.emplace(plan.mesh, StepId(0));
+  launch->ranks = job.record.ranks;
+  launch->plan = std::move(plan);
+  SetState(job, JobState::kStarting, absl::StrCat("preparing ", launch->ranks.size(), " ranks"), now);
+  outbox_.effects.push_back([this, key] { rendezvous_->Open(key.job, key.generation); });
+  for (const store::BoundRank& bound : launch->ranks) SendTo(bound.worker, Prepare{launch, bound.rank});
+}
+
+void Cluster::ReleaseReserved(JobEntry& job) {
+  for (const std::string& worker : job.reserved) members_.Release(worker);
+  job.reserved.clear();
+}
+
+}  // namespace takt::job

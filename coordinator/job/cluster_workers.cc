@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cluster: what workers say, and what follows from it for their ranks.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "coordinator/job/cluster.h"
+
+namespace takt::job {
+
+using membership::Hello;
+using membership::Loss;
+using membership::Worker;
+
+void Cluster::Attach(const Hello& hello, SessionId id, std::shared_ptr<WorkerSession> session, Moment now) {
+  const absl::StatusOr<membership::Membership::Attached> attached = members_.Attach(hello, id, now);
+  if (!attached.ok()) {
+    Log(LogLevel::kWarning, "worker refused",
+        {{"worker", hello.worker}, {"incarnation", hello.incarnation}, {"reason", attached.status().ToString()}});
+    outbox_.effects.push_back([session = std::move(session), status = attached.status()] { session->Close(status); });
+    return;
+  }
+  if (attached->replaced) HandleLoss(*attached->replaced);
+  sessions_[id] = std::move(session);
+  SendTo(hello.worker, Welcome{});
+  Log(LogLevel::kInfo, "worker attached",
+      {{"worker", hello.worker},
+       {"incarnation", hello.incarnation},
+       {"host", hello.host},
+       {"running", hello.running ? hello.running->job : ""}});
+  Reattach(hello);
+}
+
+// Ranks that a restart of the coordinator or of the connection left open, and work that nobody knows of.
+void Cluster::Reattach(const Hello& hello) {
+  for (auto& [number, job] : jobs_) {
+    if (!job.run) continue;
+    const JobKey key{job.record.name, job.record.generation};
+    for (RankRun& rank : job.run->ranks) {
+      if (rank.bound.worker != hello.worker || rank.phase != RankPhase::kAway || rank.lost) continue;
+      if (rank.bound.incarnation != hello.incarnation) {
+        rank.lost = "it came back as a new process";
+        continue;
+      }
+      // Without a word of the job in its hello, its end may still come as an update; otherwise return_grace ends the wait.
+      const membership::Hold hold{key.job, key.generation, rank.bound.rank};
+      members_.SetHold(hello.worker, hold);
+      if (hello.running == hold) rank.phase = RankPhase::kRunning;
+      if (job.run->stop) SendTo(hello.worker, Abort{key, job.run->stop->reason});
+    }
+  }
+  if (!hello.running) return;
+  const JobKey key{hello.running->job, hello.running->generation};
+  if (FindRank(key, hello.running->rank, *members_.Find(hello.worker)) != nullptr) return;
+  // Held until it has let go, so that nothing else is given to it.
+  members_.SetHold(hello.worker, *hello.running);
+  SendTo(hello.worker, Abort{key, "this generation of the job is over"});
+}
+
+// The rank of a live run that `worker` holds; null for anything stale.
+RankRun* Cluster::FindRank(const JobKey& key, Rank rank, const Worker& worker) {
+  JobEntry* const job = FindRunning(key);
+  if (job == nullptr || rank < Rank(0) || rank.value() >= static_cast<int>(job->run->ranks.size())) return nullptr;
+  RankRun& found = job->run->ranks[rank.value()];
+  const bool bound = found.bound.worker == worker.hello.worker && found.bound.incarnation == worker.hello.incarnation;
+  return bound && !found.lost ? &found : nullptr;
+}
+
+void Cluster::Heartbeat(SessionId id, const std::optional<JobUpdate>& status, Moment now) {
+  members_.Heard(id, now);
+  const Worker* const worker = members_.FindSession(id);
+  if (worker == nullptr || !status || !status->status) return;
+  RankRun* const rank = FindRank(status->key, status->rank, *worker);
+  if (rank == nullptr || IsTerminal(rank->phase)) return;
+  rank->status = *status->status;
+  rank->status.rank = rank->bound.rank;
+  rank->status.worker = rank->bound.worker;
+}
+
+void Cluster::Update(SessionId id, const JobUpdate& update, Moment now) {
+  members_.Heard(id, now);
+  const Worker* const worker = members_.FindSession(id);
+  if (worker == nullptr) return;
+  const std::string name = worker->hello.worker;
+  RankRun* const rank = FindRank(update.key, update.rank, *worker);
+  if (rank == nullptr) {
+    if (update.phase == RankPhase::kAdmitted) {
+      SendTo(name, Abort{update.key, "this generation of the job is over"});
+      return;
+    }
+    SendTo(name, Acknowledge{update.key});
+    const bool held = worker->hold && worker->hold->job == update.key.job && worker->hold->generation == update.key.generation;
+    if (held) members_.Release(name);
+    return;
+  }
+  if (IsTerminal(rank->phase)) return;  // told again: acknowledged when the job ends
+  JobEntry& job = *FindRunning(update.key);
+  if (update.phase == RankPhase::kAdmitted) {
+    if (rank->phase == RankPhase::kPreparing) rank->phase = RankPhase::kAdmitted;
+    // It did not hear the start: say it again.
+    if (job.run->state == store::JobState::kRunning && !job.run->stop) {
+      rank->phase = RankPhase::kRunning;
+      SendTo(name, Start{update.key});
+    }
+    return;
+  }
+  rank->phase = update.phase;
+  rank->error = update.error;
+  rank->invalid_input = update.phase == RankPhase::kRefused && update.invalid_input;
+  if (update.status) {
+    rank->status = *update.status;
+    rank->status.rank = rank->bound.rank;
+    rank->status.worker = rank->bound.worker;
+  }
+  job.steps->EndRank(rank->bound.rank);
+  job.acknowledge = true;
+}
+
+void Cluster::Detach(SessionId id, const std::string& reason, Moment) {
+  if (const std::optional<Loss> loss = members_.Detach(id, reason)) HandleLoss(*loss);
+}
+
+void Cluster::HandleLoss(const Loss& loss) {
+  Log(LogLevel::kWarning, "worker lost",
+      {{"worker", loss.worker},
+       {"incarnation", loss.incarnation},
+       {"reason", loss.reason},
+       {"job", loss.hold ? loss.hold->job : ""}});
+  if (const auto session = sessions_.find(loss.session); session != sessions_.end()) {
+    outbox_.effects.push_back([session = session->second, reason = loss.reason] {
+      session->Close(absl::UnavailableError(absl::StrCat("the coordinator gave this stream up: ", reason)));
+    });
+    sessions_.erase(session);
+  }
+  if (!loss.hold) return;
+  JobEntry* const job = FindJob(loss.hold->job);
+  if (job == nullptr || job->record.generation != loss.hold->generation) return;
+  std::erase(job->reserved, loss.worker);
+  if (!job->run) return;
+  for (RankRun& rank : job->run->ranks) {
+    if (rank.bound.worker != loss.worker || rank.bound.incarnation != loss.incarnation || rank.lost) continue;
+    rank.lost = loss.reason;
+    job->steps->EndRank(rank.bound.rank);
+  }
+}
+
+absl::Status Cluster::CheckAttached(const std::string& worker, const std::string& incarnation) const {
+  const Worker* const found = members_.Find(worker);
+  if (found != nullptr && found->session != SessionId(0) && found->hello.incarnation == incarnation) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", worker, " incarnation ", incarnation, " is not attached; open the control stream first"));
+}
+
+void Cluster::Report(const std::string& worker, const JobKey& key, const RankStepReport& report,
+                     const std::shared_ptr<BulkSession>& session) {
+  const Worker* const found = members_.Find(worker);
+  if (found == nullptr || FindRank(key, report.rank, *found) == nullptr) return;  // an older generation: refused
+  JobEntry& job = *FindRunning(key);
+  if (!job.steps->Add(report)) return;
+  job.bulk[report.rank] = session;
+  job.acknowledge = true;
+}
+
+void Cluster::AddLog(const std::string& job_name, store::LogRecord line) {
+  const JobEntry* const job = FindJob(job_name);
+  if (job == nullptr) return;
+  line.job_id = job->record.id;
+  waiting_logs_.push_back(std::move(line));
+}
+
+}  // namespace takt::job

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator's one deciding thread around Cluster, and its planning thread. RPCs post to it; it decides, stores, and
+// only then shows and sends.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
+#include "common/metrics/registry.h"
+#include "coordinator/job/board.h"
+#include "coordinator/job/cluster.h"
+
+namespace takt::job {
+
+struct CoordinatorOptions {
+  ClusterOptions cluster;  // `plan` is set here
+  const Clock* clock = &Clock::Real();
+  // How often the time is looked at when nothing happens.
+  absl::Duration tick = absl::Milliseconds(100);
+  // Events that wait; beyond it TryPost refuses.
+  std::size_t max_events = 100'000;
+  metrics::Registry* metrics = nullptr;  // may be null
+};
+
+// Thread-safe. Ends by Stop (which the destructor calls), or by itself when the store fails: what is not durable is never
+// shown, so the process must then end and start again.
+class Coordinator final {
+ public:
+  using Event = std::function<void(Cluster&, Moment)>;
+
+  // store: borrowed.
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Start(CoordinatorOptions options, store::Store* store);
+  ~Coordinator();
+
+  // Calls `event` on the deciding thread. After Stop it is dropped.
+  void Post(Event event);
+  // The same for what a worker can send without bound; false: too much is waiting.
+  bool TryPost(Event event);
+
+  // Jobs go on; nothing more is decided.
+  void Stop();
+  // Blocks until Stop was called or the store failed; its error.
+  absl::Status WaitForEnd();
+
+  const Board& board() const { return board_; }
+  Board& board() { return board_; }
+  Rendezvous& rendezvous() { return rendezvous_; }
+  store::Store& store() { return *store_; }
+  Moment now() const { return Moment::Of(*options_.clock); }
+
+ private:
+  Coordinator(CoordinatorOptions options, store::Store* store) : options_(std::move(options)), store_(store) {}
+
+  struct TimedEvent {
+    Event event;
+    Moment arrival;
+  };
+
+  void Decide();
+  // False: the coordinator ends.
+  bool DecideOnce();
+  absl::Status Flush(Outbox outbox);
+  void Plan();
+  void RecordMetrics(const Outbox& outbox);
+
+  const CoordinatorOptions options_;
+  store::Store* const store_;
+  Board board_;
+  Rendezvous rendezvous_;
+
+  absl::Mutex mutex_;
+  std::deque<TimedEvent> events_ ABSL_GUARDED_BY(mutex_);
+  std::deque<PlanRequest> plans_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+
+  std::unique_ptr<Cluster> cluster_;  // of the deciding thread
+  std::thread planning_thread_, deciding_thread_;
+};
+
+}  // namespace takt::job

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/decide.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace takt::job {
+namespace {
+
+using store::JobState;
+
+std::string WorkerAndRank(const RankRun& rank) {
+  return absl::StrCat("worker ", rank.bound.worker, " (rank ", rank.bound.rank.value(), ")");
+}
+
+std::string LastSeenAt(const RankRun& rank) {
+  if (rank.status.last_step == StepId(0) && rank.status.instruction.empty()) return "before its first report";
+  return absl::StrCat("last reported step ", rank.status.last_step.value(),
+                      rank.status.instruction.empty() ? "" : absl::StrCat(", instruction ", rank.status.instruction));
+}
+
+std::string WhatItDid(const RankRun& rank) {
+  const std::string who = absl::StrCat("rank ", rank.bound.rank.value(), " (", rank.bound.worker, ")");
+  if (rank.phase == RankPhase::kFinished) return absl::StrCat(who, " had finished");
+  if (!IsTerminal(rank.phase)) return absl::StrCat(who, rank.lost ? " was lost too" : " did not answer");
+  if (!rank.status.waiting_for.empty()) return absl::StrCat(who, " was waiting for ", rank.status.waiting_for);
+  if (!rank.status.instruction.empty()) return absl::StrCat(who, " was at ", rank.status.instruction, ", waiting for nothing");
+  return absl::StrCat(who, " was waiting for nothing");
+}
+
+// The rank that a failure is blamed on: one that is gone without a word before one that told of an error, because the
+// former makes its neighbours fail.
+const RankRun* FindSilentlyLost(const JobRun& run) {
+  const auto it = std::ranges::find_if(run.ranks, [](const RankRun& r) { return r.lost && !IsTerminal(r.phase); });
+  return it == run.ranks.end() ? nullptr : &*it;
+}
+
+const RankRun* FindCulprit(const JobRun& run) {
+  if (const RankRun* lost = FindSilentlyLost(run)) return lost;
+  for (const RankPhase phase : {RankPhase::kRefused, RankPhase::kFailed, RankPhase::kAborted}) {
+    const auto it = std::ranges::find(run.ranks, phase, &RankRun::phase);
+    if (it != run.ranks.end()) return &*it;
+  }
+  return nullptr;
+}
+
+std::string Blame(const RankRun& rank) {
+  if (!IsTerminal(rank.phase)) {
+    return absl::StrCat(WorkerAndRank(rank), " lost: ", rank.lost.value_or("unknown"), "; ", LastSeenAt(rank));
+  }
+  const char* verb = rank.phase == RankPhase::kRefused  ? " refused the job: "
+                     : rank.phase == RankPhase::kFailed ? " failed: "
+                                                        : " gave up: ";
+  return absl::StrCat(WorkerAndRank(rank), verb, rank.error.empty() ? "no reason given" : rank.error,
+                      rank.phase == RankPhase::kRefused ? "" : absl::StrCat("; ", LastSeenAt(rank)));
+}
+
+std::string Names(const JobRun& run, const std::function<bool(const RankRun&)>& which) {
+  std::vector<std::string> names;
+  for (const RankRun& rank : run.ranks) {
+    if (which(rank)) names.push_back(absl::StrCat("rank ", rank.bound.rank.value(), " (", rank.bound.worker, ")"));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+Decision Wait(std::string reason) { return {.kind = Decision::Kind::kWait, .reason = std::move(reason)}; }
+
+Decision Stop(std::string reason, bool invalid_input = false) {
+  return {.kind = Decision::Kind::kStop,
+          .reason = std::move(reason),
+          .state = JobState::kFailed,
+          .invalid_input = invalid_input};
+}
+
+// A stop was told: wait for the ranks to let go, for a while.
+Decision DecideStopping(absl::Duration now, const JobRun& run, const DecideOptions& options) {
+  const auto pending = [](const RankRun& r) { return !r.lost && !IsTerminal(r.phase); };
+  const bool all_answered = std::ranges::none_of(run.ranks, pending);
+  if (!all_answered && now - run.stop_since.value_or(now) < options.stop_grace) {
+    return Wait(absl::StrCat(run.stop->reason, "; stopping ", Names(run, pending)));
+  }
+  return {.kind = Decision::Kind::kEnd,
+          .reason = run.stop->state == JobState::kFailed && !run.stop->invalid_input ? DescribeFault(run)
+                                                                                     : run.stop->reason,
+          .state = run.stop->state,
+          .invalid_input = run.stop->invalid_input};
+}
+
+// What must end the job, if anything.
+std::optional<Decision> FindFault(absl::Duration now, const JobRun& run, const DecideOptions& options) {
+  if (const RankRun* culprit = FindCulprit(run)) return Stop(Blame(*culprit), culprit->invalid_input);
+  const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
+  if (std::ranges::any_of(run.ranks, away) && now - run.since >= options.return_grace) {
+    return Stop(absl::StrCat("the coordinator was restarted and did not hear again of ", Names(run, away), " within ",
+                             absl::FormatDuration(options.return_grace)));
+  }
+  const auto unadmitted = [](const RankRun& r) { return r.phase == RankPhase::kPreparing; };
+  if (run.state == JobState::kStarting && std::ranges::any_of(run.ranks, unadmitted) &&
+      now - run.since >= options.admission_timeout) {
+    return Stop(absl::StrCat("not admitted within ", absl::FormatDuration(options.admission_timeout), ": ",
+                             Names(run, unadmitted)));
+  }
+  return std::nullopt;
+}
+
+Decision DecideRunning(absl::Duration now, const JobRun& run, const DecideOptions& options) {
+  const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
+  if (std::ranges::any_of(run.ranks, away)) {
+    return Wait(absl::StrCat("the coordinator was restarted; waiting to hear of ", Names(run, away)));
+  }
+  const auto finished = [](const RankRun& r) { return r.phase == RankPhase::kFinished; };
+  if (!std::ranges::all_of(run.ranks, finished)) return Wait("training");
+  if (run.committed_steps >= run.steps) {
+    return {.kind = Decision::Kind::kEnd,
+            .reason = absl::StrCat("all ", run.steps, " steps done"),
+            .state = JobState::kSucceeded};
+  }
+  const std::string missing = absl::StrCat("step reports ", run.committed_steps + 1, " to ", run.steps);
+  if (now - run.finish_since.value_or(now) < options.reports_grace) return Wait(absl::StrCat("waiting for ", missing));
+  return {.kind = Decision::Kind::kEnd,
+          .reason = absl::StrCat("all ranks finished, but ", missing, " never came"),
+          .state = JobState::kSucceeded};
+}
+
+}  // namespace
+
+std::string DescribeFault(const JobRun& run) {
+  const RankRun* const lost = FindSilentlyLost(run);
+  std::string text = lost != nullptr ? Blame(*lost) : run.stop ? run.stop->reason : "";
+  for (const RankRun& rank : run.ranks) {
+    const bool blamed = lost != nullptr ? &rank == lost : run.stop && IsTerminal(rank.phase) && Blame(rank) == run.stop->reason;
+    if (!blamed) absl::StrAppend(&text, "; ", WhatItDid(rank));
+  }
+  return text;
+}
+
+Decision Decide(absl::Duration now, const JobRun& run, const DecideOptions& options) {
+  if (run.stop) return DecideStopping(now, run, options);
+  if (std::optional<Decision> fault = FindFault(now, run, options)) return *std::move(fault);
+  if (run.state == JobState::kRunning) return DecideRunning(now, run, options);
+  const auto unadmitted = [](const RankRun& r) { return r.phase != RankPhase::kAdmitted; };
+  if (std::ranges::any_of(run.ranks, unadmitted)) {
+    return Wait(absl::StrCat("waiting for ", Names(run, unadmitted), " to load and connect"));
+  }
+  return {.kind = Decision::Kind::kStart,
+          .reason = absl::StrCat("all ", run.ranks.size(), " ranks admitted"),
+          .state = JobState::kRunning};
+}
+
+}  // namespace takt::job

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gang queue: which waiting jobs get workers now, and what the others wait for. First come, first served among those
+// that fit; a gang is given whole or not at all.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace takt::job {
+
+// A job's need: exactly `workers`, or with `up_to_all` at least that many and as many as are idle.
+struct Need {
+  int workers = 1;
+  bool up_to_all = false;
+};
+
+struct Capacity {
+  std::vector<std::string> idle;    // attached, not held, not drained; in the order ranks are given out
+  std::map<std::string, int> held;  // by job
+  int drained = 0;                  // attached, not held
+};
+
+struct Grant {
+  std::vector<std::string> workers;  // empty: none
+  std::string reason;                // e.g. "needs 4 workers, 2 idle: 2 held by job x, 1 drained"
+};
+
+// One grant per need, in order.
+std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& waiting, Capacity capacity);
+
+}  // namespace takt::job

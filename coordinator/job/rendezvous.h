@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the ranks of one generation find each other: a small key-value space per (job, generation), gone with it.
+// The contract is takt.v1.RendezvousService's.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/id.h"
+
+namespace takt::job {
+
+struct RendezvousLimits {
+  std::size_t key_bytes = 1024;
+  std::size_t value_bytes = 64 << 10;
+  std::size_t keys = 4096;   // per scope
+  std::size_t waits = 4096;  // per scope
+};
+
+// Thread-safe. Callbacks run on the caller of whatever completes them, never under the lock.
+class Rendezvous final {
+ public:
+  using Values = std::vector<std::string>;
+  using Callback = std::function<void(absl::StatusOr<Values>)>;
+
+  explicit Rendezvous(RendezvousLimits limits = {}) : limits_(limits) {}
+  // Waits still open end with kUnavailable.
+  ~Rendezvous();
+
+  // Makes (job, generation) current; what an older generation had is gone and its waits end with kAborted.
+  void Open(const std::string& job, Generation generation);
+  void Close(const std::string& job);
+
+  absl::Status Set(const std::string& job, Generation generation, const std::string& key, std::string value);
+  // Calls back once, when every key is there, or at `deadline` (steady), or when the scope goes.
+  void Wait(const std::string& job, Generation generation, std::vector<std::string> keys, absl::Duration deadline,
+            Callback callback);
+  absl::Status Clear(const std::string& job, Generation generation);
+
+  // Ends the waits whose deadline has come.
+  void Expire(absl::Duration now);
+
+ private:
+  struct Waiting {
+    std::vector<std::string> keys;
+    absl::Duration deadline;
+    Callback callback;
+  };
+  struct Scope {
+    Generation generation;
+    std::map<std::string, std::string> values;
+    std::list<Waiting> waits;
+  };
+
+  absl::StatusOr<Scope*> FindLocked(const std::string& job, Generation generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const RendezvousLimits limits_;
+  absl::Mutex mutex_;
+  std::map<std::string, Scope> scopes_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace takt::job

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/step_collector.h"
+
+#include <algorithm>
+
+namespace takt::job {
+
+StepCollector::StepCollector(mesh::Mesh mesh, StepId after)
+    : mesh_(mesh), last_taken_(after), newest_of_rank0_(after), ended_(mesh.size()) {}
+
+bool StepCollector::Add(const RankStepReport& report) {
+  if (report.rank < Rank(0) || report.rank >= Rank(mesh_.size()) || report.step < StepId(1)) return false;
+  unacknowledged_[report.rank].emplace_back(report.sequence, report.step);
+  if (report.step <= last_taken_) return true;  // sent again, or too late to count: durable without it
+  pending_[report.step].try_emplace(report.rank, report);
+  if (report.rank == Rank(0)) newest_of_rank0_ = std::max(newest_of_rank0_, report.step);
+  return true;
+}
+
+void StepCollector::EndRank(Rank rank) { ended_[rank.value()] = true; }
+
+bool StepCollector::IsComplete(StepId step, const Parts& parts) const {
+  if (!parts.contains(Rank(0))) return false;
+  if (newest_of_rank0_.value() - step.value() >= kMaxLag) return true;
+  for (int rank = 0; rank < mesh_.size(); ++rank) {
+    if (!ended_[rank] && !parts.contains(Rank(rank))) return false;
+  }
+  return true;
+}
+
+store::StepRecord StepCollector::Merge(const Parts& parts) const {
+  const RankStepReport& first = parts.at(Rank(0));
+  store::StepRecord record{.step = first.step,
+                           .loss = first.loss,
+                           .grad_norm = first.grad_norm,
+                           .learning_rate = first.learning_rate,
+                           .tokens = first.tokens,
+                           .step_seconds = first.step_seconds,
+                           .validation_loss = first.validation_loss};
+  std::vector<double> idle(mesh_.pp_size), counts(mesh_.pp_size);
+  for (const auto& [rank, part] : parts) {
+    if (!(part.step_seconds > 0)) continue;
+    const int pp_rank = mesh_.PpRankOf(rank).value();
+    idle[pp_rank] += std::clamp(1 - part.busy_seconds / part.step_seconds, 0.0, 1.0);
+    counts[pp_rank] += 1;
+  }
+  // A pp rank without any part has no figure, and positions must keep their meaning: then there are none.
+  double sum = 0;
+  int known = 0;
+  for (int p = 0; p < mesh_.pp_size; ++p) {
+    if (counts[p] == 0) continue;
+    idle[p] /= counts[p];
+    sum += idle[p];
+    ++known;
+  }
+  if (known > 0) record.bubble_fraction = sum / known;
+  if (known == mesh_.pp_size) record.bubble_by_pp_rank = std::move(idle);
+  return record;
+}
+
+std::vector<store::StepRecord> StepCollector::Take(bool incomplete_too) {
+  std::vector<store::StepRecord> ready;
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    const auto& [step, parts] = *it;
+    const bool has_first = parts.contains(Rank(0));
+    if (!(incomplete_too ? has_first : IsComplete(step, parts))) {
+      if (!incomplete_too) break;
+      it = pending_.erase(it);
+      continue;
+    }
+    // Rank 0 reports every step in order: a gap is one whose report is still on its way.
+    if (!incomplete_too && step.value() != last_taken_.value() + 1) break;
+    ready.push_back(Merge(parts));
+    last_taken_ = step;
+    it = pending_.erase(it);
+  }
+  return ready;
+}
+
+std::vector<store::StepRecord> StepCollector::TakeReady() { return Take(false); }
+std::vector<store::StepRecord> StepCollector::TakeRest() { return Take(true); }
+
+std::map<Rank, std::int64_t> StepCollector::TakeAcknowledgements(StepId committed) {
+  std::map<Rank, std::int64_t> newest;
+  for (auto& [rank, queue] : unacknowledged_) {
+    while (!queue.empty() && queue.front().second <= committed) {
+      newest[rank] = std::max(newest[rank], queue.front().first);
+      queue.pop_front();
+    }
+  }
+  return newest;
+}
+
+}  // namespace takt::job

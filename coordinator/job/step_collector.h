@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks' parts of a step put together: a step is ready to be committed when all of its ranks have reported it, and each is
+// ready once, in order.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "common/base/id.h"
+#include "common/mesh/mesh.h"
+#include "coordinator/store/record.h"
+
+namespace takt::job {
+
+// Loss, norm, learning rate, tokens and validation loss count from rank 0 alone.
+struct RankStepReport {
+  Rank rank;
+  std::int64_t sequence = 0;
+  StepId step;
+  double loss = 0, grad_norm = 0, learning_rate = 0;
+  std::int64_t tokens = 0;
+  double step_seconds = 0, busy_seconds = 0;
+  std::optional<double> validation_loss;
+};
+
+// Of one generation of one job. One caller at a time.
+class StepCollector final {
+ public:
+  // after: the last committed step.
+  StepCollector(mesh::Mesh mesh, StepId after);
+
+  // False: not a report of this mesh (no such rank, or no such step).
+  bool Add(const RankStepReport& report);
+  // Its reports are not waited for any more.
+  void EndRank(Rank rank);
+
+  // The next steps that are complete: reported by rank 0, and by every other rank unless that ended or is more than
+  // kMaxLag steps behind. Job, generation, schedule and time are left to the caller.
+  std::vector<store::StepRecord> TakeReady();
+  // Also those that lack other ranks' parts: nothing more will come.
+  std::vector<store::StepRecord> TakeRest();
+
+  StepId last_taken() const { return last_taken_; }
+
+  // The newest sequence of each rank whose step is at most `committed` and that was not returned before.
+  std::map<Rank, std::int64_t> TakeAcknowledgements(StepId committed);
+
+  static constexpr std::int64_t kMaxLag = 64;
+
+ private:
+  using Parts = std::map<Rank, RankStepReport>;
+  bool IsComplete(StepId step, const Parts& parts) const;
+  store::StepRecord Merge(const Parts& parts) const;
+  std::vector<store::StepRecord> Take(bool incomplete_too);
+
+  const mesh::Mesh mesh_;
+  StepId last_taken_;
+  StepId newest_of_rank0_;
+  std::map<StepId, Parts> pending_;
+  std::vector<bool> ended_;  // by rank
+  std::map<Rank, std::deque<std::pair<std::int64_t, StepId>>> unacknowledged_;
+};
+
+}  // namespace takt::job
