@@ -49,7 +49,8 @@ std::vector<JobView> Board::List(std::int64_t before, int limit) const {
   absl::MutexLock lock(&mutex_);
   std::vector<JobView> found;
   auto it = before > 0 ? jobs_.lower_bound(before) : jobs_.end();
-  while (it != jobs_.begin() && static_cast<int>(found.size()) < limit) found.push_back((--it)->second);
+  while (it != jobs_.begin() && static_cast<int>(found.size()) < limit)
+    found.push_back((--it)->second);
   return found;
 }
 

@@ -20,9 +20,11 @@ using JobView = std::shared_ptr<const store::JobRecord>;
 // Thread-safe.
 class Board final {
  public:
-  // Called after every change of its job, from the publishing thread, without a lock; keep it short.
+  // Called after every change of its job, from the publishing thread, without a lock; keep it
+  // short.
   using Listener = std::function<void()>;
-  using Subscription = std::shared_ptr<const Listener>;  // ends when destroyed; a call in progress may still finish
+  using Subscription =
+      std::shared_ptr<const Listener>;  // ends when destroyed; a call in progress may still finish
 
   void Publish(store::JobRecord job);
   void Remove(const std::string& id);
@@ -36,7 +38,8 @@ class Board final {
   Subscription Subscribe(const std::string& id, Listener listener);
 
  private:
-  std::vector<Subscription> ListenersLocked(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Subscription> ListenersLocked(const std::string& id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   std::map<std::int64_t, JobView> jobs_ ABSL_GUARDED_BY(mutex_);

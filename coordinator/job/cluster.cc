@@ -12,8 +12,8 @@ namespace takt::job {
 
 using store::JobState;
 
-Cluster::Cluster(ClusterOptions options, store::Snapshot snapshot, store::Store* store, Rendezvous* rendezvous,
-                 Moment now)
+Cluster::Cluster(ClusterOptions options, store::Snapshot snapshot, store::Store* store,
+                 Rendezvous* rendezvous, Moment now)
     : options_(std::move(options)),
       store_(store),
       rendezvous_(rendezvous),
@@ -33,7 +33,8 @@ void Cluster::Restore(JobEntry& job, Moment now) {
   absl::StatusOr<config::JobSpec> spec = ParseSpec(job.record.spec);
   if (!spec.ok()) {
     job.record.invalid_input = true;
-    SetState(job, JobState::kFailed, absl::StrCat("this program refuses the job: ", spec.status().message()), now);
+    SetState(job, JobState::kFailed,
+             absl::StrCat("this program refuses the job: ", spec.status().message()), now);
     return;
   }
   job.spec = *std::move(spec);
@@ -44,10 +45,12 @@ void Cluster::Restore(JobEntry& job, Moment now) {
     SetState(job, job.record.stop->state, job.record.stop->reason, now);
   } else if (state == JobState::kPlanning || state == JobState::kStarting) {
     job.record.ranks.clear();
-    SetState(job, JobState::kQueued, absl::StrCat("the coordinator was restarted while the job was ", store::Name(state)),
+    SetState(job, JobState::kQueued,
+             absl::StrCat("the coordinator was restarted while the job was ", store::Name(state)),
              now);
   } else if (state == JobState::kRunning) {
-    job.run = JobRun{.state = state, .stop = job.record.stop, .steps = job.record.steps, .since = now.steady};
+    job.run = JobRun{
+        .state = state, .stop = job.record.stop, .steps = job.record.steps, .since = now.steady};
     if (job.run->stop) job.run->stop_since = now.steady;
     for (const store::BoundRank& bound : job.record.ranks) {
       job.run->ranks.push_back({.bound = bound, .phase = RankPhase::kAway});
@@ -61,7 +64,8 @@ void Cluster::Restore(JobEntry& job, Moment now) {
 }
 
 Cluster::JobEntry* Cluster::FindJob(const std::string& name) {
-  const auto it = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.name == name; });
+  const auto it = std::ranges::find_if(
+      jobs_, [&](const auto& entry) { return entry.second.record.name == name; });
   return it == jobs_.end() ? nullptr : &it->second;
 }
 
@@ -71,11 +75,12 @@ Cluster::JobEntry* Cluster::FindRunning(const JobKey& key) {
 }
 
 void Cluster::SetState(JobEntry& job, JobState state, std::string reason, Moment now) {
-  Log(LogLevel::kInfo, "job state", {{"job", job.record.name},
-                                     {"generation", absl::StrCat(job.record.generation.value())},
-                                     {"from", store::Name(job.record.state)},
-                                     {"to", store::Name(state)},
-                                     {"reason", reason}});
+  Log(LogLevel::kInfo, "job state",
+      {{"job", job.record.name},
+       {"generation", absl::StrCat(job.record.generation.value())},
+       {"from", store::Name(job.record.state)},
+       {"to", store::Name(state)},
+       {"reason", reason}});
   job.record.state = state;
   job.record.reason = reason;
   job.record.transitions.push_back({state, now.wall, std::move(reason)});
@@ -105,7 +110,8 @@ void Cluster::CollectSteps(JobEntry& job, bool rest, Moment now) {
   if (!std::exchange(job.acknowledge, false)) return;
   // Effects come after the commit: what is acknowledged is durable.
   for (const auto& [rank, sequence] : job.steps->TakeAcknowledgements(job.steps->last_taken())) {
-    outbox_.effects.push_back([session = job.bulk[rank], key = JobKey{job.record.name, job.record.generation},
+    outbox_.effects.push_back([session = job.bulk[rank],
+                               key = JobKey{job.record.name, job.record.generation},
                                sequence = sequence] { session->Acknowledge(key, sequence); });
   }
 }
@@ -115,7 +121,8 @@ void Cluster::SendTo(const std::string& worker, Command command) {
   if (found == nullptr) return;
   const auto session = sessions_.find(found->session);
   if (session == sessions_.end()) return;
-  outbox_.effects.push_back([session = session->second, command = std::move(command)] { session->Send(command); });
+  outbox_.effects.push_back(
+      [session = session->second, command = std::move(command)] { session->Send(command); });
 }
 
 void Cluster::Tick(Moment now) {

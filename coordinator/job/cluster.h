@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything the coordinator knows, and every rule by which it changes: workers, jobs, their runs. One thread calls it
-// (coordinator.h); times come in as arguments. What it wants done leaves through the Outbox: first to be stored, then to
-// be shown and sent. So nothing is visible that is not durable.
+// Everything the coordinator knows, and every rule by which it changes: workers, jobs, their runs.
+// One thread calls it (coordinator.h); times come in as arguments. What it wants done leaves
+// through the Outbox: first to be stored, then to be shown and sent. So nothing is visible that is
+// not durable.
 #pragma once
 
 #include <functional>
@@ -54,14 +55,17 @@ struct ClusterOptions {
   std::function<void(PlanRequest)> plan;
 };
 
-// To be done in this order: commit `changes`; if that succeeded, show `published` and `removed`, then call `effects`.
+// To be done in this order: commit `changes`; if that succeeded, show `published` and `removed`,
+// then call `effects`.
 struct Outbox {
   store::Changes changes;
   std::vector<store::JobRecord> published;
   std::vector<std::string> removed;  // job ids
   std::vector<std::function<void()>> effects;
 
-  bool empty() const { return changes.empty() && published.empty() && removed.empty() && effects.empty(); }
+  bool empty() const {
+    return changes.empty() && published.empty() && removed.empty() && effects.empty();
+  }
 };
 
 template <class T>
@@ -71,30 +75,34 @@ using Reply = std::function<void(absl::StatusOr<T>)>;
 class Cluster final {
  public:
   // store, rendezvous: borrowed. The store is only read here.
-  Cluster(ClusterOptions options, store::Snapshot snapshot, store::Store* store, Rendezvous* rendezvous, Moment now);
+  Cluster(ClusterOptions options, store::Snapshot snapshot, store::Store* store,
+          Rendezvous* rendezvous, Moment now);
 
   // Workers.
-  void Attach(const membership::Hello& hello, SessionId id, std::shared_ptr<WorkerSession> session, Moment now);
+  void Attach(const membership::Hello& hello, SessionId id, std::shared_ptr<WorkerSession> session,
+              Moment now);
   void Heartbeat(SessionId id, const std::optional<JobUpdate>& status, Moment now);
   void Update(SessionId id, const JobUpdate& update, Moment now);
   void Detach(SessionId id, const std::string& reason, Moment now);
   // kFailedPrecondition unless that incarnation is attached.
   absl::Status CheckAttached(const std::string& worker, const std::string& incarnation) const;
-  void Report(const std::string& worker, const JobKey& key, const RankStepReport& report,
-              const std::shared_ptr<BulkSession>& session);
+  void Report(const std::string& worker, const std::string& incarnation, const JobKey& key,
+              const RankStepReport& report, const std::shared_ptr<BulkSession>& session);
   void AddLog(const std::string& job, store::LogRecord line);
 
-  // Requests. Replies come after the commit. A request_id seen before answers as before; an empty one is never seen before.
-  // spec: takt.v1.JobSpec, serialized; parsed: the same, validated.
+  // Requests. Replies come after the commit. A request_id seen before answers as before; an empty
+  // one is never seen before. spec: takt.v1.JobSpec, serialized; parsed: the same, validated.
   void Submit(const std::string& request_id, const std::string& spec, const config::JobSpec& parsed,
               Reply<store::JobRecord> reply, Moment now);
-  void Cancel(const std::string& request_id, const std::string& name, Reply<store::JobRecord> reply, Moment now);
+  void Cancel(const std::string& request_id, const std::string& name, Reply<store::JobRecord> reply,
+              Moment now);
   void Delete(const std::string& request_id, const std::string& name, Reply<bool> reply);
   void SetDrained(const std::string& request_id, const std::string& worker, bool drained,
                   Reply<membership::Worker> reply);
   const std::map<std::string, membership::Worker>& workers() const { return members_.workers(); }
 
-  void Planned(const std::string& job_id, Generation generation, absl::StatusOr<plan::Plan> plan, Moment now);
+  void Planned(const std::string& job_id, Generation generation, absl::StatusOr<plan::Plan> plan,
+               Moment now);
 
   // Applies what follows from all that happened and from the time.
   void Tick(Moment now);
@@ -142,9 +150,11 @@ class Cluster final {
   // cluster_requests.cc
   // True: the request was answered before, and now again.
   template <class T>
-  bool Replayed(const std::string& method, const std::string& request_id, const std::string& job_name, const Reply<T>& reply,
+  bool Replayed(const std::string& method, const std::string& request_id,
+                const std::string& job_name, const Reply<T>& reply,
                 const std::function<T(const store::RequestRecord&)>& answer);
-  void Remember(const std::string& method, const std::string& request_id, std::optional<store::JobRecord> job);
+  void Remember(const std::string& method, const std::string& request_id,
+                std::optional<store::JobRecord> job);
   template <class T>
   void ReplyLater(const Reply<T>& reply, absl::StatusOr<T> result);
 

@@ -17,7 +17,8 @@ constexpr int kSecretBytes = 32;
 
 Need NeedOf(const config::JobSpec& spec) {
   const config::Parallelism& p = spec.parallelism;
-  return {.workers = p.pipeline.value_or(1) * p.data.value_or(1), .up_to_all = !p.pipeline.has_value()};
+  return {.workers = p.pipeline.value_or(1) * p.data.value_or(1),
+          .up_to_all = !p.pipeline.has_value()};
 }
 
 }  // namespace
@@ -49,7 +50,11 @@ void Cluster::Apply(JobEntry& job, const Decision& decision, Moment now) {
       StartRun(job);
       return;
     case Decision::Kind::kStop:
-      StopRun(job, {.state = decision.state, .reason = decision.reason, .invalid_input = decision.invalid_input}, now);
+      StopRun(job,
+              {.state = decision.state,
+               .reason = decision.reason,
+               .invalid_input = decision.invalid_input},
+              now);
       return;
     case Decision::Kind::kEnd:
       EndRun(job, decision, now);
@@ -80,7 +85,8 @@ void Cluster::EndRun(JobEntry& job, const Decision& decision, Moment now) {
   CollectSteps(job, /*rest=*/true, now);
   const JobKey key{job.record.name, job.record.generation};
   for (const RankRun& rank : job.run->ranks) {
-    // Those that have not let go yet stay held: their late word is acknowledged when it comes (Update).
+    // Those that have not let go yet stay held: their late word is acknowledged when it comes
+    // (Update).
     if (rank.lost || !IsTerminal(rank.phase)) continue;
     SendTo(rank.bound.worker, Acknowledge{key});
     members_.Release(rank.bound.worker);
@@ -145,17 +151,22 @@ void Cluster::BeginPlanning(JobEntry& job, const std::vector<std::string>& worke
     if (rate > 0) slowest = slowest > 0 ? std::min(slowest, rate) : rate;
   }
   if (slowest > 0) options.matmul_flops_per_second = slowest;
-  SetState(job, JobState::kPlanning, absl::StrCat("planning for up to ", workers.size(), " workers"), now);
-  outbox_.effects.push_back([this, request = PlanRequest{job.record.id, job.record.generation, job.spec, options}] {
-    options_.plan(request);
-  });
+  SetState(job, JobState::kPlanning,
+           absl::StrCat("planning for up to ", workers.size(), " workers"), now);
+  outbox_.effects.push_back(
+      [this, request = PlanRequest{job.record.id, job.record.generation, job.spec, options}] {
+        options_.plan(request);
+      });
 }
 
-void Cluster::Planned(const std::string& job_id, Generation generation, absl::StatusOr<plan::Plan> plan, Moment now) {
-  const auto it = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.record.id == job_id; });
+void Cluster::Planned(const std::string& job_id, Generation generation,
+                      absl::StatusOr<plan::Plan> plan, Moment now) {
+  const auto it = std::ranges::find_if(
+      jobs_, [&](const auto& entry) { return entry.second.record.id == job_id; });
   if (it == jobs_.end()) return;
   JobEntry& job = it->second;
-  if (job.record.state != JobState::kPlanning || job.record.generation != generation) return;  // cancelled meanwhile
+  if (job.record.state != JobState::kPlanning || job.record.generation != generation)
+    return;  // cancelled meanwhile
   if (!plan.ok()) {
     ReleaseReserved(job);
     job.record.invalid_input = plan.status().code() == absl::StatusCode::kInvalidArgument;
@@ -181,16 +192,19 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
   job.run = JobRun{.state = JobState::kStarting, .steps = job.record.steps, .since = now.steady};
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const membership::Hello& hello = members_.Find(job.reserved[rank])->hello;
-    const int neighbours = static_cast<int>(std::ranges::count_if(members_.workers(), [&](const auto& entry) {
-      return entry.second.session != SessionId(0) && entry.second.hello.host == hello.host;
-    }));
-    launch->threads.push_back(job.spec.parallelism.threads.value_or(std::max(1, hello.cores / neighbours)));
+    const int neighbours =
+        static_cast<int>(std::ranges::count_if(members_.workers(), [&](const auto& entry) {
+          return entry.second.session != SessionId(0) && entry.second.hello.host == hello.host;
+        }));
+    launch->threads.push_back(
+        job.spec.parallelism.threads.value_or(std::max(1, hello.cores / neighbours)));
     job.record.ranks.push_back({Rank(rank), hello.worker, hello.incarnation, hello.data_address});
     members_.SetHold(hello.worker, {key.job, key.generation, Rank(rank)});
     job.run->ranks.push_back({.bound = job.record.ranks.back()});
     job.run->ranks.back().status = {.rank = Rank(rank), .worker = hello.worker};
   }
-  for (std::size_t i = job.record.ranks.size(); i < job.reserved.size(); ++i) members_.Release(job.reserved[i]);
+  for (std::size_t i = job.record.ranks.size(); i < job.reserved.size(); ++i)
+    members_.Release(job.reserved[i]);
   job.reserved.clear();
   job.record.plan = {.schedule = plan.schedule.name,
                      .mesh = plan.mesh,
@@ -201,9 +215,11 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
   job.steps.emplace(plan.mesh, StepId(0));
   launch->ranks = job.record.ranks;
   launch->plan = std::move(plan);
-  SetState(job, JobState::kStarting, absl::StrCat("preparing ", launch->ranks.size(), " ranks"), now);
+  SetState(job, JobState::kStarting, absl::StrCat("preparing ", launch->ranks.size(), " ranks"),
+           now);
   outbox_.effects.push_back([this, key] { rendezvous_->Open(key.job, key.generation); });
-  for (const store::BoundRank& bound : launch->ranks) SendTo(bound.worker, Prepare{launch, bound.rank});
+  for (const store::BoundRank& bound : launch->ranks)
+    SendTo(bound.worker, Prepare{launch, bound.rank});
 }
 
 void Cluster::ReleaseReserved(JobEntry& job) {

@@ -28,8 +28,9 @@ void Cluster::ReplyLater(const Reply<T>& reply, absl::StatusOr<T> result) {
 }
 
 template <class T>
-bool Cluster::Replayed(const std::string& method, const std::string& request_id, const std::string& job_name,
-                       const Reply<T>& reply, const std::function<T(const store::RequestRecord&)>& answer) {
+bool Cluster::Replayed(const std::string& method, const std::string& request_id,
+                       const std::string& job_name, const Reply<T>& reply,
+                       const std::function<T(const store::RequestRecord&)>& answer) {
   if (request_id.empty()) return false;
   // The earlier one may be in this very batch.
   const std::vector<store::RequestRecord>& batch = outbox_.changes.requests;
@@ -37,34 +38,41 @@ bool Cluster::Replayed(const std::string& method, const std::string& request_id,
     return request.method == method && request.request_id == request_id;
   });
   absl::StatusOr<std::optional<store::RequestRecord>> found =
-      it != batch.end() ? absl::StatusOr<std::optional<store::RequestRecord>>(*it) : store_->FindRequest(method, request_id);
+      it != batch.end() ? absl::StatusOr<std::optional<store::RequestRecord>>(*it)
+                        : store_->FindRequest(method, request_id);
   if (!found.ok()) {
     ReplyLater<T>(reply, found.status());
     return true;
   }
   if (!found->has_value()) return false;
   if ((*found)->job && (*found)->job->name != job_name) {
-    ReplyLater<T>(reply, InvalidField({.field = "request_id",
-                                       .value = request_id,
-                                       .rule = absl::StrCat("was used for job ", (*found)->job->name, ", not ", job_name),
-                                       .fix = "choose a new random one for every request"}));
+    ReplyLater<T>(reply,
+                  InvalidField({.field = "request_id",
+                                .value = request_id,
+                                .rule = absl::StrCat("was used for job ", (*found)->job->name,
+                                                     ", not ", job_name),
+                                .fix = "choose a new random one for every request"}));
     return true;
   }
   ReplyLater<T>(reply, answer(**found));
   return true;
 }
 
-void Cluster::Remember(const std::string& method, const std::string& request_id, std::optional<JobRecord> job) {
+void Cluster::Remember(const std::string& method, const std::string& request_id,
+                       std::optional<JobRecord> job) {
   if (!request_id.empty()) outbox_.changes.requests.push_back({method, request_id, std::move(job)});
 }
 
-void Cluster::Submit(const std::string& request_id, const std::string& spec, const config::JobSpec& parsed,
-                     Reply<JobRecord> reply, Moment now) {
-  const auto as_before = [](const store::RequestRecord& request) { return request.job.value_or(JobRecord()); };
+void Cluster::Submit(const std::string& request_id, const std::string& spec,
+                     const config::JobSpec& parsed, Reply<JobRecord> reply, Moment now) {
+  const auto as_before = [](const store::RequestRecord& request) {
+    return request.job.value_or(JobRecord());
+  };
   if (Replayed<JobRecord>("SubmitJob", request_id, parsed.name, reply, as_before)) return;
   if (FindJob(parsed.name) != nullptr) {
-    ReplyLater<JobRecord>(reply, absl::AlreadyExistsError(absl::StrCat("a job named ", parsed.name,
-                                                                       " exists; choose another name, or delete that one")));
+    ReplyLater<JobRecord>(reply, absl::AlreadyExistsError(absl::StrCat(
+                                     "a job named ", parsed.name,
+                                     " exists; choose another name, or delete that one")));
     return;
   }
   JobEntry& job = jobs_[++last_number_];
@@ -74,22 +82,26 @@ void Cluster::Submit(const std::string& request_id, const std::string& spec, con
                 .spec = spec,
                 .create_time = now.wall,
                 .steps = parsed.steps};
-  if (const auto it = generations_.find(parsed.name); it != generations_.end()) job.record.generation = it->second;
+  if (const auto it = generations_.find(parsed.name); it != generations_.end())
+    job.record.generation = it->second;
   job.spec = parsed;
   SetState(job, JobState::kQueued, "submitted", now);
   Remember("SubmitJob", request_id, job.record);
   ReplyLater<JobRecord>(reply, job.record);
 }
 
-void Cluster::Cancel(const std::string& request_id, const std::string& name, Reply<JobRecord> reply, Moment now) {
-  const auto as_before = [](const store::RequestRecord& request) { return request.job.value_or(JobRecord()); };
+void Cluster::Cancel(const std::string& request_id, const std::string& name, Reply<JobRecord> reply,
+                     Moment now) {
+  const auto as_before = [](const store::RequestRecord& request) {
+    return request.job.value_or(JobRecord());
+  };
   if (Replayed<JobRecord>("CancelJob", request_id, name, reply, as_before)) return;
   JobEntry* const job = FindJob(name);
   if (job == nullptr) return ReplyLater<JobRecord>(reply, NoSuchJob(name));
   const JobState state = job->record.state;
   if (state == JobState::kSucceeded || state == JobState::kFailed) {
-    return ReplyLater<JobRecord>(
-        reply, absl::FailedPreconditionError(absl::StrCat("job ", name, " is ", store::Name(state), " already")));
+    return ReplyLater<JobRecord>(reply, absl::FailedPreconditionError(absl::StrCat(
+                                            "job ", name, " is ", store::Name(state), " already")));
   }
   if (state == JobState::kQueued || state == JobState::kPlanning) {
     ReleaseReserved(*job);
@@ -103,21 +115,26 @@ void Cluster::Cancel(const std::string& request_id, const std::string& name, Rep
 }
 
 void Cluster::Delete(const std::string& request_id, const std::string& name, Reply<bool> reply) {
-  if (Replayed<bool>("DeleteJob", request_id, name, reply, [](const store::RequestRecord&) { return true; })) return;
+  if (Replayed<bool>("DeleteJob", request_id, name, reply,
+                     [](const store::RequestRecord&) { return true; }))
+    return;
   JobEntry* const job = FindJob(name);
   if (job == nullptr) return ReplyLater<bool>(reply, NoSuchJob(name));
   const JobRecord record = job->record;
   if (!store::HasEnded(record.state)) {
-    return ReplyLater<bool>(reply, absl::FailedPreconditionError(absl::StrCat(
-                                       "job ", name, " is ", store::Name(record.state), "; cancel it first")));
+    return ReplyLater<bool>(
+        reply, absl::FailedPreconditionError(absl::StrCat(
+                   "job ", name, " is ", store::Name(record.state), "; cancel it first")));
   }
   generations_[name] = record.generation;
   outbox_.changes.deleted_jobs.push_back(record.id);
   outbox_.removed.push_back(record.id);
   Remember("DeleteJob", request_id, record);
-  // What is still unwritten about it goes with it: the record is written first, so that its generation is remembered.
+  // What is still unwritten about it goes with it: the record is written first, so that its
+  // generation is remembered.
   if (dirty_.erase(record.id) > 0) outbox_.changes.jobs.push_back(record);
-  std::erase_if(waiting_logs_, [&](const store::LogRecord& line) { return line.job_id == record.id; });
+  std::erase_if(waiting_logs_,
+                [&](const store::LogRecord& line) { return line.job_id == record.id; });
   jobs_.erase(record.number);
   ReplyLater<bool>(reply, true);
 }
@@ -127,7 +144,8 @@ void Cluster::SetDrained(const std::string& request_id, const std::string& worke
   const std::string method = drained ? "DrainWorker" : "UndrainWorker";
   const auto as_before = [&](const store::RequestRecord&) {
     const membership::Worker* const found = members_.Find(worker);
-    membership::Worker answer = found != nullptr ? *found : membership::Worker{.hello = {.worker = worker}};
+    membership::Worker answer =
+        found != nullptr ? *found : membership::Worker{.hello = {.worker = worker}};
     answer.drained = drained;
     return answer;
   };

@@ -12,12 +12,16 @@ using membership::Hello;
 using membership::Loss;
 using membership::Worker;
 
-void Cluster::Attach(const Hello& hello, SessionId id, std::shared_ptr<WorkerSession> session, Moment now) {
+void Cluster::Attach(const Hello& hello, SessionId id, std::shared_ptr<WorkerSession> session,
+                     Moment now) {
   const absl::StatusOr<membership::Membership::Attached> attached = members_.Attach(hello, id, now);
   if (!attached.ok()) {
     Log(LogLevel::kWarning, "worker refused",
-        {{"worker", hello.worker}, {"incarnation", hello.incarnation}, {"reason", attached.status().ToString()}});
-    outbox_.effects.push_back([session = std::move(session), status = attached.status()] { session->Close(status); });
+        {{"worker", hello.worker},
+         {"incarnation", hello.incarnation},
+         {"reason", attached.status().ToString()}});
+    outbox_.effects.push_back(
+        [session = std::move(session), status = attached.status()] { session->Close(status); });
     return;
   }
   if (attached->replaced) HandleLoss(*attached->replaced);
@@ -31,18 +35,21 @@ void Cluster::Attach(const Hello& hello, SessionId id, std::shared_ptr<WorkerSes
   Reattach(hello);
 }
 
-// Ranks that a restart of the coordinator or of the connection left open, and work that nobody knows of.
+// Ranks that a restart of the coordinator or of the connection left open, and work that nobody
+// knows of.
 void Cluster::Reattach(const Hello& hello) {
   for (auto& [number, job] : jobs_) {
     if (!job.run) continue;
     const JobKey key{job.record.name, job.record.generation};
     for (RankRun& rank : job.run->ranks) {
-      if (rank.bound.worker != hello.worker || rank.phase != RankPhase::kAway || rank.lost) continue;
+      if (rank.bound.worker != hello.worker || rank.phase != RankPhase::kAway || rank.lost)
+        continue;
       if (rank.bound.incarnation != hello.incarnation) {
         rank.lost = "it came back as a new process";
         continue;
       }
-      // Without a word of the job in its hello, its end may still come as an update; otherwise return_grace ends the wait.
+      // Without a word of the job in its hello, its end may still come as an update; otherwise
+      // return_grace ends the wait.
       const membership::Hold hold{key.job, key.generation, rank.bound.rank};
       members_.SetHold(hello.worker, hold);
       if (hello.running == hold) rank.phase = RankPhase::kRunning;
@@ -60,9 +67,11 @@ void Cluster::Reattach(const Hello& hello) {
 // The rank of a live run that `worker` holds; null for anything stale.
 RankRun* Cluster::FindRank(const JobKey& key, Rank rank, const Worker& worker) {
   JobEntry* const job = FindRunning(key);
-  if (job == nullptr || rank < Rank(0) || rank.value() >= static_cast<int>(job->run->ranks.size())) return nullptr;
+  if (job == nullptr || rank < Rank(0) || rank.value() >= static_cast<int>(job->run->ranks.size()))
+    return nullptr;
   RankRun& found = job->run->ranks[rank.value()];
-  const bool bound = found.bound.worker == worker.hello.worker && found.bound.incarnation == worker.hello.incarnation;
+  const bool bound = found.bound.worker == worker.hello.worker &&
+                     found.bound.incarnation == worker.hello.incarnation;
   return bound && !found.lost ? &found : nullptr;
 }
 
@@ -89,7 +98,8 @@ void Cluster::Update(SessionId id, const JobUpdate& update, Moment now) {
       return;
     }
     SendTo(name, Acknowledge{update.key});
-    const bool held = worker->hold && worker->hold->job == update.key.job && worker->hold->generation == update.key.generation;
+    const bool held = worker->hold && worker->hold->job == update.key.job &&
+                      worker->hold->generation == update.key.generation;
     if (held) members_.Release(name);
     return;
   }
@@ -128,7 +138,8 @@ void Cluster::HandleLoss(const Loss& loss) {
        {"job", loss.hold ? loss.hold->job : ""}});
   if (const auto session = sessions_.find(loss.session); session != sessions_.end()) {
     outbox_.effects.push_back([session = session->second, reason = loss.reason] {
-      session->Close(absl::UnavailableError(absl::StrCat("the coordinator gave this stream up: ", reason)));
+      session->Close(
+          absl::UnavailableError(absl::StrCat("the coordinator gave this stream up: ", reason)));
     });
     sessions_.erase(session);
   }
@@ -138,25 +149,30 @@ void Cluster::HandleLoss(const Loss& loss) {
   std::erase(job->reserved, loss.worker);
   if (!job->run) return;
   for (RankRun& rank : job->run->ranks) {
-    if (rank.bound.worker != loss.worker || rank.bound.incarnation != loss.incarnation || rank.lost) continue;
+    if (rank.bound.worker != loss.worker || rank.bound.incarnation != loss.incarnation || rank.lost)
+      continue;
     rank.lost = loss.reason;
     job->steps->EndRank(rank.bound.rank);
   }
 }
 
-absl::Status Cluster::CheckAttached(const std::string& worker, const std::string& incarnation) const {
+absl::Status Cluster::CheckAttached(const std::string& worker,
+                                    const std::string& incarnation) const {
   const Worker* const found = members_.Find(worker);
-  if (found != nullptr && found->session != SessionId(0) && found->hello.incarnation == incarnation) {
+  if (found != nullptr && found->session != SessionId(0) &&
+      found->hello.incarnation == incarnation) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("worker ", worker, " incarnation ", incarnation, " is not attached; open the control stream first"));
+      absl::StrCat("worker ", worker, " incarnation ", incarnation,
+                   " is not attached; open the control stream first"));
 }
 
-void Cluster::Report(const std::string& worker, const JobKey& key, const RankStepReport& report,
-                     const std::shared_ptr<BulkSession>& session) {
+void Cluster::Report(const std::string& worker, const std::string& incarnation, const JobKey& key,
+                     const RankStepReport& report, const std::shared_ptr<BulkSession>& session) {
   const Worker* const found = members_.Find(worker);
-  if (found == nullptr || FindRank(key, report.rank, *found) == nullptr) return;  // an older generation: refused
+  if (found == nullptr || FindRank(key, report.rank, *found) == nullptr)
+    return;  // an older generation: refused
   JobEntry& job = *FindRunning(key);
   if (!job.steps->Add(report)) return;
   job.bulk[report.rank] = session;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's one deciding thread around Cluster, and its planning thread. RPCs post to it; it decides, stores, and
-// only then shows and sends.
+// The coordinator's one deciding thread around Cluster, and its planning thread. RPCs post to it;
+// it decides, stores, and only then shows and sends.
 #pragma once
 
 #include <deque>
@@ -21,6 +21,9 @@ namespace takt::job {
 
 struct CoordinatorOptions {
   ClusterOptions cluster;  // `plan` is set here
+  // plan::MakePlan, or a test's.
+  std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>
+      make_plan;
   const Clock* clock = &Clock::Real();
   // How often the time is looked at when nothing happens.
   absl::Duration tick = absl::Milliseconds(100);
@@ -29,14 +32,15 @@ struct CoordinatorOptions {
   metrics::Registry* metrics = nullptr;  // may be null
 };
 
-// Thread-safe. Ends by Stop (which the destructor calls), or by itself when the store fails: what is not durable is never
-// shown, so the process must then end and start again.
+// Thread-safe. Ends by Stop (which the destructor calls), or by itself when the store fails: what
+// is not durable is never shown, so the process must then end and start again.
 class Coordinator final {
  public:
   using Event = std::function<void(Cluster&, Moment)>;
 
   // store: borrowed.
-  static absl::StatusOr<std::unique_ptr<Coordinator>> Start(CoordinatorOptions options, store::Store* store);
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Start(CoordinatorOptions options,
+                                                            store::Store* store);
   ~Coordinator();
 
   // Calls `event` on the deciding thread. After Stop it is dropped.
@@ -44,19 +48,25 @@ class Coordinator final {
   // The same for what a worker can send without bound; false: too much is waiting.
   bool TryPost(Event event);
 
-  // Jobs go on; nothing more is decided.
+  // Jobs go on; nothing more is decided, and requests that wait for an answer are told
+  // kUnavailable.
   void Stop();
   // Blocks until Stop was called or the store failed; its error.
   absl::Status WaitForEnd();
 
   const Board& board() const { return board_; }
   Board& board() { return board_; }
+  absl::StatusOr<plan::Plan> MakePlan(const config::JobSpec& spec,
+                                      const plan::PlanOptions& options) const {
+    return options_.make_plan(spec, options);
+  }
   Rendezvous& rendezvous() { return rendezvous_; }
   store::Store& store() { return *store_; }
   Moment now() const { return Moment::Of(*options_.clock); }
 
  private:
-  Coordinator(CoordinatorOptions options, store::Store* store) : options_(std::move(options)), store_(store) {}
+  Coordinator(CoordinatorOptions options, store::Store* store)
+      : options_(std::move(options)), store_(store) {}
 
   struct TimedEvent {
     Event event;
@@ -68,6 +78,8 @@ class Coordinator final {
   bool DecideOnce();
   absl::Status Flush(Outbox outbox);
   void Plan();
+  // coordinator_metrics.cc
+  void DropMetrics(const Outbox& outbox);
   void RecordMetrics(const Outbox& outbox);
 
   const CoordinatorOptions options_;

@@ -17,24 +17,32 @@ std::string WorkerAndRank(const RankRun& rank) {
 }
 
 std::string LastSeenAt(const RankRun& rank) {
-  if (rank.status.last_step == StepId(0) && rank.status.instruction.empty()) return "before its first report";
+  if (rank.status.last_step == StepId(0) && rank.status.instruction.empty())
+    return "before its first report";
   return absl::StrCat("last reported step ", rank.status.last_step.value(),
-                      rank.status.instruction.empty() ? "" : absl::StrCat(", instruction ", rank.status.instruction));
+                      rank.status.instruction.empty()
+                          ? ""
+                          : absl::StrCat(", instruction ", rank.status.instruction));
 }
 
 std::string WhatItDid(const RankRun& rank) {
-  const std::string who = absl::StrCat("rank ", rank.bound.rank.value(), " (", rank.bound.worker, ")");
+  const std::string who =
+      absl::StrCat("rank ", rank.bound.rank.value(), " (", rank.bound.worker, ")");
   if (rank.phase == RankPhase::kFinished) return absl::StrCat(who, " had finished");
-  if (!IsTerminal(rank.phase)) return absl::StrCat(who, rank.lost ? " was lost too" : " did not answer");
-  if (!rank.status.waiting_for.empty()) return absl::StrCat(who, " was waiting for ", rank.status.waiting_for);
-  if (!rank.status.instruction.empty()) return absl::StrCat(who, " was at ", rank.status.instruction, ", waiting for nothing");
+  if (!IsTerminal(rank.phase))
+    return absl::StrCat(who, rank.lost ? " was lost too" : " did not answer");
+  if (!rank.status.waiting_for.empty())
+    return absl::StrCat(who, " was waiting for ", rank.status.waiting_for);
+  if (!rank.status.instruction.empty())
+    return absl::StrCat(who, " was at ", rank.status.instruction, ", waiting for nothing");
   return absl::StrCat(who, " was waiting for nothing");
 }
 
-// The rank that a failure is blamed on: one that is gone without a word before one that told of an error, because the
-// former makes its neighbours fail.
+// The rank that a failure is blamed on: one that is gone without a word before one that told of an
+// error, because the former makes its neighbours fail.
 const RankRun* FindSilentlyLost(const JobRun& run) {
-  const auto it = std::ranges::find_if(run.ranks, [](const RankRun& r) { return r.lost && !IsTerminal(r.phase); });
+  const auto it = std::ranges::find_if(
+      run.ranks, [](const RankRun& r) { return r.lost && !IsTerminal(r.phase); });
   return it == run.ranks.end() ? nullptr : &*it;
 }
 
@@ -49,24 +57,29 @@ const RankRun* FindCulprit(const JobRun& run) {
 
 std::string Blame(const RankRun& rank) {
   if (!IsTerminal(rank.phase)) {
-    return absl::StrCat(WorkerAndRank(rank), " lost: ", rank.lost.value_or("unknown"), "; ", LastSeenAt(rank));
+    return absl::StrCat(WorkerAndRank(rank), " lost: ", rank.lost.value_or("unknown"), "; ",
+                        LastSeenAt(rank));
   }
   const char* verb = rank.phase == RankPhase::kRefused  ? " refused the job: "
                      : rank.phase == RankPhase::kFailed ? " failed: "
                                                         : " gave up: ";
-  return absl::StrCat(WorkerAndRank(rank), verb, rank.error.empty() ? "no reason given" : rank.error,
-                      rank.phase == RankPhase::kRefused ? "" : absl::StrCat("; ", LastSeenAt(rank)));
+  return absl::StrCat(
+      WorkerAndRank(rank), verb, rank.error.empty() ? "no reason given" : rank.error,
+      rank.phase == RankPhase::kRefused ? "" : absl::StrCat("; ", LastSeenAt(rank)));
 }
 
 std::string Names(const JobRun& run, const std::function<bool(const RankRun&)>& which) {
   std::vector<std::string> names;
   for (const RankRun& rank : run.ranks) {
-    if (which(rank)) names.push_back(absl::StrCat("rank ", rank.bound.rank.value(), " (", rank.bound.worker, ")"));
+    if (which(rank))
+      names.push_back(absl::StrCat("rank ", rank.bound.rank.value(), " (", rank.bound.worker, ")"));
   }
   return absl::StrJoin(names, ", ");
 }
 
-Decision Wait(std::string reason) { return {.kind = Decision::Kind::kWait, .reason = std::move(reason)}; }
+Decision Wait(std::string reason) {
+  return {.kind = Decision::Kind::kWait, .reason = std::move(reason)};
+}
 
 Decision Stop(std::string reason, bool invalid_input = false) {
   return {.kind = Decision::Kind::kStop,
@@ -83,24 +96,29 @@ Decision DecideStopping(absl::Duration now, const JobRun& run, const DecideOptio
     return Wait(absl::StrCat(run.stop->reason, "; stopping ", Names(run, pending)));
   }
   return {.kind = Decision::Kind::kEnd,
-          .reason = run.stop->state == JobState::kFailed && !run.stop->invalid_input ? DescribeFault(run)
-                                                                                     : run.stop->reason,
+          .reason = run.stop->state == JobState::kFailed && !run.stop->invalid_input
+                        ? DescribeFault(run)
+                        : run.stop->reason,
           .state = run.stop->state,
           .invalid_input = run.stop->invalid_input};
 }
 
 // What must end the job, if anything.
-std::optional<Decision> FindFault(absl::Duration now, const JobRun& run, const DecideOptions& options) {
-  if (const RankRun* culprit = FindCulprit(run)) return Stop(Blame(*culprit), culprit->invalid_input);
+std::optional<Decision> FindFault(absl::Duration now, const JobRun& run,
+                                  const DecideOptions& options) {
+  if (const RankRun* culprit = FindCulprit(run))
+    return Stop(Blame(*culprit), culprit->invalid_input);
   const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
   if (std::ranges::any_of(run.ranks, away) && now - run.since >= options.return_grace) {
-    return Stop(absl::StrCat("the coordinator was restarted and did not hear again of ", Names(run, away), " within ",
+    return Stop(absl::StrCat("the coordinator was restarted and did not hear again of ",
+                             Names(run, away), " within ",
                              absl::FormatDuration(options.return_grace)));
   }
   const auto unadmitted = [](const RankRun& r) { return r.phase == RankPhase::kPreparing; };
   if (run.state == JobState::kStarting && std::ranges::any_of(run.ranks, unadmitted) &&
       now - run.since >= options.admission_timeout) {
-    return Stop(absl::StrCat("not admitted within ", absl::FormatDuration(options.admission_timeout), ": ",
+    return Stop(absl::StrCat("not admitted within ",
+                             absl::FormatDuration(options.admission_timeout), ": ",
                              Names(run, unadmitted)));
   }
   return std::nullopt;
@@ -109,7 +127,8 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRun& run, const D
 Decision DecideRunning(absl::Duration now, const JobRun& run, const DecideOptions& options) {
   const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
   if (std::ranges::any_of(run.ranks, away)) {
-    return Wait(absl::StrCat("the coordinator was restarted; waiting to hear of ", Names(run, away)));
+    return Wait(
+        absl::StrCat("the coordinator was restarted; waiting to hear of ", Names(run, away)));
   }
   const auto finished = [](const RankRun& r) { return r.phase == RankPhase::kFinished; };
   if (!std::ranges::all_of(run.ranks, finished)) return Wait("training");
@@ -118,8 +137,10 @@ Decision DecideRunning(absl::Duration now, const JobRun& run, const DecideOption
             .reason = absl::StrCat("all ", run.steps, " steps done"),
             .state = JobState::kSucceeded};
   }
-  const std::string missing = absl::StrCat("step reports ", run.committed_steps + 1, " to ", run.steps);
-  if (now - run.finish_since.value_or(now) < options.reports_grace) return Wait(absl::StrCat("waiting for ", missing));
+  const std::string missing =
+      absl::StrCat("step reports ", run.committed_steps + 1, " to ", run.steps);
+  if (now - run.finish_since.value_or(now) < options.reports_grace)
+    return Wait(absl::StrCat("waiting for ", missing));
   return {.kind = Decision::Kind::kEnd,
           .reason = absl::StrCat("all ranks finished, but ", missing, " never came"),
           .state = JobState::kSucceeded};
@@ -131,7 +152,9 @@ std::string DescribeFault(const JobRun& run) {
   const RankRun* const lost = FindSilentlyLost(run);
   std::string text = lost != nullptr ? Blame(*lost) : run.stop ? run.stop->reason : "";
   for (const RankRun& rank : run.ranks) {
-    const bool blamed = lost != nullptr ? &rank == lost : run.stop && IsTerminal(rank.phase) && Blame(rank) == run.stop->reason;
+    const bool blamed = lost != nullptr
+                            ? &rank == lost
+                            : run.stop && IsTerminal(rank.phase) && Blame(rank) == run.stop->reason;
     if (!blamed) absl::StrAppend(&text, "; ", WhatItDid(rank));
   }
   return text;

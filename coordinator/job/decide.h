@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What to do with a job that holds its gang: a pure function of what is known about its ranks.
 //
-//   QUEUED --(gang is there)--> PLANNING --(plan)--> STARTING --(all admitted)--> RUNNING --(all finished)--> SUCCEEDED
+//   QUEUED --(gang is there)--> PLANNING --(plan)--> STARTING --(all admitted)--> RUNNING --(all
+//   finished)--> SUCCEEDED
 //      ^                           |                     |                           |
-//      +------(a worker left)------+                     +-------- kStop ------------+--(ranks let go)--> FAILED | CANCELLED
+//      +------(a worker left)------+                     +-------- kStop ------------+--(ranks let
+//      go)--> FAILED | CANCELLED
 //
 // Decide covers STARTING and RUNNING; queue.h decides who leaves QUEUED, cluster.cc applies both.
 #pragma once
@@ -48,9 +50,9 @@ struct JobRun {
   std::int64_t steps = 0;
   std::int64_t committed_steps = 0;
   std::vector<RankRun> ranks;
-  absl::Duration since;                       // steady; when this state began here
-  std::optional<absl::Duration> stop_since;   // when the stop was told
-  std::optional<absl::Duration> finish_since; // when the last rank finished
+  absl::Duration since;                        // steady; when this state began here
+  std::optional<absl::Duration> stop_since;    // when the stop was told
+  std::optional<absl::Duration> finish_since;  // when the last rank finished
 };
 
 struct DecideOptions {
@@ -58,7 +60,8 @@ struct DecideOptions {
   absl::Duration admission_timeout = absl::Minutes(5);
   // After a restart of the coordinator, until all ranks are heard from: two leases and some.
   absl::Duration return_grace = absl::Seconds(15);
-  // From Abort until a survivor has told what it was waiting for. With the lease it stays below ten seconds.
+  // From Abort until a survivor has told what it was waiting for. With the lease it stays below ten
+  // seconds.
   absl::Duration stop_grace = absl::Seconds(2);
   // From the last rank's finish until the last step reports have come.
   absl::Duration reports_grace = absl::Seconds(30);

@@ -15,16 +15,18 @@ std::string Count(int number, const char* noun) {
 
 std::string WhyNot(const Need& need, const Capacity& capacity) {
   std::vector<std::string> others;
-  for (const auto& [job, number] : capacity.held) others.push_back(absl::StrCat(number, " held by job ", job));
+  for (const auto& [job, number] : capacity.held)
+    others.push_back(absl::StrCat(number, " held by job ", job));
   if (capacity.drained > 0) others.push_back(absl::StrCat(capacity.drained, " drained"));
   if (others.empty()) others.push_back("no other is attached");
-  return absl::StrCat("needs ", Count(need.workers, "worker"), ", ", capacity.idle.size(), " idle: ",
-                      absl::StrJoin(others, ", "));
+  return absl::StrCat("needs ", Count(need.workers, "worker"), ", ", capacity.idle.size(),
+                      " idle: ", absl::StrJoin(others, ", "));
 }
 
 }  // namespace
 
-std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& waiting, Capacity capacity) {
+std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& waiting,
+                              Capacity capacity) {
   std::vector<Grant> grants;
   for (const auto& [job, need] : waiting) {
     Grant& grant = grants.emplace_back();

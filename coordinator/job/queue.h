@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gang queue: which waiting jobs get workers now, and what the others wait for. First come, first served among those
-// that fit; a gang is given whole or not at all.
+// The gang queue: which waiting jobs get workers now, and what the others wait for. First come,
+// first served among those that fit; a gang is given whole or not at all.
 #pragma once
 
 #include <map>
@@ -17,7 +17,8 @@ struct Need {
 };
 
 struct Capacity {
-  std::vector<std::string> idle;    // attached, not held, not drained; in the order ranks are given out
+  std::vector<std::string>
+      idle;  // attached, not held, not drained; in the order ranks are given out
   std::map<std::string, int> held;  // by job
   int drained = 0;                  // attached, not held
 };
@@ -28,6 +29,7 @@ struct Grant {
 };
 
 // One grant per need, in order.
-std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& waiting, Capacity capacity);
+std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& waiting,
+                              Capacity capacity);
 
 }  // namespace takt::job

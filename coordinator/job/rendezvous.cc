@@ -17,8 +17,8 @@ void CallAll(Due& due) {
 }
 
 // The values if all keys are there; otherwise the first that is not.
-std::pair<Rendezvous::Values, const std::string*> Lookup(const std::map<std::string, std::string>& values,
-                                                         const std::vector<std::string>& keys) {
+std::pair<Rendezvous::Values, const std::string*> Lookup(
+    const std::map<std::string, std::string>& values, const std::vector<std::string>& keys) {
   Rendezvous::Values found;
   for (const std::string& key : keys) {
     const auto it = values.find(key);
@@ -30,12 +30,13 @@ std::pair<Rendezvous::Values, const std::string*> Lookup(const std::map<std::str
 
 }  // namespace
 
-Rendezvous::~Rendezvous() {
+void Rendezvous::Stop() {
   Due due;
   {
     absl::MutexLock lock(&mutex_);
     for (auto& [job, scope] : scopes_) {
-      for (Waiting& wait : scope.waits) due.emplace_back(std::move(wait.callback), absl::UnavailableError("the coordinator stops"));
+      for (Waiting& wait : scope.waits)
+        due.emplace_back(std::move(wait.callback), absl::UnavailableError("the coordinator stops"));
     }
     scopes_.clear();
   }
@@ -56,26 +57,28 @@ void Rendezvous::Close(const std::string& job) {
     if (it == scopes_.end()) return;
     for (Waiting& wait : it->second.waits) {
       due.emplace_back(std::move(wait.callback),
-                       absl::AbortedError(absl::StrCat("generation ", it->second.generation.value(), " of job ", job,
-                                                       " is over")));
+                       absl::AbortedError(absl::StrCat("generation ", it->second.generation.value(),
+                                                       " of job ", job, " is over")));
     }
     scopes_.erase(it);
   }
   CallAll(due);
 }
 
-absl::Status Rendezvous::Set(const std::string& job, Generation generation, const std::string& key, std::string value) {
+absl::Status Rendezvous::Set(const std::string& job, Generation generation, const std::string& key,
+                             std::string value) {
   if (key.empty() || key.size() > limits_.key_bytes || value.size() > limits_.value_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("key of ", key.size(), " bytes, value of ", value.size(),
-                                                     ": at most ", limits_.key_bytes, " and ", limits_.value_bytes,
-                                                     " are kept, and no key is empty"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "key of ", key.size(), " bytes, value of ", value.size(), ": at most ", limits_.key_bytes,
+        " and ", limits_.value_bytes, " are kept, and no key is empty"));
   }
   Due due;
   {
     absl::MutexLock lock(&mutex_);
     ASSIGN_OR_RETURN(Scope * scope, FindLocked(job, generation));
     if (scope->values.size() >= limits_.keys && !scope->values.contains(key)) {
-      return absl::ResourceExhaustedError(absl::StrCat("job ", job, " has ", limits_.keys, " rendezvous keys already"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("job ", job, " has ", limits_.keys, " rendezvous keys already"));
     }
     scope->values[key] = std::move(value);
     for (auto it = scope->waits.begin(); it != scope->waits.end();) {
@@ -103,7 +106,8 @@ void Rendezvous::Wait(const std::string& job, Generation generation, std::vector
     } else if (auto [values, missing] = Lookup((*scope)->values, keys); missing == nullptr) {
       result = std::move(values);
     } else if ((*scope)->waits.size() >= limits_.waits) {
-      result = absl::ResourceExhaustedError(absl::StrCat("job ", job, " has ", limits_.waits, " rendezvous waits already"));
+      result = absl::ResourceExhaustedError(
+          absl::StrCat("job ", job, " has ", limits_.waits, " rendezvous waits already"));
     } else {
       (*scope)->waits.push_back({std::move(keys), deadline, std::move(callback)});
       return;
@@ -131,9 +135,9 @@ void Rendezvous::Expire(absl::Duration now) {
         }
         const std::string missing = *Lookup(scope.values, it->keys).second;
         due.emplace_back(std::move(it->callback),
-                         absl::DeadlineExceededError(absl::StrCat("rendezvous of job ", job, " generation ",
-                                                                  scope.generation.value(), ": key ", missing,
-                                                                  " did not come")));
+                         absl::DeadlineExceededError(absl::StrCat(
+                             "rendezvous of job ", job, " generation ", scope.generation.value(),
+                             ": key ", missing, " did not come")));
         it = scope.waits.erase(it);
       }
     }
@@ -141,13 +145,15 @@ void Rendezvous::Expire(absl::Duration now) {
   CallAll(due);
 }
 
-absl::StatusOr<Rendezvous::Scope*> Rendezvous::FindLocked(const std::string& job, Generation generation) {
+absl::StatusOr<Rendezvous::Scope*> Rendezvous::FindLocked(const std::string& job,
+                                                          Generation generation) {
   const auto it = scopes_.find(job);
   if (it == scopes_.end()) {
     return absl::NotFoundError(absl::StrCat("no job named ", job, " is starting or running"));
   }
   if (it->second.generation != generation) {
-    return absl::AbortedError(absl::StrCat("job ", job, " is at generation ", it->second.generation.value(), ", not ",
+    return absl::AbortedError(absl::StrCat("job ", job, " is at generation ",
+                                           it->second.generation.value(), ", not ",
                                            generation.value()));
   }
   return &it->second;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of one generation find each other: a small key-value space per (job, generation), gone with it.
-// The contract is takt.v1.RendezvousService's.
+// Where the ranks of one generation find each other: a small key-value space per (job, generation),
+// gone with it. The contract is takt.v1.RendezvousService's.
 #pragma once
 
 #include <functional>
@@ -32,17 +32,21 @@ class Rendezvous final {
   using Callback = std::function<void(absl::StatusOr<Values>)>;
 
   explicit Rendezvous(RendezvousLimits limits = {}) : limits_(limits) {}
-  // Waits still open end with kUnavailable.
-  ~Rendezvous();
+  // As Stop.
+  ~Rendezvous() { Stop(); }
 
-  // Makes (job, generation) current; what an older generation had is gone and its waits end with kAborted.
+  // Makes (job, generation) current; what an older generation had is gone and its waits end with
+  // kAborted.
   void Open(const std::string& job, Generation generation);
   void Close(const std::string& job);
+  // Closes every scope; waits end with kUnavailable.
+  void Stop();
 
-  absl::Status Set(const std::string& job, Generation generation, const std::string& key, std::string value);
+  absl::Status Set(const std::string& job, Generation generation, const std::string& key,
+                   std::string value);
   // Calls back once, when every key is there, or at `deadline` (steady), or when the scope goes.
-  void Wait(const std::string& job, Generation generation, std::vector<std::string> keys, absl::Duration deadline,
-            Callback callback);
+  void Wait(const std::string& job, Generation generation, std::vector<std::string> keys,
+            absl::Duration deadline, Callback callback);
   absl::Status Clear(const std::string& job, Generation generation);
 
   // Ends the waits whose deadline has come.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cluster says to a worker, and the streams it says it on. coordinator/rpc implements them over gRPC.
+// What the cluster says to a worker, and the streams it says it on. coordinator/rpc implements them
+// over gRPC.
 #pragma once
 
 #include <cstdint>

@@ -9,9 +9,11 @@ StepCollector::StepCollector(mesh::Mesh mesh, StepId after)
     : mesh_(mesh), last_taken_(after), newest_of_rank0_(after), ended_(mesh.size()) {}
 
 bool StepCollector::Add(const RankStepReport& report) {
-  if (report.rank < Rank(0) || report.rank >= Rank(mesh_.size()) || report.step < StepId(1)) return false;
+  if (report.rank < Rank(0) || report.rank >= Rank(mesh_.size()) || report.step < StepId(1))
+    return false;
   unacknowledged_[report.rank].emplace_back(report.sequence, report.step);
-  if (report.step <= last_taken_) return true;  // sent again, or too late to count: durable without it
+  if (report.step <= last_taken_)
+    return true;  // sent again, or too late to count: durable without it
   pending_[report.step].try_emplace(report.rank, report);
   if (report.rank == Rank(0)) newest_of_rank0_ = std::max(newest_of_rank0_, report.step);
   return true;
@@ -44,7 +46,8 @@ store::StepRecord StepCollector::Merge(const Parts& parts) const {
     idle[pp_rank] += std::clamp(1 - part.busy_seconds / part.step_seconds, 0.0, 1.0);
     counts[pp_rank] += 1;
   }
-  // A pp rank without any part has no figure, and positions must keep their meaning: then there are none.
+  // A pp rank without any part has no figure, and positions must keep their meaning: then there are
+  // none.
   double sum = 0;
   int known = 0;
   for (int p = 0; p < mesh_.pp_size; ++p) {

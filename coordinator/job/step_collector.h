@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks' parts of a step put together: a step is ready to be committed when all of its ranks have reported it, and each is
-// ready once, in order.
+// Ranks' parts of a step put together: a step is ready to be committed when all of its ranks have
+// reported it, and each is ready once, in order.
 #pragma once
 
 #include <cstdint>
@@ -37,15 +37,17 @@ class StepCollector final {
   // Its reports are not waited for any more.
   void EndRank(Rank rank);
 
-  // The next steps that are complete: reported by rank 0, and by every other rank unless that ended or is more than
-  // kMaxLag steps behind. Job, generation, schedule and time are left to the caller.
+  // The next steps that are complete: reported by rank 0, and by every other rank unless that ended
+  // or is more than kMaxLag steps behind. Job, generation, schedule and time are left to the
+  // caller.
   std::vector<store::StepRecord> TakeReady();
   // Also those that lack other ranks' parts: nothing more will come.
   std::vector<store::StepRecord> TakeRest();
 
   StepId last_taken() const { return last_taken_; }
 
-  // The newest sequence of each rank whose step is at most `committed` and that was not returned before.
+  // The newest sequence of each rank whose step is at most `committed` and that was not returned
+  // before.
   std::map<Rank, std::int64_t> TakeAcknowledgements(StepId committed);
 
   static constexpr std::int64_t kMaxLag = 64;

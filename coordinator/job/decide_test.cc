@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/decide.h"
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::job {
+namespace {
+
+using store::JobState;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class DecideTest : public ::testing::Test {
+ protected:
+  DecideTest() {
+    run_.steps = 20;
+    for (int rank = 0; rank < 3; ++rank) {
+      run_.ranks.push_back({.bound = {.rank = Rank(rank), .worker = absl::StrCat("w", rank)}});
+    }
+  }
+  void All(RankPhase phase) {
+    for (RankRun& rank : run_.ranks) rank.phase = phase;
+  }
+  void Running() {
+    run_.state = JobState::kRunning;
+    All(RankPhase::kRunning);
+  }
+  void Stopping(const std::string& reason, JobState state = JobState::kFailed) {
+    run_.stop = store::JobStop{.state = state, .reason = reason};
+    run_.stop_since = now_;
+  }
+  Decision DecideNow() { return Decide(now_, run_, options_); }
+
+  DecideOptions options_;
+  absl::Duration now_ = absl::Seconds(100);
+  JobRun run_{.since = absl::Seconds(100)};
+};
+
+TEST_F(DecideTest, StartingWaitsNamingWhoIsNotAdmitted) {
+  run_.ranks[1].phase = RankPhase::kAdmitted;
+  const Decision decision = DecideNow();
+  EXPECT_EQ(decision.kind, Decision::Kind::kWait);
+  EXPECT_EQ(decision.reason, "waiting for rank 0 (w0), rank 2 (w2) to load and connect");
+}
+
+TEST_F(DecideTest, StartsWhenAllAreAdmitted) {
+  All(RankPhase::kAdmitted);
+  const Decision decision = DecideNow();
+  EXPECT_EQ(decision.kind, Decision::Kind::kStart);
+  EXPECT_EQ(decision.state, JobState::kRunning);
+  EXPECT_EQ(decision.reason, "all 3 ranks admitted");
+}
+
+TEST_F(DecideTest, StopsWhenAdmissionTakesTooLong) {
+  run_.ranks[0].phase = run_.ranks[1].phase = RankPhase::kAdmitted;
+  now_ += options_.admission_timeout - absl::Milliseconds(1);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  now_ += absl::Milliseconds(1);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().reason, "not admitted within 5m: rank 2 (w2)");
+}
+
+TEST_F(DecideTest, ARefusalStopsTheJobWithTheRefusersErrorAndWhetherItIsInvalidInput) {
+  run_.ranks[1].phase = RankPhase::kRefused;
+  run_.ranks[1].error = "data.train[0].path: no such file";
+  run_.ranks[1].invalid_input = true;
+  Decision decision = DecideNow();
+  EXPECT_EQ(decision.kind, Decision::Kind::kStop);
+  EXPECT_EQ(decision.state, JobState::kFailed);
+  EXPECT_TRUE(decision.invalid_input);
+  EXPECT_EQ(decision.reason,
+            "worker w1 (rank 1) refused the job: data.train[0].path: no such file");
+  run_.ranks[1].invalid_input = false;
+  EXPECT_FALSE(DecideNow().invalid_input);
+}
+
+TEST_F(DecideTest, ALostWorkerStopsARunningJobNamingWorkerRankStepAndInstruction) {
+  Running();
+  run_.ranks[1].lost = "its stream ended";
+  run_.ranks[1].status.last_step = StepId(12);
+  run_.ranks[1].status.instruction = "1F3";
+  const Decision decision = DecideNow();
+  EXPECT_EQ(decision.kind, Decision::Kind::kStop);
+  EXPECT_FALSE(decision.invalid_input);
+  EXPECT_EQ(decision.reason,
+            "worker w1 (rank 1) lost: its stream ended; last reported step 12, instruction 1F3");
+}
+
+TEST_F(DecideTest, ALostWorkerStopsAStartingJobToo) {
+  run_.ranks[2].lost = "its stream ended";
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_THAT(DecideNow().reason, HasSubstr("before its first report"));
+}
+
+TEST_F(DecideTest, AFailedRankStopsTheJob) {
+  Running();
+  run_.ranks[2].phase = RankPhase::kFailed;
+  run_.ranks[2].error = "loss is not finite";
+  run_.ranks[2].status.last_step = StepId(3);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().reason,
+            "worker w2 (rank 2) failed: loss is not finite; last reported step 3");
+}
+
+TEST_F(DecideTest, StoppingWaitsForAnswersThenEndsTellingWhatEachSurvivorWaitedFor) {
+  Running();
+  run_.ranks[1].lost = "its stream ended";
+  Stopping(DecideNow().reason);
+  run_.ranks[0].phase = RankPhase::kAborted;
+  run_.ranks[0].status.waiting_for = "RECV 1B3 from pp rank 1";
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  EXPECT_THAT(DecideNow().reason, HasSubstr("stopping rank 2 (w2)"));
+
+  run_.ranks[2].phase = RankPhase::kAborted;
+  run_.ranks[2].status.instruction = "2F4";
+  const Decision decision = DecideNow();
+  EXPECT_EQ(decision.kind, Decision::Kind::kEnd);
+  EXPECT_EQ(decision.state, JobState::kFailed);
+  EXPECT_EQ(decision.reason,
+            "worker w1 (rank 1) lost: its stream ended; before its first report; "
+            "rank 0 (w0) was waiting for RECV 1B3 from pp rank 1; rank 2 (w2) was at 2F4, waiting "
+            "for nothing");
+}
+
+TEST_F(DecideTest, StoppingEndsWithoutThoseThatDoNotAnswerInTime) {
+  Running();
+  run_.ranks[1].lost = "nothing heard from it for 5s";
+  run_.ranks[0].phase = RankPhase::kAborted;
+  Stopping("x");
+  now_ += options_.stop_grace;
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
+  EXPECT_THAT(DecideNow().reason, HasSubstr("rank 2 (w2) did not answer"));
+}
+
+// A dead worker's neighbours often tell of their broken connection before its own stream is seen to
+// end.
+TEST_F(DecideTest, AWorkerLostWhileStoppingIsBlamedInsteadOfTheNeighbourThatFailedFirst) {
+  Running();
+  run_.ranks[0].phase = RankPhase::kFailed;
+  run_.ranks[0].error = "peer left";
+  run_.ranks[0].status.waiting_for = "RECV 1B3 from pp rank 1";
+  Stopping(DecideNow().reason);
+  run_.ranks[2].phase = RankPhase::kAborted;
+  run_.ranks[1].lost = "its stream ended";
+  const Decision decision = DecideNow();
+  EXPECT_EQ(decision.kind, Decision::Kind::kEnd);
+  EXPECT_THAT(decision.reason, ::testing::StartsWith("worker w1 (rank 1) lost: its stream ended"));
+  EXPECT_THAT(decision.reason, HasSubstr("rank 0 (w0) was waiting for RECV 1B3 from pp rank 1"));
+}
+
+TEST_F(DecideTest, ARankThatToldOfItsErrorAndThenLeftKeepsItsError) {
+  Running();
+  run_.ranks[1].phase = RankPhase::kFailed;
+  run_.ranks[1].error = "device poisoned";
+  Stopping(DecideNow().reason);
+  run_.ranks[1].lost = "its stream ended";
+  run_.ranks[0].phase = run_.ranks[2].phase = RankPhase::kAborted;
+  EXPECT_THAT(DecideNow().reason,
+              ::testing::StartsWith("worker w1 (rank 1) failed: device poisoned"));
+  EXPECT_THAT(DecideNow().reason, Not(HasSubstr("rank 1 (w1) was")));
+}
+
+TEST_F(DecideTest, ACancelledJobEndsAsCancelledWithoutBlame) {
+  Running();
+  Stopping("cancelled by request", JobState::kCancelled);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  All(RankPhase::kAborted);
+  const Decision decision = DecideNow();
+  EXPECT_EQ(decision.kind, Decision::Kind::kEnd);
+  EXPECT_EQ(decision.state, JobState::kCancelled);
+  EXPECT_EQ(decision.reason, "cancelled by request");
+}
+
+TEST_F(DecideTest, SucceedsOnlyWhenAllRanksFinishedAndAllStepsAreCommitted) {
+  Running();
+  EXPECT_EQ(DecideNow().reason, "training");
+  All(RankPhase::kFinished);
+  run_.finish_since = now_;
+  run_.committed_steps = 19;
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  EXPECT_EQ(DecideNow().reason, "waiting for step reports 20 to 20");
+  run_.committed_steps = 20;
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
+  EXPECT_EQ(DecideNow().state, JobState::kSucceeded);
+}
+
+TEST_F(DecideTest, ReportsThatNeverComeAreNamedInTheEnd) {
+  Running();
+  All(RankPhase::kFinished);
+  run_.finish_since = now_;
+  run_.committed_steps = 18;
+  now_ += options_.reports_grace;
+  EXPECT_EQ(DecideNow().state, JobState::kSucceeded);
+  EXPECT_EQ(DecideNow().reason, "all ranks finished, but step reports 19 to 20 never came");
+}
+
+TEST_F(DecideTest, AFinishedRankMayLeave) {
+  Running();
+  run_.ranks[0].phase = RankPhase::kFinished;
+  run_.ranks[0].lost = "its stream ended";
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+}
+
+TEST_F(DecideTest, AfterARestartRanksAreWaitedForAndThenGivenUp) {
+  Running();
+  run_.ranks[1].phase = RankPhase::kAway;
+  EXPECT_EQ(DecideNow().reason, "the coordinator was restarted; waiting to hear of rank 1 (w1)");
+  now_ += options_.return_grace;
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_THAT(DecideNow().reason, HasSubstr("did not hear again of rank 1 (w1) within 15s"));
+}
+
+}  // namespace
+}  // namespace takt::job

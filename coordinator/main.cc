@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// takt-coordinator: flags and wiring. Exit codes: 0 stopped by a signal, 1 failed, 2 wrong usage.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/base/version.h"
+#include "common/metrics/registry.h"
+#include "common/plan/plan.h"
+#include "coordinator/job/coordinator.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/store/sqlite_store.h"
+#include "coordinator/store/state_dir.h"
+#include "prometheus/exposer.h"
+
+namespace takt {
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+
+struct Flags {
+  std::string listen, state, metrics_listen;
+  std::string log_level = "info", log_format = "text";
+  bool insecure = false;
+};
+
+std::string RandomBytes(int count) {
+  std::string bytes(count, '\0');
+  std::ifstream random("/dev/urandom", std::ios::binary);
+  random.read(bytes.data(), count);
+  TAKT_CHECK(random.gcount() == count);
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ExposeMetrics(
+    const std::string& address, const metrics::Registry& registry) {
+  try {
+    auto exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/1);
+    exposer->RegisterCollectable(registry.collectable());
+    return exposer;
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ",
+                                               error.what(), "; --metrics-listen takes HOST:PORT"));
+  }
+}
+
+// Blocks the signals for all threads made later, so that one thread alone waits for them.
+sigset_t BlockStopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
+
+absl::Status Run(const Flags& flags) {
+  const sigset_t signals = BlockStopSignals();
+  ASSIGN_OR_RETURN(const store::StateDir state, store::StateDir::Acquire(flags.state));
+  ASSIGN_OR_RETURN(const std::unique_ptr<store::Store> store,
+                   store::OpenSqliteStore(state.state_file()));
+
+  metrics::Registry registry("takt-coordinator");
+  std::unique_ptr<prometheus::Exposer> exposer;
+  store::Addresses addresses;
+  if (!flags.metrics_listen.empty()) {
+    ASSIGN_OR_RETURN(exposer, ExposeMetrics(flags.metrics_listen, registry));
+    addresses.metrics =
+        absl::StrCat(flags.metrics_listen.substr(0, flags.metrics_listen.rfind(':')), ":",
+                     exposer->GetListeningPorts().at(0));
+  }
+
+  job::CoordinatorOptions options{.make_plan = plan::MakePlan, .metrics = &registry};
+  options.cluster.membership.protocol_version = kProtocolVersion;
+  options.cluster.random_bytes = RandomBytes;
+  ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
+                   job::Coordinator::Start(options, store.get()));
+
+  coordinator_rpc::ServerOptions server_options{.listen = flags.listen, .insecure = flags.insecure};
+  server_options.lease = options.cluster.membership.lease;
+  // After the coordinator, before it in destruction: but the coordinator is stopped first, below.
+  ASSIGN_OR_RETURN(std::unique_ptr<coordinator_rpc::Server> server,
+                   coordinator_rpc::Server::Start(server_options, coordinator.get()));
+  addresses.listen = server->address();
+  RETURN_IF_ERROR(state.PublishAddresses(addresses));
+  Log(LogLevel::kInfo, "coordinator ready",
+      {{"listen", addresses.listen},
+       {"metrics", addresses.metrics},
+       {"state", flags.state},
+       {"version", kTaktVersion}});
+
+  std::thread waiter([&] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    coordinator->Stop();
+  });
+  const absl::Status end = coordinator->WaitForEnd();
+  if (!end.ok()) pthread_kill(waiter.native_handle(), SIGTERM);
+  waiter.join();
+  Log(LogLevel::kInfo, "coordinator stops; running jobs go on", {});
+  server.reset();
+  return end;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Takt coordinator: plans jobs, hands them to workers, keeps their state.",
+               "takt-coordinator");
+  Flags flags;
+  app.add_option("--state", flags.state, "Directory of its state; made if missing")->required();
+  app.add_option("--listen", flags.listen,
+                 "unix:PATH or HOST:PORT (default: unix:STATE/coordinator.sock)");
+  app.add_option(
+      "--metrics-listen", flags.metrics_listen,
+      "HOST:PORT of /metrics, e.g. 127.0.0.1:9464; port 0: any free one (default: none)");
+  app.add_flag("--insecure", flags.insecure,
+               "Serve TCP without certificates: anyone who reaches the port may do anything");
+  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  app.add_option("--log-format", flags.log_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
+  app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (flags.listen.empty()) flags.listen = absl::StrCat("unix:", flags.state, "/coordinator.sock");
+
+  LogOptions log;
+  if (flags.log_level == "debug") log.level = LogLevel::kDebug;
+  if (flags.log_level == "warning") log.level = LogLevel::kWarning;
+  if (flags.log_level == "error") log.level = LogLevel::kError;
+  if (flags.log_format == "json") log.format = LogFormat::kJson;
+  InitLogging(log);
+  umask(0077);  // the socket and the state are the owner's alone
+
+  absl::Status status =
+      coordinator_rpc::CheckListen({.listen = flags.listen, .insecure = flags.insecure});
+  if (status.ok()) status = Run(flags);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "takt-coordinator: %s\n", std::string(status.message()).c_str());
+  return status.code() == absl::StatusCode::kInvalidArgument ? kExitUsage : kExitFailed;
+}
+
+}  // namespace
+}  // namespace takt
+
+int main(int argc, char** argv) { return takt::Main(argc, argv); }

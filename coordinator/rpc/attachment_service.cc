@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/rpc/attachment_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "common/base/status.h"
+#include "coordinator/rpc/streams.h"
+#include "coordinator/store/record_serde.h"
+
+namespace takt::coordinator_rpc {
+namespace {
+
+using job::Cluster;
+using job::Coordinator;
+
+// Messages that may wait for a peer that is slow to read.
+constexpr std::size_t kMaxCommands = 256;
+constexpr std::size_t kMaxAcknowledgements = 4096;
+
+using ControlReactor = grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>;
+
+class ControlStream final : public WritingStream<ControlReactor, v1::AttachResponse>,
+                            public job::WorkerSession,
+                            public std::enable_shared_from_this<ControlStream> {
+ public:
+  ControlStream(grpc::CallbackServerContext* context, Coordinator* coordinator, Timing timing,
+                job::SessionId id)
+      : WritingStream(context, kMaxCommands), coordinator_(coordinator), timing_(timing), id_(id) {}
+
+  void Begin() {
+    KeepUntilDone(shared_from_this());
+    StartRead(&request_);
+  }
+
+  void Send(const job::Command& command) override { Push(ToProto(command, timing_)); }
+  void Close(const absl::Status& status) override { Cut(status); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      if (attached_) Detach();
+      FinishAfterWrites(absl::OkStatus());
+      return;
+    }
+    if (Handle()) StartRead(&request_);
+  }
+  void OnCancel() override { Cut(absl::CancelledError("the worker's stream ended")); }
+
+ private:
+  // False: the stream is over.
+  bool Handle() {
+    if (!attached_) {
+      if (!request_.has_hello()) {
+        Cut(absl::InvalidArgumentError("the first message of Attach must be a Hello"));
+        return false;
+      }
+      attached_ = true;
+      coordinator_->Post(
+          [hello = FromProto(request_.hello()), id = id_, self = shared_from_this()](
+              Cluster& cluster, Moment now) { cluster.Attach(hello, id, self, now); });
+    } else if (request_.has_heartbeat()) {
+      coordinator_->Post([status = FromProto(request_.heartbeat()), id = id_](
+                             Cluster& cluster, Moment now) { cluster.Heartbeat(id, status, now); });
+    } else if (request_.has_update()) {
+      if (const std::optional<job::JobUpdate> update = FromProto(request_.update())) {
+        coordinator_->Post([update = *update, id = id_](Cluster& cluster, Moment now) {
+          cluster.Update(id, update, now);
+        });
+      }
+    }
+    return true;
+  }
+
+  void Detach() {
+    coordinator_->Post(
+        [id = id_](Cluster& cluster, Moment now) { cluster.Detach(id, "its stream ended", now); });
+  }
+
+  Coordinator* const coordinator_;
+  const Timing timing_;
+  const job::SessionId id_;
+  // Of the reading side, one callback at a time.
+  v1::AttachRequest request_;
+  bool attached_ = false;
+};
+
+using BulkReactor = grpc::ServerBidiReactor<v1::StreamBulkRequest, v1::StreamBulkResponse>;
+
+class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkResponse>,
+                         public job::BulkSession,
+                         public std::enable_shared_from_this<BulkStream> {
+ public:
+  BulkStream(grpc::CallbackServerContext* context, Coordinator* coordinator)
+      : WritingStream(context, kMaxAcknowledgements), coordinator_(coordinator) {}
+
+  void Begin() {
+    KeepUntilDone(shared_from_this());
+    StartRead(&request_);
+  }
+
+  void Acknowledge(const job::JobKey& key, std::int64_t sequence) override {
+    v1::StreamBulkResponse response;
+    response.set_job(key.job);
+    response.set_generation(key.generation.value());
+    response.set_acknowledged_sequence(sequence);
+    Push(std::move(response));
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      FinishAfterWrites(absl::OkStatus());
+    } else if (Handle()) {
+      StartRead(&request_);
+    }
+  }
+  void OnCancel() override { Cut(absl::CancelledError("the worker's stream ended")); }
+
+ private:
+  // False: the stream is over.
+  bool Handle() {
+    if (worker_.empty()) {
+      if (!request_.has_hello() || request_.hello().worker().empty()) {
+        Cut(absl::InvalidArgumentError(
+            "the first message of StreamBulk must be a BulkHello with the worker's name"));
+        return false;
+      }
+      worker_ = request_.hello().worker();
+      incarnation_ = request_.hello().incarnation();
+      coordinator_->Post([worker = worker_, incarnation = incarnation_, self = shared_from_this()](
+                             Cluster& cluster, Moment) {
+        if (absl::Status status = cluster.CheckAttached(worker, incarnation); !status.ok())
+          self->Cut(status);
+      });
+      return true;
+    }
+    if (Forward()) return true;
+    Cut(absl::ResourceExhaustedError(
+        "the coordinator has too much to do; connect again and resend"));
+    return false;
+  }
+
+  bool Forward() {
+    if (request_.has_step()) {
+      const v1::RankStepReport& step = request_.step();
+      return coordinator_->TryPost([worker = worker_, incarnation = incarnation_,
+                                    key = job::JobKey{step.job(), Generation(step.generation())},
+                                    report = FromProto(step),
+                                    self = shared_from_this()](Cluster& cluster, Moment) {
+        cluster.Report(worker, incarnation, key, report, self);
+      });
+    }
+    if (request_.has_log()) {
+      store::LogRecord line = store::FromProto(request_.log(), /*job_id=*/"");
+      line.worker = worker_;
+      return coordinator_->TryPost([job = request_.job(), line = std::move(line)](
+                                       Cluster& cluster, Moment) { cluster.AddLog(job, line); });
+    }
+    return true;
+  }
+
+  Coordinator* const coordinator_;
+  // Of the reading side, one callback at a time.
+  v1::StreamBulkRequest request_;
+  std::string worker_, incarnation_;
+};
+
+}  // namespace
+
+ControlReactor* AttachmentService::Attach(grpc::CallbackServerContext* context) {
+  auto stream = std::make_shared<ControlStream>(context, coordinator_, timing_,
+                                                job::SessionId(++last_session_));
+  stream->Begin();
+  return stream.get();
+}
+
+BulkReactor* AttachmentService::StreamBulk(grpc::CallbackServerContext* context) {
+  auto stream = std::make_shared<BulkStream>(context, coordinator_);
+  stream->Begin();
+  return stream.get();
+}
+
+}  // namespace takt::coordinator_rpc

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/rpc/cluster_service.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "common/base/version.h"
+#include "coordinator/rpc/convert.h"
+#include "coordinator/rpc/streams.h"
+
+namespace takt::coordinator_rpc {
+namespace {
+
+constexpr double kDefaultWaitSeconds = 30;
+constexpr double kMaxWaitSeconds = 120;
+
+template <class Request, class Response>
+grpc::ServerUnaryReactor* SetDrained(job::Coordinator* coordinator,
+                                     grpc::CallbackServerContext* context, const Request* request,
+                                     Response* response, bool drained) {
+  auto call = std::make_shared<UnaryCall>(context);
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  coordinator->Post(
+      [request, response, drained, call = std::move(call)](job::Cluster& cluster, Moment) {
+        cluster.SetDrained(request->request_id(), request->worker(), drained,
+                           [response, call](absl::StatusOr<membership::Worker> worker) {
+                             if (worker.ok()) *response->mutable_worker() = ToProto(*worker);
+                             call->Finish(worker.status());
+                           });
+      });
+  return reactor;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ClusterService::ListWorkers(grpc::CallbackServerContext* context,
+                                                      const v1::ListWorkersRequest*,
+                                                      v1::ListWorkersResponse* response) {
+  auto call = std::make_shared<UnaryCall>(context);
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  coordinator_->Post([response, call = std::move(call)](job::Cluster& cluster, Moment) {
+    for (const auto& [name, worker] : cluster.workers()) *response->add_workers() = ToProto(worker);
+    call->Finish(absl::OkStatus());
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::DrainWorker(grpc::CallbackServerContext* context,
+                                                      const v1::DrainWorkerRequest* request,
+                                                      v1::DrainWorkerResponse* response) {
+  return SetDrained(coordinator_, context, request, response, true);
+}
+
+grpc::ServerUnaryReactor* ClusterService::UndrainWorker(grpc::CallbackServerContext* context,
+                                                        const v1::UndrainWorkerRequest* request,
+                                                        v1::UndrainWorkerResponse* response) {
+  return SetDrained(coordinator_, context, request, response, false);
+}
+
+grpc::ServerUnaryReactor* ClusterService::GetVersion(grpc::CallbackServerContext* context,
+                                                     const v1::GetVersionRequest*,
+                                                     v1::GetVersionResponse* response) {
+  response->set_program_version(kTaktVersion);
+  response->set_protocol_version(kProtocolVersion);
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RendezvousService::SetKey(grpc::CallbackServerContext* context,
+                                                    const v1::SetKeyRequest* request,
+                                                    v1::SetKeyResponse*) {
+  const v1::RendezvousScope& scope = request->scope();
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(coordinator_->rendezvous().Set(scope.job(), Generation(scope.generation()),
+                                                        request->key(), request->value()),
+                         *context));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RendezvousService::WaitKeys(grpc::CallbackServerContext* context,
+                                                      const v1::WaitKeysRequest* request,
+                                                      v1::WaitKeysResponse* response) {
+  auto call = std::make_shared<UnaryCall>(context);
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  const double asked = request->timeout_seconds();
+  const double seconds = asked > 0 ? std::min(asked, kMaxWaitSeconds) : kDefaultWaitSeconds;
+  coordinator_->rendezvous().Wait(
+      request->scope().job(), Generation(request->scope().generation()),
+      {request->keys().begin(), request->keys().end()},
+      coordinator_->now().steady + absl::Seconds(seconds),
+      [response, call = std::move(call)](absl::StatusOr<job::Rendezvous::Values> values) {
+        if (values.ok()) {
+          for (std::string& value : *values) response->add_values(std::move(value));
+        }
+        call->Finish(values.status());
+      });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RendezvousService::ClearKeys(grpc::CallbackServerContext* context,
+                                                       const v1::ClearKeysRequest* request,
+                                                       v1::ClearKeysResponse*) {
+  const v1::RendezvousScope& scope = request->scope();
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(
+      coordinator_->rendezvous().Clear(scope.job(), Generation(scope.generation())), *context));
+  return reactor;
+}
+
+}  // namespace takt::coordinator_rpc

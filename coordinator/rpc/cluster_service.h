@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// takt.v1.ClusterService and takt.v1.RendezvousService.
+#pragma once
+
+#include "coordinator/job/coordinator.h"
+#include "takt/v1/cluster_service.grpc.pb.h"
+#include "takt/v1/rendezvous_service.grpc.pb.h"
+
+namespace takt::coordinator_rpc {
+
+class ClusterService final : public v1::ClusterService::CallbackService {
+ public:
+  // coordinator: borrowed.
+  explicit ClusterService(job::Coordinator* coordinator) : coordinator_(coordinator) {}
+
+  grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
+                                        const v1::ListWorkersRequest* request,
+                                        v1::ListWorkersResponse* response) override;
+  grpc::ServerUnaryReactor* DrainWorker(grpc::CallbackServerContext* context,
+                                        const v1::DrainWorkerRequest* request,
+                                        v1::DrainWorkerResponse* response) override;
+  grpc::ServerUnaryReactor* UndrainWorker(grpc::CallbackServerContext* context,
+                                          const v1::UndrainWorkerRequest* request,
+                                          v1::UndrainWorkerResponse* response) override;
+  grpc::ServerUnaryReactor* GetVersion(grpc::CallbackServerContext* context,
+                                       const v1::GetVersionRequest* request,
+                                       v1::GetVersionResponse* response) override;
+
+ private:
+  job::Coordinator* const coordinator_;
+};
+
+class RendezvousService final : public v1::RendezvousService::CallbackService {
+ public:
+  // coordinator: borrowed.
+  explicit RendezvousService(job::Coordinator* coordinator) : coordinator_(coordinator) {}
+
+  grpc::ServerUnaryReactor* SetKey(grpc::CallbackServerContext* context,
+                                   const v1::SetKeyRequest* request,
+                                   v1::SetKeyResponse* response) override;
+  grpc::ServerUnaryReactor* WaitKeys(grpc::CallbackServerContext* context,
+                                     const v1::WaitKeysRequest* request,
+                                     v1::WaitKeysResponse* response) override;
+  grpc::ServerUnaryReactor* ClearKeys(grpc::CallbackServerContext* context,
+                                      const v1::ClearKeysRequest* request,
+                                      v1::ClearKeysResponse* response) override;
+
+ private:
+  job::Coordinator* const coordinator_;
+};
+
+}  // namespace takt::coordinator_rpc

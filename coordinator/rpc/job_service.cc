@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/rpc/job_service.h"
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
+#include "coordinator/rpc/job_streams.h"
+#include "coordinator/rpc/streams.h"
+#include "coordinator/store/record_serde.h"
+
+namespace takt::coordinator_rpc {
+namespace {
+
+constexpr int kDefaultPageSize = 100;
+constexpr int kMaxPageSize = 1000;
+
+absl::Status NoSuchJob(const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("no job named ", name, "; `takt jobs` lists them"));
+}
+
+// The number of the last job of the page before; 0: the first page.
+absl::StatusOr<std::int64_t> ParsePageToken(const std::string& token) {
+  if (token.empty()) return 0;
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), number);
+  if (error == std::errc() && end == token.data() + token.size() && number > 0) return number;
+  return InvalidField({.field = "page_token",
+                       .value = token,
+                       .rule = "must be the next_page_token of an earlier answer",
+                       .fix = "leave it empty for the first page"});
+}
+
+}  // namespace
+
+absl::StatusOr<config::JobSpec> JobService::Judge(const v1::JobSpec& spec,
+                                                  v1::Job* described) const {
+  ASSIGN_OR_RETURN(config::JobSpec parsed, config::ToJobSpec(spec));
+  described->set_name(parsed.name);
+  described->set_steps(parsed.steps);
+  *described->mutable_spec() = spec;
+  // With `pipeline: auto` the plan depends on the workers that will be there.
+  const config::Parallelism& parallelism = parsed.parallelism;
+  if (!parallelism.pipeline) return parsed;
+  const plan::PlanOptions options{.max_workers =
+                                      *parallelism.pipeline * parallelism.data.value_or(1)};
+  ASSIGN_OR_RETURN(const plan::Plan plan, coordinator_->MakePlan(parsed, options));
+  described->set_schedule(plan.schedule.name);
+  described->mutable_warnings()->Add(plan.warnings.begin(), plan.warnings.end());
+  return parsed;
+}
+
+grpc::ServerUnaryReactor* JobService::SubmitJob(grpc::CallbackServerContext* context,
+                                                const v1::SubmitJobRequest* request,
+                                                v1::SubmitJobResponse* response) {
+  auto call = std::make_shared<UnaryCall>(context);
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  absl::StatusOr<config::JobSpec> spec = Judge(request->spec(), response->mutable_job());
+  if (!spec.ok()) {
+    response->Clear();
+    call->Finish(spec.status());
+  } else if (request->validate_only()) {
+    const bool taken = coordinator_->board().FindByName(spec->name) != nullptr;
+    call->Finish(taken
+                     ? absl::AlreadyExistsError(absl::StrCat("a job named ", spec->name, " exists"))
+                     : absl::OkStatus());
+  } else {
+    coordinator_->Post([request, response, spec = *std::move(spec), call = std::move(call)](
+                           job::Cluster& cluster, Moment now) {
+      cluster.Submit(
+          request->request_id(), request->spec().SerializeAsString(), spec,
+          [response, call](absl::StatusOr<store::JobRecord> job) {
+            response->Clear();
+            if (job.ok()) *response->mutable_job() = store::ToProto(*job);
+            call->Finish(job.status());
+          },
+          now);
+    });
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::GetJob(grpc::CallbackServerContext* context,
+                                             const v1::GetJobRequest* request,
+                                             v1::GetJobResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const job::JobView job = coordinator_->board().FindByName(request->name());
+  if (job != nullptr) *response->mutable_job() = store::ToProto(*job);
+  reactor->Finish(job != nullptr ? grpc::Status::OK : ToGrpc(NoSuchJob(request->name()), *context));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::ListJobs(grpc::CallbackServerContext* context,
+                                               const v1::ListJobsRequest* request,
+                                               v1::ListJobsResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const absl::StatusOr<std::int64_t> before = ParsePageToken(request->page_token());
+  if (!before.ok()) {
+    reactor->Finish(ToGrpc(before.status(), *context));
+    return reactor;
+  }
+  const int asked = request->page_size();
+  const int limit = asked > 0 ? std::min(asked, kMaxPageSize) : kDefaultPageSize;
+  const std::vector<job::JobView> jobs = coordinator_->board().List(*before, limit + 1);
+  const std::size_t shown = std::min<std::size_t>(jobs.size(), limit);
+  for (std::size_t i = 0; i < shown; ++i) *response->add_jobs() = store::ToProto(*jobs[i]);
+  if (jobs.size() > shown) response->set_next_page_token(absl::StrCat(jobs[shown - 1]->number));
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
+    grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
+  return StartWatch(context, coordinator_, request->name(), StepId(request->after_step()));
+}
+
+grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* context,
+                                                const v1::CancelJobRequest* request,
+                                                v1::CancelJobResponse* response) {
+  auto call = std::make_shared<UnaryCall>(context);
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  coordinator_->Post(
+      [request, response, call = std::move(call)](job::Cluster& cluster, Moment now) {
+        cluster.Cancel(
+            request->request_id(), request->name(),
+            [response, call](absl::StatusOr<store::JobRecord> job) {
+              if (job.ok()) *response->mutable_job() = store::ToProto(*job);
+              call->Finish(job.status());
+            },
+            now);
+      });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobService::DeleteJob(grpc::CallbackServerContext* context,
+                                                const v1::DeleteJobRequest* request,
+                                                v1::DeleteJobResponse*) {
+  auto call = std::make_shared<UnaryCall>(context);
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  coordinator_->Post([request, call = std::move(call)](job::Cluster& cluster, Moment) {
+    cluster.Delete(request->request_id(), request->name(),
+                   [call](absl::StatusOr<bool> deleted) { call->Finish(deleted.status()); });
+  });
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::GetJobLogsResponse>* JobService::GetJobLogs(
+    grpc::CallbackServerContext* context, const v1::GetJobLogsRequest* request) {
+  return StartLogs(context, coordinator_, request->name(), request->follow());
+}
+
+}  // namespace takt::coordinator_rpc

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// takt.v1.JobService.
+#pragma once
+
+#include <atomic>
+
+#include "coordinator/job/coordinator.h"
+#include "takt/v1/job_service.grpc.pb.h"
+
+namespace takt::coordinator_rpc {
+
+class JobService final : public v1::JobService::CallbackService {
+ public:
+  // coordinator: borrowed.
+  explicit JobService(job::Coordinator* coordinator) : coordinator_(coordinator) {}
+
+  grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
+                                      const v1::SubmitJobRequest* request,
+                                      v1::SubmitJobResponse* response) override;
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
+                                   const v1::GetJobRequest* request,
+                                   v1::GetJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
+                                     const v1::ListJobsRequest* request,
+                                     v1::ListJobsResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
+      grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override;
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
+                                      const v1::CancelJobRequest* request,
+                                      v1::CancelJobResponse* response) override;
+  grpc::ServerUnaryReactor* DeleteJob(grpc::CallbackServerContext* context,
+                                      const v1::DeleteJobRequest* request,
+                                      v1::DeleteJobResponse* response) override;
+  grpc::ServerWriteReactor<v1::GetJobLogsResponse>* GetJobLogs(
+      grpc::CallbackServerContext* context, const v1::GetJobLogsRequest* request) override;
+
+ private:
+  // Judges the spec and, as far as it can be made before the workers are known, its plan.
+  absl::StatusOr<config::JobSpec> Judge(const v1::JobSpec& spec, v1::Job* described) const;
+
+  job::Coordinator* const coordinator_;
+};
+
+}  // namespace takt::coordinator_rpc

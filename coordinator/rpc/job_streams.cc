@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/rpc/job_streams.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/rpc/streams.h"
+#include "coordinator/store/record_serde.h"
+
+namespace takt::coordinator_rpc {
+namespace {
+
+constexpr int kBatch = 256;
+constexpr std::size_t kMaxQueue = 1024;
+// A follower whose write does not finish for so long is dropped.
+constexpr absl::Duration kStall = absl::Minutes(1);
+
+// Pulls when told that there may be something, one puller at a time.
+template <class Response>
+class Follower : public WritingStream<grpc::ServerWriteReactor<Response>, Response>,
+                 public std::enable_shared_from_this<Follower<Response>> {
+ public:
+  void Begin(const std::string& name) {
+    this->KeepUntilDone(this->shared_from_this());
+    const job::JobView job = coordinator_->board().FindByName(name);
+    if (job == nullptr) {
+      this->Cut(
+          absl::NotFoundError(absl::StrCat("no job named ", name, "; `takt jobs` lists them")));
+      return;
+    }
+    id_ = job->id;
+    // Weak: the board must not keep a stream alive.
+    subscription_ = coordinator_->board().Subscribe(id_, [weak = this->weak_from_this()] {
+      if (const auto self = weak.lock()) self->OnChange();
+    });
+    OnChange();
+  }
+
+  void OnCancel() override { this->Cut(absl::CancelledError("the client left")); }
+
+ protected:
+  Follower(grpc::CallbackServerContext* context, job::Coordinator* coordinator)
+      : WritingStream<grpc::ServerWriteReactor<Response>, Response>(context, kMaxQueue),
+        coordinator_(coordinator) {}
+
+  // Pushes what is new, at most a batch; `job`: as last published. True: there may be more.
+  virtual bool Pull(const store::JobRecord& job) = 0;
+
+  job::Coordinator* const coordinator_;
+  std::string id_;
+
+ private:
+  void OnWrittenOut() override { OnChange(); }
+
+  void OnChange() {
+    absl::MutexLock lock(&pull_mutex_);
+    const absl::Duration now = coordinator_->now().steady;
+    while (!this->finished()) {
+      if (this->writing()) {
+        if (now - last_push_ >= kStall)
+          this->Cut(absl::ResourceExhaustedError("the client does not read"));
+        return;
+      }
+      const job::JobView job = coordinator_->board().FindById(id_);
+      if (job == nullptr) {
+        this->Cut(absl::NotFoundError("the job was deleted"));
+        return;
+      }
+      last_push_ = now;
+      if (!Pull(*job)) return;
+    }
+  }
+
+  absl::Mutex pull_mutex_;  // before the stream's own
+  absl::Duration last_push_ ABSL_GUARDED_BY(pull_mutex_) = absl::ZeroDuration();
+  job::Board::Subscription subscription_;
+};
+
+class WatchStream final : public Follower<v1::WatchJobResponse> {
+ public:
+  WatchStream(grpc::CallbackServerContext* context, job::Coordinator* coordinator, StepId after)
+      : Follower(context, coordinator), after_(after) {}
+
+ private:
+  void PushJob(const store::JobRecord& job) {
+    v1::WatchJobResponse response;
+    *response.mutable_job() = store::ToProto(job);
+    this->Push(std::move(response));
+    shown_transitions_ = job.transitions.size();
+    shown_reason_ = job.reason;
+  }
+
+  // The job as it was when transition number `i` was its last.
+  static store::JobRecord AsOf(const store::JobRecord& job, std::size_t i) {
+    store::JobRecord past = job;
+    past.state = job.transitions[i].state;
+    past.reason = job.transitions[i].reason;
+    past.transitions.resize(i + 1);
+    past.end_time.reset();
+    return past;
+  }
+
+  // The job first; then every change of state before its end; then steps; its end last.
+  bool Pull(const store::JobRecord& job) override {
+    const bool ended = store::HasEnded(job.state);
+    if (shown_transitions_ == 0) PushJob(job);
+    const std::size_t open_transitions = job.transitions.size() - (ended ? 1 : 0);
+    for (std::size_t i = shown_transitions_; i < open_transitions; ++i) {
+      PushJob(i + 1 == job.transitions.size() ? job : AsOf(job, i));
+    }
+    if (!ended && job.reason != shown_reason_) PushJob(job);
+    if (job.last_step && job.last_step->step > after_) {
+      absl::StatusOr<std::vector<store::StepRecord>> steps =
+          coordinator_->store().ReadSteps(id_, after_, kBatch);
+      if (!steps.ok()) {
+        this->Cut(steps.status());
+        return false;
+      }
+      for (const store::StepRecord& step : *steps) {
+        v1::WatchJobResponse response;
+        *response.mutable_step() = store::ToProto(step);
+        this->Push(std::move(response));
+        after_ = step.step;
+      }
+      if (!steps->empty()) return true;
+    }
+    if (!ended) return false;
+    PushJob(job);
+    this->FinishAfterWrites(absl::OkStatus());
+    return false;
+  }
+
+  StepId after_;
+  std::size_t shown_transitions_ = 0;
+  std::string shown_reason_;
+};
+
+class LogStream final : public Follower<v1::GetJobLogsResponse> {
+ public:
+  LogStream(grpc::CallbackServerContext* context, job::Coordinator* coordinator, bool follow)
+      : Follower(context, coordinator), follow_(follow) {}
+
+ private:
+  bool Pull(const store::JobRecord& job) override {
+    const absl::StatusOr<std::vector<store::LogRecord>> lines =
+        coordinator_->store().ReadLogs(id_, after_, kBatch);
+    if (!lines.ok()) {
+      this->Cut(lines.status());
+      return false;
+    }
+    for (const store::LogRecord& line : *lines) {
+      v1::GetJobLogsResponse response;
+      *response.mutable_line() = store::ToProto(line);
+      this->Push(std::move(response));
+      after_ = line.number;
+    }
+    if (!lines->empty()) return true;
+    if (!follow_ || store::HasEnded(job.state)) this->FinishAfterWrites(absl::OkStatus());
+    return false;
+  }
+
+  const bool follow_;
+  std::int64_t after_ = 0;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::WatchJobResponse>* StartWatch(grpc::CallbackServerContext* context,
+                                                           job::Coordinator* coordinator,
+                                                           const std::string& name, StepId after) {
+  auto stream = std::make_shared<WatchStream>(context, coordinator, after);
+  stream->Begin(name);
+  return stream.get();
+}
+
+grpc::ServerWriteReactor<v1::GetJobLogsResponse>* StartLogs(grpc::CallbackServerContext* context,
+                                                            job::Coordinator* coordinator,
+                                                            const std::string& name, bool follow) {
+  auto stream = std::make_shared<LogStream>(context, coordinator, follow);
+  stream->Begin(name);
+  return stream.get();
+}
+
+}  // namespace takt::coordinator_rpc

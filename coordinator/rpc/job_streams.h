@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The streams that follow a job: its steps and states, its log lines. A follower pulls from the
+// store what it has not had yet whenever the job changes and its last write is done, so a slow one
+// costs no memory; one that does not read at all is dropped.
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+
+#include <string>
+
+#include "coordinator/job/coordinator.h"
+#include "takt/v1/job_service.pb.h"
+
+namespace takt::coordinator_rpc {
+
+// The reactor owns itself. coordinator: borrowed.
+grpc::ServerWriteReactor<v1::WatchJobResponse>* StartWatch(grpc::CallbackServerContext* context,
+                                                           job::Coordinator* coordinator,
+                                                           const std::string& name, StepId after);
+grpc::ServerWriteReactor<v1::GetJobLogsResponse>* StartLogs(grpc::CallbackServerContext* context,
+                                                            job::Coordinator* coordinator,
+                                                            const std::string& name, bool follow);
+
+}  // namespace takt::coordinator_rpc

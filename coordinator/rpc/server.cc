@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/status.h"
+#include "coordinator/rpc/attachment_service.h"
+#include "coordinator/rpc/cluster_service.h"
+#include "coordinator/rpc/job_service.h"
+#include "proto/rpc_status.h"
+
+namespace takt::coordinator_rpc {
+namespace {
+
+constexpr char kUnix[] = "unix:";
+constexpr std::size_t kMaxSocketPath = 107;  // sun_path less its final zero
+constexpr int kMaxReceiveBytes = 8 << 20;
+constexpr int kMaxStreamsPerConnection = 1024;
+constexpr std::size_t kMemoryQuotaBytes = 512u << 20;
+constexpr std::chrono::milliseconds kShutdownGrace(300);
+
+class GrpcServer final : public Server {
+ public:
+  GrpcServer(const ServerOptions& options, job::Coordinator* coordinator)
+      : attachment_(coordinator, {.heartbeat = options.heartbeat, .lease = options.lease}),
+        cluster_(coordinator),
+        jobs_(coordinator),
+        rendezvous_(coordinator) {}
+
+  ~GrpcServer() override {
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+  }
+
+  absl::Status Listen(const std::string& listen) {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+    // Without it two servers would share a TCP port in silence.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.SetResourceQuota(grpc::ResourceQuota("coordinator").Resize(kMemoryQuotaBytes));
+    builder.RegisterService(&attachment_);
+    builder.RegisterService(&cluster_);
+    builder.RegisterService(&jobs_);
+    builder.RegisterService(&rendezvous_);
+    int port = 0;
+    builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", listen,
+                       "; check that nothing else does and that the address is this host's"));
+    }
+    const bool is_unix = absl::StartsWith(listen, kUnix);
+    address_ = is_unix ? listen : absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const override { return address_; }
+
+ private:
+  AttachmentService attachment_;
+  ClusterService cluster_;
+  JobService jobs_;
+  RendezvousService rendezvous_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;  // last: it uses the services
+};
+
+}  // namespace
+
+absl::Status CheckListen(const ServerOptions& options) {
+  if (absl::StartsWith(options.listen, kUnix)) {
+    const std::size_t length = options.listen.size() - (sizeof(kUnix) - 1);
+    if (length > 0 && length <= kMaxSocketPath) return absl::OkStatus();
+    return InvalidField({.field = "--listen",
+                         .value = options.listen,
+                         .rule = absl::StrCat("the path of a Unix socket has 1 to ", kMaxSocketPath,
+                                              " bytes, not ", length),
+                         .fix = "give a shorter path, e.g. under /run or /tmp"});
+  }
+  if (options.listen.rfind(':') == std::string::npos) {
+    return InvalidField({.field = "--listen",
+                         .value = options.listen,
+                         .rule = "must be unix:PATH or HOST:PORT",
+                         .fix = "e.g. unix:/run/takt/coordinator.sock or 0.0.0.0:7070"});
+  }
+  if (options.insecure) return absl::OkStatus();
+  return InvalidField(
+      {.field = "--listen",
+       .value = options.listen,
+       .rule = "TCP without certificates lets anyone who reaches the port run jobs and read their "
+               "secrets",
+       .fix = "listen on unix:PATH, or add --insecure if everyone on that network may do this"});
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
+                                                      job::Coordinator* coordinator) {
+  RETURN_IF_ERROR(CheckListen(options));
+  auto server = std::make_unique<GrpcServer>(options, coordinator);
+  RETURN_IF_ERROR(server->Listen(options.listen));
+  return server;
+}
+
+}  // namespace takt::coordinator_rpc

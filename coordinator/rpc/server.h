@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator's gRPC server: all services, health and reflection, on one address.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/job/coordinator.h"
+
+namespace takt::coordinator_rpc {
+
+struct ServerOptions {
+  std::string listen;     // unix:PATH or HOST:PORT; port 0: chosen by the system
+  bool insecure = false;  // serve TCP without certificates
+  absl::Duration heartbeat = absl::Seconds(1);
+  absl::Duration lease = absl::Seconds(5);
+};
+
+// kInvalidArgument (FieldError on --listen): neither form, a path too long for a socket, or TCP
+// without --insecure.
+absl::Status CheckListen(const ServerOptions& options);
+
+class Server {
+ public:
+  // coordinator: borrowed; stop it first, so that ending streams are not taken for dying workers.
+  // Errors: as CheckListen; kUnavailable (cannot bind).
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
+                                                       job::Coordinator* coordinator);
+  // Ends every call within a second.
+  virtual ~Server() = default;
+
+  // What to dial: unix:PATH or HOST:PORT with the real port.
+  virtual const std::string& address() const = 0;
+};
+
+}  // namespace takt::coordinator_rpc

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// What server reactors of this folder share: answers that are never forgotten, and streams written
+// from any thread.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/rpc_status.h"
+
+namespace takt::coordinator_rpc {
+
+// One unary call, answered once. Dropped without an answer, which happens when the coordinator
+// stops, it answers UNAVAILABLE. One caller at a time.
+class UnaryCall final {
+ public:
+  explicit UnaryCall(grpc::CallbackServerContext* context)
+      : context_(context), reactor_(context->DefaultReactor()) {}
+  ~UnaryCall() {
+    if (reactor_ != nullptr)
+      Finish(
+          absl::UnavailableError("the coordinator is stopping; the outcome is unknown: ask again"));
+  }
+  UnaryCall(const UnaryCall&) = delete;
+  UnaryCall& operator=(const UnaryCall&) = delete;
+
+  void Finish(const absl::Status& status) {
+    std::exchange(reactor_, nullptr)->Finish(ToGrpc(status, *context_));
+  }
+  // What the handler returns; valid until Finish.
+  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+
+ private:
+  grpc::CallbackServerContext* const context_;
+  grpc::ServerUnaryReactor* reactor_;
+};
+
+// The writing half of a stream. Lives until its call is done and its last owner has let go of it;
+// Push and Finish may be called from any thread at any time and do nothing once the stream is
+// finished.
+template <class Reactor, class Response>
+class WritingStream : public Reactor {
+ public:
+  void OnWriteDone(bool ok) final {
+    bool written_out = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = false;
+      if (!queue_.empty()) queue_.pop_front();
+      if (!ok) queue_.clear();
+      NextLocked();
+      written_out = !writing_ && !finished_;
+    }
+    if (written_out) OnWrittenOut();
+  }
+  void OnDone() final { std::exchange(self_, nullptr).reset(); }
+
+ protected:
+  WritingStream(grpc::CallbackServerContext* context, std::size_t max_queue)
+      : context_(context), max_queue_(max_queue) {}
+
+  // To be called once, before any operation starts.
+  void KeepUntilDone(std::shared_ptr<WritingStream> self) { self_ = std::move(self); }
+
+  // Everything pushed was written.
+  virtual void OnWrittenOut() {}
+
+  // A peer that lets more than max_queue messages pile up loses its stream.
+  void Push(Response response) {
+    absl::MutexLock lock(&mutex_);
+    if (finish_status_ || finished_) return;
+    if (queue_.size() >= max_queue_) {
+      CutLocked(absl::ResourceExhaustedError("the peer does not read what is sent to it"));
+      return;
+    }
+    queue_.push_back(std::move(response));
+    if (!writing_) NextLocked();
+  }
+
+  // Ends the stream once what was pushed is written.
+  void FinishAfterWrites(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    if (finish_status_ || finished_) return;
+    finish_status_ = status;
+    if (!writing_) NextLocked();
+  }
+
+  // Ends the stream now; what is not written is dropped.
+  void Cut(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    CutLocked(status);
+  }
+
+  bool finished() const {
+    absl::MutexLock lock(&mutex_);
+    return finished_ || finish_status_.has_value();
+  }
+  bool writing() const {
+    absl::MutexLock lock(&mutex_);
+    return writing_;
+  }
+  grpc::CallbackServerContext& context() { return *context_; }
+
+ private:
+  void CutLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (finished_) return;
+    if (!finish_status_) finish_status_ = status;
+    if (writing_) {
+      // The message in flight stays the queue's front until OnWriteDone, which the cancellation
+      // brings on.
+      queue_.resize(1);
+      context_->TryCancel();
+    } else {
+      queue_.clear();
+      NextLocked();
+    }
+  }
+
+  void NextLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (finished_) return;
+    if (!queue_.empty()) {
+      writing_ = true;
+      this->StartWrite(&queue_.front());
+    } else if (finish_status_) {
+      finished_ = true;
+      this->Finish(ToGrpc(*finish_status_, *context_));
+    }
+  }
+
+  grpc::CallbackServerContext* const context_;
+  const std::size_t max_queue_;
+  std::shared_ptr<WritingStream> self_;
+  mutable absl::Mutex mutex_;
+  std::deque<Response> queue_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> finish_status_ ABSL_GUARDED_BY(mutex_);
+  bool finished_ ABSL_GUARDED_BY(mutex_) =
+      false;  // Finish was called: no operation starts any more
+};
+
+}  // namespace takt::coordinator_rpc
