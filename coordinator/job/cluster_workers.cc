@@ -171,8 +171,8 @@ absl::Status Cluster::CheckAttached(const std::string& worker,
 void Cluster::Report(const std::string& worker, const std::string& incarnation, const JobKey& key,
                      const RankStepReport& report, const std::shared_ptr<BulkSession>& session) {
   const Worker* const found = members_.Find(worker);
-  if (found == nullptr || FindRank(key, report.rank, *found) == nullptr)
-    return;  // an older generation: refused
+  const bool current = found != nullptr && found->hello.incarnation == incarnation;
+  if (!current || FindRank(key, report.rank, *found) == nullptr) return;  // stale: refused
   JobEntry& job = *FindRunning(key);
   if (!job.steps->Add(report)) return;
   job.bulk[report.rank] = session;

@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
                                                     &coordinator->rendezvous_, coordinator->now());
   // Readers see the restored jobs before the first RPC comes.
   RETURN_IF_ERROR(coordinator->Flush(coordinator->cluster_->TakeOutbox()));
+  if (coordinator->options_.metrics != nullptr) coordinator->RecordMetrics({});
   coordinator->planning_thread_ = std::thread(&Coordinator::Plan, coordinator.get());
   coordinator->deciding_thread_ = std::thread(&Coordinator::Decide, coordinator.get());
   return coordinator;
