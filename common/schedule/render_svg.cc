@@ -40,14 +40,19 @@ std::string Escape(std::string_view text) {
   return escaped;
 }
 
-// Later chunks are darker: the eye follows a microbatch through its passes.
+// Chunks go from lighter to darker: the eye follows a microbatch through its passes, and black
+// labels stay readable.
 std::string Fill(ActionKind kind, int chunk, int num_chunks) {
-  const double share = num_chunks > 1 ? 0.42 * chunk / (num_chunks - 1) : 0;
+  const double share = num_chunks > 1 ? static_cast<double>(chunk) / (num_chunks - 1) : 0.5;
+  const auto shade = [&](int value) {
+    const double lighter = 255 - (255 - value) * 0.45;
+    const double darker = value * 0.8;
+    const double shaded = share < 0.5 ? lighter + (value - lighter) * 2 * share
+                                      : value + (darker - value) * (2 * share - 1);
+    return static_cast<int>(std::lround(shaded));
+  };
   for (const Paint& paint : kPaints) {
     if (paint.kind != kind) continue;
-    const auto shade = [&](int value) {
-      return static_cast<int>(std::lround(value * (1 - share)));
-    };
     return absl::StrFormat("#%02x%02x%02x", shade(paint.red), shade(paint.green),
                            shade(paint.blue));
   }
@@ -138,7 +143,7 @@ class Drawing {
               return timed.action.kind == paint.kind;
             });
           });
-      if (used) LegendEntry(x, Fill(paint.kind, 0, num_chunks_), paint.name);
+      if (used) LegendEntry(x, Fill(paint.kind, 0, 1), paint.name);
     }
     LegendEntry(x, "url(#idle)", "idle");
     if (num_chunks_ > 1) {
