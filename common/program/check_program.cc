@@ -231,26 +231,28 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
     return wrong(absl::StrCat("op ", static_cast<int>(instruction.op), " is not part of version ",
                               kProgramVersion));
   }
-  const std::string text = ToString(instruction, program);
+  const auto wrong_instruction = [&](std::string_view what) {
+    return wrong(absl::StrCat(ToString(instruction, program), " ", std::string(what)));
+  };
   const Lane& its_lane = program.lanes[lane];
-  if (its_lane.kind != *belongs) return wrong(absl::StrCat(text, " is on a lane of another kind"));
+  if (its_lane.kind != *belongs) return wrong_instruction("is on a lane of another kind");
 
   const bool compute = IsCompute(instruction.op);
   const bool message = instruction.op == Op::kSend || instruction.op == Op::kRecv;
   if (compute || message) {
     if (instruction.stage.value() < 0 || instruction.stage.value() >= program.num_stages) {
-      return wrong(absl::StrCat(text, " has a stage out of range"));
+      return wrong_instruction("has a stage out of range");
     }
     if (instruction.microbatch.value() < 0 ||
         instruction.microbatch.value() >= program.num_microbatches) {
-      return wrong(absl::StrCat(text, " has a microbatch out of range"));
+      return wrong_instruction("has a microbatch out of range");
     }
   }
   SlotCheck slots(program, instruction);
   const bool ok = compute   ? slots.Compute(instruction.op)
                   : message ? slots.Message(instruction.op, its_lane.direction)
                             : slots.Rest(instruction.op);
-  if (!ok) return wrong(absl::StrCat(text, " does not touch the slots that docs/programs.md says"));
+  if (!ok) return wrong_instruction("does not touch the slots that docs/programs.md says");
   return absl::OkStatus();
 }
 

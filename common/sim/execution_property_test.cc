@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executes lowered programs with lanes that start and finish in any order their waits allow,
+// several steps without a pause, and watches what slots hold while instructions run: lanes that
+// wait as Dependencies says never disturb one another.
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "common/program/lowering.h"
+#include "common/sim/random_schedule.h"
+#include "gtest/gtest.h"
+#include "rapidcheck/gtest.h"
+
+namespace takt::sim {
+namespace {
+
+using program::Instruction;
+using program::LaneKind;
+using program::Op;
+using program::Program;
+using program::SlotKind;
+using program::Wait;
+
+constexpr int kSteps = 3;
+
+// What a slot holds: made by the F ('F') or I ('I') of a stage, for a microbatch of a step. '?'
+// while it is being written.
+struct Value {
+  char maker = ' ';
+  int stage = -1, microbatch = -1, step = -1;
+  bool operator==(const Value&) const = default;
+};
+
+struct LaneState {
+  int rank = 0;
+  int id = 0;
+  std::vector<int> list;  // instructions of the body
+  int done = 0;
+  bool running = false;
+};
+
+class Executor {
+ public:
+  Executor(const std::vector<Program>& programs, bool has_optimizer)
+      : programs_(programs), has_optimizer_(has_optimizer) {
+    for (const Program& program : programs) {
+      waits_.push_back(Dependencies(program));
+      values_.emplace_back(program.slots.size());
+      for (std::size_t lane = 0; lane < program.lanes.size(); ++lane) {
+        index_[{program.pp_rank.value(), static_cast<int>(lane)}] = static_cast<int>(lanes_.size());
+        lanes_.push_back({program.pp_rank.value(), static_cast<int>(lane)});
+      }
+      for (std::size_t i = 0; i < program.body.size(); ++i) {
+        Lane(program.pp_rank.value(), program.body[i].lane.value())
+            .list.push_back(static_cast<int>(i));
+      }
+    }
+  }
+
+  // Until nothing can go on; true if everything has run.
+  bool Run() {
+    for (;;) {
+      std::vector<int> able;
+      for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        if (lanes_[i].running || CanStart(lanes_[i])) able.push_back(static_cast<int>(i));
+      }
+      if (able.empty()) break;
+      LaneState& lane = lanes_[able[Uniform(0, static_cast<int>(able.size()))]];
+      const bool finish = lane.running;
+      for (LaneState* each : Together(lane)) {
+        finish ? Finish(*each) : Start(*each);
+        each->running = !finish;
+        each->done += finish ? 1 : 0;
+      }
+    }
+    return std::all_of(lanes_.begin(), lanes_.end(),
+                       [](const LaneState& lane) { return Over(lane); });
+  }
+
+ private:
+  static bool Over(const LaneState& lane) {
+    return lane.done == static_cast<int>(lane.list.size()) * kSteps;
+  }
+  LaneState& Lane(int rank, int id) { return lanes_[index_.at({rank, id})]; }
+  int StepOf(const LaneState& lane) const { return lane.done / static_cast<int>(lane.list.size()); }
+  int IndexOf(const LaneState& lane) const { return lane.list[lane.done % lane.list.size()]; }
+  const Instruction& Next(const LaneState& lane) const {
+    return programs_[lane.rank].body[IndexOf(lane)];
+  }
+
+  // The lane itself, for a message with the lane at its other end, for the barrier with those of
+  // all ranks. Null ones are not there.
+  std::vector<LaneState*> Together(LaneState& lane) {
+    const program::Lane& what = programs_[lane.rank].lanes[lane.id];
+    std::vector<LaneState*> all;
+    if (what.kind == LaneKind::kSend || what.kind == LaneKind::kRecv) {
+      for (LaneState& other : lanes_) {
+        const program::Lane& end = programs_[other.rank].lanes[other.id];
+        const bool opposite = (end.kind == LaneKind::kSend && what.kind == LaneKind::kRecv) ||
+                              (end.kind == LaneKind::kRecv && what.kind == LaneKind::kSend);
+        if (opposite && end.direction == what.direction && end.peer.value() == lane.rank &&
+            what.peer.value() == other.rank) {
+          all.push_back(&other);
+        }
+      }
+    } else if (Next(lane).op == Op::kNormExchange) {
+      for (LaneState& other : lanes_) {
+        const bool reduces = programs_[other.rank].lanes[other.id].kind == LaneKind::kReduce;
+        if (reduces && &other != &lane) all.push_back(&other);
+      }
+    }
+    all.push_back(&lane);
+    return all;
+  }
+
+  bool CanStart(LaneState& lane) {
+    const auto met = [&](LaneState* each) {
+      if (Over(*each) || each->running) return false;
+      for (const Wait& wait : waits_[each->rank][IndexOf(*each)]) {
+        LaneState& other = Lane(each->rank, wait.lane.value());
+        const int position = StepOf(*each) * static_cast<int>(other.list.size()) + wait.position;
+        if (position >= other.done) return false;
+      }
+      return true;
+    };
+    if (Over(lane)) return false;
+    const std::vector<LaneState*> all = Together(lane);
+    if (!std::all_of(all.begin(), all.end(), met)) return false;
+    return std::all_of(all.begin(), all.end(), [&](LaneState* each) {
+      return (Next(*each).op == Op::kNormExchange) == (Next(lane).op == Op::kNormExchange);
+    });
+  }
+
+  // What an instruction must find in a slot that it reads; nullopt: anything.
+  std::optional<Value> Expected(const LaneState& lane, SlotId slot) const {
+    const Instruction& instruction = Next(lane);
+    const int stage = instruction.stage.value();
+    const int m = instruction.microbatch.value();
+    const int step = StepOf(lane);
+    switch (programs_[lane.rank].slots[slot.value()].kind) {
+      case SlotKind::kTokens:
+        return Value{'L', -1, -1, step};
+      case SlotKind::kInput:
+        return Value{'F', stage - 1, m, step};
+      case SlotKind::kOutput:
+        return Value{'F', stage, m, step};
+      case SlotKind::kOutputGrad:
+        return Value{'I', stage + 1, m, step};
+      case SlotKind::kInputGrad:
+        return Value{'I', stage, m, step};
+      case SlotKind::kStash:
+        return Value{instruction.op == Op::kWeightGrad ? 'I' : 'F', stage, m, step};
+      case SlotKind::kWeights:
+        if (!has_optimizer_) return std::nullopt;
+        return step == 0 ? Value{} : Value{'O', -1, -1, step - 1};
+      default:
+        return std::nullopt;
+    }
+  }
+
+  Value Made(const LaneState& lane, SlotId slot) const {
+    const Instruction& instruction = Next(lane);
+    const int stage = instruction.stage.value();
+    const int m = instruction.microbatch.value();
+    const int step = StepOf(lane);
+    const SlotKind kind = programs_[lane.rank].slots[slot.value()].kind;
+    if (kind == SlotKind::kTokens) return {'L', -1, -1, step};
+    if (kind == SlotKind::kWeights) return {'O', -1, -1, step};
+    const bool forward =
+        kind == SlotKind::kInput || kind == SlotKind::kOutput || instruction.op == Op::kForward;
+    return {forward ? 'F' : 'I', stage, m, step};
+  }
+
+  void CheckReads(const LaneState& lane, bool at_start) {
+    const Instruction& instruction = Next(lane);
+    for (const SlotId slot : instruction.reads) {
+      const bool writes_too = std::find(instruction.writes.begin(), instruction.writes.end(),
+                                        slot) != instruction.writes.end();
+      if (!at_start && writes_too) continue;
+      const std::optional<Value> expected = Expected(lane, slot);
+      const Value& held = values_[lane.rank][slot.value()];
+      if (held.maker == '?')
+        RC_FAIL(ToString(instruction, programs_[lane.rank]) + " reads a slot in use");
+      if (expected.has_value() && held != *expected) {
+        RC_FAIL(ToString(instruction, programs_[lane.rank]) + " finds another value");
+      }
+    }
+  }
+
+  void Start(LaneState& lane) {
+    CheckReads(lane, true);
+    for (const SlotId slot : Next(lane).writes) values_[lane.rank][slot.value()].maker = '?';
+  }
+
+  void Finish(LaneState& lane) {
+    CheckReads(lane, false);
+    for (const SlotId slot : Next(lane).writes) {
+      RC_ASSERT(values_[lane.rank][slot.value()].maker == '?');
+      values_[lane.rank][slot.value()] = Made(lane, slot);
+    }
+  }
+
+  const std::vector<Program>& programs_;
+  const bool has_optimizer_;
+  std::vector<std::vector<std::vector<Wait>>> waits_;
+  std::vector<std::vector<Value>> values_;  // [rank][slot]
+  std::map<std::pair<int, int>, int> index_;
+  std::vector<LaneState> lanes_;
+};
+
+RC_GTEST_PROP(ExecutionProperty, LanesInAnyOrderNeverDisturbOneAnother, ()) {
+  const schedule::Schedule schedule = AnySchedule();
+  RC_PRE(schedule.num_stages * schedule.num_microbatches <= 64);
+  const bool optimizer = Uniform(0, 3) != 0;
+  const auto programs = program::Lower(schedule, {.optimizer = optimizer});
+  RC_ASSERT(programs.ok());
+  RC_ASSERT(Executor(*programs, optimizer).Run());
+}
+
+}  // namespace
+}  // namespace takt::sim
