@@ -14,22 +14,8 @@
 namespace takt::plan {
 namespace {
 
-// A plan is made while a client waits, and its programs travel in one message.
-constexpr std::int64_t kMaxActions = std::int64_t{1} << 20;
-
 int Microbatches(const CandidateInputs& inputs) {
   return inputs.job.MicrobatchesPerStep(inputs.dp_size);
-}
-
-absl::Status CheckSize(const CandidateInputs& inputs, std::int64_t num_stages) {
-  const std::int64_t actions = num_stages * Microbatches(inputs);
-  if (actions <= kMaxActions) return absl::OkStatus();
-  return InvalidField(
-      {.field = "batch.microbatch",
-       .value = absl::StrCat(inputs.job.microbatch),
-       .rule = absl::StrCat("makes ", Microbatches(inputs), " microbatches a step on ", num_stages,
-                            " stages; their product must be at most ", kMaxActions),
-       .fix = "use larger microbatches or fewer stages"});
 }
 
 // Generators speak of their own sizes; the user of a job spec knows other names.
@@ -144,7 +130,6 @@ absl::Status CheckFileSizes(const CandidateInputs& inputs, const schedule::Sched
 absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_view family,
                                      int pp_size) {
   const config::Parallelism& asked = inputs.job.parallelism;
-  RETURN_IF_ERROR(CheckSize(inputs, std::int64_t{pp_size} * asked.chunks.value_or(1)));
   absl::StatusOr<schedule::Schedule> schedule =
       schedule::Generate(family, {.num_ranks = pp_size,
                                   .num_microbatches = Microbatches(inputs),
@@ -164,7 +149,6 @@ absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs) {
     return BadFile(inputs.job, std::string(valid.message()), "correct the file");
   }
   RETURN_IF_ERROR(CheckFileSizes(inputs, schedule));
-  RETURN_IF_ERROR(CheckSize(inputs, schedule.num_stages));
   return FromSchedule(inputs, std::move(schedule));
 }
 

@@ -111,6 +111,23 @@ absl::Status CheckBatch(const config::JobSpec& job, int dp_size) {
        .fix = "change one of them"});
 }
 
+// Bounds a plan's time and size: its programs list an instruction for each microbatch and stage and
+// in it each layer of the stage, it is made while a client waits, and a worker's program travels in
+// one message. Takes a few seconds at most.
+constexpr std::int64_t kMaxLayerPasses = std::int64_t{1} << 18;
+
+absl::Status CheckSize(const config::JobSpec& job, const Plan& plan) {
+  const auto layers = static_cast<std::int64_t>(plan.model.layers.size());
+  const int microbatches = job.MicrobatchesPerStep(plan.mesh.dp_size);
+  if (layers * microbatches <= kMaxLayerPasses) return absl::OkStatus();
+  return InvalidField(
+      {.field = "batch.microbatch",
+       .value = absl::StrCat(job.microbatch),
+       .rule = absl::StrCat("makes ", microbatches, " microbatches a step; with ", layers,
+                            " layers at most ", kMaxLayerPasses / layers, " are possible"),
+       .fix = "use larger microbatches"});
+}
+
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options) {
@@ -119,6 +136,7 @@ absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& opt
   plan.mesh.dp_size = job.parallelism.data.value_or(1);
   RETURN_IF_ERROR(CheckBatch(job, plan.mesh.dp_size));
   ASSIGN_OR_RETURN(plan.model, model::BuildModel(job.model, job.microbatch));
+  RETURN_IF_ERROR(CheckSize(job, plan));
   ASSIGN_OR_RETURN(
       Candidate best,
       Choose({.job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size}));

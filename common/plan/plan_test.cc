@@ -191,8 +191,8 @@ TEST(MakePlan, NamesTheFieldsOfTheJob) {
 TEST(MakePlan, BoundsItsOwnSize) {
   config::JobSpec job = EmulatedJob(64, 1 << 16);
   job.parallelism.pipeline = 64;
-  EXPECT_THAT(ErrorOf(job),
-              HasSubstr("batch.microbatch is 1: makes 65536 microbatches a step on 64 stages"));
+  EXPECT_THAT(ErrorOf(job), HasSubstr("batch.microbatch is 1: makes 65536 microbatches a step; "
+                                      "with 64 layers at most 4096 are possible"));
 }
 
 TEST(MakePlan, PrintsForPeople) {
