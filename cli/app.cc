@@ -71,6 +71,25 @@ std::string PathOf(const CLI::App& command) {
                            : absl::StrCat(PathOf(*parent), " ", command.get_name());
 }
 
+// The same last words for every command.
+void FinishHelp(CLI::App& command) {
+  command.require_subcommand(0, 1);  // a missing one is reported by RunApp, a wrong one as such
+  std::string footer = command.get_footer();
+  if (command.get_parent() != nullptr) {
+    absl::StrAppend(&footer,
+                    "\n\nFor every command: --coordinator ADDR, -o text|json, --timeout SECONDS; "
+                    "see takt --help");
+  }
+  command.footer(absl::StrCat(footer, "\n"));
+  for (CLI::App* sub : command.get_subcommands([](CLI::App*) { return true; })) FinishHelp(*sub);
+}
+
+ExitCode Usage(const CLI::App& app, const Context& context, const std::string& message) {
+  PrintError(context, absl::InvalidArgumentError(message));
+  if (!context.json()) Say(context, absl::StrCat("see: ", PathOf(*CommandOf(app)), " --help"));
+  return ExitCode::kInvalidInput;
+}
+
 ExitCode ReportParseError(const CLI::App& app, Context& context,
                           const std::vector<std::string>& arguments, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) {  // --help, --version
@@ -78,9 +97,7 @@ ExitCode ReportParseError(const CLI::App& app, Context& context,
     return ExitCode::kDone;
   }
   if (AsksForJson(arguments)) context.output = OutputFormat::kJson;
-  PrintError(context, absl::InvalidArgumentError(error.what()));
-  if (!context.json()) Say(context, absl::StrCat("see: ", PathOf(*CommandOf(app)), " --help"));
-  return ExitCode::kInvalidInput;
+  return Usage(app, context, error.what());
 }
 
 }  // namespace
@@ -89,7 +106,6 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   auto app = std::make_unique<CLI::App>("Pipeline-parallel training of Transformers, as a service",
                                         "takt");
   app->fallthrough();  // global options may come after the command
-  app->require_subcommand(1);
   app->get_formatter()->column_width(34);
   AddGlobalOptions(*app, context);
   AddLocal(*app, context);
@@ -107,6 +123,7 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddCompletion(*app, context);
   AddVersion(*app, context);
   app->footer(kFooter);
+  FinishHelp(*app);
   return app;
 }
 
@@ -117,7 +134,10 @@ ExitCode RunApp(const std::vector<std::string>& arguments, Context& context) {
   } catch (const CLI::ParseError& error) {
     return ReportParseError(*app, context, arguments, error);
   }
-  TAKT_CHECK(context.action);
+  if (!context.action) {
+    return Usage(*app, context,
+                 absl::StrCat("a command is missing after ", PathOf(*CommandOf(*app))));
+  }
   const absl::StatusOr<ExitCode> code = context.action();
   if (code.ok()) return *code;
   PrintError(context, code.status());

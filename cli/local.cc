@@ -5,7 +5,6 @@ namespace takt::cli {
 
 void AddLocal(CLI::App& app, Context& context) {
   CLI::App* local = app.add_subcommand("local", "Train on this machine");
-  local->require_subcommand(1);
   local->footer(
       "Examples:\n"
       "  takt local run job.yaml                   one job, start to end\n"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/report.h"
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 
@@ -47,12 +46,15 @@ void PrintError(const Context& context, const absl::Status& status) {
     context.terminal.err << Dump({{"error", error}}) << '\n' << std::flush;
     return;
   }
-  const std::vector<FieldError> errors = FieldErrorsOf(status);
-  for (const FieldError& error : errors) PrintErrorLine(context.terminal, error.ToString());
-  if (errors.empty()) {
-    PrintErrorLine(context.terminal, absl::StripAsciiWhitespace(status.message()).empty()
-                                         ? absl::StatusCodeToString(status.code())
-                                         : std::string(status.message()));
+  // The message of a single error may have more lines than one, such as the grid of a schedule.
+  const std::string message = status.message().empty() ? absl::StatusCodeToString(status.code())
+                                                       : std::string(status.message());
+  if (FieldErrorsOf(status).size() > 1) {
+    for (const auto line : absl::StrSplit(message, '\n')) {
+      PrintErrorLine(context.terminal, std::string(line));
+    }
+  } else {
+    PrintErrorLine(context.terminal, message);
   }
   context.terminal.err << std::flush;
 }

@@ -6,7 +6,6 @@ namespace takt::cli {
 void AddSchedule(CLI::App& app, Context& context) {
   CLI::App* schedule =
       app.add_subcommand("schedule", "Print, check and simulate pipeline schedules");
-  schedule->require_subcommand(1);
   schedule->footer(
       "Needs no coordinator. A schedule is a family by name, or a CSV as PyTorch's pipelining "
       "reads and\n"

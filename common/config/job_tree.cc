@@ -110,10 +110,19 @@ absl::Status LocateErrors(const absl::Status& status, std::string_view text,
   std::vector<FieldError> errors = FieldErrorsOf(status);
   const absl::StatusOr<YamlNode> root = ParseJobTree(text, options);
   if (errors.empty() || !root.ok()) return status;
+  bool located = false;
   for (FieldError& error : errors) {
-    if (error.where.empty()) error.where = Locate(*root, error.field);
+    if (!error.where.empty()) continue;
+    error.where = Locate(*root, error.field);
+    located = true;
   }
-  return InvalidFields(std::move(errors));
+  if (!located) return status;
+  absl::Status with_places = InvalidFields(errors);
+  if (errors.size() > 1) return with_places;
+  // The message of a single error may say more than its fields do, such as the grid of a schedule.
+  absl::Status annotated = Annotate(status, errors.front().where);
+  annotated.SetPayload(kErrorDetailUrl, *with_places.GetPayload(kErrorDetailUrl));
+  return annotated;
 }
 
 }  // namespace takt::config

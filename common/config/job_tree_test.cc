@@ -37,6 +37,14 @@ TEST(LocateErrors, KeepsAPlaceThatIsKnown) {
   EXPECT_EQ(FieldErrorsOf(LocateErrors(status, kText, {})).at(0).where, "config.json:1:1");
 }
 
+TEST(LocateErrors, KeepsWhatTheMessageOfASingleErrorAdds) {
+  absl::Status status(absl::StatusCode::kInvalidArgument, "no good:\n grid");
+  status.SetPayload(kErrorDetailUrl, *InvalidField({.field = "name"}).GetPayload(kErrorDetailUrl));
+  const absl::Status located = LocateErrors(status, kText, {.name = "job.yaml"});
+  EXPECT_EQ(located.message(), "job.yaml:1:7: no good:\n grid");
+  EXPECT_EQ(FieldErrorsOf(located).at(0).where, "job.yaml:1:7");
+}
+
 TEST(LocateErrors, LeavesOtherErrorsAlone) {
   EXPECT_EQ(LocateErrors(absl::NotFoundError("gone"), kText, {}), absl::NotFoundError("gone"));
 }
