@@ -124,7 +124,7 @@ absl::StatusOr<Process> Process::Spawn(const SpawnOptions& options) {
   close(error_pipe[0]);
   if (error != 0) {
     if (pid > 0) waitpid(pid, nullptr, 0);
-    return absl::NotFoundError(absl::StrCat("cannot start ", options.name, " (", options.argv[0],
+    return absl::InternalError(absl::StrCat("cannot start ", options.name, " (", options.argv[0],
                                             "): ", std::strerror(error)));
   }
   return Process(options.name, pid, OpenPidFd(pid), true);
