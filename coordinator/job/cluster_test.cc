@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job's life and its faults.
+#include "absl/strings/str_cat.h"
+#include "coordinator/job/cluster_harness.h"
+#include "gmock/gmock.h"
+
+namespace takt::job {
+namespace {
+
+using membership::WorkerState;
+using store::JobState;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::vector<JobState> StatesOf(const store::JobRecord& job) {
+  std::vector<JobState> states;
+  for (const store::Transition& transition : job.transitions) states.push_back(transition.state);
+  return states;
+}
+
+TEST_F(ClusterTest, AJobRunsFromQueuedToSucceeded) {
+  AttachWorkers(2);
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  const JobKey key{"j", Generation(1)};
+  const Prepare* prepare = Session("w1").Last<Prepare>();
+  ASSERT_NE(prepare, nullptr);
+  EXPECT_EQ(prepare->rank, Rank(1));
+  EXPECT_EQ(prepare->launch->key, key);
+  EXPECT_EQ(prepare->launch->secret.size(), 32u);
+  EXPECT_THAT(prepare->launch->threads, ElementsAre(4, 4));  // 8 cores of one host, two workers
+  EXPECT_EQ(StateOf("w0"), WorkerState::kBusy);
+
+  Say("w0", key, 0, RankPhase::kAdmitted);
+  EXPECT_EQ(Session("w0").Last<Start>(), nullptr);
+  Say("w1", key, 1, RankPhase::kAdmitted);
+  EXPECT_EQ(Job("j").state, JobState::kRunning);
+  ASSERT_NE(Session("w0").Last<Start>(), nullptr);
+
+  for (const int step : {1, 2}) {
+    Report("w0", key, 0, step);
+    Report("w1", key, 1, step);
+  }
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(1, 2));
+  EXPECT_EQ(Job("j").last_step->loss, 2.0);
+  EXPECT_EQ(Session("w0").acknowledged, 2);
+  Say("w0", key, 0, RankPhase::kFinished);
+  EXPECT_EQ(Session("w0").Last<Acknowledge>(), nullptr);
+  Say("w1", key, 1, RankPhase::kFinished);
+
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+  EXPECT_EQ(Job("j").reason, "all 2 steps done");
+  EXPECT_TRUE(Job("j").end_time.has_value());
+  EXPECT_THAT(StatesOf(Job("j")),
+              ElementsAre(JobState::kQueued, JobState::kPlanning, JobState::kStarting,
+                          JobState::kRunning, JobState::kSucceeded));
+  ASSERT_NE(Session("w0").Last<Acknowledge>(), nullptr);
+  EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
+  EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
+}
+
+TEST_F(ClusterTest, AJobWaitsForItsGangAndSaysForWhat) {
+  AttachWorkers(3);
+  RunJob("x", 2);
+  ASSERT_TRUE(SetDrained("w2", true).ok());
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_EQ(Job("j").reason, "needs 2 workers, 0 idle: 2 held by job x, 1 drained");
+  ASSERT_TRUE(SetDrained("w2", false).ok());
+  EXPECT_EQ(Job("j").reason, "needs 2 workers, 1 idle: 2 held by job x");
+  Attach("w3");
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+}
+
+TEST_F(ClusterTest, AJobWithoutAFixedPipelineGetsAllIdleWorkersForItsPlan) {
+  AttachWorkers(3);
+  ASSERT_TRUE(Submit(Spec("j", 0)).ok());
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_THAT(Job("j").ranks, SizeIs(3));
+}
+
+TEST_F(ClusterTest, AJobThatCannotBePlannedFailsAsInvalidInputAndFreesItsWorkers) {
+  AttachWorkers(2);
+  plan_error_ = absl::InvalidArgumentError("batch.global is 7: must be divisible");
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_TRUE(Job("j").invalid_input);
+  EXPECT_EQ(Job("j").reason, "batch.global is 7: must be divisible");
+  EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
+}
+
+TEST_F(ClusterTest, AWorkerLostWhilePlanningSendsTheJobBackToTheQueue) {
+  AttachWorkers(2);
+  hold_plans_ = true;
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  EXPECT_EQ(Job("j").state, JobState::kPlanning);
+  Detach("w1");
+  hold_plans_ = false;
+  Settle();
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
+  Attach("w1", "b");
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").generation, Generation(2));
+}
+
+TEST_F(ClusterTest, ARefusalFailsTheJobAsInvalidInputAndFreesAllWorkers) {
+  AttachWorkers(2);
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  const JobKey key{"j", Generation(1)};
+  Say("w1", key, 1, RankPhase::kAdmitted);
+  cluster_->Update(workers_.at("w0").id,
+                   {.key = key,
+                    .rank = Rank(0),
+                    .phase = RankPhase::kRefused,
+                    .error = "no such file",
+                    .invalid_input = true},
+                   Moment::Of(clock_));
+  Settle();
+  ASSERT_NE(Session("w1").Last<Abort>(), nullptr);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  Say("w1", key, 1, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_TRUE(Job("j").invalid_input);
+  EXPECT_THAT(Job("j").reason, HasSubstr("no such file"));
+  EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
+  EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
+}
+
+TEST_F(ClusterTest, ALostWorkerFailsTheJobTellingWhereItWasAndWhatTheOthersWaitedFor) {
+  AttachWorkers(3);
+  const JobKey key = RunJob("j", 3, 100);
+  Heartbeat("w1", key, 1, 12, "1F3");
+  Detach("w1");
+  EXPECT_EQ(Job("j").state, JobState::kRunning);
+  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
+  EXPECT_THAT(Session("w0").Last<Abort>()->reason, HasSubstr("worker w1 (rank 1) lost"));
+  Say("w0", key, 0, RankPhase::kAborted, "", "RECV 1B3 from pp rank 1");
+  Say("w2", key, 2, RankPhase::kAborted, "", "RECV 1F4 from pp rank 1");
+
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_FALSE(Job("j").invalid_input);
+  EXPECT_EQ(Job("j").reason,
+            "worker w1 (rank 1) lost: its stream ended; last reported step 12, instruction 1F3; "
+            "rank 0 (w0) was waiting for RECV 1B3 from pp rank 1; rank 2 (w2) was waiting for RECV "
+            "1F4 from pp rank 1");
+  ASSERT_THAT(Job("j").fault, SizeIs(3));
+  EXPECT_EQ(Job("j").fault[1].worker, "w1");
+  EXPECT_EQ(Job("j").fault[1].instruction, "1F3");
+  EXPECT_EQ(Job("j").fault[2].waiting_for, "RECV 1F4 from pp rank 1");
+  EXPECT_EQ(StateOf("w1"), WorkerState::kLost);
+  // The survivors take the next job.
+  RunJob("next", 2);
+}
+
+TEST_F(ClusterTest, ASilentWorkerFailsTheJobWithinTenSeconds) {
+  AttachWorkers(2);
+  const JobKey key = RunJob("j", 2, 100);
+  absl::Duration waited;
+  while (Job("j").state == JobState::kRunning && waited < absl::Seconds(20)) {
+    Heartbeat("w0", key, 0, 1, "0F0");
+    if (Session("w0").Last<Abort>() != nullptr) Say("w0", key, 0, RankPhase::kAborted);
+    Advance(absl::Milliseconds(500));
+    waited += absl::Milliseconds(500);
+  }
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_LE(waited, absl::Seconds(10));
+  EXPECT_THAT(Job("j").reason, HasSubstr("worker w1 (rank 1) lost: nothing heard from it for 5s"));
+  EXPECT_EQ(Session("w1").closed->code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ClusterTest, ASurvivorThatDoesNotAnswerStaysHeldUntilItDoes) {
+  AttachWorkers(3);
+  const JobKey key = RunJob("j", 3, 100);
+  Detach("w1");
+  Say("w0", key, 0, RankPhase::kAborted);
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_THAT(Job("j").reason, HasSubstr("rank 2 (w2) did not answer"));
+  EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
+  EXPECT_EQ(StateOf("w2"), WorkerState::kBusy);
+  Say("w2", key, 2, RankPhase::kAborted);
+  EXPECT_EQ(StateOf("w2"), WorkerState::kIdle);
+  EXPECT_NE(Session("w2").Last<Acknowledge>(), nullptr);
+}
+
+TEST_F(ClusterTest, AWorkerThatComesBackWithAnEndedJobIsToldToAbortAndThenIsIdle) {
+  AttachWorkers(2);
+  const JobKey key = RunJob("j", 2, 100);
+  Detach("w1");
+  Say("w0", key, 0, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  // The same process, thawed.
+  Attach("w1", "a", membership::Hold{"j", key.generation, Rank(1)});
+  ASSERT_NE(Session("w1").Last<Abort>(), nullptr);
+  EXPECT_EQ(StateOf("w1"), WorkerState::kBusy);
+  Say("w1", key, 1, RankPhase::kAborted);
+  EXPECT_NE(Session("w1").Last<Acknowledge>(), nullptr);
+  EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
+}
+
+TEST_F(ClusterTest, ReportsOfAnotherGenerationOrRankAreRefused) {
+  AttachWorkers(2);
+  const JobKey key = RunJob("j", 2, 100);
+  Report("w0", {"j", Generation(7)}, 0, 1);
+  Report("w1", key, 0, 1);  // not its rank
+  Report("w1", key, 1, 1);
+  EXPECT_THAT(StoredSteps("j"), IsEmpty());
+  Report("w0", key, 0, 1);
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(1));
+}
+
+TEST_F(ClusterTest, StepsThatRankZeroReportedSurviveAFault) {
+  AttachWorkers(2);
+  const JobKey key = RunJob("j", 2, 100);
+  Report("w0", key, 0, 1);
+  EXPECT_THAT(StoredSteps("j"), IsEmpty());
+  Detach("w1");
+  Say("w0", key, 0, RankPhase::kAborted);
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(1));
+}
+
+TEST_F(ClusterTest, AnAdmittedRankThatDidNotHearTheStartIsToldAgain) {
+  AttachWorkers(1);
+  const JobKey key = RunJob("j", 1, 100);
+  Session("w0").commands.clear();
+  Say("w0", key, 0, RankPhase::kAdmitted);
+  EXPECT_NE(Session("w0").Last<Start>(), nullptr);
+}
+
+TEST_F(ClusterTest, RendezvousIsOpenForTheLiveGenerationOnly) {
+  AttachWorkers(1);
+  const JobKey key = RunJob("j", 1, 100);
+  EXPECT_TRUE(rendezvous_->Set("j", key.generation, "k", "v").ok());
+  EXPECT_EQ(rendezvous_->Set("j", Generation(9), "k", "v").code(), absl::StatusCode::kAborted);
+  Say("w0", key, 0, RankPhase::kFailed, "boom");
+  EXPECT_EQ(rendezvous_->Set("j", key.generation, "k", "v").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ClusterTest, BulkStreamsNeedAnAttachedIncarnation) {
+  AttachWorkers(1);
+  EXPECT_TRUE(cluster_->CheckAttached("w0", "a").ok());
+  EXPECT_EQ(cluster_->CheckAttached("w0", "b").code(), absl::StatusCode::kFailedPrecondition);
+  Detach("w0");
+  EXPECT_EQ(cluster_->CheckAttached("w0", "a").code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ClusterTest, LogLinesAreKeptForJobsThatExist) {
+  AttachWorkers(1);
+  RunJob("j", 1);
+  cluster_->AddLog("j", {.worker = "w0", .text = "hello"});
+  cluster_->AddLog("nobody", {.worker = "w0", .text = "lost"});
+  Advance(absl::Milliseconds(50));
+  const auto lines = store_->ReadLogs(Job("j").id, 0, 10).value();
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0].text, "hello");
+}
+
+}  // namespace
+}  // namespace takt::job

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/cluster_harness.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/job_spec_serde.h"
+#include "coordinator/store/memory_store.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::job {
+namespace {
+
+plan::Plan PlanFor(const PlanRequest& request) {
+  plan::Plan plan;
+  plan.mesh.pp_size = request.spec.parallelism.pipeline.value_or(request.options.max_workers);
+  plan.schedule.name = "1f1b";
+  plan.programs.resize(plan.mesh.pp_size);
+  for (int p = 0; p < plan.mesh.pp_size; ++p) {
+    plan.partition.push_back({StageId(p), PpRank(p), LayerId(p), LayerId(p + 1)});
+  }
+  return plan;
+}
+
+}  // namespace
+
+ClusterTest::ClusterTest() : store_(store::NewMemoryStore()) { Restart(); }
+
+void ClusterTest::Restart() {
+  workers_.clear();
+  plans_.clear();
+  shown_.clear();
+  cluster_.reset();
+  rendezvous_ = std::make_unique<Rendezvous>();
+  ClusterOptions options;
+  options.membership.protocol_version = 1;
+  options.random_bytes = [this](int count) {
+    return std::string(count, static_cast<char>(++last_random_));
+  };
+  options.plan = [this](PlanRequest request) { plans_.push_back(std::move(request)); };
+  cluster_ = std::make_unique<Cluster>(options, store_->Load().value(), store_.get(),
+                                       rendezvous_.get(), Moment::Of(clock_));
+  Settle();
+}
+
+void ClusterTest::Settle() {
+  while (true) {
+    const Moment now = Moment::Of(clock_);
+    cluster_->Tick(now);
+    if (!hold_plans_) {
+      for (const PlanRequest& request : std::exchange(plans_, {})) {
+        cluster_->Planned(
+            request.job_id, request.generation,
+            plan_error_.ok() ? absl::StatusOr<plan::Plan>(PlanFor(request)) : plan_error_, now);
+      }
+    }
+    const Outbox outbox = cluster_->TakeOutbox();
+    if (outbox.empty()) return;
+    ASSERT_TRUE(store_->Commit(outbox.changes).ok());
+    for (const std::string& id : outbox.removed) {
+      std::erase_if(shown_, [&](const auto& entry) { return entry.second.id == id; });
+    }
+    for (const store::JobRecord& job : outbox.published) shown_[job.name] = job;
+    for (const auto& effect : outbox.effects) effect();
+  }
+}
+
+void ClusterTest::Advance(absl::Duration by) {
+  clock_.Advance(by);
+  Settle();
+}
+
+FakeWorker& ClusterTest::Attach(const std::string& name, const std::string& incarnation,
+                                std::optional<membership::Hold> running) {
+  FakeWorker& worker = workers_[name] = {name, incarnation, SessionId(++last_session_),
+                                         std::make_shared<FakeSession>()};
+  cluster_->Attach({.worker = name,
+                    .incarnation = incarnation,
+                    .protocol_version = 1,
+                    .host = "h",
+                    .cores = 8,
+                    .running = std::move(running)},
+                   worker.id, worker.session, Moment::Of(clock_));
+  Settle();
+  return worker;
+}
+
+void ClusterTest::AttachWorkers(int count) {
+  for (int i = 0; i < count; ++i) Attach(absl::StrCat("w", i));
+}
+
+void ClusterTest::Detach(const std::string& name) {
+  cluster_->Detach(workers_.at(name).id, "its stream ended", Moment::Of(clock_));
+  Settle();
+}
+
+void ClusterTest::Say(const std::string& worker, const JobKey& key, int rank, RankPhase phase,
+                      const std::string& error, const std::string& waiting_for) {
+  cluster_->Update(workers_.at(worker).id,
+                   {.key = key,
+                    .rank = Rank(rank),
+                    .phase = phase,
+                    .error = error,
+                    .status = store::RankStatus{.last_step = StepId(1),
+                                                .instruction = "1F0",
+                                                .waiting_for = waiting_for}},
+                   Moment::Of(clock_));
+  Settle();
+}
+
+void ClusterTest::Heartbeat(const std::string& worker, const JobKey& key, int rank,
+                            std::int64_t step, const std::string& instruction) {
+  cluster_->Heartbeat(
+      workers_.at(worker).id,
+      JobUpdate{.key = key,
+                .rank = Rank(rank),
+                .status = store::RankStatus{.last_step = StepId(step), .instruction = instruction}},
+      Moment::Of(clock_));
+  Settle();
+}
+
+void ClusterTest::Report(const std::string& worker, const JobKey& key, int rank,
+                         std::int64_t step) {
+  const FakeWorker& from = workers_.at(worker);
+  cluster_->Report(from.name, from.incarnation, key,
+                   {.rank = Rank(rank),
+                    .sequence = step,
+                    .step = StepId(step),
+                    .loss = 4.0 - step,
+                    .step_seconds = 1},
+                   from.session);
+  Advance(absl::Milliseconds(50));  // its batch
+}
+
+config::JobSpec ClusterTest::Spec(const std::string& name, int pipeline, std::int64_t steps) {
+  v1::JobSpec proto;
+  proto.set_name(name);
+  proto.mutable_model()->set_family(v1::MODEL_FAMILY_EMULATED);
+  proto.mutable_model()->set_layers(8);
+  proto.mutable_model()->set_forward_ms(1);
+  proto.mutable_model()->set_input_grad_ms(1);
+  proto.mutable_model()->set_weight_grad_ms(1);
+  proto.mutable_model()->set_activation_bytes(1024);
+  proto.mutable_batch()->set_global(8);
+  proto.mutable_batch()->set_microbatch(1);
+  proto.set_steps(steps);
+  if (pipeline > 0) proto.mutable_parallelism()->set_pipeline(pipeline);
+  proto.mutable_parallelism()->set_data(1);
+  return config::ToJobSpec(proto).value();
+}
+
+absl::StatusOr<store::JobRecord> ClusterTest::Submit(const config::JobSpec& spec,
+                                                     const std::string& request_id) {
+  absl::StatusOr<store::JobRecord> answer = absl::UnknownError("no answer");
+  cluster_->Submit(
+      request_id, config::ToProto(spec).SerializeAsString(), spec,
+      [&](absl::StatusOr<store::JobRecord> job) { answer = std::move(job); }, Moment::Of(clock_));
+  Settle();
+  return answer;
+}
+
+absl::StatusOr<store::JobRecord> ClusterTest::Cancel(const std::string& name,
+                                                     const std::string& request_id) {
+  absl::StatusOr<store::JobRecord> answer = absl::UnknownError("no answer");
+  cluster_->Cancel(
+      request_id, name, [&](absl::StatusOr<store::JobRecord> job) { answer = std::move(job); },
+      Moment::Of(clock_));
+  Settle();
+  return answer;
+}
+
+absl::Status ClusterTest::Delete(const std::string& name, const std::string& request_id) {
+  absl::Status answer = absl::UnknownError("no answer");
+  cluster_->Delete(request_id, name,
+                   [&](absl::StatusOr<bool> deleted) { answer = deleted.status(); });
+  Settle();
+  return answer;
+}
+
+absl::StatusOr<membership::Worker> ClusterTest::SetDrained(const std::string& name, bool drained,
+                                                           const std::string& request_id) {
+  absl::StatusOr<membership::Worker> answer = absl::UnknownError("no answer");
+  cluster_->SetDrained(request_id, name, drained, [&](absl::StatusOr<membership::Worker> worker) {
+    answer = std::move(worker);
+  });
+  Settle();
+  return answer;
+}
+
+JobKey ClusterTest::RunJob(const std::string& name, int pipeline, std::int64_t steps) {
+  EXPECT_TRUE(Submit(Spec(name, pipeline, steps)).ok());
+  const JobKey key{name, Job(name).generation};
+  const std::vector<store::BoundRank> ranks = Job(name).ranks;
+  for (const store::BoundRank& bound : ranks)
+    Say(bound.worker, key, bound.rank.value(), RankPhase::kAdmitted);
+  EXPECT_EQ(Job(name).state, store::JobState::kRunning);
+  return key;
+}
+
+std::vector<std::int64_t> ClusterTest::StoredSteps(const std::string& name) {
+  std::vector<std::int64_t> steps;
+  const auto records = store_->ReadSteps(Job(name).id, StepId(0), 1000).value();
+  for (const store::StepRecord& record : records) steps.push_back(record.step.value());
+  return steps;
+}
+
+}  // namespace takt::job

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests: a cluster without threads or sockets. Workers are played by the test; Settle does what
+// the coordinator's threads would: tick, store, show, send, plan, until nothing more follows.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/job/cluster.h"
+#include "gtest/gtest.h"
+
+namespace takt::job {
+
+// One control stream, with what was sent on it.
+class FakeSession final : public WorkerSession, public BulkSession {
+ public:
+  void Send(const Command& command) override { commands.push_back(command); }
+  void Close(const absl::Status& status) override { closed = status; }
+  void Acknowledge(const JobKey&, std::int64_t sequence) override { acknowledged = sequence; }
+
+  // The last command of this type; null if there was none.
+  template <class T>
+  const T* Last() const {
+    for (auto it = commands.rbegin(); it != commands.rend(); ++it) {
+      if (const T* command = std::get_if<T>(&*it)) return command;
+    }
+    return nullptr;
+  }
+
+  std::vector<Command> commands;
+  std::optional<absl::Status> closed;
+  std::int64_t acknowledged = 0;
+};
+
+struct FakeWorker {
+  std::string name, incarnation;
+  SessionId id;
+  std::shared_ptr<FakeSession> session;
+};
+
+class ClusterTest : public ::testing::Test {
+ protected:
+  ClusterTest();
+
+  // As after kill -9: only the store is kept. Workers' sessions of before are gone.
+  void Restart();
+  void Settle();
+  void Advance(absl::Duration by);
+
+  FakeWorker& Attach(const std::string& name, const std::string& incarnation = "a",
+                     std::optional<membership::Hold> running = std::nullopt);
+  void AttachWorkers(int count);
+  void Detach(const std::string& name);
+  void Say(const std::string& worker, const JobKey& key, int rank, RankPhase phase,
+           const std::string& error = "", const std::string& waiting_for = "");
+  void Heartbeat(const std::string& worker, const JobKey& key, int rank, std::int64_t step,
+                 const std::string& instruction);
+  void Report(const std::string& worker, const JobKey& key, int rank, std::int64_t step);
+
+  // An emulated job over `pipeline` workers; 0: auto.
+  static config::JobSpec Spec(const std::string& name, int pipeline, std::int64_t steps = 2);
+  absl::StatusOr<store::JobRecord> Submit(const config::JobSpec& spec,
+                                          const std::string& request_id = "");
+  absl::StatusOr<store::JobRecord> Cancel(const std::string& name,
+                                          const std::string& request_id = "");
+  absl::Status Delete(const std::string& name, const std::string& request_id = "");
+  absl::StatusOr<membership::Worker> SetDrained(const std::string& name, bool drained,
+                                                const std::string& request_id = "");
+  // Submits, settles, and lets all ranks be admitted and started.
+  JobKey RunJob(const std::string& name, int pipeline, std::int64_t steps = 2);
+
+  const store::JobRecord& Job(const std::string& name) { return shown_.at(name); }
+  FakeSession& Session(const std::string& worker) { return *workers_.at(worker).session; }
+  membership::WorkerState StateOf(const std::string& worker) {
+    return cluster_->workers().at(worker).state();
+  }
+  std::vector<std::int64_t> StoredSteps(const std::string& name);
+
+  FakeClock clock_{absl::FromUnixSeconds(1'000'000)};
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<Rendezvous> rendezvous_;
+  std::unique_ptr<Cluster> cluster_;
+  std::map<std::string, store::JobRecord> shown_;  // by name, as published
+  std::map<std::string, FakeWorker> workers_;
+  std::vector<PlanRequest> plans_;
+  bool hold_plans_ = false;  // leave plans_ to the test
+  absl::Status plan_error_;  // what planning answers instead
+
+ private:
+  std::int64_t last_session_ = 0;
+  int last_random_ = 0;
+};
+
+}  // namespace takt::job

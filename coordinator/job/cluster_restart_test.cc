@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a coordinator that was killed finds and does when it is started again.
+#include "coordinator/job/cluster_harness.h"
+#include "gmock/gmock.h"
+
+namespace takt::job {
+namespace {
+
+using membership::Hold;
+using membership::WorkerState;
+using store::JobState;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST_F(ClusterTest, QueuedJobsAreStillQueuedAndStartLater) {
+  ASSERT_TRUE(Submit(Spec("j", 1)).ok());
+  Restart();
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  AttachWorkers(1);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+}
+
+TEST_F(ClusterTest, ARunningJobIsPickedUpAgainInItsGeneration) {
+  AttachWorkers(2);
+  const JobKey key = RunJob("j", 2, 3);
+  Report("w0", key, 0, 1);
+  Report("w1", key, 1, 1);
+  Restart();
+  EXPECT_EQ(Job("j").state, JobState::kRunning);
+  EXPECT_EQ(Job("j").reason,
+            "the coordinator was restarted; waiting to hear of rank 0 (w0), rank 1 (w1)");
+  Attach("w1", "a", Hold{"j", key.generation, Rank(1)});
+  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  EXPECT_EQ(Job("j").reason, "training");
+  EXPECT_EQ(Session("w0").Last<Abort>(), nullptr);
+  EXPECT_EQ(StateOf("w0"), WorkerState::kBusy);
+
+  // Step 1 comes again because its acknowledgement may have been lost.
+  for (const int step : {1, 2, 3}) {
+    Report("w0", key, 0, step);
+    Report("w1", key, 1, step);
+  }
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(1, 2, 3));
+  EXPECT_EQ(Session("w1").acknowledged, 3);
+  Say("w0", key, 0, RankPhase::kFinished);
+  Say("w1", key, 1, RankPhase::kFinished);
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+}
+
+TEST_F(ClusterTest, AJobThatFinishedMeanwhileSucceedsFromTheEndsThatWorkersKept) {
+  AttachWorkers(1);
+  const JobKey key = RunJob("j", 1, 1);
+  Restart();
+  Attach("w0");
+  Report("w0", key, 0, 1);
+  Say("w0", key, 0, RankPhase::kFinished);
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+  EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
+}
+
+TEST_F(ClusterTest, WorkersThatDoNotReturnFailTheJob) {
+  AttachWorkers(2);
+  const JobKey key = RunJob("j", 2, 100);
+  Restart();
+  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  for (int i = 0; i < 15; ++i) {
+    EXPECT_EQ(Job("j").state, JobState::kRunning);
+    Heartbeat("w0", key, 0, 1, "0F0");
+    Advance(absl::Seconds(1));
+  }
+  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
+  Say("w0", key, 0, RankPhase::kAborted, "", "RECV 0B0 from pp rank 1");
+  Advance(absl::Seconds(2));  // w1 may still come and answer
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_THAT(Job("j").reason, HasSubstr("did not hear again of rank 1 (w1) within 15s"));
+  EXPECT_THAT(Job("j").reason, HasSubstr("rank 0 (w0) was waiting for RECV 0B0 from pp rank 1"));
+  EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
+}
+
+TEST_F(ClusterTest, AWorkerThatReturnsAsANewProcessFailsTheJob) {
+  AttachWorkers(2);
+  const JobKey key = RunJob("j", 2, 100);
+  Restart();
+  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  Attach("w1", "b");
+  EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
+  Say("w0", key, 0, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_THAT(Job("j").reason, HasSubstr("worker w1 (rank 1) lost: it came back as a new process"));
+}
+
+TEST_F(ClusterTest, AStartingJobIsQueuedAgainUnderANewGenerationAndItsOldRanksAborted) {
+  AttachWorkers(2);
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  Restart();
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_TRUE(Job("j").ranks.empty());
+  const JobKey old{"j", Generation(1)};
+  for (const int rank : {0, 1}) {
+    const std::string worker = rank == 0 ? "w0" : "w1";
+    Attach(worker, "a", Hold{"j", old.generation, Rank(rank)});
+    ASSERT_NE(Session(worker).Last<Abort>(), nullptr);
+    EXPECT_EQ(StateOf(worker), WorkerState::kBusy);
+  }
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  Say("w0", old, 0, RankPhase::kAborted);
+  Say("w1", old, 1, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").generation, Generation(2));
+}
+
+TEST_F(ClusterTest, AWorkerWithAnUnknownJobIsToldToAbort) {
+  Attach("w0", "a", Hold{"ghost", Generation(3), Rank(0)});
+  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<Abort>()->key, (JobKey{"ghost", Generation(3)}));
+  ASSERT_TRUE(Submit(Spec("j", 1)).ok());
+  EXPECT_EQ(Job("j").reason, "needs 1 worker, 0 idle: 1 held by job ghost");
+  Say("w0", {"ghost", Generation(3)}, 0, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+}
+
+TEST_F(ClusterTest, RendezvousOfARunningJobIsOpenAgain) {
+  AttachWorkers(1);
+  const JobKey key = RunJob("j", 1);
+  Restart();
+  EXPECT_TRUE(rendezvous_->Set("j", key.generation, "k", "v").ok());
+}
+
+}  // namespace
+}  // namespace takt::job
