@@ -130,7 +130,8 @@ absl::Status ProgramEngine::OpenChannels() {
   });
   for (Lane* const lane : links) {
     const Rank peer = options_.rank_of(lane->description->peer);
-    const std::string name = DirectionName(lane->description->direction);
+    const std::string name =
+        absl::StrCat(options_.channel_prefix, DirectionName(lane->description->direction));
     if (lane->description->kind == LaneKind::kSend) {
       ASSIGN_OR_RETURN(lane->send, options_.transport->OpenSend(peer, name, max_bytes[lane]));
     } else {

@@ -47,6 +47,7 @@ struct EngineOptions {
   // Maps a pp rank of the program to a rank of the transport (same dp_rank as ours).
   std::function<Rank(PpRank)> rank_of;
   std::int64_t generation = 0;
+  std::string channel_prefix;  // tells two engines on one transport apart
   std::string thread_name_prefix = "takt";
 };
 

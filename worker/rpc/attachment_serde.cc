@@ -33,19 +33,26 @@ absl::StatusOr<mesh::Partition> ToPartition(const v1::Assignment& proto, int pp_
 
 // What the parts say of each other.
 absl::Status CheckAgreement(const session::Assignment& assignment) {
-  const program::Program& program = assignment.program;
   const mesh::Mesh& mesh = assignment.mesh;
-  if (program.pp_rank != mesh.PpRankOf(assignment.rank) || program.pp_size != mesh.pp_size ||
-      program.num_stages != static_cast<int>(assignment.partition.size()) ||
-      program.num_microbatches != assignment.job.MicrobatchesPerStep(mesh.dp_size)) {
+  const int num_stages = static_cast<int>(assignment.partition.size());
+  const int num_microbatches = assignment.job.MicrobatchesPerStep(mesh.dp_size);
+  const auto check = [&](const program::Program& program, std::string_view what) -> absl::Status {
+    if (program.pp_rank == mesh.PpRankOf(assignment.rank) && program.pp_size == mesh.pp_size &&
+        program.num_stages == num_stages && program.num_microbatches == num_microbatches) {
+      return absl::OkStatus();
+    }
     return absl::InvalidArgumentError(absl::StrCat(
-        "the program (pp rank ", program.pp_rank.value(), " of ", program.pp_size, ", ",
-        program.num_stages, " stages, ", program.num_microbatches,
+        "the ", std::string(what), " (pp rank ", program.pp_rank.value(), " of ", program.pp_size,
+        ", ", program.num_stages, " stages, ", program.num_microbatches,
         " microbatches) is not one for rank ", assignment.rank.value(), " of ", mesh.pp_size, " x ",
-        mesh.dp_size, " with ", assignment.partition.size(), " stages and ",
-        assignment.job.MicrobatchesPerStep(mesh.dp_size), " microbatches"));
+        mesh.dp_size, " with ", num_stages, " stages and ", num_microbatches, " microbatches"));
+  };
+  RETURN_IF_ERROR(check(assignment.program, "program"));
+  if (assignment.job.validation.has_value() != assignment.validation_program.has_value()) {
+    return absl::InvalidArgumentError("a validation set and its program come together");
   }
-  return absl::OkStatus();
+  if (!assignment.validation_program.has_value()) return absl::OkStatus();
+  return check(*assignment.validation_program, "validation program");
 }
 
 v1::RankStepReport ToProto(const session::SequencedReport& item) {
@@ -101,6 +108,9 @@ absl::StatusOr<session::Assignment> ToAssignment(const v1::Assignment& proto) {
   ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
   ASSIGN_OR_RETURN(assignment.partition, ToPartition(proto, binding.pp_size()));
   ASSIGN_OR_RETURN(assignment.program, program::FromProto(proto.program()));
+  if (proto.has_validation_program()) {
+    ASSIGN_OR_RETURN(assignment.validation_program, program::FromProto(proto.validation_program()));
+  }
   RETURN_IF_ERROR(CheckAgreement(assignment));
   return assignment;
 }

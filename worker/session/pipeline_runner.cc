@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/pipeline_runner.h"
 
+#include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,7 +39,7 @@ class PipelineRunner final : public RankRunner {
     SetPhase("LOAD", "");
     RETURN_IF_ERROR(CreateTrainer());
     SetPhase("CONNECT", "its neighbours in the pipeline to open their channels");
-    RETURN_IF_ERROR(CreateEngine());
+    RETURN_IF_ERROR(CreateEngines());
     SetPhase("CONNECT", "the start");
     if (options_.metrics != nullptr) {
       step_metrics_.emplace(*options_.metrics, assignment_.key.job, assignment_.rank,
@@ -45,19 +48,29 @@ class PipelineRunner final : public RankRunner {
     return absl::OkStatus();
   }
 
+  // Steps up to the next validation (or the end) at a stretch; the last one's report waits for it.
   absl::Status Run(const std::function<void(const StepReport&)>& on_step) override {
     SetPhase("", "");
-    return engine_->Run(StepId(assignment_.resume_step.value() + 1), StepId(assignment_.job.steps),
-                        [&](const engine::StepTiming& timing) {
-                          const StepReport report = Report(timing);
-                          {
-                            absl::MutexLock lock(&mutex_);
-                            status_.last_step = timing.step;
-                          }
-                          if (step_metrics_.has_value())
-                            step_metrics_->Record(timing, report, options_.clock->Now());
-                          on_step(report);
-                        });
+    const StepId end(assignment_.job.steps);
+    for (StepId done = assignment_.resume_step; done < end;) {
+      const StepId first(done.value() + 1);
+      const StepId last = NextStop(first);
+      std::optional<StepReport> held;
+      RETURN_IF_ERROR(engine_->Run(first, last, [&](const engine::StepTiming& timing) {
+        const StepReport report = Completed(timing);
+        if (validation_engine_ != nullptr && timing.step == last) {
+          held = report;
+        } else {
+          on_step(report);
+        }
+      }));
+      if (held.has_value()) {
+        RETURN_IF_ERROR(Validate(*held));
+        on_step(*held);
+      }
+      done = last;
+    }
+    return absl::OkStatus();
   }
 
   void Stop(const absl::Status& reason) override {
@@ -66,6 +79,7 @@ class PipelineRunner final : public RankRunner {
     stop_reason_ = reason;
     if (transport_ != nullptr) transport_->Abort();
     if (engine_ != nullptr) engine_->Abort(reason);
+    if (validation_engine_ != nullptr) validation_engine_->Abort(reason);
   }
 
   RankStatus Status() const override {
@@ -149,6 +163,9 @@ class PipelineRunner final : public RankRunner {
                        .model = &model_,
                        .partition = &assignment_.partition,
                        .program = &assignment_.program,
+                       .validation_program = assignment_.validation_program.has_value()
+                                                 ? &*assignment_.validation_program
+                                                 : nullptr,
                        .mesh = assignment_.mesh,
                        .rank = assignment_.rank,
                        .threads = assignment_.threads > 0 ? assignment_.threads : options_.threads,
@@ -159,19 +176,55 @@ class PipelineRunner final : public RankRunner {
     return absl::OkStatus();
   }
 
-  absl::Status CreateEngine() {
+  absl::Status CreateEngines() {
+    RETURN_IF_ERROR(CreateEngine(assignment_.program, *trainer_, "", engine_));
+    if (trainer_->validator() == nullptr) return absl::OkStatus();
+    return CreateEngine(*assignment_.validation_program, *trainer_->validator(), "validation-",
+                        validation_engine_);
+  }
+
+  absl::Status CreateEngine(const program::Program& program, engine::Compute& compute,
+                            std::string channel_prefix, std::unique_ptr<engine::Engine>& out) {
     ASSIGN_OR_RETURN(
         auto engine,
         engine::Engine::Create(
-            assignment_.program, *trainer_,
+            program, compute,
             {.transport = transport_.get(),
              .rank_of = [this](PpRank pp) { return assignment_.mesh.RankOf(pp, dp_rank_); },
              .generation = assignment_.key.generation.value(),
+             .channel_prefix = std::move(channel_prefix),
              .thread_name_prefix = "takt"}));
     absl::MutexLock lock(&mutex_);
-    engine_ = std::move(engine);
-    if (!stop_reason_.ok()) return stop_reason_;
+    out = std::move(engine);
+    return stop_reason_;
+  }
+
+  // The step after which the pipeline stops for a validation, or the last one.
+  StepId NextStop(StepId first) const {
+    const StepId end(assignment_.job.steps);
+    if (validation_engine_ == nullptr) return end;
+    const std::int64_t every = assignment_.job.validation->every_steps;
+    if (every <= 0) return end;
+    return std::min(end, StepId((first.value() + every - 1) / every * every));
+  }
+
+  absl::Status Validate(StepReport& report) {
+    train::Validator& validator = *trainer_->validator();
+    validator.Reset();
+    const StepId batches(assignment_.job.validation->batches);
+    RETURN_IF_ERROR(validation_engine_->Run(StepId(1), batches, [](const engine::StepTiming&) {}));
+    if (assignment_.rank == Rank(0)) report.validation_loss = validator.loss();
     return absl::OkStatus();
+  }
+
+  StepReport Completed(const engine::StepTiming& timing) {
+    const StepReport report = Report(timing);
+    {
+      absl::MutexLock lock(&mutex_);
+      status_.last_step = timing.step;
+    }
+    if (step_metrics_.has_value()) step_metrics_->Record(timing, report, options_.clock->Now());
+    return report;
   }
 
   StepReport Report(const engine::StepTiming& timing) const {
@@ -215,6 +268,7 @@ class PipelineRunner final : public RankRunner {
   std::unique_ptr<train::Trainer> trainer_;
   std::optional<StepMetrics> step_metrics_;
   std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<engine::Engine> validation_engine_;  // null: nothing to validate
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,7 +25,8 @@ struct Assignment {
   mesh::Mesh mesh;
   mesh::Partition partition;
   program::Program program;  // of this rank's pp rank
-  int threads = 0;           // 0: the worker's own choice
+  std::optional<program::Program> validation_program;
+  int threads = 0;  // 0: the worker's own choice
   config::TransportKind transport = config::TransportKind::kAuto;
   std::string secret;
   StepId resume_step;  // the step to start after

@@ -94,6 +94,7 @@ class EmulatedTrainer final : public Trainer {
 
   StepResult result(StepId step) const override { return results_.Get(step); }
   const ParameterStore* parameters() const override { return nullptr; }
+  Validator* validator() override { return nullptr; }
 
  private:
   absl::Status Compute(const Instruction& instruction, StepId step, double seconds_per_layer) {

@@ -11,13 +11,13 @@
 #include "common/base/status.h"
 #include "worker/backend/backend.h"
 #include "worker/data/token_source.h"
+#include "worker/train/forward_pass.h"
 #include "worker/train/initial_weights.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/result_ring.h"
-#include "worker/train/slot_memory.h"
 #include "worker/train/stage.h"
-#include "worker/train/token_block.h"
+#include "worker/train/validator.h"
 
 namespace takt::train {
 namespace {
@@ -42,7 +42,7 @@ class ModelTrainer final : public Trainer {
     ASSIGN_OR_RETURN(parameters_, ParameterStore::Create(*options_.model, layers, *compute_));
     RETURN_IF_ERROR(InitializeWeights(*options_.job, options_.data_root, *parameters_, *compute_));
     RETURN_IF_ERROR(CreateStages());
-    RETURN_IF_ERROR(CreateSlots());
+    RETURN_IF_ERROR(CreatePasses());
     optimizer_.emplace(*options_.job, *options_.model, *parameters_,
                        Optimizer::Groups{.dp = options_.dp_group, .pp = options_.pp_group});
     return absl::OkStatus();
@@ -51,9 +51,9 @@ class ModelTrainer final : public Trainer {
   absl::Status Run(const Instruction& instruction, StepId step) override {
     switch (instruction.op) {
       case Op::kLoad:
-        return Load(instruction, step);
+        return pass_->Load(instruction, step);
       case Op::kForward:
-        return Forward(instruction);
+        return pass_->Forward(instruction);
       case Op::kInputGrad:
         return InputGrad(instruction);
       case Op::kWeightGrad:
@@ -78,9 +78,10 @@ class ModelTrainer final : public Trainer {
     }
   }
 
-  std::span<std::byte> SlotBytes(SlotId slot) override { return slots_.Bytes(slot); }
+  std::span<std::byte> SlotBytes(SlotId slot) override { return pass_->SlotBytes(slot); }
   StepResult result(StepId step) const override { return results_.Get(step); }
   const ParameterStore* parameters() const override { return parameters_.get(); }
+  Validator* validator() override { return validator_.get(); }
 
  private:
   absl::Status CreateStages() {
@@ -100,64 +101,31 @@ class ModelTrainer final : public Trainer {
     return absl::OkStatus();
   }
 
-  absl::Status CreateSlots() {
-    const model::Model& model = *options_.model;
-    const std::int64_t rows = std::int64_t{model.microbatch} * model.config.context;
-    tokens_ = TokenBlock{.num_microbatches = program_.num_microbatches, .rows = rows};
-    bool reads_data = false;
-    const auto bytes_of = [&](const program::Slot& slot) -> std::int64_t {
-      switch (slot.kind) {
-        case SlotKind::kTokens:
-          reads_data = true;
-          return tokens_.bytes();
-        case SlotKind::kInput:
-        case SlotKind::kOutput:
-        case SlotKind::kOutputGrad:
-        case SlotKind::kInputGrad:
-          return rows * model.config.hidden * static_cast<std::int64_t>(sizeof(float));
-        case SlotKind::kStash:
-          return stages_.at(slot.stage).stash_floats() * static_cast<std::int64_t>(sizeof(float));
-        default:
-          return 0;
-      }
-    };
-    ASSIGN_OR_RETURN(slots_, SlotMemory::Create(program_, *compute_, bytes_of));
-    loss_sums_.resize(program_.num_microbatches);
-    if (!reads_data) return absl::OkStatus();
-    ASSIGN_OR_RETURN(source_, data::TokenSource::Open(data::TrainingTokens(
-                                  *options_.job, options_.data_root, options_.mesh.dp_size)));
+  absl::Status CreatePasses() {
+    const config::JobSpec& job = *options_.job;
+    const int dp_size = options_.mesh.dp_size;
+    ForwardPass::Options pass{.program = options_.program,
+                              .model = options_.model,
+                              .stages = &stages_,
+                              .backend = compute_.get(),
+                              .tokens = data::TrainingTokens(job, options_.data_root, dp_size),
+                              .dp_rank = options_.mesh.DpRankOf(options_.rank)};
+    ASSIGN_OR_RETURN(pass_, ForwardPass::Create(pass));
+    if (options_.validation_program == nullptr) return absl::OkStatus();
+    pass.program = options_.validation_program;
+    pass.tokens = data::ValidationTokens(job, options_.data_root, dp_size);
+    pass.gradient = false;
+    ASSIGN_OR_RETURN(ForwardPass validation, ForwardPass::Create(pass));
+    validator_ =
+        CreateValidator(std::move(validation), {.dp = options_.dp_group, .pp = options_.pp_group});
     return absl::OkStatus();
-  }
-
-  absl::Status Load(const Instruction& instruction, StepId step) {
-    const std::span<std::byte> block = slots_.Bytes(instruction.writes.front());
-    for (MicrobatchId m(0); m.value() < program_.num_microbatches; ++m) {
-      source_->Read(step, options_.mesh.DpRankOf(options_.rank), m, tokens_.tokens(block, m),
-                    tokens_.targets(block, m));
-    }
-    tokens_.scored(block) = source_->CountScored(step);
-    return absl::OkStatus();
-  }
-
-  absl::Status Forward(const Instruction& instruction) {
-    StageBuffers buffers = ReadBuffers(instruction);
-    buffers.stash = Written(instruction, SlotKind::kStash, 0);
-    buffers.output = Written(instruction, SlotKind::kOutput, 0);
-    if (buffers.output == nullptr) buffers.output = Written(instruction, SlotKind::kInput, +1);
-    LossCall loss;
-    if (instruction.stage.value() + 1 == program_.num_stages) {
-      scored_ = tokens_.scored(TokensOf(instruction));
-      loss = {.scale = scored_ > 0 ? static_cast<float>(1.0 / static_cast<double>(scored_)) : 0,
-              .sum = &loss_sums_[instruction.microbatch.value()]};
-    }
-    return stages_.at(instruction.stage).Forward(buffers, loss);
   }
 
   absl::Status InputGrad(const Instruction& instruction) {
-    StageBuffers buffers = ReadBuffers(instruction);
-    buffers.d_input = Written(instruction, SlotKind::kInputGrad, 0);
+    StageBuffers buffers = pass_->ReadBuffers(instruction);
+    buffers.d_input = pass_->Written(instruction, SlotKind::kInputGrad, 0);
     if (buffers.d_input == nullptr)
-      buffers.d_input = Written(instruction, SlotKind::kOutputGrad, -1);
+      buffers.d_input = pass_->Written(instruction, SlotKind::kOutputGrad, -1);
     return stages_.at(instruction.stage).InputGrad(buffers);
   }
 
@@ -165,7 +133,7 @@ class ModelTrainer final : public Trainer {
     StepId& last = last_weight_grad_[instruction.stage];
     const bool accumulate = last == step;
     last = step;
-    return stages_.at(instruction.stage).WeightGrad(ReadBuffers(instruction), accumulate);
+    return stages_.at(instruction.stage).WeightGrad(pass_->ReadBuffers(instruction), accumulate);
   }
 
   absl::Status ReduceTied(StepId step) {
@@ -182,43 +150,9 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status NormExchange(StepId step) {
-    LossShare share;
-    if (stages_.contains(StageId(program_.num_stages - 1))) {
-      share = {.scored = scored_, .known = true};
-      for (const double sum : loss_sums_) share.sum += sum;
-    }
-    ASSIGN_OR_RETURN(const StepResult result, optimizer_->Exchange(step, share));
+    ASSIGN_OR_RETURN(const StepResult result, optimizer_->Exchange(step, pass_->loss_share()));
     results_.Put(step, result);
     return absl::OkStatus();
-  }
-
-  // What I and W read, and F in part.
-  StageBuffers ReadBuffers(const Instruction& instruction) {
-    StageBuffers buffers{.microbatch = instruction.microbatch};
-    const std::span<std::byte> block = TokensOf(instruction);
-    if (!block.empty()) {
-      buffers.view = {.tokens = tokens_.tokens(block, instruction.microbatch).data(),
-                      .targets = tokens_.targets(block, instruction.microbatch).data()};
-    }
-    const auto read = [&](SlotKind kind) {
-      return slots_.Floats(program::FindSlot(program_, instruction.reads, kind, instruction.stage));
-    };
-    buffers.input = read(SlotKind::kInput);
-    buffers.stash = read(SlotKind::kStash);
-    buffers.d_output = read(SlotKind::kOutputGrad);
-    return buffers;
-  }
-
-  // Memory of the written slot of the instruction's stage, or of a neighbouring stage on this rank.
-  float* Written(const Instruction& instruction, SlotKind kind, int neighbour) {
-    const StageId stage(instruction.stage.value() + neighbour);
-    return slots_.Floats(program::FindSlot(program_, instruction.writes, kind, stage));
-  }
-
-  std::span<std::byte> TokensOf(const Instruction& instruction) {
-    const SlotId slot =
-        program::FindSlot(program_, instruction.reads, SlotKind::kTokens, StageId(-1));
-    return slot.value() < 0 ? std::span<std::byte>() : slots_.Bytes(slot);
   }
 
   // Constant after Initialize; what the pointers point to is ordered by the program's slots.
@@ -229,14 +163,9 @@ class ModelTrainer final : public Trainer {
   std::unique_ptr<ParameterStore> parameters_;
   backend::Buffer scratch_;
   std::map<StageId, Stage> stages_;
-  TokenBlock tokens_;
-  SlotMemory slots_;
-  std::unique_ptr<data::TokenSource> source_;  // null: no stage here reads tokens
+  std::optional<ForwardPass> pass_;
+  std::unique_ptr<Validator> validator_;  // null: the job has no validation set
   std::optional<Optimizer> optimizer_;
-
-  // What kScalars stands for.
-  std::vector<double> loss_sums_;  // by microbatch
-  std::int64_t scored_ = 0;        // of the global batch
 
   std::map<StageId, StepId> last_weight_grad_;  // compute lane only
   ResultRing results_;

@@ -31,6 +31,7 @@ struct TrainerOptions {
   const model::Model* model = nullptr;
   const mesh::Partition* partition = nullptr;
   const program::Program* program = nullptr;
+  const program::Program* validation_program = nullptr;  // null: the job has no validation set
   mesh::Mesh mesh;
   Rank rank;
   int threads = 1;
@@ -42,6 +43,16 @@ struct TrainerOptions {
   const TensorObserver* observer = nullptr;  // for tests
 };
 
+// Runs the validation program on the trainer's weights, between two Runs of the training program.
+// Its "step" is the number of a global batch of the validation set, from 1.
+class Validator : public engine::Compute {
+ public:
+  // Forgets the batches gone through.
+  virtual void Reset() = 0;
+  // Mean over the scored tokens of all batches since Reset; equal on all ranks.
+  virtual double loss() const = 0;
+};
+
 class Trainer : public engine::Compute {
  public:
   // Valid from the step's NORM_EXCHANGE to the next one's; read it in the engine's on_step.
@@ -49,6 +60,8 @@ class Trainer : public engine::Compute {
   // Weights, gradients and optimizer state; null if the model has none (emulated). Theirs is the
   // time between two Runs of the engine; gradients are those of the last step.
   virtual const ParameterStore* parameters() const = 0;
+  // Null: there is nothing to validate (no validation program, or an emulated model).
+  virtual Validator* validator() = 0;
 };
 
 // Opens data, allocates, makes initial weights. kInvalidArgument (FieldError): what the job got

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What training and validation share on one rank: the memory of a program's slots, the tokens of a
+// step, F and the loss.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+#include "common/program/program.h"
+#include "worker/backend/backend.h"
+#include "worker/data/token_source.h"
+#include "worker/train/optimizer.h"
+#include "worker/train/slot_memory.h"
+#include "worker/train/stage.h"
+#include "worker/train/token_block.h"
+
+namespace takt::train {
+
+// Threads: Load on the load lane, Forward on the compute lane, loss_share on the reduce lane; the
+// slots of the program order them.
+class ForwardPass {
+ public:
+  struct Options {
+    const program::Program* program = nullptr;  // all pointers borrowed
+    const model::Model* model = nullptr;
+    std::map<StageId, Stage>* stages = nullptr;  // of this rank
+    backend::Backend* backend = nullptr;
+    data::TokenSourceOptions tokens;  // opened only if a stage here reads them
+    DpRank dp_rank;
+    bool gradient = true;  // false: nobody will ask for I and W
+  };
+
+  // Errors: of the token file (kInvalidArgument), of memory (kResourceExhausted).
+  static absl::StatusOr<ForwardPass> Create(const Options& options);
+
+  absl::Status Load(const program::Instruction& instruction, StepId step);
+  absl::Status Forward(const program::Instruction& instruction);
+  // Of the step that Forward went through last.
+  LossShare loss_share() const;
+
+  std::span<std::byte> SlotBytes(SlotId slot) { return slots_.Bytes(slot); }
+  // What I and W read, and F in part.
+  StageBuffers ReadBuffers(const program::Instruction& instruction);
+  // Memory of the written slot of the instruction's stage, or of a neighbouring stage on this rank;
+  // null: it writes none.
+  float* Written(const program::Instruction& instruction, program::SlotKind kind, int neighbour);
+
+ private:
+  explicit ForwardPass(const Options& options) : options_(options) {}
+  absl::Status Allocate();
+  std::span<std::byte> TokensOf(const program::Instruction& instruction);
+
+  Options options_;
+  TokenBlock tokens_;
+  SlotMemory slots_;
+  std::unique_ptr<data::TokenSource> source_;  // null: no stage here reads tokens
+  // What kScalars stands for.
+  std::vector<double> loss_sums_;  // by microbatch
+  std::int64_t scored_ = 0;        // of the global batch
+};
+
+}  // namespace takt::train

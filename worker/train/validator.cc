@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/validator.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::train {
+namespace {
+
+using program::Instruction;
+using program::Op;
+
+class ForwardValidator final : public Validator {
+ public:
+  ForwardValidator(ForwardPass pass, Optimizer::Groups groups)
+      : pass_(std::move(pass)), groups_(groups) {}
+
+  absl::Status Run(const Instruction& instruction, StepId batch) override {
+    switch (instruction.op) {
+      case Op::kLoad:
+        return pass_.Load(instruction, batch);
+      case Op::kForward:
+        return pass_.Forward(instruction);
+      case Op::kEval:
+        return Exchange(batch);
+      default:
+        return absl::InternalError(
+            absl::StrCat("op ", static_cast<int>(instruction.op), " in a validation program"));
+    }
+  }
+
+  std::span<std::byte> SlotBytes(SlotId slot) override { return pass_.SlotBytes(slot); }
+  void Reset() override { loss_sum_ = scored_ = 0; }
+  double loss() const override { return scored_ > 0 ? loss_sum_ / scored_ : 0; }
+
+ private:
+  // As the optimizer's exchange: over replicas first, then from the last stage to all.
+  absl::Status Exchange(StepId batch) {
+    const LossShare share = pass_.loss_share();
+    std::array<double, 2> sums{};  // loss, scored tokens
+    if (share.known) {
+      sums[0] = share.sum;
+      if (groups_.dp != nullptr) {
+        RETURN_IF_ERROR(groups_.dp->AllReduceSum(batch, std::span<double>(sums).first(1)));
+      }
+      sums[1] = static_cast<double>(share.scored);
+    }
+    if (groups_.pp != nullptr) {
+      RETURN_IF_ERROR(groups_.pp->AllReduceSum(batch, std::span<double>(sums)));
+    }
+    loss_sum_ += sums[0];
+    scored_ += sums[1];
+    return absl::OkStatus();
+  }
+
+  ForwardPass pass_;
+  const Optimizer::Groups groups_;
+  double loss_sum_ = 0;
+  double scored_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Validator> CreateValidator(ForwardPass pass, Optimizer::Groups groups) {
+  return std::make_unique<ForwardValidator>(std::move(pass), groups);
+}
+
+}  // namespace takt::train

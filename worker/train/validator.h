@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "worker/train/forward_pass.h"
+#include "worker/train/optimizer.h"
+#include "worker/train/trainer.h"
+
+namespace takt::train {
+
+// groups: borrowed for the validator's life.
+std::unique_ptr<Validator> CreateValidator(ForwardPass pass, Optimizer::Groups groups);
+
+}  // namespace takt::train
