@@ -111,6 +111,7 @@ class SlotCheck {
  public:
   SlotCheck(const Program& program, const Instruction& instruction)
       : program_(program),
+        layer_(instruction.layer.value()),
         stage_(instruction.stage.value()),
         last_(program.num_stages - 1),
         reads_(instruction.reads),
@@ -161,7 +162,8 @@ class SlotCheck {
       case Op::kLoad:
         return reads_.empty() && writes_.size() == 1 && Only(writes_, {SlotKind::kTokens});
       case Op::kReduceGrad:
-        return reads_.size() == 1 && writes_ == reads_ && Only(reads_, {SlotKind::kGradient});
+        return reads_.size() == 1 && writes_ == reads_ && Only(reads_, {SlotKind::kGradient}) &&
+               At(reads_[0]).index == layer_ && At(reads_[0]).stage.value() == stage_;
       case Op::kReduceTied:
         return !reads_.empty() && reads_.size() <= 2 && writes_ == reads_ &&
                Only(reads_, {SlotKind::kGradient});
@@ -206,6 +208,7 @@ class SlotCheck {
   }
 
   const Program& program_;
+  const int layer_;
   const int stage_;
   const int last_;
   std::vector<SlotId> reads_, writes_;  // those not yet accounted for

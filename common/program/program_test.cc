@@ -100,6 +100,12 @@ TEST(ProgramSerde, RefusesEachKindOfDamage) {
       {"slot -1 is out of range", [](v1::Program& p) { p.mutable_body(0)->add_reads(-1); }},
       {"does not touch the slots", [](v1::Program& p) { p.mutable_body(0)->add_reads(0); }},
       {"does not touch the slots", [](v1::Program& p) { p.mutable_body(0)->clear_writes(); }},
+      {"REDUCE_GRAD(7) does not touch",
+       [](v1::Program& p) {
+         for (v1::Instruction& instruction : *p.mutable_body()) {
+           if (instruction.op() == v1::OP_REDUCE_GRAD) instruction.set_layer(7);
+         }
+       }},
       {"stage out of range", [](v1::Program& p) { p.mutable_body(0)->set_stage(3); }},
       {"microbatch out of range", [](v1::Program& p) { p.mutable_body(0)->set_microbatch(4); }},
       {"another rank as its peer", [](v1::Program& p) { p.mutable_lanes(1)->set_peer(1); }},

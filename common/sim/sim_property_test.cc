@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/program/lowering.h"
+#include "common/program/program_serde.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/graph.h"
 #include "common/schedule/validator.h"
@@ -112,6 +113,22 @@ RC_GTEST_PROP(LoweredProperty, SplitsIdleTimeWithNothingLeft, ()) {
     const double idle = rank.warmup_idle + rank.steady_idle + rank.cooldown_idle;
     RC_ASSERT(std::abs(rank.busy + idle - report->makespan) < 1e-9);
   }
+}
+
+RC_GTEST_PROP(LoweredProperty, DamagedOnTheWireIsRefusedOrStillSafeToJudge, ()) {
+  auto programs = program::Lower(AnySchedule(), {.reduce_gradients = true}).value();
+  program::Program& damaged = programs[Uniform(0, static_cast<int>(programs.size()))];
+  std::string bytes = program::ToProto(damaged).SerializeAsString();
+  for (int i = 0; i < 3; ++i) {
+    bytes[Uniform(0, static_cast<int>(bytes.size()))] = static_cast<char>(Uniform(0, 256));
+  }
+  v1::Program proto;
+  if (!proto.ParseFromString(bytes)) return;
+  auto parsed = program::FromProto(proto);
+  if (!parsed.ok()) return;
+  damaged = *std::move(parsed);
+  Prove(programs).IgnoreError();
+  Simulate(programs, {}).status().IgnoreError();
 }
 
 RC_GTEST_PROP(ClosedForm, MakespanOfEachFamily, ()) {
