@@ -13,6 +13,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   absl::Status result;
   takt::bench::AddKernelsCommand(app, result);
+  takt::bench::AddRuntimeCommand(app, result);
+  takt::bench::AddTransportCommand(app, result);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -83,6 +83,7 @@ class EmulatedTrainer final : public Trainer {
       case Op::kBackward:
         return Compute(instruction, step, config.input_grad_seconds + config.weight_grad_seconds);
       case Op::kNormExchange:
+        RETURN_IF_ERROR(MeetAllRanks(step));
         results_.Put(step, MakeResult(step));
         return absl::OkStatus();
       default:
@@ -144,6 +145,20 @@ class EmulatedTrainer final : public Trainer {
                                             expected.step, " read a message that says (",
                                             found.ToString(), "), expected (", expected.ToString(),
                                             ")"));
+  }
+
+  // The barrier that NORM_EXCHANGE is, with as little to say as there can be.
+  absl::Status MeetAllRanks(StepId step) const {
+    for (engine::Collective* group : {options_.dp_group, options_.pp_group}) {
+      if (group == nullptr) continue;
+      double ranks = 1;
+      RETURN_IF_ERROR(group->AllReduceSum(step, std::span<double>(&ranks, 1)));
+      if (ranks != group->size()) {
+        return absl::InternalError(
+            absl::StrCat("step ", step.value(), ": ", ranks, " of ", group->size(), " ranks met"));
+      }
+    }
+    return absl::OkStatus();
   }
 
   StepResult MakeResult(StepId step) const {

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages between two processes: shared memory beside memcpy, Gloo beside a bare Gloo loop.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+// The limit that our Gloo transport is measured against.
+#include "gloo/transport/context.h"
+#include "gloo/transport/tcp/device.h"
+#include "tests/bench/commands.h"
+#include "tests/bench/process_group.h"
+#include "worker/transport/create.h"
+#include "worker/transport/wake_word.h"
+
+namespace takt::bench {
+
+namespace {
+
+using transport::MonotonicNanos;
+
+struct Options {
+  std::vector<std::string> transports = {"shm", "gloo"};
+  std::vector<std::size_t> sizes = {4096, 256 * 1024, 3 * 1024 * 1024};
+  int messages = 1000;
+  std::string output = "text";
+};
+
+double Median(std::vector<double>& values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// Half of the median round trip, in seconds, by rank 0's clock.  send, recv: of this rank, one
+// message.
+struct Ends {
+  std::function<absl::Status()> send, recv;
+};
+absl::StatusOr<double> PingPong(Rank rank, int messages, const Ends& ends) {
+  std::vector<double> seconds;
+  for (int i = 0; i < messages; ++i) {
+    const std::int64_t start = MonotonicNanos();
+    RETURN_IF_ERROR(rank == Rank(0) ? ends.send() : ends.recv());
+    RETURN_IF_ERROR(rank == Rank(0) ? ends.recv() : ends.send());
+    if (i >= messages / 10)
+      seconds.push_back(static_cast<double>(MonotonicNanos() - start) * 0.5e-9);
+  }
+  return Median(seconds);
+}
+
+absl::StatusOr<double> PingPongOurs(config::TransportKind kind, std::size_t size, int messages,
+                                    Rank rank, transport::Rendezvous& rendezvous) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
+                   transport::CreateTransport(LoopbackOptions(rank, 2), kind, rendezvous));
+  std::unique_ptr<transport::SendChannel> out;
+  std::unique_ptr<transport::RecvChannel> in;
+  const Rank peer(1 - rank.value());
+  for (const bool sending : {rank == Rank(0), rank != Rank(0)}) {
+    if (sending) {
+      ASSIGN_OR_RETURN(out, transport->OpenSend(peer, "bench", size));
+    } else {
+      ASSIGN_OR_RETURN(in, transport->OpenRecv(peer, "bench", size));
+    }
+  }
+  std::vector<std::byte> sent(size, std::byte{1}), received(size, std::byte{2});
+  return PingPong(rank, messages,
+                  {.send = [&] { return out->Send({}, sent); },
+                   .recv = [&] { return in->Recv({}, received); }});
+}
+
+// Gloo as its own examples use it: one buffer a direction, one slot.
+absl::StatusOr<double> PingPongBareGloo(std::size_t size, int messages, Rank rank,
+                                        transport::Rendezvous& rendezvous) {
+  const auto device = gloo::transport::tcp::CreateDevice("127.0.0.1");
+  const auto context = device->createContext(rank.value(), 2);
+  context->setTimeout(std::chrono::seconds(30));
+  const int peer = 1 - rank.value();
+  auto& pair = context->createPair(peer);
+  const std::vector<char> address = pair->address().bytes();
+  RETURN_IF_ERROR(rendezvous.Set(absl::StrCat("bare/", rank.value()),
+                                 std::string(address.begin(), address.end())));
+  ASSIGN_OR_RETURN(const std::string there,
+                   rendezvous.Wait(absl::StrCat("bare/", peer), absl::Seconds(30)));
+  pair->connect(std::vector<char>(there.begin(), there.end()));
+  std::vector<std::byte> sent(size, std::byte{1}), received(size, std::byte{2});
+  const auto out = context->createUnboundBuffer(sent.data(), size);
+  const auto in = context->createUnboundBuffer(received.data(), size);
+  const absl::StatusOr<double> seconds = PingPong(rank, messages,
+                                                  {.send =
+                                                       [&] {
+                                                         out->send(peer, 0);
+                                                         out->waitSend();
+                                                         return absl::OkStatus();
+                                                       },
+                                                   .recv =
+                                                       [&] {
+                                                         in->recv(peer, 0);
+                                                         in->waitRecv();
+                                                         return absl::OkStatus();
+                                                       }});
+  return seconds;
+}
+
+double MemcpySeconds(std::size_t size, int messages) {
+  std::vector<std::byte> from(size, std::byte{1}), to(size, std::byte{2});
+  std::vector<double> seconds;
+  for (int i = 0; i < messages; ++i) {
+    const std::int64_t start = MonotonicNanos();
+    std::memcpy(to.data(), from.data(), size);
+    // The copy must not be left out.
+    asm volatile("" ::"r"(to.data()) : "memory");
+    if (i >= messages / 10) seconds.push_back(static_cast<double>(MonotonicNanos() - start) * 1e-9);
+  }
+  return Median(seconds);
+}
+
+using Measurement = std::function<absl::StatusOr<double>(Rank, transport::Rendezvous&)>;
+absl::StatusOr<double> OnTwoProcesses(const Measurement& measure) {
+  ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      RunProcesses(
+          2, [&](Rank rank, transport::Rendezvous& rendezvous) -> absl::StatusOr<std::string> {
+            ASSIGN_OR_RETURN(const double seconds, measure(rank, rendezvous));
+            return absl::StrFormat("%.17g", seconds);
+          }));
+  return std::stod(texts[0]);
+}
+
+struct Row {
+  std::string transport;
+  std::size_t size = 0;
+  double seconds = 0;       // one way
+  double peer_seconds = 0;  // memcpy, or bare Gloo, of the same size
+  std::string peer, rule;   // rule: empty if none is set for this size
+  bool holds = true;
+};
+
+Row ShmRow(std::size_t size, double seconds, int messages) {
+  Row row{.transport = "shm",
+          .size = size,
+          .seconds = seconds,
+          .peer_seconds = MemcpySeconds(size, messages),
+          .peer = "memcpy"};
+  if (size == 4096) {
+    row.rule = "< 10 us";
+    row.holds = seconds < 10e-6;
+  } else if (size == 3 * 1024 * 1024) {
+    row.rule = ">= 40 % of memcpy";
+    row.holds = row.peer_seconds / seconds >= 0.40;
+  }
+  return row;
+}
+
+absl::StatusOr<Row> Measure(const std::string& transport, std::size_t size, int messages) {
+  const auto kind = transport == "shm" ? config::TransportKind::kShm : config::TransportKind::kGloo;
+  ASSIGN_OR_RETURN(const double seconds,
+                   OnTwoProcesses([&](Rank rank, transport::Rendezvous& rendezvous) {
+                     return PingPongOurs(kind, size, messages, rank, rendezvous);
+                   }));
+  if (transport == "shm") return ShmRow(size, seconds, messages);
+  ASSIGN_OR_RETURN(const double bare,
+                   OnTwoProcesses([&](Rank rank, transport::Rendezvous& rendezvous) {
+                     return PingPongBareGloo(size, messages, rank, rendezvous);
+                   }));
+  return Row{.transport = "gloo",
+             .size = size,
+             .seconds = seconds,
+             .peer_seconds = bare,
+             .peer = "bare gloo",
+             .rule = "within 20 % of bare gloo",
+             .holds = seconds <= 1.2 * bare};
+}
+
+void PrintRow(const Row& row) {
+  absl::PrintF("%-5s %9d  %9.1f  %8.2f  %-9s %9.1f  %6.3f  %s%s\n", row.transport, row.size,
+               row.seconds * 1e6, static_cast<double>(row.size) / row.seconds * 1e-9, row.peer,
+               row.peer_seconds * 1e6, row.peer_seconds / row.seconds, row.rule,
+               row.holds ? "" : "  MISSED");
+  std::fflush(stdout);
+}
+
+nlohmann::json RowJson(const Row& row) {
+  return {{"transport", row.transport},
+          {"bytes", row.size},
+          {"one_way_seconds", row.seconds},
+          {"peer", row.peer},
+          {"peer_seconds", row.peer_seconds},
+          {"speed_ratio", row.peer_seconds / row.seconds},
+          {"rule", row.rule},
+          {"holds", row.holds}};
+}
+
+absl::Status Run(const Options& options) {
+  const bool json = options.output == "json";
+  nlohmann::json result = {{"rows", nlohmann::json::array()}};
+  if (!json)
+    absl::PrintF("link      bytes  one way us     GB/s  peer      peer us   ratio  rule\n");
+  for (const std::string& transport : options.transports) {
+    for (const std::size_t size : options.sizes) {
+      ASSIGN_OR_RETURN(const Row row, Measure(transport, size, options.messages));
+      if (json) {
+        result["rows"].push_back(RowJson(row));
+      } else {
+        PrintRow(row);
+      }
+    }
+  }
+  if (json) absl::PrintF("%s\n", result.dump());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTransportCommand(CLI::App& app, absl::Status& result) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "transport", "Messages between two processes, beside memcpy and a bare Gloo loop");
+  command->add_option("--transport", options->transports, "Links")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"shm", "gloo"}))
+      ->capture_default_str();
+  command->add_option("--bytes", options->sizes, "Message sizes")
+      ->delimiter(',')
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30))
+      ->capture_default_str();
+  command->add_option("--messages", options->messages, "Round trips of which the median is taken")
+      ->check(CLI::Range(10, 10'000'000))
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->callback([options, &result] { result = Run(*options); });
+}
+
+}  // namespace takt::bench
