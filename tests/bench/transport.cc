@@ -141,40 +141,49 @@ struct Row {
   bool holds = true;
 };
 
-Row ShmRow(std::size_t size, double seconds, int messages) {
-  Row row{.transport = "shm",
-          .size = size,
-          .seconds = seconds,
-          .peer_seconds = MemcpySeconds(size, messages),
-          .peer = "memcpy"};
-  if (size == 4096) {
+void Judge(Row& row) {
+  if (row.transport == "gloo") {
+    row.rule = "within 20 % of bare gloo";
+    row.holds = row.seconds <= 1.2 * row.peer_seconds;
+  } else if (row.size == 4096) {
     row.rule = "< 10 us";
-    row.holds = seconds < 10e-6;
-  } else if (size == 3 * 1024 * 1024) {
+    row.holds = row.seconds < 10e-6;
+  } else if (row.size == 3 * 1024 * 1024) {
     row.rule = ">= 40 % of memcpy";
-    row.holds = row.peer_seconds / seconds >= 0.40;
+    row.holds = row.peer_seconds / row.seconds >= 0.40;
   }
-  return row;
 }
 
+// Where the kernel puts two processes changes a figure twofold: link and peer take turns, and the
+// best turn of each counts.
 absl::StatusOr<Row> Measure(const std::string& transport, std::size_t size, int messages) {
-  const auto kind = transport == "shm" ? config::TransportKind::kShm : config::TransportKind::kGloo;
-  ASSIGN_OR_RETURN(const double seconds,
-                   OnTwoProcesses([&](Rank rank, transport::Rendezvous& rendezvous) {
-                     return PingPongOurs(kind, size, messages, rank, rendezvous);
-                   }));
-  if (transport == "shm") return ShmRow(size, seconds, messages);
-  ASSIGN_OR_RETURN(const double bare,
-                   OnTwoProcesses([&](Rank rank, transport::Rendezvous& rendezvous) {
-                     return PingPongBareGloo(size, messages, rank, rendezvous);
-                   }));
-  return Row{.transport = "gloo",
-             .size = size,
-             .seconds = seconds,
-             .peer_seconds = bare,
-             .peer = "bare gloo",
-             .rule = "within 20 % of bare gloo",
-             .holds = seconds <= 1.2 * bare};
+  constexpr int kTurns = 5;
+  const bool shm = transport == "shm";
+  Row row{.transport = transport,
+          .size = size,
+          .seconds = 1e9,
+          .peer_seconds = 1e9,
+          .peer = shm ? "memcpy" : "bare gloo"};
+  for (int turn = 0; turn < kTurns; ++turn) {
+    ASSIGN_OR_RETURN(
+        const double seconds, OnTwoProcesses([&](Rank rank, transport::Rendezvous& rendezvous) {
+          return PingPongOurs(shm ? config::TransportKind::kShm : config::TransportKind::kGloo,
+                              size, messages / kTurns, rank, rendezvous);
+        }));
+    row.seconds = std::min(row.seconds, seconds);
+    double peer_seconds;
+    if (shm) {
+      peer_seconds = MemcpySeconds(size, messages / kTurns);
+    } else {
+      ASSIGN_OR_RETURN(peer_seconds,
+                       OnTwoProcesses([&](Rank rank, transport::Rendezvous& rendezvous) {
+                         return PingPongBareGloo(size, messages / kTurns, rank, rendezvous);
+                       }));
+    }
+    row.peer_seconds = std::min(row.peer_seconds, peer_seconds);
+  }
+  Judge(row);
+  return row;
 }
 
 void PrintRow(const Row& row) {

@@ -17,11 +17,12 @@ namespace {
 constexpr std::size_t kAlign = sizeof(MessageHeader);
 // Large enough that progress costs nothing, small enough that both ends are busy at once and pieces
 // stay in the L2 cache.
-constexpr std::size_t kPieceBytes = 64 * 1024;
+constexpr std::size_t kPieceBytes = 32 * 1024;
 constexpr std::size_t kMinCapacity = 64 * 1024;
-constexpr std::size_t kMaxCapacity = 1024 * 1024;
-// A reply to a small message comes within this; a futex costs the waker more.
-constexpr std::int64_t kSpinNanos = 10'000;
+constexpr std::size_t kMaxCapacity = 512 * 1024;
+// A reply to a small message comes well within this if its sender has a core to itself; if the two
+// share one, spinning only keeps it from answering.
+constexpr std::int64_t kSpinNanos = 5'000;
 
 std::size_t Padded(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 

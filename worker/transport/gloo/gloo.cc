@@ -10,6 +10,7 @@
 // largest message, which both ends agree on and no sender passes.
 #include "worker/transport/gloo/gloo.h"
 
+#include <signal.h>
 #include <xxhash.h>
 
 #include <cstring>
@@ -67,13 +68,16 @@ class GlooSender final : public SendChannel {
       std::memcpy(staging_.data() + sizeof(header), data.data(), data.size());
     }
     const std::string& what = options_.channel;
-    RETURN_IF_ERROR(
-        header_buffer_.StartSend(options_.slot, sizeof(header) + (rides_along ? data.size() : 0)));
-    if (rides_along) return header_buffer_.FinishSend(options_.timeout, what);
+    if (rides_along) {
+      RETURN_IF_ERROR(header_buffer_.StartSend(options_.slot, sizeof(header) + data.size()));
+      return header_buffer_.FinishSend(options_.timeout, what);
+    }
+    // Data first: a receiver that is ready for it is woken by the header, once, when all is there.
     // Gloo does not write to what it sends from.
     GlooConnection::Buffer payload(options_.connection, const_cast<std::byte*>(data.data()),
                                    data.size());
     RETURN_IF_ERROR(payload.StartSend(options_.slot + 1, data.size()));
+    RETURN_IF_ERROR(header_buffer_.StartSend(options_.slot, sizeof(header)));
     RETURN_IF_ERROR(header_buffer_.FinishSend(options_.timeout, what));
     return payload.FinishSend(options_.timeout, what);
   }
@@ -222,11 +226,21 @@ class GlooTransport final : public Transport {
   std::map<Rank, Link> links_;  // entries stay where they are
 };
 
+// Gloo writes to sockets without MSG_NOSIGNAL: a peer that dies in the middle of a message would
+// end this process too.
+void IgnoreBrokenPipes() {
+  struct sigaction action;
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) {
+    signal(SIGPIPE, SIG_IGN);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> CreateGlooTransport(TransportOptions options,
                                                                Rendezvous& rendezvous,
                                                                std::shared_ptr<AbortSignal> abort) {
+  IgnoreBrokenPipes();
   std::shared_ptr<gloo::transport::Device> device;
   try {
     device = gloo::transport::tcp::CreateDevice(options.data_address.c_str());
