@@ -42,6 +42,8 @@ class BitEquality : public testing::Test {
                  .vocab = 131};
     job.train = {
         {.path = (directory_ / "train.txt").string(), .format = config::DataFormat::kBytes}};
+    job.validation = {
+        .path = job.train[0].path, .format = config::DataFormat::kBytes, .batches = 2};
     job.shuffle = true;
     job.global_batch = 12;
     job.microbatch = 1;
@@ -72,6 +74,8 @@ void ExpectSameBits(const RunResult& a, const RunResult& b) {
     EXPECT_GT(a.steps[i].loss, 0);
     EXPECT_GT(a.steps[i].grad_norm, 0);
   }
+  EXPECT_TRUE(a.validation_loss.has_value());
+  EXPECT_EQ(a.validation_loss, b.validation_loss);
   EXPECT_EQ(a.gradients, b.gradients);
   EXPECT_EQ(a.weights, b.weights);
 }

@@ -24,6 +24,7 @@ struct RankResult {
   absl::Status status;
   std::vector<train::StepResult> steps;
   Tensors gradients, weights;
+  std::optional<double> validation_loss;
 };
 
 class RankRunner {
@@ -72,15 +73,28 @@ class RankRunner {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const program::Program& program,
+                                                             engine::Compute& compute,
+                                                             const std::string& channel_prefix) {
+    const auto rank_of = [this](PpRank pp) { return mesh_.RankOf(pp, mesh_.DpRankOf(rank_)); };
+    return engine::Engine::Create(
+        program, compute,
+        {.transport = transport_.get(), .rank_of = rank_of, .channel_prefix = channel_prefix});
+  }
+
   absl::Status RunSteps(RankResult& result) {
     RETURN_IF_ERROR(CreateGroups());
-    const program::Program& program = plan_.programs[mesh_.PpRankOf(rank_).value()];
+    const int pp_rank = mesh_.PpRankOf(rank_).value();
+    const program::Program& program = plan_.programs[pp_rank];
+    const program::Program* validation =
+        plan_.validation_programs.empty() ? nullptr : &plan_.validation_programs[pp_rank];
     ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
                      train::CreateTrainer(
                          {.job = &options_.job,
                           .model = &plan_.model,
                           .partition = &plan_.partition,
                           .program = &program,
+                          .validation_program = validation,
                           .mesh = mesh_,
                           .rank = rank_,
                           .threads = options_.job.parallelism.threads.value_or(1),
@@ -89,17 +103,31 @@ class RankRunner {
                           .pp_group = pp_.get(),
                           .tied_group = tied_.get(),
                           .observer = mesh_.DpRankOf(rank_) == DpRank(0) ? observer_ : nullptr}));
-    ASSIGN_OR_RETURN(
-        const std::unique_ptr<engine::Engine> engine,
-        engine::Engine::Create(program, *trainer,
-                               {.transport = transport_.get(), .rank_of = [this](PpRank pp) {
-                                  return mesh_.RankOf(pp, mesh_.DpRankOf(rank_));
-                                }}));
+    ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
+                     MakeEngine(program, *trainer, "train/"));
     RETURN_IF_ERROR(
         engine->Run(StepId(1), StepId(options_.job.steps), [&](const engine::StepTiming& timing) {
           result.steps.push_back(trainer->result(timing.step));
         }));
-    for (const train::LayerParameters& layer : trainer->parameters()->layers()) {
+    if (validation != nullptr) RETURN_IF_ERROR(Validate(*validation, *trainer, result));
+    TakeHome(*trainer->parameters(), result);
+    return absl::OkStatus();
+  }
+
+  absl::Status Validate(const program::Program& program, train::Trainer& trainer,
+                        RankResult& result) {
+    train::Validator& validator = *trainer.validator();
+    ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
+                     MakeEngine(program, validator, "validation/"));
+    validator.Reset();
+    RETURN_IF_ERROR(engine->Run(StepId(1), StepId(options_.job.validation->batches),
+                                [](const engine::StepTiming&) {}));
+    result.validation_loss = validator.loss();
+    return absl::OkStatus();
+  }
+
+  static void TakeHome(const train::ParameterStore& parameters, RankResult& result) {
+    for (const train::LayerParameters& layer : parameters.layers()) {
       for (const train::ParameterRef& ref : layer.refs) {
         if (ref.m == nullptr) continue;
         const auto count = static_cast<std::size_t>(ref.parameter->elements());
@@ -107,7 +135,6 @@ class RankRunner {
         result.weights[ref.parameter->name].assign(ref.weight, ref.weight + count);
       }
     }
-    return absl::OkStatus();
   }
 
   const RunOptions& options_;
@@ -181,8 +208,14 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
   RunResult merged;
   for (RankResult& result : results) {
     RETURN_IF_ERROR(result.status);
-    if (merged.steps.empty()) merged.steps = result.steps;
+    if (merged.steps.empty()) {
+      merged.steps = result.steps;
+      merged.validation_loss = result.validation_loss;
+    }
     RETURN_IF_ERROR(CheckSameSteps(merged.steps, result.steps));
+    if (merged.validation_loss != result.validation_loss) {
+      return absl::InternalError("ranks tell different validation losses");
+    }
     RETURN_IF_ERROR(Merge("gradients", std::move(result.gradients), merged.gradients));
     RETURN_IF_ERROR(Merge("weights", std::move(result.weights), merged.weights));
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct RunResult {
   std::vector<train::StepResult> steps;
   Tensors gradients;  // of the last step, before clipping
   Tensors weights;    // after the last step
+  std::optional<double> validation_loss;  // with those weights; if the job has a validation set
 };
 
 // Checks on the way that all ranks tell the same results and hold the same weights.

@@ -38,6 +38,7 @@ TokenSourceOptions ValidationTokens(const config::JobSpec& job, std::string data
   options.field = "data.validation";
   options.path = job.validation->path;
   options.format = job.validation->format;
+  options.min_steps = job.validation->batches;
   return options;
 }
 
@@ -58,6 +59,14 @@ absl::StatusOr<std::unique_ptr<TokenSource>> TokenSource::Open(const TokenSource
                                                                      .field = options.field,
                                                                      .path = options.path}));
   RETURN_IF_ERROR(file.CheckHolds(options.shape.global));
+  if (options.min_steps > file.num_windows() / options.shape.global) {
+    return InvalidField(
+        {.field = absl::StrCat(options.field, ".batches"),
+         .value = absl::StrCat(options.min_steps),
+         .rule = absl::StrCat("the file holds ", file.num_windows() / options.shape.global,
+                              " global batches of ", options.shape.global, " windows"),
+         .fix = "evaluate on fewer batches or a longer file"});
+  }
   RETURN_IF_ERROR(file.CheckVocab(options.vocab));
   auto source =
       std::unique_ptr<TokenSource>(new TokenSource(options, *std::move(mapped), std::move(file)));

@@ -26,6 +26,8 @@ struct TokenSourceOptions {
   BatchShape shape;
   bool shuffle = false;
   std::uint64_t seed = 0;
+  // Steps that must find windows of their own, before any is read again.
+  std::int64_t min_steps = 1;
 };
 
 // What the job trains on, and what it validates on (in file order; precondition: it does).

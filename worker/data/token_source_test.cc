@@ -157,5 +157,16 @@ TEST_F(TokenSourceTest, ReadsValidationInFileOrder) {
   EXPECT_THAT(tokens, ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
+TEST_F(TokenSourceTest, RefusesToValidateOnMoreThanTheFileHolds) {
+  WriteCounting(100);  // 33 windows, 8 global batches
+  job_.validation = {.path = "tokens.bin", .format = config::DataFormat::kBytes, .batches = 8};
+  EXPECT_TRUE(TokenSource::Open(ValidationTokens(job_, root_.string(), 1)).ok());
+  job_.validation->batches = 9;
+  const absl::Status status = TokenSource::Open(ValidationTokens(job_, root_.string(), 1)).status();
+  ASSERT_EQ(FieldErrorsOf(status).size(), 1U) << status;
+  EXPECT_EQ(FieldErrorsOf(status)[0].field, "data.validation.batches");
+  EXPECT_EQ(FieldErrorsOf(status)[0].value, "9");
+}
+
 }  // namespace
 }  // namespace takt::data

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/backend/backend.h"
 #include "worker/data/token_source.h"
@@ -32,6 +33,7 @@ class ModelTrainer final : public Trainer {
       : options_(options), program_(*options.program) {}
 
   absl::Status Initialize() {
+    RETURN_IF_ERROR(CheckAgreement());
     ASSIGN_OR_RETURN(compute_, backend::CreateCpuBackend({.threads = options_.threads}));
     ASSIGN_OR_RETURN(reduce_, backend::CreateCpuBackend({.threads = 1}));
     std::vector<LayerId> layers;
@@ -40,9 +42,10 @@ class ModelTrainer final : public Trainer {
       for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) layers.push_back(id);
     }
     ASSIGN_OR_RETURN(parameters_, ParameterStore::Create(*options_.model, layers, *compute_));
-    RETURN_IF_ERROR(InitializeWeights(*options_.job, options_.data_root, *parameters_, *compute_));
     RETURN_IF_ERROR(CreateStages());
+    // Before weights are made, which takes longer: what is wrong with files shows sooner.
     RETURN_IF_ERROR(CreatePasses());
+    RETURN_IF_ERROR(InitializeWeights(*options_.job, options_.data_root, *parameters_, *compute_));
     optimizer_.emplace(*options_.job, *options_.model, *parameters_,
                        Optimizer::Groups{.dp = options_.dp_group, .pp = options_.pp_group});
     return absl::OkStatus();
@@ -84,6 +87,21 @@ class ModelTrainer final : public Trainer {
   Validator* validator() override { return validator_.get(); }
 
  private:
+  // The parts of an assignment are checked one by one where they arrive; here, that they agree.
+  absl::Status CheckAgreement() const {
+    const int num_stages = static_cast<int>(options_.partition->size());
+    const int num_microbatches = options_.job->MicrobatchesPerStep(options_.mesh.dp_size);
+    for (const program::Program* program : {options_.program, options_.validation_program}) {
+      if (program == nullptr) continue;
+      if (program->num_stages == num_stages && program->num_microbatches == num_microbatches)
+        continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a program has ", program->num_stages, " stages and ", program->num_microbatches,
+          " microbatches; its job has ", num_stages, " and ", num_microbatches));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CreateStages() {
     std::int64_t scratch_floats = 0;
     for (const mesh::Stage& stage : *options_.partition) {
