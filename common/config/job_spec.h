@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A validated job: what logic works with. From YAML or JSON text (job_file.h) or from takt.v1.JobSpec (job_spec_serde.h).
+// A validated job: what logic works with. From YAML or JSON text (job_file.h) or from
+// takt.v1.JobSpec (job_spec_serde.h).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,14 @@
 
 namespace takt::config {
 
-enum class DataFormat : std::uint8_t { kBytes = 1, kUint16, kUint32, kLlmc, kMegatron, kSafetensors };
+enum class DataFormat : std::uint8_t {
+  kBytes = 1,
+  kUint16,
+  kUint32,
+  kLlmc,
+  kMegatron,
+  kSafetensors
+};
 enum class LrDecay : std::uint8_t { kConstant = 1, kCosine };
 enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
 enum class Precision : std::uint8_t { kF32 = 1, kBf16 };
@@ -41,13 +49,14 @@ struct LrSchedule {
   double min_learning_rate = 0;
 };
 
-// Learning rate of `step` (1-based): peak*k/warmup_steps up to warmup_steps, then a cosine to min at decay_steps, then min.
+// Learning rate of `step` (1-based): peak*k/warmup_steps up to warmup_steps, then a cosine to min
+// at decay_steps, then min.
 double LearningRate(const Adamw& adamw, const LrSchedule& schedule, std::int64_t step);
 
 struct Parallelism {
   std::optional<int> pipeline, data, chunks, threads, group;
   std::string schedule = "auto";  // family, "auto" or "file:PATH"
-  std::string schedule_csv;       // the text of that file, read by the client; nobody else opens PATH
+  std::string schedule_csv;  // the text of that file, read by the client; nobody else opens PATH
   std::vector<int> stage_layers;  // empty: balanced by FLOPs
   TransportKind transport = TransportKind::kAuto;
 };

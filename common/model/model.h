@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as a list of layers: the one description that the planner, the engine, checkpoints and docs read.
-// Letters: B microbatch size, T context, C hidden, V vocabulary.
+// A model as a list of layers: the one description that the planner, the engine, checkpoints and
+// docs read. Letters: B microbatch size, T context, C hidden, V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct ModelConfig {
   int layers = 0;
   int hidden = 0;
   int heads = 0;
-  int kv_heads = 0;       // = heads for gpt2
-  int inner = 0;          // width of the MLP; gpt2: 4 * hidden
-  int context = 0;        // T of training
-  int positions = 0;      // rows of the position table; >= context
+  int kv_heads = 0;   // = heads for gpt2
+  int inner = 0;      // width of the MLP; gpt2: 4 * hidden
+  int context = 0;    // T of training
+  int positions = 0;  // rows of the position table; >= context
   int vocab = 0;
   bool tied_head = true;
   double norm_epsilon = 1e-5;
@@ -34,15 +34,20 @@ struct ModelConfig {
   std::int64_t activation_bytes = 0;
 };
 
-enum class LayerKind : std::uint8_t { kEmbedding = 1, kGpt2Block = 2, kGpt2Head = 3, kEmulated = 4 };
+enum class LayerKind : std::uint8_t {
+  kEmbedding = 1,
+  kGpt2Block = 2,
+  kGpt2Head = 3,
+  kEmulated = 4
+};
 
 enum class Init : std::uint8_t { kZeros = 1, kOnes = 2, kNormal = 3 };
 
 struct Parameter {
-  std::string name;                  // Hugging Face's tensor name; the key of checkpoints and of initial weights
+  std::string name;  // Hugging Face's tensor name; the key of checkpoints and of initial weights
   std::vector<std::int64_t> shape;
   Init init = Init::kZeros;
-  double stddev = 0;                 // of kNormal
+  double stddev = 0;  // of kNormal
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
@@ -64,7 +69,8 @@ struct Layer {
   LayerKind kind = LayerKind::kEmbedding;
   int block = -1;  // number of the transformer block, -1 for embedding and head
   std::vector<Parameter> parameters;
-  // A parameter of another layer that this one uses too (the head of a tied model: the embedding's weight).
+  // A parameter of another layer that this one uses too (the head of a tied model: the embedding's
+  // weight).
   std::vector<std::string> tied_parameters;
   LayerCost cost;
 };
@@ -74,14 +80,17 @@ struct Model {
   int microbatch = 1;         // B that the costs are for
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
-  // Parameters in the model's own order (a tied one once); index i here is entry i of every norm exchange.
+  // Parameters in the model's own order (a tied one once); index i here is entry i of every norm
+  // exchange.
   std::vector<const Parameter*> AllParameters() const;
   std::int64_t num_parameters() const;
-  // Model FLOPs of one token, forward and backward, attention counted causally: 3 * (layers * (linear + attention) + head).
+  // Model FLOPs of one token, forward and backward, attention counted causally:
+  // 3 * (layers * (linear + attention) + head).
   double FlopsPerToken() const;
 };
 
-// Every rule that `config` breaks, as fields of a job spec ("model.heads"); empty: BuildModel will take it.
+// Every rule that `config` breaks, as fields of a job spec ("model.heads"); empty: BuildModel will
+// take it.
 std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
 // kInvalidArgument with what CheckConfig found.  Precondition: microbatch >= 1.

@@ -17,7 +17,8 @@ namespace takt::plan {
 struct PlanOptions {
   // Workers that the plan may use at most; `pipeline: auto` takes as many as help.
   int max_workers = 1;
-  // Rate that turns FLOPs into seconds until profiles exist, and what a message costs until links are measured.
+  // Rate that turns FLOPs into seconds until profiles exist, and what a message costs until links
+  // are measured.
   double matmul_flops_per_second = 1e11;
   double link_latency_seconds = 20e-6;
   double link_seconds_per_byte = 0.5e-9;
@@ -37,18 +38,22 @@ struct Plan {
 };
 
 // Mesh, partition, schedule, lowering, proof, in this order.
-// `data: auto` is 1. `pipeline: auto` is the largest that the layers, max_workers and the schedule allow; a given one may exceed
-// max_workers: such a job waits. `schedule: auto` is the family whose simulated step is shortest; of those within 1 % of it, the
-// one that holds the least.
-// Errors: kInvalidArgument (FieldError) when the job cannot be planned: pipeline larger than layers, global batch not divisible,
-// too few microbatches, a schedule file that is wrong.
+// data: auto      1.
+// pipeline: auto  the largest that the layers, max_workers and the schedule allow. A given one may
+//                 exceed max_workers: such a job waits.
+// schedule: auto  the family whose simulated step is shortest; of those within 1 % of it, the one
+//                 that holds the least.
+// Errors: kInvalidArgument (FieldError) when the job cannot be planned: pipeline larger than
+// layers, global batch not divisible, too few microbatches, a schedule file that is wrong.
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options);
 
 // The plan for people: mesh, schedule, stages with their layers, prediction.
 std::string ToString(const Plan& plan);
 
-// Layers to stages. `stage_layers` empty: contiguous parts whose largest FLOP sum is least, with embedding and head counted.
-absl::StatusOr<mesh::Partition> MakePartition(const model::Model& model, int num_stages, const std::vector<int>& stage_layers,
+// Layers to stages. `stage_layers` empty: contiguous parts whose largest FLOP sum is least, with
+// embedding and head counted.
+absl::StatusOr<mesh::Partition> MakePartition(const model::Model& model, int num_stages,
+                                              const std::vector<int>& stage_layers,
                                               schedule::Placement placement, int pp_size);
 
 }  // namespace takt::plan
