@@ -312,6 +312,7 @@ std::vector<LaneStatus> ProgramEngine::Status() const {
       // `done` may have moved on between the two loads: never index by a mixture.
       if (activity < static_cast<std::int32_t>(entry.waits.size())) {
         status.waiting_for = DescribeWait(program_, lanes_, entry, activity);
+        if (activity >= 0) status.waits_for_lane = entry.waits[activity].lane;
       }
     }
     result.push_back(std::move(status));

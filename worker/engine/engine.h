@@ -39,6 +39,8 @@ struct LaneStatus {
   StepId step;
   std::string instruction;  // current or last
   std::string waiting_for;  // empty: running or done
+  // The lane it waits for; -1: none. Follow these to what a rank really waits for.
+  LaneId waits_for_lane{-1};
 };
 
 struct EngineOptions {

@@ -21,6 +21,23 @@
 namespace takt::session {
 namespace {
 
+// What the compute lane does; if it waits for another lane, what that one waits for, and so on.
+void Describe(const std::vector<engine::LaneStatus>& lanes, const program::Program& program,
+              RankStatus& status) {
+  const auto compute =
+      std::ranges::find(program.lanes, program::LaneKind::kCompute, &program::Lane::kind);
+  if (compute == program.lanes.end()) return;
+  std::size_t lane = compute - program.lanes.begin();
+  status.instruction = lanes[lane].instruction;
+  // A chain is never longer than there are lanes; a picture taken while they move might go in
+  // circles.
+  for (std::size_t hops = 0; hops < lanes.size(); ++hops) {
+    if (!lanes[lane].waiting_for.empty()) status.waiting_for = lanes[lane].waiting_for;
+    if (lanes[lane].waits_for_lane.value() < 0) break;
+    lane = lanes[lane].waits_for_lane.value();
+  }
+}
+
 class PipelineRunner final : public RankRunner {
  public:
   PipelineRunner(PipelineRunnerOptions options, Assignment assignment)
@@ -85,13 +102,7 @@ class PipelineRunner final : public RankRunner {
   RankStatus Status() const override {
     absl::MutexLock lock(&mutex_);
     RankStatus status = status_;
-    if (engine_ == nullptr) return status;
-    for (const engine::LaneStatus& lane : engine_->Status()) {
-      if (assignment_.program.lanes[lane.lane.value()].kind != program::LaneKind::kCompute)
-        continue;
-      if (!lane.instruction.empty()) status.instruction = lane.instruction;
-      if (!lane.waiting_for.empty()) status.waiting_for = lane.waiting_for;
-    }
+    if (engine_ != nullptr) Describe(engine_->Status(), assignment_.program, status);
     return status;
   }
 
