@@ -61,7 +61,8 @@ class ProgramEngine final : public Engine {
               const std::function<void(const StepTiming&)>& on_step);
   StepTiming Summarize(std::uint64_t iteration, std::int64_t previous_end) const;
 
-  void Fail(absl::Status status);
+  // True for the first failure, which is the one that counts.
+  bool Fail(absl::Status status);
   absl::Status failure() const {
     std::lock_guard lock(mutex_);
     return failure_;
@@ -185,9 +186,10 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
   const absl::Status status = Execute(lane, *entry.instruction, entry.message, step);
   timing.end_nanos = MonotonicNanos();
   if (!status.ok()) {
-    Fail(
+    const bool first = Fail(
         Annotate(status, absl::StrCat("step ", step.value(), ", pp rank ", program_.pp_rank.value(),
                                       ", ", program::ToString(*entry.instruction, program_))));
+    if (first) lane.failed.store(true, std::memory_order_relaxed);
     return false;
   }
   lane.done.store(iteration * lane.length() + position + 1, std::memory_order_seq_cst);
@@ -262,7 +264,10 @@ void ProgramEngine::Report(std::uint64_t begin, std::uint64_t end,
   std::int64_t previous_end = 0;
   for (std::uint64_t iteration = begin; iteration < end; ++iteration) {
     for (const auto& lane : lanes_) {
-      if (!AwaitDone(*lane, (iteration + 1) * lane->length())) return;
+      const std::uint64_t count = (iteration + 1) * lane->length();
+      AwaitDone(*lane, count);
+      // A step that was complete when the engine stopped is reported all the same.
+      if (lane->done.load(std::memory_order_acquire) < count) return;
     }
     const StepTiming timing = Summarize(iteration, previous_end);
     previous_end = timing.end_nanos;
@@ -286,22 +291,23 @@ StepTiming ProgramEngine::Summarize(std::uint64_t iteration, std::int64_t previo
   return summary;
 }
 
-void ProgramEngine::Fail(absl::Status status) {
+bool ProgramEngine::Fail(absl::Status status) {
   {
     std::lock_guard lock(mutex_);
-    if (!failure_.ok()) return;
+    if (!failure_.ok()) return false;
     failure_ = std::move(status);
   }
   stopped_.store(true, std::memory_order_seq_cst);
   for (const auto& lane : lanes_) lane->moved.Wake();
   reported_moved_.Wake();
   if (options_.transport != nullptr) options_.transport->Abort();
+  return true;
 }
 
 std::vector<LaneStatus> ProgramEngine::Status() const {
   std::vector<LaneStatus> result;
   for (const auto& lane : lanes_) {
-    LaneStatus status{.lane = lane->id};
+    LaneStatus status{.lane = lane->id, .failed = lane->failed.load(std::memory_order_relaxed)};
     if (!lane->entries.empty()) {
       const std::uint64_t done = lane->done.load(std::memory_order_acquire);
       const std::int32_t activity = lane->activity.load(std::memory_order_relaxed);

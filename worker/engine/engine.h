@@ -41,6 +41,7 @@ struct LaneStatus {
   std::string waiting_for;  // empty: running or done
   // The lane it waits for; -1: none. Follow these to what a rank really waits for.
   LaneId waits_for_lane{-1};
+  bool failed = false;  // its error ended the program
 };
 
 struct EngineOptions {

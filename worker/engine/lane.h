@@ -48,6 +48,7 @@ struct Lane {
   alignas(64) std::atomic<std::uint64_t> done{0};
   transport::WakeWord moved;
   alignas(64) std::atomic<std::int32_t> activity{kIdle};
+  std::atomic<bool> failed{false};
 
   std::uint64_t length() const { return entries.size(); }
 };

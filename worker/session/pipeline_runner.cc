@@ -36,6 +36,11 @@ void Describe(const std::vector<engine::LaneStatus>& lanes, const program::Progr
     if (lanes[lane].waits_for_lane.value() < 0) break;
     lane = lanes[lane].waits_for_lane.value();
   }
+  // Transfers run ahead of compute: one that failed had been waited for, even if compute had not
+  // come there yet.
+  const auto failed = std::ranges::find(lanes, true, &engine::LaneStatus::failed);
+  if (failed != lanes.end() && !failed->waiting_for.empty())
+    status.waiting_for = failed->waiting_for;
 }
 
 class PipelineRunner final : public RankRunner {
