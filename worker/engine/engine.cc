@@ -223,12 +223,12 @@ bool ProgramEngine::AwaitDone(Lane& lane, std::uint64_t count) {
 
 // The timings of `iteration` go where those of `iteration` - kTimingBuffers were.
 bool ProgramEngine::AwaitReports(Lane& lane, std::uint64_t iteration) {
+  const auto reported = [&] {
+    return reported_.load(std::memory_order_seq_cst) + kTimingBuffers > iteration;
+  };
+  if (reported()) return !stopped();
   lane.activity.store(kReporting, std::memory_order_relaxed);
-  reported_moved_.Await(
-      [&] {
-        return reported_.load(std::memory_order_seq_cst) + kTimingBuffers > iteration || stopped();
-      },
-      kNoDeadline, kSpinNanos);
+  reported_moved_.Await([&] { return reported() || stopped(); }, kNoDeadline, kSpinNanos);
   return !stopped();
 }
 

@@ -21,20 +21,21 @@ std::int64_t MonotonicNanos() {
   return now.tv_sec * kNanosPerSecond + now.tv_nsec;
 }
 
-bool WakeWord::Sleep(std::int64_t deadline) {
+bool WakeWord::Sleep(std::uint32_t wakes, std::int64_t deadline) {
   timespec until{static_cast<time_t>(deadline / kNanosPerSecond),
                  static_cast<long>(deadline % kNanosPerSecond)};
   // The bitset form takes an absolute CLOCK_MONOTONIC time. Not the private form: the word may be
   // shared by processes.
   const long rc =
-      syscall(SYS_futex, &sleeping_, FUTEX_WAIT_BITSET, 1u,
+      syscall(SYS_futex, &wakes_, FUTEX_WAIT_BITSET, wakes,
               deadline == kNoDeadline ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);
   return !(rc == -1 && errno == ETIMEDOUT);
 }
 
 void WakeWord::WakeSleepers() {
   sleeping_.store(0, std::memory_order_seq_cst);
-  syscall(SYS_futex, &sleeping_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  wakes_.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, &wakes_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 }  // namespace takt::transport

@@ -6,7 +6,9 @@
 //   mover:   counter.store(n);  word.Wake();
 //
 // No wake is lost: the waiter says that it sleeps before it looks for the last time, the mover
-// looks whether someone sleeps after it has moved; both are sequentially consistent.
+// looks whether someone sleeps after it has moved; both are sequentially consistent. What a waiter
+// sleeps on is the number of wakes, read before it says so: a wake between its last look and its
+// sleep changes that number, whatever other waiters do to the flag meanwhile.
 #pragma once
 
 #include <atomic>
@@ -31,9 +33,10 @@ class WakeWord {
     if (ready()) return true;
     if (spin_nanos > 0 && Spin(ready, spin_nanos)) return true;
     for (;;) {
+      const std::uint32_t wakes = wakes_.load(std::memory_order_seq_cst);
       sleeping_.store(1, std::memory_order_seq_cst);
       if (ready()) return true;
-      const bool in_time = Sleep(deadline);
+      const bool in_time = Sleep(wakes, deadline);
       if (ready()) return true;
       if (!in_time) return false;
     }
@@ -58,11 +61,12 @@ class WakeWord {
     } while (MonotonicNanos() < end);
     return false;
   }
-  // Until woken or for no reason; false after the deadline.
-  bool Sleep(std::int64_t deadline);
+  // Until there were other than `wakes` wakes, or for no reason; false after the deadline.
+  bool Sleep(std::uint32_t wakes, std::int64_t deadline);
   void WakeSleepers();
 
   std::atomic<std::uint32_t> sleeping_{0};
+  std::atomic<std::uint32_t> wakes_{0};
   static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 };
 

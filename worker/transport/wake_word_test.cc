@@ -12,7 +12,7 @@ namespace {
 // Each waiter acknowledges each move, and the next move comes only after all have: a single lost
 // wake ends in the deadline. Several waiters on one word fall asleep in each other's wakes.
 TEST(WakeWord, NoWakeIsLostWithSeveralWaiters) {
-  constexpr int kMoves = 20'000, kWaiters = 3;
+  constexpr int kMoves = 50'000, kWaiters = 3;
   std::atomic<int> moved{0}, acknowledged{0}, lost{0};
   WakeWord move, acknowledgement;
   const auto await = [&](WakeWord& word, const std::atomic<int>& counter, int n) {
