@@ -101,8 +101,7 @@ TEST_F(EmulatedTrainerTest, TakesAtLeastItsTime) {
     return Clock::Real().SteadyNanos() - start;
   };
   EXPECT_GE(nanos_of("0F0"), 1'000'000);
-  // B takes as long as I and W; rank 0's needs no gradient if it is the only message that is not
-  // checked: give it one.
+  // B takes as long as I and W, once the gradient that it verifies is there.
   const Instruction& backward = Find(0, "0B0");
   ASSERT_TRUE(Run(0, "0F0").ok());
   PassActivation("0SEND_F0", "0RECV_F0");

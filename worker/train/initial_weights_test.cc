@@ -3,8 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
+#include "common/base/status.h"
+#include "common/checkpoint/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -72,6 +78,108 @@ TEST(InitialWeights, StayWhatTheyWere) {
   EXPECT_THAT(values, testing::ElementsAre(testing::FloatNear(-0.439264F, 1e-6F),
                                            testing::FloatNear(-0.0409146F, 1e-6F),
                                            testing::FloatNear(0.470697F, 1e-6F)));
+}
+
+namespace fs = std::filesystem;
+
+// A store of the embedding and the head of a tiny model, and a folder to load it from.
+class InitFrom : public testing::Test {
+ protected:
+  InitFrom() {
+    std::string pattern = (fs::temp_directory_path() / "takt-init-from-XXXXXX").string();
+    root_ = fs::canonical(mkdtemp(pattern.data()));
+    fs::create_directory(root_ / "model");
+    job_.init_from = "model";
+    const std::vector<const model::Parameter*> all = model_.AllParameters();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      values_.emplace_back(all[i]->elements(), static_cast<float>(i + 1));
+      tensors_.push_back({.name = all[i]->name,
+                          .dtype = "F32",
+                          .shape = all[i]->shape,
+                          .bytes = std::as_bytes(std::span(values_.back()))});
+    }
+  }
+  ~InitFrom() override { fs::remove_all(root_); }
+
+  absl::Status Load() {
+    std::ofstream(root_ / "model" / "model.safetensors", std::ios::binary)
+        << checkpoint::FormatSafetensors(tensors_);
+    return InitializeWeights(job_, root_.string(), *store_, *backend_);
+  }
+  void ExpectRefused(const std::string& rule) {
+    const std::vector<FieldError> errors = FieldErrorsOf(Load());
+    ASSERT_EQ(errors.size(), 1U);
+    EXPECT_EQ(errors[0].field, "model.init_from");
+    EXPECT_THAT(errors[0].rule, testing::HasSubstr(rule));
+  }
+  void ExpectLoaded() {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const ParameterRef* ref = store_->Find(model_.AllParameters()[i]->name);
+      if (ref == nullptr) continue;  // a block's: not on this rank
+      EXPECT_THAT(std::span(ref->weight, values_[i].size()), testing::ElementsAreArray(values_[i]));
+    }
+  }
+
+  fs::path root_;
+  config::JobSpec job_;
+  const model::Model model_ = model::BuildModel({.layers = 1,
+                                                 .hidden = 4,
+                                                 .heads = 1,
+                                                 .kv_heads = 1,
+                                                 .inner = 16,
+                                                 .context = 3,
+                                                 .positions = 3,
+                                                 .vocab = 5},
+                                                1)
+                                  .value();
+  const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
+  const std::unique_ptr<ParameterStore> store_ =
+      ParameterStore::Create(model_, {LayerId(0), LayerId(2)}, *backend_).value();
+  std::deque<std::vector<float>> values_;
+  std::vector<checkpoint::Tensor> tensors_;
+};
+
+TEST_F(InitFrom, TakesNamesWithAndWithoutPrefix) {
+  ASSERT_TRUE(Load().ok()) << Load();
+  ExpectLoaded();
+  for (checkpoint::Tensor& tensor : tensors_) tensor.name.erase(0, std::strlen("transformer."));
+  for (const LayerParameters& layer : store_->layers()) {
+    for (const ParameterRef& ref : layer.refs) ref.weight[0] = -1;
+  }
+  ASSERT_TRUE(Load().ok()) << Load();
+  ExpectLoaded();
+}
+
+TEST_F(InitFrom, NeedsOnlyTheTensorsOfThisRank) {
+  std::erase_if(tensors_,
+                [](const auto& tensor) { return tensor.name.starts_with("transformer.h."); });
+  EXPECT_TRUE(Load().ok()) << Load();
+}
+
+TEST_F(InitFrom, RefusesTensorsThatAreMissingOrDifferent) {
+  const std::vector<checkpoint::Tensor> good = tensors_;
+  tensors_.erase(tensors_.begin());
+  ExpectRefused("must hold transformer.wte.weight");
+
+  tensors_ = good;
+  std::swap(tensors_[0].shape[0], tensors_[0].shape[1]);
+  ExpectRefused("transformer.wte.weight must be F32 of shape [5,4], it is F32 of shape [4,5]");
+
+  tensors_ = good;
+  tensors_[0].dtype = "I32";
+  ExpectRefused("it is I32");
+}
+
+TEST_F(InitFrom, RefusesFoldersThatAreMissingDamagedOrOutside) {
+  job_.init_from = "absent";
+  ExpectRefused("must exist");
+  job_.init_from = "../model";
+  ExpectRefused("must lie under the worker's data root");
+  job_.init_from = "model";
+  std::ofstream(root_ / "model" / "model.safetensors") << "garbage";
+  const absl::Status damaged = InitializeWeights(job_, root_.string(), *store_, *backend_);
+  ASSERT_EQ(FieldErrorsOf(damaged).size(), 1U) << damaged;
+  EXPECT_EQ(FieldErrorsOf(damaged)[0].field, "model.init_from");
 }
 
 }  // namespace
