@@ -17,11 +17,13 @@ struct Layout {
   std::string schedule;
   int pipeline = 1;
   int chunks = 1;
+  int data = 1;
 };
 
 std::string Print(const Layout& layout) {
   std::string name = layout.schedule + "_pp" + std::to_string(layout.pipeline) + "_v" +
                      std::to_string(layout.chunks);
+  if (layout.data > 1) name += "_dp" + std::to_string(layout.data);
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -43,6 +45,9 @@ std::vector<Case> Cases() {
   }
   cases.push_back({"gpt2-tiny", {.schedule = "interleaved-1f1b", .pipeline = 1, .chunks = 4}});
   cases.push_back({"gpt2-tiny", {.schedule = "interleaved-1f1b", .pipeline = 2, .chunks = 2}});
+  // Replicas whose shares of the scored tokens differ still divide by those of the whole batch.
+  cases.push_back({"gpt2-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2}});
+  cases.push_back({"gpt2-ignore-index", {.schedule = "1f1b", .pipeline = 2, .data = 3}});
   return cases;
 }
 
@@ -55,7 +60,7 @@ class Golden : public testing::TestWithParam<Case> {
     golden_.job.parallelism.schedule = layout.schedule;
     golden_.job.parallelism.pipeline = layout.pipeline;
     golden_.job.parallelism.chunks = layout.chunks;
-    golden_.job.parallelism.data = 1;
+    golden_.job.parallelism.data = layout.data;
   }
 
   RunResult Train(int steps, train::TensorObserver observer = nullptr) const {
