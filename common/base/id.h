@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Distinct integer types for everything that is counted and named: a StageId never converts to a MicrobatchId.
+// Distinct integer types for everything that is counted and named: a StageId never converts to a
+// MicrobatchId.
 #pragma once
 
 #include <compare>
@@ -46,5 +47,7 @@ using LaneId = Id<struct LaneTag>;
 
 template <class Tag, class Int>
 struct std::hash<takt::Id<Tag, Int>> {
-  std::size_t operator()(takt::Id<Tag, Int> id) const noexcept { return std::hash<Int>()(id.value()); }
+  std::size_t operator()(takt::Id<Tag, Int> id) const noexcept {
+    return std::hash<Int>()(id.value());
+  }
 };

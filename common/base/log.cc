@@ -22,7 +22,8 @@ struct LogState {
 LogState& State() {
   static LogState* const state = [] {
     auto* s = new LogState;
-    s->logger = std::make_shared<spdlog::logger>("takt", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    s->logger =
+        std::make_shared<spdlog::logger>("takt", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     s->logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %l %v");
     s->logger->flush_on(spdlog::level::debug);
     return s;
@@ -32,20 +33,28 @@ LogState& State() {
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::err;
 }
 
 const char* Name(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return "debug";
-    case LogLevel::kInfo: return "info";
-    case LogLevel::kWarning: return "warning";
-    case LogLevel::kError: return "error";
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
   }
   return "error";
 }
@@ -68,7 +77,9 @@ void InitLogging(LogOptions options) {
   state.options = std::move(options);
 }
 
-void SetLogSink(std::function<void(LogLevel, std::string_view line)> sink) { State().sink = std::move(sink); }
+void SetLogSink(std::function<void(LogLevel, std::string_view line)> sink) {
+  State().sink = std::move(sink);
+}
 
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   LogState& state = State();
@@ -84,8 +95,10 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
     line = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   } else {
     line = message;
-    for (const auto& [key, value] : state.options.fields) AppendValue(line.append(" ").append(key).append("="), value);
-    for (const auto& [key, value] : fields) AppendValue(line.append(" ").append(key).append("="), value);
+    for (const auto& [key, value] : state.options.fields)
+      AppendValue(line.append(" ").append(key).append("="), value);
+    for (const auto& [key, value] : fields)
+      AppendValue(line.append(" ").append(key).append("="), value);
   }
   state.logger->log(ToSpdlog(level), "{}", line);
   if (state.sink && level >= LogLevel::kInfo) state.sink(level, line);

@@ -30,8 +30,8 @@ void InitLogging(LogOptions options);
 // Thread-safe.
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 
-// Called with every line at info and above, from the logging thread; at most one, set before threads start.
-// A worker ships its lines to the coordinator this way. `sink` must not log.
+// Called with every line at info and above, from the logging thread; at most one, set before
+// threads start. A worker ships its lines to the coordinator this way. `sink` must not log.
 void SetLogSink(std::function<void(LogLevel, std::string_view line)> sink);
 
 }  // namespace takt

@@ -60,9 +60,10 @@ std::vector<FieldError> FieldErrorsOf(const absl::Status& status) {
 
 absl::Status Annotate(const absl::Status& status, std::string_view context) {
   if (status.ok()) return status;
-  absl::Status annotated(status.code(),
-                         absl::StrCat(std::string(context), ": ", status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { annotated.SetPayload(url, payload); });
+  absl::Status annotated(status.code(), absl::StrCat(std::string(context), ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
+    annotated.SetPayload(url, payload);
+  });
   return annotated;
 }
 

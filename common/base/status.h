@@ -11,7 +11,8 @@
 
 namespace takt {
 
-// What is wrong with one field of an input: enough for a person to mend it and for a program to point at it.
+// What is wrong with one field of an input: enough for a person to mend it and for a program to
+// point at it.
 struct FieldError {
   std::string field;  // dotted path, e.g. "model.heads"; may carry "file:line:column" in `where`
   std::string value;  // as given
@@ -22,8 +23,8 @@ struct FieldError {
   std::string ToString() const;
 };
 
-// kInvalidArgument whose message spells the errors out, one a line, and which carries them as a payload
-// (takt.v1.ErrorDetail) across RPC.
+// kInvalidArgument whose message spells the errors out, one a line, and which carries them as a
+// payload (takt.v1.ErrorDetail) across RPC.
 absl::Status InvalidField(FieldError error);
 absl::Status InvalidFields(std::vector<FieldError> errors);
 
@@ -41,11 +42,12 @@ inline constexpr char kErrorDetailUrl[] = "type.googleapis.com/takt.v1.ErrorDeta
 }  // namespace takt
 
 // For our own bugs, never for input, files, peers or devices.
-#define TAKT_CHECK(condition) \
-  (static_cast<bool>(condition) ? static_cast<void>(0) : ::takt::CheckFailed(__FILE__, __LINE__, #condition))
+#define TAKT_CHECK(condition)                          \
+  (static_cast<bool>(condition) ? static_cast<void>(0) \
+                                : ::takt::CheckFailed(__FILE__, __LINE__, #condition))
 
-#define RETURN_IF_ERROR(expression)                                              \
-  do {                                                                           \
+#define RETURN_IF_ERROR(expression)                                                        \
+  do {                                                                                     \
     if (absl::Status takt_status_ = (expression); !takt_status_.ok()) return takt_status_; \
   } while (false)
 

@@ -7,8 +7,10 @@ namespace takt {
 namespace {
 
 TEST(FieldErrors, SurviveAsPayloadAndAnnotation) {
-  const absl::Status status =
-      InvalidField({.field = "model.heads", .value = "3", .rule = "must divide hidden (64)", .fix = "use 1, 2 or 4"});
+  const absl::Status status = InvalidField({.field = "model.heads",
+                                            .value = "3",
+                                            .rule = "must divide hidden (64)",
+                                            .fix = "use 1, 2 or 4"});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "model.heads is 3: must divide hidden (64); use 1, 2 or 4");
   const std::vector<FieldError> errors = FieldErrorsOf(Annotate(status, "job x"));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this program is and what it speaks. The program's version and the protocol's move separately.
+// What this program is and what it speaks. The program's version and the protocol's move
+// separately.
 #pragma once
 
 namespace takt {
