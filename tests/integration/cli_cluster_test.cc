@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line against a cluster of `takt local up`.
+#include <signal.h>
+
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "tests/integration/command.h"
+
+namespace takt::integration {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+constexpr char kJob[] =
+    "name: NAME\n"
+    "model: {family: emulated, layers: 2, forward_ms: 1, input_grad_ms: 1, weight_grad_ms: 1, "
+    "activation_bytes: 4096}\n"
+    "batch: {global: 4, microbatch: 1}\n"
+    "steps: STEPS\n"
+    "parallelism: {pipeline: 2, data: 1, schedule: 1f1b}\n";
+
+// Two workers in the background, found by the commands through XDG_STATE_HOME.
+class ClusterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Result up = Takt({"local", "up", "--workers", "2"});
+    ASSERT_EQ(up.end, "exit status 0") << up.err;
+  }
+  void TearDown() override {
+    const Result down = Takt({"local", "down"});
+    EXPECT_EQ(down.end, "exit status 0") << down.err;
+    EXPECT_EQ(CountProcesses(directory_.Path("")), 0);
+  }
+
+  struct Result {
+    std::string end, out, err;
+  };
+  std::unique_ptr<Command> Start(const std::vector<std::string>& arguments) {
+    return std::make_unique<Command>(
+        "takt", arguments, std::vector<std::string>{"XDG_STATE_HOME=" + directory_.Path("state")});
+  }
+  Result Takt(const std::vector<std::string>& arguments) {
+    const auto command = Start(arguments);
+    std::string end = command->Wait();
+    return {std::move(end), command->out(), command->err()};
+  }
+  json Json(std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"-o", "json"});
+    const Result result = Takt(arguments);
+    EXPECT_EQ(result.end, "exit status 0") << result.err;
+    return json::parse(result.out);
+  }
+  std::string Job(const std::string& name, int steps) {
+    return directory_.Write(
+        name + ".yaml",
+        absl::StrReplaceAll(kJob, {{"NAME", name}, {"STEPS", absl::StrCat(steps)}}));
+  }
+
+  const TestDirectory directory_;
+};
+
+TEST_F(ClusterTest, JobGoesFromSubmitToDelete) {
+  const Result submitted = Takt({"submit", Job("a", 3), "--wait", "-o", "json"});
+  EXPECT_EQ(submitted.end, "exit status 0") << submitted.err;
+  EXPECT_EQ(json::parse(submitted.out)["state"], "SUCCEEDED");
+  EXPECT_EQ(Json({"job", "a"})["last_step"]["step"], 3);
+  EXPECT_EQ(Json({"jobs"})["jobs"].size(), 1u);
+  EXPECT_EQ(JsonLines(Takt({"watch", "a", "-o", "json"}).out).size(), 3u);
+  EXPECT_EQ(Takt({"wait", "a"}).end, "exit status 0");
+  EXPECT_EQ(Takt({"submit", Job("a", 3)}).end, "exit status 2");  // the name is taken
+  EXPECT_EQ(Takt({"delete", "a"}).end, "exit status 0");
+  for (const char* command : {"job", "watch", "wait", "cancel", "delete", "logs"}) {
+    EXPECT_EQ(Takt({command, "a"}).end, "exit status 4") << command;
+  }
+}
+
+TEST_F(ClusterTest, InterruptedWatchLeavesTheJobAlone) {
+  ASSERT_EQ(Takt({"submit", Job("b", 1000000)}).end, "exit status 0");
+  const auto watch = Start({"watch", "b"});
+  ASSERT_TRUE(watch->WaitForText("step 1/")) << watch->err();
+  watch->Signal(SIGINT);
+  EXPECT_EQ(watch->Wait(), "exit status 6") << watch->err();
+  EXPECT_EQ(Json({"job", "b"})["state"], "RUNNING");
+  EXPECT_EQ(Takt({"delete", "b"}).end, "exit status 1");  // it still runs
+  EXPECT_EQ(Takt({"cancel", "b"}).end, "exit status 0");
+  EXPECT_EQ(Takt({"wait", "b"}).end, "exit status 1");
+  EXPECT_EQ(Json({"job", "b"})["state"], "CANCELLED");
+}
+
+TEST_F(ClusterTest, DrainedWorkerTakesNoJobAndTheJobSaysWhatItWaitsFor) {
+  EXPECT_EQ(Json({"drain", "worker-0"})["drained"], true);
+  ASSERT_EQ(Takt({"submit", Job("c", 2)}).end, "exit status 0");
+  const auto watch = Start({"watch", "c"});
+  EXPECT_TRUE(watch->WaitForText("drained")) << watch->err();
+  EXPECT_EQ(Json({"job", "c"})["state"], "QUEUED");
+  EXPECT_EQ(Json({"undrain", "worker-0"})["drained"], false);
+  EXPECT_EQ(watch->Wait(), "exit status 0") << watch->err();
+  EXPECT_EQ(Takt({"drain", "nobody"}).end, "exit status 4");
+}
+
+TEST_F(ClusterTest, ValidateOnlyStoresNothing) {
+  EXPECT_EQ(Takt({"submit", Job("d", 2), "--validate-only"}).end, "exit status 0");
+  EXPECT_EQ(Takt({"job", "d"}).end, "exit status 4");
+  const Result refused =
+      Takt({"submit", Job("d", 2), "--validate-only", "--set", "parallelism.pipeline=3"});
+  EXPECT_EQ(refused.end, "exit status 2") << refused.err;
+}
+
+TEST_F(ClusterTest, LogsOfWorkersAreReadAfterwards) {
+  ASSERT_EQ(Takt({"submit", Job("e", 2), "--wait"}).end, "exit status 0");
+  const Result logs = Takt({"logs", "e", "-f"});
+  EXPECT_EQ(logs.end, "exit status 0") << logs.err;
+  EXPECT_THAT(logs.out, HasSubstr("worker-0"));
+}
+
+TEST_F(ClusterTest, WorkersAndVersionAreListed) {
+  const json workers = Json({"workers"})["workers"];
+  ASSERT_EQ(workers.size(), 2u);
+  EXPECT_EQ(workers[0]["name"], "worker-0");
+  EXPECT_EQ(Json({"version"})["coordinator"]["protocol_version"], 1);
+}
+
+TEST_F(ClusterTest, SecondUpOnTheSameStateIsRefused) {
+  const Result up = Takt({"local", "up"});
+  EXPECT_EQ(up.end, "exit status 2");
+  EXPECT_THAT(up.err, HasSubstr("takt local down"));
+}
+
+}  // namespace
+}  // namespace takt::integration

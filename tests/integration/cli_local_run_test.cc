@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// `takt local run` with real daemons: what it prints, how it ends, and that nothing survives it.
+#include <signal.h>
+
+#include "gmock/gmock.h"
+#include "tests/integration/command.h"
+
+namespace takt::integration {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+constexpr char kEmulated[] =
+    "name: emulated\n"
+    "model: {family: emulated, layers: 4, forward_ms: 1, input_grad_ms: 1, weight_grad_ms: 1, "
+    "activation_bytes: 4096}\n"
+    "batch: {global: 4, microbatch: 1}\n"
+    "steps: 5\n"
+    "parallelism: {pipeline: 2, data: 1, schedule: 1f1b}\n";
+
+constexpr char kGpt[] =
+    "name: gpt\n"
+    "model: {family: gpt2, layers: 2, hidden: 32, heads: 2, context: 16, vocab: 256}\n"
+    "data: {train: {path: text.txt, format: bytes}, shuffle: true}\n"
+    "batch: {global: 4, microbatch: 2}\n"
+    "optimizer: {adamw: {learning_rate: 1.0e-3}}\n"
+    "steps: 4\n"
+    "parallelism: {pipeline: 2, data: 1, schedule: gpipe}\n"
+    "seed: 3\n";
+
+class LocalRunTest : public testing::Test {
+ protected:
+  std::string Emulated(const std::string& more = "") {
+    return directory_.Write("emulated.yaml", kEmulated + more);
+  }
+  std::string state() const { return directory_.Path("state"); }
+
+  const TestDirectory directory_;
+};
+
+TEST_F(LocalRunTest, StreamsEveryStepAndLeavesNothingBehind) {
+  Command run("takt", {"-o", "json", "local", "run", Emulated(), "--state", state()});
+  EXPECT_EQ(run.Wait(), "exit status 0") << run.err();
+  const std::vector<json> steps = JsonLines(run.out());
+  ASSERT_EQ(steps.size(), 5u);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i]["step"], i + 1);
+    EXPECT_EQ(steps[i]["schedule"], "1f1b");
+    for (const char* field : {"loss", "grad_norm", "learning_rate", "tokens", "tokens_per_second",
+                              "step_seconds", "bubble_fraction"}) {
+      EXPECT_TRUE(steps[i][field].is_number()) << field;
+    }
+  }
+  EXPECT_EQ(CountProcesses(state()), 0);
+}
+
+TEST_F(LocalRunTest, TrainsOnAFileBesideTheJobFromAnyDirectory) {
+  directory_.Write("text.txt", std::string(4096, 'a'));
+  Command run("takt", {"-o", "json", "local", "run", directory_.Write("gpt.yaml", kGpt), "--state",
+                       state()});
+  EXPECT_EQ(run.Wait(), "exit status 0") << run.err();
+  const std::vector<json> steps = JsonLines(run.out());
+  ASSERT_EQ(steps.size(), 4u);
+  EXPECT_LT(steps[3]["loss"].get<double>(), steps[0]["loss"].get<double>());
+}
+
+TEST_F(LocalRunTest, CanBeRepeatedOnTheSameState) {
+  std::vector<std::string> losses;
+  directory_.Write("text.txt", std::string(4096, 'a'));
+  const std::string job = directory_.Write("gpt.yaml", kGpt);
+  for (int i = 0; i < 2; ++i) {
+    Command run("takt", {"-o", "json", "local", "run", job, "--state", state()});
+    ASSERT_EQ(run.Wait(), "exit status 0") << run.err();
+    std::string stream;
+    for (const json& step : JsonLines(run.out()))
+      absl::StrAppend(&stream, step["loss"].dump(), " ");
+    losses.push_back(stream);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
+TEST_F(LocalRunTest, WorksUnderAStateTooDeepForASocket) {
+  const std::string deep = directory_.Path(std::string(150, 'd'));
+  Command run("takt", {"local", "run", Emulated(), "--state", deep});
+  EXPECT_EQ(run.Wait(), "exit status 0") << run.err();
+}
+
+TEST_F(LocalRunTest, InterruptCancelsTheJobAndExitsWith1) {
+  Command run("takt", {"local", "run", Emulated(), "--set", "steps=1000000", "--state", state()});
+  ASSERT_TRUE(run.WaitForText("step 1/")) << run.err();
+  run.Signal(SIGINT);
+  EXPECT_EQ(run.Wait(absl::Seconds(30)), "exit status 1") << run.err();
+  EXPECT_THAT(run.err(), HasSubstr("CANCELLED"));
+  EXPECT_EQ(CountProcesses(state()), 0);
+}
+
+TEST_F(LocalRunTest, SecondInterruptKillsAtOnce) {
+  Command run("takt", {"local", "run", Emulated(), "--set", "steps=1000000", "--state", state()});
+  ASSERT_TRUE(run.WaitForText("step 1/")) << run.err();
+  run.Signal(SIGINT);
+  run.Signal(SIGTERM);  // not the same number, which the kernel would merge with the first
+  EXPECT_EQ(run.Wait(absl::Seconds(10)), "exit status 1") << run.err();
+  EXPECT_TRUE(WaitForNoProcess(state()));
+}
+
+TEST_F(LocalRunTest, ChildrenDoNotSurviveItsKill) {
+  Command run("takt", {"local", "run", Emulated(), "--set", "steps=1000000", "--state", state()});
+  ASSERT_TRUE(run.WaitForText("step 1/")) << run.err();
+  EXPECT_GE(CountProcesses(state()), 4);  // takt, the coordinator, two workers
+  run.Signal(SIGKILL);
+  EXPECT_EQ(run.Wait(), "signal 9 (Killed)");
+  EXPECT_TRUE(WaitForNoProcess(state()));
+
+  // What it left in the store is cleared away by the next run of that name.
+  Command again("takt", {"local", "run", Emulated(), "--state", state()});
+  EXPECT_EQ(again.Wait(), "exit status 0") << again.err();
+}
+
+TEST_F(LocalRunTest, LostWorkerFailsTheJobWithTheReason) {
+  Command run("takt", {"local", "run", Emulated(), "--set", "steps=1000000", "--state", state()});
+  ASSERT_TRUE(run.WaitForText("step 1/")) << run.err();
+  std::ifstream pid_file(state() + "/pids/worker-1.pid");
+  pid_t pid = 0;
+  ASSERT_TRUE(pid_file >> pid);
+  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  EXPECT_EQ(run.Wait(absl::Seconds(30)), "exit status 1") << run.err();
+  EXPECT_THAT(run.err(), HasSubstr("worker-1"));
+  EXPECT_THAT(run.err(), HasSubstr("FAILED"));
+}
+
+TEST_F(LocalRunTest, SecondOneOnTheSameStateIsRefused) {
+  Command run("takt", {"local", "run", Emulated(), "--set", "steps=1000000", "--state", state()});
+  ASSERT_TRUE(run.WaitForText("step 1/")) << run.err();
+  Command second("takt", {"local", "run", Emulated(), "--state", state()});
+  EXPECT_EQ(second.Wait(), "exit status 2");
+  EXPECT_THAT(second.err(), HasSubstr("no other local cluster may run on it"));
+}
+
+TEST_F(LocalRunTest, TemporaryStateGoesWithSuccess) {
+  const TestDirectory temporary;
+  Command run("takt", {"local", "run", Emulated()}, {"TMPDIR=" + temporary.Path("")});
+  EXPECT_EQ(run.Wait(), "exit status 0") << run.err();
+  EXPECT_TRUE(std::filesystem::is_empty(temporary.Path("")));
+}
+
+}  // namespace
+}  // namespace takt::integration
