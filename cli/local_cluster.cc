@@ -19,6 +19,7 @@ namespace {
 constexpr char kCoordinator[] = "coordinator";
 constexpr absl::Duration kStartTimeout = absl::Seconds(20);
 constexpr absl::Duration kStopGrace = absl::Seconds(5);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
 constexpr std::size_t kLogLinesShown = 15;
 
 std::string LastLines(const std::string& path) {
@@ -96,6 +97,24 @@ absl::Status LocalCluster::StartWorkers() {
     RETURN_IF_ERROR(Spawn(name, std::move(arguments)));
   }
   return absl::OkStatus();
+}
+
+absl::Status LocalCluster::WaitForWorkers() {
+  const absl::Time deadline = absl::Now() + kStartTimeout;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client_->ListWorkers());
+    const auto attached = std::count_if(
+        workers.begin(), workers.end(),
+        [](const v1::Worker& worker) { return worker.state() != v1::WORKER_STATE_LOST; });
+    if (attached >= options_.num_workers) return absl::OkStatus();
+    for (const End& end : TakeEnds()) return absl::InternalError(end.text);
+    if (absl::Now() > deadline) {
+      return absl::InternalError(absl::StrCat(
+          "only ", attached, " of ", options_.num_workers, " workers are attached after ",
+          absl::FormatDuration(kStartTimeout), "; see ", state_.directory(), "/logs"));
+    }
+    absl::SleepFor(kPollInterval);
+  }
 }
 
 absl::Status LocalCluster::Spawn(const std::string& name, std::vector<std::string> arguments) {

@@ -34,6 +34,8 @@ class LocalCluster final {
   Client& client() { return *client_; }
   // Workers first, then the coordinator; each part gets a few seconds before SIGKILL.
   void Stop();
+  // Until every worker is attached. Errors: kInternal, a process ended or is too slow.
+  absl::Status WaitForWorkers();
   // Lets the processes go on without us.
   void Leave() { processes_.clear(); }
   // SIGKILL to all, now. Any thread.

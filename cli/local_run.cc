@@ -52,8 +52,6 @@ class LocalRun {
 
   absl::StatusOr<ExitCode> Run(const LocalClusterOptions& options) {
     num_workers_ = options.num_workers;
-    // Before the children and gRPC's threads: those inherit that the signals are blocked, these
-    // unblock them.
     const SignalThread signals({SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGCHLD},
                                [this](int signal) { OnSignal(signal); });
     ASSIGN_OR_RETURN(cluster_, LocalCluster::Start(state_, options));

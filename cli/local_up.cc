@@ -26,6 +26,7 @@ absl::StatusOr<ExitCode> Up(const Context& context, const UpOptions& options) {
                                                .num_workers = options.workers,
                                                .threads = options.threads,
                                                .die_with_parent = false}));
+  RETURN_IF_ERROR(cluster->WaitForWorkers());
   RETURN_IF_ERROR(state.WriteAddress());
   cluster->Leave();
   if (context.json()) {

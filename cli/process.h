@@ -27,8 +27,8 @@ struct SpawnOptions {
 // A running process, or one that was. Movable, one caller at a time.
 class Process final {
  public:
-  // Spawns as leader of a process group of its own, without blocked signals, in "/". kNotFound: no
-  // such program.
+  // Spawns as leader of a process group of its own, with default signal handling, in "/".
+  // kNotFound: no such program.
   static absl::StatusOr<Process> Spawn(const SpawnOptions& options);
   // The process of a pid file that WritePidFile wrote; none if it is gone.
   static std::optional<Process> FromPidFile(const std::string& name, const std::string& path);

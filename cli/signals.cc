@@ -1,49 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/signals.h"
 
-#include <poll.h>
+#include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
 
 #include "common/base/status.h"
 
 namespace takt::cli {
+namespace {
+
+// Where the handler writes; -1: no object exists.
+std::atomic<int> write_fd = -1;
+
+void WriteSignal(int signal) {
+  const int error = errno;
+  const auto byte = static_cast<unsigned char>(signal);
+  [[maybe_unused]] const auto written = write(write_fd, &byte, 1);
+  errno = error;
+}
+
+}  // namespace
 
 SignalThread::SignalThread(std::initializer_list<int> signals, std::function<void(int)> on_signal) {
-  sigemptyset(&signals_);
-  for (const int signal : signals) sigaddset(&signals_, signal);
-  TAKT_CHECK(pthread_sigmask(SIG_BLOCK, &signals_, &signals_before_) == 0);
-  signal_fd_ = signalfd(-1, &signals_, SFD_CLOEXEC);
-  stop_fd_ = eventfd(0, EFD_CLOEXEC);
-  TAKT_CHECK(signal_fd_ >= 0 && stop_fd_ >= 0);
-  thread_ = std::thread([this, on_signal = std::move(on_signal)] {
+  TAKT_CHECK(write_fd == -1 && pipe2(pipe_, O_CLOEXEC) == 0);
+  write_fd = pipe_[1];
+  thread_ = std::thread([fd = pipe_[0], on_signal = std::move(on_signal)] {
     pthread_setname_np(pthread_self(), "takt-signals");
-    Run(on_signal);
+    unsigned char signal = 0;
+    while (true) {
+      const auto got = read(fd, &signal, 1);
+      if (got < 0 && errno == EINTR) continue;
+      if (got != 1 || signal == 0) return;
+      on_signal(signal);
+    }
   });
+  struct sigaction action {};
+  action.sa_handler = WriteSignal;
+  action.sa_flags = SA_RESTART;
+  for (const int signal : signals) {
+    struct sigaction before {};
+    TAKT_CHECK(sigaction(signal, &action, &before) == 0);
+    before_.emplace_back(signal, before);
+  }
 }
 
 SignalThread::~SignalThread() {
-  const std::uint64_t one = 1;
-  TAKT_CHECK(write(stop_fd_, &one, sizeof(one)) == sizeof(one));
+  for (const auto& [signal, before] : before_) sigaction(signal, &before, nullptr);
+  WriteSignal(0);
   thread_.join();
-  close(signal_fd_);
-  close(stop_fd_);
-  pthread_sigmask(SIG_SETMASK, &signals_before_, nullptr);
-}
-
-void SignalThread::Run(const std::function<void(int)>& on_signal) const {
-  while (true) {
-    pollfd fds[] = {{.fd = signal_fd_, .events = POLLIN}, {.fd = stop_fd_, .events = POLLIN}};
-    if (poll(fds, 2, -1) < 0) continue;
-    if (fds[1].revents != 0) return;
-    signalfd_siginfo info;
-    if (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
-      on_signal(static_cast<int>(info.ssi_signo));
-    }
-  }
+  write_fd = -1;
+  close(pipe_[0]);
+  close(pipe_[1]);
 }
 
 }  // namespace takt::cli

@@ -6,12 +6,14 @@
 #include <functional>
 #include <initializer_list>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace takt::cli {
 
-// Takes signals on a thread of its own, so that the handler may do anything. Made before other
-// threads are, in the main thread: they inherit that the signals are blocked. A child process must
-// unblock them. The destructor joins the thread and gives the signals back to the calling thread.
+// Takes signals on a thread of its own, so that the handler may do anything. One object at a time.
+// The destructor joins the thread and gives the signals back to what handled them before. A child
+// that execs starts with the default handling.
 class SignalThread final {
  public:
   // on_signal: called on that thread, one signal at a time.
@@ -21,12 +23,8 @@ class SignalThread final {
   SignalThread& operator=(const SignalThread&) = delete;
 
  private:
-  void Run(const std::function<void(int)>& on_signal) const;
-
-  sigset_t signals_;
-  sigset_t signals_before_;
-  int signal_fd_ = -1;
-  int stop_fd_ = -1;
+  int pipe_[2];  // signal numbers, a byte each; 0 ends the thread
+  std::vector<std::pair<int, struct sigaction>> before_;
   std::thread thread_;
 };
 

@@ -86,6 +86,7 @@ void StepPrinter::OnEnd(const v1::Job& job) {
   if (job.has_last_step())
     absl::StrAppend(&line, " after step ", job.last_step().step(), "/", job.steps());
   Say(context_, line);
+  if (job.invalid_input()) return;  // what ranks were doing has nothing to do with it
   for (const v1::RankStatus& rank : job.fault()) {
     Say(context_,
         absl::StrCat("  rank ", rank.rank(), " (", rank.worker(), "): last step ", rank.last_step(),

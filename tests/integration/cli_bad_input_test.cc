@@ -75,7 +75,7 @@ const Case kCases[] = {
     {"EmptyDataFile", {"data.train.path=empty.txt"}, {"data.train.path", "empty.txt"}},
     {"TooShortDataFile", {"data.train.path=short.txt"}, {"data.train.path", "short.txt"}},
     {"MissingDataFile", {"data.train.path=nowhere.txt"}, {"data.train.path", "nowhere.txt"}},
-    {"TokenNotBelowVocab", {"model.vocab=50"}, {"text.txt", "97", "50"}},
+    {"TokenNotBelowVocab", {"model.vocab=50"}, {"text.txt", "97", "vocab"}},
     {"NegativeLearningRate",
      {"optimizer.adamw.learning_rate=-1"},
      {"optimizer.adamw.learning_rate", "-1"}},
