@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests: a coordinator with its server on a Unix socket and its state on disk, and workers
+// played by the test over real streams. Every wait ends with what it waits for or with the call's
+// deadline; nothing sleeps.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/job/coordinator.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/store/store.h"
+#include "gtest/gtest.h"
+#include "takt/v1/attachment_service.grpc.pb.h"
+#include "takt/v1/cluster_service.grpc.pb.h"
+#include "takt/v1/job_service.grpc.pb.h"
+#include "takt/v1/rendezvous_service.grpc.pb.h"
+
+namespace takt::coordinator_rpc {
+
+// A context whose call ends by itself if a test hangs.
+std::unique_ptr<grpc::ClientContext> NewContext();
+
+// One worker's two streams. One thread.
+class RpcWorker final {
+ public:
+  RpcWorker(std::shared_ptr<grpc::Channel> channel, std::string name,
+            std::string incarnation = "a");
+  ~RpcWorker();
+
+  // Sends the hello and, if the coordinator accepts it, reads the welcome. Otherwise the stream's
+  // end.
+  grpc::Status Attach(int protocol_version = 1, const v1::RunningJob* running = nullptr);
+  // The next command; fails the test if the stream ends.
+  v1::AttachResponse Read();
+  v1::Assignment ReadPrepare();
+  void Say(v1::JobUpdate::Phase phase, const std::string& error = "", bool invalid_input = false,
+           const std::string& waiting_for = "");
+  // Opens the bulk stream at the first use.
+  void Report(std::int64_t step, double loss = 1);
+  void WriteLog(const std::string& text);
+  // Reads acknowledgements until this one.
+  void AwaitAcknowledged(std::int64_t sequence);
+  // As when the process dies: both streams are cut.
+  void Die();
+
+  // Of the last ReadPrepare, or set by the test.
+  std::string job;
+  std::int64_t generation = 0;
+  int rank = 0;
+
+ private:
+  void OpenBulk();
+
+  const std::string name_, incarnation_;
+  const std::unique_ptr<v1::AttachmentService::Stub> stub_;
+  std::unique_ptr<grpc::ClientContext> context_, bulk_context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::AttachRequest, v1::AttachResponse>> stream_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::StreamBulkRequest, v1::StreamBulkResponse>> bulk_;
+};
+
+class RpcTest : public ::testing::Test {
+ protected:
+  RpcTest();
+  ~RpcTest() override;
+
+  // Ends the coordinator as a crash would as far as its state is concerned, and starts one on the
+  // same state.
+  void Restart();
+  void StopServer();
+
+  std::unique_ptr<RpcWorker> Attach(const std::string& name);
+  // An emulated job.
+  static v1::JobSpec Spec(const std::string& name, int pipeline, std::int64_t steps = 2);
+  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const std::string& request_id = "");
+  v1::Job Get(const std::string& name);
+  // What a watch shows until it ends.
+  struct Watched {
+    std::vector<v1::Job> jobs;
+    std::vector<v1::StepReport> steps;
+    grpc::Status status;
+  };
+  Watched Watch(const std::string& name, std::int64_t after = 0);
+  // Reads until the job is in `state`.
+  void AwaitState(const std::string& name, v1::JobState state);
+  // Attaches workers w0.., submits, admits all; their order is that of ranks.
+  std::vector<std::unique_ptr<RpcWorker>> RunJob(const std::string& name, int pipeline,
+                                                 std::int64_t steps = 2);
+
+  std::string dir_;
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<job::Coordinator> coordinator_;
+  std::unique_ptr<Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::JobService::Stub> jobs_;
+  std::unique_ptr<v1::ClusterService::Stub> cluster_;
+  std::unique_ptr<v1::RendezvousService::Stub> rendezvous_;
+};
+
+}  // namespace takt::coordinator_rpc
