@@ -28,15 +28,17 @@ std::pair<Rendezvous::Values, const std::string*> Lookup(
   return {std::move(found), nullptr};
 }
 
+absl::Status Stopped() { return absl::UnavailableError("the coordinator is stopping; ask again"); }
+
 }  // namespace
 
 void Rendezvous::Stop() {
   Due due;
   {
     absl::MutexLock lock(&mutex_);
+    stopped_ = true;
     for (auto& [job, scope] : scopes_) {
-      for (Waiting& wait : scope.waits)
-        due.emplace_back(std::move(wait.callback), absl::UnavailableError("the coordinator stops"));
+      for (Waiting& wait : scope.waits) due.emplace_back(std::move(wait.callback), Stopped());
     }
     scopes_.clear();
   }
@@ -46,7 +48,7 @@ void Rendezvous::Stop() {
 void Rendezvous::Open(const std::string& job, Generation generation) {
   Close(job);
   absl::MutexLock lock(&mutex_);
-  scopes_[job].generation = generation;
+  if (!stopped_) scopes_[job].generation = generation;
 }
 
 void Rendezvous::Close(const std::string& job) {
@@ -147,6 +149,7 @@ void Rendezvous::Expire(absl::Duration now) {
 
 absl::StatusOr<Rendezvous::Scope*> Rendezvous::FindLocked(const std::string& job,
                                                           Generation generation) {
+  if (stopped_) return Stopped();
   const auto it = scopes_.find(job);
   if (it == scopes_.end()) {
     return absl::NotFoundError(absl::StrCat("no job named ", job, " is starting or running"));

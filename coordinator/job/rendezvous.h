@@ -39,7 +39,7 @@ class Rendezvous final {
   // kAborted.
   void Open(const std::string& job, Generation generation);
   void Close(const std::string& job);
-  // Closes every scope; waits end with kUnavailable.
+  // Closes every scope; waits and all later calls end with kUnavailable.
   void Stop();
 
   absl::Status Set(const std::string& job, Generation generation, const std::string& key,
@@ -70,6 +70,7 @@ class Rendezvous final {
   const RendezvousLimits limits_;
   absl::Mutex mutex_;
   std::map<std::string, Scope> scopes_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace takt::job

@@ -96,6 +96,17 @@ TEST_F(RendezvousTest, ClearForgetsTheKeys) {
   EXPECT_THAT(results_, SizeIs(0));
 }
 
+TEST_F(RendezvousTest, StoppingEndsWaitsAndRefusesWhatComesLater) {
+  Wait({"b"});
+  rendezvous_.Stop();
+  rendezvous_.Open("j", Generation(2));
+  Wait({"b"});
+  ASSERT_THAT(results_, SizeIs(2));
+  for (const auto& result : results_)
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Set("b", "1").code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(RendezvousTest, ManyThreadsMeet) {
   std::vector<std::thread> threads;
   std::atomic<int> met = 0;

