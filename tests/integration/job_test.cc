@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs through real daemons, from submission to the step log.
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/job_spec_serde.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
+#include "tests/numerics/golden.h"
+#include "tests/testing/cluster.h"
+
+namespace takt {
+namespace {
+
+using testing::Cluster;
+using ::testing::ElementsAre;
+using testing::EmulatedJob;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string GptYaml(const std::string& name, const std::string& parallelism, int steps = 6) {
+  return absl::StrCat(
+      "name: ", name,
+      "\nmodel: {family: gpt2, layers: 8, hidden: 16, heads: 2, context: 16, vocab: 256}"
+      "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
+      "\nbatch: {global: 16, microbatch: 2}"
+      "\noptimizer: {adamw: {learning_rate: 3.0e-3}, lr_schedule: {warmup_steps: 2}}"
+      "\nsteps: ",
+      steps, "\nseed: 7\nparallelism: {threads: 1, ", parallelism, "}\n");
+}
+
+// The steps' numbers, which must be 1, 2, ... without gap or repetition.
+void ExpectEachStepOnce(const std::vector<v1::StepReport>& steps, std::int64_t num_steps) {
+  ASSERT_EQ(static_cast<std::int64_t>(steps.size()), num_steps);
+  for (std::int64_t i = 0; i < num_steps; ++i) EXPECT_EQ(steps[i].step(), i + 1);
+}
+
+using LossAndNorm = std::vector<std::pair<double, double>>;
+
+LossAndNorm Curve(const std::vector<v1::StepReport>& steps) {
+  LossAndNorm curve;
+  for (const v1::StepReport& step : steps) curve.push_back({step.loss(), step.grad_norm()});
+  return curve;
+}
+
+TEST(Job, SchedulesAndTransportsTrainAlikeBitForBit) {
+  Cluster cluster(4);
+  const std::vector<std::string> layouts = {
+      "pipeline: 1, schedule: naive",
+      "pipeline: 4, schedule: naive",
+      "pipeline: 4, schedule: gpipe, transport: gloo",
+      "pipeline: 4, schedule: 1f1b, transport: shm",
+      "pipeline: 4, schedule: interleaved-1f1b, chunks: 2",
+      "pipeline: 2, schedule: 1f1b, stage_layers: [3, 5]",
+  };
+  LossAndNorm first;
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const std::string name = absl::StrCat("gpt-", i);
+    cluster.Submit(GptYaml(name, layouts[i]));
+    const v1::Job job = cluster.AwaitEnd(name);
+    ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << layouts[i] << ": " << job.reason();
+    const auto steps = cluster.Steps(name);
+    ExpectEachStepOnce(steps, 6);
+    EXPECT_EQ(steps.back().tokens(), 16 * 16);
+    EXPECT_THAT(layouts[i], HasSubstr(steps.back().schedule()));
+    EXPECT_LT(steps.back().loss(), steps.front().loss());
+    if (i == 0) first = Curve(steps);
+    EXPECT_EQ(Curve(steps), first) << layouts[i];
+  }
+  EXPECT_THAT(cluster.StopAll(), IsEmpty());
+}
+
+TEST(Job, DataParallelReplicasTrainAlikeFromRunToRun) {
+  Cluster cluster(4);
+  LossAndNorm first;
+  for (const std::string name : {"a", "b"}) {
+    cluster.Submit(GptYaml(name, "pipeline: 2, data: 2, schedule: 1f1b"));
+    const v1::Job job = cluster.AwaitEnd(name);
+    ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.reason();
+    EXPECT_EQ(job.ranks_size(), 0) << "a job that ended holds no workers";
+    const auto steps = cluster.Steps(name);
+    ExpectEachStepOnce(steps, 6);
+    EXPECT_EQ(steps.back().bubble_by_pp_rank_size(), 2);
+    if (first.empty()) first = Curve(steps);
+    EXPECT_EQ(Curve(steps), first);
+  }
+}
+
+// The tolerance is the README's of tests/golden/models.
+TEST(Job, GoldenWeightsAndDataGiveTheGoldenLosses) {
+  Cluster cluster(3);
+  const numerics::GoldenCase golden = numerics::LoadGolden("gpt2-tiny");
+  ASSERT_FALSE(golden.steps.empty());
+  for (const int pipeline : {1, 3}) {
+    config::JobSpec job = golden.job;
+    job.name = absl::StrCat("golden-", pipeline);
+    job.parallelism.pipeline = pipeline;
+    job.parallelism.data = 1;
+    job.parallelism.threads = 1;
+    job.parallelism.schedule = "1f1b";
+    cluster.Submit(config::ToProto(job));
+    const v1::Job ended = cluster.AwaitEnd(job.name);
+    ASSERT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+    const auto steps = cluster.Steps(job.name);
+    ExpectEachStepOnce(steps, 10);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      EXPECT_NEAR(steps[i].loss(), golden.steps[i].loss, 1e-5) << "step " << i + 1;
+      EXPECT_NEAR(steps[i].learning_rate(), golden.steps[i].learning_rate, 1e-12);
+    }
+  }
+}
+
+TEST(Job, GoldenTokensOfATokenFileGiveTheGoldenLosses) {
+  Cluster cluster(2);
+  const numerics::GoldenCase golden = numerics::LoadGolden("gpt2-tiny");
+  ASSERT_FALSE(golden.steps.empty());
+  config::JobSpec job = golden.job;
+  job.name = "tokens";
+  job.train = {{.path = golden.directory + "/tokens.bin", .format = config::DataFormat::kUint16}};
+  job.parallelism.pipeline = 2;
+  job.parallelism.data = 1;
+  cluster.Submit(config::ToProto(job));
+  const v1::Job ended = cluster.AwaitEnd(job.name);
+  ASSERT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+  const auto steps = cluster.Steps(job.name);
+  ExpectEachStepOnce(steps, 10);
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    EXPECT_NEAR(steps[i].loss(), golden.steps[i].loss, 1e-5);
+}
+
+TEST(Job, AMissingDataFileEndsItAsInvalidInput) {
+  Cluster cluster(2);
+  std::string yaml = GptYaml("missing", "pipeline: 2, schedule: 1f1b");
+  yaml.replace(yaml.find("data.txt"), 8, "nope.txt");
+  cluster.Submit(yaml);
+  const v1::Job job = cluster.AwaitEnd("missing");
+  EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
+  EXPECT_TRUE(job.invalid_input());
+  EXPECT_THAT(job.reason(), HasSubstr("nope.txt"));
+  cluster.AwaitIdle({"w0", "w1"});
+  cluster.Submit(EmulatedJob{.name = "next", .pipeline = 2, .steps = 2}.Yaml());
+  EXPECT_EQ(cluster.AwaitEnd("next").state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST(Job, CancelEndsARunningJobAndFreesItsWorkers) {
+  Cluster cluster(2);
+  cluster.Submit(EmulatedJob{.name = "long", .pipeline = 2, .steps = 1'000'000}.Yaml());
+  cluster.AwaitStep("long", 3);
+  cluster.Cancel("long");
+  EXPECT_EQ(cluster.AwaitEnd("long").state(), v1::JOB_STATE_CANCELLED);
+  cluster.AwaitIdle({"w0", "w1"});
+}
+
+}  // namespace
+}  // namespace takt

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing/cluster.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "common/config/spec_files.h"
+#include "gtest/gtest.h"
+
+namespace takt::testing {
+namespace {
+
+constexpr char kCoordinator[] = "coordinator";
+constexpr absl::Duration kPoll = absl::Milliseconds(20);
+constexpr absl::Duration kCallTimeout = absl::Seconds(20);
+constexpr std::size_t kTailBytes = 6000;
+
+std::string MakeDirectory() {
+  std::string name = (std::filesystem::temp_directory_path() / "takt-cluster-XXXXXX").string();
+  TAKT_CHECK(mkdtemp(name.data()) != nullptr);
+  return name;
+}
+
+// Calls until the coordinator answers: it may be away, or go away while it is asked. Every request
+// is one that may be repeated.
+template <class Rpc>
+void Call(const std::string& what, const Rpc& rpc) {
+  const absl::Time deadline = absl::Now() + kCallTimeout;
+  grpc::Status status;
+  do {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(deadline));
+    context.set_wait_for_ready(true);
+    status = rpc(&context);
+  } while (status.error_code() == grpc::StatusCode::UNAVAILABLE && absl::Now() < deadline);
+  if (!status.ok()) ADD_FAILURE() << what << ": " << status.error_message();
+}
+
+std::string RequestId() {
+  static int calls = 0;
+  return absl::StrCat("test-", ++calls);
+}
+
+}  // namespace
+
+bool HasEnded(const v1::Job& job) {
+  return job.state() == v1::JOB_STATE_SUCCEEDED || job.state() == v1::JOB_STATE_FAILED ||
+         job.state() == v1::JOB_STATE_CANCELLED;
+}
+
+std::string EmulatedJob::Yaml() const {
+  return absl::StrCat("name: ", name, "\nmodel: {family: emulated, layers: ", 2 * pipeline,
+                      ", forward_ms: ", milliseconds / 2, ", input_grad_ms: ", milliseconds / 2,
+                      ", weight_grad_ms: ", milliseconds / 2,
+                      ", activation_bytes: 4096}\nbatch: {global: ", microbatches * data,
+                      ", microbatch: 1}\nsteps: ", steps, "\nparallelism: {pipeline: ", pipeline,
+                      ", data: ", data, ", schedule: ", schedule, "}\n");
+}
+
+Cluster::Cluster(int num_workers) : directory_(MakeDirectory()) {
+  std::ofstream data(directory_ + "/data.txt");
+  for (int i = 0; i < (64 << 10); ++i) data.put(static_cast<char>('a' + i * i % 23));
+  data.close();
+  const auto channel =
+      grpc::CreateChannel("unix:" + directory_ + "/socket", grpc::InsecureChannelCredentials());
+  jobs_ = v1::JobService::NewStub(channel);
+  cluster_ = v1::ClusterService::NewStub(channel);
+  StartCoordinator();
+  std::set<std::string> names;
+  for (int i = 0; i < num_workers; ++i) {
+    names.insert(absl::StrCat("w", i));
+    StartWorker(absl::StrCat("w", i));
+  }
+  AwaitIdle(names);
+}
+
+Cluster::~Cluster() {
+  if (::testing::Test::HasFailure()) {
+    std::cerr << Tail(kCoordinator);
+    for (const auto& [name, process] : workers_) std::cerr << Tail(name);
+  }
+  for (auto& [name, process] : workers_) Kill(*process);
+  Kill(*coordinator_);
+  std::filesystem::remove_all(directory_);
+}
+
+absl::StatusOr<cli::Process> Cluster::Spawn(const std::string& name,
+                                            std::vector<std::string> argv) {
+  argv[0] = std::string(TAKT_BINARY_DIR) + "/" + argv[0];
+  return cli::Process::Spawn(
+      {.name = name, .argv = std::move(argv), .log_path = directory_ + "/" + name + ".log"});
+}
+
+void Cluster::StartCoordinator() {
+  auto process = Spawn(kCoordinator, {"takt-coordinator", "--state", directory_ + "/state",
+                                      "--listen", "unix:" + directory_ + "/socket"});
+  TAKT_CHECK(process.ok());
+  coordinator_.reset();
+  coordinator_.emplace(*std::move(process));
+}
+
+void Cluster::StartWorker(const std::string& name) {
+  auto process = Spawn(name, {"takt-worker", "--coordinator", "unix:" + directory_ + "/socket",
+                              "--name", name, "--data-root", "/", "--checkpoint-root", "/",
+                              "--threads", "1", "--metrics-listen", "", "--die-with-parent"});
+  TAKT_CHECK(process.ok());
+  workers_[name].reset();
+  workers_[name].emplace(*std::move(process));
+}
+
+void Cluster::Kill(cli::Process& process) {
+  process.Signal(SIGKILL);
+  TAKT_CHECK(process.WaitUntil(absl::Now() + kPatience));
+}
+
+std::map<std::string, std::string> Cluster::StopAll() {
+  std::map<std::string, cli::Process*> all;
+  for (auto& [name, process] : workers_) all[name] = &*process;
+  all[kCoordinator] = &*coordinator_;
+  for (auto& [name, process] : all) process->Signal(SIGTERM);
+  std::map<std::string, std::string> ends;
+  for (auto& [name, process] : all) {
+    if (!process->WaitUntil(absl::Now() + kPatience))
+      ends[name] = "does not end";
+    else if (process->EndText() != "exit status 0")
+      ends[name] = process->EndText();
+  }
+  return ends;
+}
+
+std::string Cluster::Tail(const std::string& name) const {
+  std::ifstream file(directory_ + "/" + name + ".log");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (text.size() > kTailBytes) text = "...\n" + text.substr(text.size() - kTailBytes);
+  return absl::StrCat("-- ", name, " --\n", text);
+}
+
+bool Cluster::Poll(const std::function<bool()>& done, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (!done()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(kPoll);
+  }
+  return true;
+}
+
+void Cluster::Submit(const std::string& yaml) {
+  absl::StatusOr<v1::JobSpec> spec = config::ParseJobFile(yaml, {});
+  if (!spec.ok()) {
+    ADD_FAILURE() << spec.status();
+    return;
+  }
+  config::MakePathsAbsolute(*spec, directory_);
+  Submit(*spec);
+}
+
+void Cluster::Submit(const v1::JobSpec& spec) {
+  v1::SubmitJobRequest request;
+  request.set_request_id(RequestId());
+  *request.mutable_spec() = spec;
+  v1::SubmitJobResponse response;
+  Call("submit " + spec.name(),
+       [&](grpc::ClientContext* context) { return jobs_->SubmitJob(context, request, &response); });
+}
+
+v1::Job Cluster::Job(const std::string& name) {
+  v1::GetJobRequest request;
+  request.set_name(name);
+  v1::GetJobResponse response;
+  Call("get " + name,
+       [&](grpc::ClientContext* context) { return jobs_->GetJob(context, request, &response); });
+  return response.job();
+}
+
+v1::Job Cluster::AwaitJob(const std::string& name, const std::function<bool(const v1::Job&)>& until,
+                          absl::Duration timeout) {
+  v1::Job job;
+  const auto done = [&] {
+    job = Job(name);
+    return until(job);
+  };
+  if (!Poll(done, timeout)) {
+    ADD_FAILURE() << name << " did not come there in time; it is " << v1::JobState_Name(job.state())
+                  << ": " << job.reason() << "; last step " << job.last_step().step();
+  }
+  return job;
+}
+
+v1::Job Cluster::AwaitEnd(const std::string& name, absl::Duration timeout) {
+  return AwaitJob(name, HasEnded, timeout);
+}
+
+v1::Job Cluster::AwaitStep(const std::string& name, std::int64_t step, absl::Duration timeout) {
+  return AwaitJob(
+      name, [&](const v1::Job& job) { return job.last_step().step() >= step || HasEnded(job); },
+      timeout);
+}
+
+std::vector<v1::StepReport> Cluster::Steps(const std::string& name) {
+  v1::WatchJobRequest request;
+  request.set_name(name);
+  std::vector<v1::StepReport> steps;
+  Call("steps of " + name, [&](grpc::ClientContext* context) {
+    steps.clear();
+    const auto stream = jobs_->WatchJob(context, request);
+    for (v1::WatchJobResponse response; stream->Read(&response);) {
+      if (response.has_step()) steps.push_back(response.step());
+    }
+    return stream->Finish();
+  });
+  return steps;
+}
+
+void Cluster::Cancel(const std::string& name) {
+  v1::CancelJobRequest request;
+  request.set_request_id(RequestId());
+  request.set_name(name);
+  v1::CancelJobResponse response;
+  Call("cancel " + name,
+       [&](grpc::ClientContext* context) { return jobs_->CancelJob(context, request, &response); });
+}
+
+std::map<std::string, v1::Worker> Cluster::Workers() {
+  v1::ListWorkersResponse response;
+  Call("workers",
+       [&](grpc::ClientContext* context) { return cluster_->ListWorkers(context, {}, &response); });
+  std::map<std::string, v1::Worker> workers;
+  for (const v1::Worker& worker : response.workers()) workers[worker.name()] = worker;
+  return workers;
+}
+
+void Cluster::AwaitIdle(const std::set<std::string>& names, absl::Duration timeout) {
+  std::string wrong;
+  const auto done = [&] {
+    const auto workers = Workers();
+    wrong.clear();
+    for (const std::string& name : names) {
+      const auto worker = workers.find(name);
+      if (worker == workers.end())
+        absl::StrAppend(&wrong, name, " is not attached; ");
+      else if (worker->second.state() != v1::WORKER_STATE_IDLE) {
+        absl::StrAppend(&wrong, name, " is ", v1::WorkerState_Name(worker->second.state()), "; ");
+      }
+    }
+    return wrong.empty();
+  };
+  if (!Poll(done, timeout)) ADD_FAILURE() << wrong;
+}
+
+void Cluster::Drain(const std::string& name) {
+  v1::DrainWorkerRequest request;
+  request.set_request_id(RequestId());
+  request.set_worker(name);
+  v1::DrainWorkerResponse response;
+  Call("drain " + name, [&](grpc::ClientContext* context) {
+    return cluster_->DrainWorker(context, request, &response);
+  });
+}
+
+void Cluster::Undrain(const std::string& name) {
+  v1::UndrainWorkerRequest request;
+  request.set_request_id(RequestId());
+  request.set_worker(name);
+  v1::UndrainWorkerResponse response;
+  Call("undrain " + name, [&](grpc::ClientContext* context) {
+    return cluster_->UndrainWorker(context, request, &response);
+  });
+}
+
+}  // namespace takt::testing

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// A coordinator and workers as real processes, in a directory of their own, talking over a Unix
+// socket. For tests of what only shows between processes: fixtures of tests/integration and
+// tests/fault.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/process.h"
+#include "takt/v1/cluster_service.grpc.pb.h"
+#include "takt/v1/job_service.grpc.pb.h"
+
+namespace takt::testing {
+
+// One thread. Nothing it started outlives it: the destructor kills and reaps, and the kernel kills
+// the processes if the test itself dies. When a test has failed, it prints the ends of the logs.
+//
+// The verbs fail the running test when something does not happen in time, and then return what
+// there is.
+class Cluster final {
+ public:
+  static constexpr absl::Duration kPatience = absl::Seconds(60);
+
+  // Starts the coordinator and workers w0, w1, ..., and waits until all are idle.
+  explicit Cluster(int num_workers);
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+
+  // Processes.
+  void StartCoordinator();
+  void StartWorker(const std::string& name);
+  cli::Process& coordinator() { return *coordinator_; }
+  cli::Process& worker(const std::string& name) { return *workers_.at(name); }
+  // SIGKILL, and gone on return.
+  void Kill(cli::Process& process);
+  // SIGTERM to all; every exit status that is not 0, by name.
+  std::map<std::string, std::string> StopAll();
+
+  // Jobs. A job file's text; `data.txt` in directory() holds 64 KiB of bytes to train on.
+  void Submit(const std::string& yaml);
+  void Submit(const v1::JobSpec& spec);
+  v1::Job Job(const std::string& name);
+  v1::Job AwaitJob(const std::string& name, const std::function<bool(const v1::Job&)>& until,
+                   absl::Duration timeout = kPatience);
+  // Succeeded, failed or cancelled.
+  v1::Job AwaitEnd(const std::string& name, absl::Duration timeout = kPatience);
+  // Until a step >= `step` is committed.
+  v1::Job AwaitStep(const std::string& name, std::int64_t step, absl::Duration timeout = kPatience);
+  // The step log of a job that ended.
+  std::vector<v1::StepReport> Steps(const std::string& name);
+  void Cancel(const std::string& name);
+
+  // Workers.
+  std::map<std::string, v1::Worker> Workers();
+  void AwaitIdle(const std::set<std::string>& names, absl::Duration timeout = kPatience);
+  void Drain(const std::string& name);
+  void Undrain(const std::string& name);
+
+  const std::string& directory() const { return directory_; }
+
+ private:
+  absl::StatusOr<cli::Process> Spawn(const std::string& name, std::vector<std::string> argv);
+  std::string Tail(const std::string& name) const;
+  // Asks every few milliseconds; the services have nothing to be told by.
+  bool Poll(const std::function<bool()>& done, absl::Duration timeout);
+
+  std::string directory_;
+  std::unique_ptr<v1::JobService::Stub> jobs_;
+  std::unique_ptr<v1::ClusterService::Stub> cluster_;
+  std::optional<cli::Process> coordinator_;
+  std::map<std::string, std::optional<cli::Process>> workers_;
+};
+
+bool HasEnded(const v1::Job& job);
+
+// A job of the emulated family: `steps` steps of about microbatches * 3 * milliseconds, on
+// `pipeline` ranks.
+struct EmulatedJob {
+  std::string name = "emulated";
+  int pipeline = 4, data = 1, microbatches = 4;
+  std::int64_t steps = 10;
+  double milliseconds = 1;  // of each of F, I and W
+  std::string schedule = "1f1b";
+  std::string Yaml() const;
+};
+
+}  // namespace takt::testing
