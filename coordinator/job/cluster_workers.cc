@@ -172,7 +172,9 @@ void Cluster::Report(const std::string& worker, const std::string& incarnation, 
                      const RankStepReport& report, const std::shared_ptr<BulkSession>& session) {
   const Worker* const found = members_.Find(worker);
   const bool current = found != nullptr && found->hello.incarnation == incarnation;
-  if (!current || FindRank(key, report.rank, *found) == nullptr) return;  // stale: refused
+  RankRun* const rank = current ? FindRank(key, report.rank, *found) : nullptr;
+  if (rank == nullptr) return;  // stale: refused
+  rank->status.last_step = std::max(rank->status.last_step, report.step);
   JobEntry& job = *FindRunning(key);
   if (!job.steps->Add(report)) return;
   job.bulk[report.rank] = session;

@@ -119,12 +119,13 @@ std::string DescribeWait(const Program& program, const std::vector<std::unique_p
       return absl::StrCat("RECV ", MessageName(*entry.instruction, lane), " from pp rank ",
                           lane.peer.value());
     case Op::kReduceGrad:
-      return "the other data-parallel ranks";
+      return absl::StrCat(program::ToString(*entry.instruction, program),
+                          " with the other data-parallel ranks");
     case Op::kReduceTied:
-      return "the ranks of the first and the last stage";
+      return "REDUCE_TIED with the rank at the other end of the pipeline";
     case Op::kNormExchange:
     case Op::kBarrier:
-      return "all ranks";
+      return absl::StrCat(program::ToString(*entry.instruction, program), " with all ranks");
     default:
       return "";
   }

@@ -39,6 +39,7 @@ class AttachmentClient final : public session::CoordinatorLink {
   ~AttachmentClient() override;
 
   void Send(const session::JobUpdate& update) override;
+  void SendHeartbeat() override { outbox_.HeartbeatNow(); }
 
  private:
   using ControlStream = Stream<v1::AttachRequest, v1::AttachResponse>;

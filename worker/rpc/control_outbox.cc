@@ -28,6 +28,8 @@ void ControlOutbox::Add(v1::AttachRequest request) {
   if (welcomed_ && !interrupted_) requests_.push_back(std::move(request));
 }
 
+void ControlOutbox::HeartbeatNow() { Add(v1::AttachRequest()); }
+
 std::optional<v1::AttachRequest> ControlOutbox::Next() {
   absl::MutexLock lock(&mutex_);
   writing_ = false;

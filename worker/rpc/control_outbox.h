@@ -21,6 +21,8 @@ class ControlOutbox {
   void Welcomed(absl::Duration heartbeat_interval);
   // Dropped unless welcomed.
   void Add(v1::AttachRequest request);
+  // One is due now.
+  void HeartbeatNow();
   // Blocks. An AttachRequest without a message: a heartbeat is due. nullopt after Interrupt.
   std::optional<v1::AttachRequest> Next();
   void Interrupt();

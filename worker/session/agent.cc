@@ -88,6 +88,8 @@ void Agent::Apply(const Effects& effects, CoordinatorLink& link) {
     } else if (const auto* send = std::get_if<EffectSend>(&effect)) {
       LogUpdate(send->update);
       link.Send(send->update);
+    } else if (std::holds_alternative<EffectHeartbeat>(effect)) {
+      link.SendHeartbeat();
     } else if (const auto* exit = std::get_if<EffectExit>(&effect)) {
       Log(exit->code == kExitLeft ? LogLevel::kInfo : LogLevel::kError, "worker ends",
           {{"reason", exit->reason}, {"exit_code", std::to_string(exit->code)}});
@@ -108,37 +110,45 @@ void Agent::Build(const JobKey& key) {
   if (options_.on_job_replaced && !last_job_.empty()) options_.on_job_replaced(last_job_);
   last_job_ = key.job;
   outbox_.BeginJob(key, held_job_.rank());
-  JobThread::Callbacks callbacks{
-      .built =
-          [this](absl::Status status) {
-            Post([this, status = std::move(status)] { return held_job_.Built(status, Now()); });
-          },
-      .step = [this](const StepReport& report) { outbox_.AddReport(report); },
-      .run_ended =
-          [this](absl::Status status, RankStatus rank_status) {
-            Post([this, status = std::move(status), rank_status = std::move(rank_status)] {
-              Effects effects = held_job_.RunEnded(status, rank_status, Now());
-              for (Effect& effect : CheckFlushed()) effects.push_back(std::move(effect));
-              return effects;
-            });
-          },
-      .gone =
-          [this] {
-            Post([this] {
-              std::unique_ptr<JobThread> thread;
-              {
-                absl::MutexLock lock(&mutex_);
-                thread = std::move(thread_);
-              }
-              thread.reset();  // its last act was this event: joins at once
-              return held_job_.Gone();
-            });
-          }};
   auto thread = std::make_unique<JobThread>(std::move(decode_->second), options_.runner_factory,
-                                            std::move(callbacks));
+                                            ThreadCallbacks());
   decode_.reset();
   absl::MutexLock lock(&mutex_);
   thread_ = std::move(thread);
+}
+
+JobThread::Callbacks Agent::ThreadCallbacks() {
+  return {.built =
+              [this](absl::Status status) {
+                Post([this, status = std::move(status)] { return held_job_.Built(status, Now()); });
+              },
+          .step =
+              [this, first = true](const StepReport& report) mutable {
+                if (std::exchange(first, false)) {
+                  Post([this] { return held_job_.FirstStepDone(); });
+                }
+                outbox_.AddReport(report);
+              },
+          .run_ended =
+              [this](absl::Status status, RankStatus rank_status) {
+                Post([this, status = std::move(status), rank_status = std::move(rank_status)] {
+                  Effects effects = held_job_.RunEnded(status, rank_status, Now());
+                  for (Effect& effect : CheckFlushed()) effects.push_back(std::move(effect));
+                  return effects;
+                });
+              },
+          .gone =
+              [this] {
+                Post([this] {
+                  std::unique_ptr<JobThread> thread;
+                  {
+                    absl::MutexLock lock(&mutex_);
+                    thread = std::move(thread_);
+                  }
+                  thread.reset();  // its last act was this event: joins at once
+                  return held_job_.Gone();
+                });
+              }};
 }
 
 RankStatus Agent::ThreadStatus() const {

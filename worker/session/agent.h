@@ -25,6 +25,8 @@ class CoordinatorLink {
   // Puts it on the control stream if that is up; drops it if not: Agent::Attached tells again.
   // Never blocks.
   virtual void Send(const JobUpdate& update) = 0;
+  // Sends Agent::held now and not only when it is due. Never blocks.
+  virtual void SendHeartbeat() = 0;
 };
 
 struct AgentOptions {
@@ -73,6 +75,7 @@ class Agent {
   std::function<Effects()> NextEvent();
   void Apply(const Effects& effects, CoordinatorLink& link);
   void Build(const JobKey& key);
+  JobThread::Callbacks ThreadCallbacks();
   RankStatus ThreadStatus() const;
   Effects CheckFlushed();
   absl::Duration Now() const { return absl::Nanoseconds(options_.clock->SteadyNanos()); }

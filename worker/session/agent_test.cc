@@ -68,6 +68,7 @@ class FakeLink final : public CoordinatorLink {
     absl::MutexLock lock(&mutex_);
     updates_.push_back(update);
   }
+  void SendHeartbeat() override {}
   // The n-th update (0-based), waited for.
   JobUpdate Update(std::size_t n) {
     absl::MutexLock lock(&mutex_);

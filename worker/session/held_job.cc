@@ -50,7 +50,7 @@ Effects HeldJob::Prepare(const JobKey& key, Rank rank) {
 Effects HeldJob::Start(const JobKey& key) {
   if (!Holds(key) || state_ != State::kAdmitted) return {};
   state_ = State::kRunning;
-  return {EffectRun{}};
+  return {EffectRun{}, EffectHeartbeat{}};
 }
 
 Effects HeldJob::Abort(const JobKey& key, const std::string& reason, const RankStatus& status,
@@ -130,6 +130,11 @@ Effects HeldJob::Flushed(const RankStatus& status, absl::Duration now) {
   Effects effects = End(Phase::kFinished, absl::OkStatus(), status);
   effects.push_back(EffectRelease{});
   return effects;
+}
+
+Effects HeldJob::FirstStepDone() const {
+  if (state_ != State::kRunning) return {};
+  return {EffectHeartbeat{}};
 }
 
 Effects HeldJob::Gone() {

@@ -39,6 +39,8 @@ struct EffectBuild {  // start a thread that prepares `key`
   JobKey key;
 };
 struct EffectRun {};
+// Say what the rank does now, not only when the next heartbeat is due.
+struct EffectHeartbeat {};
 struct EffectStop {  // end every wait of the held rank; then as EffectRelease
   absl::Status reason;
 };
@@ -50,8 +52,8 @@ struct EffectExit {
   int code = 0;
   std::string reason;
 };
-using Effect =
-    std::variant<EffectBuild, EffectRun, EffectStop, EffectRelease, EffectSend, EffectExit>;
+using Effect = std::variant<EffectBuild, EffectRun, EffectHeartbeat, EffectStop, EffectRelease,
+                            EffectSend, EffectExit>;
 using Effects = std::vector<Effect>;
 
 // One caller at a time.
@@ -86,6 +88,7 @@ class HeldJob {
   Effects Built(const absl::Status& status, absl::Duration now);
   Effects RunEnded(const absl::Status& status, const RankStatus& rank_status, absl::Duration now);
   Effects Gone();
+  Effects FirstStepDone() const;
   // Every step report is acknowledged.
   Effects Flushed(const RankStatus& status, absl::Duration now);
 

@@ -26,6 +26,7 @@ std::vector<std::string> Print(const Effects& effects) {
       return "build " + std::to_string(e.key.generation.value());
     }
     std::string operator()(const EffectRun&) { return "run"; }
+    std::string operator()(const EffectHeartbeat&) { return "heartbeat"; }
     std::string operator()(const EffectStop& e) {
       return "stop " + std::string(e.reason.message());
     }
@@ -65,7 +66,8 @@ TEST(HeldJob, GoesFromPrepareToAcknowledgedFinish) {
   HeldJob held;
   EXPECT_THAT(Print(held.Prepare(kJob, Rank(1))), ElementsAre("build 1"));
   EXPECT_THAT(Print(held.Built(absl::OkStatus(), kNow)), ElementsAre("send admitted 1"));
-  EXPECT_THAT(Print(held.Start(kJob)), ElementsAre("run"));
+  EXPECT_THAT(Print(held.Start(kJob)), ElementsAre("run", "heartbeat"));
+  EXPECT_THAT(Print(held.FirstStepDone()), ElementsAre("heartbeat"));
   EXPECT_THAT(Print(held.RunEnded(absl::OkStatus(), kAtStep7, kNow)), IsEmpty());
   EXPECT_THAT(Print(held.Flushed(kAtStep7, kNow)), ElementsAre("send finished 1", "release"));
   EXPECT_THAT(Print(held.Gone()), IsEmpty());
@@ -172,7 +174,7 @@ TEST(HeldJob, AcknowledgedBeforeTheThreadIsGoneBecomesIdleOnceItIs) {
 TEST(HeldJob, StartOfAnotherGenerationOrTwiceDoesNothing) {
   HeldJob held = JobIn(State::kAdmitted);
   EXPECT_THAT(Print(held.Start(kNewer)), IsEmpty());
-  EXPECT_THAT(Print(held.Start(kJob)), ElementsAre("run"));
+  EXPECT_THAT(Print(held.Start(kJob)), ElementsAre("run", "heartbeat"));
   EXPECT_THAT(Print(held.Start(kJob)), IsEmpty());
 }
 

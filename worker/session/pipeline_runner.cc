@@ -36,11 +36,16 @@ void Describe(const std::vector<engine::LaneStatus>& lanes, const program::Progr
     if (lanes[lane].waits_for_lane.value() < 0) break;
     lane = lanes[lane].waits_for_lane.value();
   }
-  // Transfers run ahead of compute: one that failed had been waited for, even if compute had not
-  // come there yet.
+  // Receives run ahead of compute. One that failed was waited for even if compute had not come
+  // there; one that is open is what this rank needs next.
   const auto failed = std::ranges::find(lanes, true, &engine::LaneStatus::failed);
   if (failed != lanes.end() && !failed->waiting_for.empty())
     status.waiting_for = failed->waiting_for;
+  if (!status.waiting_for.empty()) return;
+  for (const engine::LaneStatus& receive : lanes) {
+    const bool is_receive = program.lanes[receive.lane.value()].kind == program::LaneKind::kRecv;
+    if (is_receive && receive.waits_for_lane.value() < 0) status.waiting_for = receive.waiting_for;
+  }
 }
 
 class PipelineRunner final : public RankRunner {
