@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The promise "same loss, bit for bit", seen from outside: the loss and grad_norm that `takt local run -o json` prints, digit for
+# digit, over schedules, pipeline sizes, chunks, partitions, transports and threads; and for replicas over partitions and runs.
+#   tests/integration/bit_equality.sh [BIN_DIR]     default: build/release/bin
+set -euo pipefail
+bin=$(realpath "${1:-$(dirname "$0")/../../build/release/bin}")
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+# 40 kB of text that depends on nothing outside.
+for ((i = 0; i < 700; ++i)); do printf '%s is %s times seven and %s squared\n' $((i * 7)) "$i" $((i * i)); done >"$dir/text.txt"
+
+job() { # job BATCH PARALLELISM
+  cat <<YAML
+name: bits
+model: {family: gpt2, layers: 8, hidden: 48, heads: 4, context: 32, vocab: 256}
+data: {train: {path: text.txt, format: bytes}, shuffle: true}
+batch: {global: $1, microbatch: 1}
+optimizer:
+  adamw: {learning_rate: 3.0e-3, clip_norm: 1.0}
+  lr_schedule: {warmup_steps: 2, decay: cosine, decay_steps: 6}
+steps: 4
+parallelism: {$2}
+seed: 11
+YAML
+}
+
+# run BATCH PARALLELISM: the loss and grad_norm of each step, as printed.
+run() {
+  job "$1" "$2" >"$dir/job.yaml"
+  if ! "$bin/takt" local run "$dir/job.yaml" -o json >"$dir/steps" 2>"$dir/talk"; then
+    cat "$dir/talk" >&2
+    echo "bit_equality: the job with '$2' failed" >&2
+    exit 1
+  fi
+  grep -oE '"(loss|grad_norm)":[^,]*' "$dir/steps"
+}
+
+failed=0
+compare() { # compare BATCH REFERENCE_PARALLELISM PARALLELISM...
+  local batch=$1 expected first=$2
+  expected=$(run "$batch" "$first")
+  [ "$(grep -c loss <<<"$expected")" -eq 4 ] || { echo "expected 4 steps, got: $expected" >&2; exit 1; }
+  echo "reference: $first"
+  shift 2
+  for parallelism in "$@"; do
+    if [ "$(run "$batch" "$parallelism")" == "$expected" ]; then
+      echo "equal:     $parallelism"
+    else
+      echo "DIFFERENT: $parallelism" >&2
+      failed=1
+    fi
+  done
+}
+
+configurations=()
+for pipeline in 1 2 3 4; do
+  for schedule in naive gpipe 1f1b; do configurations+=("pipeline: $pipeline, schedule: $schedule"); done
+  configurations+=("pipeline: $pipeline, schedule: interleaved-1f1b, chunks: 2")
+done
+configurations+=(
+  "pipeline: 3, schedule: 1f1b, stage_layers: [1, 2, 5]"
+  "pipeline: 3, schedule: gpipe, stage_layers: [4, 3, 1]"
+  "pipeline: 2, schedule: interleaved-1f1b, chunks: 2, stage_layers: [1, 3, 2, 2]"
+  "pipeline: 2, schedule: interleaved-1f1b, chunks: 4"
+  "pipeline: 3, schedule: 1f1b, transport: shm"
+  "pipeline: 3, schedule: 1f1b, transport: gloo"
+  "pipeline: 4, schedule: interleaved-1f1b, chunks: 2, transport: gloo"
+  "pipeline: 1, schedule: 1f1b, threads: 2"
+  "pipeline: 2, schedule: 1f1b, threads: 2")
+compare 8 "${configurations[0]}, threads: 1" "${configurations[@]}"
+for data in 2 3; do
+  compare 12 "pipeline: 1, data: $data" "pipeline: 1, data: $data" "pipeline: 2, data: $data, schedule: 1f1b" \
+    "pipeline: 2, data: $data, schedule: gpipe, stage_layers: [6, 2]" "pipeline: 2, data: $data, schedule: 1f1b, transport: gloo"
+done
+exit "$failed"
