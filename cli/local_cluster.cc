@@ -179,12 +179,9 @@ std::vector<Process> FindLocalProcesses(const std::string& state_directory) {
 }
 
 void StopLocalProcesses(std::vector<Process>& processes) {
-  std::vector<Process*> workers, coordinators;
-  for (Process& process : processes) {
-    (process.name() == kCoordinator ? coordinators : workers).push_back(&process);
-  }
-  StopAll(workers, kStopGrace);
-  StopAll(coordinators, kStopGrace);
+  std::vector<Process*> all;
+  for (Process& process : processes) all.push_back(&process);
+  StopAll(std::move(all), kStopGrace);
 }
 
 }  // namespace takt::cli

@@ -32,7 +32,7 @@ class LocalCluster final {
   ~LocalCluster();
 
   Client& client() { return *client_; }
-  // Workers first, then the coordinator; each part gets a few seconds before SIGKILL.
+  // All at once; each gets a few seconds before SIGKILL.
   void Stop();
   // Until every worker is attached. Errors: kInternal, a process ended or is too slow.
   absl::Status WaitForWorkers();
@@ -68,7 +68,7 @@ class LocalCluster final {
 // What `local up` left running on a state directory, by its pid files.
 std::vector<Process> FindLocalProcesses(const std::string& state_directory);
 
-// Workers, then coordinators.
+// All at once; each gets a few seconds before SIGKILL.
 void StopLocalProcesses(std::vector<Process>& processes);
 
 }  // namespace takt::cli

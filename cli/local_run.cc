@@ -102,7 +102,7 @@ class LocalRun {
                            last_step_ = step.step();
                            return printer_.OnStep(step);
                          },
-                     .say = [this](std::string_view line) { Say(context_, line); }});
+                     .say = [this](std::string_view line) { printer_.Say(line); }});
       if (job.ok() || !stop_.stopped()) {
         if (!absl::IsCancelled(job.status())) return job;
         ++num_interrupts_;  // nobody reads our steps any more: as if interrupted
@@ -117,7 +117,7 @@ class LocalRun {
     if (absl::IsNotFound(earlier.status())) return absl::OkStatus();
     RETURN_IF_ERROR(earlier.status());
     if (!HasEnded(earlier->state())) {
-      Say(context_, absl::StrCat("cancelling ", spec_.name(), ", left from an earlier run"));
+      printer_.Say(absl::StrCat("cancelling ", spec_.name(), ", left from an earlier run"));
       RETURN_IF_ERROR(client.CancelJob(spec_.name()).status());
       RETURN_IF_ERROR(FollowJob(client, stop_, {.job = spec_.name()}).status());
     }
@@ -128,7 +128,7 @@ class LocalRun {
     if (child_ended_.exchange(false)) RETURN_IF_ERROR(HeedEndedChildren());
     if (num_interrupts_ > 0 && !cancelled_) {
       cancelled_ = true;
-      Say(context_, absl::StrCat("cancelling ", spec_.name(), "; Ctrl-C again kills it at once"));
+      printer_.Say(absl::StrCat("cancelling ", spec_.name(), "; Ctrl-C again kills it at once"));
       const absl::Status status = cluster_->client().CancelJob(spec_.name()).status();
       // It may have ended by itself meanwhile.
       if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
@@ -139,7 +139,7 @@ class LocalRun {
   absl::Status HeedEndedChildren() {
     for (const LocalCluster::End& end : cluster_->TakeEnds()) {
       if (end.is_coordinator) return absl::InternalError(end.text);
-      Say(context_, end.text);
+      printer_.Say(end.text);
     }
     // A running job is the coordinator's to judge; one that waits for its gang would wait for ever.
     const bool waiting = job_.state() == v1::JOB_STATE_UNSPECIFIED ||

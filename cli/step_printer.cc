@@ -24,9 +24,10 @@ bool IsDue(std::optional<std::int64_t>& last, std::int64_t now, std::int64_t int
   return true;
 }
 
-std::string BarText(const v1::StepReport& step, const v1::Job& job, int columns) {
+std::string BarText(const v1::StepReport& step, const v1::Job& job, double step_seconds,
+                    int columns) {
   const std::int64_t steps = std::max<std::int64_t>(job.steps(), step.step());
-  const double remaining_seconds = static_cast<double>(steps - step.step()) * step.step_seconds();
+  const double remaining_seconds = static_cast<double>(steps - step.step()) * step_seconds;
   const std::string text =
       absl::StrFormat(" %d/%d %s  loss %.4f  %s tokens/s  bubble %s  ETA %s", step.step(), steps,
                       FormatPercent(static_cast<double>(step.step()) / static_cast<double>(steps)),
@@ -58,14 +59,17 @@ void StepPrinter::OnJob(const v1::Job& job) {
   const bool is_first = job_.name().empty();
   job_ = job;
   if (is_first) {
-    for (const std::string& warning : job.warnings())
-      Say(context_, absl::StrCat("warning: ", warning));
+    for (const std::string& warning : job.warnings()) Say(absl::StrCat("warning: ", warning));
   }
   std::string line = JobLine(job);
   if (HasEnded(job.state()) || line == last_said_) return;
-  WipeBar();
-  Say(context_, line);
+  Say(line);
   last_said_ = std::move(line);
+}
+
+void StepPrinter::Say(std::string_view line) {
+  WipeBar();
+  cli::Say(context_, line);
 }
 
 bool StepPrinter::OnStep(const v1::StepReport& step) {
@@ -76,20 +80,22 @@ bool StepPrinter::OnStep(const v1::StepReport& step) {
     WipeBar();
     context_.terminal.out << StepLine(step, job_.steps()) << '\n' << std::flush;
   }
+  smooth_step_seconds_ =
+      smooth_step_seconds_ == 0
+          ? step.step_seconds()
+          : smooth_step_seconds_ + (step.step_seconds() - smooth_step_seconds_) / 10;
   if (context_.terminal.err_is_tty) DrawBar(step);
   return context_.terminal.out.good();
 }
 
 void StepPrinter::OnEnd(const v1::Job& job) {
-  WipeBar();
   std::string line = JobLine(job);
   if (job.has_last_step())
     absl::StrAppend(&line, " after step ", job.last_step().step(), "/", job.steps());
-  Say(context_, line);
+  Say(line);
   if (job.invalid_input()) return;  // what ranks were doing has nothing to do with it
   for (const v1::RankStatus& rank : job.fault()) {
-    Say(context_,
-        absl::StrCat("  rank ", rank.rank(), " (", rank.worker(), "): last step ", rank.last_step(),
+    Say(absl::StrCat("  rank ", rank.rank(), " (", rank.worker(), "): last step ", rank.last_step(),
                      ", at ", rank.instruction().empty() ? "no instruction" : rank.instruction(),
                      rank.waiting_for().empty() ? "" : ", waiting for ", rank.waiting_for()));
   }
@@ -104,7 +110,8 @@ bool StepPrinter::LineIsDue(const v1::StepReport& step) {
 
 void StepPrinter::DrawBar(const v1::StepReport& step) {
   if (!IsDue(last_bar_nanos_, clock_.SteadyNanos(), kBarIntervalNanos)) return;
-  context_.terminal.err << "\r\x1b[K" << BarText(step, job_, context_.terminal.columns)
+  context_.terminal.err << "\r\x1b[K"
+                        << BarText(step, job_, smooth_step_seconds_, context_.terminal.columns)
                         << std::flush;
   bar_is_drawn_ = true;
 }

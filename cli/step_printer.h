@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "cli/context.h"
 #include "common/base/clock.h"
@@ -22,6 +23,8 @@ class StepPrinter final {
   void OnJob(const v1::Job& job);
   // False: stdout is closed, nobody reads on.
   bool OnStep(const v1::StepReport& step);
+  // One line of talk, clear of the bar.
+  void Say(std::string_view line);
   // The last word on a job that ended.
   void OnEnd(const v1::Job& job);
 
@@ -35,6 +38,7 @@ class StepPrinter final {
   v1::Job job_;
   std::string last_said_;
   std::optional<std::int64_t> last_line_nanos_, last_bar_nanos_;
+  double smooth_step_seconds_ = 0;  // for the ETA; 0: no step yet
   bool bar_is_drawn_ = false;
 };
 
