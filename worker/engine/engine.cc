@@ -53,7 +53,7 @@ class ProgramEngine final : public Engine {
   bool RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position);
   bool AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration);
   bool AwaitReports(Lane& lane, std::uint64_t iteration);
-  bool AwaitDone(Lane& lane, std::uint64_t count);
+  bool AwaitDone(Lane& lane, transport::WakeWord& word, std::uint64_t count);
   absl::Status Execute(Lane& lane, const Instruction& instruction, std::span<std::byte> message,
                        StepId step);
   void RunList(const std::vector<Instruction>& list, StepId step);
@@ -194,6 +194,7 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
   }
   lane.done.store(iteration * lane.length() + position + 1, std::memory_order_seq_cst);
   lane.moved.Wake();
+  if (position + 1 == lane.length()) lane.iteration_ended.Wake();
   return true;
 }
 
@@ -209,15 +210,15 @@ bool ProgramEngine::AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_
       continue;
     }
     lane.activity.store(static_cast<std::int32_t>(i), std::memory_order_relaxed);
-    if (!AwaitDone(other, static_cast<std::uint64_t>(count))) return false;
+    if (!AwaitDone(other, other.moved, static_cast<std::uint64_t>(count))) return false;
   }
   lane.activity.store(kRunning, std::memory_order_relaxed);
   return !stopped_.load(std::memory_order_relaxed);
 }
 
-bool ProgramEngine::AwaitDone(Lane& lane, std::uint64_t count) {
-  lane.moved.Await([&] { return lane.done.load(std::memory_order_seq_cst) >= count || stopped(); },
-                   kNoDeadline, kSpinNanos);
+bool ProgramEngine::AwaitDone(Lane& lane, transport::WakeWord& word, std::uint64_t count) {
+  word.Await([&] { return lane.done.load(std::memory_order_seq_cst) >= count || stopped(); },
+             kNoDeadline, kSpinNanos);
   return !stopped();
 }
 
@@ -265,7 +266,7 @@ void ProgramEngine::Report(std::uint64_t begin, std::uint64_t end,
   for (std::uint64_t iteration = begin; iteration < end; ++iteration) {
     for (const auto& lane : lanes_) {
       const std::uint64_t count = (iteration + 1) * lane->length();
-      AwaitDone(*lane, count);
+      AwaitDone(*lane, lane->iteration_ended, count);
       // A step that was complete when the engine stopped is reported all the same.
       if (lane->done.load(std::memory_order_acquire) < count) return;
     }
@@ -298,7 +299,10 @@ bool ProgramEngine::Fail(absl::Status status) {
     failure_ = std::move(status);
   }
   stopped_.store(true, std::memory_order_seq_cst);
-  for (const auto& lane : lanes_) lane->moved.Wake();
+  for (const auto& lane : lanes_) {
+    lane->moved.Wake();
+    lane->iteration_ended.Wake();
+  }
   reported_moved_.Wake();
   if (options_.transport != nullptr) options_.transport->Abort();
   return true;

@@ -47,6 +47,7 @@ struct Lane {
   // entry p of iteration i is done when done > i * entries.size() + p.
   alignas(64) std::atomic<std::uint64_t> done{0};
   transport::WakeWord moved;
+  transport::WakeWord iteration_ended;  // for whom single instructions do not matter
   alignas(64) std::atomic<std::int32_t> activity{kIdle};
   std::atomic<bool> failed{false};
 

@@ -3,7 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
+#include <cmath>
 #include <random>
 #include <set>
 #include <thread>
@@ -104,7 +105,9 @@ void ExpectSumsInRankOrder(int size, std::size_t count) {
     std::vector<T> data = Values<T>(index, count);
     const absl::Status status = collective.AllReduceSum(StepId(3), std::span<T>(data));
     ASSERT_TRUE(status.ok()) << status;
-    EXPECT_EQ(std::memcmp(data.data(), expected.data(), count * sizeof(T)), 0) << "index " << index;
+    EXPECT_TRUE(
+        std::ranges::equal(std::as_bytes(std::span(data)), std::as_bytes(std::span(expected))))
+        << "index " << index;
   });
 }
 
