@@ -14,10 +14,10 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
@@ -51,9 +51,10 @@ std::string HostName() {
 }
 
 std::string RandomId() {
-  absl::BitGen random;
-  return absl::StrCat(absl::Hex(absl::Uniform<std::uint64_t>(random), absl::kZeroPad16),
-                      absl::Hex(absl::Uniform<std::uint64_t>(random), absl::kZeroPad16));
+  std::random_device random;
+  std::string id;
+  for (int i = 0; i < 4; ++i) absl::StrAppend(&id, absl::Hex(random(), absl::kZeroPad8));
+  return id;
 }
 
 // 0 if it cannot be measured: the planner then takes its own guess.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rpc/rendezvous_client.h"
 
+#include <grpcpp/create_channel.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -70,15 +71,20 @@ class RendezvousClientTest : public testing::Test {
  protected:
   RendezvousClientTest() {
     grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
+    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+                                   grpc::InsecureChannelCredentials());
   }
   std::unique_ptr<session::AbortableRendezvous> Client(std::int64_t generation) {
-    return CreateRendezvousClient(server_->InProcessChannel({}), {"kjv", Generation(generation)});
+    return CreateRendezvousClient(channel_, {"kjv", Generation(generation)});
   }
 
   FakeRendezvous service_;
   std::unique_ptr<grpc::Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
 };
 
 TEST_F(RendezvousClientTest, WaitGetsWhatAnotherRankSets) {

@@ -11,13 +11,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/random/bit_gen_ref.h"
-#include "absl/random/random.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/rpc_status.h"
@@ -28,10 +27,10 @@ namespace takt::rpc {
 // and all of it by chance, so that workers that lost their coordinator together do not come back
 // together.
 inline absl::Duration Backoff(int failures, absl::Duration first, absl::Duration most,
-                              absl::BitGenRef random) {
+                              std::mt19937& random) {
   const absl::Duration whole =
       std::min(most, first * static_cast<double>(1 << std::clamp(failures - 1, 0, 20)));
-  return whole * absl::Uniform(random, 0.5, 1.0);
+  return whole * std::uniform_real_distribution<double>(0.5, 1.0)(random);
 }
 
 // Owned by the client; Stop (or the destructor) ends and joins its threads.
@@ -73,7 +72,7 @@ class Stream {
 
   void Main() {
     pthread_setname_np(pthread_self(), name_.c_str());
-    absl::BitGen random;
+    std::mt19937 random{std::random_device()()};
     int failures = 0;
     absl::Duration wait = absl::ZeroDuration();
     while (!Stopped(wait)) {
