@@ -24,6 +24,7 @@ struct Row {
 
 struct Options {
   int threads = 1, batch = 8, context = 256, runs = 3;
+  std::string only;
   std::string output = "text";
 };
 
@@ -61,6 +62,10 @@ class KernelBench {
     return buffer;
   }
 
+  bool Wanted(const std::string& name) const {
+    return name.find(options_.only) != std::string::npos;
+  }
+
   double Time(const backend::Op& op) {
     return BestSeconds(options_.runs, [&] {
       if (const absl::Status status = backend_->Run(op); !status.ok()) std::abort();
@@ -68,6 +73,7 @@ class KernelBench {
   }
 
   void Matmul(const StepMatmul& m) {
+    if (!Wanted("matmul " + m.name)) return;
     float* a = pool_.floats();
     float* b = a + m.m * m.k;
     float* c = b + m.k * m.n;
@@ -86,6 +92,7 @@ class KernelBench {
   // streams: tensors of `count` floats read or written once.
   void Elementwise(const std::string& name, const backend::Op& op, std::int64_t count,
                    double streams, int times) {
+    if (!Wanted(name)) return;
     const double bytes = streams * static_cast<double>(count) * sizeof(float);
     rows_out_.push_back({name, Time(op), 0, bytes, times, bytes / memcpy_bytes_per_second_});
   }
@@ -128,14 +135,25 @@ class KernelBench {
     float* output = small + n * model_.heads;
     // Causal: half of the products, two of them forward and five backward.
     const double product = static_cast<double>(n) * options_.context * static_cast<double>(c);
-    const double matmul_rate = MatmulRate();
-    const backend::AttentionForward forward{shape, x, x + c, x + 2 * c, output, logsumexp};
+    Attention("attention F",
+              backend::AttentionForward{shape, x, x + c, x + 2 * c, output, logsumexp},
+              2 * product);
+    Attention("attention I",
+              backend::AttentionBackward{shape, x, x + c, x + 2 * c, output, logsumexp, y, z, z + c,
+                                         z + 2 * c},
+              5 * product);
+  }
+
+  // Its limit: a matmul of as many FLOPs at the rate of a large square one.
+  void Attention(const std::string& name, const backend::Op& op, double flops) {
+    if (!Wanted(name)) return;
+    if (square_flops_per_second_ == 0) {
+      const StepMatmul square{.name = "square", .m = 2048, .n = 2048, .k = 2048};
+      square_flops_per_second_ =
+          square.flops() / OneDnnSeconds(square, options_.threads, options_.runs);
+    }
     rows_out_.push_back(
-        {"attention F", Time(forward), 2 * product, 0, model_.layers, 2 * product / matmul_rate});
-    const backend::AttentionBackward backward{shape,     x, x + c, x + 2 * c, output,
-                                              logsumexp, y, z,     z + c,     z + 2 * c};
-    rows_out_.push_back(
-        {"attention I", Time(backward), 5 * product, 0, model_.layers, 5 * product / matmul_rate});
+        {name, Time(op), flops, 0, model_.layers, flops / square_flops_per_second_});
   }
 
   void Model() {
@@ -172,22 +190,12 @@ class KernelBench {
     Elementwise("copy", backend::Copy{x, m, parameters}, parameters, 2, 0);
   }
 
-  double MatmulRate() const {
-    double flops = 0, seconds = 0;
-    for (const Row& row : rows_out_) {
-      if (row.name.rfind("matmul", 0) != 0) continue;
-      flops += row.flops * row.count;
-      seconds += row.reference_seconds * row.count;
-    }
-    return flops / seconds;
-  }
-
   const Options options_;
   model::ModelConfig model_;
   std::int64_t rows_ = 0;
   std::unique_ptr<backend::Backend> backend_;
   backend::Buffer pool_;  // every op takes its operands from here
-  double memcpy_bytes_per_second_ = 0;
+  double memcpy_bytes_per_second_ = 0, square_flops_per_second_ = 0;
   std::vector<Row> rows_out_;
 };
 
@@ -231,6 +239,7 @@ void AddKernelsCommand(CLI::App& app, absl::Status& result) {
       ->check(CLI::Range(1, 65536));
   command->add_option("--runs", options->runs, "The best of so many runs counts")
       ->check(CLI::Range(1, 1000));
+  command->add_option("--only", options->only, "Only kernels whose name contains this");
   command->add_option("-o,--output", options->output, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
   command->callback([options, &result] {

@@ -35,23 +35,33 @@ struct Out {
   bool accumulate;
 };
 
-// R rows times C vectors of the product, accumulated in registers.
+// R rows times C vectors of the product, accumulated in registers: hence every loop over them is
+// unrolled.
 template <int R, int C>
 inline void Tile(Left a, Right b, Out c, std::int64_t k) {
-  Vec sums[R][C] = {};
+  Vec sums[R][C];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < C; ++j) {
+      sums[i][j] = c.accumulate ? Load(c.data + i * c.stride + j * kWidth) : Vec{};
+    }
+  }
   for (std::int64_t p = 0; p < k; ++p) {
     Vec right[C];
+#pragma GCC unroll 8
     for (int j = 0; j < C; ++j) right[j] = Load(b.data + p * b.stride + j * kWidth);
+#pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
       const Vec left = Splat(a.data[i * a.row + p * a.column]);
+#pragma GCC unroll 8
       for (int j = 0; j < C; ++j) sums[i][j] += left * right[j];
     }
   }
+#pragma GCC unroll 8
   for (int i = 0; i < R; ++i) {
-    for (int j = 0; j < C; ++j) {
-      float* to = c.data + i * c.stride + j * kWidth;
-      Store(to, c.accumulate ? Load(to) + sums[i][j] : sums[i][j]);
-    }
+#pragma GCC unroll 8
+    for (int j = 0; j < C; ++j) Store(c.data + i * c.stride + j * kWidth, sums[i][j]);
   }
 }
 
@@ -93,12 +103,17 @@ void PackRows(const float* from, std::int64_t stride, std::int64_t rows, std::in
 // to[size, padded_rows]: the transpose of from[rows, size], zeros in the padding.
 void PackTransposed(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t size,
                     std::int64_t padded_rows, float* to) {
-  for (std::int64_t begin = 0; begin < padded_rows; begin += kWidth) {
+  for (std::int64_t begin = 0; begin < rows; begin += kWidth) {
     const std::int64_t n = Min(kWidth, rows - begin);
     for (std::int64_t d = 0; d < size; ++d) {
-      Vec v = {};
-      for (std::int64_t i = 0; i < n; ++i) v[i] = from[(begin + i) * stride + d];
-      Store(to + d * padded_rows + begin, v);
+      const float* column = from + begin * stride + d;
+      float* row = to + d * padded_rows + begin;
+      if (n == kWidth) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kWidth; ++i) row[i] = column[i * stride];
+      } else {
+        for (std::int64_t i = 0; i < kWidth; ++i) row[i] = i < n ? column[i * stride] : 0;
+      }
     }
   }
 }
@@ -169,12 +184,19 @@ inline void ForKeyBlocks(std::int64_t q_begin, std::int64_t q_end, const F& f) {
 // scores[i] = e^(scores[i] - shift) for the first n, zeros up to `padded`. Returns the sum.
 float ExpScores(float* scores, float shift, std::int64_t n, std::int64_t padded) {
   Vec sum = {};
-  for (std::int64_t i = 0; i < padded; i += kWidth) {
-    Vec e = Exp(Load(scores + i) - shift);
-    for (std::int64_t j = n > i ? n - i : 0; j < kWidth; ++j) e[j] = 0;
+  std::int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const Vec e = Exp(Load(scores + i) - shift);
     Store(scores + i, e);
     sum += e;
   }
+  if (i < n) {
+    const Vec e = KeepFirst(Exp(Load(scores + i) - shift), n - i);
+    Store(scores + i, e);
+    sum += e;
+    i += kWidth;
+  }
+  for (; i < padded; i += kWidth) Store(scores + i, Vec{});
   return Sum(sum);
 }
 

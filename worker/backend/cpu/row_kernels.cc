@@ -17,12 +17,6 @@ inline void StoreN(float* p, Vec v, std::int64_t n) {
   }
 }
 
-// x, or zero in lanes from n on.
-inline Vec Keep(Vec x, std::int64_t n) {
-  for (std::int64_t i = n; i < kWidth; ++i) x[i] = 0;
-  return x;
-}
-
 struct RowMoments {
   float mean, rstd;
 };
@@ -34,7 +28,7 @@ RowMoments Moments(const float* x, std::int64_t columns, float epsilon) {
   Vec squares = {};
   for (std::int64_t i = 0; i < columns; i += kWidth) {
     Vec d = LoadN(x + i, columns - i) - mean;
-    if (columns - i < kWidth) d = Keep(d, columns - i);
+    if (columns - i < kWidth) d = KeepFirst(d, columns - i);
     squares += d * d;
   }
   const float variance = Sum(squares) / static_cast<float>(columns);
@@ -66,7 +60,7 @@ double ExpRow(float* x, std::int64_t columns, float max, bool store) {
     Vec sum = {};
     for (std::int64_t i = begin; i < end; i += kWidth) {
       Vec e = Exp(LoadN(x + i, end - i) - max);
-      if (end - i < kWidth) e = Keep(e, end - i);
+      if (end - i < kWidth) e = KeepFirst(e, end - i);
       if (store) StoreN(x + i, e, end - i);
       sum += e;
     }

@@ -36,7 +36,7 @@ inline std::int64_t RoundUp(std::int64_t a, std::int64_t unit) {
   return (a + unit - 1) / unit * unit;
 }
 
-inline Vec Splat(float x) { return Vec{} + x; }
+inline Vec Splat(float x) { return x - Vec{}; }  // x - 0 is x also for -0: the compiler drops it
 
 inline Vec Load(const float* p) {
   Vec v;
@@ -55,6 +55,13 @@ inline Vec LoadPart(const float* p, std::int64_t n, float fill = 0) {
 
 inline void StorePart(float* p, Vec v, std::int64_t n) {
   __builtin_memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(float));
+}
+
+// v with zeros in lanes from n on.
+inline Vec KeepFirst(Vec v, std::int64_t n) {
+  IntVec lane;
+  for (int i = 0; i < kWidth; ++i) lane[i] = i;
+  return lane < static_cast<std::int32_t>(Min(n, kWidth)) ? v : Vec{};
 }
 
 inline Vec Max(Vec a, Vec b) { return a > b ? a : b; }
