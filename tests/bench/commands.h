@@ -13,5 +13,6 @@ namespace takt::bench {
 void AddKernelsCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);
 void AddTransportCommand(CLI::App& app, absl::Status& result);
+void AddTrainCommand(CLI::App& app, absl::Status& result);
 
 }  // namespace takt::bench

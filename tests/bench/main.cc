@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
   takt::bench::AddTransportCommand(app, result);
+  takt::bench::AddTrainCommand(app, result);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

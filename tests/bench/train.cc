@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training step of one worker, planned and executed as a job's would be, against the time oneDNN
+// needs for its matmuls alone.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/plan/plan.h"
+#include "tests/bench/commands.h"
+#include "tests/bench/reference_rates.h"
+#include "worker/engine/engine.h"
+#include "worker/train/trainer.h"
+
+namespace takt::bench {
+namespace {
+
+struct Options {
+  std::string model = "gpt2-124m", precision = "f32", output = "text";
+  int batch = 8, microbatch = 0, context = 256, threads = 1, steps = 4;
+};
+
+model::ModelConfig ModelOf(const Options& options) {
+  model::ModelConfig config;
+  if (options.model == "gpt2-124m") {
+    config = {.layers = 12, .hidden = 768, .heads = 12, .vocab = 50257};
+  } else {  // gpt2-6m: the size of the example job, for a quick look
+    config = {.layers = 8, .hidden = 256, .heads = 8, .vocab = 256};
+  }
+  config.kv_heads = config.heads;
+  config.inner = 4 * config.hidden;
+  config.context = options.context;
+  config.positions = std::max(1024, options.context);
+  return config;
+}
+
+// A folder of its own, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string path = std::filesystem::temp_directory_path() / "takt-bench-XXXXXX";
+    TAKT_CHECK(mkdtemp(path.data()) != nullptr);
+    path_ = path;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Uniform random tokens: enough windows for one epoch of the run.
+void WriteTokens(const std::string& path, const Options& options, int vocab) {
+  std::mt19937 generator(1);
+  std::ofstream file(path, std::ios::binary);
+  const std::int64_t count = std::int64_t{options.steps} * options.batch * options.context + 1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto token = static_cast<std::uint16_t>(generator() % static_cast<unsigned>(vocab));
+    file.write(reinterpret_cast<const char*>(&token), sizeof token);
+  }
+}
+
+struct Measurement {
+  std::vector<double>
+      step_seconds;  // without the first step, which touches memory for the first time
+  std::map<std::string, double> op_seconds;  // by kind of instruction, mean of those steps
+  double model_flops = 0;                    // of a step, attention counted causally
+  double first_loss = 0, last_loss = 0;
+};
+
+absl::StatusOr<Measurement> MeasureSteps(const Options& options) {
+  const TemporaryFolder folder;
+  config::JobSpec job;
+  job.name = "bench";
+  job.model = ModelOf(options);
+  job.train = {{.path = "tokens.bin", .format = config::DataFormat::kUint16}};
+  job.global_batch = options.batch;
+  job.microbatch = options.microbatch > 0 ? options.microbatch : options.batch;
+  job.steps = options.steps;
+  job.parallelism.pipeline = 1;
+  job.parallelism.schedule = "1f1b";
+  WriteTokens(absl::StrCat(folder.path(), "/tokens.bin"), options, job.model.vocab);
+
+  ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {}));
+  const program::Program& program = plan.programs.front();
+  ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
+                   train::CreateTrainer({.job = &job,
+                                         .model = &plan.model,
+                                         .partition = &plan.partition,
+                                         .program = &program,
+                                         .mesh = plan.mesh,
+                                         .threads = options.threads,
+                                         .data_root = folder.path()}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
+                   engine::Engine::Create(program, *trainer, {}));
+  Measurement result;
+  result.model_flops = plan.model.FlopsPerToken() * options.batch * options.context;
+  RETURN_IF_ERROR(
+      engine->Run(StepId(1), StepId(options.steps), [&](const engine::StepTiming& step) {
+        result.last_loss = trainer->result(step.step).loss;
+        if (step.step == StepId(1)) {
+          result.first_loss = result.last_loss;
+          return;
+        }
+        result.step_seconds.push_back(static_cast<double>(step.end_nanos - step.start_nanos) *
+                                      1e-9);
+        for (std::size_t i = 0; i < program.body.size(); ++i) {
+          const program::Instruction& instruction = program.body[i];
+          std::string kind = program::ToString(instruction, program);
+          if (program::IsCompute(instruction.op)) kind = kind.substr(kind.find_first_of("FIWB"), 1);
+          const engine::InstructionTiming& timing = (*step.timings)[i];
+          result.op_seconds[kind] += static_cast<double>(timing.end_nanos - timing.start_nanos) *
+                                     1e-9 / (options.steps - 1);
+        }
+      }));
+  return result;
+}
+
+// What oneDNN alone needs for the matmuls of a step: forward, and both gradients.
+struct MatmulLimit {
+  double flops = 0, forward_seconds = 0, backward_seconds = 0;
+  double seconds() const { return forward_seconds + backward_seconds; }
+};
+
+MatmulLimit MeasureLimit(const Options& options) {
+  const int microbatch = options.microbatch > 0 ? options.microbatch : options.batch;
+  const int microbatches = options.batch / microbatch;
+  MatmulLimit limit;
+  for (const StepMatmul& matmul :
+       StepMatmuls(ModelOf(options), std::int64_t{microbatch} * options.context)) {
+    const double seconds = OneDnnSeconds(matmul, options.threads, 3) * matmul.count * microbatches;
+    limit.flops += matmul.flops() * matmul.count * microbatches;
+    (matmul.name.ends_with(" F") ? limit.forward_seconds : limit.backward_seconds) += seconds;
+  }
+  return limit;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+nlohmann::json Report(const Options& options, const Measurement& measured,
+                      const MatmulLimit& limit) {
+  const double step = Median(measured.step_seconds);
+  const double model_rate = measured.model_flops / step,
+               matmul_rate = limit.flops / limit.seconds();
+  nlohmann::json parts = nlohmann::json::array();
+  double accounted = 0;
+  for (const auto& [kind, seconds] : measured.op_seconds) {
+    const double matmuls = kind == "F"   ? limit.forward_seconds
+                           : kind == "B" ? limit.backward_seconds
+                                         : 0;
+    parts.push_back(
+        {{"instruction", kind}, {"seconds", seconds}, {"matmul_seconds_of_onednn", matmuls}});
+    accounted += seconds;
+  }
+  return {{"model", options.model},
+          {"precision", options.precision},
+          {"batch", options.batch},
+          {"context", options.context},
+          {"threads", options.threads},
+          {"model_flops_per_second", model_rate},
+          {"matmul_flops_per_second", matmul_rate},
+          {"ratio", model_rate / matmul_rate},
+          {"tokens_per_second", options.batch * options.context / step},
+          {"step_seconds", step},
+          {"all_step_seconds", measured.step_seconds},
+          {"model_flops", measured.model_flops},
+          {"matmul_flops", limit.flops},
+          {"first_loss", measured.first_loss},
+          {"last_loss", measured.last_loss},
+          {"parts", parts},
+          {"outside_instructions_seconds", step - accounted}};
+}
+
+void PrintText(const nlohmann::json& report) {
+  const auto number = [&](const char* key) { return report[key].get<double>(); };
+  absl::PrintF("model    %7.1f GFLOP/s (attention counted causally)\n",
+               number("model_flops_per_second") * 1e-9);
+  absl::PrintF("oneDNN   %7.1f GFLOP/s on the same matmuls and threads\n",
+               number("matmul_flops_per_second") * 1e-9);
+  absl::PrintF("ratio    %7.3f\n", number("ratio"));
+  absl::PrintF("step     %7.3f s, %.0f tokens/s, %d threads\n", number("step_seconds"),
+               number("tokens_per_second"), report["threads"].get<int>());
+  absl::PrintF("where a step goes:        s   of which oneDNN's matmuls alone\n");
+  for (const nlohmann::json& part : report["parts"]) {
+    absl::PrintF("  %-16s %8.3f %10.3f\n", part["instruction"].get<std::string>(),
+                 part["seconds"].get<double>(), part["matmul_seconds_of_onednn"].get<double>());
+  }
+  absl::PrintF("  %-16s %8.3f\n", "(between)", number("outside_instructions_seconds"));
+}
+
+absl::Status Run(const Options& options) {
+  if (options.microbatch > 0 && options.batch % options.microbatch != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--microbatch ", options.microbatch,
+                                                   " does not divide --batch ", options.batch));
+  }
+  ASSIGN_OR_RETURN(const Measurement measured, MeasureSteps(options));
+  const nlohmann::json report = Report(options, measured, MeasureLimit(options));
+  if (options.output == "json") {
+    absl::PrintF("%s\n", report.dump());
+  } else {
+    PrintText(report);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTrainCommand(CLI::App& app, absl::Status& result) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "train", "model FLOP/s of training steps over oneDNN's FLOP/s on their matmuls");
+  command->add_option("--model", options->model)
+      ->check(CLI::IsMember({"gpt2-124m", "gpt2-6m"}))
+      ->capture_default_str();
+  command->add_option("--batch", options->batch, "Sequences of a step")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command
+      ->add_option("--microbatch", options->microbatch,
+                   "Sequences of a microbatch; 0: the whole batch")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command->add_option("--context", options->context, "Tokens of a sequence")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command->add_option("--precision", options->precision)
+      ->check(CLI::IsMember({"f32"}))
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "Threads, of oneDNN's own run too")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--steps", options->steps, "Steps to run; the first one does not count")
+      ->check(CLI::Range(2, 1000))
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output)
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->callback([options, &result] { result = Run(*options); });
+}
+
+}  // namespace takt::bench
