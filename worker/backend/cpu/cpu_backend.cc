@@ -102,7 +102,7 @@ class CpuBackend final : public Backend {
   }
 
   absl::Status Execute(const Matmul& op) {
-    const MatmulBlocks blocks = CutMatmul(op.m, op.n, op.k);
+    const MatmulBlocks blocks = CutMatmul(op);
     std::vector<absl::Status> errors(static_cast<std::size_t>(team_.size()));
     team_.ParallelFor(blocks.count, [&](std::int64_t block, int thread) {
       const auto t = static_cast<std::size_t>(thread);

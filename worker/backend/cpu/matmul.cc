@@ -7,19 +7,30 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 
 namespace takt::backend {
 namespace {
 
-// One block takes a core about 2 ms at 200 GFLOP/s for k = 1024; its output stays in the L2 cache
-// for the epilogue.
-constexpr std::int64_t kBlockRows = 256, kBlockColumns = 768;
-// Below, a block costs more in packing and calls than it gains in parallelism.
-constexpr std::int64_t kLeastRows = 64, kLeastColumns = 128;
-// Enough for a few threads to share evenly.
-constexpr std::int64_t kEnoughBlocks = 8;
+// Sizes of blocks that keep oneDNN within a few per cent of what it reaches on the whole matmul
+// (takt-bench kernels).
+struct BlockLimits {
+  std::int64_t rows, columns;              // at most
+  std::int64_t least_rows, least_columns;  // below, packing costs more than parallelism gains
+};
+constexpr BlockLimits kPlain = {256, 768, 64, 128};
+// Transposing a block of b for oneDNN's kernel is worth it only for many rows.
+constexpr BlockLimits kTransposedB = {2048, 384, 128, 64};
+// With a transposed, k is the number of rows of a microbatch and long: wide blocks, and k in parts
+// that fit the L2 cache.
+constexpr BlockLimits kTransposedA = {192, 1536, 64, 128};
+constexpr std::int64_t kTransposedADepth = 512;
+// Enough for a few threads to share evenly; small matmuls make do with fewer, larger ones.
+constexpr std::int64_t kEnoughBlocks = 8, kFewBlocks = 4;
+constexpr double kSmallBlockFlops = 32e6;
 
 std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t RoundUp(std::int64_t a, std::int64_t unit) { return CeilDiv(a, unit) * unit; }
 
 // oneDNN of Debian runs its loops on OpenMP threads, and how it cuts them depends on how many the
 // calling thread may use. The setting belongs to the thread. It is looked up at run time because
@@ -35,57 +46,104 @@ void UseOneOpenMpThread() {
 
 }  // namespace
 
-MatmulBlocks CutMatmul(std::int64_t m, std::int64_t n, std::int64_t) {
-  std::int64_t down = CeilDiv(m, kBlockRows), across = CeilDiv(n, kBlockColumns);
-  while (down * across < kEnoughBlocks) {
-    const bool can_down = CeilDiv(m, 2 * down) >= kLeastRows,
-               can_across = CeilDiv(n, 2 * across) >= kLeastColumns;
-    if (!can_down && !can_across) break;
-    // The squarer block reads less for what it computes.
-    if (can_down && (!can_across || m / down >= n / across)) {
-      down *= 2;
-    } else {
-      across *= 2;
-    }
+MatmulBlocks CutMatmul(const Matmul& op) {
+  const std::int64_t m = op.m, n = op.n;
+  const BlockLimits& limits = op.a_transposed   ? kTransposedA
+                              : op.b_transposed ? kTransposedB
+                                                : kPlain;
+  std::int64_t down = CeilDiv(m, limits.rows), across = CeilDiv(n, limits.columns);
+  const double flops =
+      2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(op.k);
+  const auto enough = [&] {
+    const std::int64_t blocks = down * across;
+    return blocks >= kEnoughBlocks ||
+           (blocks >= kFewBlocks && flops / static_cast<double>(blocks) < kSmallBlockFlops);
+  };
+  while (!enough()) {
+    // How far each side is from its least size decides which one is halved.
+    const std::int64_t row_slack = CeilDiv(m, 2 * down) / limits.least_rows;
+    const std::int64_t column_slack = CeilDiv(n, 2 * across) / limits.least_columns;
+    if (row_slack == 0 && column_slack == 0) break;
+    (row_slack > column_slack ? down : across) *= 2;
   }
   // An even share for 2 and 4 threads, if that leaves blocks of a decent size.
-  while (down * across % 4 != 0 && CeilDiv(m, down + 1) >= kLeastRows) ++down;
+  while (down * across % 4 != 0 && CeilDiv(m, down + 1) >= limits.least_rows) ++down;
   MatmulBlocks blocks;
-  blocks.rows = CeilDiv(CeilDiv(m, down), 16) * 16;
-  blocks.columns = CeilDiv(CeilDiv(n, across), 16) * 16;
+  blocks.rows = RoundUp(CeilDiv(m, down), 16);
+  blocks.columns = RoundUp(CeilDiv(n, across), 16);
   blocks.per_row = CeilDiv(n, blocks.columns);
   blocks.count = CeilDiv(m, blocks.rows) * blocks.per_row;
   return blocks;
 }
 
+namespace {
+
+// c (+)= a b in one oneDNN call; strides are those of the stored matrices.
+struct Gemm {
+  bool a_transposed, b_transposed;
+  std::int64_t m, n, k;
+  const float* a;
+  std::int64_t a_stride;
+  const float* b;
+  std::int64_t b_stride;
+  float* c;
+  std::int64_t c_stride;
+  bool accumulate;
+};
+
+absl::Status RunGemm(const Gemm& g) {
+  UseOneOpenMpThread();
+  const dnnl_status_t status =
+      dnnl_sgemm(g.a_transposed ? 'T' : 'N', g.b_transposed ? 'T' : 'N', g.m, g.n, g.k, 1.0F, g.a,
+                 g.a_stride, g.b, g.b_stride, g.accumulate ? 1.0F : 0.0F, g.c, g.c_stride);
+  if (status == dnnl_success) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("oneDNN matmul of ", g.m, " x ", g.n, " x ", g.k,
+                                          " failed with status ", static_cast<int>(status)));
+}
+
+// With a stored [k,m]: k in parts, each packed first. Unpacked, rows that are a multiple of 4 KiB
+// apart compete for the same cache sets and oneDNN reads them a third slower.
+absl::Status RunTransposedA(Gemm g, const Kernels& kernels, std::vector<float>& scratch) {
+  const std::int64_t all = g.k;
+  const float *a = g.a, *b = g.b;
+  const std::int64_t a_stride = g.a_stride;
+  scratch.resize(
+      std::max<std::size_t>(scratch.size(), static_cast<std::size_t>(kTransposedADepth * g.m)));
+  for (std::int64_t first = 0; first < all; first += kTransposedADepth) {
+    g.k = std::min(kTransposedADepth, all - first);
+    kernels.pack(a + first * a_stride, a_stride, g.k, g.m, scratch.data());
+    g.a = scratch.data();
+    g.a_stride = g.m;
+    g.b = b + first * (g.b_transposed ? 1 : g.b_stride);
+    RETURN_IF_ERROR(RunGemm(g));
+    g.accumulate = true;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status RunMatmulBlock(const Matmul& op, const MatmulBlocks& blocks, std::int64_t block,
                             const Kernels& kernels, std::vector<float>& scratch) {
-  UseOneOpenMpThread();
   const std::int64_t row = block / blocks.per_row * blocks.rows,
                      column = block % blocks.per_row * blocks.columns;
   const std::int64_t rows = std::min(blocks.rows, op.m - row),
                      columns = std::min(blocks.columns, op.n - column);
-  std::int64_t a_stride = op.a_transposed ? op.m : op.k;
-  const float* a = op.a + (op.a_transposed ? row : row * a_stride);
-  if (op.a_transposed && a_stride % 1024 == 0) {
-    // Rows that are a multiple of 4 KiB apart compete for the same cache sets; oneDNN then reads
-    // them a third slower.
-    scratch.resize(std::max<std::size_t>(scratch.size(), static_cast<std::size_t>(op.k * rows)));
-    kernels.pack(a, a_stride, op.k, rows, scratch.data());
-    a = scratch.data();
-    a_stride = rows;
-  }
-  const std::int64_t b_stride = op.b_transposed ? op.k : op.n;
-  const float* b = op.b + (op.b_transposed ? column * b_stride : column);
-  float* c = op.c + row * op.n + column;
   const bool accumulate = op.addend == op.c;
-  const dnnl_status_t status =
-      dnnl_sgemm(op.a_transposed ? 'T' : 'N', op.b_transposed ? 'T' : 'N', rows, columns, op.k,
-                 1.0F, a, a_stride, b, b_stride, accumulate ? 1.0F : 0.0F, c, op.n);
-  if (status != dnnl_success) {
-    return absl::InternalError(absl::StrCat("oneDNN matmul of ", op.m, " x ", op.n, " x ", op.k,
-                                            " failed with status ", static_cast<int>(status)));
-  }
+  float* c = op.c + row * op.n + column;
+  const Gemm gemm = {.a_transposed = op.a_transposed,
+                     .b_transposed = op.b_transposed,
+                     .m = rows,
+                     .n = columns,
+                     .k = op.k,
+                     .a = op.a + (op.a_transposed ? row : row * op.k),
+                     .a_stride = op.a_transposed ? op.m : op.k,
+                     .b = op.b + (op.b_transposed ? column * op.k : column),
+                     .b_stride = op.b_transposed ? op.k : op.n,
+                     .c = c,
+                     .c_stride = op.n,
+                     .accumulate = accumulate};
+  RETURN_IF_ERROR(op.a_transposed ? RunTransposedA(gemm, kernels, scratch) : RunGemm(gemm));
   const float* bias = op.bias != nullptr ? op.bias + column : nullptr;
   const float* addend =
       op.addend != nullptr && !accumulate ? op.addend + row * op.n + column : nullptr;

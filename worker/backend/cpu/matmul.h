@@ -18,9 +18,9 @@ struct MatmulBlocks {
   std::int64_t per_row = 0, count = 0;  // blocks side by side; blocks in all
 };
 
-// A function of the shape, never of the number of threads: a block's size decides the order of its
-// sums inside oneDNN.
-MatmulBlocks CutMatmul(std::int64_t m, std::int64_t n, std::int64_t k);
+// A function of the op's shape, never of the number of threads: a block's size decides the order of
+// its sums inside oneDNN.
+MatmulBlocks CutMatmul(const Matmul& op);
 
 // Computes one block.  scratch: grown as needed, of the calling thread alone.
 absl::Status RunMatmulBlock(const Matmul& op, const MatmulBlocks& blocks, std::int64_t block,

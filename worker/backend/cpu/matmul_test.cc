@@ -54,7 +54,8 @@ TEST_P(MatmulTest, AgreesWithProductInDouble) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, MatmulTest,
     ::testing::Combine(::testing::Values(Product{1, 1, 1}, Product{1, 131, 48}, Product{7, 12, 5},
-                                         Product{300, 131, 33}, Product{1024, 20, 37}),
+                                         Product{300, 131, 33}, Product{1024, 20, 37},
+                                         Product{48, 70, 1100}),
                        ::testing::Bool(), ::testing::Bool(), ::testing::Bool(),
                        ::testing::Values(Addend::kNone, Addend::kOther, Addend::kOutput)));
 
@@ -62,15 +63,20 @@ TEST(CutMatmul, CoversTheOutputWithEnoughBlocksForLargeShapes) {
   for (const Product shape :
        {Product{1, 1, 1}, Product{256, 256, 256}, Product{2048, 768, 3072},
         Product{2048, 50257, 768}, Product{50257, 768, 2048}, Product{131, 97, 1000000}}) {
-    const MatmulBlocks blocks = CutMatmul(shape.m, shape.n, shape.k);
-    const std::int64_t down = blocks.count / blocks.per_row;
-    EXPECT_EQ(blocks.count % blocks.per_row, 0);
-    EXPECT_GE(down * blocks.rows, shape.m);
-    EXPECT_LT((down - 1) * blocks.rows, shape.m);
-    EXPECT_GE(blocks.per_row * blocks.columns, shape.n);
-    EXPECT_LT((blocks.per_row - 1) * blocks.columns, shape.n);
-    if (shape.m * shape.n >= 512 * 512) {
-      EXPECT_GE(blocks.count, 8);
+    for (const int transposed : {0, 1, 2, 3}) {
+      Matmul op{.m = shape.m, .n = shape.n, .k = shape.k};
+      op.a_transposed = (transposed & 1) != 0;
+      op.b_transposed = (transposed & 2) != 0;
+      const MatmulBlocks blocks = CutMatmul(op);
+      const std::int64_t down = blocks.count / blocks.per_row;
+      EXPECT_EQ(blocks.count % blocks.per_row, 0);
+      EXPECT_GE(down * blocks.rows, shape.m);
+      EXPECT_LT((down - 1) * blocks.rows, shape.m);
+      EXPECT_GE(blocks.per_row * blocks.columns, shape.n);
+      EXPECT_LT((blocks.per_row - 1) * blocks.columns, shape.n);
+      if (shape.m * shape.n >= 512 * 512) {
+        EXPECT_GE(blocks.count, 8);
+      }
     }
   }
 }
