@@ -18,9 +18,9 @@ struct BlockLimits {
   std::int64_t rows, columns;              // at most
   std::int64_t least_rows, least_columns;  // below, packing costs more than parallelism gains
 };
-constexpr BlockLimits kPlain = {256, 768, 64, 128};
+constexpr BlockLimits kPlain = {512, 768, 64, 128};
 // Transposing a block of b for oneDNN's kernel is worth it only for many rows.
-constexpr BlockLimits kTransposedB = {2048, 384, 128, 64};
+constexpr BlockLimits kTransposedB = {2048, 768, 128, 64};
 // With a transposed, k is the number of rows of a microbatch and long: wide blocks, and k in parts
 // that fit the L2 cache.
 constexpr BlockLimits kTransposedA = {192, 1536, 64, 128};
