@@ -65,7 +65,8 @@ double OneDnnSeconds(const StepMatmul& matmul, int threads, int runs) {
     using SetNumThreads = void (*)(int);
     if (auto set = reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads")))
       set(threads);
-    const auto [name, m, n, k, a_transposed, b_transposed, count] = matmul;
+    const std::int64_t m = matmul.m, n = matmul.n, k = matmul.k;
+    const bool a_transposed = matmul.a_transposed, b_transposed = matmul.b_transposed;
     const auto allocator = backend::CreateCpuBackend({.threads = 1}).value();
     const backend::Buffer a = FilledBuffer(*allocator, m * k), b = FilledBuffer(*allocator, k * n);
     const backend::Buffer c = FilledBuffer(*allocator, m * n);

@@ -39,12 +39,12 @@ class CpuBackend final : public Backend {
   }
 
   absl::StatusOr<Buffer> Allocate(std::size_t bytes) override {
+    constexpr std::size_t kAddressSpace = std::size_t{1} << 47;
+    if (bytes >= kAddressSpace) return NoMemory(bytes);
     const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
     const std::size_t size = std::max(alignment, CeilBytes(bytes, alignment));
     auto* data = static_cast<std::byte*>(std::aligned_alloc(alignment, size));
-    if (data == nullptr)
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
+    if (data == nullptr) return NoMemory(bytes);
     // Huge pages spare matmuls most of their TLB misses. Zeroing in pieces touches every page now
     // rather than in a step.
     if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
@@ -69,6 +69,10 @@ class CpuBackend final : public Backend {
   std::string description() const override { return absl::StrCat("cpu f32 ", kernels_.name); }
 
  private:
+  static absl::Status NoMemory(std::size_t bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
+  }
   static std::size_t CeilBytes(std::size_t bytes, std::size_t unit) {
     return (bytes + unit - 1) / unit * unit;
   }
