@@ -26,8 +26,8 @@ using Tensors = std::map<std::string, std::vector<float>>;
 
 struct RunResult {
   std::vector<train::StepResult> steps;
-  Tensors gradients;  // of the last step, before clipping
-  Tensors weights;    // after the last step
+  Tensors gradients;                      // of the last step, before clipping
+  Tensors weights;                        // after the last step
   std::optional<double> validation_loss;  // with those weights; if the job has a validation set
 };
 
