@@ -78,7 +78,7 @@ void Cluster::SetState(JobEntry& job, JobState state, std::string reason, Moment
   Log(LogLevel::kInfo, "job state",
       {{"job", job.record.name},
        {"generation", absl::StrCat(job.record.generation.value())},
-       {"from", store::Name(job.record.state)},
+       {"from", job.record.transitions.empty() ? "" : store::Name(job.record.state)},
        {"to", store::Name(state)},
        {"reason", reason}});
   job.record.state = state;

@@ -41,7 +41,6 @@ struct RankRun {
   std::string error;                // of kRefused, kFailed, kAborted
   bool invalid_input = false;       // of kRefused
   store::RankStatus status;         // last reported
-  bool reports_ended = false;       // no step report of it is expected any more
 };
 
 struct JobRun {
