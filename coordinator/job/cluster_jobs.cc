@@ -75,6 +75,8 @@ void Cluster::StopRun(JobEntry& job, store::JobStop stop, Moment now) {
     if (rank.lost || IsTerminal(rank.phase)) continue;
     SendTo(rank.bound.worker, Abort{{job.record.name, job.record.generation}, stop.reason});
   }
+  // Who still looks for its neighbours stops looking.
+  outbox_.effects.push_back([this, name = job.record.name] { rendezvous_->Close(name); });
   job.run->stop_since = now.steady;
   job.run->stop = stop;
   job.record.stop = std::move(stop);
@@ -101,7 +103,7 @@ void Cluster::EndRun(JobEntry& job, const Decision& decision, Moment now) {
   job.steps.reset();
   job.bulk.clear();
   job.acknowledge = false;
-  outbox_.effects.push_back([this, name = key.job] { rendezvous_->Close(name); });
+  outbox_.effects.push_back([this, name = job.record.name] { rendezvous_->Close(name); });
   SetState(job, decision.state, decision.reason, now);
 }
 

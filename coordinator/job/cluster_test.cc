@@ -239,6 +239,17 @@ TEST_F(ClusterTest, RendezvousIsOpenForTheLiveGenerationOnly) {
   EXPECT_EQ(rendezvous_->Set("j", key.generation, "k", "v").code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(ClusterTest, RendezvousWaitsEndAsSoonAsTheJobIsStopped) {
+  AttachWorkers(2);
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  absl::StatusOr<Rendezvous::Values> found = absl::UnknownError("still waiting");
+  rendezvous_->Wait("j", Generation(1), {"endpoint of rank 1"}, absl::InfiniteDuration(),
+                    [&](absl::StatusOr<Rendezvous::Values> values) { found = std::move(values); });
+  Detach("w1");
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(found.status().code(), absl::StatusCode::kAborted);
+}
+
 TEST_F(ClusterTest, BulkStreamsNeedAnAttachedIncarnation) {
   AttachWorkers(1);
   EXPECT_TRUE(cluster_->CheckAttached("w0", "a").ok());
