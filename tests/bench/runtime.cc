@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -99,43 +100,53 @@ absl::StatusOr<Setup> MakeSetup(const Case& c) {
 struct RankResult {
   std::vector<double> step_seconds;
   double forward_seconds = 0, backward_seconds = 0;  // means
-  double latency_seconds = 0;  // of an activation to the next rank; rank 0 only
+  double latency_seconds = 0;                        // of an activation from its neighbour
 };
 
-// One way, between ranks 0 and 1, each message after the pause that an operation is: the receiver
-// sleeps, as in a step.
-absl::StatusOr<double> MeasureLatency(transport::Transport& transport, Rank rank) {
+// One way, under the traffic of a step: where forwards meet backwards, every pair of neighbours
+// (0 and 1, 2 and 3, ...) exchanges messages in both directions at once, all pairs at the same
+// moments, an operation apart, so that every receiver sleeps. Without the engine.
+absl::StatusOr<double> MeasureLatency(transport::Transport& transport, Rank rank, int num_ranks,
+                                      engine::Collective& barrier) {
   constexpr int kMessages = 40;
-  if (rank > Rank(1)) return 0;
+  const Rank peer(rank.value() ^ 1);
+  double start = rank == Rank(0) ? static_cast<double>(MonotonicNanos()) * 1e-9 + 0.2 : 0;
   std::unique_ptr<transport::SendChannel> out;
   std::unique_ptr<transport::RecvChannel> in;
-  const Rank peer(1 - rank.value());
-  for (const bool sending : {rank == Rank(0), rank != Rank(0)}) {
-    if (sending) {
-      ASSIGN_OR_RETURN(out, transport.OpenSend(peer, "latency", kActivationBytes));
-    } else {
-      ASSIGN_OR_RETURN(in, transport.OpenRecv(peer, "latency", kActivationBytes));
-    }
-  }
-  std::vector<std::byte> data(kActivationBytes);
-  std::vector<double> seconds;
-  for (int i = 0; i < kMessages; ++i) {
-    const transport::MessageTag tag{.microbatch = i};
-    // The sender's clock goes along: all ranks are on one machine.
-    for (const bool sending : {rank == Rank(0), rank != Rank(0)}) {
+  if (peer.value() < num_ranks) {
+    for (const bool sending : {rank<peer, rank> peer}) {
       if (sending) {
-        absl::SleepFor(absl::Seconds(kOpSeconds));
-        const std::int64_t now = MonotonicNanos();
-        std::memcpy(data.data(), &now, sizeof(now));
-        RETURN_IF_ERROR(out->Send(tag, data));
+        ASSIGN_OR_RETURN(out, transport.OpenSend(peer, "latency", kActivationBytes));
       } else {
-        RETURN_IF_ERROR(in->Recv(tag, data));
-        std::int64_t sent;
-        std::memcpy(&sent, data.data(), sizeof(sent));
-        seconds.push_back(static_cast<double>(MonotonicNanos() - sent) * 1e-9);
+        ASSIGN_OR_RETURN(in, transport.OpenRecv(peer, "latency", kActivationBytes));
       }
     }
   }
+  RETURN_IF_ERROR(barrier.AllReduceSum(StepId(1), std::span<double>(&start, 1)));
+  if (out == nullptr) return 0;
+
+  absl::Status sent;
+  std::jthread sender([&] {
+    std::vector<std::byte> data(kActivationBytes);
+    for (int i = 0; i < kMessages && sent.ok(); ++i) {
+      const double due = start + i * kOpSeconds;
+      absl::SleepFor(absl::Seconds(due - static_cast<double>(MonotonicNanos()) * 1e-9));
+      // The sender's clock goes along: all ranks are on one machine.
+      const std::int64_t now = MonotonicNanos();
+      std::memcpy(data.data(), &now, sizeof(now));
+      sent = out->Send({.microbatch = i}, data);
+    }
+  });
+  std::vector<std::byte> data(kActivationBytes);
+  std::vector<double> seconds;
+  for (int i = 0; i < kMessages; ++i) {
+    RETURN_IF_ERROR(in->Recv({.microbatch = i}, data));
+    std::int64_t stamp;
+    std::memcpy(&stamp, data.data(), sizeof(stamp));
+    seconds.push_back(static_cast<double>(MonotonicNanos() - stamp) * 1e-9);
+  }
+  sender.join();
+  RETURN_IF_ERROR(sent);
   return Median(std::move(seconds));
 }
 
@@ -160,7 +171,7 @@ absl::StatusOr<RankResult> RunRank(const Case& c, const Setup& setup, int steps,
                                          .rank = rank,
                                          .pp_group = barrier.get()}));
   RankResult result;
-  ASSIGN_OR_RETURN(result.latency_seconds, MeasureLatency(*transport, rank));
+  ASSIGN_OR_RETURN(result.latency_seconds, MeasureLatency(*transport, rank, c.num_ranks, *barrier));
   ASSIGN_OR_RETURN(
       const std::unique_ptr<engine::Engine> engine,
       engine::Engine::Create(program, *trainer,
@@ -221,8 +232,11 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
     row.op_seconds += (costs.forward.back() + costs.backward.back()) / 3 / setup.partition.size();
   }
   costs.input_grad = costs.weight_grad = costs.forward;  // these schedules have none
-  costs.latency = row.latency_seconds =
-      (ranks[0]["latency"].get<double>() + ranks[1]["latency"].get<double>()) / 2;
+  const int num_paired = c.num_ranks / 2 * 2;
+  for (int r = 0; r < num_paired; ++r) {
+    row.latency_seconds += ranks[r]["latency"].get<double>() / num_paired;
+  }
+  costs.latency = row.latency_seconds;
   ASSIGN_OR_RETURN(const sim::Report report, sim::Simulate(setup.programs, costs));
   row.simulated_seconds = report.makespan;
   // The step ends together on all ranks; rank 0 has the first and the last instruction.
