@@ -6,6 +6,12 @@
 namespace takt::program {
 namespace {
 
+std::string_view DirectionSuffix(Direction direction) {
+  return direction == Direction::kGradient ? "_B" : "_F";
+}
+
+}  // namespace
+
 std::string_view Name(Op op) {
   switch (op) {
     case Op::kLoad:
@@ -45,12 +51,6 @@ std::string_view Name(Op op) {
   }
   return "UNKNOWN";
 }
-
-std::string_view DirectionSuffix(Direction direction) {
-  return direction == Direction::kGradient ? "_B" : "_F";
-}
-
-}  // namespace
 
 std::string ToString(const Instruction& instruction, const Program& program) {
   const std::string name(Name(instruction.op));

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -95,6 +96,9 @@ struct Program {
   std::vector<Instruction> body;      // every step
   std::vector<Instruction> epilogue;  // once, after the last step
 };
+
+// "F", "SEND", "REDUCE_GRAD": without stage, direction and microbatch; the label `kind` of metrics.
+std::string_view Name(Op op);
 
 // "1F3", "0SEND_F2", "3RECV_B1", "REDUCE_GRAD(4)", "OPT": the text form of logs, traces and errors.
 std::string ToString(const Instruction& instruction, const Program& program);

@@ -4,55 +4,10 @@
 #include <algorithm>
 #include <map>
 #include <span>
-#include <string_view>
+#include <string>
 #include <utility>
 
 namespace takt::session {
-namespace {
-
-// The label `kind` of an instruction.
-std::string_view KindOf(program::Op op) {
-  using program::Op;
-  switch (op) {
-    case Op::kLoad:
-      return "LOAD";
-    case Op::kForward:
-      return "F";
-    case Op::kInputGrad:
-      return "I";
-    case Op::kWeightGrad:
-      return "W";
-    case Op::kBackward:
-      return "B";
-    case Op::kSend:
-      return "SEND";
-    case Op::kRecv:
-      return "RECV";
-    case Op::kReduceGrad:
-      return "REDUCE_GRAD";
-    case Op::kReduceTied:
-      return "REDUCE_TIED";
-    case Op::kNormPartial:
-      return "NORM_PARTIAL";
-    case Op::kNormExchange:
-      return "NORM_EXCHANGE";
-    case Op::kLoss:
-      return "LOSS";
-    case Op::kOptimizer:
-      return "OPT";
-    case Op::kSnapshot:
-      return "SNAPSHOT";
-    case Op::kEval:
-      return "EVAL";
-    case Op::kBarrier:
-      return "BARRIER";
-    case Op::kOverlap:
-      return "O";
-  }
-  return "";
-}
-
-}  // namespace
 
 StepMetrics::StepMetrics(metrics::Registry& registry, const std::string& job, Rank rank,
                          const program::Program& program)
@@ -71,8 +26,8 @@ StepMetrics::StepMetrics(metrics::Registry& registry, const std::string& job, Ra
       const std::string stage =
           instruction.stage.value() < 0 ? "" : std::to_string(instruction.stage.value());
       op_series_.push_back(
-          {.histogram = &registry.Histogram(metrics::kOpDuration,
-                                            {job, stage, std::string(KindOf(instruction.op))}),
+          {.histogram = &registry.Histogram(
+               metrics::kOpDuration, {job, stage, std::string(program::Name(instruction.op))}),
            .counts = std::vector<double>(metrics::HistogramBounds().size() + 1)});
     }
     if (instruction.op != program::Op::kSend) continue;
