@@ -117,12 +117,12 @@ void DeclareCosts(CLI::App& command, CostOptions& options) {
       ->type_name("FILE.json");
 }
 
-absl::StatusOr<sim::Costs> ReadCosts(const CostOptions& options, int num_stages) {
+absl::StatusOr<cost::Costs> ReadCosts(const CostOptions& options, int num_stages) {
   std::vector<StageCost> stages(1);
-  sim::Costs costs;
-  RETURN_IF_ERROR(ParseCost(options.cost, stages.front(), costs.latency));
+  cost::Costs costs;
+  RETURN_IF_ERROR(ParseCost(options.cost, stages.front(), costs.link.latency));
   if (!options.costs_file.empty()) {
-    RETURN_IF_ERROR(ReadCostsFile(options.costs_file, num_stages, stages, costs.latency));
+    RETURN_IF_ERROR(ReadCostsFile(options.costs_file, num_stages, stages, costs.link.latency));
   }
   costs.forward.clear();
   costs.input_grad.clear();

@@ -6,7 +6,7 @@
 
 #include "CLI/App.hpp"
 #include "absl/status/statusor.h"
-#include "common/sim/simulate.h"
+#include "common/cost/costs.h"
 
 namespace takt::cli {
 
@@ -20,6 +20,6 @@ void DeclareCosts(CLI::App& command, CostOptions& options);
 // What --cost says for every stage, then what --costs FILE.json says for each:
 //   {"stages": [{"F": 1, "I": 1, "W": 1, "B": 2}, ...], "latency": 0}
 // with one entry for all stages or one for each. Errors: kInvalidArgument (FieldError).
-absl::StatusOr<sim::Costs> ReadCosts(const CostOptions& options, int num_stages);
+absl::StatusOr<cost::Costs> ReadCosts(const CostOptions& options, int num_stages);
 
 }  // namespace takt::cli

@@ -19,7 +19,7 @@ struct ShowOptions {
 absl::StatusOr<std::string> Render(const ShowOptions& options) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, LoadSchedule(options.source));
   if (options.format == "csv") return schedule::FormatCsv(schedule);
-  ASSIGN_OR_RETURN(const sim::Costs costs, ReadCosts(options.costs, schedule.num_stages));
+  ASSIGN_OR_RETURN(const cost::Costs costs, ReadCosts(options.costs, schedule.num_stages));
   ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(schedule, costs));
   return options.format == "svg" ? schedule::RenderSvg(simulated.timeline)
                                  : schedule::RenderGrid(simulated.timeline);

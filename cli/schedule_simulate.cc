@@ -51,7 +51,7 @@ std::string ReportText(const sim::Report& report) {
 
 absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions& options) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, LoadSchedule(options.source));
-  ASSIGN_OR_RETURN(const sim::Costs costs, ReadCosts(options.costs, schedule.num_stages));
+  ASSIGN_OR_RETURN(const cost::Costs costs, ReadCosts(options.costs, schedule.num_stages));
   ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(schedule, costs));
   if (context.json()) {
     PrintJson(context, ReportJson(schedule, simulated.report));

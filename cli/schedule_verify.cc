@@ -20,7 +20,7 @@ absl::StatusOr<schedule::Schedule> Check(const std::string& text, const VerifyOp
   ASSIGN_OR_RETURN(schedule::Schedule schedule,
                    ParseSchedule(text, options.file, options.placement));
   // The proof of completion is part of simulating; any costs will do.
-  RETURN_IF_ERROR(SimulateSchedule(schedule, sim::Costs()).status());
+  RETURN_IF_ERROR(SimulateSchedule(schedule, cost::Costs()).status());
   return schedule;
 }
 

@@ -9,7 +9,7 @@
 namespace takt::cli {
 
 absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& schedule,
-                                                   const sim::Costs& costs) {
+                                                   const cost::Costs& costs) {
   RETURN_IF_ERROR(schedule::Validate(schedule));
   ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
                    program::Lower(schedule, {.optimizer = false}));

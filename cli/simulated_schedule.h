@@ -16,6 +16,6 @@ struct SimulatedSchedule {
 // Validates, lowers (compute and messages, no optimizer), proves that it completes, and simulates.
 // kInvalidArgument: the rule broken.
 absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& schedule,
-                                                   const sim::Costs& costs);
+                                                   const cost::Costs& costs);
 
 }  // namespace takt::cli

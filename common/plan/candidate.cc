@@ -53,14 +53,14 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
   return options;
 }
 
-sim::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& partition) {
+cost::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& partition) {
   const double rate = inputs.options.matmul_flops_per_second;
-  sim::Costs costs{.forward = {},
-                   .input_grad = {},
-                   .weight_grad = {},
-                   .backward = {},
-                   .latency = inputs.options.link_latency_seconds,
-                   .seconds_per_byte = inputs.options.link_seconds_per_byte};
+  cost::Costs costs{.forward = {},
+                    .input_grad = {},
+                    .weight_grad = {},
+                    .backward = {},
+                    .link = {.latency = inputs.options.link_latency_seconds,
+                             .seconds_per_byte = inputs.options.link_seconds_per_byte}};
   for (const mesh::Stage& stage : partition) {
     double forward = 0, input_grad = 0, weight_grad = 0;
     for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {

@@ -78,6 +78,9 @@ struct Instruction {
   StageId stage{-1};  // SEND and RECV: the stage whose F or I *made* the message
   MicrobatchId microbatch{-1};
   LayerId layer{-1};  // kReduceGrad: the bucket
+  // kOverlap: its B; `stage` and `microbatch` are its F's.
+  StageId backward_stage{-1};
+  MicrobatchId backward_microbatch{-1};
   // What it touches, in the order its implementation expects: see docs/programs.md for the table by
   // op.
   std::vector<SlotId> reads;

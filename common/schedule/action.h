@@ -29,6 +29,9 @@ struct Action {
   StageId stage;
   ActionKind kind = ActionKind::kForward;
   MicrobatchId microbatch;
+  // Set on an F that runs as one with the B after it in its row, O(F,B): the two begin when the
+  // inputs of both are there, their layers take turns, and both results appear at the end.
+  bool joins_next = false;
 
   std::string ToString() const;
   // kInvalidArgument: not a compute action, with what was expected. Blanks around the text are not

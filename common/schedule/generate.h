@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "common/cost/costs.h"
 #include "common/schedule/schedule.h"
 
 namespace takt::schedule {
@@ -19,6 +20,10 @@ struct GenerateOptions {
       num_chunks;  // V; unset: the family's own default (1, or 2 for interleaved ones)
   std::optional<int>
       group;  // N of grouped families; unset: the smallest legal one, P if P divides M
+  // What families that are searched for given costs look at; others ignore them.
+  cost::Costs costs;
+  // Microbatch-chunks a rank may hold in flight, for families that take a limit; unset: their own.
+  std::optional<int> memory;
 };
 
 struct Family {
@@ -28,6 +33,8 @@ struct Family {
   bool splits_backward = false;
   bool uses_chunks = false;
   bool uses_group = false;
+  bool uses_costs = false;
+  bool uses_memory = false;
 };
 
 std::span<const Family> Families();

@@ -28,13 +28,13 @@ std::vector<json> Entries() {
   return {all.begin(), all.end()};
 }
 
-Costs CostsOf(const std::string& set) {
+cost::Costs CostsOf(const std::string& set) {
   if (set == "unit") return {};
   return {.forward = {1.0},
           .input_grad = {1.1},
           .weight_grad = {0.7},
           .backward = {1.8},
-          .latency = 0.1};
+          .link = {.latency = 0.1}};
 }
 
 double SixDigits(double value) { return std::round(value * 1e6) / 1e6; }

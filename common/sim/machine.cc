@@ -19,10 +19,6 @@ using program::Wait;
 
 namespace {
 
-double CostOf(const std::vector<double>& by_stage, StageId stage) {
-  return by_stage.size() == 1 ? by_stage[0] : by_stage[stage.value()];
-}
-
 // Ranks of the first and of the last stage: those that share a tied embedding.
 int NumTiedRanks(const std::vector<Program>& programs) {
   return static_cast<int>(
@@ -38,7 +34,7 @@ int NumTiedRanks(const std::vector<Program>& programs) {
 
 }  // namespace
 
-Machine::Machine(const std::vector<Program>& programs, const Costs& costs, int steps)
+Machine::Machine(const std::vector<Program>& programs, const cost::Costs& costs, int steps)
     : programs_(programs), costs_(costs), steps_(steps) {
   std::map<std::tuple<LaneKind, int, int, program::Direction>, int>
       ends;  // kind, rank, peer, direction
@@ -121,24 +117,20 @@ Machine::Meeting* Machine::MeetingOf(Op op) {
 double Machine::Duration(const Instruction& instruction) const {
   switch (instruction.op) {
     case Op::kForward:
-      return CostOf(costs_.forward, instruction.stage);
+      return costs_.F(instruction.stage);
     case Op::kInputGrad:
-      return CostOf(costs_.input_grad, instruction.stage);
+      return costs_.I(instruction.stage);
     case Op::kWeightGrad:
-      return CostOf(costs_.weight_grad, instruction.stage);
+      return costs_.W(instruction.stage);
     case Op::kBackward:
-      return CostOf(costs_.backward, instruction.stage);
+      return costs_.B(instruction.stage);
+    case Op::kOverlap:
+      return costs_.O(instruction.stage, instruction.backward_stage);
     case Op::kOptimizer:
       return costs_.optimizer;
     default:
       return 0;
   }
-}
-
-double Machine::TransferSeconds(const LaneState& sender) const {
-  const SlotId slot = Next(sender).reads.front();
-  return costs_.seconds_per_byte *
-         static_cast<double>(programs_[sender.rank].slots[slot.value()].bytes);
 }
 
 std::optional<Machine::Blocker> Machine::FirstBlocker(const LaneState& state,
@@ -195,9 +187,13 @@ void Machine::AdvanceMessage(int lane) {
     return;
   }
   const double start = std::max(lanes_[sender].ready_at, lanes_[receiver].ready_at);
-  const double gone = start + TransferSeconds(lanes_[sender]);
+  const cost::LinkCost& link =
+      costs_.Link(PpRank(lanes_[sender].rank), PpRank(lanes_[receiver].rank));
+  const SlotId slot = sent.reads.front();
+  const std::int64_t bytes = programs_[lanes_[sender].rank].slots[slot.value()].bytes;
+  const double gone = start + link.seconds_per_byte * static_cast<double>(bytes);
   Complete(sender, start, gone, gone);
-  Complete(receiver, start, gone + costs_.latency, gone);
+  Complete(receiver, start, gone + link.latency, gone);
   work_.push_back(state.partner);
 }
 

@@ -20,7 +20,7 @@ class Machine {
  public:
   // programs: as CheckTogether wants them. costs: as CheckCosts wants them. steps: how often the
   // bodies run.
-  Machine(const std::vector<program::Program>& programs, const Costs& costs, int steps);
+  Machine(const std::vector<program::Program>& programs, const cost::Costs& costs, int steps);
 
   // kInvalidArgument: two ends of a message do not match; or nothing can go on: what waits for
   // what.
@@ -71,7 +71,6 @@ class Machine {
   const std::vector<program::Wait>& NextWaits(const LaneState& state) const;
   Meeting* MeetingOf(program::Op op);
   double Duration(const program::Instruction& instruction) const;
-  double TransferSeconds(const LaneState& sender) const;
 
   // The report of a machine at rest with work left.
   absl::Status Stalled() const;
@@ -80,7 +79,7 @@ class Machine {
   std::pair<std::string, int> WaitsFor(int lane) const;
 
   const std::vector<program::Program>& programs_;
-  const Costs& costs_;
+  const cost::Costs& costs_;
   const int steps_;
   std::vector<std::vector<std::vector<program::Wait>>> waits_;  // [rank][instruction]
   std::vector<int> lane_begin_;                                 // first lane of each rank in lanes_

@@ -22,7 +22,7 @@ using schedule::ActionKind;
 using schedule::ActionNumber;
 using schedule::Schedule;
 
-Costs AnyCosts(int num_stages) {
+cost::Costs AnyCosts(int num_stages) {
   const auto by_stage = [&] {
     std::vector<double> costs;
     for (int s = 0; s < num_stages; ++s) costs.push_back(Uniform(0, 50) / 8.0);
@@ -32,12 +32,12 @@ Costs AnyCosts(int num_stages) {
           .input_grad = by_stage(),
           .weight_grad = by_stage(),
           .backward = by_stage(),
-          .latency = Uniform(0, 20) / 8.0};
+          .link = {.latency = Uniform(0, 20) / 8.0}};
 }
 
 // End of each action if nothing ever waits for a buffer: row order and data dependencies only.
 std::vector<double> EndsWithUnlimitedBuffers(const schedule::ActionGraph& graph,
-                                             const Costs& costs) {
+                                             const cost::Costs& costs) {
   std::vector<double> ends(graph.num_actions(), 0);
   for (const ActionNumber number : graph.TopologicalOrder()) {
     const Action& action = graph.At(number);
@@ -45,7 +45,7 @@ std::vector<double> EndsWithUnlimitedBuffers(const schedule::ActionGraph& graph,
     const ActionNumber producer = graph.Producer(action);
     if (producer >= 0) {
       const bool remote = graph.RankOf(producer) != graph.RankOf(number);
-      start = std::max(start, ends[producer] + (remote ? costs.latency : 0));
+      start = std::max(start, ends[producer] + (remote ? costs.link.latency : 0));
     }
     const int stage = action.stage.value();
     const double duration = action.kind == ActionKind::kForward      ? costs.forward[stage]
@@ -69,7 +69,7 @@ RC_GTEST_PROP(LoweredProperty, IsProved, ()) {
 
 RC_GTEST_PROP(LoweredProperty, RunsAsWithUnlimitedBuffersWhateverTheCosts, ()) {
   const Schedule schedule = AnySchedule();
-  const Costs costs = AnyCosts(schedule.num_stages);
+  const cost::Costs costs = AnyCosts(schedule.num_stages);
   const schedule::ActionGraph graph(schedule);
   const std::vector<double> ends = EndsWithUnlimitedBuffers(graph, costs);
   const auto programs = program::Lower(schedule, {});

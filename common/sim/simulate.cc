@@ -2,7 +2,6 @@
 #include "common/sim/simulate.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -36,35 +35,6 @@ absl::Status CheckTogether(const std::vector<Program>& programs) {
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckCost(std::string_view name, double value) {
-  if (std::isfinite(value) && value >= 0) return absl::OkStatus();
-  return InvalidField({.field = absl::StrCat("cost.", std::string(name)),
-                       .value = absl::StrCat(value),
-                       .rule = "must be a finite number, 0 or more",
-                       .fix = "give seconds, or any unit common to all costs"});
-}
-
-absl::Status CheckCosts(const Costs& costs, int num_stages) {
-  const std::pair<std::string_view, const std::vector<double>*> by_stage[] = {
-      {"F", &costs.forward},
-      {"I", &costs.input_grad},
-      {"W", &costs.weight_grad},
-      {"B", &costs.backward}};
-  for (const auto& [name, values] : by_stage) {
-    if (values->size() != 1 && static_cast<int>(values->size()) != num_stages) {
-      return InvalidField(
-          {.field = absl::StrCat("cost.", std::string(name)),
-           .value = absl::StrCat(values->size(), " values"),
-           .rule = absl::StrCat("one value, or one for each of the ", num_stages, " stages"),
-           .fix = "give one value for all stages"});
-    }
-    for (const double value : *values) RETURN_IF_ERROR(CheckCost(name, value));
-  }
-  RETURN_IF_ERROR(CheckCost("comm", costs.latency));
-  RETURN_IF_ERROR(CheckCost("seconds_per_byte", costs.seconds_per_byte));
-  return CheckCost("optimizer", costs.optimizer);
 }
 
 // What a rank holds between F and W (or B).
@@ -132,9 +102,9 @@ void SplitIdle(const Program& program, const std::vector<Event>& events, double 
 
 }  // namespace
 
-absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const Costs& costs) {
+absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost::Costs& costs) {
   RETURN_IF_ERROR(CheckTogether(programs));
-  RETURN_IF_ERROR(CheckCosts(costs, programs[0].num_stages));
+  RETURN_IF_ERROR(cost::CheckCosts(costs, programs[0].num_stages));
   Machine machine(programs, costs, /*steps=*/1);
   RETURN_IF_ERROR(machine.Run());
 
@@ -178,7 +148,7 @@ absl::Status Prove(const std::vector<Program>& programs) {
   RETURN_IF_ERROR(CheckTogether(programs));
   for (const Program& program : programs) RETURN_IF_ERROR(CheckDataflow(program));
   // Completion does not depend on costs; two steps show that one leads to the next.
-  const Costs costs;
+  const cost::Costs costs;
   return Machine(programs, costs, /*steps=*/2).Run();
 }
 

@@ -11,17 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/cost/costs.h"
 #include "common/program/program.h"
 
 namespace takt::sim {
-
-struct Costs {
-  // Seconds (or any unit) of F, I, W, B by stage; a vector of one entry serves all stages.
-  std::vector<double> forward{1}, input_grad{1}, weight_grad{1}, backward{2};
-  double latency = 0;           // of a message between two ranks; does not occupy the link
-  double seconds_per_byte = 0;  // occupies the link's lane
-  double optimizer = 0;         // OPT on every rank, after the barrier that NORM_EXCHANGE is
-};
 
 struct RankReport {
   double busy = 0;
@@ -48,7 +41,8 @@ struct Report {
 };
 
 // One step. Errors: kInvalidArgument as Prove.
-absl::StatusOr<Report> Simulate(const std::vector<program::Program>& programs, const Costs& costs);
+absl::StatusOr<Report> Simulate(const std::vector<program::Program>& programs,
+                                const cost::Costs& costs);
 
 // Completes for any costs, two steps in a row, with rendezvous sends; message order agrees on every
 // ordered pair of ranks and direction; each instruction's slots are used as the rules say.

@@ -84,12 +84,12 @@ TEST(Simulate, LetsBandwidthOccupyTheLinkAndLatencyNot) {
   const auto programs = Programs("gpipe", 2, 2, options);
   // F of both microbatches takes no time: the messages follow each other on the link, 5 each, or
   // fly beside each other.
-  const Costs nothing{.forward = {0}, .input_grad = {0}, .weight_grad = {0}, .backward = {0}};
-  Costs bandwidth = nothing;
-  bandwidth.seconds_per_byte = 0.5;
+  const cost::Costs nothing{.forward = {0}, .input_grad = {0}, .weight_grad = {0}, .backward = {0}};
+  cost::Costs bandwidth = nothing;
+  bandwidth.link.seconds_per_byte = 0.5;
   EXPECT_EQ(Simulate(programs, bandwidth).value().makespan, 20);
-  Costs latency = nothing;
-  latency.latency = 5;
+  cost::Costs latency = nothing;
+  latency.link.latency = 5;
   EXPECT_EQ(Simulate(programs, latency).value().makespan, 10);
 }
 
@@ -98,7 +98,7 @@ TEST(Simulate, TakesCostsByStageAndRefusesImpossibleOnes) {
   EXPECT_EQ(Simulate(programs, {.forward = {1, 10}, .backward = {2, 20}}).value().makespan, 33);
   EXPECT_THAT(std::string(Simulate(programs, {.forward = {1, 2, 3}}).status().message()),
               HasSubstr("one for each of the 2 stages"));
-  EXPECT_THAT(std::string(Simulate(programs, {.latency = -1}).status().message()),
+  EXPECT_THAT(std::string(Simulate(programs, {.link = {.latency = -1}}).status().message()),
               HasSubstr("cost.comm is -1"));
   EXPECT_FALSE(Simulate(programs, {.optimizer = std::numeric_limits<double>::infinity()}).ok());
 }

@@ -222,7 +222,7 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
             return ToJson(result).dump();
           }));
   Row row{.c = c};
-  sim::Costs costs{.forward = {}, .input_grad = {}, .weight_grad = {}, .backward = {}};
+  cost::Costs costs{.forward = {}, .input_grad = {}, .weight_grad = {}, .backward = {}};
   std::vector<nlohmann::json> ranks;
   for (const std::string& text : texts) ranks.push_back(nlohmann::json::parse(text));
   for (const mesh::Stage& stage : setup.partition) {
@@ -236,7 +236,7 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
   for (int r = 0; r < num_paired; ++r) {
     row.latency_seconds += ranks[r]["latency"].get<double>() / num_paired;
   }
-  costs.latency = row.latency_seconds;
+  costs.link.latency = row.latency_seconds;
   ASSIGN_OR_RETURN(const sim::Report report, sim::Simulate(setup.programs, costs));
   row.simulated_seconds = report.makespan;
   // The step ends together on all ranks; rank 0 has the first and the last instruction.

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each action and each message of a step takes, measured or modelled. Generators that look at
+// time, the simulator and the planner read the same values.
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/id.h"
+
+namespace takt::cost {
+
+// Of one ordered pair of ranks.
+struct LinkCost {
+  double latency = 0;           // of a message; does not occupy the link
+  double seconds_per_byte = 0;  // occupies the link's lane
+};
+
+// Seconds (or any unit common to all).
+struct Costs {
+  // F, I, W, B by stage; a vector of one entry serves all stages.
+  std::vector<double> forward{1}, input_grad{1}, weight_grad{1}, backward{2};
+  // O(F,B), by the stage of its F; empty: F + B.
+  std::vector<double> overlap;
+  LinkCost link;                                        // of every pair that `links` does not name
+  std::map<std::pair<PpRank, PpRank>, LinkCost> links;  // by (from, to)
+  double optimizer = 0;  // OPT on every rank, after the barrier that NORM_EXCHANGE is
+
+  double F(StageId stage) const { return Of(forward, stage); }
+  double I(StageId stage) const { return Of(input_grad, stage); }
+  double W(StageId stage) const { return Of(weight_grad, stage); }
+  double B(StageId stage) const { return Of(backward, stage); }
+  // Of the pair that runs F of `forward_stage` and B of `backward_stage` as one.
+  double O(StageId forward_stage, StageId backward_stage) const {
+    return overlap.empty() ? F(forward_stage) + B(backward_stage) : Of(overlap, forward_stage);
+  }
+  const LinkCost& Link(PpRank from, PpRank to) const {
+    if (links.empty()) return link;
+    const auto found = links.find({from, to});
+    return found == links.end() ? link : found->second;
+  }
+
+ private:
+  static double Of(const std::vector<double>& by_stage, StageId stage) {
+    return by_stage.size() == 1 ? by_stage[0] : by_stage[stage.value()];
+  }
+};
+
+// Finite, not negative, one value or one a stage. kInvalidArgument (FieldError "cost.F", ...).
+absl::Status CheckCosts(const Costs& costs, int num_stages);
+
+}  // namespace takt::cost
