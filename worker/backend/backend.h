@@ -81,8 +81,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& opti
 // What CpuOptions::instruction_set may be here, best first.
 std::vector<std::string> CpuInstructionSets();
 
-// FLOP/s of a typical matmul on `backend` (best of a few runs), for cost estimates before profiles
-// exist. Under 0.1 s.
+// FLOP/s of a typical matmul on `backend`, for cost estimates before profiles exist: the best of at
+// least five rounds after one that warms up. 50 ms, or those six rounds if they take longer.
 absl::StatusOr<double> MeasureMatmulFlops(Backend& backend, const Clock& clock = Clock::Real());
 
 }  // namespace takt::backend

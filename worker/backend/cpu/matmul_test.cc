@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cpu/matmul.h"
 
+#include <algorithm>
 #include <tuple>
+#include <utility>
+#include <variant>
 
 #include "gmock/gmock.h"
 #include "worker/backend/cpu/op_testing.h"
@@ -81,20 +84,62 @@ TEST(CutMatmul, CoversTheOutputWithEnoughBlocksForLargeShapes) {
   }
 }
 
-TEST(MeasureMatmulFlops, IsPositiveAndStopsWithTheClock) {
-  // A clock that jumps by 100 ms: one run uses the budget up.
-  class JumpingClock final : public Clock {
-   public:
-    absl::Time Now() const override { return absl::UnixEpoch(); }
-    std::int64_t SteadyNanos() const override { return now_ += 100'000'000; }
+// Matmuls take as long as told: the k-th `nanos[k]`, later ones the last.
+class TimedBackend final : public Backend {
+ public:
+  TimedBackend(std::vector<std::int64_t> nanos, FakeClock* clock)
+      : nanos_(std::move(nanos)), clock_(clock) {}
 
-   private:
-    mutable std::int64_t now_ = 0;
-  };
-  const auto backend = CreateOrDie({.threads = 1});
-  EXPECT_DOUBLE_EQ(MeasureMatmulFlops(*backend, JumpingClock()).value(),
-                   2.0 * 512 * 512 * 512 / 0.1);
-  EXPECT_GT(MeasureMatmulFlops(*backend).value(), 1e8);
+  absl::Status Run(const Op& op) override {
+    if (!std::holds_alternative<Matmul>(op)) return absl::OkStatus();
+    clock_->Advance(absl::Nanoseconds(nanos_[std::min(num_matmuls_, nanos_.size() - 1)]));
+    ++num_matmuls_;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Buffer> Allocate(std::size_t bytes) override { return memory_->Allocate(bytes); }
+  absl::Status CopyFromHost(std::span<const std::byte>, std::byte*) override {
+    return absl::OkStatus();
+  }
+  absl::Status CopyToHost(const std::byte*, std::span<std::byte>) override {
+    return absl::OkStatus();
+  }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+  bool memory_is_host() const override { return true; }
+  int threads() const override { return 1; }
+  std::string description() const override { return "timed"; }
+
+  std::size_t num_matmuls() const { return num_matmuls_; }
+
+ private:
+  const std::unique_ptr<Backend> memory_ = CreateOrDie({.threads = 1});
+  const std::vector<std::int64_t> nanos_;
+  FakeClock* const clock_;
+  std::size_t num_matmuls_ = 0;
+};
+
+constexpr double kMeasuredFlops = 2.0 * 512 * 512 * 512;
+
+TEST(MeasureMatmulFlops, IsTheBestRoundAfterTheFirst) {
+  FakeClock clock;
+  TimedBackend backend({1, 90'000'000, 100'000'000, 2'000'000, 80'000'000}, &clock);
+  EXPECT_DOUBLE_EQ(MeasureMatmulFlops(backend, clock).value(), kMeasuredFlops / 2e-3);
+}
+
+TEST(MeasureMatmulFlops, EndsWithTheBudgetOrWithTheFewestRounds) {
+  FakeClock clock;
+  TimedBackend slow({1'000'000'000}, &clock);
+  ASSERT_TRUE(MeasureMatmulFlops(slow, clock).ok());
+  EXPECT_EQ(slow.num_matmuls(), 6u);
+  TimedBackend quick({5'000'000}, &clock);
+  ASSERT_TRUE(MeasureMatmulFlops(quick, clock).ok());
+  EXPECT_EQ(quick.num_matmuls(), 11u);
+  TimedBackend instant({1}, &clock);
+  ASSERT_TRUE(MeasureMatmulFlops(instant, clock).ok());
+  EXPECT_EQ(instant.num_matmuls(), 41u);
+}
+
+TEST(MeasureMatmulFlops, OfThisMachineIsPositive) {
+  EXPECT_GT(MeasureMatmulFlops(*CreateOrDie({.threads = 2})).value(), 1e8);
 }
 
 }  // namespace
