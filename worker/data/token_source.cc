@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "worker/data/data_root.h"
+#include "common/data/data_root.h"
 
 namespace takt::data {
 namespace {

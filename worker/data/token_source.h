@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/config/job_spec.h"
+#include "common/data/mapped_file.h"
 #include "common/data/token_file.h"
 #include "common/data/window_order.h"
-#include "worker/data/mapped_file.h"
 
 namespace takt::data {
 

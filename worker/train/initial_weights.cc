@@ -13,8 +13,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/checkpoint/safetensors.h"
-#include "worker/data/data_root.h"
-#include "worker/data/mapped_file.h"
+#include "common/data/data_root.h"
+#include "common/data/mapped_file.h"
 
 namespace takt::train {
 namespace {

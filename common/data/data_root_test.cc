@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/data/data_root.h"
+#include "common/data/data_root.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/data/mapped_file.h"
+#include "common/data/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
