@@ -74,8 +74,8 @@ std::string ToString(const Instruction& instruction, const Program& program) {
   }
 }
 
-SlotId FindSlot(const Program& program, const std::vector<SlotId>& slots, SlotKind kind,
-                StageId stage, std::int32_t index) {
+SlotId FindSlot(const Program& program, std::span<const SlotId> slots, SlotKind kind, StageId stage,
+                std::int32_t index) {
   for (const SlotId id : slots) {
     const Slot& slot = program.slots[id.value()];
     if (slot.kind == kind && slot.stage == stage && (index < 0 || slot.index == index)) return id;

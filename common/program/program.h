@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -112,8 +113,8 @@ bool IsCompute(Op op);
 // The slot of this kind and stage among `slots` (an instruction's reads or writes), SlotId(-1) if
 // there is none. `index` matters for kGradient and kWeights, where it is the layer; -1 takes the
 // first.
-SlotId FindSlot(const Program& program, const std::vector<SlotId>& slots, SlotKind kind,
-                StageId stage, std::int32_t index = -1);
+SlotId FindSlot(const Program& program, std::span<const SlotId> slots, SlotKind kind, StageId stage,
+                std::int32_t index = -1);
 
 // Indices in range, ops on the lanes they belong to, peers and slots as docs/programs.md says.
 // kInvalidArgument names the instruction. Everything that executes or simulates a program may rely

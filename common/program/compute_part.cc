@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/program/compute_part.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+
+namespace takt::program {
+namespace {
+
+bool Is(const Program& program, std::span<const SlotId> slots, std::size_t i, SlotKind kind) {
+  return i < slots.size() && program.slots[slots[i].value()].kind == kind;
+}
+
+// What an F reads ends with its weights and what it writes with its stash, but for the scalars of
+// the last stage; no B begins to read with weights or to write with scalars.
+std::size_t NumForwardReads(const Program& program, std::span<const SlotId> reads) {
+  std::size_t i = 0;
+  while (i < reads.size() && !Is(program, reads, i, SlotKind::kWeights)) ++i;
+  while (Is(program, reads, i, SlotKind::kWeights)) ++i;
+  return Is(program, reads, i, SlotKind::kScalars) ? i + 1 : i;
+}
+
+std::size_t NumForwardWrites(const Program& program, std::span<const SlotId> writes) {
+  std::size_t i = 0;
+  while (i < writes.size() && !Is(program, writes, i, SlotKind::kStash)) ++i;
+  i = std::min(i + 1, writes.size());
+  return Is(program, writes, i, SlotKind::kScalars) ? i + 1 : i;
+}
+
+}  // namespace
+
+ComputePart WholePart(const Instruction& instruction) {
+  return {instruction.op, instruction.stage, instruction.microbatch, instruction.reads,
+          instruction.writes};
+}
+
+OverlapParts PartsOf(const Instruction& overlap, const Program& program) {
+  const std::span<const SlotId> reads = overlap.reads, writes = overlap.writes;
+  const std::size_t num_reads = NumForwardReads(program, reads);
+  const std::size_t num_writes = NumForwardWrites(program, writes);
+  return {.forward = {Op::kForward, overlap.stage, overlap.microbatch, reads.first(num_reads),
+                      writes.first(num_writes)},
+          .backward = {Op::kBackward, overlap.backward_stage, overlap.backward_microbatch,
+                       reads.subspan(num_reads), writes.subspan(num_writes)}};
+}
+
+std::string ToString(const ComputePart& part) {
+  return absl::StrCat(part.stage.value(), std::string(Name(part.op)), part.microbatch.value());
+}
+
+}  // namespace takt::program
