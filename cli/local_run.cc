@@ -44,8 +44,7 @@ int WorkersFor(const RunOptions& options, const v1::ParallelismSpec& parallelism
 class LocalRun {
  public:
   LocalRun(const Context& context, LocalState& state, PreparedJob job)
-      : context_(context),
-        state_(state),
+      : state_(state),
         job_input_(std::move(job)),
         spec_(job_input_.spec),
         printer_(context, Clock::Real()) {}
@@ -151,7 +150,6 @@ class LocalRun {
     return absl::OkStatus();
   }
 
-  const Context& context_;
   LocalState& state_;
   const PreparedJob job_input_;
   const v1::JobSpec& spec_;

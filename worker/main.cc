@@ -152,7 +152,7 @@ absl::StatusOr<int> Serve(const Flags& flags) {
   const std::string incarnation = RandomId();
   metrics::Registry registry("takt-worker");
   std::string metrics_address;
-  ASSIGN_OR_RETURN(const auto exposer, Expose(registry, flags.metrics_listen, metrics_address));
+  ASSIGN_OR_RETURN(auto exposer, Expose(registry, flags.metrics_listen, metrics_address));
 
   const session::PipelineRunnerOptions runner_options{.data_root = flags.data_root,
                                                       .data_address = flags.data_address,
@@ -190,6 +190,9 @@ absl::StatusOr<int> Serve(const Flags& flags) {
        {"coordinator", flags.coordinator},
        {"metrics", metrics_address}});
   const int exit_code = agent.Run(client);
+  // Its end would wait two seconds for a thread that polls; the end of the process does not.
+  static prometheus::Exposer* const left_to_exit = exposer.release();
+  (void)left_to_exit;
   if (exit_code == session::kExitStuck)
     _exit(exit_code);  // a thread hangs: nothing can be destroyed in order
   return exit_code;
