@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/schedule/lower_bound.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/schedule/holders.h"
+
+namespace takt::schedule {
+namespace {
+
+absl::Status BadSize(std::string field, int value, std::string rule) {
+  return InvalidField({.field = std::move(field),
+                       .value = absl::StrCat(value),
+                       .rule = std::move(rule),
+                       .fix = "correct it"});
+}
+
+absl::Status CheckInputs(const BoundInputs& inputs) {
+  if (inputs.num_ranks < 1) return BadSize("ranks", inputs.num_ranks, "must be at least 1");
+  if (inputs.num_microbatches < 1) {
+    return BadSize("microbatches", inputs.num_microbatches, "must be at least 1");
+  }
+  if (inputs.num_stages < 1 || inputs.num_stages % inputs.num_ranks != 0) {
+    return BadSize("stages", inputs.num_stages, "must be a multiple of the number of ranks");
+  }
+  if (inputs.placement == Placement::kV && inputs.num_stages != 2 * inputs.num_ranks) {
+    return BadSize("stages", inputs.num_stages, "the v placement has two a rank");
+  }
+  if (inputs.placement == Placement::kBidirectional && inputs.num_stages != inputs.num_ranks) {
+    return BadSize("stages", inputs.num_stages, "bidirectional has as many as ranks");
+  }
+  if (std::int64_t{inputs.num_stages} * inputs.num_microbatches > kMaxActions) {
+    return BadSize("microbatches", inputs.num_microbatches,
+                   absl::StrCat("stages x microbatches must be at most ", kMaxActions));
+  }
+  const std::size_t limits = inputs.max_in_flight.size();
+  if (limits > 1 && limits != static_cast<std::size_t>(inputs.num_ranks)) {
+    return BadSize("memory", static_cast<int>(limits), "one limit, or one for each rank");
+  }
+  for (const int limit : inputs.max_in_flight) {
+    if (limit < 1) return BadSize("memory", limit, "must be at least 1");
+  }
+  const std::size_t sizes = inputs.message_bytes.size();
+  if (sizes != 0 && sizes != static_cast<std::size_t>(inputs.num_stages)) {
+    return BadSize("message_bytes", static_cast<int>(sizes), "one for each stage");
+  }
+  return cost::CheckCosts(inputs.costs, inputs.num_stages);
+}
+
+// Times of one holder. A backward may run split or whole, whichever is shorter: `backward` is the
+// least of both ways, `gradient` the least until its result is there.
+struct Times {
+  double forward = 0, gradient = 0, backward = 0;
+  double pair = 0;          // O of this forward and any backward
+  double message = 0;       // forward, from the previous holder
+  double grad_message = 0;  // backward, to the previous holder
+};
+
+// How many of the values a rank may hold; `limit` 0: all.
+double SumOfLargest(std::vector<double> values, int limit) {
+  const std::size_t count =
+      limit == 0 ? values.size() : std::min(values.size(), static_cast<std::size_t>(limit));
+  std::partial_sort(values.begin(), values.begin() + count, values.end(), std::greater<>());
+  return std::accumulate(values.begin(), values.begin() + count, 0.0);
+}
+
+class Terms {
+ public:
+  Terms(const BoundInputs& inputs, const std::vector<Holder>& holders, std::vector<Times> times)
+      : inputs_(inputs), holders_(holders), times_(std::move(times)) {
+    FollowChains();
+  }
+
+  double Largest(bool with_memory) const {
+    double largest = 0;
+    for (std::size_t h = 0; h < holders_.size(); ++h) {
+      if (holders_[h].next < 0 && holders_[h].num_microbatches > 0)
+        largest =
+            std::max(largest, times_[h].forward + arrival_[h] + times_[h].gradient + tail_[h]);
+    }
+    for (int rank = 0; rank < inputs_.num_ranks; ++rank)
+      largest = std::max(largest, OfRank(rank, with_memory ? LimitOf(rank) : 0));
+    return largest;
+  }
+
+  double MeanWork() const {
+    double work = 0;
+    for (int rank = 0; rank < inputs_.num_ranks; ++rank) work += Work(rank);
+    return work / inputs_.num_ranks;
+  }
+
+ private:
+  // For each holder: when its first F can start, when its first gradient can be there, and how long
+  // after its I the step goes on at least.
+  void FollowChains() {
+    const int count = static_cast<int>(holders_.size());
+    arrival_.assign(count, 0);
+    first_gradient_.assign(count, 0);
+    tail_.assign(count, 0);
+    for (int h = 0; h < count; ++h) {
+      const int previous = holders_[h].previous;
+      if (previous >= 0) {
+        arrival_[h] = arrival_[previous] + times_[previous].forward + times_[h].message;
+        tail_[h] = times_[h].grad_message + times_[previous].gradient + tail_[previous];
+      } else {
+        tail_[h] = times_[h].backward - times_[h].gradient;
+      }
+    }
+    for (int h = count - 1; h >= 0; --h) {
+      const int next = holders_[h].next;
+      first_gradient_[h] =
+          next < 0 ? arrival_[h] + times_[h].forward
+                   : first_gradient_[next] + times_[next].gradient + times_[next].grad_message;
+    }
+  }
+
+  double Work(int rank) const {
+    double work = 0, largest_backward = 0;
+    for (std::size_t h = 0; h < holders_.size(); ++h) {
+      if (holders_[h].rank == rank)
+        largest_backward = std::max(largest_backward, times_[h].backward);
+    }
+    for (std::size_t h = 0; h < holders_.size(); ++h) {
+      if (holders_[h].rank != rank) continue;
+      // In an overlapped pair, at least what the pair adds to the longest backward.
+      const double forward =
+          std::min(times_[h].forward, std::max(0.0, times_[h].pair - largest_backward));
+      work += holders_[h].num_microbatches * (forward + times_[h].backward);
+    }
+    return work;
+  }
+
+  int LimitOf(int rank) const {
+    if (inputs_.max_in_flight.empty()) return 0;
+    return inputs_.max_in_flight.size() == 1 ? inputs_.max_in_flight[0]
+                                             : inputs_.max_in_flight[rank];
+  }
+
+  double OfRank(int rank, int limit) const {
+    const double infinity = std::numeric_limits<double>::infinity();
+    double arrival = infinity, first_gradient = infinity, tail = infinity, lifetimes = 0;
+    std::vector<double> forwards, weight_grads;
+    for (std::size_t h = 0; h < holders_.size(); ++h) {
+      const Holder& holder = holders_[h];
+      if (holder.rank != rank || holder.num_microbatches == 0) continue;
+      const Times& times = times_[h];
+      arrival = std::min(arrival, arrival_[h]);
+      first_gradient = std::min(first_gradient, first_gradient_[h]);
+      tail = std::min(tail, tail_[h]);
+      lifetimes += holder.num_microbatches * (first_gradient_[h] - arrival_[h] + times.backward);
+      const int kept =
+          limit == 0 ? holder.num_microbatches : std::min(limit, holder.num_microbatches);
+      forwards.insert(forwards.end(), kept, times.forward);
+      weight_grads.insert(weight_grads.end(), kept, times.backward - times.gradient);
+    }
+    if (arrival == infinity) return 0;
+    const double work = Work(rank);
+    double bound = arrival + work;
+    bound = std::max(bound, first_gradient + work - SumOfLargest(forwards, limit));
+    bound = std::max(bound, arrival + work - SumOfLargest(weight_grads, limit) + tail);
+    if (limit > 0) bound = std::max(bound, lifetimes / limit);
+    return bound;
+  }
+
+  const BoundInputs& inputs_;
+  const std::vector<Holder>& holders_;
+  const std::vector<Times> times_;
+  std::vector<double> arrival_, first_gradient_, tail_;
+};
+
+std::vector<Times> TimesOf(const BoundInputs& inputs, const std::vector<Holder>& holders,
+                           bool with_messages) {
+  const cost::Costs& costs = inputs.costs;
+  const auto message = [&](int from_rank, int to_rank, int boundary) {
+    if (from_rank == to_rank || !with_messages) return 0.0;
+    const cost::LinkCost& link = costs.Link(PpRank(from_rank), PpRank(to_rank));
+    const auto bytes = inputs.message_bytes.empty() ? 0 : inputs.message_bytes[boundary];
+    return link.latency + link.seconds_per_byte * static_cast<double>(bytes);
+  };
+  const double shortest_pair = costs.overlap.empty()
+                                   ? std::numeric_limits<double>::infinity()
+                                   : *std::min_element(costs.overlap.begin(), costs.overlap.end());
+  std::vector<Times> times;
+  for (const Holder& holder : holders) {
+    const StageId stage = holder.stage;
+    Times& of = times.emplace_back();
+    of.pair =
+        costs.overlap.empty() ? std::numeric_limits<double>::infinity() : costs.O(stage, stage);
+    of.forward = std::min(costs.F(stage), of.pair);
+    of.gradient = std::min({costs.I(stage), costs.B(stage), shortest_pair});
+    of.backward = std::min(costs.I(stage) + costs.W(stage), costs.B(stage));
+    if (holder.previous < 0) continue;
+    const int from = holders[holder.previous].rank, boundary = stage.value() - 1;
+    of.message = message(from, holder.rank, boundary);
+    of.grad_message = message(holder.rank, from, boundary);
+  }
+  return times;
+}
+
+std::vector<Times> Levelled(std::vector<Times> times) {
+  Times mean;
+  for (const Times& of : times) {
+    mean.forward += of.forward / times.size();
+    mean.gradient += of.gradient / times.size();
+    mean.backward += of.backward / times.size();
+    mean.pair += of.pair / times.size();
+  }
+  std::fill(times.begin(), times.end(), mean);
+  return times;
+}
+
+}  // namespace
+
+std::string_view BindingName(Binding binding) {
+  switch (binding) {
+    case Binding::kNothing:
+      return "nothing";
+    case Binding::kFill:
+      return "fill";
+    case Binding::kImbalance:
+      return "imbalance";
+    case Binding::kCommunication:
+      return "communication";
+    case Binding::kMemory:
+      return "memory";
+  }
+  return "";
+}
+
+absl::StatusOr<Bound> LowerBound(const BoundInputs& inputs) {
+  RETURN_IF_ERROR(CheckInputs(inputs));
+  const std::vector<Holder> holders =
+      HoldersOf(inputs.placement, inputs.num_ranks, inputs.num_stages, inputs.num_microbatches);
+  const Terms silent(inputs, holders, TimesOf(inputs, holders, false));
+  const Terms levelled(inputs, holders, Levelled(TimesOf(inputs, holders, false)));
+  const Terms real(inputs, holders, TimesOf(inputs, holders, true));
+  Bound bound{.work = silent.MeanWork()};
+  // Each part is what its cause adds; a cause that only helps adds nothing.
+  double reached = bound.work;
+  const auto add = [&reached](double& part, double to) {
+    part = std::max(0.0, to - reached);
+    reached += part;
+  };
+  add(bound.fill, std::min(levelled.Largest(false), real.Largest(true)));
+  add(bound.imbalance, silent.Largest(false));
+  add(bound.communication, real.Largest(false));
+  add(bound.memory, real.Largest(true));
+  bound.makespan = real.Largest(true);
+  const std::pair<double, Binding> causes[] = {{bound.fill, Binding::kFill},
+                                               {bound.imbalance, Binding::kImbalance},
+                                               {bound.communication, Binding::kCommunication},
+                                               {bound.memory, Binding::kMemory}};
+  double largest = 0;
+  for (const auto& [part, cause] : causes) {
+    if (part > largest * (1 + 1e-12)) {
+      largest = part;
+      bound.binds = cause;
+    }
+  }
+  return bound;
+}
+
+}  // namespace takt::schedule
