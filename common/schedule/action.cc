@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,13 @@ absl::Status NotAnAction(std::string_view text, std::string rule) {
                        .value = Excerpt(text),
                        .rule = std::move(rule),
                        .fix = "write stage, kind, microbatch, e.g. 2F0, 2B0, 2I0 or 2W0"});
+}
+
+absl::Status NotAPair(std::string_view text) {
+  return InvalidField({.field = "action",
+                       .value = Excerpt(text),
+                       .rule = "an overlapped pair is one F and one B",
+                       .fix = "write (0F3;3B5)OVERLAP_F_B, or the two as cells of their own"});
 }
 
 // A number without sign or leading zeros from the front of `text`, which is cut. Larger ones than
@@ -83,9 +91,6 @@ absl::StatusOr<Action> Action::Parse(std::string_view text) {
       return NotAnAction(text, "compute actions only: communication is derived from them");
     }
   }
-  if (text.find("OVERLAP") != text.npos) {
-    return NotAnAction(text, "compute actions only, one a cell: overlapped pairs are not one");
-  }
   std::string_view rest = text;
   const std::optional<std::int32_t> stage = TakeNumber(rest);
   if (!stage.has_value()) return NotAnAction(text, "begins with a stage number below 16777216");
@@ -97,6 +102,26 @@ absl::StatusOr<Action> Action::Parse(std::string_view text) {
     return NotAnAction(text, "ends with a microbatch number below 16777216");
   }
   return Action{StageId(*stage), *kind, MicrobatchId(*microbatch)};
+}
+
+absl::StatusOr<std::vector<Action>> ParseCell(std::string_view text) {
+  constexpr std::string_view kEnd = ")OVERLAP_F_B";
+  if (!text.starts_with('(')) {
+    ASSIGN_OR_RETURN(const Action action, Action::Parse(text));
+    return std::vector<Action>{action};
+  }
+  const std::size_t separator = text.find(';');
+  if (!text.ends_with(kEnd) || separator == text.npos) return NotAPair(text);
+  absl::StatusOr<Action> forward = Action::Parse(text.substr(1, separator - 1));
+  absl::StatusOr<Action> backward =
+      Action::Parse(text.substr(separator + 1, text.size() - kEnd.size() - separator - 1));
+  if (!forward.ok() || !backward.ok()) return NotAPair(text);
+  if (forward->kind == ActionKind::kBackward) std::swap(forward, backward);
+  if (forward->kind != ActionKind::kForward || backward->kind != ActionKind::kBackward) {
+    return NotAPair(text);
+  }
+  forward->joins_next = true;
+  return std::vector<Action>{*forward, *backward};
 }
 
 }  // namespace takt::schedule

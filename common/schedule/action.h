@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One cell of a schedule: what a rank computes, on which stage, for which microbatch. Prints as
-// stage, kind, microbatch
+// What a rank computes, on which stage, for which microbatch. Prints as stage, kind, microbatch
 // ("2F0", "0I3") and parses back; the same text form appears in logs, traces, goldens and errors.
 #pragma once
 
@@ -8,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
@@ -40,5 +40,10 @@ struct Action {
 
   auto operator<=>(const Action&) const = default;
 };
+
+// One cell of the text form: an action, or an overlapped pair "(0F3;3B5)OVERLAP_F_B" of one F and
+// one B, which may be written in either order; the F comes first in the result and joins the B.
+// kInvalidArgument: neither, with what was expected.
+absl::StatusOr<std::vector<Action>> ParseCell(std::string_view text);
 
 }  // namespace takt::schedule

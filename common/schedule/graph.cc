@@ -77,6 +77,13 @@ ActionNumber ActionGraph::Consumer(const Action& action) const {
   return -1;
 }
 
+ActionNumber ActionGraph::Partner(ActionNumber action) const {
+  const Row& row = schedule_.ranks[RankOf(action)];
+  const int position = PositionOf(action);
+  if (BeginsPair(row, position)) return action + 1;
+  return position > 0 && BeginsPair(row, position - 1) ? action - 1 : -1;
+}
+
 std::vector<ActionNumber> ActionGraph::TopologicalOrder() const {
   const int num_ranks = schedule_.num_ranks();
   std::vector<ActionNumber> order;
@@ -85,19 +92,27 @@ std::vector<ActionNumber> ActionGraph::TopologicalOrder() const {
   std::vector<int> next(num_ranks, 0);  // position of each rank's first action not done
   std::vector<int> work;                // ranks that may have become able to go on
   for (int rank = num_ranks - 1; rank >= 0; --rank) work.push_back(rank);
+  const auto can_run = [&](ActionNumber number) {
+    const ActionNumber producer = Producer(At(number));
+    return producer < 0 || done[producer];
+  };
+  const auto run = [&](ActionNumber number) {
+    done[number] = true;
+    order.push_back(number);
+    const ActionNumber consumer = Consumer(At(number));
+    if (consumer >= 0 && RankOf(consumer) != RankOf(number)) work.push_back(RankOf(consumer));
+  };
   while (!work.empty()) {
     const int rank = work.back();
     work.pop_back();
-    const std::vector<Action>& row = schedule_.ranks[rank];
-    for (; next[rank] < static_cast<int>(row.size()); ++next[rank]) {
-      const Action& action = row[next[rank]];
-      const ActionNumber producer = Producer(action);
-      if (producer >= 0 && !done[producer]) break;
+    const Row& row = schedule_.ranks[rank];
+    while (next[rank] < static_cast<int>(row.size())) {
       const ActionNumber number = Number(rank, next[rank]);
-      done[number] = true;
-      order.push_back(number);
-      const ActionNumber consumer = Consumer(action);
-      if (consumer >= 0 && RankOf(consumer) != rank) work.push_back(RankOf(consumer));
+      const bool pair = BeginsPair(row, next[rank]);
+      if (!can_run(number) || (pair && !can_run(number + 1))) break;
+      run(number);
+      if (pair) run(number + 1);
+      next[rank] += pair ? 2 : 1;
     }
   }
   return order;

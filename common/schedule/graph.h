@@ -44,8 +44,12 @@ class ActionGraph {
   ActionNumber Producer(const Action& action) const;
   ActionNumber Consumer(const Action& action) const;
 
-  // All actions, each after its producer and its predecessors in the row. Shorter than
-  // num_actions() if that is impossible: the rest wait in a cycle.
+  // The other half of the overlapped pair that `action` is in; -1 if it stands alone.
+  ActionNumber Partner(ActionNumber action) const;
+
+  // All actions, the halves of a pair next to each other, each after its producer, its partner's
+  // and its predecessors in the row. Shorter than num_actions() if that is impossible: the rest
+  // wait in a cycle.
   std::vector<ActionNumber> TopologicalOrder() const;
 
  private:

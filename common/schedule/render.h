@@ -9,6 +9,7 @@
 
 namespace takt::schedule {
 
+// An overlapped pair is two of them at the same time, the F, which joins, first.
 struct TimedAction {
   Action action;
   double start = 0, end = 0;  // from 0, end >= start; any unit
@@ -21,12 +22,13 @@ struct Timeline {
 };
 
 // One line a rank, time from left to right: an action's text at its start, '-' as long as it lasts,
-// '.' where the rank is idle.
+// '.' where the rank is idle. An overlapped pair is one cell: "(0F3;3B5)".
 //   rank 0 |0F0 |0F1 |....|0B0 ----|0B1 ----|
 std::string RenderGrid(const Timeline& timeline);
 
 // SVG: one row a rank, F, I, W and B in colours of their own and labelled kind and microbatch,
-// later chunks of a rank darker, idle time hatched, a legend, a time axis; details of an action as
+// later chunks of a rank darker, the F of an
+// overlapped pair above its B, idle time hatched, a legend, a time axis; details of an action as
 // a tooltip.
 std::string RenderSvg(const Timeline& timeline);
 

@@ -12,37 +12,56 @@ namespace {
 constexpr int kWidestLine =
     1 << 16;  // characters; actions of very unequal length lose their text instead
 
-// Characters per unit of time: the shortest action has room for its text.
-double Scale(const Timeline& timeline) {
-  double shortest = timeline.makespan;
-  std::size_t longest_text = 1;
-  for (const auto& row : timeline.ranks) {
-    for (const TimedAction& timed : row) {
-      if (timed.end > timed.start) shortest = std::min(shortest, timed.end - timed.start);
-      longest_text = std::max(longest_text, timed.action.ToString().size());
+// What one cell of the picture shows: an action, or the two of an overlapped pair.
+struct Cell {
+  std::string text;
+  double start = 0, end = 0;
+};
+
+std::vector<Cell> Cells(const std::vector<TimedAction>& row) {
+  std::vector<Cell> cells;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    std::string text = row[i].action.ToString();
+    if (row[i].action.joins_next && i + 1 < row.size()) {
+      text = absl::StrCat("(", text, ";", row[i + 1].action.ToString(), ")");
+      ++i;
+    }
+    cells.push_back({std::move(text), row[i].start, row[i].end});
+  }
+  return cells;
+}
+
+// Characters per unit of time: each cell has room for its text.
+double Scale(const std::vector<std::vector<Cell>>& rows, double makespan) {
+  double scale = 0;
+  for (const std::vector<Cell>& row : rows) {
+    for (const Cell& cell : row) {
+      if (cell.end <= cell.start) continue;
+      const double width = static_cast<double>(cell.text.size() + 1);
+      scale = std::max(scale, width / (cell.end - cell.start));
     }
   }
-  if (!(shortest > 0)) return 1;
-  return std::min(static_cast<double>(longest_text + 1) / shortest,
-                  kWidestLine / timeline.makespan);
+  return scale > 0 ? std::min(scale, kWidestLine / makespan) : 1;
 }
 
 }  // namespace
 
 std::string RenderGrid(const Timeline& timeline) {
-  const double scale = Scale(timeline);
+  std::vector<std::vector<Cell>> rows;
+  for (const auto& row : timeline.ranks) rows.push_back(Cells(row));
+  const double scale = Scale(rows, timeline.makespan);
   const auto column = [&](double time) {
     return static_cast<std::size_t>(std::lround(time * scale));
   };
   std::string grid = timeline.title.empty() ? "" : absl::StrCat(timeline.title, "\n");
-  for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     std::string line(column(timeline.makespan) + 1, '.');
-    for (const TimedAction& timed : timeline.ranks[rank]) {
-      const std::size_t begin = column(timed.start);
-      const std::size_t end = column(timed.end);
+    for (const Cell& cell : rows[rank]) {
+      const std::size_t begin = column(cell.start);
+      const std::size_t end = column(cell.end);
       line[begin] = line[end] = '|';
       if (end - begin < 2) continue;
-      std::string text = timed.action.ToString().substr(0, end - begin - 1);
+      std::string text = cell.text.substr(0, end - begin - 1);
       text.resize(end - begin - 1, '-');
       line.replace(begin + 1, text.size(), text);
     }

@@ -159,10 +159,20 @@ class Drawing {
         "<text x=\"12\" y=\"%.1f\" font-size=\"12\">rank %d</text>\n"
         "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\" fill=\"url(#idle)\"/>\n",
         y + 17, rank, X(0), y, timeline_.makespan * scale_, kRowHeight);
-    for (const TimedAction& timed : timeline_.ranks[rank]) Box(timed, rank, y);
+    bool lower_half = false;
+    for (const TimedAction& timed : timeline_.ranks[rank]) {
+      if (timed.action.joins_next) {
+        Box(timed, rank, y, kRowHeight / 2);
+      } else if (lower_half) {
+        Box(timed, rank, y + kRowHeight / 2, kRowHeight / 2);
+      } else {
+        Box(timed, rank, y, kRowHeight);
+      }
+      lower_half = timed.action.joins_next;
+    }
   }
 
-  void Box(const TimedAction& timed, std::size_t rank, double y) {
+  void Box(const TimedAction& timed, std::size_t rank, double y, double height) {
     const std::string label = Label(timed.action);
     const double width = (timed.end - timed.start) * scale_;
     absl::StrAppendFormat(
@@ -170,11 +180,11 @@ class Drawing {
         "<g><title>%s on rank %d: %g to %g</title>"
         "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\" fill=\"%s\" stroke=\"#555\" "
         "stroke-width=\"0.6\"/>",
-        timed.action.ToString(), rank, timed.start, timed.end, X(timed.start), y, width, kRowHeight,
+        timed.action.ToString(), rank, timed.start, timed.end, X(timed.start), y, width, height,
         Fill(timed.action.kind, timed.action.stage.value() / num_ranks_, num_chunks_));
     if (width >= static_cast<double>(label.size()) * kCharWidth) {
       absl::StrAppendFormat(&svg_, "<text x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>",
-                            X(timed.start) + width / 2, y + 16.5, label);
+                            X(timed.start) + width / 2, y + height / 2 + 3.5, label);
     }
     absl::StrAppend(&svg_, "</g>\n");
   }

@@ -20,6 +20,14 @@ Timeline TwoRanks() {
           .ranks = {{At(0, 1, "0F0"), At(4, 6, "0B0")}, {At(1, 2, "1F0"), At(2, 4, "1B0")}}};
 }
 
+// Between an F and an F, from 1 to 4.
+std::vector<TimedAction> Pair() {
+  std::vector<TimedAction> row = {At(0, 1, "0F0"), At(1, 4, "1F1"), At(1, 4, "0B2"),
+                                  At(4, 5, "2F2")};
+  row[1].action.joins_next = true;
+  return row;
+}
+
 int Count(std::string_view text, std::string_view part) {
   int count = 0;
   for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
@@ -31,6 +39,10 @@ TEST(RenderGrid, PlacesActionsInTime) {
             "a < b & \"c\"\n"
             "rank  0 |0F0|...........|0B0----|\n"
             "rank  1 ....|1F0|1B0----|........\n");
+}
+
+TEST(RenderGrid, DrawsAPairAsOneCell) {
+  EXPECT_EQ(RenderGrid({.makespan = 5, .ranks = {Pair()}}), "rank  0 |0F0|(1F1;0B2)--|2F2|\n");
 }
 
 TEST(RenderGrid, SurvivesActionsWithoutDurationAndEmptyTimelines) {
@@ -55,6 +67,13 @@ TEST(RenderSvg, DrawsEveryActionWithLabelAndDetails) {
   EXPECT_THAT(svg, Not(HasSubstr("W gradient of weights")));
   EXPECT_EQ(Count(svg, "<g>"), Count(svg, "</g>"));
   EXPECT_EQ(Count(svg, "<text"), Count(svg, "</text>"));
+}
+
+TEST(RenderSvg, DrawsAPairAsTwoHalvesOfOneCell) {
+  const std::string svg = RenderSvg({.makespan = 5, .ranks = {Pair()}});
+  EXPECT_EQ(Count(svg, "height=\"13\" fill=\"#"), 2);
+  EXPECT_EQ(Count(svg, "height=\"26\" fill=\"#"), 2);
+  EXPECT_THAT(svg, HasSubstr("0B2 on rank 0: 1 to 4"));
 }
 
 TEST(RenderSvg, ShadesChunksAndSaysSo) {

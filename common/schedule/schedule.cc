@@ -27,6 +27,24 @@ std::optional<std::string> Contradiction(const Schedule& schedule, Placement pla
 
 }  // namespace
 
+bool BeginsPair(const Row& row, int position) {
+  const std::size_t next = static_cast<std::size_t>(position) + 1;
+  return row[position].joins_next && row[position].kind == ActionKind::kForward &&
+         next < row.size() && row[next].kind == ActionKind::kBackward;
+}
+
+std::string CellText(const Row& row, int position) {
+  const std::string text = row[position].ToString();
+  if (!BeginsPair(row, position)) return text;
+  return absl::StrCat("(", text, ";", row[position + 1].ToString(), ")");
+}
+
+int CellNumber(const Row& row, int position) {
+  int number = 1;
+  for (int i = 0; i < position; ++i) number += BeginsPair(row, i) ? 0 : 1;
+  return number;
+}
+
 PpRank RankOfStage(Placement placement, int num_ranks, StageId stage) {
   if (placement == Placement::kV && stage.value() >= num_ranks) {
     return PpRank(2 * num_ranks - 1 - stage.value());

@@ -24,16 +24,29 @@ enum class Placement : std::uint8_t {
   kBidirectional = 3,  // two copies of the weights, pipelines in both directions
 };
 
+// What one pp rank does, in order. An F that joins the B after it makes one cell with it.
+using Row = std::vector<Action>;
+
 struct Schedule {
   std::string name;  // the family, or the file it came from
   int num_stages = 0;
   int num_microbatches = 0;
   Placement placement = Placement::kLoop;
   // Rows by pp rank. An action runs on the rank whose row it is in.
-  std::vector<std::vector<Action>> ranks;
+  std::vector<Row> ranks;
 
   int num_ranks() const { return static_cast<int>(ranks.size()); }
 };
+
+// Whether the actions at `position` and after it are an overlapped pair: an F that joins, and a B.
+bool BeginsPair(const Row& row, int position);
+
+// The whole cell that begins at `position`: "0F3", or "(0F3;3B5)" for a pair.
+std::string CellText(const Row& row, int position);
+
+// Number of the cell, from 1, that the action at `position` is in; one past the last at the row's
+// end.
+int CellNumber(const Row& row, int position);
 
 // The rank that holds `stage` under a placement with one copy of the weights.
 PpRank RankOfStage(Placement placement, int num_ranks, StageId stage);

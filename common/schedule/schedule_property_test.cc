@@ -2,6 +2,9 @@
 // Over many sizes: what generators make is valid, within its bounds, and no corruption of it passes
 // unnoticed.
 #include <algorithm>
+#include <set>
+#include <span>
+#include <tuple>
 
 #include "common/base/status.h"
 #include "common/schedule/generate.h"
@@ -134,6 +137,75 @@ RC_GTEST_PROP(ScheduleProperty, ShuffledRowsNeverCrashTheValidator, ()) {
   }
   const absl::Status status = Validate(schedule);
   RC_ASSERT(status.ok() || status.code() == absl::StatusCode::kInvalidArgument);
+}
+
+// Some of the places where a B follows an F of another microbatch become overlapped pairs.
+Schedule WithPairs(Schedule schedule) {
+  for (Row& row : schedule.ranks) {
+    for (std::size_t i = 0; i + 1 < row.size(); ++i) {
+      row[i].joins_next = row[i].kind == ActionKind::kForward &&
+                          row[i + 1].kind == ActionKind::kBackward &&
+                          row[i].microbatch != row[i + 1].microbatch && Uniform(0, 4) == 0;
+    }
+  }
+  return schedule;
+}
+
+// Runs cells, in any order that their inputs allow, until none can start.
+bool Completes(const Schedule& schedule) {
+  std::set<std::tuple<StageId, bool, MicrobatchId>> made;  // by F, or by I or B
+  std::vector<int> next(schedule.num_ranks(), 0);
+  const auto has_input = [&](const Action& action) {
+    if (action.kind == ActionKind::kWeightGrad) return true;
+    const bool forward = action.kind == ActionKind::kForward;
+    const StageId from(action.stage.value() + (forward ? -1 : 1));
+    return from.value() < 0 || from.value() == schedule.num_stages ||
+           made.contains({from, forward, action.microbatch});
+  };
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+      const Row& row = schedule.ranks[rank];
+      if (next[rank] == static_cast<int>(row.size())) continue;
+      const int size = BeginsPair(row, next[rank]) ? 2 : 1;
+      const std::span<const Action> cell(&row[next[rank]], size);
+      if (!std::all_of(cell.begin(), cell.end(), has_input)) continue;
+      for (const Action& action : cell) {
+        made.insert({action.stage, action.kind == ActionKind::kForward, action.microbatch});
+      }
+      next[rank] += size;
+      progress = true;
+    }
+  }
+  for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+    if (next[rank] < static_cast<int>(schedule.ranks[rank].size())) return false;
+  }
+  return true;
+}
+
+RC_GTEST_PROP(ScheduleProperty, PairsAreValidExactlyIfTheyComplete, ()) {
+  const Schedule schedule = WithPairs(AnySchedule());
+  const absl::Status status = Validate(schedule);
+  RC_ASSERT(status.ok() == Completes(schedule));
+  if (!status.ok()) {
+    RC_ASSERT(std::string(status.message()).find("can never start") != std::string::npos);
+  }
+}
+
+RC_GTEST_PROP(ScheduleProperty, PairsReadBack, ()) {
+  const Schedule schedule = WithPairs(AnySchedule());
+  const auto parsed = ParseCsv(FormatCsv(schedule), schedule.name);
+  RC_ASSERT(parsed.ok());
+  RC_ASSERT(parsed->ranks == schedule.ranks);
+}
+
+RC_GTEST_PROP(ScheduleProperty, DamagedTextIsParsedOrRefused, ()) {
+  std::string text = FormatCsv(WithPairs(AnySchedule()));
+  for (int i = 0; i < 3; ++i) {
+    text[Uniform(0, static_cast<int>(text.size()))] = "0;()FB,\n"[Uniform(0, 8)];
+  }
+  auto schedule = ParseCsv(text, "fuzz");
+  if (schedule.ok()) Validate(*schedule).IgnoreError();
 }
 
 RC_GTEST_PROP(ScheduleProperty, AnyTextParsesOrIsRefused, ()) {

@@ -34,15 +34,14 @@ absl::Status CellError(const absl::Status& status, std::string_view name, std::s
   return InvalidFields(std::move(errors));
 }
 
-absl::StatusOr<std::vector<Action>> ParseRow(std::string_view line, std::string_view name,
-                                             std::size_t row) {
-  std::vector<Action> actions;
+absl::StatusOr<Row> ParseRow(std::string_view line, std::string_view name, std::size_t row) {
+  Row actions;
   for (int cell = 1; !line.empty(); ++cell) {
     const std::string_view text = Trim(TakeUntil(line, ','));
     if (text.empty()) continue;
-    const absl::StatusOr<Action> action = Action::Parse(text);
-    if (!action.ok()) return CellError(action.status(), name, row, cell);
-    actions.push_back(*action);
+    const absl::StatusOr<std::vector<Action>> parsed = ParseCell(text);
+    if (!parsed.ok()) return CellError(parsed.status(), name, row, cell);
+    actions.insert(actions.end(), parsed->begin(), parsed->end());
   }
   return actions;
 }
@@ -59,7 +58,7 @@ absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view name) 
   while (!text.empty()) {
     std::string_view line = TakeUntil(text, '\n');
     if (line.ends_with('\r')) line.remove_suffix(1);
-    ASSIGN_OR_RETURN(std::vector<Action> row, ParseRow(line, name, schedule.ranks.size() + 1));
+    ASSIGN_OR_RETURN(Row row, ParseRow(line, name, schedule.ranks.size() + 1));
     for (const Action& action : row) {
       schedule.num_stages = std::max(schedule.num_stages, action.stage.value() + 1);
       schedule.num_microbatches =
@@ -79,9 +78,11 @@ absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view name) 
 
 std::string FormatCsv(const Schedule& schedule) {
   std::string text;
-  for (const std::vector<Action>& row : schedule.ranks) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      absl::StrAppend(&text, i == 0 ? "" : ",", row[i].ToString());
+  for (const Row& row : schedule.ranks) {
+    for (int i = 0; i < static_cast<int>(row.size()); ++i) {
+      const bool pair = BeginsPair(row, i);
+      absl::StrAppend(&text, i == 0 ? "" : ",", CellText(row, i), pair ? "OVERLAP_F_B" : "");
+      if (pair) ++i;
     }
     text += '\n';
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text forms. CSV is what PyTorch's pipelining reads and writes: one row a rank, one action a cell,
-// empty cells allowed, CRLF or LF; compute actions only.
+// empty cells allowed, CRLF or LF; compute actions and overlapped pairs of them only.
 #pragma once
 
 #include <string>

@@ -2,21 +2,27 @@
 #include "common/schedule/validator.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/schedule/graph.h"
 #include "common/schedule/marked_grid.h"
+#include "common/schedule/waiting_cycle.h"
 
 namespace takt::schedule {
 namespace {
+
+std::string Place(const ActionGraph& graph, ActionNumber action) {
+  return Place(graph.schedule(), graph.RankOf(action), graph.PositionOf(action));
+}
 
 // A broken rule of one cell: "where: ACTION rule; fix", the grid below. `position` may be one past
 // the row's end.
 absl::Status Guilty(const Schedule& schedule, int rank, int position, const std::string& action,
                     const std::string& rule, const std::string& fix) {
-  const std::string where = absl::StrCat(schedule.name, ": rank ", rank, ", cell ", position + 1);
+  const std::string where = absl::StrCat(schedule.name, ": ", Place(schedule, rank, position));
   const absl::Status plain = InvalidField(
       {.field = "schedule", .value = action, .rule = rule, .fix = fix, .where = where});
   absl::Status with_grid(plain.code(), absl::StrCat(where, ": ", action, " ", rule, "; ", fix, "\n",
@@ -136,8 +142,7 @@ absl::Status CheckNoneDoubled(const ActionGraph& graph) {
     if (action.kind == ActionKind::kBackward && weight_grad >= 0) other = weight_grad;
     if (other == number) continue;
     const Action& doubled = graph.At(other);
-    const std::string first =
-        absl::StrCat("rank ", graph.RankOf(number), ", cell ", graph.PositionOf(number) + 1);
+    const std::string first = Place(graph, number);
     const bool same = doubled.kind == action.kind;
     return Guilty(graph.schedule(), graph.RankOf(other), graph.PositionOf(other),
                   doubled.ToString(),
@@ -201,6 +206,29 @@ absl::Status CheckPlacement(const ActionGraph& graph) {
   return absl::OkStatus();
 }
 
+// What joins is an F, with the B of another microbatch right after it.
+absl::Status CheckPairs(const Schedule& schedule) {
+  for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
+    const Row& row = schedule.ranks[rank];
+    for (int i = 0; i < static_cast<int>(row.size()); ++i) {
+      if (!row[i].joins_next) continue;
+      const auto guilty = [&](std::string rule) {
+        return Guilty(schedule, rank, i, row[i].ToString(), rule,
+                      "overlap an F with the B of another microbatch, or neither");
+      };
+      if (row[i].kind != ActionKind::kForward) return guilty("is no F, and only an F joins a B");
+      if (i + 1 == static_cast<int>(row.size())) return guilty("joins a B, but ends its row");
+      if (!BeginsPair(row, i)) {
+        return guilty(absl::StrCat("joins ", row[i + 1].ToString(), ", which is no B"));
+      }
+      if (row[i].microbatch == row[i + 1].microbatch) {
+        return guilty(absl::StrCat("joins ", row[i + 1].ToString(), " of its own microbatch"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 // F before I before W in the row.
 absl::Status CheckRowOrder(const ActionGraph& graph) {
   for (ActionNumber number = 0; number < graph.num_actions(); ++number) {
@@ -212,8 +240,8 @@ absl::Status CheckRowOrder(const ActionGraph& graph) {
     if (needed < number) continue;
     return Guilty(graph.schedule(), graph.RankOf(number), graph.PositionOf(number),
                   action.ToString(),
-                  absl::StrCat("comes before ", graph.At(needed).ToString(), " (cell ",
-                               graph.PositionOf(needed) + 1, "), which it needs"),
+                  absl::StrCat("comes before ", graph.At(needed).ToString(), " (",
+                               Place(graph, needed), "), which it needs"),
                   absl::StrCat("put it after ", graph.At(needed).ToString()));
   }
   return absl::OkStatus();
@@ -221,33 +249,12 @@ absl::Status CheckRowOrder(const ActionGraph& graph) {
 
 // Data dependencies and rows together have no cycle; if they have, it is spelled out.
 absl::Status CheckAcyclic(const ActionGraph& graph) {
-  const std::vector<ActionNumber> order = graph.TopologicalOrder();
-  if (static_cast<int>(order.size()) == graph.num_actions()) return absl::OkStatus();
-  const Schedule& schedule = graph.schedule();
-  std::vector<int> next(schedule.num_ranks(), 0);  // the action that each rank is stuck at
-  for (const ActionNumber number : order) ++next[graph.RankOf(number)];
-  const auto stuck_at = [&](int rank) -> const Action& { return schedule.ranks[rank][next[rank]]; };
-  const auto waits_for = [&](int rank) { return graph.Producer(stuck_at(rank)); };
-
-  // From any stuck rank, walk to the rank it waits for until one comes again: that one is on the
-  // cycle.
-  int rank = 0;
-  while (next[rank] == static_cast<int>(schedule.ranks[rank].size())) ++rank;
-  for (int i = 0; i < schedule.num_ranks(); ++i) rank = graph.RankOf(waits_for(rank));
-  std::string cycle;
-  int at = rank;
-  do {
-    const ActionNumber producer = waits_for(at);
-    const int other = graph.RankOf(producer);
-    absl::StrAppend(&cycle, at == rank ? "" : "; ", stuck_at(at).ToString(), " (rank ", at,
-                    ", cell ", next[at] + 1, ") waits for ", graph.At(producer).ToString());
-    if (graph.PositionOf(producer) != next[other]) {
-      absl::StrAppend(&cycle, ", which is behind ", stuck_at(other).ToString(), " on rank ", other);
-    }
-    at = other;
-  } while (at != rank);
-  return Guilty(schedule, rank, next[rank], stuck_at(rank).ToString(),
-                absl::StrCat("can never start: ", cycle), "change the order of one of these rows");
+  const std::optional<WaitingCycle> cycle = FindWaitingCycle(graph);
+  if (!cycle.has_value()) return absl::OkStatus();
+  return Guilty(graph.schedule(), cycle->rank, cycle->position,
+                graph.schedule().ranks[cycle->rank][cycle->position].ToString(),
+                absl::StrCat("can never start: ", cycle->text),
+                "change the order of one of these rows");
 }
 
 absl::Status CheckInFlight(const Schedule& schedule, int limit) {
@@ -278,6 +285,7 @@ absl::Status Validate(const Schedule& schedule, const ValidateOptions& options) 
   RETURN_IF_ERROR(CheckNoneDoubled(graph));
   RETURN_IF_ERROR(CheckNoneMissing(graph));
   RETURN_IF_ERROR(CheckPlacement(graph));
+  RETURN_IF_ERROR(CheckPairs(schedule));
   RETURN_IF_ERROR(CheckRowOrder(graph));
   RETURN_IF_ERROR(CheckAcyclic(graph));
   return CheckInFlight(schedule, options.max_in_flight);

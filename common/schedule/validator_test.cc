@@ -35,6 +35,38 @@ TEST(Validator, AcceptsJointAndSplitBackward) {
   EXPECT_EQ(Verdict("0F0,1F1,1B1,0B0\n1F0,0F1,1B0,0B1\n", Placement::kBidirectional), "");
 }
 
+TEST(Validator, AcceptsAnOverlappedPair) {
+  EXPECT_EQ(Verdict("0F0,0F1,0F2,0B0,0B1,0B2\n"
+                    "1F0,1B0,1F1,(1F2;1B1)OVERLAP_F_B,1B2\n"),
+            "");
+}
+
+TEST(Validator, CountsAPairAsOneCell) {
+  EXPECT_THAT(Verdict("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1\n1F0,1B0,1F1,1B1,1F2,1B2\n"),
+              HasSubstr("rank 0, cell 5: 0B2 is missing"));
+  EXPECT_THAT(Verdict("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n"),
+              HasSubstr("rank   0       0F0        0F1  (0F2;0B0)        0B1        0B2 "
+                        "[      0B2]\n"));
+}
+
+TEST(Validator, RefusesAPairOfOneMicrobatch) {
+  EXPECT_THAT(Verdict("(0F0;0B0)OVERLAP_F_B\n"), HasSubstr("0F0 joins 0B0 of its own microbatch"));
+}
+
+TEST(Validator, RefusesToJoinAnythingButABackward) {
+  auto schedule = ParseCsv("0F0,0F1,0B0,0B1\n", "t").value();
+  const auto verdict = [&](int joins) {
+    Schedule joined = schedule;
+    joined.ranks[0][joins].joins_next = true;
+    return std::string(Validate(joined).message());
+  };
+  EXPECT_THAT(verdict(0), HasSubstr("0F0 joins 0F1, which is no B"));
+  EXPECT_EQ(verdict(1), "");
+  EXPECT_THAT(verdict(2), HasSubstr("0B0 is no F, and only an F joins a B"));
+  std::swap(schedule.ranks[0][1], schedule.ranks[0][3]);
+  EXPECT_THAT(verdict(3), HasSubstr("0F1 joins a B, but ends its row"));
+}
+
 TEST(Validator, NamesAMissingActionAndMarksItsNeighbour) {
   const std::string verdict = Verdict("0F0,0B0\n1F0\n");
   EXPECT_THAT(verdict, HasSubstr("1B0 is missing"));
@@ -71,7 +103,7 @@ TEST(Validator, NamesABackwardThatIsBothJointAndSplit) {
 
 TEST(Validator, NamesAnImpossibleOrder) {
   EXPECT_THAT(Verdict("0B0,0F0\n1F0,1B0\n"),
-              HasSubstr("0B0 comes before 0F0 (cell 2), which it needs"));
+              HasSubstr("0B0 comes before 0F0 (rank 0, cell 2), which it needs"));
   EXPECT_THAT(Verdict("0F0,0W0,0I0\n1F0,1B0\n"), HasSubstr("0W0 comes before 0I0"));
 }
 
@@ -91,6 +123,18 @@ TEST(Validator, SpellsOutAWaitingCycle) {
               HasSubstr("0B0 (rank 0, cell 2) waits for 1B0, which is behind 1F1 on rank 1"));
   EXPECT_THAT(verdict,
               HasSubstr("1F1 (rank 1, cell 2) waits for 0F1, which is behind 0B0 on rank 0"));
+}
+
+TEST(Validator, KnowsThatAPairWaitsForTheInputsOfBoth) {
+  // One after the other 1F1 could start, and 0B0 follow; as one each waits for the other.
+  EXPECT_EQ(Verdict("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"), "");
+  EXPECT_EQ(Verdict("0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n"), "");
+  EXPECT_EQ(Verdict("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"), "");
+  const std::string verdict =
+      Verdict("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n");
+  EXPECT_THAT(verdict, HasSubstr("can never start"));
+  EXPECT_THAT(verdict, HasSubstr("(0F1;0B0) (rank 0, cell 2) waits for 1B0; "
+                                 "(1F1;1B0) (rank 1, cell 2) waits for 0F1"));
 }
 
 TEST(Validator, MarksTheActionThatExceedsTheLimit) {
@@ -123,6 +167,10 @@ TEST(Warnings, TellWeightGradientsOutOfOrderOncePerStage) {
   EXPECT_THAT(warnings[0], HasSubstr("stage 0"));
   EXPECT_THAT(warnings[0], HasSubstr("0B1 after microbatch 2"));
   EXPECT_THAT(Warnings(*ParseCsv("0F0,0F1,0I1,0I0,0W0,0W1\n", "t")), IsEmpty());
+}
+
+TEST(PeakInFlight, CountsTheForwardOfAPairBeforeItsBackwardReleases) {
+  EXPECT_THAT(PeakInFlight(*ParseCsv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n", "t")), ElementsAre(2));
 }
 
 TEST(PeakInFlight, CountsFromForwardToWeightGrad) {
