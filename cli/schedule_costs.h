@@ -2,24 +2,40 @@
 // Costs as the command line gives them.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "CLI/App.hpp"
 #include "absl/status/statusor.h"
 #include "common/cost/costs.h"
+#include "common/schedule/schedule.h"
 
 namespace takt::cli {
 
 struct CostOptions {
-  std::string cost = "F=1,I=1,W=1,comm=0";  // B unset: I + W
+  std::string cost = "F=1,I=1,W=1,comm=0";  // B unset: I + W; O unset: F + B
   std::string costs_file;
+};
+
+// Time and bytes of a step. Lists are by stage, those of one entry serve all stages.
+struct StepCosts {
+  cost::Costs time;
+  std::vector<std::int64_t> output_bytes{0};  // of a message that leaves the stage
+  std::vector<std::int64_t> stash_bytes{0};   // of a microbatch in flight on the stage
 };
 
 void DeclareCosts(CLI::App& command, CostOptions& options);
 
-// What --cost says for every stage, then what --costs FILE.json says for each:
-//   {"stages": [{"F": 1, "I": 1, "W": 1, "B": 2}, ...], "latency": 0}
-// with one entry for all stages or one for each. Errors: kInvalidArgument (FieldError).
-absl::StatusOr<cost::Costs> ReadCosts(const CostOptions& options, int num_stages);
+// What --cost says for every stage, then what --costs FILE.json says for each (the form is
+// kCostsFileHelp). Not yet compared with the sizes of a schedule.
+// Errors: kInvalidArgument (FieldError).
+absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options);
+
+// One value or one a stage, links between ranks that are there. kInvalidArgument (FieldError).
+absl::Status CheckCostsFit(const StepCosts& costs, const schedule::Schedule& schedule);
+
+// For --help of the commands that take costs.
+extern const char kCostsFileHelp[];
 
 }  // namespace takt::cli

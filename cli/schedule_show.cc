@@ -17,10 +17,11 @@ struct ShowOptions {
 };
 
 absl::StatusOr<std::string> Render(const ShowOptions& options) {
-  ASSIGN_OR_RETURN(const schedule::Schedule schedule, LoadSchedule(options.source));
+  ASSIGN_OR_RETURN(const StepCosts costs, ReadCosts(options.costs));
+  ASSIGN_OR_RETURN(const schedule::Schedule schedule, LoadSchedule(options.source, costs.time));
   if (options.format == "csv") return schedule::FormatCsv(schedule);
-  ASSIGN_OR_RETURN(const cost::Costs costs, ReadCosts(options.costs, schedule.num_stages));
-  ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(schedule, costs));
+  ASSIGN_OR_RETURN(const SimulatedSchedule simulated,
+                   SimulateSchedule(schedule, costs, options.source.sizes.max_in_flight()));
   return options.format == "svg" ? schedule::RenderSvg(simulated.timeline)
                                  : schedule::RenderGrid(simulated.timeline);
 }

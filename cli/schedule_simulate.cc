@@ -22,6 +22,7 @@ Json ReportJson(const schedule::Schedule& schedule, const sim::Report& report) {
   for (const sim::RankReport& rank : report.ranks) {
     ranks.push_back({{"busy", rank.busy},
                      {"peak_in_flight", rank.peak_in_flight},
+                     {"peak_stash_bytes", rank.peak_stash_bytes},
                      {"warmup_idle", rank.warmup_idle},
                      {"steady_idle", rank.steady_idle},
                      {"cooldown_idle", rank.cooldown_idle}});
@@ -50,9 +51,10 @@ std::string ReportText(const sim::Report& report) {
 }
 
 absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions& options) {
-  ASSIGN_OR_RETURN(const schedule::Schedule schedule, LoadSchedule(options.source));
-  ASSIGN_OR_RETURN(const cost::Costs costs, ReadCosts(options.costs, schedule.num_stages));
-  ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(schedule, costs));
+  ASSIGN_OR_RETURN(const StepCosts costs, ReadCosts(options.costs));
+  ASSIGN_OR_RETURN(const schedule::Schedule schedule, LoadSchedule(options.source, costs.time));
+  ASSIGN_OR_RETURN(const SimulatedSchedule simulated,
+                   SimulateSchedule(schedule, costs, options.source.sizes.max_in_flight()));
   if (context.json()) {
     PrintJson(context, ReportJson(schedule, simulated.report));
   } else {
@@ -72,16 +74,13 @@ void AddScheduleSimulate(CLI::App& schedule, Context& context) {
       },
       Simulate);
   command->footer(
-      "With -o json: {\"makespan\", \"bubble_fraction\", \"span_bubble_fraction\", \"ranks\": "
-      "[{\"busy\",\n"
-      "\"peak_in_flight\", ...}], ...}. bubble_fraction is 1 - busy / (P * makespan); a microbatch "
-      "is in flight\n"
-      "from the start of its F to the end of its W (or B). FILE.json of --costs:\n"
-      "  {\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1, \"B\": 2}, ...], \"latency\": 0}\n"
-      "with one entry for all stages or one for each.\n\n"
-      "Examples:\n"
-      "  takt schedule simulate 1f1b --ranks 4 --microbatches 8\n"
-      "  takt -o json schedule simulate mine.csv --cost F=1,I=1.1,W=0.7,comm=0.1");
+      absl::StrCat("bubble_fraction is 1 - busy / (P * makespan); the span metric counts each rank "
+                   "from its own first\nstart to its own last end. A microbatch is in flight from "
+                   "the start of its F to the end of its W (or B).\n\n",
+                   kCostsFileHelp,
+                   "\n\nExamples:\n"
+                   "  takt schedule simulate 1f1b --ranks 4 --microbatches 8\n"
+                   "  takt -o json schedule simulate mine.csv --cost F=1,I=1.1,W=0.7,comm=0.1"));
 }
 
 }  // namespace takt::cli

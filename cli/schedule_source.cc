@@ -17,8 +17,13 @@ bool NamesFile(const std::string& name) {
   return absl::EndsWith(name, ".csv") || absl::StrContains(name, "/");
 }
 
+schedule::Placement PlacementOf(std::string_view name) {
+  if (name == "v") return schedule::Placement::kV;
+  return name == "bidirectional" ? schedule::Placement::kBidirectional : schedule::Placement::kLoop;
+}
+
 // A size of the file that the command line states as well.
-absl::Status CheckStated(const char* option, std::optional<int> stated, int found) {
+absl::Status CheckStated(const char* option, std::optional<std::int64_t> stated, int found) {
   if (!stated.has_value() || *stated == found) return absl::OkStatus();
   return InvalidField({.field = option,
                        .value = absl::StrCat(*stated),
@@ -26,58 +31,107 @@ absl::Status CheckStated(const char* option, std::optional<int> stated, int foun
                        .fix = "leave it out"});
 }
 
-absl::Status CheckSizesGiven(const ScheduleSource& source) {
-  std::vector<FieldError> errors;
-  for (const auto& [option, value] :
-       {std::pair("--ranks", source.ranks), std::pair("--microbatches", source.microbatches)}) {
-    if (value.has_value()) continue;
-    errors.push_back({.field = option,
-                      .rule = absl::StrCat("must be given to generate ", source.name),
-                      .fix = absl::StrCat("add ", option, " N, or name a .csv file")});
-  }
-  return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
+// From 1 to kMaxActions: more fit no schedule, and products of two do not overflow.
+void CheckSize(const char* option, std::optional<std::int64_t> value,
+               std::vector<FieldError>& errors) {
+  if (!value.has_value() || (*value >= 1 && *value <= schedule::kMaxActions)) return;
+  errors.push_back({.field = option,
+                    .value = absl::StrCat(*value),
+                    .rule = absl::StrCat("must be from 1 to ", schedule::kMaxActions),
+                    .fix = *value < 1 ? "give a positive number" : "give a smaller number"});
 }
 
-absl::StatusOr<schedule::Schedule> GenerateFamily(const ScheduleSource& source) {
-  RETURN_IF_ERROR(CheckSizesGiven(source));
-  absl::StatusOr<schedule::Schedule> made =
-      schedule::Generate(source.name, {.num_ranks = *source.ranks,
-                                       .num_microbatches = *source.microbatches,
-                                       .num_chunks = source.chunks,
-                                       .group = source.group});
+std::vector<FieldError> SizeErrors(const ScheduleSizes& sizes) {
+  std::vector<FieldError> errors;
+  CheckSize("--ranks", sizes.ranks, errors);
+  CheckSize("--microbatches", sizes.microbatches, errors);
+  CheckSize("--chunks", sizes.chunks, errors);
+  CheckSize("--group", sizes.group, errors);
+  CheckSize("--memory", sizes.memory, errors);
+  return errors;
+}
+
+// The fields that a generator names are options here.
+absl::Status NameOptions(const absl::Status& status) {
+  std::vector<FieldError> errors = FieldErrorsOf(status);
+  if (errors.empty()) return status;
+  for (FieldError& error : errors) error.field = absl::StrCat("--", error.field);
+  return InvalidFields(std::move(errors));
+}
+
+absl::StatusOr<schedule::Schedule> GenerateFamily(const ScheduleSource& source,
+                                                  const cost::Costs& costs) {
+  ASSIGN_OR_RETURN(const schedule::GenerateOptions options,
+                   MakeGenerateOptions(source.sizes, costs));
+  const absl::StatusOr<schedule::Schedule> made = schedule::Generate(source.name, options);
   if (absl::IsNotFound(made.status())) {
     return InvalidField({.field = "NAME",
                          .value = source.name,
                          .rule = std::string(made.status().message()),
                          .fix = "see takt schedule list; a file's name ends in .csv"});
   }
+  RETURN_IF_ERROR(NameOptions(made.status()));
+  const std::string_view placed = schedule::PlacementName(made->placement);
+  if (!source.placement.empty() && source.placement != placed) {
+    return InvalidField(
+        {.field = "--placement",
+         .value = source.placement,
+         .rule = absl::StrCat(source.name, " places its stages as ", std::string(placed)),
+         .fix = "leave it out"});
+  }
   return made;
 }
 
 }  // namespace
 
+void DeclareScheduleSizes(CLI::App& command, ScheduleSizes& sizes) {
+  command.add_option("--ranks", sizes.ranks, "Ranks of the pipeline (P)")->type_name("P");
+  command.add_option("--microbatches", sizes.microbatches, "Microbatches of a step (M)")
+      ->type_name("M");
+  command.add_option("--chunks", sizes.chunks, "Stages of a rank (V); default: the family's own")
+      ->type_name("V");
+  command
+      .add_option(
+          "--group", sizes.group,
+          "Microbatches of a group in interleaved families; default: the smallest that fits")
+      ->type_name("N");
+  command
+      .add_option("--memory", sizes.memory,
+                  "Microbatch-chunks that a rank may hold in flight; default: no limit")
+      ->type_name("K");
+}
+
 void DeclareScheduleSource(CLI::App& command, ScheduleSource& source) {
   command.add_option("NAME", source.name, "Family (see takt schedule list) or file")
       ->type_name("NAME|FILE.csv")
       ->required();
-  command.add_option("--ranks", source.ranks, "Ranks of the pipeline (P)")
-      ->type_name("P")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--microbatches", source.microbatches, "Microbatches of a step (M)")
-      ->type_name("M")
-      ->check(CLI::PositiveNumber);
-  command.add_option("--chunks", source.chunks, "Stages of a rank (V); default: the family's own")
-      ->type_name("V")
-      ->check(CLI::PositiveNumber);
-  command
-      .add_option("--group", source.group,
-                  "Microbatches of a group in interleaved families; default: P")
-      ->type_name("N")
-      ->check(CLI::PositiveNumber);
+  DeclareScheduleSizes(command, source.sizes);
   command
       .add_option("--placement", source.placement,
-                  "Stages on ranks, for a file; default: as its rows show")
-      ->check(CLI::IsMember({"loop", "v"}));
+                  "Stages on ranks; default: the family's own, or as the rows of the file show")
+      ->check(CLI::IsMember({"loop", "v", "bidirectional"}));
+}
+
+absl::StatusOr<schedule::GenerateOptions> MakeGenerateOptions(const ScheduleSizes& sizes,
+                                                              const cost::Costs& costs) {
+  std::vector<FieldError> errors = SizeErrors(sizes);
+  for (const auto& [option, value] :
+       {std::pair("--ranks", sizes.ranks), std::pair("--microbatches", sizes.microbatches)}) {
+    if (value.has_value()) continue;
+    errors.push_back({.field = option,
+                      .rule = "must be given to generate a schedule",
+                      .fix = absl::StrCat("add ", option, " N, or name a .csv file")});
+  }
+  if (!errors.empty()) return InvalidFields(std::move(errors));
+  const auto size = [](std::optional<std::int64_t> value) {
+    return value.has_value() ? std::optional(static_cast<int>(*value)) : std::nullopt;
+  };
+  return schedule::GenerateOptions{.num_ranks = *size(sizes.ranks),
+                                   .num_microbatches = *size(sizes.microbatches),
+                                   .num_chunks = size(sizes.chunks),
+                                   .group = size(sizes.group),
+                                   .costs = costs,
+                                   .memory = size(sizes.memory)};
 }
 
 absl::StatusOr<std::string> ReadScheduleFile(const std::string& path) {
@@ -90,17 +144,22 @@ absl::StatusOr<schedule::Schedule> ParseSchedule(const std::string& text, const 
   if (placement.empty()) {
     ASSIGN_OR_RETURN(schedule.placement, schedule::InferPlacement(schedule));
   } else {
-    schedule.placement = placement == "v" ? schedule::Placement::kV : schedule::Placement::kLoop;
+    schedule.placement = PlacementOf(placement);
   }
   return schedule;
 }
 
-absl::StatusOr<schedule::Schedule> LoadSchedule(const ScheduleSource& source) {
-  if (!NamesFile(source.name)) return GenerateFamily(source);
+absl::StatusOr<schedule::Schedule> LoadSchedule(const ScheduleSource& source,
+                                                const cost::Costs& costs) {
+  if (!NamesFile(source.name)) return GenerateFamily(source, costs);
+  if (std::vector<FieldError> errors = SizeErrors(source.sizes); !errors.empty()) {
+    return InvalidFields(std::move(errors));
+  }
   ASSIGN_OR_RETURN(const std::string text, ReadScheduleFile(source.name));
   ASSIGN_OR_RETURN(schedule::Schedule schedule, ParseSchedule(text, source.name, source.placement));
-  RETURN_IF_ERROR(CheckStated("--ranks", source.ranks, schedule.num_ranks()));
-  RETURN_IF_ERROR(CheckStated("--microbatches", source.microbatches, schedule.num_microbatches));
+  RETURN_IF_ERROR(CheckStated("--ranks", source.sizes.ranks, schedule.num_ranks()));
+  RETURN_IF_ERROR(
+      CheckStated("--microbatches", source.sizes.microbatches, schedule.num_microbatches));
   return schedule;
 }
 

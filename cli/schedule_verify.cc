@@ -14,13 +14,14 @@ namespace {
 struct VerifyOptions {
   std::string file;
   std::string placement;
+  int memory = 0;
 };
 
 absl::StatusOr<schedule::Schedule> Check(const std::string& text, const VerifyOptions& options) {
   ASSIGN_OR_RETURN(schedule::Schedule schedule,
                    ParseSchedule(text, options.file, options.placement));
   // The proof of completion is part of simulating; any costs will do.
-  RETURN_IF_ERROR(SimulateSchedule(schedule, cost::Costs()).status());
+  RETURN_IF_ERROR(SimulateSchedule(schedule, StepCosts(), options.memory).status());
   return schedule;
 }
 
@@ -68,7 +69,11 @@ void AddScheduleVerify(CLI::App& schedule, Context& context) {
         app.add_option("FILE", options.file, "CSV")->type_name("FILE.csv")->required();
         app.add_option("--placement", options.placement,
                        "Stages on ranks; default: as the rows show")
-            ->check(CLI::IsMember({"loop", "v"}));
+            ->check(CLI::IsMember({"loop", "v", "bidirectional"}));
+        app.add_option("--memory", options.memory,
+                       "Microbatch-chunks that a rank may hold in flight; default: no limit")
+            ->type_name("K")
+            ->check(CLI::PositiveNumber);
       },
       Verify);
   command->footer(

@@ -8,13 +8,34 @@
 
 namespace takt::cli {
 
+namespace {
+
+// Layers do not matter here: one a stage.
+std::vector<program::StageShape> Shapes(const StepCosts& costs, int num_stages) {
+  const auto of_stage = [](const std::vector<std::int64_t>& bytes, int stage) {
+    return bytes.size() == 1 ? bytes[0] : bytes[stage];
+  };
+  std::vector<program::StageShape> shapes;
+  for (int stage = 0; stage < num_stages; ++stage) {
+    shapes.push_back({.first_layer = LayerId(stage),
+                      .last_layer = LayerId(stage + 1),
+                      .output_bytes = of_stage(costs.output_bytes, stage),
+                      .stash_bytes = of_stage(costs.stash_bytes, stage)});
+  }
+  return shapes;
+}
+
+}  // namespace
+
 absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& schedule,
-                                                   const cost::Costs& costs) {
-  RETURN_IF_ERROR(schedule::Validate(schedule));
-  ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
-                   program::Lower(schedule, {.optimizer = false}));
+                                                   const StepCosts& costs, int max_in_flight) {
+  RETURN_IF_ERROR(schedule::Validate(schedule, {.max_in_flight = max_in_flight}));
+  RETURN_IF_ERROR(CheckCostsFit(costs, schedule));
+  ASSIGN_OR_RETURN(
+      const std::vector<program::Program> programs,
+      program::Lower(schedule, {.stages = Shapes(costs, schedule.num_stages), .optimizer = false}));
   RETURN_IF_ERROR(sim::Prove(programs));
-  ASSIGN_OR_RETURN(sim::Report report, sim::Simulate(programs, costs));
+  ASSIGN_OR_RETURN(sim::Report report, sim::Simulate(programs, costs.time));
   schedule::Timeline timeline = sim::MakeTimeline(programs, report);
   timeline.title = schedule.name;
   return SimulatedSchedule{.report = std::move(report), .timeline = std::move(timeline)};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "cli/schedule_costs.h"
 #include "common/schedule/render.h"
 #include "common/schedule/schedule.h"
 #include "common/sim/simulate.h"
@@ -13,9 +14,10 @@ struct SimulatedSchedule {
   schedule::Timeline timeline;
 };
 
+// max_in_flight: microbatch-chunks of a rank; 0: no limit.
 // Validates, lowers (compute and messages, no optimizer), proves that it completes, and simulates.
 // kInvalidArgument: the rule broken.
 absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& schedule,
-                                                   const cost::Costs& costs);
+                                                   const StepCosts& costs, int max_in_flight);
 
 }  // namespace takt::cli
