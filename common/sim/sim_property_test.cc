@@ -110,7 +110,8 @@ RC_GTEST_PROP(LoweredProperty, SplitsIdleTimeWithNothingLeft, ()) {
   const Schedule schedule = AnySchedule();
   const auto report = Simulate(program::Lower(schedule, {}).value(), AnyCosts(schedule.num_stages));
   for (const RankReport& rank : report->ranks) {
-    const double idle = rank.warmup_idle + rank.steady_idle + rank.cooldown_idle;
+    const double idle =
+        rank.warmup_idle + rank.steady_idle + rank.cooldown_idle + rank.internal_idle;
     RC_ASSERT(std::abs(rank.busy + idle - report->makespan) < 1e-9);
   }
 }

@@ -68,39 +68,50 @@ class Stash {
   std::int64_t bytes_ = 0;
 };
 
-// Idle time of a rank in three parts: before its first backward starts, after its last forward, and
-// between them.
+// Whether an O, F or B, I or W counts as forward and as backward: an O is both.
+bool RunsForward(Op op) { return op == Op::kForward || op == Op::kOverlap; }
+bool RunsBackward(Op op) { return op != Op::kForward; }
+
+// events: the rank's, in order.
 void SplitIdle(const Program& program, const std::vector<Event>& events, double makespan,
                RankReport& report) {
+  if (events.empty()) {
+    report.warmup_idle = makespan;
+    return;
+  }
   double first_backward = makespan;
   double last_forward = 0;
   for (const Event& event : events) {
-    if (program.body[event.instruction].op == Op::kForward) {
-      last_forward = event.end;
-    } else {
-      first_backward = std::min(first_backward, event.start);
-    }
+    const Op op = program.body[event.instruction].op;
+    if (RunsForward(op)) last_forward = event.end;
+    if (RunsBackward(op)) first_backward = std::min(first_backward, event.start);
   }
-  double free_since = 0;
-  const auto add_idle = [&](double until) {
-    if (until <= free_since) return;
-    const double idle = until - free_since;
-    if (until <= first_backward) {
-      report.warmup_idle += idle;
-    } else if (free_since >= last_forward) {
-      report.cooldown_idle += idle;
-    } else {
-      report.steady_idle += idle;
-    }
-  };
-  for (const Event& event : events) {
-    add_idle(event.start);
-    free_since = event.end;
+  report.warmup_idle = events.front().start;
+  report.cooldown_idle = makespan - events.back().end;
+  for (std::size_t i = 1; i < events.size(); ++i) {
+    const double begin = events[i - 1].end, end = events[i].start;
+    const bool steady = begin >= first_backward && end <= last_forward;
+    (steady ? report.steady_idle : report.internal_idle) += end - begin;
   }
-  add_idle(makespan);
 }
 
 }  // namespace
+
+std::string_view Name(CriticalLink::After after) {
+  switch (after) {
+    case CriticalLink::After::kNothing:
+      return "nothing";
+    case CriticalLink::After::kSameRank:
+      return "same rank";
+    case CriticalLink::After::kMessage:
+      return "message";
+    case CriticalLink::After::kReduction:
+      return "reduction";
+    case CriticalLink::After::kOptimizer:
+      return "optimizer";
+  }
+  return "unknown";
+}
 
 absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost::Costs& costs) {
   RETURN_IF_ERROR(CheckTogether(programs));

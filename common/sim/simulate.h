@@ -5,8 +5,9 @@
 // instructions.
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,11 +19,14 @@ namespace takt::sim {
 
 struct RankReport {
   double busy = 0;
-  // Idle before the rank's first backward starts, after its last forward, and between: their sum is
-  // makespan - busy.
-  double warmup_idle = 0, steady_idle = 0, cooldown_idle = 0;
-  int peak_in_flight = 0;
-  std::int64_t peak_stash_bytes = 0;
+  // Idle time in four parts; their sum is makespan - busy. Before the rank's first action; after
+  // its last; gaps in its steady phase, from the start of its first backward to the end of its last
+  // forward; and gaps inside, the others: on the ramps up and down and where all forwards turn to
+  // backwards.
+  double warmup_idle = 0, cooldown_idle = 0, steady_idle = 0, internal_idle = 0;
+  int peak_in_flight = 0;              // microbatch-chunks, each from F to W (or B)
+  std::int64_t peak_stash_bytes = 0;   // what F keeps for I and W, in use at once
+  std::int64_t peak_buffer_bytes = 0;  // messages, from being made or arriving to their last use
 };
 
 struct Event {  // one instruction's place in time
@@ -31,13 +35,35 @@ struct Event {  // one instruction's place in time
   double start = 0, end = 0;
 };
 
+// A link of the chain that determines the makespan: begins when the link before it lets it.
+struct CriticalLink {
+  enum class After : std::uint8_t {  // what it had to wait for last
+    kNothing,                        // the step begins
+    kSameRank,                       // what its rank did before it
+    kMessage,                        // a message's arrival, or the link's being free for it
+    kReduction,                      // a sum of gradients over ranks
+    kOptimizer,                      // the barrier before the optimizer
+  };
+  After after = After::kNothing;
+  int pp_rank = 0;               // of a message: its sender
+  std::int32_t instruction = 0;  // index in the rank's body
+  std::string action;            // "2F0", "2SEND_F0", "REDUCE_GRAD(3)", "OPT"
+  double start = 0, end = 0;     // end: the next link's start
+};
+
+// "nothing", "same rank", "message", "reduction", "optimizer".
+std::string_view Name(CriticalLink::After after);
+
 struct Report {
-  double makespan = 0;         // to the last F, I, W or B; to the last OPT if that costs anything
-  double bubble_fraction = 0;  // 1 - busy / (P * makespan)
+  double makespan = 0;  // to the last F, I, W or B; reductions and OPT count if they take time
+  double bubble_fraction = 0;       // 1 - busy / (P * makespan)
   double span_bubble_fraction = 0;  // by the longest (last end - first start) of one rank
   std::vector<RankReport> ranks;
-  std::vector<Event> events;  // F, I, W and B, by rank and start
+  std::vector<Event> events;  // F, I, W, B and O, by rank and start
   std::int64_t num_messages = 0;
+  // From 0 to makespan without a gap. Of several such chains the one that stays on a rank where it
+  // can.
+  std::vector<CriticalLink> critical_path;
 };
 
 // One step. Errors: kInvalidArgument as Prove.

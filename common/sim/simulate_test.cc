@@ -64,6 +64,21 @@ TEST(Simulate, MeetsThePublishedFiguresOfFourRanksAndEightMicrobatches) {
   EXPECT_EQ(one_f_one_b.ranks[0].peak_in_flight, 4);
 }
 
+TEST(Simulate, SplitsIdleTimeByWhereItIs) {
+  const auto idle = [](std::string_view family, int rank) {
+    const RankReport report = Simulate(Programs(family, 4, 8), {}).value().ranks[rank];
+    return std::vector<double>{report.warmup_idle, report.steady_idle, report.cooldown_idle,
+                               report.internal_idle};
+  };
+  // The first rank turns from forwards to backwards while the others run; the last is filled and
+  // drained.
+  EXPECT_EQ(idle("gpipe", 0), (std::vector<double>{0, 0, 0, 9}));
+  EXPECT_EQ(idle("gpipe", 3), (std::vector<double>{3, 0, 6, 0}));
+  // Here it waits for the first gradient, and then for one after each of the last ones.
+  EXPECT_EQ(idle("1f1b", 0), (std::vector<double>{0, 0, 0, 9}));
+  EXPECT_EQ(idle("1f1b", 3), (std::vector<double>{3, 0, 6, 0}));
+}
+
 TEST(Simulate, CountsTheOptimizerAfterTheBarrierIfItCosts) {
   EXPECT_EQ(Simulate(Programs("1f1b", 4, 8), {.optimizer = 2}).value().makespan, 35);
 }
