@@ -119,15 +119,6 @@ TEST(Interleaved, TakesTheSmallestLegalGroup) {
   }
 }
 
-TEST(InferPlacement, TellsLoopFromV) {
-  const auto loop = ParseCsv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n", "loop.csv");
-  EXPECT_EQ(InferPlacement(*loop).value(), Placement::kLoop);
-  const auto v = ParseCsv("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n", "v.csv");
-  EXPECT_EQ(InferPlacement(*v).value(), Placement::kV);
-  const auto neither = ParseCsv("1F0,1B0\n0F0,0B0\n", "swapped.csv");
-  EXPECT_EQ(FieldOf(InferPlacement(*neither).status()), "placement");
-}
-
 TEST(RankOfStage, FollowsThePlacement) {
   const auto ranks = [](Placement placement) {
     std::vector<int> all;

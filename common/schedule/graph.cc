@@ -34,6 +34,17 @@ ActionGraph::ActionGraph(const Schedule& schedule) : schedule_(schedule) {
   }
 }
 
+bool ActionGraph::FlowsUp(MicrobatchId m) const {
+  const ActionNumber first = Forward(StageId(0), m);
+  return schedule_.placement == Placement::kBidirectional && first >= 0 &&
+         RankOf(first) == schedule_.num_ranks() - 1;
+}
+
+PpRank ActionGraph::HomeOf(StageId stage, MicrobatchId m) const {
+  const PpRank home = RankOfStage(schedule_.placement, schedule_.num_ranks(), stage);
+  return FlowsUp(m) ? PpRank(schedule_.num_ranks() - 1 - home.value()) : home;
+}
+
 ActionNumber ActionGraph::Occupant(const Action& action) const {
   switch (action.kind) {
     case ActionKind::kForward:

@@ -36,6 +36,12 @@ class ActionGraph {
   ActionNumber WeightGrad(StageId stage, MicrobatchId m) const {
     return weight_grad_[Cell(stage, m)];
   }
+  // Bidirectional: whether the F of stage 0 of `m` is on the last rank, so that stage s of `m` is
+  // on rank P-1-s. Not if it is missing.
+  bool FlowsUp(MicrobatchId m) const;
+  // The rank where stage and microbatch belong.
+  PpRank HomeOf(StageId stage, MicrobatchId m) const;
+
   // What stands where `action` belongs: itself, or the one that doubles it.
   ActionNumber Occupant(const Action& action) const;
 

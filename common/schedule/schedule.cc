@@ -14,12 +14,18 @@ std::optional<std::string> Contradiction(const Schedule& schedule, Placement pla
   if (placement == Placement::kV && schedule.num_stages != 2 * schedule.num_ranks()) {
     return absl::StrCat(schedule.num_stages, " stages are not 2 a rank");
   }
+  const bool two_ways = placement == Placement::kBidirectional;
+  if (two_ways && (schedule.num_stages != schedule.num_ranks() || schedule.num_ranks() % 2 != 0)) {
+    return absl::StrCat(schedule.num_stages,
+                        " stages are not 1 on each of an even number of ranks");
+  }
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
     for (const Action& action : schedule.ranks[rank]) {
-      const PpRank expected = RankOfStage(placement, schedule.num_ranks(), action.stage);
-      if (expected.value() != rank) {
-        return absl::StrCat(action.ToString(), " is on rank ", rank, ", not ", expected.value());
-      }
+      const int home = RankOfStage(placement, schedule.num_ranks(), action.stage).value();
+      const int other = two_ways ? schedule.num_ranks() - 1 - home : home;
+      if (rank == home || rank == other) continue;
+      return absl::StrCat(action.ToString(), " is on rank ", rank, ", not ", home,
+                          two_ways ? absl::StrCat(" or ", other) : "");
     }
   }
   return std::nullopt;
@@ -52,6 +58,12 @@ PpRank RankOfStage(Placement placement, int num_ranks, StageId stage) {
   return PpRank(stage.value() % num_ranks);
 }
 
+std::vector<PpRank> RanksOfStage(Placement placement, int num_ranks, StageId stage) {
+  std::vector<PpRank> ranks = {RankOfStage(placement, num_ranks, stage)};
+  if (placement == Placement::kBidirectional) ranks.emplace_back(num_ranks - 1 - ranks[0].value());
+  return ranks;
+}
+
 std::string_view PlacementName(Placement placement) {
   switch (placement) {
     case Placement::kLoop:
@@ -69,11 +81,14 @@ absl::StatusOr<Placement> InferPlacement(const Schedule& schedule) {
   if (!not_loop.has_value()) return Placement::kLoop;
   const std::optional<std::string> not_v = Contradiction(schedule, Placement::kV);
   if (!not_v.has_value()) return Placement::kV;
-  return InvalidField({.field = "placement",
-                       .value = schedule.name,
-                       .rule = absl::StrCat("stages are placed as a loop (here ", *not_loop,
-                                            ") or as a v (here ", *not_v, ")"),
-                       .fix = "put every action in the row of the rank that holds its stage"});
+  const std::optional<std::string> not_both = Contradiction(schedule, Placement::kBidirectional);
+  if (!not_both.has_value()) return Placement::kBidirectional;
+  return InvalidField(
+      {.field = "placement",
+       .value = schedule.name,
+       .rule = absl::StrCat("stages are placed as a loop (here ", *not_loop, "), as a v (here ",
+                            *not_v, ") or bidirectionally (here ", *not_both, ")"),
+       .fix = "put every action in the row of a rank that holds its stage"});
 }
 
 }  // namespace takt::schedule

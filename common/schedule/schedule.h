@@ -19,9 +19,11 @@ namespace takt::schedule {
 inline constexpr std::int64_t kMaxActions = std::int64_t{1} << 24;
 
 enum class Placement : std::uint8_t {
-  kLoop = 1,           // stage s on rank s mod P
-  kV = 2,              // V = 2: stage s on rank s, or 2P-1-s if s >= P
-  kBidirectional = 3,  // two copies of the weights, pipelines in both directions
+  kLoop = 1,  // stage s on rank s mod P
+  kV = 2,     // V = 2: stage s on rank s, or 2P-1-s if s >= P
+  // S = P, even, two copies of the weights: each microbatch flows down (stage s on rank s) or up
+  // (stage s on rank P-1-s).
+  kBidirectional = 3,
 };
 
 // What one pp rank does, in order. An F that joins the B after it makes one cell with it.
@@ -48,15 +50,17 @@ std::string CellText(const Row& row, int position);
 // end.
 int CellNumber(const Row& row, int position);
 
-// The rank that holds `stage` under a placement with one copy of the weights.
+// The rank that holds `stage`. Bidirectional: its down copy, which is the primary one.
 PpRank RankOfStage(Placement placement, int num_ranks, StageId stage);
+
+// All ranks that hold `stage`: that one, and under bidirectional that of the up copy.
+std::vector<PpRank> RanksOfStage(Placement placement, int num_ranks, StageId stage);
 
 // "loop", "v", "bidirectional".
 std::string_view PlacementName(Placement placement);
 
-// The placement with one copy of the weights (loop, else v) that every row agrees with; for
-// schedules from files. kInvalidArgument (FieldError "placement"): the first action that
-// contradicts each.
+// The placement (loop, else v, else bidirectional) that every row agrees with; for schedules from
+// files. kInvalidArgument (FieldError "placement"): the first action that contradicts each.
 absl::StatusOr<Placement> InferPlacement(const Schedule& schedule);
 
 }  // namespace takt::schedule

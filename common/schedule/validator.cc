@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -183,27 +185,42 @@ absl::Status CheckNoneMissing(const ActionGraph& graph) {
   return absl::OkStatus();
 }
 
-// Every action on the rank of its stage. Of a bidirectional schedule a microbatch may use either
+// Every action on the rank of its stage. Of a bidirectional schedule each microbatch may use either
 // copy, but one only.
 absl::Status CheckPlacement(const ActionGraph& graph) {
   const Schedule& schedule = graph.schedule();
-  const bool two_copies = schedule.placement == Placement::kBidirectional;
+  const bool two_ways = schedule.placement == Placement::kBidirectional;
   for (ActionNumber number = 0; number < graph.num_actions(); ++number) {
     const Action& action = graph.At(number);
     const int rank = graph.RankOf(number);
-    int expected = HomeOf(schedule, action.stage);
-    if (two_copies) {
-      const int first = graph.RankOf(graph.Forward(StageId(0), action.microbatch));
-      if (first != 0) expected = schedule.num_ranks() - 1 - expected;
+    const int home = graph.HomeOf(action.stage, action.microbatch).value();
+    if (rank == home) continue;
+    std::string rule = absl::StrCat("is on rank ", rank, ", but stage ", action.stage.value(),
+                                    " lives on rank ", home);
+    if (two_ways) {
+      absl::StrAppend(&rule, " for microbatch ", action.microbatch.value(), ", which flows ",
+                      graph.FlowsUp(action.microbatch) ? "up" : "down");
     }
-    if (rank == expected) continue;
-    return Guilty(
-        schedule, rank, graph.PositionOf(number), action.ToString(),
-        absl::StrCat("is on rank ", rank, ", but stage ", action.stage.value(), " lives on rank ",
-                     expected, " (placement ", std::string(PlacementName(schedule.placement)), ")"),
-        absl::StrCat("move it to row ", expected + 1));
+    absl::StrAppend(&rule, " (placement ", std::string(PlacementName(schedule.placement)), ")");
+    return Guilty(schedule, rank, graph.PositionOf(number), action.ToString(), rule,
+                  absl::StrCat("move it to row ", home + 1));
   }
   return absl::OkStatus();
+}
+
+// Both copies of the weights are used: one without a microbatch would have no gradient to add.
+absl::Status CheckBothWays(const ActionGraph& graph) {
+  const Schedule& schedule = graph.schedule();
+  if (schedule.placement != Placement::kBidirectional) return absl::OkStatus();
+  int num_up = 0;
+  for (int m = 0; m < schedule.num_microbatches; ++m) num_up += graph.FlowsUp(MicrobatchId(m));
+  if (num_up > 0 && num_up < schedule.num_microbatches) return absl::OkStatus();
+  const int rank = num_up == 0 ? 0 : schedule.num_ranks() - 1;
+  const ActionNumber first = graph.Forward(StageId(0), MicrobatchId(0));
+  return Guilty(schedule, rank, graph.PositionOf(first), graph.At(first).ToString(),
+                absl::StrCat("flows ", num_up == 0 ? "down" : "up",
+                             " like all other microbatches (placement bidirectional)"),
+                "let some flow the other way, or use placement loop");
 }
 
 // What joins is an F, with the B of another microbatch right after it.
@@ -285,6 +302,7 @@ absl::Status Validate(const Schedule& schedule, const ValidateOptions& options) 
   RETURN_IF_ERROR(CheckNoneDoubled(graph));
   RETURN_IF_ERROR(CheckNoneMissing(graph));
   RETURN_IF_ERROR(CheckPlacement(graph));
+  RETURN_IF_ERROR(CheckBothWays(graph));
   RETURN_IF_ERROR(CheckPairs(schedule));
   RETURN_IF_ERROR(CheckRowOrder(graph));
   RETURN_IF_ERROR(CheckAcyclic(graph));
@@ -293,22 +311,21 @@ absl::Status Validate(const Schedule& schedule, const ValidateOptions& options) 
 
 std::vector<std::string> Warnings(const Schedule& schedule) {
   std::vector<std::string> warnings;
-  std::vector<int> last(schedule.num_stages, -1);  // microbatch; num_microbatches: already warned
-  for (const std::vector<Action>& row : schedule.ranks) {
+  std::set<StageId> warned;
+  for (const Row& row : schedule.ranks) {
+    absl::flat_hash_map<int, int> last;  // by stage: a microbatch of this copy of it
     for (const Action& action : row) {
       if (action.kind != ActionKind::kWeightGrad && action.kind != ActionKind::kBackward) continue;
-      int& before = last[action.stage.value()];
-      if (before >= schedule.num_microbatches) continue;
-      if (action.microbatch.value() < before) {
+      const int microbatch = action.microbatch.value();
+      int& before = last.try_emplace(action.stage.value(), microbatch).first->second;
+      if (microbatch < before && warned.insert(action.stage).second) {
         warnings.push_back(
             absl::StrCat("stage ", action.stage.value(),
                          " accumulates weight gradients out of microbatch order (",
                          action.ToString(), " after microbatch ", before,
                          "): the loss will not have the same bits as with other schedules"));
-        before = schedule.num_microbatches;
-      } else {
-        before = action.microbatch.value();
       }
+      before = microbatch;
     }
   }
   return warnings;

@@ -15,9 +15,10 @@ struct ValidateOptions {
 
 // The rules of a synchronous schedule, each with an error of its own (kInvalidArgument) that prints
 // the grid with the guilty cell marked: exactly one F and one B (or one I and one W) for each
-// (stage, microbatch); all on one rank, as the placement says; F before I before W in the row; only
-// an F joins, and the B of another microbatch; data dependencies acyclic together with every row,
-// an overlapped pair waiting for the inputs of both; in flight within the limit.
+// (stage, microbatch); each on the rank that the placement says, under bidirectional each
+// microbatch one way and some each way; only an F joins, and the B of another microbatch; F before
+// I before W in the row; data dependencies acyclic together with every row, an overlapped pair
+// waiting for the inputs of both; in flight within the limit.
 absl::Status Validate(const Schedule& schedule, const ValidateOptions& options = {});
 
 // What is legal but deserves a word, e.g. weight gradients of a stage not in ascending microbatch

@@ -116,6 +116,54 @@ TEST(Validator, NamesTheRightRankOfAStrayAction) {
               HasSubstr("0B0 is on rank 1, but stage 0 lives on rank 0"));
 }
 
+// Two ranks; microbatch 0 flows down, 1 up.
+constexpr std::string_view kBothWays = "0F0,1F1,1B1,0B0\n1F0,0F1,1B0,0B1\n";
+
+TEST(Validator, AcceptsEachMicrobatchEitherWay) {
+  EXPECT_EQ(Verdict(kBothWays, Placement::kBidirectional), "");
+  EXPECT_EQ(Verdict("1F0,0F1,1B0,0B1\n0F0,1F1,1B1,0B0\n", Placement::kBidirectional), "");
+}
+
+TEST(Validator, NamesTheActionOfAMicrobatchThatTurnsRound) {
+  EXPECT_THAT(
+      Verdict("0F0,1F1,1B1,0B0,0B1\n1F0,0F1,1B0\n", Placement::kBidirectional),
+      HasSubstr("rank 0, cell 5: 0B1 is on rank 0, but stage 0 lives on rank 1 for "
+                "microbatch 1, which flows up (placement bidirectional); move it to row 2"));
+  EXPECT_THAT(Verdict("0F0,1F0,1B0,0B0\n0F1,1F1,1B1,0B1\n", Placement::kBidirectional),
+              HasSubstr("1F0 is on rank 0, but stage 1 lives on rank 1 for microbatch 0, which "
+                        "flows down"));
+}
+
+TEST(Validator, WantsMicrobatchesInBothDirections) {
+  EXPECT_THAT(Verdict("0F0,0B0\n1F0,1B0\n", Placement::kBidirectional),
+              HasSubstr("rank 0, cell 1: 0F0 flows down like all other microbatches"));
+  EXPECT_THAT(Verdict("1F0,1B0\n0F0,0B0\n", Placement::kBidirectional),
+              HasSubstr("rank 1, cell 1: 0F0 flows up like all other microbatches"));
+}
+
+TEST(InferPlacement, TakesTheFirstThatEveryRowAgreesWith) {
+  const auto inferred = [](std::string_view csv) {
+    return InferPlacement(ParseCsv(csv, "t").value()).value();
+  };
+  EXPECT_EQ(inferred("0F0,0B0\n1F0,1B0\n"), Placement::kLoop);
+  EXPECT_EQ(inferred("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n"), Placement::kV);
+  EXPECT_EQ(inferred(kBothWays), Placement::kBidirectional);
+}
+
+TEST(InferPlacement, SaysWhatContradictsEachPlacement) {
+  const auto refusal = [](std::string_view csv) {
+    const absl::Status status = InferPlacement(ParseCsv(csv, "t").value()).status();
+    EXPECT_EQ(FieldErrorsOf(status).size(), 1u);
+    return std::string(status.message());
+  };
+  const std::string turned = refusal("0F0,1F1\n1F0,3F1\n2F0\n3F0\n");
+  EXPECT_THAT(turned, HasSubstr("as a loop (here 1F1 is on rank 0, not 1)"));
+  EXPECT_THAT(turned, HasSubstr("as a v (here 4 stages are not 2 a rank)"));
+  EXPECT_THAT(turned, HasSubstr("bidirectionally (here 1F1 is on rank 0, not 1 or 2)"));
+  EXPECT_THAT(refusal("1F0\n0F0\n2F0\n"),
+              HasSubstr("3 stages are not 1 on each of an even number of ranks"));
+}
+
 TEST(Validator, SpellsOutAWaitingCycle) {
   const std::string verdict = Verdict("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
   EXPECT_THAT(verdict, HasSubstr("can never start"));
@@ -167,6 +215,13 @@ TEST(Warnings, TellWeightGradientsOutOfOrderOncePerStage) {
   EXPECT_THAT(warnings[0], HasSubstr("stage 0"));
   EXPECT_THAT(warnings[0], HasSubstr("0B1 after microbatch 2"));
   EXPECT_THAT(Warnings(*ParseCsv("0F0,0F1,0I1,0I0,0W0,0W1\n", "t")), IsEmpty());
+}
+
+TEST(Warnings, LookAtEachCopyOfAStageAlone) {
+  auto schedule = ParseCsv("0F1,1F0,1B0,0B1\n1F1,0F0,1B1,0B0\n", "t").value();
+  schedule.placement = Placement::kBidirectional;
+  EXPECT_TRUE(Validate(schedule).ok());
+  EXPECT_THAT(Warnings(schedule), IsEmpty());
 }
 
 TEST(PeakInFlight, CountsTheForwardOfAPairBeforeItsBackwardReleases) {
