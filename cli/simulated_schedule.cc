@@ -37,7 +37,6 @@ absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& sch
   RETURN_IF_ERROR(sim::Prove(programs));
   ASSIGN_OR_RETURN(sim::Report report, sim::Simulate(programs, costs.time));
   schedule::Timeline timeline = sim::MakeTimeline(programs, report);
-  timeline.title = schedule.name;
   return SimulatedSchedule{.report = std::move(report), .timeline = std::move(timeline)};
 }
 

@@ -26,10 +26,11 @@ struct Timeline {
 //   rank 0 |0F0 |0F1 |....|0B0 ----|0B1 ----|
 std::string RenderGrid(const Timeline& timeline);
 
-// SVG: one row a rank, F, I, W and B in colours of their own and labelled kind and microbatch,
-// later chunks of a rank darker, the F of an
-// overlapped pair above its B, idle time hatched, a legend, a time axis; details of an action as
-// a tooltip.
+// SVG: one row a rank, F, I, W and B in colours of their own and labelled kind and microbatch (by
+// microbatch alone where the picture would become too wide), later chunks of a rank darker, the F
+// of an overlapped pair above its B, idle time hatched; under each row the microbatch-chunks in
+// flight over warm-up, steady phase and cool-down; at its end the rank's idle time and peak in
+// flight. A legend, a time axis; details of an action as a tooltip.
 std::string RenderSvg(const Timeline& timeline);
 
 }  // namespace takt::schedule

@@ -10,19 +10,24 @@ namespace takt::schedule {
 namespace {
 
 // Pixels.
-constexpr double kLeft = 64, kTop = 64, kRight = 24, kRowHeight = 26, kRowGap = 6, kAxisHeight = 34;
-constexpr double kCharWidth = 6.2;        // of a label, at its font size of 10
-constexpr double kWidestDrawing = 24000;  // beyond, labels that do not fit are left to tooltips
+constexpr double kLeft = 60, kTop = 84, kRight = 150, kAxisHeight = 34;
+constexpr double kRowHeight = 24, kCurveHeight = 16, kRowGap = 10;
+constexpr double kNarrowestTime = 620, kWidestTime = 24000;  // beyond, labels are left to tooltips
+constexpr double kComfortableTime = 1500;  // beyond, labels are microbatch numbers without letters
+constexpr double kCharWidth = 6.2;         // of a label, at its font size of 10
 
 struct Paint {
   ActionKind kind;
   std::string_view name;
-  int red, green, blue;  // of the first chunk
+  int red, green, blue;  // of the middle chunk
 };
 constexpr Paint kPaints[] = {{ActionKind::kForward, "F forward", 122, 176, 236},
                              {ActionKind::kBackward, "B backward (I and W)", 134, 204, 146},
                              {ActionKind::kInputGrad, "I gradient of inputs", 245, 186, 103},
                              {ActionKind::kWeightGrad, "W gradient of weights", 188, 160, 226}};
+
+constexpr std::string_view kPhases[3][2] = {
+    {"warm-up", "#fbe9c6"}, {"steady", "#dcefdc"}, {"cool-down", "#dde3f3"}};
 
 std::string Escape(std::string_view text) {
   std::string escaped;
@@ -40,9 +45,17 @@ std::string Escape(std::string_view text) {
   return escaped;
 }
 
+// Two decimals at most, and none that say nothing: pictures are files that people keep.
+std::string Number(double value) {
+  std::string text = absl::StrFormat("%.2f", value);
+  while (text.back() == '0') text.pop_back();
+  if (text.back() == '.') text.pop_back();
+  return text == "-0" ? "0" : text;
+}
+
 // Chunks go from lighter to darker: the eye follows a microbatch through its passes, and black
 // labels stay readable.
-std::string Fill(ActionKind kind, int chunk, int num_chunks) {
+std::string Fill(const Paint& paint, int chunk, int num_chunks) {
   const double share = num_chunks > 1 ? static_cast<double>(chunk) / (num_chunks - 1) : 0.5;
   const auto shade = [&](int value) {
     const double lighter = 255 - (255 - value) * 0.45;
@@ -51,12 +64,7 @@ std::string Fill(ActionKind kind, int chunk, int num_chunks) {
                                       : value + (darker - value) * (2 * share - 1);
     return static_cast<int>(std::lround(shaded));
   };
-  for (const Paint& paint : kPaints) {
-    if (paint.kind != kind) continue;
-    return absl::StrFormat("#%02x%02x%02x", shade(paint.red), shade(paint.green),
-                           shade(paint.blue));
-  }
-  return "#cccccc";
+  return absl::StrFormat("#%02x%02x%02x", shade(paint.red), shade(paint.green), shade(paint.blue));
 }
 
 // A round number of time units between two ticks, at least 60 pixels apart.
@@ -69,142 +77,249 @@ double TickStep(double pixels_per_unit) {
   return step;
 }
 
+bool EndsFlight(ActionKind kind) {
+  return kind == ActionKind::kWeightGrad || kind == ActionKind::kBackward;
+}
+
+// What the picture says about one rank.
+struct RankFigures {
+  double busy = 0;
+  double first_backward = 0, last_forward = 0;  // where warm-up ends and cool-down begins
+  int peak_in_flight = 0;
+};
+
+RankFigures FiguresOf(const std::vector<TimedAction>& row, double makespan) {
+  RankFigures figures{.first_backward = makespan};
+  int in_flight = 0;
+  bool second_of_pair = false;
+  for (const TimedAction& timed : row) {
+    if (!second_of_pair) figures.busy += timed.end - timed.start;
+    second_of_pair = timed.action.joins_next;
+    if (timed.action.kind == ActionKind::kForward) {
+      figures.peak_in_flight = std::max(figures.peak_in_flight, ++in_flight);
+      figures.last_forward = std::max(figures.last_forward, timed.end);
+    } else {
+      figures.first_backward = std::min(figures.first_backward, timed.start);
+    }
+    if (EndsFlight(timed.action.kind)) --in_flight;
+  }
+  figures.last_forward = std::max(figures.last_forward, figures.first_backward);
+  return figures;
+}
+
 class Drawing {
  public:
-  explicit Drawing(const Timeline& timeline) : timeline_(timeline) {
+  explicit Drawing(const Timeline& timeline)
+      : timeline_(timeline), num_ranks_(static_cast<int>(timeline.ranks.size())) {
     double shortest = timeline.makespan;
     std::size_t longest_label = 2;
-    int num_stages = 1;
-    for (const auto& row : timeline.ranks) {
-      for (const TimedAction& timed : row) {
+    for (int rank = 0; rank < num_ranks_; ++rank) {
+      for (const TimedAction& timed : timeline.ranks[rank]) {
         if (timed.end > timed.start) shortest = std::min(shortest, timed.end - timed.start);
         longest_label = std::max(longest_label, Label(timed.action).size());
-        num_stages = std::max(num_stages, timed.action.stage.value() + 1);
+        num_chunks_ = std::max(num_chunks_, Chunk(timed.action, rank) + 1);
       }
+      figures_.push_back(FiguresOf(timeline.ranks[rank], timeline.makespan));
+      highest_peak_ = std::max(highest_peak_, figures_.back().peak_in_flight);
     }
-    const int num_ranks = std::max<int>(1, static_cast<int>(timeline.ranks.size()));
-    num_chunks_ = (num_stages + num_ranks - 1) / num_ranks;
-    num_ranks_ = num_ranks;
     const double makespan = timeline.makespan > 0 ? timeline.makespan : 1;
-    const double wanted =
-        shortest > 0 ? (static_cast<double>(longest_label) * kCharWidth + 5) / shortest : 1;
-    scale_ = std::max(std::min(wanted, kWidestDrawing / makespan), 560 / makespan);
+    const auto wanted = [&](std::size_t label_size) {
+      return shortest > 0 ? (static_cast<double>(label_size) * kCharWidth + 4) / shortest : 1;
+    };
+    letters_ = wanted(longest_label) * makespan <= kComfortableTime;
+    scale_ = wanted(letters_ ? longest_label : longest_label - 1);
+    scale_ = std::max(std::min(scale_, kWidestTime / makespan), kNarrowestTime / makespan);
     width_ = kLeft + makespan * scale_ + kRight;
-    height_ =
-        kTop + static_cast<double>(timeline.ranks.size()) * (kRowHeight + kRowGap) + kAxisHeight;
+    height_ = kTop + num_ranks_ * (kRowHeight + kCurveHeight + kRowGap) + kAxisHeight;
   }
 
   std::string Draw() {
     Header();
     Legend();
-    for (std::size_t rank = 0; rank < timeline_.ranks.size(); ++rank) Row(rank);
+    for (int rank = 0; rank < num_ranks_; ++rank) Row(rank);
     Axis();
     absl::StrAppend(&svg_, "</svg>\n");
     return std::move(svg_);
   }
 
  private:
-  static std::string Label(const Action& action) {
+  std::string Label(const Action& action) const {
     const char letter[] = {Letter(action.kind), '\0'};
-    return absl::StrCat(letter, action.microbatch.value());
+    return letters_ ? absl::StrCat(letter, action.microbatch.value())
+                    : absl::StrCat(action.microbatch.value());
   }
 
-  double X(double time) const { return kLeft + time * scale_; }
+  // Which of the stages of its rank: by number, or in bidirectional pipelines the one of the way
+  // up.
+  int Chunk(const Action& action, int rank) const {
+    const int stage = action.stage.value();
+    if (stage >= num_ranks_) return stage / num_ranks_;
+    return stage == rank ? 0 : 1;
+  }
+
+  bool Shows(ActionKind kind) const {
+    return std::any_of(timeline_.ranks.begin(), timeline_.ranks.end(), [&](const auto& row) {
+      return std::any_of(row.begin(), row.end(),
+                         [&](const TimedAction& timed) { return timed.action.kind == kind; });
+    });
+  }
 
   void Header() {
     absl::StrAppendFormat(
         &svg_,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 "
-        "%.0f %.0f\" "
-        "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"10\">\n"
+        "%.0f %.0f\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"10\">\n<style>",
+        width_, height_, width_, height_);
+    for (const Paint& paint : kPaints) {
+      for (int chunk = 0; Shows(paint.kind) && chunk < num_chunks_; ++chunk) {
+        absl::StrAppendFormat(&svg_, ".%c%d{fill:%s}", Letter(paint.kind), chunk,
+                              Fill(paint, chunk, num_chunks_));
+      }
+    }
+    absl::StrAppend(
+        &svg_,
+        "\n.a rect{stroke:#555;stroke-width:.6}.a text{text-anchor:middle}"
+        ".s{font-size:11px}.g{fill:#666}</style>\n"
         "<defs><pattern id=\"idle\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" "
         "patternTransform=\"rotate(45)\"><rect width=\"7\" height=\"7\" fill=\"#f4f4f4\"/>"
-        "<rect width=\"1.2\" height=\"7\" fill=\"#d4d4d4\"/></pattern></defs>\n"
-        "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-        "<text x=\"12\" y=\"22\" font-size=\"14\" font-weight=\"bold\">%s</text>\n",
-        width_, height_, width_, height_, Escape(timeline_.title));
+        "<rect width=\"1.2\" height=\"7\" fill=\"#d0d0d0\"/></pattern></defs>\n"
+        "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        "<text x=\"12\" y=\"22\" font-size=\"13\" font-weight=\"bold\">",
+        Escape(timeline_.title), "</text>\n");
   }
 
-  void LegendEntry(double& x, const std::string& fill, std::string_view text) {
+  void LegendEntry(double& x, double y, std::string_view fill, std::string_view text) {
     absl::StrAppendFormat(&svg_,
-                          "<rect x=\"%.1f\" y=\"36\" width=\"14\" height=\"14\" fill=\"%s\" "
-                          "stroke=\"#666\" stroke-width=\"0.5\"/>"
-                          "<text x=\"%.1f\" y=\"47\" font-size=\"11\">%s</text>\n",
-                          x, fill, x + 19, std::string(text));
-    x += 36 + 6.0 * static_cast<double>(text.size());
+                          "<rect x=\"%s\" y=\"%s\" width=\"13\" height=\"13\" fill=\"%s\" "
+                          "stroke=\"#666\" stroke-width=\".5\"/>"
+                          "<text class=\"s\" x=\"%s\" y=\"%s\">%s</text>\n",
+                          Number(x), Number(y), std::string(fill), Number(x + 18), Number(y + 10.5),
+                          std::string(text));
+    x += 36 + 5.8 * static_cast<double>(text.size());
   }
 
+  // First what the rows show, below it what the curves under them show.
   void Legend() {
     double x = 12;
     for (const Paint& paint : kPaints) {
-      const bool used =
-          std::any_of(timeline_.ranks.begin(), timeline_.ranks.end(), [&](const auto& row) {
-            return std::any_of(row.begin(), row.end(), [&](const TimedAction& timed) {
-              return timed.action.kind == paint.kind;
-            });
-          });
-      if (used) LegendEntry(x, Fill(paint.kind, 0, 1), paint.name);
+      if (Shows(paint.kind)) LegendEntry(x, 33, Fill(paint, 0, 1), paint.name);
     }
-    LegendEntry(x, "url(#idle)", "idle");
-    if (num_chunks_ > 1) {
-      absl::StrAppendFormat(
-          &svg_, "<text x=\"%.1f\" y=\"47\" font-size=\"11\">darker: later chunk</text>\n", x);
-    }
+    LegendEntry(x, 33, "url(#idle)", "idle");
+    absl::StrAppendFormat(&svg_, "<text class=\"s\" x=\"%s\" y=\"43.5\">%s%s</text>\n", Number(x),
+                          letters_ ? "" : "number: microbatch ",
+                          num_chunks_ > 1 ? "darker: later chunk" : "");
+    x = 12;
+    for (const auto& [name, fill] : kPhases) LegendEntry(x, 52, fill, name);
+    absl::StrAppendFormat(&svg_,
+                          "<path d=\"M%s 63v-4h5v-4h6v8z\" fill=\"#4a5a78\" fill-opacity=\".45\"/>"
+                          "<text class=\"s\" x=\"%s\" y=\"62.5\">in flight, up to %d</text>\n",
+                          Number(x), Number(x + 16), highest_peak_);
+    absl::StrAppendFormat(&svg_,
+                          "<text class=\"s g\" x=\"%s\" y=\"78\">idle</text>"
+                          "<text class=\"s g\" x=\"%s\" y=\"78\">peak</text>\n",
+                          Number(EndOfTime() + 12), Number(EndOfTime() + 112));
   }
 
-  void Row(std::size_t rank) {
-    const double y = kTop + static_cast<double>(rank) * (kRowHeight + kRowGap);
-    absl::StrAppendFormat(
-        &svg_,
-        "<text x=\"12\" y=\"%.1f\" font-size=\"12\">rank %d</text>\n"
-        "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\" fill=\"url(#idle)\"/>\n",
-        y + 17, rank, X(0), y, timeline_.makespan * scale_, kRowHeight);
+  double EndOfTime() const { return kLeft + timeline_.makespan * scale_; }
+
+  void Row(int rank) {
+    const double y = kTop + rank * (kRowHeight + kCurveHeight + kRowGap);
+    const RankFigures& figures = figures_[rank];
+    const double idle = timeline_.makespan - figures.busy;
+    const double share = timeline_.makespan > 0 ? 100 * idle / timeline_.makespan : 0;
+    absl::StrAppendFormat(&svg_,
+                          "<text class=\"s\" x=\"12\" y=\"%s\">rank %d</text>"
+                          "<text class=\"s\" x=\"%s\" y=\"%s\">%.4g (%.1f%%)</text>"
+                          "<text class=\"s\" x=\"%s\" y=\"%s\">%d</text>\n"
+                          "<g class=\"a\" transform=\"translate(%s %s)\">\n"
+                          "<path d=\"M0 0h%sv%sh-%sz\" fill=\"url(#idle)\"/>\n",
+                          Number(y + 16), rank, Number(EndOfTime() + 12), Number(y + 16), idle,
+                          share, Number(EndOfTime() + 112), Number(y + 16), figures.peak_in_flight,
+                          Number(kLeft), Number(y), Number(timeline_.makespan * scale_),
+                          Number(kRowHeight), Number(timeline_.makespan * scale_));
     bool lower_half = false;
     for (const TimedAction& timed : timeline_.ranks[rank]) {
       if (timed.action.joins_next) {
-        Box(timed, rank, y, kRowHeight / 2);
+        Box(timed, rank, 0, kRowHeight / 2);
       } else if (lower_half) {
-        Box(timed, rank, y + kRowHeight / 2, kRowHeight / 2);
+        Box(timed, rank, kRowHeight / 2, kRowHeight / 2);
       } else {
-        Box(timed, rank, y, kRowHeight);
+        Box(timed, rank, 0, kRowHeight);
       }
       lower_half = timed.action.joins_next;
     }
+    Phases(figures);
+    Curve(timeline_.ranks[rank]);
+    absl::StrAppend(&svg_, "</g>\n");
   }
 
-  void Box(const TimedAction& timed, std::size_t rank, double y, double height) {
+  void Box(const TimedAction& timed, int rank, double y, double height) {
     const std::string label = Label(timed.action);
+    const double x = timed.start * scale_;
     const double width = (timed.end - timed.start) * scale_;
     absl::StrAppendFormat(
         &svg_,
-        "<g><title>%s on rank %d: %g to %g</title>"
-        "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\" fill=\"%s\" stroke=\"#555\" "
-        "stroke-width=\"0.6\"/>",
-        timed.action.ToString(), rank, timed.start, timed.end, X(timed.start), y, width, height,
-        Fill(timed.action.kind, timed.action.stage.value() / num_ranks_, num_chunks_));
+        "<rect class=\"%c%d\" x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\"><title>%s: %g to "
+        "%g</title></rect>",
+        Letter(timed.action.kind), Chunk(timed.action, rank), Number(x), Number(y), Number(width),
+        Number(height), timed.action.ToString(), timed.start, timed.end);
     if (width >= static_cast<double>(label.size()) * kCharWidth) {
-      absl::StrAppendFormat(&svg_, "<text x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>",
-                            X(timed.start) + width / 2, y + height / 2 + 3.5, label);
+      absl::StrAppendFormat(&svg_, "<text x=\"%s\" y=\"%s\">%s</text>", Number(x + width / 2),
+                            Number(y + height / 2 + 3.5), label);
     }
-    absl::StrAppend(&svg_, "</g>\n");
+    svg_ += '\n';
+  }
+
+  // The background of the curve: warm-up to the first backward, cool-down after the last forward.
+  void Phases(const RankFigures& figures) {
+    const double ends[] = {0, figures.first_backward, figures.last_forward, timeline_.makespan};
+    for (int phase = 0; phase < 3; ++phase) {
+      const double width = (ends[phase + 1] - ends[phase]) * scale_;
+      if (width <= 0) continue;
+      absl::StrAppendFormat(&svg_, "<path d=\"M%s %sh%sv%sh-%sz\" fill=\"%s\"/>\n",
+                            Number(ends[phase] * scale_), Number(kRowHeight), Number(width),
+                            Number(kCurveHeight), Number(width), std::string(kPhases[phase][1]));
+    }
+  }
+
+  // Microbatch-chunks in flight, from the start of F to the end of W or B, in time.
+  void Curve(const std::vector<TimedAction>& row) {
+    const double bottom = kRowHeight + kCurveHeight;
+    const double step = (kCurveHeight - 1) / std::max(1, highest_peak_);
+    int in_flight = 0;
+    std::string path = absl::StrCat("M0 ", Number(bottom));
+    const auto turn = [&](double time, int change) {
+      in_flight += change;
+      absl::StrAppend(&path, "H", Number(time * scale_), "V", Number(bottom - in_flight * step));
+    };
+    for (const TimedAction& timed : row) {
+      if (timed.action.kind == ActionKind::kForward) turn(timed.start, 1);
+      if (EndsFlight(timed.action.kind)) turn(timed.end, -1);
+    }
+    absl::StrAppend(&svg_, "<path d=\"", path, "H", Number(timeline_.makespan * scale_), "V",
+                    Number(bottom), "z\" fill=\"#4a5a78\" fill-opacity=\".45\"/>\n");
   }
 
   void Axis() {
     const double y = height_ - kAxisHeight + 4;
-    absl::StrAppendFormat(&svg_, "<path d=\"M%.2f %.1fH%.2f\" stroke=\"#333\"/>\n", X(0), y,
-                          X(timeline_.makespan));
+    absl::StrAppendFormat(&svg_, "<path d=\"M%s %sH%s\" stroke=\"#333\"/>\n", Number(kLeft),
+                          Number(y), Number(EndOfTime()));
     const double step = TickStep(scale_);
     for (int i = 0; i * step <= timeline_.makespan * (1 + 1e-9); ++i) {
+      const std::string x = Number(kLeft + i * step * scale_);
       absl::StrAppendFormat(&svg_,
-                            "<path d=\"M%.2f %.1fv5\" stroke=\"#333\"/>"
-                            "<text x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n",
-                            X(i * step), y, X(i * step), y + 17, i * step);
+                            "<path d=\"M%s %sv5\" stroke=\"#333\"/>"
+                            "<text x=\"%s\" y=\"%s\" text-anchor=\"middle\">%g</text>\n",
+                            x, Number(y), x, Number(y + 17), i * step);
     }
   }
 
   const Timeline& timeline_;
-  int num_ranks_ = 1;
+  const int num_ranks_;
   int num_chunks_ = 1;
+  int highest_peak_ = 0;
+  bool letters_ = true;
+  std::vector<RankFigures> figures_;
   double scale_ = 1;  // pixels per unit of time
   double width_ = 0, height_ = 0;
   std::string svg_;

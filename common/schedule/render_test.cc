@@ -59,21 +59,46 @@ TEST(RenderGrid, StaysBoundedWhenDurationsAreVeryUnequal) {
 TEST(RenderSvg, DrawsEveryActionWithLabelAndDetails) {
   const std::string svg = RenderSvg(TwoRanks());
   EXPECT_THAT(svg, HasSubstr("a &lt; b &amp;"));
-  EXPECT_EQ(Count(svg, "<g><title>"), 4);
-  EXPECT_THAT(svg, HasSubstr("<title>0B0 on rank 0: 4 to 6</title>"));
+  EXPECT_EQ(Count(svg, "<rect class="), 4);
+  EXPECT_THAT(svg, HasSubstr("<title>0B0: 4 to 6</title>"));
   EXPECT_EQ(Count(svg, ">B0</text>"), 2);
   EXPECT_THAT(svg, HasSubstr("F forward"));
   EXPECT_THAT(svg, HasSubstr("idle"));
   EXPECT_THAT(svg, Not(HasSubstr("W gradient of weights")));
-  EXPECT_EQ(Count(svg, "<g>"), Count(svg, "</g>"));
+  EXPECT_EQ(Count(svg, "<g "), Count(svg, "</g>"));
   EXPECT_EQ(Count(svg, "<text"), Count(svg, "</text>"));
 }
 
 TEST(RenderSvg, DrawsAPairAsTwoHalvesOfOneCell) {
   const std::string svg = RenderSvg({.makespan = 5, .ranks = {Pair()}});
-  EXPECT_EQ(Count(svg, "height=\"13\" fill=\"#"), 2);
-  EXPECT_EQ(Count(svg, "height=\"26\" fill=\"#"), 2);
-  EXPECT_THAT(svg, HasSubstr("0B2 on rank 0: 1 to 4"));
+  EXPECT_EQ(Count(svg, "height=\"12\"><title>"), 2);
+  EXPECT_EQ(Count(svg, "height=\"24\"><title>"), 2);
+  EXPECT_THAT(svg, HasSubstr("0B2: 1 to 4"));
+}
+
+TEST(RenderSvg, SaysHowLongEachRankIdlesAndHowMuchItHolds) {
+  const std::string svg = RenderSvg({.makespan = 5, .ranks = {Pair(), {At(1, 2, "1F0")}}});
+  EXPECT_THAT(svg, HasSubstr(">0 (0.0%)</text>"));  // a pair is busy once, not twice
+  EXPECT_THAT(svg, HasSubstr(">4 (80.0%)</text>"));
+  EXPECT_THAT(svg, HasSubstr("in flight, up to 2"));
+  EXPECT_EQ(Count(svg, ">2</text>"), 2);  // on the axis, and the peak of rank 0: F counts before B
+  EXPECT_THAT(svg, HasSubstr("warm-up"));
+}
+
+TEST(RenderSvg, CurveFollowsWhatIsInFlight) {
+  const std::string svg = RenderSvg({.makespan = 4, .ranks = {{At(0, 1, "0F0"), At(2, 4, "0B0")}}});
+  EXPECT_THAT(svg, HasSubstr("M0 40H0V25H620V40H620V40z"));
+}
+
+TEST(RenderSvg, LeavesLettersOutWhereTheyWouldMakeItTooWide) {
+  Timeline timeline{.makespan = 300, .ranks = {{}}};
+  for (int i = 0; i < 150; ++i) {
+    timeline.ranks[0].push_back(
+        {{StageId(0), ActionKind::kForward, MicrobatchId(i)}, i * 1.0, i + 1.0});
+  }
+  const std::string svg = RenderSvg(timeline);
+  EXPECT_THAT(svg, HasSubstr(">149</text>"));
+  EXPECT_THAT(svg, HasSubstr("number: microbatch"));
 }
 
 TEST(RenderSvg, ShadesChunksAndSaysSo) {
