@@ -108,12 +108,12 @@ TEST(MakePlan, AutoScheduleIsNeverSlowerThanAFamily) {
   }
 }
 
-// With one stage a rank gpipe and 1f1b take equally long; 1f1b holds 4 microbatches, gpipe all 16.
+// With one stage a rank zb-h1 and zb-h2 take equally long; zb-h1 holds 4 microbatches, zb-h2 7.
 TEST(MakePlan, AutoScheduleTakesTheSmallerOfEquals) {
   config::JobSpec job = EmulatedJob(4, 16);
   job.parallelism.pipeline = 4;
   job.parallelism.chunks = 1;
-  EXPECT_EQ(MakePlan(job, kFreeLinks)->schedule.name, "1f1b");
+  EXPECT_EQ(MakePlan(job, kFreeLinks)->schedule.name, "zb-h1");
 }
 
 TEST(MakePlan, KeepsTheStagesThatTheJobNames) {

@@ -13,9 +13,16 @@
 namespace takt::schedule {
 namespace {
 
-const std::array<Generator, 4>& Generators() {
-  static const std::array<Generator, 4> generators = {Naive(), Gpipe(), OneForwardOneBackward(),
-                                                      InterleavedOneForwardOneBackward()};
+std::span<const Generator> Generators() {
+  static const std::array generators = {Naive(),
+                                        Gpipe(),
+                                        OneForwardOneBackward(),
+                                        InterleavedOneForwardOneBackward(),
+                                        LoopedBfs(),
+                                        ZbH1(),
+                                        ZbH2(),
+                                        InterleavedZb(),
+                                        Gis()};
   return generators;
 }
 
@@ -31,11 +38,13 @@ absl::Status CheckSizes(const Family& family, const GenerateOptions& options) {
   RETURN_IF_ERROR(CheckPositive("ranks", options.num_ranks));
   RETURN_IF_ERROR(CheckPositive("microbatches", options.num_microbatches));
   RETURN_IF_ERROR(CheckPositive("chunks", *options.num_chunks));
-  if (!family.uses_chunks && *options.num_chunks != 1) {
-    return InvalidField({.field = "chunks",
-                         .value = absl::StrCat(*options.num_chunks),
-                         .rule = absl::StrCat(std::string(family.name), " has one chunk per rank"),
-                         .fix = "leave chunks out, or use an interleaved schedule"});
+  if (!family.uses_chunks && *options.num_chunks != family.num_chunks) {
+    return InvalidField(
+        {.field = "chunks",
+         .value = absl::StrCat(*options.num_chunks),
+         .rule = absl::StrCat(std::string(family.name), " has ",
+                              family.num_chunks == 1 ? "one chunk" : "two chunks", " per rank"),
+         .fix = "leave chunks out, or use an interleaved schedule"});
   }
   if (options.group.has_value()) {
     RETURN_IF_ERROR(CheckPositive("group", *options.group));
@@ -44,6 +53,15 @@ absl::Status CheckSizes(const Family& family, const GenerateOptions& options) {
                            .value = absl::StrCat(*options.group),
                            .rule = absl::StrCat(std::string(family.name), " has no groups"),
                            .fix = "leave group out, or use an interleaved schedule"});
+    }
+  }
+  if (options.memory.has_value()) {
+    RETURN_IF_ERROR(CheckPositive("memory", *options.memory));
+    if (!family.uses_memory) {
+      return InvalidField({.field = "memory",
+                           .value = absl::StrCat(*options.memory),
+                           .rule = absl::StrCat(std::string(family.name), " takes no limit"),
+                           .fix = "leave memory out, or use zb-1p or auto"});
     }
   }
   // Each product is checked before the next: none overflows.
@@ -57,7 +75,8 @@ absl::Status CheckSizes(const Family& family, const GenerateOptions& options) {
                                               " actions must not exceed ", kMaxActions),
                          .fix = "use fewer microbatches, ranks or chunks"});
   }
-  return absl::OkStatus();
+  if (!family.uses_costs) return absl::OkStatus();
+  return cost::CheckCosts(options.costs, static_cast<int>(stages));
 }
 
 }  // namespace
@@ -72,7 +91,7 @@ std::span<const Family> Families() {
 }
 
 absl::StatusOr<Schedule> Generate(std::string_view family, const GenerateOptions& options) {
-  const auto& generators = Generators();
+  const std::span<const Generator> generators = Generators();
   const auto found =
       std::find_if(generators.begin(), generators.end(),
                    [&](const Generator& candidate) { return candidate.family.name == family; });
@@ -83,7 +102,7 @@ absl::StatusOr<Schedule> Generate(std::string_view family, const GenerateOptions
         absl::StrCat("schedule is ", std::string(family), ": must be one of ", names));
   }
   GenerateOptions sizes = options;
-  if (!sizes.num_chunks.has_value()) sizes.num_chunks = found->family.uses_chunks ? 2 : 1;
+  if (!sizes.num_chunks.has_value()) sizes.num_chunks = found->family.num_chunks;
   RETURN_IF_ERROR(CheckSizes(found->family, sizes));
   return found->generate(sizes);
 }

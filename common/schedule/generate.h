@@ -18,20 +18,28 @@ struct GenerateOptions {
   int num_microbatches = 1;  // M
   std::optional<int>
       num_chunks;  // V; unset: the family's own default (1, or 2 for interleaved ones)
-  std::optional<int>
-      group;  // N of grouped families; unset: the smallest legal one, P if P divides M
+  // N of grouped families; unset: the smallest legal one from P on (P if P divides M), at most M
+  std::optional<int> group;
   // What families that are searched for given costs look at; others ignore them.
   cost::Costs costs;
   // Microbatch-chunks a rank may hold in flight, for families that take a limit; unset: their own.
   std::optional<int> memory;
 };
 
+// What a family is, as `takt schedule list` and the documentation show it. The formulas use P, V,
+// M, N (the group), r (the rank) and the times F, I, W, B = I + W of one chunk.
 struct Family {
   std::string_view name;
-  std::string_view summary;    // one line for `takt schedule list`
+  std::string_view summary;    // one line
   std::string_view reference;  // paper
-  bool splits_backward = false;
-  bool uses_chunks = false;
+  // Idle of a rank when all stages are equal and messages free, with a barrier at the step's end.
+  std::string_view bubble;
+  std::string_view peak;  // chunks in flight on rank r
+  Placement placement = Placement::kLoop;
+  bool splits_backward = false;  // I and W, some of them perhaps joined as B
+  bool overlaps = false;         // runs pairs O(F,B)
+  int num_chunks = 1;            // V, unless another is asked for
+  bool uses_chunks = false;      // another may be asked for
   bool uses_group = false;
   bool uses_costs = false;
   bool uses_memory = false;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "common/schedule/generate.h"
 #include "rapidcheck.h"
 
 namespace takt::sim {
@@ -11,21 +10,6 @@ namespace takt::sim {
 using schedule::Action;
 using schedule::ActionKind;
 using schedule::Schedule;
-
-int Uniform(int low, int high) {
-  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, high));
-}
-
-Schedule AnyFamily() {
-  const std::span<const schedule::Family> families = schedule::Families();
-  const schedule::Family& family = families[Uniform(0, static_cast<int>(families.size()))];
-  schedule::GenerateOptions options{.num_ranks = Uniform(1, 9), .num_microbatches = Uniform(1, 17)};
-  if (family.uses_chunks) {
-    options.num_chunks = Uniform(2, 5);
-    options.num_microbatches = std::max(options.num_microbatches, options.num_ranks);
-  }
-  return schedule::Generate(family.name, options).value();
-}
 
 // A random valid order with split and joint backwards in either placement: each step runs any
 // action that can.

@@ -8,7 +8,9 @@ namespace {
 
 constexpr Family kFamily{.name = "1f1b",
                          .summary = "one forward, one backward in turn, flushed every step",
-                         .reference = "PipeDream-flush: Narayanan et al. 2019, 2021"};
+                         .reference = "PipeDream-flush: Narayanan et al. 2019, 2021",
+                         .bubble = "(P-1)(F+B)",
+                         .peak = "min(P-r, M)"};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   return BuildLoop(kFamily.name,

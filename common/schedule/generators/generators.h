@@ -10,8 +10,8 @@ namespace takt::schedule {
 
 struct Generator {
   Family family;
-  // options: sizes at least 1 and within kMaxActions, num_chunks set, group set only if the family
-  // uses it.
+  // options: sizes at least 1 and within kMaxActions, num_chunks set, group and memory set only if
+  // the family uses them, costs checked if it does.
   absl::StatusOr<Schedule> (*generate)(const GenerateOptions& options);
 };
 
@@ -19,5 +19,10 @@ Generator Naive();
 Generator Gpipe();
 Generator OneForwardOneBackward();
 Generator InterleavedOneForwardOneBackward();
+Generator LoopedBfs();
+Generator ZbH1();
+Generator ZbH2();
+Generator InterleavedZb();
+Generator Gis();
 
 }  // namespace takt::schedule

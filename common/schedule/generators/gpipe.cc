@@ -9,7 +9,9 @@ namespace {
 
 constexpr Family kFamily{.name = "gpipe",
                          .summary = "all forwards, then all backwards",
-                         .reference = "Huang et al. 2019, arXiv:1811.06965"};
+                         .reference = "Huang et al. 2019, arXiv:1811.06965",
+                         .bubble = "(P-1)(F+B)",
+                         .peak = "M"};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   return BuildLoop(kFamily.name, {.num_ranks = options.num_ranks,

@@ -8,7 +8,9 @@ namespace {
 
 constexpr Family kFamily{.name = "naive",
                          .summary = "one microbatch at a time through all stages",
-                         .reference = "layer parallelism"};
+                         .reference = "layer parallelism",
+                         .bubble = "M(P-1)(F+B)",
+                         .peak = "1"};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   return BuildLoop(kFamily.name, {.num_ranks = options.num_ranks,

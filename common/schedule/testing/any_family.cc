@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/schedule/testing/any_family.h"
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rapidcheck.h"
+
+namespace takt::schedule {
+namespace {
+
+double AnyCost() { return Uniform(0, 21) / 10.0; }
+
+cost::Costs AnyCosts(int num_stages) {
+  cost::Costs costs;
+  const std::size_t values = Uniform(0, 2) == 0 ? 1 : num_stages;
+  for (std::vector<double>* by_stage :
+       {&costs.forward, &costs.input_grad, &costs.weight_grad, &costs.backward}) {
+    by_stage->resize(values);
+    for (double& value : *by_stage) value = AnyCost();
+  }
+  costs.link.latency = AnyCost() / 4;
+  return costs;
+}
+
+}  // namespace
+
+int Uniform(int low, int high) {
+  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, high));
+}
+
+GenerateOptions AnyOptions(const Family& family) {
+  GenerateOptions options{.num_ranks = Uniform(1, 9), .num_microbatches = Uniform(1, 17)};
+  if (family.uses_chunks) options.num_chunks = Uniform(1, 5);
+  if (family.uses_group && Uniform(0, 2) == 0) options.group = Uniform(1, 17);
+  if (family.uses_memory && Uniform(0, 2) == 0) options.memory = Uniform(1, 17);
+  if (family.uses_costs) {
+    options.costs = AnyCosts(options.num_ranks * options.num_chunks.value_or(family.num_chunks));
+  }
+  return options;
+}
+
+Schedule AnyFamily() {
+  const std::span<const Family> families = Families();
+  const Family& family = families[Uniform(0, static_cast<int>(families.size()))];
+  // Every family serves a good part of these sizes; the bound only stops one that serves none.
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    absl::StatusOr<Schedule> schedule = Generate(family.name, AnyOptions(family));
+    if (schedule.ok()) return *std::move(schedule);
+  }
+  RC_FAIL("no sizes found that " + std::string(family.name) + " serves");
+}
+
+}  // namespace takt::schedule
