@@ -83,6 +83,14 @@ SlotId FindSlot(const Program& program, std::span<const SlotId> slots, SlotKind 
   return SlotId(-1);
 }
 
+std::set<StageId> HeldStages(const Program& program) {
+  std::set<StageId> stages;
+  for (const Slot& slot : program.slots) {
+    if (slot.kind == SlotKind::kWeights) stages.insert(slot.stage);
+  }
+  return stages;
+}
+
 bool IsCompute(Op op) {
   return op == Op::kForward || op == Op::kInputGrad || op == Op::kWeightGrad || op == Op::kBackward;
 }

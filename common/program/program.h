@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -115,6 +116,9 @@ bool IsCompute(Op op);
 // first.
 SlotId FindSlot(const Program& program, std::span<const SlotId> slots, SlotKind kind, StageId stage,
                 std::int32_t index = -1);
+
+// The stages whose weights this rank holds.
+std::set<StageId> HeldStages(const Program& program);
 
 // Indices in range, ops on the lanes they belong to, peers and slots as docs/programs.md says.
 // kInvalidArgument names the instruction. Everything that executes or simulates a program may rely

@@ -12,8 +12,8 @@
 #include "common/base/status.h"
 #include "common/plan/plan.h"
 #include "worker/engine/engine.h"
+#include "worker/session/rank_groups.h"
 #include "worker/train/parameter_store.h"
-#include "worker/transport/collective.h"
 #include "worker/transport/inproc/inproc.h"
 
 namespace takt::numerics {
@@ -43,36 +43,6 @@ class RankRunner {
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<engine::Collective>> Group(const std::string& name,
-                                                            const std::vector<Rank>& ranks) {
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      if (ranks[i] != rank_) continue;
-      return transport::CreateCollective(
-          transport_.get(), {.name = name, .ranks = ranks, .index = static_cast<int>(i)});
-    }
-    return nullptr;
-  }
-
-  absl::Status CreateGroups() {
-    const DpRank dp_rank = mesh_.DpRankOf(rank_);
-    const PpRank pp_rank = mesh_.PpRankOf(rank_);
-    std::vector<Rank> dp, pp;
-    for (DpRank i(0); i.value() < mesh_.dp_size; ++i) dp.push_back(mesh_.RankOf(pp_rank, i));
-    for (PpRank i(0); i.value() < mesh_.pp_size; ++i) pp.push_back(mesh_.RankOf(i, dp_rank));
-    const std::vector<Rank> tied = {mesh_.RankOf(plan_.partition.front().pp_rank, dp_rank),
-                                    mesh_.RankOf(plan_.partition.back().pp_rank, dp_rank)};
-    if (dp.size() > 1) {
-      ASSIGN_OR_RETURN(dp_, Group(absl::StrCat("dp", pp_rank.value()), dp));
-    }
-    if (pp.size() > 1) {
-      ASSIGN_OR_RETURN(pp_, Group(absl::StrCat("pp", dp_rank.value()), pp));
-    }
-    if (tied[0] != tied[1]) {
-      ASSIGN_OR_RETURN(tied_, Group(absl::StrCat("tied", dp_rank.value()), tied));
-    }
-    return absl::OkStatus();
-  }
-
   absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const program::Program& program,
                                                              engine::Compute& compute,
                                                              const std::string& channel_prefix) {
@@ -83,9 +53,16 @@ class RankRunner {
   }
 
   absl::Status RunSteps(RankResult& result) {
-    RETURN_IF_ERROR(CreateGroups());
     const int pp_rank = mesh_.PpRankOf(rank_).value();
     const program::Program& program = plan_.programs[pp_rank];
+    ASSIGN_OR_RETURN(
+        const session::RankGroups groups,
+        session::RankGroups::Connect(
+            *transport_, {.rank = rank_,
+                          .mesh = mesh_,
+                          .partition = &plan_.partition,
+                          .program = &program,
+                          .tied_embeddings = !plan_.model.layers.back().tied_parameters.empty()}));
     const program::Program* validation =
         plan_.validation_programs.empty() ? nullptr : &plan_.validation_programs[pp_rank];
     ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
@@ -99,9 +76,9 @@ class RankRunner {
                           .rank = rank_,
                           .threads = options_.job.parallelism.threads.value_or(1),
                           .data_root = "/",
-                          .dp_group = dp_.get(),
-                          .pp_group = pp_.get(),
-                          .tied_group = tied_.get(),
+                          .replicas = groups.replicas(),
+                          .pp_group = groups.pipeline(),
+                          .tied_group = groups.tied(),
                           .observer = mesh_.DpRankOf(rank_) == DpRank(0) ? observer_ : nullptr}));
     ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
                      MakeEngine(program, *trainer, "train/"));
@@ -143,7 +120,6 @@ class RankRunner {
   const Rank rank_;
   const train::TensorObserver* observer_;
   std::unique_ptr<transport::Transport> transport_;
-  std::unique_ptr<engine::Collective> dp_, pp_, tied_;
 };
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {

@@ -120,7 +120,8 @@ std::string DescribeWait(const Program& program, const std::vector<std::unique_p
                           lane.peer.value());
     case Op::kReduceGrad:
       return absl::StrCat(program::ToString(*entry.instruction, program),
-                          " with the other data-parallel ranks");
+                          " with the other ranks that hold stage ",
+                          entry.instruction->stage.value());
     case Op::kReduceTied:
       return "REDUCE_TIED with the rank at the other end of the pipeline";
     case Op::kNormExchange:

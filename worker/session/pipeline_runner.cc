@@ -13,9 +13,9 @@
 #include "common/base/status.h"
 #include "common/model/model.h"
 #include "worker/engine/engine.h"
+#include "worker/session/rank_groups.h"
 #include "worker/session/step_metrics.h"
 #include "worker/train/trainer.h"
-#include "worker/transport/collective.h"
 #include "worker/transport/create.h"
 
 namespace takt::session {
@@ -53,7 +53,6 @@ class PipelineRunner final : public RankRunner {
   PipelineRunner(PipelineRunnerOptions options, Assignment assignment)
       : options_(std::move(options)),
         assignment_(std::move(assignment)),
-        pp_rank_(assignment_.mesh.PpRankOf(assignment_.rank)),
         dp_rank_(assignment_.mesh.DpRankOf(assignment_.rank)),
         rendezvous_(options_.make_rendezvous(assignment_.key)) {
     status_.last_step = assignment_.resume_step;
@@ -141,40 +140,15 @@ class PipelineRunner final : public RankRunner {
       transport_ = std::move(transport);
       if (!stop_reason_.ok()) return stop_reason_;
     }
-    // In one order on all ranks.
-    std::vector<Rank> dp_group, pp_group;
-    for (int i = 0; i < assignment_.mesh.dp_size; ++i)
-      dp_group.push_back(assignment_.mesh.RankOf(pp_rank_, DpRank(i)));
-    for (int i = 0; i < assignment_.mesh.pp_size; ++i)
-      pp_group.push_back(assignment_.mesh.RankOf(PpRank(i), dp_rank_));
-    ASSIGN_OR_RETURN(dp_group_, CreateGroup("dp", dp_group));
-    ASSIGN_OR_RETURN(pp_group_, CreateGroup("pp", pp_group));
-    ASSIGN_OR_RETURN(tied_group_, CreateGroup("tied", TiedGroup()));
+    ASSIGN_OR_RETURN(
+        groups_, RankGroups::Connect(
+                     *transport_, {.rank = assignment_.rank,
+                                   .mesh = assignment_.mesh,
+                                   .partition = &assignment_.partition,
+                                   .program = &assignment_.program,
+                                   .tied_embeddings = !model_.layers.back().tied_parameters.empty(),
+                                   .generation = assignment_.key.generation.value()}));
     return absl::OkStatus();
-  }
-
-  // The ranks of the first and the last stage; empty if there is nothing to keep equal between two
-  // ranks, or not here.
-  std::vector<Rank> TiedGroup() const {
-    const PpRank first = assignment_.partition.front().pp_rank;
-    const PpRank last = assignment_.partition.back().pp_rank;
-    if (!model_.config.tied_head || model_.layers.back().tied_parameters.empty() || first == last)
-      return {};
-    if (pp_rank_ != first && pp_rank_ != last) return {};
-    return {assignment_.mesh.RankOf(first, dp_rank_), assignment_.mesh.RankOf(last, dp_rank_)};
-  }
-
-  // Null for a group of less than two.
-  absl::StatusOr<std::unique_ptr<engine::Collective>> CreateGroup(const std::string& name,
-                                                                  const std::vector<Rank>& ranks) {
-    if (ranks.size() < 2) return std::unique_ptr<engine::Collective>();
-    transport::CollectiveOptions group{
-        .name = name, .ranks = ranks, .generation = assignment_.key.generation.value()};
-    while (ranks[group.index] != assignment_.rank) ++group.index;
-    auto collective = transport::CreateCollective(transport_.get(), std::move(group));
-    if (!collective.ok())
-      return Annotate(collective.status(), absl::StrCat("connecting the ", name, " group"));
-    return collective;
   }
 
   absl::Status CreateTrainer() {
@@ -191,9 +165,9 @@ class PipelineRunner final : public RankRunner {
                        .rank = assignment_.rank,
                        .threads = assignment_.threads > 0 ? assignment_.threads : options_.threads,
                        .data_root = options_.data_root,
-                       .dp_group = dp_group_.get(),
-                       .pp_group = pp_group_.get(),
-                       .tied_group = tied_group_.get()}));
+                       .replicas = groups_.replicas(),
+                       .pp_group = groups_.pipeline(),
+                       .tied_group = groups_.tied()}));
     return absl::OkStatus();
   }
 
@@ -272,7 +246,6 @@ class PipelineRunner final : public RankRunner {
 
   const PipelineRunnerOptions options_;
   const Assignment assignment_;
-  const PpRank pp_rank_;
   const DpRank dp_rank_;
 
   mutable absl::Mutex mutex_;
@@ -285,7 +258,7 @@ class PipelineRunner final : public RankRunner {
   const std::unique_ptr<AbortableRendezvous> rendezvous_;
   model::Model model_;
   std::unique_ptr<transport::Transport> transport_;
-  std::unique_ptr<engine::Collective> dp_group_, pp_group_, tied_group_;
+  RankGroups groups_;
   std::unique_ptr<train::Trainer> trainer_;
   std::optional<StepMetrics> step_metrics_;
   std::unique_ptr<engine::Engine> engine_;

@@ -4,19 +4,23 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <ctime>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/program/compute_part.h"
 #include "worker/train/result_ring.h"
 
 namespace takt::train {
 namespace {
 
+using program::ComputePart;
 using program::Instruction;
 using program::Op;
 using program::SlotKind;
@@ -72,16 +76,18 @@ class EmulatedTrainer final : public Trainer {
   }
 
   absl::Status Run(const Instruction& instruction, StepId step) override {
-    const model::ModelConfig& config = options_.model->config;
     switch (instruction.op) {
       case Op::kForward:
-        return Compute(instruction, step, config.forward_seconds);
       case Op::kInputGrad:
-        return Compute(instruction, step, config.input_grad_seconds);
       case Op::kWeightGrad:
-        return Compute(instruction, step, config.weight_grad_seconds);
-      case Op::kBackward:
-        return Compute(instruction, step, config.input_grad_seconds + config.weight_grad_seconds);
+      case Op::kBackward: {
+        const ComputePart part = program::WholePart(instruction);
+        return Compute(std::span(&part, 1), step);
+      }
+      case Op::kOverlap: {
+        const program::OverlapParts parts = program::PartsOf(instruction, program_);
+        return Compute(std::array{parts.forward, parts.backward}, step);
+      }
       case Op::kNormExchange:
         RETURN_IF_ERROR(MeetAllRanks(step));
         results_.Put(step, MakeResult(step));
@@ -98,58 +104,87 @@ class EmulatedTrainer final : public Trainer {
   Validator* validator() override { return nullptr; }
 
  private:
-  absl::Status Compute(const Instruction& instruction, StepId step, double seconds_per_layer) {
-    const mesh::Stage& stage = (*options_.partition)[instruction.stage.value()];
+  // Takes as long as the parts together.
+  absl::Status Compute(std::span<const ComputePart> parts, StepId step) {
+    double seconds = 0;
+    for (const ComputePart& part : parts) {
+      RETURN_IF_ERROR(VerifyInputs(part, step));
+      seconds += Seconds(part);
+    }
+    SleepFor(std::llround(seconds * 1e9));
+    for (const ComputePart& part : parts) StampOutputs(part, step);
+    return absl::OkStatus();
+  }
+
+  double Seconds(const ComputePart& part) const {
+    const model::ModelConfig& config = options_.model->config;
+    const mesh::Stage& stage = (*options_.partition)[part.stage.value()];
     const int num_layers = stage.last_layer.value() - stage.first_layer.value();
-    const std::int32_t s = instruction.stage.value();
-    const bool forward = instruction.op == Op::kForward;
-    const bool input_grad = instruction.op == Op::kInputGrad || instruction.op == Op::kBackward;
-    if (forward && s > 0) {
-      RETURN_IF_ERROR(
-          Verify(instruction, SlotKind::kInput, MakeStamp(instruction, step, s - 1, 1)));
+    switch (part.op) {
+      case Op::kForward:
+        return num_layers * config.forward_seconds;
+      case Op::kInputGrad:
+        return num_layers * config.input_grad_seconds;
+      case Op::kWeightGrad:
+        return num_layers * config.weight_grad_seconds;
+      default:
+        return num_layers * (config.input_grad_seconds + config.weight_grad_seconds);
     }
-    if (input_grad && s + 1 < program_.num_stages) {
-      RETURN_IF_ERROR(
-          Verify(instruction, SlotKind::kOutputGrad, MakeStamp(instruction, step, s + 1, 2)));
+  }
+
+  static bool PassesGradient(Op op) { return op == Op::kInputGrad || op == Op::kBackward; }
+
+  absl::Status VerifyInputs(const ComputePart& part, StepId step) const {
+    const std::int32_t s = part.stage.value();
+    if (part.op == Op::kForward && s > 0) {
+      return Verify(part, SlotKind::kInput, MakeStamp(part, step, s - 1, 1));
     }
-    SleepFor(std::llround(seconds_per_layer * num_layers * 1e9));
-    const Stamp stamp = MakeStamp(instruction, step, s, forward ? 1 : 2);
-    for (const SlotId slot : instruction.writes) {
-      const SlotKind kind = program_.slots[slot.value()].kind;
-      // A neighbouring stage on the same rank reads its input straight from where it is written.
-      const bool carries =
-          forward ? kind == SlotKind::kOutput || kind == SlotKind::kInput
-                  : input_grad && (kind == SlotKind::kInputGrad || kind == SlotKind::kOutputGrad);
-      std::vector<std::byte>& memory = memory_[slot.value()];
-      if (carries) std::memcpy(memory.data(), &stamp, std::min(sizeof stamp, memory.size()));
+    if (PassesGradient(part.op) && s + 1 < program_.num_stages) {
+      return Verify(part, SlotKind::kOutputGrad, MakeStamp(part, step, s + 1, 2));
     }
     return absl::OkStatus();
   }
 
-  static Stamp MakeStamp(const Instruction& instruction, StepId step, std::int32_t stage,
+  void StampOutputs(const ComputePart& part, StepId step) {
+    const bool forward = part.op == Op::kForward;
+    const Stamp stamp = MakeStamp(part, step, part.stage.value(), forward ? 1 : 2);
+    for (const SlotId slot : part.writes) {
+      const SlotKind kind = program_.slots[slot.value()].kind;
+      // A neighbouring stage on the same rank reads its input straight from where it is written.
+      const bool carries = forward ? kind == SlotKind::kOutput || kind == SlotKind::kInput
+                                   : PassesGradient(part.op) && (kind == SlotKind::kInputGrad ||
+                                                                 kind == SlotKind::kOutputGrad);
+      std::vector<std::byte>& memory = memory_[slot.value()];
+      if (carries) std::memcpy(memory.data(), &stamp, std::min(sizeof stamp, memory.size()));
+    }
+  }
+
+  static Stamp MakeStamp(const ComputePart& part, StepId step, std::int32_t stage,
                          std::int32_t direction) {
     return {.step = step.value(),
             .stage = stage,
-            .microbatch = instruction.microbatch.value(),
+            .microbatch = part.microbatch.value(),
             .direction = direction};
   }
 
-  absl::Status Verify(const Instruction& instruction, SlotKind kind, const Stamp& expected) const {
-    const SlotId slot = program::FindSlot(program_, instruction.reads, kind, instruction.stage);
+  absl::Status Verify(const ComputePart& part, SlotKind kind, const Stamp& expected) const {
+    const SlotId slot = program::FindSlot(program_, part.reads, kind, part.stage);
     const std::vector<std::byte>& memory = memory_[slot.value()];
     const std::size_t size = std::min(sizeof expected, memory.size());
     Stamp found;
     std::memcpy(&found, memory.data(), size);
     if (std::memcmp(&found, &expected, size) == 0) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat(program::ToString(instruction, program_), " of step ",
-                                            expected.step, " read a message that says (",
-                                            found.ToString(), "), expected (", expected.ToString(),
-                                            ")"));
+    return absl::InternalError(absl::StrCat(program::ToString(part), " of step ", expected.step,
+                                            " read a message that says (", found.ToString(),
+                                            "), expected (", expected.ToString(), ")"));
   }
 
   // The barrier that NORM_EXCHANGE is, with as little to say as there can be.
   absl::Status MeetAllRanks(StepId step) const {
-    for (engine::Collective* group : {options_.dp_group, options_.pp_group}) {
+    const auto replicas = options_.replicas.begin();
+    engine::Collective* const dp_group =
+        replicas == options_.replicas.end() ? nullptr : replicas->second;
+    for (engine::Collective* group : {dp_group, options_.pp_group}) {
       if (group == nullptr) continue;
       double ranks = 1;
       RETURN_IF_ERROR(group->AllReduceSum(step, std::span<double>(&ranks, 1)));

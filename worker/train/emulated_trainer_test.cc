@@ -114,6 +114,31 @@ TEST_F(EmulatedTrainerTest, TakesAtLeastItsTime) {
   EXPECT_GE(nanos_of("0B0"), 5'000'000);
 }
 
+TEST_F(EmulatedTrainerTest, AnOverlappedPairIsItsTwoPartsAtOnce) {
+  const Instruction& backward = Find(0, "0B0");
+  Instruction overlap = Find(0, "0F1");
+  overlap.op = Op::kOverlap;
+  overlap.backward_stage = backward.stage;
+  overlap.backward_microbatch = backward.microbatch;
+  overlap.reads.insert(overlap.reads.end(), backward.reads.begin(), backward.reads.end());
+  overlap.writes.insert(overlap.writes.end(), backward.writes.begin(), backward.writes.end());
+  // Neither part begins before the gradient that B needs is there.
+  EXPECT_FALSE(trainers_[0]->Run(overlap, StepId(1)).ok());
+
+  ASSERT_TRUE(Run(0, "0F0").ok());
+  PassActivation("0SEND_F0", "0RECV_F0");
+  ASSERT_TRUE(Run(1, "1F0").ok());
+  ASSERT_TRUE(Run(1, "1B0").ok());
+  const auto from = trainers_[1]->SlotBytes(Find(1, "1SEND_B0").reads[0]);
+  const auto to = trainers_[0]->SlotBytes(Find(0, "1RECV_B0").writes[0]);
+  std::memcpy(to.data(), from.data(), to.size());
+  const std::int64_t start = Clock::Real().SteadyNanos();
+  EXPECT_TRUE(trainers_[0]->Run(overlap, StepId(1)).ok());
+  EXPECT_GE(Clock::Real().SteadyNanos() - start, 6'000'000);
+  PassActivation("0SEND_F1", "0RECV_F1");
+  EXPECT_TRUE(Run(1, "1F1").ok());
+}
+
 TEST_F(EmulatedTrainerTest, ResultsDependOnTheStepAlone) {
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_TRUE(Run(rank, "NORM_EXCHANGE", 3).ok());

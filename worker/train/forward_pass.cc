@@ -5,6 +5,7 @@
 
 namespace takt::train {
 
+using program::ComputePart;
 using program::Instruction;
 using program::SlotKind;
 
@@ -54,18 +55,33 @@ absl::Status ForwardPass::Load(const Instruction& instruction, StepId step) {
   return absl::OkStatus();
 }
 
-absl::Status ForwardPass::Forward(const Instruction& instruction) {
-  StageBuffers buffers = ReadBuffers(instruction);
-  buffers.stash = Written(instruction, SlotKind::kStash, 0);
-  buffers.output = Written(instruction, SlotKind::kOutput, 0);
-  if (buffers.output == nullptr) buffers.output = Written(instruction, SlotKind::kInput, +1);
+absl::Status ForwardPass::Forward(const ComputePart& forward) {
+  return options_.stages->at(forward.stage).Forward(ForwardBuffers(forward), LossOf(forward));
+}
+
+StageBuffers ForwardPass::ForwardBuffers(const ComputePart& forward) {
+  StageBuffers buffers = ReadBuffers(forward);
+  buffers.stash = Written(forward, SlotKind::kStash, 0);
+  buffers.output = Written(forward, SlotKind::kOutput, 0);
+  if (buffers.output == nullptr) buffers.output = Written(forward, SlotKind::kInput, +1);
+  return buffers;
+}
+
+LossCall ForwardPass::LossOf(const ComputePart& forward) {
   LossCall loss{.gradient = options_.gradient};
-  if (instruction.stage.value() + 1 == options_.program->num_stages) {
-    scored_ = tokens_.scored(TokensOf(instruction));
+  if (forward.stage.value() + 1 == options_.program->num_stages) {
+    scored_ = tokens_.scored(TokensOf(forward));
     loss.scale = scored_ > 0 ? static_cast<float>(1.0 / static_cast<double>(scored_)) : 0;
-    loss.sum = &loss_sums_[instruction.microbatch.value()];
+    loss.sum = &loss_sums_[forward.microbatch.value()];
   }
-  return options_.stages->at(instruction.stage).Forward(buffers, loss);
+  return loss;
+}
+
+StageBuffers ForwardPass::BackwardBuffers(const ComputePart& backward) {
+  StageBuffers buffers = ReadBuffers(backward);
+  buffers.d_input = Written(backward, SlotKind::kInputGrad, 0);
+  if (buffers.d_input == nullptr) buffers.d_input = Written(backward, SlotKind::kOutputGrad, -1);
+  return buffers;
 }
 
 LossShare ForwardPass::loss_share() const {
@@ -75,16 +91,15 @@ LossShare ForwardPass::loss_share() const {
   return share;
 }
 
-StageBuffers ForwardPass::ReadBuffers(const Instruction& instruction) {
-  StageBuffers buffers{.microbatch = instruction.microbatch};
-  const std::span<std::byte> block = TokensOf(instruction);
+StageBuffers ForwardPass::ReadBuffers(const ComputePart& part) {
+  StageBuffers buffers{.microbatch = part.microbatch};
+  const std::span<std::byte> block = TokensOf(part);
   if (!block.empty()) {
-    buffers.view = {.tokens = tokens_.tokens(block, instruction.microbatch).data(),
-                    .targets = tokens_.targets(block, instruction.microbatch).data()};
+    buffers.view = {.tokens = tokens_.tokens(block, part.microbatch).data(),
+                    .targets = tokens_.targets(block, part.microbatch).data()};
   }
   const auto read = [&](SlotKind kind) {
-    return slots_.Floats(
-        program::FindSlot(*options_.program, instruction.reads, kind, instruction.stage));
+    return slots_.Floats(program::FindSlot(*options_.program, part.reads, kind, part.stage));
   };
   buffers.input = read(SlotKind::kInput);
   buffers.stash = read(SlotKind::kStash);
@@ -92,14 +107,14 @@ StageBuffers ForwardPass::ReadBuffers(const Instruction& instruction) {
   return buffers;
 }
 
-float* ForwardPass::Written(const Instruction& instruction, SlotKind kind, int neighbour) {
-  const StageId stage(instruction.stage.value() + neighbour);
-  return slots_.Floats(program::FindSlot(*options_.program, instruction.writes, kind, stage));
+float* ForwardPass::Written(const ComputePart& part, SlotKind kind, int neighbour) {
+  const StageId stage(part.stage.value() + neighbour);
+  return slots_.Floats(program::FindSlot(*options_.program, part.writes, kind, stage));
 }
 
-std::span<std::byte> ForwardPass::TokensOf(const Instruction& instruction) {
+std::span<std::byte> ForwardPass::TokensOf(const ComputePart& part) {
   const SlotId slot =
-      program::FindSlot(*options_.program, instruction.reads, SlotKind::kTokens, StageId(-1));
+      program::FindSlot(*options_.program, part.reads, SlotKind::kTokens, StageId(-1));
   return slot.value() < 0 ? std::span<std::byte>() : slots_.Bytes(slot);
 }
 

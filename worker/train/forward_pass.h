@@ -13,10 +13,11 @@
 #include "absl/status/statusor.h"
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
+#include "common/program/compute_part.h"
 #include "common/program/program.h"
 #include "worker/backend/backend.h"
 #include "worker/data/token_source.h"
-#include "worker/train/optimizer.h"
+#include "worker/train/loss_share.h"
 #include "worker/train/slot_memory.h"
 #include "worker/train/stage.h"
 #include "worker/train/token_block.h"
@@ -41,21 +42,25 @@ class ForwardPass {
   static absl::StatusOr<ForwardPass> Create(const Options& options);
 
   absl::Status Load(const program::Instruction& instruction, StepId step);
-  absl::Status Forward(const program::Instruction& instruction);
+  absl::Status Forward(const program::ComputePart& forward);
   // Of the step that Forward went through last.
   LossShare loss_share() const;
 
   std::span<std::byte> SlotBytes(SlotId slot) { return slots_.Bytes(slot); }
-  // What I and W read, and F in part.
-  StageBuffers ReadBuffers(const program::Instruction& instruction);
-  // Memory of the written slot of the instruction's stage, or of a neighbouring stage on this rank;
-  // null: it writes none.
-  float* Written(const program::Instruction& instruction, program::SlotKind kind, int neighbour);
+  // What F takes and gives.
+  StageBuffers ForwardBuffers(const program::ComputePart& forward);
+  LossCall LossOf(const program::ComputePart& forward);
+  // What I and W take and give.
+  StageBuffers BackwardBuffers(const program::ComputePart& backward);
 
  private:
   explicit ForwardPass(const Options& options) : options_(options) {}
   absl::Status Allocate();
-  std::span<std::byte> TokensOf(const program::Instruction& instruction);
+  StageBuffers ReadBuffers(const program::ComputePart& part);
+  // Memory of the written slot of the part's stage, or of a neighbouring stage on this rank; null:
+  // it writes none.
+  float* Written(const program::ComputePart& part, program::SlotKind kind, int neighbour);
+  std::span<std::byte> TokensOf(const program::ComputePart& part);
 
   Options options_;
   TokenBlock tokens_;

@@ -5,11 +5,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/program/compute_part.h"
 #include "worker/backend/backend.h"
 #include "worker/data/token_source.h"
 #include "worker/train/forward_pass.h"
@@ -23,31 +25,28 @@
 namespace takt::train {
 namespace {
 
+using program::ComputePart;
 using program::Instruction;
 using program::Op;
-using program::SlotKind;
+using program::WholePart;
 
 class ModelTrainer final : public Trainer {
  public:
   explicit ModelTrainer(const TrainerOptions& options)
-      : options_(options), program_(*options.program) {}
+      : options_(options),
+        program_(*options.program),
+        held_(program::HeldStages(*options.program)) {}
 
   absl::Status Initialize() {
     RETURN_IF_ERROR(CheckAgreement());
     ASSIGN_OR_RETURN(compute_, backend::CreateCpuBackend({.threads = options_.threads}));
     ASSIGN_OR_RETURN(reduce_, backend::CreateCpuBackend({.threads = 1}));
-    std::vector<LayerId> layers;
-    for (const mesh::Stage& stage : *options_.partition) {
-      if (stage.pp_rank != program_.pp_rank) continue;
-      for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) layers.push_back(id);
-    }
-    ASSIGN_OR_RETURN(parameters_, ParameterStore::Create(*options_.model, layers, *compute_));
+    RETURN_IF_ERROR(CreateParameters());
     RETURN_IF_ERROR(CreateStages());
     // Before weights are made, which takes longer: what is wrong with files shows sooner.
     RETURN_IF_ERROR(CreatePasses());
     RETURN_IF_ERROR(InitializeWeights(*options_.job, options_.data_root, *parameters_, *compute_));
-    optimizer_.emplace(*options_.job, *options_.model, *parameters_,
-                       Optimizer::Groups{.dp = options_.dp_group, .pp = options_.pp_group});
+    optimizer_.emplace(*options_.job, *options_.model, *parameters_, Groups());
     return absl::OkStatus();
   }
 
@@ -56,17 +55,18 @@ class ModelTrainer final : public Trainer {
       case Op::kLoad:
         return pass_->Load(instruction, step);
       case Op::kForward:
-        return pass_->Forward(instruction);
+        return pass_->Forward(WholePart(instruction));
       case Op::kInputGrad:
-        return InputGrad(instruction);
+        return InputGrad(WholePart(instruction));
       case Op::kWeightGrad:
-        return WeightGrad(instruction, step);
+        return WeightGrad(WholePart(instruction), step);
       case Op::kBackward:
-        RETURN_IF_ERROR(InputGrad(instruction));
-        return WeightGrad(instruction, step);
+        RETURN_IF_ERROR(InputGrad(WholePart(instruction)));
+        return WeightGrad(WholePart(instruction), step);
+      case Op::kOverlap:
+        return Overlap(program::PartsOf(instruction, program_), step);
       case Op::kReduceGrad:
-        return options_.dp_group->AllReduceSum(step,
-                                               parameters_->Layer(instruction.layer).gradients);
+        return ReduceGrad(instruction, step);
       case Op::kReduceTied:
         return ReduceTied(step);
       case Op::kNormPartial:
@@ -102,10 +102,28 @@ class ModelTrainer final : public Trainer {
     return absl::OkStatus();
   }
 
+  // Whether this rank holds the copy of the stage that counts where one must.
+  bool IsPrimary(const mesh::Stage& stage) const { return stage.pp_rank == program_.pp_rank; }
+
+  absl::Status CreateParameters() {
+    std::vector<LayerId> layers;
+    std::set<LayerId> second_copies;
+    for (const mesh::Stage& stage : *options_.partition) {
+      if (!held_.contains(stage.id)) continue;
+      for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
+        layers.push_back(id);
+        if (!IsPrimary(stage)) second_copies.insert(id);
+      }
+    }
+    ASSIGN_OR_RETURN(parameters_,
+                     ParameterStore::Create(*options_.model, layers, *compute_, second_copies));
+    return absl::OkStatus();
+  }
+
   absl::Status CreateStages() {
     std::int64_t scratch_floats = 0;
     for (const mesh::Stage& stage : *options_.partition) {
-      if (stage.pp_rank != program_.pp_rank) continue;
+      if (!held_.contains(stage.id)) continue;
       const auto [it, inserted] =
           stages_.try_emplace(stage.id, *options_.model, stage, *parameters_, *compute_);
       TAKT_CHECK(inserted);
@@ -134,24 +152,68 @@ class ModelTrainer final : public Trainer {
     pass.tokens = data::ValidationTokens(job, options_.data_root, dp_size);
     pass.gradient = false;
     ASSIGN_OR_RETURN(ForwardPass validation, ForwardPass::Create(pass));
-    validator_ =
-        CreateValidator(std::move(validation), {.dp = options_.dp_group, .pp = options_.pp_group});
+    validator_ = CreateValidator(std::move(validation), Groups());
     return absl::OkStatus();
   }
 
-  absl::Status InputGrad(const Instruction& instruction) {
-    StageBuffers buffers = pass_->ReadBuffers(instruction);
-    buffers.d_input = pass_->Written(instruction, SlotKind::kInputGrad, 0);
-    if (buffers.d_input == nullptr)
-      buffers.d_input = pass_->Written(instruction, SlotKind::kOutputGrad, -1);
-    return stages_.at(instruction.stage).InputGrad(buffers);
+  ResultGroups Groups() const {
+    const mesh::Stage& last = options_.partition->back();
+    return {.last_stage = ReplicasOf(last.id),
+            .tells_loss = IsPrimary(last),
+            .pipeline = options_.pp_group};
   }
 
-  absl::Status WeightGrad(const Instruction& instruction, StepId step) {
-    StepId& last = last_weight_grad_[instruction.stage];
-    const bool accumulate = last == step;
+  // Null: nobody else holds the stage.
+  engine::Collective* ReplicasOf(StageId stage) const {
+    const auto group = options_.replicas.find(stage);
+    return group == options_.replicas.end() ? nullptr : group->second;
+  }
+
+  absl::Status InputGrad(const ComputePart& part) {
+    return stages_.at(part.stage).InputGrad(pass_->BackwardBuffers(part));
+  }
+
+  absl::Status WeightGrad(const ComputePart& part, StepId step) {
+    return stages_.at(part.stage)
+        .WeightGrad(pass_->BackwardBuffers(part), Accumulates(part.stage, step));
+  }
+
+  // Whether earlier W of the step have left gradients to add to. One call for each W.
+  bool Accumulates(StageId stage, StepId step) {
+    StepId& last = last_weight_grad_[stage];
+    const bool accumulates = last == step;
     last = step;
-    return stages_.at(instruction.stage).WeightGrad(pass_->ReadBuffers(instruction), accumulate);
+    return accumulates;
+  }
+
+  // F and B take turns: a layer of one, a layer of the other. Neither touches what the other does,
+  // but for weights, which both read, and scratch, which holds nothing between two layers.
+  absl::Status Overlap(const program::OverlapParts& parts, StepId step) {
+    Stage& forward = stages_.at(parts.forward.stage);
+    Stage& backward = stages_.at(parts.backward.stage);
+    const StageBuffers f = pass_->ForwardBuffers(parts.forward);
+    const StageBuffers b = pass_->BackwardBuffers(parts.backward);
+    const LossCall loss = pass_->LossOf(parts.forward);
+    const bool accumulate = Accumulates(parts.backward.stage, step);
+    const std::size_t turns = std::max(forward.num_layers(), backward.num_layers());
+    for (std::size_t turn = 0; turn < turns; ++turn) {
+      if (turn < forward.num_layers()) RETURN_IF_ERROR(forward.ForwardLayer(f, loss, turn));
+      if (turn >= backward.num_layers()) continue;
+      const std::size_t layer = backward.num_layers() - 1 - turn;
+      RETURN_IF_ERROR(backward.InputGradLayer(b, layer));
+      RETURN_IF_ERROR(backward.WeightGradLayer(b, accumulate, layer));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReduceGrad(const Instruction& instruction, StepId step) {
+    engine::Collective* const group = ReplicasOf(instruction.stage);
+    if (group == nullptr) {
+      return absl::InternalError(absl::StrCat(program::ToString(instruction, program_),
+                                              ": no other rank holds stage ",
+                                              instruction.stage.value()));
+    }
+    return group->AllReduceSum(step, parameters_->Layer(instruction.layer).gradients);
   }
 
   absl::Status ReduceTied(StepId step) {
@@ -176,6 +238,7 @@ class ModelTrainer final : public Trainer {
   // Constant after Initialize; what the pointers point to is ordered by the program's slots.
   const TrainerOptions options_;
   const program::Program& program_;
+  const std::set<StageId> held_;
   std::unique_ptr<backend::Backend> compute_;  // of the compute lane; outlives every buffer below
   std::unique_ptr<backend::Backend> reduce_;   // of the reduce lane
   std::unique_ptr<ParameterStore> parameters_;

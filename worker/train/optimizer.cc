@@ -10,7 +10,7 @@
 namespace takt::train {
 
 Optimizer::Optimizer(const config::JobSpec& job, const model::Model& model,
-                     const ParameterStore& parameters, Groups groups)
+                     const ParameterStore& parameters, ResultGroups groups)
     : job_(job),
       parameters_(parameters),
       groups_(groups),
@@ -19,6 +19,7 @@ Optimizer::Optimizer(const config::JobSpec& job, const model::Model& model,
 absl::Status Optimizer::NormPartial(backend::Backend& backend) {
   std::fill(exchanged_.begin(), exchanged_.end(), 0.0);
   for (const LayerParameters& layer : parameters_.layers()) {
+    if (!layer.primary) continue;
     for (const ParameterRef& ref : layer.refs) {
       if (ref.norm_index < 0) continue;
       RETURN_IF_ERROR(backend.Run(backend::SumOfSquares{.input = ref.gradient,
@@ -32,14 +33,11 @@ absl::Status Optimizer::NormPartial(backend::Backend& backend) {
 absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& loss) {
   double& loss_sum = exchanged_[exchanged_.size() - 2];
   double& scored = exchanged_[exchanged_.size() - 1];
-  if (loss.known) {
-    loss_sum = loss.sum;
-    if (groups_.dp != nullptr)
-      RETURN_IF_ERROR(groups_.dp->AllReduceSum(step, std::span<double>(&loss_sum, 1)));
-    scored = static_cast<double>(loss.scored);
-  }
-  if (groups_.pp != nullptr)
-    RETURN_IF_ERROR(groups_.pp->AllReduceSum(step, std::span<double>(exchanged_)));
+  ASSIGN_OR_RETURN(const LossShare told, SumOverHolders(step, loss, groups_));
+  loss_sum = told.sum;
+  scored = static_cast<double>(told.scored);
+  if (groups_.pipeline != nullptr)
+    RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(step, std::span<double>(exchanged_)));
 
   double squares = 0;
   for (std::size_t i = 0; i + 2 < exchanged_.size(); ++i) squares += exchanged_[i];

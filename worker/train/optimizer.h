@@ -11,32 +11,21 @@
 #include "common/config/job_spec.h"
 #include "common/model/model.h"
 #include "worker/backend/backend.h"
-#include "worker/engine/compute.h"
+#include "worker/train/loss_share.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/trainer.h"
 
 namespace takt::train {
 
-// What the ranks of the last stage know of the step's loss; empty elsewhere.
-struct LossShare {
-  double sum = 0;  // token losses of this data-parallel rank, microbatches added in ascending order
-  std::int64_t scored = 0;  // scored tokens of the global batch, equal on all data-parallel ranks
-  bool known = false;
-};
-
 // One caller at a time; the calls of a step come in the order NormPartial, Exchange, Update, on
 // whatever threads.
 class Optimizer {
  public:
-  struct Groups {
-    engine::Collective* dp = nullptr;  // null: one replica
-    engine::Collective* pp = nullptr;  // null: one stage rank
-  };
   // All borrowed.
   Optimizer(const config::JobSpec& job, const model::Model& model, const ParameterStore& parameters,
-            Groups groups);
+            ResultGroups groups);
 
-  // Sum of squares of every parameter whose gradient this rank counts.
+  // Sum of squares of every parameter whose gradient this rank counts: each once in a pipeline.
   absl::Status NormPartial(backend::Backend& backend);
 
   // Every entry of the exchanged vector comes from one rank and is zero elsewhere, so that its sum
@@ -51,7 +40,7 @@ class Optimizer {
  private:
   const config::JobSpec& job_;
   const ParameterStore& parameters_;
-  const Groups groups_;
+  const ResultGroups groups_;
   std::vector<double> exchanged_;  // [sum of squares by parameter..., loss sum, scored tokens]
   StepResult result_;
 };

@@ -78,12 +78,37 @@ TEST_F(OptimizerTest, NormIsOverAllParametersATiedOneOnce) {
   EXPECT_EQ(result.learning_rate, 0.1);
 }
 
+TEST_F(OptimizerTest, SecondCopiesCountNeitherInTheNormNorInTheLoss) {
+  const auto copies = ParameterStore::Create(model_, {LayerId(0), LayerId(1), LayerId(2)},
+                                             *backend_, {LayerId(0), LayerId(2)})
+                          .value();
+  for (const LayerParameters& layer : copies->layers()) {
+    EXPECT_EQ(layer.primary, layer.layer == LayerId(1));
+    for (const ParameterRef& ref : layer.refs) {
+      std::fill_n(ref.gradient, ref.parameter->elements(), 3.0F);
+    }
+  }
+  std::int64_t counted = 0;
+  for (const ParameterRef& ref : copies->Layer(LayerId(1)).refs)
+    counted += ref.parameter->elements();
+
+  FakeGroup holders({6});
+  Optimizer optimizer(job_, model_, *copies, {.last_stage = &holders, .tells_loss = false});
+  ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
+  const StepResult result =
+      optimizer.Exchange(StepId(1), {.sum = 4, .scored = 5, .known = true}).value();
+  EXPECT_THAT(holders.sent(), testing::ElementsAre(4));
+  EXPECT_DOUBLE_EQ(result.grad_norm, 3 * std::sqrt(static_cast<double>(counted)));
+  EXPECT_EQ(result.tokens, 0);
+  EXPECT_EQ(result.loss, 0);
+}
+
 TEST_F(OptimizerTest, SumsLossOverReplicasAndNormOverThePipeline) {
   FakeGroup dp({6});
   std::vector<double> others(model_.AllParameters().size() + 2);
   others[0] = 100;
   FakeGroup pp(others);
-  Optimizer optimizer(job_, model_, *parameters_, {.dp = &dp, .pp = &pp});
+  Optimizer optimizer(job_, model_, *parameters_, {.last_stage = &dp, .pipeline = &pp});
   SetGradients(0);
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const StepResult result =

@@ -41,9 +41,9 @@ std::vector<ParameterRef> Uses(const model::Model& model, LayerId id) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const model::Model& model,
-                                                                       std::vector<LayerId> layers,
-                                                                       backend::Backend& backend) {
+absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
+    const model::Model& model, std::vector<LayerId> layers, backend::Backend& backend,
+    const std::set<LayerId>& second_copies) {
   std::sort(layers.begin(), layers.end());
   auto store = std::unique_ptr<ParameterStore>(new ParameterStore);
   for (const model::Layer& layer : model.layers) {
@@ -53,6 +53,7 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(const mod
   for (const LayerId id : layers) {
     LayerParameters& layer = store->layers_.emplace_back();
     layer.layer = id;
+    layer.primary = !second_copies.contains(id);
     layer.refs = Uses(model, id);
 
     Regions gradients;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +32,9 @@ struct ParameterRef {
 
 struct LayerParameters {
   LayerId layer;
+  // False: a second copy, of a bidirectional pipeline; another rank answers for the layer where it
+  // counts once (norm, checkpoint).
+  bool primary = true;
   std::vector<ParameterRef> refs;  // the layer's own in the model's order, then the tied ones
   std::span<float> gradients;      // the bucket: all of refs' gradients, contiguous
 };
@@ -44,10 +48,11 @@ struct LayerParameters {
 // Memory is laid out once at Create. Not synchronised: the slots of the program order its users.
 class ParameterStore {
  public:
-  // `layers`: of this rank, ascending. model, backend: borrowed.
-  static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(const model::Model& model,
-                                                                std::vector<LayerId> layers,
-                                                                backend::Backend& backend);
+  // layers: of this rank. second_copies: those of them that are not primary. model, backend:
+  // borrowed.
+  static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(
+      const model::Model& model, std::vector<LayerId> layers, backend::Backend& backend,
+      const std::set<LayerId>& second_copies = {});
 
   const LayerParameters& Layer(LayerId layer) const;
   std::span<const LayerParameters> layers() const { return layers_; }

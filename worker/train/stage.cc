@@ -25,46 +25,55 @@ Stage::Stage(const model::Model& model, const mesh::Stage& stage, const Paramete
 }
 
 absl::Status Stage::Forward(const StageBuffers& buffers, const LossCall& loss) {
-  const float* input = buffers.input;
   for (std::size_t i = 0; i < links_.size(); ++i) {
-    float* output = i + 1 == links_.size() ? buffers.output : buffers.stash + links_[i].output;
-    RETURN_IF_ERROR(links_[i].layer->Forward({.backend = &backend_,
-                                              .view = buffers.view,
-                                              .input = input,
-                                              .output = output,
-                                              .stash = buffers.stash + links_[i].stash,
-                                              .gradient = loss.gradient,
-                                              .loss_scale = loss.scale,
-                                              .loss_sum = loss.sum,
-                                              .probe = {observer_, buffers.microbatch}}));
-    input = output;
+    RETURN_IF_ERROR(ForwardLayer(buffers, loss, i));
   }
   return absl::OkStatus();
 }
 
 absl::Status Stage::InputGrad(const StageBuffers& buffers) {
-  for (std::size_t i = links_.size(); i-- > 0;) {
-    float* between = i == 0 ? nullptr : buffers.stash + links_[i - 1].output;
-    RETURN_IF_ERROR(links_[i].layer->InputGrad({.backend = &backend_,
-                                                .input = i == 0 ? buffers.input : between,
-                                                .d_output = DOutput(buffers, i),
-                                                .d_input = i == 0 ? buffers.d_input : between,
-                                                .stash = buffers.stash + links_[i].stash,
-                                                .scratch = scratch_,
-                                                .probe = {observer_, buffers.microbatch}}));
-  }
+  for (std::size_t i = links_.size(); i-- > 0;) RETURN_IF_ERROR(InputGradLayer(buffers, i));
   return absl::OkStatus();
 }
 
 absl::Status Stage::WeightGrad(const StageBuffers& buffers, bool accumulate) {
   for (std::size_t i = links_.size(); i-- > 0;) {
-    RETURN_IF_ERROR(links_[i].layer->WeightGrad({.backend = &backend_,
-                                                 .view = buffers.view,
-                                                 .d_output = DOutput(buffers, i),
-                                                 .stash = buffers.stash + links_[i].stash,
-                                                 .accumulate = accumulate}));
+    RETURN_IF_ERROR(WeightGradLayer(buffers, accumulate, i));
   }
   return absl::OkStatus();
+}
+
+absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& loss, std::size_t i) {
+  const Link& link = links_[i];
+  return link.layer->Forward(
+      {.backend = &backend_,
+       .view = buffers.view,
+       .input = i == 0 ? buffers.input : buffers.stash + links_[i - 1].output,
+       .output = i + 1 == links_.size() ? buffers.output : buffers.stash + link.output,
+       .stash = buffers.stash + link.stash,
+       .gradient = loss.gradient,
+       .loss_scale = loss.scale,
+       .loss_sum = loss.sum,
+       .probe = {observer_, buffers.microbatch}});
+}
+
+absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i) {
+  float* between = i == 0 ? nullptr : buffers.stash + links_[i - 1].output;
+  return links_[i].layer->InputGrad({.backend = &backend_,
+                                     .input = i == 0 ? buffers.input : between,
+                                     .d_output = DOutput(buffers, i),
+                                     .d_input = i == 0 ? buffers.d_input : between,
+                                     .stash = buffers.stash + links_[i].stash,
+                                     .scratch = scratch_,
+                                     .probe = {observer_, buffers.microbatch}});
+}
+
+absl::Status Stage::WeightGradLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
+  return links_[i].layer->WeightGrad({.backend = &backend_,
+                                      .view = buffers.view,
+                                      .d_output = DOutput(buffers, i),
+                                      .stash = buffers.stash + links_[i].stash,
+                                      .accumulate = accumulate});
 }
 
 const float* Stage::DOutput(const StageBuffers& buffers, std::size_t i) const {

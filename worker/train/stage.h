@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -51,6 +52,13 @@ class Stage {
   absl::Status InputGrad(const StageBuffers& buffers);
   // accumulate: false for the first microbatch of a step.
   absl::Status WeightGrad(const StageBuffers& buffers, bool accumulate);
+
+  // The same layer by layer, for what runs between two layers: F in ascending, I and W in
+  // descending order, the I of a layer before its W.
+  std::size_t num_layers() const { return links_.size(); }
+  absl::Status ForwardLayer(const StageBuffers& buffers, const LossCall& loss, std::size_t i);
+  absl::Status InputGradLayer(const StageBuffers& buffers, std::size_t i);
+  absl::Status WeightGradLayer(const StageBuffers& buffers, bool accumulate, std::size_t i);
 
  private:
   struct Link {

@@ -120,6 +120,41 @@ TEST_F(StageTest, AccumulatesOverMicrobatches) {
   EXPECT_GT(largest, 0.1);
 }
 
+// Two microbatches one after the other, then with the layers of the second one's F between those of
+// the first one's B.
+TEST_F(StageTest, LayersInTurnsLeaveTheSameBitsAsApart) {
+  const backend::Buffer other_stash =
+      backend_->Allocate(stage_->stash_floats() * sizeof(float)).value();
+  std::vector<std::int32_t> other_targets(targets_.rbegin(), targets_.rend());
+  const StageBuffers first = Buffers();
+  StageBuffers second{.microbatch = MicrobatchId(1),
+                      .view = {.tokens = tokens_.data(), .targets = other_targets.data()},
+                      .stash = other_stash.floats()};
+  double loss_apart = 0, loss_in_turns = 0;
+  LossCall loss{.scale = 1, .sum = &loss_apart};
+  Loss(true);
+  ASSERT_TRUE(stage_->InputGrad(first).ok());
+  ASSERT_TRUE(stage_->WeightGrad(first, false).ok());
+  ASSERT_TRUE(stage_->Forward(second, loss).ok());
+  ASSERT_TRUE(stage_->InputGrad(second).ok());
+  ASSERT_TRUE(stage_->WeightGrad(second, true).ok());
+  const std::vector<float> apart = Gradients();
+
+  Loss(true);
+  loss.sum = &loss_in_turns;
+  const std::size_t layers = stage_->num_layers();
+  ASSERT_EQ(layers, 4U);
+  for (std::size_t i = 0; i < layers; ++i) {
+    ASSERT_TRUE(stage_->ForwardLayer(second, loss, i).ok());
+    ASSERT_TRUE(stage_->InputGradLayer(first, layers - 1 - i).ok());
+    ASSERT_TRUE(stage_->WeightGradLayer(first, false, layers - 1 - i).ok());
+  }
+  ASSERT_TRUE(stage_->InputGrad(second).ok());
+  ASSERT_TRUE(stage_->WeightGrad(second, true).ok());
+  EXPECT_EQ(loss_in_turns, loss_apart);
+  EXPECT_EQ(Gradients(), apart);
+}
+
 // The planner counts what is kept; rounding up to cache lines and the parts of norm gradients (4C a
 // block) come on top.
 TEST_F(StageTest, StashIsWhatThePlannerCounts) {

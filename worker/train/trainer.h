@@ -3,6 +3,7 @@
 // emulated` gets a compute that only takes time.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -35,11 +36,13 @@ struct TrainerOptions {
   mesh::Mesh mesh;
   Rank rank;
   int threads = 1;
-  std::string data_root;                   // prefix of relative paths; paths may not leave it
-  engine::Collective* dp_group = nullptr;  // null: dp_size is 1
+  std::string data_root;  // prefix of relative paths; paths may not leave it
+  // All ranks that hold a stage of this rank, in the order in which they are summed; no entry: this
+  // rank alone.
+  std::map<StageId, engine::Collective*> replicas;
   engine::Collective* pp_group = nullptr;  // ranks of this pipeline; null: pp_size is 1
   engine::Collective* tied_group =
-      nullptr;  // ranks of the first and the last stage; null: same rank or not tied
+      nullptr;  // ranks of the first and the last stage; null: on one rank, or not tied
   const TensorObserver* observer = nullptr;  // for tests
 };
 

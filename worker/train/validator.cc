@@ -16,7 +16,7 @@ using program::Op;
 
 class ForwardValidator final : public Validator {
  public:
-  ForwardValidator(ForwardPass pass, Optimizer::Groups groups)
+  ForwardValidator(ForwardPass pass, ResultGroups groups)
       : pass_(std::move(pass)), groups_(groups) {}
 
   absl::Status Run(const Instruction& instruction, StepId batch) override {
@@ -24,7 +24,7 @@ class ForwardValidator final : public Validator {
       case Op::kLoad:
         return pass_.Load(instruction, batch);
       case Op::kForward:
-        return pass_.Forward(instruction);
+        return pass_.Forward(program::WholePart(instruction));
       case Op::kEval:
         return Exchange(batch);
       default:
@@ -38,19 +38,11 @@ class ForwardValidator final : public Validator {
   double loss() const override { return scored_ > 0 ? loss_sum_ / scored_ : 0; }
 
  private:
-  // As the optimizer's exchange: over replicas first, then from the last stage to all.
   absl::Status Exchange(StepId batch) {
-    const LossShare share = pass_.loss_share();
-    std::array<double, 2> sums{};  // loss, scored tokens
-    if (share.known) {
-      sums[0] = share.sum;
-      if (groups_.dp != nullptr) {
-        RETURN_IF_ERROR(groups_.dp->AllReduceSum(batch, std::span<double>(sums).first(1)));
-      }
-      sums[1] = static_cast<double>(share.scored);
-    }
-    if (groups_.pp != nullptr) {
-      RETURN_IF_ERROR(groups_.pp->AllReduceSum(batch, std::span<double>(sums)));
+    ASSIGN_OR_RETURN(const LossShare told, SumOverHolders(batch, pass_.loss_share(), groups_));
+    std::array<double, 2> sums{told.sum, static_cast<double>(told.scored)};
+    if (groups_.pipeline != nullptr) {
+      RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(batch, std::span<double>(sums)));
     }
     loss_sum_ += sums[0];
     scored_ += sums[1];
@@ -58,14 +50,14 @@ class ForwardValidator final : public Validator {
   }
 
   ForwardPass pass_;
-  const Optimizer::Groups groups_;
+  const ResultGroups groups_;
   double loss_sum_ = 0;
   double scored_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Validator> CreateValidator(ForwardPass pass, Optimizer::Groups groups) {
+std::unique_ptr<Validator> CreateValidator(ForwardPass pass, ResultGroups groups) {
   return std::make_unique<ForwardValidator>(std::move(pass), groups);
 }
 

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/rank_groups.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "worker/transport/collective.h"
+
+namespace takt::session {
+namespace {
+
+PpRank PrimaryOf(StageId stage, const mesh::Partition& partition) {
+  return partition[stage.value()].pp_rank;
+}
+
+// In a bidirectional pipeline every rank holds one stage whose primary copy is elsewhere.
+bool IsBidirectional(const mesh::Partition& partition, const program::Program& program) {
+  return std::ranges::any_of(program::HeldStages(program), [&](StageId stage) {
+    return PrimaryOf(stage, partition) != program.pp_rank;
+  });
+}
+
+// The ranks of the first and the last stage; empty if one rank has both, or this rank neither.
+std::vector<Rank> TiedRanks(const RankGroups::Options& options) {
+  const std::set<StageId> held = program::HeldStages(*options.program);
+  const bool first = held.contains(options.partition->front().id);
+  const bool last = held.contains(options.partition->back().id);
+  if (first == last) return {};
+  const DpRank dp_rank = options.mesh.DpRankOf(options.rank);
+  return {options.mesh.RankOf(options.partition->front().pp_rank, dp_rank),
+          options.mesh.RankOf(options.partition->back().pp_rank, dp_rank)};
+}
+
+std::vector<Rank> PipelineRanks(const RankGroups::Options& options) {
+  std::vector<Rank> ranks;
+  for (PpRank pp(0); pp.value() < options.mesh.pp_size; ++pp) {
+    ranks.push_back(options.mesh.RankOf(pp, options.mesh.DpRankOf(options.rank)));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, const mesh::Partition& partition,
+                            const program::Program& program) {
+  std::vector<PpRank> copies = {PrimaryOf(stage, partition)};
+  if (IsBidirectional(partition, program)) {
+    copies.push_back(PpRank(mesh.pp_size - 1 - copies.front().value()));
+  }
+  std::vector<Rank> ranks;
+  for (DpRank dp(0); dp.value() < mesh.dp_size; ++dp) {
+    for (const PpRank pp : copies) ranks.push_back(mesh.RankOf(pp, dp));
+  }
+  return ranks;
+}
+
+absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
+                                               const Options& options) {
+  RankGroups groups;
+  // Stages in ascending order: ranks that share several groups meet for them in one order.
+  for (const StageId stage : program::HeldStages(*options.program)) {
+    ASSIGN_OR_RETURN(
+        engine::Collective* const replicas,
+        groups.Group(transport, options, "replicas",
+                     HoldersOf(stage, options.mesh, *options.partition, *options.program)));
+    if (replicas != nullptr) groups.replicas_[stage] = replicas;
+  }
+  ASSIGN_OR_RETURN(groups.pipeline_,
+                   groups.Group(transport, options, "pipeline", PipelineRanks(options)));
+  if (options.tied_embeddings) {
+    ASSIGN_OR_RETURN(groups.tied_, groups.Group(transport, options, "tied", TiedRanks(options)));
+  }
+  return groups;
+}
+
+absl::StatusOr<engine::Collective*> RankGroups::Group(transport::Transport& transport,
+                                                      const Options& options,
+                                                      const std::string& kind,
+                                                      const std::vector<Rank>& ranks) {
+  if (ranks.size() < 2) return nullptr;
+  // Groups of one kind that share ranks begin with different ones.
+  const std::string name = absl::StrCat(kind, "-", ranks.front().value());
+  std::unique_ptr<engine::Collective>& group = groups_[name];
+  if (group != nullptr) return group.get();
+  const auto self = std::ranges::find(ranks, options.rank);
+  if (self == ranks.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", options.rank.value(), " is not of the group ", name, " that its program needs"));
+  }
+  absl::StatusOr<std::unique_ptr<engine::Collective>> created =
+      transport::CreateCollective(&transport, {.name = name,
+                                               .ranks = ranks,
+                                               .index = static_cast<int>(self - ranks.begin()),
+                                               .generation = options.generation});
+  if (!created.ok()) {
+    return Annotate(created.status(), absl::StrCat("connecting the group ", name));
+  }
+  group = *std::move(created);
+  return group.get();
+}
+
+}  // namespace takt::session

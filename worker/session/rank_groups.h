@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The groups over which one rank sums: replicas of its stages, its pipeline, the two ends of a tied
+// embedding.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+#include "common/program/program.h"
+#include "worker/engine/compute.h"
+#include "worker/transport/transport.h"
+
+namespace takt::session {
+
+// The ranks that hold `stage`, in the order in which their gradients are summed: data-parallel
+// ranks one after the other, of each the primary copy first. Hence a bidirectional pipeline, whose
+// two copies have half the microbatches each, sums as twice as many replicas would. program: of a
+// pp rank that holds the stage.
+std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, const mesh::Partition& partition,
+                            const program::Program& program);
+
+class RankGroups {
+ public:
+  struct Options {
+    Rank rank;
+    mesh::Mesh mesh;
+    const mesh::Partition* partition = nullptr;  // borrowed for the call of Connect
+    const program::Program* program = nullptr;   // of this rank
+    bool tied_embeddings = false;
+    std::int64_t generation = 0;
+  };
+  // transport: borrowed for the groups' life.
+  // Blocks: until all ranks of the groups do the same.
+  static absl::StatusOr<RankGroups> Connect(transport::Transport& transport,
+                                            const Options& options);
+
+  // By stage of this rank; no entry if nobody else holds it.
+  const std::map<StageId, engine::Collective*>& replicas() const { return replicas_; }
+  // Null: this rank is the whole pipeline.
+  engine::Collective* pipeline() const { return pipeline_; }
+  // Null: nothing to keep equal between two ranks, or not here.
+  engine::Collective* tied() const { return tied_; }
+
+ private:
+  // Null for a group of less than two. A group that is there already is used again.
+  absl::StatusOr<engine::Collective*> Group(transport::Transport& transport, const Options& options,
+                                            const std::string& kind,
+                                            const std::vector<Rank>& ranks);
+
+  std::map<std::string, std::unique_ptr<engine::Collective>> groups_;  // by name
+  std::map<StageId, engine::Collective*> replicas_;
+  engine::Collective* pipeline_ = nullptr;
+  engine::Collective* tied_ = nullptr;
+};
+
+}  // namespace takt::session

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/rank_groups.h"
+
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/transport/inproc/inproc.h"
+
+namespace takt::session {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Four stages on four pp ranks, one layer each.
+mesh::Partition Partition() {
+  mesh::Partition partition;
+  for (int s = 0; s < 4; ++s) {
+    partition.push_back({StageId(s), PpRank(s), LayerId(s), LayerId(s + 1)});
+  }
+  return partition;
+}
+
+program::Program Holding(int pp_rank, const std::vector<int>& stages) {
+  program::Program program;
+  program.pp_rank = PpRank(pp_rank);
+  program.pp_size = program.num_stages = 4;
+  for (const int s : stages) {
+    program.slots.push_back({.kind = program::SlotKind::kWeights, .stage = StageId(s), .index = s});
+  }
+  return program;
+}
+
+program::Program OneWay(int pp_rank) { return Holding(pp_rank, {pp_rank}); }
+program::Program BothWays(int pp_rank) { return Holding(pp_rank, {pp_rank, 3 - pp_rank}); }
+
+TEST(HoldersOf, AreTheReplicasOfAStageInOrder) {
+  const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
+  EXPECT_THAT(HoldersOf(StageId(1), mesh, Partition(), OneWay(1)), ElementsAre(Rank(2), Rank(3)));
+}
+
+TEST(HoldersOf, OfABidirectionalStageAreOfEachReplicaThePrimaryThenTheOther) {
+  const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
+  for (const int pp_rank : {0, 3}) {
+    EXPECT_THAT(HoldersOf(StageId(0), mesh, Partition(), BothWays(pp_rank)),
+                ElementsAre(Rank(0), Rank(6), Rank(1), Rank(7)));
+    EXPECT_THAT(HoldersOf(StageId(3), mesh, Partition(), BothWays(pp_rank)),
+                ElementsAre(Rank(6), Rank(0), Rank(7), Rank(1)));
+  }
+}
+
+struct Sizes {
+  std::map<int, int> replicas;  // by stage
+  int pipeline = 0, tied = 0;
+};
+
+// A thread a rank; what each found out by summing ones.
+std::vector<Sizes> Connect(const mesh::Mesh& mesh, program::Program (*program_of)(int)) {
+  transport::InprocHub hub;
+  const mesh::Partition partition = Partition();
+  std::vector<Sizes> sizes(mesh.size());
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto transport = hub.Connect({.rank = Rank(rank), .num_ranks = mesh.size()});
+      const program::Program program = program_of(mesh.PpRankOf(Rank(rank)).value());
+      const auto groups = RankGroups::Connect(*transport, {.rank = Rank(rank),
+                                                           .mesh = mesh,
+                                                           .partition = &partition,
+                                                           .program = &program,
+                                                           .tied_embeddings = true,
+                                                           .generation = 1});
+      ASSERT_TRUE(groups.ok()) << groups.status();
+      const auto count = [&](engine::Collective* group) {
+        float sum = 1;
+        EXPECT_TRUE(group->AllReduceSum(StepId(1), std::span<float>(&sum, 1)).ok());
+        return static_cast<int>(sum);
+      };
+      for (const auto& [stage, group] : groups->replicas()) {
+        sizes[rank].replicas[stage.value()] = count(group);
+      }
+      if (groups->pipeline() != nullptr) sizes[rank].pipeline = count(groups->pipeline());
+      if (groups->tied() != nullptr) sizes[rank].tied = count(groups->tied());
+    });
+  }
+  threads.clear();
+  return sizes;
+}
+
+TEST(RankGroups, OfAPipelineWithOneCopy) {
+  const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
+  const std::vector<Sizes> sizes = Connect(mesh, &OneWay);
+  for (int rank = 0; rank < 8; ++rank) {
+    const int pp_rank = rank / 2;
+    EXPECT_EQ(sizes[rank].replicas, (std::map<int, int>{{pp_rank, 2}}));
+    EXPECT_EQ(sizes[rank].pipeline, 4);
+    EXPECT_EQ(sizes[rank].tied, pp_rank == 0 || pp_rank == 3 ? 2 : 0);
+  }
+  for (const Sizes& alone : Connect({.pp_size = 4, .dp_size = 1}, &OneWay)) {
+    EXPECT_TRUE(alone.replicas.empty());
+  }
+}
+
+TEST(RankGroups, OfABidirectionalPipelineJoinItsTwoCopies) {
+  for (const int dp_size : {1, 2}) {
+    const mesh::Mesh mesh{.pp_size = 4, .dp_size = dp_size};
+    const std::vector<Sizes> sizes = Connect(mesh, &BothWays);
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      const int pp_rank = rank / dp_size;
+      EXPECT_EQ(sizes[rank].replicas,
+                (std::map<int, int>{{pp_rank, 2 * dp_size}, {3 - pp_rank, 2 * dp_size}}));
+      EXPECT_EQ(sizes[rank].pipeline, 4);
+      EXPECT_EQ(sizes[rank].tied, 0);  // both ends are on each of their ranks
+    }
+  }
+}
+
+}  // namespace
+}  // namespace takt::session
