@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/exit_code.h"
 
+#include "absl/strings/cord.h"
+#include "common/base/status.h"
+#include "takt/v1/error.pb.h"
+
 namespace takt::cli {
 
 ExitCode ExitCodeOf(const absl::Status& status) {
@@ -31,9 +35,17 @@ bool HasEnded(v1::JobState state) {
          state == v1::JOB_STATE_CANCELLED;
 }
 
-ExitCode VerdictOf(const v1::Job& job) {
-  if (job.state() == v1::JOB_STATE_SUCCEEDED) return ExitCode::kDone;
-  return job.invalid_input() ? ExitCode::kInvalidInput : ExitCode::kFailed;
+absl::Status ErrorOf(const v1::Job& job) {
+  if (job.state() == v1::JOB_STATE_SUCCEEDED) return absl::OkStatus();
+  if (job.state() == v1::JOB_STATE_CANCELLED) return absl::CancelledError(job.reason());
+  if (!job.invalid_input()) return absl::AbortedError(job.reason());
+  absl::Status status = absl::InvalidArgumentError(job.reason());
+  v1::ErrorDetail detail;
+  *detail.mutable_violations() = job.violations();
+  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
+  return status;
 }
+
+ExitCode VerdictOf(const v1::Job& job) { return ExitCodeOf(ErrorOf(job)); }
 
 }  // namespace takt::cli

@@ -23,6 +23,10 @@ ExitCode ExitCodeOf(const absl::Status& status);
 
 bool HasEnded(v1::JobState state);
 
+// OK if the job succeeded, else why it did not, with the FieldErrors of invalid input.
+// ExitCodeOf(it) is the verdict.
+absl::Status ErrorOf(const v1::Job& job);
+
 // The verdict of a job that ended: kDone, kFailed (also when cancelled), kInvalidInput.
 ExitCode VerdictOf(const v1::Job& job);
 

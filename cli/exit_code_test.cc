@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/exit_code.h"
 
+#include "common/base/status.h"
+
 #include "gtest/gtest.h"
 
 namespace takt::cli {
@@ -38,6 +40,20 @@ TEST(ExitCode, OfAnEndedJobIsItsVerdict) {
   EXPECT_EQ(VerdictOf(job), ExitCode::kFailed);
   job.set_invalid_input(true);
   EXPECT_EQ(VerdictOf(job), ExitCode::kInvalidInput);
+}
+
+TEST(ExitCode, ErrorOfAnEndedJobSaysWhyAndWhichFields) {
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_SUCCEEDED);
+  EXPECT_TRUE(ErrorOf(job).ok());
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_reason("worker w lost");
+  EXPECT_EQ(ErrorOf(job), absl::AbortedError("worker w lost"));
+  job.set_invalid_input(true);
+  job.add_violations()->set_field("data.train.path");
+  EXPECT_TRUE(absl::IsInvalidArgument(ErrorOf(job)));
+  ASSERT_EQ(FieldErrorsOf(ErrorOf(job)).size(), 1u);
+  EXPECT_EQ(FieldErrorsOf(ErrorOf(job))[0].field, "data.train.path");
 }
 
 }  // namespace

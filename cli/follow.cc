@@ -140,6 +140,7 @@ absl::StatusOr<ExitCode> WatchUntilEnd(const Context& context, Client& client,
   if (!job.ok() && !context.terminal.out.good()) return ExitCode::kDone;  // the reader has enough
   if (!job.ok()) return job.status();
   printer.OnEnd(*job);
+  if (context.json()) RETURN_IF_ERROR(ErrorOf(*job));
   return VerdictOf(*job);
 }
 

@@ -49,17 +49,17 @@ class LocalRun {
         spec_(job_input_.spec),
         printer_(context, Clock::Real()) {}
 
-  absl::StatusOr<ExitCode> Run(const LocalClusterOptions& options) {
+  // The job as it ended.
+  absl::StatusOr<v1::Job> Run(const LocalClusterOptions& options) {
     num_workers_ = options.num_workers;
     const SignalThread signals({SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGCHLD},
                                [this](int signal) { OnSignal(signal); });
     ASSIGN_OR_RETURN(cluster_, LocalCluster::Start(state_, options));
     running_cluster_ = cluster_.get();
-    absl::StatusOr<v1::Job> job = SubmitAndFollow();
+    const absl::StatusOr<v1::Job> job = SubmitAndFollow();
     if (job.ok()) printer_.OnEnd(*job);
     cluster_->Stop();
-    if (!job.ok()) return job.status();
-    return VerdictOf(*job);
+    return job;
   }
 
  private:
@@ -169,23 +169,27 @@ class LocalRun {
 
 absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& options) {
   ASSIGN_OR_RETURN(
-      PreparedJob job,
+      const PreparedJob job,
       PrepareJob({.path = options.job, .set = options.set, .make_paths_absolute = true}));
   const int num_workers = WorkersFor(options, job.spec.parallelism());
   const bool temporary = options.state.empty();
   ASSIGN_OR_RETURN(LocalState state, temporary ? LocalState::OpenTemporary(context)
                                                : LocalState::Open(options.state));
-  absl::StatusOr<ExitCode> verdict = LocalRun(context, state, std::move(job))
-                                         .Run({.program_directory = context.program_directory,
-                                               .num_workers = num_workers,
-                                               .threads = options.threads});
-  const ExitCode code = verdict.ok() ? *verdict : ExitCodeOf(verdict.status());
+  const absl::StatusOr<v1::Job> ended = LocalRun(context, state, job)
+                                            .Run({.program_directory = context.program_directory,
+                                                  .num_workers = num_workers,
+                                                  .threads = options.threads});
+  const absl::Status error = job.locate(ended.ok() ? ErrorOf(*ended) : ended.status());
+  const ExitCode code = ExitCodeOf(error);
   if (temporary && (code == ExitCode::kDone || code == ExitCode::kInvalidInput)) {
     state.Remove();
   } else if (code != ExitCode::kDone) {
     Say(context, absl::StrCat("logs are in ", state.directory(), "/logs"));
   }
-  return verdict;
+  // How a job ended has been told in text, but not what to mend in its file.
+  if (ended.ok() && !ended->invalid_input() && !context.json()) return code;
+  if (!error.ok()) return error;
+  return code;
 }
 
 }  // namespace

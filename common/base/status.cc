@@ -6,6 +6,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/field_error_serde.h"
 #include "takt/v1/error.pb.h"
 
 namespace takt {
@@ -31,31 +32,18 @@ absl::Status InvalidFields(std::vector<FieldError> errors) {
   v1::ErrorDetail detail;
   for (const FieldError& error : errors) {
     absl::StrAppend(&message, message.empty() ? "" : "\n", error.ToString());
-    v1::FieldViolation* out = detail.add_violations();
-    out->set_field(error.field);
-    out->set_value(error.value);
-    out->set_rule(error.rule);
-    out->set_fix(error.fix);
-    out->set_where(error.where);
   }
+  *detail.mutable_violations() = ToProto(errors);
   absl::Status status = absl::InvalidArgumentError(message);
   status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
   return status;
 }
 
 std::vector<FieldError> FieldErrorsOf(const absl::Status& status) {
-  std::vector<FieldError> errors;
   const absl::optional<absl::Cord> payload = status.GetPayload(kErrorDetailUrl);
   v1::ErrorDetail detail;
-  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload))) return errors;
-  for (const v1::FieldViolation& violation : detail.violations()) {
-    errors.push_back({.field = violation.field(),
-                      .value = violation.value(),
-                      .rule = violation.rule(),
-                      .fix = violation.fix(),
-                      .where = violation.where()});
-  }
-  return errors;
+  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload))) return {};
+  return FromProto(detail.violations());
 }
 
 absl::Status Annotate(const absl::Status& status, std::string_view context) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/status.h"
 #include "coordinator/job/spec_serde.h"
 
 namespace takt::job {
@@ -33,6 +34,7 @@ void Cluster::Restore(JobEntry& job, Moment now) {
   absl::StatusOr<config::JobSpec> spec = ParseSpec(job.record.spec);
   if (!spec.ok()) {
     job.record.invalid_input = true;
+    job.record.violations = FieldErrorsOf(spec.status());
     SetState(job, JobState::kFailed,
              absl::StrCat("this program refuses the job: ", spec.status().message()), now);
     return;
@@ -42,6 +44,7 @@ void Cluster::Restore(JobEntry& job, Moment now) {
   if (job.record.stop && state != JobState::kRunning) {
     job.record.ranks.clear();
     job.record.invalid_input = job.record.stop->invalid_input;
+    job.record.violations = job.record.stop->violations;
     SetState(job, job.record.stop->state, job.record.stop->reason, now);
   } else if (state == JobState::kPlanning || state == JobState::kStarting) {
     job.record.ranks.clear();

@@ -34,6 +34,7 @@ struct JobUpdate {
   RankPhase phase = RankPhase::kAdmitted;  // kAdmitted or a terminal one
   std::string error;
   bool invalid_input = false;
+  std::vector<FieldError> violations;  // of invalid_input
   std::optional<store::RankStatus> status;
 };
 

@@ -53,7 +53,8 @@ void Cluster::Apply(JobEntry& job, const Decision& decision, Moment now) {
       StopRun(job,
               {.state = decision.state,
                .reason = decision.reason,
-               .invalid_input = decision.invalid_input},
+               .invalid_input = decision.invalid_input,
+               .violations = decision.violations},
               now);
       return;
     case Decision::Kind::kEnd:
@@ -97,6 +98,7 @@ void Cluster::EndRun(JobEntry& job, const Decision& decision, Moment now) {
     for (const RankRun& rank : job.run->ranks) job.record.fault.push_back(rank.status);
   }
   job.record.invalid_input = decision.invalid_input;
+  job.record.violations = decision.violations;
   job.record.stop.reset();
   job.record.ranks.clear();
   job.run.reset();
@@ -171,7 +173,8 @@ void Cluster::Planned(const std::string& job_id, Generation generation,
     return;  // cancelled meanwhile
   if (!plan.ok()) {
     ReleaseReserved(job);
-    job.record.invalid_input = plan.status().code() == absl::StatusCode::kInvalidArgument;
+    job.record.invalid_input = absl::IsInvalidArgument(plan.status());
+    job.record.violations = FieldErrorsOf(plan.status());
     SetState(job, JobState::kFailed, std::string(plan.status().message()), now);
     return;
   }

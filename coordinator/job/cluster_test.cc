@@ -83,11 +83,13 @@ TEST_F(ClusterTest, AJobWithoutAFixedPipelineGetsAllIdleWorkersForItsPlan) {
 
 TEST_F(ClusterTest, AJobThatCannotBePlannedFailsAsInvalidInputAndFreesItsWorkers) {
   AttachWorkers(2);
-  plan_error_ = absl::InvalidArgumentError("batch.global is 7: must be divisible");
+  plan_error_ = InvalidField({.field = "batch.global", .value = "7", .rule = "must be divisible"});
   ASSERT_TRUE(Submit(Spec("j", 2)).ok());
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_TRUE(Job("j").invalid_input);
   EXPECT_EQ(Job("j").reason, "batch.global is 7: must be divisible");
+  ASSERT_THAT(Job("j").violations, SizeIs(1));
+  EXPECT_EQ(Job("j").violations[0].value, "7");
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
 }
 
@@ -116,7 +118,8 @@ TEST_F(ClusterTest, ARefusalFailsTheJobAsInvalidInputAndFreesAllWorkers) {
                     .rank = Rank(0),
                     .phase = RankPhase::kRefused,
                     .error = "no such file",
-                    .invalid_input = true},
+                    .invalid_input = true,
+                    .violations = {{.field = "data.train.path", .fix = "check the path"}}},
                    Moment::Of(clock_));
   Settle();
   ASSERT_NE(Session("w1").Last<Abort>(), nullptr);
@@ -125,6 +128,8 @@ TEST_F(ClusterTest, ARefusalFailsTheJobAsInvalidInputAndFreesAllWorkers) {
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_TRUE(Job("j").invalid_input);
   EXPECT_THAT(Job("j").reason, HasSubstr("no such file"));
+  ASSERT_THAT(Job("j").violations, SizeIs(1));
+  EXPECT_EQ(Job("j").violations[0].fix, "check the path");
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
 }

@@ -117,6 +117,7 @@ void Cluster::Update(SessionId id, const JobUpdate& update, Moment now) {
   rank->phase = update.phase;
   rank->error = update.error;
   rank->invalid_input = update.phase == RankPhase::kRefused && update.invalid_input;
+  if (rank->invalid_input) rank->violations = update.violations;
   if (update.status) {
     rank->status = *update.status;
     rank->status.rank = rank->bound.rank;

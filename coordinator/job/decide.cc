@@ -81,11 +81,8 @@ Decision Wait(std::string reason) {
   return {.kind = Decision::Kind::kWait, .reason = std::move(reason)};
 }
 
-Decision Stop(std::string reason, bool invalid_input = false) {
-  return {.kind = Decision::Kind::kStop,
-          .reason = std::move(reason),
-          .state = JobState::kFailed,
-          .invalid_input = invalid_input};
+Decision Stop(std::string reason) {
+  return {.kind = Decision::Kind::kStop, .reason = std::move(reason), .state = JobState::kFailed};
 }
 
 // A stop was told: wait for the ranks to let go, for a while.
@@ -100,14 +97,19 @@ Decision DecideStopping(absl::Duration now, const JobRun& run, const DecideOptio
                         ? DescribeFault(run)
                         : run.stop->reason,
           .state = run.stop->state,
-          .invalid_input = run.stop->invalid_input};
+          .invalid_input = run.stop->invalid_input,
+          .violations = run.stop->violations};
 }
 
 // What must end the job, if anything.
 std::optional<Decision> FindFault(absl::Duration now, const JobRun& run,
                                   const DecideOptions& options) {
-  if (const RankRun* culprit = FindCulprit(run))
-    return Stop(Blame(*culprit), culprit->invalid_input);
+  if (const RankRun* culprit = FindCulprit(run)) {
+    Decision stop = Stop(Blame(*culprit));
+    stop.invalid_input = culprit->invalid_input;
+    stop.violations = culprit->violations;
+    return stop;
+  }
   const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
   if (std::ranges::any_of(run.ranks, away) && now - run.since >= options.return_grace) {
     return Stop(absl::StrCat("the coordinator was restarted and did not hear again of ",

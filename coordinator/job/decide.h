@@ -37,10 +37,11 @@ constexpr bool IsTerminal(RankPhase phase) { return phase >= RankPhase::kFinishe
 struct RankRun {
   store::BoundRank bound;
   RankPhase phase = RankPhase::kPreparing;
-  std::optional<std::string> lost;  // why its worker is gone
-  std::string error;                // of kRefused, kFailed, kAborted
-  bool invalid_input = false;       // of kRefused
-  store::RankStatus status;         // last reported
+  std::optional<std::string> lost;     // why its worker is gone
+  std::string error;                   // of kRefused, kFailed, kAborted
+  bool invalid_input = false;          // of kRefused
+  std::vector<FieldError> violations;  // of invalid_input
+  store::RankStatus status;            // last reported
 };
 
 struct JobRun {
@@ -77,6 +78,7 @@ struct Decision {
   std::string reason;
   store::JobState state = store::JobState::kRunning;
   bool invalid_input = false;
+  std::vector<FieldError> violations;  // of invalid_input
 };
 
 Decision Decide(absl::Duration now, const JobRun& run, const DecideOptions& options);

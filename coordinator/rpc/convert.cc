@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/rpc/convert.h"
 
+#include "common/base/field_error_serde.h"
 #include "common/base/version.h"
 #include "common/program/program_serde.h"
 #include "coordinator/store/record_serde.h"
@@ -68,7 +69,8 @@ std::optional<job::JobUpdate> FromProto(const v1::JobUpdate& update) {
   job::JobUpdate out{.key = {update.job(), Generation(update.generation())},
                      .rank = Rank(update.rank()),
                      .error = update.error(),
-                     .invalid_input = update.invalid_input()};
+                     .invalid_input = update.invalid_input(),
+                     .violations = takt::FromProto(update.detail().violations())};
   switch (update.phase()) {
     case v1::JobUpdate::PHASE_ADMITTED:
       out.phase = job::RankPhase::kAdmitted;

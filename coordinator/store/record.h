@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/id.h"
+#include "common/base/status.h"
 #include "common/mesh/mesh.h"
 
 namespace takt::store {
@@ -85,6 +86,7 @@ struct JobStop {
   JobState state = JobState::kFailed;  // kFailed or kCancelled
   std::string reason;
   bool invalid_input = false;
+  std::vector<FieldError> violations;  // of invalid_input
 };
 
 struct JobRecord {
@@ -103,6 +105,7 @@ struct JobRecord {
   std::vector<BoundRank> ranks;  // by rank; empty while no gang is held
   std::vector<RankStatus> fault;
   bool invalid_input = false;
+  std::vector<FieldError> violations;  // of invalid_input, where they are known
   std::optional<JobStop> stop;
   // From the step log, not stored with the job.
   std::optional<StepRecord> last_step;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/store/record_serde.h"
 
+#include "common/base/field_error_serde.h"
+
 namespace takt::store {
 namespace {
 
@@ -151,6 +153,7 @@ v1::Job ToProto(const JobRecord& job) {
   out.set_eta_seconds(EtaSeconds(job));
   for (const RankStatus& status : job.fault) *out.add_fault() = ToProto(status);
   out.set_invalid_input(job.invalid_input);
+  *out.mutable_violations() = takt::ToProto(job.violations);
   out.mutable_warnings()->Add(job.plan.warnings.begin(), job.plan.warnings.end());
   return out;
 }
@@ -166,6 +169,7 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
     out.mutable_stop()->set_state(static_cast<v1::JobState>(job.stop->state));
     out.mutable_stop()->set_reason(job.stop->reason);
     out.mutable_stop()->set_invalid_input(job.stop->invalid_input);
+    *out.mutable_stop()->mutable_violations() = takt::ToProto(job.stop->violations);
   }
   return out;
 }
@@ -201,10 +205,12 @@ JobRecord FromProto(const v1::JobRecord& record) {
   }
   for (const v1::RankStatus& status : job.fault()) out.fault.push_back(FromProto(status));
   out.invalid_input = job.invalid_input();
+  out.violations = takt::FromProto(job.violations());
   if (record.has_stop()) {
     out.stop = JobStop{.state = static_cast<JobState>(record.stop().state()),
                        .reason = record.stop().reason(),
-                       .invalid_input = record.stop().invalid_input()};
+                       .invalid_input = record.stop().invalid_input(),
+                       .violations = takt::FromProto(record.stop().violations())};
   }
   return out;
 }

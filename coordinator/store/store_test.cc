@@ -78,7 +78,11 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   job.ranks = {{Rank(1), "w1", "inc", "127.0.0.1"}};
   job.fault = {{Rank(1), "w1", StepId(7), "1F3", "RECV 1F3 from pp rank 0"}};
   job.invalid_input = true;
-  job.stop = JobStop{.state = JobState::kCancelled, .reason = "asked", .invalid_input = true};
+  job.violations = {{.field = "f", .value = "v", .rule = "r", .fix = "x", .where = "w"}};
+  job.stop = JobStop{.state = JobState::kCancelled,
+                     .reason = "asked",
+                     .invalid_input = true,
+                     .violations = {{.field = "g"}}};
   StepRecord step = Step("id-a", 7, 1.0 / 3);
   step.grad_norm = 2;
   step.learning_rate = 3e-4;
@@ -116,6 +120,10 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   ASSERT_TRUE(got.stop.has_value());
   EXPECT_EQ(got.stop->state, JobState::kCancelled);
   EXPECT_TRUE(got.stop->invalid_input);
+  ASSERT_THAT(got.violations, SizeIs(1));
+  EXPECT_EQ(got.violations[0].ToString(), job.violations[0].ToString());
+  ASSERT_THAT(got.stop->violations, SizeIs(1));
+  EXPECT_EQ(got.stop->violations[0].field, "g");
   ASSERT_TRUE(got.last_step.has_value());
   EXPECT_EQ(got.last_step->step, StepId(7));
   EXPECT_EQ(got.last_step->loss, 1.0 / 3);

@@ -141,6 +141,10 @@ TEST(Job, AMissingDataFileEndsItAsInvalidInput) {
   EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
   EXPECT_TRUE(job.invalid_input());
   EXPECT_THAT(job.reason(), HasSubstr("nope.txt"));
+  ASSERT_EQ(job.violations_size(), 1);
+  EXPECT_EQ(job.violations(0).field(), "data.train.path");
+  EXPECT_THAT(job.violations(0).value(), HasSubstr("nope.txt"));
+  EXPECT_NE(job.violations(0).fix(), "");
   cluster.AwaitIdle({"w0", "w1"});
   cluster.Submit(EmulatedJob{.name = "next", .pipeline = 2, .steps = 2}.Yaml());
   EXPECT_EQ(cluster.AwaitEnd("next").state(), v1::JOB_STATE_SUCCEEDED);

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/base/field_error_serde.h"
+
+namespace takt {
+
+FieldViolations ToProto(const std::vector<FieldError>& errors) {
+  FieldViolations violations;
+  for (const FieldError& error : errors) {
+    v1::FieldViolation* out = violations.Add();
+    out->set_field(error.field);
+    out->set_value(error.value);
+    out->set_rule(error.rule);
+    out->set_fix(error.fix);
+    out->set_where(error.where);
+  }
+  return violations;
+}
+
+std::vector<FieldError> FromProto(const FieldViolations& violations) {
+  std::vector<FieldError> errors;
+  for (const v1::FieldViolation& violation : violations) {
+    errors.push_back({.field = violation.field(),
+                      .value = violation.value(),
+                      .rule = violation.rule(),
+                      .fix = violation.fix(),
+                      .where = violation.where()});
+  }
+  return errors;
+}
+
+}  // namespace takt
