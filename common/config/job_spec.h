@@ -24,10 +24,14 @@ enum class LrDecay : std::uint8_t { kConstant = 1, kCosine };
 enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
 enum class Precision : std::uint8_t { kF32 = 1, kBf16 };
 
+// Rows after which the mixing of several corpora starts over (common/data/mixture.h): no corpus may
+// have a smaller share than one of them.
+inline constexpr int kLongestMixtureCycle = 10000;
+
 struct Corpus {
   std::string path;
   DataFormat format = DataFormat::kBytes;
-  double weight = 1;
+  double weight = 1;  // its share of the windows is weight / sum of weights
 };
 
 struct Validation {

@@ -135,14 +135,10 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
 }
 
 DataFormat ReadFormat(const std::string& field, v1::DataFormat format, Rules& rules) {
-  constexpr char kSupported[] = "bytes, uint16, uint32 or safetensors";
-  if (rules.Check(
-          format != v1::DATA_FORMAT_UNSPECIFIED,
-          {.field = field, .rule = "is missing", .fix = absl::StrCat("use ", kSupported)})) {
-    rules.Supported(field, NameOf(format),
-                    format == v1::DATA_FORMAT_BYTES || format == v1::DATA_FORMAT_UINT16 ||
-                        format == v1::DATA_FORMAT_UINT32 || format == v1::DATA_FORMAT_SAFETENSORS,
-                    kSupported);
+  constexpr char kFormats[] = "bytes, uint16, uint32, llmc, megatron or safetensors";
+  if (rules.Check(format != v1::DATA_FORMAT_UNSPECIFIED,
+                  {.field = field, .rule = "is missing", .fix = absl::StrCat("use ", kFormats)})) {
+    rules.Supported(field, NameOf(format), v1::DataFormat_IsValid(format), kFormats);
   }
   return static_cast<DataFormat>(format);
 }
@@ -154,17 +150,27 @@ void CheckPath(const std::string& field, const std::string& path, Rules& rules) 
       {.field = field, .value = Shown(path), .rule = "must be a path", .fix = "correct it"});
 }
 
+void CheckShares(const std::vector<Corpus>& train, Rules& rules) {
+  double sum = 0;
+  for (const Corpus& corpus : train) sum += corpus.weight;
+  if (!std::isfinite(sum)) return;
+  for (std::size_t i = 0; i < train.size(); ++i) {
+    if (!(train[i].weight > 0)) continue;  // ReadData says so
+    rules.Check(train[i].weight / sum * kLongestMixtureCycle >= 1,
+                {.field = absl::StrCat("data.train[", i, "].weight"),
+                 .value = absl::StrCat(train[i].weight),
+                 .rule = absl::StrCat("must be at least 1/", kLongestMixtureCycle,
+                                      " of the sum of all weights, ", sum),
+                 .fix = "raise it, or leave the corpus out"});
+  }
+}
+
 // Emulated layers read no data; what the job says of it is ignored.
 void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
   if (job.model.family == model::Family::kEmulated) return;
   job.shuffle = proto.shuffle();
   rules.Check(proto.train_size() >= 1,
               {.field = "data.train", .rule = "is missing", .fix = "give a path and a format"});
-  rules.Check(proto.train_size() <= 1,
-              {.field = "data.train",
-               .value = absl::StrCat("a list of ", proto.train_size()),
-               .rule = "more than one corpus is not supported by this version",
-               .fix = "join them into one file"});
   for (int i = 0; i < proto.train_size(); ++i) {
     const v1::CorpusSpec& corpus = proto.train(i);
     const std::string field =
@@ -179,6 +185,7 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
                          .format = ReadFormat(field + ".format", corpus.format(), rules),
                          .weight = weight});
   }
+  CheckShares(job.train, rules);
   if (!proto.has_validation()) return;
   const v1::ValidationSpec& validation = proto.validation();
   CheckPath("data.validation.path", validation.path(), rules);

@@ -110,13 +110,12 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "sequences"},
       {"data=null", "data.train: is missing; give a path and a format"},
       {"data.train={path: a}",
-       "data.train.format: is missing; use bytes, uint16, uint32 or safetensors"},
-      {"data.train.format=llmc",
-       "data.train.format is llmc: is not supported by this version; use bytes, uint16, uint32 or "
-       "safetensors"},
-      {"data.train=[{path: a, format: bytes}, {path: b, format: bytes}]",
-       "data.train is a list of 2: more than one corpus is not supported by this version; join "
-       "them into one file"},
+       "data.train.format: is missing; use bytes, uint16, uint32, llmc, megatron or safetensors"},
+      {"data.train=[{path: a, format: bytes, weight: 1}, {path: b, format: bytes, weight: 0}]",
+       "data.train[1].weight is 0: must be a finite number above 0; correct it"},
+      {"data.train=[{path: a, format: bytes, weight: 1}, {path: b, format: bytes, weight: 1e-5}]",
+       "data.train[1].weight is 1e-05: must be at least 1/10000 of the sum of all weights, "
+       "1.00001; raise it, or leave the corpus out"},
       {"data.train.path=''", "data.train.path: is missing; name a token file"},
       {"data.validation={path: v, format: bytes, batches: 0}",
        "data.validation.batches is 0 or missing: must be 1 or more; set it"},

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/data/data_root.h"
 
 namespace takt::data {
 namespace {
@@ -18,14 +17,66 @@ TokenSourceOptions Options(const config::JobSpec& job, std::string data_root, in
           .shape = {.global = job.global_batch, .microbatch = job.microbatch, .dp_size = dp_size}};
 }
 
+// "data.train.path", or "data.train[1].path" if there are several.
+std::string PathField(const TokenSourceOptions& options, std::size_t corpus) {
+  const std::string element = options.corpora.size() == 1 ? "" : absl::StrCat("[", corpus, "]");
+  return absl::StrCat(options.field, element, ".path");
+}
+
+absl::StatusOr<std::vector<Corpus>> OpenCorpora(const TokenSourceOptions& options) {
+  std::vector<Corpus> corpora;
+  for (std::size_t i = 0; i < options.corpora.size(); ++i) {
+    ASSIGN_OR_RETURN(Corpus corpus, Corpus::Open({.field = PathField(options, i),
+                                                  .path = options.corpora[i].path,
+                                                  .data_root = options.data_root,
+                                                  .format = options.corpora[i].format}));
+    RETURN_IF_ERROR(corpus.CheckWindows(options.context, 1));
+    corpora.push_back(std::move(corpus));
+  }
+  return corpora;
+}
+
+// One step must not read a window twice, nor `min_steps` of them.
+absl::Status CheckSizes(const TokenSourceOptions& options, const std::vector<Corpus>& corpora,
+                        const Mixture& mixture) {
+  const std::int64_t global = options.shape.global;
+  for (std::size_t i = 0; i < corpora.size(); ++i) {
+    const Corpus& corpus = corpora[i];
+    const std::int64_t num_windows = corpus.NumWindows(options.context);
+    const auto most = [&](std::int64_t steps) {
+      return mixture.MostRows(static_cast<int>(i), steps * global);
+    };
+    RETURN_IF_ERROR(corpus.CheckWindows(options.context, most(1)));
+    if (most(options.min_steps) <= num_windows) continue;
+    return InvalidField({.field = absl::StrCat(options.field, ".batches"),
+                         .value = absl::StrCat(options.min_steps),
+                         .rule = absl::StrCat(corpus.path(), " holds ", num_windows / global,
+                                              " global batches of ", global, " windows"),
+                         .fix = "evaluate on fewer batches or a longer file"});
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::int32_t> ScoredByWindow(const Corpus& corpus, int context) {
+  std::vector<std::int32_t> scored;
+  if (corpus.row_length() == 0) return scored;
+  std::vector<std::int32_t> tokens(context), targets(context);
+  scored.resize(corpus.NumWindows(context));
+  for (std::int64_t window = 0; window < std::ssize(scored); ++window) {
+    corpus.ReadWindow(window, tokens, targets);
+    const auto ignored = std::count(targets.begin(), targets.end(), kIgnoredTarget);
+    scored[window] = context - static_cast<std::int32_t>(ignored);
+  }
+  return scored;
+}
+
 }  // namespace
 
 TokenSourceOptions TrainingTokens(const config::JobSpec& job, std::string data_root, int dp_size) {
-  TAKT_CHECK(job.train.size() == 1);
+  TAKT_CHECK(!job.train.empty());
   TokenSourceOptions options = Options(job, std::move(data_root), dp_size);
   options.field = "data.train";
-  options.path = job.train.front().path;
-  options.format = job.train.front().format;
+  options.corpora = job.train;
   options.shuffle = job.shuffle;
   options.seed = job.seed;
   return options;
@@ -36,76 +87,55 @@ TokenSourceOptions ValidationTokens(const config::JobSpec& job, std::string data
   TAKT_CHECK(job.validation.has_value());
   TokenSourceOptions options = Options(job, std::move(data_root), dp_size);
   options.field = "data.validation";
-  options.path = job.validation->path;
-  options.format = job.validation->format;
+  options.corpora = {{.path = job.validation->path, .format = job.validation->format}};
   options.min_steps = job.validation->batches;
   return options;
 }
 
 absl::StatusOr<std::unique_ptr<TokenSource>> TokenSource::Open(const TokenSourceOptions& options) {
-  const std::string field = absl::StrCat(options.field, ".path");
-  ASSIGN_OR_RETURN(const std::string path,
-                   ResolveUnderRoot(field, options.data_root, options.path));
-  absl::StatusOr<MappedFile> mapped = MappedFile::Open(path);
-  if (!mapped.ok()) {
-    return InvalidField(
-        {.field = field,
-         .value = options.path,
-         .rule = absl::StrCat("must be a file that can be read: ", mapped.status().message()),
-         .fix = "give a regular file with read permission for the worker's user"});
+  ASSIGN_OR_RETURN(std::vector<Corpus> corpora, OpenCorpora(options));
+  std::vector<MixedCorpus> mixed;
+  for (std::size_t i = 0; i < corpora.size(); ++i) {
+    mixed.push_back({.num_windows = corpora[i].NumWindows(options.context),
+                     .weight = options.corpora[i].weight});
   }
-  ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(mapped->bytes(), {.format = options.format,
-                                                                     .context = options.context,
-                                                                     .field = options.field,
-                                                                     .path = options.path}));
-  RETURN_IF_ERROR(file.CheckHolds(options.shape.global));
-  if (options.min_steps > file.num_windows() / options.shape.global) {
-    return InvalidField(
-        {.field = absl::StrCat(options.field, ".batches"),
-         .value = absl::StrCat(options.min_steps),
-         .rule = absl::StrCat("the file holds ", file.num_windows() / options.shape.global,
-                              " global batches of ", options.shape.global, " windows"),
-         .fix = "evaluate on fewer batches or a longer file"});
-  }
-  RETURN_IF_ERROR(file.CheckVocab(options.vocab));
-  auto source =
-      std::unique_ptr<TokenSource>(new TokenSource(options, *std::move(mapped), std::move(file)));
-  if (options.format == config::DataFormat::kSafetensors) source->CountScoredByWindow();
-  return source;
+  Mixture mixture(mixed, options.shuffle, options.seed);
+  RETURN_IF_ERROR(CheckSizes(options, corpora, mixture));
+  for (const Corpus& corpus : corpora) RETURN_IF_ERROR(corpus.CheckVocab(options.vocab));
+  return std::unique_ptr<TokenSource>(
+      new TokenSource(options, std::move(corpora), std::move(mixture)));
 }
 
-TokenSource::TokenSource(const TokenSourceOptions& options, MappedFile mapped, TokenFile file)
+TokenSource::TokenSource(const TokenSourceOptions& options, std::vector<Corpus> corpora,
+                         Mixture mixture)
     : shape_(options.shape),
       context_(options.context),
-      mapped_(std::move(mapped)),
-      file_(std::move(file)),
-      order_(file_.num_windows(), options.shuffle, options.seed) {}
-
-void TokenSource::CountScoredByWindow() {
-  std::vector<std::int32_t> tokens(context_), targets(context_);
-  scored_by_window_.resize(file_.num_windows());
-  for (std::int64_t window = 0; window < file_.num_windows(); ++window) {
-    file_.ReadWindow(window, tokens, targets);
-    const auto ignored = std::count(targets.begin(), targets.end(), kIgnoredTarget);
-    scored_by_window_[window] = context_ - static_cast<std::int32_t>(ignored);
-  }
+      corpora_(std::move(corpora)),
+      mixture_(std::move(mixture)) {
+  for (const Corpus& corpus : corpora_) scored_.push_back(ScoredByWindow(corpus, context_));
 }
 
 void TokenSource::Read(StepId step, DpRank dp_rank, MicrobatchId microbatch,
                        std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
   for (int row = 0; row < shape_.microbatch; ++row) {
     const std::size_t begin = static_cast<std::size_t>(row) * context_;
-    file_.ReadWindow(order_.WindowAt(RowPosition(shape_, step, dp_rank, microbatch, row)),
-                     tokens.subspan(begin, context_), targets.subspan(begin, context_));
+    const Draw draw = mixture_.At(RowPosition(shape_, step, dp_rank, microbatch, row));
+    corpora_[draw.corpus].ReadWindow(draw.window, tokens.subspan(begin, context_),
+                                     targets.subspan(begin, context_));
   }
 }
 
 std::int64_t TokenSource::CountScored(StepId step) const {
-  if (scored_by_window_.empty()) return std::int64_t{shape_.global} * context_;
+  const bool all_scored = std::all_of(scored_.begin(), scored_.end(),
+                                      [](const auto& windows) { return windows.empty(); });
+  if (all_scored) return std::int64_t{shape_.global} * context_;
   const std::int64_t first = RowPosition(shape_, step, DpRank(0), MicrobatchId(0), 0);
   std::int64_t scored = 0;
-  for (int row = 0; row < shape_.global; ++row)
-    scored += scored_by_window_[order_.WindowAt(first + row)];
+  for (int row = 0; row < shape_.global; ++row) {
+    const Draw draw = mixture_.At(first + row);
+    const std::vector<std::int32_t>& windows = scored_[draw.corpus];
+    scored += windows.empty() ? context_ : windows[draw.window];
+  }
   return scored;
 }
 

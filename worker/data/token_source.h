@@ -10,16 +10,15 @@
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/config/job_spec.h"
-#include "common/data/mapped_file.h"
-#include "common/data/token_file.h"
+#include "common/data/corpus.h"
+#include "common/data/mixture.h"
 #include "common/data/window_order.h"
 
 namespace takt::data {
 
 struct TokenSourceOptions {
-  std::string field = "data.train";  // of the job spec, for errors
-  std::string path;                  // under data_root
-  config::DataFormat format = config::DataFormat::kBytes;
+  std::string field = "data.train";     // of the job spec, for errors
+  std::vector<config::Corpus> corpora;  // paths under data_root
   std::string data_root;
   int context = 1;
   int vocab = 0;
@@ -34,9 +33,9 @@ struct TokenSourceOptions {
 TokenSourceOptions TrainingTokens(const config::JobSpec& job, std::string data_root, int dp_size);
 TokenSourceOptions ValidationTokens(const config::JobSpec& job, std::string data_root, int dp_size);
 
-// A job's tokens: any (step, rank, microbatch) finds its own, without state. The file is mapped
-// into memory and read through once, at Open; it must not change while the source lives.
-// Thread-safe, allocates nothing after Open.
+// A job's tokens: any (step, rank, microbatch) finds its own, without state. Files are mapped into
+// memory and read through once, at Open; they must not change while the source lives. Thread-safe,
+// allocates nothing after Open.
 class TokenSource {
  public:
   // Errors: kInvalidArgument (FieldError of options.field): a path outside the data root, a file
@@ -51,15 +50,14 @@ class TokenSource {
   std::int64_t CountScored(StepId step) const;
 
  private:
-  TokenSource(const TokenSourceOptions& options, MappedFile mapped, TokenFile file);
-  void CountScoredByWindow();
+  TokenSource(const TokenSourceOptions& options, std::vector<Corpus> corpora, Mixture mixture);
 
   const BatchShape shape_;
   const int context_;
-  const MappedFile mapped_;
-  const TokenFile file_;  // of mapped_
-  const WindowOrder order_;
-  std::vector<std::int32_t> scored_by_window_;  // empty: every target of every window is scored
+  const std::vector<Corpus> corpora_;
+  const Mixture mixture_;
+  // Scored targets of each window of each corpus; empty: all of them.
+  std::vector<std::vector<std::int32_t>> scored_;
 };
 
 }  // namespace takt::data

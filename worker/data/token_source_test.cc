@@ -124,7 +124,7 @@ TEST_F(TokenSourceTest, RefusesFilesThatAreMissingEmptyOrTooShort) {
   WriteCounting(3);
   ExpectRefused("data.train.path", "model.context + 1 = 4");
   WriteCounting(12);  // three windows
-  ExpectRefused("data.train.path", "batch.global = 4");
+  ExpectRefused("data.train.path", "holds 3 windows of 3 tokens; one step needs 4");
 }
 
 TEST_F(TokenSourceTest, RefusesTokensOutsideTheVocabularyWithTheirPlace) {
@@ -135,7 +135,7 @@ TEST_F(TokenSourceTest, RefusesTokensOutsideTheVocabularyWithTheirPlace) {
 
 TEST_F(TokenSourceTest, RefusesWhatIsNoFile) {
   fs::create_directory(root_ / "tokens.bin");
-  ExpectRefused("data.train.path", "is not a regular file");
+  ExpectRefused("data.train.path", "is a directory without files");
   fs::remove(root_ / "tokens.bin");
   ASSERT_EQ(mkfifo((root_ / "tokens.bin").c_str(), 0600), 0);
   ExpectRefused("data.train.path", "is not a regular file");  // and does not wait for a writer
@@ -144,6 +144,41 @@ TEST_F(TokenSourceTest, RefusesWhatIsNoFile) {
 TEST_F(TokenSourceTest, RefusesToLeaveTheRoot) {
   job_.train[0].path = "../tokens.bin";
   ExpectRefused("data.train.path", "must lie under the worker's data root");
+}
+
+TEST_F(TokenSourceTest, MixesCorpora) {
+  WriteCounting(100);
+  std::ofstream(root_ / "letters.txt") << "abcdefghijklmnopqrstuvwxyz";
+  job_.train[0].weight = 3;
+  job_.train.push_back({.path = "*.txt", .format = config::DataFormat::kBytes});
+  const auto source = Open();
+  std::vector<std::int32_t> tokens(6), targets(6);
+  source->Read(StepId(1), DpRank(0), MicrobatchId(0), tokens, targets);
+  EXPECT_THAT(tokens, ElementsAre(0, 1, 2, 3, 4, 5));
+  source->Read(StepId(1), DpRank(0), MicrobatchId(1), tokens, targets);
+  EXPECT_THAT(tokens, ElementsAre('a', 'b', 'c', 6, 7, 8));
+  EXPECT_THAT(targets, ElementsAre('b', 'c', 'd', 7, 8, 9));
+}
+
+TEST_F(TokenSourceTest, ScoresRowsAndStreamsOfAMixture) {
+  job_.global_batch = 2;
+  job_.microbatch = 2;
+  WriteTensors({1, 2, 3, 4, 5, 6}, {-100, 3, 4, -100, -100, -100});
+  std::ofstream(root_ / "letters.txt") << "abcdefghijklmnopqrstuvwxyz";
+  job_.train.push_back({.path = "letters.txt", .format = config::DataFormat::kBytes});
+  const auto source = Open();
+  EXPECT_EQ(source->CountScored(StepId(1)), 2 + 3);
+  EXPECT_EQ(source->CountScored(StepId(2)), 0 + 3);
+}
+
+TEST_F(TokenSourceTest, NamesTheCorpusThatIsWrong) {
+  WriteCounting(100);
+  job_.train.push_back({.path = "absent.bin", .format = config::DataFormat::kBytes});
+  ExpectRefused("data.train[1].path", "must exist");
+  // Three of four windows of a step are its own, and it has two.
+  std::ofstream(root_ / "absent.bin") << "abcdefg";
+  job_.train[1].weight = 3;
+  ExpectRefused("data.train[1].path", "holds 2 windows of 3 tokens; one step needs 3");
 }
 
 TEST_F(TokenSourceTest, ReadsValidationInFileOrder) {

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/data/corpus.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::data {
+
+absl::StatusOr<Corpus> Corpus::Open(CorpusPath path) {
+  ASSIGN_OR_RETURN(const std::vector<CorpusFile> files, FindCorpusFiles(path));
+  Corpus corpus(std::move(path));
+  for (const CorpusFile& file : files) RETURN_IF_ERROR(corpus.Add(file));
+  return corpus;
+}
+
+absl::StatusOr<std::span<const std::byte>> Corpus::Map(const std::string& path) {
+  absl::StatusOr<MappedFile> mapped = MappedFile::Open(path);
+  if (!mapped.ok()) {
+    return InvalidField(
+        {.field = path_.field,
+         .value = path_.path,
+         .rule = absl::StrCat("must be a file that can be read: ", mapped.status().message()),
+         .fix = "give a regular file with read permission for the worker's user"});
+  }
+  mapped_.push_back(*std::move(mapped));
+  return mapped_.back().bytes();
+}
+
+absl::Status Corpus::Add(const CorpusFile& file) {
+  TokenFileBytes bytes;
+  ASSIGN_OR_RETURN(bytes.file, Map(file.file));
+  if (!file.index.empty()) {
+    ASSIGN_OR_RETURN(bytes.index, Map(file.index));
+  }
+  Shard shard{.path = file.file,
+              .bytes = std::ssize(bytes.file) + std::ssize(bytes.index),
+              .begin = num_tokens_};
+  ASSIGN_OR_RETURN(
+      shard.file,
+      ParseTokenFile(bytes, {.format = path_.format, .field = path_.field, .path = file.file}));
+  if (!shards_.empty()) {
+    const TokenFile& first = shards_.front().file;
+    if (shard.file.tokens.type() != first.tokens.type()) {
+      return Bad(shard,
+                 absl::StrCat("holds ", std::string(NameOf(shard.file.tokens.type())), " tokens; ",
+                              shards_.front().path, " of the same corpus holds ",
+                              std::string(NameOf(first.tokens.type()))),
+                 "make them two corpora");
+    }
+    if (shard.file.row_length != first.row_length) {
+      return Bad(
+          shard,
+          absl::StrCat("has rows of ", shard.file.row_length, " tokens; ", shards_.front().path,
+                       " of the same corpus has rows of ", first.row_length),
+          "make them equal");
+    }
+  }
+  num_tokens_ += shard.file.tokens.size();
+  shards_.push_back(std::move(shard));
+  return absl::OkStatus();
+}
+
+absl::Status Corpus::Bad(const Shard& shard, std::string rule, std::string fix) const {
+  return InvalidField(
+      {.field = path_.field, .value = shard.path, .rule = std::move(rule), .fix = std::move(fix)});
+}
+
+std::optional<std::int64_t> Corpus::num_documents() const {
+  std::int64_t sum = 0;
+  for (const Shard& shard : shards_) {
+    if (!shard.file.num_documents.has_value()) return std::nullopt;
+    sum += *shard.file.num_documents;
+  }
+  return sum;
+}
+
+std::int64_t Corpus::LargestId() const {
+  std::int64_t largest = -1;
+  for (const Shard& shard : shards_) {
+    largest = std::max({largest, shard.file.tokens.Largest(), shard.file.targets.Largest()});
+  }
+  return largest;
+}
+
+std::int64_t Corpus::NumWindows(int context) const {
+  if (row_length() == 0) return (num_tokens_ - 1) / context;
+  return row_length() == context ? num_tokens_ / context : 0;
+}
+
+absl::Status Corpus::CheckWindows(int context, std::int64_t min_windows) const {
+  const auto refuse = [&](std::string rule, std::string fix) {
+    return InvalidField({.field = path_.field,
+                         .value = path_.path,
+                         .rule = std::move(rule),
+                         .fix = std::move(fix)});
+  };
+  if (row_length() != 0 && row_length() != context) {
+    return refuse(absl::StrCat("has rows of ", row_length(), " tokens; model.context is ", context),
+                  "make them equal");
+  }
+  const std::int64_t num_windows = NumWindows(context);
+  if (num_windows == 0) {
+    return refuse(absl::StrCat("holds ", num_tokens_,
+                               " tokens; one window needs model.context + 1 = ", context + 1),
+                  "use a longer file or a shorter context");
+  }
+  if (num_windows >= min_windows) return absl::OkStatus();
+  return refuse(absl::StrCat("holds ", num_windows, " windows of ", context,
+                             " tokens; one step needs ", min_windows),
+                "use a longer file, a shorter context or a smaller batch");
+}
+
+absl::Status Corpus::CheckVocab(int vocab) const {
+  for (const Shard& shard : shards_) {
+    const auto check = [&](const TokenValues& values, const char* what, bool allow_ignored) {
+      const std::int64_t at = values.FindOutside(vocab, allow_ignored);
+      if (at == values.size()) return absl::OkStatus();
+      return Bad(shard,
+                 absl::StrCat("has ", what, " ", values.Shown(at), " at position ", at,
+                              "; ids must be 0 to ", vocab - 1, " (model.vocab - 1)",
+                              allow_ignored ? ", or -100" : ""),
+                 "raise model.vocab, or check the format");
+    };
+    RETURN_IF_ERROR(check(shard.file.tokens, "token", false));
+    RETURN_IF_ERROR(check(shard.file.targets, "target", true));
+  }
+  return absl::OkStatus();
+}
+
+const Corpus::Shard& Corpus::ShardOf(std::int64_t token) const {
+  const auto after = std::upper_bound(
+      shards_.begin(), shards_.end(), token,
+      [](std::int64_t position, const Shard& shard) { return position < shard.begin; });
+  return *(after - 1);
+}
+
+void Corpus::ReadStream(std::int64_t begin, std::span<std::int32_t> out) const {
+  for (const Shard* shard = &ShardOf(begin); !out.empty(); ++shard) {
+    const std::int64_t from = begin - shard->begin;
+    const auto count = static_cast<std::size_t>(
+        std::min<std::int64_t>(std::ssize(out), shard->file.tokens.size() - from));
+    shard->file.tokens.Read(from, out.first(count));
+    out = out.subspan(count);
+    begin += static_cast<std::int64_t>(count);
+  }
+}
+
+void Corpus::ReadWindow(std::int64_t window, std::span<std::int32_t> tokens,
+                        std::span<std::int32_t> targets) const {
+  const auto context = static_cast<int>(tokens.size());
+  TAKT_CHECK(tokens.size() == targets.size());
+  TAKT_CHECK(window >= 0 && window < NumWindows(context));
+  const std::int64_t begin = window * context;
+  if (row_length() == 0) {
+    ReadStream(begin, tokens);
+    ReadStream(begin + 1, targets);
+    return;
+  }
+  const Shard& shard = ShardOf(begin);  // shards hold whole rows
+  shard.file.tokens.Read(begin - shard.begin, tokens);
+  shard.file.targets.Read(begin - shard.begin, targets);
+}
+
+}  // namespace takt::data

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/data/corpus_files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/data/data_root.h"
+
+namespace takt::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Each is mapped into memory, and a process may have 65530 mappings by default.
+constexpr std::size_t kMaxFiles = 10000;
+
+absl::Status Refuse(const CorpusPath& path, std::string rule, std::string fix) {
+  return InvalidField(
+      {.field = path.field, .value = path.path, .rule = std::move(rule), .fix = std::move(fix)});
+}
+
+// "": any.
+std::string ExtensionOf(config::DataFormat format) {
+  if (format == config::DataFormat::kBytes) return "";
+  return format == config::DataFormat::kSafetensors ? ".safetensors" : ".bin";
+}
+
+absl::StatusOr<std::vector<std::string>> ListDirectory(const CorpusPath& path,
+                                                       const std::string& directory) {
+  const std::string extension = ExtensionOf(path.format);
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const fs::path& entry = it->path();
+    std::error_code ignored;  // a dangling link is no regular file
+    if (entry.filename().string().front() == '.' || !it->is_regular_file(ignored)) continue;
+    if (extension.empty() || entry.extension() == extension) names.push_back(entry.string());
+  }
+  if (error) {
+    return Refuse(path, absl::StrCat("must be a directory that can be read: ", error.message()),
+                  "give read permission to the worker's user");
+  }
+  if (names.empty()) {
+    return Refuse(
+        path,
+        absl::StrCat("is a directory without ", extension, extension.empty() ? "" : " ", "files"),
+        "name another directory, a file or a pattern such as DIR/*");
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::StatusOr<std::vector<std::string>> MatchPattern(const CorpusPath& path) {
+  ASSIGN_OR_RETURN(std::vector<std::string> names,
+                   MatchUnderRoot(path.field, path.data_root, path.path));
+  if (!names.empty()) return names;
+  return Refuse(path, "is a pattern that matches no file", "correct the pattern");
+}
+
+// PREFIX of PREFIX.bin and PREFIX.idx.
+std::string PrefixOf(const std::string& name) {
+  const bool has_extension = name.ends_with(".bin") || name.ends_with(".idx");
+  return has_extension ? name.substr(0, name.size() - 4) : name;
+}
+
+// Absolute, links not followed.
+absl::StatusOr<std::vector<std::string>> FindNames(const CorpusPath& path) {
+  ASSIGN_OR_RETURN(std::string name, JoinUnderRoot(path.field, path.data_root, path.path));
+  std::error_code error;
+  if (fs::is_directory(name, error)) return ListDirectory(path, name);
+  const bool is_pattern = path.path.find_first_of("*?[") != std::string::npos;
+  if (is_pattern && !fs::exists(name, error)) return MatchPattern(path);
+  return std::vector<std::string>{std::move(name)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<CorpusFile>> FindCorpusFiles(const CorpusPath& path) {
+  const bool is_megatron = path.format == config::DataFormat::kMegatron;
+  ASSIGN_OR_RETURN(std::vector<std::string> names, FindNames(path));
+  if (is_megatron) {
+    for (std::string& name : names) name = PrefixOf(name);
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+  }
+  if (names.size() > kMaxFiles) {
+    return Refuse(
+        path, absl::StrCat("names ", names.size(), " files; at most ", kMaxFiles, " are mapped"),
+        "join them into larger files");
+  }
+  std::vector<CorpusFile> files;
+  for (const std::string& name : names) {
+    CorpusFile& file = files.emplace_back();
+    ASSIGN_OR_RETURN(file.file, ResolveUnderRoot(path.field, path.data_root,
+                                                 is_megatron ? name + ".bin" : name));
+    if (!is_megatron) continue;
+    ASSIGN_OR_RETURN(file.index, ResolveUnderRoot(path.field, path.data_root, name + ".idx"));
+  }
+  return files;
+}
+
+}  // namespace takt::data

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which files the path of a corpus names.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/config/job_spec.h"
+
+namespace takt::data {
+
+struct CorpusFile {
+  std::string file;   // real path
+  std::string index;  // real path, of megatron: PREFIX.idx
+};
+
+struct CorpusPath {
+  std::string field = "data.train.path";  // for errors
+  std::string path;                       // as the job gives it
+  std::string data_root;
+  config::DataFormat format = config::DataFormat::kBytes;
+};
+
+// A path that exists is that file, or all files of that directory with the format's extension:
+// .safetensors; .bin for uint16, uint32, llmc and megatron; any for bytes. Hidden files and
+// directories below it are left out. Otherwise a path with * ? or [ is a pattern of the shell. Of
+// megatron PREFIX, PREFIX.bin and PREFIX.idx all name the same pair. Sorted by the bytes of their
+// names.
+// Errors: kInvalidArgument (FieldError): nothing there, outside the root, too many files.
+absl::StatusOr<std::vector<CorpusFile>> FindCorpusFiles(const CorpusPath& path);
+
+}  // namespace takt::data

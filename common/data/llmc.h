@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The token shards of llm.c: 256 little-endian i32 (magic, version, tokens, zeros), then the
+// tokens.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "common/data/token_values.h"
+
+namespace takt::data {
+
+// Magic 20240520, version 1: uint16 (GPT-2). Magic 20240801, version 7: uint32 (Llama 3). The file
+// must have exactly the bytes that its header announces. Errors: kInvalidArgument, a clause about
+// the file.
+absl::StatusOr<TokenValues> ParseLlmc(std::span<const std::byte> file);
+
+}  // namespace takt::data
