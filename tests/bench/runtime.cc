@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -51,8 +52,12 @@ struct Case {
   int num_ranks = 0;
   std::string schedule, transport;
   int num_microbatches() const { return 4 * num_ranks; }
-  int num_chunks() const { return schedule == "interleaved-1f1b" ? 2 : 1; }
 };
+
+// F, I, W, B and O: the kinds of operation that are timed apart.
+constexpr std::array kKinds = {Op::kForward, Op::kInputGrad, Op::kWeightGrad, Op::kBackward,
+                               Op::kOverlap};
+using SecondsByKind = std::array<double, kKinds.size()>;
 
 // Everything that is the same on all ranks.
 struct Setup {
@@ -70,10 +75,9 @@ double Median(std::vector<double> values) {
 
 absl::StatusOr<Setup> MakeSetup(const Case& c) {
   Setup setup;
-  schedule::GenerateOptions sizes{.num_ranks = c.num_ranks,
-                                  .num_microbatches = c.num_microbatches()};
-  if (c.num_chunks() > 1) sizes.num_chunks = c.num_chunks();
-  ASSIGN_OR_RETURN(const schedule::Schedule schedule, schedule::Generate(c.schedule, sizes));
+  ASSIGN_OR_RETURN(const schedule::Schedule schedule,
+                   schedule::Generate(c.schedule, {.num_ranks = c.num_ranks,
+                                                   .num_microbatches = c.num_microbatches()}));
   ASSIGN_OR_RETURN(setup.model, model::BuildModel({.family = model::Family::kEmulated,
                                                    .layers = schedule.num_stages,
                                                    .forward_seconds = kOpSeconds,
@@ -99,8 +103,38 @@ absl::StatusOr<Setup> MakeSetup(const Case& c) {
 // What one rank measured.
 struct RankResult {
   std::vector<double> step_seconds;
-  double forward_seconds = 0, backward_seconds = 0;  // means
-  double latency_seconds = 0;                        // of an activation from its neighbour
+  SecondsByKind op_seconds{};  // means, by position in kKinds; 0: the rank has none of the kind
+  double latency_seconds = 0;  // of an activation from its neighbour
+};
+
+// The means of all steps but the first ones.
+class OpClock {
+ public:
+  explicit OpClock(const program::Program& program) : program_(program) {}
+
+  void Add(const engine::StepTiming& timing) {
+    for (std::size_t i = 0; i < program_.body.size(); ++i) {
+      const auto kind = std::ranges::find(kKinds, program_.body[i].op);
+      if (kind == kKinds.end()) continue;
+      const engine::InstructionTiming& t = (*timing.timings)[i];
+      const std::size_t k = kind - kKinds.begin();
+      sums_[k] += static_cast<double>(t.end_nanos - t.start_nanos) * 1e-9;
+      ++counts_[k];
+    }
+  }
+
+  SecondsByKind Means() const {
+    SecondsByKind means{};
+    for (std::size_t k = 0; k < means.size(); ++k) {
+      if (counts_[k] > 0) means[k] = sums_[k] / counts_[k];
+    }
+    return means;
+  }
+
+ private:
+  const program::Program& program_;
+  SecondsByKind sums_{};
+  std::array<int, kKinds.size()> counts_{};
 };
 
 // One way, under the traffic of a step: where forwards meet backwards, every pair of neighbours
@@ -178,30 +212,21 @@ absl::StatusOr<RankResult> RunRank(const Case& c, const Setup& setup, int steps,
                              {.transport = transport.get(),
                               .rank_of = [](PpRank pp_rank) { return Rank(pp_rank.value()); },
                               .generation = 1}));
-  double seconds[2] = {};
-  int counts[2] = {};
+  OpClock clock(program);
   const auto on_step = [&](const engine::StepTiming& timing) {
     if (timing.step <= StepId(kWarmupSteps)) return;
     result.step_seconds.push_back(static_cast<double>(timing.end_nanos - timing.start_nanos) *
                                   1e-9);
-    for (std::size_t i = 0; i < program.body.size(); ++i) {
-      if (!program::IsCompute(program.body[i].op)) continue;
-      const engine::InstructionTiming& t = (*timing.timings)[i];
-      const int which = program.body[i].op == Op::kForward ? 0 : 1;
-      seconds[which] += static_cast<double>(t.end_nanos - t.start_nanos) * 1e-9;
-      ++counts[which];
-    }
+    clock.Add(timing);
   };
   RETURN_IF_ERROR(engine->Run(StepId(1), StepId(kWarmupSteps + steps), on_step));
-  result.forward_seconds = seconds[0] / counts[0];
-  result.backward_seconds = seconds[1] / counts[1];
+  result.op_seconds = clock.Means();
   return result;
 }
 
 nlohmann::json ToJson(const RankResult& result) {
   return {{"steps", result.step_seconds},
-          {"forward", result.forward_seconds},
-          {"backward", result.backward_seconds},
+          {"ops", result.op_seconds},
           {"latency", result.latency_seconds}};
 }
 
@@ -210,6 +235,47 @@ struct Row {
   double op_seconds = 0, latency_seconds = 0, measured_seconds = 0, simulated_seconds = 0;
   double ratio() const { return measured_seconds / simulated_seconds; }
 };
+
+// Over the ranks that have the kind; 0: none has.
+double MeanOverRanks(const std::vector<SecondsByKind>& by_rank, std::size_t kind) {
+  double sum = 0;
+  int count = 0;
+  for (const SecondsByKind& of_rank : by_rank) {
+    sum += of_rank[kind];
+    count += of_rank[kind] > 0 ? 1 : 0;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+// What the simulator is told: for each stage the means of its rank, or of all ranks where only a
+// second copy of the stage runs the kind. Kinds that a schedule does not have are not asked for.
+cost::Costs MeasuredCosts(const Setup& setup, const std::vector<SecondsByKind>& by_rank) {
+  cost::Costs costs;
+  std::vector<double>* const of_kind[kKinds.size()] = {
+      &costs.forward, &costs.input_grad, &costs.weight_grad, &costs.backward, &costs.overlap};
+  for (std::size_t k = 0; k < kKinds.size(); ++k) {
+    of_kind[k]->clear();
+    for (const mesh::Stage& stage : setup.partition) {
+      const double seconds = by_rank[stage.pp_rank.value()][k];
+      of_kind[k]->push_back(seconds > 0 ? seconds : MeanOverRanks(by_rank, k));
+    }
+  }
+  return costs;
+}
+
+// Of one of F, I and W.
+double MeanOpSeconds(const std::vector<SecondsByKind>& by_rank) {
+  constexpr std::array kUnits = {1, 1, 1, 2, 3};  // of kKinds
+  double seconds = 0;
+  int units = 0;
+  for (const SecondsByKind& of_rank : by_rank) {
+    for (std::size_t k = 0; k < kKinds.size(); ++k) {
+      seconds += of_rank[k];
+      units += of_rank[k] > 0 ? kUnits[k] : 0;
+    }
+  }
+  return seconds / units;
+}
 
 absl::StatusOr<Row> RunCase(const Case& c, int steps) {
   ASSIGN_OR_RETURN(const Setup setup, MakeSetup(c));
@@ -222,16 +288,14 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
             return ToJson(result).dump();
           }));
   Row row{.c = c};
-  cost::Costs costs{.forward = {}, .input_grad = {}, .weight_grad = {}, .backward = {}};
   std::vector<nlohmann::json> ranks;
-  for (const std::string& text : texts) ranks.push_back(nlohmann::json::parse(text));
-  for (const mesh::Stage& stage : setup.partition) {
-    const nlohmann::json& rank = ranks[stage.pp_rank.value()];
-    costs.forward.push_back(rank["forward"]);
-    costs.backward.push_back(rank["backward"]);
-    row.op_seconds += (costs.forward.back() + costs.backward.back()) / 3 / setup.partition.size();
+  std::vector<SecondsByKind> op_seconds;
+  for (const std::string& text : texts) {
+    ranks.push_back(nlohmann::json::parse(text));
+    op_seconds.push_back(ranks.back()["ops"].get<SecondsByKind>());
   }
-  costs.input_grad = costs.weight_grad = costs.forward;  // these schedules have none
+  cost::Costs costs = MeasuredCosts(setup, op_seconds);
+  row.op_seconds = MeanOpSeconds(op_seconds);
   const int num_paired = c.num_ranks / 2 * 2;
   for (int r = 0; r < num_paired; ++r) {
     row.latency_seconds += ranks[r]["latency"].get<double>() / num_paired;
@@ -264,6 +328,21 @@ nlohmann::json RowJson(const Row& row) {
           {"ratio", row.ratio()}};
 }
 
+// "all" stands for all families.
+std::vector<std::string> Expand(const std::vector<std::string>& schedules) {
+  std::vector<std::string> expanded;
+  for (const std::string& name : schedules) {
+    if (name != "all") {
+      expanded.push_back(name);
+      continue;
+    }
+    for (const schedule::Family& family : schedule::Families()) {
+      expanded.emplace_back(family.name);
+    }
+  }
+  return expanded;
+}
+
 absl::Status Run(const Options& options) {
   const bool json = options.output == "json";
   nlohmann::json result = {{"rows", nlohmann::json::array()}};
@@ -274,7 +353,7 @@ absl::Status Run(const Options& options) {
         kLimit);
   }
   for (const int num_ranks : options.ranks) {
-    for (const std::string& schedule : options.schedules) {
+    for (const std::string& schedule : Expand(options.schedules)) {
       for (const std::string& transport : options.transports) {
         ASSIGN_OR_RETURN(const Row row, RunCase({num_ranks, schedule, transport}, options.steps));
         if (json) {
@@ -300,6 +379,12 @@ absl::Status Run(const Options& options) {
   return absl::OkStatus();
 }
 
+std::vector<std::string> FamilyNames() {
+  std::vector<std::string> names = Expand({"all"});
+  names.emplace_back("all");
+  return names;
+}
+
 }  // namespace
 
 void AddRuntimeCommand(CLI::App& app, absl::Status& result) {
@@ -311,9 +396,9 @@ void AddRuntimeCommand(CLI::App& app, absl::Status& result) {
       ->delimiter(',')
       ->check(CLI::Range(2, 64))
       ->capture_default_str();
-  command->add_option("--schedule", options->schedules, "Schedules")
+  command->add_option("--schedule,--schedules", options->schedules, "Families, or all")
       ->delimiter(',')
-      ->check(CLI::IsMember({"1f1b", "interleaved-1f1b"}))
+      ->check(CLI::IsMember(FamilyNames()))
       ->capture_default_str();
   command->add_option("--transport", options->transports, "Links")
       ->delimiter(',')

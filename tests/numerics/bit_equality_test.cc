@@ -56,6 +56,14 @@ class BitEquality : public testing::Test {
     return job;
   }
 
+  config::JobSpec JobWith(const schedule::Family& family, int pp) const {
+    config::JobSpec job = Job();
+    job.parallelism.schedule = family.name;
+    job.parallelism.pipeline = pp;
+    job.parallelism.chunks = std::nullopt;  // the family's own
+    return job;
+  }
+
   static RunResult Train(const config::JobSpec& job) {
     absl::StatusOr<RunResult> result = TrainInProcess({.job = job});
     EXPECT_TRUE(result.ok()) << result.status();
@@ -80,18 +88,47 @@ void ExpectSameBits(const RunResult& a, const RunResult& b) {
   EXPECT_EQ(a.weights, b.weights);
 }
 
-TEST_F(BitEquality, OverSchedulesStagesAndChunks) {
+TEST_F(BitEquality, OverFamiliesStagesAndChunks) {
   const RunResult reference = Train(Job());
   ASSERT_EQ(reference.steps.size(), 4U);
   EXPECT_LT(reference.steps[3].loss, reference.steps[0].loss);
-  for (const int pp : {1, 2, 3, 4}) {
-    for (const char* schedule : {"naive", "gpipe", "1f1b", "interleaved-1f1b"}) {
-      config::JobSpec job = Job();
-      job.parallelism.schedule = schedule;
-      job.parallelism.pipeline = pp;
-      job.parallelism.chunks = job.parallelism.schedule == "interleaved-1f1b" ? 2 : 1;
-      SCOPED_TRACE(std::string(schedule) + " pp " + std::to_string(pp));
-      ExpectSameBits(reference, Train(job));
+  for (const schedule::Family& family : schedule::Families()) {
+    if (family.placement == schedule::Placement::kBidirectional) continue;
+    for (const int pp : {1, 2, 3, 4}) {
+      SCOPED_TRACE(std::string(family.name) + " pp " + std::to_string(pp));
+      ExpectSameBits(reference, Train(JobWith(family, pp)));
+    }
+  }
+}
+
+TEST_F(BitEquality, OfReplicasOverFamilies) {
+  config::JobSpec job = Job();
+  job.parallelism.data = 2;
+  const RunResult reference = Train(job);
+  for (const schedule::Family& family : schedule::Families()) {
+    if (family.placement == schedule::Placement::kBidirectional) continue;
+    SCOPED_TRACE(std::string(family.name));
+    job = JobWith(family, 2);
+    job.parallelism.data = 2;
+    ExpectSameBits(reference, Train(job));
+  }
+}
+
+// Two copies of the weights sum as two replicas with half the microbatches each would.
+TEST_F(BitEquality, OfTwoCopiesAndTwiceAsManyReplicas) {
+  for (const int dp : {1, 2}) {
+    config::JobSpec job = Job();
+    job.parallelism.data = 2 * dp;
+    const RunResult reference = Train(job);
+    for (const schedule::Family& family : schedule::Families()) {
+      if (family.placement != schedule::Placement::kBidirectional) continue;
+      for (const int pp : {2, 4}) {
+        SCOPED_TRACE(std::string(family.name) + " pp " + std::to_string(pp) + " dp " +
+                     std::to_string(dp));
+        job = JobWith(family, pp);
+        job.parallelism.data = dp;
+        ExpectSameBits(reference, Train(job));
+      }
     }
   }
 }
