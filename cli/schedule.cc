@@ -13,10 +13,12 @@ void AddSchedule(CLI::App& app, Context& context) {
       "Examples:\n"
       "  takt schedule show 1f1b --ranks 4 --microbatches 8\n"
       "  takt -o json schedule simulate 1f1b --ranks 4 --microbatches 8 | jq .bubble_fraction\n"
+      "  takt schedule compare --ranks 4 --microbatches 8\n"
       "  takt schedule verify mine.csv");
   AddScheduleList(*schedule, context);
   AddScheduleShow(*schedule, context);
   AddScheduleSimulate(*schedule, context);
+  AddScheduleCompare(*schedule, context);
   AddScheduleVerify(*schedule, context);
 }
 

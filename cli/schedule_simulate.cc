@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
@@ -17,14 +18,35 @@ struct SimulateOptions {
   CostOptions costs;
 };
 
-Json ReportJson(const schedule::Schedule& schedule, const sim::Report& report) {
+Json BoundJson(const schedule::Bound& bound) {
+  return {{"work", bound.work},           {"fill", bound.fill},
+          {"imbalance", bound.imbalance}, {"communication", bound.communication},
+          {"memory", bound.memory},       {"binds", schedule::BindingName(bound.binds)}};
+}
+
+Json CriticalPathJson(const sim::Report& report) {
+  Json path = Json::array();
+  for (const sim::CriticalLink& link : report.critical_path) {
+    path.push_back({{"action", link.action},
+                    {"rank", link.pp_rank},
+                    {"start", link.start},
+                    {"end", link.end},
+                    {"after", sim::Name(link.after)}});
+  }
+  return path;
+}
+
+Json ReportJson(const schedule::Schedule& schedule, const SimulatedSchedule& simulated) {
+  const sim::Report& report = simulated.report;
   Json ranks = Json::array();
   for (const sim::RankReport& rank : report.ranks) {
     ranks.push_back({{"busy", rank.busy},
                      {"peak_in_flight", rank.peak_in_flight},
                      {"peak_stash_bytes", rank.peak_stash_bytes},
+                     {"peak_buffer_bytes", rank.peak_buffer_bytes},
                      {"warmup_idle", rank.warmup_idle},
                      {"steady_idle", rank.steady_idle},
+                     {"internal_idle", rank.internal_idle},
                      {"cooldown_idle", rank.cooldown_idle}});
   }
   return {{"schedule", schedule.name},
@@ -33,21 +55,46 @@ Json ReportJson(const schedule::Schedule& schedule, const sim::Report& report) {
           {"makespan", report.makespan},
           {"bubble_fraction", report.bubble_fraction},
           {"span_bubble_fraction", report.span_bubble_fraction},
+          {"lower_bound", simulated.bound.makespan},
+          {"gap", simulated.gap()},
+          {"bound", BoundJson(simulated.bound)},
           {"messages", report.num_messages},
-          {"ranks", std::move(ranks)}};
+          {"ranks", std::move(ranks)},
+          {"critical_path", CriticalPathJson(report)}};
 }
 
-std::string ReportText(const sim::Report& report) {
-  Table table({"RANK", "BUSY", "WARMUP IDLE", "STEADY IDLE", "COOLDOWN IDLE", "PEAK IN FLIGHT"});
+// What the longest chain is made of, and where it changes ranks.
+std::string CriticalPathText(const sim::Report& report) {
+  double messages = 0;
+  int changes = 0;
+  for (std::size_t i = 0; i < report.critical_path.size(); ++i) {
+    const sim::CriticalLink& link = report.critical_path[i];
+    if (absl::StrContains(link.action, "SEND")) messages += link.end - link.start;
+    if (i > 0 && link.pp_rank != report.critical_path[i - 1].pp_rank) ++changes;
+  }
+  return absl::StrFormat("critical path of %d links: changes rank %d times, %g of it in messages\n",
+                         report.critical_path.size(), changes, messages);
+}
+
+std::string ReportText(const SimulatedSchedule& simulated) {
+  const sim::Report& report = simulated.report;
+  Table table({"RANK", "BUSY", "WARMUP IDLE", "STEADY IDLE", "INTERNAL IDLE", "COOLDOWN IDLE",
+               "PEAK IN FLIGHT"});
   for (std::size_t i = 0; i < report.ranks.size(); ++i) {
     const sim::RankReport& rank = report.ranks[i];
     table.Add({absl::StrCat(i), absl::StrCat(rank.busy), absl::StrCat(rank.warmup_idle),
-               absl::StrCat(rank.steady_idle), absl::StrCat(rank.cooldown_idle),
-               absl::StrCat(rank.peak_in_flight)});
+               absl::StrCat(rank.steady_idle), absl::StrCat(rank.internal_idle),
+               absl::StrCat(rank.cooldown_idle), absl::StrCat(rank.peak_in_flight)});
   }
-  return absl::StrFormat("makespan %g\nbubble %s of the makespan, %s of the longest rank\n%s",
-                         report.makespan, FormatPercent(report.bubble_fraction),
-                         FormatPercent(report.span_bubble_fraction), table.ToString());
+  const schedule::Bound& bound = simulated.bound;
+  return absl::StrFormat(
+      "makespan %g\nbubble %s of the makespan, %s of the longest rank\n"
+      "lower bound %g (work %g, fill %g, imbalance %g, communication %g, memory %g), exceeded by "
+      "%s\n%s%s",
+      report.makespan, FormatPercent(report.bubble_fraction),
+      FormatPercent(report.span_bubble_fraction), bound.makespan, bound.work, bound.fill,
+      bound.imbalance, bound.communication, bound.memory, FormatPercent(simulated.gap()),
+      CriticalPathText(report), table.ToString());
 }
 
 absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions& options) {
@@ -56,9 +103,9 @@ absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions&
   ASSIGN_OR_RETURN(const SimulatedSchedule simulated,
                    SimulateSchedule(schedule, costs, options.source.sizes.max_in_flight()));
   if (context.json()) {
-    PrintJson(context, ReportJson(schedule, simulated.report));
+    PrintJson(context, ReportJson(schedule, simulated));
   } else {
-    context.terminal.out << ReportText(simulated.report) << std::flush;
+    context.terminal.out << ReportText(simulated) << std::flush;
   }
   return ExitCode::kDone;
 }
@@ -73,14 +120,16 @@ void AddScheduleSimulate(CLI::App& schedule, Context& context) {
         DeclareCosts(app, options.costs);
       },
       Simulate);
-  command->footer(
-      absl::StrCat("bubble_fraction is 1 - busy / (P * makespan); the span metric counts each rank "
-                   "from its own first\nstart to its own last end. A microbatch is in flight from "
-                   "the start of its F to the end of its W (or B).\n\n",
-                   kCostsFileHelp,
-                   "\n\nExamples:\n"
-                   "  takt schedule simulate 1f1b --ranks 4 --microbatches 8\n"
-                   "  takt -o json schedule simulate mine.csv --cost F=1,I=1.1,W=0.7,comm=0.1"));
+  command->footer(absl::StrCat(
+      "bubble_fraction is 1 - busy / (P * makespan); the span metric counts each rank "
+      "from its own first\nstart to its own last end. A microbatch is in flight from "
+      "the start of its F to the end of its W (or B).\n"
+      "No schedule of these sizes, placement and costs whose ranks hold no more in flight"
+      " (than --memory,\nor else than this one's peak) beats lower_bound.\n\n",
+      kCostsFileHelp,
+      "\n\nExamples:\n"
+      "  takt schedule simulate 1f1b --ranks 4 --microbatches 8\n"
+      "  takt -o json schedule simulate mine.csv --cost F=1,I=1.1,W=0.7,comm=0.1"));
 }
 
 }  // namespace takt::cli

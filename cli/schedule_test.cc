@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // takt schedule: figures, pictures, files, and what is refused.
 #include <cmath>
+#include <map>
 
 #include "cli/app.h"
 #include "cli/fake_coordinator.h"
@@ -85,6 +86,47 @@ TEST(Schedule, WrongCostsExitWith2) {
         {"schedule", "simulate", "gpipe", "--ranks", "1", "--microbatches", "1", "--cost", cost});
     EXPECT_EQ(outcome.code, ExitCode::kInvalidInput) << cost;
     EXPECT_THAT(outcome.err, HasSubstr(cost));
+  }
+}
+
+TEST(Schedule, LowerBoundIsPrintedWithTheGap) {
+  const json report = Simulate({"1f1b", "--ranks", "4", "--microbatches", "8"});
+  EXPECT_EQ(report["lower_bound"], 27);  // 8 * 3, and 3 to fill: 1f1b idles for 9
+  EXPECT_NEAR(report["gap"].get<double>(), 33.0 / 27 - 1, 1e-12);
+  EXPECT_EQ(report["bound"]["work"], 24);
+}
+
+TEST(Schedule, CompareHasEveryFamilyOrTheRuleItBreaks) {
+  const auto compare = [](const std::string& microbatches) {
+    const Outcome outcome = RunTakt(
+        {"-o", "json", "schedule", "compare", "--ranks", "4", "--microbatches", microbatches});
+    EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+    std::map<std::string, json> by_name;
+    const json table = json::parse(outcome.out);
+    for (const json& family : table["families"]) {
+      by_name[family["name"]] = family;
+    }
+    return by_name;
+  };
+  const auto eight = compare("8");
+  EXPECT_EQ(eight.at("gpipe")["makespan"], 33);
+  EXPECT_EQ(eight.at("gpipe")["peak_in_flight"], 8);
+  EXPECT_EQ(eight.at("1f1b")["peak_in_flight"], 4);
+  EXPECT_EQ(eight.at("interleaved-1f1b")["chunks"], 2);
+  EXPECT_EQ(eight.at("1f1b")["messages"], 2 * 8 * 3);
+}
+
+TEST(Schedule, CompareRefusesWhatNoFamilyTakes) {
+  for (const std::vector<std::string>& sizes :
+       {std::vector<std::string>{"--ranks", "0", "--microbatches", "4"},
+        {"--ranks", "4"},
+        {"--ranks", "10000000", "--microbatches", "10000000"},
+        {"--ranks", "2", "--microbatches", "2", "--cost", "I=nan"}}) {
+    std::vector<std::string> line = {"schedule", "compare"};
+    line.insert(line.end(), sizes.begin(), sizes.end());
+    const Outcome outcome = RunTakt(line);
+    EXPECT_EQ(outcome.code, ExitCode::kInvalidInput) << outcome.out;
+    EXPECT_EQ(outcome.out, "");
   }
 }
 

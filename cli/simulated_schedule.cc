@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/simulated_schedule.h"
 
+#include <algorithm>
+
 #include "common/base/status.h"
 #include "common/program/lowering.h"
 #include "common/schedule/validator.h"
@@ -10,22 +12,37 @@ namespace takt::cli {
 
 namespace {
 
+std::vector<std::int64_t> ByStage(const std::vector<std::int64_t>& bytes, int num_stages) {
+  return bytes.size() == 1 ? std::vector<std::int64_t>(num_stages, bytes[0]) : bytes;
+}
+
 // Layers do not matter here: one a stage.
 std::vector<program::StageShape> Shapes(const StepCosts& costs, int num_stages) {
-  const auto of_stage = [](const std::vector<std::int64_t>& bytes, int stage) {
-    return bytes.size() == 1 ? bytes[0] : bytes[stage];
-  };
+  const std::vector<std::int64_t> output_bytes = ByStage(costs.output_bytes, num_stages);
+  const std::vector<std::int64_t> stash_bytes = ByStage(costs.stash_bytes, num_stages);
   std::vector<program::StageShape> shapes;
   for (int stage = 0; stage < num_stages; ++stage) {
     shapes.push_back({.first_layer = LayerId(stage),
                       .last_layer = LayerId(stage + 1),
-                      .output_bytes = of_stage(costs.output_bytes, stage),
-                      .stash_bytes = of_stage(costs.stash_bytes, stage)});
+                      .output_bytes = output_bytes[stage],
+                      .stash_bytes = stash_bytes[stage]});
   }
   return shapes;
 }
 
+int PeakInFlight(const sim::Report& report) {
+  int peak = 0;
+  for (const sim::RankReport& rank : report.ranks) peak = std::max(peak, rank.peak_in_flight);
+  return peak;
+}
+
 }  // namespace
+
+int SimulatedSchedule::peak_in_flight() const { return PeakInFlight(report); }
+
+double SimulatedSchedule::gap() const {
+  return bound.makespan > 0 ? report.makespan / bound.makespan - 1 : 0;
+}
 
 absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& schedule,
                                                    const StepCosts& costs, int max_in_flight) {
@@ -36,8 +53,18 @@ absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& sch
       program::Lower(schedule, {.stages = Shapes(costs, schedule.num_stages), .optimizer = false}));
   RETURN_IF_ERROR(sim::Prove(programs));
   ASSIGN_OR_RETURN(sim::Report report, sim::Simulate(programs, costs.time));
+  ASSIGN_OR_RETURN(const schedule::Bound bound,
+                   schedule::LowerBound(
+                       {.placement = schedule.placement,
+                        .num_ranks = schedule.num_ranks(),
+                        .num_stages = schedule.num_stages,
+                        .num_microbatches = schedule.num_microbatches,
+                        .costs = costs.time,
+                        .max_in_flight = {max_in_flight > 0 ? max_in_flight : PeakInFlight(report)},
+                        .message_bytes = ByStage(costs.output_bytes, schedule.num_stages)}));
   schedule::Timeline timeline = sim::MakeTimeline(programs, report);
-  return SimulatedSchedule{.report = std::move(report), .timeline = std::move(timeline)};
+  return SimulatedSchedule{
+      .report = std::move(report), .timeline = std::move(timeline), .bound = bound};
 }
 
 }  // namespace takt::cli
