@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/program/lowering.h"
 #include "common/schedule/validator.h"
+#include "common/sim/prove.h"
 #include "common/sim/timeline.h"
 
 namespace takt::cli {
@@ -51,7 +52,7 @@ absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& sch
   ASSIGN_OR_RETURN(
       const std::vector<program::Program> programs,
       program::Lower(schedule, {.stages = Shapes(costs, schedule.num_stages), .optimizer = false}));
-  RETURN_IF_ERROR(sim::Prove(programs));
+  RETURN_IF_ERROR(sim::Prove(programs, {.schedule = &schedule}));
   ASSIGN_OR_RETURN(sim::Report report, sim::Simulate(programs, costs.time));
   ASSIGN_OR_RETURN(const schedule::Bound bound,
                    schedule::LowerBound(

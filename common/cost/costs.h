@@ -26,12 +26,16 @@ struct Costs {
   std::vector<double> overlap;
   LinkCost link;                                        // of every pair that `links` does not name
   std::map<std::pair<PpRank, PpRank>, LinkCost> links;  // by (from, to)
-  double optimizer = 0;  // OPT on every rank, after the barrier that NORM_EXCHANGE is
+  // All REDUCE_GRAD of a stage together, by stage as above; each layer takes an equal part.
+  std::vector<double> reduction{0};
+  double tied_reduction = 0;  // REDUCE_TIED
+  double optimizer = 0;       // OPT on every rank, after the barrier that NORM_EXCHANGE is
 
   double F(StageId stage) const { return Of(forward, stage); }
   double I(StageId stage) const { return Of(input_grad, stage); }
   double W(StageId stage) const { return Of(weight_grad, stage); }
   double B(StageId stage) const { return Of(backward, stage); }
+  double Reduction(StageId stage) const { return Of(reduction, stage); }
   // Of the pair that runs F of `forward_stage` and B of `backward_stage` as one.
   double O(StageId forward_stage, StageId backward_stage) const {
     return overlap.empty() ? F(forward_stage) + B(backward_stage) : Of(overlap, forward_stage);

@@ -10,6 +10,7 @@
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
+#include "common/sim/prove.h"
 
 namespace takt::plan {
 namespace {
@@ -83,10 +84,12 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
                    MakePartition(inputs.model, candidate.schedule.num_stages,
                                  inputs.job.parallelism.stage_layers, candidate.schedule.placement,
                                  candidate.schedule.num_ranks()));
-  ASSIGN_OR_RETURN(
+  const program::LowerOptions options = MakeLowerOptions(inputs, candidate.partition);
+  ASSIGN_OR_RETURN(candidate.programs, program::Lower(candidate.schedule, options));
+  RETURN_IF_ERROR(sim::Prove(
       candidate.programs,
-      program::Lower(candidate.schedule, MakeLowerOptions(inputs, candidate.partition)));
-  RETURN_IF_ERROR(sim::Prove(candidate.programs));
+      {.sums = {.gradients = options.reduce_gradients, .tied_embeddings = options.tied_embeddings},
+       .schedule = &candidate.schedule}));
   ASSIGN_OR_RETURN(candidate.report,
                    sim::Simulate(candidate.programs, MakeCosts(inputs, candidate.partition)));
   return candidate;

@@ -13,6 +13,7 @@
 #include "common/program/forward_only.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/validator.h"
+#include "common/sim/prove.h"
 
 namespace takt::plan {
 namespace {

@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
+#include "common/program/compute_part.h"
 
 namespace takt::sim {
 namespace {
 
+using program::ComputePart;
+using program::Direction;
 using program::FindSlot;
 using program::Instruction;
 using program::Op;
@@ -24,6 +26,8 @@ enum class What : std::uint8_t {
   kGradient,      // gradient of the input of `stage`
   kForwardStash,  // left by F of `stage`
   kStash,         // left by I of `stage`
+  kPartialNorms,  // of this rank
+  kNorms,         // of all ranks
 };
 
 struct Content {
@@ -34,78 +38,111 @@ struct Content {
   bool operator==(const Content&) const = default;
 };
 
+// The accumulated gradient of one layer: W and B, then REDUCE_GRAD, then REDUCE_TIED, as far as the
+// list has them, then norm and optimizer.
+struct Gradient {
+  int expected = 0;  // how many W and B the rank runs on its stage
+  int accumulated = 0;
+  bool needs_reduction = false, is_reduced = false;
+  bool needs_tying = false, is_tied = false;
+
+  // What `op`, which reads it, should have waited for; "" if nothing.
+  std::string_view LacksFor(Op op) const {
+    if (accumulated < expected) return "is complete";
+    if (op == Op::kReduceGrad) return "";
+    if (needs_reduction && !is_reduced) return "is summed over ranks";
+    if (op == Op::kReduceTied) return "";
+    return needs_tying && !is_tied ? "has both uses of the embedding" : "";
+  }
+};
+
 class Follower {
  public:
   explicit Follower(const Program& program)
-      : program_(program), contents_(program.slots.size()), accumulated_(program.slots.size(), 0) {}
+      : program_(program), contents_(program.slots.size()), gradients_(program.slots.size()) {
+    for (std::size_t i = 0; i < program.slots.size(); ++i) {
+      const program::Slot& slot = program.slots[i];
+      if (slot.kind == SlotKind::kWeights) layers_[slot.stage].weights.push_back(SlotId(i));
+      if (slot.kind == SlotKind::kGradient) layers_[slot.stage].gradients.push_back(SlotId(i));
+    }
+    for (const Instruction& instruction : program.body) Expect(instruction);
+  }
 
-  absl::Status Run() {
-    for (const Instruction& instruction : program_.body) {
+  std::optional<Refusal> Run() {
+    for (std::size_t i = 0; i < program_.body.size(); ++i) {
+      const Instruction& instruction = program_.body[i];
       const std::string problem = Step(instruction);
       if (problem.empty()) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "rank ", program_.pp_rank.value(), " ", ToString(instruction, program_), " ", problem));
+      const int rank = program_.pp_rank.value();
+      return Refusal{
+          absl::StrCat("rank ", rank, " ", ToString(instruction, program_), " ", problem), rank,
+          static_cast<std::int32_t>(i)};
     }
-    for (const auto& [stage, count] : forwards_) {
-      if (count == program_.num_microbatches) continue;
-      return absl::InvalidArgumentError(absl::StrCat("rank ", program_.pp_rank.value(), " runs ",
-                                                     count, " forwards on stage ", stage.value(),
-                                                     " of ", program_.num_microbatches));
-    }
-    for (std::size_t i = 0; i < program_.slots.size(); ++i) {
-      if (program_.slots[i].kind != SlotKind::kGradient || IsComplete(SlotId(static_cast<int>(i))))
-        continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "rank ", program_.pp_rank.value(), " runs ", accumulated_[i], " backwards on stage ",
-          program_.slots[i].stage.value(), " of ", program_.num_microbatches));
-    }
-    return absl::OkStatus();
+    return std::nullopt;
   }
 
  private:
+  struct Layers {  // of a stage
+    std::vector<SlotId> weights, gradients;
+  };
+
+  // What the list as a whole does to gradients.
+  void Expect(const Instruction& instruction) {
+    const auto runs_weight_grad = [&](StageId stage) {
+      for (const SlotId slot : layers_[stage].gradients) ++gradients_[slot.value()].expected;
+    };
+    switch (instruction.op) {
+      case Op::kWeightGrad:
+      case Op::kBackward:
+        return runs_weight_grad(instruction.stage);
+      case Op::kOverlap:
+        return runs_weight_grad(instruction.backward_stage);
+      case Op::kReduceGrad:
+        gradients_[instruction.reads[0].value()].needs_reduction = true;
+        return;
+      case Op::kReduceTied:
+        for (const SlotId slot : instruction.reads) gradients_[slot.value()].needs_tying = true;
+        return;
+      default:
+        return;
+    }
+  }
+
   // What is wrong with `instruction`, "" if nothing; its effect on the slots.
   std::string Step(const Instruction& instruction) {
-    const StageId stage = instruction.stage;
-    const MicrobatchId m = instruction.microbatch;
+    const Content message = {
+        program_.lanes[instruction.lane.value()].direction == Direction::kActivation
+            ? What::kActivation
+            : What::kGradient,
+        instruction.stage, instruction.microbatch};
     switch (instruction.op) {
       case Op::kLoad:
         Set(instruction.writes[0], {What::kTokens});
         return "";
-      case Op::kSend: {
-        const What what = IsActivation(instruction) ? What::kActivation : What::kGradient;
-        return Holds(instruction.reads[0], {what, stage, m}) ? ""
-                                                             : "finds another message in its slot";
-      }
+      case Op::kSend:
+        return Holds(instruction.reads[0], message) ? "" : "finds another message in its slot";
       case Op::kRecv:
-        Set(instruction.writes[0],
-            {IsActivation(instruction) ? What::kActivation : What::kGradient, stage, m});
+        Set(instruction.writes[0], message);
         return "";
       case Op::kForward:
       case Op::kInputGrad:
       case Op::kWeightGrad:
       case Op::kBackward:
-        return StepCompute(instruction);
-      case Op::kReduceGrad:
-      case Op::kReduceTied:
-      case Op::kNormPartial:
-      case Op::kOptimizer:
-        for (const SlotId slot : instruction.reads) {
-          if (At(slot).kind == SlotKind::kGradient && !IsComplete(slot)) {
-            return absl::StrCat("comes before the gradient of layer ", At(slot).index,
-                                " is complete");
-          }
-        }
-        return "";
+        return StepCompute(program::WholePart(instruction));
+      case Op::kOverlap: {
+        const program::OverlapParts parts = program::PartsOf(instruction, program_);
+        const std::string problem = StepCompute(parts.forward);
+        return problem.empty() ? StepCompute(parts.backward) : problem;
+      }
       default:
-        return "";
+        return StepEnd(instruction);
     }
   }
 
-  std::string StepCompute(const Instruction& instruction) {
-    const StageId stage = instruction.stage;
-    const MicrobatchId m = instruction.microbatch;
-    const bool forward = instruction.op == Op::kForward;
-    for (const SlotId slot : instruction.reads) {
+  std::string StepCompute(const ComputePart& part) {
+    const StageId stage = part.stage;
+    const MicrobatchId m = part.microbatch;
+    for (const SlotId slot : part.reads) {
       const SlotKind kind = At(slot).kind;
       if (kind == SlotKind::kTokens && !Holds(slot, {What::kTokens})) return "comes before LOAD";
       if (kind == SlotKind::kInput &&
@@ -116,14 +153,21 @@ class Follower {
           !Holds(slot, {What::kGradient, StageId(stage.value() + 1), m})) {
         return "finds another gradient in its slot";
       }
-      const What expected = instruction.op == Op::kWeightGrad ? What::kStash : What::kForwardStash;
+      const What expected = part.op == Op::kWeightGrad ? What::kStash : What::kForwardStash;
       if (kind == SlotKind::kStash && !Holds(slot, {expected, stage, m})) {
         return "finds another stash in its slot";
       }
     }
-    if (forward) ++forwards_[stage];
-    const bool consumes_stash = instruction.op == Op::kBackward;
-    for (const SlotId slot : instruction.writes) {
+    const Layers& layers = layers_[stage];
+    const bool accumulates = part.op == Op::kWeightGrad || part.op == Op::kBackward;
+    if (!AreAll(layers.weights, SlotKind::kWeights, part.reads) ||
+        (accumulates && !(AreAll(layers.gradients, SlotKind::kGradient, part.reads) &&
+                          AreAll(layers.gradients, SlotKind::kGradient, part.writes)))) {
+      return "does not touch every layer of its stage once, in order";
+    }
+    const bool forward = part.op == Op::kForward;
+    const SlotId stash = FindSlot(program_, part.reads, SlotKind::kStash, stage);
+    for (const SlotId slot : part.writes) {
       switch (At(slot).kind) {
         case SlotKind::kOutput:
         case SlotKind::kInput:
@@ -134,42 +178,77 @@ class Follower {
           Set(slot, {What::kGradient, stage, m});
           break;
         case SlotKind::kStash:
-          Set(slot, consumes_stash
-                        ? Content{}
-                        : Content{forward ? What::kForwardStash : What::kStash, stage, m});
+          if (!forward && slot != stash) return "leaves its stash in another slot than it found";
+          Set(slot, {forward ? What::kForwardStash : What::kStash, stage, m});
           break;
         case SlotKind::kGradient:
-          ++accumulated_[slot.value()];
+          ++gradients_[slot.value()].accumulated;
           break;
         default:
           break;
       }
     }
-    // W takes the stash away without listing it as written: nothing may use it again.
-    if (instruction.op == Op::kWeightGrad) {
-      Set(FindSlot(program_, instruction.reads, SlotKind::kStash, stage), {});
+    // The stash is used up: nothing may find it again.
+    if (accumulates) Set(stash, {});
+    return "";
+  }
+
+  // Reductions, norm, optimizer.
+  std::string StepEnd(const Instruction& instruction) {
+    const Op op = instruction.op;
+    for (const SlotId slot : instruction.reads) {
+      if (At(slot).kind != SlotKind::kGradient) continue;
+      Gradient& gradient = gradients_[slot.value()];
+      const std::string_view lack = gradient.LacksFor(op);
+      if (!lack.empty()) {
+        return absl::StrCat("comes before the gradient of layer ", At(slot).index, " ",
+                            std::string(lack));
+      }
+      const bool again = (op == Op::kReduceGrad && gradient.is_reduced) ||
+                         (op == Op::kReduceTied && gradient.is_tied);
+      if (again) return "sums a second time";
+      gradient.is_reduced |= op == Op::kReduceGrad;
+      gradient.is_tied |= op == Op::kReduceTied;
+    }
+    if (op == Op::kNormPartial) Set(instruction.writes[0], {What::kPartialNorms});
+    if (op == Op::kNormExchange) {
+      if (!Holds(instruction.reads[0], {What::kPartialNorms})) return "comes before NORM_PARTIAL";
+      Set(instruction.writes[0], {What::kNorms});
+    }
+    if (op == Op::kOptimizer) {
+      if (!Holds(FindSlot(program_, instruction.reads, SlotKind::kScalars, StageId(-1)),
+                 {What::kNorms})) {
+        return "comes before NORM_EXCHANGE";
+      }
     }
     return "";
   }
 
+  // Whether the slots of this kind in `list` are `all`, in order.
+  bool AreAll(const std::vector<SlotId>& all, SlotKind kind, std::span<const SlotId> list) const {
+    std::size_t found = 0;
+    for (const SlotId slot : list) {
+      if (At(slot).kind != kind) continue;
+      if (found == all.size() || all[found] != slot) return false;
+      ++found;
+    }
+    return found == all.size();
+  }
+
   const program::Slot& At(SlotId slot) const { return program_.slots[slot.value()]; }
   void Set(SlotId slot, Content content) { contents_[slot.value()] = content; }
-  bool Holds(SlotId slot, Content content) const { return contents_[slot.value()] == content; }
-  bool IsComplete(SlotId gradient) const {
-    return accumulated_[gradient.value()] == program_.num_microbatches;
-  }
-  bool IsActivation(const Instruction& instruction) const {
-    return program_.lanes[instruction.lane.value()].direction == program::Direction::kActivation;
+  bool Holds(SlotId slot, Content content) const {
+    return slot.value() >= 0 && contents_[slot.value()] == content;
   }
 
   const Program& program_;
-  std::vector<Content> contents_;             // by slot
-  std::vector<std::int32_t> accumulated_;     // by slot, of gradients: how many microbatches
-  std::map<StageId, std::int32_t> forwards_;  // by stage
+  std::map<StageId, Layers> layers_;
+  std::vector<Content> contents_;    // by slot
+  std::vector<Gradient> gradients_;  // by slot
 };
 
 }  // namespace
 
-absl::Status CheckDataflow(const Program& program) { return Follower(program).Run(); }
+std::optional<Refusal> CheckDataflow(const Program& program) { return Follower(program).Run(); }
 
 }  // namespace takt::sim

@@ -7,6 +7,7 @@
 #include "common/program/lowering.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
+#include "common/sim/prove.h"
 #include "common/sim/simulate.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

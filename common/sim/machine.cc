@@ -2,130 +2,158 @@
 #include "common/sim/machine.h"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
 
 namespace takt::sim {
 
+using program::Direction;
 using program::Instruction;
 using program::Lane;
 using program::LaneKind;
 using program::Op;
 using program::Program;
+using program::SlotKind;
 using program::Wait;
 
 namespace {
 
-// Ranks of the first and of the last stage: those that share a tied embedding.
-int NumTiedRanks(const std::vector<Program>& programs) {
-  return static_cast<int>(
-      std::count_if(programs.begin(), programs.end(), [](const Program& program) {
-        return std::any_of(program.body.begin(), program.body.end(),
-                           [&](const Instruction& instruction) {
-                             return instruction.op == Op::kForward &&
-                                    (instruction.stage == StageId(0) ||
-                                     instruction.stage == StageId(program.num_stages - 1));
-                           });
-      }));
+bool IsMessageLane(LaneKind kind) { return kind == LaneKind::kSend || kind == LaneKind::kRecv; }
+
+// The same program with one lane for the messages of both directions to, and one for those from,
+// each peer.
+Program MergeDirections(Program program) {
+  std::vector<Lane> lanes;
+  std::vector<LaneId> merged;  // by lane of the program
+  for (Lane lane : program.lanes) {
+    lane.direction = Direction::kNone;
+    const auto same = std::find_if(lanes.begin(), lanes.end(), [&](const Lane& other) {
+      return other.kind == lane.kind && other.peer == lane.peer;
+    });
+    merged.push_back(LaneId(static_cast<std::int32_t>(same - lanes.begin())));
+    if (same == lanes.end()) lanes.push_back(lane);
+  }
+  program.lanes = std::move(lanes);
+  for (Instruction& instruction : program.body) instruction.lane = merged[instruction.lane.value()];
+  return program;
 }
 
 }  // namespace
 
-Machine::Machine(const std::vector<Program>& programs, const cost::Costs& costs, int steps)
-    : programs_(programs), costs_(costs), steps_(steps) {
-  std::map<std::tuple<LaneKind, int, int, program::Direction>, int>
-      ends;  // kind, rank, peer, direction
+Machine::Machine(const std::vector<Program>& programs, const cost::Costs& costs,
+                 const MachineOptions& options)
+    : programs_(programs), costs_(costs), options_(options) {
   for (const Program& program : programs) {
-    const int rank = program.pp_rank.value();
-    waits_.push_back(program::Dependencies(program));
-    lane_begin_.push_back(static_cast<int>(lanes_.size()));
-    for (std::size_t i = 0; i < program.lanes.size(); ++i) {
-      const Lane& lane = program.lanes[i];
-      ends[{lane.kind, rank, lane.peer.value(), lane.direction}] = static_cast<int>(lanes_.size());
-      LaneState& state = lanes_.emplace_back();
-      state.rank = rank;
-      state.id = static_cast<std::int32_t>(i);
-      state.kind = lane.kind;
-    }
-    for (std::size_t i = 0; i < program.body.size(); ++i) {
-      lanes_[lane_begin_.back() + program.body[i].lane.value()].instructions.push_back(
-          static_cast<std::int32_t>(i));
-    }
+    AddRank(options.one_fifo_per_pair ? MergeDirections(program) : program);
   }
-  for (LaneState& state : lanes_) {
-    state.starts.reserve(state.instructions.size() * steps);
-    state.ends.reserve(state.instructions.size() * steps);
-    if (state.kind != LaneKind::kSend && state.kind != LaneKind::kRecv) continue;
-    const Lane& lane = programs[state.rank].lanes[state.id];
-    const LaneKind opposite = state.kind == LaneKind::kSend ? LaneKind::kRecv : LaneKind::kSend;
-    const auto partner = ends.find({opposite, lane.peer.value(), state.rank, lane.direction});
-    if (partner != ends.end()) state.partner = partner->second;
-  }
-  norm_exchange_.num_ranks = static_cast<int>(programs.size());
-  tied_.num_ranks = NumTiedRanks(programs);
+  spans_.resize(num_instructions_ * options.steps);
+  PairMessageLanes();
+  CountMeetings();
 }
 
-absl::Status Machine::Run() {
+void Machine::AddRank(const Program& program) {
+  const int rank = program.pp_rank.value();
+  const int first_lane = static_cast<int>(lanes_.size());
+  waits_.push_back(program::Dependencies(program));
+  lane_begin_.push_back(first_lane);
+  rank_begin_.push_back(num_instructions_);
+  num_instructions_ += program.body.size();
+  for (const Lane& lane : program.lanes) {
+    LaneState& state = lanes_.emplace_back();
+    state.rank = rank;
+    state.kind = lane.kind;
+    state.peer = lane.peer;
+  }
+  for (std::size_t i = 0; i < program.body.size(); ++i) {
+    const int lane = first_lane + program.body[i].lane.value();
+    lane_of_.push_back(lane);
+    lanes_[lane].instructions.push_back(static_cast<std::int32_t>(i));
+  }
+  for (std::size_t lane = first_lane; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane].instructions.empty()) lanes_[lane].step = options_.steps;
+  }
+}
+
+void Machine::PairMessageLanes() {
+  using End = std::tuple<LaneKind, int, int, Direction>;  // kind, rank, peer
+  std::map<End, int> ends;
+  const auto direction = [&](const LaneState& state) {
+    return options_.one_fifo_per_pair ? Direction::kNone : DirectionOf(state);
+  };
+  const auto is_end = [](const LaneState& state) {
+    return IsMessageLane(state.kind) && !state.instructions.empty();
+  };
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const LaneState& state = lanes_[i];
+    if (!is_end(state)) continue;
+    ends[{state.kind, state.rank, state.peer.value(), direction(state)}] = static_cast<int>(i);
+  }
+  for (LaneState& state : lanes_) {
+    if (!is_end(state)) continue;
+    const LaneKind opposite = state.kind == LaneKind::kSend ? LaneKind::kRecv : LaneKind::kSend;
+    const auto partner = ends.find({opposite, state.peer.value(), state.rank, direction(state)});
+    if (partner != ends.end()) state.partner = partner->second;
+  }
+}
+
+void Machine::CountMeetings() {
+  num_reductions_.assign(programs_[0].num_stages, 0);
+  for (const Program& program : programs_) {
+    for (const Instruction& instruction : program.body) {
+      if (!Meets(instruction)) continue;
+      const auto [entry, is_new] = meetings_.try_emplace({instruction.op, instruction.layer});
+      ++entry->second.num_ranks;
+      if (is_new && instruction.op == Op::kReduceGrad) ++num_reductions_[instruction.stage.value()];
+    }
+  }
+}
+
+bool Machine::Meets(const Instruction& instruction) const {
+  switch (instruction.op) {
+    case Op::kNormExchange:
+    case Op::kEval:
+      return options_.barrier;
+    case Op::kReduceTied:
+      return instruction.reads.size() == 1;  // else both uses are on this rank
+    case Op::kReduceGrad:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::optional<Refusal> Machine::Run() {
   for (int lane = static_cast<int>(lanes_.size()) - 1; lane >= 0; --lane) work_.push_back(lane);
-  while (!work_.empty() && mismatch_.ok()) {
+  while (!work_.empty() && !mismatch_.has_value()) {
     const int lane = work_.back();
     work_.pop_back();
     Advance(lane);
   }
-  RETURN_IF_ERROR(mismatch_);
+  if (mismatch_.has_value()) return mismatch_;
   for (const LaneState& state : lanes_) {
     if (!IsDone(state)) return Stalled();
   }
-  return absl::OkStatus();
-}
-
-std::vector<Machine::Span> Machine::ComputeSpans(int rank) const {
-  std::vector<Span> spans;
-  for (std::size_t i = 0; i < programs_[rank].lanes.size(); ++i) {
-    const LaneState& state = lanes_[lane_begin_[rank] + i];
-    if (state.kind != LaneKind::kCompute) continue;
-    for (std::size_t k = 0; k < state.ends.size(); ++k) {
-      spans.push_back(
-          {state.instructions[k % state.instructions.size()], state.starts[k], state.ends[k]});
-    }
-  }
-  return spans;
-}
-
-bool Machine::IsDone(const LaneState& state) const {
-  return state.ends.size() == state.instructions.size() * steps_;
-}
-
-const Instruction& Machine::Next(const LaneState& state) const {
-  return programs_[state.rank]
-      .body[state.instructions[state.ends.size() % state.instructions.size()]];
-}
-
-const std::vector<Wait>& Machine::NextWaits(const LaneState& state) const {
-  return waits_[state.rank][state.instructions[state.ends.size() % state.instructions.size()]];
-}
-
-Machine::Meeting* Machine::MeetingOf(Op op) {
-  if (op == Op::kNormExchange) return &norm_exchange_;
-  if (op == Op::kReduceTied) return &tied_;
-  return nullptr;
+  return std::nullopt;
 }
 
 double Machine::Duration(const Instruction& instruction) const {
+  const StageId stage = instruction.stage;
   switch (instruction.op) {
     case Op::kForward:
-      return costs_.F(instruction.stage);
+      return costs_.F(stage);
     case Op::kInputGrad:
-      return costs_.I(instruction.stage);
+      return costs_.I(stage);
     case Op::kWeightGrad:
-      return costs_.W(instruction.stage);
+      return costs_.W(stage);
     case Op::kBackward:
-      return costs_.B(instruction.stage);
+      return costs_.B(stage);
     case Op::kOverlap:
-      return costs_.O(instruction.stage, instruction.backward_stage);
+      return costs_.O(stage, instruction.backward_stage);
+    case Op::kReduceGrad:
+      return costs_.Reduction(stage) / num_reductions_[stage.value()];
+    case Op::kReduceTied:
+      return costs_.tied_reduction;
     case Op::kOptimizer:
       return costs_.optimizer;
     default:
@@ -135,144 +163,146 @@ double Machine::Duration(const Instruction& instruction) const {
 
 std::optional<Machine::Blocker> Machine::FirstBlocker(const LaneState& state,
                                                       double* ready_at) const {
-  const std::int64_t step = state.num_done() / static_cast<std::int64_t>(state.instructions.size());
-  for (const Wait& wait : NextWaits(state)) {
+  for (const Wait& wait : waits_[state.rank][NextIndex(state)]) {
     const int lane = lane_begin_[state.rank] + wait.lane.value();
     const LaneState& other = lanes_[lane];
-    const std::int64_t position =
-        step * static_cast<std::int64_t>(other.instructions.size()) + wait.position;
-    if (position < 0) continue;  // the first step waits for no previous one
-    if (position >= other.num_done()) return Blocker{lane, position};
-    *ready_at = std::max(*ready_at, other.ends[position]);
+    const auto length = static_cast<std::int32_t>(other.instructions.size());
+    const bool earlier = wait.position < 0;  // in the step before
+    if (earlier && state.step == 0) continue;
+    const int step = state.step - (earlier ? 1 : 0);
+    const std::int32_t position = wait.position + (earlier ? length : 0);
+    const std::int64_t number = std::int64_t{step} * length + position;
+    if (number >= other.num_done) return Blocker{lane, number};
+    *ready_at = std::max(*ready_at, At(step, state.rank, other.instructions[position]).end);
   }
   return std::nullopt;
 }
 
 void Machine::Advance(int lane) {
   LaneState& state = lanes_[lane];
-  while (!IsDone(state) && !state.posted && mismatch_.ok()) {
+  while (!IsDone(state) && !state.posted && !mismatch_.has_value()) {
     double ready_at = state.free_at;
-    const std::optional<Blocker> blocker = FirstBlocker(state, &ready_at);
-    if (blocker.has_value()) {
-      lanes_[blocker->lane].sleepers.push_back(lane);
+    if (const std::optional<Blocker> blocker = FirstBlocker(state, &ready_at)) {
+      lanes_[blocker->lane].sleepers.push_back({blocker->position + 1, lane});
       return;
     }
     const Instruction& instruction = Next(state);
     state.ready_at = ready_at;
-    if (state.kind == LaneKind::kSend || state.kind == LaneKind::kRecv) {
+    if (IsMessageLane(state.kind)) {
       state.posted = true;
       AdvanceMessage(lane);
-    } else if (Meeting* const meeting = MeetingOf(instruction.op)) {
+    } else if (Meets(instruction)) {
       state.posted = true;
-      AdvanceMeeting(lane, *meeting);
+      AdvanceMeeting(lane);
     } else {
       const double end = ready_at + Duration(instruction);
-      Complete(lane, ready_at, end, end);
+      Complete(lane, {ready_at, end}, end);
     }
   }
 }
 
 void Machine::AdvanceMessage(int lane) {
-  LaneState& state = lanes_[lane];
+  const LaneState& state = lanes_[lane];
   if (state.partner < 0 || !lanes_[state.partner].posted) return;
   const bool sends = state.kind == LaneKind::kSend;
-  const int sender = sends ? lane : state.partner;
-  const int receiver = sends ? state.partner : lane;
-  const Instruction& sent = Next(lanes_[sender]);
-  const Instruction& received = Next(lanes_[receiver]);
-  if (sent.stage != received.stage || sent.microbatch != received.microbatch) {
-    mismatch_ = absl::InvalidArgumentError(absl::StrCat(
-        "messages are not received in the order in which they are sent: ", Describe(lanes_[sender]),
-        " meets ", Describe(lanes_[receiver])));
+  const LaneState& sender = lanes_[sends ? lane : state.partner];
+  const LaneState& receiver = lanes_[sends ? state.partner : lane];
+  const Instruction& sent = Next(sender);
+  const Instruction& received = Next(receiver);
+  if (sent.stage != received.stage || sent.microbatch != received.microbatch ||
+      DirectionOf(sender) != DirectionOf(receiver)) {
+    mismatch_ =
+        Refusal{absl::StrCat("messages are not received in the order in which they are sent: ",
+                             Describe(sender), " meets ", Describe(receiver)),
+                receiver.rank, NextIndex(receiver)};
     return;
   }
-  const double start = std::max(lanes_[sender].ready_at, lanes_[receiver].ready_at);
-  const cost::LinkCost& link =
-      costs_.Link(PpRank(lanes_[sender].rank), PpRank(lanes_[receiver].rank));
-  const SlotId slot = sent.reads.front();
-  const std::int64_t bytes = programs_[lanes_[sender].rank].slots[slot.value()].bytes;
+  const double start = std::max(sender.ready_at, receiver.ready_at);
+  const cost::LinkCost& link = costs_.Link(PpRank(sender.rank), PpRank(receiver.rank));
+  const std::int64_t bytes = programs_[sender.rank].slots[sent.reads.front().value()].bytes;
   const double gone = start + link.seconds_per_byte * static_cast<double>(bytes);
-  Complete(sender, start, gone, gone);
-  Complete(receiver, start, gone + link.latency, gone);
-  work_.push_back(state.partner);
+  const int partner = state.partner;
+  Complete(lane, {start, sends ? gone : gone + link.latency}, gone);
+  Complete(partner, {start, sends ? gone + link.latency : gone}, gone);
+  work_.push_back(partner);
 }
 
-void Machine::AdvanceMeeting(int lane, Meeting& meeting) {
+void Machine::AdvanceMeeting(int lane) {
+  const Instruction& instruction = Next(lanes_[lane]);
+  Meeting& meeting = meetings_.at({instruction.op, instruction.layer});
   meeting.lanes.push_back(lane);
   if (static_cast<int>(meeting.lanes.size()) < meeting.num_ranks) return;
-  double latest = 0;
-  for (const int arrived : meeting.lanes) latest = std::max(latest, lanes_[arrived].ready_at);
-  for (const int arrived : meeting.lanes) {
-    Complete(arrived, latest, latest, latest);
-    work_.push_back(arrived);
-  }
+  const std::vector<int> arrived = std::move(meeting.lanes);
   meeting.lanes.clear();
+  double start = 0;
+  for (const int each : arrived) start = std::max(start, lanes_[each].ready_at);
+  const double end = start + Duration(instruction);
+  for (const int each : arrived) {
+    Complete(each, {start, end}, end);
+    work_.push_back(each);
+  }
 }
 
-void Machine::Complete(int lane, double start, double end, double free_at) {
+void Machine::Complete(int lane, Span span, double free_at) {
   LaneState& state = lanes_[lane];
-  state.starts.push_back(start);
-  state.ends.push_back(end);
+  spans_[state.step * num_instructions_ + rank_begin_[state.rank] + NextIndex(state)] = span;
   state.free_at = free_at;
   state.posted = false;
+  ++state.num_done;
+  if (++state.next == state.instructions.size()) {
+    state.next = 0;
+    ++state.step;
+  }
   // Woken lanes look again at all that they need; one that still waits goes back to sleep.
-  work_.insert(work_.end(), state.sleepers.begin(), state.sleepers.end());
-  state.sleepers.clear();
+  std::erase_if(state.sleepers, [&](const std::pair<std::int64_t, int>& sleeper) {
+    if (sleeper.first > state.num_done) return false;
+    work_.push_back(sleeper.second);
+    return true;
+  });
 }
 
-std::string Machine::Describe(const LaneState& state) const {
-  return absl::StrCat("rank ", state.rank, " ",
-                      program::ToString(Next(state), programs_[state.rank]));
+Direction Machine::DirectionOf(const LaneState& state) const {
+  // By the program's own lane: this one may hold both directions.
+  const std::size_t next = IsDone(state) ? 0 : state.next;
+  const Program& program = programs_[state.rank];
+  const Instruction& instruction = program.body[state.instructions[next]];
+  return program.lanes[instruction.lane.value()].direction;
 }
 
-std::pair<std::string, int> Machine::WaitsFor(int lane) const {
-  const LaneState& state = lanes_[lane];
-  double unused = 0;
-  if (const std::optional<Blocker> blocker = FirstBlocker(state, &unused)) {
-    const LaneState& other = lanes_[blocker->lane];
-    const Program& program = programs_[state.rank];
-    const std::int32_t needed = other.instructions[blocker->position % other.instructions.size()];
-    std::string text = absl::StrCat(Describe(state), " waits for ",
-                                    program::ToString(program.body[needed], program));
-    if (blocker->position != other.num_done()) absl::StrAppend(&text, " behind ", Describe(other));
-    return {text, blocker->lane};
+std::vector<Machine::Place> Machine::Predecessors(Place place) const {
+  std::vector<Place> result;
+  const std::vector<std::int32_t>& same_lane = lanes_[LaneOf(place)].instructions;
+  const auto it = std::lower_bound(same_lane.begin(), same_lane.end(), place.instruction);
+  if (it != same_lane.begin()) result.push_back({place.rank, *(it - 1)});
+  for (const Wait& wait : waits_[place.rank][place.instruction]) {
+    if (wait.position < 0) continue;
+    const LaneState& lane = lanes_[lane_begin_[place.rank] + wait.lane.value()];
+    result.push_back({place.rank, lane.instructions[wait.position]});
   }
-  if (state.kind == LaneKind::kSend || state.kind == LaneKind::kRecv) {
-    const int peer = programs_[state.rank].lanes[state.id].peer.value();
-    const std::string_view verb = state.kind == LaneKind::kSend ? "take" : "send";
-    if (state.partner < 0 || IsDone(lanes_[state.partner])) {
-      return {absl::StrCat(Describe(state), " waits for rank ", peer, ", which will never ",
-                           std::string(verb), " it"),
-              -1};
+  return result;
+}
+
+std::vector<Machine::Place> Machine::Partners(Place place) const {
+  const LaneState& lane = lanes_[LaneOf(place)];
+  if (IsMessageLane(lane.kind)) {
+    const auto it =
+        std::lower_bound(lane.instructions.begin(), lane.instructions.end(), place.instruction);
+    const LaneState& other = lanes_[lane.partner];
+    return {{other.rank, other.instructions[it - lane.instructions.begin()]}};
+  }
+  std::vector<Place> result;
+  const Instruction& instruction = programs_[place.rank].body[place.instruction];
+  if (!Meets(instruction)) return result;
+  for (const LaneState& other : lanes_) {
+    if (other.kind != LaneKind::kReduce || other.rank == place.rank) continue;
+    for (const std::int32_t i : other.instructions) {
+      const Instruction& candidate = programs_[other.rank].body[i];
+      if (candidate.op == instruction.op && candidate.layer == instruction.layer) {
+        result.push_back({other.rank, i});
+      }
     }
-    return {
-        absl::StrCat(Describe(state), " waits for rank ", peer, " to ", std::string(verb), " it"),
-        state.partner};
   }
-  // A meeting: some rank has not arrived.
-  for (std::size_t other = 0; other < lanes_.size(); ++other) {
-    const LaneState& candidate = lanes_[other];
-    if (candidate.kind != LaneKind::kReduce || IsDone(candidate) || candidate.posted) continue;
-    return {absl::StrCat(Describe(state), " waits for rank ", candidate.rank),
-            static_cast<int>(other)};
-  }
-  return {absl::StrCat(Describe(state), " waits for a rank that will never come"), -1};
-}
-
-absl::Status Machine::Stalled() const {
-  std::vector<int> path;
-  int lane = 0;
-  while (IsDone(lanes_[lane])) ++lane;
-  while (lane >= 0 && std::find(path.begin(), path.end(), lane) == path.end()) {
-    path.push_back(lane);
-    lane = WaitsFor(lane).second;
-  }
-  // Only the cycle, if there is one.
-  if (lane >= 0) path.erase(path.begin(), std::find(path.begin(), path.end(), lane));
-  std::string text;
-  for (const int link : path)
-    absl::StrAppend(&text, text.empty() ? "" : "; ", WaitsFor(link).first);
-  return absl::InvalidArgumentError(absl::StrCat("the programs never complete: ", text));
+  return result;
 }
 
 }  // namespace takt::sim

@@ -1,54 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
 // The machine that programs run on, without the work: lanes with one instruction at a time, waits
-// between them, rendezvous of sends and receives, meetings of all ranks. Whether and in what order
-// things complete does not depend on costs, so the lanes are advanced in any order and the times
-// follow as maxima; no event queue is needed.
+// between them, rendezvous of sends and receives, meetings of several ranks. Whether and in what
+// order things complete does not depend on costs, so the lanes are advanced in any order and the
+// times follow as maxima; no event queue is needed.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "common/cost/costs.h"
 #include "common/program/program.h"
-#include "common/sim/simulate.h"
+#include "common/sim/refusal.h"
 
 namespace takt::sim {
+
+struct MachineOptions {
+  int steps = 1;        // how often the bodies run
+  bool barrier = true;  // false: NORM_EXCHANGE and EVAL let every rank pass
+  // The messages of both directions from one rank to another in one queue instead of two.
+  bool one_fifo_per_pair = false;
+};
 
 // Borrows programs and costs. Run once, then read.
 class Machine {
  public:
-  // programs: as CheckTogether wants them. costs: as CheckCosts wants them. steps: how often the
-  // bodies run.
-  Machine(const std::vector<program::Program>& programs, const cost::Costs& costs, int steps);
+  // programs: as CheckTogether wants them. costs: as CheckCosts wants them.
+  Machine(const std::vector<program::Program>& programs, const cost::Costs& costs,
+          const MachineOptions& options);
 
-  // kInvalidArgument: two ends of a message do not match; or nothing can go on: what waits for
-  // what.
-  absl::Status Run();
+  // Two ends of a message do not match, or nothing can go on: what waits for what.
+  std::optional<Refusal> Run();
 
-  // The compute lane's instructions in order: when each began and ended, over all steps.
   struct Span {
-    std::int32_t instruction = 0;  // index in the body
     double start = 0, end = 0;
   };
-  std::vector<Span> ComputeSpans(int rank) const;
+  // After Run. SEND ends when its slot is free, RECV when the message has arrived.
+  const Span& At(int step, int rank, std::int32_t instruction) const {
+    return spans_[step * num_instructions_ + rank_begin_[rank] + instruction];
+  }
+
+  // How long an instruction takes, but for messages.
+  double Duration(const program::Instruction& instruction) const;
+
+  // One instruction of one rank.
+  struct Place {
+    int rank = 0;
+    std::int32_t instruction = 0;
+    bool operator==(const Place&) const = default;
+  };
+  // After Run. What it waited for on its rank in the first step: the one before it on its lane
+  // (first, if there is one), then those that its slots name.
+  std::vector<Place> Predecessors(Place place) const;
+  // After Run. Those on other ranks that began together with it, by rank: the other end of a
+  // message, the others of a meeting.
+  std::vector<Place> Partners(Place place) const;
 
  private:
   struct LaneState {
     int rank = 0;
-    std::int32_t id = 0;
     program::LaneKind kind = program::LaneKind::kCompute;
+    PpRank peer{-1};
     int partner = -1;                        // the lane at the other end of a SEND or RECV lane
     std::vector<std::int32_t> instructions;  // indices in the body
-    std::vector<double> starts, ends;        // of those completed, over all steps
+    std::int64_t num_done = 0;               // over all steps
+    std::size_t next = 0;                    // index into `instructions`
+    int step = 0;
     double free_at = 0;
-    bool posted = false;        // the next instruction is ready and waits for other ranks
-    double ready_at = 0;        // since when
-    std::vector<int> sleepers;  // lanes of this rank that wait for this one
-
-    std::int64_t num_done() const { return static_cast<std::int64_t>(ends.size()); }
+    bool posted = false;  // the next instruction is ready and waits for other ranks
+    double ready_at = 0;  // since when
+    // Lanes of this rank that wait for this one, and how many it must have done to let each go on.
+    std::vector<std::pair<std::int64_t, int>> sleepers;
   };
-  // Instructions that complete together on several ranks.
+  // Instructions of one op and layer that complete together on all ranks that have one.
   struct Meeting {
     int num_ranks = 0;
     std::vector<int> lanes;  // that have arrived
@@ -60,33 +86,45 @@ class Machine {
     std::int64_t position = 0;
   };
 
+  void AddRank(const program::Program& program);
+  void PairMessageLanes();
+  void CountMeetings();
+
   void Advance(int lane);
   void AdvanceMessage(int lane);
-  void AdvanceMeeting(int lane, Meeting& meeting);
-  void Complete(int lane, double start, double end, double free_at);
+  void AdvanceMeeting(int lane);
+  void Complete(int lane, Span span, double free_at);
   std::optional<Blocker> FirstBlocker(const LaneState& state, double* ready_at) const;
 
-  bool IsDone(const LaneState& state) const;
-  const program::Instruction& Next(const LaneState& state) const;
-  const std::vector<program::Wait>& NextWaits(const LaneState& state) const;
-  Meeting* MeetingOf(program::Op op);
-  double Duration(const program::Instruction& instruction) const;
+  bool IsDone(const LaneState& state) const { return state.step == options_.steps; }
+  std::int32_t NextIndex(const LaneState& state) const { return state.instructions[state.next]; }
+  const program::Instruction& Next(const LaneState& state) const {
+    return programs_[state.rank].body[NextIndex(state)];
+  }
+  program::Direction DirectionOf(const LaneState& state) const;
+  bool Meets(const program::Instruction& instruction) const;
+  int LaneOf(Place place) const { return lane_of_[rank_begin_[place.rank] + place.instruction]; }
 
   // The report of a machine at rest with work left.
-  absl::Status Stalled() const;
+  Refusal Stalled() const;
   std::string Describe(const LaneState& state) const;
   // What `lane` waits for, in words, and the lane to look at next (-1: none can help).
   std::pair<std::string, int> WaitsFor(int lane) const;
 
   const std::vector<program::Program>& programs_;
   const cost::Costs& costs_;
-  const int steps_;
+  const MachineOptions options_;
   std::vector<std::vector<std::vector<program::Wait>>> waits_;  // [rank][instruction]
   std::vector<int> lane_begin_;                                 // first lane of each rank in lanes_
+  std::vector<std::size_t> rank_begin_;  // first instruction of each rank in spans_
+  std::size_t num_instructions_ = 0;     // of one step on all ranks
+  std::vector<int> lane_of_;             // by instruction of all ranks
+  std::vector<int> num_reductions_;      // by stage: how many layers REDUCE_GRAD sums
   std::vector<LaneState> lanes_;
-  Meeting norm_exchange_, tied_;
-  std::vector<int> work_;  // lanes that may be able to go on
-  absl::Status mismatch_;
+  std::map<std::pair<program::Op, LayerId>, Meeting> meetings_;
+  std::vector<Span> spans_;  // by step, rank, instruction
+  std::vector<int> work_;    // lanes that may be able to go on
+  std::optional<Refusal> mismatch_;
 };
 
 }  // namespace takt::sim

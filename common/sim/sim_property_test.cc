@@ -9,6 +9,7 @@
 #include "common/schedule/generate.h"
 #include "common/schedule/graph.h"
 #include "common/schedule/validator.h"
+#include "common/sim/prove.h"
 #include "common/sim/random_schedule.h"
 #include "common/sim/simulate.h"
 #include "gtest/gtest.h"
@@ -114,6 +115,25 @@ RC_GTEST_PROP(LoweredProperty, SplitsIdleTimeWithNothingLeft, ()) {
         rank.warmup_idle + rank.steady_idle + rank.cooldown_idle + rank.internal_idle;
     RC_ASSERT(std::abs(rank.busy + idle - report->makespan) < 1e-9);
   }
+}
+
+RC_GTEST_PROP(LoweredProperty, HasACriticalPathWithoutGaps, ()) {
+  const Schedule schedule = AnySchedule();
+  cost::Costs costs = AnyCosts(schedule.num_stages);
+  costs.reduction = {Uniform(0, 9) / 4.0};
+  costs.tied_reduction = Uniform(0, 9) / 4.0;
+  costs.optimizer = Uniform(0, 9) / 4.0;
+  const auto report = Simulate(program::Lower(schedule, {.reduce_gradients = Uniform(0, 2) == 0,
+                                                         .tied_embeddings = Uniform(0, 2) == 0})
+                                   .value(),
+                               costs);
+  double end = 0;
+  for (const CriticalLink& link : report->critical_path) {
+    RC_ASSERT(link.start == end);
+    RC_ASSERT((link.after == CriticalLink::After::kNothing) == (link.start == 0));
+    end = link.end;
+  }
+  RC_ASSERT(end == report->makespan);
 }
 
 RC_GTEST_PROP(LoweredProperty, DamagedOnTheWireIsRefusedOrStillSafeToJudge, ()) {

@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/sim/dataflow.h"
+#include "common/sim/critical_path.h"
 #include "common/sim/machine.h"
+#include "common/sim/occupancy.h"
+#include "common/sim/together.h"
 
 namespace takt::sim {
 namespace {
@@ -14,59 +16,47 @@ namespace {
 using program::Instruction;
 using program::Op;
 using program::Program;
-using program::SlotKind;
 
-// The programs of all ranks of one pipeline, in order, each well-formed.
-absl::Status CheckTogether(const std::vector<Program>& programs) {
-  if (programs.empty()) return absl::InvalidArgumentError("there are no programs");
-  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
-    const Program& program = programs[rank];
-    RETURN_IF_ERROR(program::CheckProgram(program));
-    if (program.pp_rank.value() != static_cast<int>(rank) ||
-        program.pp_size != static_cast<int>(programs.size())) {
-      return absl::InvalidArgumentError(absl::StrCat("program ", rank, " of ", programs.size(),
-                                                     " is for pp rank ", program.pp_rank.value(),
-                                                     " of ", program.pp_size));
-    }
-    if (program.num_stages != programs[0].num_stages ||
-        program.num_microbatches != programs[0].num_microbatches) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "program of pp rank ", rank, " has another number of stages or microbatches"));
-    }
-  }
-  return absl::OkStatus();
+absl::Status CheckSteps(const SimulateOptions& options) {
+  if (options.steps >= 1) return absl::OkStatus();
+  return InvalidField({.field = "steps",
+                       .value = absl::StrCat(options.steps),
+                       .rule = "must be at least 1",
+                       .fix = "simulate one step, or two or more to see them follow each other"});
 }
 
-// What a rank holds between F and W (or B).
-class Stash {
- public:
-  explicit Stash(const Program& program) : program_(program) {}
+// Whether a step lasts until this has ended: what takes no time belongs to whoever waits for it.
+bool IsWork(const Instruction& instruction, const Machine& machine) {
+  return program::IsCompute(instruction.op) || machine.Duration(instruction) > 0;
+}
 
-  void Count(const Instruction& instruction, RankReport& report) {
-    if (instruction.op == Op::kForward) {
-      bytes_ += BytesOf(instruction.writes);
-      report.peak_in_flight = std::max(report.peak_in_flight, ++in_flight_);
-      report.peak_stash_bytes = std::max(report.peak_stash_bytes, bytes_);
-    } else if (instruction.op == Op::kWeightGrad || instruction.op == Op::kBackward) {
-      bytes_ -= BytesOf(instruction.reads);
-      --in_flight_;
+// The work of one step that ends last, on the lowest rank where several do.
+Machine::Place LastWork(const std::vector<Program>& programs, const Machine& machine, int step) {
+  Machine::Place last;
+  double latest = -1;
+  for (const Program& program : programs) {
+    const int rank = program.pp_rank.value();
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(program.body.size()); ++i) {
+      const double end = machine.At(step, rank, i).end;
+      if (end <= latest || !IsWork(program.body[i], machine)) continue;
+      last = {rank, i};
+      latest = end;
     }
   }
+  return last;
+}
 
- private:
-  std::int64_t BytesOf(const std::vector<SlotId>& slots) const {
-    std::int64_t bytes = 0;
-    for (const SlotId slot : slots) {
-      if (program_.slots[slot.value()].kind == SlotKind::kStash)
-        bytes += program_.slots[slot.value()].bytes;
-    }
-    return bytes;
+// F, I, W, B and O of a rank; its row of a timeline.
+std::vector<Event> ComputeEvents(const Program& program, const Machine& machine) {
+  const int rank = program.pp_rank.value();
+  std::vector<Event> events;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(program.body.size()); ++i) {
+    if (!program::IsCompute(program.body[i].op)) continue;
+    const Machine::Span& span = machine.At(0, rank, i);
+    events.push_back({rank, i, span.start, span.end});
   }
-
-  const Program& program_;
-  int in_flight_ = 0;
-  std::int64_t bytes_ = 0;
-};
+  return events;
+}
 
 // Whether an O, F or B, I or W counts as forward and as backward: an O is both.
 bool RunsForward(Op op) { return op == Op::kForward || op == Op::kOverlap; }
@@ -113,54 +103,46 @@ std::string_view Name(CriticalLink::After after) {
   return "unknown";
 }
 
-absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost::Costs& costs) {
+absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost::Costs& costs,
+                                const SimulateOptions& options) {
   RETURN_IF_ERROR(CheckTogether(programs));
   RETURN_IF_ERROR(cost::CheckCosts(costs, programs[0].num_stages));
-  Machine machine(programs, costs, /*steps=*/1);
-  RETURN_IF_ERROR(machine.Run());
+  RETURN_IF_ERROR(CheckSteps(options));
+  Machine machine(programs, costs, {.steps = options.steps, .barrier = options.barrier});
+  if (const auto refusal = machine.Run()) return absl::InvalidArgumentError(refusal->reason);
 
   Report report;
+  const auto end_of_step = [&](int step) {
+    const Machine::Place last = LastWork(programs, machine, step);
+    return machine.At(step, last.rank, last.instruction).end;
+  };
+  const Machine::Place last = LastWork(programs, machine, 0);
+  report.makespan = machine.At(0, last.rank, last.instruction).end;
+  report.step_time = options.steps == 1
+                         ? report.makespan
+                         : (end_of_step(options.steps - 1) - report.makespan) / (options.steps - 1);
+  report.critical_path = FindCriticalPath(programs, machine, last);
   double longest_span = 0;
   double busy = 0;
-  std::vector<std::vector<Event>> events(programs.size());
   for (const Program& program : programs) {
-    const int rank = program.pp_rank.value();
     RankReport& of_rank = report.ranks.emplace_back();
-    Stash stash(program);
-    for (const Machine::Span& span : machine.ComputeSpans(rank)) {
-      const Instruction& instruction = program.body[span.instruction];
-      const bool compute = program::IsCompute(instruction.op);
-      if (compute || costs.optimizer > 0) report.makespan = std::max(report.makespan, span.end);
-      if (!compute) continue;
-      events[rank].push_back({rank, span.instruction, span.start, span.end});
-      of_rank.busy += span.end - span.start;
-      stash.Count(instruction, of_rank);
-    }
+    const std::vector<Event> events = ComputeEvents(program, machine);
+    for (const Event& event : events) of_rank.busy += event.end - event.start;
     busy += of_rank.busy;
-    if (!events[rank].empty()) {
-      longest_span = std::max(longest_span, events[rank].back().end - events[rank].front().start);
+    if (!events.empty()) {
+      longest_span = std::max(longest_span, events.back().end - events.front().start);
     }
+    SplitIdle(program, events, report.makespan, of_rank);
+    FindPeaks(program, machine, of_rank);
+    report.events.insert(report.events.end(), events.begin(), events.end());
     report.num_messages +=
         std::count_if(program.body.begin(), program.body.end(),
                       [](const Instruction& instruction) { return instruction.op == Op::kSend; });
-  }
-  for (const Program& program : programs) {
-    const int rank = program.pp_rank.value();
-    SplitIdle(program, events[rank], report.makespan, report.ranks[rank]);
-    report.events.insert(report.events.end(), events[rank].begin(), events[rank].end());
   }
   const double num_ranks = static_cast<double>(programs.size());
   if (report.makespan > 0) report.bubble_fraction = 1 - busy / (num_ranks * report.makespan);
   if (longest_span > 0) report.span_bubble_fraction = 1 - busy / (num_ranks * longest_span);
   return report;
-}
-
-absl::Status Prove(const std::vector<Program>& programs) {
-  RETURN_IF_ERROR(CheckTogether(programs));
-  for (const Program& program : programs) RETURN_IF_ERROR(CheckDataflow(program));
-  // Completion does not depend on costs; two steps show that one leads to the next.
-  const cost::Costs costs;
-  return Machine(programs, costs, /*steps=*/2).Run();
 }
 
 }  // namespace takt::sim

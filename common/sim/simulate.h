@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Discrete-event simulation of lowered programs, and the proof that they complete, on one machine
-// model: one queue per lane, an instruction starts when its waits are met, SEND and RECV of one
-// message meet (rendezvous) and the SEND holds its slot until then. Linear in the number of
-// instructions.
+// Discrete-event simulation of lowered programs on one machine model: one queue per lane, an
+// instruction starts when its waits are met, SEND and RECV of one message meet (rendezvous) and the
+// SEND holds its slot until then. Linear in the number of instructions.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +55,9 @@ std::string_view Name(CriticalLink::After after);
 
 struct Report {
   double makespan = 0;  // to the last F, I, W or B; reductions and OPT count if they take time
+  // What a step costs in a row of them: of one, its makespan; of more, what each after the first
+  // adds.
+  double step_time = 0;
   double bubble_fraction = 0;       // 1 - busy / (P * makespan)
   double span_bubble_fraction = 0;  // by the longest (last end - first start) of one rank
   std::vector<RankReport> ranks;
@@ -66,13 +68,16 @@ struct Report {
   std::vector<CriticalLink> critical_path;
 };
 
-// One step. Errors: kInvalidArgument as Prove.
-absl::StatusOr<Report> Simulate(const std::vector<program::Program>& programs,
-                                const cost::Costs& costs);
+struct SimulateOptions {
+  // Consecutive steps; all but `step_time` is about the first.
+  int steps = 1;
+  // NORM_EXCHANGE makes all ranks wait for one another before OPT. Without it each rank goes on
+  // when its own gradients are complete, and steps are staggered.
+  bool barrier = true;
+};
 
-// Completes for any costs, two steps in a row, with rendezvous sends; message order agrees on every
-// ordered pair of ranks and direction; each instruction's slots are used as the rules say.
-// kInvalidArgument: what waits for what, as a cycle.
-absl::Status Prove(const std::vector<program::Program>& programs);
+// kInvalidArgument: costs or steps that make no sense; the programs never complete.
+absl::StatusOr<Report> Simulate(const std::vector<program::Program>& programs,
+                                const cost::Costs& costs, const SimulateOptions& options = {});
 
 }  // namespace takt::sim

@@ -4,6 +4,7 @@
 #include "common/base/status.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
+#include "common/sim/prove.h"
 #include "common/sim/simulate.h"
 
 namespace takt::sim {

@@ -1,53 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/sim/simulate.h"
 
-#include <functional>
+#include <limits>
 
-#include "common/base/status.h"
-#include "common/program/lowering.h"
-#include "common/schedule/generate.h"
-#include "common/schedule/text.h"
+#include "common/sim/program_edit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace takt::sim {
 namespace {
 
-using program::Instruction;
-using program::Op;
 using program::Program;
-using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::vector<Program> Programs(std::string_view family, int ranks, int microbatches,
-                              const program::LowerOptions& options = {}) {
-  const auto schedule =
-      schedule::Generate(family, {.num_ranks = ranks, .num_microbatches = microbatches});
-  EXPECT_TRUE(schedule.ok()) << schedule.status();
-  return program::Lower(*schedule, options).value();
-}
-
-std::size_t IndexOf(const Program& program, std::string_view text) {
-  for (std::size_t i = 0; i < program.body.size(); ++i) {
-    if (ToString(program.body[i], program) == text) return i;
-  }
-  ADD_FAILURE() << "no " << std::string(text);
-  return 0;
-}
-
-void Swap(Program& program, std::string_view a, std::string_view b) {
-  std::swap(program.body[IndexOf(program, a)], program.body[IndexOf(program, b)]);
-}
-
-void Erase(Program& program, std::string_view text) {
-  program.body.erase(program.body.begin() + IndexOf(program, text));
-}
-
-std::string Verdict(const std::vector<Program>& programs) {
-  const absl::Status status = Prove(programs);
-  EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument);
-  return std::string(status.message());
-}
 
 TEST(Simulate, MeetsThePublishedFiguresOfFourRanksAndEightMicrobatches) {
   const auto naive = Simulate(Programs("naive", 4, 8), {}).value();
@@ -118,88 +83,89 @@ TEST(Simulate, TakesCostsByStageAndRefusesImpossibleOnes) {
   EXPECT_FALSE(Simulate(programs, {.optimizer = std::numeric_limits<double>::infinity()}).ok());
 }
 
-TEST(Prove, RefusesProgramsThatDoNotBelongTogether) {
-  EXPECT_THAT(Verdict({}), HasSubstr("no programs"));
-  auto programs = Programs("1f1b", 2, 2);
-  EXPECT_EQ(Verdict(programs), "");
-  EXPECT_THAT(Verdict({programs[0]}), HasSubstr("program 0 of 1 is for pp rank 0 of 2"));
-  EXPECT_THAT(Verdict({programs[1], programs[0]}), HasSubstr("program 0 of 2 is for pp rank 1"));
-  auto more = Programs("1f1b", 2, 3);
-  EXPECT_THAT(Verdict({programs[0], more[1]}),
-              HasSubstr("another number of stages or microbatches"));
-}
-
-TEST(Prove, FindsAMessageOrderThatDiffers) {
-  auto programs = Programs("gpipe", 2, 2);
-  Swap(programs[1], "0RECV_F0", "0RECV_F1");
-  EXPECT_THAT(Verdict(programs),
-              AllOf(HasSubstr("not received in the order in which they are sent"),
-                    HasSubstr("rank 0 0SEND_F0 meets rank 1 0RECV_F1")));
-}
-
-TEST(Prove, FindsAMessageThatNobodySends) {
-  auto programs = Programs("gpipe", 2, 1);
-  programs[1].body = {};
-  programs[1].slots = {};
-  EXPECT_THAT(Verdict(programs), HasSubstr("1RECV_B0 waits for rank 1, which will never send it"));
-}
-
-TEST(Prove, FindsAMessageThatNobodyTakes) {
-  auto programs = Programs("gpipe", 2, 1);
-  std::vector<Instruction>& body = programs[0].body;
-  const std::size_t sent = IndexOf(programs[0], "0SEND_F0");
-  body.insert(body.begin() + sent, body[sent]);  // twice
-  // In the second step; in the first one the surplus is taken for the next step's.
-  EXPECT_THAT(Verdict(programs), HasSubstr("0SEND_F0 waits for rank 1, which will never take it"));
-}
-
-TEST(Prove, SpellsOutACycleBetweenRanks) {
-  // Rank 0 wants the first gradient before it makes the second activation; rank 1 the other way
-  // round.
-  const std::vector<Program> programs = {Programs("naive", 2, 2)[0], Programs("gpipe", 2, 2)[1]};
-  EXPECT_THAT(Verdict(programs),
-              AllOf(HasSubstr("rank 0 0B0 waits for 1RECV_B0"),
-                    HasSubstr("rank 0 1RECV_B0 waits for rank 1 to send it"),
-                    HasSubstr("rank 1 1SEND_B0 waits for 1B0 behind rank 1 1F1"),
-                    HasSubstr("rank 1 1F1 waits for 0RECV_F1"),
-                    HasSubstr("rank 1 0RECV_F1 waits for rank 0 to send it"),
-                    HasSubstr("rank 0 0SEND_F1 waits for 0F1 behind rank 0 0B0")));
-}
-
-TEST(Prove, FindsARankThatNeverComesToTheBarrier) {
-  auto programs = Programs("1f1b", 2, 2);
-  Erase(programs[1], "NORM_EXCHANGE");
-  EXPECT_THAT(Verdict(programs), HasSubstr("NORM_EXCHANGE waits for a rank that will never come"));
-}
-
-TEST(Prove, FindsEachKindOfDamage) {
-  const std::tuple<const char*, int, std::function<void(Program&)>> damages[] = {
-      {"1F0 finds another activation", 1, [](Program& p) { Swap(p, "0RECV_F0", "1F0"); }},
-      {"0B0 finds another gradient", 0, [](Program& p) { Erase(p, "1RECV_B0"); }},
-      {"0F0 comes before LOAD", 0, [](Program& p) { Swap(p, "LOAD", "0F0"); }},
-      {"0SEND_F0 finds another message", 0, [](Program& p) { Swap(p, "0F0", "0SEND_F0"); }},
-      {"0B1 finds another stash", 0,
-       [](Program& p) {
-         Erase(p, "0F1");
-         Erase(p, "0SEND_F1");
-       }},
-      {"runs 1 forwards on stage 1 of 2", 1,
-       [](Program& p) {
-         for (const char* text :
-              {"0RECV_F1", "1F1", "1B1", "1SEND_B1", "REDUCE_GRAD(1)", "NORM_PARTIAL", "OPT"})
-           Erase(p, text);
-       }},
-      {"NORM_PARTIAL comes before the gradient of layer 1 is complete", 1,
-       [](Program& p) { Swap(p, "1B1", "NORM_PARTIAL"); }},
-      {"REDUCE_GRAD(0) comes before the gradient of layer 0 is complete", 0,
-       [](Program& p) { Swap(p, "0B1", "REDUCE_GRAD(0)"); }},
+TEST(Simulate, CountsMessagesWhereTheyAreHeld) {
+  const auto peaks = [](int microbatches, const cost::Costs& costs) {
+    const auto programs = Programs(
+        "gpipe", 2, microbatches,
+        {.stages = {{.output_bytes = 10}, {.first_layer = LayerId(1), .last_layer = LayerId(2)}}});
+    const auto report = Simulate(programs, costs).value();
+    return std::vector<std::int64_t>{report.ranks[0].peak_buffer_bytes,
+                                     report.ranks[1].peak_buffer_bytes};
   };
-  for (const auto& [message, rank, damage] : damages) {
-    auto programs = Programs("gpipe", 2, 2, {.reduce_gradients = true});
-    ASSERT_EQ(Verdict(programs), "");
-    damage(programs[rank]);
-    EXPECT_THAT(Verdict(programs), HasSubstr(message));
+  // An activation while it is made and sent, and until its B, which makes a gradient beside it.
+  EXPECT_EQ(peaks(1, {}), (std::vector<std::int64_t>{10, 20}));
+  // All inputs until their B.
+  EXPECT_EQ(peaks(4, {})[1], 50);
+  // A slow link: the next activation waits beside the one that is under way.
+  EXPECT_EQ(peaks(2, {.link = {.seconds_per_byte = 1}})[0], 20);
+}
+
+// Names and reasons of a path.
+std::vector<std::string> Text(const std::vector<CriticalLink>& path) {
+  std::vector<std::string> text;
+  for (const CriticalLink& link : path) {
+    text.push_back(link.action + " after " + std::string(Name(link.after)));
   }
+  return text;
+}
+
+TEST(CriticalPath, GoesThroughActionsAndMessages) {
+  const auto report = Simulate(Programs("gpipe", 2, 1), {.link = {.latency = 0.5}}).value();
+  EXPECT_THAT(Text(report.critical_path),
+              ElementsAre("0F0 after nothing", "0SEND_F0 after same rank", "1F0 after message",
+                          "1B0 after same rank", "1SEND_B0 after same rank", "0B0 after message"));
+  EXPECT_EQ(report.critical_path[1].start, 1);
+  EXPECT_EQ(report.critical_path[1].end, 1.5);
+  EXPECT_EQ(report.critical_path.back().end, 7);
+}
+
+TEST(CriticalPath, WaitsForALinkThatIsTaken) {
+  const auto programs = Programs(
+      "gpipe", 2, 2,
+      {.stages = {{.output_bytes = 1}, {.first_layer = LayerId(1), .last_layer = LayerId(2)}}});
+  const cost::Costs slow_link{.backward = {0}, .link = {.seconds_per_byte = 5}};
+  EXPECT_THAT(Text(Simulate(programs, slow_link).value().critical_path),
+              ElementsAre("0F0 after nothing", "0SEND_F0 after same rank", "0SEND_F1 after message",
+                          "1F1 after message", "1B0 after same rank", "1SEND_B0 after same rank",
+                          "1SEND_B1 after message", "0B1 after message"));
+}
+
+TEST(CriticalPath, EndsWithTheOptimizerOfTheRankThatWaitedForAnother) {
+  const auto programs = Programs("gpipe", 2, 1, {.reduce_gradients = true});
+  const cost::Costs costs{.reduction = {4, 20}, .optimizer = 2};
+  const auto report = Simulate(programs, costs).value();
+  // Rank 1 ends its B at 4 and sums until 24; rank 0 ends at 6 and sums until 10.
+  EXPECT_EQ(report.makespan, 26);
+  EXPECT_THAT(
+      Text(report.critical_path),
+      ElementsAre("0F0 after nothing", "0SEND_F0 after same rank", "1F0 after message",
+                  "1B0 after same rank", "REDUCE_GRAD(1) after same rank", "OPT after optimizer"));
+}
+
+TEST(Simulate, SharesTheTimeOfAReductionAmongTheLayersOfItsStage) {
+  const auto programs =
+      Programs("gpipe", 1, 1, {.stages = {{.last_layer = LayerId(4)}}, .reduce_gradients = true});
+  EXPECT_EQ(Simulate(programs, {.reduction = {8}}).value().makespan, 3 + 8);
+}
+
+TEST(Simulate, MakesTheRanksOfATiedEmbeddingMeet) {
+  const auto programs = Programs("gpipe", 2, 1, {.tied_embeddings = true});
+  EXPECT_EQ(Simulate(programs, {.tied_reduction = 5}).value().makespan, 6 + 5);
+}
+
+TEST(Simulate, StaggersStepsThatNoBarrierHoldsTogether) {
+  const auto programs = Programs("1f1b", 4, 8);
+  const auto held = Simulate(programs, {.optimizer = 1}, {.steps = 3}).value();
+  EXPECT_EQ(held.makespan, 34);
+  EXPECT_EQ(held.step_time, 34);
+  // Rank 0 begins the next step as soon as it has drained: what remains is that gradients travel
+  // the whole pipe and back before it may.
+  const auto staggered =
+      Simulate(programs, {.optimizer = 1}, {.steps = 3, .barrier = false}).value();
+  EXPECT_EQ(staggered.makespan, 34);
+  EXPECT_EQ(staggered.step_time, 34);
+  EXPECT_THAT(std::string(Simulate(programs, {}, {.steps = 0}).status().message()),
+              HasSubstr("steps is 0: must be at least 1"));
 }
 
 }  // namespace

@@ -28,10 +28,15 @@ schedule::Timeline MakeTimeline(const std::vector<program::Program>& programs,
   timeline.ranks.resize(programs.size());
   for (const Event& event : report.events) {
     const program::Instruction& instruction = programs[event.pp_rank].body[event.instruction];
-    timeline.ranks[event.pp_rank].push_back(
-        {{instruction.stage, KindOf(instruction.op), instruction.microbatch},
-         event.start,
-         event.end});
+    const auto add = [&](schedule::Action action) {
+      timeline.ranks[event.pp_rank].push_back({action, event.start, event.end});
+    };
+    const bool pair = instruction.op == program::Op::kOverlap;
+    add({instruction.stage, KindOf(instruction.op), instruction.microbatch, pair});
+    if (pair) {
+      add({instruction.backward_stage, schedule::ActionKind::kBackward,
+           instruction.backward_microbatch});
+    }
   }
   if (!programs.empty()) {
     timeline.title = absl::StrFormat(

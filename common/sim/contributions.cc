@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/sim/contributions.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace takt::sim {
+namespace {
+
+using program::Instruction;
+using program::Op;
+using program::Program;
+using program::Slot;
+using program::SlotKind;
+
+class Count {
+ public:
+  Count(const std::vector<Program>& programs, const ExpectedSums& expected)
+      : programs_(programs), expected_(expected) {}
+
+  std::optional<Refusal> Run() {
+    if (auto refusal = CheckPasses()) return refusal;
+    if (auto refusal = CheckEnds()) return refusal;
+    if (auto refusal = CheckSums()) return refusal;
+    return CheckOptimizer();
+  }
+
+ private:
+  // How often one (stage, microbatch) is run: F; I or B; W or B.
+  struct Passes {
+    std::array<std::uint8_t, 3> times = {};
+  };
+  static constexpr std::string_view kPassNames[] = {"F", "I or B", "W or B"};
+
+  Refusal At(const Program& program, std::size_t i, std::string_view what) const {
+    const int rank = program.pp_rank.value();
+    return {absl::StrCat("rank ", rank, " ", ToString(program.body[i], program), " ",
+                         std::string(what)),
+            rank, static_cast<std::int32_t>(i)};
+  }
+  static Refusal On(const Program& program, std::string_view what) {
+    const int rank = program.pp_rank.value();
+    return {absl::StrCat("rank ", rank, " ", std::string(what)), rank};
+  }
+
+  // False: one of them for the second time.
+  bool Add(StageId stage, MicrobatchId m, std::array<bool, 3> runs) {
+    Passes& passes =
+        passes_[static_cast<std::size_t>(stage.value()) * programs_[0].num_microbatches +
+                m.value()];
+    bool ok = true;
+    for (std::size_t pass = 0; pass < runs.size(); ++pass) {
+      if (runs[pass]) ok &= ++passes.times[pass] == 1;
+    }
+    return ok;
+  }
+
+  bool AddInstruction(const Instruction& instruction) {
+    switch (instruction.op) {
+      case Op::kForward:
+        return Add(instruction.stage, instruction.microbatch, {true, false, false});
+      case Op::kInputGrad:
+        return Add(instruction.stage, instruction.microbatch, {false, true, false});
+      case Op::kWeightGrad:
+        return Add(instruction.stage, instruction.microbatch, {false, false, true});
+      case Op::kBackward:
+        return Add(instruction.stage, instruction.microbatch, {false, true, true});
+      case Op::kOverlap:
+        return Add(instruction.stage, instruction.microbatch, {true, false, false}) &&
+               Add(instruction.backward_stage, instruction.backward_microbatch,
+                   {false, true, true});
+      default:
+        return true;
+    }
+  }
+
+  std::optional<Refusal> CheckPasses() {
+    const int num_microbatches = programs_[0].num_microbatches;
+    passes_.resize(static_cast<std::size_t>(programs_[0].num_stages) * num_microbatches);
+    std::array<bool, 3> needed = {true, false, false};
+    for (const Program& program : programs_) {
+      for (std::size_t i = 0; i < program.body.size(); ++i) {
+        const Instruction& instruction = program.body[i];
+        if (!AddInstruction(instruction)) {
+          return At(program, i, "runs a stage's microbatch a second time");
+        }
+        if (program::IsCompute(instruction.op) && instruction.op != Op::kForward) {
+          needed = {true, true, true};  // else the programs only go forward
+        }
+      }
+    }
+    for (std::size_t cell = 0; cell < passes_.size(); ++cell) {
+      for (std::size_t pass = 0; pass < needed.size(); ++pass) {
+        if (passes_[cell].times[pass] == needed[pass]) continue;
+        return Refusal{absl::StrCat("no rank runs ", std::string(kPassNames[pass]), " of stage ",
+                                    cell / num_microbatches, " and microbatch ",
+                                    cell % num_microbatches)};
+      }
+    }
+    return std::nullopt;
+  }
+
+  int TimesOf(const Program& program, Op op) const {
+    return static_cast<int>(
+        std::count_if(program.body.begin(), program.body.end(),
+                      [op](const Instruction& instruction) { return instruction.op == op; }));
+  }
+  bool AnyHas(Op op) const {
+    return std::any_of(programs_.begin(), programs_.end(),
+                       [&](const Program& program) { return TimesOf(program, op) > 0; });
+  }
+
+  // LOAD at most once; norm, exchange and optimizer, or the exchange of a validation, once on all
+  // ranks or nowhere.
+  std::optional<Refusal> CheckEnds() const {
+    const bool optimizes =
+        AnyHas(Op::kNormPartial) || AnyHas(Op::kNormExchange) || AnyHas(Op::kOptimizer);
+    const std::pair<Op, bool> everywhere[] = {{Op::kNormPartial, optimizes},
+                                              {Op::kNormExchange, optimizes},
+                                              {Op::kOptimizer, optimizes},
+                                              {Op::kEval, AnyHas(Op::kEval)}};
+    for (const Program& program : programs_) {
+      if (TimesOf(program, Op::kLoad) > 1) return On(program, "loads more than once");
+      for (const auto& [op, needed] : everywhere) {
+        const int times = TimesOf(program, op);
+        if (times == (needed ? 1 : 0)) continue;
+        return On(program, absl::StrCat("has ", times, " ", std::string(Name(op)),
+                                        "; every rank has one where any has"));
+      }
+    }
+    return std::nullopt;
+  }
+
+  // How often an instruction of this op reads each gradient of the rank.
+  std::vector<int> TimesRead(const Program& program, Op op) const {
+    std::vector<int> times(program.slots.size(), 0);
+    for (const Instruction& instruction : program.body) {
+      if (instruction.op != op) continue;
+      for (const SlotId slot : instruction.reads) ++times[slot.value()];
+    }
+    return times;
+  }
+
+  std::optional<Refusal> CheckSums() const {
+    std::map<int, int> holders;                   // by layer
+    std::map<StageId, std::pair<int, int>> ends;  // first and last layer by stage
+    for (const Program& program : programs_) {
+      for (const Slot& slot : program.slots) {
+        if (slot.kind != SlotKind::kGradient) continue;
+        ++holders[slot.index];
+        auto& [first, last] = ends.try_emplace(slot.stage, slot.index, slot.index).first->second;
+        first = std::min(first, slot.index);
+        last = std::max(last, slot.index);
+      }
+    }
+    const bool reduces = expected_.gradients.value_or(AnyHas(Op::kReduceGrad));
+    const bool ties = expected_.tied_embeddings.value_or(AnyHas(Op::kReduceTied));
+    const StageId last_stage(programs_[0].num_stages - 1);
+    for (const Program& program : programs_) {
+      const std::vector<int> reductions = TimesRead(program, Op::kReduceGrad);
+      const std::vector<int> tied = TimesRead(program, Op::kReduceTied);
+      for (std::size_t i = 0; i < program.slots.size(); ++i) {
+        const Slot& slot = program.slots[i];
+        if (slot.kind != SlotKind::kGradient) continue;
+        const bool is_tied =
+            ties && ((slot.stage == StageId(0) && slot.index == ends[StageId(0)].first) ||
+                     (slot.stage == last_stage && slot.index == ends[last_stage].second));
+        const std::pair<Op, bool> sums[] = {{Op::kReduceGrad, reduces || holders[slot.index] > 1},
+                                            {Op::kReduceTied, is_tied}};
+        for (const auto& [op, needed] : sums) {
+          const int times = op == Op::kReduceGrad ? reductions[i] : tied[i];
+          if (times == (needed ? 1 : 0)) continue;
+          return On(program,
+                    absl::StrCat("has the gradient of layer ", slot.index, " in ", times, " ",
+                                 std::string(Name(op)), ", must be in ", needed ? 1 : 0));
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  // The norm counts every layer once over all ranks; the optimizer updates every layer it holds.
+  std::optional<Refusal> CheckOptimizer() const {
+    if (!AnyHas(Op::kOptimizer)) return std::nullopt;
+    std::map<int, int> counted;  // by layer
+    for (const Program& program : programs_) {
+      const std::vector<int> in_norm = TimesRead(program, Op::kNormPartial);
+      std::multiset<SlotId> held, used;
+      for (std::size_t i = 0; i < program.slots.size(); ++i) {
+        const Slot& slot = program.slots[i];
+        if (slot.kind == SlotKind::kGradient) counted[slot.index] += in_norm[i];
+        if (slot.kind == SlotKind::kGradient || slot.kind == SlotKind::kWeights) {
+          held.insert(SlotId(static_cast<int>(i)));
+        }
+      }
+      for (const Instruction& instruction : program.body) {
+        if (instruction.op != Op::kOptimizer) continue;
+        used.insert(instruction.writes.begin(), instruction.writes.end());
+        for (const SlotId slot : instruction.reads) {
+          if (program.slots[slot.value()].kind == SlotKind::kGradient) used.insert(slot);
+        }
+      }
+      if (held != used) return On(program, "does not update every layer that it holds once in OPT");
+    }
+    for (const auto& [layer, times] : counted) {
+      if (times == 1) continue;
+      return Refusal{absl::StrCat("layer ", layer, " is counted ", times,
+                                  " times in the norm over all ranks, must be once")};
+    }
+    return std::nullopt;
+  }
+
+  const std::vector<Program>& programs_;
+  const ExpectedSums& expected_;
+  std::vector<Passes> passes_;  // by stage, microbatch
+};
+
+}  // namespace
+
+std::optional<Refusal> CheckContributions(const std::vector<Program>& programs,
+                                          const ExpectedSums& expected) {
+  return Count(programs, expected).Run();
+}
+
+}  // namespace takt::sim

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// That the ranks together compute one step's loss and gradients, no more and no less.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "common/program/program.h"
+#include "common/sim/refusal.h"
+
+namespace takt::sim {
+
+// Which sums the programs must have; unset: those that any of them has.
+struct ExpectedSums {
+  std::optional<bool> gradients;        // REDUCE_GRAD
+  std::optional<bool> tied_embeddings;  // REDUCE_TIED
+};
+
+// Every (stage, microbatch) is run forward exactly once, and backward exactly once or nowhere at
+// all, over all ranks, where a stage may have two holders; so each gradient has its scale. Every
+// held layer is summed over ranks once (always if it has two holders), counted once in the norm
+// and updated by its holders; each rank comes once to the exchange. programs: passed CheckProgram.
+std::optional<Refusal> CheckContributions(const std::vector<program::Program>& programs,
+                                          const ExpectedSums& expected);
+
+}  // namespace takt::sim

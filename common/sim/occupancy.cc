@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/sim/occupancy.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace takt::sim {
+namespace {
+
+using program::Instruction;
+using program::Op;
+using program::Program;
+using program::SlotKind;
+
+// F begins a microbatch's stay, W or B ends it; the F of an O begins before its B ends.
+int PeakInFlight(const Program& program) {
+  int in_flight = 0;
+  int peak = 0;
+  for (const Instruction& instruction : program.body) {
+    const Op op = instruction.op;
+    if (op == Op::kForward || op == Op::kOverlap) peak = std::max(peak, ++in_flight);
+    if (op == Op::kWeightGrad || op == Op::kBackward || op == Op::kOverlap) --in_flight;
+  }
+  return peak;
+}
+
+bool IsStash(SlotKind kind) { return kind == SlotKind::kStash; }
+bool IsBuffer(SlotKind kind) {
+  return kind == SlotKind::kInput || kind == SlotKind::kOutput || kind == SlotKind::kOutputGrad ||
+         kind == SlotKind::kInputGrad;
+}
+
+// Follows the contents of slots: each from the start of the instruction that writes it without
+// having read it, to the end of the last one that touches it before the next such write.
+class Occupancy {
+ public:
+  Occupancy(const Program& program, const Machine& machine, bool (*counts)(SlotKind))
+      : program_(program), machine_(machine), counts_(counts), contents_(program.slots.size()) {}
+
+  std::int64_t PeakBytes() {
+    const bool any = std::any_of(
+        program_.slots.begin(), program_.slots.end(),
+        [&](const program::Slot& slot) { return slot.bytes > 0 && counts_(slot.kind); });
+    if (!any) return 0;
+    for (std::size_t i = 0; i < program_.body.size(); ++i) Follow(static_cast<std::int32_t>(i));
+    for (std::size_t slot = 0; slot < contents_.size(); ++slot) End(slot);
+    std::sort(changes_.begin(), changes_.end());
+    std::int64_t bytes = 0;
+    std::int64_t peak = 0;
+    for (const Change& change : changes_) {
+      bytes += change.bytes;
+      peak = std::max(peak, bytes);
+    }
+    return peak;
+  }
+
+ private:
+  struct Change {
+    double time = 0;
+    // Of what happens at one time: by place in the list, an instruction's taking before its
+    // leaving.
+    std::int64_t order = 0;
+    std::int64_t bytes = 0;
+    auto operator<=>(const Change&) const = default;
+  };
+  struct Content {
+    bool there = false;
+    Change leaves;
+  };
+
+  void Follow(std::int32_t i) {
+    const Instruction& instruction = program_.body[i];
+    const Machine::Span& span = machine_.At(0, program_.pp_rank.value(), i);
+    for (const SlotId id : instruction.writes) {
+      const program::Slot& slot = program_.slots[id.value()];
+      const auto& reads = instruction.reads;
+      if (slot.bytes == 0 || !counts_(slot.kind) ||
+          std::find(reads.begin(), reads.end(), id) != reads.end()) {
+        continue;
+      }
+      End(id.value());
+      changes_.push_back({span.start, 2 * std::int64_t{i}, slot.bytes});
+      contents_[id.value()] = {true, {span.end, 2 * std::int64_t{i} + 1, -slot.bytes}};
+    }
+    for (const SlotId id : instruction.reads) {
+      Change& leaves = contents_[id.value()].leaves;
+      if (span.end < leaves.time) continue;
+      leaves.time = span.end;
+      leaves.order = 2 * std::int64_t{i} + 1;
+    }
+  }
+
+  void End(std::size_t slot) {
+    if (contents_[slot].there) changes_.push_back(contents_[slot].leaves);
+    contents_[slot] = {};
+  }
+
+  const Program& program_;
+  const Machine& machine_;
+  bool (*const counts_)(SlotKind);
+  std::vector<Content> contents_;  // by slot
+  std::vector<Change> changes_;
+};
+
+}  // namespace
+
+void FindPeaks(const Program& program, const Machine& machine, RankReport& report) {
+  report.peak_in_flight = PeakInFlight(program);
+  report.peak_stash_bytes = Occupancy(program, machine, &IsStash).PeakBytes();
+  report.peak_buffer_bytes = Occupancy(program, machine, &IsBuffer).PeakBytes();
+}
+
+}  // namespace takt::sim

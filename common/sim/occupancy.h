@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank holds at once, of what it computes with and of what travels.
+#pragma once
+
+#include "common/program/program.h"
+#include "common/sim/machine.h"
+#include "common/sim/simulate.h"
+
+namespace takt::sim {
+
+// Fills the peaks of `report` for one rank of the first step. machine: has run the program.
+void FindPeaks(const program::Program& program, const Machine& machine, RankReport& report);
+
+}  // namespace takt::sim

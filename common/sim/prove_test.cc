@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/sim/prove.h"
+
+#include <functional>
+
+#include "common/sim/program_edit.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::sim {
+namespace {
+
+using program::Instruction;
+using program::Program;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string Verdict(const std::vector<Program>& programs, const ProofOptions& options = {}) {
+  const absl::Status status = Prove(programs, options);
+  EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(Prove, RefusesProgramsThatDoNotBelongTogether) {
+  EXPECT_THAT(Verdict({}), HasSubstr("no programs"));
+  auto programs = Programs("1f1b", 2, 2);
+  EXPECT_EQ(Verdict(programs), "");
+  EXPECT_THAT(Verdict({programs[0]}), HasSubstr("program 0 of 1 is for pp rank 0 of 2"));
+  EXPECT_THAT(Verdict({programs[1], programs[0]}), HasSubstr("program 0 of 2 is for pp rank 1"));
+  auto more = Programs("1f1b", 2, 3);
+  EXPECT_THAT(Verdict({programs[0], more[1]}),
+              HasSubstr("another number of stages or microbatches"));
+}
+
+TEST(Prove, FindsAMessageOrderThatDiffers) {
+  auto programs = Programs("gpipe", 2, 2);
+  Swap(programs[1], "0RECV_F0", "0RECV_F1");
+  EXPECT_THAT(Verdict(programs),
+              AllOf(HasSubstr("not received in the order in which they are sent"),
+                    HasSubstr("rank 0 0SEND_F0 meets rank 1 0RECV_F1")));
+}
+
+// What a rank waits for in vain is only reached with every action there: those of rank 1 stay, its
+// message does not.
+TEST(Prove, FindsAMessageThatNobodySends) {
+  auto programs = Programs("gpipe", 2, 1);
+  Erase(programs[1], "1SEND_B0");
+  EXPECT_THAT(Verdict(programs), HasSubstr("1RECV_B0 waits for rank 1, which will never send it"));
+}
+
+TEST(Prove, FindsAMessageThatNobodyTakes) {
+  auto programs = Programs("gpipe", 2, 1);
+  Double(programs[0], "0SEND_F0");
+  EXPECT_THAT(Verdict(programs), HasSubstr("0SEND_F0 waits for rank 1, which will never take it"));
+}
+
+TEST(Prove, SpellsOutACycleBetweenRanks) {
+  // Rank 0 wants the first gradient before it makes the second activation; rank 1 the other way
+  // round.
+  const std::vector<Program> programs = {Programs("naive", 2, 2)[0], Programs("gpipe", 2, 2)[1]};
+  const auto cycle = AllOf(HasSubstr("rank 0 0B0 waits for 1RECV_B0"),
+                           HasSubstr("rank 0 1RECV_B0 waits for rank 1 to send it"),
+                           HasSubstr("rank 1 1SEND_B0 waits for 1B0 behind rank 1 1F1"),
+                           HasSubstr("rank 1 1F1 waits for 0RECV_F1"),
+                           HasSubstr("rank 1 0RECV_F1 waits for rank 0 to send it"),
+                           HasSubstr("rank 0 0SEND_F1 waits for 0F1 behind rank 0 0B0"));
+  EXPECT_THAT(Verdict(programs), cycle);
+  EXPECT_THAT(Verdict(programs, {.one_fifo_per_pair = true}), cycle);
+}
+
+TEST(Prove, MarksTheGuiltyCellOfTheSchedule) {
+  const auto schedule =
+      schedule::Generate("gpipe", {.num_ranks = 2, .num_microbatches = 2}).value();
+  auto programs = program::Lower(schedule, {}).value();
+  Swap(programs[1], "0RECV_F0", "0RECV_F1");
+  EXPECT_THAT(Verdict(programs, {.schedule = &schedule}), HasSubstr("[1F1]"));
+  programs = program::Lower(schedule, {}).value();
+  Erase(programs[1], "1SEND_B0");
+  EXPECT_THAT(Verdict(programs, {.schedule = &schedule}), HasSubstr("[0B0]"));
+}
+
+// Two messages of both directions between the same ranks, taken in another order than sent: right
+// with a queue for each direction, a deadlock with one for both.
+TEST(Prove, KnowsTransportsWithOneQueueForBothDirections) {
+  auto programs = Programs("interleaved-1f1b", 2, 2);
+  EXPECT_EQ(Verdict(programs), "");
+  EXPECT_EQ(Verdict(programs, {.one_fifo_per_pair = true}), "");
+  // Rank 0's row ends 2F0 2F1 2B0..., where rank 1 gets 0F... and gradients from one sender.
+  std::vector<Instruction>& body = programs[1].body;
+  const std::size_t activation = IndexOf(programs[1], "2RECV_F1");
+  const std::size_t gradient = IndexOf(programs[1], "2RECV_B0");
+  ASSERT_LT(activation, gradient);
+  std::rotate(body.begin() + static_cast<std::ptrdiff_t>(activation),
+              body.begin() + static_cast<std::ptrdiff_t>(gradient),
+              body.begin() + static_cast<std::ptrdiff_t>(gradient) + 1);
+  EXPECT_EQ(Verdict(programs), "");
+  EXPECT_THAT(Verdict(programs, {.one_fifo_per_pair = true}),
+              HasSubstr("rank 0 2SEND_F1 meets rank 1 2RECV_B0"));
+}
+
+TEST(Prove, HoldsEachRankToItsBytes) {
+  const auto programs = Programs(
+      "gpipe", 2, 3,
+      {.stages = {{.output_bytes = 10, .stash_bytes = 100},
+                  {.first_layer = LayerId(1), .last_layer = LayerId(2), .stash_bytes = 7}}});
+  // Three stashes, two outputs on their way, three gradients; three inputs, stashes, two gradients.
+  EXPECT_EQ(Verdict(programs, {.byte_limits = {350, 71}}), "");
+  EXPECT_THAT(Verdict(programs, {.byte_limits = {349, 71}}),
+              HasSubstr("rank 0 needs 350 bytes for activations and messages, the limit is 349"));
+  EXPECT_THAT(Verdict(programs, {.byte_limits = {350, 70}}), HasSubstr("rank 1 needs 71 bytes"));
+  EXPECT_THAT(Verdict(programs, {.byte_limits = {1}}),
+              HasSubstr("byte_limits is 1 values: one for each of the 2 ranks"));
+}
+
+TEST(Prove, FindsEachKindOfDamage) {
+  using Damage = std::function<void(Program&)>;
+  const std::tuple<const char*, int, Damage> damages[] = {
+      // Slots.
+      {"1F0 finds another activation", 1, [](Program& p) { Swap(p, "0RECV_F0", "1F0"); }},
+      {"0B0 finds another gradient", 0, [](Program& p) { Erase(p, "1RECV_B0"); }},
+      {"0F0 comes before LOAD", 0, [](Program& p) { Swap(p, "LOAD", "0F0"); }},
+      {"0SEND_F0 finds another message", 0, [](Program& p) { Swap(p, "0F0", "0SEND_F0"); }},
+      {"0B1 finds another stash", 0,
+       [](Program& p) {
+         Erase(p, "0F1");
+         Erase(p, "0SEND_F1");
+       }},
+      {"0B0 leaves its stash in another slot", 0,
+       [](Program& p) { Find(p, "0B0").writes[0] = Find(p, "0B1").writes[0]; }},
+      {"0B0 does not touch every layer of its stage once", 0,
+       [](Program& p) { Find(p, "0B0").writes.pop_back(); }},
+      {"0F0 does not touch every layer of its stage once", 0,
+       [](Program& p) { std::swap(Find(p, "0F0").reads[1], Find(p, "0F0").reads[2]); }},
+      {"NORM_PARTIAL comes before the gradient of layer 2 is complete", 1,
+       [](Program& p) { Swap(p, "1B1", "NORM_PARTIAL"); }},
+      {"REDUCE_GRAD(1) comes before the gradient of layer 1 is complete", 0,
+       [](Program& p) { Swap(p, "0B1", "REDUCE_GRAD(1)"); }},
+      {"REDUCE_GRAD(1) sums a second time", 0, [](Program& p) { Double(p, "REDUCE_GRAD(1)"); }},
+      {"REDUCE_TIED sums a second time", 0, [](Program& p) { Double(p, "REDUCE_TIED"); }},
+      {"REDUCE_TIED comes before the gradient of layer 0 is summed over ranks", 0,
+       [](Program& p) { Swap(p, "REDUCE_TIED", "REDUCE_GRAD(0)"); }},
+      {"NORM_PARTIAL comes before the gradient of layer 0 has both uses", 0,
+       [](Program& p) { Swap(p, "REDUCE_TIED", "NORM_PARTIAL"); }},
+      {"NORM_EXCHANGE comes before NORM_PARTIAL", 0,
+       [](Program& p) { Swap(p, "NORM_PARTIAL", "NORM_EXCHANGE"); }},
+      {"OPT comes before NORM_EXCHANGE", 0, [](Program& p) { Swap(p, "OPT", "NORM_EXCHANGE"); }},
+      // What is there too often, or not at all.
+      {"rank 1 1F0 runs a stage's microbatch a second time", 1,
+       [](Program& p) { Double(p, "1F0"); }},
+      {"no rank runs I or B of stage 1 and microbatch 1", 1,
+       [](Program& p) {
+         Erase(p, "1B1");
+         Erase(p, "1SEND_B1");
+       }},
+      {"rank 0 loads more than once", 0, [](Program& p) { Double(p, "LOAD"); }},
+      {"rank 0 has 0 NORM_PARTIAL; every rank has one where any has", 0,
+       [](Program& p) {
+         for (const char* text : {"NORM_PARTIAL", "NORM_EXCHANGE", "OPT"}) Erase(p, text);
+       }},
+      {"rank 0 has 2 OPT", 0, [](Program& p) { Double(p, "OPT"); }},
+      {"rank 0 has the gradient of layer 1 in 0 REDUCE_GRAD, must be in 1", 0,
+       [](Program& p) { Erase(p, "REDUCE_GRAD(1)"); }},
+      {"rank 0 has the gradient of layer 0 in 0 REDUCE_TIED, must be in 1", 0,
+       [](Program& p) { Erase(p, "REDUCE_TIED"); }},
+      {"rank 0 does not update every layer that it holds once in OPT", 0,
+       [](Program& p) { Find(p, "OPT").writes.pop_back(); }},
+      {"layer 0 is counted 0 times in the norm over all ranks", 0,
+       [](Program& p) {
+         std::vector<SlotId>& reads = Find(p, "NORM_PARTIAL").reads;
+         reads.erase(reads.begin());
+       }},
+  };
+  const program::LowerOptions options{
+      .stages = {{.last_layer = LayerId(2)}, {.first_layer = LayerId(2), .last_layer = LayerId(3)}},
+      .reduce_gradients = true,
+      .tied_embeddings = true};
+  for (const auto& [message, rank, damage] : damages) {
+    auto programs = Programs("gpipe", 2, 2, options);
+    ASSERT_EQ(Verdict(programs), "");
+    damage(programs[rank]);
+    EXPECT_THAT(Verdict(programs), HasSubstr(message));
+  }
+}
+
+TEST(Prove, KnowsWhichSumsThereMustBe) {
+  const auto plain = Programs("gpipe", 1, 1);
+  EXPECT_EQ(Verdict(plain, {.sums = {.gradients = false, .tied_embeddings = false}}), "");
+  EXPECT_THAT(Verdict(plain, {.sums = {.gradients = true}}), HasSubstr("in 0 REDUCE_GRAD"));
+  EXPECT_THAT(Verdict(plain, {.sums = {.tied_embeddings = true}}), HasSubstr("in 0 REDUCE_TIED"));
+  const auto reduced = Programs("gpipe", 1, 1, {.reduce_gradients = true});
+  EXPECT_THAT(Verdict(reduced, {.sums = {.gradients = false}}), HasSubstr("in 1 REDUCE_GRAD"));
+}
+
+// Both ranks hold layers 0 and 1, as a bidirectional placement has it.
+TEST(Prove, FindsSumsThatMeetInAnotherOrder) {
+  // Two pipelines of one rank each, made into one of two ranks: all that they share are their sums.
+  const auto schedule =
+      schedule::Generate("gpipe", {.num_ranks = 1, .num_microbatches = 1}).value();
+  const program::LowerOptions options{.stages = {{.last_layer = LayerId(2)}},
+                                      .reduce_gradients = true};
+  auto programs = program::Lower(schedule, options).value();
+  programs.push_back(programs[0]);
+  for (int rank = 0; rank < 2; ++rank) {
+    programs[rank].pp_rank = PpRank(rank);
+    programs[rank].pp_size = programs[rank].num_microbatches = 2;
+  }
+  for (Instruction& instruction : programs[1].body) {
+    if (program::IsCompute(instruction.op)) instruction.microbatch = MicrobatchId(1);
+  }
+  std::erase_if(Find(programs[1], "NORM_PARTIAL").reads, [&](SlotId slot) {
+    return programs[1].slots[slot.value()].kind == program::SlotKind::kGradient;
+  });
+  ASSERT_EQ(Verdict(programs), "");
+  Swap(programs[1], "REDUCE_GRAD(0)", "REDUCE_GRAD(1)");
+  EXPECT_THAT(Verdict(programs), AllOf(HasSubstr("rank 0 REDUCE_GRAD(1) waits for rank 1"),
+                                       HasSubstr("rank 1 REDUCE_GRAD(0) waits for rank 0")));
+  for (const char* text : {"REDUCE_GRAD(0)", "REDUCE_GRAD(1)"}) {
+    for (Program& program : programs) Erase(program, text);
+  }
+  EXPECT_THAT(Verdict(programs), HasSubstr("in 0 REDUCE_GRAD, must be in 1"));
+}
+
+}  // namespace
+}  // namespace takt::sim

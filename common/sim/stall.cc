@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a machine at rest with work left says: who waits for whom.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/sim/machine.h"
+
+namespace takt::sim {
+
+using program::LaneKind;
+using program::Program;
+
+std::string Machine::Describe(const LaneState& state) const {
+  return absl::StrCat("rank ", state.rank, " ",
+                      program::ToString(Next(state), programs_[state.rank]));
+}
+
+std::pair<std::string, int> Machine::WaitsFor(int lane) const {
+  const LaneState& state = lanes_[lane];
+  double unused = 0;
+  if (const std::optional<Blocker> blocker = FirstBlocker(state, &unused)) {
+    const LaneState& other = lanes_[blocker->lane];
+    const Program& program = programs_[state.rank];
+    const std::int32_t needed = other.instructions[blocker->position % other.instructions.size()];
+    std::string text = absl::StrCat(Describe(state), " waits for ",
+                                    program::ToString(program.body[needed], program));
+    if (blocker->position != other.num_done) absl::StrAppend(&text, " behind ", Describe(other));
+    return {text, blocker->lane};
+  }
+  if (state.kind == LaneKind::kSend || state.kind == LaneKind::kRecv) {
+    const std::string verb = state.kind == LaneKind::kSend ? "take" : "send";
+    const bool never = state.partner < 0 || IsDone(lanes_[state.partner]);
+    return {absl::StrCat(Describe(state), " waits for rank ", state.peer.value(),
+                         never ? ", which will never " : " to ", verb, " it"),
+            never ? -1 : state.partner};
+  }
+  // A meeting: some rank has not arrived.
+  for (std::size_t other = 0; other < lanes_.size(); ++other) {
+    const LaneState& candidate = lanes_[other];
+    if (candidate.kind != LaneKind::kReduce || IsDone(candidate)) continue;
+    const bool here = candidate.posted && Next(candidate).op == Next(state).op &&
+                      Next(candidate).layer == Next(state).layer;
+    const bool comes = std::any_of(
+        candidate.instructions.begin(), candidate.instructions.end(), [&](std::int32_t i) {
+          const program::Instruction& its = programs_[candidate.rank].body[i];
+          return its.op == Next(state).op && its.layer == Next(state).layer;
+        });
+    if (here || !comes) continue;
+    return {absl::StrCat(Describe(state), " waits for rank ", candidate.rank),
+            static_cast<int>(other)};
+  }
+  return {absl::StrCat(Describe(state), " waits for a rank that will never come"), -1};
+}
+
+Refusal Machine::Stalled() const {
+  std::vector<int> path;
+  int lane = 0;
+  while (IsDone(lanes_[lane])) ++lane;
+  while (lane >= 0 && std::find(path.begin(), path.end(), lane) == path.end()) {
+    path.push_back(lane);
+    lane = WaitsFor(lane).second;
+  }
+  // Only the cycle, if there is one.
+  if (lane >= 0) path.erase(path.begin(), std::find(path.begin(), path.end(), lane));
+  std::string text;
+  for (const int link : path) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", WaitsFor(link).first);
+  }
+  const LaneState& guilty = lanes_[lane >= 0 ? path.front() : path.back()];
+  return {absl::StrCat("the programs never complete: ", text), guilty.rank, NextIndex(guilty)};
+}
+
+}  // namespace takt::sim
