@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/program/compute_part.h"
 #include "common/program/program.h"
 
 namespace takt::program {
@@ -32,6 +33,10 @@ absl::Status CheckHeader(const Program& program) {
   }
   if (program.pp_rank.value() < 0 || program.pp_rank.value() >= program.pp_size) {
     return Wrong(program, absl::StrCat("pp_rank must be below pp_size (", program.pp_size, ")"));
+  }
+  const int mirror = program.mirror.value();
+  if (mirror < -1 || mirror >= program.pp_size || program.mirror == program.pp_rank) {
+    return Wrong(program, "mirror must be another rank, or none");
   }
   return absl::OkStatus();
 }
@@ -88,6 +93,7 @@ std::optional<LaneKind> LaneOf(Op op) {
     case Op::kInputGrad:
     case Op::kWeightGrad:
     case Op::kBackward:
+    case Op::kOverlap:
     case Op::kNormPartial:
     case Op::kOptimizer:
       return LaneKind::kCompute;
@@ -110,12 +116,16 @@ std::optional<LaneKind> LaneOf(Op op) {
 class SlotCheck {
  public:
   SlotCheck(const Program& program, const Instruction& instruction)
+      : SlotCheck(program, WholePart(instruction)) {
+    layer_ = instruction.layer.value();
+  }
+
+  SlotCheck(const Program& program, const ComputePart& part)
       : program_(program),
-        layer_(instruction.layer.value()),
-        stage_(instruction.stage.value()),
+        stage_(part.stage.value()),
         last_(program.num_stages - 1),
-        reads_(instruction.reads),
-        writes_(instruction.writes) {}
+        reads_(part.reads.begin(), part.reads.end()),
+        writes_(part.writes.begin(), part.writes.end()) {}
 
   bool Compute(Op op) {
     const bool forward = op == Op::kForward;
@@ -208,11 +218,41 @@ class SlotCheck {
   }
 
   const Program& program_;
-  const int layer_;
+  int layer_ = -1;
   const int stage_;
   const int last_;
   std::vector<SlotId> reads_, writes_;  // those not yet accounted for
 };
+
+bool TouchesItsSlots(const Program& program, const Instruction& instruction) {
+  switch (instruction.op) {
+    case Op::kForward:
+    case Op::kInputGrad:
+    case Op::kWeightGrad:
+    case Op::kBackward:
+      return SlotCheck(program, instruction).Compute(instruction.op);
+    case Op::kOverlap: {
+      const OverlapParts parts = PartsOf(instruction, program);
+      return SlotCheck(program, parts.forward).Compute(Op::kForward) &&
+             SlotCheck(program, parts.backward).Compute(Op::kBackward);
+    }
+    case Op::kSend:
+    case Op::kRecv:
+      return SlotCheck(program, instruction)
+          .Message(instruction.op, program.lanes[instruction.lane.value()].direction);
+    default:
+      return SlotCheck(program, instruction).Rest(instruction.op);
+  }
+}
+
+// What is out of range, "" if nothing.
+std::string_view OutOfRange(const Program& program, StageId stage, MicrobatchId microbatch) {
+  if (stage.value() < 0 || stage.value() >= program.num_stages) return "has a stage out of range";
+  if (microbatch.value() < 0 || microbatch.value() >= program.num_microbatches) {
+    return "has a microbatch out of range";
+  }
+  return "";
+}
 
 absl::Status CheckInstruction(const Program& program, const Instruction& instruction,
                               std::string_view where) {
@@ -240,22 +280,22 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
   const Lane& its_lane = program.lanes[lane];
   if (its_lane.kind != *belongs) return wrong_instruction("is on a lane of another kind");
 
-  const bool compute = IsCompute(instruction.op);
   const bool message = instruction.op == Op::kSend || instruction.op == Op::kRecv;
-  if (compute || message) {
-    if (instruction.stage.value() < 0 || instruction.stage.value() >= program.num_stages) {
-      return wrong_instruction("has a stage out of range");
-    }
-    if (instruction.microbatch.value() < 0 ||
-        instruction.microbatch.value() >= program.num_microbatches) {
-      return wrong_instruction("has a microbatch out of range");
+  if (IsCompute(instruction.op) || message) {
+    const std::string_view problem = OutOfRange(program, instruction.stage, instruction.microbatch);
+    if (!problem.empty()) return wrong_instruction(problem);
+  }
+  if (instruction.op == Op::kOverlap) {
+    const std::string_view problem =
+        OutOfRange(program, instruction.backward_stage, instruction.backward_microbatch);
+    if (!problem.empty()) return wrong_instruction(problem);
+    if (instruction.microbatch == instruction.backward_microbatch) {
+      return wrong_instruction("overlaps a microbatch with itself");
     }
   }
-  SlotCheck slots(program, instruction);
-  const bool ok = compute   ? slots.Compute(instruction.op)
-                  : message ? slots.Message(instruction.op, its_lane.direction)
-                            : slots.Rest(instruction.op);
-  if (!ok) return wrong_instruction("does not touch the slots that docs/programs.md says");
+  if (!TouchesItsSlots(program, instruction)) {
+    return wrong_instruction("does not touch the slots that docs/programs.md says");
+  }
   return absl::OkStatus();
 }
 

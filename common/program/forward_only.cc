@@ -4,6 +4,8 @@
 #include <map>
 #include <optional>
 
+#include "common/program/compute_part.h"
+
 namespace takt::program {
 namespace {
 
@@ -11,6 +13,7 @@ bool Remains(const Instruction& instruction, const Program& program) {
   switch (instruction.op) {
     case Op::kLoad:
     case Op::kForward:
+    case Op::kOverlap:
     case Op::kNormExchange:
       return true;
     case Op::kSend:
@@ -21,6 +24,16 @@ bool Remains(const Instruction& instruction, const Program& program) {
   }
 }
 
+Instruction ForwardOf(const Instruction& overlap, const Program& program) {
+  const ComputePart forward = PartsOf(overlap, program).forward;
+  return {.op = forward.op,
+          .lane = overlap.lane,
+          .stage = forward.stage,
+          .microbatch = forward.microbatch,
+          .reads = {forward.reads.begin(), forward.reads.end()},
+          .writes = {forward.writes.begin(), forward.writes.end()}};
+}
+
 // Numbers slots and lanes anew, in order of first use, and forgets the rest.
 class Rebuild {
  public:
@@ -29,11 +42,13 @@ class Rebuild {
            .pp_size = from.pp_size,
            .num_stages = from.num_stages,
            .num_microbatches = from.num_microbatches,
+           .mirror = from.mirror,
            .schedule = from.schedule};
   }
 
   void Add(const Instruction& instruction) {
-    Instruction added = instruction;
+    Instruction added =
+        instruction.op == Op::kOverlap ? ForwardOf(instruction, from_) : instruction;
     if (added.op == Op::kNormExchange) added.op = Op::kEval;
     added.lane = Lane(added.lane);
     for (SlotId& slot : added.reads) slot = Slot(slot);

@@ -7,7 +7,8 @@
 
 namespace takt::program {
 
-// What remains of lowered programs when nothing is learned: LOAD, F, their messages, and EVAL,
+// What remains of lowered programs when nothing is learned: LOAD, F (that of an overlapped pair
+// too), their messages, and EVAL,
 // which sums the loss over the ranks where NORM_EXCHANGE stood. One stash slot a stage serves all
 // microbatches, as nobody reads it afterwards. Waits only disappear, so programs that complete
 // still do.

@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
+#include "common/schedule/text.h"
 #include "gtest/gtest.h"
 
 namespace takt::program {
@@ -26,6 +27,13 @@ TEST(ForwardOnly, KeepsForwardsAndTheirMessages) {
   EXPECT_EQ(Body(programs[0]), "LOAD 0F0 0SEND_F0 0F1 0SEND_F1 EVAL");
   EXPECT_EQ(Body(programs[1]), "LOAD 0RECV_F0 0RECV_F1 1F0 1F1 EVAL");
   for (const Program& program : programs) EXPECT_TRUE(CheckProgram(program).ok());
+}
+
+TEST(ForwardOnly, KeepsTheForwardOfAPair) {
+  const auto schedule = schedule::ParseCsv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n", "t").value();
+  const Program program = ForwardOnly(Lower(schedule, {}).value())[0];
+  EXPECT_EQ(Body(program), "LOAD 0F0 0F1 EVAL");
+  EXPECT_TRUE(CheckProgram(program).ok());
 }
 
 TEST(ForwardOnly, SharesOneStashAndDropsWhatNobodyUses) {

@@ -40,12 +40,6 @@ absl::Status CheckStages(const schedule::Schedule& schedule,
 absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
                                            const LowerOptions& options) {
   RETURN_IF_ERROR(schedule::Validate(schedule));
-  if (schedule.placement == schedule::Placement::kBidirectional) {
-    return InvalidField({.field = "placement",
-                         .value = "bidirectional",
-                         .rule = "a program holds one copy of the weights",
-                         .fix = "use a schedule with placement loop or v"});
-  }
   LowerOptions complete = options;
   if (complete.stages.empty()) {
     for (int s = 0; s < schedule.num_stages; ++s) {

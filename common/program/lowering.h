@@ -23,8 +23,9 @@ struct StageShape {
 
 struct LowerOptions {
   std::vector<StageShape> stages;  // empty: one layer of size 0 per stage
-  bool reduce_gradients =
-      false;  // dp_size > 1: REDUCE_GRAD per layer, right after the layer's stage's last W or B
+  // dp_size > 1: REDUCE_GRAD per layer, right after the layer's stage's last W or B. A schedule
+  // with two copies of the weights has them whenever it has an optimizer.
+  bool reduce_gradients = false;
   bool tied_embeddings = false;  // REDUCE_TIED on the first and the last stage's ranks
   bool optimizer =
       true;  // NORM_PARTIAL, NORM_EXCHANGE, OPT at the end of the body; false: compute and p2p only

@@ -99,6 +99,58 @@ TEST(Lower, TouchesSlotsInTheOrderOfTheTable) {
   EXPECT_THAT(Kinds(last, Find(last, "2I0").reads), ElementsAre(kInput, kTokens, kStash, kWeights));
 }
 
+TEST(Lower, MakesOneInstructionOfAPair) {
+  const auto programs = Lower(FromCsv("0F0,0F1,0F2,0B0,0B1,0B2\n"
+                                      "1F0,1B0,1F1,(1F2;1B1)OVERLAP_F_B,1B2\n"),
+                              {.optimizer = false});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  const Program& program = (*programs)[1];
+  EXPECT_EQ(Body(program),
+            "LOAD 0RECV_F0 0RECV_F1 0RECV_F2 1F0 1B0 1SEND_B0 1F1 (1F2;1B1) 1SEND_B1 1B2 1SEND_B2");
+  const Instruction& pair = Find(program, "(1F2;1B1)");
+  using enum SlotKind;
+  EXPECT_THAT(Kinds(program, pair.reads), ElementsAre(kInput, kTokens, kWeights, kScalars, kInput,
+                                                      kTokens, kStash, kWeights, kGradient));
+  EXPECT_THAT(Kinds(program, pair.writes),
+              ElementsAre(kStash, kScalars, kInputGrad, kStash, kGradient));
+  EXPECT_TRUE(CheckProgram(program).ok());
+}
+
+TEST(Lower, ReceivesWhatAPairMakesOnlyAfterBothItsInputs) {
+  // 0F1 and 0B0 appear together, after 1B0: there is no earlier need for a second slot of 1F's
+  // input.
+  const auto programs =
+      Lower(FromCsv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1B0,1F1,1B1\n"), {.optimizer = false});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  EXPECT_EQ(Body((*programs)[0]), "LOAD 0F0 0SEND_F0 1RECV_B0 (0F1;0B0) 0SEND_F1 1RECV_B1 0B1");
+  EXPECT_EQ(Body((*programs)[1]), "LOAD 0RECV_F0 1F0 1B0 1SEND_B0 0RECV_F1 1F1 1B1 1SEND_B1");
+  EXPECT_EQ(PoolSize((*programs)[1], SlotKind::kInput, 1), 1);
+}
+
+TEST(Lower, SumsTheTwoCopiesOfABidirectionalScheduleInOneOrder) {
+  // Rank 0 is done with stage 1 first, rank 1 with stage 0; both reduce in the order of rank 0.
+  const auto programs =
+      Lower(FromCsv("0F0,1F1,1B1,0B0\n1F0,0F1,0B1,1B0\n"), {.tied_embeddings = true});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  EXPECT_EQ(Body((*programs)[0]),
+            "LOAD 0F0 0SEND_F0 0RECV_F1 1F1 1B1 1SEND_B1 REDUCE_GRAD(1) 1RECV_B0 0B0 "
+            "REDUCE_GRAD(0) REDUCE_TIED NORM_PARTIAL NORM_EXCHANGE OPT");
+  EXPECT_EQ(Body((*programs)[1]),
+            "LOAD 0RECV_F0 1F0 0F1 0SEND_F1 1RECV_B1 0B1 1B0 1SEND_B0 REDUCE_GRAD(1) "
+            "REDUCE_GRAD(0) REDUCE_TIED NORM_PARTIAL NORM_EXCHANGE OPT");
+  for (int rank = 0; rank < 2; ++rank) {
+    const Program& program = (*programs)[rank];
+    EXPECT_EQ(program.mirror, PpRank(1 - rank));
+    EXPECT_EQ(Find(program, "REDUCE_TIED").reads.size(), 2u);
+    // The norm counts each stage once, on the rank of its number; the optimizer runs on both
+    // copies.
+    const std::vector<SlotId>& counted = Find(program, "NORM_PARTIAL").reads;
+    EXPECT_EQ(counted.size(), 2u);
+    EXPECT_NE(FindSlot(program, counted, SlotKind::kGradient, StageId(rank)), SlotId(-1));
+    EXPECT_EQ(Find(program, "OPT").writes.size(), 2u);
+  }
+}
+
 TEST(Lower, HandsOverLocallyBetweenStagesOfOneRank) {
   const auto programs = Lower(FromCsv("0F0,1F0,1B0,0B0\n"), {.tied_embeddings = true});
   ASSERT_TRUE(programs.ok()) << programs.status();

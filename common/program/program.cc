@@ -62,6 +62,9 @@ std::string ToString(const Instruction& instruction, const Program& program) {
     case Op::kWeightGrad:
     case Op::kBackward:
       return absl::StrCat(stage, name, microbatch);
+    case Op::kOverlap:
+      return absl::StrCat("(", stage, "F", microbatch, ";", instruction.backward_stage.value(), "B",
+                          instruction.backward_microbatch.value(), ")");
     case Op::kSend:
     case Op::kRecv: {
       const Lane& lane = program.lanes[instruction.lane.value()];
@@ -92,7 +95,12 @@ std::set<StageId> HeldStages(const Program& program) {
 }
 
 bool IsCompute(Op op) {
-  return op == Op::kForward || op == Op::kInputGrad || op == Op::kWeightGrad || op == Op::kBackward;
+  return op == Op::kForward || op == Op::kInputGrad || op == Op::kWeightGrad ||
+         op == Op::kBackward || op == Op::kOverlap;
+}
+
+bool IsPrimary(const Program& program, StageId stage) {
+  return program.mirror.value() < 0 || stage.value() == program.pp_rank.value();
 }
 
 }  // namespace takt::program

@@ -21,7 +21,8 @@
 
 namespace takt::program {
 
-inline constexpr int kProgramVersion = 1;
+// The newest version of the stored form. 2 adds kOverlap and `mirror`.
+inline constexpr int kProgramVersion = 2;
 
 // Numbers equal takt.v1.Op and are stored.
 enum class Op : std::uint8_t {
@@ -41,7 +42,7 @@ enum class Op : std::uint8_t {
   kSnapshot = 14,
   kEval = 15,
   kBarrier = 16,
-  kOverlap = 17,
+  kOverlap = 17,  // kForward and kBackward of two microbatches, their layers in turns
 };
 
 enum class SlotKind : std::uint8_t {
@@ -94,6 +95,9 @@ struct Program {
   int pp_size = 1;
   int num_stages = 1;
   int num_microbatches = 1;
+  // The rank with the other copy of every stage of this one; -1: there is one copy of each. The
+  // copy of stage s on pp rank s is the primary one.
+  PpRank mirror{-1};
   std::string schedule;
   std::vector<Slot> slots;
   std::vector<Lane> lanes;
@@ -105,11 +109,15 @@ struct Program {
 // "F", "SEND", "REDUCE_GRAD": without stage, direction and microbatch; the label `kind` of metrics.
 std::string_view Name(Op op);
 
-// "1F3", "0SEND_F2", "3RECV_B1", "REDUCE_GRAD(4)", "OPT": the text form of logs, traces and errors.
+// "1F3", "(1F3;0B1)", "0SEND_F2", "3RECV_B1", "REDUCE_GRAD(4)", "OPT": the text form of logs,
+// traces and errors.
 std::string ToString(const Instruction& instruction, const Program& program);
 
-// F, I, W or B.
+// F, I, W, B or O.
 bool IsCompute(Op op);
+
+// Whether this rank's copy of `stage` is the one that norms count: any that has no mirror.
+bool IsPrimary(const Program& program, StageId stage);
 
 // The slot of this kind and stage among `slots` (an instruction's reads or writes), SlotId(-1) if
 // there is none. `index` matters for kGradient and kWeights, where it is the layer; -1 takes the

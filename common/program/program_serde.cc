@@ -23,6 +23,10 @@ void InstructionsToProto(const std::vector<Instruction>& from, ProtoInstructions
     out->set_stage(instruction.stage.value());
     out->set_microbatch(instruction.microbatch.value());
     out->set_layer(instruction.layer.value());
+    if (instruction.op == Op::kOverlap) {
+      out->set_backward_stage(instruction.backward_stage.value());
+      out->set_backward_microbatch(instruction.backward_microbatch.value());
+    }
     for (const SlotId slot : instruction.reads) out->add_reads(slot.value());
     for (const SlotId slot : instruction.writes) out->add_writes(slot.value());
   }
@@ -38,6 +42,10 @@ std::vector<Instruction> InstructionsFromProto(const ProtoInstructions& from) {
     instruction.stage = StageId(in.stage());
     instruction.microbatch = MicrobatchId(in.microbatch());
     instruction.layer = LayerId(in.layer());
+    if (in.has_backward_stage()) instruction.backward_stage = StageId(in.backward_stage());
+    if (in.has_backward_microbatch()) {
+      instruction.backward_microbatch = MicrobatchId(in.backward_microbatch());
+    }
     for (const std::int32_t slot : in.reads()) instruction.reads.push_back(SlotId(slot));
     for (const std::int32_t slot : in.writes()) instruction.writes.push_back(SlotId(slot));
   }
@@ -62,15 +70,27 @@ absl::Status CheckEnumerators(const v1::Program& proto) {
   return absl::InvalidArgumentError("program has an unknown op, slot kind, lane kind or direction");
 }
 
+// The oldest version that can say this program, so that older readers take what they understand.
+int VersionFor(const Program& program) {
+  if (program.mirror.value() >= 0) return 2;
+  for (const auto* part : {&program.prologue, &program.body, &program.epilogue}) {
+    for (const Instruction& instruction : *part) {
+      if (instruction.op == Op::kOverlap) return 2;
+    }
+  }
+  return 1;
+}
+
 }  // namespace
 
 v1::Program ToProto(const Program& program) {
   v1::Program proto;
-  proto.set_version(kProgramVersion);
+  proto.set_version(VersionFor(program));
   proto.set_pp_rank(program.pp_rank.value());
   proto.set_pp_size(program.pp_size);
   proto.set_num_stages(program.num_stages);
   proto.set_num_microbatches(program.num_microbatches);
+  if (program.mirror.value() >= 0) proto.set_mirror(program.mirror.value());
   proto.set_schedule(program.schedule);
   for (const Slot& slot : program.slots) {
     v1::Slot* out = proto.add_slots();
@@ -92,15 +112,17 @@ v1::Program ToProto(const Program& program) {
 }
 
 absl::StatusOr<Program> FromProto(const v1::Program& proto) {
-  if (proto.version() != kProgramVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "program has version ", proto.version(), ", this worker runs version ", kProgramVersion));
+  if (proto.version() < 1 || proto.version() > kProgramVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("program has version ", proto.version(),
+                                                      ", this worker runs versions 1 to ",
+                                                      kProgramVersion));
   }
   RETURN_IF_ERROR(CheckEnumerators(proto));
   Program program{.pp_rank = PpRank(proto.pp_rank()),
                   .pp_size = proto.pp_size(),
                   .num_stages = proto.num_stages(),
                   .num_microbatches = proto.num_microbatches(),
+                  .mirror = PpRank(proto.has_mirror() ? proto.mirror() : -1),
                   .schedule = proto.schedule()};
   for (const v1::Slot& in : proto.slots()) {
     program.slots.push_back(

@@ -6,6 +6,7 @@
 #include "common/program/lowering.h"
 #include "common/program/program_serde.h"
 #include "common/schedule/generate.h"
+#include "common/schedule/text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -79,13 +80,53 @@ TEST(ProgramSerde, NamesBothVersionsWhenTheyDiffer) {
   proto.set_version(7);
   const absl::Status status = FromProto(proto).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("version 7, this worker runs version 1"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("version 7, this worker runs versions 1 to 2"));
+}
+
+TEST(ProgramSerde, WritesTheOldestVersionThatSaysItAll) {
+  const auto version = [](std::string_view csv) {
+    auto schedule = schedule::ParseCsv(csv, "t").value();
+    schedule.placement = schedule::InferPlacement(schedule).value();
+    const std::vector<Program> programs = Lower(schedule, {}).value();
+    for (const Program& program : programs) {
+      const auto back = FromProto(ToProto(program));
+      EXPECT_TRUE(back.ok()) << back.status();
+      EXPECT_EQ(back->mirror, program.mirror);
+      EXPECT_EQ(ToProto(*back).SerializeAsString(), ToProto(program).SerializeAsString());
+    }
+    return ToProto(programs[0]).version();
+  };
+  EXPECT_EQ(version("0F0,0F1,0B0,0B1\n"), 1);
+  EXPECT_EQ(version("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n"), 2);
+  EXPECT_EQ(version("0F0,1F1,1B1,0B0\n1F0,0F1,1B0,0B1\n"), 2);
+}
+
+TEST(ProgramSerde, RefusesDamagedPairs) {
+  const auto schedule = schedule::ParseCsv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n", "t").value();
+  const v1::Program sound = ToProto(Lower(schedule, {}).value()[0]);
+  ASSERT_EQ(sound.body(2).op(), v1::OP_OVERLAP);
+  const std::pair<const char*, std::function<void(v1::Instruction&)>> damages[] = {
+      {"stage out of range", [](v1::Instruction& o) { o.clear_backward_stage(); }},
+      {"microbatch out of range", [](v1::Instruction& o) { o.set_backward_microbatch(2); }},
+      {"overlaps a microbatch with itself", [](v1::Instruction& o) { o.set_microbatch(0); }},
+      {"does not touch the slots", [](v1::Instruction& o) { o.mutable_reads()->RemoveLast(); }},
+      {"does not touch the slots", [](v1::Instruction& o) { o.mutable_writes()->RemoveLast(); }},
+      {"does not touch the slots", [](v1::Instruction& o) { o.clear_reads(); }},
+      {"does not touch the slots", [](v1::Instruction& o) { o.set_op(v1::OP_FORWARD); }}};
+  for (const auto& [message, damage] : damages) {
+    v1::Program proto = sound;
+    damage(*proto.mutable_body(2));
+    EXPECT_THAT(std::string(FromProto(proto).status().message()), HasSubstr(message));
+  }
 }
 
 TEST(ProgramSerde, RefusesEachKindOfDamage) {
   const std::pair<const char*, std::function<void(v1::Program&)>> damages[] = {
       {"pp_rank", [](v1::Program& p) { p.set_pp_rank(3); }},
       {"pp_size", [](v1::Program& p) { p.set_pp_size(-1); }},
+      {"mirror", [](v1::Program& p) { p.set_mirror(1); }},
+      {"mirror", [](v1::Program& p) { p.set_mirror(3); }},
       {"num_stages", [](v1::Program& p) { p.set_num_stages(0); }},
       {"num_microbatches", [](v1::Program& p) { p.set_num_microbatches(1 << 30); }},
       {"slot 0 has a stage", [](v1::Program& p) { p.mutable_slots(0)->set_stage(99); }},
@@ -93,7 +134,7 @@ TEST(ProgramSerde, RefusesEachKindOfDamage) {
        [](v1::Program& p) { p.mutable_slots(0)->set_kind(v1::SlotKind(77)); }},
       {"negative", [](v1::Program& p) { p.mutable_slots(0)->set_bytes(-1); }},
       {"unknown op", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(258)); }},
-      {"not part of version 1", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::OP_SNAPSHOT); }},
+      {"not part of version 2", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::OP_SNAPSHOT); }},
       {"lane is out of range", [](v1::Program& p) { p.mutable_body(0)->set_lane(100); }},
       {"lane of another kind", [](v1::Program& p) { p.mutable_body(0)->set_lane(0); }},
       {"slot 4000 is out of range", [](v1::Program& p) { p.mutable_body(0)->add_writes(4000); }},

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/program/rank_lowering.h"
 
+#include <algorithm>
+#include <set>
+
 #include "common/base/status.h"
 
 namespace takt::program {
@@ -45,6 +48,7 @@ RankLowering::RankLowering(const schedule::ActionGraph& graph, const LowerOption
                .pp_size = graph.schedule().num_ranks(),
                .num_stages = graph.schedule().num_stages,
                .num_microbatches = graph.schedule().num_microbatches,
+               .mirror = PpRank(TwoWays() ? schedule_.num_ranks() - 1 - rank : -1),
                .schedule = graph.schedule().name},
       slots_(program_.slots) {}
 
@@ -55,7 +59,10 @@ Program RankLowering::Build(const std::vector<ReceivePoint>& receives) {
   auto receive = receives.begin();
   const int row_length = static_cast<int>(schedule_.ranks[rank_].size());
   for (int position = -1; position < row_length; ++position) {
-    if (position >= 0) AddCompute(graph_.Number(rank_, position));
+    if (position >= 0) {
+      AddCell(position);
+      if (schedule::BeginsPair(schedule_.ranks[rank_], position)) ++position;
+    }
     for (; receive != receives.end() && receive->after == position; ++receive) AddReceive(*receive);
   }
   if (options_.tied_embeddings) AddTiedReduction();
@@ -67,18 +74,39 @@ void RankLowering::PrepareStages() {
   const std::size_t num_microbatches = static_cast<std::size_t>(schedule_.num_microbatches);
   for (int s = 0; s < schedule_.num_stages; ++s) {
     const StageId stage(s);
-    if (graph_.RankOf(graph_.Forward(stage, MicrobatchId(0))) != rank_) continue;
+    const std::vector<PpRank> ranks =
+        schedule::RanksOfStage(schedule_.placement, schedule_.num_ranks(), stage);
+    if (std::find(ranks.begin(), ranks.end(), PpRank(rank_)) == ranks.end()) continue;
     StageState& state = stages_[stage];
     state.input.resize(num_microbatches);
     state.stash.resize(num_microbatches);
     state.output_grad.resize(num_microbatches);
-    state.weight_grads_left = schedule_.num_microbatches;
     for (std::int32_t layer = Shape(stage).first_layer.value();
          layer < Shape(stage).last_layer.value(); ++layer) {
       state.weights.push_back(slots_.Fixed(SlotKind::kWeights, stage, layer));
       state.gradients.push_back(slots_.Fixed(SlotKind::kGradient, stage, layer));
     }
   }
+  for (const Action& action : schedule_.ranks[rank_]) {
+    if (AccumulatesWeightGrad(action.kind)) ++stages_.at(action.stage).weight_grads_left;
+  }
+  // Two ranks hold the same two stages and meet over each: both take the order of the lower rank.
+  const int leader = TwoWays() ? std::min(rank_, schedule_.num_ranks() - 1 - rank_) : rank_;
+  const bool sums_copies = TwoWays() && options_.optimizer;
+  if (options_.reduce_gradients || sums_copies) reductions_ = StagesByLastWeightGrad(leader);
+}
+
+// Stages of a rank in the order in which its row completes their gradients.
+std::deque<StageId> RankLowering::StagesByLastWeightGrad(int rank) const {
+  std::set<StageId> seen;
+  std::deque<StageId> stages;
+  const schedule::Row& row = schedule_.ranks[rank];
+  for (auto action = row.rbegin(); action != row.rend(); ++action) {
+    if (AccumulatesWeightGrad(action->kind) && seen.insert(action->stage).second) {
+      stages.push_front(action->stage);
+    }
+  }
+  return stages;
 }
 
 void RankLowering::AddLoad() {
@@ -135,55 +163,78 @@ SlotId RankLowering::HandOver(const Action& action, ActionNumber consumer) {
   return slot;
 }
 
-void RankLowering::AddCompute(ActionNumber number) {
+RankLowering::Touched RankLowering::Touch(ActionNumber number) {
   const Action& action = graph_.At(number);
   StageState& state = stages_.at(action.stage);
   const bool forward = action.kind == ActionKind::kForward;
-  std::vector<SlotId> reads = ComputeReads(action);
-  std::vector<SlotId> writes;
+  Touched touched{.reads = ComputeReads(action)};
   const ActionNumber consumer = graph_.Consumer(action);
-  if (consumer >= 0) writes.push_back(HandOver(action, consumer));
+  if (consumer >= 0) touched.writes.push_back(HandOver(action, consumer));
   if (forward) {
     state.stash[action.microbatch.value()] =
         slots_.Acquire(SlotKind::kStash, action.stage, Shape(action.stage).stash_bytes);
   }
   if (action.kind != ActionKind::kWeightGrad) {
-    writes.push_back(state.stash[action.microbatch.value()]);
+    touched.writes.push_back(state.stash[action.microbatch.value()]);
   }
-  if (AccumulatesWeightGrad(action.kind)) Append(writes, state.gradients);
+  if (AccumulatesWeightGrad(action.kind)) Append(touched.writes, state.gradients);
   if (forward && IsLast(action.stage)) {
-    reads.push_back(Scalars());
-    writes.push_back(Scalars());
+    touched.reads.push_back(Scalars());
+    touched.writes.push_back(Scalars());
   }
+  return touched;
+}
+
+void RankLowering::AddCell(int position) {
+  const ActionNumber number = graph_.Number(rank_, position);
+  const Action& action = graph_.At(number);
+  const Touched touched = Touch(number);
   Instruction& added = Add(OpOf(action.kind), LaneOf(LaneKind::kCompute));
   added.stage = action.stage;
   added.microbatch = action.microbatch;
-  added.reads = std::move(reads);
-  added.writes = std::move(writes);
-
-  if (consumer >= 0 && graph_.RankOf(consumer) != rank_) {
-    AddSend(number, added.writes.front(), graph_.RankOf(consumer));
+  added.reads = touched.reads;
+  added.writes = touched.writes;
+  if (!schedule::BeginsPair(schedule_.ranks[rank_], position)) {
+    AddSend(number, touched);
+    FinishMicrobatch(action);
+    return;
   }
-  if (AccumulatesWeightGrad(action.kind)) FinishMicrobatch(action);
+  const Action& backward = graph_.At(number + 1);
+  const Touched touched_by_backward = Touch(number + 1);
+  added.op = Op::kOverlap;
+  added.backward_stage = backward.stage;
+  added.backward_microbatch = backward.microbatch;
+  Append(added.reads, touched_by_backward.reads);
+  Append(added.writes, touched_by_backward.writes);
+  AddSend(number, touched);
+  AddSend(number + 1, touched_by_backward);
+  FinishMicrobatch(backward);
 }
 
-void RankLowering::AddSend(ActionNumber number, SlotId slot, int peer) {
+void RankLowering::AddSend(ActionNumber number, const Touched& touched) {
   const Action& action = graph_.At(number);
+  const ActionNumber consumer = graph_.Consumer(action);
+  if (consumer < 0 || graph_.RankOf(consumer) == rank_) return;
   const Direction direction =
       action.kind == ActionKind::kForward ? Direction::kActivation : Direction::kGradient;
-  Instruction& added = Add(Op::kSend, LaneOf(LaneKind::kSend, peer, direction));
+  Instruction& added = Add(Op::kSend, LaneOf(LaneKind::kSend, graph_.RankOf(consumer), direction));
   added.stage = action.stage;
   added.microbatch = action.microbatch;
-  added.reads = {slot};
+  added.reads = {touched.writes.front()};
 }
 
 void RankLowering::FinishMicrobatch(const Action& action) {
+  if (!AccumulatesWeightGrad(action.kind)) return;
   StageState& state = stages_.at(action.stage);
   const int m = action.microbatch.value();
   slots_.Release(state.stash[m]);
   if (!IsFirst(action.stage)) slots_.Release(state.input[m]);
   if (!IsLast(action.stage)) slots_.Release(state.output_grad[m]);
-  if (--state.weight_grads_left == 0 && options_.reduce_gradients) AddReductions(action.stage);
+  --state.weight_grads_left;
+  while (!reductions_.empty() && stages_.at(reductions_.front()).weight_grads_left == 0) {
+    AddReductions(reductions_.front());
+    reductions_.pop_front();
+  }
 }
 
 void RankLowering::AddReductions(StageId stage) {
@@ -211,14 +262,14 @@ void RankLowering::AddTiedReduction() {
 }
 
 void RankLowering::AddOptimizer() {
-  std::vector<SlotId> weights;
-  std::vector<SlotId> gradients;
+  std::vector<SlotId> weights, gradients, counted;
   for (const auto& [stage, state] : stages_) {
     Append(weights, state.weights);
     Append(gradients, state.gradients);
+    if (IsPrimary(program_, stage)) Append(counted, state.gradients);
   }
   Instruction& partial = Add(Op::kNormPartial, LaneOf(LaneKind::kCompute));
-  partial.reads = gradients;
+  partial.reads = counted;
   partial.reads.push_back(Scalars());
   partial.writes = {Scalars()};
 

@@ -4,6 +4,7 @@
 // the table of slots it follows.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -28,19 +29,26 @@ class RankLowering {
   struct StageState {
     std::vector<SlotId> input, stash, output_grad;
     std::vector<SlotId> weights, gradients;  // by layer of the stage
-    int weight_grads_left = 0;
+    int weight_grads_left = 0;               // of this copy
+  };
+  // What an action touches, by the table; what it hands over comes first in `writes`.
+  struct Touched {
+    std::vector<SlotId> reads, writes;
   };
 
   void PrepareStages();
+  std::deque<StageId> StagesByLastWeightGrad(int rank) const;
   void AddLoad();
   void AddReceive(const ReceivePoint& receive);
-  void AddCompute(schedule::ActionNumber number);
-  void AddSend(schedule::ActionNumber number, SlotId slot, int peer);
+  // The action, or the pair, at this position of the row; with its sends and what it completes.
+  void AddCell(int position);
+  void AddSend(schedule::ActionNumber number, const Touched& touched);
   void FinishMicrobatch(const schedule::Action& action);
   void AddReductions(StageId stage);
   void AddTiedReduction();
   void AddOptimizer();
 
+  Touched Touch(schedule::ActionNumber number);
   std::vector<SlotId> ComputeReads(const schedule::Action& action);
   // The slot that the neighbour's input goes to: for a send, or for the neighbour itself if it is
   // on this rank.
@@ -52,6 +60,7 @@ class RankLowering {
   bool IsFirst(StageId stage) const { return stage.value() == 0; }
   bool IsLast(StageId stage) const { return stage.value() == schedule_.num_stages - 1; }
   bool Has(StageId stage) const { return stages_.contains(stage); }
+  bool TwoWays() const { return schedule_.placement == schedule::Placement::kBidirectional; }
   const StageShape& Shape(StageId stage) const { return options_.stages[stage.value()]; }
   std::int64_t OutputBytes(int stage) const { return options_.stages[stage].output_bytes; }
   SlotId Tokens() { return slots_.Fixed(SlotKind::kTokens, StageId(-1), 0); }
@@ -64,6 +73,8 @@ class RankLowering {
   Program program_;
   SlotTable slots_;
   std::map<StageId, StageState> stages_;
+  // Stages whose gradients are still to be reduced, in the order of all ranks of their groups.
+  std::deque<StageId> reductions_;
   std::map<std::tuple<LaneKind, int, Direction>, LaneId> lanes_;
 };
 

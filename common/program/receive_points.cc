@@ -6,7 +6,6 @@
 namespace takt::program {
 namespace {
 
-using schedule::Action;
 using schedule::ActionGraph;
 using schedule::ActionNumber;
 
@@ -49,14 +48,23 @@ std::vector<std::vector<ReceivePoint>> FindReceivePoints(const ActionGraph& grap
   std::vector<Clock> clocks(num_ranks, Clock(num_ranks, -1));
   ClocksUnderWay under_way(graph.num_actions());
   std::vector<std::vector<ReceivePoint>> points(num_ranks);
-  for (const ActionNumber number : graph.TopologicalOrder()) {
-    const Action& action = graph.At(number);
-    const int rank = graph.RankOf(number);
-    const ActionNumber producer = graph.Producer(action);
-    if (producer >= 0 && graph.RankOf(producer) != rank)
+  const auto take_input = [&](ActionNumber number, int rank) {
+    const ActionNumber producer = graph.Producer(graph.At(number));
+    if (producer >= 0 && graph.RankOf(producer) != rank) {
       under_way.MergeInto(producer, clocks[rank]);
-    clocks[rank][rank] = graph.PositionOf(number);
-    const ActionNumber consumer = graph.Consumer(action);
+    }
+  };
+  for (const ActionNumber number : graph.TopologicalOrder()) {
+    const int rank = graph.RankOf(number);
+    const ActionNumber partner = graph.Partner(number);
+    const bool second_of_pair = partner >= 0 && partner < number;
+    if (!second_of_pair) {
+      take_input(number, rank);
+      // A pair begins with the inputs of both halves and makes both results at its end.
+      if (partner >= 0) take_input(partner, rank);
+      clocks[rank][rank] = graph.PositionOf(std::max(number, partner));
+    }
+    const ActionNumber consumer = graph.Consumer(graph.At(number));
     if (consumer < 0 || graph.RankOf(consumer) == rank) continue;
     under_way.Put(number, clocks[rank]);
     points[graph.RankOf(consumer)].push_back(
