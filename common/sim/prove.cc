@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/program/slot_bytes.h"
 #include "common/schedule/marked_grid.h"
 #include "common/sim/dataflow.h"
 #include "common/sim/machine.h"
@@ -24,11 +25,11 @@ using schedule::Schedule;
 std::optional<Refusal> CheckBytes(const std::vector<Program>& programs,
                                   const std::vector<std::int64_t>& limits) {
   for (std::size_t rank = 0; rank < limits.size(); ++rank) {
-    std::int64_t bytes = 0;
-    for (const program::Slot& slot : programs[rank].slots) bytes += slot.bytes;
-    if (bytes <= limits[rank]) continue;
-    return Refusal{absl::StrCat("rank ", rank, " needs ", bytes,
-                                " bytes for activations and messages, the limit is ", limits[rank]),
+    const program::SlotBytes bytes = program::CountSlotBytes(programs[rank]);
+    if (bytes.total <= limits[rank]) continue;
+    return Refusal{absl::StrCat("rank ", rank, " needs ", bytes.total, " bytes (", bytes.stash,
+                                " of activations kept, ", bytes.buffers,
+                                " of messages), the limit is ", limits[rank]),
                    static_cast<int>(rank)};
   }
   return std::nullopt;

@@ -105,8 +105,10 @@ TEST(Prove, HoldsEachRankToItsBytes) {
                   {.first_layer = LayerId(1), .last_layer = LayerId(2), .stash_bytes = 7}}});
   // Three stashes, two outputs on their way, three gradients; three inputs, stashes, two gradients.
   EXPECT_EQ(Verdict(programs, {.byte_limits = {350, 71}}), "");
-  EXPECT_THAT(Verdict(programs, {.byte_limits = {349, 71}}),
-              HasSubstr("rank 0 needs 350 bytes for activations and messages, the limit is 349"));
+  EXPECT_THAT(
+      Verdict(programs, {.byte_limits = {349, 71}}),
+      HasSubstr(
+          "rank 0 needs 350 bytes (300 of activations kept, 50 of messages), the limit is 349"));
   EXPECT_THAT(Verdict(programs, {.byte_limits = {350, 70}}), HasSubstr("rank 1 needs 71 bytes"));
   EXPECT_THAT(Verdict(programs, {.byte_limits = {1}}),
               HasSubstr("byte_limits is 1 values: one for each of the 2 ranks"));
