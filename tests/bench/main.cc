@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   absl::Status result;
   takt::bench::AddKernelsCommand(app, result);
+  takt::bench::AddPlannerCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
   takt::bench::AddTransportCommand(app, result);
   takt::bench::AddTrainCommand(app, result);

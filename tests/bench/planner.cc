@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planner's inner loop on one thread: generate, lower, prove and simulate one schedule, and how
+// that grows with the number of microbatches.
+#include <sys/resource.h>
+
+#include <ctime>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/program/lowering.h"
+#include "common/schedule/generate.h"
+#include "common/sim/prove.h"
+#include "common/sim/simulate.h"
+#include "tests/bench/commands.h"
+
+namespace takt::bench {
+namespace {
+
+// The size that the limits are about.
+constexpr int kMicrobatches = 512;
+constexpr double kMostSeconds = 1;
+constexpr double kMostBytes = 1e9;
+// Ascending, so that the memory of each is the process's peak after it.
+constexpr int kAllMicrobatches[] = {128, 256, 512, 1024, 2048};
+
+struct Options {
+  std::string schedule = "interleaved-1f1b";
+  int ranks = 64, chunks = 4, runs = 3;
+  std::string output = "text";
+};
+
+// CPU time of one thread: what other programs do does not count.
+struct Seconds {
+  double generate = 0, lower = 0, prove = 0, simulate = 0;
+  double total() const { return generate + lower + prove + simulate; }
+};
+
+struct Row {
+  int microbatches = 0;
+  std::int64_t actions = 0, instructions = 0;
+  Seconds seconds;  // of the best run
+  std::int64_t peak_rss_bytes = 0;
+};
+
+class Stopwatch {
+ public:
+  double Lap() {
+    const std::clock_t now = std::clock();
+    const double seconds = static_cast<double>(now - since_) / CLOCKS_PER_SEC;
+    since_ = now;
+    return seconds;
+  }
+
+ private:
+  std::clock_t since_ = std::clock();
+};
+
+std::int64_t PeakRssBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return std::int64_t{usage.ru_maxrss} * 1024;
+}
+
+absl::StatusOr<Row> RunOnce(const Options& options, int microbatches) {
+  Row row{.microbatches = microbatches};
+  Stopwatch stopwatch;
+  ASSIGN_OR_RETURN(const schedule::Schedule schedule,
+                   schedule::Generate(options.schedule, {.num_ranks = options.ranks,
+                                                         .num_microbatches = microbatches,
+                                                         .num_chunks = options.chunks}));
+  row.seconds.generate = stopwatch.Lap();
+  ASSIGN_OR_RETURN(const std::vector<program::Program> programs, program::Lower(schedule, {}));
+  row.seconds.lower = stopwatch.Lap();
+  RETURN_IF_ERROR(sim::Prove(programs));
+  row.seconds.prove = stopwatch.Lap();
+  RETURN_IF_ERROR(sim::Simulate(programs, {}).status());
+  row.seconds.simulate = stopwatch.Lap();
+  for (const schedule::Row& actions : schedule.ranks) {
+    row.actions += static_cast<std::int64_t>(actions.size());
+  }
+  for (const program::Program& program : programs) {
+    row.instructions += static_cast<std::int64_t>(program.body.size());
+  }
+  row.peak_rss_bytes = PeakRssBytes();
+  return row;
+}
+
+absl::StatusOr<Row> BestRun(const Options& options, int microbatches) {
+  ASSIGN_OR_RETURN(Row best, RunOnce(options, microbatches));
+  for (int run = 1; run < options.runs; ++run) {
+    ASSIGN_OR_RETURN(const Row row, RunOnce(options, microbatches));
+    if (row.seconds.total() < best.seconds.total()) best.seconds = row.seconds;
+  }
+  return best;
+}
+
+double NanosecondsPerAction(const Row& row) {
+  return row.seconds.total() * 1e9 / static_cast<double>(row.actions);
+}
+
+void PrintText(const Options& options, const std::vector<Row>& rows) {
+  absl::PrintF("%s, %d ranks, %d chunks, one thread\n", options.schedule, options.ranks,
+               options.chunks);
+  absl::PrintF("%12s %9s %12s %9s %9s %9s %9s %9s %10s %8s\n", "microbatches", "actions",
+               "instructions", "generate", "lower", "prove", "simulate", "total s", "ns/action",
+               "peak MB");
+  for (const Row& row : rows) {
+    absl::PrintF("%12d %9d %12d %9.3f %9.3f %9.3f %9.3f %9.3f %10.0f %8.0f\n", row.microbatches,
+                 row.actions, row.instructions, row.seconds.generate, row.seconds.lower,
+                 row.seconds.prove, row.seconds.simulate, row.seconds.total(),
+                 NanosecondsPerAction(row), static_cast<double>(row.peak_rss_bytes) * 1e-6);
+    if (row.microbatches != kMicrobatches) continue;
+    absl::PrintF("%12s limits: %g s, %g MB\n", "", kMostSeconds, kMostBytes * 1e-6);
+  }
+}
+
+nlohmann::json ToJson(const Row& row) {
+  return {{"microbatches", row.microbatches},
+          {"actions", row.actions},
+          {"instructions", row.instructions},
+          {"generate_seconds", row.seconds.generate},
+          {"lower_seconds", row.seconds.lower},
+          {"prove_seconds", row.seconds.prove},
+          {"simulate_seconds", row.seconds.simulate},
+          {"total_seconds", row.seconds.total()},
+          {"nanoseconds_per_action", NanosecondsPerAction(row)},
+          {"peak_rss_bytes", row.peak_rss_bytes}};
+}
+
+// The row that the limits are about, and all rows.
+void PrintJson(const Options& options, const std::vector<Row>& rows) {
+  nlohmann::json json = {{"schedule", options.schedule}, {"ranks", options.ranks},
+                         {"chunks", options.chunks},     {"limit_seconds", kMostSeconds},
+                         {"limit_bytes", kMostBytes},    {"rows", nlohmann::json::array()}};
+  for (const Row& row : rows) {
+    if (row.microbatches == kMicrobatches) json.update(ToJson(row));
+    json["rows"].push_back(ToJson(row));
+  }
+  absl::PrintF("%s\n", json.dump());
+}
+
+absl::Status Run(const Options& options) {
+  std::vector<Row> rows;
+  for (const int microbatches : kAllMicrobatches) {
+    ASSIGN_OR_RETURN(rows.emplace_back(), BestRun(options, microbatches));
+  }
+  options.output == "json" ? PrintJson(options, rows) : PrintText(options, rows);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPlannerCommand(CLI::App& app, absl::Status& result) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "planner", "Generate, lower, prove and simulate a schedule for 128 to 2048 microbatches");
+  command->add_option("--schedule", options->schedule, "Family")->capture_default_str();
+  command->add_option("--ranks", options->ranks, "Ranks")->check(CLI::Range(1, 1024));
+  command->add_option("--chunks", options->chunks, "Chunks per rank")->check(CLI::Range(1, 64));
+  command->add_option("--runs", options->runs, "The best of so many runs counts")
+      ->check(CLI::Range(1, 1000));
+  command->add_option("-o,--output", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
+  command->callback([options, &result] { result = Run(*options); });
+}
+
+}  // namespace takt::bench
