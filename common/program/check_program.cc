@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/program/compute_part.h"
@@ -111,6 +112,8 @@ std::optional<LaneKind> LaneOf(Op op) {
   }
 }
 
+using SlotList = absl::InlinedVector<SlotId, 16>;
+
 // The slots of one instruction against the table. Each Take* removes what the table asks for;
 // nothing may be left over.
 class SlotCheck {
@@ -194,7 +197,7 @@ class SlotCheck {
  private:
   const Slot& At(SlotId id) const { return program_.slots[id.value()]; }
 
-  bool Take(std::vector<SlotId>& from, SlotKind kind, int stage) {
+  bool Take(SlotList& from, SlotKind kind, int stage) {
     for (auto it = from.begin(); it != from.end(); ++it) {
       if (At(*it).kind != kind || At(*it).stage.value() != stage) continue;
       from.erase(it);
@@ -204,13 +207,13 @@ class SlotCheck {
   }
 
   // All of one kind and this stage; at least one.
-  bool TakeLayers(std::vector<SlotId>& from, SlotKind kind) {
+  bool TakeLayers(SlotList& from, SlotKind kind) {
     bool any = false;
     while (Take(from, kind, stage_)) any = true;
     return any;
   }
 
-  bool Only(const std::vector<SlotId>& slots, std::initializer_list<SlotKind> kinds) const {
+  bool Only(const SlotList& slots, std::initializer_list<SlotKind> kinds) const {
     for (const SlotId id : slots) {
       if (std::find(kinds.begin(), kinds.end(), At(id).kind) == kinds.end()) return false;
     }
@@ -221,7 +224,7 @@ class SlotCheck {
   int layer_ = -1;
   const int stage_;
   const int last_;
-  std::vector<SlotId> reads_, writes_;  // those not yet accounted for
+  SlotList reads_, writes_;  // those not yet accounted for
 };
 
 bool TouchesItsSlots(const Program& program, const Instruction& instruction) {

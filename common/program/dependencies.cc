@@ -28,12 +28,13 @@ class Walker {
         needed_(program.lanes.size(), kNever) {}
 
   // The waits of each instruction of the body, positions relative to the start of this walk.
-  std::vector<std::vector<Wait>> Walk() {
+  WaitLists Walk() {
     const std::vector<std::int32_t> start = positions_;
-    std::vector<std::vector<Wait>> waits(program_.body.size());
-    for (std::size_t i = 0; i < program_.body.size(); ++i) {
-      Collect(program_.body[i], start, waits[i]);
-      Record(program_.body[i]);
+    WaitLists waits;
+    for (const Instruction& instruction : program_.body) {
+      Collect(instruction, start, waits);
+      waits.End();
+      Record(instruction);
     }
     return waits;
   }
@@ -44,7 +45,7 @@ class Walker {
   }
 
   void Collect(const Instruction& instruction, const std::vector<std::int32_t>& start,
-               std::vector<Wait>& waits) {
+               WaitLists& waits) {
     std::fill(needed_.begin(), needed_.end(), kNever);
     for (const SlotId id : instruction.reads) {
       const SlotHistory& slot = slots_[id.value()];
@@ -59,7 +60,7 @@ class Walker {
     for (std::int32_t lane = 0; lane < static_cast<std::int32_t>(needed_.size()); ++lane) {
       if (lane == own || needed_[lane] <= waited_[own][lane]) continue;
       waited_[own][lane] = needed_[lane];
-      waits.push_back({LaneId(lane), needed_[lane] - start[lane]});
+      waits.Add({LaneId(lane), needed_[lane] - start[lane]});
     }
   }
 
@@ -95,7 +96,7 @@ class Walker {
 
 }  // namespace
 
-std::vector<std::vector<Wait>> Dependencies(const Program& program) {
+WaitLists Dependencies(const Program& program) {
   Walker walker(program);
   walker.Walk();
   return walker.Walk();

@@ -141,8 +141,26 @@ struct Wait {
   std::int32_t position = 0;
 };
 
+// The waits of each instruction of a body, in one piece of memory.
+class WaitLists {
+ public:
+  std::size_t size() const { return ends_.size(); }
+  std::span<const Wait> operator[](std::size_t instruction) const {
+    const std::size_t begin = instruction == 0 ? 0 : ends_[instruction - 1];
+    return std::span(waits_).subspan(begin, ends_[instruction] - begin);
+  }
+
+  // Of the next instruction: all of its waits, then End.
+  void Add(Wait wait) { waits_.push_back(wait); }
+  void End() { ends_.push_back(waits_.size()); }
+
+ private:
+  std::vector<Wait> waits_;
+  std::vector<std::size_t> ends_;  // by instruction
+};
+
 // For each instruction of the body, the waits on other lanes that its slots imply; at most one per
 // lane (the latest), and none that an earlier instruction of the same lane has already waited for.
-std::vector<std::vector<Wait>> Dependencies(const Program& program);
+WaitLists Dependencies(const Program& program);
 
 }  // namespace takt::program

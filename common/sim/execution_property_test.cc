@@ -221,7 +221,7 @@ class Executor {
 
   const std::vector<Program>& programs_;
   const bool has_optimizer_;
-  std::vector<std::vector<std::vector<Wait>>> waits_;
+  std::vector<program::WaitLists> waits_;   // by rank
   std::vector<std::vector<Value>> values_;  // [rank][slot]
   std::map<std::pair<int, int>, int> index_;
   std::vector<LaneState> lanes_;

@@ -45,7 +45,11 @@ Machine::Machine(const std::vector<Program>& programs, const cost::Costs& costs,
                  const MachineOptions& options)
     : programs_(programs), costs_(costs), options_(options) {
   for (const Program& program : programs) {
-    AddRank(options.one_fifo_per_pair ? MergeDirections(program) : program);
+    if (options.one_fifo_per_pair) {
+      AddRank(MergeDirections(program));
+    } else {
+      AddRank(program);
+    }
   }
   spans_.resize(num_instructions_ * options.steps);
   PairMessageLanes();

@@ -114,12 +114,12 @@ class Machine {
   const std::vector<program::Program>& programs_;
   const cost::Costs& costs_;
   const MachineOptions options_;
-  std::vector<std::vector<std::vector<program::Wait>>> waits_;  // [rank][instruction]
-  std::vector<int> lane_begin_;                                 // first lane of each rank in lanes_
-  std::vector<std::size_t> rank_begin_;  // first instruction of each rank in spans_
-  std::size_t num_instructions_ = 0;     // of one step on all ranks
-  std::vector<int> lane_of_;             // by instruction of all ranks
-  std::vector<int> num_reductions_;      // by stage: how many layers REDUCE_GRAD sums
+  std::vector<program::WaitLists> waits_;  // by rank
+  std::vector<int> lane_begin_;            // first lane of each rank in lanes_
+  std::vector<std::size_t> rank_begin_;    // first instruction of each rank in spans_
+  std::size_t num_instructions_ = 0;       // of one step on all ranks
+  std::vector<int> lane_of_;               // by instruction of all ranks
+  std::vector<int> num_reductions_;        // by stage: how many layers REDUCE_GRAD sums
   std::vector<LaneState> lanes_;
   std::map<std::pair<program::Op, LayerId>, Meeting> meetings_;
   std::vector<Span> spans_;  // by step, rank, instruction

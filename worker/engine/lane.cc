@@ -88,11 +88,11 @@ absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const Program& prog
     lane->name = LaneName(program.lanes[i]);
     lanes.push_back(std::move(lane));
   }
-  std::vector<std::vector<program::Wait>> waits = program::Dependencies(program);
+  const program::WaitLists waits = program::Dependencies(program);
   for (std::size_t i = 0; i < program.body.size(); ++i) {
     const Instruction& instruction = program.body[i];
     lanes[instruction.lane.value()]->entries.push_back(
-        {&instruction, static_cast<std::int32_t>(i), std::move(waits[i]), {}});
+        {&instruction, static_cast<std::int32_t>(i), {waits[i].begin(), waits[i].end()}, {}});
   }
   return lanes;
 }
