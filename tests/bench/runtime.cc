@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the runtime adds to a schedule: emulated stages on worker processes, beside the simulator's
 // makespan for the operation times and the link latency that the same run measured.
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -105,7 +105,27 @@ struct RankResult {
   std::vector<double> step_seconds;
   SecondsByKind op_seconds{};  // means, by position in kKinds; 0: the rank has none of the kind
   double latency_seconds = 0;  // of an activation from its neighbour
+  // Of all steps. Emulated operations sleep: what remains is the runtime's.
+  double cpu_seconds = 0;
+  std::int64_t context_switches = 0;
+  std::int64_t messages = 0;  // sent
 };
+
+struct Usage {
+  double cpu_seconds = 0;
+  std::int64_t context_switches = 0;
+};
+
+// Of this process, so far.
+Usage UsageNow() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return {.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime),
+          .context_switches = usage.ru_nvcsw + usage.ru_nivcsw};
+}
 
 // The means of all steps but the first ones.
 class OpClock {
@@ -219,20 +239,27 @@ absl::StatusOr<RankResult> RunRank(const Case& c, const Setup& setup, int steps,
                                   1e-9);
     clock.Add(timing);
   };
+  const Usage before = UsageNow();
   RETURN_IF_ERROR(engine->Run(StepId(1), StepId(kWarmupSteps + steps), on_step));
+  const Usage after = UsageNow();
   result.op_seconds = clock.Means();
+  result.cpu_seconds = after.cpu_seconds - before.cpu_seconds;
+  result.context_switches = after.context_switches - before.context_switches;
+  result.messages = (kWarmupSteps + steps) *
+                    std::ranges::count(program.body, Op::kSend, &program::Instruction::op);
   return result;
 }
 
 nlohmann::json ToJson(const RankResult& result) {
-  return {{"steps", result.step_seconds},
-          {"ops", result.op_seconds},
-          {"latency", result.latency_seconds}};
+  return {{"steps", result.step_seconds}, {"ops", result.op_seconds},
+          {"cpu", result.cpu_seconds},    {"switches", result.context_switches},
+          {"messages", result.messages},  {"latency", result.latency_seconds}};
 }
 
 struct Row {
   Case c;
   double op_seconds = 0, latency_seconds = 0, measured_seconds = 0, simulated_seconds = 0;
+  double cpu_seconds_per_message = 0, switches_per_message = 0;
   double ratio() const { return measured_seconds / simulated_seconds; }
 };
 
@@ -296,6 +323,14 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
   }
   cost::Costs costs = MeasuredCosts(setup, op_seconds);
   row.op_seconds = MeanOpSeconds(op_seconds);
+  double messages = 0;
+  for (const nlohmann::json& rank : ranks) {
+    row.cpu_seconds_per_message += rank["cpu"].get<double>();
+    row.switches_per_message += rank["switches"].get<double>();
+    messages += rank["messages"].get<double>();
+  }
+  row.cpu_seconds_per_message /= messages;
+  row.switches_per_message /= messages;
   const int num_paired = c.num_ranks / 2 * 2;
   for (int r = 0; r < num_paired; ++r) {
     row.latency_seconds += ranks[r]["latency"].get<double>() / num_paired;
@@ -309,9 +344,10 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
 }
 
 void PrintRow(const Row& row) {
-  absl::PrintF("%5d  %-17s %-5s %4d  %8.3f  %8.1f  %9.2f  %9.2f  %6.4f%s\n", row.c.num_ranks,
-               row.c.schedule, row.c.transport, row.c.num_microbatches(), row.op_seconds * 1e3,
-               row.latency_seconds * 1e6, row.measured_seconds * 1e3, row.simulated_seconds * 1e3,
+  absl::PrintF("%5d  %-17s %-5s %4d  %8.3f  %10.1f  %10.1f  %12.1f  %7.2f  %9.2f  %6.4f%s\n",
+               row.c.num_ranks, row.c.schedule, row.c.transport, row.c.num_microbatches(),
+               row.op_seconds * 1e3, row.latency_seconds * 1e6, row.cpu_seconds_per_message * 1e6,
+               row.switches_per_message, row.measured_seconds * 1e3, row.simulated_seconds * 1e3,
                row.ratio(), row.ratio() > kLimit ? "  over" : "");
   std::fflush(stdout);
 }
@@ -323,6 +359,8 @@ nlohmann::json RowJson(const Row& row) {
           {"microbatches", row.c.num_microbatches()},
           {"op_milliseconds", row.op_seconds * 1e3},
           {"latency_microseconds", row.latency_seconds * 1e6},
+          {"cpu_microseconds_per_message", row.cpu_seconds_per_message * 1e6},
+          {"context_switches_per_message", row.switches_per_message},
           {"measured_seconds", row.measured_seconds},
           {"simulated_seconds", row.simulated_seconds},
           {"ratio", row.ratio()}};
@@ -348,8 +386,8 @@ absl::Status Run(const Options& options) {
   nlohmann::json result = {{"rows", nlohmann::json::array()}};
   if (!json) {
     absl::PrintF(
-        "ranks  schedule          link     M     op ms  latency us  step ms  simulated   ratio "
-        "(limit %.2f)\n",
+        "ranks  schedule          link     M     op ms  latency us  cpu us/msg  switches/msg  step "
+        "ms  simulated   ratio (limit %.2f)\n",
         kLimit);
   }
   for (const int num_ranks : options.ranks) {
