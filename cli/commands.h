@@ -20,6 +20,8 @@ void AddDelete(CLI::App& app, Context& context);
 void AddLogs(CLI::App& app, Context& context);
 void AddWorkers(CLI::App& app, Context& context);
 void AddDrain(CLI::App& app, Context& context);  // drain, undrain
+void AddData(CLI::App& app, Context& context);   // data info
+void AddDataInfo(CLI::App& data, Context& context);
 void AddSchedule(CLI::App& app, Context& context);
 void AddScheduleList(CLI::App& schedule, Context& context);
 void AddScheduleShow(CLI::App& schedule, Context& context);

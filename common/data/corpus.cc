@@ -77,6 +77,16 @@ std::optional<std::int64_t> Corpus::num_documents() const {
   return sum;
 }
 
+std::optional<std::int64_t> Corpus::num_scored() const {
+  if (row_length() == 0) return std::nullopt;
+  std::int64_t scored = 0;
+  for (const Shard& shard : shards_) {
+    const TokenValues& targets = shard.file.targets;
+    for (std::int64_t i = 0; i < targets.size(); ++i) scored += targets.At(i) != kIgnoredTarget;
+  }
+  return scored;
+}
+
 std::int64_t Corpus::LargestId() const {
   std::int64_t largest = -1;
   for (const Shard& shard : shards_) {

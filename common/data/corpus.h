@@ -40,8 +40,10 @@ class Corpus {
   std::int64_t row_length() const { return shards_.front().file.row_length; }  // 0: a stream
   std::int64_t num_tokens() const { return num_tokens_; }
   std::optional<std::int64_t> num_documents() const;
+  // Targets that are not -100, in rows; none in streams. Reads every file once.
+  std::optional<std::int64_t> num_scored() const;
 
-  // Reads every file once.  Largest token id or target; -1 if there is none.
+  // Largest token id or target; -1 if there is none. Reads every file once.
   std::int64_t LargestId() const;
 
   std::int64_t NumWindows(int context) const;
