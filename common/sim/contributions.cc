@@ -79,24 +79,28 @@ class Count {
     }
   }
 
+  // Else the programs only go forward.
+  bool HoldGradients() const {
+    return std::any_of(programs_.begin(), programs_.end(), [](const Program& program) {
+      return std::any_of(program.slots.begin(), program.slots.end(),
+                         [](const Slot& slot) { return slot.kind == SlotKind::kGradient; });
+    });
+  }
+
   std::optional<Refusal> CheckPasses() {
     const int num_microbatches = programs_[0].num_microbatches;
     passes_.resize(static_cast<std::size_t>(programs_[0].num_stages) * num_microbatches);
-    std::array<bool, 3> needed = {true, false, false};
     for (const Program& program : programs_) {
       for (std::size_t i = 0; i < program.body.size(); ++i) {
-        const Instruction& instruction = program.body[i];
-        if (!AddInstruction(instruction)) {
-          return At(program, i, "runs a stage's microbatch a second time");
-        }
-        if (program::IsCompute(instruction.op) && instruction.op != Op::kForward) {
-          needed = {true, true, true};  // else the programs only go forward
-        }
+        if (AddInstruction(program.body[i])) continue;
+        return At(program, i, "runs a stage's microbatch a second time");
       }
     }
+    const bool trains = HoldGradients();
+    const bool needed[] = {true, trains, trains};
     for (std::size_t cell = 0; cell < passes_.size(); ++cell) {
-      for (std::size_t pass = 0; pass < needed.size(); ++pass) {
-        if (passes_[cell].times[pass] == needed[pass]) continue;
+      for (std::size_t pass = 0; pass < std::size(needed); ++pass) {
+        if (passes_[cell].times[pass] == (needed[pass] ? 1 : 0)) continue;
         return Refusal{absl::StrCat("no rank runs ", std::string(kPassNames[pass]), " of stage ",
                                     cell / num_microbatches, " and microbatch ",
                                     cell % num_microbatches)};
@@ -160,6 +164,7 @@ class Count {
     }
     const bool reduces = expected_.gradients.value_or(AnyHas(Op::kReduceGrad));
     const bool ties = expected_.tied_embeddings.value_or(AnyHas(Op::kReduceTied));
+    const bool optimizes = AnyHas(Op::kOptimizer);
     const StageId last_stage(programs_[0].num_stages - 1);
     for (const Program& program : programs_) {
       const std::vector<int> reductions = TimesRead(program, Op::kReduceGrad);
@@ -170,8 +175,9 @@ class Count {
         const bool is_tied =
             ties && ((slot.stage == StageId(0) && slot.index == ends[StageId(0)].first) ||
                      (slot.stage == last_stage && slot.index == ends[last_stage].second));
-        const std::pair<Op, bool> sums[] = {{Op::kReduceGrad, reduces || holders[slot.index] > 1},
-                                            {Op::kReduceTied, is_tied}};
+        const std::pair<Op, bool> sums[] = {
+            {Op::kReduceGrad, reduces || (optimizes && holders[slot.index] > 1)},
+            {Op::kReduceTied, is_tied}};
         for (const auto& [op, needed] : sums) {
           const int times = op == Op::kReduceGrad ? reductions[i] : tied[i];
           if (times == (needed ? 1 : 0)) continue;

@@ -16,10 +16,11 @@ struct ExpectedSums {
   std::optional<bool> tied_embeddings;  // REDUCE_TIED
 };
 
-// Every (stage, microbatch) is run forward exactly once, and backward exactly once or nowhere at
-// all, over all ranks, where a stage may have two holders; so each gradient has its scale. Every
-// held layer is summed over ranks once (always if it has two holders), counted once in the norm
-// and updated by its holders; each rank comes once to the exchange. programs: passed CheckProgram.
+// Every (stage, microbatch) is run forward exactly once, and backward exactly once if any rank
+// holds gradients, over all ranks, where a stage may have two holders; so each gradient has its
+// scale. Every held layer is summed over ranks once (always if it has two holders and an
+// optimizer), counted once in the norm and updated by its holders; each rank comes once to the
+// exchange. programs: passed CheckProgram.
 std::optional<Refusal> CheckContributions(const std::vector<program::Program>& programs,
                                           const ExpectedSums& expected);
 

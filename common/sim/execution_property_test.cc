@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executes lowered programs with lanes that start and finish in any order their waits allow,
 // several steps without a pause, and watches what slots hold while instructions run: lanes that
-// wait as Dependencies says never disturb one another.
+// wait as Dependencies says never disturb one another. And damages programs: the proof sees it.
 #include <algorithm>
 #include <map>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "common/program/compute_part.h"
 #include "common/program/lowering.h"
 #include "common/schedule/testing/any_family.h"
 #include "common/schedule/testing/any_order.h"
+#include "common/sim/prove.h"
 #include "gtest/gtest.h"
 #include "rapidcheck/gtest.h"
 
@@ -236,6 +238,84 @@ RC_GTEST_PROP(ExecutionProperty, LanesInAnyOrderNeverDisturbOneAnother, ()) {
       program::Lower(schedule, {.reduce_gradients = Uniform(0, 2) == 0, .optimizer = optimizer});
   RC_ASSERT(programs.ok());
   RC_ASSERT(Executor(*programs, optimizer).Run());
+}
+
+// One piece of damage to one instruction.
+enum class Damage { kSwap, kDrop, kDouble, kSlot, kPeer, kMicrobatch };
+
+// What was done, for the report; "" if it cannot be done to the instruction picked.
+std::string Inflict(Damage damage, Program& program) {
+  std::vector<Instruction>& body = program.body;
+  const int size = static_cast<int>(body.size());
+  const int i = Uniform(0, size);
+  Instruction& picked = body[i];
+  const std::string text = absl::StrCat("rank ", program.pp_rank.value(), " ",
+                                        program::ToString(picked, program), " (", i, ")");
+  switch (damage) {
+    case Damage::kSwap: {
+      const int other = Uniform(0, size);
+      if (other == i) return "";
+      std::swap(picked, body[other]);
+      return absl::StrCat(text, " swapped with number ", other);
+    }
+    case Damage::kDrop:
+      body.erase(body.begin() + i);
+      return absl::StrCat(text, " dropped");
+    case Damage::kDouble: {
+      const Instruction copy = picked;
+      const int place = Uniform(0, size + 1);
+      body.insert(body.begin() + place, copy);
+      return absl::StrCat(text, " doubled at ", place);
+    }
+    case Damage::kSlot: {
+      std::vector<SlotId>& slots = Uniform(0, 2) == 0 ? picked.reads : picked.writes;
+      if (slots.empty()) return "";
+      const int k = Uniform(0, static_cast<int>(slots.size()));
+      const SlotId other(Uniform(0, static_cast<int>(program.slots.size())));
+      if (slots[k] == other) return "";
+      slots[k] = other;
+      return absl::StrCat(text, " uses slot ", other.value());
+    }
+    case Damage::kPeer: {
+      program::Lane& lane = program.lanes[Uniform(0, static_cast<int>(program.lanes.size()))];
+      const PpRank other(Uniform(0, program.pp_size));
+      if (lane.peer.value() < 0 || lane.peer == other) return "";
+      const std::string was = absl::StrCat(lane.peer.value());
+      lane.peer = other;
+      return absl::StrCat("rank ", program.pp_rank.value(), " talks to ", other.value(),
+                          " instead of ", was);
+    }
+    case Damage::kMicrobatch: {
+      const MicrobatchId other(Uniform(0, program.num_microbatches));
+      if (picked.microbatch.value() < 0 || picked.microbatch == other) return "";
+      picked.microbatch = other;
+      return absl::StrCat(text, " has microbatch ", other.value());
+    }
+  }
+  return "";
+}
+
+RC_GTEST_PROP(ProofProperty, CatchesEveryDamageThatDoesHarm, ()) {
+  const schedule::Schedule schedule =
+      Uniform(0, 2) == 0 ? schedule::AnyFamily() : schedule::AnyOrder();
+  RC_PRE(schedule.num_stages * schedule.num_microbatches <= 64);
+  const bool reduces = Uniform(0, 2) == 0, ties = Uniform(0, 2) == 0;
+  const ProofOptions options{.sums = {.gradients = reduces, .tied_embeddings = ties},
+                             .schedule = &schedule};
+  const auto intact =
+      program::Lower(schedule, {.reduce_gradients = reduces, .tied_embeddings = ties}).value();
+  const absl::Status proof = Prove(intact, options);
+  if (!proof.ok()) RC_FAIL(std::string(proof.message()));
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    auto damaged = intact;
+    const auto damage = static_cast<Damage>(Uniform(0, 6));
+    const std::string what = Inflict(damage, damaged[Uniform(0, static_cast<int>(damaged.size()))]);
+    if (what.empty()) continue;
+    if (!Prove(damaged, options).ok()) continue;
+    // Two instructions that nothing orders may change places.
+    if (damage != Damage::kSwap) RC_FAIL("not caught: " + what);
+    if (!Executor(damaged, /*has_optimizer=*/true).Run()) RC_FAIL("never completes: " + what);
+  }
 }
 
 }  // namespace
