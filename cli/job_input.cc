@@ -37,7 +37,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, std::size_t limit)
   text.resize(std::fread(text.data(), 1, text.size(), file));
   if (std::ferror(file) != 0) return absl::InvalidArgumentError(std::strerror(errno));
   if (text.size() > limit) {
-    return absl::InvalidArgumentError(absl::StrCat("it is larger than ", limit, " bytes"));
+    return absl::OutOfRangeError(absl::StrCat("it is larger than ", limit, " bytes"));
   }
   return text;
 }
@@ -48,6 +48,12 @@ absl::StatusOr<std::string> ReadInputFile(const std::string& path, const std::st
                                           std::size_t limit) {
   absl::StatusOr<std::string> text = ReadFile(path, limit);
   if (text.ok()) return text;
+  if (absl::IsOutOfRange(text.status())) {
+    return InvalidField({.field = field,
+                         .value = path,
+                         .rule = absl::StrCat("must hold at most ", limit, " bytes"),
+                         .fix = "check that it is the file you mean"});
+  }
   return InvalidField({.field = field,
                        .value = path,
                        .rule = absl::StrCat("must name a readable file: ", text.status().message()),

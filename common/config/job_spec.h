@@ -79,6 +79,8 @@ struct JobSpec {
   Parallelism parallelism;
   Precision precision = Precision::kF32;
   std::uint64_t seed = 0;
+  // Of settings that have no effect on this job, for people. Not a part of the proto.
+  std::vector<std::string> warnings;
 
   // Microbatches per step of one data-parallel rank.
   int MicrobatchesPerStep(int dp_size) const { return global_batch / (microbatch * dp_size); }

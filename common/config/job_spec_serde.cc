@@ -165,9 +165,13 @@ void CheckShares(const std::vector<Corpus>& train, Rules& rules) {
   }
 }
 
-// Emulated layers read no data; what the job says of it is ignored.
 void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
-  if (job.model.family == model::Family::kEmulated) return;
+  if (job.model.family == model::Family::kEmulated) {
+    // Not refused, so that a real job's file can be emulated by changing its model alone.
+    if (proto.train_size() > 0 || proto.has_validation())
+      job.warnings.push_back("data: has no effect on an emulated model, which reads no tokens");
+    return;
+  }
   job.shuffle = proto.shuffle();
   rules.Check(proto.train_size() >= 1,
               {.field = "data.train", .rule = "is missing", .fix = "give a path and a format"});
@@ -266,7 +270,18 @@ void ReadLrSchedule(const v1::LrScheduleSpec& proto, JobSpec& job, Rules& rules)
                .rule = absl::StrCat("must be at most optimizer.adamw.learning_rate (",
                                     job.adamw.learning_rate, ")"),
                .fix = "lower it"});
-  if (schedule.decay != LrDecay::kCosine) return;
+  if (schedule.decay != LrDecay::kCosine) {
+    const auto check_unset = [&](const char* field, double value) {
+      rules.Check(value == 0,
+                  {.field = field,
+                   .value = absl::StrCat(value),
+                   .rule = "has no effect while optimizer.lr_schedule.decay is constant",
+                   .fix = "set decay: cosine, or remove it"});
+    };
+    check_unset("optimizer.lr_schedule.decay_steps", static_cast<double>(proto.decay_steps()));
+    check_unset("optimizer.lr_schedule.min_learning_rate", proto.min_learning_rate());
+    return;
+  }
   rules.Check(schedule.decay_steps >= schedule.warmup_steps,
               {.field = "optimizer.lr_schedule.decay_steps",
                .value = absl::StrCat(schedule.decay_steps),

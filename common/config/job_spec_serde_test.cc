@@ -68,6 +68,15 @@ steps: 20
   EXPECT_TRUE(job.train.empty());
 }
 
+TEST(JobSpecSerde, WarnsOfTheDataOfAnEmulatedModel) {
+  EXPECT_TRUE(ToJobSpec(Parse({}))->warnings.empty());
+  const JobSpec job =
+      *ToJobSpec(Parse({"model={family: emulated, layers: 3, activation_bytes: 9}"}));
+  EXPECT_TRUE(job.train.empty());
+  ASSERT_EQ(job.warnings.size(), 1u);
+  EXPECT_EQ(job.warnings[0], "data: has no effect on an emulated model, which reads no tokens");
+}
+
 TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   const std::vector<std::string> changes[] = {
       {"parallelism={pipeline: 2, chunks: 2, data: 2, schedule: interleaved-1f1b, threads: 3, "
@@ -136,13 +145,19 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "optimizer.adamw.learning_rate is -0.1: must be a finite number, 0 or more; correct it"},
       {"optimizer.adamw.beta2=1",
        "optimizer.adamw.beta2 is 1: must be at least 0 and below 1; correct it"},
-      {"optimizer.lr_schedule={min_learning_rate: 1}",
+      {"optimizer.lr_schedule={decay: cosine, min_learning_rate: 1}",
        "optimizer.lr_schedule.min_learning_rate is 1: must be at most "
        "optimizer.adamw.learning_rate (0.0003); lower it"},
       {"optimizer.lr_schedule={decay: cosine, warmup_steps: 11}",
        "optimizer.lr_schedule.decay_steps is 10: must be at least warmup_steps (11); it counts "
        "from the first step, warmup "
        "included"},
+      {"optimizer.lr_schedule={min_learning_rate: 1e-5}",
+       "optimizer.lr_schedule.min_learning_rate is 1e-05: has no effect while "
+       "optimizer.lr_schedule.decay is constant; set decay: cosine, or remove it"},
+      {"optimizer.lr_schedule={decay: constant, decay_steps: 5}",
+       "optimizer.lr_schedule.decay_steps is 5: has no effect while "
+       "optimizer.lr_schedule.decay is constant; set decay: cosine, or remove it"},
       {"steps=0", "steps is 0 or missing: must be 1 or more; set it"},
       {"parallelism.pipeline=5",
        "parallelism.pipeline is 5: x chunks (1) makes 5 stages; must be at most model.layers (4); "

@@ -143,6 +143,7 @@ absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& opt
       Choose({.job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size}));
   plan.mesh.pp_size = best.schedule.num_ranks();
   plan.warnings = schedule::Warnings(best.schedule);
+  plan.warnings.insert(plan.warnings.begin(), job.warnings.begin(), job.warnings.end());
   plan.predicted_step_seconds = best.report.makespan;
   plan.predicted_bubble_fraction = best.report.makespan > 0 ? best.report.bubble_fraction : 0;
   plan.partition = std::move(best.partition);

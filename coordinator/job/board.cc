@@ -12,7 +12,8 @@ void Board::Publish(store::JobRecord job) {
     number_by_name_[job.name] = job.number;
     number_by_id_[job.id] = job.number;
     listeners = ListenersLocked(job.id);
-    jobs_[job.number] = std::make_shared<const store::JobRecord>(std::move(job));
+    const std::int64_t number = job.number;
+    jobs_[number] = std::make_shared<const store::JobRecord>(std::move(job));
   }
   for (const Subscription& listener : listeners) (*listener)();
 }
