@@ -6,6 +6,9 @@ target_include_directories(takt_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJEC
 target_compile_definitions(takt_options INTERFACE TAKT_VERSION="${PROJECT_VERSION}")
 target_compile_options(takt_options INTERFACE
   -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-unknown-warning-option)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(takt_options INTERFACE -Wthread-safety)  # what ABSL_GUARDED_BY and its like promise
+endif()
 if(TAKT_SANITIZE)
   target_compile_options(takt_options INTERFACE -fsanitize=${TAKT_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(takt_options INTERFACE -fsanitize=${TAKT_SANITIZE})

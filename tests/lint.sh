@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What a machine can say about the source: formatting, the include rules of docs/architecture.md, sizes, READMEs; and, with
-# --tidy, clang-tidy over every source of build/release (or only those that differ from REV: --tidy --since REV).
+# --tidy, clang-tidy and clang's thread safety over every source of build/release (or only those that differ from REV: --tidy --since REV).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0
@@ -37,7 +37,7 @@ done
 
 if [ "${1:-}" = --tidy ]; then
   mapfile -t tidy < <(if [ "${2:-}" = --since ]; then git diff --name-only --diff-filter=d "$3" -- '*.cc'; else git ls-files '*.cc'; fi)
-  [ ${#tidy[@]} -eq 0 ] || printf '%s\0' "${tidy[@]}" | xargs -0 -P"$(nproc)" -n4 clang-tidy --quiet -p build/release || complain "clang-tidy"
+  [ ${#tidy[@]} -eq 0 ] || printf '%s\0' "${tidy[@]}" | xargs -0 -P"$(nproc)" -n1 clang-tidy --quiet --extra-arg=-Wthread-safety -p build/release || complain "clang-tidy"
 fi
 [ "$failed" -eq 0 ] && echo "lint: clean"
 exit "$failed"

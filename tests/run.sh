@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs every test that needs no accelerator. Asks nothing, is safe to repeat.
-#   tests/run.sh [--gpu] [--preset release|dev|asan|tsan] [--label unit|slow]
+#   tests/run.sh [--gpu] [--preset release|dev|clang|asan|tsan] [--label unit|slow]
 #     --gpu      also the tests labelled gpu
 #     --preset   default: release
 set -euo pipefail

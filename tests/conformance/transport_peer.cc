@@ -10,10 +10,10 @@
 #include "tests/testing/file_rendezvous.h"
 #include "worker/transport/create.h"
 
+namespace takt {
 namespace {
 
 absl::Status Echo(const std::string& kind, const std::string& directory, std::size_t max_bytes) {
-  using namespace takt;
   testing::FileRendezvous rendezvous(directory);
   auto transport = transport::CreateTransport(conformance::LoopbackOptions(1),
                                               conformance::KindOf(kind), rendezvous);
@@ -31,10 +31,11 @@ absl::Status Echo(const std::string& kind, const std::string& directory, std::si
 }
 
 }  // namespace
+}  // namespace takt
 
 int main(int argc, char** argv) {
   if (argc != 4) return 2;
-  const absl::Status status = Echo(argv[1], argv[2], std::strtoull(argv[3], nullptr, 10));
+  const absl::Status status = takt::Echo(argv[1], argv[2], std::strtoull(argv[3], nullptr, 10));
   std::fprintf(stderr, "peer: %s\n", status.ToString().c_str());
   return absl::IsUnavailable(status) ? 0 : 1;
 }
