@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "proto/channel_arguments.h"
 #include "proto/rpc_status.h"
 #include "takt/v1/cluster_service.grpc.pb.h"
 #include "takt/v1/job_service.grpc.pb.h"
@@ -35,12 +36,7 @@ std::string RandomRequestId() {
 std::chrono::system_clock::time_point Deadline(absl::Time time) { return absl::ToChronoTime(time); }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // the coordinator is never behind one
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ClientArguments());
 }
 
 absl::Status CheckAddress(const std::string& address) {

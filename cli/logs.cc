@@ -21,7 +21,7 @@ struct LogsOptions {
   bool follow = false;
 };
 
-bool PrintLogLine(const Context& context, const v1::LogLine& line) {
+bool PrintLogLine(const Context& context, const v1::LogLine& line, bool flush) {
   if (context.json()) {
     PrintJson(context, ToJson(line));
   } else {
@@ -30,7 +30,7 @@ bool PrintLogLine(const Context& context, const v1::LogLine& line) {
                          << ' ' << line.worker() << " rank=" << line.rank()
                          << " step=" << line.step() << ' ' << line.level() << ' ' << line.text()
                          << '\n';
-    if (context.terminal.out_is_tty) context.terminal.out << std::flush;
+    if (flush) context.terminal.out << std::flush;
   }
   return context.terminal.out.good();
 }
@@ -41,7 +41,7 @@ absl::StatusOr<ExitCode> Logs(const Context& context, const LogsOptions& options
   const SignalThread signals({SIGINT, SIGTERM}, [&](int) { stop.Stop(); });
   const absl::Status status = client->GetJobLogs(
       options.name, options.follow, options.follow ? kFollowTimeout : context.timeout(), stop,
-      [&](const v1::LogLine& line) { return PrintLogLine(context, line); });
+      [&](const v1::LogLine& line) { return PrintLogLine(context, line, options.follow); });
   context.terminal.out << std::flush;
   if (stop.stopped() || !context.terminal.out.good()) return ExitCode::kDone;
   RETURN_IF_ERROR(status);

@@ -105,6 +105,10 @@ class Cluster final {
   void Planned(const std::string& job_id, Generation generation, absl::StatusOr<plan::Plan> plan,
                Moment now);
 
+  // We did nothing for `stall` (stopped, swapped out), which is over now: workers' silence of that
+  // time proves nothing, and one whose stream ends because we did not answer comes back. To be
+  // called before any event that came during the stall.
+  void ResumeAfterStall(absl::Duration stall, Moment now);
   // Applies what follows from all that happened and from the time.
   void Tick(Moment now);
   // Reports or log lines wait for their batch.
@@ -133,7 +137,7 @@ class Cluster final {
   void SendTo(const std::string& worker, Command command);
 
   // cluster_workers.cc
-  void HandleLoss(const membership::Loss& loss);
+  void HandleLoss(const membership::Loss& loss, Moment now);
   void Reattach(const membership::Hello& hello);
   RankRun* FindRank(const JobKey& key, Rank rank, const membership::Worker& worker);
 
@@ -167,6 +171,8 @@ class Cluster final {
   std::map<std::int64_t, JobEntry> jobs_;  // by number: the order of the queue
   std::int64_t last_number_ = 0;
   std::map<std::string, Generation> generations_;  // of deleted jobs, by name
+  // After a stall: until then a stream that ends is not the death of its worker.
+  absl::Duration streams_return_until_ = -absl::InfiniteDuration();
   absl::Duration last_batch_ = -absl::InfiniteDuration();
   std::vector<store::LogRecord> waiting_logs_;
   std::set<std::string> dirty_;  // job ids to store and to publish

@@ -28,7 +28,7 @@ TEST_F(ClusterTest, ARunningJobIsPickedUpAgainInItsGeneration) {
   Restart();
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   EXPECT_EQ(Job("j").reason,
-            "the coordinator was restarted; waiting to hear of rank 0 (w0), rank 1 (w1)");
+            "the coordinator was away; waiting to hear of rank 0 (w0), rank 1 (w1)");
   Attach("w1", "a", Hold{"j", key.generation, Rank(1)});
   Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
   EXPECT_EQ(Job("j").reason, "training");
@@ -108,6 +108,45 @@ TEST_F(ClusterTest, AStartingJobIsQueuedAgainUnderANewGenerationAndItsOldRanksAb
   Say("w1", old, 1, RankPhase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").generation, Generation(2));
+}
+
+TEST_F(ClusterTest, AStallOfTheCoordinatorIsNotTheSilenceOfWorkers) {
+  AttachWorkers(2);
+  const JobKey key = RunJob("j", 2, 100);
+  clock_.Advance(absl::Seconds(30));
+  cluster_->ResumeAfterStall(absl::Seconds(30), Moment::Of(clock_));
+  Settle();
+  EXPECT_EQ(Job("j").reason, "training");
+  Detach("w1");
+  EXPECT_EQ(Job("j").reason, "the coordinator was away; waiting to hear of rank 1 (w1)");
+  Attach("w1", "a", Hold{"j", key.generation, Rank(1)});
+  EXPECT_EQ(Job("j").reason, "training");
+  EXPECT_EQ(Session("w1").Last<Abort>(), nullptr);
+}
+
+TEST_F(ClusterTest, WorkersThatDoNotReturnAfterAStallFailTheJob) {
+  AttachWorkers(2);
+  const JobKey key = RunJob("j", 2, 100);
+  clock_.Advance(absl::Seconds(30));
+  cluster_->ResumeAfterStall(absl::Seconds(30), Moment::Of(clock_));
+  Detach("w1");
+  for (int i = 0; i < 15; ++i) {
+    EXPECT_EQ(Session("w0").Last<Abort>(), nullptr);
+    Heartbeat("w0", key, 0, 1, "0F0");
+    Advance(absl::Seconds(1));
+  }
+  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
+  EXPECT_THAT(Session("w0").Last<Abort>()->reason, HasSubstr("did not hear again of rank 1 (w1)"));
+}
+
+TEST_F(ClusterTest, AStreamThatEndsAfterAStallTooShortForThatIsADeath) {
+  AttachWorkers(2);
+  RunJob("j", 2, 100);
+  clock_.Advance(absl::Seconds(3));
+  cluster_->ResumeAfterStall(absl::Seconds(3), Moment::Of(clock_));
+  Detach("w1");
+  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
+  EXPECT_THAT(Session("w0").Last<Abort>()->reason, HasSubstr("worker w1 (rank 1) lost"));
 }
 
 TEST_F(ClusterTest, AWorkerWithAnUnknownJobIsToldToAbort) {

@@ -24,7 +24,7 @@ void Cluster::Attach(const Hello& hello, SessionId id, std::shared_ptr<WorkerSes
         [session = std::move(session), status = attached.status()] { session->Close(status); });
     return;
   }
-  if (attached->replaced) HandleLoss(*attached->replaced);
+  if (attached->replaced) HandleLoss(*attached->replaced, now);
   sessions_[id] = std::move(session);
   SendTo(hello.worker, Welcome{});
   Log(LogLevel::kInfo, "worker attached",
@@ -127,11 +127,20 @@ void Cluster::Update(SessionId id, const JobUpdate& update, Moment now) {
   job.acknowledge = true;
 }
 
-void Cluster::Detach(SessionId id, const std::string& reason, Moment) {
-  if (const std::optional<Loss> loss = members_.Detach(id, reason)) HandleLoss(*loss);
+void Cluster::Detach(SessionId id, const std::string& reason, Moment now) {
+  if (const std::optional<Loss> loss = members_.Detach(id, reason)) HandleLoss(*loss, now);
 }
 
-void Cluster::HandleLoss(const Loss& loss) {
+void Cluster::ResumeAfterStall(absl::Duration stall, Moment now) {
+  Log(LogLevel::kWarning, "the coordinator did nothing for a while; leases begin anew",
+      {{"seconds", absl::StrCat(absl::ToInt64Seconds(stall))}});
+  members_.RenewLeases(now);
+  // A shorter one ends no stream.
+  if (stall >= options_.membership.lease)
+    streams_return_until_ = now.steady + options_.decide.return_grace;
+}
+
+void Cluster::HandleLoss(const Loss& loss, Moment now) {
   Log(LogLevel::kWarning, "worker lost",
       {{"worker", loss.worker},
        {"incarnation", loss.incarnation},
@@ -152,6 +161,13 @@ void Cluster::HandleLoss(const Loss& loss) {
   for (RankRun& rank : job->run->ranks) {
     if (rank.bound.worker != loss.worker || rank.bound.incarnation != loss.incarnation || rank.lost)
       continue;
+    const bool runs =
+        job->run->state == store::JobState::kRunning && !job->run->stop && !IsTerminal(rank.phase);
+    if (runs && now.steady < streams_return_until_) {
+      rank.phase = RankPhase::kAway;
+      job->run->since = now.steady;
+      continue;
+    }
     rank.lost = loss.reason;
     job->steps->EndRank(rank.bound.rank);
   }

@@ -68,6 +68,7 @@ absl::Status Coordinator::WaitForEnd() {
 
 void Coordinator::Decide() {
   pthread_setname_np(pthread_self(), "takt-decide");
+  last_round_ = now().steady;
   while (DecideOnce()) {
   }
 }
@@ -89,6 +90,8 @@ bool Coordinator::DecideOnce() {
     before = now();
     events.swap(events_);
   }
+  const absl::Duration pause = before.steady - std::exchange(last_round_, before.steady);
+  if (pause >= options_.cluster.membership.lease / 2) cluster_->ResumeAfterStall(pause, before);
   for (const TimedEvent& event : events) event.event(*cluster_, event.arrival);
   cluster_->Tick(before);
   const absl::Status status = Flush(cluster_->TakeOutbox());

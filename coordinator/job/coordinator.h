@@ -93,7 +93,9 @@ class Coordinator final {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 
-  std::unique_ptr<Cluster> cluster_;  // of the deciding thread
+  // Of the deciding thread.
+  std::unique_ptr<Cluster> cluster_;
+  absl::Duration last_round_;
   std::thread planning_thread_, deciding_thread_;
 };
 

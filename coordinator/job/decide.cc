@@ -112,7 +112,7 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRun& run,
   }
   const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
   if (std::ranges::any_of(run.ranks, away) && now - run.since >= options.return_grace) {
-    return Stop(absl::StrCat("the coordinator was restarted and did not hear again of ",
+    return Stop(absl::StrCat("the coordinator was away and did not hear again of ",
                              Names(run, away), " within ",
                              absl::FormatDuration(options.return_grace)));
   }
@@ -129,8 +129,7 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRun& run,
 Decision DecideRunning(absl::Duration now, const JobRun& run, const DecideOptions& options) {
   const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
   if (std::ranges::any_of(run.ranks, away)) {
-    return Wait(
-        absl::StrCat("the coordinator was restarted; waiting to hear of ", Names(run, away)));
+    return Wait(absl::StrCat("the coordinator was away; waiting to hear of ", Names(run, away)));
   }
   const auto finished = [](const RankRun& r) { return r.phase == RankPhase::kFinished; };
   if (!std::ranges::all_of(run.ranks, finished)) return Wait("training");

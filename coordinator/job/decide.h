@@ -21,7 +21,7 @@
 namespace takt::job {
 
 enum class RankPhase : std::uint8_t {
-  kAway,       // after a restart of the coordinator: not heard from yet
+  kAway,       // after a restart or a stall of the coordinator: not heard from yet
   kPreparing,  // told to prepare
   kAdmitted,
   kRunning,  // told to start
@@ -50,7 +50,7 @@ struct JobRun {
   std::int64_t steps = 0;
   std::int64_t committed_steps = 0;
   std::vector<RankRun> ranks;
-  absl::Duration since;                        // steady; when this state began here
+  absl::Duration since;  // steady; when this state began here, or the last rank went away
   std::optional<absl::Duration> stop_since;    // when the stop was told
   std::optional<absl::Duration> finish_since;  // when the last rank finished
 };
@@ -58,7 +58,8 @@ struct JobRun {
 struct DecideOptions {
   // From Prepare until all are admitted.
   absl::Duration admission_timeout = absl::Minutes(5);
-  // After a restart of the coordinator, until all ranks are heard from: two leases and some.
+  // After a restart or a stall of the coordinator, until all ranks are heard from: two leases and
+  // some.
   absl::Duration return_grace = absl::Seconds(15);
   // From Abort until a survivor has told what it was waiting for. With the lease it stays below ten
   // seconds.

@@ -206,7 +206,7 @@ TEST_F(DecideTest, AFinishedRankMayLeave) {
 TEST_F(DecideTest, AfterARestartRanksAreWaitedForAndThenGivenUp) {
   Running();
   run_.ranks[1].phase = RankPhase::kAway;
-  EXPECT_EQ(DecideNow().reason, "the coordinator was restarted; waiting to hear of rank 1 (w1)");
+  EXPECT_EQ(DecideNow().reason, "the coordinator was away; waiting to hear of rank 1 (w1)");
   now_ += options_.return_grace;
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
   EXPECT_THAT(DecideNow().reason, HasSubstr("did not hear again of rank 1 (w1) within 15s"));

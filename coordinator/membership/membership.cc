@@ -87,6 +87,12 @@ std::optional<Loss> Membership::Detach(SessionId session, std::string reason) {
   return Lose(workers_.at(it->second), std::move(reason));
 }
 
+void Membership::RenewLeases(Moment now) {
+  for (auto& [name, worker] : workers_) {
+    if (worker.session != SessionId(0)) worker.last_heard = std::max(worker.last_heard, now.steady);
+  }
+}
+
 std::vector<Loss> Membership::Expire(Moment now) {
   std::vector<Loss> losses;
   for (auto it = workers_.begin(); it != workers_.end();) {

@@ -100,6 +100,8 @@ class Membership final {
   void Heard(SessionId session, Moment now);
   // The session's stream ended. Empty if it was not the worker's current one.
   std::optional<Loss> Detach(SessionId session, std::string reason);
+  // Every lease begins anew: we did not listen until now.
+  void RenewLeases(Moment now);
   // Workers not heard for a lease are lost; the long lost are forgotten.
   std::vector<Loss> Expire(Moment now);
 

@@ -17,6 +17,7 @@
 #include "coordinator/rpc/attachment_service.h"
 #include "coordinator/rpc/cluster_service.h"
 #include "coordinator/rpc/job_service.h"
+#include "proto/channel_arguments.h"
 #include "proto/rpc_status.h"
 
 namespace takt::coordinator_rpc {
@@ -48,6 +49,7 @@ class GrpcServer final : public Server {
     builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+    AllowKeepalive(builder);
     // Without it two servers would share a TCP port in silence.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.SetResourceQuota(grpc::ResourceQuota("coordinator").Resize(kMemoryQuotaBytes));

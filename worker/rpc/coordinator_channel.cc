@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "common/base/status.h"
-#include "proto/rpc_status.h"
+#include "proto/channel_arguments.h"
 
 namespace takt::rpc {
 namespace {
@@ -45,12 +45,8 @@ absl::Status CheckTarget(const ChannelOptions& options) {
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CoordinatorChannel(const ChannelOptions& options) {
   RETURN_IF_ERROR(CheckTarget(options));
-  grpc::ChannelArguments arguments;
+  grpc::ChannelArguments arguments = ClientArguments();
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  // The streams have a backoff of their own; gRPC's must not add minutes to it.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // One connection for each process: a shared one would outlive what closes it.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(options.coordinator, grpc::InsecureChannelCredentials(),
