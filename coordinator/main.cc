@@ -111,8 +111,7 @@ absl::Status Run(const Flags& flags) {
   Log(LogLevel::kInfo, "coordinator stops; running jobs go on", {});
   server.reset();
   // Its end would wait two seconds for a thread that polls; the end of the process does not.
-  static prometheus::Exposer* const left_to_exit = exposer.release();
-  (void)left_to_exit;
+  [[gnu::used]] static prometheus::Exposer* const left_to_exit = exposer.release();
   return end;
 }
 

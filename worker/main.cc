@@ -191,8 +191,7 @@ absl::StatusOr<int> Serve(const Flags& flags) {
        {"metrics", metrics_address}});
   const int exit_code = agent.Run(client);
   // Its end would wait two seconds for a thread that polls; the end of the process does not.
-  static prometheus::Exposer* const left_to_exit = exposer.release();
-  (void)left_to_exit;
+  [[gnu::used]] static prometheus::Exposer* const left_to_exit = exposer.release();
   if (exit_code == session::kExitStuck)
     _exit(exit_code);  // a thread hangs: nothing can be destroyed in order
   return exit_code;
