@@ -53,7 +53,8 @@ class ProgramEngine final : public Engine {
   bool RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position);
   bool AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration);
   bool AwaitReports(Lane& lane, std::uint64_t iteration);
-  bool AwaitDone(Lane& lane, transport::WakeWord& word, std::uint64_t count);
+  bool AwaitLane(Lane& lane, Lane& other, std::uint64_t count);
+  void WakeWaiters(const Lane& lane, std::uint64_t done);
   absl::Status Execute(Lane& lane, const Instruction& instruction, std::span<std::byte> message,
                        StepId step);
   void RunList(const std::vector<Instruction>& list, StepId step);
@@ -192,8 +193,9 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
     if (first) lane.failed.store(true, std::memory_order_relaxed);
     return false;
   }
-  lane.done.store(iteration * lane.length() + position + 1, std::memory_order_seq_cst);
-  lane.moved.Wake();
+  const std::uint64_t done = iteration * lane.length() + position + 1;
+  lane.done.store(done, std::memory_order_seq_cst);
+  WakeWaiters(lane, done);
   if (position + 1 == lane.length()) lane.iteration_ended.Wake();
   return true;
 }
@@ -210,16 +212,27 @@ bool ProgramEngine::AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_
       continue;
     }
     lane.activity.store(static_cast<std::int32_t>(i), std::memory_order_relaxed);
-    if (!AwaitDone(other, other.moved, static_cast<std::uint64_t>(count))) return false;
+    if (!AwaitLane(lane, other, static_cast<std::uint64_t>(count))) return false;
   }
   lane.activity.store(kRunning, std::memory_order_relaxed);
   return !stopped_.load(std::memory_order_relaxed);
 }
 
-bool ProgramEngine::AwaitDone(Lane& lane, transport::WakeWord& word, std::uint64_t count) {
-  word.Await([&] { return lane.done.load(std::memory_order_seq_cst) >= count || stopped(); },
-             kNoDeadline, kSpinNanos);
+// Until `other` has done `count`. What it waits for is written before it looks for the last time,
+// and `done` before WakeWaiters looks who waits: one of the two sees the other.
+bool ProgramEngine::AwaitLane(Lane& lane, Lane& other, std::uint64_t count) {
+  std::atomic<std::uint64_t>& awaited = other.awaited[lane.id.value()];
+  awaited.store(count, std::memory_order_seq_cst);
+  lane.woken.Await([&] { return other.done.load(std::memory_order_seq_cst) >= count || stopped(); },
+                   kNoDeadline, kSpinNanos);
+  awaited.store(kNothingAwaited, std::memory_order_relaxed);
   return !stopped();
+}
+
+void ProgramEngine::WakeWaiters(const Lane& lane, std::uint64_t done) {
+  for (std::size_t i = 0; i < lane.awaited.size(); ++i) {
+    if (lane.awaited[i].load(std::memory_order_seq_cst) <= done) lanes_[i]->woken.Wake();
+  }
 }
 
 // The timings of `iteration` go where those of `iteration` - kTimingBuffers were.
@@ -266,7 +279,9 @@ void ProgramEngine::Report(std::uint64_t begin, std::uint64_t end,
   for (std::uint64_t iteration = begin; iteration < end; ++iteration) {
     for (const auto& lane : lanes_) {
       const std::uint64_t count = (iteration + 1) * lane->length();
-      AwaitDone(*lane, lane->iteration_ended, count);
+      lane->iteration_ended.Await(
+          [&] { return lane->done.load(std::memory_order_seq_cst) >= count || stopped(); },
+          kNoDeadline, kSpinNanos);
       // A step that was complete when the engine stopped is reported all the same.
       if (lane->done.load(std::memory_order_acquire) < count) return;
     }
@@ -300,7 +315,7 @@ bool ProgramEngine::Fail(absl::Status status) {
   }
   stopped_.store(true, std::memory_order_seq_cst);
   for (const auto& lane : lanes_) {
-    lane->moved.Wake();
+    lane->woken.Wake();
     lane->iteration_ended.Wake();
   }
   reported_moved_.Wake();

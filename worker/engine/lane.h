@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,6 +35,9 @@ enum LaneActivity : std::int32_t {
   // 0 and above: waits for that entry of its `waits`.
 };
 
+// Nobody waits: no count is that high.
+inline constexpr std::uint64_t kNothingAwaited = std::numeric_limits<std::uint64_t>::max();
+
 struct Lane {
   // Constant after construction.
   LaneId id;
@@ -46,8 +50,11 @@ struct Lane {
   // Written by the lane's thread, read by all. `done` counts instructions over all iterations:
   // entry p of iteration i is done when done > i * entries.size() + p.
   alignas(64) std::atomic<std::uint64_t> done{0};
-  transport::WakeWord moved;
-  transport::WakeWord iteration_ended;  // for whom single instructions do not matter
+  // By waiting lane: the count of `done` that it waits for. Only those that it concerns are woken:
+  // the others would take the cores just when what this lane has done is to be sent.
+  std::vector<std::atomic<std::uint64_t>> awaited;
+  transport::WakeWord iteration_ended;    // for whom single instructions do not matter
+  alignas(64) transport::WakeWord woken;  // where this lane's thread sleeps
   alignas(64) std::atomic<std::int32_t> activity{kIdle};
   std::atomic<bool> failed{false};
 
