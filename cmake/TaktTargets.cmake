@@ -14,6 +14,11 @@ if(TAKT_SANITIZE)
   target_link_options(takt_options INTERFACE -fsanitize=${TAKT_SANITIZE})
 endif()
 
+if(TAKT_FUZZ)
+  target_compile_options(takt_options INTERFACE -fsanitize=fuzzer-no-link,address -fno-omit-frame-pointer)
+  target_link_options(takt_options INTERFACE -fsanitize=address)
+endif()
+
 # takt_library(NAME SOURCES a.cc ... DEPS public deps... [PRIVATE_DEPS ...])
 function(takt_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fuzz/targets.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/checkpoint/safetensors.h"
+#include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
+#include "common/data/llmc.h"
+#include "common/data/megatron.h"
+#include "common/model/hf_config.h"
+#include "common/schedule/text.h"
+#include "common/schedule/validator.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::fuzz {
+namespace {
+
+using Bytes = std::span<const std::byte>;
+
+std::string_view Text(Bytes input) {
+  return {reinterpret_cast<const char*>(input.data()), input.size()};
+}
+
+// Every value must be readable, as every checker and reader of windows does.
+void ReadAll(const data::TokenValues& tokens) {
+  const std::int64_t largest = tokens.Largest();
+  const std::int64_t outside = tokens.FindOutside(largest + 1, false);
+  for (std::int64_t i = 0; i < outside; ++i) TAKT_CHECK(tokens.At(i) <= largest);
+  if (outside < tokens.size()) TAKT_CHECK(tokens.At(outside) < 0);
+}
+
+void Llmc(Bytes input) {
+  const auto tokens = data::ParseLlmc(input);
+  if (tokens.ok()) ReadAll(*tokens);
+}
+
+// Two bytes of size, so much data (zeros: it is the index that is in question), then the index.
+void Megatron(Bytes input) {
+  if (input.size() < 2) return;
+  const std::size_t size = static_cast<std::size_t>(input[0]) | static_cast<std::size_t>(input[1])
+                                                                    << 8;
+  const std::vector<std::byte> data(size);
+  const auto parsed = data::ParseMegatron(input.subspan(2), data);
+  if (!parsed.ok()) return;
+  TAKT_CHECK(parsed->num_sequences >= 0 && parsed->num_documents >= 0);
+  ReadAll(parsed->tokens);
+}
+
+void Safetensors(Bytes input) {
+  const auto view = checkpoint::SafetensorsView::Parse(input, "input");
+  if (!view.ok()) return;
+  const std::string written = checkpoint::FormatSafetensors(view->tensors(), view->metadata());
+  const auto again = checkpoint::SafetensorsView::Parse(std::as_bytes(std::span(written)), "again");
+  TAKT_CHECK(again.ok() && again->tensors().size() == view->tensors().size());
+  for (const checkpoint::Tensor& tensor : view->tensors()) {
+    const checkpoint::Tensor* same = again->Find(tensor.name);
+    TAKT_CHECK(same != nullptr && same->dtype == tensor.dtype && same->shape == tensor.shape);
+    TAKT_CHECK(std::ranges::equal(same->bytes, tensor.bytes));
+  }
+}
+
+void ScheduleCsv(Bytes input) {
+  absl::StatusOr<schedule::Schedule> schedule = schedule::ParseCsv(Text(input), "input");
+  if (!schedule.ok()) return;
+  const std::string text = schedule::FormatCsv(*schedule);
+  const auto again = schedule::ParseCsv(text, "again");
+  TAKT_CHECK(again.ok() && schedule::FormatCsv(*again) == text);
+  const auto placement = schedule::InferPlacement(*schedule);
+  if (!placement.ok()) return;
+  schedule->placement = *placement;
+  if (schedule::Validate(*schedule).ok()) (void)schedule::PeakInFlight(*schedule);
+}
+
+void JobYaml(Bytes input) {
+  const config::JobFileOptions options{.name = "input"};
+  const auto spec = config::ParseJobFile(Text(input), options);
+  if (!spec.ok()) return;
+  TAKT_CHECK(config::ParseJobFile(config::FormatJobFile(*spec), options).ok());
+  const auto job = config::ToJobSpec(*spec);
+  if (!job.ok()) {
+    (void)config::LocateErrors(job.status(), Text(input), options);
+    return;
+  }
+  TAKT_CHECK(config::ToJobSpec(config::ToProto(*job)).ok());
+}
+
+void HfConfig(Bytes input) { (void)model::ParseHfConfig(Text(input), "input"); }
+
+constexpr Target kTargets[] = {{"llmc", Llmc},
+                               {"megatron", Megatron},
+                               {"safetensors", Safetensors},
+                               {"schedule_csv", ScheduleCsv},
+                               {"job_yaml", JobYaml},
+                               {"hf_config", HfConfig}};
+
+}  // namespace
+
+std::span<const Target> Targets() { return kTargets; }
+
+}  // namespace takt::fuzz
