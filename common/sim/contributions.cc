@@ -89,7 +89,15 @@ class Count {
 
   std::optional<Refusal> CheckPasses() {
     const int num_microbatches = programs_[0].num_microbatches;
-    passes_.resize(static_cast<std::size_t>(programs_[0].num_stages) * num_microbatches);
+    const std::size_t cells = static_cast<std::size_t>(programs_[0].num_stages) * num_microbatches;
+    std::size_t instructions = 0;
+    for (const Program& program : programs_) instructions += program.body.size();
+    if (cells > 2 * instructions) {  // before memory is spent on them: an O runs two
+      return Refusal{absl::StrCat("the ranks have ", instructions, " instructions for ",
+                                  programs_[0].num_stages, " stages of ", num_microbatches,
+                                  " microbatches")};
+    }
+    passes_.resize(cells);
     for (const Program& program : programs_) {
       for (std::size_t i = 0; i < program.body.size(); ++i) {
         if (AddInstruction(program.body[i])) continue;

@@ -184,6 +184,12 @@ TEST(Prove, FindsEachKindOfDamage) {
   }
 }
 
+TEST(Prove, SpendsNoMemoryOnSizesThatNobodyRuns) {
+  auto programs = Programs("gpipe", 1, 1);
+  programs[0].num_microbatches = 1 << 24;
+  EXPECT_THAT(Verdict(programs), HasSubstr("instructions for 1 stages of 16777216 microbatches"));
+}
+
 TEST(Prove, KnowsWhichSumsThereMustBe) {
   const auto plain = Programs("gpipe", 1, 1);
   EXPECT_EQ(Verdict(plain, {.sums = {.gradients = false, .tied_embeddings = false}}), "");

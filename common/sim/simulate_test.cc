@@ -3,7 +3,9 @@
 
 #include <limits>
 
+#include "common/schedule/text.h"
 #include "common/sim/program_edit.h"
+#include "common/sim/timeline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -100,6 +102,23 @@ TEST(Simulate, CountsMessagesWhereTheyAreHeld) {
   EXPECT_EQ(peaks(4, {})[1], 50);
   // A slow link: the next activation waits beside the one that is under way.
   EXPECT_EQ(peaks(2, {.link = {.seconds_per_byte = 1}})[0], 20);
+}
+
+TEST(Simulate, RunsAPairAsOne) {
+  const auto schedule = schedule::ParseCsv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n", "pair.csv").value();
+  const auto programs = program::Lower(schedule, {}).value();
+  EXPECT_EQ(Simulate(programs, {}).value().makespan, 1 + 3 + 2);
+  const auto report = Simulate(programs, {.overlap = {2.5}}).value();
+  EXPECT_EQ(report.makespan, 1 + 2.5 + 2);
+  EXPECT_EQ(report.ranks[0].peak_in_flight, 2);
+  // Both halves for the pictures, at the same time.
+  const auto row = MakeTimeline(programs, report).ranks[0];
+  ASSERT_EQ(row.size(), 4u);
+  EXPECT_EQ(row[1].action.ToString(), "0F1");
+  EXPECT_TRUE(row[1].action.joins_next);
+  EXPECT_EQ(row[2].action.ToString(), "0B0");
+  EXPECT_EQ(row[2].start, row[1].start);
+  EXPECT_EQ(row[2].end, 3.5);
 }
 
 // Names and reasons of a path.
