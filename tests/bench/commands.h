@@ -15,5 +15,6 @@ void AddPlannerCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);
 void AddTransportCommand(CLI::App& app, absl::Status& result);
 void AddTrainCommand(CLI::App& app, absl::Status& result);
+void AddSearchCommand(CLI::App& app, absl::Status& result);
 
 }  // namespace takt::bench

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   takt::bench::AddRuntimeCommand(app, result);
   takt::bench::AddTransportCommand(app, result);
   takt::bench::AddTrainCommand(app, result);
+  takt::bench::AddSearchCommand(app, result);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// When everything ends, for an order of actions: what sim::Simulate says of the same schedule,
+// without programs. Also completes orders of F and I with the W that they leave open.
+#pragma once
+
+#include <vector>
+
+#include "common/search/problem.h"
+
+namespace takt::search {
+
+// Where W go. Before an F that memory has no room for; where they fit into the wait for the next
+// action's input, or stick out of it by at most `overrun` of their own length; and as soon as more
+// than keep * rank of them are pending.
+struct FillRule {
+  double overrun = 0;
+  int keep = kKeepAll;
+
+  static constexpr int kKeepAll = 1 << 20;
+};
+
+// Borrows the problem. Allocates when made, never after. One caller at a time.
+class Evaluator {
+ public:
+  explicit Evaluator(const Problem& problem);
+
+  // Makespan; kNever: it does not complete.
+  double Time(const Rows& rows);
+
+  // Makespan when W are put between the F and I of `rows` as `rule` says, the rest at the end.
+  // kNever: it does not complete, or no W can make room. With `completed`: the rows with their W.
+  double Fill(const Rows& rows, const FillRule& rule, Rows* completed);
+
+  // Of the last order timed: from the end of the step back along what everything waited for, as
+  // (rank, position in the row of that call).
+  struct Place {
+    int rank = 0, position = 0;
+  };
+  const std::vector<Place>& CriticalPath();
+  // By rank and position: when each began. Valid up to the length of the rows.
+  const std::vector<std::vector<double>>& Starts() const { return starts_; }
+
+ private:
+  template <bool kFill>
+  double Run(const Rows& rows, const FillRule& rule, Rows* completed);
+  template <bool kFill>
+  bool Advance(int rank, const Row& row, const FillRule& rule, Row* completed);
+  // When a message that is ready to go arrives.
+  double Send(const Way& way, double ready);
+  void Arrive(int holder, bool gradient, double when);
+  void RunPending(int rank, Row* completed);
+
+  const Problem& problem_;
+  struct HolderState {
+    int forwards = 0, gradients = 0, weight_grads = 0;  // done
+    int arrived = 0, gradients_arrived = 0;
+  };
+  struct RankState {
+    int position = 0;
+    double clock = 0;
+    std::int64_t held = 0;
+    int waits_for = -1;  // 2 * holder, + 1 for a gradient
+    int pending_begin = 0, pending_end = 0;
+  };
+  std::vector<HolderState> holders_;
+  std::vector<RankState> ranks_;
+  std::vector<double> arrival_, gradient_arrival_;  // by item
+  std::vector<double> lane_free_;
+  std::vector<int> ready_;  // ranks that may go on
+  // For the critical path: position of F and of I or B by item; item, and whether it waited for its
+  // input, by rank and position.
+  std::vector<std::int32_t> forward_position_, gradient_position_;
+  std::vector<std::vector<std::int16_t>> pending_;  // by rank: holders of I without W, oldest first
+  std::vector<std::vector<std::int32_t>> item_;
+  std::vector<std::vector<char>> late_;
+  std::vector<std::vector<double>> starts_;
+  std::vector<Place> path_;
+  const Rows* timed_ = nullptr;
+};
+
+}  // namespace takt::search

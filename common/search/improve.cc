@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/search/improve.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace takt::search {
+namespace {
+
+constexpr int kKeeps[] = {0, 1, 2, FillRule::kKeepAll, FillRule::kKeepAll};
+constexpr double kOverruns[] = {0, 0.15, 0.3, 0.5, 0.75, 0.999};
+
+class Draw {
+ public:
+  explicit Draw(std::mt19937_64& random) : random_(random) {}
+  // [0, bound). The standard distributions differ between libraries; results must not.
+  int Below(int bound) {
+    return static_cast<int>((random_() >> 11) % static_cast<unsigned>(bound));
+  }
+  double Unit() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
+
+ private:
+  std::mt19937_64& random_;
+};
+
+}  // namespace
+
+Order Improve(const Problem& problem, Evaluator& evaluator, Order start, double target,
+              Budget& budget, std::mt19937_64& random) {
+  Draw draw(random);
+  Order best = start, current = std::move(start);
+  const std::int64_t total = std::max<std::int64_t>(1, budget.candidates);
+  const double warmth = 0.004 * current.makespan;
+  const double close = 1e-9 * current.makespan;
+  std::vector<Evaluator::Place> path;
+  bool fresh = false;
+  while (!budget.IsSpent() && best.makespan > target + close) {
+    --budget.candidates;
+    if (!fresh) {
+      evaluator.Fill(current.rows, current.rule, nullptr);
+      path = evaluator.CriticalPath();
+      fresh = true;
+    }
+    const double temperature = warmth * static_cast<double>(budget.candidates) / total;
+    if (draw.Below(64) == 0) {
+      const FillRule rule{.overrun = kOverruns[draw.Below(std::size(kOverruns))],
+                          .keep = kKeeps[draw.Below(std::size(kKeeps))]};
+      const double time = evaluator.Fill(current.rows, rule, nullptr);
+      if (time <= current.makespan) {
+        current.rule = rule;
+        current.makespan = time;
+        fresh = false;
+        if (time < best.makespan) best = current;
+      }
+      continue;
+    }
+    int rank = 0, from = 0;
+    if (!path.empty() && draw.Below(4) != 0) {
+      const Evaluator::Place place = path[draw.Below(static_cast<int>(path.size()))];
+      rank = place.rank;
+      from = place.position;
+    } else {
+      rank = draw.Below(problem.num_ranks);
+      from = draw.Below(static_cast<int>(current.rows[rank].size()));
+    }
+    Row& row = current.rows[rank];
+    const int distance = 1 + (draw.Below(3) == 0 ? draw.Below(8) : draw.Below(2));
+    const int to = draw.Below(3) != 0 ? from - distance : from + distance;
+    if (to < 0 || to >= static_cast<int>(row.size())) continue;
+    const Step moved = row[from];
+    const auto rotate = [&row](int a, int b) {
+      if (a < b) {
+        std::rotate(row.begin() + a, row.begin() + a + 1, row.begin() + b + 1);
+      } else {
+        std::rotate(row.begin() + b, row.begin() + a, row.begin() + a + 1);
+      }
+    };
+    if (row[to] == moved) continue;
+    rotate(from, to);
+    const double time = evaluator.Fill(current.rows, current.rule, nullptr);
+    const double allowed = current.makespan - temperature * std::log(std::max(draw.Unit(), 1e-12));
+    if (time <= allowed) {
+      current.makespan = time;
+      fresh = false;
+      if (time < best.makespan) best = current;
+    } else {
+      rotate(to, from);
+    }
+  }
+  return best;
+}
+
+}  // namespace takt::search
