@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/plan/candidate.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -10,10 +11,15 @@
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
+#include "common/search/search.h"
 #include "common/sim/prove.h"
 
 namespace takt::plan {
 namespace {
+
+// A search times orders with this many actions in all: about a tenth of a second, whatever the
+// size, and long before its clock would end it, so that a plan is the same every time.
+constexpr std::int64_t kSearchedActions = 10'000'000;
 
 int Microbatches(const CandidateInputs& inputs) {
   return inputs.job.MicrobatchesPerStep(inputs.dp_size);
@@ -140,6 +146,34 @@ absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_
                                   .group = asked.group});
   if (!schedule.ok()) return InJobTerms(schedule.status(), inputs.job);
   return FromSchedule(inputs, *std::move(schedule));
+}
+
+std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Placement placement,
+                                  int pp_size, int num_chunks) {
+  const int num_stages = pp_size * num_chunks;
+  const auto partition = MakePartition(inputs.model, num_stages,
+                                       inputs.job.parallelism.stage_layers, placement, pp_size);
+  if (!partition.ok()) return {};
+  search::Request request{
+      .num_ranks = pp_size,
+      .num_microbatches = Microbatches(inputs),
+      .num_chunks = {num_chunks},
+      .placements = {placement},
+      .costs = MakeCosts(inputs, *partition),
+      .max_candidates = std::clamp<std::int64_t>(
+          kSearchedActions / (std::int64_t{3} * num_stages * Microbatches(inputs)), 100, 5000)};
+  for (const program::StageShape& stage : MakeLowerOptions(inputs, *partition).stages)
+    request.message_bytes.push_back(stage.output_bytes);
+  std::vector<Candidate> candidates;
+  for (const int times : {1, 2}) {
+    request.max_in_flight = {times * num_stages};
+    absl::StatusOr<search::Found> found = search::Search(request);
+    if (!found.ok()) continue;
+    found->schedule.name = absl::StrCat("auto (", found->origin, ")");
+    absl::StatusOr<Candidate> candidate = FromSchedule(inputs, std::move(found->schedule));
+    if (candidate.ok()) candidates.push_back(*std::move(candidate));
+  }
+  return candidates;
 }
 
 absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs) {

@@ -32,6 +32,12 @@ struct CandidateInputs {
 absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_view family,
                                      int pp_size);
 
+// Searched for the job's costs on `pp_size` ranks with `num_chunks` each, with the memory that 1F1B
+// takes and with twice that. None: the job's layers do not allow that placement. Never
+// bidirectional.
+std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Placement placement,
+                                  int pp_size, int num_chunks);
+
 // The CSV that came with the job. Errors: as above.
 absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs);
 

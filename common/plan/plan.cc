@@ -18,13 +18,14 @@
 namespace takt::plan {
 namespace {
 
+constexpr std::string_view kAuto = "auto";
 constexpr std::string_view kFileScheme = "file:";
 
 // The families to compare: all of them, or the one that the job names.
 absl::StatusOr<std::vector<std::string>> FamiliesToTry(const std::string& asked) {
   std::vector<std::string> names;
   for (const schedule::Family& family : schedule::Families()) names.emplace_back(family.name);
-  if (asked == "auto") return names;
+  if (asked == kAuto) return names;
   if (std::find(names.begin(), names.end(), asked) != names.end())
     return std::vector<std::string>{asked};
   return InvalidField(
@@ -65,19 +66,39 @@ Candidate TakeBest(std::vector<Candidate> candidates) {
                         [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); }));
 }
 
-// The best family on `pp_size` ranks. Errors: the first family's, if none will do.
+// What is searched, over placements with one copy of the weights and numbers of chunks.
+void AddSearched(const CandidateInputs& inputs, int pp_size, std::vector<Candidate>& candidates) {
+  using schedule::Placement;
+  const std::optional<int> asked = inputs.job.parallelism.chunks;
+  for (const int num_chunks : {1, 2, 4}) {
+    if (num_chunks != asked.value_or(num_chunks) || (pp_size == 1 && num_chunks > 1)) continue;
+    for (const Placement placement : {Placement::kLoop, Placement::kV}) {
+      if (placement == Placement::kV && num_chunks != 2) continue;
+      for (Candidate& found : FromSearch(inputs, placement, pp_size, num_chunks))
+        candidates.push_back(std::move(found));
+    }
+  }
+}
+
+// The best family or searched schedule on `pp_size` ranks. Errors: the first family's, if none will
+// do.
 absl::StatusOr<Candidate> BestOf(const CandidateInputs& inputs,
                                  const std::vector<std::string>& families, int pp_size) {
   std::vector<Candidate> candidates;
   absl::Status first_error;
   for (const std::string& family : families) {
     absl::StatusOr<Candidate> candidate = FromFamily(inputs, family, pp_size);
+    // Two copies of the weights sum to other last bits: only for those who ask for them.
+    const bool two_ways = candidate.ok() && families.size() > 1 &&
+                          candidate->schedule.placement == schedule::Placement::kBidirectional;
+    if (two_ways) continue;
     if (candidate.ok()) {
       candidates.push_back(*std::move(candidate));
     } else {
       first_error.Update(candidate.status());
     }
   }
+  if (inputs.job.parallelism.schedule == kAuto) AddSearched(inputs, pp_size, candidates);
   if (candidates.empty()) return first_error;
   return TakeBest(std::move(candidates));
 }

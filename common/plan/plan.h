@@ -41,8 +41,11 @@ struct Plan {
 // data: auto      1.
 // pipeline: auto  the largest that the layers, max_workers and the schedule allow. A given one may
 //                 exceed max_workers: such a job waits.
-// schedule: auto  the family whose simulated step is shortest; of those within 1 % of it, the one
-//                 that holds the least.
+// schedule: auto  of all families with one copy of the weights and what a search finds for the
+// job's
+//                 costs, the one whose simulated step is shortest; of those within 1 % of it, the
+//                 one that holds the least. A searched one is named after what it grew from: "auto
+//                 (zb-1p)".
 // Errors: kInvalidArgument (FieldError) when the job cannot be planned: pipeline larger than
 // layers, global batch not divisible, too few microbatches, a schedule file that is wrong.
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options);
