@@ -169,6 +169,71 @@ TEST(ClosedForms, OfGis) {
   });
 }
 
+TEST(ClosedForms, OfTheAutomaticScheduler) {
+  ForSizes(TwiceRanks, [&](int p, int m) {
+    const GenerateOptions sizes{.num_ranks = p, .num_microbatches = m};
+    for (const std::string_view family : {"zb-1p", "zb-2p"})
+      ExpectIdle(family, sizes, kUnit, p - 1);
+    ExpectPeaks("zb-1p", sizes,
+                [=](int r) { return r + 1 < p ? p : PeakInFlight(Make("zb-1p", sizes))[r]; });
+  });
+}
+
+TEST(ClosedForms, OfZbV) {
+  ForSizes(TwiceRanks, [&](int p, int m) {
+    const GenerateOptions sizes{.num_ranks = p, .num_microbatches = m};
+    for (const Times& t : {kUnit, kSkewed, Times{.I = 1.5, .W = 0.5}})
+      ExpectIdle("zb-v", sizes, t, (p - 1) * std::max(t.I, 2 * (t.I - t.W)));
+    ExpectPeaks("zb-v", sizes, [=](int) { return 2 * p; });
+  });
+  for (int p = 1; p <= 12; ++p) {
+    ExpectIdle("zb-v", {.num_ranks = p, .num_microbatches = p}, kUnit, 2 * (p - 1));
+  }
+}
+
+int LargestPeak(std::string_view family, const GenerateOptions& sizes) {
+  const std::vector<int> peaks = PeakInFlight(Make(family, sizes));
+  return *std::max_element(peaks.begin(), peaks.end());
+}
+
+TEST(ClosedForms, OfVHalf) {
+  ForSizes(TwiceRanks, [&](int p, int m) {
+    const GenerateOptions sizes{.num_ranks = p, .num_microbatches = m};
+    EXPECT_EQ(LargestPeak("v-half", sizes), 2 * ((p + 2) / 2));
+    ExpectIdle("v-half", sizes, kUnit, std::max(p - 1, p % 2 == 0 ? 3 * p - 7 : 3 * p - 4));
+  });
+}
+
+TEST(ClosedForms, OfVMin) {
+  ForSizes(TwiceRanks, [&](int p, int m) {
+    const GenerateOptions sizes{.num_ranks = p, .num_microbatches = m};
+    EXPECT_EQ(LargestPeak("v-min", sizes), 2 * ((p + 4) / 3)) << p;
+    ExpectIdle("v-min", sizes, kUnit, p == 3 ? 5 : std::max(4 * p - 5, 0));
+  });
+}
+
+// All at F = I = W, where O = F + B and the halves of a pair begin together.
+TEST(ClosedForms, OfDualPipe) {
+  ForSizes(TwiceRanks, [&](int p, int m) {
+    const GenerateOptions sizes{.num_ranks = p, .num_microbatches = m};
+    ExpectIdle("dualpipe-v", sizes, kUnit, 2 * (p - 1));
+    ExpectPeaks("dualpipe-v", sizes, [=](int) { return 2 * p + 1; });
+    if (p % 2 != 0 || m % 2 != 0) return;
+    ExpectIdle("dualpipe", sizes, kUnit, 2 * (p / 2 - 1));
+    ExpectPeaks("dualpipe", sizes, [=](int) { return p + 1; });
+  });
+}
+
+TEST(ClosedForms, OfChimera) {
+  ForSizes(Ranks, [&](int p, int m) {
+    if (p % 2 != 0 || m % p != 0) return;
+    const GenerateOptions sizes{.num_ranks = p, .num_microbatches = m};
+    ExpectIdle("chimera", sizes, kUnit, (p - 2) * (m / p + 1));
+    if (m == p) return;
+    ExpectPeaks("chimera", sizes, [=](int r) { return p / 2 + 1 + std::min(r, p - 1 - r); });
+  });
+}
+
 // Groups of any legal length, down to one chunk and one microbatch, complete.
 TEST(Groups, OfEveryLegalLengthGiveAValidOrder) {
   for (int p = 1; p <= 12; ++p) {

@@ -21,8 +21,16 @@ std::span<const Generator> Generators() {
                                         LoopedBfs(),
                                         ZbH1(),
                                         ZbH2(),
+                                        Zb1p(),
+                                        Zb2p(),
                                         InterleavedZb(),
-                                        Gis()};
+                                        Gis(),
+                                        ZbV(),
+                                        VHalf(),
+                                        VMin(),
+                                        DualPipe(),
+                                        DualPipeV(),
+                                        Chimera()};
   return generators;
 }
 
@@ -55,15 +63,7 @@ absl::Status CheckSizes(const Family& family, const GenerateOptions& options) {
                            .fix = "leave group out, or use an interleaved schedule"});
     }
   }
-  if (options.memory.has_value()) {
-    RETURN_IF_ERROR(CheckPositive("memory", *options.memory));
-    if (!family.uses_memory) {
-      return InvalidField({.field = "memory",
-                           .value = absl::StrCat(*options.memory),
-                           .rule = absl::StrCat(std::string(family.name), " takes no limit"),
-                           .fix = "leave memory out, or use zb-1p or auto"});
-    }
-  }
+  if (options.memory.has_value()) RETURN_IF_ERROR(CheckPositive("memory", *options.memory));
   // Each product is checked before the next: none overflows.
   const std::int64_t stages = std::int64_t{options.num_ranks} * *options.num_chunks;
   const std::int64_t kinds = family.splits_backward ? 3 : 2;

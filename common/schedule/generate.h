@@ -22,7 +22,8 @@ struct GenerateOptions {
   std::optional<int> group;
   // What families that are searched for given costs look at; others ignore them.
   cost::Costs costs;
-  // Microbatch-chunks a rank may hold in flight, for families that take a limit; unset: their own.
+  // Microbatch-chunks a rank may hold in flight, for families that take a limit (unset: their own);
+  // others do not look at it, Validate does.
   std::optional<int> memory;
 };
 

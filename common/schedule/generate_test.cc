@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/schedule/generate.h"
 
+#include <cmath>
+
 #include "common/base/status.h"
+#include "common/schedule/testing/dry_run.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
 #include "gmock/gmock.h"
@@ -56,10 +59,6 @@ TEST(Generate, RefusesChunksAndGroupsOfFamiliesWithoutThem) {
   EXPECT_EQ(FieldOf(Generate("gpipe", {.group = 4}).status()), "group");
 }
 
-TEST(Generate, RefusesALimitOfFamiliesWithoutOne) {
-  EXPECT_EQ(FieldOf(Generate("1f1b", {.num_ranks = 4, .memory = 4}).status()), "memory");
-}
-
 TEST(Interleaved, NeedsTwoChunksAndAsManyMicrobatchesAsRanks) {
   EXPECT_EQ(
       FieldOf(Generate("interleaved-1f1b", {.num_ranks = 4, .num_microbatches = 8, .num_chunks = 1})
@@ -95,6 +94,74 @@ TEST(Interleaved, TakesTheSmallestLegalGroup) {
               "group")
         << group;
   }
+}
+
+TEST(VFamilies, HaveTwoChunks) {
+  for (const std::string_view family : {"zb-v", "v-half", "v-min", "dualpipe-v"}) {
+    EXPECT_TRUE(Generate(family, {.num_ranks = 1, .num_microbatches = 2, .num_chunks = 2}).ok());
+    const absl::Status one = Generate(family, {.num_chunks = 1}).status();
+    EXPECT_EQ(FieldOf(one), "chunks");
+    EXPECT_THAT(std::string(one.message()), HasSubstr("has two chunks per rank"));
+  }
+}
+
+TEST(VFamilies, RefuseAFillBeyondTheLargestSchedule) {
+  for (const std::string_view family : {"zb-v", "v-half", "v-min"}) {
+    EXPECT_EQ(FieldOf(Generate(family, {.num_ranks = 100'000, .num_microbatches = 1}).status()),
+              "ranks");
+  }
+}
+
+TEST(TwoDirections, NeedEvenSizesAndEnoughMicrobatches) {
+  const auto field = [](std::string_view family, int ranks, int microbatches) {
+    return FieldOf(
+        Generate(family, {.num_ranks = ranks, .num_microbatches = microbatches}).status());
+  };
+  EXPECT_EQ(field("dualpipe", 3, 8), "ranks");
+  EXPECT_EQ(field("dualpipe", 1, 8), "ranks");
+  EXPECT_EQ(field("dualpipe", 2, 5), "microbatches");
+  EXPECT_EQ(field("dualpipe", 4, 6), "microbatches");
+  EXPECT_EQ(field("dualpipe", 4, 8), "");
+  EXPECT_EQ(field("dualpipe-v", 3, 5), "microbatches");
+  EXPECT_EQ(field("dualpipe-v", 3, 6), "");
+  EXPECT_EQ(field("chimera", 3, 6), "ranks");
+  EXPECT_EQ(field("chimera", 4, 6), "microbatches");
+  EXPECT_EQ(field("chimera", 4, 4), "");
+}
+
+TEST(Chimera, NumbersTheMicrobatchesThatGoDownFirst) {
+  const auto schedule = Generate("chimera", {.num_ranks = 2, .num_microbatches = 2});
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_EQ(FormatCsv(*schedule), "0F0,1F1,1B1,0B0\n0F1,1F0,1B0,0B1\n");
+}
+
+TEST(AutomaticScheduler, StaysWithinTheLimitThatIsGiven) {
+  for (const int memory : {1, 2, 3, 8, 100}) {
+    const auto schedule =
+        Generate("zb-1p", {.num_ranks = 4, .num_microbatches = 12, .memory = memory});
+    ASSERT_TRUE(schedule.ok()) << schedule.status();
+    EXPECT_TRUE(Validate(*schedule, {.max_in_flight = memory}).ok());
+  }
+  EXPECT_EQ(FieldOf(Generate("zb-2p", {.num_ranks = 4, .memory = 0}).status()), "memory");
+}
+
+TEST(AutomaticScheduler, RefusesCostsThatAreNone) {
+  EXPECT_EQ(FieldOf(Generate("zb-1p", {.num_ranks = 2, .costs = {.forward = {1, 2, 3}}}).status()),
+            "cost.F");
+  EXPECT_EQ(FieldOf(Generate("zb-1p", {.costs = {.weight_grad = {std::nan("")}}}).status()),
+            "cost.W");
+}
+
+// A slow last stage makes every gradient late: rank 0 must not idle while it may run ahead.
+TEST(AutomaticScheduler, LooksAtTheCostsOfEachStage) {
+  const cost::Costs slow_last{
+      .forward = {1, 1, 1, 2}, .input_grad = {1, 1, 1, 2}, .weight_grad = {1, 1, 1, 2}};
+  const GenerateOptions sizes{.num_ranks = 4, .num_microbatches = 12, .costs = slow_last};
+  const auto aware = Generate("zb-1p", sizes);
+  const auto blind = Generate("zb-1p", {.num_ranks = 4, .num_microbatches = 12});
+  ASSERT_TRUE(aware.ok() && blind.ok());
+  EXPECT_NE(aware->ranks, blind->ranks);
+  EXPECT_LE(DryRun(*aware, slow_last).makespan, DryRun(*blind, slow_last).makespan);
 }
 
 TEST(RankOfStage, FollowsThePlacement) {

@@ -37,6 +37,17 @@ const std::map<std::string, Ours>& GeneratorOf() {
       {"zbh1", {"zb-h1"}},
       {"interleavedzb", {"interleaved-zb", true}},
       {"gis", {"gis", true}},
+      {"zb1p", {"zb-1p", true}},
+      {"zb1p-skew", {"zb-1p"}},
+      {"zb2p", {"zb-2p", true}},
+      {"zb2p-skew", {"zb-2p"}},
+      {"zbv", {"zb-v", true}},
+      {"vhalf", {"v-half"}},
+      {"dualpipe", {"dualpipe", true}},
+      {"dualpipev", {"dualpipe-v", true}},
+      {"dualpipev-deepseek", {"dualpipe-v", true}},
+      {"chimera", {"chimera"}},
+      {"vmin", {"v-min"}},
   };
   return ours;
 }

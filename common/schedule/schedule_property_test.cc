@@ -53,7 +53,9 @@ RC_GTEST_PROP(ScheduleProperty, GeneratedIsValidAndAscending, ()) {
   const absl::Status status = Validate(schedule);
   if (!status.ok()) RC_FAIL(std::string(status.message()));
   RC_ASSERT(Warnings(schedule).empty());
-  RC_ASSERT(InferPlacement(schedule).value() == schedule.placement);
+  if (schedule.num_ranks() > 1) {  // one rank is a loop and a v
+    RC_ASSERT(InferPlacement(schedule).value() == schedule.placement);
+  }
 }
 
 RC_GTEST_PROP(ScheduleProperty, AnyOrderOfRunsIsValidInEveryPlacement, ()) {

@@ -10,7 +10,7 @@ namespace takt::schedule {
 
 struct Generator {
   Family family;
-  // options: sizes at least 1 and within kMaxActions, num_chunks set, group and memory set only if
+  // options: sizes at least 1 and within kMaxActions, num_chunks set, group set only if
   // the family uses them, costs checked if it does.
   absl::StatusOr<Schedule> (*generate)(const GenerateOptions& options);
 };
@@ -22,7 +22,15 @@ Generator InterleavedOneForwardOneBackward();
 Generator LoopedBfs();
 Generator ZbH1();
 Generator ZbH2();
+Generator Zb1p();
+Generator Zb2p();
 Generator InterleavedZb();
 Generator Gis();
+Generator ZbV();
+Generator VHalf();
+Generator VMin();
+Generator DualPipe();
+Generator DualPipeV();
+Generator Chimera();
 
 }  // namespace takt::schedule

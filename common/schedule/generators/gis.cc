@@ -2,8 +2,9 @@
 // GIS of PipeOffload, sec. 4: interleaved in groups of N, the input gradient sent on before its
 // weight gradient runs. The way back costs I instead of B a stage, so half of interleaved-1f1b's
 // extra warmup is enough: less bubble and less memory. N from P/2 on; smaller groups (in the paper
-// only together with recompute) would leave holes and save nothing. Bubble (P-1) * (F + I) of one
-// chunk if N = P, more below; (V-1) * N + P - r in flight.
+// only together with recompute) would leave holes and save nothing.
+//
+// Bubble (P-1) * (F + I) of one chunk if N = P, more below; (V-1) * N + P - r in flight.
 #include "common/base/status.h"
 #include "common/schedule/generators/generators.h"
 #include "common/schedule/generators/group.h"

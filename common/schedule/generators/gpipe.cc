@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bubble (P-1) * (F + B + 2 * latency); M microbatches in flight. Backwards run in the order of the
-// forwards (the paper reverses).
+// Bubble (P-1) * (F + B + 2 * latency); M microbatches in flight. Backwards run in the order of
+// the forwards (the paper reverses).
 #include "common/schedule/generators/generators.h"
 #include "common/schedule/generators/loop.h"
 

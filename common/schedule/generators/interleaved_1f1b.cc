@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interleaved 1F1B, sec. 2.2 of the paper; orders of Megatron-LM and PyTorch. Takes groups of other
-// lengths than P too.
-// Bubble (P-1) * (F + B) of one chunk; min((V-1) * N + 2 * (P-1-r) + 1, V * M) in flight on rank r.
+// Interleaved 1F1B, sec. 2.2 of the paper; orders of Megatron-LM and PyTorch. Takes groups of
+// other lengths than P too.
+//
+// Bubble (P-1) * (F + B) of one chunk; min((V-1) * N + 2 * (P-1-r) + 1, V * M) in flight on rank
+// r.
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/schedule/generators/generators.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interleaved 1F1B with split backward: PyTorch's ScheduleInterleavedZeroBubble ("ZB1P" there).
-// Input gradients come back sooner than full backwards, so half of interleaved-1f1b's extra warmup
-// is enough. Bubble (P-1) * max(F, I, F + I - W) of one chunk, (V-1) * N + P in flight, both for M
-// >= P. V = 1 is zb-h1.
+// Interleaved 1F1B with split backward: PyTorch's ScheduleInterleavedZero
+//
+// Bubble ("ZB1P" there). Input gradients come back sooner than full backwards, so half of
+// interleaved-1f1b's extra warmup is enough. Bubble (P-1) * max(F, I, F + I - W) of one chunk,
+// (V-1) * N + P in flight, both for M >= P. V = 1 is zb-h1.
 #include "common/base/status.h"
 #include "common/schedule/generators/generators.h"
 #include "common/schedule/generators/group.h"

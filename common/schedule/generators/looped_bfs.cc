@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Breadth first over the chunks, sec. 4.1 of the paper. Backwards ascend in microbatches, as every
 // synchronous family does here (PyTorch's descend): same time, same memory, same sums.
+//
 // Bubble (P-1) * (F + B) of one chunk if M >= P; V * M chunks in flight. V = 1 is gpipe.
 #include "common/schedule/generators/generators.h"
 #include "common/schedule/generators/loop.h"

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ZB-H1, sec. 2.3 of the paper: 1f1b's warmup, weight gradients put off by r so that they fill the
 // drain. (The released "quick start" leaves rank 0 unsplit: the same bubble, but only at equal
-// costs.) Bubble (P-1) * max(F, I, F + I - W), P in flight, both for M >= P.
+// costs.)
+//
+// Bubble (P-1) * max(F, I, F + I - W), P in flight, both for M >= P.
 #include "common/schedule/generators/generators.h"
 #include "common/schedule/generators/loop.h"
 

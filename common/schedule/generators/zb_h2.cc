@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ZB-H2, sec. 2.4 of the paper, which draws it and gives no rule: ours has its figures. Twice the
 // warmup of 1f1b fills what ZB-H1 still leaves.
-// Bubble (P-1) * max(F, F + I - 2 * W), none within a rank's own span if F = I = W; 2P-1 in flight;
-// both for M >= 2P.
+//
+// Bubble (P-1) * max(F, F + I - 2 * W), none within a rank's own span if F = I = W; 2P-1 in
+// flight; both for M >= 2P.
 #include "common/schedule/generators/generators.h"
 #include "common/schedule/generators/loop.h"
 

@@ -43,12 +43,13 @@ GenerateOptions AnyOptions(const Family& family) {
 Schedule AnyFamily() {
   const std::span<const Family> families = Families();
   const Family& family = families[Uniform(0, static_cast<int>(families.size()))];
-  // Every family serves a good part of these sizes; the bound only stops one that serves none.
-  for (int attempt = 0; attempt < 1000; ++attempt) {
+  // Every family serves a good part of these sizes; rapidcheck, when it shrinks, may draw one that
+  // it does not for ever.
+  for (int attempt = 0; attempt < 100; ++attempt) {
     absl::StatusOr<Schedule> schedule = Generate(family.name, AnyOptions(family));
     if (schedule.ok()) return *std::move(schedule);
   }
-  RC_FAIL("no sizes found that " + std::string(family.name) + " serves");
+  RC_DISCARD("no sizes that " + std::string(family.name) + " serves");
 }
 
 }  // namespace takt::schedule

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chimera, sec. 3.1 of the paper: two copies of the weights, half of the microbatches from either
+// end, units of P microbatches one after the other ("direct concatenation"). The released generator
+// begins a unit at every finished microbatch and then loses actions; ours follows the paper's
+// picture. Ours also numbers the microbatches by direction, those that go down first.
+//
+// Makespan (4P-2)M/P + P-2 at F = 1, B = 2; P/2 + 1 + min(r, P-1-r) in flight.
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/schedule/generators/generators.h"
+#include "common/schedule/generators/two_ways.h"
+
+namespace takt::schedule {
+namespace {
+
+constexpr Family kFamily{.name = "chimera",
+                         .summary = "from both ends in units of P microbatches, backwards whole",
+                         .reference = "Li and Hoefler 2021, arXiv:2107.06925",
+                         .bubble = "(P-2)(M/P+1) at F = 1, B = 2",
+                         .peak = "P/2 + 1 + min(r, P-1-r)",
+                         .placement = Placement::kBidirectional};
+
+// By ticks, F and B one each; units begin every 2P ticks, and no two actions of a rank share one.
+Row BuildRow(int ranks, int rank, int microbatches) {
+  std::vector<std::optional<Action>> by_tick(2 * microbatches + ranks);
+  for (const bool down : {true, false}) {
+    const int stage = down ? rank : ranks - 1 - rank;
+    for (int i = 0; i < microbatches / 2; ++i) {
+      const int in_unit = i % (ranks / 2);
+      const int begin = 2 * ranks * (i / (ranks / 2)) + 2 * in_unit;
+      const MicrobatchId microbatch(down ? i : microbatches / 2 + i);
+      by_tick[begin + stage] = {StageId(stage), ActionKind::kForward, microbatch};
+      by_tick[begin + 2 * ranks - 1 - stage] = {StageId(stage), ActionKind::kBackward, microbatch};
+    }
+  }
+  Row row;
+  row.reserve(2 * static_cast<std::size_t>(microbatches));
+  for (const std::optional<Action>& action : by_tick) {
+    if (action.has_value()) row.push_back(*action);
+  }
+  return row;
+}
+
+absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
+  const int ranks = options.num_ranks;
+  const int microbatches = options.num_microbatches;
+  RETURN_IF_ERROR(CheckEven(kFamily.name, "ranks", ranks));
+  if (microbatches % ranks != 0) {
+    return InvalidField(
+        {.field = "microbatches",
+         .value = absl::StrCat(microbatches),
+         .rule = absl::StrCat("chimera needs a multiple of ranks (", ranks, ")"),
+         .fix = absl::StrCat("use ", (std::int64_t{microbatches} / ranks + 1) * ranks,
+                             ", or dualpipe, or a schedule that goes one way")});
+  }
+  Schedule schedule{.name = std::string(kFamily.name),
+                    .num_stages = ranks,
+                    .num_microbatches = microbatches,
+                    .placement = Placement::kBidirectional};
+  for (int rank = 0; rank < ranks; ++rank)
+    schedule.ranks.push_back(BuildRow(ranks, rank, microbatches));
+  return schedule;
+}
+
+}  // namespace
+
+Generator Chimera() { return {kFamily, &Generate}; }
+
+}  // namespace takt::schedule

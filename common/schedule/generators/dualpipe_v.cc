@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// DualPipe-V (deepseek-ai/DualPipe; "cut-in-half"): the phases of DualPipe on a V, which is one of
+// its halves folded open: one copy of the weights. Pays only if O < F + B.
+//
+// Bubble (P-1) * (O + B - 3W) at F = I = W; 2P+1 chunks (of 2P stages) in flight on every rank.
+#include "common/base/status.h"
+#include "common/schedule/generators/dualpipe_phases.h"
+#include "common/schedule/generators/generators.h"
+#include "common/schedule/generators/two_ways.h"
+
+namespace takt::schedule {
+namespace {
+
+constexpr Family kFamily{.name = "dualpipe-v",
+                         .summary = "dualpipe on a V, with one copy of the weights",
+                         .reference = "DeepSeek 2025, github.com/deepseek-ai/DualPipe",
+                         .bubble = "(P-1)(O+B-3W) at F = I = W",
+                         .peak = "2P + 1",
+                         .placement = Placement::kV,
+                         .splits_backward = true,
+                         .overlaps = true,
+                         .num_chunks = 2};
+
+absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
+  const int ranks = options.num_ranks;
+  RETURN_IF_ERROR(CheckTwiceRanks(kFamily.name, options));
+  Schedule schedule{.name = std::string(kFamily.name),
+                    .num_stages = 2 * ranks,
+                    .num_microbatches = options.num_microbatches,
+                    .placement = Placement::kV};
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Direction down{.stage = rank};
+    const Direction up{.stage = 2 * ranks - 1 - rank};
+    schedule.ranks.push_back(BuildDualPipeRow({.half = ranks,
+                                               .distance = rank,
+                                               .num_microbatches = options.num_microbatches,
+                                               .directions = {down, up}}));
+  }
+  return schedule;
+}
+
+}  // namespace
+
+Generator DualPipeV() { return {kFamily, &Generate}; }
+
+}  // namespace takt::schedule
