@@ -62,11 +62,10 @@ class Backtracker {
     places.insert(places.begin(), place);
     for (const Place& each : places) {
       for (const Place& before : machine_.Predecessors(each)) {
-        // A RECV holds its lane only until the sender is free.
         const bool received = OpAt(before) == Op::kRecv;
-        const Place message = received ? machine_.Partners(before).front() : before;
-        const bool on_its_lane = received && OpAt(each) == Op::kRecv;
-        if (At(on_its_lane ? message : before).end == start) return message;
+        // The lane of a RECV is free when that of its SEND is, which stands for both.
+        if (received && OpAt(each) == Op::kRecv) continue;
+        if (At(before).end == start) return received ? machine_.Partners(before).front() : before;
       }
     }
     return std::nullopt;

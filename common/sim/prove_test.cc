@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/sim/prove.h"
 
+#include <algorithm>
 #include <functional>
 
+#include "common/schedule/text.h"
 #include "common/sim/program_edit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -96,6 +98,22 @@ TEST(Prove, KnowsTransportsWithOneQueueForBothDirections) {
   EXPECT_EQ(Verdict(programs), "");
   EXPECT_THAT(Verdict(programs, {.one_fifo_per_pair = true}),
               HasSubstr("rank 0 2SEND_F1 meets rank 1 2RECV_B0"));
+}
+
+// With one queue the activation would be taken for the gradient of the same stage and microbatch.
+TEST(Prove, TellsAnActivationFromAGradient) {
+  const auto schedule =
+      schedule::ParseCsv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n", "two ranks").value();
+  auto programs = program::Lower(schedule, {.optimizer = false}).value();
+  // Rank 1 goes backward through stage 1 before it goes through stage 3.
+  std::stable_partition(
+      programs[1].body.begin(), programs[1].body.end(), [&](const Instruction& instruction) {
+        const std::string text = ToString(instruction, programs[1]);
+        return text != "2RECV_F0" && text != "3F0" && text != "3B0" && text != "3SEND_B0";
+      });
+  EXPECT_THAT(Verdict(programs), HasSubstr("rank 1 1B0 waits for 2RECV_B0"));
+  EXPECT_THAT(Verdict(programs, {.one_fifo_per_pair = true}),
+              HasSubstr("rank 0 2SEND_F0 meets rank 1 2RECV_B0"));
 }
 
 TEST(Prove, HoldsEachRankToItsBytes) {
