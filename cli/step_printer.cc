@@ -56,11 +56,10 @@ StepPrinter::StepPrinter(const Context& context, const Clock& clock)
 StepPrinter::~StepPrinter() { WipeBar(); }
 
 void StepPrinter::OnJob(const v1::Job& job) {
-  const bool is_first = job_.name().empty();
+  // They come with the plan, not with the first state.
+  for (int i = job_.warnings_size(); i < job.warnings_size(); ++i)
+    Say(absl::StrCat("warning: ", job.warnings(i)));
   job_ = job;
-  if (is_first) {
-    for (const std::string& warning : job.warnings()) Say(absl::StrCat("warning: ", warning));
-  }
   std::string line = JobLine(job);
   if (HasEnded(job.state()) || line == last_said_) return;
   Say(line);

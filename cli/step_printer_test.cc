@@ -109,6 +109,19 @@ TEST_F(StepPrinterTest, SaysAStateOnce) {
   EXPECT_EQ(err_.str(), "j: QUEUED (needs 4 workers, 2 idle)\n");
 }
 
+TEST_F(StepPrinterTest, SaysTheWarningsOfThePlanOnceWhenTheyCome) {
+  const Context context = MakeContext(false);
+  StepPrinter printer(context, clock_);
+  v1::Job job = Running(5);
+  printer.OnJob(job);
+  job.add_warnings("slow links");
+  printer.OnJob(job);
+  printer.OnJob(job);
+  const std::string said = err_.str();
+  EXPECT_THAT(said, HasSubstr("warning: slow links\n"));
+  EXPECT_EQ(said.find("warning"), said.rfind("warning"));
+}
+
 TEST_F(StepPrinterTest, TellsWhenStdoutIsClosed) {
   const Context context = MakeContext(false);
   StepPrinter printer(context, clock_);
