@@ -27,6 +27,7 @@ void AddScheduleList(CLI::App& schedule, Context& context);
 void AddScheduleShow(CLI::App& schedule, Context& context);
 void AddScheduleSimulate(CLI::App& schedule, Context& context);
 void AddScheduleCompare(CLI::App& schedule, Context& context);
+void AddScheduleDocs(CLI::App& schedule, Context& context);
 void AddScheduleVerify(CLI::App& schedule, Context& context);
 void AddCompletion(CLI::App& app, Context& context);
 void AddVersion(CLI::App& app, Context& context);

@@ -20,7 +20,7 @@ using config::DataFormat;
 struct InfoOptions {
   std::string file;
   std::string job;
-  std::optional<DataFormat> format;
+  DataFormat format = DataFormat::kBytes;
   int context = 0;  // 0: not given
   int vocab = 0;
 };
@@ -47,28 +47,6 @@ absl::StatusOr<Demands> DemandsOf(const InfoOptions& options) {
   if (demands.vocab == 0) demands.vocab = job.model.vocab;
   demands.windows = job.global_batch;
   return demands;
-}
-
-absl::StatusOr<data::Corpus> OpenAs(const InfoOptions& options, DataFormat format) {
-  return data::Corpus::Open({.field = "FILE",
-                             .path = std::filesystem::absolute(options.file).string(),
-                             .data_root = "/",
-                             .format = format});
-}
-
-// Without --format: the one that the file itself states. The others are streams, in which anything
-// can be read.
-absl::StatusOr<data::Corpus> Open(const InfoOptions& options) {
-  if (options.format.has_value()) return OpenAs(options, *options.format);
-  for (const DataFormat format :
-       {DataFormat::kSafetensors, DataFormat::kLlmc, DataFormat::kMegatron}) {
-    absl::StatusOr<data::Corpus> corpus = OpenAs(options, format);
-    if (corpus.ok()) return corpus;
-  }
-  return InvalidField({.field = "--format",
-                       .rule = "is missing, and FILE cannot be read as safetensors, llmc or "
-                               "megatron, which would state it",
-                       .fix = "say what the file is"});
 }
 
 struct Findings {
@@ -111,7 +89,7 @@ Json ToJson(const data::Corpus& corpus, const InfoOptions& options, const Findin
   }
   const bool has_windows = findings.context > 0;
   Json json = {{"path", options.file},
-               {"format", data::NameOf(corpus.format())},
+               {"format", data::NameOf(options.format)},
                {"token_type", data::NameOf(corpus.token_type())},
                {"bytes", findings.bytes},
                {"tokens", corpus.num_tokens()},
@@ -126,9 +104,10 @@ Json ToJson(const data::Corpus& corpus, const InfoOptions& options, const Findin
   return json;
 }
 
-std::string ToText(const data::Corpus& corpus, const Findings& findings) {
+std::string ToText(const data::Corpus& corpus, const InfoOptions& options,
+                   const Findings& findings) {
   const std::size_t num_files = corpus.shards().size();
-  Table table({"format", absl::StrCat(data::NameOf(corpus.format()), " (",
+  Table table({"format", absl::StrCat(data::NameOf(options.format), " (",
                                       std::string(data::NameOf(corpus.token_type())), " tokens)")});
   table.Add(
       {"files", absl::StrCat(num_files, ", ", FormatBytes(static_cast<double>(findings.bytes)))});
@@ -152,13 +131,17 @@ std::string ToText(const data::Corpus& corpus, const Findings& findings) {
 
 absl::StatusOr<ExitCode> Info(const Context& context, const InfoOptions& options) {
   ASSIGN_OR_RETURN(const Demands demands, DemandsOf(options));
-  ASSIGN_OR_RETURN(const data::Corpus corpus, Open(options));
+  ASSIGN_OR_RETURN(const data::Corpus corpus,
+                   data::Corpus::Open({.field = "FILE",
+                                       .path = std::filesystem::absolute(options.file).string(),
+                                       .data_root = "/",
+                                       .format = options.format}));
   const Findings findings = Examine(corpus, demands);
   const bool fits = !findings.fit.has_value() || findings.fit->ok();
   if (context.json()) {
     PrintJson(context, ToJson(corpus, options, findings));
   } else {
-    context.terminal.out << ToText(corpus, findings) << std::flush;
+    context.terminal.out << ToText(corpus, options, findings) << std::flush;
     if (!fits) PrintError(context, *findings.fit);
   }
   return fits ? ExitCode::kDone : ExitCode::kFailed;
@@ -183,10 +166,10 @@ void AddDataInfo(CLI::App& data, Context& context) {
           formats[data::NameOf(format)] = format;
           absl::StrAppend(&names, names.empty() ? "" : ",", data::NameOf(format));
         }
-        app.add_option("--format", options.format,
-                       "As in data.train of a job; default: as the file says, if it does")
+        app.add_option("--format", options.format, "As in data.train of a job")
             ->transform(CLI::CheckedTransformer(formats).description("{" + names + "}"))
-            ->type_name("");
+            ->type_name("")
+            ->required();
         app.add_option("--context", options.context, "Tokens of a window; default: the job's")
             ->type_name("T")
             ->check(CLI::PositiveNumber);

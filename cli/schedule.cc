@@ -19,6 +19,7 @@ void AddSchedule(CLI::App& app, Context& context) {
   AddScheduleShow(*schedule, context);
   AddScheduleSimulate(*schedule, context);
   AddScheduleCompare(*schedule, context);
+  AddScheduleDocs(*schedule, context);
   AddScheduleVerify(*schedule, context);
 }
 

@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/report.h"
 #include "cli/schedule_costs.h"
+#include "cli/schedule_page.h"
 #include "cli/schedule_source.h"
 #include "cli/simulated_schedule.h"
 #include "common/base/status.h"
@@ -16,18 +17,21 @@ struct ShowOptions {
   std::string format = "grid";
 };
 
-absl::StatusOr<std::string> Render(const ShowOptions& options) {
+absl::StatusOr<std::string> Render(const Context& context, const ShowOptions& options) {
   ASSIGN_OR_RETURN(const StepCosts costs, ReadCosts(options.costs));
-  ASSIGN_OR_RETURN(const schedule::Schedule schedule, LoadSchedule(options.source, costs.time));
+  ASSIGN_OR_RETURN(const LoadedSchedule loaded, LoadSchedule(options.source, costs));
+  if (!loaded.remark.empty()) Say(context, loaded.remark);
+  const schedule::Schedule& schedule = loaded.schedule;
   if (options.format == "csv") return schedule::FormatCsv(schedule);
   ASSIGN_OR_RETURN(const SimulatedSchedule simulated,
                    SimulateSchedule(schedule, costs, options.source.sizes.max_in_flight()));
+  if (options.format == "html") return RenderPage(schedule, simulated);
   return options.format == "svg" ? schedule::RenderSvg(simulated.timeline)
                                  : schedule::RenderGrid(simulated.timeline);
 }
 
 absl::StatusOr<ExitCode> Show(const Context& context, const ShowOptions& options) {
-  ASSIGN_OR_RETURN(const std::string text, Render(options));
+  ASSIGN_OR_RETURN(const std::string text, Render(context, options));
   if (context.json()) {
     PrintJson(context,
               {{"schedule", options.source.name}, {"format", options.format}, {"text", text}});
@@ -41,11 +45,12 @@ absl::StatusOr<ExitCode> Show(const Context& context, const ShowOptions& options
 
 void AddScheduleShow(CLI::App& schedule, Context& context) {
   CLI::App* command = AddCommand<ShowOptions>(
-      schedule, context, "show", "Print a schedule as CSV, as a grid in time, or as a picture",
+      schedule, context, "show",
+      "Print a schedule as CSV, as a grid in time, as a picture, or as a page",
       [](CLI::App& app, ShowOptions& options) {
         DeclareScheduleSource(app, options.source);
         app.add_option("-f,--format", options.format, "What to print")
-            ->check(CLI::IsMember({"csv", "grid", "svg"}))
+            ->check(CLI::IsMember({"csv", "grid", "svg", "html"}))
             ->capture_default_str();
         DeclareCosts(app, options.costs);
       },
@@ -55,7 +60,9 @@ void AddScheduleShow(CLI::App& schedule, Context& context) {
       "  takt schedule show 1f1b --ranks 4 --microbatches 8\n"
       "  takt schedule show gpipe --ranks 4 --microbatches 8 -f csv > gpipe.csv\n"
       "  takt schedule show interleaved-1f1b --ranks 4 --microbatches 8 --chunks 2 -f svg > "
-      "picture.svg");
+      "picture.svg\n"
+      "  takt schedule show auto --ranks 4 --microbatches 8 --memory 4 --cost "
+      "F=1,I=1.1,W=0.7,comm=0.1 -f html > page.html");
 }
 
 }  // namespace takt::cli

@@ -99,7 +99,9 @@ std::string ReportText(const SimulatedSchedule& simulated) {
 
 absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions& options) {
   ASSIGN_OR_RETURN(const StepCosts costs, ReadCosts(options.costs));
-  ASSIGN_OR_RETURN(const schedule::Schedule schedule, LoadSchedule(options.source, costs.time));
+  ASSIGN_OR_RETURN(const LoadedSchedule loaded, LoadSchedule(options.source, costs));
+  if (!loaded.remark.empty()) Say(context, loaded.remark);
+  const schedule::Schedule& schedule = loaded.schedule;
   ASSIGN_OR_RETURN(const SimulatedSchedule simulated,
                    SimulateSchedule(schedule, costs, options.source.sizes.max_in_flight()));
   if (context.json()) {

@@ -7,6 +7,7 @@
 #include "common/base/status.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
+#include "common/search/search.h"
 
 namespace takt::cli {
 namespace {
@@ -82,6 +83,26 @@ absl::StatusOr<schedule::Schedule> GenerateFamily(const ScheduleSource& source,
   return made;
 }
 
+absl::StatusOr<LoadedSchedule> FindSchedule(const ScheduleSource& source, const StepCosts& costs) {
+  ASSIGN_OR_RETURN(const schedule::GenerateOptions sizes,
+                   MakeGenerateOptions(source.sizes, costs.time));
+  search::Request request{.num_ranks = sizes.num_ranks,
+                          .num_microbatches = sizes.num_microbatches,
+                          .costs = costs.time};
+  if (sizes.num_chunks.has_value()) request.num_chunks = {*sizes.num_chunks};
+  if (!source.placement.empty()) request.placements = {PlacementOf(source.placement)};
+  if (sizes.memory.has_value()) request.max_in_flight = {*sizes.memory};
+  if (costs.output_bytes.size() > 1) request.message_bytes = costs.output_bytes;
+  absl::StatusOr<search::Found> found = search::Search(request);
+  RETURN_IF_ERROR(NameOptions(found.status()));
+  return LoadedSchedule{
+      .schedule = std::move(found->schedule),
+      .remark = absl::StrCat("auto: best of ", found->num_candidates, " candidates, grown from ",
+                             found->origin, "; what holds it above the work: ",
+                             std::string(schedule::BindingName(found->bound.binds)),
+                             found->time_capped ? "; the clock ended the search" : "")};
+}
+
 }  // namespace
 
 void DeclareScheduleSizes(CLI::App& command, ScheduleSizes& sizes) {
@@ -102,8 +123,10 @@ void DeclareScheduleSizes(CLI::App& command, ScheduleSizes& sizes) {
 }
 
 void DeclareScheduleSource(CLI::App& command, ScheduleSource& source) {
-  command.add_option("NAME", source.name, "Family (see takt schedule list) or file")
-      ->type_name("NAME|FILE.csv")
+  command
+      .add_option("NAME", source.name,
+                  "Family (see takt schedule list), auto (searched for the costs), or file")
+      ->type_name("NAME|auto|FILE.csv")
       ->required();
   DeclareScheduleSizes(command, source.sizes);
   command
@@ -149,18 +172,23 @@ absl::StatusOr<schedule::Schedule> ParseSchedule(const std::string& text, const 
   return schedule;
 }
 
-absl::StatusOr<schedule::Schedule> LoadSchedule(const ScheduleSource& source,
-                                                const cost::Costs& costs) {
-  if (!NamesFile(source.name)) return GenerateFamily(source, costs);
+absl::StatusOr<LoadedSchedule> LoadSchedule(const ScheduleSource& source, const StepCosts& costs) {
+  if (source.name == "auto") return FindSchedule(source, costs);
+  LoadedSchedule loaded;
+  if (!NamesFile(source.name)) {
+    ASSIGN_OR_RETURN(loaded.schedule, GenerateFamily(source, costs.time));
+    return loaded;
+  }
   if (std::vector<FieldError> errors = SizeErrors(source.sizes); !errors.empty()) {
     return InvalidFields(std::move(errors));
   }
   ASSIGN_OR_RETURN(const std::string text, ReadScheduleFile(source.name));
-  ASSIGN_OR_RETURN(schedule::Schedule schedule, ParseSchedule(text, source.name, source.placement));
+  ASSIGN_OR_RETURN(loaded.schedule, ParseSchedule(text, source.name, source.placement));
+  const schedule::Schedule& schedule = loaded.schedule;
   RETURN_IF_ERROR(CheckStated("--ranks", source.sizes.ranks, schedule.num_ranks()));
   RETURN_IF_ERROR(
       CheckStated("--microbatches", source.sizes.microbatches, schedule.num_microbatches));
-  return schedule;
+  return loaded;
 }
 
 }  // namespace takt::cli

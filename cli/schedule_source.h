@@ -8,6 +8,7 @@
 
 #include "CLI/App.hpp"
 #include "absl/status/statusor.h"
+#include "cli/schedule_costs.h"
 #include "common/cost/costs.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/schedule.h"
@@ -35,9 +36,14 @@ void DeclareScheduleSource(CLI::App& command, ScheduleSource& source);
 absl::StatusOr<schedule::GenerateOptions> MakeGenerateOptions(const ScheduleSizes& sizes,
                                                               const cost::Costs& costs);
 
-// Generated or parsed, not yet validated. Errors: kInvalidArgument (FieldError).
-absl::StatusOr<schedule::Schedule> LoadSchedule(const ScheduleSource& source,
-                                                const cost::Costs& costs);
+struct LoadedSchedule {
+  schedule::Schedule schedule;
+  std::string remark;  // for a person: how `auto` found it; else empty
+};
+
+// Generated, searched for (`auto`) or parsed, not yet validated. Errors: kInvalidArgument
+// (FieldError).
+absl::StatusOr<LoadedSchedule> LoadSchedule(const ScheduleSource& source, const StepCosts& costs);
 absl::StatusOr<std::string> ReadScheduleFile(const std::string& path);
 absl::StatusOr<schedule::Schedule> ParseSchedule(const std::string& text, const std::string& path,
                                                  const std::string& placement);

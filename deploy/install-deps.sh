@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that building and testing Takt needs, those that are missing and no others.
-#   deploy/install-deps.sh [--example] [--print]
+#   deploy/install-deps.sh [--example] [--browser] [--print]
 #     --example   also the King James text of deploy/examples/kjv.yaml
+#     --browser   also Chromium, for tests/browser
 #     --print     only names what is missing
 set -euo pipefail
 
@@ -13,14 +14,16 @@ build=(g++ cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compil
 # ocl-icd-opencl-dev: the CMake file of libdnnl-dev asks for OpenCL, which the package only recommends.
 tests=(libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev clang-format clang-tidy git)
 example=(bible-kjv bible-kjv-text)
+browser=(chromium)
 
 wanted=("${build[@]}" "${tests[@]}")
 print_only=false
 for argument in "$@"; do
   case "$argument" in
     --example) wanted+=("${example[@]}") ;;
+    --browser) wanted+=("${browser[@]}") ;;
     --print) print_only=true ;;
-    -h | --help) sed -n '3,6p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,7p' "$0"; exit 0 ;;
     *) echo "install-deps.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done

@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-deploy/install-deps.sh
+deploy/install-deps.sh --browser
 echo "== configure and build ($preset)"
 cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset"

@@ -118,6 +118,7 @@ class Drawing {
         if (timed.end > timed.start) shortest = std::min(shortest, timed.end - timed.start);
         longest_label = std::max(longest_label, Label(timed.action).size());
         num_chunks_ = std::max(num_chunks_, Chunk(timed.action, rank) + 1);
+        two_ways_ = two_ways_ && timed.action.stage.value() < num_ranks_;
       }
       figures_.push_back(FiguresOf(timeline.ranks[rank], timeline.makespan));
       highest_peak_ = std::max(highest_peak_, figures_.back().peak_in_flight);
@@ -206,8 +207,7 @@ class Drawing {
     }
     LegendEntry(x, 33, "url(#idle)", "idle");
     absl::StrAppendFormat(&svg_, "<text class=\"s\" x=\"%s\" y=\"43.5\">%s%s</text>\n", Number(x),
-                          letters_ ? "" : "number: microbatch ",
-                          num_chunks_ > 1 ? "darker: later chunk" : "");
+                          letters_ ? "" : "number: microbatch ", DarkerMeans());
     x = 12;
     for (const auto& [name, fill] : kPhases) LegendEntry(x, 52, fill, name);
     absl::StrAppendFormat(&svg_,
@@ -218,6 +218,11 @@ class Drawing {
                           "<text class=\"s g\" x=\"%s\" y=\"78\">idle</text>"
                           "<text class=\"s g\" x=\"%s\" y=\"78\">peak</text>\n",
                           Number(EndOfTime() + 12), Number(EndOfTime() + 112));
+  }
+
+  std::string_view DarkerMeans() const {
+    if (num_chunks_ == 1) return "";
+    return two_ways_ ? "darker: the way up" : "darker: later chunk";
   }
 
   double EndOfTime() const { return kLeft + timeline_.makespan * scale_; }
@@ -317,6 +322,8 @@ class Drawing {
   const Timeline& timeline_;
   const int num_ranks_;
   int num_chunks_ = 1;
+  bool two_ways_ =
+      true;  // no more stages than ranks: a second one of a rank is of another pipeline
   int highest_peak_ = 0;
   bool letters_ = true;
   std::vector<RankFigures> figures_;
