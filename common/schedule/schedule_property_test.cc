@@ -137,8 +137,10 @@ RC_GTEST_PROP(ScheduleProperty, AnActionThatMayNotJoinIsNamed, ()) {
   Row& row = schedule.ranks[cell.rank];
   Action& action = row[cell.position];
   action.joins_next = true;
-  const bool pair = BeginsPair(row, cell.position);
-  RC_PRE(!pair || row[cell.position + 1].microbatch == action.microbatch);
+  // Not inside RC_PRE, which evaluates both sides of ||.
+  const bool legal =
+      BeginsPair(row, cell.position) && row[cell.position + 1].microbatch != action.microbatch;
+  RC_PRE(!legal);
   RC_ASSERT(Names(Validate(schedule), action));
 }
 
