@@ -116,21 +116,27 @@ TEST_F(BitEquality, OfReplicasOverFamilies) {
 
 // Two copies of the weights sum as two replicas with half the microbatches each would.
 TEST_F(BitEquality, OfTwoCopiesAndTwiceAsManyReplicas) {
+  constexpr int kBatch = 24;  // at least twice the ranks, and a multiple of them, for each replica
+  int families = 0;
   for (const int dp : {1, 2}) {
     config::JobSpec job = Job();
+    job.global_batch = kBatch;
     job.parallelism.data = 2 * dp;
     const RunResult reference = Train(job);
     for (const schedule::Family& family : schedule::Families()) {
       if (family.placement != schedule::Placement::kBidirectional) continue;
+      ++families;
       for (const int pp : {2, 4}) {
         SCOPED_TRACE(std::string(family.name) + " pp " + std::to_string(pp) + " dp " +
                      std::to_string(dp));
         job = JobWith(family, pp);
+        job.global_batch = kBatch;
         job.parallelism.data = dp;
         ExpectSameBits(reference, Train(job));
       }
     }
   }
+  EXPECT_GE(families, 4);
 }
 
 TEST_F(BitEquality, OverPartitions) {
