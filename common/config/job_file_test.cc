@@ -105,6 +105,7 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "job.yaml:2:3: model.hiden: is not a known field; did you mean hidden? fields here: family, "
        "layers, hidden, heads, "
        "context, vocab, init_from, hf_config, positions, norm_epsilon, inner, initializer_range, "
+       "kv_heads, head_size, tied_head, rope_theta, rope_scaling, "
        "forward_ms, "
        "input_grad_ms, weight_grad_ms, activation_bytes"},
       {"batch: {global: 1, global: 2}",

@@ -7,7 +7,8 @@
 
 namespace takt::v1 {
 class JobSpec;
-}
+class ModelSpec;
+}  // namespace takt::v1
 
 namespace takt::config {
 
@@ -19,5 +20,8 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto);
 
 // A spec that ToJobSpec reads back to the same job.
 v1::JobSpec ToProto(const JobSpec& job);
+
+// The shape part of `proto`; where weights come from is left alone.
+void WriteModel(const model::ModelConfig& model, v1::ModelSpec& proto);
 
 }  // namespace takt::config

@@ -86,6 +86,11 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "optimizer.lr_schedule={warmup_steps: 2, decay: cosine, min_learning_rate: 1e-5}",
        "model.positions=64"},
       {"model={family: emulated, layers: 3, forward_ms: 0.7, activation_bytes: 9}"},
+      {"model={family: llama, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_size: 8, "
+       "context: 8, vocab: 9, rope_theta: 5e5, rope_scaling: {factor: 8, low_freq_factor: 1, "
+       "high_freq_factor: 4, original_positions: 8192}}"},
+      {"model={family: qwen2, layers: 2, hidden: 48, heads: 4, context: 8, vocab: 9, tied_head: "
+       "true}"},
   };
   for (const auto& change : changes) {
     const v1::JobSpec proto = ToProto(*ToJobSpec(Parse(change)));
@@ -101,6 +106,14 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   EXPECT_EQ(job.seed, 99u);
 }
 
+TEST(JobSpecSerde, LlamaHasDefaultsOfItsOwn) {
+  const JobSpec job = *ToJobSpec(Parse(std::vector<std::string>{
+      "model={family: llama, layers: 2, hidden: 768, heads: 12, context: 8, vocab: 9}"}));
+  EXPECT_EQ(job.model.inner, 2048);
+  EXPECT_EQ(job.model.kv_heads, 12);
+  EXPECT_FALSE(job.model.tied_head);
+}
+
 TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
   const struct {
     const char* override;
@@ -109,8 +122,9 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
       {"name=-x",
        "name is -x: must be 1 to 63 letters, digits, '-', '_' and '.', the first a letter or a "
        "digit; e.g. my-gpt"},
-      {"model.family=llama",
-       "model.family is llama: is not supported by this version; use gpt2 or emulated"},
+      {"model.rope_theta=1e6",
+       "model.rope_theta: only llama and qwen2 have rotary positions; remove it"},
+      {"model.kv_heads=2", "model.kv_heads is 2: gpt2 has as many key heads as heads; remove it"},
       {"model.heads=5",
        "model.heads is 5: must divide model.hidden (64); use one of 1, 2, 4, 8, 16, 32, 64"},
       {"model.hidden=0", "model.hidden is 0 or missing: must be between 1 and 1048576; set it"},

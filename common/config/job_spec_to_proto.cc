@@ -5,26 +5,6 @@
 namespace takt::config {
 namespace {
 
-void Write(const model::ModelConfig& model, v1::ModelSpec& proto) {
-  proto.set_family(static_cast<v1::ModelFamily>(model.family));
-  proto.set_layers(model.layers);
-  proto.set_context(model.context);
-  if (model.family == model::Family::kEmulated) {
-    proto.set_forward_ms(model.forward_seconds * 1e3);
-    proto.set_input_grad_ms(model.input_grad_seconds * 1e3);
-    proto.set_weight_grad_ms(model.weight_grad_seconds * 1e3);
-    proto.set_activation_bytes(model.activation_bytes);
-    return;
-  }
-  proto.set_hidden(model.hidden);
-  proto.set_heads(model.heads);
-  proto.set_vocab(model.vocab);
-  proto.set_inner(model.inner);
-  proto.set_positions(model.positions);
-  proto.set_norm_epsilon(model.norm_epsilon);
-  proto.set_initializer_range(model.initializer_range);
-}
-
 void Write(const JobSpec& job, v1::DataSpec& proto) {
   for (const Corpus& corpus : job.train) {
     v1::CorpusSpec& out = *proto.add_train();
@@ -73,10 +53,41 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
 
 }  // namespace
 
+void WriteModel(const model::ModelConfig& model, v1::ModelSpec& proto) {
+  proto.set_family(static_cast<v1::ModelFamily>(model.family));
+  proto.set_layers(model.layers);
+  proto.set_context(model.context);
+  if (model.family == model::Family::kEmulated) {
+    proto.set_forward_ms(model.forward_seconds * 1e3);
+    proto.set_input_grad_ms(model.input_grad_seconds * 1e3);
+    proto.set_weight_grad_ms(model.weight_grad_seconds * 1e3);
+    proto.set_activation_bytes(model.activation_bytes);
+    return;
+  }
+  proto.set_hidden(model.hidden);
+  proto.set_heads(model.heads);
+  proto.set_kv_heads(model.kv_heads);
+  if (model.head_size != 0) proto.set_head_size(model.head_size);
+  proto.set_vocab(model.vocab);
+  proto.set_inner(model.inner);
+  proto.set_positions(model.positions);
+  proto.set_tied_head(model.tied_head);
+  proto.set_norm_epsilon(model.norm_epsilon);
+  proto.set_initializer_range(model.initializer_range);
+  if (model.family == model::Family::kGpt2) return;
+  proto.set_rope_theta(model.rope_theta);
+  if (!model.rope_scaling.has_value()) return;
+  v1::RopeScalingSpec& scaling = *proto.mutable_rope_scaling();
+  scaling.set_factor(model.rope_scaling->factor);
+  scaling.set_low_freq_factor(model.rope_scaling->low_freq_factor);
+  scaling.set_high_freq_factor(model.rope_scaling->high_freq_factor);
+  scaling.set_original_positions(model.rope_scaling->original_positions);
+}
+
 v1::JobSpec ToProto(const JobSpec& job) {
   v1::JobSpec proto;
   proto.set_name(job.name);
-  Write(job.model, *proto.mutable_model());
+  WriteModel(job.model, *proto.mutable_model());
   if (!job.init_from.empty()) proto.mutable_model()->set_init_from(job.init_from);
   Write(job, *proto.mutable_data());
   proto.mutable_batch()->set_global(job.global_batch);

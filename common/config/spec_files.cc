@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
 #include "common/model/hf_config.h"
 #include "takt/v1/job_spec.pb.h"
 
@@ -39,20 +40,18 @@ absl::StatusOr<std::string> Read(const ReadFile& read_file, const char* field,
   return text;
 }
 
-// Takes values from a config.json, refusing those that the job contradicts.
-class Merger {
+// What a job says of a model beside its config.json must agree with it.
+class Agreement {
  public:
-  explicit Merger(std::string path) : path_(std::move(path)) {}
+  explicit Agreement(std::string path) : path_(std::move(path)) {}
 
   // `given` 0 means that the job leaves the field to the file.
-  int Merge(const char* field, int given, int from_file) {
-    if (given != 0 && given != from_file) {
-      errors_.push_back({.field = field,
-                         .value = absl::StrCat(given),
-                         .rule = absl::StrCat("must be ", from_file, ", as ", path_, " says"),
-                         .fix = "remove it from the job"});
-    }
-    return from_file;
+  void Check(const char* field, int given, int from_file) {
+    if (given == 0 || given == from_file) return;
+    errors_.push_back({.field = field,
+                       .value = absl::StrCat(given),
+                       .rule = absl::StrCat("must be ", from_file, ", as ", path_, " says"),
+                       .fix = "remove it from the job"});
   }
 
   absl::Status status() {
@@ -66,19 +65,20 @@ class Merger {
 
 absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
                        const model::ModelConfig& config) {
-  Merger merger(path);
-  spec.set_family(static_cast<v1::ModelFamily>(
-      merger.Merge("model.family", spec.family(), static_cast<int>(config.family))));
-  spec.set_layers(merger.Merge("model.layers", spec.layers(), config.layers));
-  spec.set_hidden(merger.Merge("model.hidden", spec.hidden(), config.hidden));
-  spec.set_heads(merger.Merge("model.heads", spec.heads(), config.heads));
-  spec.set_vocab(merger.Merge("model.vocab", spec.vocab(), config.vocab));
-  spec.set_positions(merger.Merge("model.positions", spec.positions(), config.positions));
-  spec.set_inner(merger.Merge("model.inner", spec.inner(), config.inner));
-  if (spec.context() == 0) spec.set_context(config.context);
-  spec.set_norm_epsilon(config.norm_epsilon);
-  spec.set_initializer_range(config.initializer_range);
-  return merger.status();
+  Agreement agreement(path);
+  agreement.Check("model.family", spec.family(), static_cast<int>(config.family));
+  agreement.Check("model.layers", spec.layers(), config.layers);
+  agreement.Check("model.hidden", spec.hidden(), config.hidden);
+  agreement.Check("model.heads", spec.heads(), config.heads);
+  agreement.Check("model.kv_heads", spec.kv_heads(), config.kv_heads);
+  agreement.Check("model.head_size", spec.head_size(), config.head_size);
+  agreement.Check("model.vocab", spec.vocab(), config.vocab);
+  agreement.Check("model.positions", spec.positions(), config.positions);
+  agreement.Check("model.inner", spec.inner(), config.inner);
+  model::ModelConfig shape = config;
+  if (spec.context() != 0) shape.context = spec.context();
+  WriteModel(shape, spec);
+  return agreement.status();
 }
 
 }  // namespace

@@ -5,27 +5,12 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/layer_parts.h"
 
 namespace takt::model {
 namespace {
 
-constexpr std::int64_t kFloatBytes = 4;
 constexpr char kTokenTable[] = "transformer.wte.weight";
-
-Parameter Normal(std::string name, std::vector<std::int64_t> shape, double stddev) {
-  return {
-      .name = std::move(name), .shape = std::move(shape), .init = Init::kNormal, .stddev = stddev};
-}
-Parameter Zeros(std::string name, std::int64_t size) {
-  return {.name = std::move(name), .shape = {size}};
-}
-Parameter Ones(std::string name, std::int64_t size) {
-  return {.name = std::move(name), .shape = {size}, .init = Init::kOnes};
-}
-
-std::int64_t ActivationBytes(const ModelConfig& config, int microbatch) {
-  return kFloatBytes * microbatch * config.context * config.hidden;
-}
 
 Layer Embedding(const ModelConfig& config, int microbatch) {
   Layer layer{.kind = LayerKind::kEmbedding};
@@ -36,12 +21,18 @@ Layer Embedding(const ModelConfig& config, int microbatch) {
   return layer;
 }
 
+// A product of [1,m] and [m,n] takes 2mn: QKV 6CC, projection 2CC, MLP 4C*inner.
+double LinearFlops(const ModelConfig& config) {
+  const double c = config.hidden;
+  return 8 * c * c + 4 * c * config.inner;
+}
+
 // Kept per token in f32: both norms' outputs, q k v, attention's output, the residual between
 // attention and MLP (8 C), the MLP's inner values before and after gelu, one log-sum-exp per head,
 // mean and rstd of both norms.
 std::int64_t BlockStashBytes(const ModelConfig& config, int microbatch) {
   const std::int64_t per_token = 7LL * config.hidden + 2LL * config.inner + config.heads + 4;
-  return kFloatBytes * microbatch * config.context * per_token;
+  return kFloatBytes * Tokens(config, microbatch) * per_token;
 }
 
 Layer Block(const ModelConfig& config, int microbatch, int block) {
@@ -65,14 +56,10 @@ Layer Block(const ModelConfig& config, int microbatch, int block) {
       Normal(prefix + "mlp.c_proj.weight", {config.inner, c}, residual_stddev),
       Zeros(prefix + "mlp.c_proj.bias", c),
   };
-  const double tokens = static_cast<double>(microbatch) * config.context;
-  const double linear = tokens * Gpt2BlockLinearFlops(config);
-  const double attention = tokens * Gpt2BlockAttentionFlops(config);
-  layer.cost = {.forward_flops = linear + attention,
-                .input_grad_flops = linear + 2 * attention,
-                .weight_grad_flops = linear,
-                .stash_bytes = BlockStashBytes(config, microbatch),
-                .output_bytes = ActivationBytes(config, microbatch)};
+  layer.cost = CostOf(static_cast<double>(Tokens(config, microbatch)), LinearFlops(config),
+                      AttentionFlops(config));
+  layer.cost.stash_bytes = BlockStashBytes(config, microbatch);
+  layer.cost.output_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
 
@@ -82,29 +69,13 @@ Layer Head(const ModelConfig& config, int microbatch) {
   layer.parameters = {Ones("transformer.ln_f.weight", config.hidden),
                       Zeros("transformer.ln_f.bias", config.hidden)};
   layer.tied_parameters = {kTokenTable};
-  const std::int64_t tokens = static_cast<std::int64_t>(microbatch) * config.context;
-  const double flops = static_cast<double>(tokens) * Gpt2HeadFlops(config);
-  layer.cost = {.forward_flops = flops,
-                .input_grad_flops = flops,
-                .weight_grad_flops = flops,
-                .stash_bytes = kFloatBytes * tokens * (config.hidden + 2LL + config.vocab)};
+  const std::int64_t tokens = Tokens(config, microbatch);
+  layer.cost = CostOf(static_cast<double>(tokens), 2.0 * config.hidden * config.vocab, 0);
+  layer.cost.stash_bytes = kFloatBytes * tokens * (config.hidden + 2LL + config.vocab);
   return layer;
 }
 
 }  // namespace
-
-// A product of [1,m] and [m,n] takes 2mn: QKV 6CC, projection 2CC, MLP 4C*inner.
-double Gpt2BlockLinearFlops(const ModelConfig& config) {
-  const double c = config.hidden;
-  return 8 * c * c + 4 * c * config.inner;
-}
-
-// QK^T and PV, each 2C per key; position t sees t+1 keys, (T+1)/2 on average.
-double Gpt2BlockAttentionFlops(const ModelConfig& config) {
-  return 2.0 * (config.context + 1.0) * config.hidden;
-}
-
-double Gpt2HeadFlops(const ModelConfig& config) { return 2.0 * config.hidden * config.vocab; }
 
 std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch) {
   std::vector<Layer> layers;

@@ -11,9 +11,4 @@ namespace takt::model {
 // Embedding, blocks, head.  Precondition: `config` is valid (BuildModel checked it).
 std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch);
 
-// Forward FLOPs of one token; see gpt2.cc for the count.
-double Gpt2BlockLinearFlops(const ModelConfig& config);
-double Gpt2BlockAttentionFlops(const ModelConfig& config);
-double Gpt2HeadFlops(const ModelConfig& config);
-
 }  // namespace takt::model

@@ -29,13 +29,10 @@ class Reader {
   Reader(const json& object, std::string_view name) : object_(object), name_(name) {}
 
   int RequiredInt(const char* key) {
-    const json* value = Find(key);
-    if (value == nullptr) {
-      Fail(key, "", "is missing", "take the config.json that belongs to the model");
-      return 0;
-    }
-    return ToInt(key, *value);
+    const json* value = Required(key);
+    return value == nullptr ? 0 : ToInt(key, *value);
   }
+  double RequiredNumber(const char* key) { return Required(key) == nullptr ? 0 : Number(key, 0); }
   int Int(const char* key, int fallback) {
     const json* value = Find(key);
     return value == nullptr ? fallback : ToInt(key, *value);
@@ -47,11 +44,39 @@ class Reader {
     Fail(key, Shown(*value), "must be a number", "");
     return fallback;
   }
-  void RequireModelType(const char* supported) {
+  bool Bool(const char* key, bool fallback) {
+    const json* value = Find(key);
+    if (value == nullptr) return fallback;
+    if (value->is_boolean()) return value->get<bool>();
+    Fail(key, Shown(*value), "must be true or false", "");
+    return fallback;
+  }
+  Family ModelType() {
     const json* value = Find("model_type");
-    if (value != nullptr && *value == supported) return;
+    if (value != nullptr && *value == "gpt2") return Family::kGpt2;
+    if (value != nullptr && *value == "llama") return Family::kLlama;
+    if (value != nullptr && *value == "qwen2") return Family::kQwen2;
     Fail("model_type", value == nullptr ? "" : Shown(*value),
-         absl::StrCat("must be one that this version supports: ", supported), "");
+         "must be one that this version supports: gpt2, llama or qwen2", "");
+    return Family::kGpt2;
+  }
+  // An object of its own; null: there is none.
+  const json* Object(const char* key) {
+    const json* value = Find(key);
+    if (value == nullptr || value->is_object()) return value;
+    Fail(key, Shown(*value), "must be an object", "");
+    return nullptr;
+  }
+  // A key that must not be there, whatever it says.
+  void Absent(const char* key) {
+    if (const json* value = Find(key)) Fail(key, Shown(*value), "is not supported", "remove it");
+  }
+  // What another reader found in an object of this one.
+  void Append(const char* key, std::vector<FieldError> errors) {
+    for (FieldError& error : errors) {
+      error.field = absl::StrCat(key, ".", error.field);
+      errors_.push_back(std::move(error));
+    }
   }
   // A key that changes the arithmetic: absent, or exactly `supported`.
   void Only(const char* key, const json& supported) {
@@ -59,6 +84,13 @@ class Reader {
     if (value == nullptr || *value == supported) return;
     Fail(key, Shown(*value),
          absl::StrCat("is not supported by this version, only ", Shown(supported)), "");
+  }
+  void Fail(const char* key, std::string value, std::string rule, std::string fix) {
+    errors_.push_back({.field = key,
+                       .value = std::move(value),
+                       .rule = std::move(rule),
+                       .fix = std::move(fix),
+                       .where = name_});
   }
   std::vector<FieldError>& errors() { return errors_; }
 
@@ -75,12 +107,11 @@ class Reader {
     Fail(key, Shown(value), "must be a whole number, 1 or more", "");
     return 0;
   }
-  void Fail(const char* key, std::string value, std::string rule, std::string fix) {
-    errors_.push_back({.field = key,
-                       .value = std::move(value),
-                       .rule = std::move(rule),
-                       .fix = std::move(fix),
-                       .where = name_});
+  const json* Required(const char* key) {
+    const json* value = Find(key);
+    if (value == nullptr)
+      Fail(key, "", "is missing", "take the config.json that belongs to the model");
+    return value;
   }
 
   const json& object_;
@@ -110,6 +141,56 @@ ModelConfig ReadGpt2(Reader& reader) {
   return config;
 }
 
+// `rope_scaling`, or `rope_parameters` of newer files, which holds rope_theta too.
+void ReadRope(Reader& reader, std::string_view name, ModelConfig& config) {
+  config.rope_theta = reader.Number("rope_theta", config.rope_theta);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const json* object = reader.Object(key);
+    if (object == nullptr) continue;
+    Reader rope(*object, name);
+    config.rope_theta = rope.Number("rope_theta", config.rope_theta);
+    const bool old_key = !object->contains("rope_type") && object->contains("type");
+    const json type = object->value(old_key ? "type" : "rope_type", json("default"));
+    if (type == "llama3") {
+      config.rope_scaling =
+          RopeScaling{.factor = rope.RequiredNumber("factor"),
+                      .low_freq_factor = rope.RequiredNumber("low_freq_factor"),
+                      .high_freq_factor = rope.RequiredNumber("high_freq_factor"),
+                      .original_positions = rope.RequiredInt("original_max_position_embeddings")};
+    } else if (type != "default") {
+      rope.Fail(old_key ? "type" : "rope_type", Shown(type),
+                "must be one that this version supports: default or llama3", "");
+    }
+    reader.Append(key, std::move(rope.errors()));
+  }
+}
+
+ModelConfig ReadLlama(Reader& reader, std::string_view name, Family family) {
+  ModelConfig config{.family = family};
+  config.layers = reader.RequiredInt("num_hidden_layers");
+  config.hidden = reader.RequiredInt("hidden_size");
+  config.heads = reader.RequiredInt("num_attention_heads");
+  config.kv_heads = reader.Int("num_key_value_heads", config.heads);
+  const bool even = config.heads > 0 && config.hidden % config.heads == 0;
+  config.head_size = reader.Int("head_dim", even ? config.hidden / config.heads : 0);
+  config.inner = reader.RequiredInt("intermediate_size");
+  config.vocab = reader.RequiredInt("vocab_size");
+  config.positions = reader.RequiredInt("max_position_embeddings");
+  config.context = config.positions;
+  config.norm_epsilon = reader.Number("rms_norm_eps", 1e-6);
+  config.initializer_range = reader.Number("initializer_range", config.initializer_range);
+  config.tied_head = reader.Bool("tie_word_embeddings", false);
+  ReadRope(reader, name, config);
+  reader.Only("hidden_act", "silu");
+  reader.Only("attention_bias", family == Family::kQwen2);
+  reader.Only("mlp_bias", false);
+  reader.Only("pretraining_tp", 1);
+  reader.Only("use_sliding_window", false);
+  reader.Only("partial_rotary_factor", 1);
+  reader.Absent("quantization_config");
+  return config;
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseHfConfig(std::string_view text, std::string_view name) {
@@ -121,9 +202,10 @@ absl::StatusOr<ModelConfig> ParseHfConfig(std::string_view text, std::string_vie
                          .where = std::string(name)});
   }
   Reader reader(object, name);
-  reader.RequireModelType("gpt2");
+  const Family family = reader.ModelType();
   if (reader.errors().empty()) {
-    const ModelConfig config = ReadGpt2(reader);
+    const ModelConfig config =
+        family == Family::kGpt2 ? ReadGpt2(reader) : ReadLlama(reader, name, family);
     if (reader.errors().empty()) return config;
   }
   return InvalidFields(std::move(reader.errors()));

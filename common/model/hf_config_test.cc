@@ -62,8 +62,9 @@ TEST(HfConfig, RefusesByNameWhatItDoesNotCompute) {
 }
 
 TEST(HfConfig, RefusesOtherFamiliesAndOtherFiles) {
-  EXPECT_EQ(ParseHfConfig(R"({"model_type": "llama"})", "c").status().message(),
-            "c: model_type is \"llama\": must be one that this version supports: gpt2");
+  EXPECT_EQ(
+      ParseHfConfig(R"({"model_type": "bert"})", "c").status().message(),
+      "c: model_type is \"bert\": must be one that this version supports: gpt2, llama or qwen2");
   EXPECT_THAT(std::string(ParseHfConfig("[1]", "c").status().message()),
               HasSubstr("must be a JSON object"));
   EXPECT_THAT(std::string(ParseHfConfig("{\"a", "c").status().message()),
@@ -74,6 +75,74 @@ TEST(HfConfig, ListsEveryMissingKey) {
   const absl::Status status = ParseHfConfig(R"({"model_type": "gpt2"})", "c").status();
   EXPECT_EQ(FieldErrorsOf(status).size(), 5u);
   EXPECT_THAT(std::string(status.message()), HasSubstr("c: n_positions: is missing"));
+}
+
+constexpr char kLlama[] = R"("model_type": "llama", "hidden_size": 64, "intermediate_size": 172,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "max_position_embeddings": 32,
+    "vocab_size": 300)";
+
+absl::StatusOr<ModelConfig> ParseLlama(const std::string& more) {
+  return ParseHfConfig(absl::StrCat("{", kLlama, ", ", more, "}"), "c");
+}
+
+TEST(HfConfig, ReadsLlamaWithHuggingFacesDefaults) {
+  const ModelConfig config = ParseLlama(R"("hidden_act": "silu")").value();
+  EXPECT_EQ(config.family, Family::kLlama);
+  EXPECT_EQ(config.kv_heads, 4);
+  EXPECT_EQ(config.head_size, 16);
+  EXPECT_EQ(config.inner, 172);
+  EXPECT_FALSE(config.tied_head);
+  EXPECT_EQ(config.norm_epsilon, 1e-6);
+  EXPECT_EQ(config.rope_theta, 10000);
+  EXPECT_FALSE(config.rope_scaling.has_value());
+}
+
+TEST(HfConfig, ReadsGroupedHeadsAndScaledPositions) {
+  const ModelConfig config =
+      ParseLlama(R"("num_key_value_heads": 2, "head_dim": 24, "tie_word_embeddings": true,
+          "rope_theta": 500000.0, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+          "rope_type": "llama3"})")
+          .value();
+  EXPECT_EQ(config.kv_heads, 2);
+  EXPECT_EQ(config.head_size, 24);
+  EXPECT_TRUE(config.tied_head);
+  EXPECT_EQ(config.rope_theta, 500000);
+  ASSERT_TRUE(config.rope_scaling.has_value());
+  EXPECT_EQ(config.rope_scaling->factor, 8);
+  EXPECT_EQ(config.rope_scaling->original_positions, 8192);
+}
+
+TEST(HfConfig, ReadsRopeParametersOfNewerFiles) {
+  const ModelConfig config =
+      ParseLlama(R"("rope_parameters": {"rope_theta": 1e6, "rope_type": "default"})").value();
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_FALSE(config.rope_scaling.has_value());
+}
+
+TEST(HfConfig, RefusesByNameWhatLlamaHereDoesNotCompute) {
+  const struct {
+    const char* text;
+    const char* message;
+  } cases[] = {
+      {R"("hidden_act": "gelu")",
+       "c: hidden_act is \"gelu\": is not supported by this version, only \"silu\""},
+      {R"("attention_bias": true)",
+       "c: attention_bias is true: is not supported by this version, only false"},
+      {R"("rope_scaling": {"rope_type": "yarn"})",
+       "c: rope_scaling.rope_type is \"yarn\": must be one that this version supports: default or "
+       "llama3"},
+      {R"("rope_scaling": {"type": "linear"})",
+       "c: rope_scaling.type is \"linear\": must be one that this version supports: default or "
+       "llama3"},
+      {R"("quantization_config": {"bits": 4})",
+       "c: quantization_config is an object: is not supported; remove it"},
+      {R"("tie_word_embeddings": 1)", "c: tie_word_embeddings is 1: must be true or false"},
+      {R"("rope_scaling": 2)", "c: rope_scaling is 2: must be an object"},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_EQ(ParseLlama(text).status().message(), message);
+  }
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/gpt2.h"
+#include "common/model/layer_parts.h"
+#include "common/model/llama.h"
 
 namespace takt::model {
 namespace {
@@ -13,6 +15,7 @@ namespace {
 constexpr int kMaxLayers = 4096;
 constexpr int kMaxWidth = 1 << 20;
 constexpr int kMaxRows = 1 << 24;  // vocabulary, positions
+constexpr int kMaxHeadSize = 1 << 12;
 
 class Checker {
  public:
@@ -52,40 +55,85 @@ std::string Divisors(int hidden) {
   return text;
 }
 
+void CheckNumber(Checker& check, const char* field, double value, bool holds, const char* rule,
+                 const char* fix) {
+  check.Rule(std::isfinite(value) && holds,
+             {.field = field, .value = absl::StrCat(value), .rule = rule, .fix = fix});
+}
+
 void CheckGpt2(const ModelConfig& config, Checker& check) {
+  check.Rule(config.kv_heads == config.heads, {.field = "model.kv_heads",
+                                               .value = absl::StrCat(config.kv_heads),
+                                               .rule = "gpt2 has as many key heads as heads",
+                                               .fix = "remove it"});
+  check.Rule(config.head_size == 0 || config.head_size * config.heads == config.hidden,
+             {.field = "model.head_size",
+              .value = absl::StrCat(config.head_size),
+              .rule = "gpt2's heads share model.hidden evenly",
+              .fix = "remove it"});
+  check.Rule(config.tied_head, {.field = "model.tied_head",
+                                .value = "false",
+                                .rule = "gpt2's head is its token embedding",
+                                .fix = "remove it"});
+}
+
+void CheckRopeScaling(const RopeScaling& scaling, Checker& check) {
+  CheckNumber(check, "model.rope_scaling.factor", scaling.factor, scaling.factor >= 1,
+              "must be a finite number, 1 or more", "Llama 3.1 has 8");
+  CheckNumber(check, "model.rope_scaling.low_freq_factor", scaling.low_freq_factor,
+              scaling.low_freq_factor > 0, "must be a finite number above 0", "Llama 3.1 has 1");
+  CheckNumber(check, "model.rope_scaling.high_freq_factor", scaling.high_freq_factor,
+              scaling.high_freq_factor > scaling.low_freq_factor,
+              "must be a finite number above low_freq_factor", "Llama 3.1 has 4");
+  check.Size("model.rope_scaling.original_positions", scaling.original_positions, kMaxRows);
+}
+
+void CheckLlama(const ModelConfig& config, Checker& check) {
+  check.Rule(config.kv_heads >= 1 && config.heads % config.kv_heads == 0,
+             {.field = "model.kv_heads",
+              .value = absl::StrCat(config.kv_heads),
+              .rule = absl::StrCat("must divide model.heads (", config.heads, ")"),
+              .fix = absl::StrCat("use one of ", Divisors(config.heads))});
+  check.Rule(config.head_size % 2 == 0, {.field = "model.head_size",
+                                         .value = absl::StrCat(config.head_size),
+                                         .rule = "must be even: rotary positions turn pairs",
+                                         .fix = "change model.hidden or model.heads"});
+  CheckNumber(check, "model.rope_theta", config.rope_theta, config.rope_theta > 1,
+              "must be a finite number above 1", "use 10000");
+  if (config.rope_scaling.has_value()) CheckRopeScaling(*config.rope_scaling, check);
+}
+
+// What all families but the emulated have.
+void CheckTransformer(const ModelConfig& config, Checker& check) {
   check.Size("model.hidden", config.hidden, kMaxWidth);
   check.Size("model.heads", config.heads, kMaxWidth);
   check.Size("model.context", config.context, kMaxRows);
   check.Size("model.vocab", config.vocab, kMaxRows);
   if (!check.ok()) return;
   check.Size("model.inner", config.inner, kMaxWidth);
-  check.Rule(config.hidden % config.heads == 0,
-             {.field = "model.heads",
-              .value = absl::StrCat(config.heads),
-              .rule = absl::StrCat("must divide model.hidden (", config.hidden, ")"),
-              .fix = absl::StrCat("use one of ", Divisors(config.hidden))});
-  check.Rule(config.kv_heads == config.heads, {.field = "model.kv_heads",
-                                               .value = absl::StrCat(config.kv_heads),
-                                               .rule = "gpt2 has as many key heads as heads"});
+  if (config.head_size == 0) {  // BuildModel would have filled it in
+    check.Rule(false, {.field = "model.heads",
+                       .value = absl::StrCat(config.heads),
+                       .rule = absl::StrCat("must divide model.hidden (", config.hidden, ")"),
+                       .fix = absl::StrCat("use one of ", Divisors(config.hidden))});
+  } else {
+    check.Size("model.head_size", config.head_size, kMaxHeadSize);
+  }
   check.Rule(
       config.positions >= config.context && config.positions <= kMaxRows,
       {.field = "model.context",
        .value = absl::StrCat(config.context),
        .rule = absl::StrCat("must be at most the model's positions (", config.positions, ")"),
        .fix = "train on shorter sequences"});
-  check.Rule(
-      config.tied_head,
-      {.field = "model.tied_head", .value = "false", .rule = "gpt2's head is its token embedding"});
-  check.Rule(std::isfinite(config.norm_epsilon) && config.norm_epsilon > 0,
-             {.field = "model.norm_epsilon",
-              .value = absl::StrCat(config.norm_epsilon),
-              .rule = "must be a finite number above 0",
-              .fix = "use 1e-5"});
-  check.Rule(std::isfinite(config.initializer_range) && config.initializer_range >= 0,
-             {.field = "model.initializer_range",
-              .value = absl::StrCat(config.initializer_range),
-              .rule = "must be a finite number, 0 or more",
-              .fix = "use 0.02"});
+  CheckNumber(check, "model.norm_epsilon", config.norm_epsilon, config.norm_epsilon > 0,
+              "must be a finite number above 0", "use 1e-5");
+  CheckNumber(check, "model.initializer_range", config.initializer_range,
+              config.initializer_range >= 0, "must be a finite number, 0 or more", "use 0.02");
+  if (config.family == Family::kGpt2) {
+    CheckGpt2(config, check);
+  } else {
+    CheckLlama(config, check);
+  }
 }
 
 void CheckEmulated(const ModelConfig& config, Checker& check) {
@@ -98,6 +146,14 @@ void CheckEmulated(const ModelConfig& config, Checker& check) {
               .value = absl::StrCat(config.activation_bytes),
               .rule = absl::StrCat("must be between 1 and ", kMaxMessage),
               .fix = "give the size of the message between two stages"});
+}
+
+// A head size that was left out is an even share of the width.
+ModelConfig Complete(ModelConfig config) {
+  if (config.head_size == 0 && config.heads > 0 && config.hidden % config.heads == 0) {
+    config.head_size = config.hidden / config.heads;
+  }
+  return config;
 }
 
 Layer EmulatedLayer(const ModelConfig& config, int block) {
@@ -127,27 +183,21 @@ std::int64_t Model::num_parameters() const {
 
 double Model::FlopsPerToken() const {
   if (config.family == Family::kEmulated) return 0;
-  const double block = Gpt2BlockLinearFlops(config) + Gpt2BlockAttentionFlops(config);
-  return 3 * (config.layers * block + Gpt2HeadFlops(config));
+  double flops = 0;
+  for (const Layer& layer : layers) {
+    flops += layer.cost.forward_flops + layer.cost.input_grad_flops + layer.cost.weight_grad_flops;
+  }
+  return flops / static_cast<double>(Tokens(config, microbatch));
 }
 
-std::vector<FieldError> CheckConfig(const ModelConfig& config) {
+std::vector<FieldError> CheckConfig(const ModelConfig& given) {
+  const ModelConfig config = Complete(given);
   Checker check;
   check.Size("model.layers", config.layers, kMaxLayers);
-  switch (config.family) {
-    case Family::kGpt2:
-      CheckGpt2(config, check);
-      break;
-    case Family::kEmulated:
-      CheckEmulated(config, check);
-      break;
-    case Family::kLlama:
-    case Family::kQwen2:
-      check.Rule(false, {.field = "model.family",
-                         .value = config.family == Family::kLlama ? "llama" : "qwen2",
-                         .rule = "is not supported by this version",
-                         .fix = "use gpt2 or emulated"});
-      break;
+  if (config.family == Family::kEmulated) {
+    CheckEmulated(config, check);
+  } else {
+    CheckTransformer(config, check);
   }
   return check.Take();
 }
@@ -157,13 +207,20 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch) {
   if (std::vector<FieldError> errors = CheckConfig(config); !errors.empty()) {
     return InvalidFields(std::move(errors));
   }
-  Model model{.config = config, .microbatch = microbatch};
-  if (config.family == Family::kGpt2) {
-    model.layers = Gpt2Layers(config, microbatch);
-  } else {
-    for (int block = 0; block < config.layers; ++block) {
-      model.layers.push_back(EmulatedLayer(config, block));
-    }
+  Model model{.config = Complete(config), .microbatch = microbatch};
+  switch (config.family) {
+    case Family::kGpt2:
+      model.layers = Gpt2Layers(model.config, microbatch);
+      break;
+    case Family::kLlama:
+    case Family::kQwen2:
+      model.layers = LlamaLayers(model.config, microbatch);
+      break;
+    case Family::kEmulated:
+      for (int block = 0; block < config.layers; ++block) {
+        model.layers.push_back(EmulatedLayer(config, block));
+      }
+      break;
   }
   return model;
 }

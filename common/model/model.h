@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,13 @@ namespace takt::model {
 
 enum class Family : std::uint8_t { kGpt2 = 1, kLlama = 2, kQwen2 = 3, kEmulated = 4 };
 
+// How Llama 3.1 stretches rotary positions beyond those it was first trained on.
+struct RopeScaling {
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;
+  int original_positions = 0;
+};
+
 // The shape of a model, filled from a job spec or a config.json.
 struct ModelConfig {
   Family family = Family::kGpt2;
@@ -22,13 +30,17 @@ struct ModelConfig {
   int hidden = 0;
   int heads = 0;
   int kv_heads = 0;   // = heads for gpt2
-  int inner = 0;      // width of the MLP; gpt2: 4 * hidden
+  int head_size = 0;  // 0: hidden / heads, which is all that gpt2 can have
+  int inner = 0;      // width of the MLP
   int context = 0;    // T of training
   int positions = 0;  // rows of the position table; >= context
   int vocab = 0;
   bool tied_head = true;
   double norm_epsilon = 1e-5;
   double initializer_range = 0.02;
+  // llama, qwen2: rotary positions
+  double rope_theta = 10000;
+  std::optional<RopeScaling> rope_scaling;
   // family emulated: per layer and microbatch
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
   std::int64_t activation_bytes = 0;
@@ -38,7 +50,9 @@ enum class LayerKind : std::uint8_t {
   kEmbedding = 1,
   kGpt2Block = 2,
   kGpt2Head = 3,
-  kEmulated = 4
+  kEmulated = 4,
+  kLlamaBlock = 5,  // of qwen2 too
+  kLlamaHead = 6
 };
 
 enum class Init : std::uint8_t { kZeros = 1, kOnes = 2, kNormal = 3 };
@@ -84,8 +98,7 @@ struct Model {
   // exchange.
   std::vector<const Parameter*> AllParameters() const;
   std::int64_t num_parameters() const;
-  // Model FLOPs of one token, forward and backward, attention counted causally:
-  // 3 * (layers * (linear + attention) + head).
+  // Model FLOPs of one token, F, I and W of all layers, attention counted causally.
   double FlopsPerToken() const;
 };
 

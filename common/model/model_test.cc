@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "common/model/llama.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -93,6 +94,80 @@ TEST(Gpt2Model, PassesOnOneF32ActivationPerBoundary) {
   EXPECT_EQ(model.layers[5].cost.output_bytes, 0);
 }
 
+ModelConfig TinyLlama() {
+  return {.family = Family::kLlama,
+          .layers = 4,
+          .hidden = 64,
+          .heads = 4,
+          .kv_heads = 2,
+          .inner = 172,
+          .context = 32,
+          .positions = 32,
+          .vocab = 300,
+          .tied_head = false};
+}
+
+std::map<std::string, std::vector<std::int64_t>> Shapes(const Model& model) {
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  for (const Parameter* p : model.AllParameters()) shapes[p->name] = p->shape;
+  return shapes;
+}
+
+TEST(LlamaModel, NamesAndShapesAreHuggingFaces) {
+  auto shapes = Shapes(*BuildModel(TinyLlama(), 1));
+  EXPECT_THAT(shapes, SizeIs(1 + 4 * 9 + 2));
+  EXPECT_THAT(shapes["model.embed_tokens.weight"], ElementsAre(300, 64));
+  EXPECT_THAT(shapes["model.layers.3.self_attn.q_proj.weight"], ElementsAre(64, 64));
+  EXPECT_THAT(shapes["model.layers.3.self_attn.v_proj.weight"], ElementsAre(32, 64));
+  EXPECT_THAT(shapes["model.layers.0.mlp.gate_proj.weight"], ElementsAre(172, 64));
+  EXPECT_THAT(shapes["model.layers.0.mlp.down_proj.weight"], ElementsAre(64, 172));
+  EXPECT_THAT(shapes["lm_head.weight"], ElementsAre(300, 64));
+}
+
+TEST(LlamaModel, HeadsMayBeWiderThanTheirShare) {
+  ModelConfig config = TinyLlama();
+  config.head_size = 24;
+  auto shapes = Shapes(*BuildModel(config, 1));
+  EXPECT_THAT(shapes["model.layers.0.self_attn.q_proj.weight"], ElementsAre(96, 64));
+  EXPECT_THAT(shapes["model.layers.0.self_attn.o_proj.weight"], ElementsAre(64, 96));
+}
+
+TEST(Qwen2Model, HasBiasesOnQueriesKeysAndValuesAlone) {
+  ModelConfig config = TinyLlama();
+  config.family = Family::kQwen2;
+  config.tied_head = true;
+  const Model model = *BuildModel(config, 1);
+  auto shapes = Shapes(model);
+  EXPECT_THAT(shapes, SizeIs(1 + 4 * 12 + 1));
+  EXPECT_THAT(shapes["model.layers.1.self_attn.k_proj.bias"], ElementsAre(32));
+  EXPECT_THAT(model.layers.back().tied_parameters, ElementsAre("model.embed_tokens.weight"));
+}
+
+TEST(LlamaModel, RotaryFrequenciesFallFromOne) {
+  const std::vector<double> frequencies = RotaryFrequencies(BuildModel(TinyLlama(), 1)->config);
+  ASSERT_THAT(frequencies, SizeIs(8));
+  EXPECT_DOUBLE_EQ(frequencies[0], 1);
+  EXPECT_DOUBLE_EQ(frequencies[4], std::pow(10000.0, -0.5));
+}
+
+TEST(LlamaModel, ScaledFrequenciesKeepShortWavelengthsAndSlowLongOnes) {
+  ModelConfig config = TinyLlama();
+  config.head_size = 128;
+  config.rope_theta = 500000;
+  const std::vector<double> plain = RotaryFrequencies(config);
+  config.rope_scaling = RopeScaling{.factor = 8, .original_positions = 8192};
+  const std::vector<double> scaled = RotaryFrequencies(config);
+  EXPECT_EQ(scaled[0], plain[0]);
+  EXPECT_DOUBLE_EQ(scaled[63], plain[63] / 8);
+  int between = 0;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_LE(scaled[i], plain[i]);
+    EXPECT_GE(scaled[i], plain[i] / 8);
+    if (scaled[i] != plain[i] && scaled[i] != plain[i] / 8) ++between;
+  }
+  EXPECT_GT(between, 0);
+}
+
 TEST(EmulatedModel, HasOnlyBlocksThatTakeTime) {
   const Model model = *BuildModel({.family = Family::kEmulated,
                                    .layers = 3,
@@ -125,8 +200,17 @@ TEST(CheckConfig, NamesTheFieldAndTheRule) {
       {"model.context is 33: must be at most the model's positions (32); train on shorter "
        "sequences",
        [](ModelConfig& c) { c.context = 33; }},
-      {"model.family is llama: is not supported by this version; use gpt2 or emulated",
-       [](ModelConfig& c) { c.family = Family::kLlama; }},
+      {"model.kv_heads is 3: must divide model.heads (4); use one of 1, 2, 4",
+       [](ModelConfig& c) {
+         c.family = Family::kLlama;
+         c.kv_heads = 3;
+       }},
+      {"model.head_size is 15: must be even: rotary positions turn pairs; change model.hidden or "
+       "model.heads",
+       [](ModelConfig& c) {
+         c.family = Family::kLlama;
+         c.head_size = 15;
+       }},
       {"model.norm_epsilon is nan: must be a finite number above 0; use 1e-5",
        [](ModelConfig& c) { c.norm_epsilon = std::nan(""); }},
       {"model.forward_ms is -1: must be a finite time, 0 or more; give milliseconds",

@@ -40,6 +40,17 @@ std::vector<StepMatmul> StepMatmuls(const model::ModelConfig& model, std::int64_
                    true, false, count});
   };
   const std::int64_t c = model.hidden, inner = model.inner;
+  if (model.family != model::Family::kGpt2) {
+    const std::int64_t head_size = model.head_size != 0 ? model.head_size : c / model.heads;
+    const std::int64_t query = model.heads * head_size, key = model.kv_heads * head_size;
+    add("q", c, query, true, model.layers);
+    add("k, v", c, key, true, 2 * model.layers);
+    add("o", query, c, true, model.layers);
+    add("gate, up", c, inner, true, 2 * model.layers);
+    add("down", inner, c, true, model.layers);
+    add("head", c, model.vocab, true, 1);
+    return all;
+  }
   add("qkv", c, 3 * c, false, model.layers);
   add("proj", c, c, false, model.layers);
   add("fc", c, inner, false, model.layers);

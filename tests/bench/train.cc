@@ -35,11 +35,19 @@ model::ModelConfig ModelOf(const Options& options) {
   model::ModelConfig config;
   if (options.model == "gpt2-124m") {
     config = {.layers = 12, .hidden = 768, .heads = 12, .vocab = 50257};
+  } else if (options.model == "llama-110m") {  // the shape of stories110M
+    config = {.family = model::Family::kLlama,
+              .layers = 12,
+              .hidden = 768,
+              .heads = 12,
+              .inner = 2048,
+              .vocab = 32000,
+              .tied_head = false};
   } else {  // gpt2-6m: the size of the example job, for a quick look
     config = {.layers = 8, .hidden = 256, .heads = 8, .vocab = 256};
   }
   config.kv_heads = config.heads;
-  config.inner = 4 * config.hidden;
+  if (config.inner == 0) config.inner = 4 * config.hidden;
   config.context = options.context;
   config.positions = std::max(1024, options.context);
   return config;
@@ -230,7 +238,7 @@ void AddTrainCommand(CLI::App& app, absl::Status& result) {
   CLI::App* command = app.add_subcommand(
       "train", "model FLOP/s of training steps over oneDNN's FLOP/s on their matmuls");
   command->add_option("--model", options->model)
-      ->check(CLI::IsMember({"gpt2-124m", "gpt2-6m"}))
+      ->check(CLI::IsMember({"gpt2-124m", "llama-110m", "gpt2-6m"}))
       ->capture_default_str();
   command->add_option("--batch", options->batch, "Sequences of a step")
       ->check(CLI::Range(1, 4096))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-2 against the float64 references of tests/golden/models, through plan, engine and transport.
+// Every family against the float64 references of tests/golden/models, through plan, engine and
+// transport.
 #include <algorithm>
 #include <ostream>
 #include <string>
@@ -32,10 +33,10 @@ void PrintTo(const Layout& layout, std::ostream* out) { *out << Print(layout); }
 
 using Case = std::tuple<std::string, Layout>;
 
-// Every stage holds a block at least: gpt2-tiny has four, gpt2-ignore-index three.
+// Every stage holds a block at least: the models have three or four.
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index"}) {
+  for (const char* model : {"gpt2-tiny", "gpt2-ignore-index", "llama-tiny", "qwen2-tiny"}) {
     for (const int pp : {1, 2, 3}) {
       for (const char* schedule : {"naive", "gpipe", "1f1b"}) {
         cases.push_back({model, {.schedule = schedule, .pipeline = pp}});
@@ -48,6 +49,9 @@ std::vector<Case> Cases() {
   // Replicas whose shares of the scored tokens differ still divide by those of the whole batch.
   cases.push_back({"gpt2-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2}});
   cases.push_back({"gpt2-ignore-index", {.schedule = "1f1b", .pipeline = 2, .data = 3}});
+  cases.push_back({"llama-tiny", {.schedule = "interleaved-1f1b", .pipeline = 2, .chunks = 2}});
+  cases.push_back({"llama-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2}});
+  cases.push_back({"qwen2-tiny", {.schedule = "1f1b", .pipeline = 2, .data = 2}});
   return cases;
 }
 
@@ -147,8 +151,9 @@ TEST_P(Golden, FirstStepAgreesInLossGradientsAndActivations) {
     ++compared;
   }
   compare.RelativeL2("gradients, rel l2 overall", "all", all_got, all_want, 1e-5);
-  // Embeddings, final norm and 12 a block; boundaries with their gradients; logits.
-  EXPECT_EQ(compared, 4 + 12 * golden_.job.model.layers + 2 * (golden_.job.model.layers + 2) + 1);
+  // Every parameter; boundaries with their gradients; logits.
+  const auto parameters = static_cast<int>(golden_.initial_weights.size());
+  EXPECT_EQ(compared, parameters + 2 * (golden_.job.model.layers + 2) + 1);
 }
 
 TEST_P(Golden, TenStepsAgreeInLossNormAndWeights) {
@@ -175,7 +180,10 @@ TEST_P(Golden, TenStepsAgreeInLossNormAndWeights) {
     const std::vector<float>& initial = golden_.initial_weights.at(name);
     const std::vector<float> update = Pick(name, Minus(got, initial), false);
     const std::vector<float> want_update = Pick(name, Minus(want, initial), false);
-    compare.RelativeL2("weight updates, rel l2", name, update, want_update, 5e-3);
+    // Slow rotary pairs leave the key bias next to no gradient.
+    const bool key_bias = name.ends_with("k_proj.bias");
+    compare.RelativeL2(key_bias ? "key bias updates, rel l2" : "weight updates, rel l2", name,
+                       update, want_update, key_bias ? 2e-2 : 5e-3);
     Append(all_got, update);
     Append(all_want, want_update);
   }

@@ -91,6 +91,66 @@ struct LayerNormBackwardWeights {
   bool accumulate = false;
 };
 
+// output = x * rstd * weight per row, rstd = 1 / sqrt(mean(x^2) + epsilon)
+// (Zhang & Sennrich 2019).
+struct RmsNormForward {
+  const float* input = nullptr;   // [N,C]
+  const float* weight = nullptr;  // [C]
+  float* output = nullptr;        // [N,C]
+  float* rstd = nullptr;          // [N]
+  std::int64_t rows = 0, columns = 0;
+  float epsilon = 1e-5F;
+};
+
+// I: d_input = (gradient through the norm) + residual_gradient.
+struct RmsNormBackwardInput {
+  const float* d_output = nullptr;           // [N,C]
+  const float* x = nullptr;                  // [N,C] input of the forward
+  const float* weight = nullptr;             // [C]
+  const float* rstd = nullptr;               // [N]
+  const float* residual_gradient = nullptr;  // [N,C] or null
+  float* d_input = nullptr;                  // [N,C]; may be x, residual_gradient or d_output
+  std::int64_t rows = 0, columns = 0;
+};
+
+// W: d_weight[C] (+)= sum over rows of d_output * x * rstd.
+struct RmsNormBackwardWeights {
+  const float* d_output = nullptr;  // [N,C]
+  const float* x = nullptr;         // [N,C]
+  const float* rstd = nullptr;      // [N]
+  float* d_weight = nullptr;        // [C]
+  std::int64_t rows = 0, columns = 0;
+  bool accumulate = false;
+};
+
+// Turns each pair (i, i + D/2) of every head by the angle of its position, Hugging Face's
+// half-split order: (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin). In place. `inverse` turns
+// back, which is the gradient too. (Su et al. 2021.)
+struct Rotary {
+  float* x = nullptr;            // row r of head h at x + r * stride + h * head_size
+  const float* table = nullptr;  // [T,D]: the D/2 cosines of a position, then its D/2 sines
+  std::int64_t batch = 0, context = 0, heads = 0, head_size = 0;  // D even
+  std::int64_t stride = 0;                                        // floats between rows
+  bool inverse = false;
+};
+
+// output = silu(gate) * up, silu(x) = x / (1 + e^-x)  (Shazeer 2020).
+struct SwigluForward {
+  const float* gate = nullptr;
+  const float* up = nullptr;
+  float* output = nullptr;  // may be gate or up
+  std::int64_t count = 0;
+};
+
+struct SwigluBackward {
+  const float* gate = nullptr;  // of the forward
+  const float* up = nullptr;    // of the forward
+  const float* d_output = nullptr;
+  float* d_gate = nullptr;  // may be gate
+  float* d_up = nullptr;    // may be up
+  std::int64_t count = 0;
+};
+
 // output = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 struct GeluForward {
   const float* input = nullptr;
@@ -220,9 +280,11 @@ struct Add {
   std::int64_t count = 0;
 };
 
-using Op = std::variant<Matmul, BiasGrad, LayerNormForward, LayerNormBackwardInput,
-                        LayerNormBackwardWeights, GeluForward, GeluBackward, AttentionForward,
-                        AttentionBackward, EmbeddingForward, EmbeddingBackward, CrossEntropy,
-                        AdamwUpdate, SumOfSquares, Fill, Copy, Add>;
+using Op =
+    std::variant<Matmul, BiasGrad, LayerNormForward, LayerNormBackwardInput,
+                 LayerNormBackwardWeights, RmsNormForward, RmsNormBackwardInput,
+                 RmsNormBackwardWeights, Rotary, SwigluForward, SwigluBackward, GeluForward,
+                 GeluBackward, AttentionForward, AttentionBackward, EmbeddingForward,
+                 EmbeddingBackward, CrossEntropy, AdamwUpdate, SumOfSquares, Fill, Copy, Add>;
 
 }  // namespace takt::backend

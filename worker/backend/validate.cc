@@ -96,6 +96,46 @@ struct Validator {
                   {"d_weight", o.d_weight},
                   {"d_bias", o.d_bias}});
   }
+  absl::Status operator()(const RmsNormForward& o) const {
+    return Check(
+        "RmsNormForward", {{"rows", o.rows}, {"columns", o.columns}},
+        {{"input", o.input}, {"weight", o.weight}, {"output", o.output}, {"rstd", o.rstd}});
+  }
+  absl::Status operator()(const RmsNormBackwardInput& o) const {
+    return Check("RmsNormBackwardInput", {{"rows", o.rows}, {"columns", o.columns}},
+                 {{"d_output", o.d_output},
+                  {"x", o.x},
+                  {"weight", o.weight},
+                  {"rstd", o.rstd},
+                  {"d_input", o.d_input}});
+  }
+  absl::Status operator()(const RmsNormBackwardWeights& o) const {
+    return Check(
+        "RmsNormBackwardWeights", {{"rows", o.rows}, {"columns", o.columns}},
+        {{"d_output", o.d_output}, {"x", o.x}, {"rstd", o.rstd}, {"d_weight", o.d_weight}});
+  }
+  absl::Status operator()(const Rotary& o) const {
+    if (o.head_size % 2 != 0) return Rule(false, "Rotary", "head_size must be even");
+    return Check("Rotary",
+                 {{"batch", o.batch},
+                  {"context", o.context},
+                  {"heads", o.heads},
+                  {"head_size", o.head_size},
+                  {"stride", o.stride, o.heads * o.head_size}},
+                 {{"x", o.x}, {"table", o.table}});
+  }
+  absl::Status operator()(const SwigluForward& o) const {
+    return Check("SwigluForward", {{"count", o.count}},
+                 {{"gate", o.gate}, {"up", o.up}, {"output", o.output}});
+  }
+  absl::Status operator()(const SwigluBackward& o) const {
+    return Check("SwigluBackward", {{"count", o.count}},
+                 {{"gate", o.gate},
+                  {"up", o.up},
+                  {"d_output", o.d_output},
+                  {"d_gate", o.d_gate},
+                  {"d_up", o.d_up}});
+  }
   absl::Status operator()(const GeluForward& o) const {
     return Check("GeluForward", {{"count", o.count}}, {{"input", o.input}, {"output", o.output}});
   }

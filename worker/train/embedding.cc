@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// output = wte[token] + wpe[position]. Keeps nothing; has no input gradient.
+// output = token table[token] (+ position table[position], if the family has one). Keeps nothing;
+// has no input gradient.
 #include "worker/train/layer.h"
 
 namespace takt::train {
@@ -11,42 +12,43 @@ class Embedding final : public Layer {
       : batch_(model.microbatch),
         config_(model.config),
         token_table_(parameters.refs[0]),
-        position_table_(parameters.refs[1]) {}
+        position_table_(parameters.refs.size() > 1 ? &parameters.refs[1] : nullptr) {}
 
   std::int64_t stash_floats() const override { return 0; }
   std::int64_t scratch_floats() const override { return 0; }
 
   absl::Status Forward(const ForwardCall& call) const override {
-    return call.backend->Run(backend::EmbeddingForward{.tokens = call.view.tokens,
-                                                       .token_table = token_table_.weight,
-                                                       .position_table = position_table_.weight,
-                                                       .output = call.output,
-                                                       .batch = batch_,
-                                                       .context = config_.context,
-                                                       .columns = config_.hidden});
+    return call.backend->Run(backend::EmbeddingForward{
+        .tokens = call.view.tokens,
+        .token_table = token_table_.weight,
+        .position_table = position_table_ != nullptr ? position_table_->weight : nullptr,
+        .output = call.output,
+        .batch = batch_,
+        .context = config_.context,
+        .columns = config_.hidden});
   }
 
   absl::Status InputGrad(const InputGradCall&) const override { return absl::OkStatus(); }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
-    return call.backend->Run(
-        backend::EmbeddingBackward{.tokens = call.view.tokens,
-                                   .d_output = call.d_output,
-                                   .d_token_table = token_table_.gradient,
-                                   .d_position_table = position_table_.gradient,
-                                   .batch = batch_,
-                                   .context = config_.context,
-                                   .columns = config_.hidden,
-                                   .vocab = config_.vocab,
-                                   .positions = config_.positions,
-                                   .accumulate = call.accumulate});
+    return call.backend->Run(backend::EmbeddingBackward{
+        .tokens = call.view.tokens,
+        .d_output = call.d_output,
+        .d_token_table = token_table_.gradient,
+        .d_position_table = position_table_ != nullptr ? position_table_->gradient : nullptr,
+        .batch = batch_,
+        .context = config_.context,
+        .columns = config_.hidden,
+        .vocab = config_.vocab,
+        .positions = config_.positions,
+        .accumulate = call.accumulate});
   }
 
  private:
   const std::int64_t batch_;
   const model::ModelConfig& config_;
-  const ParameterRef& token_table_;     // [V,C]
-  const ParameterRef& position_table_;  // [positions,C]
+  const ParameterRef& token_table_;           // [V,C]
+  const ParameterRef* const position_table_;  // [positions,C]; null: none
 };
 
 }  // namespace

@@ -12,40 +12,32 @@
 namespace takt::train {
 namespace {
 
+constexpr auto kInOut = Linear::Storage::kInOut;
+
 // Offsets in floats. E: inner width, H heads. After the arrow: what I leaves there for W.
 struct StashLayout {
-  std::int64_t norm1;         // [N,C] ln_1's output
-  std::int64_t qkv;           // [N,3C] -> its gradient
-  std::int64_t attention;     // [N,C] heads side by side
-  std::int64_t middle;        // [N,C] x2 -> its gradient
-  std::int64_t norm2;         // [N,C] ln_2's output
-  std::int64_t inner;         // [N,E] before gelu -> its gradient
-  std::int64_t activated;     // [N,E] after gelu
-  std::int64_t logsumexp;     // [B,H,T]
-  std::int64_t mean1, rstd1;  // [N]
-  std::int64_t mean2, rstd2;  // [N]
-  std::int64_t norm1_part;    // [2C] unused -> gradients of ln_1's weight and bias
-  std::int64_t norm2_part;    // [2C] unused -> of ln_2's
-  std::int64_t size;
+  Regions regions;
+  std::int64_t norm1;      // [N,C] ln_1's output
+  std::int64_t qkv;        // [N,3C] -> its gradient
+  std::int64_t attention;  // [N,C] heads side by side
+  std::int64_t middle;     // [N,C] x2 -> its gradient
+  std::int64_t norm2;      // [N,C] ln_2's output
+  std::int64_t inner;      // [N,E] before gelu -> its gradient
+  std::int64_t activated;  // [N,E] after gelu
+  std::int64_t logsumexp;  // [B,H,T]
+  LayerNorm::Stash norm1_stash, norm2_stash;
 
-  StashLayout(std::int64_t n, std::int64_t c, std::int64_t e, std::int64_t heads) {
-    Regions regions;
-    norm1 = regions.Add(n * c);
-    qkv = regions.Add(n * 3 * c);
-    attention = regions.Add(n * c);
-    middle = regions.Add(n * c);
-    norm2 = regions.Add(n * c);
-    inner = regions.Add(n * e);
-    activated = regions.Add(n * e);
-    logsumexp = regions.Add(n * heads);
-    mean1 = regions.Add(n);
-    rstd1 = regions.Add(n);
-    mean2 = regions.Add(n);
-    rstd2 = regions.Add(n);
-    norm1_part = regions.Add(2 * c);
-    norm2_part = regions.Add(2 * c);
-    size = regions.size();
-  }
+  StashLayout(std::int64_t n, std::int64_t c, std::int64_t e, std::int64_t heads)
+      : norm1(regions.Add(n * c)),
+        qkv(regions.Add(n * 3 * c)),
+        attention(regions.Add(n * c)),
+        middle(regions.Add(n * c)),
+        norm2(regions.Add(n * c)),
+        inner(regions.Add(n * e)),
+        activated(regions.Add(n * e)),
+        logsumexp(regions.Add(n * heads)),
+        norm1_stash(regions, n, c),
+        norm2_stash(regions, n, c) {}
 };
 
 class Gpt2Block final : public Layer {
@@ -56,14 +48,14 @@ class Gpt2Block final : public Layer {
         batch_(model.microbatch),
         rows_(batch_ * config_.context),
         layout_(rows_, config_.hidden, config_.inner, config_.heads),
-        norm1_(rows_, config_.norm_epsilon, parameters.refs[0], parameters.refs[1]),
-        qkv_(rows_, parameters.refs[2], parameters.refs[3]),
-        projection_(rows_, parameters.refs[4], parameters.refs[5]),
-        norm2_(rows_, config_.norm_epsilon, parameters.refs[6], parameters.refs[7]),
-        fc_(rows_, parameters.refs[8], parameters.refs[9]),
-        mlp_projection_(rows_, parameters.refs[10], parameters.refs[11]) {}
+        norm1_(rows_, config_.norm_epsilon, {parameters.refs.data(), 2}),
+        qkv_(rows_, kInOut, parameters.refs[2], &parameters.refs[3]),
+        projection_(rows_, kInOut, parameters.refs[4], &parameters.refs[5]),
+        norm2_(rows_, config_.norm_epsilon, {parameters.refs.data() + 6, 2}),
+        fc_(rows_, kInOut, parameters.refs[8], &parameters.refs[9]),
+        mlp_projection_(rows_, kInOut, parameters.refs[10], &parameters.refs[11]) {}
 
-  std::int64_t stash_floats() const override { return layout_.size; }
+  std::int64_t stash_floats() const override { return layout_.regions.size(); }
   // One wide tensor (the gradient of gelu's output, later of q k v) and one narrow one.
   std::int64_t scratch_floats() const override { return WideFloats() + rows_ * config_.hidden; }
 
@@ -73,8 +65,7 @@ class Gpt2Block final : public Layer {
     float* s = call.stash;
     if (call.probe)
       call.probe(absl::StrCat("act.blocks.", block_, ".input"), call.input, ActivationFloats());
-    RETURN_IF_ERROR(
-        norm1_.Forward(backend, call.input, s + at.norm1, {s + at.mean1, s + at.rstd1}));
+    RETURN_IF_ERROR(norm1_.Forward(backend, call.input, s + at.norm1, s, at.norm1_stash));
     RETURN_IF_ERROR(qkv_.Forward(backend, s + at.norm1, nullptr, s + at.qkv));
     RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
                                                           .q = s + at.qkv,
@@ -83,8 +74,7 @@ class Gpt2Block final : public Layer {
                                                           .output = s + at.attention,
                                                           .logsumexp = s + at.logsumexp}));
     RETURN_IF_ERROR(projection_.Forward(backend, s + at.attention, call.input, s + at.middle));
-    RETURN_IF_ERROR(
-        norm2_.Forward(backend, s + at.middle, s + at.norm2, {s + at.mean2, s + at.rstd2}));
+    RETURN_IF_ERROR(norm2_.Forward(backend, s + at.middle, s + at.norm2, s, at.norm2_stash));
     RETURN_IF_ERROR(fc_.Forward(backend, s + at.norm2, nullptr, s + at.inner));
     RETURN_IF_ERROR(backend.Run(backend::GeluForward{
         .input = s + at.inner, .output = s + at.activated, .count = rows_ * config_.inner}));
@@ -104,13 +94,9 @@ class Gpt2Block final : public Layer {
                                                       .d_input = s + at.inner,
                                                       .count = rows_ * config_.inner}));
     RETURN_IF_ERROR(fc_.InputGrad(backend, s + at.inner, narrow));
-    RETURN_IF_ERROR(norm2_.InputGrad(backend,
-                                     {.dy = narrow,
-                                      .x = s + at.middle,
-                                      .residual = call.d_output,
-                                      .dx = s + at.middle,
-                                      .part = s + at.norm2_part},
-                                     {s + at.mean2, s + at.rstd2}));
+    RETURN_IF_ERROR(norm2_.InputGrad(
+        backend, {.dy = narrow, .x = s + at.middle, .residual = call.d_output, .dx = s + at.middle},
+        s, at.norm2_stash));
 
     RETURN_IF_ERROR(projection_.InputGrad(backend, s + at.middle, narrow));
     RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
@@ -126,13 +112,9 @@ class Gpt2Block final : public Layer {
     RETURN_IF_ERROR(qkv_.InputGrad(backend, wide, narrow));
     RETURN_IF_ERROR(backend.Run(
         backend::Copy{.input = wide, .output = s + at.qkv, .count = rows_ * 3 * config_.hidden}));
-    RETURN_IF_ERROR(norm1_.InputGrad(backend,
-                                     {.dy = narrow,
-                                      .x = call.input,
-                                      .residual = s + at.middle,
-                                      .dx = call.d_input,
-                                      .part = s + at.norm1_part},
-                                     {s + at.mean1, s + at.rstd1}));
+    RETURN_IF_ERROR(norm1_.InputGrad(
+        backend, {.dy = narrow, .x = call.input, .residual = s + at.middle, .dx = call.d_input}, s,
+        at.norm1_stash));
     if (call.probe)
       call.probe(absl::StrCat("act_grad.blocks.", block_, ".input"), call.d_input,
                  ActivationFloats());
@@ -146,10 +128,10 @@ class Gpt2Block final : public Layer {
     const bool add = call.accumulate;
     RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s + at.activated, call.d_output, add));
     RETURN_IF_ERROR(fc_.WeightGrad(backend, s + at.norm2, s + at.inner, add));
-    RETURN_IF_ERROR(norm2_.WeightGrad(backend, s + at.norm2_part, add));
+    RETURN_IF_ERROR(norm2_.WeightGrad(backend, s, at.norm2_stash, add));
     RETURN_IF_ERROR(projection_.WeightGrad(backend, s + at.attention, s + at.middle, add));
     RETURN_IF_ERROR(qkv_.WeightGrad(backend, s + at.norm1, s + at.qkv, add));
-    return norm1_.WeightGrad(backend, s + at.norm1_part, add);
+    return norm1_.WeightGrad(backend, s, at.norm1_stash, add);
   }
 
  private:
@@ -173,9 +155,9 @@ class Gpt2Block final : public Layer {
   const int block_;
   const std::int64_t batch_, rows_;
   const StashLayout layout_;
-  const Norm norm1_;
+  const LayerNorm norm1_;
   const Linear qkv_, projection_;
-  const Norm norm2_;
+  const LayerNorm norm2_;
   const Linear fc_, mlp_projection_;
 };
 

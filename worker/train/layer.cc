@@ -15,6 +15,10 @@ std::unique_ptr<Layer> MakeLayer(const model::Model& model, LayerId id,
       return MakeGpt2Block(model, layer.block, parameters);
     case model::LayerKind::kGpt2Head:
       return MakeGpt2Head(model, parameters);
+    case model::LayerKind::kLlamaBlock:
+      return MakeLlamaBlock(model, layer.block, parameters);
+    case model::LayerKind::kLlamaHead:
+      return MakeLlamaHead(model, parameters);
     case model::LayerKind::kEmulated:
       break;
   }

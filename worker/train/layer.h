@@ -74,10 +74,13 @@ class Layer {
 std::unique_ptr<Layer> MakeLayer(const model::Model& model, LayerId id,
                                  const LayerParameters& parameters);
 
-// One a kind, each in a file of its own.
+// One a kind.
 std::unique_ptr<Layer> MakeEmbedding(const model::Model& model, const LayerParameters& parameters);
 std::unique_ptr<Layer> MakeGpt2Block(const model::Model& model, int block,
                                      const LayerParameters& parameters);
 std::unique_ptr<Layer> MakeGpt2Head(const model::Model& model, const LayerParameters& parameters);
+std::unique_ptr<Layer> MakeLlamaBlock(const model::Model& model, int block,
+                                      const LayerParameters& parameters);
+std::unique_ptr<Layer> MakeLlamaHead(const model::Model& model, const LayerParameters& parameters);
 
 }  // namespace takt::train

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three products of a linear layer y = x W + b with W stored [in,out], as GPT-2 does.
+// The three products of a linear layer y = x W + b, with W stored [in,out], as GPT-2 does, or
+// [out,in], as most others do.
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,11 +12,14 @@ namespace takt::train {
 
 class Linear {
  public:
-  // rows: N. weight [in,out], bias [out]: borrowed.
-  Linear(std::int64_t rows, const ParameterRef& weight, const ParameterRef& bias)
+  enum class Storage { kInOut, kOutIn };
+
+  // rows: N. weight, bias [out] (null: none): borrowed.
+  Linear(std::int64_t rows, Storage storage, const ParameterRef& weight, const ParameterRef* bias)
       : rows_(rows),
-        in_(weight.parameter->shape[0]),
-        out_(weight.parameter->shape[1]),
+        out_in_(storage == Storage::kOutIn),
+        in_(weight.parameter->shape[out_in_ ? 1 : 0]),
+        out_(weight.parameter->shape[out_in_ ? 0 : 1]),
         weight_(weight),
         bias_(bias) {}
 
@@ -25,46 +29,52 @@ class Linear {
     return backend.Run(backend::Matmul{.a = x,
                                        .b = weight_.weight,
                                        .c = y,
-                                       .bias = bias_.weight,
+                                       .bias = bias_ != nullptr ? bias_->weight : nullptr,
                                        .addend = addend,
+                                       .b_transposed = out_in_,
                                        .m = rows_,
                                        .n = out_,
                                        .k = in_});
   }
 
-  // dx [N,in] = dy W^T
-  absl::Status InputGrad(backend::Backend& backend, const float* dy, float* dx) const {
+  // dx [N,in] = dy W^T + addend (optional, [N,in]; may be dx).
+  absl::Status InputGrad(backend::Backend& backend, const float* dy, float* dx,
+                         const float* addend = nullptr) const {
     return backend.Run(backend::Matmul{.a = dy,
                                        .b = weight_.weight,
                                        .c = dx,
-                                       .b_transposed = true,
+                                       .addend = addend,
+                                       .b_transposed = !out_in_,
                                        .m = rows_,
                                        .n = in_,
                                        .k = out_});
   }
 
-  // dW (+)= x^T dy, db (+)= column sums of dy
+  // dW (+)= x^T dy, or its transpose; db (+)= column sums of dy
   absl::Status WeightGrad(backend::Backend& backend, const float* x, const float* dy,
                           bool accumulate) const {
-    RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = x,
-                                                .b = dy,
+    RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = out_in_ ? dy : x,
+                                                .b = out_in_ ? x : dy,
                                                 .c = weight_.gradient,
                                                 .addend = accumulate ? weight_.gradient : nullptr,
                                                 .a_transposed = true,
-                                                .m = in_,
-                                                .n = out_,
+                                                .m = out_in_ ? out_ : in_,
+                                                .n = out_in_ ? in_ : out_,
                                                 .k = rows_}));
+    if (bias_ == nullptr) return absl::OkStatus();
     return backend.Run(backend::BiasGrad{.d_output = dy,
-                                         .d_bias = bias_.gradient,
+                                         .d_bias = bias_->gradient,
                                          .rows = rows_,
                                          .columns = out_,
                                          .accumulate = accumulate});
   }
 
  private:
-  const std::int64_t rows_, in_, out_;
+  const std::int64_t rows_;
+  const bool out_in_;
+  const std::int64_t in_, out_;
   const ParameterRef& weight_;
-  const ParameterRef& bias_;
+  const ParameterRef* const bias_;
 };
 
 }  // namespace takt::train

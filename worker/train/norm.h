@@ -1,86 +1,98 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm over rows. Its weight gradients come in two halves: I computes one microbatch's *part*
-// while it has d_output and x at hand (both are overwritten afterwards), W adds the parts up. A
-// part is 2C floats: of the weight, then of the bias.
+// Norms over rows. Their weight gradients come in two halves: I computes one microbatch's *part*
+// while it has d_output and x at hand (both are overwritten afterwards), W adds the parts up.
+// Both norms have the same members, so that layers can be written over either.
 #pragma once
 
-#include <utility>
+#include <span>
 
 #include "absl/status/status.h"
 #include "common/base/status.h"
 #include "worker/backend/backend.h"
 #include "worker/train/parameter_store.h"
+#include "worker/train/regions.h"
 
 namespace takt::train {
 
-class Norm {
+// What InputGrad reads and writes.
+struct NormGradients {
+  const float* dy = nullptr;        // [N,C]
+  const float* x = nullptr;         // [N,C] as F saw it
+  const float* residual = nullptr;  // [N,C] added to dx; optional
+  float* dx = nullptr;              // [N,C]; may be x
+};
+
+// gradient (+)= part
+inline absl::Status AddPart(backend::Backend& backend, const float* part, const ParameterRef& to,
+                            bool accumulate) {
+  const std::int64_t count = to.parameter->elements();
+  if (accumulate) {
+    return backend.Run(
+        backend::Add{.a = to.gradient, .b = part, .output = to.gradient, .count = count});
+  }
+  return backend.Run(backend::Copy{.input = part, .output = to.gradient, .count = count});
+}
+
+class LayerNorm {
  public:
-  // What F keeps for I, [N] each, in the stash.
-  struct Statistics {
-    float* mean = nullptr;
-    float* rstd = nullptr;
+  static constexpr int kNumParameters = 2;  // weight, bias
+
+  // What a microbatch keeps, as offsets into the stash.
+  struct Stash {
+    std::int64_t mean = 0, rstd = 0;  // [N] of F
+    std::int64_t part = 0;            // [2C] of I: of the weight, then of the bias
+
+    Stash(Regions& regions, std::int64_t rows, std::int64_t columns)
+        : mean(regions.Add(rows)), rstd(regions.Add(rows)), part(regions.Add(2 * columns)) {}
   };
 
-  // rows: N. weight, bias [C]: borrowed.
-  Norm(std::int64_t rows, double epsilon, const ParameterRef& weight, const ParameterRef& bias)
+  // rows: N. parameters: weight and bias, [C]; borrowed.
+  LayerNorm(std::int64_t rows, double epsilon, std::span<const ParameterRef> parameters)
       : rows_(rows),
-        columns_(weight.parameter->elements()),
+        columns_(parameters[0].parameter->elements()),
         epsilon_(static_cast<float>(epsilon)),
-        weight_(weight),
-        bias_(bias) {}
+        weight_(parameters[0]),
+        bias_(parameters[1]) {}
 
-  absl::Status Forward(backend::Backend& backend, const float* x, float* y,
-                       Statistics statistics) const {
+  absl::Status Forward(backend::Backend& backend, const float* x, float* y, float* stash,
+                       const Stash& at) const {
     return backend.Run(backend::LayerNormForward{.input = x,
                                                  .weight = weight_.weight,
                                                  .bias = bias_.weight,
                                                  .output = y,
-                                                 .mean = statistics.mean,
-                                                 .rstd = statistics.rstd,
+                                                 .mean = stash + at.mean,
+                                                 .rstd = stash + at.rstd,
                                                  .rows = rows_,
                                                  .columns = columns_,
                                                  .epsilon = epsilon_});
   }
 
-  struct Gradients {
-    const float* dy = nullptr;
-    const float* x = nullptr;
-    const float* residual = nullptr;  // added to dx; optional
-    float* dx = nullptr;              // may be x
-    float* part = nullptr;            // [2C]
-  };
-  absl::Status InputGrad(backend::Backend& backend, const Gradients& g,
-                         Statistics statistics) const {
-    RETURN_IF_ERROR(backend.Run(backend::LayerNormBackwardWeights{.d_output = g.dy,
-                                                                  .x = g.x,
-                                                                  .mean = statistics.mean,
-                                                                  .rstd = statistics.rstd,
-                                                                  .d_weight = g.part,
-                                                                  .d_bias = g.part + columns_,
-                                                                  .rows = rows_,
-                                                                  .columns = columns_}));
+  absl::Status InputGrad(backend::Backend& backend, const NormGradients& g, float* stash,
+                         const Stash& at) const {
+    RETURN_IF_ERROR(
+        backend.Run(backend::LayerNormBackwardWeights{.d_output = g.dy,
+                                                      .x = g.x,
+                                                      .mean = stash + at.mean,
+                                                      .rstd = stash + at.rstd,
+                                                      .d_weight = stash + at.part,
+                                                      .d_bias = stash + at.part + columns_,
+                                                      .rows = rows_,
+                                                      .columns = columns_}));
     return backend.Run(backend::LayerNormBackwardInput{.d_output = g.dy,
                                                        .x = g.x,
                                                        .weight = weight_.weight,
-                                                       .mean = statistics.mean,
-                                                       .rstd = statistics.rstd,
+                                                       .mean = stash + at.mean,
+                                                       .rstd = stash + at.rstd,
                                                        .residual_gradient = g.residual,
                                                        .d_input = g.dx,
                                                        .rows = rows_,
                                                        .columns = columns_});
   }
 
-  absl::Status WeightGrad(backend::Backend& backend, const float* part, bool accumulate) const {
-    for (const auto& [from, to] :
-         {std::pair{part, weight_.gradient}, std::pair{part + columns_, bias_.gradient}}) {
-      if (accumulate) {
-        RETURN_IF_ERROR(
-            backend.Run(backend::Add{.a = to, .b = from, .output = to, .count = columns_}));
-      } else {
-        RETURN_IF_ERROR(backend.Run(backend::Copy{.input = from, .output = to, .count = columns_}));
-      }
-    }
-    return absl::OkStatus();
+  absl::Status WeightGrad(backend::Backend& backend, const float* stash, const Stash& at,
+                          bool accumulate) const {
+    RETURN_IF_ERROR(AddPart(backend, stash + at.part, weight_, accumulate));
+    return AddPart(backend, stash + at.part + columns_, bias_, accumulate);
   }
 
  private:
@@ -88,6 +100,65 @@ class Norm {
   const float epsilon_;
   const ParameterRef& weight_;
   const ParameterRef& bias_;
+};
+
+class RmsNorm {
+ public:
+  static constexpr int kNumParameters = 1;  // weight
+
+  struct Stash {
+    std::int64_t rstd = 0;  // [N] of F
+    std::int64_t part = 0;  // [C] of I
+
+    Stash(Regions& regions, std::int64_t rows, std::int64_t columns)
+        : rstd(regions.Add(rows)), part(regions.Add(columns)) {}
+  };
+
+  // rows: N. parameters: weight, [C]; borrowed.
+  RmsNorm(std::int64_t rows, double epsilon, std::span<const ParameterRef> parameters)
+      : rows_(rows),
+        columns_(parameters[0].parameter->elements()),
+        epsilon_(static_cast<float>(epsilon)),
+        weight_(parameters[0]) {}
+
+  absl::Status Forward(backend::Backend& backend, const float* x, float* y, float* stash,
+                       const Stash& at) const {
+    return backend.Run(backend::RmsNormForward{.input = x,
+                                               .weight = weight_.weight,
+                                               .output = y,
+                                               .rstd = stash + at.rstd,
+                                               .rows = rows_,
+                                               .columns = columns_,
+                                               .epsilon = epsilon_});
+  }
+
+  absl::Status InputGrad(backend::Backend& backend, const NormGradients& g, float* stash,
+                         const Stash& at) const {
+    RETURN_IF_ERROR(backend.Run(backend::RmsNormBackwardWeights{.d_output = g.dy,
+                                                                .x = g.x,
+                                                                .rstd = stash + at.rstd,
+                                                                .d_weight = stash + at.part,
+                                                                .rows = rows_,
+                                                                .columns = columns_}));
+    return backend.Run(backend::RmsNormBackwardInput{.d_output = g.dy,
+                                                     .x = g.x,
+                                                     .weight = weight_.weight,
+                                                     .rstd = stash + at.rstd,
+                                                     .residual_gradient = g.residual,
+                                                     .d_input = g.dx,
+                                                     .rows = rows_,
+                                                     .columns = columns_});
+  }
+
+  absl::Status WeightGrad(backend::Backend& backend, const float* stash, const Stash& at,
+                          bool accumulate) const {
+    return AddPart(backend, stash + at.part, weight_, accumulate);
+  }
+
+ private:
+  const std::int64_t rows_, columns_;
+  const float epsilon_;
+  const ParameterRef& weight_;
 };
 
 }  // namespace takt::train

@@ -163,6 +163,40 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
+  absl::Status Execute(const RmsNormForward& op) {
+    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.rms_norm_forward(op, rows); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const RmsNormBackwardInput& op) {
+    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.rms_norm_backward_input(op, rows); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const RmsNormBackwardWeights& op) {
+    SumColumns(
+        op.rows, op.columns, op.columns, op.accumulate,
+        [&](Range rows, float* out) { kernels_.rms_norm_weights_partial(op, rows, out); },
+        [&](std::int64_t) { return op.d_weight; });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const Rotary& op) {
+    ForRows(op.batch * op.context, op.heads * op.head_size,
+            [&](Range rows) { kernels_.rotary(op, rows); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const SwigluForward& op) {
+    ForElements(op.count, [&](Range range) { kernels_.swiglu_forward(op, range); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute(const SwigluBackward& op) {
+    ForElements(op.count, [&](Range range) { kernels_.swiglu_backward(op, range); });
+    return absl::OkStatus();
+  }
+
   absl::Status Execute(const GeluForward& op) {
     ForElements(op.count, [&](Range range) { kernels_.gelu_forward(op, range); });
     return absl::OkStatus();

@@ -54,6 +54,41 @@ void Pack(const float* source, std::int64_t source_stride, std::int64_t rows, st
   }
 }
 
+void RotaryRows(const Rotary& op, Range rows) {
+  const std::int64_t half = op.head_size / 2;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* cosines = op.table + r % op.context * op.head_size;
+    const float* sines = cosines + half;
+    for (std::int64_t h = 0; h < op.heads; ++h) {
+      float* low = op.x + r * op.stride + h * op.head_size;
+      float* high = low + half;
+      ForVectors({0, half}, [&](std::int64_t i, std::int64_t n) {
+        const Vec a = LoadN(low + i, n), b = LoadN(high + i, n);
+        const Vec cosine = LoadN(cosines + i, n);
+        const Vec sine = op.inverse ? -LoadN(sines + i, n) : LoadN(sines + i, n);
+        StoreN(low + i, a * cosine - b * sine, n);
+        StoreN(high + i, b * cosine + a * sine, n);
+      });
+    }
+  }
+}
+
+void SwigluForwardRange(const SwigluForward& op, Range elements) {
+  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+    const Vec x = LoadN(op.gate + i, n);
+    StoreN(op.output + i, x / (1.0F + Exp(-x)) * LoadN(op.up + i, n), n);
+  });
+}
+
+void SwigluBackwardRange(const SwigluBackward& op, Range elements) {
+  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+    const Vec x = LoadN(op.gate + i, n), up = LoadN(op.up + i, n), d = LoadN(op.d_output + i, n);
+    const Vec sigmoid = 1.0F / (1.0F + Exp(-x));
+    StoreN(op.d_gate + i, d * up * (sigmoid * (1.0F + x * (1.0F - sigmoid))), n);
+    StoreN(op.d_up + i, d * (x * sigmoid), n);
+  });
+}
+
 void GeluForwardRange(const GeluForward& op, Range elements) {
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
     const Vec x = LoadN(op.input + i, n);

@@ -11,6 +11,9 @@ namespace takt::backend::TAKT_ISA {
 void Epilogue(const Kernels::Epilogue& op);
 void Pack(const float* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
           float* packed);
+void RotaryRows(const Rotary& op, Range rows);
+void SwigluForwardRange(const SwigluForward& op, Range elements);
+void SwigluBackwardRange(const SwigluBackward& op, Range elements);
 void GeluForwardRange(const GeluForward& op, Range elements);
 void GeluBackwardRange(const GeluBackward& op, Range elements);
 void AdamwRange(const AdamwUpdate& op, Range elements);
@@ -26,6 +29,9 @@ void SumPartials(const float* partials, std::int64_t count, std::int64_t stride,
                  Range columns, bool accumulate);
 void LayerNormForwardRows(const LayerNormForward& op, Range rows);
 void LayerNormBackwardInputRows(const LayerNormBackwardInput& op, Range rows);
+void RmsNormForwardRows(const RmsNormForward& op, Range rows);
+void RmsNormBackwardInputRows(const RmsNormBackwardInput& op, Range rows);
+void RmsNormWeightsPartial(const RmsNormBackwardWeights& op, Range rows, float* partial);
 void CrossEntropyRows(const CrossEntropy& op, Range rows, double* row_losses);
 
 // attention_kernels.cc

@@ -42,6 +42,14 @@ struct Kernels {
   void (*layer_norm_forward)(const LayerNormForward&, Range rows);
   void (*layer_norm_backward_input)(const LayerNormBackwardInput&, Range rows);
 
+  void (*rms_norm_forward)(const RmsNormForward&, Range rows);
+  void (*rms_norm_backward_input)(const RmsNormBackwardInput&, Range rows);
+  // partial[C]
+  void (*rms_norm_weights_partial)(const RmsNormBackwardWeights&, Range rows, float* partial);
+  void (*rotary)(const Rotary&, Range rows);
+
+  void (*swiglu_forward)(const SwigluForward&, Range elements);
+  void (*swiglu_backward)(const SwigluBackward&, Range elements);
   void (*gelu_forward)(const GeluForward&, Range elements);
   void (*gelu_backward)(const GeluBackward&, Range elements);
   void (*adamw)(const AdamwUpdate&, Range elements);

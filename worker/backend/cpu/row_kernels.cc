@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that reduce along rows or columns: layer norm, bias gradients, softmax with
+// Kernels that reduce along rows or columns: norms, bias gradients, softmax with
 // cross-entropy. A row's tail that fills no vector is padded with zeros (or with -FLT_MAX under a
 // maximum).
 #include "worker/backend/cpu/isa_kernels.h"
@@ -122,6 +122,67 @@ void LayerNormBackwardInputRows(const LayerNormBackwardInput& op, Range rows) {
       Vec d = rstd * (LoadN(d_output + i, n) * LoadN(op.weight + i, n) - g_mean - h * gh_mean);
       if (residual != nullptr) d += LoadN(residual + i, n);
       StoreN(d_input + i, d, n);
+    }
+  }
+}
+
+void RmsNormForwardRows(const RmsNormForward& op, Range rows) {
+  const std::int64_t columns = op.columns;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* x = op.input + r * columns;
+    Vec squares = {};
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const Vec v = LoadN(x + i, columns - i);
+      squares += v * v;
+    }
+    const float rstd =
+        1.0F / __builtin_sqrtf(Sum(squares) / static_cast<float>(columns) + op.epsilon);
+    op.rstd[r] = rstd;
+    float* output = op.output + r * columns;
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const std::int64_t n = columns - i;
+      StoreN(output + i, LoadN(x + i, n) * rstd * LoadN(op.weight + i, n), n);
+    }
+  }
+}
+
+// With h = x rstd and g = d_output * weight: d_x = rstd (g - h mean(g h)).
+void RmsNormBackwardInputRows(const RmsNormBackwardInput& op, Range rows) {
+  const std::int64_t columns = op.columns;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* x = op.x + r * columns;
+    const float* d_output = op.d_output + r * columns;
+    const float rstd = op.rstd[r];
+    Vec gh_sum = {};
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const std::int64_t n = columns - i;
+      gh_sum += LoadN(d_output + i, n) * LoadN(op.weight + i, n) * (LoadN(x + i, n) * rstd);
+    }
+    const float gh_mean = Sum(gh_sum) / static_cast<float>(columns);
+    const float* residual =
+        op.residual_gradient != nullptr ? op.residual_gradient + r * columns : nullptr;
+    float* d_input = op.d_input + r * columns;
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const std::int64_t n = columns - i;
+      const Vec h = LoadN(x + i, n) * rstd;
+      Vec d = rstd * (LoadN(d_output + i, n) * LoadN(op.weight + i, n) - h * gh_mean);
+      if (residual != nullptr) d += LoadN(residual + i, n);
+      StoreN(d_input + i, d, n);
+    }
+  }
+}
+
+void RmsNormWeightsPartial(const RmsNormBackwardWeights& op, Range rows, float* partial) {
+  const std::int64_t columns = op.columns;
+  __builtin_memset(partial, 0, static_cast<std::size_t>(columns) * sizeof(float));
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* x = op.x + r * columns;
+    const float* d_output = op.d_output + r * columns;
+    const float rstd = op.rstd[r];
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const std::int64_t n = columns - i;
+      const Vec dh = LoadN(d_output + i, n) * (LoadN(x + i, n) * rstd);
+      StoreN(partial + i, LoadN(partial + i, n) + dh, n);
     }
   }
 }
