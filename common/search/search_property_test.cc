@@ -84,6 +84,28 @@ RC_GTEST_PROP(EvaluatorProperty, AgreesWithTheSimulator, ()) {
   RC_ASSERT(report->makespan <= original->makespan * (1 + 1e-9));
 }
 
+// Messages that occupy their link and wait for one another.
+RC_GTEST_PROP(EvaluatorProperty, AgreesAboutBytesOnTheLinks, ()) {
+  const Schedule random = AnyOneWayOrder(/*pairs=*/false);
+  Request request{.num_ranks = random.num_ranks(),
+                  .num_microbatches = random.num_microbatches,
+                  .costs = AnyCosts(random.num_stages, random.num_ranks())};
+  request.costs.link.seconds_per_byte = 0.125;
+  std::vector<program::StageShape> shapes;
+  for (int s = 0; s < random.num_stages; ++s) {
+    request.message_bytes.push_back(Uniform(0, 40));
+    shapes.push_back({.first_layer = LayerId(s),
+                      .last_layer = LayerId(s + 1),
+                      .output_bytes = request.message_bytes.back()});
+  }
+  const Problem problem =
+      MakeProblem(request, random.placement, random.num_stages / random.num_ranks());
+  const Rows rows = FromSchedule(problem, random);
+  const auto programs = program::Lower(ToSchedule(problem, rows), {.stages = shapes});
+  RC_ASSERT(programs.ok());
+  RC_ASSERT(Evaluator(problem).Time(rows) == sim::Simulate(*programs, request.costs)->makespan);
+}
+
 RC_GTEST_PROP(SearchProperty, GivesASchedule, ()) {
   const int num_ranks = Uniform(1, 6), num_chunks = Uniform(1, 4);
   Request request{.num_ranks = num_ranks,
