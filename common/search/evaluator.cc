@@ -73,10 +73,30 @@ double Evaluator::Run(const Rows& rows, const FillRule& rule, Rows* completed) {
     }
     if (ranks_[rank].position == static_cast<int>(rows[rank].size())) {
       ++num_done;
-      makespan = std::max(makespan, ranks_[rank].clock);
+      makespan = std::max({makespan, ranks_[rank].clock, ranks_[rank].reduced});
     }
   }
-  return num_done == problem_.num_ranks ? makespan : kNever;
+  if (num_done < problem_.num_ranks) return kNever;
+  return problem_.tied_reduction > 0 ? std::max(makespan, EndOfTiedReduction()) : makespan;
+}
+
+void Evaluator::FinishWeightGrad(int h) {
+  const Holder& holder = problem_.holders[h];
+  HolderState& state = holders_[h];
+  if (++state.weight_grads < holder.count) return;
+  RankState& rank = ranks_[holder.rank];
+  state.finished = rank.clock;
+  if (holder.reduction > 0) rank.reduced = std::max(rank.reduced, rank.clock) + holder.reduction;
+}
+
+double Evaluator::EndOfTiedReduction() const {
+  double ready = 0;
+  for (std::size_t h = 0; h < holders_.size(); ++h) {
+    const Holder& holder = problem_.holders[h];
+    if (holder.previous >= 0 && holder.next >= 0) continue;
+    ready = std::max({ready, holders_[h].finished, ranks_[holder.rank].reduced});
+  }
+  return ready + problem_.tied_reduction;
 }
 
 double Evaluator::Send(const Way& way, double ready) {
@@ -106,6 +126,7 @@ void Evaluator::RunPending(int rank, Row* completed) {
   const int h = pending_[rank][state.pending_begin++];
   state.clock += problem_.holders[h].weight_grad;
   state.held -= problem_.holders[h].weight;
+  FinishWeightGrad(h);
   if (completed != nullptr) {
     completed->push_back({static_cast<std::int16_t>(h), Kind::kWeightGrad});
   }
@@ -123,8 +144,9 @@ bool Evaluator::Advance(int rank, const Row& row, const FillRule& rule, Row* com
     const Holder& holder = problem_.holders[step.holder];
     HolderState& done = holders_[step.holder];
     if (step.kind == Kind::kWeightGrad) {
-      if (done.weight_grads++ >= done.gradients) return false;
+      if (done.weight_grads >= done.gradients) return false;
       state.clock += holder.weight_grad;
+      FinishWeightGrad(step.holder);
       late_[rank][state.position] = false;
       continue;
     }
@@ -163,8 +185,9 @@ bool Evaluator::Advance(int rank, const Row& row, const FillRule& rule, Row* com
       }
     } else {
       if (step.kind == Kind::kBackward) {
-        if (done.weight_grads++ != done.gradients) return false;
+        if (done.weight_grads != done.gradients) return false;
         state.clock = start + holder.backward;
+        FinishWeightGrad(step.holder);
         state.held -= holder.weight;
       } else {
         state.clock = start + holder.input_grad;

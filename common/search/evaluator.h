@@ -49,15 +49,21 @@ class Evaluator {
   double Send(const Way& way, double ready);
   void Arrive(int holder, bool gradient, double when);
   void RunPending(int rank, Row* completed);
+  // One more W or B of the holder has ended, at its rank's clock.
+  void FinishWeightGrad(int holder);
+  // When the gradients of the first and the last stage are summed.
+  double EndOfTiedReduction() const;
 
   const Problem& problem_;
   struct HolderState {
     int forwards = 0, gradients = 0, weight_grads = 0;  // done
     int arrived = 0, gradients_arrived = 0;
+    double finished = 0;  // its last W or B
   };
   struct RankState {
     int position = 0;
     double clock = 0;
+    double reduced = 0;  // end of its reductions so far
     std::int64_t held = 0;
     int waits_for = -1;  // 2 * holder, + 1 for a gradient
     int pending_begin = 0, pending_end = 0;

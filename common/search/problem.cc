@@ -65,6 +65,7 @@ Problem MakeProblem(const Request& request, schedule::Placement placement, int n
                   .input_grad = request.costs.I(stage),
                   .weight_grad = request.costs.W(stage),
                   .backward = request.costs.B(stage),
+                  .reduction = request.costs.Reduction(stage),
                   .weight = by_bytes ? request.stash_bytes[stage.value()] : 1};
     if (chain.previous >= 0) {
       const int from = problem.chains[chain.previous].rank;
@@ -76,6 +77,7 @@ Problem MakeProblem(const Request& request, schedule::Placement placement, int n
     problem.holders.push_back(holder);
   }
   problem.num_lanes = lanes.count();
+  problem.tied_reduction = request.costs.tied_reduction;
   for (int rank = 0; rank < problem.num_ranks; ++rank) {
     problem.limit.push_back(
         by_bytes ? (request.max_bytes.size() == 1 ? request.max_bytes[0] : request.max_bytes[rank])

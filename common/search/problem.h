@@ -2,6 +2,7 @@
 // What is searched, in flat arrays: who runs what for how long, and what a rank may hold.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -40,6 +41,7 @@ struct Holder {
   int first_item = 0;  // of its microbatches in arrays over all holders
   double forward = 0, input_grad = 0, weight_grad = 0, backward = 0;
   Way activation, gradient;  // from the previous holder, to the previous holder
+  double reduction = 0;      // of its gradients, beside compute, after its last W or B
   std::int64_t weight = 1;   // of one of its microbatches in flight, against the limit of the rank
 };
 
@@ -48,11 +50,17 @@ struct Problem {
   int num_ranks = 0, num_stages = 0, num_microbatches = 0;
   int num_items = 0;  // (holder, microbatch)
   int num_lanes = 0;
+  double tied_reduction = 0;  // of the first and the last stage together, after their gradients
   std::vector<Holder> holders;
   std::vector<schedule::Holder> chains;           // the same, as the schedule knows them
   std::vector<std::vector<int>> holders_of_rank;  // by stage
   std::vector<std::int64_t> limit;                // of a rank, in weights
 
+  bool has_reductions() const {
+    return tied_reduction > 0 ||
+           std::any_of(holders.begin(), holders.end(),
+                       [](const Holder& holder) { return holder.reduction > 0; });
+  }
   int num_actions() const { return 3 * num_items; }
 };
 

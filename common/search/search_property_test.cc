@@ -106,6 +106,24 @@ RC_GTEST_PROP(EvaluatorProperty, AgreesAboutBytesOnTheLinks, ()) {
   RC_ASSERT(Evaluator(problem).Time(rows) == sim::Simulate(*programs, request.costs)->makespan);
 }
 
+RC_GTEST_PROP(EvaluatorProperty, AgreesAboutReductions, ()) {
+  const Schedule random = AnyOneWayOrder(/*pairs=*/false);
+  Request request{.num_ranks = random.num_ranks(),
+                  .num_microbatches = random.num_microbatches,
+                  .costs = AnyCosts(random.num_stages, random.num_ranks())};
+  request.costs.reduction.clear();
+  for (int s = 0; s < random.num_stages; ++s)
+    request.costs.reduction.push_back(Uniform(1, 80) / 8.0);
+  request.costs.tied_reduction = Uniform(0, 80) / 8.0;
+  const Problem problem =
+      MakeProblem(request, random.placement, random.num_stages / random.num_ranks());
+  const Rows rows = FromSchedule(problem, random);
+  const auto programs = program::Lower(ToSchedule(problem, rows),
+                                       {.reduce_gradients = true, .tied_embeddings = true});
+  RC_ASSERT(programs.ok());
+  RC_ASSERT(Evaluator(problem).Time(rows) == sim::Simulate(*programs, request.costs)->makespan);
+}
+
 RC_GTEST_PROP(SearchProperty, GivesASchedule, ()) {
   const int num_ranks = Uniform(1, 6), num_chunks = Uniform(1, 4);
   Request request{.num_ranks = num_ranks,

@@ -296,7 +296,8 @@ Solution Solve(const Request& request, const Problem& problem, double bound, Bud
   if (Solution split = Solver(request, problem, bound, budget).Run();
       split.makespan < solution.makespan)
     solution = std::move(split);
-  if (problem.num_items <= kMaxExactItems && solution.makespan > bound * (1 + 1e-9)) {
+  if (problem.num_items <= kMaxExactItems && !problem.has_reductions() &&
+      solution.makespan > bound * (1 + 1e-9)) {
     const std::int64_t max_states = std::min(kMaxExactStates, 4 * request.max_candidates);
     Exact exact = SolveExactly(problem, solution.makespan, max_states);
     if (!exact.rows.empty())
