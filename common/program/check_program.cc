@@ -81,6 +81,9 @@ absl::Status CheckSlotList(const Program& program) {
       return wrong("has a stage out of range");
     }
     if (slot.index < 0 || slot.bytes < 0) return wrong("has a negative index or size");
+    if (slot.version < 0 || (slot.version > 0 && slot.kind != SlotKind::kWeights)) {
+      return wrong("has a version, which only weights have");
+    }
   }
   return absl::OkStatus();
 }
@@ -97,6 +100,7 @@ std::optional<LaneKind> LaneOf(Op op) {
     case Op::kOverlap:
     case Op::kNormPartial:
     case Op::kOptimizer:
+    case Op::kSnapshot:
       return LaneKind::kCompute;
     case Op::kSend:
       return LaneKind::kSend;
@@ -181,14 +185,16 @@ class SlotCheck {
         return !reads_.empty() && reads_.size() <= 2 && writes_ == reads_ &&
                Only(reads_, {SlotKind::kGradient});
       case Op::kNormPartial:
-        return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars}) && writes_.size() == 1 &&
+        return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars}) && !writes_.empty() &&
                Only(writes_, {SlotKind::kScalars});
       case Op::kNormExchange:
       case Op::kEval:
         return reads_.size() == 1 && writes_ == reads_ && Only(reads_, {SlotKind::kScalars});
       case Op::kOptimizer:
-        return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars}) &&
+        return Only(reads_, {SlotKind::kGradient, SlotKind::kScalars, SlotKind::kWeights}) &&
                Only(writes_, {SlotKind::kWeights});
+      case Op::kSnapshot:
+        return Only(reads_, {SlotKind::kWeights}) && Only(writes_, {SlotKind::kWeights});
       default:
         return false;
     }
@@ -280,6 +286,9 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
   const auto wrong_instruction = [&](std::string_view what) {
     return wrong(absl::StrCat(ToString(instruction, program), " ", std::string(what)));
   };
+  if (instruction.step_ahead != 0 && instruction.step_ahead != 1) {
+    return wrong_instruction("works for another step than this one and the next");
+  }
   const Lane& its_lane = program.lanes[lane];
   if (its_lane.kind != *belongs) return wrong_instruction("is on a lane of another kind");
 

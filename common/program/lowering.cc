@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/program/asynchronous_lowering.h"
 #include "common/program/rank_lowering.h"
 #include "common/program/receive_points.h"
 #include "common/schedule/graph.h"
@@ -47,6 +48,8 @@ absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
     }
   }
   RETURN_IF_ERROR(CheckStages(schedule, complete.stages));
+
+  if (schedule.updates != schedule::Updates::kFlush) return LowerWithoutFlush(schedule, complete);
 
   const schedule::ActionGraph graph(schedule);
   const std::vector<std::vector<ReceivePoint>> receives = FindReceivePoints(graph);

@@ -21,8 +21,9 @@
 
 namespace takt::program {
 
-// The newest version of the stored form. 2 adds kOverlap and `mirror`.
-inline constexpr int kProgramVersion = 2;
+// The newest version of the stored form. 2 adds kOverlap and `mirror`, 3
+// versions of weights and work for the next step.
+inline constexpr int kProgramVersion = 3;
 
 // Numbers equal takt.v1.Op and are stored.
 enum class Op : std::uint8_t {
@@ -39,7 +40,7 @@ enum class Op : std::uint8_t {
   kNormExchange = 11,  // those, the loss and the counts, over pp (and dp) ranks
   kLoss = 12,
   kOptimizer = 13,
-  kSnapshot = 14,
+  kSnapshot = 14,  // all versions of the weights become the newest
   kEval = 15,
   kBarrier = 16,
   kOverlap = 17,  // kForward and kBackward of two microbatches, their layers in turns
@@ -62,6 +63,8 @@ struct Slot {
   StageId stage{-1};
   std::int32_t index = 0;
   std::int64_t bytes = 0;  // 0: sized by whoever executes
+  // kWeights: how many updates ago these were the newest; 0: they are.
+  std::int32_t version = 0;
 };
 
 enum class LaneKind : std::uint8_t { kCompute = 1, kLoad = 2, kReduce = 3, kSend = 4, kRecv = 5 };
@@ -80,6 +83,8 @@ struct Instruction {
   LaneId lane;
   StageId stage{-1};  // SEND and RECV: the stage whose F or I *made* the message
   MicrobatchId microbatch{-1};
+  // Of how many steps later the microbatch is: 1 where a forward runs while the step before ends.
+  std::int32_t step_ahead = 0;
   LayerId layer{-1};  // kReduceGrad: the bucket
   // kOverlap: its B; `stage` and `microbatch` are its F's.
   StageId backward_stage{-1};

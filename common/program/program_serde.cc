@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/program/program_serde.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
@@ -22,6 +24,7 @@ void InstructionsToProto(const std::vector<Instruction>& from, ProtoInstructions
     out->set_lane(instruction.lane.value());
     out->set_stage(instruction.stage.value());
     out->set_microbatch(instruction.microbatch.value());
+    out->set_step_ahead(instruction.step_ahead);
     out->set_layer(instruction.layer.value());
     if (instruction.op == Op::kOverlap) {
       out->set_backward_stage(instruction.backward_stage.value());
@@ -41,6 +44,7 @@ std::vector<Instruction> InstructionsFromProto(const ProtoInstructions& from) {
     instruction.lane = LaneId(in.lane());
     instruction.stage = StageId(in.stage());
     instruction.microbatch = MicrobatchId(in.microbatch());
+    instruction.step_ahead = in.step_ahead();
     instruction.layer = LayerId(in.layer());
     if (in.has_backward_stage()) instruction.backward_stage = StageId(in.backward_stage());
     if (in.has_backward_microbatch()) {
@@ -72,13 +76,17 @@ absl::Status CheckEnumerators(const v1::Program& proto) {
 
 // The oldest version that can say this program, so that older readers take what they understand.
 int VersionFor(const Program& program) {
-  if (program.mirror.value() >= 0) return 2;
+  int version = program.mirror.value() >= 0 ? 2 : 1;
+  for (const Slot& slot : program.slots) {
+    if (slot.version > 0) version = 3;
+  }
   for (const auto* part : {&program.prologue, &program.body, &program.epilogue}) {
     for (const Instruction& instruction : *part) {
-      if (instruction.op == Op::kOverlap) return 2;
+      if (instruction.op == Op::kOverlap) version = std::max(version, 2);
+      if (instruction.op == Op::kSnapshot || instruction.step_ahead > 0) version = 3;
     }
   }
-  return 1;
+  return version;
 }
 
 }  // namespace
@@ -98,6 +106,7 @@ v1::Program ToProto(const Program& program) {
     out->set_stage(slot.stage.value());
     out->set_index(slot.index);
     out->set_bytes(slot.bytes);
+    out->set_version(slot.version);
   }
   for (const Lane& lane : program.lanes) {
     v1::Lane* out = proto.add_lanes();
@@ -125,8 +134,8 @@ absl::StatusOr<Program> FromProto(const v1::Program& proto) {
                   .mirror = PpRank(proto.has_mirror() ? proto.mirror() : -1),
                   .schedule = proto.schedule()};
   for (const v1::Slot& in : proto.slots()) {
-    program.slots.push_back(
-        {static_cast<SlotKind>(in.kind()), StageId(in.stage()), in.index(), in.bytes()});
+    program.slots.push_back({static_cast<SlotKind>(in.kind()), StageId(in.stage()), in.index(),
+                             in.bytes(), in.version()});
   }
   for (const v1::Lane& in : proto.lanes()) {
     program.lanes.push_back({static_cast<LaneKind>(in.kind()), PpRank(in.peer()),

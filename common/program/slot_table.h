@@ -16,10 +16,10 @@ class SlotTable {
  public:
   explicit SlotTable(std::vector<Slot>& slots) : slots_(slots) {}
 
-  // The one slot of this kind, stage and index; made when first asked for.
-  SlotId Fixed(SlotKind kind, StageId stage, std::int32_t index) {
-    const auto [entry, is_new] = fixed_.try_emplace({kind, stage, index});
-    if (is_new) entry->second = Add({kind, stage, index, 0});
+  // The one slot of this kind, stage, index and version; made when first asked for.
+  SlotId Fixed(SlotKind kind, StageId stage, std::int32_t index, std::int32_t version = 0) {
+    const auto [entry, is_new] = fixed_.try_emplace({kind, stage, index, version});
+    if (is_new) entry->second = Add({kind, stage, index, 0, version});
     return entry->second;
   }
 
@@ -61,7 +61,7 @@ class SlotTable {
   }
 
   std::vector<Slot>& slots_;
-  std::map<std::tuple<SlotKind, StageId, std::int32_t>, SlotId> fixed_;
+  std::map<std::tuple<SlotKind, StageId, std::int32_t, std::int32_t>, SlotId> fixed_;
   std::map<std::pair<SlotKind, StageId>, Pool> pools_;
   std::map<std::pair<SlotKind, StageId>, Ring> rings_;
 };

@@ -37,6 +37,7 @@ struct Family {
   std::string_view bubble;
   std::string_view peak;  // chunks in flight on rank r
   Placement placement = Placement::kLoop;
+  Updates updates = Updates::kFlush;
   bool splits_backward = false;  // I and W, some of them perhaps joined as B
   bool overlaps = false;         // runs pairs O(F,B)
   int num_chunks = 1;            // V, unless another is asked for

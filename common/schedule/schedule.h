@@ -26,6 +26,13 @@ enum class Placement : std::uint8_t {
   kBidirectional = 3,
 };
 
+// When weights change, and which of them a microbatch meets.
+enum class Updates : std::uint8_t {
+  kFlush = 1,         // once a step, after all its backwards; all passes of a step use the same
+  kEachBackward = 2,  // after every B, with its gradient alone; B uses the weights that its F used
+  kDelayed = 3,       // once a step; all passes of a step use the weights before the last update
+};
+
 // What one pp rank does, in order. An F that joins the B after it makes one cell with it.
 using Row = std::vector<Action>;
 
@@ -34,6 +41,8 @@ struct Schedule {
   int num_stages = 0;
   int num_microbatches = 0;
   Placement placement = Placement::kLoop;
+  // Without a flush, the forwards that begin a row run among the backwards that end the step before.
+  Updates updates = Updates::kFlush;
   // Rows by pp rank. An action runs on the rank whose row it is in.
   std::vector<Row> ranks;
 
