@@ -24,7 +24,17 @@ constexpr std::string_view kFileScheme = "file:";
 // The families to compare: all of them, or the one that the job names.
 absl::StatusOr<std::vector<std::string>> FamiliesToTry(const std::string& asked) {
   std::vector<std::string> names;
-  for (const schedule::Family& family : schedule::Families()) names.emplace_back(family.name);
+  for (const schedule::Family& family : schedule::Families()) {
+    if (family.updates == schedule::Updates::kFlush) {
+      names.emplace_back(family.name);
+    } else if (family.name == asked) {
+      return InvalidField({.field = "parallelism.schedule",
+                           .value = asked,
+                           .rule = "is asynchronous: it can be shown and simulated, but workers "
+                                   "train with synchronous schedules only",
+                           .fix = "use a schedule that flushes every step, or auto"});
+    }
+  }
   if (asked == kAuto) return names;
   if (std::find(names.begin(), names.end(), asked) != names.end())
     return std::vector<std::string>{asked};

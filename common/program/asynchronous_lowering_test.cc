@@ -103,7 +103,7 @@ class Interpreter {
   };
   struct Rank {
     const Program* program = nullptr;
-    std::vector<std::vector<Wait>> waits;
+    WaitLists waits;
     std::vector<Value> values;
     std::vector<LaneState> lanes;
     std::vector<double> history;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/program/program.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace takt::program {
@@ -97,6 +99,15 @@ std::set<StageId> HeldStages(const Program& program) {
 bool IsCompute(Op op) {
   return op == Op::kForward || op == Op::kInputGrad || op == Op::kWeightGrad ||
          op == Op::kBackward || op == Op::kOverlap;
+}
+
+bool IsAsynchronous(const Program& program) {
+  const auto is_older = [](const Slot& slot) { return slot.version > 0; };
+  const auto updates_early = [](const Instruction& instruction) {
+    return instruction.op == Op::kOptimizer && instruction.microbatch.value() >= 0;
+  };
+  return std::any_of(program.slots.begin(), program.slots.end(), is_older) ||
+         std::any_of(program.body.begin(), program.body.end(), updates_early);
 }
 
 bool IsPrimary(const Program& program, StageId stage) {

@@ -121,6 +121,9 @@ std::string ToString(const Instruction& instruction, const Program& program);
 // F, I, W, B or O.
 bool IsCompute(Op op);
 
+// Whether it runs without a flush: weights change otherwise than once, after all of a step.
+bool IsAsynchronous(const Program& program);
+
 // Whether this rank's copy of `stage` is the one that norms count: any that has no mirror.
 bool IsPrimary(const Program& program, StageId stage);
 

@@ -76,14 +76,12 @@ absl::Status CheckEnumerators(const v1::Program& proto) {
 
 // The oldest version that can say this program, so that older readers take what they understand.
 int VersionFor(const Program& program) {
+  if (IsAsynchronous(program)) return 3;
   int version = program.mirror.value() >= 0 ? 2 : 1;
-  for (const Slot& slot : program.slots) {
-    if (slot.version > 0) version = 3;
-  }
   for (const auto* part : {&program.prologue, &program.body, &program.epilogue}) {
     for (const Instruction& instruction : *part) {
       if (instruction.op == Op::kOverlap) version = std::max(version, 2);
-      if (instruction.op == Op::kSnapshot || instruction.step_ahead > 0) version = 3;
+      if (instruction.step_ahead > 0) version = 3;
     }
   }
   return version;

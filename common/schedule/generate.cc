@@ -30,7 +30,9 @@ std::span<const Generator> Generators() {
                                         VMin(),
                                         DualPipe(),
                                         DualPipeV(),
-                                        Chimera()};
+                                        Chimera(),
+                                        PipeDream(),
+                                        PipeDream2Bw()};
   return generators;
 }
 

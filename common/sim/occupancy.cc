@@ -16,10 +16,12 @@ using program::SlotKind;
 int PeakInFlight(const Program& program) {
   int in_flight = 0;
   int peak = 0;
-  for (const Instruction& instruction : program.body) {
-    const Op op = instruction.op;
-    if (op == Op::kForward || op == Op::kOverlap) peak = std::max(peak, ++in_flight);
-    if (op == Op::kWeightGrad || op == Op::kBackward || op == Op::kOverlap) --in_flight;
+  for (const auto* part : {&program.prologue, &program.body}) {
+    for (const Instruction& instruction : *part) {
+      const Op op = instruction.op;
+      if (op == Op::kForward || op == Op::kOverlap) peak = std::max(peak, ++in_flight);
+      if (op == Op::kWeightGrad || op == Op::kBackward || op == Op::kOverlap) --in_flight;
+    }
   }
   return peak;
 }
@@ -42,6 +44,7 @@ class Occupancy {
         program_.slots.begin(), program_.slots.end(),
         [&](const program::Slot& slot) { return slot.bytes > 0 && counts_(slot.kind); });
     if (!any) return 0;
+    for (const Instruction& instruction : program_.prologue) Begin(instruction);
     for (std::size_t i = 0; i < program_.body.size(); ++i) Follow(static_cast<std::int32_t>(i));
     for (std::size_t slot = 0; slot < contents_.size(); ++slot) End(slot);
     std::sort(changes_.begin(), changes_.end());
@@ -67,6 +70,17 @@ class Occupancy {
     bool there = false;
     Change leaves;
   };
+
+  // What the prologue leaves is there when the body begins.
+  void Begin(const Instruction& instruction) {
+    for (const SlotId id : instruction.writes) {
+      const program::Slot& slot = program_.slots[id.value()];
+      Content& content = contents_[id.value()];
+      if (slot.bytes == 0 || !counts_(slot.kind) || content.there) continue;
+      changes_.push_back({0, -2, slot.bytes});
+      content = {true, {0, -1, -slot.bytes}};
+    }
+  }
 
   void Follow(std::int32_t i) {
     const Instruction& instruction = program_.body[i];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/sim/prove.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -85,10 +86,13 @@ absl::Status ToStatus(const Refusal& refusal, const std::vector<Program>& progra
 
 std::optional<Refusal> FindRefusal(const std::vector<Program>& programs,
                                    const ProofOptions& options) {
-  for (const Program& program : programs) {
-    if (auto refusal = CheckDataflow(program)) return refusal;
+  // A body without a flush begins in the middle of things and ends there.
+  if (std::none_of(programs.begin(), programs.end(), program::IsAsynchronous)) {
+    for (const Program& program : programs) {
+      if (auto refusal = CheckDataflow(program)) return refusal;
+    }
+    if (auto refusal = CheckContributions(programs, options.sums)) return refusal;
   }
-  if (auto refusal = CheckContributions(programs, options.sums)) return refusal;
   if (auto refusal = CheckBytes(programs, options.byte_limits)) return refusal;
   const cost::Costs any;
   return Machine(programs, any, {.one_fifo_per_pair = options.one_fifo_per_pair}).Run();

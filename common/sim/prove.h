@@ -30,6 +30,7 @@ struct ProofOptions {
 // - no rank's slots need more bytes than its limit;
 // - with rendezvous sends everything completes, messages being received in the order in which they
 //   are sent and sums over ranks meeting in the same order on all of them.
+// Of programs without a flush only the last two.
 // One run of the bodies shows the last: lanes only ever wait for something to have happened, so
 // whether they complete does not depend on time; and as one step leaves no message and no meeting
 // behind, the next one runs as the first did. kInvalidArgument: the reason, as instructions that

@@ -375,7 +375,7 @@ std::vector<std::string> Expand(const std::vector<std::string>& schedules) {
       continue;
     }
     for (const schedule::Family& family : schedule::Families()) {
-      expanded.emplace_back(family.name);
+      if (family.updates == schedule::Updates::kFlush) expanded.emplace_back(family.name);
     }
   }
   return expanded;

@@ -32,5 +32,7 @@ Generator VMin();
 Generator DualPipe();
 Generator DualPipeV();
 Generator Chimera();
+Generator PipeDream();
+Generator PipeDream2Bw();
 
 }  // namespace takt::schedule

@@ -12,7 +12,7 @@ int Uniform(int low, int high);
 // Sizes up to 8 ranks, 16 microbatches and 4 chunks, costs if the family looks at them.
 GenerateOptions AnyOptions(const Family& family);
 
-// A family at sizes that it serves.
+// A synchronous family at sizes that it serves.
 Schedule AnyFamily();
 
 }  // namespace takt::schedule
