@@ -111,6 +111,8 @@ absl::StatusOr<ExitCode> Compare(const Context& context, const CompareOptions& o
                    MakeGenerateOptions(options.sizes, costs.time));
   std::vector<Candidate> candidates;
   for (const schedule::Family& family : schedule::Families()) {
+    // Without a flush a step has no makespan of its own.
+    if (family.updates != schedule::Updates::kFlush) continue;
     candidates.push_back(Try(family, options, sizes, costs));
   }
   const bool any = std::any_of(candidates.begin(), candidates.end(),

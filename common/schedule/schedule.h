@@ -41,7 +41,8 @@ struct Schedule {
   int num_stages = 0;
   int num_microbatches = 0;
   Placement placement = Placement::kLoop;
-  // Without a flush, the forwards that begin a row run among the backwards that end the step before.
+  // Without a flush, the forwards that begin a row run among the backwards that end the step
+  // before.
   Updates updates = Updates::kFlush;
   // Rows by pp rank. An action runs on the rank whose row it is in.
   std::vector<Row> ranks;

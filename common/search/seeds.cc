@@ -196,6 +196,7 @@ Rows Repeat(const Problem& problem, const VBlock& block) {
 
 void FamilySeeds(const Problem& problem, const Request& request, const Visit& visit) {
   for (const schedule::Family& family : schedule::Families()) {
+    if (family.updates != schedule::Updates::kFlush) continue;
     schedule::GenerateOptions options{.num_ranks = problem.num_ranks,
                                       .num_microbatches = problem.num_microbatches,
                                       .costs = request.costs};
