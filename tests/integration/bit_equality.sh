@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The promise "same loss, bit for bit", seen from outside: the loss and grad_norm that `takt local run -o json` prints, digit for
-# digit, over schedules, pipeline sizes, chunks, partitions, transports and threads; and for replicas over partitions and runs.
+# digit, over all families, pipeline sizes, chunks, partitions, transports and threads; for replicas over partitions and runs; for two
+# copies of the weights beside twice as many replicas; and that the steps name the schedule that ran.
 #   tests/integration/bit_equality.sh [BIN_DIR]     default: build/release/bin
 set -euo pipefail
 bin=$(realpath "${1:-$(dirname "$0")/../../build/release/bin}")
@@ -27,11 +28,19 @@ YAML
 }
 
 # run BATCH PARALLELISM: the loss and grad_norm of each step, as printed.
+# PARALLELISM names its schedule, or runs the default one.
 run() {
   job "$1" "$2" >"$dir/job.yaml"
   if ! "$bin/takt" local run "$dir/job.yaml" -o json >"$dir/steps" 2>"$dir/talk"; then
     cat "$dir/talk" >&2
     echo "bit_equality: the job with '$2' failed" >&2
+    exit 1
+  fi
+  local schedule
+  schedule=$(sed -nE 's/.*schedule: ([^,]+).*/\1/p' <<<"$2")
+  # A file is named by its full path.
+  if [ "$(grep -cE "\"schedule\":\"${schedule/file:/file:.*}" "$dir/steps")" -lt 4 ]; then
+    echo "bit_equality: the steps of '$2' do not name its schedule" >&2
     exit 1
   fi
   grep -oE '"(loss|grad_norm)":[^,]*' "$dir/steps"
@@ -54,12 +63,27 @@ compare() { # compare BATCH REFERENCE_PARALLELISM PARALLELISM...
   done
 }
 
+# Families of the command line, except those with two copies of the weights and those without a flush.
+two_copies=(dualpipe chimera)
+mapfile -t one_copy < <("$bin/takt" schedule list -o json | grep -oE '"name":"[^"]*"' | cut -d'"' -f4 |
+  grep -vxE 'dualpipe|chimera|pipedream.*')
+[ "${#one_copy[@]}" -ge 10 ] || { echo "families: ${one_copy[*]}" >&2; exit 1; }
+
 configurations=()
 for pipeline in 1 2 3 4; do
   for schedule in naive gpipe 1f1b; do configurations+=("pipeline: $pipeline, schedule: $schedule"); done
   configurations+=("pipeline: $pipeline, schedule: interleaved-1f1b, chunks: 2")
 done
+for schedule in "${one_copy[@]}"; do
+  case $schedule in naive | gpipe | 1f1b | interleaved-1f1b) continue ;; esac
+  for pipeline in 2 4; do configurations+=("pipeline: $pipeline, schedule: $schedule"); done
+done
+golden=$(realpath "$(dirname "$0")/../golden/schedules")
+cp "$golden/vhalf/p4_m8_v2.csv" "$dir/vhalf.csv"
+cp "$golden/zb2p/p4_m8.csv" "$dir/zb2p.csv"
 configurations+=(
+  "pipeline: 4, schedule: file:vhalf.csv"
+  "pipeline: 4, schedule: file:zb2p.csv"
   "pipeline: 3, schedule: 1f1b, stage_layers: [1, 2, 5]"
   "pipeline: 3, schedule: gpipe, stage_layers: [4, 3, 1]"
   "pipeline: 2, schedule: interleaved-1f1b, chunks: 2, stage_layers: [1, 3, 2, 2]"
@@ -74,4 +98,10 @@ for data in 2 3; do
   compare 12 "pipeline: 1, data: $data" "pipeline: 1, data: $data" "pipeline: 2, data: $data, schedule: 1f1b" \
     "pipeline: 2, data: $data, schedule: gpipe, stage_layers: [6, 2]" "pipeline: 2, data: $data, schedule: 1f1b, transport: gloo"
 done
+configurations=()
+for schedule in "${two_copies[@]}"; do
+  for pipeline in 2 4; do configurations+=("pipeline: $pipeline, schedule: $schedule"); done
+done
+compare 8 "pipeline: 1, data: 2" "${configurations[@]}" "pipeline: 4, schedule: dualpipe, transport: gloo"
+compare 16 "pipeline: 1, data: 4" "${configurations[@]/%/, data: 2}"
 exit "$failed"
