@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // When everything ends, for an order of actions: what sim::Simulate says of the same schedule,
-// without programs. Also completes orders of F and I with the W that they leave open.
+// without programs (two buffers for messages on their way out of a stage are taken to be enough:
+// where a message takes longer than an action they may not be). Also completes orders of F and I
+// with the W that they leave open.
 #pragma once
 
 #include <vector>
