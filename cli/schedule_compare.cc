@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -26,6 +27,15 @@ struct Candidate {
   absl::StatusOr<SimulatedSchedule> simulated;
 };
 
+Candidate Simulated(std::string_view name, const schedule::Schedule& schedule,
+                    const CompareOptions& options, const StepCosts& costs) {
+  return {.family = name,
+          .num_chunks = schedule.placement == schedule::Placement::kBidirectional
+                            ? 1
+                            : schedule.num_stages / schedule.num_ranks(),
+          .simulated = SimulateSchedule(schedule, costs, options.sizes.max_in_flight())};
+}
+
 // Sizes that a family does not take are left out for it: V, N and K are asked of those that have
 // them.
 Candidate Try(const schedule::Family& family, const CompareOptions& options,
@@ -34,11 +44,19 @@ Candidate Try(const schedule::Family& family, const CompareOptions& options,
   if (!family.uses_group) sizes.group.reset();
   const absl::StatusOr<schedule::Schedule> schedule = schedule::Generate(family.name, sizes);
   if (!schedule.ok()) return {.family = family.name, .simulated = schedule.status()};
-  return {.family = family.name,
-          .num_chunks = schedule->placement == schedule::Placement::kBidirectional
-                            ? 1
-                            : schedule->num_stages / schedule->num_ranks(),
-          .simulated = SimulateSchedule(*schedule, costs, options.sizes.max_in_flight())};
+  return Simulated(family.name, *schedule, options, costs);
+}
+
+// What is searched for, with as many chunks a rank as one of the families has.
+Candidate TryAuto(int num_chunks, const CompareOptions& options, const StepCosts& costs) {
+  ScheduleSource source{.name = "auto", .sizes = options.sizes};
+  source.sizes.chunks = num_chunks;
+  source.sizes.group.reset();
+  const absl::StatusOr<LoadedSchedule> found = LoadSchedule(source, costs);
+  if (!found.ok()) {
+    return {.family = "auto", .num_chunks = num_chunks, .simulated = found.status()};
+  }
+  return Simulated("auto", found->schedule, options, costs);
 }
 
 // Why a family cannot run at these sizes, without the grid.
@@ -115,6 +133,13 @@ absl::StatusOr<ExitCode> Compare(const Context& context, const CompareOptions& o
     if (family.updates != schedule::Updates::kFlush) continue;
     candidates.push_back(Try(family, options, sizes, costs));
   }
+  std::set<int> chunk_counts;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.simulated.ok()) chunk_counts.insert(candidate.num_chunks);
+  }
+  for (const int num_chunks : chunk_counts) {
+    candidates.push_back(TryAuto(num_chunks, options, costs));
+  }
   const bool any = std::any_of(candidates.begin(), candidates.end(),
                                [](const Candidate& one) { return one.simulated.ok(); });
   if (!any) return candidates.front().simulated.status();
@@ -134,7 +159,8 @@ absl::StatusOr<ExitCode> Compare(const Context& context, const CompareOptions& o
 
 void AddScheduleCompare(CLI::App& schedule, Context& context) {
   CLI::App* command = AddCommand<CompareOptions>(
-      schedule, context, "compare", "One table of all families at the same sizes and costs",
+      schedule, context, "compare",
+      "One table of all families, and auto, at the same sizes and costs",
       [](CLI::App& app, CompareOptions& options) {
         DeclareScheduleSizes(app, options.sizes);
         DeclareCosts(app, options.costs);

@@ -117,6 +117,21 @@ TEST(Schedule, CompareHasEveryFamilyOrTheRuleItBreaks) {
   EXPECT_EQ(eight.at("1f1b")["peak_in_flight"], 4);
   EXPECT_EQ(eight.at("interleaved-1f1b")["chunks"], 2);
   EXPECT_EQ(eight.at("1f1b")["messages"], 2 * 8 * 3);
+  EXPECT_EQ(eight.count("auto"), 1u);
+  const auto three = compare("3");
+  EXPECT_THAT(three.at("dualpipe")["refused"]["rule"].get<std::string>(), testing::Not(""));
+}
+
+TEST(Schedule, AutoIsSearchedForTheCostsAndTheLimit) {
+  const std::vector<std::string> sizes = {"--ranks",  "4", "--microbatches", "8",
+                                          "--chunks", "1", "--memory",       "4"};
+  std::vector<std::string> line = {"auto", "--cost", "F=1,I=1.1,W=0.7,comm=0.1"};
+  line.insert(line.end(), sizes.begin(), sizes.end());
+  const json report = Simulate(line);
+  EXPECT_NEAR(report["makespan"].get<double>(), 27.8, 1e-9);  // the optimum, by exact search
+  EXPECT_NEAR(report["lower_bound"].get<double>(), 27.2, 1e-9);
+  for (const json& rank : report["ranks"]) EXPECT_LE(rank["peak_in_flight"], 4);
+  EXPECT_FALSE(report["critical_path"].empty());
 }
 
 TEST(Schedule, CompareRefusesWhatNoFamilyTakes) {

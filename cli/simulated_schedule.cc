@@ -2,6 +2,7 @@
 #include "cli/simulated_schedule.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/base/status.h"
 #include "common/program/lowering.h"
@@ -42,7 +43,9 @@ int PeakInFlight(const sim::Report& report) {
 int SimulatedSchedule::peak_in_flight() const { return PeakInFlight(report); }
 
 double SimulatedSchedule::gap() const {
-  return bound.makespan > 0 ? report.makespan / bound.makespan - 1 : 0;
+  if (!(bound.makespan > 0)) return 0;
+  const double gap = report.makespan / bound.makespan - 1;
+  return std::abs(gap) < 1e-12 ? 0 : gap;  // sums in another order differ in their last bits
 }
 
 absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& schedule,
