@@ -68,6 +68,20 @@ absl::StatusOr<std::string> FiguresLine(const schedule::Family& family, Setting 
                          simulated.peak_in_flight(), report.num_messages, Percent(simulated.gap()));
 }
 
+absl::StatusOr<std::string> FiguresTable(const schedule::Family& family) {
+  std::string table =
+      "| P | M | costs | makespan | bubble | bubble of the longest rank | peak | messages | above "
+      "the "
+      "bound |\n|---|---|---|---|---|---|---|---|---|\n";
+  for (const Setting setting : kSettings) {
+    ASSIGN_OR_RETURN(const std::string equal, FiguresLine(family, setting, "equal", EqualCosts()));
+    ASSIGN_OR_RETURN(const std::string skewed,
+                     FiguresLine(family, setting, "skewed", SkewedCosts()));
+    absl::StrAppend(&table, equal, skewed);
+  }
+  return absl::StrCat(table, "\n", std::string(kCostsText), "\n");
+}
+
 absl::StatusOr<std::string> FamilyPage(const schedule::Family& family) {
   const FamilyNote* note = FindFamilyNote(family.name);
   if (note == nullptr) {
@@ -87,18 +101,17 @@ absl::StatusOr<std::string> FamilyPage(const schedule::Family& family) {
                   " |\n\n");
   if (!note->care.empty())
     absl::StrAppend(&page, "**Take care.** ", std::string(note->care), "\n\n");
-  absl::StrAppend(&page,
-                  "| P | M | costs | makespan | bubble | bubble of the longest rank | peak | "
-                  "messages | above the bound |\n|---|---|---|---|---|---|---|---|---|\n");
-  for (const Setting setting : kSettings) {
-    ASSIGN_OR_RETURN(const std::string equal, FiguresLine(family, setting, "equal", EqualCosts()));
-    ASSIGN_OR_RETURN(const std::string skewed,
-                     FiguresLine(family, setting, "skewed", SkewedCosts()));
-    absl::StrAppend(&page, equal, skewed);
+  if (family.updates == schedule::Updates::kFlush) {
+    ASSIGN_OR_RETURN(const std::string table, FiguresTable(family));
+    absl::StrAppend(&page, table);
+  } else {
+    absl::StrAppend(
+        &page,
+        "Its steps run into each other: one of them has no makespan of its own, and the "
+        "picture shows the middle of a run.\n");
   }
-  absl::StrAppend(&page, "\n", std::string(kCostsText), "\n\n```\ntakt schedule show ", name,
-                  " --ranks ", kPictureRanks, " --microbatches ", kPictureMicrobatches,
-                  " -f svg > ", name, ".svg\n```\n");
+  absl::StrAppend(&page, "\n```\ntakt schedule show ", name, " --ranks ", kPictureRanks,
+                  " --microbatches ", kPictureMicrobatches, " -f svg > ", name, ".svg\n```\n");
   return page;
 }
 
@@ -115,6 +128,11 @@ absl::StatusOr<std::string> Index() {
       "|---|---|---|---|---|---|---|\n");
   for (const schedule::Family& family : schedule::Families()) {
     const std::string name(family.name);
+    if (family.updates != schedule::Updates::kFlush) {
+      absl::StrAppend(&page, "| [", name, "](", name, ".md) | ", family.num_chunks,
+                      " | no flush | no flush | | | ", std::string(family.summary), " |\n");
+      continue;
+    }
     ASSIGN_OR_RETURN(const SimulatedSchedule equal, Simulated(family, kSetting, EqualCosts()));
     ASSIGN_OR_RETURN(const SimulatedSchedule skewed, Simulated(family, kSetting, SkewedCosts()));
     absl::StrAppend(&page, "| [", name, "](", name, ".md) | ", family.num_chunks, " | ",
