@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -81,6 +82,18 @@ bool EndsFlight(ActionKind kind) {
   return kind == ActionKind::kWeightGrad || kind == ActionKind::kBackward;
 }
 
+// Of the step before, where steps run into each other: what ends here before it begins here.
+int CarriedOver(const std::vector<TimedAction>& row) {
+  std::set<std::pair<StageId, MicrobatchId>> begun;
+  int carried = 0;
+  for (const TimedAction& timed : row) {
+    const std::pair cell(timed.action.stage, timed.action.microbatch);
+    if (timed.action.kind == ActionKind::kForward) begun.insert(cell);
+    if (EndsFlight(timed.action.kind) && begun.count(cell) == 0) ++carried;
+  }
+  return carried;
+}
+
 // What the picture says about one rank.
 struct RankFigures {
   double busy = 0;
@@ -90,7 +103,7 @@ struct RankFigures {
 
 RankFigures FiguresOf(const std::vector<TimedAction>& row, double makespan) {
   RankFigures figures{.first_backward = makespan};
-  int in_flight = 0;
+  int in_flight = CarriedOver(row);
   bool second_of_pair = false;
   for (const TimedAction& timed : row) {
     if (!second_of_pair) figures.busy += timed.end - timed.start;
@@ -291,8 +304,9 @@ class Drawing {
   void Curve(const std::vector<TimedAction>& row) {
     const double bottom = kRowHeight + kCurveHeight;
     const double step = (kCurveHeight - 1) / std::max(1, highest_peak_);
-    int in_flight = 0;
+    int in_flight = CarriedOver(row);
     std::string path = absl::StrCat("M0 ", Number(bottom));
+    if (in_flight > 0) absl::StrAppend(&path, "V", Number(bottom - in_flight * step));
     const auto turn = [&](double time, int change) {
       in_flight += change;
       absl::StrAppend(&path, "H", Number(time * scale_), "V", Number(bottom - in_flight * step));

@@ -80,8 +80,10 @@ TEST(RenderSvg, SaysHowLongEachRankIdlesAndHowMuchItHolds) {
   const std::string svg = RenderSvg({.makespan = 5, .ranks = {Pair(), {At(1, 2, "1F0")}}});
   EXPECT_THAT(svg, HasSubstr(">0 (0.0%)</text>"));  // a pair is busy once, not twice
   EXPECT_THAT(svg, HasSubstr(">4 (80.0%)</text>"));
-  EXPECT_THAT(svg, HasSubstr("in flight, up to 2"));
-  EXPECT_EQ(Count(svg, ">2</text>"), 2);  // on the axis, and the peak of rank 0: F counts before B
+  EXPECT_THAT(svg, HasSubstr("in flight, up to 3"));
+  // On the axis, and the peak of rank 0: B2 begins in the step before, and F1 counts before B2
+  // ends.
+  EXPECT_EQ(Count(svg, ">3</text>"), 2);
   EXPECT_THAT(svg, HasSubstr("warm-up"));
 }
 
