@@ -20,7 +20,7 @@ using config::DataFormat;
 struct InfoOptions {
   std::string file;
   std::string job;
-  DataFormat format = DataFormat::kBytes;
+  std::optional<DataFormat> format;
   int context = 0;  // 0: not given
   int vocab = 0;
 };
@@ -47,6 +47,28 @@ absl::StatusOr<Demands> DemandsOf(const InfoOptions& options) {
   if (demands.vocab == 0) demands.vocab = job.model.vocab;
   demands.windows = job.global_batch;
   return demands;
+}
+
+absl::StatusOr<data::Corpus> OpenAs(const InfoOptions& options, DataFormat format) {
+  return data::Corpus::Open({.field = "FILE",
+                             .path = std::filesystem::absolute(options.file).string(),
+                             .data_root = "/",
+                             .format = format});
+}
+
+// Without --format: the one that the file itself states. The others are streams, in which anything
+// can be read.
+absl::StatusOr<data::Corpus> Open(const InfoOptions& options) {
+  if (options.format.has_value()) return OpenAs(options, *options.format);
+  for (const DataFormat format :
+       {DataFormat::kSafetensors, DataFormat::kLlmc, DataFormat::kMegatron}) {
+    absl::StatusOr<data::Corpus> corpus = OpenAs(options, format);
+    if (corpus.ok()) return corpus;
+  }
+  return InvalidField({.field = "--format",
+                       .rule = "is missing, and FILE cannot be read as safetensors, llmc or "
+                               "megatron, which would state it",
+                       .fix = "say what the file is"});
 }
 
 struct Findings {
@@ -89,7 +111,7 @@ Json ToJson(const data::Corpus& corpus, const InfoOptions& options, const Findin
   }
   const bool has_windows = findings.context > 0;
   Json json = {{"path", options.file},
-               {"format", data::NameOf(options.format)},
+               {"format", data::NameOf(corpus.format())},
                {"token_type", data::NameOf(corpus.token_type())},
                {"bytes", findings.bytes},
                {"tokens", corpus.num_tokens()},
@@ -104,10 +126,9 @@ Json ToJson(const data::Corpus& corpus, const InfoOptions& options, const Findin
   return json;
 }
 
-std::string ToText(const data::Corpus& corpus, const InfoOptions& options,
-                   const Findings& findings) {
+std::string ToText(const data::Corpus& corpus, const Findings& findings) {
   const std::size_t num_files = corpus.shards().size();
-  Table table({"format", absl::StrCat(data::NameOf(options.format), " (",
+  Table table({"format", absl::StrCat(data::NameOf(corpus.format()), " (",
                                       std::string(data::NameOf(corpus.token_type())), " tokens)")});
   table.Add(
       {"files", absl::StrCat(num_files, ", ", FormatBytes(static_cast<double>(findings.bytes)))});
@@ -131,17 +152,13 @@ std::string ToText(const data::Corpus& corpus, const InfoOptions& options,
 
 absl::StatusOr<ExitCode> Info(const Context& context, const InfoOptions& options) {
   ASSIGN_OR_RETURN(const Demands demands, DemandsOf(options));
-  ASSIGN_OR_RETURN(const data::Corpus corpus,
-                   data::Corpus::Open({.field = "FILE",
-                                       .path = std::filesystem::absolute(options.file).string(),
-                                       .data_root = "/",
-                                       .format = options.format}));
+  ASSIGN_OR_RETURN(const data::Corpus corpus, Open(options));
   const Findings findings = Examine(corpus, demands);
   const bool fits = !findings.fit.has_value() || findings.fit->ok();
   if (context.json()) {
     PrintJson(context, ToJson(corpus, options, findings));
   } else {
-    context.terminal.out << ToText(corpus, options, findings) << std::flush;
+    context.terminal.out << ToText(corpus, findings) << std::flush;
     if (!fits) PrintError(context, *findings.fit);
   }
   return fits ? ExitCode::kDone : ExitCode::kFailed;
@@ -166,10 +183,10 @@ void AddDataInfo(CLI::App& data, Context& context) {
           formats[data::NameOf(format)] = format;
           absl::StrAppend(&names, names.empty() ? "" : ",", data::NameOf(format));
         }
-        app.add_option("--format", options.format, "As in data.train of a job")
+        app.add_option("--format", options.format,
+                       "As in data.train of a job; default: as the file says, if it does")
             ->transform(CLI::CheckedTransformer(formats).description("{" + names + "}"))
-            ->type_name("")
-            ->required();
+            ->type_name("");
         app.add_option("--context", options.context, "Tokens of a window; default: the job's")
             ->type_name("T")
             ->check(CLI::PositiveNumber);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
 #include "cli/fake_coordinator.h"
 #include "cli/test_directory.h"
 #include "gmock/gmock.h"
@@ -84,7 +86,21 @@ TEST(DataInfo, WhatCannotBeReadExitsWith2) {
   EXPECT_EQ(RunTakt({"data", "info", directory.Path("absent"), "--format", "bytes"}).code,
             ExitCode::kInvalidInput);
   EXPECT_EQ(RunTakt({"data", "info", odd, "--format", "pickle"}).code, ExitCode::kInvalidInput);
-  EXPECT_EQ(RunTakt({"data", "info", odd}).code, ExitCode::kInvalidInput);
+}
+
+TEST(DataInfo, TakesTheFormatThatAFileStates) {
+  const TestDirectory directory;
+  std::string shard(1024 + 2, '\0');
+  const std::int32_t header[] = {20240520, 1, 1};
+  std::memcpy(shard.data(), header, sizeof(header));
+  const Outcome stated =
+      RunTakt({"-o", "json", "data", "info", directory.Write("shard.bin", shard)});
+  EXPECT_EQ(stated.code, ExitCode::kDone);
+  EXPECT_EQ(json::parse(stated.out)["format"], "llmc");
+  // A stream states nothing: it is never guessed.
+  const Outcome stream = RunTakt({"data", "info", directory.Write("stream.bin", "12345678")});
+  EXPECT_EQ(stream.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(stream.err, HasSubstr("--format: is missing"));
 }
 
 TEST(DataInfo, EmulatedJobsReadNothing) {

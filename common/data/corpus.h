@@ -36,6 +36,7 @@ class Corpus {
   };
   const std::vector<Shard>& shards() const { return shards_; }
   const std::string& path() const { return path_.path; }
+  config::DataFormat format() const { return path_.format; }
   TokenType token_type() const { return shards_.front().file.tokens.type(); }
   std::int64_t row_length() const { return shards_.front().file.row_length; }  // 0: a stream
   std::int64_t num_tokens() const { return num_tokens_; }
