@@ -101,6 +101,20 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
   return candidate;
 }
 
+// Of the stages of a family that looks at costs: one a rank. Other families get what they ignore.
+absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
+                                               std::string_view family, int pp_size) {
+  const auto families = schedule::Families();
+  const bool looks = std::any_of(families.begin(), families.end(), [&](const auto& known) {
+    return known.name == family && known.uses_costs;
+  });
+  if (!looks) return cost::Costs();
+  ASSIGN_OR_RETURN(const mesh::Partition partition,
+                   MakePartition(inputs.model, pp_size, inputs.job.parallelism.stage_layers,
+                                 schedule::Placement::kLoop, pp_size));
+  return MakeCosts(inputs, partition);
+}
+
 absl::Status BadFile(const config::JobSpec& job, std::string rule, std::string fix) {
   return InvalidField({.field = "parallelism.schedule",
                        .value = job.parallelism.schedule,
@@ -139,11 +153,13 @@ absl::Status CheckFileSizes(const CandidateInputs& inputs, const schedule::Sched
 absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_view family,
                                      int pp_size) {
   const config::Parallelism& asked = inputs.job.parallelism;
+  ASSIGN_OR_RETURN(cost::Costs costs, CostsToGenerateFor(inputs, family, pp_size));
   absl::StatusOr<schedule::Schedule> schedule =
       schedule::Generate(family, {.num_ranks = pp_size,
                                   .num_microbatches = Microbatches(inputs),
                                   .num_chunks = asked.chunks,
-                                  .group = asked.group});
+                                  .group = asked.group,
+                                  .costs = std::move(costs)});
   if (!schedule.ok()) return InJobTerms(schedule.status(), inputs.job);
   return FromSchedule(inputs, *std::move(schedule));
 }

@@ -116,6 +116,16 @@ TEST(MakePlan, AutoScheduleTakesTheSmallerOfEquals) {
   EXPECT_EQ(MakePlan(job, kFreeLinks)->schedule.name, "zb-h1");
 }
 
+TEST(MakePlan, FamiliesThatLookAtCostsSeeThoseOfTheJob) {
+  config::JobSpec job = EmulatedJob(4, 8);
+  job.model.input_grad_seconds *= 3;
+  job.parallelism.pipeline = 4;
+  job.parallelism.schedule = "zb-1p";
+  const schedule::Schedule of_equal_costs =
+      *schedule::Generate("zb-1p", {.num_ranks = 4, .num_microbatches = 8});
+  EXPECT_NE(MakePlan(job, kFreeLinks)->schedule.ranks, of_equal_costs.ranks);
+}
+
 TEST(MakePlan, KeepsTheStagesThatTheJobNames) {
   config::JobSpec job = Gpt2Job();
   job.parallelism = {.pipeline = 2, .schedule = "gpipe", .stage_layers = {5, 3}};
