@@ -104,7 +104,6 @@ absl::StatusOr<session::Assignment> ToAssignment(const v1::Assignment& proto) {
   assignment.threads = binding.threads();
   assignment.transport = static_cast<config::TransportKind>(binding.transport());
   assignment.secret = binding.secret();
-  assignment.resume_step = StepId(proto.resume_step());
   ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
   ASSIGN_OR_RETURN(assignment.partition, ToPartition(proto, binding.pp_size()));
   ASSIGN_OR_RETURN(assignment.program, program::FromProto(proto.program()));
