@@ -140,6 +140,9 @@ void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
     case v1::AttachResponse::kAcknowledge:
       agent_.Acknowledge(Key(response.acknowledge().job(), response.acknowledge().generation()));
       return;
+    case v1::AttachResponse::kHalt:
+    case v1::AttachResponse::kCommit:
+      return;  // no coordinator sends these yet
     case v1::AttachResponse::MESSAGE_NOT_SET:
       return;  // a newer coordinator's: the protocol version allows what may be ignored
   }
