@@ -65,6 +65,13 @@ struct Parallelism {
   TransportKind transport = TransportKind::kAuto;
 };
 
+struct Checkpoint {
+  std::string directory;
+  std::int64_t every_steps = 0;  // 0: at the end and when the job is halted only
+  int keep = 3;
+  std::string resume = "auto";  // "auto", "none" or a step
+};
+
 struct JobSpec {
   std::string name;
   model::ModelConfig model;
@@ -78,6 +85,7 @@ struct JobSpec {
   std::int64_t steps = 1;
   Parallelism parallelism;
   Precision precision = Precision::kF32;
+  std::optional<Checkpoint> checkpoint;
   std::uint64_t seed = 0;
   // Of settings that have no effect on this job, for people. Not a part of the proto.
   std::vector<std::string> warnings;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
@@ -171,8 +172,8 @@ DataFormat ReadFormat(const std::string& field, v1::DataFormat format, Rules& ru
   return static_cast<DataFormat>(format);
 }
 
-void CheckPath(const std::string& field, const std::string& path, Rules& rules) {
-  rules.Check(!path.empty(), {.field = field, .rule = "is missing", .fix = "name a token file"});
+void CheckPath(const std::string& field, const std::string& path, const char* fix, Rules& rules) {
+  rules.Check(!path.empty(), {.field = field, .rule = "is missing", .fix = fix});
   rules.Check(
       path.find('\0') == std::string::npos,
       {.field = field, .value = Shown(path), .rule = "must be a path", .fix = "correct it"});
@@ -207,7 +208,7 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
     const v1::CorpusSpec& corpus = proto.train(i);
     const std::string field =
         proto.train_size() == 1 ? "data.train" : absl::StrCat("data.train[", i, "]");
-    CheckPath(field + ".path", corpus.path(), rules);
+    CheckPath(field + ".path", corpus.path(), "name a token file", rules);
     const double weight = corpus.has_weight() ? corpus.weight() : 1;
     rules.Check(std::isfinite(weight) && weight > 0, {.field = field + ".weight",
                                                       .value = absl::StrCat(weight),
@@ -220,7 +221,7 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
   CheckShares(job.train, rules);
   if (!proto.has_validation()) return;
   const v1::ValidationSpec& validation = proto.validation();
-  CheckPath("data.validation.path", validation.path(), rules);
+  CheckPath("data.validation.path", validation.path(), "name a token file", rules);
   rules.AtLeast("data.validation.every_steps", validation.every_steps(), 0);
   const int batches = validation.has_batches() ? validation.batches() : 1;
   rules.AtLeast("data.validation.batches", batches, 1);
@@ -398,11 +399,30 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
   }
 }
 
+void ReadCheckpoint(const v1::CheckpointSpec& proto, JobSpec& job, Rules& rules) {
+  if (job.model.family == model::Family::kEmulated) {
+    job.warnings.push_back("checkpoint: has no effect on an emulated model, which has no weights");
+    return;
+  }
+  Checkpoint& checkpoint = job.checkpoint.emplace();
+  checkpoint.directory = proto.directory();
+  checkpoint.every_steps = proto.every_steps();
+  if (proto.has_keep()) checkpoint.keep = proto.keep();
+  if (!proto.resume().empty()) checkpoint.resume = proto.resume();
+  CheckPath("checkpoint.directory", checkpoint.directory, "name a folder", rules);
+  rules.AtLeast("checkpoint.every_steps", checkpoint.every_steps, 0);
+  rules.AtLeast("checkpoint.keep", checkpoint.keep, 1);
+  std::int64_t step = 0;
+  const std::string& resume = checkpoint.resume;
+  rules.Check(resume == "auto" || resume == "none" || (absl::SimpleAtoi(resume, &step) && step > 0),
+              {.field = "checkpoint.resume",
+               .value = Shown(resume),
+               .rule = "must be auto, none or the number of a step",
+               .fix = "use one of them"});
+}
+
 // Sections that this version has no code for: refused rather than ignored.
 void CheckAbsent(const v1::JobSpec& proto, Rules& rules) {
-  rules.Check(!proto.has_checkpoint(), {.field = "checkpoint",
-                                        .rule = "is not supported by this version",
-                                        .fix = "remove the section"});
   rules.Check(!proto.logging().has_tensorboard(), {.field = "logging.tensorboard",
                                                    .value = Shown(proto.logging().tensorboard()),
                                                    .rule = "is not supported by this version",
@@ -428,6 +448,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadLrSchedule(proto.optimizer().lr_schedule(), job, rules);
   rules.AtLeast("steps", proto.steps(), 1);
   ReadParallelism(proto.parallelism(), job, rules);
+  if (proto.has_checkpoint()) ReadCheckpoint(proto.checkpoint(), job, rules);
   CheckAbsent(proto, rules);
   if (!rules.ok()) return InvalidFields(rules.Take());
   return job;

@@ -49,6 +49,15 @@ TEST(JobSpecSerde, AppliesDefaults) {
   EXPECT_EQ(job.MicrobatchesPerStep(2), 2);
 }
 
+TEST(JobSpecSerde, ACheckpointNeedsADirectoryAlone) {
+  EXPECT_FALSE(ToJobSpec(Parse({}))->checkpoint.has_value());
+  const JobSpec job = *ToJobSpec(Parse({"checkpoint.directory=c"}));
+  EXPECT_EQ(job.checkpoint->directory, "c");
+  EXPECT_EQ(job.checkpoint->every_steps, 0);
+  EXPECT_EQ(job.checkpoint->keep, 3);
+  EXPECT_EQ(job.checkpoint->resume, "auto");
+}
+
 TEST(JobSpecSerde, KeepsWhatIsGivenAsZero) {
   const JobSpec job =
       *ToJobSpec(Parse({"optimizer.adamw.clip_norm=0", "optimizer.adamw.learning_rate=0"}));
@@ -68,13 +77,16 @@ steps: 20
   EXPECT_TRUE(job.train.empty());
 }
 
-TEST(JobSpecSerde, WarnsOfTheDataOfAnEmulatedModel) {
+TEST(JobSpecSerde, WarnsOfWhatAnEmulatedModelCannotUse) {
   EXPECT_TRUE(ToJobSpec(Parse({}))->warnings.empty());
-  const JobSpec job =
-      *ToJobSpec(Parse({"model={family: emulated, layers: 3, activation_bytes: 9}"}));
+  const JobSpec job = *ToJobSpec(Parse(
+      {"model={family: emulated, layers: 3, activation_bytes: 9}", "checkpoint.directory=c"}));
   EXPECT_TRUE(job.train.empty());
-  ASSERT_EQ(job.warnings.size(), 1u);
+  EXPECT_FALSE(job.checkpoint.has_value());
+  ASSERT_EQ(job.warnings.size(), 2u);
   EXPECT_EQ(job.warnings[0], "data: has no effect on an emulated model, which reads no tokens");
+  EXPECT_EQ(job.warnings[1],
+            "checkpoint: has no effect on an emulated model, which has no weights");
 }
 
 TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
@@ -84,7 +96,7 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "parallelism.stage_layers=[1, 1, 1, 1]",
        "data.validation={path: v, format: uint16, batches: 3}", "seed=99",
        "optimizer.lr_schedule={warmup_steps: 2, decay: cosine, min_learning_rate: 1e-5}",
-       "model.positions=64"},
+       "model.positions=64", "checkpoint={directory: c, every_steps: 7, keep: 1, resume: 40}"},
       {"model={family: emulated, layers: 3, forward_ms: 0.7, activation_bytes: 9}"},
       {"model={family: llama, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_size: 8, "
        "context: 8, vocab: 9, rope_theta: 5e5, rope_scaling: {factor: 8, low_freq_factor: 1, "
@@ -104,6 +116,9 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   EXPECT_EQ(job.model.positions, 64);
   EXPECT_EQ(job.lr_schedule.min_learning_rate, 1e-5);
   EXPECT_EQ(job.seed, 99u);
+  EXPECT_EQ(job.checkpoint->every_steps, 7);
+  EXPECT_EQ(job.checkpoint->keep, 1);
+  EXPECT_EQ(job.checkpoint->resume, "40");
 }
 
 TEST(JobSpecSerde, LlamaHasDefaultsOfItsOwn) {
@@ -206,8 +221,15 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
       {"parallelism.recompute=full",
        "parallelism.recompute is full: is not supported by this version; use none"},
       {"precision=bf16", "precision is bf16: is not supported by this version; use f32"},
-      {"checkpoint.every_steps=5",
-       "checkpoint: is not supported by this version; remove the section"},
+      {"checkpoint.every_steps=5", "checkpoint.directory: is missing; name a folder"},
+      {"checkpoint={directory: c, every_steps: -1}",
+       "checkpoint.every_steps is -1: must be 0 or more; set it"},
+      {"checkpoint={directory: c, keep: 0}",
+       "checkpoint.keep is 0 or missing: must be 1 or more; set it"},
+      {"checkpoint={directory: c, resume: latest}",
+       "checkpoint.resume is latest: must be auto, none or the number of a step; use one of them"},
+      {"checkpoint={directory: c, resume: 0}",
+       "checkpoint.resume is 0: must be auto, none or the number of a step; use one of them"},
       {"logging.tensorboard=runs",
        "logging.tensorboard is runs: is not supported by this version; remove it"},
   };

@@ -51,6 +51,13 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
   }
 }
 
+void Write(const Checkpoint& checkpoint, v1::CheckpointSpec& proto) {
+  proto.set_directory(checkpoint.directory);
+  proto.set_every_steps(checkpoint.every_steps);
+  proto.set_keep(checkpoint.keep);
+  proto.set_resume(checkpoint.resume);
+}
+
 }  // namespace
 
 void WriteModel(const model::ModelConfig& model, v1::ModelSpec& proto) {
@@ -95,6 +102,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   Write(job, *proto.mutable_optimizer());
   proto.set_steps(job.steps);
   Write(job.parallelism, *proto.mutable_parallelism());
+  if (job.checkpoint.has_value()) Write(*job.checkpoint, *proto.mutable_checkpoint());
   proto.set_precision(static_cast<v1::Precision>(job.precision));
   proto.set_seed(job.seed);
   return proto;

@@ -97,6 +97,10 @@ void MakePathsAbsolute(v1::JobSpec& spec, std::string_view directory) {
   if (spec.model().has_hf_config()) {
     spec.mutable_model()->set_hf_config(Absolute(spec.model().hf_config(), directory));
   }
+  if (spec.has_checkpoint()) {
+    v1::CheckpointSpec& checkpoint = *spec.mutable_checkpoint();
+    checkpoint.set_directory(Absolute(checkpoint.directory(), directory));
+  }
   const std::string& schedule = spec.parallelism().schedule();
   if (schedule.starts_with(kFileScheme)) {
     spec.mutable_parallelism()->set_schedule(absl::StrCat(
