@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/mapped_file.h"
 #include "common/data/corpus_files.h"
-#include "common/data/mapped_file.h"
 #include "common/data/token_file.h"
 
 namespace takt::data {

@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/mapped_file.h"
 #include "common/base/status.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/data/data_root.h"
-#include "common/data/mapped_file.h"
 
 namespace takt::train {
 namespace {
@@ -64,7 +64,7 @@ absl::Status LoadWeights(const config::JobSpec& job, std::string_view data_root,
   ASSIGN_OR_RETURN(
       const std::string path,
       data::ResolveUnderRoot("model.init_from", data_root, job.init_from + "/model.safetensors"));
-  const absl::StatusOr<data::MappedFile> mapped = data::MappedFile::Open(path);
+  const absl::StatusOr<MappedFile> mapped = MappedFile::Open(path);
   if (!mapped.ok())
     return RefuseInitFrom(job, std::string(mapped.status().message()), "make the file readable");
   const absl::StatusOr<checkpoint::SafetensorsView> file =

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace takt::data {
+namespace takt {
 
 // A regular file mapped read-only into memory; unmapped at destruction. Move-only.
 class MappedFile {
@@ -27,4 +27,4 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-}  // namespace takt::data
+}  // namespace takt

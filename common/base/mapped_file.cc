@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/data/mapped_file.h"
+#include "common/base/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
-namespace takt::data {
+namespace takt {
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   // Not blocking: opening a FIFO that nobody writes would otherwise never return.
@@ -43,4 +43,4 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-}  // namespace takt::data
+}  // namespace takt

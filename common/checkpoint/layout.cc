@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/checkpoint/layout.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+
+namespace takt::checkpoint {
+namespace {
+
+constexpr std::string_view kStepPrefix = "step-", kPartialInfix = ".partial-",
+                           kReplacedInfix = ".replaced-";
+constexpr std::size_t kStepDigits = 8;  // at least: sorts by name as by number
+
+std::string ShardName(std::string_view kind, LayerId layer, int num_layers) {
+  return absl::StrFormat("%s-%05d-of-%05d.safetensors", kind, layer.value() + 1, num_layers);
+}
+
+bool AllDigits(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+}
+
+}  // namespace
+
+std::string StepDirectoryName(StepId step) {
+  return absl::StrFormat("%s%0*d", kStepPrefix, static_cast<int>(kStepDigits), step.value());
+}
+
+std::string PartialDirectoryName(StepId step, std::string_view job, Generation generation) {
+  return absl::StrCat(StepDirectoryName(step), std::string(kPartialInfix), std::string(job), "-",
+                      generation.value());
+}
+
+std::string ReplacedDirectoryName(StepId step, int number) {
+  return absl::StrCat(StepDirectoryName(step), std::string(kReplacedInfix), number);
+}
+
+std::optional<StepDirectory> ParseStepDirectoryName(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  name.remove_prefix(kStepPrefix.size());
+  const std::size_t digits = std::min(name.find('.'), name.size());
+  std::int64_t step = 0;
+  if (digits < kStepDigits || !AllDigits(name.substr(0, digits)) ||
+      !absl::SimpleAtoi(std::string(name.substr(0, digits)), &step) || step < 1) {
+    return std::nullopt;
+  }
+  // "step-000000100" is not how the step 100 is written.
+  if (digits > kStepDigits && name.front() == '0') return std::nullopt;
+  const std::string_view rest = name.substr(digits);
+  if (rest.empty()) return StepDirectory{.step = StepId(step)};
+  for (const auto& [infix, kind] : {std::pair(kPartialInfix, StepDirectoryKind::kPartial),
+                                    std::pair(kReplacedInfix, StepDirectoryKind::kReplaced)}) {
+    if (rest.starts_with(infix) && rest.size() > infix.size()) {
+      return StepDirectory{StepId(step), kind, std::string(rest.substr(infix.size()))};
+    }
+  }
+  return std::nullopt;
+}
+
+std::string ModelFile(LayerId layer, int num_layers) {
+  return ShardName("model", layer, num_layers);
+}
+
+std::string OptimizerFile(LayerId layer, int num_layers) {
+  return ShardName("optimizer", layer, num_layers);
+}
+
+std::string FirstMomentName(std::string_view parameter) {
+  return absl::StrCat("exp_avg.", std::string(parameter));
+}
+
+std::string SecondMomentName(std::string_view parameter) {
+  return absl::StrCat("exp_avg_sq.", std::string(parameter));
+}
+
+std::string FormatIndex(const model::Model& model) {
+  const int num_layers = static_cast<int>(model.layers.size());
+  nlohmann::ordered_json index = {
+      {"metadata",
+       {{"total_size", model.num_parameters() * static_cast<std::int64_t>(sizeof(float))}}},
+      {"weight_map", nlohmann::ordered_json::object()}};
+  for (int i = 0; i < num_layers; ++i) {
+    for (const model::Parameter& parameter : model.layers[static_cast<std::size_t>(i)].parameters) {
+      index["weight_map"][parameter.name] = ModelFile(LayerId(i), num_layers);
+    }
+  }
+  return index.dump(2) + "\n";
+}
+
+}  // namespace takt::checkpoint

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names inside a directory of checkpoints (docs/checkpoints.md):
+//   step-00000100/                       complete
+//     model-00001-of-00014.safetensors      weights, a file a layer of the model's list
+//     optimizer-00001-of-00014.safetensors  moments, likewise
+//     model.safetensors.index.json, config.json, manifest.json
+//   step-00000100.partial-JOB-GENERATION/  being written, or left behind
+//   step-00000100.replaced-1/              was in the way of a newer one of that step
+//   latest -> step-00000100
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/id.h"
+#include "common/model/model.h"
+
+namespace takt::checkpoint {
+
+inline constexpr char kManifestFile[] = "manifest.json";
+inline constexpr char kConfigFile[] = "config.json";
+inline constexpr char kIndexFile[] = "model.safetensors.index.json";
+inline constexpr char kLatestLink[] = "latest";
+
+std::string StepDirectoryName(StepId step);
+std::string PartialDirectoryName(StepId step, std::string_view job, Generation generation);
+std::string ReplacedDirectoryName(StepId step, int number);
+
+enum class StepDirectoryKind : std::uint8_t { kStep, kPartial, kReplaced };
+
+struct StepDirectory {
+  StepId step;
+  StepDirectoryKind kind = StepDirectoryKind::kStep;
+  std::string suffix;  // after ".partial-" ("JOB-GENERATION") or ".replaced-" ("1")
+};
+
+// nullopt: no name of ours.
+std::optional<StepDirectory> ParseStepDirectoryName(std::string_view name);
+
+// Files of a layer: of its own parameters, so a tied one is in the file of the layer that owns it.
+std::string ModelFile(LayerId layer, int num_layers);
+std::string OptimizerFile(LayerId layer, int num_layers);
+
+// Tensors of an optimizer file: AdamW's first and second moment of a parameter.
+std::string FirstMomentName(std::string_view parameter);
+std::string SecondMomentName(std::string_view parameter);
+
+// The text of kIndexFile, by which the directory itself opens as a sharded Hugging Face model.
+std::string FormatIndex(const model::Model& model);
+
+}  // namespace takt::checkpoint
