@@ -102,12 +102,19 @@ bool IsCompute(Op op) {
 }
 
 bool IsAsynchronous(const Program& program) {
-  const auto is_older = [](const Slot& slot) { return slot.version > 0; };
-  const auto updates_early = [](const Instruction& instruction) {
+  return NumWeightVersions(program) > 1 || UpdatesEachMicrobatch(program);
+}
+
+bool UpdatesEachMicrobatch(const Program& program) {
+  return std::any_of(program.body.begin(), program.body.end(), [](const Instruction& instruction) {
     return instruction.op == Op::kOptimizer && instruction.microbatch.value() >= 0;
-  };
-  return std::any_of(program.slots.begin(), program.slots.end(), is_older) ||
-         std::any_of(program.body.begin(), program.body.end(), updates_early);
+  });
+}
+
+int NumWeightVersions(const Program& program) {
+  int oldest = 0;
+  for (const Slot& slot : program.slots) oldest = std::max(oldest, slot.version);
+  return oldest + 1;
 }
 
 bool IsPrimary(const Program& program, StageId stage) {

@@ -124,6 +124,12 @@ bool IsCompute(Op op);
 // Whether it runs without a flush: weights change otherwise than once, after all of a step.
 bool IsAsynchronous(const Program& program);
 
+// Whether every microbatch's gradient is applied on its own.
+bool UpdatesEachMicrobatch(const Program& program);
+
+// How many versions of the weights it keeps, at least 1.
+int NumWeightVersions(const Program& program);
+
 // Whether this rank's copy of `stage` is the one that norms count: any that has no mirror.
 bool IsPrimary(const Program& program, StageId stage);
 

@@ -242,6 +242,7 @@ struct CrossEntropy {
 //   p = p - lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon)
 struct AdamwUpdate {
   float* parameter = nullptr;
+  const float* previous = nullptr;  // the parameter as it was, left alone; null: in place
   const float* gradient = nullptr;
   float* m = nullptr;
   float* v = nullptr;

@@ -30,6 +30,10 @@ constexpr std::int64_t kSpinNanos = 2'000;
 // Steps that may be under way while the report of one before them is still being made.
 constexpr std::uint64_t kTimingBuffers = 2;
 
+StepId WorksFor(const Instruction& instruction, StepId iteration_step) {
+  return StepId(iteration_step.value() + instruction.step_ahead);
+}
+
 class ProgramEngine final : public Engine {
  public:
   ProgramEngine(const program::Program& program, Compute& compute, EngineOptions options)
@@ -57,8 +61,8 @@ class ProgramEngine final : public Engine {
   void WakeWaiters(const Lane& lane, std::uint64_t done);
   absl::Status Execute(Lane& lane, const Instruction& instruction, std::span<std::byte> message,
                        StepId step);
-  void RunList(const std::vector<Instruction>& list, StepId step);
-  void Report(std::uint64_t begin, std::uint64_t end,
+  void RunList(const std::vector<Instruction>& list, StepId iteration_step);
+  void Report(std::uint64_t begin, std::uint64_t end, std::int64_t previous_end,
               const std::function<void(const StepTiming&)>& on_step);
   StepTiming Summarize(std::uint64_t iteration, std::int64_t previous_end) const;
 
@@ -151,6 +155,7 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
   const std::uint64_t end = begin + static_cast<std::uint64_t>(last.value() - first.value()) + 1;
   first_step_.store(first.value() - static_cast<std::int64_t>(begin), std::memory_order_relaxed);
 
+  const std::int64_t start = program_.prologue.empty() ? 0 : MonotonicNanos();
   RunList(program_.prologue, first);
   {
     std::vector<std::jthread> threads;
@@ -158,7 +163,7 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
       if (!lane->entries.empty())
         threads.emplace_back([this, &lane, begin, end] { RunLane(*lane, begin, end); });
     }
-    Report(begin, end, on_step);
+    Report(begin, end, start, on_step);
   }
   RunList(program_.epilogue, last);
   iterations_ = end;
@@ -182,7 +187,7 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
   const LaneEntry& entry = lane.entries[position];
   if (!AwaitOthers(lane, entry, iteration)) return false;
   InstructionTiming& timing = timings_[iteration % kTimingBuffers][entry.body_index];
-  const StepId step = StepOf(iteration);
+  const StepId step = WorksFor(*entry.instruction, StepOf(iteration));
   timing.start_nanos = MonotonicNanos();
   const absl::Status status = Execute(lane, *entry.instruction, entry.message, step);
   timing.end_nanos = MonotonicNanos();
@@ -260,9 +265,10 @@ absl::Status ProgramEngine::Execute(Lane& lane, const Instruction& instruction,
                                      : lane.recv->Recv(tag, message);
 }
 
-void ProgramEngine::RunList(const std::vector<Instruction>& list, StepId step) {
+void ProgramEngine::RunList(const std::vector<Instruction>& list, StepId iteration_step) {
   for (const Instruction& instruction : list) {
     if (stopped()) return;
+    const StepId step = WorksFor(instruction, iteration_step);
     absl::Status status =
         Execute(*lanes_[instruction.lane.value()], instruction, MessageOf(instruction), step);
     if (!status.ok()) {
@@ -273,9 +279,9 @@ void ProgramEngine::RunList(const std::vector<Instruction>& list, StepId step) {
   }
 }
 
-void ProgramEngine::Report(std::uint64_t begin, std::uint64_t end,
+// previous_end: when the prologue began; 0: there is none.
+void ProgramEngine::Report(std::uint64_t begin, std::uint64_t end, std::int64_t previous_end,
                            const std::function<void(const StepTiming&)>& on_step) {
-  std::int64_t previous_end = 0;
   for (std::uint64_t iteration = begin; iteration < end; ++iteration) {
     for (const auto& lane : lanes_) {
       const std::uint64_t count = (iteration + 1) * lane->length();

@@ -26,9 +26,9 @@ struct InstructionTiming {
 // callback only.
 struct StepTiming {
   StepId step;
-  std::int64_t start_nanos = 0,
-               end_nanos =
-                   0;  // from the previous step's end (first: from its first instruction's start)
+  // From the previous step's end. The first step of a Run: from the start of the prologue, or of
+  // its first instruction if there is none.
+  std::int64_t start_nanos = 0, end_nanos = 0;
   std::int64_t compute_nanos = 0;  // busy on the compute lane, F I W B only
   const std::vector<InstructionTiming>* timings = nullptr;
 };
@@ -63,8 +63,9 @@ class Engine {
                                                         Compute& compute, EngineOptions options);
   virtual ~Engine() = default;
 
-  // Runs steps first..last.  on_step: called on one engine thread after each step, in order; keep
-  // it short. Errors: the first error of any lane, or kAborted after Abort.  When it returns, no
+  // Runs the prologue, steps first..last, the epilogue: of a program without a flush each Run
+  // begins as after one.  on_step: called on one engine thread after each step, in order; keep it
+  // short. Errors: the first error of any lane, or kAborted after Abort.  When it returns, no
   // thread touches compute or slots.
   virtual absl::Status Run(StepId first, StepId last,
                            std::function<void(const StepTiming&)> on_step) = 0;

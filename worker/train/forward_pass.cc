@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/forward_pass.h"
 
+#include <algorithm>
+
 #include "common/base/status.h"
+#include "common/data/token_values.h"
 
 namespace takt::train {
 
@@ -19,7 +22,10 @@ absl::Status ForwardPass::Allocate() {
   const model::Model& model = *options_.model;
   const program::Program& program = *options_.program;
   const std::int64_t rows = std::int64_t{model.microbatch} * model.config.context;
-  tokens_ = TokenBlock{.num_microbatches = program.num_microbatches, .rows = rows};
+  loads_microbatches_ = program::IsAsynchronous(program);
+  updates_microbatches_ = program::UpdatesEachMicrobatch(program);
+  tokens_ = TokenBlock{.num_microbatches = loads_microbatches_ ? 1 : program.num_microbatches,
+                       .rows = rows};
   bool reads_data = false;
   const auto bytes_of = [&](const program::Slot& slot) -> std::int64_t {
     switch (slot.kind) {
@@ -39,7 +45,7 @@ absl::Status ForwardPass::Allocate() {
     }
   };
   ASSIGN_OR_RETURN(slots_, SlotMemory::Create(program, *options_.backend, bytes_of));
-  loss_sums_.resize(program.num_microbatches);
+  losses_.resize(program.num_microbatches);
   if (reads_data) {
     ASSIGN_OR_RETURN(source_, data::TokenSource::Open(options_.tokens));
   }
@@ -48,11 +54,25 @@ absl::Status ForwardPass::Allocate() {
 
 absl::Status ForwardPass::Load(const Instruction& instruction, StepId step) {
   const std::span<std::byte> block = slots_.Bytes(instruction.writes.front());
-  for (MicrobatchId m(0); m.value() < options_.program->num_microbatches; ++m) {
-    source_->Read(step, options_.dp_rank, m, tokens_.tokens(block, m), tokens_.targets(block, m));
+  const int first = loads_microbatches_ ? instruction.microbatch.value() : 0;
+  for (MicrobatchId i(0); i.value() < tokens_.num_microbatches; ++i) {
+    source_->Read(step, options_.dp_rank, MicrobatchId(first + i.value()), tokens_.tokens(block, i),
+                  tokens_.targets(block, i));
   }
-  tokens_.scored(block) = source_->CountScored(step);
+  tokens_.scored(block) = CountScored(step, tokens_.targets(block, MicrobatchId(0)));
   return absl::OkStatus();
+}
+
+// targets: of the microbatch, if it is loaded alone.
+std::int64_t ForwardPass::CountScored(StepId step, std::span<const std::int32_t> targets) {
+  if (updates_microbatches_) {
+    return std::ssize(targets) - std::count(targets.begin(), targets.end(), data::kIgnoredTarget);
+  }
+  if (counted_step_ != step) {
+    counted_ = source_->CountScored(step);
+    counted_step_ = step;
+  }
+  return counted_;
 }
 
 absl::Status ForwardPass::Forward(const ComputePart& forward) {
@@ -70,9 +90,10 @@ StageBuffers ForwardPass::ForwardBuffers(const ComputePart& forward) {
 LossCall ForwardPass::LossOf(const ComputePart& forward) {
   LossCall loss{.gradient = options_.gradient};
   if (forward.stage.value() + 1 == options_.program->num_stages) {
-    scored_ = tokens_.scored(TokensOf(forward));
-    loss.scale = scored_ > 0 ? static_cast<float>(1.0 / static_cast<double>(scored_)) : 0;
-    loss.sum = &loss_sums_[forward.microbatch.value()];
+    MicrobatchLoss& at = losses_[forward.microbatch.value()];
+    at.scored = tokens_.scored(TokensOf(forward));
+    loss.scale = at.scored > 0 ? static_cast<float>(1.0 / static_cast<double>(at.scored)) : 0;
+    loss.sum = &at.sum;
   }
   return loss;
 }
@@ -86,8 +107,13 @@ StageBuffers ForwardPass::BackwardBuffers(const ComputePart& backward) {
 
 LossShare ForwardPass::loss_share() const {
   if (!options_.stages->contains(StageId(options_.program->num_stages - 1))) return {};
-  LossShare share{.scored = scored_, .known = true};
-  for (const double sum : loss_sums_) share.sum += sum;
+  LossShare share{.known = true};
+  for (const MicrobatchLoss& loss : losses_) {
+    share.sum += loss.sum;
+    // Each is of its microbatch, or of the whole batch (0: a microbatch of the other copy).
+    share.scored =
+        updates_microbatches_ ? share.scored + loss.scored : std::max(share.scored, loss.scored);
+  }
   return share;
 }
 
@@ -95,8 +121,9 @@ StageBuffers ForwardPass::ReadBuffers(const ComputePart& part) {
   StageBuffers buffers{.microbatch = part.microbatch};
   const std::span<std::byte> block = TokensOf(part);
   if (!block.empty()) {
-    buffers.view = {.tokens = tokens_.tokens(block, part.microbatch).data(),
-                    .targets = tokens_.targets(block, part.microbatch).data()};
+    const MicrobatchId m = InBlock(part.microbatch);
+    buffers.view = {.tokens = tokens_.tokens(block, m).data(),
+                    .targets = tokens_.targets(block, m).data()};
   }
   const auto read = [&](SlotKind kind) {
     return slots_.Floats(program::FindSlot(*options_.program, part.reads, kind, part.stage));

@@ -54,6 +54,10 @@ class ForwardPass {
   StageBuffers BackwardBuffers(const program::ComputePart& backward);
 
  private:
+  struct MicrobatchLoss {
+    double sum = 0;
+    std::int64_t scored = 0;  // what the gradient was divided by
+  };
   explicit ForwardPass(const Options& options) : options_(options) {}
   absl::Status Allocate();
   StageBuffers ReadBuffers(const program::ComputePart& part);
@@ -63,12 +67,20 @@ class ForwardPass {
   std::span<std::byte> TokensOf(const program::ComputePart& part);
 
   Options options_;
+  // Its place in the kTokens slot that holds it.
+  MicrobatchId InBlock(MicrobatchId m) const { return loads_microbatches_ ? MicrobatchId(0) : m; }
+  std::int64_t CountScored(StepId step, std::span<const std::int32_t> targets);
+
+  bool loads_microbatches_ = false;    // one with each LOAD, instead of all of a step
+  bool updates_microbatches_ = false;  // so each gradient is the mean over its own tokens
   TokenBlock tokens_;
   SlotMemory slots_;
   std::unique_ptr<data::TokenSource> source_;  // null: no stage here reads tokens
+  // The step whose global batch LOAD has counted last.
+  StepId counted_step_{0};
+  std::int64_t counted_ = 0;
   // What kScalars stands for.
-  std::vector<double> loss_sums_;  // by microbatch
-  std::int64_t scored_ = 0;        // of the global batch
+  std::vector<MicrobatchLoss> losses_;
 };
 
 }  // namespace takt::train

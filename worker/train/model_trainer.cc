@@ -35,7 +35,8 @@ class ModelTrainer final : public Trainer {
   explicit ModelTrainer(const TrainerOptions& options)
       : options_(options),
         program_(*options.program),
-        held_(program::HeldStages(*options.program)) {}
+        held_(program::HeldStages(*options.program)),
+        asynchronous_(program::IsAsynchronous(*options.program)) {}
 
   absl::Status Initialize() {
     RETURN_IF_ERROR(CheckAgreement());
@@ -55,26 +56,30 @@ class ModelTrainer final : public Trainer {
       case Op::kLoad:
         return pass_->Load(instruction, step);
       case Op::kForward:
+        SelectWeights(WholePart(instruction));
         return pass_->Forward(WholePart(instruction));
       case Op::kInputGrad:
         return InputGrad(WholePart(instruction));
       case Op::kWeightGrad:
-        return WeightGrad(WholePart(instruction), step);
+        return WeightGrad(WholePart(instruction));
       case Op::kBackward:
+        SelectWeights(WholePart(instruction));
         RETURN_IF_ERROR(InputGrad(WholePart(instruction)));
-        return WeightGrad(WholePart(instruction), step);
+        return WeightGrad(WholePart(instruction));
       case Op::kOverlap:
-        return Overlap(program::PartsOf(instruction, program_), step);
+        return Overlap(program::PartsOf(instruction, program_));
       case Op::kReduceGrad:
         return ReduceGrad(instruction, step);
       case Op::kReduceTied:
         return ReduceTied(step);
       case Op::kNormPartial:
-        return optimizer_->NormPartial(*compute_);
+        return NormPartial();
       case Op::kNormExchange:
         return NormExchange(step);
       case Op::kOptimizer:
-        return optimizer_->Update(*compute_, step);
+        return Update(instruction, step);
+      case Op::kSnapshot:
+        return parameters_->SpreadNewest(*compute_);
       default:
         return absl::InternalError("no rank's trainer knows " +
                                    program::ToString(instruction, program_));
@@ -99,6 +104,10 @@ class ModelTrainer final : public Trainer {
           "a program has ", program->num_stages, " stages and ", program->num_microbatches,
           " microbatches; its job has ", num_stages, " and ", num_microbatches));
     }
+    if (asynchronous_ && options_.job->adamw.clip_norm > 0) {
+      return absl::InvalidArgumentError(
+          "a program without a flush has no norm of all gradients, to which its job clips");
+    }
     return absl::OkStatus();
   }
 
@@ -115,8 +124,10 @@ class ModelTrainer final : public Trainer {
         if (!IsPrimary(stage)) second_copies.insert(id);
       }
     }
-    ASSIGN_OR_RETURN(parameters_,
-                     ParameterStore::Create(*options_.model, layers, *compute_, second_copies));
+    ASSIGN_OR_RETURN(parameters_, ParameterStore::Create(
+                                      *options_.model, layers, *compute_,
+                                      {.second_copies = std::move(second_copies),
+                                       .num_versions = program::NumWeightVersions(program_)}));
     return absl::OkStatus();
   }
 
@@ -173,28 +184,30 @@ class ModelTrainer final : public Trainer {
     return stages_.at(part.stage).InputGrad(pass_->BackwardBuffers(part));
   }
 
-  absl::Status WeightGrad(const ComputePart& part, StepId step) {
-    return stages_.at(part.stage)
-        .WeightGrad(pass_->BackwardBuffers(part), Accumulates(part.stage, step));
+  absl::Status WeightGrad(const ComputePart& part) {
+    return stages_.at(part.stage).WeightGrad(pass_->BackwardBuffers(part), Accumulates(part.stage));
   }
 
-  // Whether earlier W of the step have left gradients to add to. One call for each W.
-  bool Accumulates(StageId stage, StepId step) {
-    StepId& last = last_weight_grad_[stage];
-    const bool accumulates = last == step;
-    last = step;
-    return accumulates;
+  // Whether earlier W have left gradients to add to, which OPT has not seen. One call for each W.
+  bool Accumulates(StageId stage) { return std::exchange(has_gradients_[stage], true); }
+
+  // The version that the part's slots name. Only programs that flush have I and W apart or overlap;
+  // they keep one.
+  void SelectWeights(const ComputePart& part) {
+    const SlotId weights =
+        program::FindSlot(program_, part.reads, program::SlotKind::kWeights, part.stage);
+    parameters_->SelectVersion(program_.slots[weights.value()].version);
   }
 
   // F and B take turns: a layer of one, a layer of the other. Neither touches what the other does,
   // but for weights, which both read, and scratch, which holds nothing between two layers.
-  absl::Status Overlap(const program::OverlapParts& parts, StepId step) {
+  absl::Status Overlap(const program::OverlapParts& parts) {
     Stage& forward = stages_.at(parts.forward.stage);
     Stage& backward = stages_.at(parts.backward.stage);
     const StageBuffers f = pass_->ForwardBuffers(parts.forward);
     const StageBuffers b = pass_->BackwardBuffers(parts.backward);
     const LossCall loss = pass_->LossOf(parts.forward);
-    const bool accumulate = Accumulates(parts.backward.stage, step);
+    const bool accumulate = Accumulates(parts.backward.stage);
     const std::size_t turns = std::max(forward.num_layers(), backward.num_layers());
     for (std::size_t turn = 0; turn < turns; ++turn) {
       if (turn < forward.num_layers()) RETURN_IF_ERROR(forward.ForwardLayer(f, loss, turn));
@@ -229,16 +242,31 @@ class ModelTrainer final : public Trainer {
         step, std::span<float>(use.gradient, static_cast<std::size_t>(use.parameter->elements())));
   }
 
+  // Without a flush the next step begins before the exchange.
+  absl::Status NormPartial() {
+    loss_ = pass_->loss_share();
+    return asynchronous_ ? absl::OkStatus() : optimizer_->NormPartial(*compute_);
+  }
+
   absl::Status NormExchange(StepId step) {
-    ASSIGN_OR_RETURN(const StepResult result, optimizer_->Exchange(step, pass_->loss_share()));
+    ASSIGN_OR_RETURN(const StepResult result, optimizer_->Exchange(step, loss_));
     results_.Put(step, result);
     return absl::OkStatus();
+  }
+
+  absl::Status Update(const Instruction& instruction, StepId step) {
+    for (auto& [stage, has] : has_gradients_) has = false;
+    const std::int64_t m = instruction.microbatch.value();
+    const std::int64_t before = step.value() - 1;
+    const std::int64_t number = m >= 0 ? before * program_.num_microbatches + m : before;
+    return optimizer_->Update(*compute_, step, number + 1);
   }
 
   // Constant after Initialize; what the pointers point to is ordered by the program's slots.
   const TrainerOptions options_;
   const program::Program& program_;
   const std::set<StageId> held_;
+  const bool asynchronous_;
   std::unique_ptr<backend::Backend> compute_;  // of the compute lane; outlives every buffer below
   std::unique_ptr<backend::Backend> reduce_;   // of the reduce lane
   std::unique_ptr<ParameterStore> parameters_;
@@ -248,7 +276,8 @@ class ModelTrainer final : public Trainer {
   std::unique_ptr<Validator> validator_;  // null: the job has no validation set
   std::optional<Optimizer> optimizer_;
 
-  std::map<StageId, StepId> last_weight_grad_;  // compute lane only
+  std::map<StageId, bool> has_gradients_;  // compute lane only
+  LossShare loss_;                         // from NORM_PARTIAL to NORM_EXCHANGE
   ResultRing results_;
 };
 

@@ -10,7 +10,7 @@
 namespace takt::train {
 
 Optimizer::Optimizer(const config::JobSpec& job, const model::Model& model,
-                     const ParameterStore& parameters, ResultGroups groups)
+                     ParameterStore& parameters, ResultGroups groups)
     : job_(job),
       parameters_(parameters),
       groups_(groups),
@@ -48,21 +48,24 @@ absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& los
   return result_;
 }
 
-absl::Status Optimizer::Update(backend::Backend& backend, StepId step) {
+absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int64_t number) {
   const config::Adamw& adamw = job_.adamw;
   const double scale =
       adamw.clip_norm > 0 ? std::min(1.0, adamw.clip_norm / (result_.grad_norm + 1e-6)) : 1.0;
+  const double learning_rate = config::LearningRate(adamw, job_.lr_schedule, step.value());
+  parameters_.BeginUpdate();
   for (const LayerParameters& layer : parameters_.layers()) {
     for (const ParameterRef& ref : layer.refs) {
       if (ref.m == nullptr) continue;
       RETURN_IF_ERROR(backend.Run(
           backend::AdamwUpdate{.parameter = ref.weight,
+                               .previous = ref.previous,
                                .gradient = ref.gradient,
                                .m = ref.m,
                                .v = ref.v,
                                .count = ref.parameter->elements(),
-                               .step = step.value(),
-                               .learning_rate = result_.learning_rate,
+                               .step = number,
+                               .learning_rate = learning_rate,
                                .beta1 = adamw.beta1,
                                .beta2 = adamw.beta2,
                                .epsilon = adamw.epsilon,

@@ -17,12 +17,13 @@
 
 namespace takt::train {
 
-// One caller at a time; the calls of a step come in the order NormPartial, Exchange, Update, on
-// whatever threads.
+// Of a step that flushes the calls come one at a time, in the order NormPartial, Exchange, Update,
+// on whatever threads. Without a flush there is no norm, hence no NormPartial and no clipping:
+// Exchange tells the loss alone and may run beside Update.
 class Optimizer {
  public:
   // All borrowed.
-  Optimizer(const config::JobSpec& job, const model::Model& model, const ParameterStore& parameters,
+  Optimizer(const config::JobSpec& job, const model::Model& model, ParameterStore& parameters,
             ResultGroups groups);
 
   // Sum of squares of every parameter whose gradient this rank counts: each once in a pipeline.
@@ -34,12 +35,13 @@ class Optimizer {
   absl::StatusOr<StepResult> Exchange(StepId step, const LossShare& loss);
 
   // AdamW on all parameters of the rank, gradients scaled by min(1, clip_norm / (grad_norm +
-  // 1e-6)).
-  absl::Status Update(backend::Backend& backend, StepId step);
+  // 1e-6)). Makes version 0 of the weights, which is selected then.  number: of the update, from 1,
+  // for AdamW's bias correction; the learning rate is the step's.
+  absl::Status Update(backend::Backend& backend, StepId step, std::int64_t number);
 
  private:
   const config::JobSpec& job_;
-  const ParameterStore& parameters_;
+  ParameterStore& parameters_;
   const ResultGroups groups_;
   std::vector<double> exchanged_;  // [sum of squares by parameter..., loss sum, scored tokens]
   StepResult result_;

@@ -80,7 +80,7 @@ TEST_F(OptimizerTest, NormIsOverAllParametersATiedOneOnce) {
 
 TEST_F(OptimizerTest, SecondCopiesCountNeitherInTheNormNorInTheLoss) {
   const auto copies = ParameterStore::Create(model_, {LayerId(0), LayerId(1), LayerId(2)},
-                                             *backend_, {LayerId(0), LayerId(2)})
+                                             *backend_, {.second_copies = {LayerId(0), LayerId(2)}})
                           .value();
   for (const LayerParameters& layer : copies->layers()) {
     EXPECT_EQ(layer.primary, layer.layer == LayerId(1));
@@ -127,7 +127,7 @@ TEST_F(OptimizerTest, ClipsToTheNormAndDecaysMatricesOnly) {
   SetGradients(3);
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const double norm = optimizer.Exchange(StepId(1), {}).value().grad_norm;
-  ASSERT_TRUE(optimizer.Update(*backend_, StepId(1)).ok());
+  ASSERT_TRUE(optimizer.Update(*backend_, StepId(1), 1).ok());
   const double g = 3 / (norm + 1e-6);
   const double update = 0.1 * g / (g + 1);
   for (const LayerParameters& layer : parameters_->layers()) {
@@ -146,7 +146,7 @@ TEST_F(OptimizerTest, DoesNotClipBelowTheNormOrWithoutOne) {
     SetGradients(3);
     ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
     ASSERT_TRUE(optimizer.Exchange(StepId(1), {}).ok());
-    ASSERT_TRUE(optimizer.Update(*backend_, StepId(1)).ok());
+    ASSERT_TRUE(optimizer.Update(*backend_, StepId(1), 1).ok());
     const ParameterRef& bias = parameters_->Layer(LayerId(2)).refs[1];
     EXPECT_NEAR(bias.weight[0], 2 - 0.1 * 3.0 / 4.0, 1e-6);
   }

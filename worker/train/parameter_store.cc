@@ -43,9 +43,11 @@ std::vector<ParameterRef> Uses(const model::Model& model, LayerId id) {
 
 absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     const model::Model& model, std::vector<LayerId> layers, backend::Backend& backend,
-    const std::set<LayerId>& second_copies) {
+    const ParameterStoreOptions& options) {
+  TAKT_CHECK(options.num_versions >= 1);
   std::sort(layers.begin(), layers.end());
   auto store = std::unique_ptr<ParameterStore>(new ParameterStore);
+  store->num_versions_ = options.num_versions;
   for (const model::Layer& layer : model.layers) {
     if (!layer.tied_parameters.empty()) store->tied_name_ = layer.tied_parameters.front();
   }
@@ -53,7 +55,7 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
   for (const LayerId id : layers) {
     LayerParameters& layer = store->layers_.emplace_back();
     layer.layer = id;
-    layer.primary = !second_copies.contains(id);
+    layer.primary = !options.second_copies.contains(id);
     layer.refs = Uses(model, id);
 
     Regions gradients;
@@ -71,26 +73,86 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     }
 
     float* ranges[4] = {};
-    const std::int64_t sizes[4] = {gradients.size(), state.size(), state.size(), state.size()};
+    const std::int64_t sizes[4] = {gradients.size(), options.num_versions * state.size(),
+                                   state.size(), state.size()};
     for (int i = 0; i < 4; ++i) {
       ASSIGN_OR_RETURN(backend::Buffer buffer, backend.Allocate(sizes[i] * sizeof(float)));
       ranges[i] = buffer.floats();
       store->buffers_.push_back(std::move(buffer));
     }
     layer.gradients = {ranges[0], static_cast<std::size_t>(gradients.size())};
+    std::vector<Versions>& versions = store->versions_.emplace_back();
     for (std::size_t i = 0; i < layer.refs.size(); ++i) {
       ParameterRef& ref = layer.refs[i];
       ref.gradient = ranges[0] + places[i].gradient;
       if (places[i].state < 0) {
-        ref.weight = store->Find(ref.parameter->name)->weight;
+        versions.push_back(store->VersionsOf(ref.parameter->name));
       } else {
-        ref.weight = ranges[1] + places[i].state;
+        versions.push_back({.first = ranges[1] + places[i].state, .stride = state.size()});
         ref.m = ranges[2] + places[i].state;
         ref.v = ranges[3] + places[i].state;
       }
     }
   }
+  store->ShowVersion(0);
   return store;
+}
+
+void ParameterStore::SelectVersion(int version) {
+  TAKT_CHECK(version >= 0 && version < num_versions_);
+  if (version != selected_) ShowVersion(version);
+}
+
+void ParameterStore::BeginUpdate() {
+  newest_ = (newest_ + num_versions_ - 1) % num_versions_;
+  ShowVersion(0);
+  const int before = num_versions_ > 1 ? 1 : 0;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
+      layers_[i].refs[j].previous = WeightOf(i, j, before);
+    }
+  }
+}
+
+absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
+  ShowVersion(0);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
+      const ParameterRef& ref = layers_[i].refs[j];
+      if (ref.m == nullptr) continue;
+      for (int version = 1; version < num_versions_; ++version) {
+        RETURN_IF_ERROR(backend.Run(backend::Copy{.input = ref.weight,
+                                                  .output = WeightOf(i, j, version),
+                                                  .count = ref.parameter->elements()}));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+float* ParameterStore::WeightOf(std::size_t layer, std::size_t ref, int version) const {
+  const Versions& versions = versions_[layer][ref];
+  return versions.first + (newest_ + version) % num_versions_ * versions.stride;
+}
+
+void ParameterStore::ShowVersion(int version) {
+  selected_ = version;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
+      layers_[i].refs[j].weight = WeightOf(i, j, version);
+    }
+  }
+}
+
+ParameterStore::Versions ParameterStore::VersionsOf(std::string_view name) const {
+  for (std::size_t i = 0; i < versions_.size(); ++i) {
+    for (std::size_t j = 0; j < versions_[i].size(); ++j) {
+      const ParameterRef& ref = layers_[i].refs[j];
+      if (ref.m != nullptr && ref.parameter->name == name) return versions_[i][j];
+    }
+  }
+  TAKT_CHECK(false && "a shared weight has no owner");
+  return {};
 }
 
 const LayerParameters& ParameterStore::Layer(LayerId layer) const {

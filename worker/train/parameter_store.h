@@ -21,8 +21,9 @@ namespace takt::train {
 // One parameter as one layer uses it.
 struct ParameterRef {
   const model::Parameter* parameter = nullptr;
-  float* weight = nullptr;
-  float* gradient = nullptr;  // this use's own
+  float* weight = nullptr;          // of the version that is selected
+  const float* previous = nullptr;  // what the newest weights were made of; `weight` if in place
+  float* gradient = nullptr;        // this use's own
   // Optimizer state; null if the weight lives in another layer of this rank, which updates it.
   float* m = nullptr;
   float* v = nullptr;
@@ -39,20 +40,39 @@ struct LayerParameters {
   std::span<float> gradients;      // the bucket: all of refs' gradients, contiguous
 };
 
+struct ParameterStoreOptions {
+  // Those of the layers that are not primary.
+  std::set<LayerId> second_copies = {};
+  int num_versions = 1;  // of the weights
+};
+
 // Weights of a tied parameter: if the layer that owns it is on this rank, both uses share one copy
 // and one optimizer state; else this rank holds a copy, kept equal by adding both uses' gradients
 // before the optimizer (REDUCE_TIED). Each use has a gradient of its own in its layer's bucket, so
 // that the two are summed over data-parallel ranks apart and then added: the same order of
 // additions for every partition.
 //
+// Programs without a flush keep several versions of the weights, numbered by age: 0 is the newest.
+// Of all of them `ParameterRef::weight` shows the one that is selected; it is version 0 at first,
+// and after each BeginUpdate.
+//
 // Memory is laid out once at Create. Not synchronised: the slots of the program order its users.
 class ParameterStore {
  public:
-  // layers: of this rank. second_copies: those of them that are not primary. model, backend:
-  // borrowed.
+  // layers: of this rank. model, backend: borrowed.
   static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(
       const model::Model& model, std::vector<LayerId> layers, backend::Backend& backend,
-      const std::set<LayerId>& second_copies = {});
+      const ParameterStoreOptions& options = {});
+
+  // Makes the weights of this age the ones that layers see. Touches nothing but pointers.
+  void SelectVersion(int version);
+
+  // All versions grow older by one and the oldest makes room: every `weight` shows where the new
+  // ones go, every `previous` those that were the newest.
+  void BeginUpdate();
+
+  // All versions become what the newest is, which is selected then.
+  absl::Status SpreadNewest(backend::Backend& backend);
 
   const LayerParameters& Layer(LayerId layer) const;
   std::span<const LayerParameters> layers() const { return layers_; }
@@ -70,8 +90,21 @@ class ParameterStore {
   TiedUses tied_uses() const;
 
  private:
+  // Where the versions of one weight lie.
+  struct Versions {
+    float* first = nullptr;
+    std::int64_t stride = 0;
+  };
   ParameterStore() = default;
+  void ShowVersion(int version);
+  float* WeightOf(std::size_t layer, std::size_t ref, int version) const;
+  Versions VersionsOf(std::string_view name) const;  // of the use that owns the weight
+
   std::vector<LayerParameters> layers_;
+  std::vector<std::vector<Versions>> versions_;  // by layer, by use
+  int num_versions_ = 1;
+  int newest_ = 0;         // place of version 0; older ones follow, round and round
+  int selected_ = 0;       // version
   std::string tied_name_;  // empty: the model ties nothing
   std::vector<backend::Buffer> buffers_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/parameter_store.h"
 
+#include <algorithm>
 #include <set>
 
 #include "gmock/gmock.h"
@@ -99,6 +100,87 @@ TEST_F(ParameterStoreTest, KeepsALayersGradientsInOneRange) {
   const LayerParameters& head = store->Layer(LayerId(3));
   ASSERT_EQ(head.refs.size(), 3U);
   EXPECT_EQ(head.refs[2].parameter->name, kTokenTable);
+}
+
+class WeightVersions : public ParameterStoreTest {
+ protected:
+  // Both uses of a tied weight are here, so they must move together.
+  explicit WeightVersions(int num_versions = 3)
+      : store_(ParameterStore::Create(model_, {LayerId(0), LayerId(3)}, *backend_,
+                                      {.num_versions = num_versions})
+                   .value()) {}
+
+  void Fill(float value) {
+    for (const LayerParameters& layer : store_->layers()) {
+      for (const ParameterRef& ref : layer.refs) {
+        std::fill_n(ref.weight, ref.parameter->elements(), value);
+      }
+    }
+  }
+
+  // Of every weight first and last number; one value if they agree.
+  std::set<float> Values() const {
+    std::set<float> values;
+    for (const LayerParameters& layer : store_->layers()) {
+      for (const ParameterRef& ref : layer.refs) {
+        values.insert(ref.weight[0]);
+        values.insert(ref.weight[ref.parameter->elements() - 1]);
+      }
+    }
+    return values;
+  }
+
+  std::set<float> ValuesOf(int version) {
+    store_->SelectVersion(version);
+    return Values();
+  }
+
+  const std::unique_ptr<ParameterStore> store_;
+};
+
+TEST_F(WeightVersions, GrowOlderWithEachUpdate) {
+  for (const float value : {1.0F, 2.0F, 3.0F, 4.0F, 5.0F}) {
+    store_->SelectVersion(2);  // wherever layers have looked
+    store_->BeginUpdate();
+    Fill(value);
+  }
+  EXPECT_THAT(ValuesOf(0), testing::ElementsAre(5));
+  EXPECT_THAT(ValuesOf(1), testing::ElementsAre(4));
+  EXPECT_THAT(ValuesOf(2), testing::ElementsAre(3));
+}
+
+TEST_F(WeightVersions, AreMadeOfTheNewest) {
+  Fill(7);
+  store_->BeginUpdate();
+  for (const LayerParameters& layer : store_->layers()) {
+    for (const ParameterRef& ref : layer.refs) {
+      EXPECT_EQ(ref.previous[0], 7);
+      EXPECT_NE(ref.previous, ref.weight);
+    }
+  }
+}
+
+TEST_F(WeightVersions, BecomeTheNewestWhenSpread) {
+  store_->BeginUpdate();
+  Fill(9);
+  store_->SelectVersion(1);
+  ASSERT_TRUE(store_->SpreadNewest(*backend_).ok());
+  EXPECT_THAT(Values(), testing::ElementsAre(9));
+  for (int version = 0; version < 3; ++version) {
+    EXPECT_THAT(ValuesOf(version), testing::ElementsAre(9)) << version;
+  }
+}
+
+class OneWeightVersion : public WeightVersions {
+ protected:
+  OneWeightVersion() : WeightVersions(1) {}
+};
+
+TEST_F(OneWeightVersion, IsUpdatedInPlace) {
+  const float* const before = store_->layers()[0].refs[0].weight;
+  store_->BeginUpdate();
+  EXPECT_EQ(store_->layers()[0].refs[0].weight, before);
+  EXPECT_EQ(store_->layers()[0].refs[0].previous, before);
 }
 
 }  // namespace

@@ -9,11 +9,11 @@
 
 namespace takt::train {
 
-// Layout of a kTokens slot: the count of scored targets of the global batch (i64), then by
+// Layout of a kTokens slot: the count of scored targets that scales its gradients (i64), then by
 // microbatch its tokens and its targets (i32, N each).
 struct TokenBlock {
-  int num_microbatches = 0;
-  std::int64_t rows = 0;  // N
+  int num_microbatches = 0;  // of the slot: all of a step's, or one
+  std::int64_t rows = 0;     // N
 
   std::int64_t bytes() const { return 8 + std::int64_t{num_microbatches} * 2 * rows * 4; }
 

@@ -122,11 +122,12 @@ void AdamwRange(const AdamwUpdate& op, Range elements) {
   // p (1 - lr wd) - update is computed as p - (lr wd p + update): rounding 1 - lr wd to a float
   // would change the decay.
   const auto decay = static_cast<float>(op.learning_rate * op.weight_decay);
+  const float* previous = op.previous != nullptr ? op.previous : op.parameter;
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
     const Vec g = LoadN(op.gradient + i, n) * scale;
     const Vec m = LoadN(op.m + i, n) * beta1 + g * rest1;
     const Vec v = LoadN(op.v + i, n) * beta2 + g * g * rest2;
-    const Vec p = LoadN(op.parameter + i, n);
+    const Vec p = LoadN(previous + i, n);
     StoreN(op.m + i, m, n);
     StoreN(op.v + i, v, n);
     StoreN(op.parameter + i, p - (p * decay + rate * m / (Sqrt(v * v_scale) + epsilon)), n);

@@ -205,6 +205,27 @@ TEST_P(OptimizerTest, AdamwAgreesWithDoubleOverSteps) {
   }
 }
 
+TEST_P(OptimizerTest, AdamwLeavesThePreviousParameterAlone) {
+  const std::int64_t count = 37;
+  const Floats previous = Random(count, 1), g = Random(count, 2);
+  Floats in_place = previous, elsewhere(count, 0), m(count, 0), v(count, 0), m2 = m, v2 = v;
+  Run(AdamwUpdate{.parameter = in_place.data(),
+                  .gradient = g.data(),
+                  .m = m.data(),
+                  .v = v.data(),
+                  .count = count,
+                  .learning_rate = 0.1});
+  Run(AdamwUpdate{.parameter = elsewhere.data(),
+                  .previous = previous.data(),
+                  .gradient = g.data(),
+                  .m = m2.data(),
+                  .v = v2.data(),
+                  .count = count,
+                  .learning_rate = 0.1});
+  EXPECT_EQ(elsewhere, in_place);
+  EXPECT_EQ(previous, Random(count, 1));
+}
+
 TEST_P(OptimizerTest, SumOfSquaresIsExactInDouble) {
   for (const std::int64_t count : {0, 1, 100, 4096, 4097, 100003}) {
     const Floats x = Random(count, 1);
