@@ -7,7 +7,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "nlohmann/json.hpp"
 
 namespace takt::checkpoint {
 namespace {
@@ -15,10 +14,6 @@ namespace {
 constexpr std::string_view kStepPrefix = "step-", kPartialInfix = ".partial-",
                            kReplacedInfix = ".replaced-";
 constexpr std::size_t kStepDigits = 8;  // at least: sorts by name as by number
-
-std::string ShardName(std::string_view kind, LayerId layer, int num_layers) {
-  return absl::StrFormat("%s-%05d-of-%05d.safetensors", kind, layer.value() + 1, num_layers);
-}
 
 bool AllDigits(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
@@ -62,11 +57,11 @@ std::optional<StepDirectory> ParseStepDirectoryName(std::string_view name) {
 }
 
 std::string ModelFile(LayerId layer, int num_layers) {
-  return ShardName("model", layer, num_layers);
+  return ShardName("model", layer.value(), num_layers);
 }
 
 std::string OptimizerFile(LayerId layer, int num_layers) {
-  return ShardName("optimizer", layer, num_layers);
+  return ShardName("optimizer", layer.value(), num_layers);
 }
 
 std::string FirstMomentName(std::string_view parameter) {
@@ -79,16 +74,14 @@ std::string SecondMomentName(std::string_view parameter) {
 
 std::string FormatIndex(const model::Model& model) {
   const int num_layers = static_cast<int>(model.layers.size());
-  nlohmann::ordered_json index = {
-      {"metadata",
-       {{"total_size", model.num_parameters() * static_cast<std::int64_t>(sizeof(float))}}},
-      {"weight_map", nlohmann::ordered_json::object()}};
+  WeightMap weight_map;
   for (int i = 0; i < num_layers; ++i) {
     for (const model::Parameter& parameter : model.layers[static_cast<std::size_t>(i)].parameters) {
-      index["weight_map"][parameter.name] = ModelFile(LayerId(i), num_layers);
+      weight_map[parameter.name] = ModelFile(LayerId(i), num_layers);
     }
   }
-  return index.dump(2) + "\n";
+  return FormatHfIndex(weight_map,
+                       model.num_parameters() * static_cast<std::int64_t>(sizeof(float)));
 }
 
 }  // namespace takt::checkpoint

@@ -15,13 +15,13 @@
 #include <string_view>
 
 #include "common/base/id.h"
+#include "common/checkpoint/hf_index.h"
 #include "common/model/model.h"
 
 namespace takt::checkpoint {
 
 inline constexpr char kManifestFile[] = "manifest.json";
 inline constexpr char kConfigFile[] = "config.json";
-inline constexpr char kIndexFile[] = "model.safetensors.index.json";
 inline constexpr char kLatestLink[] = "latest";
 
 std::string StepDirectoryName(StepId step);
@@ -47,7 +47,8 @@ std::string OptimizerFile(LayerId layer, int num_layers);
 std::string FirstMomentName(std::string_view parameter);
 std::string SecondMomentName(std::string_view parameter);
 
-// The text of kIndexFile, by which the directory itself opens as a sharded Hugging Face model.
+// The text of kIndexFile (hf_index.h), by which the directory itself opens as a sharded Hugging
+// Face model.
 std::string FormatIndex(const model::Model& model);
 
 }  // namespace takt::checkpoint

@@ -9,11 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "common/base/mapped_file.h"
 #include "common/base/status.h"
-#include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/float_formats.h"
+#include "common/checkpoint/hf_folder.h"
 #include "common/data/data_root.h"
 
 namespace takt::train {
@@ -43,54 +41,60 @@ void FillNormal(std::uint64_t key, double stddev, std::span<float> out) {
   }
 }
 
-constexpr char kPrefix[] = "transformer.";
+// Elements converted at a time: enough to hide the call, few enough to stay in the cache.
+constexpr std::size_t kPieceElements = 1 << 16;
 
-// Some exports leave the prefix out.
-const checkpoint::Tensor* FindTensor(const checkpoint::SafetensorsView& file,
-                                     std::string_view name) {
-  if (const checkpoint::Tensor* tensor = file.Find(name)) return tensor;
-  return name.starts_with(kPrefix) ? file.Find(name.substr(sizeof kPrefix - 1)) : nullptr;
+absl::Status RefuseInitFrom(const config::JobSpec& job, const absl::Status& status) {
+  if (!FieldErrorsOf(status).empty()) return status;
+  return InvalidField(
+      {.field = "model.init_from",
+       .value = job.init_from,
+       .rule = std::string(status.message()),
+       .fix = "give the folder of a model of the job's family and sizes, undamaged"});
 }
 
-absl::Status RefuseInitFrom(const config::JobSpec& job, std::string rule, std::string fix) {
-  return InvalidField({.field = "model.init_from",
-                       .value = job.init_from,
-                       .rule = std::move(rule),
-                       .fix = std::move(fix)});
+absl::StatusOr<checkpoint::HfFolder> OpenInitFrom(const config::JobSpec& job,
+                                                  std::string_view data_root) {
+  const auto resolve = [data_root](const std::string& path) {
+    return data::ResolveUnderRoot("model.init_from", data_root, path);
+  };
+  ASSIGN_OR_RETURN(const std::string directory, resolve(job.init_from));
+  return checkpoint::HfFolder::Open(directory, resolve);
+}
+
+// `weights` becomes the tensor in f32.
+absl::Status CopyTensor(const checkpoint::Tensor& tensor, float* weights,
+                        backend::Backend& backend) {
+  const checkpoint::FloatFormat format = *checkpoint::FloatFormatOfDtype(tensor.dtype);
+  if (format == checkpoint::FloatFormat::kF32) {
+    return backend.CopyFromHost(tensor.bytes, reinterpret_cast<std::byte*>(weights));
+  }
+  const std::size_t width = checkpoint::BytesOf(format);
+  std::vector<float> piece(std::min(tensor.bytes.size() / width, kPieceElements));
+  for (std::span<const std::byte> rest = tensor.bytes; !rest.empty();) {
+    const std::span<float> values =
+        std::span(piece).first(std::min(rest.size() / width, piece.size()));
+    checkpoint::ReadFloats(format, rest.first(values.size() * width), values);
+    RETURN_IF_ERROR(
+        backend.CopyFromHost(std::as_bytes(values), reinterpret_cast<std::byte*>(weights)));
+    weights += values.size();
+    rest = rest.subspan(values.size() * width);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LoadWeights(const config::JobSpec& job, std::string_view data_root,
                          const ParameterStore& store, backend::Backend& backend) {
-  ASSIGN_OR_RETURN(
-      const std::string path,
-      data::ResolveUnderRoot("model.init_from", data_root, job.init_from + "/model.safetensors"));
-  const absl::StatusOr<MappedFile> mapped = MappedFile::Open(path);
-  if (!mapped.ok())
-    return RefuseInitFrom(job, std::string(mapped.status().message()), "make the file readable");
-  const absl::StatusOr<checkpoint::SafetensorsView> file =
-      checkpoint::SafetensorsView::Parse(mapped->bytes(), path);
-  if (!file.ok())
-    return RefuseInitFrom(job, std::string(file.status().message()),
-                          "give an undamaged safetensors file");
+  const absl::StatusOr<checkpoint::HfFolder> folder = OpenInitFrom(job, data_root);
+  if (!folder.ok()) return RefuseInitFrom(job, folder.status());
   for (const LayerParameters& layer : store.layers()) {
     for (const ParameterRef& ref : layer.refs) {
       if (ref.m == nullptr) continue;  // shares the weights of another layer
       const model::Parameter& parameter = *ref.parameter;
-      const checkpoint::Tensor* tensor = FindTensor(*file, parameter.name);
-      if (tensor == nullptr) {
-        return RefuseInitFrom(job, absl::StrCat("model.safetensors must hold ", parameter.name),
-                              "give the folder of a model of the same family and size");
-      }
-      if (tensor->dtype != "F32" || tensor->shape != parameter.shape) {
-        return RefuseInitFrom(
-            job,
-            absl::StrCat(parameter.name, " must be F32 of shape [",
-                         absl::StrJoin(parameter.shape, ","), "], it is ", tensor->dtype,
-                         " of shape [", absl::StrJoin(tensor->shape, ","), "]"),
-            "give a model of the job's sizes in float32");
-      }
-      RETURN_IF_ERROR(
-          backend.CopyFromHost(tensor->bytes, reinterpret_cast<std::byte*>(ref.weight)));
+      const absl::StatusOr<const checkpoint::Tensor*> tensor =
+          folder->Require(parameter.name, parameter.shape);
+      if (!tensor.ok()) return RefuseInitFrom(job, tensor.status());
+      RETURN_IF_ERROR(CopyTensor(**tensor, ref.weight, backend));
     }
   }
   return absl::OkStatus();

@@ -22,10 +22,10 @@ namespace takt::train {
 void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed,
                         std::span<float> out);
 
-// Weights of every parameter in `store`: from job.init_from (a folder under data_root with a
-// Hugging Face model.safetensors, names with or without "transformer.", F32; only the pages of this
-// rank's tensors are read), else random from job.seed. Errors: kInvalidArgument (FieldError
-// model.init_from): no such file, a tensor that is missing or has another shape or dtype.
+// Weights of every parameter in `store`: from job.init_from (a Hugging Face folder under data_root;
+// of its weights only the pages of this rank's tensors are read), else random from job.seed.
+// Errors: kInvalidArgument (FieldError model.init_from): whatever HfFolder finds wrong, a tensor
+// that is missing or has another shape or dtype.
 absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data_root,
                                const ParameterStore& store, backend::Backend& backend);
 

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/checkpoint/float_formats.h"
+#include "common/checkpoint/hf_index.h"
 #include "common/checkpoint/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -106,11 +108,33 @@ class InitFrom : public testing::Test {
         << checkpoint::FormatSafetensors(tensors_);
     return InitializeWeights(job_, root_.string(), *store_, *backend_);
   }
-  void ExpectRefused(const std::string& rule) {
-    const std::vector<FieldError> errors = FieldErrorsOf(Load());
+  absl::Status LoadAsIs() { return InitializeWeights(job_, root_.string(), *store_, *backend_); }
+  // The tensors in turn to two files and an index.
+  void WriteShards() {
+    std::vector<checkpoint::Tensor> halves[2];
+    checkpoint::WeightMap weight_map;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      halves[i % 2].push_back(tensors_[i]);
+      weight_map[tensors_[i].name] = checkpoint::ShardName("model", static_cast<int>(i % 2), 2);
+    }
+    for (int i : {0, 1}) {
+      std::ofstream(root_ / "model" / checkpoint::ShardName("model", i, 2), std::ios::binary)
+          << checkpoint::FormatSafetensors(halves[i]);
+    }
+    std::ofstream(root_ / "model" / checkpoint::kIndexFile)
+        << checkpoint::FormatHfIndex(weight_map, 0);
+  }
+  void ExpectRefused(const std::string& rule) { ExpectRefused(Load(), rule); }
+  void ExpectRefused(const absl::Status& status, const std::string& rule) {
+    const std::vector<FieldError> errors = FieldErrorsOf(status);
     ASSERT_EQ(errors.size(), 1U);
     EXPECT_EQ(errors[0].field, "model.init_from");
     EXPECT_THAT(errors[0].rule, testing::HasSubstr(rule));
+  }
+  void Forget() {
+    for (const LayerParameters& layer : store_->layers()) {
+      for (const ParameterRef& ref : layer.refs) ref.weight[0] = -1;
+    }
   }
   void ExpectLoaded() {
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -122,16 +146,17 @@ class InitFrom : public testing::Test {
 
   fs::path root_;
   config::JobSpec job_;
-  const model::Model model_ = model::BuildModel({.layers = 1,
-                                                 .hidden = 4,
-                                                 .heads = 1,
-                                                 .kv_heads = 1,
-                                                 .inner = 16,
-                                                 .context = 3,
-                                                 .positions = 3,
-                                                 .vocab = 5},
-                                                1)
-                                  .value();
+  const model::Model model_ =
+      model::BuildModel({.layers = 1,
+                         .hidden = 4,
+                         .heads = 1,
+                         .kv_heads = 1,
+                         .inner = 16,
+                         .context = 3,
+                         .positions = 20000,  // more elements than are converted at a time
+                         .vocab = 5},
+                        1)
+          .value();
   const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
   const std::unique_ptr<ParameterStore> store_ =
       ParameterStore::Create(model_, {LayerId(0), LayerId(2)}, *backend_).value();
@@ -143,11 +168,31 @@ TEST_F(InitFrom, TakesNamesWithAndWithoutPrefix) {
   ASSERT_TRUE(Load().ok()) << Load();
   ExpectLoaded();
   for (checkpoint::Tensor& tensor : tensors_) tensor.name.erase(0, std::strlen("transformer."));
-  for (const LayerParameters& layer : store_->layers()) {
-    for (const ParameterRef& ref : layer.refs) ref.weight[0] = -1;
-  }
+  Forget();
   ASSERT_TRUE(Load().ok()) << Load();
   ExpectLoaded();
+}
+
+TEST_F(InitFrom, TakesShards) {
+  WriteShards();
+  ASSERT_TRUE(LoadAsIs().ok()) << LoadAsIs();
+  ExpectLoaded();
+}
+
+TEST_F(InitFrom, TakesHalfPrecision) {
+  for (const checkpoint::FloatFormat format :
+       {checkpoint::FloatFormat::kBf16, checkpoint::FloatFormat::kF16}) {
+    std::deque<std::vector<std::byte>> halves;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      halves.emplace_back(values_[i].size() * checkpoint::BytesOf(format));
+      checkpoint::WriteFloats(format, values_[i], halves.back());
+      tensors_[i].dtype = checkpoint::DtypeOf(format);
+      tensors_[i].bytes = halves.back();
+    }
+    Forget();
+    ASSERT_TRUE(Load().ok()) << Load();
+    ExpectLoaded();
+  }
 }
 
 TEST_F(InitFrom, NeedsOnlyTheTensorsOfThisRank) {
@@ -159,11 +204,12 @@ TEST_F(InitFrom, NeedsOnlyTheTensorsOfThisRank) {
 TEST_F(InitFrom, RefusesTensorsThatAreMissingOrDifferent) {
   const std::vector<checkpoint::Tensor> good = tensors_;
   tensors_.erase(tensors_.begin());
-  ExpectRefused("must hold transformer.wte.weight");
+  ExpectRefused("must hold transformer.wte.weight, they do not");
 
   tensors_ = good;
   std::swap(tensors_[0].shape[0], tensors_[0].shape[1]);
-  ExpectRefused("transformer.wte.weight must be F32 of shape [5,4], it is F32 of shape [4,5]");
+  ExpectRefused(
+      "transformer.wte.weight must be F32, BF16 or F16 of shape [5,4], it is F32 of shape [4,5]");
 
   tensors_ = good;
   tensors_[0].dtype = "I32";
@@ -177,9 +223,21 @@ TEST_F(InitFrom, RefusesFoldersThatAreMissingDamagedOrOutside) {
   ExpectRefused("must lie under the worker's data root");
   job_.init_from = "model";
   std::ofstream(root_ / "model" / "model.safetensors") << "garbage";
-  const absl::Status damaged = InitializeWeights(job_, root_.string(), *store_, *backend_);
-  ASSERT_EQ(FieldErrorsOf(damaged).size(), 1U) << damaged;
-  EXPECT_EQ(FieldErrorsOf(damaged)[0].field, "model.init_from");
+  ExpectRefused(LoadAsIs(), "too short for a safetensors file");
+}
+
+TEST_F(InitFrom, RefusesShardsThatAreMissingOrLieOutside) {
+  WriteShards();
+  const fs::path shard = root_ / "model" / checkpoint::ShardName("model", 1, 2);
+  const fs::path outside = fs::path(root_.string() + "-outside");
+  fs::rename(shard, outside);
+  ExpectRefused(LoadAsIs(), "names model-00002-of-00002.safetensors, which is not in the folder");
+  fs::create_symlink(outside, shard);
+  ExpectRefused(LoadAsIs(), "must lie under the worker's data root");
+  fs::remove(shard);
+  fs::rename(outside, root_ / "blob");  // as in the cache of Hugging Face's hub
+  fs::create_symlink("../blob", shard);
+  EXPECT_TRUE(LoadAsIs().ok()) << LoadAsIs();
 }
 
 }  // namespace
