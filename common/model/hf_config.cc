@@ -85,6 +85,17 @@ class Reader {
     Fail(key, Shown(*value),
          absl::StrCat("is not supported by this version, only ", Shown(supported)), "");
   }
+  // A list of what each layer does.
+  void EachOnly(const char* key, const json& supported) {
+    const json* values = Find(key);
+    if (values == nullptr) return;
+    if (!values->is_array()) return Fail(key, Shown(*values), "must be a list", "");
+    for (const json& value : *values) {
+      if (value == supported) continue;
+      return Fail(key, Shown(value),
+                  absl::StrCat("is not supported by this version, only ", Shown(supported)), "");
+    }
+  }
   void Fail(const char* key, std::string value, std::string rule, std::string fix) {
     errors_.push_back({.field = key,
                        .value = std::move(value),
@@ -138,6 +149,7 @@ ModelConfig ReadGpt2(Reader& reader) {
   reader.Only("reorder_and_upcast_attn", false);
   reader.Only("add_cross_attention", false);
   reader.Only("tie_word_embeddings", true);
+  reader.Absent("quantization_config");
   return config;
 }
 
@@ -149,6 +161,7 @@ void ReadRope(Reader& reader, std::string_view name, ModelConfig& config) {
     if (object == nullptr) continue;
     Reader rope(*object, name);
     config.rope_theta = rope.Number("rope_theta", config.rope_theta);
+    rope.Only("partial_rotary_factor", 1);
     const bool old_key = !object->contains("rope_type") && object->contains("type");
     const json type = object->value(old_key ? "type" : "rope_type", json("default"));
     if (type == "llama3") {
@@ -186,6 +199,7 @@ ModelConfig ReadLlama(Reader& reader, std::string_view name, Family family) {
   reader.Only("mlp_bias", false);
   reader.Only("pretraining_tp", 1);
   reader.Only("use_sliding_window", false);
+  reader.EachOnly("layer_types", "full_attention");
   reader.Only("partial_rotary_factor", 1);
   reader.Absent("quantization_config");
   return config;

@@ -137,6 +137,17 @@ TEST(HfConfig, RefusesByNameWhatLlamaHereDoesNotCompute) {
        "llama3"},
       {R"("quantization_config": {"bits": 4})",
        "c: quantization_config is an object: is not supported; remove it"},
+      {R"("layer_types": ["full_attention", "sliding_attention"])",
+       "c: layer_types is \"sliding_attention\": is not supported by this version, only "
+       "\"full_attention\""},
+      {R"("layer_types": 1)", "c: layer_types is 1: must be a list"},
+      {R"("rope_parameters": {"partial_rotary_factor": 0.5})",
+       "c: rope_parameters.partial_rotary_factor is 0.5: is not supported by this version, only 1"},
+      {R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": "1",
+          "high_freq_factor": 4})",
+       "c: rope_scaling.low_freq_factor is \"1\": must be a number\n"
+       "c: rope_scaling.original_max_position_embeddings: is missing; take the config.json that "
+       "belongs to the model"},
       {R"("tie_word_embeddings": 1)", "c: tie_word_embeddings is 1: must be true or false"},
       {R"("rope_scaling": 2)", "c: rope_scaling is 2: must be an object"},
   };

@@ -9,10 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/mapped_file.h"
 #include "common/base/status.h"
 #include "common/checkpoint/float_formats.h"
 #include "common/checkpoint/hf_folder.h"
 #include "common/data/data_root.h"
+#include "common/model/hf_config_text.h"
 
 namespace takt::train {
 namespace {
@@ -133,6 +136,25 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> FormatCheckpointConfig(const config::JobSpec& job,
+                                                   std::string_view data_root) {
+  if (job.init_from.empty()) return model::FormatHfConfig(job.model);
+  const absl::StatusOr<checkpoint::HfFolder> folder = OpenInitFrom(job, data_root);
+  if (!folder.ok()) return RefuseInitFrom(job, folder.status());
+  ASSIGN_OR_RETURN(const std::string path,
+                   data::ResolveUnderRoot("model.init_from", data_root,
+                                          absl::StrCat(job.init_from, "/config.json")));
+  const absl::StatusOr<MappedFile> source = MappedFile::Open(path);
+  if (!source.ok()) return RefuseInitFrom(job, source.status());
+  ASSIGN_OR_RETURN(const model::Model model, model::BuildModel(job.model, job.microbatch));
+  std::vector<std::string> names;
+  for (const model::Parameter* parameter : model.AllParameters()) names.push_back(parameter->name);
+  const std::span<const std::byte> text = source->bytes();
+  return model::FormatHfConfig(
+      job.model, {.torch_dtype = checkpoint::TorchDtypeOf(folder->CommonFormat(names)),
+                  .source = {reinterpret_cast<const char*>(text.data()), text.size()}});
 }
 
 }  // namespace takt::train

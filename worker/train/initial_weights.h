@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/config/job_spec.h"
 #include "common/model/model.h"
 #include "worker/backend/backend.h"
@@ -28,5 +30,12 @@ void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed,
 // that is missing or has another shape or dtype.
 absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data_root,
                                const ParameterStore& store, backend::Backend& backend);
+
+// The text of config.json for checkpoints of a job that starts from its initial weights: job.model,
+// with what init_from's config.json says beside the shape, and the dtype of its weights. (A job
+// that resumes takes the text of the checkpoint it resumes from.)
+// Errors: as InitializeWeights.  Precondition: the model is not emulated.
+absl::StatusOr<std::string> FormatCheckpointConfig(const config::JobSpec& job,
+                                                   std::string_view data_root);
 
 }  // namespace takt::train

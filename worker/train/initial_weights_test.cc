@@ -240,5 +240,24 @@ TEST_F(InitFrom, RefusesShardsThatAreMissingOrLieOutside) {
   EXPECT_TRUE(LoadAsIs().ok()) << LoadAsIs();
 }
 
+TEST_F(InitFrom, CheckpointsKeepItsConfigAndDtype) {
+  job_.model = model_.config;
+  for (checkpoint::Tensor& tensor : tensors_) {
+    tensor.dtype = "BF16";
+    tensor.bytes = tensor.bytes.first(tensor.bytes.size() / 2);
+  }
+  ASSERT_TRUE(Load().ok()) << Load();
+  EXPECT_FALSE(FormatCheckpointConfig(job_, root_.string()).ok());  // no config.json
+  std::ofstream(root_ / "model" / "config.json") << R"({"eos_token_id": 3})";
+  const std::string text = FormatCheckpointConfig(job_, root_.string()).value();
+  EXPECT_THAT(text, testing::HasSubstr("\"eos_token_id\": 3,"));
+  EXPECT_THAT(text, testing::HasSubstr("\"torch_dtype\": \"bfloat16\""));
+  EXPECT_THAT(text, testing::HasSubstr("\"n_embd\": 4"));
+
+  job_.init_from.clear();
+  EXPECT_THAT(FormatCheckpointConfig(job_, root_.string()).value(),
+              testing::HasSubstr("\"torch_dtype\": \"float32\""));
+}
+
 }  // namespace
 }  // namespace takt::train
