@@ -44,6 +44,7 @@ class ProgramEngine final : public Engine {
   absl::Status Open();
   absl::Status Run(StepId first, StepId last,
                    std::function<void(const StepTiming&)> on_step) override;
+  void EndAfter(StepId step) override;
   void Abort(absl::Status reason) override {
     Fail(absl::AbortedError(reason.ok() ? "aborted" : reason.message()));
   }
@@ -52,7 +53,7 @@ class ProgramEngine final : public Engine {
  private:
   absl::Status OpenChannels();
   std::span<std::byte> MessageOf(const Instruction& instruction);  // of SEND and RECV
-  void RunLane(Lane& lane, std::uint64_t begin, std::uint64_t end);
+  void RunLane(Lane& lane, std::uint64_t begin);
   // False: the engine was stopped.
   bool RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position);
   bool AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration);
@@ -62,7 +63,7 @@ class ProgramEngine final : public Engine {
   absl::Status Execute(Lane& lane, const Instruction& instruction, std::span<std::byte> message,
                        StepId step);
   void RunList(const std::vector<Instruction>& list, StepId iteration_step);
-  void Report(std::uint64_t begin, std::uint64_t end, std::int64_t previous_end,
+  void Report(std::uint64_t begin, std::int64_t previous_end,
               const std::function<void(const StepTiming&)>& on_step);
   StepTiming Summarize(std::uint64_t iteration, std::int64_t previous_end) const;
 
@@ -73,6 +74,7 @@ class ProgramEngine final : public Engine {
     return failure_;
   }
   bool stopped() const { return stopped_.load(std::memory_order_seq_cst); }
+  std::uint64_t end() const { return end_.load(std::memory_order_seq_cst); }
   StepId StepOf(std::uint64_t iteration) const {
     return StepId(first_step_.load(std::memory_order_relaxed) +
                   static_cast<std::int64_t>(iteration));
@@ -86,6 +88,7 @@ class ProgramEngine final : public Engine {
   // Iterations count from 0 over all calls of Run; iteration i is step first_step_ + i.
   std::uint64_t iterations_ = 0;  // of the caller of Run
   std::atomic<std::int64_t> first_step_{1};
+  std::atomic<std::uint64_t> end_{0};  // of Run: the first iteration that it does not do
   std::vector<InstructionTiming> timings_[kTimingBuffers];  // iteration i in i % kTimingBuffers
   std::atomic<std::uint64_t> reported_{0};  // iterations whose timings were handed over
   transport::WakeWord reported_moved_;
@@ -152,8 +155,9 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
   RETURN_IF_ERROR(failure());
   if (last < first) return absl::OkStatus();
   const std::uint64_t begin = iterations_;
-  const std::uint64_t end = begin + static_cast<std::uint64_t>(last.value() - first.value()) + 1;
   first_step_.store(first.value() - static_cast<std::int64_t>(begin), std::memory_order_relaxed);
+  end_.store(begin + static_cast<std::uint64_t>(last.value() - first.value()) + 1,
+             std::memory_order_seq_cst);
 
   const std::int64_t start = program_.prologue.empty() ? 0 : MonotonicNanos();
   RunList(program_.prologue, first);
@@ -161,21 +165,31 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
     std::vector<std::jthread> threads;
     for (const auto& lane : lanes_) {
       if (!lane->entries.empty())
-        threads.emplace_back([this, &lane, begin, end] { RunLane(*lane, begin, end); });
+        threads.emplace_back([this, &lane, begin] { RunLane(*lane, begin); });
     }
-    Report(begin, end, start, on_step);
+    Report(begin, start, on_step);
   }
-  RunList(program_.epilogue, last);
-  iterations_ = end;
+  iterations_ = end();
+  RunList(program_.epilogue, StepOf(iterations_ - 1));
   return failure();
 }
 
-void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin, std::uint64_t end) {
+void ProgramEngine::EndAfter(StepId step) {
+  const auto wanted =
+      static_cast<std::uint64_t>(step.value() - first_step_.load(std::memory_order_relaxed) + 1);
+  std::uint64_t end = this->end();
+  while (wanted < end && !end_.compare_exchange_weak(end, wanted, std::memory_order_seq_cst)) {
+  }
+}
+
+void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin) {
   std::string thread_name = absl::StrCat(options_.thread_name_prefix, "/", lane.name);
   thread_name.resize(std::min<std::size_t>(thread_name.size(), 15));  // what the kernel keeps
   pthread_setname_np(pthread_self(), thread_name.c_str());
-  for (std::uint64_t iteration = begin; iteration < end; ++iteration) {
+  for (std::uint64_t iteration = begin;; ++iteration) {
     if (!AwaitReports(lane, iteration)) return;
+    // Only now: the step whose report came may have moved the end (EndAfter).
+    if (iteration >= end()) break;
     for (std::uint64_t position = 0; position < lane.length(); ++position) {
       if (!RunEntry(lane, iteration, position)) return;
     }
@@ -280,9 +294,9 @@ void ProgramEngine::RunList(const std::vector<Instruction>& list, StepId iterati
 }
 
 // previous_end: when the prologue began; 0: there is none.
-void ProgramEngine::Report(std::uint64_t begin, std::uint64_t end, std::int64_t previous_end,
+void ProgramEngine::Report(std::uint64_t begin, std::int64_t previous_end,
                            const std::function<void(const StepTiming&)>& on_step) {
-  for (std::uint64_t iteration = begin; iteration < end; ++iteration) {
+  for (std::uint64_t iteration = begin; iteration < end(); ++iteration) {
     for (const auto& lane : lanes_) {
       const std::uint64_t count = (iteration + 1) * lane->length();
       lane->iteration_ended.Await(

@@ -70,6 +70,11 @@ class Engine {
   virtual absl::Status Run(StepId first, StepId last,
                            std::function<void(const StepTiming&)> on_step) = 0;
 
+  // Makes the Run in progress end once `step` is complete; one that ends sooner ends sooner. Call
+  // it from Compute::Run, in an instruction of the step before `step`: no lane has begun the step
+  // after it then, because it waits for the report of the step before.
+  virtual void EndAfter(StepId step) = 0;
+
   // Ends every wait; Run returns soon. The transport is aborted too.
   virtual void Abort(absl::Status reason) = 0;
 

@@ -144,6 +144,42 @@ TEST(Engine, PrologueAndEpilogueRunOnceAroundTheSteps) {
   EXPECT_THAT(ran, ElementsAre("0@4", "1@4", "1@5", "2@5"));
 }
 
+TEST(Engine, EndsAllLanesAfterTheSameStepOnRandomPrograms) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    Program program = RandomProgram(seed);
+    if (seed % 2 == 0) program.prologue = {program.body.back()};
+    const MicrobatchId asker(static_cast<int>(seed % program.body.size()));
+    const StepId asked(1 + seed % 8), last(8);
+    const StepId end(std::min(asked.value() + 1, last.value()));
+    ToyCompute expected(program.slots.size()), actual(program.slots.size());
+    const auto mix = [&](StepId from, StepId to) {
+      for (const Instruction& instruction : program.prologue) expected.Mix(instruction, from);
+      for (StepId step = from; step <= to; step = StepId(step.value() + 1)) {
+        for (const Instruction& instruction : program.body) expected.Mix(instruction, step);
+      }
+    };
+    std::unique_ptr<Engine> engine;
+    actual.before = [&](const Instruction& instruction, StepId step) {
+      if (instruction.microbatch == asker && step == asked)
+        engine->EndAfter(StepId(step.value() + 1));
+      return absl::OkStatus();
+    };
+    engine = MakeEngine(program, actual);
+    StepId reported;
+    const auto report = [&](const StepTiming& timing) { reported = timing.step; };
+    ASSERT_EQ(engine->Run(StepId(1), last, report), absl::OkStatus());
+    mix(StepId(1), end);
+    ASSERT_EQ(reported, end) << "seed " << seed;
+    ASSERT_EQ(actual.slots, expected.slots) << "seed " << seed;
+    // Goes on from where it ended.
+    const StepId next(end.value() + 1), next_last(end.value() + 3);
+    ASSERT_EQ(engine->Run(next, next_last, report), absl::OkStatus());
+    mix(next, next_last);
+    ASSERT_EQ(reported, next_last) << "seed " << seed;
+    ASSERT_EQ(actual.slots, expected.slots) << "seed " << seed;
+  }
+}
+
 TEST(Engine, ReportsEveryStepOnceInOrderWithTimingsOfThatStep) {
   const Program program = RandomProgram(7);
   ToyCompute compute(program.slots.size());
