@@ -199,7 +199,7 @@ void Machine::Advance(int lane) {
       state.posted = true;
       AdvanceMeeting(lane);
     } else {
-      const double end = ready_at + Duration(instruction);
+      const double end = ready_at + NextDuration(state);
       Complete(lane, {ready_at, end}, end);
     }
   }
@@ -222,12 +222,19 @@ void Machine::AdvanceMessage(int lane) {
     return;
   }
   const double start = std::max(sender.ready_at, receiver.ready_at);
-  const cost::LinkCost& link = costs_.Link(PpRank(sender.rank), PpRank(receiver.rank));
-  const std::int64_t bytes = programs_[sender.rank].slots[sent.reads.front().value()].bytes;
-  const double gone = start + link.seconds_per_byte * static_cast<double>(bytes);
   const int partner = state.partner;
-  Complete(lane, {start, sends ? gone : gone + link.latency}, gone);
-  Complete(partner, {start, sends ? gone + link.latency : gone}, gone);
+  if (options_.durations != nullptr) {
+    for (const int each : {lane, partner}) {
+      const double end = start + NextDuration(lanes_[each]);
+      Complete(each, {start, end}, end);
+    }
+  } else {
+    const cost::LinkCost& link = costs_.Link(PpRank(sender.rank), PpRank(receiver.rank));
+    const std::int64_t bytes = programs_[sender.rank].slots[sent.reads.front().value()].bytes;
+    const double gone = start + link.seconds_per_byte * static_cast<double>(bytes);
+    Complete(lane, {start, sends ? gone : gone + link.latency}, gone);
+    Complete(partner, {start, sends ? gone + link.latency : gone}, gone);
+  }
   work_.push_back(partner);
 }
 
@@ -240,8 +247,8 @@ void Machine::AdvanceMeeting(int lane) {
   meeting.lanes.clear();
   double start = 0;
   for (const int each : arrived) start = std::max(start, lanes_[each].ready_at);
-  const double end = start + Duration(instruction);
   for (const int each : arrived) {
+    const double end = start + NextDuration(lanes_[each]);
     Complete(each, {start, end}, end);
     work_.push_back(each);
   }

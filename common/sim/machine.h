@@ -17,11 +17,17 @@
 
 namespace takt::sim {
 
+// What each instruction takes, by rank and index in the body, instead of what its kind costs: from
+// when it may begin, which for messages and meetings is when all ends are there. A SEND keeps its
+// lane and slot that long, a RECV its lane; the ends of a meeting may differ.
+using Durations = std::vector<std::vector<double>>;
+
 struct MachineOptions {
   int steps = 1;        // how often the bodies run
   bool barrier = true;  // false: NORM_EXCHANGE and EVAL let every rank pass
   // The messages of both directions from one rank to another in one queue instead of two.
   bool one_fifo_per_pair = false;
+  const Durations* durations = nullptr;  // borrowed; null: as `costs` say
 };
 
 // Borrows programs and costs. Run once, then read.
@@ -42,7 +48,7 @@ class Machine {
     return spans_[step * num_instructions_ + rank_begin_[rank] + instruction];
   }
 
-  // How long an instruction takes, but for messages.
+  // How long an instruction takes by its kind, but for messages.
   double Duration(const program::Instruction& instruction) const;
 
   // One instruction of one rank.
@@ -89,6 +95,12 @@ class Machine {
   void AddRank(const program::Program& program);
   void PairMessageLanes();
   void CountMeetings();
+
+  // How long the next instruction of a lane takes, but for messages without durations.
+  double NextDuration(const LaneState& state) const {
+    return options_.durations == nullptr ? Duration(Next(state))
+                                         : (*options_.durations)[state.rank][NextIndex(state)];
+  }
 
   void Advance(int lane);
   void AdvanceMessage(int lane);

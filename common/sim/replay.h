@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs run again with what each of their instructions took, or would take.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/program/program.h"
+#include "common/sim/machine.h"
+
+namespace takt::sim {
+
+// The programs of all data-parallel copies of a pipeline as those of one: that of pp rank p, copy
+// d, is number p * num_copies + d, which is its rank in the mesh. Copies meet in their sums over
+// ranks.
+std::vector<program::Program> SpreadOverCopies(const std::vector<program::Program>& programs,
+                                               int num_copies);
+
+// Consecutive steps, all with the same durations.
+struct Replayed {
+  double step_time = 0;                           // what a step adds once they follow each other
+  std::vector<std::vector<Machine::Span>> spans;  // of the last step, by rank and instruction
+  double end_of_previous = 0;                     // when the step before the last one ended
+};
+
+// kInvalidArgument: durations that are not one for each instruction, finite and not negative; the
+// programs never complete.
+absl::StatusOr<Replayed> Replay(const std::vector<program::Program>& programs,
+                                const Durations& durations);
+
+}  // namespace takt::sim
