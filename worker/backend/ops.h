@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations a backend runs: plain structs of pointers, sizes and flags. All tensors are f32,
-// row-major and dense unless a stride is given; all pointers are memory of the backend that runs
-// the op (backend.h).
+// The operations a backend runs: plain structs of pointers, sizes and flags. All tensors are f32
+// unless said otherwise, row-major and dense unless a stride is given; all pointers are memory of
+// the backend that runs the op (backend.h).
 //
 // Letters: B sequences, T context, N = B * T rows (row b * T + t), C hidden, H heads, D head size,
 // V vocabulary.
@@ -40,6 +40,60 @@ struct Matmul {
   const float* addend = nullptr;  // [m,n]; may be c itself: accumulates
   bool a_transposed = false;
   bool b_transposed = false;
+  std::int64_t m = 0, n = 0, k = 0;
+};
+
+// bfloat16: an f32 without the lower half of its bits.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+// A matrix that is multiplied in bf16: already in it, or in f32 and rounded first, to nearest, ties
+// to even. Converts from either pointer.
+struct Operand {
+  Operand() = default;
+  Operand(const float* matrix) : f32(matrix) {}  // NOLINT(google-explicit-constructor)
+  Operand(const Bf16* matrix) : bf16(matrix) {}  // NOLINT(google-explicit-constructor)
+  const float* f32 = nullptr;
+  const Bf16* bf16 = nullptr;  // one of the two
+};
+
+// Products of matrices in bf16: only operands are rounded; products of two, which are exact in f32,
+// are summed in f32, and bias, addend and result are f32.
+//   y  = x W + bias   PackBf16{.b = W, ...} after each change of W; MatmulBf16{.a = x, .b = packed}
+//   dX = dY W^T       the same with .transposed, into another buffer
+//   dW (+)= X^T dY    MatmulTransposedBf16{.a = X, .b = dY}
+
+// Room for what PackBf16 makes of a matrix [k,n], whatever the backend.
+constexpr std::int64_t PackedBf16Elements(std::int64_t k, std::int64_t n) {
+  constexpr std::int64_t kDepth = 32, kWidth = 64;
+  return (k + kDepth - 1) / kDepth * kDepth * ((n + kWidth - 1) / kWidth * kWidth);
+}
+
+// packed = b [k,n] rounded, in the order of elements that MatmulBf16 of the same backend likes.
+struct PackBf16 {
+  const float* b = nullptr;  // [k,n]; stored [n,k] if transposed
+  bool transposed = false;
+  Bf16* packed = nullptr;  // PackedBf16Elements(k, n)
+  std::int64_t k = 0, n = 0;
+};
+
+// c[m,n] = a * b + bias + addend, the last two optional.
+struct MatmulBf16 {
+  Operand a;                      // [m,k]
+  const Bf16* b = nullptr;        // [k,n] as PackBf16 leaves it
+  float* c = nullptr;             // [m,n]
+  const float* bias = nullptr;    // [n]
+  const float* addend = nullptr;  // [m,n]; may be c itself
+  std::int64_t m = 0, n = 0, k = 0;
+};
+
+// c[m,n] (+)= a^T * b
+struct MatmulTransposedBf16 {
+  Operand a;           // [k,m]
+  Operand b;           // [k,n]
+  float* c = nullptr;  // [m,n]
+  bool accumulate = false;
   std::int64_t m = 0, n = 0, k = 0;
 };
 
@@ -281,11 +335,11 @@ struct Add {
   std::int64_t count = 0;
 };
 
-using Op =
-    std::variant<Matmul, BiasGrad, LayerNormForward, LayerNormBackwardInput,
-                 LayerNormBackwardWeights, RmsNormForward, RmsNormBackwardInput,
-                 RmsNormBackwardWeights, Rotary, SwigluForward, SwigluBackward, GeluForward,
-                 GeluBackward, AttentionForward, AttentionBackward, EmbeddingForward,
-                 EmbeddingBackward, CrossEntropy, AdamwUpdate, SumOfSquares, Fill, Copy, Add>;
+using Op = std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad,
+                        LayerNormForward, LayerNormBackwardInput, LayerNormBackwardWeights,
+                        RmsNormForward, RmsNormBackwardInput, RmsNormBackwardWeights, Rotary,
+                        SwigluForward, SwigluBackward, GeluForward, GeluBackward, AttentionForward,
+                        AttentionBackward, EmbeddingForward, EmbeddingBackward, CrossEntropy,
+                        AdamwUpdate, SumOfSquares, Fill, Copy, Add>;
 
 }  // namespace takt::backend

@@ -34,6 +34,10 @@ absl::Status Check(const char* op, std::initializer_list<Size> sizes,
   return absl::OkStatus();
 }
 
+const void* Data(const Operand& operand) {
+  return operand.f32 != nullptr ? static_cast<const void*>(operand.f32) : operand.bf16;
+}
+
 absl::Status Rule(bool holds, const char* op, const char* rule) {
   return holds ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat(op, ": ", rule));
 }
@@ -61,6 +65,17 @@ struct Validator {
   absl::Status operator()(const Matmul& o) const {
     return Check("Matmul", {{"m", o.m}, {"n", o.n}, {"k", o.k}},
                  {{"a", o.a}, {"b", o.b}, {"c", o.c}});
+  }
+  absl::Status operator()(const PackBf16& o) const {
+    return Check("PackBf16", {{"k", o.k}, {"n", o.n}}, {{"b", o.b}, {"packed", o.packed}});
+  }
+  absl::Status operator()(const MatmulBf16& o) const {
+    return Check("MatmulBf16", {{"m", o.m}, {"n", o.n}, {"k", o.k}},
+                 {{"a", Data(o.a)}, {"b", o.b}, {"c", o.c}});
+  }
+  absl::Status operator()(const MatmulTransposedBf16& o) const {
+    return Check("MatmulTransposedBf16", {{"m", o.m}, {"n", o.n}, {"k", o.k}},
+                 {{"a", Data(o.a)}, {"b", Data(o.b)}, {"c", o.c}});
   }
   absl::Status operator()(const BiasGrad& o) const {
     return Check("BiasGrad", {{"rows", o.rows}, {"columns", o.columns}},

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/cpu/bf16_products.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/matmul.h"
 #include "worker/backend/cpu/thread_team.h"
@@ -31,7 +32,10 @@ std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, const Kernels& kernels)
-      : kernels_(kernels), team_(threads), scratch_(static_cast<std::size_t>(threads)) {}
+      : kernels_(kernels),
+        team_(threads),
+        bf16_(team_, kernels_),
+        scratch_(static_cast<std::size_t>(threads)) {}
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
@@ -66,7 +70,9 @@ class CpuBackend final : public Backend {
 
   bool memory_is_host() const override { return true; }
   int threads() const override { return team_.size(); }
-  std::string description() const override { return absl::StrCat("cpu f32 ", kernels_.name); }
+  std::string description() const override {
+    return absl::StrCat("cpu ", kernels_.name, MultipliesBf16(kernels_) ? " bf16" : "");
+  }
 
  private:
   static absl::Status NoMemory(std::size_t bytes) {
@@ -115,6 +121,13 @@ class CpuBackend final : public Backend {
     for (const absl::Status& error : errors) RETURN_IF_ERROR(error);
     return absl::OkStatus();
   }
+
+  absl::Status Execute(const PackBf16& op) {
+    bf16_.Pack(op);
+    return absl::OkStatus();
+  }
+  absl::Status Execute(const MatmulBf16& op) { return bf16_.Run(op); }
+  absl::Status Execute(const MatmulTransposedBf16& op) { return bf16_.Run(op); }
 
   // Column sums: partial sums of fixed runs of rows side by side, then their sum in order.
   // partial(rows, out) writes `width` floats; output(i) is where columns [i * columns, (i+1) *
@@ -296,6 +309,7 @@ class CpuBackend final : public Backend {
 
   const Kernels& kernels_;
   ThreadTeam team_;
+  Bf16Products bf16_;
   // Owned by the caller's thread between loops, entry t by thread t within one.
   std::vector<std::vector<float>> scratch_;
   std::vector<float> partials_;

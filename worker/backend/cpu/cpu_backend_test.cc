@@ -163,7 +163,7 @@ TEST(CpuBackend, SaysWhatItIs) {
     const auto backend = CreateOrDie({.threads = 3, .instruction_set = isa});
     EXPECT_EQ(backend->threads(), 3);
     EXPECT_TRUE(backend->memory_is_host());
-    EXPECT_EQ(backend->description(), "cpu f32 " + isa);
+    EXPECT_THAT(backend->description(), ::testing::StartsWith("cpu " + isa));
   }
 }
 

@@ -35,10 +35,11 @@ inline Vec ExpOfMinus2U(Vec x) { return Exp(x * (kGeluLinear + kGeluCubic * x * 
 
 void Epilogue(const Kernels::Epilogue& op) {
   for (std::int64_t r = 0; r < op.rows; ++r) {
+    const float* product = op.product + r * op.product_stride;
     float* c = op.c + r * op.stride;
     const float* addend = op.addend != nullptr ? op.addend + r * op.stride : nullptr;
     ForVectors({0, op.columns}, [&](std::int64_t i, std::int64_t n) {
-      Vec v = LoadN(c + i, n);
+      Vec v = LoadN(product + i, n);
       if (op.bias != nullptr) v += LoadN(op.bias + i, n);
       if (addend != nullptr) v += LoadN(addend + i, n);
       StoreN(c + i, v, n);

@@ -22,6 +22,10 @@ double SumOfSquaresBlock(const float* input, std::int64_t count);
 void EmbeddingForwardRows(const EmbeddingForward& op, Range rows);
 void EmbeddingBackwardColumns(const EmbeddingBackward& op, Range columns);
 
+// bf16_kernels.cc
+void RoundBf16(const float* input, Bf16* rounded, Range elements);
+void PackBf16Panels(const PackBf16& op, Range panels);
+
 // row_kernels.cc
 void BiasGradPartial(const BiasGrad& op, Range rows, float* partial);
 void LayerNormWeightsPartial(const LayerNormBackwardWeights& op, Range rows, float* partial);

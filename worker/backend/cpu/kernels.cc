@@ -27,4 +27,12 @@ std::vector<const Kernels*> RunnableKernels() {
   return tables;
 }
 
+bool MultipliesBf16([[maybe_unused]] const Kernels& kernels) {
+#if defined(__x86_64__)
+  return &kernels == &avx512::kTable && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 }  // namespace takt::backend

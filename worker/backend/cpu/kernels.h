@@ -18,9 +18,11 @@ struct Range {
 struct Kernels {
   const char* name;
 
-  // c[rows,columns] with `stride` floats between rows: += bias (nullable) + addend (nullable, same
-  // stride).
+  // c[rows,columns] with `stride` floats between rows: product + bias (nullable) + addend
+  // (nullable, same stride).
   struct Epilogue {
+    const float* product;  // may be c
+    std::int64_t product_stride;
     float* c;
     const float* bias;
     const float* addend;
@@ -30,6 +32,11 @@ struct Kernels {
   // rows of `columns` floats: from distance source_stride to distance `columns`.
   void (*pack)(const float* source, std::int64_t source_stride, std::int64_t rows,
                std::int64_t columns, float* packed);
+
+  // rounded[i] of input[i] for i in the range: to nearest, ties to even.
+  void (*round_bf16)(const float* input, Bf16* rounded, Range elements);
+  // The panels in the range; bf16_matrix.h says how they lie.
+  void (*pack_bf16)(const PackBf16&, Range panels);
 
   // partial[C]: sums of the rows in the range.
   void (*bias_grad_partial)(const BiasGrad&, Range rows, float* partial);
@@ -73,5 +80,8 @@ struct Kernels {
 
 // The tables that this machine can run, best first.
 std::vector<const Kernels*> RunnableKernels();
+
+// Whether this machine has instructions for products of bf16 beside those of `kernels`.
+bool MultipliesBf16(const Kernels& kernels);
 
 }  // namespace takt::backend

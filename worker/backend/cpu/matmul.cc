@@ -8,16 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/backend/cpu/one_openmp_thread.h"
 
 namespace takt::backend {
 namespace {
 
 // Sizes of blocks that keep oneDNN within a few per cent of what it reaches on the whole matmul
 // (takt-bench kernels).
-struct BlockLimits {
-  std::int64_t rows, columns;              // at most
-  std::int64_t least_rows, least_columns;  // below, packing costs more than parallelism gains
-};
 constexpr BlockLimits kPlain = {512, 768, 64, 128};
 // Transposing a block of b for oneDNN's kernel is worth it only for many rows.
 constexpr BlockLimits kTransposedB = {2048, 768, 128, 64};
@@ -32,9 +29,9 @@ constexpr double kSmallBlockFlops = 32e6;
 std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t RoundUp(std::int64_t a, std::int64_t unit) { return CeilDiv(a, unit) * unit; }
 
-// oneDNN of Debian runs its loops on OpenMP threads, and how it cuts them depends on how many the
-// calling thread may use. The setting belongs to the thread. It is looked up at run time because
-// the runtime is oneDNN's choice, not ours.
+}  // namespace
+
+// Looked up at run time because the OpenMP runtime is oneDNN's choice, not ours.
 void UseOneOpenMpThread() {
   thread_local bool done = false;
   if (done) return;
@@ -44,16 +41,17 @@ void UseOneOpenMpThread() {
     set(1);
 }
 
-}  // namespace
-
 MatmulBlocks CutMatmul(const Matmul& op) {
-  const std::int64_t m = op.m, n = op.n;
-  const BlockLimits& limits = op.a_transposed   ? kTransposedA
-                              : op.b_transposed ? kTransposedB
-                                                : kPlain;
+  return CutProduct(op.m, op.n, op.k,
+                    op.a_transposed   ? kTransposedA
+                    : op.b_transposed ? kTransposedB
+                                      : kPlain);
+}
+
+MatmulBlocks CutProduct(std::int64_t m, std::int64_t n, std::int64_t k, const BlockLimits& limits) {
   std::int64_t down = CeilDiv(m, limits.rows), across = CeilDiv(n, limits.columns);
   const double flops =
-      2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(op.k);
+      2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   const auto enough = [&] {
     const std::int64_t blocks = down * across;
     return blocks >= kEnoughBlocks ||
@@ -70,7 +68,7 @@ MatmulBlocks CutMatmul(const Matmul& op) {
   while (down * across % 4 != 0 && CeilDiv(m, down + 1) >= limits.least_rows) ++down;
   MatmulBlocks blocks;
   blocks.rows = RoundUp(CeilDiv(m, down), 16);
-  blocks.columns = RoundUp(CeilDiv(n, across), 16);
+  blocks.columns = RoundUp(CeilDiv(n, across), limits.column_unit);
   blocks.per_row = CeilDiv(n, blocks.columns);
   blocks.count = CeilDiv(m, blocks.rows) * blocks.per_row;
   return blocks;
@@ -148,8 +146,14 @@ absl::Status RunMatmulBlock(const Matmul& op, const MatmulBlocks& blocks, std::i
   const float* addend =
       op.addend != nullptr && !accumulate ? op.addend + row * op.n + column : nullptr;
   if (bias != nullptr || addend != nullptr) {
-    kernels.epilogue(
-        {.c = c, .bias = bias, .addend = addend, .rows = rows, .columns = columns, .stride = op.n});
+    kernels.epilogue({.product = c,
+                      .product_stride = op.n,
+                      .c = c,
+                      .bias = bias,
+                      .addend = addend,
+                      .rows = rows,
+                      .columns = columns,
+                      .stride = op.n});
   }
   return absl::OkStatus();
 }

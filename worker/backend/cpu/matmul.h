@@ -18,6 +18,16 @@ struct MatmulBlocks {
   std::int64_t per_row = 0, count = 0;  // blocks side by side; blocks in all
 };
 
+// Sizes that a product is cut into.
+struct BlockLimits {
+  std::int64_t rows, columns;              // at most
+  std::int64_t least_rows, least_columns;  // below, packing costs more than parallelism gains
+  std::int64_t column_unit = 16;           // blocks begin at multiples of it
+};
+
+// Of an output [m,n] whose elements are sums of k products.
+MatmulBlocks CutProduct(std::int64_t m, std::int64_t n, std::int64_t k, const BlockLimits& limits);
+
 // A function of the op's shape, never of the number of threads: a block's size decides the order of
 // its sums inside oneDNN.
 MatmulBlocks CutMatmul(const Matmul& op);

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// One block of a product of bf16 matrices on the calling thread: oneDNN's, or f32 products of
+// the same values where the processor has no instructions for bf16.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "worker/backend/ops.h"
+
+namespace takt::backend {
+
+// A packed matrix [k,n] consists of panels of 64 columns, one after the other, the last one filled
+// up with zeros. A panel has k rounded up to kBf16PanelDepth rows, in pairs that are interleaved:
+// row 0 and row 1 of column 0, of column 1, ...; then rows 2 and 3. (oneDNN's BA16a64b2a.)
+inline constexpr std::int64_t kBf16PanelColumns = 64, kBf16PanelDepth = 32;
+
+// c [m,n] (+)= a b. Strides are those of the stored matrices, in elements.
+struct Bf16Block {
+  bool a_transposed = false;
+  bool b_packed = false;  // then a and c are dense
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;  // b_stride: 0 if packed
+  bool accumulate = false;
+
+  auto operator<=>(const Bf16Block&) const = default;
+};
+
+// Keeps what oneDNN has generated for each block it has seen, and memory to work in. Thread: one
+// caller at a time.
+class Bf16Gemm {
+ public:
+  // native: the processor multiplies bf16; oneDNN is asked only then.
+  explicit Bf16Gemm(bool native);
+  ~Bf16Gemm();
+  Bf16Gemm(Bf16Gemm&&) noexcept;
+
+  // Errors: kInternal, with oneDNN's words.
+  absl::Status Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c);
+
+ private:
+  class OneDnn;
+  class InF32;
+  std::unique_ptr<OneDnn> onednn_;  // one of the two
+  std::unique_ptr<InF32> in_f32_;
+};
+
+}  // namespace takt::backend

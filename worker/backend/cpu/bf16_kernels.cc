@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// From f32 to bf16: row by row, or into the panels that bf16_gemm.h describes.
+#include "worker/backend/cpu/isa_kernels.h"
+#include "worker/backend/cpu/vec.h"
+
+namespace takt::backend::TAKT_ISA {
+namespace {
+
+typedef std::uint16_t ShortVec __attribute__((vector_size(2 * kWidth)));
+
+constexpr std::int64_t kPanelColumns = 64, kPanelDepth = 32;
+
+// bf16 in the upper half of each element. Adding just under half a unit of bf16, and one more if
+// the part that stays is odd, carries where rounding to nearest even goes up. A NaN stays one.
+inline IntVec Rounded(Vec v) {
+  const IntVec bits = reinterpret_cast<IntVec>(v);
+  const IntVec odd = (bits >> 16) & 1;
+  const IntVec rounded = bits + (0x7fff + odd);
+  return v == v ? rounded : (bits | 0x400000);
+}
+
+inline IntVec LowerHalf(IntVec v) { return (v >> 16) & 0xffff; }
+inline IntVec UpperHalf(IntVec v) { return v & ~0xffff; }
+
+// A panel's two rows `even`, `odd` from column `column` on, interleaved.
+inline void StorePair(Bf16* pair, std::int64_t column, Vec even, Vec odd) {
+  const IntVec both = LowerHalf(Rounded(even)) | UpperHalf(Rounded(odd));
+  __builtin_memcpy(pair + 2 * column, &both, sizeof both);
+}
+
+inline Vec LoadN(const float* p, std::int64_t n) {
+  if (n <= 0) return Vec{};
+  return n >= kWidth ? Load(p) : LoadPart(p, n);
+}
+
+// b stored [k,n]: rows of the panel are rows of b.
+void PackPlain(const PackBf16& op, std::int64_t first, std::int64_t depth, Bf16* panel) {
+  for (std::int64_t k = 0; k < depth; k += 2) {
+    for (std::int64_t i = 0; i < kPanelColumns; i += kWidth) {
+      const std::int64_t n = op.n - (first + i);
+      const float* even = op.b + k * op.n + first + i;
+      StorePair(panel + k * kPanelColumns, i, LoadN(even, k < op.k ? n : 0),
+                LoadN(even + op.n, k + 1 < op.k ? n : 0));
+    }
+  }
+}
+
+// b stored [n,k]: rows of b are columns of the panel, kWidth of each at a time.
+void PackTransposedB(const PackBf16& op, std::int64_t first, std::int64_t depth, Bf16* panel) {
+  for (std::int64_t k = 0; k < depth; k += kWidth) {
+    for (std::int64_t column = 0; column < kPanelColumns; ++column) {
+      const bool inside = first + column < op.n;
+      const Vec v = LoadN(op.b + (first + column) * op.k + k, inside ? op.k - k : 0);
+      const IntVec rounded = LowerHalf(Rounded(v));
+      Bf16* to = panel + k * kPanelColumns + 2 * column;
+      for (int i = 0; i < kWidth; i += 2) {
+        const std::int32_t pair = rounded[i] | rounded[i + 1] << 16;
+        __builtin_memcpy(to + i * kPanelColumns, &pair, sizeof pair);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void RoundBf16(const float* input, Bf16* rounded, Range elements) {
+  for (std::int64_t i = elements.begin; i < elements.end; i += kWidth) {
+    const std::int64_t n = Min(kWidth, elements.end - i);
+    const IntVec bits = LowerHalf(Rounded(LoadN(input + i, n)));
+    const ShortVec halves = __builtin_convertvector(bits, ShortVec);
+    __builtin_memcpy(rounded + i, &halves, static_cast<std::size_t>(n) * sizeof(Bf16));
+  }
+}
+
+void PackBf16Panels(const PackBf16& op, Range panels) {
+  const std::int64_t depth = RoundUp(op.k, kPanelDepth);
+  for (std::int64_t p = panels.begin; p < panels.end; ++p) {
+    Bf16* panel = op.packed + p * depth * kPanelColumns;
+    (op.transposed ? PackTransposedB : PackPlain)(op, p * kPanelColumns, depth, panel);
+  }
+}
+
+}  // namespace takt::backend::TAKT_ISA

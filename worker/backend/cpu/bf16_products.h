@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bf16 ops: operands are rounded once, by row ranges; products are cut into blocks by their
+// shape alone, each computed by one thread.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/backend/cpu/bf16_gemm.h"
+#include "worker/backend/cpu/kernels.h"
+#include "worker/backend/cpu/matmul.h"
+#include "worker/backend/cpu/thread_team.h"
+#include "worker/backend/ops.h"
+
+namespace takt::backend {
+
+// Of one backend; one caller at a time.
+class Bf16Products {
+ public:
+  // Both borrowed.
+  Bf16Products(ThreadTeam& team, const Kernels& kernels);
+
+  void Pack(const PackBf16& op);
+  absl::Status Run(const MatmulBf16& op);
+  absl::Status Run(const MatmulTransposedBf16& op);
+
+ private:
+  struct Thread {
+    Bf16Gemm gemm;
+    std::vector<float> tile;  // one block of the output, before bias and addend
+  };
+
+  const Bf16* Rounded(const Operand& operand, std::int64_t count, std::vector<Bf16>& scratch);
+  // body(row, column, rows, columns, thread) for each block of the output [m,n].
+  template <class Body>
+  absl::Status ForBlocks(const MatmulBlocks& blocks, std::int64_t m, std::int64_t n,
+                         const Body& body);
+
+  ThreadTeam& team_;
+  const Kernels& kernels_;
+  std::vector<Thread> threads_;
+  std::vector<Bf16> a_, b_;  // rounded operands
+};
+
+}  // namespace takt::backend

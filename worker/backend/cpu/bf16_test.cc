@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products in bf16, on every instruction set: those of this machine's bf16 instructions, and those
+// in f32.
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "gmock/gmock.h"
+#include "worker/backend/cpu/op_testing.h"
+
+namespace takt::backend::testing {
+namespace {
+
+using Bf16s = std::vector<Bf16>;
+
+double ToDouble(Bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+
+// The nearer of the two neighbours; of equally near ones the one with an even last bit.
+Bf16 Nearest(float x) {
+  const Bf16 toward_zero{static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16)};
+  const Bf16 away{static_cast<std::uint16_t>(toward_zero.bits + 1)};
+  const double below = std::abs(x - ToDouble(toward_zero)), above = std::abs(ToDouble(away) - x);
+  if (below == above) return toward_zero.bits % 2 == 0 ? toward_zero : away;
+  return below < above ? toward_zero : away;
+}
+
+Bf16s NearestOf(const Floats& values) {
+  Bf16s rounded;
+  for (const float value : values) rounded.push_back(Nearest(value));
+  return rounded;
+}
+
+struct Product {
+  std::int64_t m, n, k;
+};
+
+// [m,n] sums of a(i,p) b(p,j) over p.
+template <class A, class B>
+Doubles Multiply(const Product& s, const A& a, const B& b) {
+  Doubles c;
+  for (std::int64_t i = 0; i < s.m; ++i) {
+    for (std::int64_t j = 0; j < s.n; ++j) {
+      double sum = 0;
+      for (std::int64_t p = 0; p < s.k; ++p) sum += ToDouble(a(i, p)) * ToDouble(b(p, j));
+      c.push_back(sum);
+    }
+  }
+  return c;
+}
+
+class Bf16Test : public OpTest {
+ protected:
+  Bf16s Pack(const Floats& b, bool transposed, std::int64_t k, std::int64_t n) {
+    Bf16s packed(static_cast<std::size_t>(PackedBf16Elements(k, n)), Bf16{0x7fc0});
+    Run(PackBf16{.b = b.data(), .transposed = transposed, .packed = packed.data(), .k = k, .n = n});
+    return packed;
+  }
+
+  // Rows and columns of every kind of remainder, one block and several of them.
+  const std::vector<Product> shapes_ = {{1, 1, 1},       {1, 131, 12},   {19, 36, 37},
+                                        {7, 64, 32},     {300, 131, 33}, {64, 200, 65},
+                                        {1024, 777, 40}, {48, 70, 1100}};
+};
+
+TEST_P(Bf16Test, ProductIsThatOfRoundedOperands) {
+  for (const Product s : shapes_) {
+    for (const bool transposed : {false, true}) {
+      const Floats a = Random(s.m * s.k, 1), b = Random(s.k * s.n, 2);
+      const Floats bias = Random(s.n, 3), addend = Random(s.m * s.n, 4);
+      const Bf16s a16 = NearestOf(a), b16 = NearestOf(b);
+      const Bf16s packed = Pack(b, transposed, s.k, s.n);
+      Doubles expected = Multiply(
+          s, [&](auto i, auto p) { return a16[i * s.k + p]; },
+          [&](auto p, auto j) { return b16[transposed ? j * s.k + p : p * s.n + j]; });
+      const double allowed = SumTolerance(s.k, 2 * std::sqrt(static_cast<double>(s.k)));
+      MatmulBf16 op{.a = a.data(), .b = packed.data(), .m = s.m, .n = s.n, .k = s.k};
+
+      Floats c = Unset(s.m * s.n);
+      op.c = c.data();
+      Run(op);
+      ExpectNear(c, expected, allowed, "a b");
+
+      Floats of_rounded = Unset(s.m * s.n);
+      op.a = a16.data();
+      op.c = of_rounded.data();
+      Run(op);
+      EXPECT_EQ(of_rounded, c);
+
+      Floats sum = addend;
+      op.bias = bias.data();
+      op.addend = op.c = sum.data();
+      Run(op);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        expected[i] += static_cast<double>(bias[i % bias.size()]) + addend[i];
+      }
+      ExpectNear(sum, expected, allowed, "a b + bias + addend");
+    }
+  }
+}
+
+TEST_P(Bf16Test, TransposedProductIsThatOfRoundedOperands) {
+  for (const Product s : shapes_) {
+    const Floats a = Random(s.k * s.m, 1), b = Random(s.k * s.n, 2), before = Random(s.m * s.n, 3);
+    const Bf16s a16 = NearestOf(a), b16 = NearestOf(b);
+    Doubles expected = Multiply(
+        s, [&](auto i, auto p) { return a16[p * s.m + i]; },
+        [&](auto p, auto j) { return b16[p * s.n + j]; });
+    const double allowed = SumTolerance(s.k, 2 * std::sqrt(static_cast<double>(s.k)));
+    Floats c = Unset(s.m * s.n);
+    Run(MatmulTransposedBf16{
+        .a = a.data(), .b = b16.data(), .c = c.data(), .m = s.m, .n = s.n, .k = s.k});
+    ExpectNear(c, expected, allowed, "a^T b");
+
+    Floats sum = before;
+    Run(MatmulTransposedBf16{.a = a16.data(),
+                             .b = b.data(),
+                             .c = sum.data(),
+                             .accumulate = true,
+                             .m = s.m,
+                             .n = s.n,
+                             .k = s.k});
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += before[i];
+    ExpectNear(sum, expected, allowed, "c + a^T b");
+  }
+}
+
+// What one operand is rounded to shows in its product with 1.
+TEST_P(Bf16Test, RoundsToNearestEven) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Floats values = {1.0F,
+                         0x1.01p0F,
+                         0x1.03p0F,
+                         0x1.010002p0F,
+                         0x1.00fffep0F,
+                         -0x1.03p0F,
+                         0x1.ffp0F,
+                         0x1.fep127F,
+                         0x1.fefffep127F,
+                         0x1.ffp127F,
+                         kInfinity,
+                         -kInfinity,
+                         std::bit_cast<float>(0x7fffffffU),
+                         std::bit_cast<float>(0xff800001U)};
+  const Floats expected = {1.0F,       1.0F,       0x1.04p0F,   0x1.02p0F,   1.0F,
+                           -0x1.04p0F, 2.0F,       0x1.fep127F, 0x1.fep127F, kInfinity,
+                           kInfinity,  -kInfinity, kNan,        kNan};
+  const std::int64_t n = std::ssize(values);
+  const Floats one = {1};
+  Floats as_a = Unset(n), as_b = Unset(n);
+  const Bf16s packed_one = Pack(one, false, 1, 1), packed_values = Pack(values, false, 1, n);
+  Run(MatmulBf16{
+      .a = values.data(), .b = packed_one.data(), .c = as_a.data(), .m = n, .n = 1, .k = 1});
+  Run(MatmulBf16{
+      .a = one.data(), .b = packed_values.data(), .c = as_b.data(), .m = 1, .n = n, .k = 1});
+  EXPECT_THAT(as_a, ::testing::Pointwise(::testing::NanSensitiveFloatEq(), expected));
+  EXPECT_THAT(as_b, ::testing::Pointwise(::testing::NanSensitiveFloatEq(), expected));
+}
+
+TEST_P(Bf16Test, GivesTheSameBitsForAnyNumberOfThreads) {
+  for (const Product s : {Product{513, 777, 96}, Product{96, 1600, 257}}) {
+    const Floats a = Random(s.m * s.k, 1), b = Random(s.k * s.n, 2);
+    Floats first, first_transposed;
+    for (const int threads : {1, 2, 3}) {
+      backend_ = CreateOrDie({.threads = threads, .instruction_set = GetParam()});
+      const Bf16s packed = Pack(b, false, s.k, s.n);
+      Floats c = Unset(s.m * s.n), transposed = Unset(s.m * s.n);
+      Run(MatmulBf16{
+          .a = a.data(), .b = packed.data(), .c = c.data(), .m = s.m, .n = s.n, .k = s.k});
+      Run(MatmulTransposedBf16{
+          .a = a.data(), .b = b.data(), .c = transposed.data(), .m = s.m, .n = s.n, .k = s.k});
+      if (threads == 1) {
+        first = c;
+        first_transposed = transposed;
+      }
+      EXPECT_EQ(c, first) << threads;
+      EXPECT_EQ(transposed, first_transposed) << threads;
+    }
+  }
+}
+
+TEST(Bf16, RefusesWhatIsNotThere) {
+  const auto backend = CreateOrDie({});
+  EXPECT_EQ(backend->Run(MatmulBf16{.m = 1, .n = 1, .k = 1}).message(), "MatmulBf16.a is null");
+  EXPECT_EQ(backend->Run(MatmulTransposedBf16{.m = 1, .n = 0, .k = 1}).message(),
+            "MatmulTransposedBf16.n is 0, must be at least 1");
+  EXPECT_EQ(backend->Run(PackBf16{.k = 1, .n = 1}).message(), "PackBf16.b is null");
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, Bf16Test, ::testing::ValuesIn(CpuInstructionSets()));
+
+}  // namespace
+}  // namespace takt::backend::testing
