@@ -123,13 +123,16 @@ const Tensor* SafetensorsView::Find(std::string_view name) const {
   return it == tensors_.end() ? nullptr : &*it;
 }
 
-std::string FormatSafetensors(std::vector<Tensor> tensors,
-                              const std::map<std::string, std::string>& metadata) {
+void SortTensors(std::vector<Tensor>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) {
     return std::pair(-DtypeIndex(a.dtype), a.name) < std::pair(-DtypeIndex(b.dtype), b.name);
   });
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+}
+
+std::string FormatSafetensorsHeader(std::span<const Tensor> tensors,
+                                    const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  if (!metadata.empty()) json["__metadata__"] = metadata;
   std::size_t position = 0;
   for (const Tensor& tensor : tensors) {
     const HeaderEntry entry{.name = tensor.name,
@@ -137,15 +140,21 @@ std::string FormatSafetensors(std::vector<Tensor> tensors,
                             .shape = {tensor.shape.begin(), tensor.shape.end()}};
     TAKT_CHECK(SizeOf(entry).ok() && *SizeOf(entry) == tensor.bytes.size());
     const std::size_t end = position + tensor.bytes.size();
-    header[tensor.name] = {
+    json[tensor.name] = {
         {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {position, end}}};
     position = end;
   }
-  std::string text = header.dump();
+  std::string text = json.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  std::string file;
-  for (int i = 0; i < 8; ++i) file += static_cast<char>(text.size() >> (8 * i));
-  file += text;
+  std::string header;
+  for (int i = 0; i < 8; ++i) header += static_cast<char>(text.size() >> (8 * i));
+  return header + text;
+}
+
+std::string FormatSafetensors(std::vector<Tensor> tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  SortTensors(tensors);
+  std::string file = FormatSafetensorsHeader(tensors, metadata);
   for (const Tensor& tensor : tensors) {
     file.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
   }

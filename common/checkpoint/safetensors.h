@@ -42,9 +42,16 @@ class SafetensorsView {
   std::map<std::string, std::string> metadata_;
 };
 
-// A file that holds `tensors`, in the order of the reference implementation (larger types first,
-// then by name), so that the same tensors always give the same bytes.  Precondition: names differ,
-// dtypes are known and agree with shapes and bytes.
+// The order of the reference implementation (larger types first, then by name), so that the same
+// tensors always give the same bytes.
+void SortTensors(std::vector<Tensor>& tensors);
+
+// The first bytes of a file in which the bytes of `tensors` follow in this order. Precondition:
+// names differ, dtypes are known and agree with shapes and bytes.
+std::string FormatSafetensorsHeader(std::span<const Tensor> tensors,
+                                    const std::map<std::string, std::string>& metadata = {});
+
+// A file that holds `tensors`, sorted. Same precondition.
 std::string FormatSafetensors(std::vector<Tensor> tensors,
                               const std::map<std::string, std::string>& metadata = {});
 

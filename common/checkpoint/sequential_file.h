@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace takt::checkpoint {
+
+// A regular file read once from its beginning. Unlike a mapping, a failing disk or a file cut
+// meanwhile is an error here and no signal. Move-only.
+class SequentialFile {
+ public:
+  // Errors: kNotFound, kPermissionDenied, kFailedPrecondition (not a regular file), kInternal, each
+  // naming the path.
+  static absl::StatusOr<SequentialFile> Open(const std::string& path);
+
+  SequentialFile(SequentialFile&& other) noexcept;
+  SequentialFile& operator=(SequentialFile&& other) noexcept;
+  ~SequentialFile();
+
+  // When it was opened.
+  std::int64_t size() const { return size_; }
+
+  // Fills `out` with the next bytes. Errors: kDataLoss (the file ends before), others as the disk
+  // says.
+  absl::Status Read(std::span<std::byte> out);
+
+ private:
+  SequentialFile() = default;
+
+  std::string path_;
+  int fd_ = -1;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace takt::checkpoint

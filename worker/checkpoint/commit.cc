@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/commit.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/checkpoint/directory.h"
+#include "common/checkpoint/layout.h"
+#include "common/checkpoint/manifest.h"
+
+namespace takt::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kNewLatestLink[] = "latest.partial";
+// Suffix of a partial directory that was a checkpoint until retention took it. No job's: theirs end
+// with a generation.
+constexpr char kRemoved[] = "removed";
+
+absl::Status WriteFile(FileSystem& files, const std::string& path, std::string_view text) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(path));
+  RETURN_IF_ERROR(file->Append(std::as_bytes(std::span(text))));
+  RETURN_IF_ERROR(file->Sync());
+  return file->Close();
+}
+
+// A directory with files in it, and no deeper. OK if there is none.
+absl::Status RemoveFlat(FileSystem& files, const std::string& directory) {
+  const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    RETURN_IF_ERROR(files.Remove(absl::StrCat(directory, "/", name)));
+  }
+  return files.Remove(directory);
+}
+
+class Committer {
+ public:
+  Committer(FileSystem& files, const std::string& directory, Manifest manifest,
+            std::string_view text)
+      : files_(files),
+        directory_(directory),
+        manifest_(std::move(manifest)),
+        text_(text),
+        name_(StepDirectoryName(manifest_.step)) {}
+
+  absl::Status Publish() {
+    const bool repeated = IsPublished();
+    if (!repeated) {
+      const std::string partial =
+          PathOf(PartialDirectoryName(manifest_.step, manifest_.job, manifest_.generation));
+      RETURN_IF_ERROR(CheckFiles(partial, manifest_));
+      RETURN_IF_ERROR(WriteFile(files_, absl::StrCat(partial, "/", kManifestFile), text_));
+      RETURN_IF_ERROR(files_.SyncDirectory(partial));
+      RETURN_IF_ERROR(ClearTheWay());
+      RETURN_IF_ERROR(files_.Rename(partial, PathOf(name_)));
+    }
+    RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+    return MoveLatest(repeated);
+  }
+
+  // Failing here leaves more than is wanted, so it is a note and no error.
+  void Retain(int keep) {
+    const absl::StatusOr<std::vector<ListedStep>> steps = ListSteps(directory_);
+    if (!steps.ok()) return Note("nothing removed", steps.status());
+    int kept = 1;  // this one
+    for (const ListedStep& listed : *steps) {
+      // Newer ones are of a run that was given up for an older step: not ours to count or remove.
+      if (listed.state != StepState::kComplete || listed.step >= manifest_.step) continue;
+      if (++kept <= keep) continue;
+      const absl::Status status = RemoveStep(listed);
+      if (!status.ok()) return Note(absl::StrCat("cannot remove ", listed.name), status);
+      notes_.push_back(absl::StrCat("removed ", listed.name));
+    }
+  }
+
+  std::vector<std::string> TakeNotes() { return std::move(notes_); }
+
+ private:
+  std::string PathOf(const std::string& name) const { return absl::StrCat(directory_, "/", name); }
+
+  void Note(std::string what, const absl::Status& status) {
+    notes_.push_back(absl::StrCat(what, ": ", status.message()));
+  }
+
+  bool IsPublished() const {
+    const absl::StatusOr<Manifest> there = ReadCompleteStep(PathOf(name_));
+    if (!there.ok()) return false;
+    const absl::StatusOr<std::string> text = FormatManifest(*there);
+    return text.ok() && *text == text_;
+  }
+
+  absl::Status ClearTheWay() {
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(directory_));
+    if (std::ranges::find(names, name_) == names.end()) return absl::OkStatus();
+    int number = 1;
+    while (std::ranges::find(names, ReplacedDirectoryName(manifest_.step, number)) != names.end())
+      ++number;
+    const std::string aside = ReplacedDirectoryName(manifest_.step, number);
+    RETURN_IF_ERROR(files_.Rename(PathOf(name_), PathOf(aside)));
+    notes_.push_back(absl::StrCat("moved the ", name_, " that was there to ", aside));
+    return absl::OkStatus();
+  }
+
+  // Called again for a step that is not the last any more, it must not move back.
+  absl::Status MoveLatest(bool repeated) {
+    std::error_code error;
+    const std::string target = fs::read_symlink(PathOf(kLatestLink), error).string();
+    if (target == name_) return absl::OkStatus();
+    const std::optional<StepDirectory> latest = ParseStepDirectoryName(target);
+    if (repeated && latest.has_value() && latest->step > manifest_.step) return absl::OkStatus();
+    const std::string temporary = PathOf(kNewLatestLink);
+    if (const absl::Status status = files_.Remove(temporary);
+        !status.ok() && !absl::IsNotFound(status))
+      return status;
+    RETURN_IF_ERROR(files_.Symlink(name_, temporary));
+    RETURN_IF_ERROR(files_.Rename(temporary, PathOf(kLatestLink)));
+    return files_.SyncDirectory(directory_);
+  }
+
+  // Renamed first: a crash halfway leaves a partial one, not a damaged one.
+  absl::Status RemoveStep(const ListedStep& listed) {
+    const std::string removed = PathOf(absl::StrCat(listed.name, ".partial-", kRemoved));
+    RETURN_IF_ERROR(RemoveFlat(files_, removed));
+    RETURN_IF_ERROR(files_.Rename(PathOf(listed.name), removed));
+    return RemoveFlat(files_, removed);
+  }
+
+  FileSystem& files_;
+  const std::string& directory_;
+  const Manifest manifest_;
+  const std::string_view text_;
+  const std::string name_;
+  std::vector<std::string> notes_;
+};
+
+// Whether a partial directory of this suffix is one that nobody will finish.
+bool IsStale(std::string_view suffix, std::string_view job, Generation generation) {
+  if (suffix == kRemoved) return true;
+  const std::size_t dash = suffix.rfind('-');
+  std::int64_t number = 0;
+  return dash != std::string_view::npos && suffix.substr(0, dash) == job &&
+         absl::SimpleAtoi(std::string(suffix.substr(dash + 1)), &number) &&
+         number < generation.value();
+}
+
+}  // namespace
+
+absl::Status EnsureDirectory(FileSystem& files, const std::string& directory) {
+  fs::path path;
+  for (const fs::path& part : fs::path(directory)) {
+    const fs::path parent = path.empty() ? fs::path(".") : path;
+    path /= part;
+    std::error_code error;
+    if (fs::is_directory(path, error)) continue;
+    RETURN_IF_ERROR(files.CreateDirectory(path.string()));
+    RETURN_IF_ERROR(files.SyncDirectory(parent.string()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> Commit(FileSystem& files, const std::string& directory,
+                                                int keep, std::string_view manifest) {
+  TAKT_CHECK(keep >= 1);
+  ASSIGN_OR_RETURN(Manifest parsed, ParseManifest(manifest, kManifestFile));
+  Committer committer(files, directory, std::move(parsed), manifest);
+  RETURN_IF_ERROR(committer.Publish());
+  committer.Retain(keep);
+  return committer.TakeNotes();
+}
+
+absl::Status RemovePartial(FileSystem& files, const std::string& directory, StepId step,
+                           std::string_view job, Generation generation) {
+  return RemoveFlat(files,
+                    absl::StrCat(directory, "/", PartialDirectoryName(step, job, generation)));
+}
+
+absl::StatusOr<std::vector<std::string>> RemoveStale(FileSystem& files,
+                                                     const std::string& directory,
+                                                     std::string_view job, Generation generation) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
+  std::vector<std::string> removed;
+  for (const std::string& name : names) {
+    const std::optional<StepDirectory> parsed = ParseStepDirectoryName(name);
+    if (!parsed.has_value() || parsed->kind != StepDirectoryKind::kPartial ||
+        !IsStale(parsed->suffix, job, generation))
+      continue;
+    RETURN_IF_ERROR(RemoveFlat(files, absl::StrCat(directory, "/", name)));
+    removed.push_back(name);
+  }
+  return removed;
+}
+
+}  // namespace takt::checkpoint

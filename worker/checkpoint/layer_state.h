@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint keeps of a layer, as views of memory that somebody else holds.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "common/base/id.h"
+#include "common/model/model.h"
+
+namespace takt::checkpoint {
+
+// One parameter of the layer that owns it; each span has parameter->elements() floats.
+struct ParameterState {
+  const model::Parameter* parameter = nullptr;
+  std::span<const float> weight, m, v;  // m, v: AdamW's moments
+};
+
+struct LayerState {
+  LayerId layer;
+  std::vector<ParameterState> parameters;  // the layer's own, in the model's order
+};
+
+// Where to load a parameter; m and v are both empty where only the weight is wanted (a copy of a
+// tied one).
+struct ParameterTarget {
+  const model::Parameter* parameter = nullptr;
+  std::span<float> weight, m, v;
+};
+
+// layer: the one that owns the parameters; any of them may be left out.
+struct LayerTarget {
+  LayerId layer;
+  std::vector<ParameterTarget> parameters;
+};
+
+}  // namespace takt::checkpoint

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/load.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/checkpoint/hash.h"
+#include "common/checkpoint/layout.h"
+#include "common/checkpoint/sequential_file.h"
+#include "worker/checkpoint/parallel.h"
+
+namespace takt::checkpoint {
+namespace {
+
+constexpr std::size_t kBlockBytes = 256 << 10;  // is still in the second-level cache when hashed
+
+// A tensor of a file and where it goes.
+struct Wanted {
+  const model::Parameter* parameter = nullptr;
+  std::span<float> destination;
+};
+
+struct FileToLoad {
+  std::string name;
+  std::map<std::string, Wanted, std::less<>> wanted;  // by tensor
+};
+
+std::string Described(std::string_view dtype, std::span<const std::int64_t> shape) {
+  return absl::StrCat(std::string(dtype), " of shape [", absl::StrJoin(shape, ","), "]");
+}
+
+std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_layers) {
+  std::vector<FileToLoad> files;
+  for (const LayerTarget& target : targets) {
+    FileToLoad model{.name = ModelFile(target.layer, num_layers)};
+    FileToLoad optimizer{.name = OptimizerFile(target.layer, num_layers)};
+    for (const ParameterTarget& wanted : target.parameters) {
+      const model::Parameter& parameter = *wanted.parameter;
+      const auto elements = static_cast<std::size_t>(parameter.elements());
+      TAKT_CHECK(wanted.weight.size() == elements && wanted.m.size() == wanted.v.size());
+      model.wanted[parameter.name] = {&parameter, wanted.weight};
+      if (wanted.m.empty()) continue;
+      TAKT_CHECK(wanted.m.size() == elements);
+      optimizer.wanted[FirstMomentName(parameter.name)] = {&parameter, wanted.m};
+      optimizer.wanted[SecondMomentName(parameter.name)] = {&parameter, wanted.v};
+    }
+    if (!model.wanted.empty()) files.push_back(std::move(model));
+    if (!optimizer.wanted.empty()) files.push_back(std::move(optimizer));
+  }
+  return files;
+}
+
+class FileLoader {
+ public:
+  FileLoader(const StepFiles& step, const FileToLoad& file)
+      : step_(step), file_(file), path_(absl::StrCat(step.path(), "/", file.name)) {}
+
+  absl::Status Load() {
+    const FileEntry* entry = step_.manifest().Find(file_.name);
+    const SafetensorsView* view = step_.View(file_.name);
+    if (entry == nullptr || view == nullptr)
+      return absl::DataLossError(absl::StrCat(path_, " is not in the manifest"));
+    RETURN_IF_ERROR(CheckTensors(*view));
+    ASSIGN_OR_RETURN(SequentialFile file, SequentialFile::Open(path_));
+    std::int64_t header_bytes = entry->bytes;
+    for (const Tensor& tensor : view->tensors())
+      header_bytes -= static_cast<std::int64_t>(tensor.bytes.size());
+    RETURN_IF_ERROR(Skip(file, static_cast<std::size_t>(header_bytes)));
+    for (const Tensor& tensor : view->tensors()) {
+      const auto wanted = file_.wanted.find(tensor.name);
+      RETURN_IF_ERROR(wanted == file_.wanted.end()
+                          ? Skip(file, tensor.bytes.size())
+                          : Read(file, std::as_writable_bytes(wanted->second.destination)));
+    }
+    const std::string hash = hasher_.Digest();
+    return hash == entry->xxh3_128 ? absl::OkStatus() : HashMismatch(path_, hash, *entry);
+  }
+
+ private:
+  absl::Status CheckTensors(const SafetensorsView& view) const {
+    for (const auto& [name, wanted] : file_.wanted) {
+      const Tensor* tensor = view.Find(name);
+      if (tensor == nullptr)
+        return absl::InvalidArgumentError(absl::StrCat(path_, ": must hold ", name));
+      if (tensor->dtype == "F32" && tensor->shape == wanted.parameter->shape) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(path_, ": ", name, " must be ", Described("F32", wanted.parameter->shape),
+                       ", it is ", Described(tensor->dtype, tensor->shape)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(SequentialFile& file, std::span<std::byte> out) {
+    while (!out.empty()) {
+      const std::span<std::byte> block = out.first(std::min(out.size(), kBlockBytes));
+      RETURN_IF_ERROR(file.Read(block));
+      hasher_.Add(block);
+      out = out.subspan(block.size());
+    }
+    return absl::OkStatus();
+  }
+
+  // Hashed like the rest.
+  absl::Status Skip(SequentialFile& file, std::size_t bytes) {
+    skipped_.resize(kBlockBytes);
+    while (bytes > 0) {
+      const std::size_t count = std::min(bytes, kBlockBytes);
+      RETURN_IF_ERROR(Read(file, std::span(skipped_).first(count)));
+      bytes -= count;
+    }
+    return absl::OkStatus();
+  }
+
+  const StepFiles& step_;
+  const FileToLoad& file_;
+  const std::string path_;
+  Hasher hasher_;
+  std::vector<std::byte> skipped_;
+};
+
+}  // namespace
+
+absl::Status LoadLayers(const StepFiles& step, std::span<const LayerTarget> targets,
+                        const LoadOptions& options) {
+  std::vector<FileToLoad> files = FilesOf(targets, options.num_layers);
+  // The largest first: no thread is left with one at the end.
+  std::ranges::stable_sort(files, std::greater(), [&step](const FileToLoad& file) {
+    const FileEntry* entry = step.manifest().Find(file.name);
+    return entry == nullptr ? 0 : entry->bytes;
+  });
+  return RunOnThreads(options.threads, files.size(),
+                      [&](std::size_t i) { return FileLoader(step, files[i]).Load(); });
+}
+
+absl::Status VerifyFiles(const StepFiles& step, std::span<const std::string> names, int threads) {
+  return RunOnThreads(threads, names.size(), [&](std::size_t i) -> absl::Status {
+    const FileEntry* entry = step.manifest().Find(names[i]);
+    if (entry == nullptr) {
+      return absl::DataLossError(
+          absl::StrCat(step.path(), "/", names[i], " is not in the manifest"));
+    }
+    return step.Verify(*entry);
+  });
+}
+
+}  // namespace takt::checkpoint

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/checkpoint/layer_state.h"
+
+namespace takt::checkpoint {
+
+// A copy of layers' state from which a checkpoint is written while training goes on. One caller at
+// a time; nobody may read layers() while Take runs.
+class Snapshot {
+ public:
+  // Memory for a copy of `live`, touched already so that Take pays for no page. What `live` views
+  // is borrowed as long as Take is called. Errors: kResourceExhausted.
+  static absl::StatusOr<Snapshot> Create(std::span<const LayerState> live);
+
+  Snapshot(Snapshot&& other) noexcept;
+  Snapshot& operator=(Snapshot&& other) noexcept;
+  ~Snapshot();
+
+  // Copies what is live now, on so many threads. Training pauses for no more than this.
+  void Take(int threads);
+
+  // The copy.
+  std::span<const LayerState> layers() const { return copy_; }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(memory_.size_bytes()); }
+
+ private:
+  struct Piece {
+    std::span<const float> from;
+    float* to = nullptr;
+  };
+
+  Snapshot() = default;
+
+  std::vector<Piece> pieces_;
+  std::vector<LayerState> copy_;
+  std::span<float> memory_;
+};
+
+}  // namespace takt::checkpoint
