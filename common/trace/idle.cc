@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/trace/idle.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "common/trace/messages.h"
+
+namespace takt::trace {
+namespace {
+
+using program::Instruction;
+using program::LaneKind;
+using program::Op;
+using program::Program;
+
+// The bodies of all ranks, with who waits for whom.
+class IdleFinder {
+ public:
+  IdleFinder(const JobTrace& trace, const std::vector<Slice>& slices)
+      : trace_(trace), slices_(slices) {
+    std::size_t begin = 0;
+    for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+      const Program& program = trace.ProgramOf(rank);
+      begin_.push_back(begin);
+      begin += program.body.size() * trace.num_steps();
+      waits_.push_back(program::Dependencies(program));
+      std::vector<std::vector<std::int32_t>>& lanes = lanes_.emplace_back(program.lanes.size());
+      for (std::size_t i = 0; i < program.body.size(); ++i) {
+        lanes[program.body[i].lane.value()].push_back(static_cast<std::int32_t>(i));
+      }
+    }
+    for (const Message& message : FindMessages(trace)) {
+      other_end_[message.send] = message.recv;
+      other_end_[message.recv] = message.send;
+    }
+    for (const std::vector<Place>& meeting : FindMeetings(trace)) {
+      for (const Place& place : meeting) meetings_[place] = meeting;
+    }
+  }
+
+  std::vector<Idle> Find() {
+    for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+      const Program& program = trace_.ProgramOf(rank);
+      for (int step = 0; step < trace_.num_steps(); ++step) {
+        // A step that is not there may have run in between.
+        std::optional<std::int64_t> idle_since;
+        if (follows(rank, step)) idle_since = last_end_;
+        for (std::size_t i = 0; i < program.body.size(); ++i) {
+          if (program.lanes[program.body[i].lane.value()].kind != LaneKind::kCompute) continue;
+          const Slice& slice = At(step, {rank, static_cast<std::int32_t>(i)});
+          const std::int64_t since = idle_since.value_or(StartOf(rank, step));
+          if (slice.start_nanos > since) Explain(step, slice, since);
+          idle_since = slice.end_nanos;
+        }
+        last_end_ = idle_since.value_or(last_end_);
+      }
+    }
+    return std::move(idle_);
+  }
+
+ private:
+  const Slice& At(int step, Place place) const {
+    const std::size_t length = trace_.ProgramOf(place.rank).body.size();
+    return slices_[begin_[place.rank] + step * length + place.instruction];
+  }
+  Op OpAt(Place place) const { return trace_.ProgramOf(place.rank).body[place.instruction].op; }
+
+  bool follows(int rank, int step) const {
+    if (step == 0) return false;
+    const std::vector<StepTrace>& steps = trace_.ranks[rank].steps;
+    return steps[step].step.value() == steps[step - 1].step.value() + 1;
+  }
+
+  // On the timeline, by the same shift that its slices have.
+  std::int64_t StartOf(int rank, int step) const {
+    const StepTrace& raw = trace_.ranks[rank].steps[step];
+    if (raw.body.empty()) return 0;
+    return At(step, {rank, 0}).start_nanos - raw.body[0].start_nanos + raw.start_nanos;
+  }
+
+  // What an instruction waited for on its rank.
+  struct Waited {
+    int step = 0;
+    Place place;
+  };
+  std::vector<Waited> WaitedFor(int step, Place place) const {
+    std::vector<Waited> result;
+    for (const program::Wait& wait : waits_[place.rank][place.instruction]) {
+      const std::vector<std::int32_t>& lane = lanes_[place.rank][wait.lane.value()];
+      if (wait.position >= 0) {
+        result.push_back({step, {place.rank, lane[wait.position]}});
+      } else if (follows(place.rank, step)) {
+        result.push_back({step - 1, {place.rank, lane[lane.size() + wait.position]}});
+      }
+    }
+    return result;
+  }
+
+  // When the last of what `place` waited for on its rank ended: a SEND's message was made, a rank
+  // was ready for a sum. Its own start is later by what its lane had to do before.
+  std::int64_t ReadyAt(int step, Place place) const {
+    std::int64_t ready = 0;
+    bool any = false;
+    for (const Waited& waited : WaitedFor(step, place)) {
+      ready = std::max(ready, At(waited.step, waited.place).end_nanos);
+      any = true;
+    }
+    const std::int64_t start = At(step, place).start_nanos;
+    return any ? std::min(ready, start) : start;
+  }
+
+  void Explain(int step, const Slice& slice, std::int64_t idle_since) {
+    cursor_ = idle_since;
+    const Waited* last = nullptr;
+    const std::vector<Waited> waits = WaitedFor(step, {slice.rank, slice.instruction});
+    for (const Waited& waited : waits) {
+      const std::int64_t end = At(waited.step, waited.place).end_nanos;
+      if (end > idle_since && (last == nullptr || end > At(last->step, last->place).end_nanos)) {
+        last = &waited;
+      }
+    }
+    if (last != nullptr) ExplainWait(*last, slice);
+    Until(slice.start_nanos, slice, Cause::kRuntime);
+  }
+
+  void ExplainWait(const Waited& waited, const Slice& slice) {
+    const std::int64_t end = std::min(At(waited.step, waited.place).end_nanos, slice.start_nanos);
+    const auto other = other_end_.find(waited.place);
+    const auto meeting = meetings_.find(waited.place);
+    if (other != other_end_.end()) {
+      const int peer = other->second.rank;
+      if (OpAt(waited.place) == Op::kRecv) {
+        Until(std::min(ReadyAt(waited.step, other->second), end), slice, Cause::kPeer, peer);
+      }
+      Until(end, slice, Cause::kLink, peer);
+      return;
+    }
+    if (meeting != meetings_.end()) {
+      Place latest = waited.place;
+      for (const Place& place : meeting->second) {
+        if (ReadyAt(waited.step, place) > ReadyAt(waited.step, latest)) latest = place;
+      }
+      if (latest.rank != slice.rank) {
+        Until(std::min(ReadyAt(waited.step, latest), end), slice, Cause::kPeer, latest.rank);
+      }
+    }
+    Until(end, slice, CauseOf(OpAt(waited.place)));
+  }
+
+  static Cause CauseOf(Op op) {
+    switch (op) {
+      case Op::kLoad:
+        return Cause::kData;
+      case Op::kReduceGrad:
+      case Op::kReduceTied:
+        return Cause::kReduction;
+      case Op::kNormExchange:
+      case Op::kEval:
+      case Op::kBarrier:
+        return Cause::kSync;
+      default:
+        return Cause::kLink;  // a channel without its other end
+    }
+  }
+
+  void Until(std::int64_t end, const Slice& slice, Cause cause, int peer = -1) {
+    if (end <= cursor_) return;
+    idle_.push_back({.rank = slice.rank,
+                     .before = slice.instruction,
+                     .step = slice.step,
+                     .start_nanos = cursor_,
+                     .end_nanos = end,
+                     .cause = cause,
+                     .peer = peer});
+    cursor_ = end;
+  }
+
+  const JobTrace& trace_;
+  const std::vector<Slice>& slices_;
+  std::vector<std::size_t> begin_;                             // in slices_, by rank
+  std::vector<program::WaitLists> waits_;                      // by rank
+  std::vector<std::vector<std::vector<std::int32_t>>> lanes_;  // by rank and lane
+  std::map<Place, Place> other_end_;
+  std::map<Place, std::vector<Place>> meetings_;
+  std::int64_t last_end_ = 0;  // of the step before on the rank at hand
+  std::int64_t cursor_ = 0;    // where the idle time that is explained has come to
+  std::vector<Idle> idle_;
+};
+
+}  // namespace
+
+std::vector<Idle> FindIdle(const JobTrace& trace, const std::vector<Slice>& slices) {
+  return IdleFinder(trace, slices).Find();
+}
+
+}  // namespace takt::trace

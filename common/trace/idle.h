@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why compute lanes ran nothing.
+#pragma once
+
+#include <vector>
+
+#include "common/trace/timeline.h"
+
+namespace takt::trace {
+
+// The idle time of every compute lane, cut where its cause changes. timeline: has its slices.
+std::vector<Idle> FindIdle(const JobTrace& trace, const std::vector<Slice>& slices);
+
+}  // namespace takt::trace

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/trace/messages.h"
+
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace takt::trace {
+
+using program::Instruction;
+using program::Op;
+using program::Program;
+
+namespace {
+
+bool SumsOverRanks(Op op) {
+  return op == Op::kReduceGrad || op == Op::kReduceTied || op == Op::kNormExchange ||
+         op == Op::kEval || op == Op::kBarrier;
+}
+
+}  // namespace
+
+std::vector<Message> FindMessages(const JobTrace& trace) {
+  using Channel = std::tuple<int, int, program::Direction>;  // from, to
+  std::map<Channel, std::vector<Place>> sends, recvs;
+  for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+    const Program& program = trace.ProgramOf(rank);
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      const Instruction& instruction = program.body[i];
+      if (instruction.op != Op::kSend && instruction.op != Op::kRecv) continue;
+      const program::Lane& lane = program.lanes[instruction.lane.value()];
+      const int peer = trace.mesh.RankOf(lane.peer, trace.mesh.DpRankOf(Rank(rank))).value();
+      const Place place{rank, static_cast<std::int32_t>(i)};
+      if (instruction.op == Op::kSend) {
+        sends[{rank, peer, lane.direction}].push_back(place);
+      } else {
+        recvs[{peer, rank, lane.direction}].push_back(place);
+      }
+    }
+  }
+  std::vector<Message> messages;
+  for (const auto& [channel, sent] : sends) {
+    const std::vector<Place>& received = recvs[channel];
+    for (std::size_t i = 0; i < std::min(sent.size(), received.size()); ++i) {
+      messages.push_back({sent[i], received[i]});
+    }
+  }
+  return messages;
+}
+
+std::vector<std::vector<Place>> FindMeetings(const JobTrace& trace) {
+  std::map<std::tuple<Op, LayerId, int>, std::vector<Place>> meetings;
+  for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+    const Program& program = trace.ProgramOf(rank);
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      const Instruction& instruction = program.body[i];
+      if (!SumsOverRanks(instruction.op)) continue;
+      // The two ends of a pipeline keep their embedding equal, each pipeline for itself.
+      const int copy =
+          instruction.op == Op::kReduceTied ? trace.mesh.DpRankOf(Rank(rank)).value() : 0;
+      meetings[{instruction.op, instruction.layer, copy}].push_back(
+          {rank, static_cast<std::int32_t>(i)});
+    }
+  }
+  std::vector<std::vector<Place>> result;
+  for (auto& [sum, places] : meetings) {
+    if (places.size() > 1) result.push_back(std::move(places));
+  }
+  return result;
+}
+
+}  // namespace takt::trace

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Job traces for tests: what ranks would have measured, had every instruction taken as long as the
+// test says.
+#pragma once
+
+#include <cmath>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/program/lowering.h"
+#include "common/schedule/generate.h"
+#include "common/sim/program_edit.h"
+#include "common/sim/replay.h"
+#include "common/trace/job_trace.h"
+#include "gtest/gtest.h"
+
+namespace takt::trace {
+
+// Seconds.
+struct SyntheticOptions {
+  int dp_size = 1;
+  int num_steps = 2;       // at least
+  std::int64_t bytes = 0;  // of a message
+  double forward = 0.010, input_grad = 0.010, weight_grad = 0.010;
+  double message = 50e-6, load = 100e-6, reduction = 200e-6, exchange = 100e-6;
+  double norm = 20e-6, optimizer = 500e-6;
+};
+
+class SyntheticTrace {
+ public:
+  SyntheticTrace(std::string_view family, int ranks, int microbatches,
+                 const SyntheticOptions& options = {})
+      : options_(options) {
+    program::LowerOptions lower{.reduce_gradients = options.dp_size > 1};
+    trace_.programs = sim::Programs(family, ranks, microbatches, lower);
+    for (program::Program& program : trace_.programs) {
+      for (program::Slot& slot : program.slots) slot.bytes = options.bytes;
+    }
+    trace_.job = "synthetic";
+    trace_.generation = Generation(1);
+    trace_.mesh = {.pp_size = ranks, .dp_size = options.dp_size};
+    trace_.predicted = {.forward = {options.forward},
+                        .input_grad = {options.input_grad},
+                        .weight_grad = {options.weight_grad},
+                        .backward = {options.input_grad + options.weight_grad},
+                        .link = {.latency = options.message}};
+    spread_ = sim::SpreadOverCopies(trace_.programs, options.dp_size);
+    for (const program::Program& program : spread_) {
+      std::vector<double>& of_rank = durations_.emplace_back();
+      for (const program::Instruction& instruction : program.body) {
+        of_rank.push_back(Usual(instruction.op));
+      }
+    }
+    trace_.ranks.resize(spread_.size());
+  }
+
+  // Of the instruction that prints so.
+  double& Duration(int rank, std::string_view text) {
+    return durations_[rank][sim::IndexOf(spread_[rank], text)];
+  }
+  // All of `op` on `rank` take `factor` times as long.
+  void Slow(int rank, program::Op op, double factor) {
+    for (std::size_t i = 0; i < spread_[rank].body.size(); ++i) {
+      if (spread_[rank].body[i].op == op) durations_[rank][i] *= factor;
+    }
+  }
+  // All messages from one rank to another take so much longer.
+  void Delay(int from, int to, double seconds) {
+    for (std::size_t i = 0; i < spread_[to].body.size(); ++i) {
+      const program::Instruction& instruction = spread_[to].body[i];
+      if (instruction.op == program::Op::kRecv &&
+          spread_[to].lanes[instruction.lane.value()].peer == PpRank(from)) {
+        durations_[to][i] += seconds;
+      }
+    }
+  }
+
+  // Another step with the durations as they are now.
+  void AddStep() {
+    const sim::Replayed replayed = sim::Replay(spread_, durations_).value();
+    const double begin = now_ - replayed.end_of_previous;
+    ++step_;
+    for (std::size_t rank = 0; rank < spread_.size(); ++rank) {
+      StepTrace& step = trace_.ranks[rank].steps.emplace_back();
+      step.rank = Rank(static_cast<std::int32_t>(rank));
+      step.step = StepId(step_);
+      step.start_nanos = Nanos(now_);
+      for (const auto& span : replayed.spans[rank]) {
+        step.body.push_back({Nanos(begin + span.start), Nanos(begin + span.end)});
+      }
+    }
+    now_ += replayed.step_time;
+  }
+
+  // With steps added until there are `num_steps`.
+  JobTrace& Get() {
+    while (step_ < options_.num_steps) AddStep();
+    return trace_;
+  }
+  const std::vector<program::Program>& spread() const { return spread_; }
+
+ private:
+  static std::int64_t Nanos(double seconds) { return std::llround(seconds * 1e9); }
+
+  double Usual(program::Op op) const {
+    switch (op) {
+      case program::Op::kForward:
+        return options_.forward;
+      case program::Op::kInputGrad:
+        return options_.input_grad;
+      case program::Op::kWeightGrad:
+        return options_.weight_grad;
+      case program::Op::kBackward:
+        return options_.input_grad + options_.weight_grad;
+      case program::Op::kOverlap:
+        return options_.forward + options_.input_grad + options_.weight_grad;
+      case program::Op::kSend:
+      case program::Op::kRecv:
+        return options_.message;
+      case program::Op::kLoad:
+        return options_.load;
+      case program::Op::kReduceGrad:
+      case program::Op::kReduceTied:
+        return options_.reduction;
+      case program::Op::kNormExchange:
+        return options_.exchange;
+      case program::Op::kNormPartial:
+        return options_.norm;
+      case program::Op::kOptimizer:
+        return options_.optimizer;
+      default:
+        return 0;
+    }
+  }
+
+  SyntheticOptions options_;
+  JobTrace trace_;
+  std::vector<program::Program> spread_;
+  sim::Durations durations_;
+  double now_ = 1;  // when the step before ended
+  std::int64_t step_ = 0;
+};
+
+}  // namespace takt::trace

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/trace/timeline.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/trace/clocks.h"
+#include "common/trace/idle.h"
+#include "common/trace/messages.h"
+
+namespace takt::trace {
+namespace {
+
+// On the coordinator's clock.
+std::vector<Slice> AlignedSlices(const JobTrace& trace, const Alignment& alignment) {
+  std::vector<Slice> slices;
+  for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+    const std::int64_t offset = alignment.offset_nanos[rank];
+    for (const StepTrace& step : trace.ranks[rank].steps) {
+      for (std::size_t i = 0; i < step.body.size(); ++i) {
+        slices.push_back({.rank = rank,
+                          .instruction = static_cast<std::int32_t>(i),
+                          .step = step.step,
+                          .start_nanos = step.body[i].start_nanos + offset,
+                          .end_nanos = step.body[i].end_nanos + offset});
+      }
+    }
+  }
+  return slices;
+}
+
+std::vector<StepWindow> FindWindows(const JobTrace& trace, const Alignment& alignment) {
+  std::vector<StepWindow> windows;
+  for (int index = 0; index < trace.num_steps(); ++index) {
+    StepWindow window{.step = trace.ranks[0].steps[index].step,
+                      .start_nanos = std::numeric_limits<std::int64_t>::min(),
+                      .end_nanos = std::numeric_limits<std::int64_t>::min()};
+    for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+      const StepTrace& step = trace.ranks[rank].steps[index];
+      const std::int64_t offset = alignment.offset_nanos[rank];
+      window.start_nanos = std::max(window.start_nanos, step.start_nanos + offset);
+      for (const Span& span : step.body) {
+        window.end_nanos = std::max(window.end_nanos, span.end_nanos + offset);
+      }
+    }
+    windows.push_back(window);
+  }
+  return windows;
+}
+
+std::vector<Flow> FindFlows(const JobTrace& trace) {
+  std::vector<std::size_t> begin;
+  std::size_t next = 0;
+  for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+    begin.push_back(next);
+    next += trace.ProgramOf(rank).body.size() * trace.num_steps();
+  }
+  const auto index = [&](int step, Place place) {
+    return begin[place.rank] + step * trace.ProgramOf(place.rank).body.size() + place.instruction;
+  };
+  std::vector<Flow> flows;
+  const std::vector<Message> messages = FindMessages(trace);
+  for (int step = 0; step < trace.num_steps(); ++step) {
+    for (const Message& message : messages) {
+      flows.push_back({index(step, message.send), index(step, message.recv)});
+    }
+  }
+  return flows;
+}
+
+void MoveToOrigin(Timeline& timeline) {
+  std::int64_t origin = timeline.steps.front().start_nanos;
+  for (const Slice& slice : timeline.slices) origin = std::min(origin, slice.start_nanos);
+  for (Slice& slice : timeline.slices) {
+    slice.start_nanos -= origin;
+    slice.end_nanos -= origin;
+  }
+  for (StepWindow& step : timeline.steps) {
+    step.start_nanos -= origin;
+    step.end_nanos -= origin;
+  }
+}
+
+}  // namespace
+
+std::string_view Name(Cause cause) {
+  constexpr std::string_view kNames[] = {"",     "peer", "link",   "reduction",
+                                         "sync", "data", "runtime"};
+  return kNames[static_cast<int>(cause)];
+}
+
+absl::StatusOr<Timeline> MakeTimeline(const JobTrace& trace) {
+  RETURN_IF_ERROR(CheckJobTrace(trace));
+  if (trace.num_steps() == 0) {
+    return absl::InvalidArgumentError("trace of job " + trace.job + ": no step was measured");
+  }
+  const Alignment alignment = AlignClocks(trace);
+  Timeline timeline{.trace = &trace,
+                    .steps = FindWindows(trace, alignment),
+                    .slices = AlignedSlices(trace, alignment),
+                    .flows = FindFlows(trace),
+                    .clock_error_nanos = alignment.error_nanos};
+  MoveToOrigin(timeline);
+  timeline.idle = FindIdle(trace, timeline.slices);
+  absl::StatusOr<sim::Report> predicted = sim::Simulate(trace.programs, trace.predicted);
+  if (predicted.ok()) timeline.predicted = *std::move(predicted);
+  return timeline;
+}
+
+}  // namespace takt::trace
