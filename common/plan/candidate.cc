@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/program/forward_only.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
@@ -20,6 +21,13 @@ namespace {
 // A search times orders with this many actions in all: about a tenth of a second, whatever the
 // size, and long before its clock would end it, so that a plan is the same every time.
 constexpr std::int64_t kSearchedActions = 10'000'000;
+
+// Without a flush a step counts when the pipeline is full; these are enough for that.
+constexpr int kStepsInARow = 4;
+
+bool IsAsynchronous(const schedule::Schedule& schedule) {
+  return schedule.updates != schedule::Updates::kFlush;
+}
 
 int Microbatches(const CandidateInputs& inputs) {
   return inputs.job.MicrobatchesPerStep(inputs.dp_size);
@@ -97,8 +105,43 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
       {.sums = {.gradients = options.reduce_gradients, .tied_embeddings = options.tied_embeddings},
        .schedule = &candidate.schedule}));
   ASSIGN_OR_RETURN(candidate.report,
-                   sim::Simulate(candidate.programs, MakeCosts(inputs, candidate.partition)));
+                   sim::Simulate(candidate.programs, MakeCosts(inputs, candidate.partition),
+                                 {.steps = IsAsynchronous(candidate.schedule) ? kStepsInARow : 1}));
   return candidate;
+}
+
+// What a schedule without a flush cannot do, in the job's terms.
+absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
+  const config::JobSpec& job = inputs.job;
+  const bool each = schedule.updates == schedule::Updates::kEachBackward;
+  const auto under = [&](const char* must, const char* why) {
+    return absl::StrCat("must be ", must, " under ", schedule.name, ": ", why);
+  };
+  std::vector<FieldError> errors;
+  if (job.adamw.clip_norm > 0 && job.model.family != model::Family::kEmulated) {
+    errors.push_back(
+        {.field = "optimizer.adamw.clip_norm",
+         .value = absl::StrCat(job.adamw.clip_norm),
+         .rule = under("0", "weights change before the norm of all gradients is known"),
+         .fix = "set it to 0, or use a schedule that flushes every step"});
+  }
+  if (each && inputs.dp_size > 1) {
+    errors.push_back(
+        {.field = "parallelism.data",
+         .value = absl::StrCat(inputs.dp_size),
+         .rule = under("1", "a stage applies each gradient without waiting for replicas"),
+         .fix = "set it to 1, or use pipedream-2bw"});
+  }
+  if (each && !inputs.model.layers.back().tied_parameters.empty()) {
+    errors.push_back(
+        {.field = "model.tied_head",
+         .value = "true",
+         .rule = under("false",
+                       "a stage applies each gradient without waiting for the other "
+                       "use of the weights"),
+         .fix = "use pipedream-2bw, or a model of llama or qwen2 with tied_head: false"});
+  }
+  return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
 }
 
 // Of the stages of a family that looks at costs: one a rank. Other families get what they ignore.
@@ -161,6 +204,7 @@ absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_
                                   .group = asked.group,
                                   .costs = std::move(costs)});
   if (!schedule.ok()) return InJobTerms(schedule.status(), inputs.job);
+  if (IsAsynchronous(*schedule)) RETURN_IF_ERROR(CheckWithoutFlush(inputs, *schedule));
   return FromSchedule(inputs, *std::move(schedule));
 }
 
@@ -199,10 +243,27 @@ absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs) {
   ASSIGN_OR_RETURN(schedule.placement, schedule::InferPlacement(schedule));
   schedule.name = asked.schedule;
   if (const absl::Status valid = schedule::Validate(schedule); !valid.ok()) {
-    return BadFile(inputs.job, std::string(valid.message()), "correct the file");
+    std::string_view reason(valid.message().data(), valid.message().size());
+    const std::string named = absl::StrCat(schedule.name, ": ");  // so is the field's value
+    if (reason.starts_with(named)) reason.remove_prefix(named.size());
+    return BadFile(inputs.job, std::string(reason), "correct the file");
   }
   RETURN_IF_ERROR(CheckFileSizes(inputs, schedule));
   return FromSchedule(inputs, std::move(schedule));
+}
+
+absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInputs& inputs,
+                                                              const Candidate& candidate) {
+  std::vector<program::Program> programs = candidate.programs;
+  if (IsAsynchronous(candidate.schedule)) {
+    schedule::Schedule flushed = candidate.schedule;
+    flushed.updates = schedule::Updates::kFlush;
+    ASSIGN_OR_RETURN(programs,
+                     program::Lower(flushed, MakeLowerOptions(inputs, candidate.partition)));
+  }
+  programs = program::ForwardOnly(programs);
+  RETURN_IF_ERROR(sim::Prove(programs));
+  return programs;
 }
 
 }  // namespace takt::plan

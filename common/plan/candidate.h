@@ -41,4 +41,8 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
 // The CSV that came with the job. Errors: as above.
 absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs);
 
+// Of its forwards alone, for evaluation: nothing runs ahead of its step. Proved to complete.
+absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInputs& inputs,
+                                                              const Candidate& candidate);
+
 }  // namespace takt::plan

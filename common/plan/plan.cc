@@ -10,10 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/plan/candidate.h"
-#include "common/program/forward_only.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/validator.h"
-#include "common/sim/prove.h"
 
 namespace takt::plan {
 namespace {
@@ -21,23 +19,16 @@ namespace {
 constexpr std::string_view kAuto = "auto";
 constexpr std::string_view kFileScheme = "file:";
 
-// The families to compare: all of them, or the one that the job names.
+// The families to compare: the one that the job names, or all that compute what a single process
+// would.
 absl::StatusOr<std::vector<std::string>> FamiliesToTry(const std::string& asked) {
-  std::vector<std::string> names;
+  std::vector<std::string> names, synchronous;
   for (const schedule::Family& family : schedule::Families()) {
-    if (family.updates == schedule::Updates::kFlush) {
-      names.emplace_back(family.name);
-    } else if (family.name == asked) {
-      return InvalidField({.field = "parallelism.schedule",
-                           .value = asked,
-                           .rule = "is asynchronous: it can be shown and simulated, but workers "
-                                   "train with synchronous schedules only",
-                           .fix = "use a schedule that flushes every step, or auto"});
-    }
+    if (family.name == asked) return std::vector<std::string>{asked};
+    names.emplace_back(family.name);
+    if (family.updates == schedule::Updates::kFlush) synchronous.emplace_back(family.name);
   }
-  if (asked == kAuto) return names;
-  if (std::find(names.begin(), names.end(), asked) != names.end())
-    return std::vector<std::string>{asked};
+  if (asked == kAuto) return synchronous;
   return InvalidField(
       {.field = "parallelism.schedule",
        .value = asked,
@@ -169,21 +160,20 @@ absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& opt
   RETURN_IF_ERROR(CheckBatch(job, plan.mesh.dp_size));
   ASSIGN_OR_RETURN(plan.model, model::BuildModel(job.model, job.microbatch));
   RETURN_IF_ERROR(CheckSize(job, plan));
-  ASSIGN_OR_RETURN(
-      Candidate best,
-      Choose({.job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size}));
+  const CandidateInputs inputs{
+      .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};
+  ASSIGN_OR_RETURN(Candidate best, Choose(inputs));
+  if (job.validation.has_value()) {
+    ASSIGN_OR_RETURN(plan.validation_programs, ForwardPrograms(inputs, best));
+  }
   plan.mesh.pp_size = best.schedule.num_ranks();
   plan.warnings = schedule::Warnings(best.schedule);
   plan.warnings.insert(plan.warnings.begin(), job.warnings.begin(), job.warnings.end());
-  plan.predicted_step_seconds = best.report.makespan;
-  plan.predicted_bubble_fraction = best.report.makespan > 0 ? best.report.bubble_fraction : 0;
+  plan.predicted_step_seconds = best.report.step_time;
+  plan.predicted_bubble_fraction = best.report.step_bubble_fraction;
   plan.partition = std::move(best.partition);
   plan.schedule = std::move(best.schedule);
   plan.programs = std::move(best.programs);
-  if (job.validation.has_value()) {
-    plan.validation_programs = program::ForwardOnly(plan.programs);
-    RETURN_IF_ERROR(sim::Prove(plan.validation_programs));
-  }
   return plan;
 }
 

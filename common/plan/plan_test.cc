@@ -100,6 +100,7 @@ TEST(MakePlan, AutoScheduleIsNeverSlowerThanAFamily) {
     job.parallelism.pipeline = 4;
     const double best = MakePlan(job, kFreeLinks)->predicted_step_seconds;
     for (const schedule::Family& family : schedule::Families()) {
+      if (family.updates != schedule::Updates::kFlush) continue;
       job.parallelism.schedule = std::string(family.name);
       const absl::StatusOr<Plan> plan = MakePlan(job, kFreeLinks);
       if (!plan.ok()) continue;
@@ -149,6 +150,58 @@ std::string Csv(const std::string& family, int ranks, int microbatches) {
       *schedule::Generate(family, {.num_ranks = ranks, .num_microbatches = microbatches}));
 }
 
+config::JobSpec AsynchronousJob(const std::string& schedule) {
+  config::JobSpec job = Gpt2Job();
+  job.model.family = model::Family::kLlama;
+  job.model.tied_head = false;
+  job.adamw.clip_norm = 0;
+  job.parallelism = {.pipeline = 2, .schedule = schedule};
+  return job;
+}
+
+TEST(MakePlan, AsynchronousSchedulesRunWhenNamedAndSaySo) {
+  for (const char* family : {"pipedream", "pipedream-2bw"}) {
+    config::JobSpec job = AsynchronousJob(family);
+    job.validation = config::Validation{.path = "v"};
+    const absl::StatusOr<Plan> plan = MakePlan(job, {});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_TRUE(program::IsAsynchronous(plan->programs[0]));
+    EXPECT_FALSE(program::IsAsynchronous(plan->validation_programs[0]));
+    EXPECT_TRUE(plan->validation_programs[0].prologue.empty());
+    EXPECT_THAT(plan->warnings, testing::ElementsAre(HasSubstr("gradients at older weights")));
+  }
+}
+
+// A step in the midst of many has no bubble: M microbatches of F + B = 15 ms.
+TEST(MakePlan, PredictsAStepAmongOthersWithoutAFlush) {
+  config::JobSpec job = EmulatedJob(4, 8);
+  job.parallelism = {.pipeline = 4, .schedule = "pipedream-2bw"};
+  const Plan plan = *MakePlan(job, kFreeLinks);
+  EXPECT_NEAR(plan.predicted_step_seconds, 8 * 15e-3, 1e-9);
+  EXPECT_NEAR(plan.predicted_bubble_fraction, 0, 1e-9);
+}
+
+TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {
+  config::JobSpec job = AsynchronousJob("pipedream-2bw");
+  job.parallelism.data = 2;
+  job.model.tied_head = true;
+  EXPECT_TRUE(MakePlan(job, {.max_workers = 4}).ok());
+  job.adamw.clip_norm = 0.5;
+  EXPECT_EQ(
+      ErrorOf(job),
+      "optimizer.adamw.clip_norm is 0.5: must be 0 under pipedream-2bw: weights change before "
+      "the norm of all gradients is known; set it to 0, or use a schedule that flushes every "
+      "step");
+  job.parallelism.schedule = "pipedream";
+  EXPECT_THAT(ErrorOf(job), HasSubstr("optimizer.adamw.clip_norm is 0.5"));
+  EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.data is 2: must be 1 under pipedream"));
+  EXPECT_THAT(ErrorOf(job), HasSubstr("model.tied_head is true: must be false under pipedream"));
+  job = AsynchronousJob("pipedream");
+  job.parallelism.pipeline = 4;
+  job.global_batch = 6;
+  EXPECT_THAT(ErrorOf(job), HasSubstr("batch.global is 6: makes 3 microbatches a step"));
+}
+
 TEST(MakePlan, RunsTheUsersOwnSchedule) {
   config::JobSpec job = Gpt2Job();
   job.parallelism.schedule = "file:my.csv";
@@ -173,6 +226,7 @@ TEST(MakePlan, NamesWhatIsWrongWithTheUsersSchedule) {
   EXPECT_THAT(ErrorOf(job), HasSubstr("has 4 stages on 4 ranks; parallelism.chunks is 2"));
   job.parallelism = {.schedule = "file:my.csv", .schedule_csv = "0F0,0F1,0B0\n"};
   EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.schedule is file:my.csv: "));
+  EXPECT_EQ(ErrorOf(job).find("my.csv"), ErrorOf(job).rfind("my.csv"));
   job.parallelism.schedule_csv = "0F0,zero\n";
   EXPECT_THAT(ErrorOf(job), HasSubstr("my.csv:1:2"));
 }

@@ -11,7 +11,7 @@ namespace takt::program {
 // too), their messages, and EVAL,
 // which sums the loss over the ranks where NORM_EXCHANGE stood. One stash slot a stage serves all
 // microbatches, as nobody reads it afterwards. Waits only disappear, so programs that complete
-// still do.
+// still do. programs: of a schedule that flushes, where no forward runs before its step.
 std::vector<Program> ForwardOnly(const std::vector<Program>& programs);
 
 }  // namespace takt::program

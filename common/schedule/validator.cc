@@ -311,6 +311,11 @@ absl::Status Validate(const Schedule& schedule, const ValidateOptions& options) 
 
 std::vector<std::string> Warnings(const Schedule& schedule) {
   std::vector<std::string> warnings;
+  if (schedule.updates != Updates::kFlush) {
+    warnings.push_back(absl::StrCat(schedule.name,
+                                    " updates with gradients at older weights: the loss will not "
+                                    "be that of schedules that flush"));
+  }
   std::set<StageId> warned;
   for (const Row& row : schedule.ranks) {
     absl::flat_hash_map<int, int> last;  // by stage: a microbatch of this copy of it

@@ -141,6 +141,7 @@ absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost
   }
   const double num_ranks = static_cast<double>(programs.size());
   if (report.makespan > 0) report.bubble_fraction = 1 - busy / (num_ranks * report.makespan);
+  if (report.step_time > 0) report.step_bubble_fraction = 1 - busy / (num_ranks * report.step_time);
   if (longest_span > 0) report.span_bubble_fraction = 1 - busy / (num_ranks * longest_span);
   return report;
 }

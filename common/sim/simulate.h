@@ -58,6 +58,7 @@ struct Report {
   // What a step costs in a row of them: of one, its makespan; of more, what each after the first
   // adds.
   double step_time = 0;
+  double step_bubble_fraction = 0;  // 1 - busy / (P * step_time)
   double bubble_fraction = 0;       // 1 - busy / (P * makespan)
   double span_bubble_fraction = 0;  // by the longest (last end - first start) of one rank
   std::vector<RankReport> ranks;

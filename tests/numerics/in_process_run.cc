@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/numerics/in_process_run.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -82,10 +83,14 @@ class RankRunner {
                           .observer = mesh_.DpRankOf(rank_) == DpRank(0) ? observer_ : nullptr}));
     ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
                      MakeEngine(program, *trainer, "train/"));
-    RETURN_IF_ERROR(
-        engine->Run(StepId(1), StepId(options_.job.steps), [&](const engine::StepTiming& timing) {
-          result.steps.push_back(trainer->result(timing.step));
-        }));
+    const std::int64_t steps = options_.job.steps;
+    const std::int64_t stride = options_.stop_every > 0 ? options_.stop_every : steps;
+    for (std::int64_t first = 1; first <= steps; first += stride) {
+      const StepId last(std::min(steps, first + stride - 1));
+      RETURN_IF_ERROR(engine->Run(StepId(first), last, [&](const engine::StepTiming& timing) {
+        result.steps.push_back(trainer->result(timing.step));
+      }));
+    }
     if (validation != nullptr) RETURN_IF_ERROR(Validate(*validation, *trainer, result));
     TakeHome(*trainer->parameters(), result);
     return absl::OkStatus();

@@ -20,6 +20,8 @@ struct RunOptions {
   // Called from the compute lanes of all ranks, one at a time, with the tensors of data-parallel
   // rank 0 only.
   train::TensorObserver observer;
+  // Steps of one Run of the engine, as between two validations; 0: all of them.
+  std::int64_t stop_every = 0;
 };
 
 using Tensors = std::map<std::string, std::vector<float>>;
