@@ -62,31 +62,12 @@ class FileLoader {
   FileLoader(const StepFiles& step, const FileToLoad& file)
       : step_(step), file_(file), path_(absl::StrCat(step.path(), "/", file.name)) {}
 
-  absl::Status Load() {
-    const FileEntry* entry = step_.manifest().Find(file_.name);
+  // That the file holds what is wanted, by its header.
+  absl::Status Check() const {
     const SafetensorsView* view = step_.View(file_.name);
-    if (entry == nullptr || view == nullptr)
-      return absl::DataLossError(absl::StrCat(path_, " is not in the manifest"));
-    RETURN_IF_ERROR(CheckTensors(*view));
-    ASSIGN_OR_RETURN(SequentialFile file, SequentialFile::Open(path_));
-    std::int64_t header_bytes = entry->bytes;
-    for (const Tensor& tensor : view->tensors())
-      header_bytes -= static_cast<std::int64_t>(tensor.bytes.size());
-    RETURN_IF_ERROR(Skip(file, static_cast<std::size_t>(header_bytes)));
-    for (const Tensor& tensor : view->tensors()) {
-      const auto wanted = file_.wanted.find(tensor.name);
-      RETURN_IF_ERROR(wanted == file_.wanted.end()
-                          ? Skip(file, tensor.bytes.size())
-                          : Read(file, std::as_writable_bytes(wanted->second.destination)));
-    }
-    const std::string hash = hasher_.Digest();
-    return hash == entry->xxh3_128 ? absl::OkStatus() : HashMismatch(path_, hash, *entry);
-  }
-
- private:
-  absl::Status CheckTensors(const SafetensorsView& view) const {
+    if (view == nullptr) return absl::DataLossError(absl::StrCat(path_, " is not in the manifest"));
     for (const auto& [name, wanted] : file_.wanted) {
-      const Tensor* tensor = view.Find(name);
+      const Tensor* tensor = view->Find(name);
       if (tensor == nullptr)
         return absl::InvalidArgumentError(absl::StrCat(path_, ": must hold ", name));
       if (tensor->dtype == "F32" && tensor->shape == wanted.parameter->shape) continue;
@@ -97,6 +78,26 @@ class FileLoader {
     return absl::OkStatus();
   }
 
+  // After Check.
+  absl::Status Load() {
+    const FileEntry& entry = *step_.manifest().Find(file_.name);
+    const std::vector<Tensor>& tensors = step_.View(file_.name)->tensors();
+    ASSIGN_OR_RETURN(SequentialFile file, SequentialFile::Open(path_));
+    std::int64_t header_bytes = entry.bytes;
+    for (const Tensor& tensor : tensors)
+      header_bytes -= static_cast<std::int64_t>(tensor.bytes.size());
+    RETURN_IF_ERROR(Skip(file, static_cast<std::size_t>(header_bytes)));
+    for (const Tensor& tensor : tensors) {
+      const auto wanted = file_.wanted.find(tensor.name);
+      RETURN_IF_ERROR(wanted == file_.wanted.end()
+                          ? Skip(file, tensor.bytes.size())
+                          : Read(file, std::as_writable_bytes(wanted->second.destination)));
+    }
+    const std::string hash = hasher_.Digest();
+    return hash == entry.xxh3_128 ? absl::OkStatus() : HashMismatch(path_, hash, entry);
+  }
+
+ private:
   absl::Status Read(SequentialFile& file, std::span<std::byte> out) {
     while (!out.empty()) {
       const std::span<std::byte> block = out.first(std::min(out.size(), kBlockBytes));
@@ -130,10 +131,11 @@ class FileLoader {
 absl::Status LoadLayers(const StepFiles& step, std::span<const LayerTarget> targets,
                         const LoadOptions& options) {
   std::vector<FileToLoad> files = FilesOf(targets, options.num_layers);
+  // Before gigabytes are read: is this the right model at all?
+  for (const FileToLoad& file : files) RETURN_IF_ERROR(FileLoader(step, file).Check());
   // The largest first: no thread is left with one at the end.
   std::ranges::stable_sort(files, std::greater(), [&step](const FileToLoad& file) {
-    const FileEntry* entry = step.manifest().Find(file.name);
-    return entry == nullptr ? 0 : entry->bytes;
+    return step.manifest().Find(file.name)->bytes;
   });
   return RunOnThreads(options.threads, files.size(),
                       [&](std::size_t i) { return FileLoader(step, files[i]).Load(); });

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small job that only saves and loads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/id.h"
+#include "common/checkpoint/directory.h"
+#include "common/model/model.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/layer_state.h"
+
+namespace takt::testing {
+
+// A directory that ends with it; on a file system in memory where there is one, as such tests sync
+// often.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Weights and moments of every layer of a model.
+class ModelState {
+ public:
+  // All bits follow from `seed` and the place; NaNs and denormals are among them. model: borrowed.
+  ModelState(const model::Model& model, std::uint64_t seed);
+
+  // Views into this object.
+  std::vector<checkpoint::LayerState> Layers(std::span<const LayerId> layers) const;
+  std::vector<checkpoint::LayerTarget> Targets(std::span<const LayerId> layers);
+
+  // Bit for bit.
+  bool operator==(const ModelState& other) const;
+
+ private:
+  struct Values {
+    std::vector<float> weight, m, v;
+  };
+  const model::Model& model_;
+  std::vector<std::vector<Values>> layers_;
+};
+
+class CheckpointJob {
+ public:
+  CheckpointJob();
+
+  const model::Model& model() const { return model_; }
+  int num_layers() const { return static_cast<int>(model_.layers.size()); }
+  std::vector<LayerId> AllLayers() const;
+
+  // What a step's state is.
+  ModelState StateAt(StepId step) const {
+    return {model_, static_cast<std::uint64_t>(step.value())};
+  }
+
+  // Each rank writes the layers named for it, rank 0 also the texts; the text of the manifest.
+  absl::StatusOr<std::string> SaveShards(checkpoint::FileSystem& files,
+                                         const std::string& directory, StepId step,
+                                         std::span<const std::vector<LayerId>> ranks) const;
+  // All of it by one rank, then committed.
+  absl::Status Save(checkpoint::FileSystem& files, const std::string& directory, StepId step,
+                    int keep) const;
+  // Verified, and bit for bit the state of its step.
+  absl::Status Check(const std::string& step_directory) const;
+  // The newest step that passes Check.
+  checkpoint::ChosenStep Newest(const std::string& directory) const;
+
+  Generation generation = Generation(1);
+
+ private:
+  model::Model model_;
+};
+
+}  // namespace takt::testing

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/checkpoint/file_system.h"
+
+namespace takt::testing {
+
+// A file system whose calls fail at will. Counts every call, those on its files too. One caller at
+// a time; `base` is borrowed and outlives it and its files.
+class FaultyFileSystem final : public checkpoint::FileSystem {
+ public:
+  explicit FaultyFileSystem(checkpoint::FileSystem& base) : base_(base) {}
+
+  // Calls `first` to `last` (1 is the next one made) fail with `error`, not carried out but for a
+  // failing write, which leaves the first half of its bytes.
+  void Fail(int first, int last, absl::Status error);
+  int calls() const { return calls_; }
+
+  absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> Create(
+      const std::string& path) override;
+  absl::Status CreateDirectory(const std::string& path) override;
+  absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Symlink(const std::string& target, const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override;
+  absl::Status Remove(const std::string& path) override;
+  absl::Status SyncDirectory(const std::string& path) override;
+
+ private:
+  class File;
+
+  // Counts a call: how it is to end, if not as the base says.
+  absl::Status Next();
+
+  checkpoint::FileSystem& base_;
+  int calls_ = 0, first_ = 0, last_ = 0;
+  absl::Status error_;
+};
+
+}  // namespace takt::testing

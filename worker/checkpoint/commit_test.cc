@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/commit.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/layout.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/checkpoint_job.h"
+
+namespace takt::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+class CommitTest : public ::testing::Test {
+ protected:
+  std::string Written(std::int64_t step) {
+    const std::vector<std::vector<LayerId>> ranks = {job_.AllLayers()};
+    auto manifest = job_.SaveShards(*files_, directory_.path(), StepId(step), ranks);
+    EXPECT_TRUE(manifest.ok()) << manifest.status();
+    return *manifest;
+  }
+
+  std::vector<std::string> Commit(const std::string& manifest, int keep = 3) {
+    auto notes = checkpoint::Commit(*files_, directory_.path(), keep, manifest);
+    EXPECT_TRUE(notes.ok()) << notes.status();
+    return notes.ok() ? *notes : std::vector<std::string>();
+  }
+
+  std::vector<std::string> Names() {
+    std::vector<std::string> names = *files_->List(directory_.path());
+    std::ranges::sort(names);
+    return names;
+  }
+
+  std::string Latest() { return fs::read_symlink(directory_.path() + "/latest").string(); }
+  std::string PathOf(const std::string& name) { return directory_.path() + "/" + name; }
+
+  const testing::TemporaryDirectory directory_;
+  testing::CheckpointJob job_;
+  const std::unique_ptr<FileSystem> files_ = CreatePosixFileSystem();
+};
+
+TEST_F(CommitTest, MakesACompleteStepThatLatestNames) {
+  const std::string manifest = Written(100);
+  EXPECT_THAT(Names(), ElementsAre("step-00000100.partial-small-gpt-1"));
+  EXPECT_THAT(Commit(manifest), IsEmpty());
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100"));
+  EXPECT_EQ(Latest(), "step-00000100");
+  EXPECT_TRUE(job_.Check(PathOf("latest/../step-00000100")).ok());
+}
+
+TEST_F(CommitTest, ASecondTimeChangesNothing) {
+  const std::string first = Written(100);
+  Commit(first);
+  EXPECT_THAT(Commit(first), IsEmpty());
+  Commit(Written(150));
+  // Late, as after a coordinator's restart.
+  EXPECT_THAT(Commit(first), IsEmpty());
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100", "step-00000150"));
+  EXPECT_EQ(Latest(), "step-00000150");
+}
+
+TEST_F(CommitTest, ASecondTimeFinishesWhatACrashLeftUndone) {
+  const std::string manifest = Written(100);
+  Commit(manifest);
+  fs::remove(PathOf("latest"));
+  fs::create_symlink("step-00000100", PathOf("latest.partial"));
+  EXPECT_THAT(Commit(manifest), IsEmpty());
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100"));
+}
+
+TEST_F(CommitTest, WhatIsInTheWayIsMovedAsideAndCountsNoMore) {
+  Commit(Written(50));
+  Commit(Written(100));
+  for (const char* replaced : {"step-00000100.replaced-1", "step-00000100.replaced-2"}) {
+    std::ofstream(PathOf("step-00000100/config.json")) << "{x\n";
+    ++job_.generation;
+    EXPECT_THAT(Commit(Written(100), 2),
+                ElementsAre(absl::StrCat("moved the step-00000100 that was there to ", replaced)));
+    EXPECT_TRUE(job_.Check(PathOf("step-00000100")).ok());
+    EXPECT_TRUE(fs::exists(PathOf(replaced) + "/config.json"));
+  }
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000050", "step-00000100",
+                                   "step-00000100.replaced-1", "step-00000100.replaced-2"));
+}
+
+TEST_F(CommitTest, RefusesFilesThatAreNotAllThere) {
+  const std::string manifest = Written(100);
+  const std::string shard = PathOf("step-00000100.partial-small-gpt-1/") + ModelFile(LayerId(1), 4);
+  fs::resize_file(shard, fs::file_size(shard) - 1);
+  absl::Status status = checkpoint::Commit(*files_, directory_.path(), 3, manifest).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(shard));
+  fs::remove(shard);
+  status = checkpoint::Commit(*files_, directory_.path(), 3, manifest).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is missing"));
+  EXPECT_FALSE(checkpoint::Commit(*files_, directory_.path(), 3, manifest + " ").ok());
+  EXPECT_THAT(Names(), ElementsAre("step-00000100.partial-small-gpt-1"));
+}
+
+TEST_F(CommitTest, KeepsTheNewestOnes) {
+  for (const int step : {10, 20, 30}) Commit(Written(step), 2);
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000020", "step-00000030"));
+  EXPECT_THAT(Commit(Written(40), 1),
+              ElementsAre("removed step-00000030", "removed step-00000020"));
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000040"));
+}
+
+// Damaged ones neither count as kept nor are removed: a person may want to look.
+TEST_F(CommitTest, DamagedOnesAreNotCounted) {
+  for (const int step : {10, 20}) Commit(Written(step));
+  fs::remove(PathOf("step-00000020/config.json"));
+  EXPECT_THAT(Commit(Written(30), 2), IsEmpty());
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000010", "step-00000020", "step-00000030"));
+}
+
+// Steps above the new one belong to a run that was given up when a person resumed an older step.
+TEST_F(CommitTest, NewerOnesAreLeftAlone) {
+  for (const int step : {10, 50, 60}) Commit(Written(step));
+  Commit(Written(20), 1);
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000020", "step-00000050", "step-00000060"));
+  EXPECT_EQ(Latest(), "step-00000020");
+}
+
+TEST_F(CommitTest, AStepThatCannotBeRemovedIsANoteAndNoError) {
+  Commit(Written(10));
+  fs::create_directories(PathOf("step-00000010/mine/deep"));
+  const std::vector<std::string> notes = Commit(Written(20), 1);
+  EXPECT_THAT(notes, ElementsAre(HasSubstr("cannot remove step-00000010")));
+  EXPECT_EQ(Latest(), "step-00000020");
+}
+
+TEST_F(CommitTest, StaleDirectoriesOfEarlierGenerationsGo) {
+  Written(10);  // generation 1
+  job_.generation = Generation(2);
+  Written(20);
+  for (const char* name : {"step-00000030.partial-other-1", "step-00000030.partial-removed",
+                           "step-00000030.partial-small-gpt-x", "step-00000030.replaced-1"}) {
+    fs::create_directory(PathOf(name));
+  }
+  const auto removed = RemoveStale(*files_, directory_.path(), "small-gpt", Generation(2));
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_THAT(*removed, UnorderedElementsAre("step-00000010.partial-small-gpt-1",
+                                             "step-00000030.partial-removed"));
+  EXPECT_THAT(Names(),
+              ElementsAre("step-00000020.partial-small-gpt-2", "step-00000030.partial-other-1",
+                          "step-00000030.partial-small-gpt-x", "step-00000030.replaced-1"));
+  const auto remove = [&] {
+    return RemovePartial(*files_, directory_.path(), StepId(20), "small-gpt", Generation(2));
+  };
+  EXPECT_TRUE(remove().ok());
+  EXPECT_TRUE(remove().ok());
+  EXPECT_FALSE(fs::exists(PathOf("step-00000020.partial-small-gpt-2")));
+}
+
+TEST_F(CommitTest, EnsureDirectoryMakesWhatIsMissing) {
+  EXPECT_TRUE(EnsureDirectory(*files_, PathOf("a/b/c")).ok());
+  EXPECT_TRUE(EnsureDirectory(*files_, PathOf("a/b/c/")).ok());
+  EXPECT_TRUE(fs::is_directory(PathOf("a/b/c")));
+  std::ofstream(PathOf("file")) << "x";
+  EXPECT_FALSE(EnsureDirectory(*files_, PathOf("file/d")).ok());
+}
+
+}  // namespace
+}  // namespace takt::checkpoint

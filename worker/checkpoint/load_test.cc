@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/load.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/hash.h"
+#include "common/checkpoint/layout.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rapidcheck/gtest.h"
+#include "tests/testing/checkpoint_job.h"
+#include "worker/checkpoint/commit.h"
+
+namespace takt::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class LoadTest : public ::testing::Test {
+ protected:
+  LoadTest() {
+    EXPECT_TRUE(job_.Save(*files_, directory_.path(), StepId(2), 1).ok());
+    path_ = absl::StrCat(directory_.path(), "/", StepDirectoryName(StepId(2)));
+  }
+
+  const testing::TemporaryDirectory directory_;
+  const testing::CheckpointJob job_;
+  const std::unique_ptr<FileSystem> files_ = CreatePosixFileSystem();
+  std::string path_;
+};
+
+TEST_F(LoadTest, OnlyWhatIsWantedIsFilled) {
+  const auto step = StepFiles::Open(path_);
+  ASSERT_TRUE(step.ok()) << step.status();
+  const testing::ModelState saved = job_.StateAt(StepId(2));
+  testing::ModelState loaded = job_.StateAt(StepId(3)), untouched = job_.StateAt(StepId(3));
+  // The weight of the embedding alone: what a rank with the tied head wants.
+  const std::vector<LayerId> embedding = {LayerId(0)};
+  std::vector<LayerTarget> targets = loaded.Targets(embedding);
+  targets[0].parameters.resize(1);
+  targets[0].parameters[0].m = targets[0].parameters[0].v = {};
+  ASSERT_TRUE(LoadLayers(*step, targets, {.num_layers = 4, .threads = 2}).ok());
+  const auto bits = [&](const testing::ModelState& state) {
+    return std::as_bytes(state.Layers(embedding)[0].parameters[0].weight);
+  };
+  EXPECT_TRUE(std::ranges::equal(bits(loaded), bits(saved)));
+  std::ranges::copy(bits(untouched),
+                    std::as_writable_bytes(targets[0].parameters[0].weight).begin());
+  EXPECT_EQ(loaded, untouched);
+}
+
+TEST_F(LoadTest, NamesTensorAndBothShapesWhereTheModelIsAnother) {
+  const auto step = StepFiles::Open(path_);
+  ASSERT_TRUE(step.ok()) << step.status();
+  testing::ModelState state = job_.StateAt(StepId(1));
+  const std::vector<LayerId> embedding = {LayerId(0)};
+  std::vector<LayerTarget> targets = state.Targets(embedding);
+  model::Parameter other = *targets[0].parameters[0].parameter;
+  other.shape = {4, 7};
+  targets[0].parameters[0].parameter = &other;
+  absl::Status status = LoadLayers(*step, targets, {.num_layers = 4});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("model-00001-of-00004.safetensors"),
+                    HasSubstr("transformer.wte.weight must be F32 of shape [4,7]"),
+                    HasSubstr("it is F32 of shape [7,4]")));
+  other.name = "transformer.other.weight";
+  status = LoadLayers(*step, targets, {.num_layers = 4});
+  EXPECT_THAT(std::string(status.message()), HasSubstr("must hold transformer.other.weight"));
+  status = LoadLayers(*step, state.Targets(embedding), {.num_layers = 5});
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("model-00001-of-00005.safetensors is not in the manifest"));
+}
+
+// Sizes and headers are in order: only hashes tell. The first error in the order of files counts.
+TEST_F(LoadTest, AChangedByteOfATensorIsFoundWhileLoading) {
+  for (const std::string& name : {ModelFile(LayerId(2), 4), OptimizerFile(LayerId(2), 4)}) {
+    const std::string path = absl::StrCat(path_, "/", name);
+    const auto flip_last_byte = [&] {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(-1, std::ios::end);
+      const char byte = static_cast<char>(file.get());
+      file.seekp(-1, std::ios::end);
+      file.put(static_cast<char>(byte ^ 1));
+    };
+    flip_last_byte();
+    const auto step = StepFiles::Open(path_);
+    ASSERT_TRUE(step.ok()) << step.status();
+    testing::ModelState state = job_.StateAt(StepId(1));
+    const absl::Status status =
+        LoadLayers(*step, state.Targets(job_.AllLayers()), {.num_layers = 4, .threads = 2});
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(path), HasSubstr("damaged")));
+    EXPECT_EQ(VerifyFiles(*step, {{ModelFile(LayerId(0), 4), name}}, 2), status);
+    EXPECT_TRUE(VerifyFiles(*step, {{ModelFile(LayerId(0), 4)}}, 2).ok());
+    flip_last_byte();
+  }
+}
+
+TEST_F(LoadTest, AFileThatEndsEarlierThanWhenItWasOpenedIsAnErrorAndNoSignal) {
+  const auto step = StepFiles::Open(path_);
+  ASSERT_TRUE(step.ok()) << step.status();
+  fs::resize_file(absl::StrCat(path_, "/", OptimizerFile(LayerId(1), 4)), 100);
+  testing::ModelState state = job_.StateAt(StepId(1));
+  const absl::Status status = LoadLayers(*step, state.Targets(job_.AllLayers()), {.num_layers = 4});
+  EXPECT_THAT(std::string(status.message()), HasSubstr(OptimizerFile(LayerId(1), 4)));
+}
+
+// Layers dealt to ranks at random.
+std::vector<std::vector<LayerId>> Dealt(std::span<const LayerId> layers) {
+  std::vector<std::vector<LayerId>> ranks(*rc::gen::inRange<std::size_t>(1, 6));
+  for (const LayerId layer : layers) {
+    ranks[*rc::gen::inRange<std::size_t>(0, ranks.size())].push_back(layer);
+  }
+  return ranks;
+}
+
+RC_GTEST_PROP(Checkpoint, SavedFromAnySplitLoadsIntoAnyOtherBitForBit, ()) {
+  const testing::TemporaryDirectory directory;
+  const testing::CheckpointJob job;
+  const std::unique_ptr<FileSystem> files = CreatePosixFileSystem();
+  const StepId step(*rc::gen::inRange(1, 1000));
+  const std::vector<LayerId> all = job.AllLayers();
+  const auto manifest = job.SaveShards(*files, directory.path(), step, Dealt(all));
+  RC_ASSERT(manifest.ok());
+  RC_ASSERT(Commit(*files, directory.path(), 1, *manifest).ok());
+
+  const auto opened = StepFiles::Open(absl::StrCat(directory.path(), "/", StepDirectoryName(step)));
+  RC_ASSERT(opened.ok());
+  testing::ModelState loaded(job.model(), 0);
+  for (const std::vector<LayerId>& rank : Dealt(all)) {
+    const absl::Status status =
+        LoadLayers(*opened, loaded.Targets(rank),
+                   {.num_layers = job.num_layers(), .threads = *rc::gen::inRange(1, 4)});
+    RC_ASSERT(status.ok());
+  }
+  RC_ASSERT(loaded == job.StateAt(step));
+}
+
+}  // namespace
+}  // namespace takt::checkpoint

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/save.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/hash.h"
+#include "common/checkpoint/layout.h"
+#include "common/checkpoint/safetensors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/checkpoint_job.h"
+#include "worker/checkpoint/snapshot.h"
+
+namespace takt::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+class SaveTest : public ::testing::Test {
+ protected:
+  const testing::TemporaryDirectory directory_;
+  const testing::CheckpointJob job_;
+  const std::unique_ptr<FileSystem> files_ = CreatePosixFileSystem();
+};
+
+TEST_F(SaveTest, WritesAFileALayerAndSaysWhatIsInThem) {
+  const testing::ModelState state = job_.StateAt(StepId(1));
+  const std::vector<LayerId> ids = {LayerId(3), LayerId(1)};
+  const std::vector<LayerState> layers = state.Layers(ids);
+  const std::vector<TextFile> texts = {{"config.json", "{}\n"}};
+  const std::string partial = directory_.path() + "/p";
+  const auto entries = SaveShards(
+      *files_, {.directory = partial, .num_layers = 4, .layers = layers, .texts = texts});
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  std::vector<std::string> names;
+  for (const FileEntry& entry : *entries) {
+    names.push_back(entry.name);
+    const std::string path = absl::StrCat(partial, "/", entry.name);
+    EXPECT_EQ(fs::file_size(path), static_cast<std::uintmax_t>(entry.bytes));
+    EXPECT_EQ(HashOf(MappedFile::Open(path)->bytes()), entry.xxh3_128);
+  }
+  EXPECT_THAT(
+      names, ElementsAre("model-00004-of-00004.safetensors", "optimizer-00004-of-00004.safetensors",
+                         "model-00002-of-00004.safetensors", "optimizer-00002-of-00004.safetensors",
+                         "config.json"));
+}
+
+// The streaming writer and the one in memory agree, so what holds for one holds for both.
+TEST_F(SaveTest, FilesAreThoseOfTheReferenceOrder) {
+  const testing::ModelState state = job_.StateAt(StepId(1));
+  const std::vector<LayerId> ids = {LayerId(1)};
+  const std::vector<LayerState> layers = state.Layers(ids);
+  ASSERT_TRUE(
+      SaveShards(*files_, {.directory = directory_.path(), .num_layers = 4, .layers = layers})
+          .ok());
+  std::vector<Tensor> tensors;
+  for (const ParameterState& parameter : layers[0].parameters) {
+    tensors.push_back({.name = parameter.parameter->name,
+                       .dtype = "F32",
+                       .shape = parameter.parameter->shape,
+                       .bytes = std::as_bytes(parameter.weight)});
+  }
+  const std::string expected = FormatSafetensors(tensors, {{"format", "pt"}});
+  const auto written = MappedFile::Open(directory_.path() + "/" + ModelFile(LayerId(1), 4));
+  ASSERT_TRUE(written.ok());
+  EXPECT_TRUE(std::ranges::equal(written->bytes(), std::as_bytes(std::span(expected))));
+}
+
+TEST_F(SaveTest, WhatLiesInThePartialDirectoryIsOverwritten) {
+  const std::vector<std::vector<LayerId>> ranks = {job_.AllLayers()};
+  const auto first = job_.SaveShards(*files_, directory_.path(), StepId(5), ranks);
+  const auto second = job_.SaveShards(*files_, directory_.path(), StepId(5), ranks);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(*first, *second);
+}
+
+TEST_F(SaveTest, SnapshotIsACopyOfTheMoment) {
+  testing::ModelState live = job_.StateAt(StepId(1));
+  const std::vector<LayerId> all = job_.AllLayers();
+  auto snapshot = Snapshot::Create(live.Layers(all));
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_EQ(snapshot->bytes(), 12 * job_.model().num_parameters());
+  snapshot->Take(3);
+  live.Targets(all)[0].parameters[0].weight[0] = 1234.5F;
+  EXPECT_NE(snapshot->layers()[0].parameters[0].weight[0], 1234.5F);
+  const Snapshot moved = *std::move(snapshot);
+  const std::vector<LayerState> originals = live.Layers(all);
+  for (std::size_t i = 0; i < originals.size(); ++i) {
+    EXPECT_EQ(moved.layers()[i].layer, originals[i].layer);
+    for (std::size_t j = 0; j < originals[i].parameters.size(); ++j) {
+      const ParameterState &copy = moved.layers()[i].parameters[j],
+                           &original = originals[i].parameters[j];
+      EXPECT_EQ(copy.parameter, original.parameter);
+      EXPECT_TRUE(std::ranges::equal(std::as_bytes(copy.m), std::as_bytes(original.m)));
+      EXPECT_TRUE(std::ranges::equal(std::as_bytes(copy.v), std::as_bytes(original.v)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace takt::checkpoint
