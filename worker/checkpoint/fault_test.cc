@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every call to the disk fails once, and from each call on all of them: what was there stays.
 #include <filesystem>
+#include <ostream>
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/layout.h"
@@ -23,6 +24,8 @@ struct Fault {
   absl::Status error;
   bool lasting;
 };
+
+void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 
 class FailingDisk : public ::testing::TestWithParam<Fault> {
  protected:
