@@ -20,8 +20,9 @@ namespace takt::trace {
 // Seconds.
 struct SyntheticOptions {
   int dp_size = 1;
-  int num_steps = 2;       // at least
-  std::int64_t bytes = 0;  // of a message
+  int num_steps = 2;  // at least
+  // Compute of a stage is that of a layer times its layers. Empty: one layer each.
+  std::vector<int> stage_layers;
   double forward = 0.010, input_grad = 0.010, weight_grad = 0.010;
   double message = 50e-6, load = 100e-6, reduction = 200e-6, exchange = 100e-6;
   double norm = 20e-6, optimizer = 500e-6;
@@ -33,10 +34,12 @@ class SyntheticTrace {
                  const SyntheticOptions& options = {})
       : options_(options) {
     program::LowerOptions lower{.reduce_gradients = options.dp_size > 1};
-    trace_.programs = sim::Programs(family, ranks, microbatches, lower);
-    for (program::Program& program : trace_.programs) {
-      for (program::Slot& slot : program.slots) slot.bytes = options.bytes;
+    int first_layer = 0;
+    for (const int layers : options.stage_layers) {
+      lower.stages.push_back({LayerId(first_layer), LayerId(first_layer + layers)});
+      first_layer += layers;
     }
+    trace_.programs = sim::Programs(family, ranks, microbatches, lower);
     trace_.job = "synthetic";
     trace_.generation = Generation(1);
     trace_.mesh = {.pp_size = ranks, .dp_size = options.dp_size};
@@ -49,7 +52,7 @@ class SyntheticTrace {
     for (const program::Program& program : spread_) {
       std::vector<double>& of_rank = durations_.emplace_back();
       for (const program::Instruction& instruction : program.body) {
-        of_rank.push_back(Usual(instruction.op));
+        of_rank.push_back(Usual(instruction.op) * Layers(instruction));
       }
     }
     trace_.ranks.resize(spread_.size());
@@ -101,6 +104,10 @@ class SyntheticTrace {
   const std::vector<program::Program>& spread() const { return spread_; }
 
  private:
+  int Layers(const program::Instruction& instruction) const {
+    const bool of_stage = !options_.stage_layers.empty() && program::IsCompute(instruction.op);
+    return of_stage ? options_.stage_layers[instruction.stage.value()] : 1;
+  }
   static std::int64_t Nanos(double seconds) { return std::llround(seconds * 1e9); }
 
   double Usual(program::Op op) const {

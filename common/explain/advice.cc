@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/explain/advice.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/explain/durations.h"
+#include "common/explain/explain.h"
+#include "common/explain/other_schedules.h"
+
+namespace takt::explain {
+namespace {
+
+using program::Instruction;
+using program::Op;
+using program::SlotKind;
+
+// Of an overlapped pair, without knowing better: a backward is twice a forward.
+constexpr double kForwardShare = 1.0 / 3;
+
+class Advisor {
+ public:
+  Advisor(const trace::Timeline& timeline, const MeasuredStep& step, const Explanation& explanation,
+          const AdviceOptions& options)
+      : timeline_(timeline),
+        step_(step),
+        explanation_(explanation),
+        options_(options),
+        usual_seconds_(step.StepTime(step.usual())) {}
+
+  std::vector<Advice> Run() {
+    MoveLayer();
+    SpeedUpRank();
+    SpeedUpLink();
+    HaveData();
+    ChangeSchedule();
+    std::sort(advice_.begin(), advice_.end(),
+              [](const Advice& a, const Advice& b) { return a.saved_seconds > b.saved_seconds; });
+    return std::move(advice_);
+  }
+
+ private:
+  int num_stages() const { return step_.programs()[0].num_stages; }
+
+  // text: what to do; the gain is added to it.
+  void Add(Advice::Kind kind, double seconds, std::string text) {
+    const double saved = usual_seconds_ - seconds;
+    const double fraction = saved / explanation_.step_seconds;
+    if (fraction < options_.least_fraction) return;
+    advice_.push_back({.kind = kind,
+                       .text = absl::StrFormat("%s saves %.1f %% (%.4g ms a step)", text,
+                                               100 * fraction, 1e3 * saved),
+                       .saved_seconds = saved,
+                       .saved_fraction = fraction});
+  }
+
+  // Layers of each stage, ascending, by the weights that its rank holds.
+  std::vector<std::set<int>> LayersOfStages() const {
+    std::vector<std::set<int>> layers(num_stages());
+    for (const program::Program& program : step_.programs()) {
+      for (const program::Slot& slot : program.slots) {
+        if (slot.kind == SlotKind::kWeights) layers[slot.stage.value()].insert(slot.index);
+      }
+    }
+    return layers;
+  }
+
+  double WorkOf(const std::set<int>& layers) const {
+    if (options_.layer_work.empty()) return static_cast<double>(layers.size());
+    double work = 0;
+    for (const int layer : layers) {
+      if (layer < static_cast<int>(options_.layer_work.size())) work += options_.layer_work[layer];
+    }
+    return work;
+  }
+
+  // Visits compute of stages, with the share of each instruction that is of each stage.
+  template <class Visit>
+  void ForEachStageShare(Visit visit) const {
+    for (std::size_t rank = 0; rank < step_.programs().size(); ++rank) {
+      const std::vector<Instruction>& body = step_.programs()[rank].body;
+      for (std::size_t i = 0; i < body.size(); ++i) {
+        if (!program::IsCompute(body[i].op)) continue;
+        const bool pair = body[i].op == Op::kOverlap;
+        visit(rank, i, body[i].stage, pair ? kForwardShare : 1.0);
+        if (pair) visit(rank, i, body[i].backward_stage, 1 - kForwardShare);
+      }
+    }
+  }
+
+  void MoveLayer() {
+    const std::vector<std::set<int>> layers = LayersOfStages();
+    std::vector<double> seconds(num_stages(), 0.0);
+    ForEachStageShare([&](std::size_t rank, std::size_t i, StageId stage, double share) {
+      seconds[stage.value()] += share * step_.usual()[rank][i];
+    });
+    const int from =
+        static_cast<int>(std::max_element(seconds.begin(), seconds.end()) - seconds.begin());
+    if (layers[from].size() < 2) return;
+    // Nearest first: of equals, the one that moves fewest layers.
+    int best = -1;
+    double best_seconds = usual_seconds_;
+    for (int distance = 1; distance < num_stages(); ++distance) {
+      for (const int to : {from - distance, from + distance}) {
+        if (to < 0 || to >= num_stages()) continue;
+        const double time = step_.StepTime(WithMovedLayer(layers, from, to));
+        if (time >= best_seconds * (1 - 1e-6)) continue;
+        best = to;
+        best_seconds = time;
+      }
+    }
+    if (best < 0) return;
+    const double mean =
+        std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(num_stages());
+    Add(Advice::Kind::kMoveLayer, best_seconds,
+        absl::StrFormat("stage %d is %.0f %% slower than the mean: moving one layer to stage %d%s",
+                        from, 100 * (seconds[from] / mean - 1), best,
+                        std::abs(best - from) > 1 ? ", those between shifted by one," : ""));
+  }
+
+  // Stages are consecutive: a layer goes far by each stage in between passing one on.
+  sim::Durations WithMovedLayer(std::vector<std::set<int>> layers, int from, int to) const {
+    const std::vector<std::set<int>> before = layers;
+    for (int stage = from; stage != to; stage += to > from ? 1 : -1) {
+      const bool up = to > from;
+      std::set<int>& giver = layers[stage];
+      const auto moved = up ? std::prev(giver.end()) : giver.begin();
+      layers[stage + (up ? 1 : -1)].insert(*moved);
+      giver.erase(moved);
+    }
+    sim::Durations durations = step_.usual();
+    ForEachStageShare([&](std::size_t rank, std::size_t i, StageId stage, double share) {
+      const double work = WorkOf(before[stage.value()]);
+      if (work <= 0) return;
+      const double change = WorkOf(layers[stage.value()]) / work - 1;
+      durations[rank][i] += share * change * step_.usual()[rank][i];
+    });
+    return durations;
+  }
+
+  void SpeedUpRank() {
+    if (!explanation_.worst_op.has_value() || step_.programs().size() < 2) return;
+    // Each instruction of that rank as the mean of its kind on the others.
+    const int slow = explanation_.worst_op->rank;
+    std::map<Op, std::pair<double, int>> others;
+    sim::Durations durations = step_.usual();
+    for (const bool apply : {false, true}) {
+      ForEachStageShare([&](std::size_t rank, std::size_t i, StageId, double) {
+        auto& [sum, count] = others[step_.programs()[rank].body[i].op];
+        if (!apply && static_cast<int>(rank) != slow) {
+          sum += step_.usual()[rank][i];
+          ++count;
+        } else if (apply && static_cast<int>(rank) == slow && count > 0) {
+          durations[rank][i] = sum / count;
+        }
+      });
+    }
+    const std::vector<double> usual = BusySeconds(step_, step_.usual());
+    const std::vector<double> changed = BusySeconds(step_, durations);
+    if (changed[slow] <= 0) return;
+    Add(Advice::Kind::kSlowRank, step_.StepTime(durations),
+        absl::StrFormat("rank %d computes %.0f %% longer than the others: equal to them it", slow,
+                        100 * (usual[slow] / changed[slow] - 1)));
+  }
+
+  void SpeedUpLink() {
+    if (!explanation_.worst_link.has_value()) return;
+    const WorstLink& worst = *explanation_.worst_link;
+    sim::Durations durations = step_.usual();
+    const auto limit = [&](int rank, int peer, Op op) {
+      const program::Program& program = step_.programs()[rank];
+      for (std::size_t i = 0; i < program.body.size(); ++i) {
+        const program::Lane& lane = program.lanes[program.body[i].lane.value()];
+        if (program.body[i].op != op || lane.peer != PpRank(peer)) continue;
+        durations[rank][i] = std::min(durations[rank][i], worst.others_seconds);
+      }
+    };
+    limit(worst.from, worst.to, Op::kSend);
+    limit(worst.to, worst.from, Op::kRecv);
+    Add(Advice::Kind::kLink, step_.StepTime(durations),
+        absl::StrFormat("messages from rank %d to rank %d take %.4g ms, others %.4g ms: equal to "
+                        "them that link",
+                        worst.from, worst.to, 1e3 * worst.seconds, 1e3 * worst.others_seconds));
+  }
+
+  void HaveData() {
+    const double time = step_.StepTime(takt::explain::WithFree(step_, step_.usual(), Work::kData));
+    Add(Advice::Kind::kData, time, "tokens come late: a faster disk, or data that is in memory,");
+  }
+
+  void ChangeSchedule() {
+    const std::optional<OtherSchedule> other =
+        FindBetterSchedule(timeline_.trace->programs, StageCosts());
+    if (!other.has_value()) return;
+    std::string text = absl::StrFormat("schedule %s instead of %s", other->name,
+                                       timeline_.trace->programs[0].schedule);
+    if (other->peak_in_flight != other->current_peak_in_flight) {
+      absl::StrAppendFormat(&text, ", with %d microbatches in flight instead of %d,",
+                            other->peak_in_flight, other->current_peak_in_flight);
+    }
+    Add(Advice::Kind::kSchedule, usual_seconds_ - other->saved_seconds, std::move(text));
+  }
+
+  // Means over all copies, by stage; links by pp ranks.
+  cost::Costs StageCosts() const {
+    struct Sum {
+      double seconds = 0;
+      int count = 0;
+    };
+    std::map<std::pair<Op, int>, Sum> by_stage;
+    std::map<std::pair<PpRank, PpRank>, Sum> by_link;
+    const mesh::Mesh& mesh = timeline_.trace->mesh;
+    for (std::size_t rank = 0; rank < step_.programs().size(); ++rank) {
+      const program::Program& program = step_.programs()[rank];
+      for (std::size_t i = 0; i < program.body.size(); ++i) {
+        const Instruction& instruction = program.body[i];
+        Sum* sum = nullptr;
+        if (program::IsCompute(instruction.op)) {
+          sum = &by_stage[{instruction.op, instruction.stage.value()}];
+        } else if (instruction.op == Op::kRecv) {
+          const Rank from(program.lanes[instruction.lane.value()].peer.value());
+          sum =
+              &by_link[{mesh.PpRankOf(from), mesh.PpRankOf(Rank(static_cast<std::int32_t>(rank)))}];
+        }
+        if (sum == nullptr) continue;
+        sum->seconds += step_.usual()[rank][i];
+        ++sum->count;
+      }
+    }
+    const auto mean = [](const Sum& sum) { return sum.count > 0 ? sum.seconds / sum.count : 0; };
+    cost::Costs costs;
+    for (auto [op, list] : {std::pair(Op::kForward, &costs.forward),
+                            {Op::kInputGrad, &costs.input_grad},
+                            {Op::kWeightGrad, &costs.weight_grad},
+                            {Op::kBackward, &costs.backward}}) {
+      list->clear();
+      for (int stage = 0; stage < num_stages(); ++stage) {
+        list->push_back(mean(by_stage[{op, stage}]));
+      }
+    }
+    for (const auto& [link, sum] : by_link) costs.links[link] = {.latency = mean(sum)};
+    return costs;
+  }
+
+  const trace::Timeline& timeline_;
+  const MeasuredStep& step_;
+  const Explanation& explanation_;
+  const AdviceOptions& options_;
+  const double usual_seconds_;
+  std::vector<Advice> advice_;
+};
+
+}  // namespace
+
+std::string_view Name(Advice::Kind kind) {
+  constexpr std::string_view kNames[] = {"", "move_layer", "slow_rank", "link", "data", "schedule"};
+  return kNames[static_cast<int>(kind)];
+}
+
+absl::StatusOr<std::vector<Advice>> Advise(const trace::Timeline& timeline, StepId step_id,
+                                           const AdviceOptions& options) {
+  ASSIGN_OR_RETURN(const Explanation explanation, Explain(timeline, step_id));
+  ASSIGN_OR_RETURN(const MeasuredStep step, MeasuredStep::Create(timeline, step_id));
+  return Advisor(timeline, step, explanation, options).Run();
+}
+
+}  // namespace takt::explain

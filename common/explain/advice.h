@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What would make a measured step shorter, each suggestion tried on the simulator.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/trace/timeline.h"
+
+namespace takt::explain {
+
+struct Advice {
+  enum class Kind : std::uint8_t {
+    kMoveLayer = 1,  // from the stage that takes longest to another
+    kSlowRank = 2,   // the slowest rank at the speed of the others
+    kLink = 3,       // the slowest link at the speed of the others
+    kData = 4,       // tokens that are always there
+    kSchedule = 5,   // another family on the same stages
+  };
+  Kind kind = Kind::kMoveLayer;
+  std::string text;
+  double saved_seconds = 0;   // of a step
+  double saved_fraction = 0;  // of the measured step
+};
+
+// "move_layer", "slow_rank", "link", "data", "schedule".
+std::string_view Name(Advice::Kind kind);
+
+struct AdviceOptions {
+  // Work of each layer of the model, in any unit; empty: all the same. A layer that moves takes, on
+  // its new stage, what that stage takes for its work.
+  std::vector<double> layer_work;
+  double least_fraction = 0.01;  // what saves less is not worth saying
+};
+
+// The best of each kind, the one that saves most first. kNotFound: the timeline has no such step.
+absl::StatusOr<std::vector<Advice>> Advise(const trace::Timeline& timeline, StepId step,
+                                           const AdviceOptions& options = {});
+
+}  // namespace takt::explain

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/explain/advice.h"
+
+#include <optional>
+
+#include "common/explain/text.h"
+#include "common/trace/synthetic_trace.h"
+#include "gmock/gmock.h"
+
+namespace takt::explain {
+namespace {
+
+using program::Op;
+using ::testing::HasSubstr;
+using trace::SyntheticOptions;
+using trace::SyntheticTrace;
+
+std::optional<Advice> Find(SyntheticTrace& synthetic, Advice::Kind kind,
+                           const AdviceOptions& options = {}) {
+  const auto advice =
+      Advise(trace::MakeTimeline(synthetic.Get()).value(), StepId(2), options).value();
+  for (const Advice& each : advice) {
+    if (each.kind == kind) return each;
+  }
+  return std::nullopt;
+}
+
+double StepSeconds(SyntheticTrace& synthetic) {
+  const trace::Timeline timeline = trace::MakeTimeline(synthetic.Get()).value();
+  return static_cast<double>(timeline.steps[1].end_nanos - timeline.steps[1].start_nanos) * 1e-9;
+}
+
+TEST(Advise, SavesWhatDoingItSaves) {
+  SyntheticTrace healthy("1f1b", 4, 8);
+  const double healthy_seconds = StepSeconds(healthy);
+
+  SyntheticTrace slow_rank("1f1b", 4, 8);
+  for (const Op op : {Op::kForward, Op::kBackward}) slow_rank.Slow(1, op, 1.5);
+  const auto speed_up = Find(slow_rank, Advice::Kind::kSlowRank);
+  ASSERT_TRUE(speed_up.has_value());
+  EXPECT_NEAR(speed_up->saved_seconds, StepSeconds(slow_rank) - healthy_seconds, 1e-6);
+  EXPECT_THAT(speed_up->text, HasSubstr("rank 1 computes 50 % longer than the others"));
+
+  SyntheticTrace slow_link("1f1b", 4, 8);
+  slow_link.Delay(2, 1, 0.02);
+  const auto link = Find(slow_link, Advice::Kind::kLink);
+  ASSERT_TRUE(link.has_value());
+  EXPECT_NEAR(link->saved_seconds, StepSeconds(slow_link) - healthy_seconds, 1e-6);
+  EXPECT_THAT(link->text, HasSubstr("from rank 2 to rank 1 take 20.05 ms, others 0.05 ms"));
+
+  SyntheticTrace slow_data("1f1b", 4, 8);
+  slow_data.Duration(0, "LOAD") = 0.1;
+  const auto data = Find(slow_data, Advice::Kind::kData);
+  ASSERT_TRUE(data.has_value());
+  EXPECT_NEAR(data->saved_seconds, StepSeconds(slow_data) - healthy_seconds, 2e-4);
+}
+
+// One stage of `ranks` has `more` layers than the others.
+SyntheticTrace WithLayers(const std::vector<int>& layers) {
+  SyntheticOptions options;
+  options.stage_layers = layers;
+  return {"1f1b", static_cast<int>(layers.size()), 8, options};
+}
+
+TEST(Advise, MovesALayerWhereItSavesMost) {
+  SyntheticTrace uneven = WithLayers({2, 2, 4, 4, 6});
+  const auto move = Find(uneven, Advice::Kind::kMoveLayer);
+  ASSERT_TRUE(move.has_value());
+  EXPECT_THAT(move->text, HasSubstr("stage 4 is 67 % slower than the mean: moving one layer to"));
+  // What the step is with the layer moved there, as far as the text can be trusted.
+  double best = StepSeconds(uneven);
+  for (const std::vector<int>& moved : {std::vector{3, 2, 4, 4, 5}, std::vector{2, 3, 4, 4, 5},
+                                        std::vector{2, 2, 5, 4, 5}, std::vector{2, 2, 4, 5, 5}}) {
+    SyntheticTrace other = WithLayers(moved);
+    best = std::min(best, StepSeconds(other));
+  }
+  EXPECT_NEAR(move->saved_seconds, StepSeconds(uneven) - best, 1e-6);
+}
+
+TEST(Advise, KnowsThatLayersDiffer) {
+  SyntheticTrace uneven = WithLayers({2, 2, 2, 3});
+  ASSERT_TRUE(Find(uneven, Advice::Kind::kMoveLayer).has_value());
+  // The first layer of the last stage is nothing: moving it changes nothing.
+  EXPECT_FALSE(Find(uneven, Advice::Kind::kMoveLayer, {.layer_work = {1, 1, 1, 1, 1, 1, 0, 1, 1}})
+                   .has_value());
+  // A stage of one layer keeps it.
+  SyntheticTrace single("1f1b", 4, 8);
+  single.Slow(3, Op::kBackward, 2);
+  EXPECT_FALSE(Find(single, Advice::Kind::kMoveLayer).has_value());
+}
+
+TEST(Advise, KnowsABetterSchedule) {
+  SyntheticTrace gpipe("gpipe", 4, 8);
+  const auto other = Find(gpipe, Advice::Kind::kSchedule);
+  ASSERT_TRUE(other.has_value());
+  EXPECT_THAT(other->text, HasSubstr("schedule zb-"));
+  EXPECT_THAT(other->text,
+              HasSubstr("instead of gpipe, with 7 microbatches in flight instead of 8"));
+  // What is best for its memory has none.
+  SyntheticTrace zb("zb-v", 4, 8);
+  EXPECT_FALSE(Find(zb, Advice::Kind::kSchedule).has_value());
+  // Without a flush, weights are others: no suggestion leads there or away.
+  SyntheticTrace dualpipe("dualpipe", 4, 8);
+  EXPECT_FALSE(Find(dualpipe, Advice::Kind::kSchedule).has_value());
+}
+
+TEST(Advise, SaysNothingAboutAHealthyStep) {
+  SyntheticTrace healthy("zb-v", 4, 16);
+  EXPECT_TRUE(Advise(trace::MakeTimeline(healthy.Get()).value(), StepId(2)).value().empty());
+}
+
+TEST(Explanation, PrintsEveryPartAndRank) {
+  SyntheticTrace slow("1f1b", 4, 8);
+  for (const Op op : {Op::kForward, Op::kBackward}) slow.Slow(2, op, 1.3);
+  const trace::Timeline timeline = trace::MakeTimeline(slow.Get()).value();
+  const std::string text =
+      ToString(Explain(timeline, StepId(2)).value(), Advise(timeline, StepId(2)).value());
+  for (const char* part : {"step 2 took ", "compute ", "imbalance ", "schedule ", "communication ",
+                           "data ", "sync ", "runtime ", "\n0 ", "\n3 ",
+                           "slowest: B of stage 2 on "
+                           "rank 2, 26.00 ms; mean of all ranks 21.50 ms",
+                           "would help, as simulated:\n  rank 2 computes 30 % longer"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+}  // namespace
+}  // namespace takt::explain

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/explain/durations.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/trace/messages.h"
+
+namespace takt::explain {
+namespace {
+
+using program::Instruction;
+using program::Op;
+using trace::Place;
+using trace::Slice;
+
+// An instruction that takes this much longer than usual stood still: its process did not run.
+constexpr double kStandstillFactor = 1.5;
+
+double Seconds(std::int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
+
+// Cuts one step out of a timeline.
+class Extractor {
+ public:
+  Extractor(const trace::Timeline& timeline, int index)
+      : timeline_(timeline), trace_(*timeline.trace), index_(index) {
+    std::size_t begin = 0;
+    for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+      begin_.push_back(begin);
+      begin += trace_.ProgramOf(rank).body.size() * trace_.num_steps();
+    }
+  }
+
+  sim::Durations Usual() {
+    for (int rank = 0; rank < trace_.num_ranks(); ++rank) Compute(rank);
+    for (const trace::Message& message : trace::FindMessages(trace_)) {
+      const std::int64_t start =
+          std::max(At(message.send).start_nanos, At(message.recv).start_nanos);
+      const std::vector<Place> ends = {message.send, message.recv};
+      for (const Place& end : ends) Set(end, start, ends);
+    }
+    for (const std::vector<Place>& meeting : trace::FindMeetings(trace_)) {
+      std::int64_t start = At(meeting.front()).start_nanos;
+      for (const Place& place : meeting) start = std::max(start, At(place).start_nanos);
+      for (const Place& place : meeting) Set(place, start, meeting);
+    }
+    return std::move(durations_);
+  }
+
+ private:
+  const Slice& At(int step, Place place) const {
+    const std::size_t length = trace_.ProgramOf(place.rank).body.size();
+    return timeline_.slices[begin_[place.rank] + step * length + place.instruction];
+  }
+  const Slice& At(Place place) const { return At(index_, place); }
+
+  // Compute as usual, everything else as it was; remembers who stood still.
+  void Compute(int rank) {
+    using Kind = std::tuple<Op, StageId, StageId>;
+    const program::Program& program = trace_.ProgramOf(rank);
+    const auto kind_of = [&](std::int32_t i) {
+      const Instruction& instruction = program.body[i];
+      return Kind(instruction.op, instruction.stage, instruction.backward_stage);
+    };
+    const auto length = static_cast<std::int32_t>(program.body.size());
+    std::map<Kind, std::vector<double>> samples;
+    for (int step = 0; step < trace_.num_steps(); ++step) {
+      for (std::int32_t i = 0; i < length; ++i) {
+        if (WorkOf(program.body[i].op) != Work::kCompute) continue;
+        const Slice& slice = At(step, {rank, i});
+        samples[kind_of(i)].push_back(Seconds(slice.end_nanos - slice.start_nanos));
+      }
+    }
+    std::map<Kind, double> usual;
+    for (auto& [kind, seconds] : samples) {
+      const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+      std::nth_element(seconds.begin(), middle, seconds.end());
+      usual[kind] = *middle;
+    }
+    std::vector<double>& durations = durations_.emplace_back();
+    std::vector<const Slice*>& standstills = standstills_.emplace_back();
+    for (std::int32_t i = 0; i < length; ++i) {
+      const Slice& slice = At({rank, i});
+      const double measured = Seconds(slice.end_nanos - slice.start_nanos);
+      if (WorkOf(program.body[i].op) != Work::kCompute) {
+        durations.push_back(measured);
+        continue;
+      }
+      durations.push_back(usual[kind_of(i)]);
+      if (measured > kStandstillFactor * durations.back()) standstills.push_back(&slice);
+    }
+  }
+
+  // From when all were there, less the time in which one of them stood still.
+  void Set(Place place, std::int64_t start, const std::vector<Place>& together) {
+    const std::int64_t end = std::max(start, At(place).end_nanos);
+    double stood_still = 0;
+    for (const Place& each : together) {
+      stood_still = std::max(stood_still, StoodStill(each.rank, start, end));
+    }
+    double& seconds = durations_[place.rank][place.instruction];
+    seconds = std::max(0.0, Seconds(end - start) - stood_still);
+  }
+
+  double StoodStill(int rank, std::int64_t start, std::int64_t end) const {
+    double seconds = 0;
+    for (const Slice* slice : standstills_[rank]) {
+      const double overlap =
+          Seconds(std::min(end, slice->end_nanos) - std::max(start, slice->start_nanos));
+      const double excess =
+          Seconds(slice->end_nanos - slice->start_nanos) - durations_[rank][slice->instruction];
+      seconds += std::max(0.0, std::min(overlap, excess));
+    }
+    return seconds;
+  }
+
+  const trace::Timeline& timeline_;
+  const trace::JobTrace& trace_;
+  const int index_;  // of the step
+  std::vector<std::size_t> begin_;
+  sim::Durations durations_;
+  std::vector<std::vector<const Slice*>> standstills_;  // by rank
+};
+
+}  // namespace
+
+Work WorkOf(Op op) {
+  switch (op) {
+    case Op::kLoad:
+      return Work::kData;
+    case Op::kSend:
+    case Op::kRecv:
+      return Work::kMessage;
+    case Op::kReduceGrad:
+    case Op::kReduceTied:
+    case Op::kNormExchange:
+    case Op::kEval:
+    case Op::kBarrier:
+      return Work::kSum;
+    default:
+      return Work::kCompute;
+  }
+}
+
+absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timeline, StepId step) {
+  const auto window =
+      std::find_if(timeline.steps.begin(), timeline.steps.end(),
+                   [&](const trace::StepWindow& each) { return each.step == step; });
+  if (window == timeline.steps.end()) {
+    return absl::NotFoundError(absl::StrCat("job ", timeline.trace->job, ": step ", step.value(),
+                                            " is not in the trace, which has steps ",
+                                            timeline.steps.front().step.value(), " to ",
+                                            timeline.steps.back().step.value()));
+  }
+  MeasuredStep measured;
+  measured.window_ = *window;
+  measured.programs_ =
+      sim::SpreadOverCopies(timeline.trace->programs, timeline.trace->mesh.dp_size);
+  measured.usual_ = Extractor(timeline, static_cast<int>(window - timeline.steps.begin())).Usual();
+  // From here on replays cannot fail: same programs, durations of the same shape.
+  RETURN_IF_ERROR(sim::Replay(measured.programs_, measured.usual_).status());
+  return measured;
+}
+
+double MeasuredStep::StepTime(const sim::Durations& durations) const {
+  return sim::Replay(programs_, durations).value().step_time;
+}
+
+sim::Durations WithFree(const MeasuredStep& step, sim::Durations durations, Work work) {
+  for (std::size_t rank = 0; rank < durations.size(); ++rank) {
+    for (std::size_t i = 0; i < durations[rank].size(); ++i) {
+      if (WorkOf(step.programs()[rank].body[i].op) == work) durations[rank][i] = 0;
+    }
+  }
+  return durations;
+}
+
+sim::Durations Balanced(const MeasuredStep& step, sim::Durations durations) {
+  struct Sum {
+    double seconds = 0;
+    int count = 0;
+  };
+  std::map<Op, Sum> sums;
+  const auto for_each_compute = [&](auto visit) {
+    for (std::size_t rank = 0; rank < durations.size(); ++rank) {
+      for (std::size_t i = 0; i < durations[rank].size(); ++i) {
+        const Op op = step.programs()[rank].body[i].op;
+        if (WorkOf(op) == Work::kCompute) visit(op, durations[rank][i]);
+      }
+    }
+  };
+  for_each_compute([&](Op op, double seconds) {
+    sums[op].seconds += seconds;
+    ++sums[op].count;
+  });
+  for_each_compute([&](Op op, double& seconds) { seconds = sums[op].seconds / sums[op].count; });
+  return durations;
+}
+
+std::vector<double> BusySeconds(const MeasuredStep& step, const sim::Durations& durations) {
+  std::vector<double> busy(durations.size(), 0.0);
+  for (std::size_t rank = 0; rank < durations.size(); ++rank) {
+    for (std::size_t i = 0; i < durations[rank].size(); ++i) {
+      if (WorkOf(step.programs()[rank].body[i].op) == Work::kCompute) {
+        busy[rank] += durations[rank][i];
+      }
+    }
+  }
+  return busy;
+}
+
+}  // namespace takt::explain

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/explain/explain.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/explain/durations.h"
+
+namespace takt::explain {
+namespace {
+
+using program::Op;
+using trace::Slice;
+
+constexpr std::pair<std::string_view, std::string_view> kTexts[kNumParts] = {
+    {"compute", "the work of all ranks, spread evenly"},
+    {"imbalance", "stages and ranks that take longer than the mean"},
+    {"schedule", "idle time of this schedule if stages were equal and messages free"},
+    {"communication", "messages between stages"},
+    {"data", "tokens that came late"},
+    {"sync", "sums over ranks: gradients, norms"},
+    {"runtime", "everything else: the engine's delays, processes that did not run"},
+};
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+void SplitStep(const MeasuredStep& step, Explanation& result) {
+  // Each run of the program is the one before with one more thing taken away.
+  const sim::Durations& usual = step.usual();
+  const sim::Durations without_data = WithFree(step, usual, Work::kData);
+  const sim::Durations without_sums = WithFree(step, without_data, Work::kSum);
+  const sim::Durations compute_only = WithFree(step, without_sums, Work::kMessage);
+  const sim::Durations balanced = Balanced(step, compute_only);
+  const double of_usual = step.StepTime(usual);
+  const double of_without_data = step.StepTime(without_data);
+  const double of_without_sums = step.StepTime(without_sums);
+  const double of_compute_only = step.StepTime(compute_only);
+  const double of_balanced = step.StepTime(balanced);
+  const std::vector<double> busy = BusySeconds(step, usual);
+  const std::vector<double> balanced_busy = BusySeconds(step, balanced);
+  const double ideal =
+      std::accumulate(busy.begin(), busy.end(), 0.0) / static_cast<double>(busy.size());
+
+  const auto part = [](Parts& parts, Part which) -> double& {
+    return parts[static_cast<int>(which)];
+  };
+  part(result.parts, Part::kRuntime) = result.step_seconds - of_usual;
+  part(result.parts, Part::kData) = of_usual - of_without_data;
+  part(result.parts, Part::kSync) = of_without_data - of_without_sums;
+  part(result.parts, Part::kCommunication) = of_without_sums - of_compute_only;
+  part(result.parts, Part::kImbalance) = of_compute_only - of_balanced;
+  part(result.parts, Part::kSchedule) = of_balanced - ideal;
+  part(result.parts, Part::kCompute) = ideal;
+  for (std::size_t rank = 0; rank < busy.size(); ++rank) {
+    // Of a rank, compute is its own work, and the two parts beside it are its own idle time.
+    RankSplit& split = result.ranks[rank];
+    split.parts = result.parts;
+    part(split.parts, Part::kCompute) = busy[rank];
+    part(split.parts, Part::kSchedule) = of_balanced - balanced_busy[rank];
+    part(split.parts, Part::kImbalance) =
+        (of_compute_only - busy[rank]) - (of_balanced - balanced_busy[rank]);
+  }
+}
+
+void SumLanes(const trace::Timeline& timeline, Explanation& result) {
+  const trace::JobTrace& trace = *timeline.trace;
+  double busy = 0;  // F, I, W, B, O: what a bubble is the absence of
+  for (const Slice& slice : timeline.slices) {
+    const Op op = trace.ProgramOf(slice.rank).body[slice.instruction].op;
+    if (slice.step != result.step || WorkOf(op) != Work::kCompute) continue;
+    const double seconds = static_cast<double>(slice.end_nanos - slice.start_nanos) * 1e-9;
+    result.ranks[slice.rank].busy_seconds += seconds;
+    if (program::IsCompute(op)) busy += seconds;
+  }
+  for (const trace::Idle& idle : timeline.idle) {
+    if (idle.step != result.step) continue;
+    result.ranks[idle.rank].idle_seconds[static_cast<int>(idle.cause)] +=
+        static_cast<double>(idle.end_nanos - idle.start_nanos) * 1e-9;
+  }
+  if (result.step_seconds > 0) {
+    result.bubble_fraction =
+        1 - busy / (static_cast<double>(result.ranks.size()) * result.step_seconds);
+  }
+  if (timeline.predicted.has_value()) {
+    result.predicted_step_seconds = timeline.predicted->makespan;
+    result.predicted_bubble_fraction = timeline.predicted->bubble_fraction;
+  }
+}
+
+std::optional<WorstOp> FindWorstOp(const MeasuredStep& step) {
+  struct Sum {
+    double seconds = 0;
+    int count = 0;
+    double mean() const { return seconds / count; }
+  };
+  std::map<Op, Sum> of_op;
+  std::map<std::tuple<int, StageId, Op>, Sum> of_rank;
+  for (std::size_t rank = 0; rank < step.programs().size(); ++rank) {
+    for (std::size_t i = 0; i < step.usual()[rank].size(); ++i) {
+      const program::Instruction& instruction = step.programs()[rank].body[i];
+      if (!program::IsCompute(instruction.op)) continue;
+      for (Sum* sum : {&of_op[instruction.op],
+                       &of_rank[{static_cast<int>(rank), instruction.stage, instruction.op}]}) {
+        sum->seconds += step.usual()[rank][i];
+        ++sum->count;
+      }
+    }
+  }
+  std::optional<WorstOp> worst;
+  double most = 0;
+  for (const auto& [key, sum] : of_rank) {
+    const auto [rank, stage, op] = key;
+    const double mean = of_op[op].mean();
+    const double excess = sum.seconds - sum.count * mean;
+    if (excess <= most * (1 + 1e-9)) continue;
+    most = excess;
+    worst = WorstOp{
+        .rank = rank, .stage = stage, .op = op, .seconds = sum.mean(), .mean_seconds = mean};
+  }
+  return worst;
+}
+
+std::optional<WorstLink> FindWorstLink(const MeasuredStep& step) {
+  std::map<std::pair<int, int>, std::vector<double>> by_link;
+  for (std::size_t rank = 0; rank < step.programs().size(); ++rank) {
+    const program::Program& program = step.programs()[rank];
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      if (program.body[i].op != Op::kRecv) continue;
+      const int from = program.lanes[program.body[i].lane.value()].peer.value();
+      by_link[{from, static_cast<int>(rank)}].push_back(step.usual()[rank][i]);
+    }
+  }
+  std::optional<WorstLink> worst;
+  for (const auto& [link, seconds] : by_link) {
+    const double median = Median(seconds);
+    if (worst.has_value() && median <= worst->seconds) continue;
+    worst = WorstLink{.from = link.first, .to = link.second, .seconds = median};
+  }
+  if (!worst.has_value()) return worst;
+  std::vector<double> others;
+  for (const auto& [link, seconds] : by_link) {
+    if (link == std::pair(worst->from, worst->to)) continue;
+    others.insert(others.end(), seconds.begin(), seconds.end());
+  }
+  if (!others.empty()) worst->others_seconds = Median(std::move(others));
+  return worst;
+}
+
+}  // namespace
+
+std::string_view Name(Part part) { return kTexts[static_cast<int>(part)].first; }
+std::string_view Meaning(Part part) { return kTexts[static_cast<int>(part)].second; }
+
+absl::StatusOr<Explanation> Explain(const trace::Timeline& timeline, StepId step_id) {
+  ASSIGN_OR_RETURN(const MeasuredStep step, MeasuredStep::Create(timeline, step_id));
+  Explanation result{.step = step_id, .step_seconds = step.seconds()};
+  result.ranks.resize(step.programs().size());
+  SplitStep(step, result);
+  SumLanes(timeline, result);
+  result.worst_op = FindWorstOp(step);
+  result.worst_link = FindWorstLink(step);
+  return result;
+}
+
+}  // namespace takt::explain

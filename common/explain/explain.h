@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the time of a step goes: seven parts that add up to it exactly, each the difference that
+// one change makes when the step's own program is run again with it. docs/explain.md has the order
+// of the changes and its reasons.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/program/program.h"
+#include "common/trace/timeline.h"
+
+namespace takt::explain {
+
+enum class Part : std::uint8_t {
+  kCompute = 0,  // the work of all ranks, spread evenly over them
+  kImbalance,    // ranks and stages that take longer than the mean
+  kSchedule,     // idle time that this schedule has even if all stages are equal and messages free
+  kCommunication,  // messages
+  kData,           // tokens
+  kSync,           // sums over ranks: of gradients, of norms
+  kRuntime,        // the rest: what the program with its usual costs does not explain
+};
+inline constexpr int kNumParts = 7;
+
+// "compute", "imbalance", ...: the label `component` of takt_step_component_seconds.
+std::string_view Name(Part part);
+// One line for people.
+std::string_view Meaning(Part part);
+
+// Seconds, by Part.
+using Parts = std::array<double, kNumParts>;
+
+struct RankSplit {
+  // Adds up to the step too. Work and balance are the rank's own; what delays all is equal on all.
+  Parts parts{};
+  // What its compute lane was measured to do in its own step: work, and idle time by trace::Cause.
+  double busy_seconds = 0;
+  std::array<double, trace::kNumCauses + 1> idle_seconds{};
+};
+
+// The kind of instruction of one rank that costs most beyond the mean of its kind.
+struct WorstOp {
+  int rank = 0;
+  StageId stage{-1};
+  program::Op op = program::Op::kForward;
+  double seconds = 0, mean_seconds = 0;
+};
+
+// The pair of ranks whose messages take longest.
+struct WorstLink {
+  int from = 0, to = 0;
+  double seconds = 0, others_seconds = 0;  // of one message: median, and that of all other links
+};
+
+struct Explanation {
+  StepId step;
+  double step_seconds = 0;  // measured
+  Parts parts{};            // their sum
+  std::vector<RankSplit> ranks;
+  double bubble_fraction = 0;  // measured: 1 - busy / (ranks * step)
+  std::optional<double> predicted_step_seconds, predicted_bubble_fraction;
+  std::optional<WorstOp> worst_op;      // unset: nobody is slower than the mean
+  std::optional<WorstLink> worst_link;  // unset: there are no messages
+};
+
+// kNotFound: the timeline has no such step.
+absl::StatusOr<Explanation> Explain(const trace::Timeline& timeline, StepId step);
+
+}  // namespace takt::explain

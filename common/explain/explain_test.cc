@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/explain/explain.h"
+
+#include <numeric>
+
+#include "common/trace/synthetic_trace.h"
+#include "gmock/gmock.h"
+#include "rapidcheck/gtest.h"
+
+namespace takt::explain {
+namespace {
+
+using program::Op;
+using ::testing::HasSubstr;
+using trace::SyntheticOptions;
+using trace::SyntheticTrace;
+
+double Of(const Parts& parts, Part part) { return parts[static_cast<int>(part)]; }
+double Sum(const Parts& parts) { return std::accumulate(parts.begin(), parts.end(), 0.0); }
+
+Explanation ExplainStep(SyntheticTrace& synthetic, int step = 2) {
+  const trace::JobTrace& trace = synthetic.Get();
+  return Explain(trace::MakeTimeline(trace).value(), StepId(step)).value();
+}
+
+// Nothing but compute takes time.
+constexpr SyntheticOptions kFree{.message = 0, .load = 0, .reduction = 0, .exchange = 0, .norm = 0};
+
+constexpr const char* kFamilies[] = {"naive", "gpipe",      "1f1b",    "interleaved-1f1b", "zb-h1",
+                                     "zb-v",  "dualpipe-v", "chimera", "pipedream-2bw"};
+
+// ---- exactness
+
+RC_GTEST_PROP(Explain, PartsAddUpToTheMeasuredStep, ()) {
+  const char* family =
+      *rc::gen::elementOf(std::vector<const char*>(std::begin(kFamilies), std::end(kFamilies)));
+  const int dp_size = *rc::gen::inRange(1, 3);
+  SyntheticTrace synthetic(family, 4, 8, {.dp_size = dp_size});
+  for (int rank = 0; rank < static_cast<int>(synthetic.spread().size()); ++rank) {
+    synthetic.Slow(rank, Op::kForward, *rc::gen::inRange(50, 200) / 100.0);
+    synthetic.Slow(rank, Op::kWeightGrad, *rc::gen::inRange(50, 200) / 100.0);
+    synthetic.Slow(rank, Op::kRecv, *rc::gen::inRange(0, 5000) / 100.0);
+    synthetic.Slow(rank, Op::kLoad, *rc::gen::inRange(0, 5000) / 100.0);
+  }
+  trace::JobTrace& trace = synthetic.Get();
+  // Whatever else happened: times that no program would have had.
+  for (trace::RankTrace& rank : trace.ranks) {
+    for (trace::Span& span : rank.steps[1].body) {
+      span.end_nanos += *rc::gen::inRange(0, 3'000'000);
+    }
+  }
+  const trace::Timeline timeline = trace::MakeTimeline(trace).value();
+  const Explanation explanation = Explain(timeline, StepId(2)).value();
+  const double step =
+      static_cast<double>(timeline.steps[1].end_nanos - timeline.steps[1].start_nanos) * 1e-9;
+  RC_ASSERT(std::abs(explanation.step_seconds - step) <= 1e-12);
+  RC_ASSERT(std::abs(Sum(explanation.parts) - step) <= 1e-9 * step);
+  for (const RankSplit& rank : explanation.ranks) {
+    RC_ASSERT(std::abs(Sum(rank.parts) - step) <= 1e-9 * step);
+  }
+  RC_ASSERT(Of(explanation.parts, Part::kSchedule) >= -1e-9 * step);
+}
+
+TEST(Explain, ARankIsBusyOrIdleForAReason) {
+  for (const char* family : {"1f1b", "zb-v", "dualpipe-v"}) {
+    SyntheticTrace synthetic(family, 4, 8);
+    const Explanation explanation = ExplainStep(synthetic);
+    for (const RankSplit& rank : explanation.ranks) {
+      const double idle = std::accumulate(rank.idle_seconds.begin(), rank.idle_seconds.end(), 0.0);
+      EXPECT_NEAR(rank.busy_seconds + idle, explanation.step_seconds, 1e-7) << family;
+    }
+  }
+}
+
+// ---- undisturbed
+
+TEST(Explain, AnUndisturbedStepIsComputeAndSchedule) {
+  for (const char* family : kFamilies) {
+    SCOPED_TRACE(family);
+    SyntheticTrace synthetic(family, 4, 8, kFree);
+    const Explanation explanation = ExplainStep(synthetic);
+    for (const Part part :
+         {Part::kImbalance, Part::kCommunication, Part::kData, Part::kSync, Part::kRuntime}) {
+      EXPECT_NEAR(Of(explanation.parts, part), 0, 1e-3 * explanation.step_seconds) << Name(part);
+    }
+    EXPECT_FALSE(explanation.worst_op.has_value());
+  }
+}
+
+TEST(Explain, TheScheduleOfEqualStagesIsItsKnownBubble) {
+  SyntheticOptions options = kFree;
+  options.optimizer = 0;
+  SyntheticTrace synthetic("1f1b", 4, 8, options);
+  const Explanation explanation = ExplainStep(synthetic);
+  EXPECT_NEAR(explanation.step_seconds, 0.33, 1e-6);
+  EXPECT_NEAR(Of(explanation.parts, Part::kCompute), 0.24, 1e-6);
+  EXPECT_NEAR(Of(explanation.parts, Part::kSchedule), 0.09, 1e-6);
+  EXPECT_NEAR(explanation.bubble_fraction, 3.0 / 11, 1e-6);
+  EXPECT_NEAR(*explanation.predicted_bubble_fraction, 3.0 / 11, 1e-2);
+}
+
+// ---- planted causes: what it adds to the step lands in its part
+
+struct Planted {
+  double added = 0;      // to the step
+  double explained = 0;  // of that, in the part
+  Explanation after;
+};
+
+Planted Plant(const SyntheticOptions& options, Part part, auto disturb) {
+  SyntheticTrace healthy("1f1b", 4, 8, options);
+  const Explanation before = ExplainStep(healthy);
+  SyntheticTrace disturbed("1f1b", 4, 8, options);
+  disturb(disturbed);
+  Planted planted{.after = ExplainStep(disturbed)};
+  planted.added = planted.after.step_seconds - before.step_seconds;
+  planted.explained = Of(planted.after.parts, part) - Of(before.parts, part);
+  return planted;
+}
+
+TEST(Explain, ASlowStageIsImbalanceButForItsShareOfTheWork) {
+  const Planted planted = Plant({}, Part::kImbalance, [](SyntheticTrace& trace) {
+    for (const Op op : {Op::kForward, Op::kBackward}) trace.Slow(2, op, 1.3);
+  });
+  EXPECT_GT(planted.added, 0.06);
+  // The mean of four stages is 30 % / 4 higher: of the work, and of the bubble with it.
+  const double of_mean = 0.3 / 4 * (0.24 + 0.09);
+  EXPECT_NEAR(planted.explained, planted.added - of_mean, 0.02 * planted.added);
+  ASSERT_TRUE(planted.after.worst_op.has_value());
+  EXPECT_EQ(planted.after.worst_op->rank, 2);
+  EXPECT_EQ(planted.after.worst_op->stage, StageId(2));
+  EXPECT_EQ(planted.after.worst_op->op, Op::kBackward);
+  EXPECT_NEAR(planted.after.worst_op->seconds, 0.026, 1e-6);
+  EXPECT_NEAR(planted.after.worst_op->mean_seconds, 0.0215, 1e-6);
+  // Its own row says who.
+  EXPECT_LT(Of(planted.after.ranks[2].parts, Part::kImbalance), 0.01);
+  EXPECT_GT(Of(planted.after.ranks[0].parts, Part::kImbalance), 0.05);
+}
+
+TEST(Explain, ALateLinkIsCommunication) {
+  const Planted planted =
+      Plant({}, Part::kCommunication, [](SyntheticTrace& trace) { trace.Delay(1, 2, 0.020); });
+  EXPECT_GT(planted.added, 0.020);
+  EXPECT_NEAR(planted.explained, planted.added, 0.02 * planted.added);
+  ASSERT_TRUE(planted.after.worst_link.has_value());
+  EXPECT_EQ(planted.after.worst_link->from, 1);
+  EXPECT_EQ(planted.after.worst_link->to, 2);
+  EXPECT_NEAR(planted.after.worst_link->seconds, 0.02005, 1e-6);
+  EXPECT_NEAR(planted.after.worst_link->others_seconds, 50e-6, 1e-6);
+}
+
+TEST(Explain, SlowDataIsData) {
+  const Planted planted =
+      Plant({}, Part::kData, [](SyntheticTrace& trace) { trace.Duration(0, "LOAD") = 0.05; });
+  EXPECT_GT(planted.added, 0.04);
+  EXPECT_NEAR(planted.explained, planted.added, 0.02 * planted.added);
+}
+
+TEST(Explain, SlowSumsAreSync) {
+  const Planted planted = Plant({.dp_size = 2}, Part::kSync, [](SyntheticTrace& trace) {
+    for (int rank = 0; rank < 8; ++rank) trace.Slow(rank, Op::kReduceGrad, 100);
+  });
+  EXPECT_GT(planted.added, 0.015);
+  EXPECT_NEAR(planted.explained, planted.added, 0.02 * planted.added);
+}
+
+TEST(Explain, ARankThatStoodStillIsRuntime) {
+  for (const char* where : {"2F1", "2B4", "2F7"}) {
+    SCOPED_TRACE(where);
+    SyntheticTrace synthetic("1f1b", 4, 8);
+    synthetic.AddStep();
+    synthetic.AddStep();
+    const double usual = ExplainStep(synthetic, 2).step_seconds;
+    // No lane of the process runs: messages that came in that time end with it.
+    synthetic.Duration(2, where) += 0.1;
+    synthetic.AddStep();
+    trace::JobTrace& trace = synthetic.Get();
+    const std::size_t stopped = sim::IndexOf(trace.programs[2], where);
+    std::vector<trace::Span>& body = trace.ranks[2].steps[2].body;
+    for (std::size_t i = 0; i < body.size(); ++i) {
+      if (i != stopped && body[i].end_nanos > body[stopped].start_nanos &&
+          body[i].end_nanos < body[stopped].end_nanos) {
+        body[i].end_nanos = body[stopped].end_nanos;
+      }
+    }
+    const Explanation explanation = ExplainStep(synthetic, 3);
+    const double added = explanation.step_seconds - usual;
+    EXPECT_GT(added, 0.05);
+    EXPECT_NEAR(Of(explanation.parts, Part::kRuntime), added, 0.03 * added);
+  }
+}
+
+TEST(Explain, TheEnginesOwnDelaysAreRuntime) {
+  SyntheticTrace synthetic("naive", 1, 2);
+  trace::JobTrace& trace = synthetic.Get();
+  const std::size_t second = sim::IndexOf(trace.programs[0], "0F1");
+  std::vector<trace::Span>& body = trace.ranks[0].steps[1].body;
+  const std::int64_t from = body[second].start_nanos;
+  for (trace::Span& span : body) {
+    if (span.start_nanos < from) continue;
+    span.start_nanos += 5'000'000;
+    span.end_nanos += 5'000'000;
+  }
+  const Explanation explanation = ExplainStep(synthetic);
+  EXPECT_NEAR(Of(explanation.parts, Part::kRuntime), 0.005, 1e-6);
+  EXPECT_NEAR(explanation.ranks[0].idle_seconds[static_cast<int>(trace::Cause::kRuntime)], 0.005,
+              1e-6);
+}
+
+TEST(Explain, SaysWhichStepsThereAre) {
+  SyntheticTrace synthetic("1f1b", 2, 2);
+  const auto explanation = Explain(trace::MakeTimeline(synthetic.Get()).value(), StepId(9));
+  EXPECT_EQ(explanation.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(explanation.status().message()), HasSubstr("steps 1 to 2"));
+}
+
+}  // namespace
+}  // namespace takt::explain
