@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/daemon/settings.h"
+
+#include <cstdlib>
+#include <iterator>
+#include <set>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/status.h"
+#include "common/config/yaml_tree.h"
+
+namespace takt::daemon {
+namespace {
+
+constexpr char kSettingsOption[] = "settings";
+
+std::string KeyOf(const CLI::Option& option) {
+  return absl::StrReplaceAll(option.get_lnames().at(0), {{"-", "_"}});
+}
+
+[[noreturn]] void Refuse(FieldError error) {
+  throw CLI::ConfigError(error.ToString(), CLI::ExitCodes::ConfigError);
+}
+
+class YamlSettings final : public CLI::Config {
+ public:
+  explicit YamlSettings(const CLI::App& app) : app_(app) {}
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    const std::string file = app_.get_config_ptr()->as<std::string>();
+    const std::string text{std::istreambuf_iterator<char>(input), {}};
+    const absl::StatusOr<config::YamlNode> root = config::ParseYaml(text, file);
+    if (!root.ok()) {
+      FieldError error = FieldErrorsOf(root.status()).at(0);
+      error.field = "settings file";
+      Refuse(std::move(error));
+    }
+    if (root->kind != config::YamlNode::Kind::kMap) {
+      Refuse({.field = "settings file",
+              .rule = "must be a map of settings",
+              .fix = "write one `name: value` a line",
+              .where = root->where});
+    }
+    std::vector<CLI::ConfigItem> items;
+    std::set<std::string> seen;
+    for (std::size_t i = 0; i < root->keys.size(); ++i) {
+      const CLI::Option& option = Known(root->keys[i], root->key_where[i]);
+      if (!seen.insert(root->keys[i]).second) {
+        Refuse({.field = root->keys[i],
+                .rule = "is given twice",
+                .fix = "keep one of them",
+                .where = root->key_where[i]});
+      }
+      const config::YamlNode& value = root->values[i];
+      if (value.kind == config::YamlNode::Kind::kNull) continue;  // as if it were not there
+      if (value.kind != config::YamlNode::Kind::kScalar) {
+        Refuse({.field = root->keys[i],
+                .rule = "must be one value",
+                .fix = "write it on the same line, without a list or a map",
+                .where = value.where});
+      }
+      if (std::getenv(option.get_envname().c_str()) != nullptr) continue;
+      items.push_back({.name = option.get_lnames().at(0), .inputs = {value.text}});
+    }
+    return items;
+  }
+
+  std::string to_config(const CLI::App* /*app*/, bool /*defaults*/, bool /*description*/,
+                        std::string /*prefix*/) const override {
+    return "";  // nobody asks: there is no option that prints the settings
+  }
+
+ private:
+  const CLI::Option& Known(const std::string& key, const std::string& where) const {
+    std::vector<std::string> known;
+    for (const CLI::Option* option : app_.get_options()) {
+      if (!option->get_configurable() || option->get_lnames().empty()) continue;
+      if (KeyOf(*option) == key) return *option;
+      known.push_back(KeyOf(*option));
+    }
+    Refuse({.field = key,
+            .rule = "is not a setting of this program",
+            .fix = "remove it, or use one of " + absl::StrJoin(known, ", "),
+            .where = where});
+  }
+
+  const CLI::App& app_;
+};
+
+}  // namespace
+
+void AddSettings(CLI::App& app, const std::string& default_file, const std::string& prefix) {
+  for (CLI::Option* option : app.get_options()) {
+    const bool setting = !option->get_lnames().empty() && option != app.get_help_ptr() &&
+                         option != app.get_version_ptr();
+    option->configurable(setting);
+    if (setting) option->envname(prefix + "_" + absl::AsciiStrToUpper(KeyOf(*option)));
+  }
+  app.set_config(std::string("--") + kSettingsOption, default_file,
+                 "Settings file (YAML): the options below, `-` written as `_`")
+      ->configurable(false);
+  app.config_formatter(std::make_shared<YamlSettings>(app));
+}
+
+}  // namespace takt::daemon
