@@ -122,6 +122,7 @@ absl::Status LocalCluster::Spawn(const std::string& name, std::vector<std::strin
   arguments.insert(arguments.begin(),
                    absl::StrCat(options_.program_directory,
                                 is_coordinator ? "/takt-coordinator" : "/takt-worker"));
+  arguments.insert(arguments.end(), {"--settings", ""});  // not the machine's own
   std::error_code error;
   std::filesystem::remove(state_.LogPath(name), error);  // of an earlier run
   ASSIGN_OR_RETURN(Process process, Process::Spawn({.name = name,

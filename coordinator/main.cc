@@ -7,13 +7,17 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/daemon/service_manager.h"
+#include "common/daemon/settings.h"
 #include "common/metrics/registry.h"
 #include "common/plan/plan.h"
 #include "coordinator/job/coordinator.h"
@@ -100,6 +104,11 @@ absl::Status Run(const Flags& flags) {
        {"state", flags.state},
        {"version", kTaktVersion}});
 
+  daemon::NotifyReady(absl::StrCat("serves on ", addresses.listen));
+  std::optional<daemon::Watchdog> watchdog(std::in_place, [&](std::function<void()> answer) {
+    coordinator->Post([answer = std::move(answer)](job::Cluster&, Moment) { answer(); });
+  });
+
   std::thread waiter([&] {
     int signal = 0;
     sigwait(&signals, &signal);
@@ -108,6 +117,8 @@ absl::Status Run(const Flags& flags) {
   const absl::Status end = coordinator->WaitForEnd();
   if (!end.ok()) pthread_kill(waiter.native_handle(), SIGTERM);
   waiter.join();
+  watchdog.reset();
+  daemon::NotifyStopping("running jobs go on");
   Log(LogLevel::kInfo, "coordinator stops; running jobs go on", {});
   server.reset();
   // Its end would wait two seconds for a thread that polls; the end of the process does not.
@@ -132,6 +143,7 @@ int Main(int argc, char** argv) {
   app.add_option("--log-format", flags.log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
   app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
+  daemon::AddSettings(app, "/etc/takt/coordinator.yaml", "TAKT_COORDINATOR");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that building and testing Takt needs, those that are missing and no others.
-#   deploy/install-deps.sh [--example] [--browser] [--print]
+#   deploy/install-deps.sh [--example] [--browser] [--package] [--print]
 #     --example   also the King James text of deploy/examples/kjv.yaml
 #     --browser   also Chromium, for tests/browser
+#     --package   also what deploy/package.sh needs
 #     --print     only names what is missing
 set -euo pipefail
 
@@ -15,6 +16,7 @@ build=(g++ cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compil
 tests=(libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev clang-format clang-tidy git)
 example=(bible-kjv bible-kjv-text)
 browser=(chromium)
+package=(help2man dpkg-dev file)
 
 wanted=("${build[@]}" "${tests[@]}")
 print_only=false
@@ -22,8 +24,9 @@ for argument in "$@"; do
   case "$argument" in
     --example) wanted+=("${example[@]}") ;;
     --browser) wanted+=("${browser[@]}") ;;
+    --package) wanted+=("${package[@]}") ;;
     --print) print_only=true ;;
-    -h | --help) sed -n '3,7p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,8p' "$0"; exit 0 ;;
     *) echo "install-deps.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done

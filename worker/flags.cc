@@ -9,6 +9,7 @@
 #include <map>
 
 #include "common/base/version.h"
+#include "common/daemon/settings.h"
 
 namespace takt::worker {
 namespace {
@@ -60,6 +61,7 @@ Flags ParseFlags(int argc, char** argv) {
                                                     {"json", LogFormat::kJson}};
   app.add_option("--log-format", flags.log_format, "text or json")
       ->transform(CLI::CheckedTransformer(formats));
+  daemon::AddSettings(app, "/etc/takt/worker.yaml", "TAKT_WORKER");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -23,6 +23,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/daemon/service_manager.h"
 #include "common/metrics/registry.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/backend.h"
@@ -179,9 +180,16 @@ absl::StatusOr<int> Serve(const Flags& flags) {
        .data_address = flags.data_address,
        .cores = cores,
        .memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE),
-       .matmul_flops_per_second = MatmulFlopsPerSecond(threads)},
+       .matmul_flops_per_second = MatmulFlopsPerSecond(threads),
+       .on_attached =
+           [&] { daemon::NotifyReady(absl::StrCat("attached to ", flags.coordinator)); }},
       agent);
-  const SignalThread signals([&] { agent.Leave(); });
+  const SignalThread signals([&] {
+    daemon::NotifyStopping("finishes what it holds");
+    agent.Leave();
+  });
+  const daemon::Watchdog watchdog(
+      [&](std::function<void()> answer) { agent.Ask(std::move(answer)); });
   if (!flags.state_file.empty())
     RETURN_IF_ERROR(WriteStateFile(flags, incarnation, metrics_address));
   Log(LogLevel::kInfo, "worker started",

@@ -99,6 +99,7 @@ Cluster::~Cluster() {
 absl::StatusOr<cli::Process> Cluster::Spawn(const std::string& name,
                                             std::vector<std::string> argv) {
   argv[0] = std::string(TAKT_BINARY_DIR) + "/" + argv[0];
+  argv.insert(argv.end(), {"--settings", ""});  // not the machine's own
   return cli::Process::Spawn(
       {.name = name, .argv = std::move(argv), .log_path = directory_ + "/" + name + ".log"});
 }

@@ -121,6 +121,7 @@ void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
       last_end_ = absl::OkStatus();
       Log(LogLevel::kInfo, "attached", {{"coordinator_version", welcome.program_version()}});
       agent_.Attached();
+      if (options_.on_attached) options_.on_attached();
       return;
     }
     case v1::AttachResponse::kPrepare: {

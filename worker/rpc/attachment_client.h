@@ -27,6 +27,7 @@ struct AttachmentOptions {
   int cores = 1;
   std::int64_t memory_bytes = 0;
   double matmul_flops_per_second = 0;
+  std::function<void()> on_attached;  // every time; may be empty
 };
 
 // Thread-safe. Connects for ever until it is destroyed; a coordinator that is away changes nothing

@@ -195,6 +195,13 @@ void Agent::Refused(std::string reason) {
   Post([this, reason = std::move(reason)] { return held_job_.Refused(reason); });
 }
 
+void Agent::Ask(std::function<void()> answer) {
+  Post([answer = std::move(answer)] {
+    answer();
+    return Effects();
+  });
+}
+
 void Agent::Leave() {
   Post([this] { return held_job_.Leave(ThreadStatus(), Now()); });
 }

@@ -65,6 +65,8 @@ class Agent {
   void Refused(std::string reason);
   // SIGTERM.
   void Leave();
+  // A sign of life: `answer` is called by the thread that decides.
+  void Ask(std::function<void()> answer);
 
   std::optional<Holding> held() const;
   BulkOutbox& outbox() { return outbox_; }

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `cmake --install` puts where, and the three Debian packages that `cpack` makes of it (deploy/package.sh).
+if(TAKT_PACKAGES)
+  set(CMAKE_INSTALL_PREFIX /usr)
+endif()
+include(GNUInstallDirs)
+set(units ${PROJECT_SOURCE_DIR}/deploy/systemd)
+set(settings ${PROJECT_SOURCE_DIR}/deploy/settings)
+set(unit_dir lib/systemd/system)
+
+install(TARGETS takt-coordinator RUNTIME COMPONENT coordinator)
+install(FILES ${units}/takt-coordinator.service DESTINATION ${unit_dir} COMPONENT coordinator)
+install(FILES ${settings}/coordinator.yaml DESTINATION /etc/takt COMPONENT coordinator)
+install(TARGETS takt-worker RUNTIME COMPONENT worker)
+install(FILES ${units}/takt-worker.service ${units}/takt-worker@.service DESTINATION ${unit_dir} COMPONENT worker)
+install(FILES ${settings}/worker.yaml DESTINATION /etc/takt COMPONENT worker)
+install(FILES ${units}/takt-worker-gpu.conf DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-worker/examples COMPONENT worker)
+install(TARGETS takt RUNTIME COMPONENT cli)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy/examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-cli/examples
+  COMPONENT cli)
+
+if(NOT TAKT_PACKAGES)
+  return()
+endif()
+
+# Manual pages are the programs' own --help, completions the command line's own.
+find_program(HELP2MAN help2man REQUIRED)
+function(takt_man program section component summary)
+  set(page ${PROJECT_BINARY_DIR}/man/${program}.${section})
+  add_custom_command(OUTPUT ${page}.gz
+    COMMAND ${HELP2MAN} --no-info --section=${section} --name=${summary} --output=${page} $<TARGET_FILE:${program}>
+    COMMAND gzip --best --no-name --force ${page}
+    DEPENDS ${program} VERBATIM)
+  add_custom_target(${program}-man ALL DEPENDS ${page}.gz)
+  install(FILES ${page}.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} COMPONENT ${component})
+  install(FILES ${PROJECT_SOURCE_DIR}/deploy/debian/copyright
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-${component} COMPONENT ${component})
+  install(FILES ${PROJECT_BINARY_DIR}/man/CHANGELOG.md.gz
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-${component} COMPONENT ${component})
+endfunction()
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/man)
+execute_process(COMMAND gzip --best --no-name --stdout ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+  OUTPUT_FILE ${PROJECT_BINARY_DIR}/man/CHANGELOG.md.gz COMMAND_ERROR_IS_FATAL ANY)
+takt_man(takt-coordinator 8 coordinator "plans pipeline-parallel training jobs and hands them to workers")
+takt_man(takt-worker 8 worker "runs one rank of a pipeline-parallel training job")
+takt_man(takt 1 cli "submits and watches pipeline-parallel training jobs")
+
+foreach(shell bash zsh fish)
+  set(completion ${PROJECT_BINARY_DIR}/completion/takt.${shell})
+  add_custom_command(OUTPUT ${completion}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/completion
+    COMMAND sh -c "$<TARGET_FILE:takt> completion ${shell} > ${completion}" DEPENDS takt VERBATIM)
+  list(APPEND completions ${completion})
+endforeach()
+add_custom_target(takt-completions ALL DEPENDS ${completions})
+set(completion ${PROJECT_BINARY_DIR}/completion/takt)
+install(FILES ${completion}.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME takt COMPONENT cli)
+install(FILES ${completion}.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _takt COMPONENT cli)
+install(FILES ${completion}.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT cli)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME takt)
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_PACKAGE_CONTACT "The Takt authors <authors@takt.invalid>")
+set(CPACK_SET_DESTDIR ON)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_COMPONENTS_ALL coordinator worker cli)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+
+# takt_daemon_package(COMPONENT what a purge removes): maintainer scripts and conffiles.
+function(takt_daemon_package component state)
+  set(UNIT takt-${component})
+  set(STATE ${state})
+  set(control ${PROJECT_BINARY_DIR}/debian/${component})
+  foreach(script postinst prerm postrm)
+    configure_file(${PROJECT_SOURCE_DIR}/deploy/debian/${script}.in ${control}/${script} @ONLY
+      FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+  endforeach()
+  file(WRITE ${control}/conffiles "/etc/takt/${component}.yaml\n")
+  string(TOUPPER ${component} upper)
+  set(CPACK_DEBIAN_${upper}_PACKAGE_NAME ${UNIT} PARENT_SCOPE)
+  set(CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS "adduser, init-system-helpers (>= 1.54~)" PARENT_SCOPE)
+  set(CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA
+    "${control}/postinst;${control}/prerm;${control}/postrm;${control}/conffiles" PARENT_SCOPE)
+endfunction()
+takt_daemon_package(coordinator "/var/lib/takt/coordinator")
+takt_daemon_package(worker "/var/lib/takt/data /var/lib/takt/checkpoints")
+set(CPACK_DEBIAN_CLI_PACKAGE_NAME takt-cli)
+set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS "takt-coordinator, takt-worker")
+set(CPACK_COMPONENT_COORDINATOR_DESCRIPTION
+  "coordinator of the Takt training service\n Plans pipeline-parallel training jobs, proves their schedules and hands\n them to workers.")
+set(CPACK_COMPONENT_WORKER_DESCRIPTION
+  "worker of the Takt training service\n Runs one rank of a pipeline-parallel training job.")
+set(CPACK_COMPONENT_CLI_DESCRIPTION
+  "command line of the Takt training service\n Submits and watches pipeline-parallel training jobs, shows schedules;\n `takt local` runs a job on one machine.")
+include(CPack)
