@@ -142,8 +142,11 @@ void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
       agent_.Acknowledge(Key(response.acknowledge().job(), response.acknowledge().generation()));
       return;
     case v1::AttachResponse::kHalt:
+      agent_.Halt(Key(response.halt().job(), response.halt().generation()),
+                  response.halt().reason());
+      return;
     case v1::AttachResponse::kCommit:
-      return;  // no coordinator sends these yet
+      return;  // no coordinator sends it yet
     case v1::AttachResponse::MESSAGE_NOT_SET:
       return;  // a newer coordinator's: the protocol version allows what may be ignored
   }

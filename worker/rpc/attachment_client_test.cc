@@ -23,13 +23,25 @@ using v1::JobUpdate;
 class StepsRunner final : public session::RankRunner {
  public:
   StepsRunner(int steps, bool ends) : steps_(steps), ends_(ends) {}
-  absl::Status Prepare() override { return absl::OkStatus(); }
-  absl::Status Run(const std::function<void(const session::StepReport&)>& on_step) override {
-    for (int step = 1; step <= steps_; ++step) on_step({.step = StepId(step), .loss = 1.0 / step});
-    if (ends_) return absl::OkStatus();
+  absl::StatusOr<session::Resumed> Prepare() override {
+    return session::Resumed{.step = StepId(0), .notes = {"step 40: damaged"}};
+  }
+  absl::StatusOr<session::RunEnd> Run(const std::function<void(session::Report)>& report) override {
+    for (int step = 1; step <= steps_; ++step)
+      report(session::StepReport{.step = StepId(step), .loss = 1.0 / step});
+    if (ends_) return session::RunEnd::kLastStep;
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&stopped_));
-    return absl::AbortedError("stopped");
+    const auto free = [this] { return stopped_ || halted_; };
+    mutex_.Await(absl::Condition(&free));
+    if (stopped_) return absl::AbortedError("stopped");
+    report(session::CheckpointReport{.step = StepId(steps_),
+                                     .files = {{"config.json", 12, std::string(32, 'a')}},
+                                     .write_seconds = 2});
+    return session::RunEnd::kHalted;
+  }
+  void Halt() override {
+    absl::MutexLock lock(&mutex_);
+    halted_ = true;
   }
   void Stop(const absl::Status&) override {
     absl::MutexLock lock(&mutex_);
@@ -45,6 +57,7 @@ class StepsRunner final : public session::RankRunner {
   const int steps_;
   const bool ends_;
   absl::Mutex mutex_;
+  bool halted_ = false;
   bool stopped_ = false;
 };
 
@@ -93,6 +106,12 @@ v1::AttachResponse Abort() {
   response.mutable_abort()->set_reason("worker w2 died");
   return response;
 }
+v1::AttachResponse Halt() {
+  v1::AttachResponse response;
+  Name(response.mutable_halt());
+  response.mutable_halt()->set_reason("paused");
+  return response;
+}
 v1::AttachResponse Acknowledge() {
   v1::AttachResponse response;
   Name(response.mutable_acknowledge());
@@ -118,6 +137,7 @@ class AttachmentClientTest : public testing::Test {
     coordinator_.Say(Prepare());
     const JobUpdate admitted = coordinator_.AwaitUpdate(JobUpdate::PHASE_ADMITTED);
     ASSERT_EQ(admitted.phase(), JobUpdate::PHASE_ADMITTED);
+    EXPECT_THAT(admitted.notes(), testing::ElementsAre("step 40: damaged"));
     coordinator_.Say(Start());
   }
   v1::Hello AwaitHello() {
@@ -163,6 +183,25 @@ TEST_F(AttachmentClientTest, RunsARankToItsAcknowledgedEnd) {
   coordinator_.AcknowledgeReports(3);
   EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED).status().last_step(), 3);
   coordinator_.Say(Acknowledge());
+}
+
+TEST_F(AttachmentClientTest, AHaltedRankReportsItsCheckpointAndThenItsEnd) {
+  StartWorker(3, false);
+  StartRank();
+  coordinator_.Say(Halt());
+  const auto bulk = coordinator_.AwaitBulk(5);
+  ASSERT_EQ(bulk.size(), 5u);
+  const v1::CheckpointReport& report = bulk[4].checkpoint();
+  EXPECT_EQ(report.sequence(), 4);
+  EXPECT_EQ(report.step(), 3);
+  ASSERT_EQ(report.files_size(), 1);
+  EXPECT_EQ(report.files(0).name(), "config.json");
+  EXPECT_EQ(report.files(0).bytes(), 12);
+  EXPECT_EQ(report.files(0).xxh3_128(), std::string(32, 'a'));
+  EXPECT_EQ(report.write_seconds(), 2);
+  EXPECT_EQ(report.error(), "");
+  coordinator_.AcknowledgeReports(4);
+  EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_HALTED).status().last_step(), 3);
 }
 
 TEST_F(AttachmentClientTest, HeartbeatsCarryWhatTheRankWaitsFor) {

@@ -55,14 +55,21 @@ absl::Status CheckAgreement(const session::Assignment& assignment) {
   return check(*assignment.validation_program, "validation program");
 }
 
-v1::RankStepReport ToProto(const session::SequencedReport& item) {
-  const session::StepReport& report = item.report;
-  v1::RankStepReport proto;
+// What all reports begin with.
+template <class Proto, class Report>
+Proto Begin(const session::SequencedReport& item, const Report& report) {
+  Proto proto;
   proto.set_job(item.key.job);
   proto.set_generation(item.key.generation.value());
   proto.set_rank(report.rank.value());
   proto.set_sequence(item.sequence);
   proto.set_step(report.step.value());
+  return proto;
+}
+
+v1::RankStepReport ToProto(const session::SequencedReport& item,
+                           const session::StepReport& report) {
+  auto proto = Begin<v1::RankStepReport>(item, report);
   proto.set_loss(report.loss);
   proto.set_grad_norm(report.grad_norm);
   proto.set_learning_rate(report.learning_rate);
@@ -70,6 +77,21 @@ v1::RankStepReport ToProto(const session::SequencedReport& item) {
   proto.set_step_seconds(report.step_seconds);
   proto.set_busy_seconds(report.busy_seconds);
   if (report.validation_loss.has_value()) proto.set_validation_loss(*report.validation_loss);
+  return proto;
+}
+
+v1::CheckpointReport ToProto(const session::SequencedReport& item,
+                             const session::CheckpointReport& report) {
+  auto proto = Begin<v1::CheckpointReport>(item, report);
+  for (const checkpoint::FileEntry& entry : report.files) {
+    v1::CheckpointFile& file = *proto.add_files();
+    file.set_name(entry.name);
+    file.set_bytes(entry.bytes);
+    file.set_xxh3_128(entry.xxh3_128);
+  }
+  proto.set_snapshot_seconds(report.snapshot_seconds);
+  proto.set_write_seconds(report.write_seconds);
+  if (!report.error.ok()) proto.set_error(report.error.ToString());
   return proto;
 }
 
@@ -104,6 +126,8 @@ absl::StatusOr<session::Assignment> ToAssignment(const v1::Assignment& proto) {
   assignment.threads = binding.threads();
   assignment.transport = static_cast<config::TransportKind>(binding.transport());
   assignment.secret = binding.secret();
+  if (!proto.resume().empty()) assignment.resume = proto.resume();
+  assignment.resume_at_most = StepId(proto.resume_at_most());
   ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
   ASSIGN_OR_RETURN(assignment.partition, ToPartition(proto, binding.pp_size()));
   ASSIGN_OR_RETURN(assignment.program, program::FromProto(proto.program()));
@@ -140,13 +164,20 @@ v1::JobUpdate ToProto(const session::JobUpdate& update, const std::string& worke
     }
   }
   *proto.mutable_status() = ToProto(update.status, update.rank, worker);
+  proto.set_resumed_step(update.resumed.step.value());
+  for (const std::string& note : update.resumed.notes) proto.add_notes(note);
   return proto;
 }
 
 v1::StreamBulkRequest ToProto(const session::BulkOutbox::Item& item, const std::string& worker) {
   v1::StreamBulkRequest request;
-  if (const auto* report = std::get_if<session::SequencedReport>(&item)) {
-    *request.mutable_step() = ToProto(*report);
+  if (const auto* sequenced = std::get_if<session::SequencedReport>(&item)) {
+    if (const auto* step = std::get_if<session::StepReport>(&sequenced->report)) {
+      *request.mutable_step() = ToProto(*sequenced, *step);
+    } else {
+      *request.mutable_checkpoint() =
+          ToProto(*sequenced, std::get<session::CheckpointReport>(sequenced->report));
+    }
     return request;
   }
   const auto& record = std::get<session::LogRecord>(item);

@@ -24,6 +24,8 @@ const char* Name(Phase phase) {
       return "rank failed";
     case Phase::kAborted:
       return "rank aborted";
+    case Phase::kHalted:
+      return "rank halted";
   }
   return "rank";
 }
@@ -90,6 +92,9 @@ void Agent::Apply(const Effects& effects, CoordinatorLink& link) {
       link.Send(send->update);
     } else if (std::holds_alternative<EffectHeartbeat>(effect)) {
       link.SendHeartbeat();
+    } else if (std::holds_alternative<EffectHalt>(effect)) {
+      absl::MutexLock lock(&mutex_);
+      thread_->Halt();
     } else if (const auto* exit = std::get_if<EffectExit>(&effect)) {
       Log(exit->code == kExitLeft ? LogLevel::kInfo : LogLevel::kError, "worker ends",
           {{"reason", exit->reason}, {"exit_code", std::to_string(exit->code)}});
@@ -118,37 +123,38 @@ void Agent::Build(const JobKey& key) {
 }
 
 JobThread::Callbacks Agent::ThreadCallbacks() {
-  return {.built =
-              [this](absl::Status status) {
-                Post([this, status = std::move(status)] { return held_job_.Built(status, Now()); });
-              },
-          .step =
-              [this, first = true](const StepReport& report) mutable {
-                if (std::exchange(first, false)) {
-                  Post([this] { return held_job_.FirstStepDone(); });
-                }
-                outbox_.AddReport(report);
-              },
-          .run_ended =
-              [this](absl::Status status, RankStatus rank_status) {
-                Post([this, status = std::move(status), rank_status = std::move(rank_status)] {
-                  Effects effects = held_job_.RunEnded(status, rank_status, Now());
-                  for (Effect& effect : CheckFlushed()) effects.push_back(std::move(effect));
-                  return effects;
-                });
-              },
-          .gone =
-              [this] {
-                Post([this] {
-                  std::unique_ptr<JobThread> thread;
-                  {
-                    absl::MutexLock lock(&mutex_);
-                    thread = std::move(thread_);
-                  }
-                  thread.reset();  // its last act was this event: joins at once
-                  return held_job_.Gone();
-                });
-              }};
+  return {
+      .built =
+          [this](absl::StatusOr<Resumed> resumed) {
+            Post([this, resumed = std::move(resumed)] { return held_job_.Built(resumed, Now()); });
+          },
+      .report =
+          [this, first = true](Report report) mutable {
+            if (std::exchange(first, false)) {
+              Post([this] { return held_job_.FirstStepDone(); });
+            }
+            outbox_.AddReport(std::move(report));
+          },
+      .run_ended =
+          [this](absl::StatusOr<RunEnd> end, RankStatus rank_status) {
+            Post([this, end = std::move(end), rank_status = std::move(rank_status)] {
+              Effects effects = held_job_.RunEnded(end, rank_status, Now());
+              for (Effect& effect : CheckFlushed()) effects.push_back(std::move(effect));
+              return effects;
+            });
+          },
+      .gone =
+          [this] {
+            Post([this] {
+              std::unique_ptr<JobThread> thread;
+              {
+                absl::MutexLock lock(&mutex_);
+                thread = std::move(thread_);
+              }
+              thread.reset();  // its last act was this event: joins at once
+              return held_job_.Gone();
+            });
+          }};
 }
 
 RankStatus Agent::ThreadStatus() const {
@@ -170,6 +176,13 @@ void Agent::Prepare(JobKey key, Rank rank, DecodeAssignment decode) {
 
 void Agent::Start(JobKey key) {
   Post([this, key = std::move(key)] { return held_job_.Start(key); });
+}
+
+void Agent::Halt(JobKey key, std::string reason) {
+  Post([this, key = std::move(key), reason = std::move(reason)] {
+    Log(LogLevel::kInfo, "asked to halt", {{"job", key.job}, {"reason", reason}});
+    return held_job_.Halt(key);
+  });
 }
 
 void Agent::Abort(JobKey key, std::string reason) {

@@ -57,6 +57,7 @@ class Agent {
   // Commands from the coordinator.
   void Prepare(JobKey key, Rank rank, DecodeAssignment decode);
   void Start(JobKey key);
+  void Halt(JobKey key, std::string reason);
   void Abort(JobKey key, std::string reason);
   void Acknowledge(JobKey key);
   void AcknowledgeReports(const JobKey& key, std::int64_t sequence);

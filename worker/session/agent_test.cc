@@ -22,11 +22,12 @@ constexpr absl::Duration kPatience = absl::Seconds(20);
 // What the test tells the runner to do, and what the runner was told.
 struct Script {
   absl::Mutex mutex;
-  absl::Status prepare, run;      // results
+  absl::Status run;               // result
   bool hang_in_prepare = false;   // until Stop
-  bool hang_in_run = false;       // until Stop
+  bool hang_in_run = false;       // until Stop or Halt
   bool hang_in_teardown = false;  // until the script says otherwise
   int steps = 0;                  // reported by Run
+  bool halted = false;
   bool stopped = false;
 };
 
@@ -38,10 +39,27 @@ class FakeRunner final : public RankRunner {
     const auto released = [this] { return !script_->hang_in_teardown; };
     script_->mutex.Await(absl::Condition(&released));
   }
-  absl::Status Prepare() override { return Obey(script_->hang_in_prepare, script_->prepare); }
-  absl::Status Run(const std::function<void(const StepReport&)>& on_step) override {
-    for (int step = 1; step <= script_->steps; ++step) on_step({.step = StepId(step)});
-    return Obey(script_->hang_in_run, script_->run);
+  absl::StatusOr<Resumed> Prepare() override {
+    absl::MutexLock lock(&script_->mutex);
+    const auto free = [this] { return !script_->hang_in_prepare || script_->stopped; };
+    script_->mutex.Await(absl::Condition(&free));
+    if (script_->stopped) return absl::AbortedError("stopped");
+    return Resumed();
+  }
+  absl::StatusOr<RunEnd> Run(const std::function<void(Report)>& report) override {
+    for (int step = 1; step <= script_->steps; ++step) report(StepReport{.step = StepId(step)});
+    absl::MutexLock lock(&script_->mutex);
+    const auto free = [this] {
+      return !script_->hang_in_run || script_->stopped || script_->halted;
+    };
+    script_->mutex.Await(absl::Condition(&free));
+    if (script_->stopped) return absl::AbortedError("stopped");
+    if (!script_->run.ok()) return script_->run;
+    return script_->halted ? RunEnd::kHalted : RunEnd::kLastStep;
+  }
+  void Halt() override {
+    absl::MutexLock lock(&script_->mutex);
+    script_->halted = true;
   }
   void Stop(const absl::Status&) override {
     absl::MutexLock lock(&script_->mutex);
@@ -52,13 +70,6 @@ class FakeRunner final : public RankRunner {
   }
 
  private:
-  absl::Status Obey(bool hang, const absl::Status& result) {
-    if (!hang) return result;
-    absl::MutexLock lock(&script_->mutex);
-    script_->mutex.Await(absl::Condition(&script_->stopped));
-    return absl::AbortedError("stopped");
-  }
-
   const std::shared_ptr<Script> script_;
 };
 
@@ -129,7 +140,8 @@ TEST_F(AgentTest, FinishesOnceEveryReportIsAcknowledged) {
   agent_->Start(kJob);
   for (int step = 1; step <= 3; ++step) {
     const auto item = agent_->outbox().Next();
-    EXPECT_EQ(std::get<SequencedReport>(*item).report.step, StepId(step));
+    const Report& report = std::get<SequencedReport>(*item).report;
+    EXPECT_EQ(std::get<StepReport>(report).step, StepId(step));
     agent_->AcknowledgeReports(kJob, step);
   }
   EXPECT_EQ(link_.Update(1).phase, Phase::kFinished);
@@ -184,6 +196,16 @@ TEST_F(AgentTest, AbortFreesARankThatHangsInPrepareOrRunAndTheNextJobIsTaken) {
     agent.Leave();
     thread.join();
   }
+}
+
+TEST_F(AgentTest, HaltsTheRunAndTellsItAsTheEnd) {
+  script_->hang_in_run = true;
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Start(kJob);
+  agent_->Halt(kJob, "paused");
+  EXPECT_EQ(link_.Update(1).phase, Phase::kHalted);
 }
 
 TEST_F(AgentTest, AStuckTeardownEndsTheWorker) {

@@ -15,11 +15,11 @@ void BulkOutbox::BeginJob(const JobKey& key, Rank rank) {
   ended_ = false;
 }
 
-void BulkOutbox::AddReport(const StepReport& report) {
+void BulkOutbox::AddReport(Report report) {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &BulkOutbox::HasRoomLocked));
   if (reports_.size() >= options_.max_reports) return;
-  reports_.push_back({key_, ++last_sequence_, report});
+  reports_.push_back({key_, ++last_sequence_, std::move(report)});
 }
 
 void BulkOutbox::EndWaits() {

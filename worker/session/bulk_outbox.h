@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits to go up the bulk stream: step reports until they are acknowledged, log lines while
+// What waits to go up the bulk stream: reports until they are acknowledged, log lines while
 // there is room.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace takt::session {
 struct SequencedReport {
   JobKey key;
   std::int64_t sequence = 0;  // 1, 2, ... within `key`
-  StepReport report;
+  Report report;
 };
 
 struct LogRecord {
@@ -47,7 +47,7 @@ class BulkOutbox {
   // before are dropped.
   void BeginJob(const JobKey& key, Rank rank);
   // Blocks while max_reports are unacknowledged, until there is room or EndWaits.
-  void AddReport(const StepReport& report);
+  void AddReport(Report report);
   // Until the next BeginJob AddReport does not block (and drops what does not fit): the job is over
   // anyway.
   void EndWaits();

@@ -11,13 +11,14 @@ namespace {
 const JobKey kJob{"kjv", Generation(1)};
 
 StepReport Step(std::int64_t step) { return {.step = StepId(step)}; }
+StepId StepOf(const SequencedReport& item) { return std::get<StepReport>(item.report).step; }
 
 // The step of the next item, -1 for a log line, -2 after an interruption.
 std::int64_t NextStep(BulkOutbox& outbox) {
   const auto item = outbox.Next();
   if (!item.has_value()) return -2;
   const auto* report = std::get_if<SequencedReport>(&*item);
-  return report == nullptr ? -1 : report->report.step.value();
+  return report == nullptr ? -1 : StepOf(*report).value();
 }
 
 TEST(BulkOutbox, ReportsGoInOrderWithSequencesFromOne) {
@@ -28,8 +29,22 @@ TEST(BulkOutbox, ReportsGoInOrderWithSequencesFromOne) {
   const auto first = std::get<SequencedReport>(*outbox.Next());
   EXPECT_EQ(first.sequence, 1);
   EXPECT_EQ(first.key, kJob);
-  EXPECT_EQ(first.report.step, StepId(5));
+  EXPECT_EQ(StepOf(first), StepId(5));
   EXPECT_EQ(std::get<SequencedReport>(*outbox.Next()).sequence, 2);
+}
+
+TEST(BulkOutbox, CheckpointsCountInTheSameSequence) {
+  BulkOutbox outbox;
+  outbox.BeginJob(kJob, Rank(0));
+  outbox.AddReport(Step(5));
+  outbox.AddReport(CheckpointReport{.step = StepId(5)});
+  outbox.AddReport(Step(6));
+  EXPECT_EQ(std::get<SequencedReport>(*outbox.Next()).sequence, 1);
+  const auto checkpoint = std::get<SequencedReport>(*outbox.Next());
+  EXPECT_EQ(checkpoint.sequence, 2);
+  EXPECT_EQ(std::get<CheckpointReport>(checkpoint.report).step, StepId(5));
+  outbox.Acknowledge(kJob, 2);
+  EXPECT_FALSE(outbox.AllAcknowledged());
 }
 
 TEST(BulkOutbox, UnacknowledgedReportsGoAgainAfterReconnection) {

@@ -53,6 +53,13 @@ Effects HeldJob::Start(const JobKey& key) {
   return {EffectRun{}, EffectHeartbeat{}};
 }
 
+Effects HeldJob::Halt(const JobKey& key) const {
+  const bool runs_or_will =
+      state_ == State::kPreparing || state_ == State::kAdmitted || state_ == State::kRunning;
+  if (!Holds(key) || !runs_or_will) return {};
+  return {EffectHalt{}};
+}
+
 Effects HeldJob::Abort(const JobKey& key, const std::string& reason, const RankStatus& status,
                        absl::Duration now) {
   if (next_.has_value() && next_->first == key) next_.reset();
@@ -87,8 +94,11 @@ Effects HeldJob::Acknowledge(const JobKey& key) {
 }
 
 Effects HeldJob::Attached() const {
-  if (state_ == State::kAdmitted)
-    return {EffectSend{Update(Phase::kAdmitted, absl::OkStatus(), {})}};
+  if (state_ == State::kAdmitted) {
+    JobUpdate update = Update(Phase::kAdmitted, absl::OkStatus(), {.last_step = resumed_.step});
+    update.resumed = resumed_;
+    return {EffectSend{std::move(update)}};
+  }
   if (state_ == State::kEnded) return {EffectSend{*end_}};
   return {};
 }
@@ -99,27 +109,29 @@ Effects HeldJob::Refused(const std::string& reason) const {
   return {EffectExit{kExitRefused, reason}};
 }
 
-Effects HeldJob::Built(const absl::Status& status, absl::Duration now) {
+Effects HeldJob::Built(const absl::StatusOr<Resumed>& resumed, absl::Duration now) {
   if (state_ != State::kPreparing) return {};
-  if (status.ok()) {
+  if (resumed.ok()) {
     state_ = State::kAdmitted;
+    resumed_ = *resumed;
     return Attached();
   }
   teardown_deadline_ = now + kTeardownTimeout;
-  Effects effects = End(Phase::kRefused, status, {});
+  Effects effects = End(Phase::kRefused, resumed.status(), {});
   effects.push_back(EffectRelease{});
   return effects;
 }
 
-Effects HeldJob::RunEnded(const absl::Status& status, const RankStatus& rank_status,
+Effects HeldJob::RunEnded(const absl::StatusOr<RunEnd>& end, const RankStatus& rank_status,
                           absl::Duration now) {
   if (state_ != State::kRunning) return {};
-  if (status.ok()) {
+  if (end.ok()) {
     state_ = State::kFlushing;
+    run_end_ = *end == RunEnd::kHalted ? Phase::kHalted : Phase::kFinished;
     return {};
   }
   teardown_deadline_ = now + kTeardownTimeout;
-  Effects effects = End(Phase::kFailed, status, rank_status);
+  Effects effects = End(Phase::kFailed, end.status(), rank_status);
   effects.push_back(EffectRelease{});
   return effects;
 }
@@ -127,7 +139,7 @@ Effects HeldJob::RunEnded(const absl::Status& status, const RankStatus& rank_sta
 Effects HeldJob::Flushed(const RankStatus& status, absl::Duration now) {
   if (state_ != State::kFlushing) return {};
   teardown_deadline_ = now + kTeardownTimeout;
-  Effects effects = End(Phase::kFinished, absl::OkStatus(), status);
+  Effects effects = End(run_end_, absl::OkStatus(), status);
   effects.push_back(EffectRelease{});
   return effects;
 }

@@ -2,18 +2,23 @@
 // Decides what a worker does with the one rank it may hold. Pure: events in, effects out; no
 // threads, no clock, no wire.
 //
-//             Prepare             Built ok            Start            RunEnded ok Flushed
-//   [idle] -----------> [preparing] ----> [admitted] -----> [running] -----------> [flushing]
-//   --------.
-//     ^                      |  Built error   |                 |  RunEnded error     | | |
-//     |--------.       |                 |------.              |               v | |
-//     '-------+-----------------+------+--------------+---------> [ended] | '----- Abort ----+-->
-//     [stopping] <-+----------- Abort ---'    Gone       | |
-//     '------------------------------------------------|
-//     '------------------------- Gone and (Acknowledge, or a Prepare for another generation)
-//     ---------'
+//          Prepare              Built ok             Start             RunEnded ok
+//   [idle] ---------> [preparing] -----> [admitted] -------> [running] --------> [flushing]
+//                       |    |              |                 |    |               |    |
+//            Built error|    |Abort         |Abort       Abort|    |RunEnded  Abort|    |Flushed
+//                       |    v              v                 v    |error          v    |
+//                       |   [stopping] <-- [stopping] <-- [stopping] <----- [stopping]   |
+//                       |    |Gone                                 |                    |
+//                       v    v                                     v                    v
+//                      [ended: refused, aborted, failed, finished or halted] ------------'
+//                        |
+//                        '--> [idle] once Gone and (Acknowledge, or a Prepare for another
+//                             generation, which begins at [preparing])
 //
-// The end of a rank (refused, finished, failed, aborted) is kept, and told again after every
+// Halt changes no state: the run then ends at a step boundary that all ranks agree on, and the end
+// is `halted` unless that was the job's last step.
+//
+// The end of a rank is kept, and told again after every
 // reconnection, until the coordinator has stored it (Acknowledge) or hands out something new.
 #pragma once
 
@@ -25,8 +30,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/session/job_update.h"
+#include "worker/session/rank_runner.h"
 
 namespace takt::session {
 
@@ -39,6 +46,7 @@ struct EffectBuild {  // start a thread that prepares `key`
   JobKey key;
 };
 struct EffectRun {};
+struct EffectHalt {};  // ask for the end at a step boundary
 // Say what the rank does now, not only when the next heartbeat is due.
 struct EffectHeartbeat {};
 struct EffectStop {  // end every wait of the held rank; then as EffectRelease
@@ -52,8 +60,8 @@ struct EffectExit {
   int code = 0;
   std::string reason;
 };
-using Effect = std::variant<EffectBuild, EffectRun, EffectHeartbeat, EffectStop, EffectRelease,
-                            EffectSend, EffectExit>;
+using Effect = std::variant<EffectBuild, EffectRun, EffectHalt, EffectHeartbeat, EffectStop,
+                            EffectRelease, EffectSend, EffectExit>;
 using Effects = std::vector<Effect>;
 
 // One caller at a time.
@@ -76,6 +84,7 @@ class HeldJob {
   // answers it all the same.
   Effects Prepare(const JobKey& key, Rank rank);
   Effects Start(const JobKey& key);
+  Effects Halt(const JobKey& key) const;
   Effects Abort(const JobKey& key, const std::string& reason, const RankStatus& status,
                 absl::Duration now);
   Effects Acknowledge(const JobKey& key);
@@ -85,11 +94,12 @@ class HeldJob {
   Effects Refused(const std::string& reason) const;
 
   // From the thread of the held rank.
-  Effects Built(const absl::Status& status, absl::Duration now);
-  Effects RunEnded(const absl::Status& status, const RankStatus& rank_status, absl::Duration now);
+  Effects Built(const absl::StatusOr<Resumed>& resumed, absl::Duration now);
+  Effects RunEnded(const absl::StatusOr<RunEnd>& end, const RankStatus& rank_status,
+                   absl::Duration now);
   Effects Gone();
   Effects FirstStepDone() const;
-  // Every step report is acknowledged.
+  // Every report is acknowledged.
   Effects Flushed(const RankStatus& status, absl::Duration now);
 
   // From the process: asked to leave (SIGTERM); time passed.
@@ -111,6 +121,8 @@ class HeldJob {
   State state_ = State::kIdle;
   JobKey key_;
   Rank rank_;
+  Resumed resumed_;
+  Phase run_end_ = Phase::kFinished;  // to be told once everything is flushed
   std::optional<JobUpdate> end_;
   absl::Status stop_reason_;
   RankStatus stop_status_;  // what it was doing when it was told to stop

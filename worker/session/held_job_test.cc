@@ -26,13 +26,15 @@ std::vector<std::string> Print(const Effects& effects) {
       return "build " + std::to_string(e.key.generation.value());
     }
     std::string operator()(const EffectRun&) { return "run"; }
+    std::string operator()(const EffectHalt&) { return "halt"; }
     std::string operator()(const EffectHeartbeat&) { return "heartbeat"; }
     std::string operator()(const EffectStop& e) {
       return "stop " + std::string(e.reason.message());
     }
     std::string operator()(const EffectRelease&) { return "release"; }
     std::string operator()(const EffectSend& e) {
-      const char* const names[] = {"", "admitted", "refused", "finished", "failed", "aborted"};
+      const char* const names[] = {"",       "admitted", "refused", "finished",
+                                   "failed", "aborted",  "halted"};
       return "send " + std::string(names[static_cast<int>(e.update.phase)]) + " " +
              std::to_string(e.update.key.generation.value());
     }
@@ -48,7 +50,7 @@ HeldJob JobIn(State state) {
   if (state == State::kIdle) return held;
   held.Prepare(kJob, Rank(1));
   if (state == State::kPreparing) return held;
-  held.Built(absl::OkStatus(), kNow);
+  held.Built(Resumed(), kNow);
   if (state == State::kAdmitted) return held;
   held.Start(kJob);
   if (state == State::kRunning) return held;
@@ -56,7 +58,7 @@ HeldJob JobIn(State state) {
     held.Abort(kJob, "cancelled", kAtStep7, kNow);
     return held;
   }
-  held.RunEnded(absl::OkStatus(), kAtStep7, kNow);
+  held.RunEnded(RunEnd::kLastStep, kAtStep7, kNow);
   if (state == State::kFlushing) return held;
   held.Flushed(kAtStep7, kNow);
   return held;  // ended, its thread not gone yet
@@ -65,10 +67,10 @@ HeldJob JobIn(State state) {
 TEST(HeldJob, GoesFromPrepareToAcknowledgedFinish) {
   HeldJob held;
   EXPECT_THAT(Print(held.Prepare(kJob, Rank(1))), ElementsAre("build 1"));
-  EXPECT_THAT(Print(held.Built(absl::OkStatus(), kNow)), ElementsAre("send admitted 1"));
+  EXPECT_THAT(Print(held.Built(Resumed(), kNow)), ElementsAre("send admitted 1"));
   EXPECT_THAT(Print(held.Start(kJob)), ElementsAre("run", "heartbeat"));
   EXPECT_THAT(Print(held.FirstStepDone()), ElementsAre("heartbeat"));
-  EXPECT_THAT(Print(held.RunEnded(absl::OkStatus(), kAtStep7, kNow)), IsEmpty());
+  EXPECT_THAT(Print(held.RunEnded(RunEnd::kLastStep, kAtStep7, kNow)), IsEmpty());
   EXPECT_THAT(Print(held.Flushed(kAtStep7, kNow)), ElementsAre("send finished 1", "release"));
   EXPECT_THAT(Print(held.Gone()), IsEmpty());
   EXPECT_EQ(held.state(), State::kEnded);
@@ -89,6 +91,37 @@ TEST(HeldJob, RunErrorIsToldWithWhatItWaitedFor) {
               ElementsAre("send failed 1", "release"));
   EXPECT_EQ(held.end()->status.waiting_for, kAtStep7.waiting_for);
   EXPECT_EQ(held.end()->rank, Rank(1));
+}
+
+TEST(HeldJob, AHaltedRunIsToldAsSuchOnceEverythingIsFlushed) {
+  HeldJob held = JobIn(State::kRunning);
+  EXPECT_THAT(Print(held.Halt(kJob)), ElementsAre("halt"));
+  EXPECT_THAT(Print(held.Halt(kJob)), ElementsAre("halt"));  // told again after a reconnection
+  EXPECT_EQ(held.state(), State::kRunning);
+  EXPECT_THAT(Print(held.RunEnded(RunEnd::kHalted, kAtStep7, kNow)), IsEmpty());
+  EXPECT_THAT(Print(held.Flushed(kAtStep7, kNow)), ElementsAre("send halted 1", "release"));
+  EXPECT_EQ(held.end()->status.last_step, kAtStep7.last_step);
+}
+
+TEST(HeldJob, HaltConcernsWhatRunsOrWillAndNothingElse) {
+  for (const State state : {State::kPreparing, State::kAdmitted, State::kRunning}) {
+    EXPECT_THAT(Print(JobIn(state).Halt(kJob)), ElementsAre("halt"));
+    EXPECT_THAT(Print(JobIn(state).Halt(kNewer)), IsEmpty());
+  }
+  for (const State state : {State::kIdle, State::kFlushing, State::kStopping, State::kEnded})
+    EXPECT_THAT(Print(JobIn(state).Halt(kJob)), IsEmpty());
+}
+
+TEST(HeldJob, AnAdmissionSaysWhatTheRankGoesOnFrom) {
+  HeldJob held = JobIn(State::kPreparing);
+  const Effects admitted = held.Built(Resumed{StepId(40), {"step 50: damaged"}}, kNow);
+  ASSERT_THAT(Print(admitted), ElementsAre("send admitted 1"));
+  for (const Effects& effects : {admitted, held.Attached()}) {
+    const JobUpdate& update = std::get<EffectSend>(effects[0]).update;
+    EXPECT_EQ(update.resumed.step, StepId(40));
+    EXPECT_EQ(update.status.last_step, StepId(40));
+    EXPECT_THAT(update.resumed.notes, ElementsAre("step 50: damaged"));
+  }
 }
 
 TEST(HeldJob, AbortEndsEveryBusyStateAndTellsTheStatusFromBefore) {

@@ -30,11 +30,13 @@ RankRunner* JobThread::Build(const DecodeAssignment& decode, const RankRunnerFac
     absl::MutexLock lock(&mutex_);
     runner_ = factory(*std::move(assignment));
     runner = runner_.get();
+    if (halt_) runner->Halt();
     if (!stop_reason_.ok()) runner->Stop(stop_reason_);
   }
-  const absl::Status status = runner->Prepare();
-  callbacks_.built(status);
-  return status.ok() ? runner : nullptr;
+  absl::StatusOr<Resumed> resumed = runner->Prepare();
+  const bool ready = resumed.ok();
+  callbacks_.built(std::move(resumed));
+  return ready ? runner : nullptr;
 }
 
 void JobThread::Main(const DecodeAssignment& decode, const RankRunnerFactory& factory) {
@@ -46,8 +48,8 @@ void JobThread::Main(const DecodeAssignment& decode, const RankRunnerFactory& fa
       run = run_ && !released_;
     }
     if (run) {
-      const absl::Status status = runner->Run(callbacks_.step);
-      callbacks_.run_ended(status, runner->Status());
+      const absl::StatusOr<RunEnd> end = runner->Run(callbacks_.report);
+      callbacks_.run_ended(end, runner->Status());
     }
   }
   std::unique_ptr<RankRunner> runner;
@@ -64,6 +66,12 @@ void JobThread::Main(const DecodeAssignment& decode, const RankRunnerFactory& fa
 void JobThread::Run() {
   absl::MutexLock lock(&mutex_);
   run_ = true;
+}
+
+void JobThread::Halt() {
+  absl::MutexLock lock(&mutex_);
+  halt_ = true;
+  if (runner_ != nullptr) runner_->Halt();
 }
 
 void JobThread::Stop(const absl::Status& reason) {

@@ -20,11 +20,12 @@ using DecodeAssignment = std::function<absl::StatusOr<Assignment>()>;
 // does.
 class JobThread {
  public:
-  // Called on the job's thread, in this order; each at most once, `gone` last and always.
+  // Called on the job's thread, in this order; each at most once, `gone` last and always. `report`
+  // as RankRunner::Run says.
   struct Callbacks {
-    std::function<void(absl::Status)> built;
-    std::function<void(const StepReport&)> step;
-    std::function<void(absl::Status, RankStatus)> run_ended;
+    std::function<void(absl::StatusOr<Resumed>)> built;
+    std::function<void(Report)> report;
+    std::function<void(absl::StatusOr<RunEnd>, RankStatus)> run_ended;
     std::function<void()> gone;
   };
 
@@ -33,6 +34,8 @@ class JobThread {
 
   // After a `built` without error.
   void Run();
+  // As RankRunner::Halt, as soon as there is a runner.
+  void Halt();
   // Ends whatever the runner waits for and releases.
   void Stop(const absl::Status& reason);
   // The runner is not needed any more.
@@ -52,6 +55,7 @@ class JobThread {
   std::unique_ptr<RankRunner> runner_ ABSL_GUARDED_BY(mutex_);
   RankStatus last_status_ ABSL_GUARDED_BY(mutex_);
   absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);
+  bool halt_ ABSL_GUARDED_BY(mutex_) = false;
   bool run_ ABSL_GUARDED_BY(mutex_) = false;
   bool released_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses everything above

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker says about the rank it holds. The wire form is takt.v1.JobUpdate, Heartbeat and
-// RankStepReport.
+// What a worker says about the rank it holds. The wire form is takt.v1.JobUpdate, Heartbeat,
+// RankStepReport and CheckpointReport.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/id.h"
+#include "common/checkpoint/manifest.h"
 
 namespace takt::session {
 
@@ -32,7 +35,14 @@ enum class Phase : std::uint8_t {
   kRefused = 2,
   kFinished = 3,
   kFailed = 4,
-  kAborted = 5
+  kAborted = 5,
+  kHalted = 6
+};
+
+// What a rank goes on from.
+struct Resumed {
+  StepId step;                     // 0: the beginning
+  std::vector<std::string> notes;  // newer checkpoints that were passed over, and why; rank 0 alone
 };
 
 struct JobUpdate {
@@ -42,6 +52,7 @@ struct JobUpdate {
   absl::Status
       error;  // of kRefused, kFailed, kAborted; kInvalidArgument: the job is wrong, not the worker
   RankStatus status;
+  Resumed resumed;  // of kAdmitted
 };
 
 struct StepReport {
@@ -56,5 +67,18 @@ struct StepReport {
   std::int64_t tokens = 0;
   std::optional<double> validation_loss;
 };
+
+// One rank's part of a checkpoint: its files are written, or `error`.
+struct CheckpointReport {
+  Rank rank;
+  StepId step;
+  std::vector<checkpoint::FileEntry> files;
+  double snapshot_seconds = 0;  // for which training paused
+  double write_seconds = 0;
+  absl::Status error;
+};
+
+// What goes up in the acknowledged sequence of a rank.
+using Report = std::variant<StepReport, CheckpointReport>;
 
 }  // namespace takt::session

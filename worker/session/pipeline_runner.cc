@@ -2,6 +2,9 @@
 #include "worker/session/pipeline_runner.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,17 +51,42 @@ void Describe(const std::vector<engine::LaneStatus>& lanes, const program::Progr
   }
 }
 
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+// every: 0 is at the end only.
+bool IsDue(StepId step, std::int64_t every, StepId last) {
+  return step == last || (every > 0 && step.value() % every == 0);
+}
+
+// The trainer, watched: a step whose exchange says that ranks were asked to halt is the last but
+// one. All ranks learn it in the same step.
+class BoundaryCompute final : public engine::Compute {
+ public:
+  BoundaryCompute(train::Trainer& trainer, std::function<void(StepId)> end_after)
+      : trainer_(trainer), end_after_(std::move(end_after)) {}
+
+  absl::Status Run(const program::Instruction& instruction, StepId step) override {
+    RETURN_IF_ERROR(trainer_.Run(instruction, step));
+    if (instruction.op == program::Op::kNormExchange && trainer_.result(step).halting)
+      end_after_(StepId(step.value() + 1));
+    return absl::OkStatus();
+  }
+  std::span<std::byte> SlotBytes(SlotId slot) override { return trainer_.SlotBytes(slot); }
+
+ private:
+  train::Trainer& trainer_;
+  const std::function<void(StepId)> end_after_;
+};
+
 class PipelineRunner final : public RankRunner {
  public:
   PipelineRunner(PipelineRunnerOptions options, Assignment assignment)
       : options_(std::move(options)),
         assignment_(std::move(assignment)),
         dp_rank_(assignment_.mesh.DpRankOf(assignment_.rank)),
-        rendezvous_(options_.make_rendezvous(assignment_.key)) {
-    status_.last_step = assignment_.resume_step;
-  }
+        rendezvous_(options_.make_rendezvous(assignment_.key)) {}
 
-  absl::Status Prepare() override {
+  absl::StatusOr<Resumed> Prepare() override {
     ASSIGN_OR_RETURN(model_, model::BuildModel(assignment_.job.model, assignment_.job.microbatch));
     RETURN_IF_ERROR(CheckLayers());
     RETURN_IF_ERROR(Connect());
@@ -71,33 +99,19 @@ class PipelineRunner final : public RankRunner {
       step_metrics_.emplace(*options_.metrics, assignment_.key.job, assignment_.rank,
                             assignment_.program);
     }
-    return absl::OkStatus();
+    return resumed_;
   }
 
-  // Steps up to the next validation (or the end) at a stretch; the last one's report waits for it.
-  absl::Status Run(const std::function<void(const StepReport&)>& on_step) override {
+  absl::StatusOr<RunEnd> Run(const std::function<void(Report)>& report) override {
     SetPhase("", "");
-    const StepId end(assignment_.job.steps);
-    for (StepId done = assignment_.resume_step; done < end;) {
-      const StepId first(done.value() + 1);
-      const StepId last = NextStop(first);
-      std::optional<StepReport> held;
-      RETURN_IF_ERROR(engine_->Run(first, last, [&](const engine::StepTiming& timing) {
-        const StepReport report = Completed(timing);
-        if (validation_engine_ != nullptr && timing.step == last) {
-          held = report;
-        } else {
-          on_step(report);
-        }
-      }));
-      if (held.has_value()) {
-        RETURN_IF_ERROR(Validate(*held));
-        on_step(*held);
-      }
-      done = last;
+    StepId done = resumed_.step;
+    while (done < End()) {
+      ASSIGN_OR_RETURN(done, RunTo(StepId(done.value() + 1), NextBoundary(done), report));
     }
-    return absl::OkStatus();
+    return done < StepId(assignment_.job.steps) ? RunEnd::kHalted : RunEnd::kLastStep;
   }
+
+  void Halt() override { halt_requested_ = true; }
 
   void Stop(const absl::Status& reason) override {
     rendezvous_->Abort();
@@ -167,12 +181,14 @@ class PipelineRunner final : public RankRunner {
                        .data_root = options_.data_root,
                        .replicas = groups_.replicas(),
                        .pp_group = groups_.pipeline(),
-                       .tied_group = groups_.tied()}));
+                       .tied_group = groups_.tied(),
+                       .halt_requested = &halt_requested_}));
     return absl::OkStatus();
   }
 
   absl::Status CreateEngines() {
-    RETURN_IF_ERROR(CreateEngine(assignment_.program, *trainer_, "", engine_));
+    boundary_.emplace(*trainer_, [this](StepId step) { EndAfter(step); });
+    RETURN_IF_ERROR(CreateEngine(assignment_.program, *boundary_, "", engine_));
     if (trainer_->validator() == nullptr) return absl::OkStatus();
     return CreateEngine(*assignment_.validation_program, *trainer_->validator(), "validation-",
                         validation_engine_);
@@ -194,13 +210,47 @@ class PipelineRunner final : public RankRunner {
     return stop_reason_;
   }
 
-  // The step after which the pipeline stops for a validation, or the last one.
-  StepId NextStop(StepId first) const {
-    const StepId end(assignment_.job.steps);
-    if (validation_engine_ == nullptr) return end;
+  // The last step of this run as far as is known.
+  StepId End() const { return std::min(StepId(assignment_.job.steps), StepId(halt_after_.load())); }
+
+  // All ranks agreed, in the step before, to halt after this one. Only the first such step counts.
+  void EndAfter(StepId step) {
+    std::int64_t unknown = kNever;
+    halt_after_.compare_exchange_strong(unknown, step.value());
+    engine_->EndAfter(step);
+  }
+
+  bool ValidatesAfter(StepId step) const {
+    return validation_engine_ != nullptr &&
+           IsDue(step, assignment_.job.validation->every_steps, StepId(assignment_.job.steps));
+  }
+
+  // The next step after which the pipeline stops, for a validation or for good.
+  StepId NextBoundary(StepId done) const {
+    if (validation_engine_ == nullptr) return End();
     const std::int64_t every = assignment_.job.validation->every_steps;
-    if (every <= 0) return end;
-    return std::min(end, StepId((first.value() + every - 1) / every * every));
+    if (every <= 0) return End();
+    return std::min(End(), StepId((done.value() / every + 1) * every));
+  }
+
+  // Steps at a stretch; the last one's report waits for what is done after it. The last step done.
+  absl::StatusOr<StepId> RunTo(StepId first, StepId last,
+                               const std::function<void(Report)>& report) {
+    std::optional<StepReport> held;
+    RETURN_IF_ERROR(engine_->Run(first, last, [&](const engine::StepTiming& timing) {
+      const StepReport step = Completed(timing);
+      if (ValidatesAfter(timing.step)) {
+        held = step;
+      } else {
+        report(step);
+      }
+    }));
+    last = std::min(last, End());
+    if (held.has_value()) {
+      RETURN_IF_ERROR(Validate(*held));
+      report(*held);
+    }
+    return last;
   }
 
   absl::Status Validate(StepReport& report) {
@@ -213,7 +263,7 @@ class PipelineRunner final : public RankRunner {
   }
 
   StepReport Completed(const engine::StepTiming& timing) {
-    const StepReport report = Report(timing);
+    const StepReport report = MakeReport(timing);
     {
       absl::MutexLock lock(&mutex_);
       status_.last_step = timing.step;
@@ -222,7 +272,7 @@ class PipelineRunner final : public RankRunner {
     return report;
   }
 
-  StepReport Report(const engine::StepTiming& timing) const {
+  StepReport MakeReport(const engine::StepTiming& timing) const {
     StepReport report{
         .rank = assignment_.rank,
         .step = timing.step,
@@ -247,6 +297,8 @@ class PipelineRunner final : public RankRunner {
   const PipelineRunnerOptions options_;
   const Assignment assignment_;
   const DpRank dp_rank_;
+  std::atomic<bool> halt_requested_ = false;
+  std::atomic<std::int64_t> halt_after_ = kNever;  // a step
 
   mutable absl::Mutex mutex_;
   RankStatus status_ ABSL_GUARDED_BY(mutex_);
@@ -260,7 +312,9 @@ class PipelineRunner final : public RankRunner {
   std::unique_ptr<transport::Transport> transport_;
   RankGroups groups_;
   std::unique_ptr<train::Trainer> trainer_;
+  Resumed resumed_;
   std::optional<StepMetrics> step_metrics_;
+  std::optional<BoundaryCompute> boundary_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<engine::Engine> validation_engine_;  // null: nothing to validate
 };

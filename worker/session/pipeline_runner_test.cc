@@ -24,6 +24,10 @@ using ::testing::HasSubstr;
 constexpr int kMicrobatches = 2;
 constexpr std::int64_t kActivationBytes = 256;
 
+MATCHER_P(IsEnd, end, "") { return arg.ok() && *arg == end; }
+
+StepId StepOf(const Report& report) { return std::get<StepReport>(report).step; }
+
 class SharedRendezvous final : public AbortableRendezvous {
  public:
   explicit SharedRendezvous(std::shared_ptr<testing::MapRendezvous> map) : map_(std::move(map)) {}
@@ -75,7 +79,7 @@ class PipelineRunnerTest : public ::testing::Test {
         std::move(assignment));
   }
 
-  const std::shared_ptr<testing::MapRendezvous> map_ = std::make_shared<testing::MapRendezvous>();
+  std::shared_ptr<testing::MapRendezvous> map_ = std::make_shared<testing::MapRendezvous>();
   metrics::Registry registry_;
 };
 
@@ -85,14 +89,15 @@ TEST_F(PipelineRunnerTest, TwoRanksTrainToTheLastStepAndReportEachOnce) {
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
       const auto runner = Runner(rank, 3);
-      ASSERT_EQ(runner->Prepare(), absl::OkStatus());
-      EXPECT_EQ(runner->Run([&](const StepReport& report) {
+      ASSERT_TRUE(runner->Prepare().ok());
+      const auto end = runner->Run([&](const Report& item) {
+        const auto& report = std::get<StepReport>(item);
         steps[rank].push_back(report.step.value());
         EXPECT_EQ(report.rank, Rank(rank));
         EXPECT_GT(report.step_seconds, 0);
         EXPECT_GE(report.busy_seconds, kMicrobatches * 3e-4);
-      }),
-                absl::OkStatus());
+      });
+      EXPECT_THAT(end, IsEnd(RunEnd::kLastStep));
       EXPECT_EQ(runner->Status().last_step, StepId(3));
     });
   }
@@ -102,6 +107,58 @@ TEST_F(PipelineRunnerTest, TwoRanksTrainToTheLastStepAndReportEachOnce) {
   EXPECT_THAT(
       registry_.Text(),
       HasSubstr("takt_op_duration_seconds_count{job=\"emulated\",kind=\"F\",stage=\"1\"} 6"));
+}
+
+// Asked at whatever moment, one rank or the other first: both end at the same step.
+TEST_F(PipelineRunnerTest, RanksThatAreAskedToHaltEndAfterTheSameStep) {
+  for (int round = 0; round < 20; ++round) {
+    map_ = std::make_shared<testing::MapRendezvous>();
+    std::array<StepId, 2> last;
+    std::array<std::unique_ptr<RankRunner>, 2> runners = {Runner(0, 1'000'000),
+                                                          Runner(1, 1'000'000)};
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        ASSERT_TRUE(runners[rank]->Prepare().ok());
+        const auto end = runners[rank]->Run([&](const Report& report) {
+          last[rank] = StepOf(report);
+          if (last[rank] == StepId(1 + round % 5)) runners[(rank + round) % 2]->Halt();
+        });
+        EXPECT_THAT(end, IsEnd(RunEnd::kHalted));
+        EXPECT_EQ(runners[rank]->Status().last_step, last[rank]);
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    EXPECT_EQ(last[0], last[1]);
+    EXPECT_LE(last[0], StepId(1 + round % 5 + 3));
+  }
+}
+
+TEST_F(PipelineRunnerTest, ARankThatIsAskedBeforeItRunsEndsAfterTheFirstSteps) {
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto runner = Runner(rank, 1'000'000);
+      runner->Halt();
+      ASSERT_TRUE(runner->Prepare().ok());
+      EXPECT_THAT(runner->Run([](const Report&) {}), IsEnd(RunEnd::kHalted));
+      EXPECT_EQ(runner->Status().last_step, StepId(2));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST_F(PipelineRunnerTest, AHaltThatComesWithTheLastStepIsAnOrdinaryEnd) {
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto runner = Runner(rank, 2);
+      runner->Halt();
+      ASSERT_TRUE(runner->Prepare().ok());
+      EXPECT_THAT(runner->Run([](const Report&) {}), IsEnd(RunEnd::kLastStep));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST_F(PipelineRunnerTest, StopEndsAConnectionThatWaitsForAPeer) {
@@ -119,12 +176,11 @@ TEST_F(PipelineRunnerTest, WhenAPeerLeavesTheOtherFailsSayingWhatItWaitedFor) {
   auto leaver = Runner(1, 1'000'000);
   absl::Notification fifth_step;
   std::thread peer([&] {
-    ASSERT_EQ(leaver->Prepare(), absl::OkStatus());
-    leaver
-        ->Run([&](const StepReport& report) {
-          if (report.step == StepId(5)) fifth_step.Notify();
-        })
-        .IgnoreError();
+    ASSERT_TRUE(leaver->Prepare().ok());
+    const auto end = leaver->Run([&](const Report& report) {
+      if (StepOf(report) == StepId(5)) fifth_step.Notify();
+    });
+    EXPECT_FALSE(end.ok());
   });
   std::thread stopper([&] {
     fifth_step.WaitForNotification();
@@ -133,8 +189,8 @@ TEST_F(PipelineRunnerTest, WhenAPeerLeavesTheOtherFailsSayingWhatItWaitedFor) {
     leaver.reset();  // closes its connections
   });
   const auto runner = Runner(0, 1'000'000);
-  ASSERT_EQ(runner->Prepare(), absl::OkStatus());
-  const absl::Status status = runner->Run([](const StepReport&) {});
+  ASSERT_TRUE(runner->Prepare().ok());
+  const absl::Status status = runner->Run([](const Report&) {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_GE(runner->Status().last_step, StepId(1));
   EXPECT_FALSE(runner->Status().instruction.empty());

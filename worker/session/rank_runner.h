@@ -3,6 +3,7 @@
 // that the session's logic is tested without engine, transport or trainer.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,21 +30,29 @@ struct Assignment {
   int threads = 0;  // 0: the worker's own choice
   config::TransportKind transport = config::TransportKind::kAuto;
   std::string secret;
-  StepId resume_step;  // the step to start after
+  // Which checkpoint to go on from: "auto" (the newest that loads), "none", or a step.
+  std::string resume = "none";
+  StepId resume_at_most;  // none above this step; 0: any
 };
+
+enum class RunEnd : std::uint8_t { kLastStep, kHalted };
 
 // Thread-safe except Prepare and Run: one caller, Prepare once, then Run once. Destruction closes
 // connections; nothing of the runner is in use by then.
 class RankRunner {
  public:
   virtual ~RankRunner() = default;
-  // Sees files, allocates, connects to its peers.  Blocks: until all peers are there.
-  // Errors: kInvalidArgument (what is wrong with the job), others: what is wrong here or with a
-  // peer.
-  virtual absl::Status Prepare() = 0;
-  // Trains to the job's last step. on_step: from one thread, in order.  Errors: the first one of
-  // any part.
-  virtual absl::Status Run(const std::function<void(const StepReport&)>& on_step) = 0;
+  // Sees files, allocates, connects to its peers, loads the checkpoint to go on from.  Blocks:
+  // until all peers are there.  Errors: kInvalidArgument (what is wrong with the job), others: what
+  // is wrong here or with a peer.
+  virtual absl::StatusOr<Resumed> Prepare() = 0;
+  // Trains to the job's last step, or to the one that all ranks agree on after Halt, and saves what
+  // is due. report: called by one thread at a time; of each kind, in order of steps, and a step
+  // before its checkpoint.  Errors: the first one of any part; a checkpoint that failed is none.
+  virtual absl::StatusOr<RunEnd> Run(const std::function<void(Report)>& report) = 0;
+  // Asks for the end at a step boundary; once a rank of the job was asked, all end at the same one.
+  // At any time: before Run, it ends after the first steps.
+  virtual void Halt() = 0;
   // Ends Prepare and Run soon, in whatever they wait.
   virtual void Stop(const absl::Status& reason) = 0;
   // At any time. After an error: what it was doing when that came.

@@ -89,9 +89,7 @@ class EmulatedTrainer final : public Trainer {
         return Compute(std::array{parts.forward, parts.backward}, step);
       }
       case Op::kNormExchange:
-        RETURN_IF_ERROR(MeetAllRanks(step));
-        results_.Put(step, MakeResult(step));
-        return absl::OkStatus();
+        return Exchange(step);
       default:
         return absl::OkStatus();
     }
@@ -179,30 +177,40 @@ class EmulatedTrainer final : public Trainer {
                                             "), expected (", expected.ToString(), ")"));
   }
 
-  // The barrier that NORM_EXCHANGE is, with as little to say as there can be.
-  absl::Status MeetAllRanks(StepId step) const {
+  // The barrier that NORM_EXCHANGE is, with as little to say as there can be. Whether some rank was
+  // asked to halt.
+  absl::StatusOr<bool> MeetAllRanks(StepId step) const {
     const auto replicas = options_.replicas.begin();
     engine::Collective* const dp_group =
         replicas == options_.replicas.end() ? nullptr : replicas->second;
+    double halting = options_.halt_requested != nullptr && options_.halt_requested->load() ? 1 : 0;
     for (engine::Collective* group : {dp_group, options_.pp_group}) {
       if (group == nullptr) continue;
-      double ranks = 1;
-      RETURN_IF_ERROR(group->AllReduceSum(step, std::span<double>(&ranks, 1)));
-      if (ranks != group->size()) {
-        return absl::InternalError(
-            absl::StrCat("step ", step.value(), ": ", ranks, " of ", group->size(), " ranks met"));
+      std::array<double, 2> sums{1, halting};
+      RETURN_IF_ERROR(group->AllReduceSum(step, std::span<double>(sums)));
+      if (sums[0] != group->size()) {
+        return absl::InternalError(absl::StrCat("step ", step.value(), ": ", sums[0], " of ",
+                                                group->size(), " ranks met"));
       }
+      halting = sums[1];
     }
+    return halting > 0;
+  }
+
+  absl::Status Exchange(StepId step) {
+    ASSIGN_OR_RETURN(const bool halting, MeetAllRanks(step));
+    results_.Put(step, MakeResult(step, halting));
     return absl::OkStatus();
   }
 
-  StepResult MakeResult(StepId step) const {
+  StepResult MakeResult(StepId step, bool halting) const {
     const config::JobSpec& job = *options_.job;
     const double k = static_cast<double>(step.value());
     return {.loss = 1.0 / k,
             .grad_norm = 1.0 / std::sqrt(k),
             .learning_rate = config::LearningRate(job.adamw, job.lr_schedule, step.value()),
-            .tokens = std::int64_t{job.global_batch} * std::max(1, options_.model->config.context)};
+            .tokens = std::int64_t{job.global_batch} * std::max(1, options_.model->config.context),
+            .halting = halting};
   }
 
   const TrainerOptions options_;

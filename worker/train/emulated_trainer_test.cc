@@ -39,7 +39,8 @@ class EmulatedTrainerTest : public testing::Test {
                                        .partition = &partition_,
                                        .program = &programs_[rank],
                                        .mesh = {.pp_size = 2, .dp_size = 1},
-                                       .rank = Rank(rank)})
+                                       .rank = Rank(rank),
+                                       .halt_requested = &halt_requested_})
                             .value();
     }
   }
@@ -68,6 +69,7 @@ class EmulatedTrainerTest : public testing::Test {
   config::JobSpec job_;
   model::Model model_;
   mesh::Partition partition_;
+  std::atomic<bool> halt_requested_ = false;
   std::vector<program::Program> programs_;
   std::map<int, std::unique_ptr<Trainer>> trainers_;
 };
@@ -147,6 +149,14 @@ TEST_F(EmulatedTrainerTest, ResultsDependOnTheStepAlone) {
   EXPECT_EQ(trainers_[0]->result(StepId(3)).loss, trainers_[1]->result(StepId(3)).loss);
   EXPECT_NE(trainers_[0]->result(StepId(3)).loss, trainers_[0]->result(StepId(4)).loss);
   EXPECT_EQ(trainers_[0]->result(StepId(3)).tokens, 2);
+}
+
+TEST_F(EmulatedTrainerTest, TheExchangeOfAStepSaysWhetherARankWasAskedToHalt) {
+  ASSERT_TRUE(Run(0, "NORM_EXCHANGE", 3).ok());
+  halt_requested_ = true;
+  ASSERT_TRUE(Run(0, "NORM_EXCHANGE", 4).ok());
+  EXPECT_FALSE(trainers_[0]->result(StepId(3)).halting);
+  EXPECT_TRUE(trainers_[0]->result(StepId(4)).halting);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace takt::train {
 struct LossShare {
   double sum = 0;           // token losses of this rank's microbatches, added in ascending order
   std::int64_t scored = 0;  // scored tokens of the global batch, equal on all data-parallel ranks
+  double halting = 0;       // ranks that were asked to halt: it travels with the loss
   bool known = false;
 };
 
@@ -26,7 +27,8 @@ struct ResultGroups {
 };
 
 // The share summed over all ranks that hold the last stage; empty on all of them but one of each
-// pipeline, so that a sum over the pipeline counts it once.
+// pipeline, so that a sum over the pipeline counts it once. Where it is not known it is dropped
+// with what it says of halting: the other pipelines would not learn of that in the same step.
 absl::StatusOr<LossShare> SumOverHolders(StepId step, LossShare share, const ResultGroups& groups);
 
 }  // namespace takt::train

@@ -249,6 +249,7 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status NormExchange(StepId step) {
+    loss_.halting = options_.halt_requested != nullptr && options_.halt_requested->load() ? 1 : 0;
     ASSIGN_OR_RETURN(const StepResult result, optimizer_->Exchange(step, loss_));
     results_.Put(step, result);
     return absl::OkStatus();

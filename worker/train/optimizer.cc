@@ -9,12 +9,18 @@
 
 namespace takt::train {
 
+namespace {
+
+constexpr std::size_t kNumOthers = 3;  // entries after the sums of squares
+
+}  // namespace
+
 Optimizer::Optimizer(const config::JobSpec& job, const model::Model& model,
                      ParameterStore& parameters, ResultGroups groups)
     : job_(job),
       parameters_(parameters),
       groups_(groups),
-      exchanged_(model.AllParameters().size() + 2) {}
+      exchanged_(model.AllParameters().size() + kNumOthers) {}
 
 absl::Status Optimizer::NormPartial(backend::Backend& backend) {
   std::fill(exchanged_.begin(), exchanged_.end(), 0.0);
@@ -31,20 +37,24 @@ absl::Status Optimizer::NormPartial(backend::Backend& backend) {
 }
 
 absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& loss) {
-  double& loss_sum = exchanged_[exchanged_.size() - 2];
-  double& scored = exchanged_[exchanged_.size() - 1];
+  const std::size_t num_squares = exchanged_.size() - kNumOthers;
+  double& loss_sum = exchanged_[num_squares];
+  double& scored = exchanged_[num_squares + 1];
+  double& halting = exchanged_[num_squares + 2];
   ASSIGN_OR_RETURN(const LossShare told, SumOverHolders(step, loss, groups_));
   loss_sum = told.sum;
   scored = static_cast<double>(told.scored);
+  halting = told.halting;
   if (groups_.pipeline != nullptr)
     RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(step, std::span<double>(exchanged_)));
 
   double squares = 0;
-  for (std::size_t i = 0; i + 2 < exchanged_.size(); ++i) squares += exchanged_[i];
+  for (std::size_t i = 0; i < num_squares; ++i) squares += exchanged_[i];
   result_ = {.loss = scored > 0 ? loss_sum / scored : 0,
              .grad_norm = std::sqrt(squares),
              .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step.value()),
-             .tokens = static_cast<std::int64_t>(scored)};
+             .tokens = static_cast<std::int64_t>(scored),
+             .halting = halting > 0};
   return result_;
 }
 

@@ -43,7 +43,8 @@ class Optimizer {
   const config::JobSpec& job_;
   ParameterStore& parameters_;
   const ResultGroups groups_;
-  std::vector<double> exchanged_;  // [sum of squares by parameter..., loss sum, scored tokens]
+  // [sum of squares by parameter..., loss sum, scored tokens, ranks asked to halt]
+  std::vector<double> exchanged_;
   StepResult result_;
 };
 

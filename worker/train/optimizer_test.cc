@@ -92,20 +92,20 @@ TEST_F(OptimizerTest, SecondCopiesCountNeitherInTheNormNorInTheLoss) {
   for (const ParameterRef& ref : copies->Layer(LayerId(1)).refs)
     counted += ref.parameter->elements();
 
-  FakeGroup holders({6});
+  FakeGroup holders({6, 0});
   Optimizer optimizer(job_, model_, *copies, {.last_stage = &holders, .tells_loss = false});
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const StepResult result =
       optimizer.Exchange(StepId(1), {.sum = 4, .scored = 5, .known = true}).value();
-  EXPECT_THAT(holders.sent(), testing::ElementsAre(4));
+  EXPECT_THAT(holders.sent(), testing::ElementsAre(4, 0));
   EXPECT_DOUBLE_EQ(result.grad_norm, 3 * std::sqrt(static_cast<double>(counted)));
   EXPECT_EQ(result.tokens, 0);
   EXPECT_EQ(result.loss, 0);
 }
 
 TEST_F(OptimizerTest, SumsLossOverReplicasAndNormOverThePipeline) {
-  FakeGroup dp({6});
-  std::vector<double> others(model_.AllParameters().size() + 2);
+  FakeGroup dp({6, 0});
+  std::vector<double> others(model_.AllParameters().size() + 3);
   others[0] = 100;
   FakeGroup pp(others);
   Optimizer optimizer(job_, model_, *parameters_, {.last_stage = &dp, .pipeline = &pp});
@@ -113,9 +113,28 @@ TEST_F(OptimizerTest, SumsLossOverReplicasAndNormOverThePipeline) {
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const StepResult result =
       optimizer.Exchange(StepId(1), {.sum = 4, .scored = 5, .known = true}).value();
-  EXPECT_THAT(dp.sent(), testing::ElementsAre(4));
+  EXPECT_THAT(dp.sent(), testing::ElementsAre(4, 0));
   EXPECT_EQ(result.grad_norm, 10);
   EXPECT_EQ(result.loss, 2);  // (4 + 6) / 5: scored tokens are of the global batch already
+}
+
+TEST_F(OptimizerTest, ThatARankWasAskedToHaltIsKnownOnAllRanksInTheSameStep) {
+  // By this rank, by another that holds the last stage, by the pipeline's teller; by nobody.
+  struct Case {
+    double own, replica, teller;
+  };
+  for (const Case& c : {Case{1, 0, 0}, Case{0, 1, 0}, Case{0, 0, 1}, Case{0, 0, 0}}) {
+    FakeGroup dp({0, c.replica});
+    std::vector<double> others(model_.AllParameters().size() + 3);
+    others.back() = c.teller;
+    FakeGroup pp(others);
+    Optimizer optimizer(job_, model_, *parameters_, {.last_stage = &dp, .pipeline = &pp});
+    const LossShare share{.halting = c.own, .known = true};
+    EXPECT_EQ(optimizer.Exchange(StepId(1), share)->halting, c.own + c.replica + c.teller > 0);
+  }
+  // A rank that holds no last stage cannot tell the other pipelines, and so tells nobody.
+  Optimizer elsewhere(job_, model_, *parameters_, {});
+  EXPECT_FALSE(elsewhere.Exchange(StepId(1), {.halting = 1})->halting);
 }
 
 TEST_F(OptimizerTest, ClipsToTheNormAndDecaysMatricesOnly) {

@@ -3,6 +3,7 @@
 // emulated` gets a compute that only takes time.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +26,7 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   std::int64_t tokens = 0;  // of the global batch
+  bool halting = false;     // some rank was asked to halt before this exchange
 };
 
 struct TrainerOptions {
@@ -43,6 +45,8 @@ struct TrainerOptions {
   engine::Collective* pp_group = nullptr;  // ranks of this pipeline; null: pp_size is 1
   engine::Collective* tied_group =
       nullptr;  // ranks of the first and the last stage; null: on one rank, or not tied
+  // Whether this rank was asked to halt; null: it never is. All ranks learn of it with the loss.
+  const std::atomic<bool>* halt_requested = nullptr;
   const TensorObserver* observer = nullptr;  // for tests
 };
 
