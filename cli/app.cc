@@ -120,6 +120,7 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddWorkers(*app, context);
   AddDrain(*app, context);
   AddSchedule(*app, context);
+  AddCheckpoint(*app, context);
   AddData(*app, context);
   AddCompletion(*app, context);
   AddVersion(*app, context);

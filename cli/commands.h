@@ -22,6 +22,10 @@ void AddWorkers(CLI::App& app, Context& context);
 void AddDrain(CLI::App& app, Context& context);  // drain, undrain
 void AddData(CLI::App& app, Context& context);   // data info
 void AddDataInfo(CLI::App& data, Context& context);
+void AddCheckpoint(CLI::App& app, Context& context);
+void AddCheckpointList(CLI::App& checkpoint, Context& context);
+void AddCheckpointVerify(CLI::App& checkpoint, Context& context);
+void AddCheckpointExport(CLI::App& checkpoint, Context& context);
 void AddSchedule(CLI::App& app, Context& context);
 void AddScheduleList(CLI::App& schedule, Context& context);
 void AddScheduleShow(CLI::App& schedule, Context& context);

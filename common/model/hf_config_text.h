@@ -19,7 +19,7 @@ struct HfConfigOptions {
 
 // The text of config.json, from which ParseHfConfig reads `config` again, except that its context
 // is the positions. Rotary positions are written in the words of transformers 4 and of 5.
-// Precondition: the family is not emulated.
+// Precondition: CheckConfig finds nothing wrong, and the family is not emulated.
 std::string FormatHfConfig(const ModelConfig& config, const HfConfigOptions& options = {});
 
 // The text of generation_config.json: the special tokens that a config.json names.

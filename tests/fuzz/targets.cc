@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/checkpoint/hf_index.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
 #include "common/data/llmc.h"
 #include "common/data/megatron.h"
 #include "common/model/hf_config.h"
+#include "common/model/hf_config_text.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
 #include "takt/v1/job_spec.pb.h"
@@ -89,14 +91,35 @@ void JobYaml(Bytes input) {
   TAKT_CHECK(config::ToJobSpec(config::ToProto(*job)).ok());
 }
 
-void HfConfig(Bytes input) { (void)model::ParseHfConfig(Text(input), "input"); }
+// What is written of a model is read as the same model, whatever else the source said.
+void HfConfig(Bytes input) {
+  const auto config = model::ParseHfConfig(Text(input), "input");
+  const std::string generation = model::FormatGenerationConfig(Text(input));
+  TAKT_CHECK(!generation.empty());
+  if (!config.ok() || !model::CheckConfig(*config).empty()) return;
+  const std::string text = model::FormatHfConfig(
+      *config, {.torch_dtype = model::TorchDtypeIn(Text(input)), .source = Text(input)});
+  const auto again = model::ParseHfConfig(text, "again");
+  TAKT_CHECK(again.ok() && model::FormatHfConfig(*again) == model::FormatHfConfig(*config));
+}
+
+void HfIndex(Bytes input) {
+  const auto weight_map = checkpoint::ParseHfIndex(Text(input));
+  if (!weight_map.ok()) return;
+  for (const auto& [tensor, file] : *weight_map) {
+    TAKT_CHECK(file.find('/') == std::string::npos && file != "..");
+  }
+  const auto again = checkpoint::ParseHfIndex(checkpoint::FormatHfIndex(*weight_map, 0));
+  TAKT_CHECK(again.ok() && *again == *weight_map);
+}
 
 constexpr Target kTargets[] = {{"llmc", Llmc},
                                {"megatron", Megatron},
                                {"safetensors", Safetensors},
                                {"schedule_csv", ScheduleCsv},
                                {"job_yaml", JobYaml},
-                               {"hf_config", HfConfig}};
+                               {"hf_config", HfConfig},
+                               {"hf_index", HfIndex}};
 
 }  // namespace
 

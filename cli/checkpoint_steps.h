@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all `takt checkpoint` commands take: a directory of checkpoints, and perhaps a step in it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "CLI/App.hpp"
+#include "absl/status/statusor.h"
+#include "common/checkpoint/directory.h"
+
+namespace takt::cli {
+
+struct CheckpointOptions {
+  std::string directory;
+  std::int64_t step = 0;  // 0: not given
+};
+
+void AddDirectory(CLI::App& app, CheckpointOptions& options);
+void AddStep(CLI::App& app, CheckpointOptions& options, const char* otherwise);
+
+// Steps named as finished ones, complete or damaged, newest first; with --step that one alone.
+// Errors: kNotFound: no directory, no such step, none at all.
+absl::StatusOr<std::vector<checkpoint::ListedStep>> FinishedSteps(const CheckpointOptions& options);
+
+// Path of the directory of a step.
+std::string PathOf(const CheckpointOptions& options, const checkpoint::ListedStep& step);
+
+}  // namespace takt::cli
