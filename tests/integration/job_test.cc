@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "takt/v1/job_spec.pb.h"
 #include "tests/numerics/golden.h"
+#include "tests/numerics/in_process_run.h"
 #include "tests/testing/cluster.h"
 
 namespace takt {
@@ -87,6 +88,55 @@ TEST(Job, DataParallelReplicasTrainAlikeFromRunToRun) {
     EXPECT_EQ(steps.back().bubble_by_pp_rank_size(), 2);
     if (first.empty()) first = Curve(steps);
     EXPECT_EQ(Curve(steps), first);
+  }
+}
+
+config::JobSpec AsynchronousJob(const std::string& schedule, const std::string& data) {
+  config::JobSpec job;
+  job.name = schedule;
+  job.model = {.family = model::Family::kLlama,
+               .layers = 4,
+               .hidden = 16,
+               .heads = 2,
+               .kv_heads = 2,
+               .inner = 32,
+               .context = 16,
+               .positions = 16,
+               .vocab = 256,
+               .tied_head = false};
+  job.train = {{.path = data, .format = config::DataFormat::kBytes}};
+  job.validation = {
+      .path = data, .format = config::DataFormat::kBytes, .every_steps = 3, .batches = 2};
+  job.shuffle = true;
+  job.global_batch = 12;
+  job.microbatch = 2;
+  job.adamw.learning_rate = 3e-3;
+  job.adamw.clip_norm = 0;
+  job.steps = 6;
+  job.seed = 7;
+  job.parallelism = {.pipeline = 4, .data = 1, .chunks = 1, .threads = 1, .schedule = schedule};
+  return job;
+}
+
+// In one process they have the bits of their recurrences (tests/numerics). Each validation empties
+// the pipeline.
+TEST(Job, AsynchronousSchedulesTrainAsInOneProcess) {
+  Cluster cluster(4);
+  for (const std::string schedule : {"pipedream", "pipedream-2bw"}) {
+    const config::JobSpec job = AsynchronousJob(schedule, cluster.directory() + "/data.txt");
+    cluster.Submit(config::ToProto(job));
+    const v1::Job ended = cluster.AwaitEnd(schedule);
+    ASSERT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+    const auto steps = cluster.Steps(schedule);
+    ExpectEachStepOnce(steps, job.steps);
+    const auto expected =
+        numerics::TrainInProcess({.job = job, .stop_every = job.validation->every_steps});
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      EXPECT_EQ(steps[i].loss(), expected->steps[i].loss) << schedule << ", step " << i + 1;
+      EXPECT_EQ(steps[i].schedule(), schedule);
+    }
+    EXPECT_EQ(steps.back().validation_loss(), *expected->validation_loss) << schedule;
   }
 }
 
