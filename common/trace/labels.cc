@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/trace/labels.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace takt::trace {
+
+using program::LaneKind;
+
+std::string RankName(const JobTrace& trace, int rank) {
+  if (trace.mesh.dp_size == 1) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (pp ", trace.mesh.PpRankOf(Rank(rank)).value(), ", dp ",
+                      trace.mesh.DpRankOf(Rank(rank)).value(), ")");
+}
+
+std::string LaneName(const program::Lane& lane) {
+  const char* const what = lane.direction == program::Direction::kActivation ? "F" : "B";
+  switch (lane.kind) {
+    case LaneKind::kCompute:
+      return "compute";
+    case LaneKind::kLoad:
+      return "load";
+    case LaneKind::kReduce:
+      return "reduce";
+    case LaneKind::kSend:
+      return absl::StrCat("send ", what, " to ", lane.peer.value());
+    case LaneKind::kRecv:
+      return absl::StrCat("recv ", what, " from ", lane.peer.value());
+  }
+  return "";
+}
+
+std::vector<LaneId> LanesInOrder(const program::Program& program) {
+  std::vector<LaneId> lanes;
+  for (std::size_t i = 0; i < program.lanes.size(); ++i) {
+    lanes.push_back(LaneId(static_cast<std::int32_t>(i)));
+  }
+  std::stable_sort(lanes.begin(), lanes.end(), [&](LaneId a, LaneId b) {
+    return program.lanes[a.value()].kind < program.lanes[b.value()].kind;
+  });
+  return lanes;
+}
+
+std::string IdleName(const Idle& idle) {
+  const absl::string_view name(Name(idle.cause).data(), Name(idle.cause).size());
+  return idle.peer < 0 ? std::string(name) : absl::StrCat(name, " ", idle.peer);
+}
+
+std::string_view Meaning(Cause cause) {
+  switch (cause) {
+    case Cause::kPeer:
+      return "another rank had not come so far";
+    case Cause::kLink:
+      return "a message was on its way";
+    case Cause::kReduction:
+      return "a sum of gradients, all ranks being there";
+    case Cause::kSync:
+      return "the exchange of norms, all ranks being there";
+    case Cause::kData:
+      return "tokens were not there";
+    case Cause::kRuntime:
+      return "all was there: the engine, or a process that did not run";
+  }
+  return "";
+}
+
+std::string Title(const Timeline& timeline) {
+  const std::int64_t first = timeline.steps.front().step.value();
+  const std::int64_t last = timeline.steps.back().step.value();
+  std::string title = absl::StrCat("job ", timeline.trace->job);
+  if (first == last) {
+    absl::StrAppend(&title, ", step ", first);
+  } else {
+    absl::StrAppend(&title, ", steps ", first, " to ", last);
+  }
+  if (timeline.clock_error_nanos > 0) {
+    absl::StrAppendFormat(&title, ", clocks within %.3g ms",
+                          1e-6 * static_cast<double>(timeline.clock_error_nanos));
+  }
+  return title;
+}
+
+}  // namespace takt::trace

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the writers of timelines name and order what they show.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/trace/timeline.h"
+
+namespace takt::trace {
+
+// "rank 3", with data parallelism "rank 3 (pp 1, dp 1)".
+std::string RankName(const JobTrace& trace, int rank);
+
+// "compute", "load", "reduce", "send F to 1", "recv B from 2".
+std::string LaneName(const program::Lane& lane);
+
+// In the order in which they are shown: compute first.
+std::vector<LaneId> LanesInOrder(const program::Program& program);
+
+// "peer 2", "link 2", "data": short enough for the idle time that it labels.
+std::string IdleName(const Idle& idle);
+
+// For a tooltip: "rank 2 had not made the message yet".
+std::string_view Meaning(Cause cause);
+
+// "job kjv-gpt, steps 5 to 8, clocks within 0.012 ms".
+std::string Title(const Timeline& timeline);
+
+}  // namespace takt::trace

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A timeline in the JSON trace event format, which ui.perfetto.dev and chrome://tracing open.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/trace/timeline.h"
+
+namespace takt::trace {
+
+struct PerfettoOptions {
+  std::size_t max_bytes = 50'000'000;
+};
+
+struct PerfettoFile {
+  std::string json;
+  // What was left out to stay below max_bytes, for people; empty: nothing.
+  std::string left_out;
+};
+
+// A process a rank, in it a thread a lane: compute with idle time between its instructions, named
+// by cause; what was predicted; load, reduce, messages with arrows. Another process shows the
+// steps. What does not fit goes in this order: messages, then predictions. kResourceExhausted: even
+// so it does not fit.
+absl::StatusOr<PerfettoFile> WritePerfetto(const Timeline& timeline,
+                                           const PerfettoOptions& options = {});
+
+}  // namespace takt::trace
