@@ -400,10 +400,6 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
 }
 
 void ReadCheckpoint(const v1::CheckpointSpec& proto, JobSpec& job, Rules& rules) {
-  if (job.model.family == model::Family::kEmulated) {
-    job.warnings.push_back("checkpoint: has no effect on an emulated model, which has no weights");
-    return;
-  }
   Checkpoint& checkpoint = job.checkpoint.emplace();
   checkpoint.directory = proto.directory();
   checkpoint.every_steps = proto.every_steps();

@@ -77,16 +77,13 @@ steps: 20
   EXPECT_TRUE(job.train.empty());
 }
 
-TEST(JobSpecSerde, WarnsOfWhatAnEmulatedModelCannotUse) {
+TEST(JobSpecSerde, WarnsOfTheDataOfAnEmulatedModel) {
   EXPECT_TRUE(ToJobSpec(Parse({}))->warnings.empty());
-  const JobSpec job = *ToJobSpec(Parse(
-      {"model={family: emulated, layers: 3, activation_bytes: 9}", "checkpoint.directory=c"}));
+  const JobSpec job =
+      *ToJobSpec(Parse({"model={family: emulated, layers: 3, activation_bytes: 9}"}));
   EXPECT_TRUE(job.train.empty());
-  EXPECT_FALSE(job.checkpoint.has_value());
-  ASSERT_EQ(job.warnings.size(), 2u);
+  ASSERT_EQ(job.warnings.size(), 1u);
   EXPECT_EQ(job.warnings[0], "data: has no effect on an emulated model, which reads no tokens");
-  EXPECT_EQ(job.warnings[1],
-            "checkpoint: has no effect on an emulated model, which has no weights");
 }
 
 TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {

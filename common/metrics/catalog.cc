@@ -5,9 +5,25 @@ namespace takt::metrics {
 namespace {
 
 constexpr const Metric* kAllMetrics[] = {
-    &kOpDuration,    &kStepDuration, &kBubbleFraction, &kP2pBytes, &kLastStepTimestamp,
-    &kLoss,          &kGradNorm,     &kLearningRate,   &kTokens,   &kBubblePredicted,
-    &kStepPredicted, &kWorkers,      &kJobs,           &kJobStep,  &kBuildInfo,
+    &kOpDuration,
+    &kStepDuration,
+    &kBubbleFraction,
+    &kP2pBytes,
+    &kLastStepTimestamp,
+    &kLoss,
+    &kGradNorm,
+    &kLearningRate,
+    &kTokens,
+    &kBubblePredicted,
+    &kStepPredicted,
+    &kWorkers,
+    &kJobs,
+    &kJobStep,
+    &kCheckpoints,
+    &kCheckpointStep,
+    &kCheckpointDuration,
+    &kRecoveryDuration,
+    &kBuildInfo,
 };
 
 constexpr int kNumBounds = 21;

@@ -91,6 +91,30 @@ inline constexpr Metric kJobs = {
     "takt_jobs", Kind::kGauge, Unit::kNone, "Jobs by state.", {"state"}};
 inline constexpr Metric kJobStep = {
     "takt_job_step", Kind::kGauge, Unit::kNone, "Last step committed.", {"job"}};
+inline constexpr Metric kCheckpoints = {
+    "takt_checkpoints_total",
+    Kind::kCounter,
+    Unit::kNone,
+    "Checkpoints of a job that became visible (done) or did not (failed).",
+    {"job", "result"}};
+inline constexpr Metric kCheckpointStep = {"takt_checkpoint_step",
+                                           Kind::kGauge,
+                                           Unit::kNone,
+                                           "Step of the newest checkpoint that is visible.",
+                                           {"job"}};
+inline constexpr Metric kCheckpointDuration = {
+    "takt_checkpoint_duration_seconds",
+    Kind::kHistogram,
+    Unit::kSeconds,
+    "Of the slowest rank: snapshot, for which training pauses, and write, beside it.",
+    {"job", "phase"}};
+inline constexpr Metric kRecoveryDuration = {
+    "takt_recovery_duration_seconds",
+    Kind::kHistogram,
+    Unit::kSeconds,
+    "From a fault until the job trains again: stop (its ranks let go), queue (its gang is there), "
+    "start (planned, loaded, connected).",
+    {"phase"}};
 
 // Of every program.
 inline constexpr Metric kBuildInfo = {"takt_build_info",

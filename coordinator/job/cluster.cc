@@ -13,6 +13,17 @@ namespace takt::job {
 
 using store::JobState;
 
+namespace {
+
+constexpr std::size_t kMaxNotices = 20;
+
+// The last step that is committed, or part of the checkpoint that the generation went on from.
+StepId LastStep(const store::JobRecord& record) {
+  return std::max(record.resumed_step, record.last_step ? record.last_step->step : StepId(0));
+}
+
+}  // namespace
+
 Cluster::Cluster(ClusterOptions options, store::Snapshot snapshot, store::Store* store,
                  Rendezvous* rendezvous, Moment now)
     : options_(std::move(options)),
@@ -41,35 +52,61 @@ void Cluster::Restore(JobEntry& job, Moment now) {
   }
   job.spec = *std::move(spec);
   const JobState state = job.record.state;
-  if (job.record.stop && state != JobState::kRunning) {
-    job.record.ranks.clear();
-    job.record.invalid_input = job.record.stop->invalid_input;
-    job.record.violations = job.record.stop->violations;
-    SetState(job, job.record.stop->state, job.record.stop->reason, now);
-  } else if (state == JobState::kPlanning || state == JobState::kStarting) {
-    job.record.ranks.clear();
-    SetState(job, JobState::kQueued,
-             absl::StrCat("the coordinator was restarted while the job was ", store::Name(state)),
-             now);
-  } else if (state == JobState::kRunning) {
-    job.run = JobRun{
-        .state = state, .stop = job.record.stop, .steps = job.record.steps, .since = now.steady};
+  if (state == JobState::kRunning || state == JobState::kRecovering) {
+    job.run = MakeRun(job, now);
     if (job.run->stop) job.run->stop_since = now.steady;
     for (const store::BoundRank& bound : job.record.ranks) {
       job.run->ranks.push_back({.bound = bound, .phase = RankPhase::kAway});
       job.run->ranks.back().status = {.rank = bound.rank, .worker = bound.worker};
     }
-    const StepId last = job.record.last_step ? job.record.last_step->step : StepId(0);
-    job.run->committed_steps = last.value();
-    job.steps.emplace(job.record.plan.mesh, last);
+    job.steps.emplace(job.record.plan.mesh, StepId(job.run->committed_steps));
     rendezvous_->Open(job.record.name, job.record.generation);
+    return;
   }
+  if (state != JobState::kPlanning && state != JobState::kStarting) return;
+  job.record.ranks.clear();
+  const std::optional<store::JobStop> stop = std::exchange(job.record.stop, std::nullopt);
+  const std::optional<store::JobHalt> halt = std::exchange(job.record.halt, std::nullopt);
+  if (stop && stop->state != JobState::kQueued) {
+    job.record.invalid_input = stop->invalid_input;
+    job.record.violations = stop->violations;
+    SetState(job, stop->state, stop->reason, now);
+  } else if (halt) {
+    SetState(job, halt->next, halt->reason, now);
+  } else {
+    SetState(job, JobState::kQueued,
+             absl::StrCat("the coordinator was restarted while the job was ", store::Name(state)),
+             now);
+  }
+}
+
+JobRun Cluster::MakeRun(const JobEntry& job, Moment now) const {
+  const store::JobRecord& record = job.record;
+  JobRun run{.state = record.state,
+             .stop = record.stop,
+             .halt = record.halt,
+             .has_checkpoints = job.spec.checkpoint.has_value(),
+             .recoveries = record.recoveries,
+             .checkpoint = record.checkpoint ? record.checkpoint->step : StepId(0),
+             .steps = record.steps,
+             .committed_steps = LastStep(record).value(),
+             .since = now.steady};
+  for (const store::Transition& transition : record.transitions) {
+    if (transition.state == JobState::kRecovering) run.past_faults.push_back(transition.reason);
+  }
+  const std::size_t kept = std::min<std::size_t>(run.past_faults.size(), record.recoveries.count);
+  run.past_faults.erase(run.past_faults.begin(), run.past_faults.end() - kept);
+  return run;
 }
 
 Cluster::JobEntry* Cluster::FindJob(const std::string& name) {
   const auto it = std::ranges::find_if(
       jobs_, [&](const auto& entry) { return entry.second.record.name == name; });
   return it == jobs_.end() ? nullptr : &it->second;
+}
+
+const Cluster::JobEntry* Cluster::FindJob(const std::string& name) const {
+  return const_cast<Cluster*>(this)->FindJob(name);
 }
 
 Cluster::JobEntry* Cluster::FindRunning(const JobKey& key) {
@@ -96,6 +133,15 @@ void Cluster::SetReason(JobEntry& job, std::string reason) {
   Log(LogLevel::kInfo, "job reason",
       {{"job", job.record.name}, {"state", store::Name(job.record.state)}, {"reason", reason}});
   job.record.reason = std::move(reason);
+  Touch(job);
+}
+
+void Cluster::AddNotice(JobEntry& job, std::string notice) {
+  std::vector<std::string>& notices = job.record.notices;
+  if (std::ranges::find(notices, notice) != notices.end()) return;
+  Log(LogLevel::kWarning, "job warning", {{"job", job.record.name}, {"warning", notice}});
+  if (notices.size() == kMaxNotices) notices.erase(notices.begin());
+  notices.push_back(std::move(notice));
   Touch(job);
 }
 
@@ -136,6 +182,7 @@ void Cluster::Tick(Moment now) {
   for (auto& [number, job] : jobs_) {
     if (!job.run) continue;
     if (batch) CollectSteps(job, /*rest=*/false, now);
+    AdvanceCheckpoints(job, now);
     Advance(job, now);
   }
   ServeQueue(now);

@@ -16,27 +16,18 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "coordinator/job/decide.h"
+#include "coordinator/job/outbox.h"
 #include "coordinator/job/queue.h"
 #include "coordinator/job/rendezvous.h"
 #include "coordinator/job/session.h"
 #include "coordinator/job/step_collector.h"
+#include "coordinator/job/worker_reports.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/store/store.h"
 
 namespace takt::job {
 
 using membership::SessionId;
-
-// What a worker says about its rank (takt.v1.JobUpdate).
-struct JobUpdate {
-  JobKey key;
-  Rank rank;
-  RankPhase phase = RankPhase::kAdmitted;  // kAdmitted or a terminal one
-  std::string error;
-  bool invalid_input = false;
-  std::vector<FieldError> violations;  // of invalid_input
-  std::optional<store::RankStatus> status;
-};
 
 struct PlanRequest {
   std::string job_id;
@@ -50,23 +41,12 @@ struct ClusterOptions {
   DecideOptions decide;
   // Step reports and log lines wait this long for others before they are stored.
   absl::Duration batch_interval = absl::Milliseconds(50);
+  // A checkpoint that no worker has made visible by then has failed.
+  absl::Duration commit_timeout = absl::Minutes(5);
   // So many random bytes.
   std::function<std::string(int)> random_bytes;
   // Starts planning; the result comes back through Cluster::Planned.
   std::function<void(PlanRequest)> plan;
-};
-
-// To be done in this order: commit `changes`; if that succeeded, show `published` and `removed`,
-// then call `effects`.
-struct Outbox {
-  store::Changes changes;
-  std::vector<store::JobRecord> published;
-  std::vector<std::string> removed;  // job ids
-  std::vector<std::function<void()>> effects;
-
-  bool empty() const {
-    return changes.empty() && published.empty() && removed.empty() && effects.empty();
-  }
 };
 
 template <class T>
@@ -85,21 +65,33 @@ class Cluster final {
   void Heartbeat(SessionId id, const std::optional<JobUpdate>& status, Moment now);
   void Update(SessionId id, const JobUpdate& update, Moment now);
   void Detach(SessionId id, const std::string& reason, Moment now);
+  // It was asked to end and goes as soon as it is idle.
+  void Leave(SessionId id, const std::string& reason, Moment now);
   // kFailedPrecondition unless that incarnation is attached.
   absl::Status CheckAttached(const std::string& worker, const std::string& incarnation) const;
   void Report(const std::string& worker, const std::string& incarnation, const JobKey& key,
               const RankStepReport& report, const std::shared_ptr<BulkSession>& session);
+  void ReportCheckpoint(const std::string& worker, const std::string& incarnation,
+                        const JobKey& key, const CheckpointReport& report,
+                        const std::shared_ptr<BulkSession>& session);
+  void Committed(SessionId id, const CheckpointCommitted& answer, Moment now);
   void AddLog(const std::string& job, store::LogRecord line);
 
   // Requests. Replies come after the commit. A request_id seen before answers as before; an empty
   // one is never seen before. spec: takt.v1.JobSpec, serialized; parsed: the same, validated.
   void Submit(const std::string& request_id, const std::string& spec, const config::JobSpec& parsed,
               Reply<store::JobRecord> reply, Moment now);
+  // What Submit would refuse of a spec that is valid by itself.
+  absl::Status CheckSubmit(const config::JobSpec& spec) const;
   void Cancel(const std::string& request_id, const std::string& name, Reply<store::JobRecord> reply,
               Moment now);
   void Delete(const std::string& request_id, const std::string& name, Reply<bool> reply);
+  void Pause(const std::string& request_id, const std::string& name, Reply<store::JobRecord> reply,
+             Moment now);
+  void Resume(const std::string& request_id, const std::string& name, Reply<store::JobRecord> reply,
+              Moment now);
   void SetDrained(const std::string& request_id, const std::string& worker, bool drained,
-                  Reply<membership::Worker> reply);
+                  Reply<membership::Worker> reply, Moment now);
   const std::map<std::string, membership::Worker>& workers() const { return members_.workers(); }
 
   void Planned(const std::string& job_id, Generation generation, absl::StatusOr<plan::Plan> plan,
@@ -116,22 +108,32 @@ class Cluster final {
   Outbox TakeOutbox();
 
  private:
+  // The oldest open checkpoint of a job, complete, on its way to being visible.
+  struct Commit {
+    absl::Duration since;
+    SessionId asked;  // 0: nobody yet
+    std::string manifest;
+  };
   struct JobEntry {
     store::JobRecord record;
     config::JobSpec spec;
     std::vector<std::string> reserved;  // PLANNING: workers held for it
-    std::optional<JobRun> run;          // STARTING, RUNNING
+    std::optional<JobRun> run;          // STARTING, RUNNING, RECOVERING
     std::optional<StepCollector> steps;
     std::map<Rank, std::shared_ptr<BulkSession>> bulk;
     bool acknowledge = false;  // reports came since the last acknowledgement
+    std::optional<Commit> commit;
   };
 
   // cluster.cc
   void Restore(JobEntry& job, Moment now);
   JobEntry* FindJob(const std::string& name);
+  const JobEntry* FindJob(const std::string& name) const;
   JobEntry* FindRunning(const JobKey& key);
   void SetState(JobEntry& job, store::JobState state, std::string reason, Moment now);
   void SetReason(JobEntry& job, std::string reason);
+  void AddNotice(JobEntry& job, std::string notice);
+  JobRun MakeRun(const JobEntry& job, Moment now) const;
   void Touch(const JobEntry& job) { dirty_.insert(job.record.id); }
   void CollectSteps(JobEntry& job, bool rest, Moment now);
   void SendTo(const std::string& worker, Command command);
@@ -146,11 +148,28 @@ class Cluster final {
   void Apply(JobEntry& job, const Decision& decision, Moment now);
   void StartRun(JobEntry& job);
   void StopRun(JobEntry& job, store::JobStop stop, Moment now);
+  void CountRecovery(JobEntry& job, const std::string& reason, Moment now);
   void EndRun(JobEntry& job, const Decision& decision, Moment now);
   void ServeQueue(Moment now);
   void BeginPlanning(JobEntry& job, const std::vector<std::string>& workers, Moment now);
   void Launch(JobEntry& job, plan::Plan plan, Moment now);
   void ReleaseReserved(JobEntry& job);
+
+  // cluster_checkpoints.cc
+  void AdvanceCheckpoints(JobEntry& job, Moment now);
+  // False: it has failed.
+  bool AdvanceCommit(JobEntry& job, Moment now);
+  // An empty manifest: it has failed.
+  void SendCommit(const JobEntry& job, StepId step, const std::string& manifest);
+  void SettleCheckpoint(JobEntry& job, const std::string& error, Moment now);
+  const membership::Worker* FindCommitter(const JobEntry& job) const;
+
+  // cluster_halt.cc
+  absl::Status PauseJob(JobEntry& job, Moment now);
+  absl::Status ResumeJob(JobEntry& job, Moment now);
+  void RequestHalt(JobEntry& job, store::JobHalt halt, Moment now);
+  // So that `worker` is free, if its job has checkpoints.
+  void HaltJobOf(const membership::Worker& worker, const std::string& reason, Moment now);
 
   // cluster_requests.cc
   // True: the request was answered before, and now again.
@@ -160,6 +179,11 @@ class Cluster final {
                 const std::function<T(const store::RequestRecord&)>& answer);
   void Remember(const std::string& method, const std::string& request_id,
                 std::optional<store::JobRecord> job);
+  // Answers with the job after `change`, or with its error.
+  void ChangeJob(const std::string& method, const std::string& request_id, const std::string& name,
+                 const Reply<store::JobRecord>& reply,
+                 const std::function<absl::Status(JobEntry&)>& change);
+  absl::Status CancelJob(JobEntry& job, Moment now);
   template <class T>
   void ReplyLater(const Reply<T>& reply, absl::StatusOr<T> result);
 

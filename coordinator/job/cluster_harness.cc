@@ -124,12 +124,49 @@ void ClusterTest::Report(const std::string& worker, const JobKey& key, int rank,
   const FakeWorker& from = workers_.at(worker);
   cluster_->Report(from.name, from.incarnation, key,
                    {.rank = Rank(rank),
-                    .sequence = step,
+                    .sequence = NextSequence(worker, key),
                     .step = StepId(step),
                     .loss = 4.0 - step,
                     .step_seconds = 1},
                    from.session);
   Advance(absl::Milliseconds(50));  // its batch
+}
+
+std::int64_t ClusterTest::NextSequence(const std::string& worker, const JobKey& key) {
+  return ++sequences_[absl::StrCat(worker, " ", key.job, " ", key.generation.value())];
+}
+
+void ClusterTest::ReportPart(const std::string& worker, const JobKey& key, int rank,
+                             std::int64_t step, const std::string& error) {
+  const FakeWorker& from = workers_.at(worker);
+  cluster_->ReportCheckpoint(from.name, from.incarnation, key,
+                             {.rank = Rank(rank),
+                              .sequence = NextSequence(worker, key),
+                              .step = StepId(step),
+                              .files = {{.name = absl::StrCat("model-", rank),
+                                         .bytes = 8,
+                                         .xxh3_128 = std::string(32, 'a')}},
+                              .error = error},
+                             from.session);
+  Advance(absl::Milliseconds(50));  // its batch
+}
+
+void ClusterTest::Answer(const std::string& worker, const JobKey& key, std::int64_t step,
+                         const std::string& error) {
+  cluster_->Committed(workers_.at(worker).id, {.key = key, .step = StepId(step), .error = error},
+                      Moment::Of(clock_));
+  Settle();
+}
+
+void ClusterTest::Leave(const std::string& worker) {
+  cluster_->Leave(workers_.at(worker).id, "SIGTERM", Moment::Of(clock_));
+  Settle();
+}
+
+config::JobSpec ClusterTest::SavingSpec(const std::string& name, int pipeline, std::int64_t steps) {
+  config::JobSpec spec = Spec(name, pipeline, steps);
+  spec.checkpoint = {.directory = absl::StrCat("/checkpoints/", name), .every_steps = 10};
+  return spec;
 }
 
 config::JobSpec ClusterTest::Spec(const std::string& name, int pipeline, std::int64_t steps) {
@@ -169,6 +206,26 @@ absl::StatusOr<store::JobRecord> ClusterTest::Cancel(const std::string& name,
   return answer;
 }
 
+absl::StatusOr<store::JobRecord> ClusterTest::Pause(const std::string& name,
+                                                    const std::string& request_id) {
+  absl::StatusOr<store::JobRecord> answer = absl::UnknownError("no answer");
+  cluster_->Pause(
+      request_id, name, [&](absl::StatusOr<store::JobRecord> job) { answer = std::move(job); },
+      Moment::Of(clock_));
+  Settle();
+  return answer;
+}
+
+absl::StatusOr<store::JobRecord> ClusterTest::Resume(const std::string& name,
+                                                     const std::string& request_id) {
+  absl::StatusOr<store::JobRecord> answer = absl::UnknownError("no answer");
+  cluster_->Resume(
+      request_id, name, [&](absl::StatusOr<store::JobRecord> job) { answer = std::move(job); },
+      Moment::Of(clock_));
+  Settle();
+  return answer;
+}
+
 absl::Status ClusterTest::Delete(const std::string& name, const std::string& request_id) {
   absl::Status answer = absl::UnknownError("no answer");
   cluster_->Delete(request_id, name,
@@ -180,21 +237,59 @@ absl::Status ClusterTest::Delete(const std::string& name, const std::string& req
 absl::StatusOr<membership::Worker> ClusterTest::SetDrained(const std::string& name, bool drained,
                                                            const std::string& request_id) {
   absl::StatusOr<membership::Worker> answer = absl::UnknownError("no answer");
-  cluster_->SetDrained(request_id, name, drained, [&](absl::StatusOr<membership::Worker> worker) {
-    answer = std::move(worker);
-  });
+  cluster_->SetDrained(
+      request_id, name, drained,
+      [&](absl::StatusOr<membership::Worker> worker) { answer = std::move(worker); },
+      Moment::Of(clock_));
   Settle();
   return answer;
 }
 
 JobKey ClusterTest::RunJob(const std::string& name, int pipeline, std::int64_t steps) {
-  EXPECT_TRUE(Submit(Spec(name, pipeline, steps)).ok());
+  return RunJob(Spec(name, pipeline, steps));
+}
+
+JobKey ClusterTest::RunJob(const config::JobSpec& spec) {
+  EXPECT_TRUE(Submit(spec).ok());
+  return AdmitAll(spec.name);
+}
+
+JobKey ClusterTest::AdmitAll(const std::string& name, std::int64_t resumed_step) {
   const JobKey key{name, Job(name).generation};
   const std::vector<store::BoundRank> ranks = Job(name).ranks;
-  for (const store::BoundRank& bound : ranks)
-    Say(bound.worker, key, bound.rank.value(), RankPhase::kAdmitted);
+  for (const store::BoundRank& bound : ranks) {
+    cluster_->Update(workers_.at(bound.worker).id,
+                     {.key = key, .rank = bound.rank, .resumed_step = StepId(resumed_step)},
+                     Moment::Of(clock_));
+    Settle();
+  }
   EXPECT_EQ(Job(name).state, store::JobState::kRunning);
   return key;
+}
+
+void ClusterTest::TrainTo(const JobKey& key, std::int64_t step) {
+  const store::JobRecord job = Job(key.job);
+  const StepId last = job.last_step ? job.last_step->step : StepId(0);
+  for (std::int64_t s = last.value() + 1; s <= step; ++s) {
+    for (const store::BoundRank& bound : job.ranks)
+      Report(bound.worker, key, bound.rank.value(), s);
+  }
+}
+
+void ClusterTest::SaveAt(const JobKey& key, std::int64_t step) {
+  const std::vector<store::BoundRank> ranks = Job(key.job).ranks;
+  for (const store::BoundRank& bound : ranks)
+    ReportPart(bound.worker, key, bound.rank.value(), step);
+  const CommitCheckpoint* commit = Session(ranks[0].worker).Last<CommitCheckpoint>();
+  ASSERT_NE(commit, nullptr);
+  ASSERT_EQ(commit->step, StepId(step));
+  Answer(ranks[0].worker, key, step);
+  EXPECT_EQ(Job(key.job).checkpoint->step, StepId(step));
+}
+
+void ClusterTest::SayAll(const JobKey& key, RankPhase phase) {
+  const std::vector<store::BoundRank> ranks = Job(key.job).ranks;
+  for (const store::BoundRank& bound : ranks) Say(bound.worker, key, bound.rank.value(), phase);
 }
 
 std::vector<std::int64_t> ClusterTest::StoredSteps(const std::string& name) {

@@ -58,18 +58,40 @@ class ClusterTest : public ::testing::Test {
   void Heartbeat(const std::string& worker, const JobKey& key, int rank, std::int64_t step,
                  const std::string& instruction);
   void Report(const std::string& worker, const JobKey& key, int rank, std::int64_t step);
+  // One rank's part of a checkpoint: one file named for the rank.
+  void ReportPart(const std::string& worker, const JobKey& key, int rank, std::int64_t step,
+                  const std::string& error = "");
+  // The worker's answer to CommitCheckpoint.
+  void Answer(const std::string& worker, const JobKey& key, std::int64_t step,
+              const std::string& error = "");
+  void Leave(const std::string& worker);
 
   // An emulated job over `pipeline` workers; 0: auto.
   static config::JobSpec Spec(const std::string& name, int pipeline, std::int64_t steps = 2);
+  // The same with checkpoints in a directory of its own.
+  static config::JobSpec SavingSpec(const std::string& name, int pipeline,
+                                    std::int64_t steps = 100);
   absl::StatusOr<store::JobRecord> Submit(const config::JobSpec& spec,
                                           const std::string& request_id = "");
   absl::StatusOr<store::JobRecord> Cancel(const std::string& name,
+                                          const std::string& request_id = "");
+  absl::StatusOr<store::JobRecord> Pause(const std::string& name,
+                                         const std::string& request_id = "");
+  absl::StatusOr<store::JobRecord> Resume(const std::string& name,
                                           const std::string& request_id = "");
   absl::Status Delete(const std::string& name, const std::string& request_id = "");
   absl::StatusOr<membership::Worker> SetDrained(const std::string& name, bool drained,
                                                 const std::string& request_id = "");
   // Submits, settles, and lets all ranks be admitted and started.
   JobKey RunJob(const std::string& name, int pipeline, std::int64_t steps = 2);
+  JobKey RunJob(const config::JobSpec& spec);
+  // Lets all ranks of a job that was submitted be admitted and started.
+  JobKey AdmitAll(const std::string& name, std::int64_t resumed_step = 0);
+  // All ranks do the steps up to this one.
+  void TrainTo(const JobKey& key, std::int64_t step);
+  // All ranks save after this step, and it becomes visible.
+  void SaveAt(const JobKey& key, std::int64_t step);
+  void SayAll(const JobKey& key, RankPhase phase);
 
   const store::JobRecord& Job(const std::string& name) { return shown_.at(name); }
   FakeSession& Session(const std::string& worker) { return *workers_.at(worker).session; }
@@ -89,8 +111,11 @@ class ClusterTest : public ::testing::Test {
   absl::Status plan_error_;  // what planning answers instead
 
  private:
+  std::int64_t NextSequence(const std::string& worker, const JobKey& key);
+
   std::int64_t last_session_ = 0;
   int last_random_ = 0;
+  std::map<std::string, std::int64_t> sequences_;  // by worker and generation
 };
 
 }  // namespace takt::job

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cluster: decisions applied to jobs.
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,15 +23,38 @@ Need NeedOf(const config::JobSpec& spec) {
           .up_to_all = !p.pipeline.has_value()};
 }
 
+// Which checkpoint the next generation goes on from, and the newest that it may be. Once the job
+// has one of its own, that is what it means, whatever an earlier one has left in the directory;
+// unless it was told to take what is there.
+std::pair<std::string, StepId> ResumeOf(const store::JobRecord& job,
+                                        const config::Checkpoint& spec) {
+  if (!job.checkpoint || spec.resume == "auto") return {spec.resume, StepId(0)};
+  return {"auto", job.checkpoint->step};
+}
+
+// Of a job that trains again after a fault; nothing if the last run did not end by one.
+std::optional<RecoveryTimes> TimesOfRecovery(const std::vector<store::Transition>& transitions) {
+  absl::Time running = transitions.back().time, planning = running, queued = running;
+  for (auto it = transitions.rbegin() + 1; it != transitions.rend(); ++it) {
+    if (it->state == JobState::kPlanning && planning == running) planning = it->time;
+    if (it->state == JobState::kQueued) queued = it->time;
+    if (it->state == JobState::kRunning || it->state == JobState::kPaused) return std::nullopt;
+    if (it->state == JobState::kRecovering) {
+      return RecoveryTimes{
+          .stop = queued - it->time, .queue = planning - queued, .start = running - planning};
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void Cluster::Advance(JobEntry& job, Moment now) {
-  const bool finished = std::ranges::all_of(
-      job.run->ranks, [](const RankRun& rank) { return rank.phase == RankPhase::kFinished; });
-  if (finished) {
-    if (!job.run->finish_since) job.run->finish_since = now.steady;
-    CollectSteps(job, /*rest=*/false, now);
-  }
+  const auto ended = [](const RankRun& rank) { return rank.lost || IsTerminal(rank.phase); };
+  // What is decided now depends on the last step.
+  if (std::ranges::any_of(job.run->ranks, ended)) CollectSteps(job, /*rest=*/false, now);
+  if (!job.run->finish_since && std::ranges::all_of(job.run->ranks, ended))
+    job.run->finish_since = now.steady;
   // A stop may leave nothing to wait for: then the end follows at once.
   while (job.run) {
     const Decision decision = Decide(now.steady, *job.run, options_.decide);
@@ -46,8 +71,10 @@ void Cluster::Apply(JobEntry& job, const Decision& decision, Moment now) {
     case Decision::Kind::kWait:
       return;
     case Decision::Kind::kStart:
-      SetState(job, JobState::kRunning, decision.reason, now);
       StartRun(job);
+      SetState(job, JobState::kRunning, decision.reason, now);
+      if (const auto times = TimesOfRecovery(job.record.transitions))
+        outbox_.recoveries.push_back(*times);
       return;
     case Decision::Kind::kStop:
       StopRun(job,
@@ -65,6 +92,10 @@ void Cluster::Apply(JobEntry& job, const Decision& decision, Moment now) {
 
 void Cluster::StartRun(JobEntry& job) {
   job.run->state = JobState::kRunning;
+  job.record.resumed_step = job.run->ranks.front().resumed_step;
+  // Steps that were committed before are done again without being committed again.
+  job.run->committed_steps = std::max(job.run->committed_steps, job.record.resumed_step.value());
+  job.steps.emplace(job.record.plan.mesh, StepId(job.run->committed_steps));
   for (RankRun& rank : job.run->ranks) {
     rank.phase = RankPhase::kRunning;
     SendTo(rank.bound.worker, Start{{job.record.name, job.record.generation}});
@@ -78,10 +109,19 @@ void Cluster::StopRun(JobEntry& job, store::JobStop stop, Moment now) {
   }
   // Who still looks for its neighbours stops looking.
   outbox_.effects.push_back([this, name = job.record.name] { rendezvous_->Close(name); });
-  job.run->stop_since = now.steady;
+  if (!job.run->stop) job.run->stop_since = now.steady;
+  if (stop.state == JobState::kRecovering) CountRecovery(job, stop.reason, now);
   job.run->stop = stop;
   job.record.stop = std::move(stop);
   Touch(job);
+}
+
+void Cluster::CountRecovery(JobEntry& job, const std::string& reason, Moment now) {
+  store::Recoveries& recoveries = job.record.recoveries;
+  const StepId last(job.run->committed_steps);
+  recoveries = {.count = last > recoveries.at_step ? 1 : recoveries.count + 1, .at_step = last};
+  job.run->state = JobState::kRecovering;
+  SetState(job, JobState::kRecovering, reason, now);
 }
 
 void Cluster::EndRun(JobEntry& job, const Decision& decision, Moment now) {
@@ -100,7 +140,10 @@ void Cluster::EndRun(JobEntry& job, const Decision& decision, Moment now) {
   job.record.invalid_input = decision.invalid_input;
   job.record.violations = decision.violations;
   job.record.stop.reset();
+  job.record.halt.reset();
+  job.record.saving = {};
   job.record.ranks.clear();
+  job.commit.reset();
   job.run.reset();
   job.steps.reset();
   job.bulk.clear();
@@ -123,10 +166,10 @@ void Cluster::ServeQueue(Moment now) {
   for (const auto& [name, worker] : members_.workers()) {
     if (worker.state() == membership::WorkerState::kBusy) {
       ++capacity.held[worker.hold->job];
-    } else if (worker.state() == membership::WorkerState::kIdle && worker.drained) {
-      ++capacity.drained;
-    } else if (worker.state() == membership::WorkerState::kIdle) {
+    } else if (worker.TakesWork()) {
       idle.push_back(&worker);
+    } else if (worker.state() == membership::WorkerState::kIdle) {
+      ++(worker.drained ? capacity.drained : capacity.leaving);
     }
   }
   // Neighbours in the pipeline are neighbours on a host where possible.
@@ -178,9 +221,14 @@ void Cluster::Planned(const std::string& job_id, Generation generation,
     SetState(job, JobState::kFailed, std::string(plan.status().message()), now);
     return;
   }
+  std::erase_if(job.reserved, [&](const std::string& name) {
+    const membership::Worker& worker = *members_.Find(name);
+    if (worker.drained || worker.leaving) members_.Release(name);
+    return worker.drained || worker.leaving;
+  });
   if (plan->mesh.size() > static_cast<int>(job.reserved.size())) {
     ReleaseReserved(job);
-    SetState(job, JobState::kQueued, "a worker was lost while the job was planned", now);
+    SetState(job, JobState::kQueued, "a worker left while the job was planned", now);
     return;
   }
   Launch(job, *std::move(plan), now);
@@ -193,8 +241,11 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
   launch->spec = job.record.spec;
   launch->transport = job.spec.parallelism.transport;
   launch->secret = options_.random_bytes(kSecretBytes);
+  if (job.spec.checkpoint)
+    std::tie(launch->resume, launch->resume_at_most) = ResumeOf(job.record, *job.spec.checkpoint);
   job.record.ranks.clear();
-  job.run = JobRun{.state = JobState::kStarting, .steps = job.record.steps, .since = now.steady};
+  job.run = MakeRun(job, now);
+  job.run->state = JobState::kStarting;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const membership::Hello& hello = members_.Find(job.reserved[rank])->hello;
     const int neighbours =
@@ -217,7 +268,7 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
                      .predicted_step_seconds = plan.predicted_step_seconds,
                      .predicted_bubble_fraction = plan.predicted_bubble_fraction,
                      .warnings = plan.warnings};
-  job.steps.emplace(plan.mesh, StepId(0));
+  job.steps.emplace(plan.mesh, StepId(job.run->committed_steps));
   launch->ranks = job.record.ranks;
   launch->plan = std::move(plan);
   SetState(job, JobState::kStarting, absl::StrCat("preparing ", launch->ranks.size(), " ranks"),

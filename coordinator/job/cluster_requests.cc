@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cluster: what users and operators ask for.
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -15,6 +16,10 @@ using store::JobRecord;
 using store::JobState;
 
 constexpr int kIdBytes = 8;
+
+JobRecord JobAsBefore(const store::RequestRecord& request) {
+  return request.job.value_or(JobRecord());
+}
 
 absl::Status NoSuchJob(const std::string& name) {
   return absl::NotFoundError(absl::StrCat("no job named ", name, "; `takt jobs` lists them"));
@@ -63,18 +68,32 @@ void Cluster::Remember(const std::string& method, const std::string& request_id,
   if (!request_id.empty()) outbox_.changes.requests.push_back({method, request_id, std::move(job)});
 }
 
+absl::Status Cluster::CheckSubmit(const config::JobSpec& spec) const {
+  if (FindJob(spec.name) != nullptr) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "a job named ", spec.name, " exists; choose another name, or delete that one"));
+  }
+  if (!spec.checkpoint) return absl::OkStatus();
+  const auto path = [](const config::JobSpec& job) {
+    return std::filesystem::path(job.checkpoint->directory + "/").lexically_normal();
+  };
+  for (const auto& [number, job] : jobs_) {
+    if (store::HasEnded(job.record.state) || !job.spec.checkpoint) continue;
+    if (path(job.spec) != path(spec)) continue;
+    return InvalidField({.field = "checkpoint.directory",
+                         .value = spec.checkpoint->directory,
+                         .rule = absl::StrCat("is that of job ", job.record.name, ", which is ",
+                                              store::Name(job.record.state)),
+                         .fix = "name another one, or end that job first"});
+  }
+  return absl::OkStatus();
+}
+
 void Cluster::Submit(const std::string& request_id, const std::string& spec,
                      const config::JobSpec& parsed, Reply<JobRecord> reply, Moment now) {
-  const auto as_before = [](const store::RequestRecord& request) {
-    return request.job.value_or(JobRecord());
-  };
-  if (Replayed<JobRecord>("SubmitJob", request_id, parsed.name, reply, as_before)) return;
-  if (FindJob(parsed.name) != nullptr) {
-    ReplyLater<JobRecord>(reply, absl::AlreadyExistsError(absl::StrCat(
-                                     "a job named ", parsed.name,
-                                     " exists; choose another name, or delete that one")));
-    return;
-  }
+  if (Replayed<JobRecord>("SubmitJob", request_id, parsed.name, reply, JobAsBefore)) return;
+  if (absl::Status status = CheckSubmit(parsed); !status.ok())
+    return ReplyLater<JobRecord>(reply, status);
   JobEntry& job = jobs_[++last_number_];
   job.record = {.number = last_number_,
                 .id = absl::BytesToHexString(options_.random_bytes(kIdBytes)),
@@ -90,28 +109,52 @@ void Cluster::Submit(const std::string& request_id, const std::string& spec,
   ReplyLater<JobRecord>(reply, job.record);
 }
 
-void Cluster::Cancel(const std::string& request_id, const std::string& name, Reply<JobRecord> reply,
-                     Moment now) {
-  const auto as_before = [](const store::RequestRecord& request) {
-    return request.job.value_or(JobRecord());
-  };
-  if (Replayed<JobRecord>("CancelJob", request_id, name, reply, as_before)) return;
+void Cluster::ChangeJob(const std::string& method, const std::string& request_id,
+                        const std::string& name, const Reply<JobRecord>& reply,
+                        const std::function<absl::Status(JobEntry&)>& change) {
+  if (Replayed<JobRecord>(method, request_id, name, reply, JobAsBefore)) return;
   JobEntry* const job = FindJob(name);
   if (job == nullptr) return ReplyLater<JobRecord>(reply, NoSuchJob(name));
-  const JobState state = job->record.state;
-  if (state == JobState::kSucceeded || state == JobState::kFailed) {
-    return ReplyLater<JobRecord>(reply, absl::FailedPreconditionError(absl::StrCat(
-                                            "job ", name, " is ", store::Name(state), " already")));
-  }
-  if (state == JobState::kQueued || state == JobState::kPlanning) {
-    ReleaseReserved(*job);
-    SetState(*job, JobState::kCancelled, "cancelled by request", now);
-  } else if (job->run && !job->run->stop) {
-    StopRun(*job, {.state = JobState::kCancelled, .reason = "cancelled by request"}, now);
-    Advance(*job, now);
-  }
-  Remember("CancelJob", request_id, job->record);
+  if (absl::Status status = change(*job); !status.ok()) return ReplyLater<JobRecord>(reply, status);
+  Remember(method, request_id, job->record);
   ReplyLater<JobRecord>(reply, job->record);
+}
+
+void Cluster::Cancel(const std::string& request_id, const std::string& name, Reply<JobRecord> reply,
+                     Moment now) {
+  ChangeJob("CancelJob", request_id, name, reply,
+            [&](JobEntry& job) { return CancelJob(job, now); });
+}
+
+void Cluster::Pause(const std::string& request_id, const std::string& name, Reply<JobRecord> reply,
+                    Moment now) {
+  ChangeJob("PauseJob", request_id, name, reply, [&](JobEntry& job) { return PauseJob(job, now); });
+}
+
+void Cluster::Resume(const std::string& request_id, const std::string& name, Reply<JobRecord> reply,
+                     Moment now) {
+  ChangeJob("ResumeJob", request_id, name, reply,
+            [&](JobEntry& job) { return ResumeJob(job, now); });
+}
+
+absl::Status Cluster::CancelJob(JobEntry& job, Moment now) {
+  const JobState state = job.record.state;
+  if (state == JobState::kSucceeded || state == JobState::kFailed) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.record.name, " is ", store::Name(state), " already"));
+  }
+  if (state == JobState::kQueued || state == JobState::kPlanning || state == JobState::kPaused) {
+    ReleaseReserved(job);
+    SetState(job, JobState::kCancelled, "cancelled by request", now);
+    return absl::OkStatus();
+  }
+  if (!job.run) return absl::OkStatus();  // CANCELLED already
+  const bool ends = job.run->stop && (job.run->stop->state == JobState::kFailed ||
+                                      job.run->stop->state == JobState::kCancelled);
+  if (ends) return absl::OkStatus();
+  StopRun(job, {.state = JobState::kCancelled, .reason = "cancelled by request"}, now);
+  Advance(job, now);
+  return absl::OkStatus();
 }
 
 void Cluster::Delete(const std::string& request_id, const std::string& name, Reply<bool> reply) {
@@ -140,7 +183,7 @@ void Cluster::Delete(const std::string& request_id, const std::string& name, Rep
 }
 
 void Cluster::SetDrained(const std::string& request_id, const std::string& worker, bool drained,
-                         Reply<membership::Worker> reply) {
+                         Reply<membership::Worker> reply, Moment now) {
   const std::string method = drained ? "DrainWorker" : "UndrainWorker";
   const auto as_before = [&](const store::RequestRecord&) {
     const membership::Worker* const found = members_.Find(worker);
@@ -154,6 +197,8 @@ void Cluster::SetDrained(const std::string& request_id, const std::string& worke
     return ReplyLater<membership::Worker>(reply, status);
   }
   outbox_.changes.drained[worker] = drained;
+  if (drained)
+    HaltJobOf(*members_.Find(worker), absl::StrCat("worker ", worker, " is drained"), now);
   Remember(method, request_id, std::nullopt);
   ReplyLater<membership::Worker>(reply, *members_.Find(worker));
 }

@@ -41,7 +41,7 @@ TEST_F(ClusterTest, ARunningJobIsPickedUpAgainInItsGeneration) {
     Report("w1", key, 1, step);
   }
   EXPECT_THAT(StoredSteps("j"), ElementsAre(1, 2, 3));
-  EXPECT_EQ(Session("w1").acknowledged, 3);
+  EXPECT_EQ(Session("w1").acknowledged, 4);
   Say("w0", key, 0, RankPhase::kFinished);
   Say("w1", key, 1, RankPhase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);

@@ -53,7 +53,11 @@ void Cluster::Reattach(const Hello& hello) {
       const membership::Hold hold{key.job, key.generation, rank.bound.rank};
       members_.SetHold(hello.worker, hold);
       if (hello.running == hold) rank.phase = RankPhase::kRunning;
-      if (job.run->stop) SendTo(hello.worker, Abort{key, job.run->stop->reason});
+      if (job.run->stop) {
+        SendTo(hello.worker, Abort{key, job.run->stop->reason});
+      } else if (job.run->halt) {
+        SendTo(hello.worker, Halt{key, job.run->halt->reason});
+      }
     }
   }
   if (!hello.running) return;
@@ -106,11 +110,16 @@ void Cluster::Update(SessionId id, const JobUpdate& update, Moment now) {
   if (IsTerminal(rank->phase)) return;  // told again: acknowledged when the job ends
   JobEntry& job = *FindRunning(update.key);
   if (update.phase == RankPhase::kAdmitted) {
-    if (rank->phase == RankPhase::kPreparing) rank->phase = RankPhase::kAdmitted;
-    // It did not hear the start: say it again.
+    if (rank->phase == RankPhase::kPreparing) {
+      rank->phase = RankPhase::kAdmitted;
+      rank->resumed_step = update.resumed_step;
+      for (const std::string& note : update.notes) AddNotice(job, note);
+    }
+    // It did not hear the start: say it again, and what followed.
     if (job.run->state == store::JobState::kRunning && !job.run->stop) {
       rank->phase = RankPhase::kRunning;
       SendTo(name, Start{update.key});
+      if (job.run->halt) SendTo(name, Halt{update.key, job.run->halt->reason});
     }
     return;
   }

@@ -33,7 +33,29 @@ void Coordinator::RecordMetrics(const Outbox& outbox) {
           .Set(step.bubble_by_pp_rank[p]);
     }
   }
+  for (const SettledCheckpoint& checkpoint : outbox.checkpoints) {
+    const std::string& name = checkpoint.job;
+    registry.Counter(metrics::kCheckpoints, {name, checkpoint.failed ? "failed" : "done"})
+        .Increment();
+    if (checkpoint.failed) continue;
+    registry.Histogram(metrics::kCheckpointDuration, {name, "snapshot"})
+        .Observe(checkpoint.snapshot_seconds);
+    registry.Histogram(metrics::kCheckpointDuration, {name, "write"})
+        .Observe(checkpoint.write_seconds);
+  }
+  for (const RecoveryTimes& times : outbox.recoveries) {
+    const auto observe = [&](const char* phase, absl::Duration time) {
+      registry.Histogram(metrics::kRecoveryDuration, {phase}).Observe(absl::ToDoubleSeconds(time));
+    };
+    observe("stop", times.stop);
+    observe("queue", times.queue);
+    observe("start", times.start);
+  }
   for (const auto& [id, job] : jobs) {
+    if (job->checkpoint) {
+      registry.Gauge(metrics::kCheckpointStep, {job->name})
+          .Set(static_cast<double>(job->checkpoint->step.value()));
+    }
     if (job->plan.schedule.empty() || store::HasEnded(job->state)) continue;
     registry.Gauge(metrics::kBubblePredicted, {job->name}).Set(job->plan.predicted_bubble_fraction);
     registry.Gauge(metrics::kStepPredicted, {job->name}).Set(job->plan.predicted_step_seconds);

@@ -29,6 +29,7 @@ std::string WhatItDid(const RankRun& rank) {
   const std::string who =
       absl::StrCat("rank ", rank.bound.rank.value(), " (", rank.bound.worker, ")");
   if (rank.phase == RankPhase::kFinished) return absl::StrCat(who, " had finished");
+  if (rank.phase == RankPhase::kHalted) return absl::StrCat(who, " had halted");
   if (!IsTerminal(rank.phase))
     return absl::StrCat(who, rank.lost ? " was lost too" : " did not answer");
   if (!rank.status.waiting_for.empty())
@@ -85,6 +86,38 @@ Decision Stop(std::string reason) {
   return {.kind = Decision::Kind::kStop, .reason = std::move(reason), .state = JobState::kFailed};
 }
 
+std::string GoesOnFrom(const JobRun& run) {
+  return run.checkpoint > StepId(0)
+             ? absl::StrCat("goes on from the checkpoint of step ", run.checkpoint.value())
+             : "has no checkpoint of its own yet";
+}
+
+// How a stopped run ends.
+Decision EndOfStop(const JobRun& run, const DecideOptions& options) {
+  const store::JobStop& stop = *run.stop;
+  Decision end{.kind = Decision::Kind::kEnd,
+               .reason = stop.reason,
+               .state = stop.state,
+               .invalid_input = stop.invalid_input,
+               .violations = stop.violations};
+  const bool goes_on = stop.state == JobState::kRecovering || stop.state == JobState::kQueued;
+  if (stop.state == JobState::kFailed && !stop.invalid_input) {
+    end.reason = DescribeFault(run);
+    if (run.has_checkpoints && run.recoveries.count >= options.max_recoveries) {
+      absl::StrAppend(&end.reason, "; given up after ", run.recoveries.count,
+                      " recoveries without a step after ", run.recoveries.at_step.value(), ": ",
+                      absl::StrJoin(run.past_faults, "; "));
+    }
+  } else if (goes_on) {
+    end.state = run.halt ? run.halt->next : JobState::kQueued;
+    if (stop.state == JobState::kRecovering) end.reason = DescribeFault(run);
+    if (run.halt && run.halt->reason != stop.reason)
+      end.reason = absl::StrCat(run.halt->reason, "; ", end.reason);
+    absl::StrAppend(&end.reason, "; ", GoesOnFrom(run));
+  }
+  return end;
+}
+
 // A stop was told: wait for the ranks to let go, for a while.
 Decision DecideStopping(absl::Duration now, const JobRun& run, const DecideOptions& options) {
   const auto pending = [](const RankRun& r) { return !r.lost && !IsTerminal(r.phase); };
@@ -92,13 +125,9 @@ Decision DecideStopping(absl::Duration now, const JobRun& run, const DecideOptio
   if (!all_answered && now - run.stop_since.value_or(now) < options.stop_grace) {
     return Wait(absl::StrCat(run.stop->reason, "; stopping ", Names(run, pending)));
   }
-  return {.kind = Decision::Kind::kEnd,
-          .reason = run.stop->state == JobState::kFailed && !run.stop->invalid_input
-                        ? DescribeFault(run)
-                        : run.stop->reason,
-          .state = run.stop->state,
-          .invalid_input = run.stop->invalid_input,
-          .violations = run.stop->violations};
+  if (!run.saving.empty() && run.stop->state != JobState::kCancelled)
+    return Wait(absl::StrCat(run.stop->reason, "; waiting for ", run.saving));
+  return EndOfStop(run, options);
 }
 
 // What must end the job, if anything.
@@ -126,13 +155,9 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRun& run,
   return std::nullopt;
 }
 
-Decision DecideRunning(absl::Duration now, const JobRun& run, const DecideOptions& options) {
-  const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
-  if (std::ranges::any_of(run.ranks, away)) {
-    return Wait(absl::StrCat("the coordinator was away; waiting to hear of ", Names(run, away)));
-  }
-  const auto finished = [](const RankRun& r) { return r.phase == RankPhase::kFinished; };
-  if (!std::ranges::all_of(run.ranks, finished)) return Wait("training");
+// All ranks have done their last step.
+Decision DecideFinished(absl::Duration now, const JobRun& run, const DecideOptions& options) {
+  if (!run.saving.empty()) return Wait(absl::StrCat("waiting for ", run.saving));
   if (run.committed_steps >= run.steps) {
     return {.kind = Decision::Kind::kEnd,
             .reason = absl::StrCat("all ", run.steps, " steps done"),
@@ -145,6 +170,63 @@ Decision DecideRunning(absl::Duration now, const JobRun& run, const DecideOption
   return {.kind = Decision::Kind::kEnd,
           .reason = absl::StrCat("all ranks finished, but ", missing, " never came"),
           .state = JobState::kSucceeded};
+}
+
+// All ranks have ended at the step boundary that was asked for.
+Decision DecideHalted(const JobRun& run) {
+  const store::JobHalt halt =
+      run.halt.value_or(store::JobHalt{.next = JobState::kQueued, .reason = "its ranks halted"});
+  if (!run.saving.empty()) return Wait(absl::StrCat(halt.reason, "; waiting for ", run.saving));
+  return {.kind = Decision::Kind::kEnd,
+          .reason = absl::StrCat(halt.reason, "; ", GoesOnFrom(run)),
+          .state = halt.next};
+}
+
+Decision DecideRunning(absl::Duration now, const JobRun& run, const DecideOptions& options) {
+  const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
+  if (std::ranges::any_of(run.ranks, away)) {
+    return Wait(absl::StrCat("the coordinator was away; waiting to hear of ", Names(run, away)));
+  }
+  const auto trains = [](const RankRun& r) { return !IsTerminal(r.phase); };
+  if (std::ranges::any_of(run.ranks, trains)) {
+    if (!run.halt) return Wait("training");
+    return Wait(absl::StrCat(run.halt->reason, "; waiting for ", Names(run, trains),
+                             " to end at a step boundary"));
+  }
+  const auto halted = [](const RankRun& r) { return r.phase == RankPhase::kHalted; };
+  return std::ranges::any_of(run.ranks, halted) ? DecideHalted(run)
+                                                : DecideFinished(now, run, options);
+}
+
+// Whether another generation may follow the fault that the run has now.
+bool MayRecover(const JobRun& run, const DecideOptions& options) {
+  return run.has_checkpoints && (run.committed_steps > run.recoveries.at_step.value() ||
+                                 run.recoveries.count < options.max_recoveries);
+}
+
+// All ranks are ready to train.
+Decision DecideAdmitted(const JobRun& run) {
+  const StepId resumed = run.ranks.front().resumed_step;
+  const auto differs = [&](const RankRun& r) { return r.resumed_step != resumed; };
+  if (std::ranges::any_of(run.ranks, differs)) {
+    return Stop(absl::StrCat("the ranks loaded different checkpoints: rank 0 that of step ",
+                             resumed.value(), ", not so ", Names(run, differs)));
+  }
+  return {.kind = Decision::Kind::kStart,
+          .reason = absl::StrCat(
+              "all ", run.ranks.size(), " ranks admitted",
+              resumed > StepId(0) ? absl::StrCat("; going on after step ", resumed.value()) : ""),
+          .state = JobState::kRunning};
+}
+
+Decision DecideUnstopped(absl::Duration now, const JobRun& run, const DecideOptions& options) {
+  if (std::optional<Decision> fault = FindFault(now, run, options)) return *std::move(fault);
+  if (run.state == JobState::kRunning) return DecideRunning(now, run, options);
+  const auto unadmitted = [](const RankRun& r) { return r.phase != RankPhase::kAdmitted; };
+  if (std::ranges::any_of(run.ranks, unadmitted)) {
+    return Wait(absl::StrCat("waiting for ", Names(run, unadmitted), " to load and connect"));
+  }
+  return DecideAdmitted(run);
 }
 
 }  // namespace
@@ -163,15 +245,10 @@ std::string DescribeFault(const JobRun& run) {
 
 Decision Decide(absl::Duration now, const JobRun& run, const DecideOptions& options) {
   if (run.stop) return DecideStopping(now, run, options);
-  if (std::optional<Decision> fault = FindFault(now, run, options)) return *std::move(fault);
-  if (run.state == JobState::kRunning) return DecideRunning(now, run, options);
-  const auto unadmitted = [](const RankRun& r) { return r.phase != RankPhase::kAdmitted; };
-  if (std::ranges::any_of(run.ranks, unadmitted)) {
-    return Wait(absl::StrCat("waiting for ", Names(run, unadmitted), " to load and connect"));
-  }
-  return {.kind = Decision::Kind::kStart,
-          .reason = absl::StrCat("all ", run.ranks.size(), " ranks admitted"),
-          .state = JobState::kRunning};
+  Decision decision = DecideUnstopped(now, run, options);
+  const bool fault = decision.kind == Decision::Kind::kStop && !decision.invalid_input;
+  if (fault && MayRecover(run, options)) decision.state = JobState::kRecovering;
+  return decision;
 }
 
 }  // namespace takt::job

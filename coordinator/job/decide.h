@@ -3,11 +3,21 @@
 //
 //   QUEUED --(gang is there)--> PLANNING --(plan)--> STARTING --(all admitted)--> RUNNING --(all
 //   finished)--> SUCCEEDED
-//      ^                           |                     |                           |
-//      +------(a worker left)------+                     +-------- kStop ------------+--(ranks let
-//      go)--> FAILED | CANCELLED
+//    ^  |                          |                     |                          | |
+//    |  +------ (paused) ----------+---------------------+--- kStop, ranks let go --+ |
+//    |  v                                                                           | |
+//    | PAUSED <----------------------- (asked to halt, all halted) -----------------|-+
+//    |                                                                              |
+//    +-- (resumed; a worker left while planning; all halted for another reason)     |
+//    |                                                                              |
+//    +-- (ranks let go) -- RECOVERING <-- (fault, and it has checkpoints) -- kStop --+
+//                                                                                   |
+//                          FAILED | CANCELLED <-- (ranks let go) ----------- kStop --+
 //
-// Decide covers STARTING and RUNNING; queue.h decides who leaves QUEUED, cluster.cc applies both.
+// RECOVERING leads to PAUSED if that was asked for. A run ends only when its last checkpoint is
+// visible or has failed (saving.h), except when it is cancelled. Decide covers STARTING, RUNNING
+// and RECOVERING; queue.h decides who leaves QUEUED, cluster_halt.cc has what users and leaving
+// workers ask for.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +36,7 @@ enum class RankPhase : std::uint8_t {
   kAdmitted,
   kRunning,  // told to start
   kFinished,
+  kHalted,  // ended at the step boundary that was asked for
   kRefused,
   kFailed,
   kAborted,
@@ -42,13 +53,20 @@ struct RankRun {
   bool invalid_input = false;          // of kRefused
   std::vector<FieldError> violations;  // of invalid_input
   store::RankStatus status;            // last reported
+  StepId resumed_step;                 // from kAdmitted on
 };
 
 struct JobRun {
-  store::JobState state = store::JobState::kStarting;  // kStarting or kRunning
+  store::JobState state = store::JobState::kStarting;  // or kRunning, kRecovering
   std::optional<store::JobStop> stop;
+  std::optional<store::JobHalt> halt;
+  bool has_checkpoints = false;  // without them a fault is the end
+  store::Recoveries recoveries;
+  std::vector<std::string> past_faults;  // of `recoveries`
+  StepId checkpoint;                     // the newest that is visible; 0: none
+  std::string saving;                    // what open checkpoints wait for; empty: there are none
   std::int64_t steps = 0;
-  std::int64_t committed_steps = 0;
+  std::int64_t committed_steps = 0;  // or those before the checkpoint it resumed from
   std::vector<RankRun> ranks;
   absl::Duration since;  // steady; when this state began here, or the last rank went away
   std::optional<absl::Duration> stop_since;    // when the stop was told
@@ -66,13 +84,15 @@ struct DecideOptions {
   absl::Duration stop_grace = absl::Seconds(2);
   // From the last rank's finish until the last step reports have come.
   absl::Duration reports_grace = absl::Seconds(30);
+  // In a row without a step that was not committed before.
+  int max_recoveries = 3;
 };
 
 struct Decision {
   enum class Kind : std::uint8_t {
     kWait,   // nothing to do; `reason` says for what
     kStart,  // all are admitted: RUNNING, tell them to start
-    kStop,   // end it as `state`: tell the ranks to let go
+    kStop,   // end it as `state` (FAILED or RECOVERING): tell the ranks to let go
     kEnd,    // it is over as `state`
   };
   Kind kind = Kind::kWait;

@@ -18,6 +18,7 @@ std::string WhyNot(const Need& need, const Capacity& capacity) {
   for (const auto& [job, number] : capacity.held)
     others.push_back(absl::StrCat(number, " held by job ", job));
   if (capacity.drained > 0) others.push_back(absl::StrCat(capacity.drained, " drained"));
+  if (capacity.leaving > 0) others.push_back(absl::StrCat(capacity.leaving, " leaving"));
   if (others.empty()) others.push_back("no other is attached");
   return absl::StrCat("needs ", Count(need.workers, "worker"), ", ", capacity.idle.size(),
                       " idle: ", absl::StrJoin(others, ", "));

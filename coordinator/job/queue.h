@@ -20,7 +20,7 @@ struct Capacity {
   std::vector<std::string>
       idle;  // attached, not held, not drained; in the order ranks are given out
   std::map<std::string, int> held;  // by job
-  int drained = 0;                  // attached, not held
+  int drained = 0, leaving = 0;     // attached, not held
 };
 
 struct Grant {

@@ -33,6 +33,8 @@ struct Launch {
   std::vector<store::BoundRank> ranks;
   std::vector<int> threads;  // by rank
   std::string secret;        // 32 random bytes; never stored, never logged
+  std::string resume;        // which checkpoint to go on from: "auto", "none" or a step
+  StepId resume_at_most;     // none above it; 0: any
 };
 
 struct Welcome {};
@@ -50,7 +52,20 @@ struct Abort {
 struct Acknowledge {
   JobKey key;
 };
-using Command = std::variant<Welcome, Prepare, Start, Abort, Acknowledge>;
+// End at a step boundary, with a checkpoint.
+struct Halt {
+  JobKey key;
+  std::string reason;
+};
+// Make a checkpoint visible that all ranks have written.
+struct CommitCheckpoint {
+  JobKey key;
+  StepId step;
+  std::string directory;
+  int keep = 1;
+  std::string manifest;  // text of manifest.json
+};
+using Command = std::variant<Welcome, Prepare, Start, Abort, Acknowledge, Halt, CommitCheckpoint>;
 
 // A worker's control stream. Thread-safe; never blocks; does nothing once the stream has ended.
 class WorkerSession {

@@ -19,6 +19,10 @@ bool StepCollector::Add(const RankStepReport& report) {
   return true;
 }
 
+void StepCollector::AddOther(Rank rank, std::int64_t sequence, StepId step) {
+  unacknowledged_[rank].emplace_back(sequence, step);
+}
+
 void StepCollector::EndRank(Rank rank) { ended_[rank.value()] = true; }
 
 bool StepCollector::IsComplete(StepId step, const Parts& parts) const {

@@ -34,6 +34,8 @@ class StepCollector final {
 
   // False: not a report of this mesh (no such rank, or no such step).
   bool Add(const RankStepReport& report);
+  // A report that is no step's part came with this sequence: acknowledged after the step's.
+  void AddOther(Rank rank, std::int64_t sequence, StepId step);
   // Its reports are not waited for any more.
   void EndRank(Rank rank);
 

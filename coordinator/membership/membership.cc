@@ -67,6 +67,7 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const Hello& hello, Sess
   }
   worker.hello = hello;
   worker.session = session;
+  worker.leaving = worker.leaving && same;
   worker.attach_time = worker.last_seen = now.wall;
   worker.last_heard = now.steady;
   sessions_[session] = hello.worker;
@@ -121,6 +122,11 @@ absl::Status Membership::SetDrained(const std::string& name, bool drained) {
   }
   it->second.drained = drained;
   return absl::OkStatus();
+}
+
+void Membership::SetLeaving(SessionId session) {
+  const auto it = sessions_.find(session);
+  if (it != sessions_.end()) workers_.at(it->second).leaving = true;
 }
 
 void Membership::SetHold(const std::string& name, Hold hold) {

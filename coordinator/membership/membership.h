@@ -54,6 +54,7 @@ struct Worker {
   Hello hello;
   SessionId session;  // 0: lost
   bool drained = false;
+  bool leaving = false;  // this process is about to end
   std::optional<Hold> hold;
   absl::Time attach_time, last_seen;
   absl::Duration last_heard;  // steady
@@ -62,6 +63,7 @@ struct Worker {
     if (session == SessionId(0)) return WorkerState::kLost;
     return hold.has_value() ? WorkerState::kBusy : WorkerState::kIdle;
   }
+  bool TakesWork() const { return state() == WorkerState::kIdle && !drained && !leaving; }
 };
 
 // A worker that is gone, and what it was held for.
@@ -107,6 +109,8 @@ class Membership final {
 
   // kNotFound: no such worker.
   absl::Status SetDrained(const std::string& worker, bool drained);
+  // This incarnation takes nothing new any more. An unknown session is ignored.
+  void SetLeaving(SessionId session);
   void SetHold(const std::string& worker, Hold hold);
   void Release(const std::string& worker);
 

@@ -67,6 +67,12 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
           cluster.Update(id, update, now);
         });
       }
+    } else if (request_.has_leaving()) {
+      coordinator_->Post([reason = request_.leaving().reason(), id = id_](
+                             Cluster& cluster, Moment now) { cluster.Leave(id, reason, now); });
+    } else if (request_.has_committed()) {
+      coordinator_->Post([answer = FromProto(request_.committed()), id = id_](
+                             Cluster& cluster, Moment now) { cluster.Committed(id, answer, now); });
     }
     return true;
   }
@@ -148,6 +154,15 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
                                     self = shared_from_this()](Cluster& cluster, Moment) {
         cluster.Report(worker, incarnation, key, report, self);
       });
+    }
+    if (request_.has_checkpoint()) {
+      const v1::CheckpointReport& report = request_.checkpoint();
+      return coordinator_->TryPost(
+          [worker = worker_, incarnation = incarnation_,
+           key = job::JobKey{report.job(), Generation(report.generation())},
+           report = FromProto(report), self = shared_from_this()](Cluster& cluster, Moment) {
+            cluster.ReportCheckpoint(worker, incarnation, key, report, self);
+          });
     }
     if (request_.has_log()) {
       store::LogRecord line = store::FromProto(request_.log(), /*job_id=*/"");

@@ -21,12 +21,14 @@ grpc::ServerUnaryReactor* SetDrained(job::Coordinator* coordinator,
   auto call = std::make_shared<UnaryCall>(context);
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   coordinator->Post(
-      [request, response, drained, call = std::move(call)](job::Cluster& cluster, Moment) {
-        cluster.SetDrained(request->request_id(), request->worker(), drained,
-                           [response, call](absl::StatusOr<membership::Worker> worker) {
-                             if (worker.ok()) *response->mutable_worker() = ToProto(*worker);
-                             call->Finish(worker.status());
-                           });
+      [request, response, drained, call = std::move(call)](job::Cluster& cluster, Moment now) {
+        cluster.SetDrained(
+            request->request_id(), request->worker(), drained,
+            [response, call](absl::StatusOr<membership::Worker> worker) {
+              if (worker.ok()) *response->mutable_worker() = ToProto(*worker);
+              call->Finish(worker.status());
+            },
+            now);
       });
   return reactor;
 }

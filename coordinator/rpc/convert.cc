@@ -42,6 +42,8 @@ v1::Assignment ToAssignment(const job::Launch& launch, Rank rank) {
   binding->set_secret(launch.secret);
   out.set_predicted_step_seconds(launch.plan.predicted_step_seconds);
   out.set_predicted_bubble_fraction(launch.plan.predicted_bubble_fraction);
+  out.set_resume(launch.resume);
+  out.set_resume_at_most(launch.resume_at_most.value());
   return out;
 }
 
@@ -70,7 +72,9 @@ std::optional<job::JobUpdate> FromProto(const v1::JobUpdate& update) {
                      .rank = Rank(update.rank()),
                      .error = update.error(),
                      .invalid_input = update.invalid_input(),
-                     .violations = takt::FromProto(update.detail().violations())};
+                     .violations = takt::FromProto(update.detail().violations()),
+                     .resumed_step = StepId(update.resumed_step()),
+                     .notes = {update.notes().begin(), update.notes().end()}};
   switch (update.phase()) {
     case v1::JobUpdate::PHASE_ADMITTED:
       out.phase = job::RankPhase::kAdmitted;
@@ -80,6 +84,9 @@ std::optional<job::JobUpdate> FromProto(const v1::JobUpdate& update) {
       break;
     case v1::JobUpdate::PHASE_FINISHED:
       out.phase = job::RankPhase::kFinished;
+      break;
+    case v1::JobUpdate::PHASE_HALTED:
+      out.phase = job::RankPhase::kHalted;
       break;
     case v1::JobUpdate::PHASE_FAILED:
       out.phase = job::RankPhase::kFailed;
@@ -115,6 +122,23 @@ job::RankStepReport FromProto(const v1::RankStepReport& report) {
   return out;
 }
 
+job::CheckpointReport FromProto(const v1::CheckpointReport& report) {
+  job::CheckpointReport out{.rank = Rank(report.rank()),
+                            .sequence = report.sequence(),
+                            .step = StepId(report.step()),
+                            .snapshot_seconds = report.snapshot_seconds(),
+                            .write_seconds = report.write_seconds(),
+                            .error = report.error()};
+  for (const v1::CheckpointFile& file : report.files()) out.files.push_back(store::FromProto(file));
+  return out;
+}
+
+job::CheckpointCommitted FromProto(const v1::CheckpointCommitted& answer) {
+  return {.key = {answer.job(), Generation(answer.generation())},
+          .step = StepId(answer.step()),
+          .error = answer.error()};
+}
+
 v1::AttachResponse ToProto(const job::Command& command, const Timing& timing) {
   v1::AttachResponse out;
   if (std::holds_alternative<job::Welcome>(command)) {
@@ -135,6 +159,18 @@ v1::AttachResponse ToProto(const job::Command& command, const Timing& timing) {
   } else if (const auto* acknowledge = std::get_if<job::Acknowledge>(&command)) {
     out.mutable_acknowledge()->set_job(acknowledge->key.job);
     out.mutable_acknowledge()->set_generation(acknowledge->key.generation.value());
+  } else if (const auto* halt = std::get_if<job::Halt>(&command)) {
+    out.mutable_halt()->set_job(halt->key.job);
+    out.mutable_halt()->set_generation(halt->key.generation.value());
+    out.mutable_halt()->set_reason(halt->reason);
+  } else if (const auto* commit = std::get_if<job::CommitCheckpoint>(&command)) {
+    v1::CommitCheckpoint* to = out.mutable_commit();
+    to->set_job(commit->key.job);
+    to->set_generation(commit->key.generation.value());
+    to->set_step(commit->step.value());
+    to->set_directory(commit->directory);
+    to->set_keep(commit->keep);
+    to->set_manifest(commit->manifest);
   }
   return out;
 }
@@ -146,6 +182,7 @@ v1::Worker ToProto(const membership::Worker& worker) {
   out.set_incarnation(hello.incarnation);
   out.set_state(static_cast<v1::WorkerState>(worker.state()));
   out.set_drained(worker.drained);
+  out.set_leaving(worker.leaving);
   if (worker.hold) {
     out.set_job(worker.hold->job);
     out.set_rank(worker.hold->rank.value());

@@ -19,6 +19,8 @@ std::optional<job::JobUpdate> FromProto(const v1::JobUpdate& update);
 // The running job's status; nullopt: it runs none.
 std::optional<job::JobUpdate> FromProto(const v1::Heartbeat& heartbeat);
 job::RankStepReport FromProto(const v1::RankStepReport& report);
+job::CheckpointReport FromProto(const v1::CheckpointReport& report);
+job::CheckpointCommitted FromProto(const v1::CheckpointCommitted& answer);
 
 struct Timing {
   absl::Duration heartbeat, lease;

@@ -34,6 +34,28 @@ absl::StatusOr<std::int64_t> ParsePageToken(const std::string& token) {
                        .fix = "leave it empty for the first page"});
 }
 
+using Change = void (job::Cluster::*)(const std::string& request_id, const std::string& name,
+                                      job::Reply<store::JobRecord> reply, Moment now);
+
+template <class Request, class Response>
+grpc::ServerUnaryReactor* ChangeJob(job::Coordinator* coordinator,
+                                    grpc::CallbackServerContext* context, const Request* request,
+                                    Response* response, Change change) {
+  auto call = std::make_shared<UnaryCall>(context);
+  grpc::ServerUnaryReactor* const reactor = call->reactor();
+  coordinator->Post(
+      [request, response, change, call = std::move(call)](job::Cluster& cluster, Moment now) {
+        (cluster.*change)(
+            request->request_id(), request->name(),
+            [response, call](absl::StatusOr<store::JobRecord> job) {
+              if (job.ok()) *response->mutable_job() = store::ToProto(*job);
+              call->Finish(job.status());
+            },
+            now);
+      });
+  return reactor;
+}
+
 }  // namespace
 
 absl::StatusOr<config::JobSpec> JobService::Judge(const v1::JobSpec& spec,
@@ -63,10 +85,10 @@ grpc::ServerUnaryReactor* JobService::SubmitJob(grpc::CallbackServerContext* con
     response->Clear();
     call->Finish(spec.status());
   } else if (request->validate_only()) {
-    const bool taken = coordinator_->board().FindByName(spec->name) != nullptr;
-    call->Finish(taken
-                     ? absl::AlreadyExistsError(absl::StrCat("a job named ", spec->name, " exists"))
-                     : absl::OkStatus());
+    coordinator_->Post(
+        [spec = *std::move(spec), call = std::move(call)](job::Cluster& cluster, Moment) {
+          call->Finish(cluster.CheckSubmit(spec));
+        });
   } else {
     coordinator_->Post([request, response, spec = *std::move(spec), call = std::move(call)](
                            job::Cluster& cluster, Moment now) {
@@ -120,19 +142,19 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
 grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* context,
                                                 const v1::CancelJobRequest* request,
                                                 v1::CancelJobResponse* response) {
-  auto call = std::make_shared<UnaryCall>(context);
-  grpc::ServerUnaryReactor* const reactor = call->reactor();
-  coordinator_->Post(
-      [request, response, call = std::move(call)](job::Cluster& cluster, Moment now) {
-        cluster.Cancel(
-            request->request_id(), request->name(),
-            [response, call](absl::StatusOr<store::JobRecord> job) {
-              if (job.ok()) *response->mutable_job() = store::ToProto(*job);
-              call->Finish(job.status());
-            },
-            now);
-      });
-  return reactor;
+  return ChangeJob(coordinator_, context, request, response, &job::Cluster::Cancel);
+}
+
+grpc::ServerUnaryReactor* JobService::PauseJob(grpc::CallbackServerContext* context,
+                                               const v1::PauseJobRequest* request,
+                                               v1::PauseJobResponse* response) {
+  return ChangeJob(coordinator_, context, request, response, &job::Cluster::Pause);
+}
+
+grpc::ServerUnaryReactor* JobService::ResumeJob(grpc::CallbackServerContext* context,
+                                                const v1::ResumeJobRequest* request,
+                                                v1::ResumeJobResponse* response) {
+  return ChangeJob(coordinator_, context, request, response, &job::Cluster::Resume);
 }
 
 grpc::ServerUnaryReactor* JobService::DeleteJob(grpc::CallbackServerContext* context,

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/checkpoint/manifest.h"
 #include "common/mesh/mesh.h"
 
 namespace takt::store {
@@ -81,12 +82,45 @@ struct PlanSummary {
   std::vector<std::string> warnings;
 };
 
-// The decision to end a job, durable before its ranks have let go of it.
+// The decision to end a generation, durable before its ranks have let go of it.
 struct JobStop {
-  JobState state = JobState::kFailed;  // kFailed or kCancelled
+  // kFailed, kCancelled; kQueued or kRecovering: the job goes on under another generation.
+  JobState state = JobState::kFailed;
   std::string reason;
   bool invalid_input = false;
   std::vector<FieldError> violations;  // of invalid_input
+};
+
+// The wish that the generation ends at a step boundary.
+struct JobHalt {
+  JobState next = JobState::kPaused;  // or kQueued
+  std::string reason;
+};
+
+// A checkpoint that is complete.
+struct JobCheckpoint {
+  StepId step;
+  absl::Time time;
+};
+
+// One that is not visible yet.
+struct OpenCheckpoint {
+  StepId step;
+  std::vector<Rank> written;  // who told of its part
+  std::vector<checkpoint::FileEntry> files;
+  double snapshot_seconds = 0, write_seconds = 0;  // of the slowest rank
+  std::string error;                               // the first that a rank told of
+};
+
+// The checkpoints of one generation on their way.
+struct Saving {
+  std::vector<OpenCheckpoint> open;  // by step
+  StepId settled;                    // the newest that is visible or failed
+};
+
+struct Recoveries {
+  int count = 0;   // in a row without a newly committed step
+  StepId at_step;  // the last one committed when the latest recovery began
 };
 
 struct JobRecord {
@@ -107,6 +141,12 @@ struct JobRecord {
   bool invalid_input = false;
   std::vector<FieldError> violations;  // of invalid_input, where they are known
   std::optional<JobStop> stop;
+  std::optional<JobHalt> halt;
+  std::optional<JobCheckpoint> checkpoint;  // the newest of its own
+  StepId resumed_step;                      // that this generation went on from; 0: the beginning
+  Saving saving;
+  Recoveries recoveries;
+  std::vector<std::string> notices;  // warnings that are not the plan's
   // From the step log, not stored with the job.
   std::optional<StepRecord> last_step;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/store/record_serde.h"
 
+#include <algorithm>
+
 #include "common/base/field_error_serde.h"
 
 namespace takt::store {
@@ -24,9 +26,36 @@ v1::StageAssignment ToProto(const mesh::Stage& stage) {
   return out;
 }
 
+v1::OpenCheckpoint ToProto(const OpenCheckpoint& open) {
+  v1::OpenCheckpoint out;
+  out.set_step(open.step.value());
+  for (const Rank rank : open.written) out.add_written(rank.value());
+  for (const checkpoint::FileEntry& file : open.files) {
+    v1::CheckpointFile* to = out.add_files();
+    to->set_name(file.name);
+    to->set_bytes(file.bytes);
+    to->set_xxh3_128(file.xxh3_128);
+  }
+  out.set_snapshot_seconds(open.snapshot_seconds);
+  out.set_write_seconds(open.write_seconds);
+  out.set_error(open.error);
+  return out;
+}
+
+OpenCheckpoint FromProto(const v1::OpenCheckpoint& open) {
+  OpenCheckpoint out{.step = StepId(open.step()),
+                     .snapshot_seconds = open.snapshot_seconds(),
+                     .write_seconds = open.write_seconds(),
+                     .error = open.error()};
+  for (const std::int32_t rank : open.written()) out.written.emplace_back(rank);
+  for (const v1::CheckpointFile& file : open.files()) out.files.push_back(store::FromProto(file));
+  return out;
+}
+
 double EtaSeconds(const JobRecord& job) {
   if (HasEnded(job.state)) return 0;
-  const std::int64_t done = job.last_step ? job.last_step->step.value() : 0;
+  const std::int64_t done =
+      std::max(job.resumed_step, job.last_step ? job.last_step->step : StepId(0)).value();
   const double step_seconds =
       job.last_step ? job.last_step->step_seconds : job.plan.predicted_step_seconds;
   return static_cast<double>(job.steps - done) * step_seconds;
@@ -127,6 +156,10 @@ StepRecord FromProto(const v1::StepReport& report, const std::string& job_id) {
   return out;
 }
 
+checkpoint::FileEntry FromProto(const v1::CheckpointFile& file) {
+  return {.name = file.name(), .bytes = file.bytes(), .xxh3_128 = file.xxh3_128()};
+}
+
 v1::Job ToProto(const JobRecord& job) {
   v1::Job out;
   out.set_name(job.name);
@@ -155,6 +188,12 @@ v1::Job ToProto(const JobRecord& job) {
   out.set_invalid_input(job.invalid_input);
   *out.mutable_violations() = takt::ToProto(job.violations);
   out.mutable_warnings()->Add(job.plan.warnings.begin(), job.plan.warnings.end());
+  out.mutable_warnings()->Add(job.notices.begin(), job.notices.end());
+  if (job.checkpoint) {
+    out.mutable_checkpoint()->set_step(job.checkpoint->step.value());
+    *out.mutable_checkpoint()->mutable_time() = ToProto(job.checkpoint->time);
+  }
+  out.set_resumed_step(job.resumed_step.value());
   return out;
 }
 
@@ -163,6 +202,8 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   *out.mutable_job() = ToProto(job);
   out.mutable_job()->clear_last_step();
   out.mutable_job()->clear_eta_seconds();
+  out.mutable_job()->clear_warnings();
+  out.mutable_job()->mutable_warnings()->Add(job.plan.warnings.begin(), job.plan.warnings.end());
   out.set_pp_size(job.plan.mesh.pp_size);
   out.set_dp_size(job.plan.mesh.dp_size);
   if (job.stop) {
@@ -171,6 +212,15 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
     out.mutable_stop()->set_invalid_input(job.stop->invalid_input);
     *out.mutable_stop()->mutable_violations() = takt::ToProto(job.stop->violations);
   }
+  if (job.halt) {
+    out.mutable_halt()->set_next(static_cast<v1::JobState>(job.halt->next));
+    out.mutable_halt()->set_reason(job.halt->reason);
+  }
+  for (const OpenCheckpoint& open : job.saving.open) *out.add_open_checkpoints() = ToProto(open);
+  out.set_settled_checkpoint(job.saving.settled.value());
+  out.set_recoveries(job.recoveries.count);
+  out.set_recovered_at_step(job.recoveries.at_step.value());
+  out.mutable_notices()->Add(job.notices.begin(), job.notices.end());
   return out;
 }
 
@@ -212,6 +262,20 @@ JobRecord FromProto(const v1::JobRecord& record) {
                        .invalid_input = record.stop().invalid_input(),
                        .violations = takt::FromProto(record.stop().violations())};
   }
+  if (record.has_halt()) {
+    out.halt = JobHalt{.next = static_cast<JobState>(record.halt().next()),
+                       .reason = record.halt().reason()};
+  }
+  if (job.has_checkpoint()) {
+    out.checkpoint = JobCheckpoint{.step = StepId(job.checkpoint().step()),
+                                   .time = FromProto(job.checkpoint().time())};
+  }
+  out.resumed_step = StepId(job.resumed_step());
+  for (const v1::OpenCheckpoint& open : record.open_checkpoints())
+    out.saving.open.push_back(FromProto(open));
+  out.saving.settled = StepId(record.settled_checkpoint());
+  out.recoveries = {.count = record.recoveries(), .at_step = StepId(record.recovered_at_step())};
+  out.notices.assign(record.notices().begin(), record.notices().end());
   return out;
 }
 

@@ -83,6 +83,18 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
                      .reason = "asked",
                      .invalid_input = true,
                      .violations = {{.field = "g"}}};
+  job.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
+  job.checkpoint = {.step = StepId(6), .time = absl::FromUnixSeconds(5)};
+  job.resumed_step = StepId(3);
+  job.saving = {.open = {{.step = StepId(7),
+                          .written = {Rank(1), Rank(0)},
+                          .files = {{.name = "f", .bytes = 9, .xxh3_128 = "ab"}},
+                          .snapshot_seconds = 0.5,
+                          .write_seconds = 2,
+                          .error = "full"}},
+                .settled = StepId(6)};
+  job.recoveries = {.count = 2, .at_step = StepId(5)};
+  job.notices = {"checkpoint of step 4 failed"};
   StepRecord step = Step("id-a", 7, 1.0 / 3);
   step.grad_norm = 2;
   step.learning_rate = 3e-4;
@@ -124,6 +136,22 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.violations[0].ToString(), job.violations[0].ToString());
   ASSERT_THAT(got.stop->violations, SizeIs(1));
   EXPECT_EQ(got.stop->violations[0].field, "g");
+  EXPECT_EQ(got.halt->next, JobState::kPaused);
+  EXPECT_EQ(got.halt->reason, "paused by request");
+  EXPECT_EQ(got.checkpoint->step, StepId(6));
+  EXPECT_EQ(got.checkpoint->time, absl::FromUnixSeconds(5));
+  EXPECT_EQ(got.resumed_step, StepId(3));
+  ASSERT_THAT(got.saving.open, SizeIs(1));
+  EXPECT_EQ(got.saving.open[0].step, StepId(7));
+  EXPECT_THAT(got.saving.open[0].written, ElementsAre(Rank(1), Rank(0)));
+  EXPECT_THAT(got.saving.open[0].files, ElementsAre(job.saving.open[0].files[0]));
+  EXPECT_EQ(got.saving.open[0].snapshot_seconds, 0.5);
+  EXPECT_EQ(got.saving.open[0].write_seconds, 2);
+  EXPECT_EQ(got.saving.open[0].error, "full");
+  EXPECT_EQ(got.saving.settled, StepId(6));
+  EXPECT_EQ(got.recoveries.count, 2);
+  EXPECT_EQ(got.recoveries.at_step, StepId(5));
+  EXPECT_THAT(got.notices, ElementsAre("checkpoint of step 4 failed"));
   ASSERT_TRUE(got.last_step.has_value());
   EXPECT_EQ(got.last_step->step, StepId(7));
   EXPECT_EQ(got.last_step->loss, 1.0 / 3);

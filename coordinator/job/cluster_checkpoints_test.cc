@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints on their way to being visible.
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/manifest.h"
+#include "coordinator/job/cluster_harness.h"
+#include "gmock/gmock.h"
+
+namespace takt::job {
+namespace {
+
+using membership::Hold;
+using store::JobState;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+TEST_F(ClusterTest, ACheckpointIsCommittedOnceAllRanksHaveWrittenIt) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w1", key, 1, 10);
+  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  ReportPart("w0", key, 0, 10);
+
+  const CommitCheckpoint* commit = Session("w0").Last<CommitCheckpoint>();
+  ASSERT_NE(commit, nullptr);
+  EXPECT_EQ(commit->key, key);
+  EXPECT_EQ(commit->directory, "/checkpoints/j");
+  EXPECT_EQ(commit->keep, 3);
+  const auto manifest = checkpoint::ParseManifest(commit->manifest, "manifest.json");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->job, "j");
+  EXPECT_EQ(manifest->generation, key.generation);
+  EXPECT_EQ(manifest->step, StepId(10));
+  EXPECT_EQ(manifest->windows, 80);  // 10 steps of 8
+  EXPECT_THAT(manifest->files, SizeIs(2));
+  EXPECT_THAT(manifest->job_spec, HasSubstr("activation_bytes"));
+  EXPECT_FALSE(Job("j").checkpoint.has_value());
+
+  Answer("w0", key, 10);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(10));
+  EXPECT_EQ(Job("j").state, JobState::kRunning);
+}
+
+TEST_F(ClusterTest, ReportsOfPartsAreAcknowledgedWithTheirSteps) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  Report("w0", key, 0, 1);
+  ReportPart("w0", key, 0, 1);  // rank 1 is behind: step 1 is not committed yet
+  EXPECT_EQ(Session("w0").acknowledged, 0);
+  Report("w1", key, 1, 1);
+  EXPECT_EQ(Session("w0").acknowledged, 2);
+}
+
+TEST_F(ClusterTest, TheStepsOfACheckpointAreStoredBeforeItIsCommitted) {
+  AttachWorkers(1);
+  const JobKey key = RunJob(SavingSpec("j", 1));
+  const FakeWorker& w0 = workers_.at("w0");
+  const Moment now = Moment::Of(clock_);
+  cluster_->Tick(now);  // a batch has just been stored
+  cluster_->Report("w0", "a", key, {.rank = Rank(0), .sequence = 1, .step = StepId(1)}, w0.session);
+  cluster_->ReportCheckpoint("w0", "a", key, {.rank = Rank(0), .sequence = 2, .step = StepId(1)},
+                             w0.session);
+  Settle();
+  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(1));
+}
+
+TEST_F(ClusterTest, AJobSucceedsOnlyWhenItsLastCheckpointIsVisible) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2, 3));
+  TrainTo(key, 3);
+  ReportPart("w0", key, 0, 3);
+  ReportPart("w1", key, 1, 3);
+  SayAll(key, RankPhase::kFinished);
+  EXPECT_EQ(Job("j").state, JobState::kRunning);
+  EXPECT_EQ(Job("j").reason, "waiting for the checkpoint of step 3 to become visible");
+  EXPECT_EQ(Session("w0").Last<Acknowledge>(), nullptr);
+  Answer("w0", key, 3);
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(3));
+  EXPECT_NE(Session("w1").Last<Acknowledge>(), nullptr);
+}
+
+TEST_F(ClusterTest, AFailedPartFailsTheCheckpointAndTrainingGoesOn) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10, "no space left on device");
+  EXPECT_THAT(Job("j").notices, IsEmpty());  // rank 1 still writes
+  ReportPart("w1", key, 1, 10);
+  EXPECT_THAT(Job("j").notices,
+              ElementsAre("the checkpoint of step 10 failed: rank 0: no space left on device"));
+  EXPECT_EQ(Job("j").state, JobState::kRunning);
+  EXPECT_FALSE(Job("j").checkpoint.has_value());
+  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>()->manifest, "");  // remove what was written
+  TrainTo(key, 20);
+  SaveAt(key, 20);
+}
+
+TEST_F(ClusterTest, ACheckpointThatCannotBeCommittedIsAWarning) {
+  AttachWorkers(1);
+  const JobKey key = RunJob(SavingSpec("j", 1));
+  TrainTo(key, 1);
+  ReportPart("w0", key, 0, 1);
+  Answer("w0", key, 1, "model-0 has 7 bytes, not 8");
+  EXPECT_THAT(Job("j").notices,
+              ElementsAre("the checkpoint of step 1 failed: model-0 has 7 bytes, not 8"));
+  EXPECT_FALSE(Job("j").checkpoint.has_value());
+  EXPECT_EQ(Job("j").reason, "training");
+}
+
+TEST_F(ClusterTest, CheckpointsBecomeVisibleInTheOrderOfTheirSteps) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 20);
+  for (const int step : {10, 20}) ReportPart("w0", key, 0, step);
+  ReportPart("w1", key, 1, 10);
+  ReportPart("w1", key, 1, 20);
+  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>()->step, StepId(10));
+  Answer("w0", key, 20);  // not asked for
+  EXPECT_FALSE(Job("j").checkpoint.has_value());
+  Answer("w0", key, 10);
+  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>()->step, StepId(20));
+  Answer("w0", key, 20);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(20));
+}
+
+TEST_F(ClusterTest, PartsToldTwiceCountOnce) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w0", key, 0, 10);
+  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  ReportPart("w1", key, 1, 10);
+  Answer("w0", key, 10);
+  ReportPart("w1", key, 1, 10);  // its acknowledgement was lost
+  Answer("w0", key, 10);
+  EXPECT_TRUE(Job("j").saving.open.empty());
+  EXPECT_EQ(Job("j").reason, "training");
+  EXPECT_EQ(Session("w1").acknowledged, 12);
+}
+
+TEST_F(ClusterTest, PartsOfAnotherGenerationOrRankAreRefused) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  ReportPart("w0", {"j", Generation(7)}, 0, 10);
+  ReportPart("w1", key, 0, 10);
+  EXPECT_TRUE(Job("j").saving.open.empty());
+}
+
+TEST_F(ClusterTest, ACommitIsAskedForAgainWhenItsWorkerComesBack) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w1", key, 1, 10);
+  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});  // on a new stream
+  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  Answer("w0", key, 10);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(10));
+}
+
+TEST_F(ClusterTest, AnotherWorkerCommitsIfThatOfRankZeroIsGone) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w1", key, 1, 10);
+  Detach("w0");
+  ASSERT_NE(Session("w1").Last<CommitCheckpoint>(), nullptr);
+  Say("w1", key, 1, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kRecovering);
+  EXPECT_THAT(Job("j").reason,
+              HasSubstr("waiting for the checkpoint of step 10 to become visible"));
+  Answer("w1", key, 10);
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(10));
+}
+
+TEST_F(ClusterTest, ACommitThatNobodyAnswersFails) {
+  AttachWorkers(1);
+  const JobKey key = RunJob(SavingSpec("j", 1, 1));
+  TrainTo(key, 1);
+  ReportPart("w0", key, 0, 1);
+  Say("w0", key, 0, RankPhase::kFinished);
+  Detach("w0");
+  Advance(absl::Minutes(5));
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+  EXPECT_THAT(Job("j").notices,
+              ElementsAre("the checkpoint of step 1 failed: no worker made it visible within 5m"));
+}
+
+TEST_F(ClusterTest, ARestartOfTheCoordinatorLosesNoPart) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w1", key, 1, 10);
+  EXPECT_EQ(Session("w1").acknowledged, 11);  // it will not be told again
+  Restart();
+  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  Attach("w1", "a", Hold{"j", key.generation, Rank(1)});
+  ReportPart("w0", key, 0, 10);
+  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  const std::string manifest = Session("w0").Last<CommitCheckpoint>()->manifest;
+  Restart();  // while it is committed: the same is asked for again
+  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>()->manifest, manifest);
+  Answer("w0", key, 10);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(10));
+}
+
+TEST_F(ClusterTest, AFinishedJobIsCommittedAfterARestart) {
+  AttachWorkers(1);
+  const JobKey key = RunJob(SavingSpec("j", 1, 1));
+  TrainTo(key, 1);
+  ReportPart("w0", key, 0, 1);
+  Say("w0", key, 0, RankPhase::kFinished);
+  Restart();
+  Attach("w0");
+  Say("w0", key, 0, RankPhase::kFinished);
+  EXPECT_EQ(Job("j").state, JobState::kRunning);
+  Answer("w0", key, 1);
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+}
+
+TEST_F(ClusterTest, ACancelledJobDoesNotWaitForItsCheckpoint) {
+  AttachWorkers(1);
+  const JobKey key = RunJob(SavingSpec("j", 1));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10);
+  ASSERT_TRUE(Cancel("j").ok());
+  Say("w0", key, 0, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kCancelled);
+  Answer("w0", key, 10);
+  EXPECT_FALSE(Job("j").checkpoint.has_value());
+}
+
+TEST_F(ClusterTest, TwoJobsThatHaveNotEndedDoNotShareADirectory) {
+  ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
+  ASSERT_TRUE(Pause("j").ok());
+  config::JobSpec other = SavingSpec("k", 1);
+  other.checkpoint->directory = "/checkpoints/./j/";
+  EXPECT_EQ(Submit(other).status().message(),
+            "checkpoint.directory is /checkpoints/./j/: is that of job j, which is PAUSED; name "
+            "another one, or end that job first");
+  EXPECT_EQ(Submit(other).status().code(), absl::StatusCode::kInvalidArgument);
+  Restart();
+  EXPECT_FALSE(Submit(other).ok());
+  ASSERT_TRUE(Cancel("j").ok());
+  EXPECT_TRUE(Submit(other).ok());
+}
+
+}  // namespace
+}  // namespace takt::job

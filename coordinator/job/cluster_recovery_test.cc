@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs that go on after a fault.
+#include "coordinator/job/cluster_harness.h"
+#include "gmock/gmock.h"
+
+namespace takt::job {
+namespace {
+
+using membership::Hold;
+using store::JobState;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RecoveryTest : public ClusterTest {
+ protected:
+  // w1 dies and comes back; the other lets go.
+  void LoseWorker(const JobKey& key) {
+    Detach("w1");
+    Say("w0", key, 0, RankPhase::kAborted);
+    Attach("w1", NextIncarnation());
+  }
+  std::string NextIncarnation() { return "b" + std::to_string(++incarnation_); }
+
+ private:
+  int incarnation_ = 0;
+};
+
+TEST_F(RecoveryTest, AJobGoesOnFromItsCheckpointWhenItsWorkerIsBack) {
+  AttachWorkers(2);
+  JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  SaveAt(key, 10);
+  TrainTo(key, 13);
+  Detach("w1");
+  EXPECT_EQ(Job("j").state, JobState::kRecovering);
+  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
+  Say("w0", key, 0, RankPhase::kAborted, "", "RECV 1B3 from pp rank 1");
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_THAT(Job("j").transitions.back().reason,
+              HasSubstr("worker w1 (rank 1) lost: its stream ended"));
+  EXPECT_THAT(Job("j").transitions.back().reason,
+              HasSubstr("goes on from the checkpoint of step 10"));
+  EXPECT_EQ(Job("j").reason, "needs 2 workers, 1 idle: no other is attached");
+  EXPECT_TRUE(Job("j").fault.empty());
+  Attach("w1", "b");
+  key = AdmitAll("j", 10);
+  EXPECT_EQ(key.generation, Generation(2));
+
+  // Steps 11 to 13 are done again and not committed again.
+  for (int step = 11; step <= 15; ++step) {
+    for (const int rank : {0, 1}) Report(rank == 0 ? "w0" : "w1", key, rank, step);
+  }
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+  EXPECT_EQ(Session("w0").acknowledged, 5);
+}
+
+TEST_F(RecoveryTest, ASpareWorkerTakesTheRankOfALostOne) {
+  AttachWorkers(3);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  Detach("w1");
+  Say("w0", key, 0, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").ranks[1].worker, "w2");
+}
+
+TEST_F(RecoveryTest, AJobWithoutAFixedPipelineGoesOnWithFewer) {
+  AttachWorkers(3);
+  const JobKey key = RunJob(SavingSpec("j", 0));
+  Detach("w1");
+  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w2", key, 2, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").ranks.size(), 2u);
+}
+
+TEST_F(RecoveryTest, ARankThatFailedIsRecoveredFrom) {
+  AttachWorkers(1);
+  const JobKey key = RunJob(SavingSpec("j", 1));
+  Say("w0", key, 0, RankPhase::kFailed, "connection reset by rank 1");
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").generation, Generation(2));
+}
+
+TEST_F(RecoveryTest, InvalidInputIsNotTriedAgain) {
+  AttachWorkers(1);
+  ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
+  const JobKey key{"j", Generation(1)};
+  cluster_->Update(workers_.at("w0").id,
+                   {.key = key,
+                    .rank = Rank(0),
+                    .phase = RankPhase::kRefused,
+                    .error = "no such file",
+                    .invalid_input = true},
+                   Moment::Of(clock_));
+  Settle();
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_TRUE(Job("j").invalid_input);
+}
+
+TEST_F(RecoveryTest, AJobThatDoesNotGetAnyFurtherFailsWithItsHistory) {
+  AttachWorkers(2);
+  JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 4);
+  for (int fault = 1; fault <= 3; ++fault) {
+    LoseWorker(key);
+    key = AdmitAll("j");
+  }
+  EXPECT_EQ(key.generation, Generation(4));
+  Detach("w1");
+  Say("w0", key, 0, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_THAT(Job("j").reason, HasSubstr("given up after 3 recoveries without a step after 4: "
+                                         "worker w1 (rank 1) lost"));
+  EXPECT_EQ(Job("j").fault.size(), 2u);
+}
+
+TEST_F(RecoveryTest, ANewStepAllowsAsManyRecoveriesAgain) {
+  AttachWorkers(2);
+  JobKey key = RunJob(SavingSpec("j", 2));
+  for (int fault = 1; fault <= 6; ++fault) {
+    TrainTo(key, fault / 2);
+    LoseWorker(key);
+    key = AdmitAll("j");
+  }
+  EXPECT_EQ(Job("j").state, JobState::kRunning);
+}
+
+TEST_F(RecoveryTest, TheCountOfRecoveriesSurvivesARestart) {
+  AttachWorkers(2);
+  JobKey key = RunJob(SavingSpec("j", 2));
+  for (int fault = 1; fault <= 3; ++fault) {
+    LoseWorker(key);
+    key = AdmitAll("j");
+  }
+  Restart();
+  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  Attach("w1", "c");
+  Say("w0", key, 0, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_THAT(Job("j").reason, HasSubstr("given up after 3 recoveries"));
+}
+
+TEST_F(RecoveryTest, ARestartWhileRecovering) {
+  AttachWorkers(3);
+  const JobKey key = RunJob(SavingSpec("j", 3));
+  Detach("w1");
+  Say("w0", key, 0, RankPhase::kAborted);
+  ASSERT_EQ(Job("j").state, JobState::kRecovering);
+  Restart();
+  EXPECT_EQ(Job("j").state, JobState::kRecovering);
+  Attach("w2", "a", Hold{"j", key.generation, Rank(2)});
+  ASSERT_NE(Session("w2").Last<Abort>(), nullptr);
+  Say("w2", key, 2, RankPhase::kAborted);
+  Advance(absl::Seconds(2));  // the others have nothing to say
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  Attach("w0");
+  Attach("w1", "b");
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").generation, Generation(2));
+}
+
+TEST_F(RecoveryTest, CancelWhileRecovering) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  Detach("w1");
+  ASSERT_EQ(Job("j").state, JobState::kRecovering);
+  ASSERT_TRUE(Cancel("j").ok());
+  Say("w0", key, 0, RankPhase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kCancelled);
+}
+
+TEST_F(RecoveryTest, AnAutomaticResumeMayTakeWhatIsInTheDirectory) {
+  AttachWorkers(1);
+  const JobKey key = RunJob(SavingSpec("j", 1));
+  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume, "auto");
+  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume_at_most, StepId(0));
+  SaveAt(key, 1);
+  Say("w0", key, 0, RankPhase::kFailed, "boom");
+  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume, "auto");
+  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume_at_most, StepId(0));
+}
+
+TEST_F(RecoveryTest, AJobThatBeganAnewTakesOnlyItsOwnCheckpoints) {
+  AttachWorkers(1);
+  config::JobSpec spec = SavingSpec("j", 1);
+  spec.checkpoint->resume = "none";
+  JobKey key = RunJob(spec);
+  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume, "none");
+  Say("w0", key, 0, RankPhase::kFailed, "boom");
+  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume, "none");
+  key = AdmitAll("j");
+  TrainTo(key, 7);
+  SaveAt(key, 7);
+  Say("w0", key, 0, RankPhase::kFailed, "boom");
+  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume, "auto");
+  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume_at_most, StepId(7));
+}
+
+TEST_F(RecoveryTest, AJobResumedFromAnotherOnesCheckpointCommitsTheStepsAfterIt) {
+  AttachWorkers(1);
+  ASSERT_TRUE(Submit(SavingSpec("j", 1, 52)).ok());
+  const JobKey key = AdmitAll("j", 50);
+  Report("w0", key, 0, 51);
+  Report("w0", key, 0, 52);
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(51, 52));
+  Say("w0", key, 0, RankPhase::kFinished);
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+}
+
+TEST_F(RecoveryTest, AJobResumedAtItsEndSucceedsWithoutAStep) {
+  AttachWorkers(1);
+  ASSERT_TRUE(Submit(SavingSpec("j", 1, 50)).ok());
+  const JobKey key = AdmitAll("j", 50);
+  Say("w0", key, 0, RankPhase::kFinished);
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+}
+
+TEST_F(RecoveryTest, ARestartKeepsWhatAJobResumedFrom) {
+  AttachWorkers(1);
+  ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
+  const JobKey key = AdmitAll("j", 50);
+  Restart();
+  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  Report("w0", key, 0, 51);
+  EXPECT_THAT(StoredSteps("j"), ElementsAre(51));
+}
+
+TEST_F(RecoveryTest, NotesOfAdmissionBecomeWarnings) {
+  AttachWorkers(1);
+  ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
+  const JobKey key{"j", Generation(1)};
+  cluster_->Update(workers_.at("w0").id,
+                   {.key = key,
+                    .rank = Rank(0),
+                    .resumed_step = StepId(50),
+                    .notes = {"step 100 was passed over: model-1 is damaged"}},
+                   Moment::Of(clock_));
+  Settle();
+  EXPECT_THAT(Job("j").notices, ElementsAre("step 100 was passed over: model-1 is damaged"));
+}
+
+TEST_F(RecoveryTest, RanksThatLoadedDifferentCheckpointsDoNotTrain) {
+  AttachWorkers(2);
+  ASSERT_TRUE(Submit(SavingSpec("j", 2)).ok());
+  const JobKey key{"j", Generation(1)};
+  for (const int rank : {0, 1}) {
+    cluster_->Update(workers_.at(rank == 0 ? "w0" : "w1").id,
+                     {.key = key, .rank = Rank(rank), .resumed_step = StepId(10 * rank)},
+                     Moment::Of(clock_));
+  }
+  Settle();
+  EXPECT_EQ(Session("w0").Last<Start>(), nullptr);
+  EXPECT_EQ(Job("j").state, JobState::kRecovering);
+  EXPECT_THAT(Job("j").reason, HasSubstr("the ranks loaded different checkpoints: rank 0 that of "
+                                         "step 0, not so rank 1 (w1)"));
+}
+
+}  // namespace
+}  // namespace takt::job

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the cluster wants done, in order.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/store/store.h"
+
+namespace takt::job {
+
+// A checkpoint that has become visible, or has failed. For metrics.
+struct SettledCheckpoint {
+  std::string job;
+  bool failed = false;
+  double snapshot_seconds = 0, write_seconds = 0;  // of the slowest rank
+};
+
+// How long a job did not train after a fault, by what it waited for. For metrics.
+struct RecoveryTimes {
+  absl::Duration stop;   // until its ranks had let go
+  absl::Duration queue;  // until its gang was there
+  absl::Duration start;  // until all ranks had planned, loaded and connected
+};
+
+// To be done in this order: commit `changes`; if that succeeded, show `published` and `removed`,
+// then call `effects`.
+struct Outbox {
+  store::Changes changes;
+  std::vector<store::JobRecord> published;
+  std::vector<std::string> removed;  // job ids
+  std::vector<std::function<void()>> effects;
+  std::vector<SettledCheckpoint> checkpoints;
+  std::vector<RecoveryTimes> recoveries;
+
+  // Checkpoints and recoveries never come alone.
+  bool empty() const {
+    return changes.empty() && published.empty() && removed.empty() && effects.empty();
+  }
+};
+
+}  // namespace takt::job
