@@ -28,10 +28,18 @@ std::string StepsText(const v1::Job& job) {
   return absl::StrCat(job.last_step().step(), "/", job.steps());
 }
 
+std::string_view RecomputeName(v1::RecomputeMode mode) {
+  return mode == v1::RECOMPUTE_MODE_FULL ? "full" : "selective";
+}
+
 void PrintPlacement(std::ostream& out, const v1::Job& job) {
   for (const v1::StageAssignment& stage : job.stages()) {
     out << "stage " << stage.stage() << ": layers " << stage.first_layer() << ".."
-        << stage.last_layer() - 1 << " on pp rank " << stage.pp_rank() << '\n';
+        << stage.last_layer() - 1 << " on pp rank " << stage.pp_rank();
+    if (stage.recompute() > v1::RECOMPUTE_MODE_NONE) {
+      out << ", recompute " << RecomputeName(stage.recompute());
+    }
+    out << '\n';
   }
   for (const v1::BoundRank& rank : job.ranks()) {
     out << "rank " << rank.rank() << ": worker " << rank.worker() << '\n';

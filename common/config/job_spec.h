@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/model/model.h"
+#include "common/model/recompute.h"
 
 namespace takt::config {
 
@@ -61,7 +62,8 @@ struct Parallelism {
   std::optional<int> pipeline, data, chunks, threads, group;
   std::string schedule = "auto";  // family, "auto" or "file:PATH"
   std::string schedule_csv;  // the text of that file, read by the client; nobody else opens PATH
-  std::vector<int> stage_layers;  // empty: balanced by FLOPs
+  std::vector<int> stage_layers;            // empty: balanced by FLOPs
+  std::vector<model::Recompute> recompute;  // one for all stages, or one a stage; empty: auto
   TransportKind transport = TransportKind::kAuto;
 };
 

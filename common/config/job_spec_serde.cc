@@ -18,6 +18,8 @@
 namespace takt::config {
 namespace {
 
+static_assert(static_cast<int>(model::Recompute::kFull) == v1::RECOMPUTE_MODE_FULL);
+
 // Collects broken rules. Every Check returns whether the rule holds.
 class Rules {
  public:
@@ -358,6 +360,25 @@ void CheckStages(const Parallelism& p, int layers, Rules& rules) {
                .fix = "give one count for each stage"});
 }
 
+void ReadRecompute(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
+  for (const int number : proto.recompute()) {
+    const auto mode = static_cast<v1::RecomputeMode>(number);
+    const bool known =
+        rules.Check(v1::RecomputeMode_IsValid(number) && mode != v1::RECOMPUTE_MODE_UNSPECIFIED,
+                    {.field = "parallelism.recompute",
+                     .value = NameOf(mode),
+                     .rule = "must be none, selective or full, or a list of them, one a stage",
+                     .fix = "correct it, or leave it out: auto"});
+    if (!known) return;
+    rules.Check(mode == v1::RECOMPUTE_MODE_NONE || job.model.family != model::Family::kEmulated,
+                {.field = "parallelism.recompute",
+                 .value = NameOf(mode),
+                 .rule = "the layers of an emulated model keep nothing",
+                 .fix = "remove it"});
+    job.parallelism.recompute.push_back(static_cast<model::Recompute>(mode));
+  }
+}
+
 void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   constexpr int kMaxRanks = 4096, kMaxThreads = 1024;
   Parallelism& p = job.parallelism;
@@ -393,10 +414,7 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
       "parallelism.device", NameOf(proto.device()),
       proto.device() == v1::DEVICE_KIND_UNSPECIFIED || proto.device() == v1::DEVICE_KIND_CPU,
       "auto or cpu");
-  for (const int mode : proto.recompute()) {
-    rules.Supported("parallelism.recompute", NameOf(static_cast<v1::RecomputeMode>(mode)),
-                    mode == v1::RECOMPUTE_MODE_NONE, "none");
-  }
+  ReadRecompute(proto, job, rules);
 }
 
 void ReadCheckpoint(const v1::CheckpointSpec& proto, JobSpec& job, Rules& rules) {

@@ -215,8 +215,6 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "parallelism.transport is nccl: is not supported by this version; use auto, shm or gloo"},
       {"parallelism.device=cuda",
        "parallelism.device is cuda: is not supported by this version; use auto or cpu"},
-      {"parallelism.recompute=full",
-       "parallelism.recompute is full: is not supported by this version; use none"},
       {"precision=bf16", "precision is bf16: is not supported by this version; use f32"},
       {"checkpoint.every_steps=5", "checkpoint.directory: is missing; name a folder"},
       {"checkpoint={directory: c, every_steps: -1}",

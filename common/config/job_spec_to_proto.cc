@@ -46,6 +46,9 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
   if (parallelism.schedule != "auto") proto.set_schedule(parallelism.schedule);
   if (!parallelism.schedule_csv.empty()) proto.set_schedule_csv(parallelism.schedule_csv);
   for (const int layers : parallelism.stage_layers) proto.add_stage_layers(layers);
+  for (const model::Recompute mode : parallelism.recompute) {
+    proto.add_recompute(static_cast<v1::RecomputeMode>(mode));
+  }
   if (parallelism.transport != TransportKind::kAuto) {
     proto.set_transport(static_cast<v1::TransportKind>(parallelism.transport));
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/id.h"
+#include "common/model/recompute.h"
 
 namespace takt::mesh {
 
@@ -24,6 +25,7 @@ struct Stage {
   StageId id;
   PpRank pp_rank;
   LayerId first_layer, last_layer;
+  model::Recompute recompute = model::Recompute::kNone;
 };
 
 // All stages in forward order.

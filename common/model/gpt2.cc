@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/gpt2.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -27,12 +28,19 @@ double LinearFlops(const ModelConfig& config) {
   return 8 * c * c + 4 * c * config.inner;
 }
 
-// Kept per token in f32: both norms' outputs, q k v, attention's output, the residual between
-// attention and MLP (8 C), the MLP's inner values before and after gelu, one log-sum-exp per head,
-// mean and rstd of both norms.
-std::int64_t BlockStashBytes(const ModelConfig& config, int microbatch) {
-  const std::int64_t per_token = 7LL * config.hidden + 2LL * config.inner + config.heads + 4;
-  return kFloatBytes * Tokens(config, microbatch) * per_token;
+// By Gpt2BlockStash.
+std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows) {
+  const std::int64_t c = config.hidden;
+  std::vector<StashTensor> stash;
+  AddNorm(stash, rows, c, 2);
+  stash.push_back(Product(rows, 3 * c));
+  stash.push_back(Product(rows, c));
+  stash.push_back(Product(rows, config.heads));
+  stash.push_back(Product(rows, c));
+  AddNorm(stash, rows, c, 2);
+  stash.push_back(Product(rows, config.inner));
+  stash.push_back(Rowwise(rows, config.inner));
+  return stash;
 }
 
 Layer Block(const ModelConfig& config, int microbatch, int block) {
@@ -56,14 +64,21 @@ Layer Block(const ModelConfig& config, int microbatch, int block) {
       Normal(prefix + "mlp.c_proj.weight", {config.inner, c}, residual_stddev),
       Zeros(prefix + "mlp.c_proj.bias", c),
   };
-  layer.cost = CostOf(static_cast<double>(Tokens(config, microbatch)), LinearFlops(config),
-                      AttentionFlops(config));
-  layer.cost.stash_bytes = BlockStashBytes(config, microbatch);
+  const std::int64_t rows = Tokens(config, microbatch);
+  const auto tokens = static_cast<double>(rows);
+  layer.cost = CostOf(tokens, LinearFlops(config), AttentionFlops(config));
+  // All but the last product, whose output nobody reads.
+  layer.cost.recompute_flops =
+      layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
+  layer.stash = BlockTensors(config, rows);
+  // The gradient of gelu's output, later of q k v; that of what a norm gives.
+  layer.scratch = {kFloatBytes * rows * std::max<std::int64_t>(config.inner, 3 * c),
+                   ActivationBytes(config, microbatch)};
   layer.cost.output_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
 
-// Final norm, logits, loss. Stash: the norm's output, its mean and rstd, and the logits.
+// Final norm, logits, loss.
 Layer Head(const ModelConfig& config, int microbatch) {
   Layer layer{.kind = LayerKind::kGpt2Head};
   layer.parameters = {Ones("transformer.ln_f.weight", config.hidden),
@@ -71,7 +86,9 @@ Layer Head(const ModelConfig& config, int microbatch) {
   layer.tied_parameters = {kTokenTable};
   const std::int64_t tokens = Tokens(config, microbatch);
   layer.cost = CostOf(static_cast<double>(tokens), 2.0 * config.hidden * config.vocab, 0);
-  layer.cost.stash_bytes = kFloatBytes * tokens * (config.hidden + 2LL + config.vocab);
+  layer.cost.recompute_flops = layer.cost.forward_flops;
+  layer.stash = HeadTensors(config, tokens, 2);
+  layer.scratch.narrow_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
 

@@ -2,11 +2,31 @@
 // The GPT-2 family: names, shapes, initial values and costs of its layers.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "common/model/model.h"
 
 namespace takt::model {
+
+// Layer::stash of a block. N rows of tokens, C hidden, E inner, H heads; after the arrow: what I
+// leaves there for W.
+struct Gpt2BlockStash {
+  enum Tensor : std::uint8_t {
+    kNorm1,       // [N,C] ln_1's output
+    kNorm1Stats,  // [2,N] mean, rstd
+    kNorm1Part,   // [2,C] gradients of weight and bias, of this microbatch
+    kQkv,         // [N,3C] -> its gradient
+    kAttention,   // [N,C] heads side by side
+    kLogsumexp,   // [B,H,T]
+    kMiddle,      // [N,C] between attention and MLP -> its gradient
+    kNorm2,       // as of ln_1
+    kNorm2Stats,
+    kNorm2Part,
+    kInner,      // [N,E] before gelu -> its gradient
+    kActivated,  // [N,E] after gelu
+  };
+};
 
 // Embedding, blocks, head.  Precondition: `config` is valid (BuildModel checked it).
 std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch);

@@ -48,4 +48,30 @@ inline LayerCost CostOf(double tokens, double linear, double attention) {
           .weight_grad_flops = tokens * linear};
 }
 
+// Of [N,columns] in f32.
+inline StashTensor Product(std::int64_t rows, std::int64_t columns) {
+  return {Origin::kProduct, kFloatBytes * rows * columns};
+}
+inline StashTensor Rowwise(std::int64_t rows, std::int64_t columns) {
+  return {Origin::kRowwise, kFloatBytes * rows * columns};
+}
+
+// A norm's output, its numbers for each row, and one microbatch's part of its weights' gradients.
+// num_stats: 2 (mean, rstd) or 1 (rstd), and as many weights a column.
+inline void AddNorm(std::vector<StashTensor>& stash, std::int64_t rows, std::int64_t columns,
+                    std::int64_t num_stats) {
+  stash.push_back(Rowwise(rows, columns));
+  stash.push_back(Rowwise(rows, num_stats));
+  stash.push_back({Origin::kInputGrad, kFloatBytes * columns * num_stats});
+}
+
+// By HeadStash.
+inline std::vector<StashTensor> HeadTensors(const ModelConfig& config, std::int64_t rows,
+                                            std::int64_t num_stats) {
+  std::vector<StashTensor> stash;
+  AddNorm(stash, rows, config.hidden, num_stats);
+  stash.push_back(Product(rows, config.vocab));
+  return stash;
+}
+
 }  // namespace takt::model

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/llama.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -33,13 +34,21 @@ double LinearFlops(const ModelConfig& config) {
   return 4 * c * static_cast<double>(QueryWidth(config) + KeyWidth(config)) + 6 * c * config.inner;
 }
 
-// Kept per token in f32: both norms' outputs and the residual between attention and MLP (3 C), q
-// and attention's output, k and v, the MLP's gate, up and product, one log-sum-exp per head, both
-// norms' rstd.
-std::int64_t BlockStashBytes(const ModelConfig& config, int microbatch) {
-  const std::int64_t per_token = 3LL * config.hidden + 2 * QueryWidth(config) +
-                                 2 * KeyWidth(config) + 3LL * config.inner + config.heads + 2;
-  return kFloatBytes * Tokens(config, microbatch) * per_token;
+// By LlamaBlockStash.
+std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows) {
+  std::vector<StashTensor> stash;
+  AddNorm(stash, rows, config.hidden, 1);
+  stash.push_back(Product(rows, QueryWidth(config)));
+  stash.push_back(Product(rows, KeyWidth(config)));
+  stash.push_back(Product(rows, KeyWidth(config)));
+  stash.push_back(Product(rows, QueryWidth(config)));
+  stash.push_back(Product(rows, config.heads));
+  stash.push_back(Product(rows, config.hidden));
+  AddNorm(stash, rows, config.hidden, 1);
+  stash.push_back(Product(rows, config.inner));
+  stash.push_back(Product(rows, config.inner));
+  stash.push_back(Rowwise(rows, config.inner));
+  return stash;
 }
 
 void AddProjection(std::vector<Parameter>& to, const std::string& name,
@@ -64,14 +73,24 @@ Layer Block(const ModelConfig& config, int microbatch, int block) {
   AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config, false);
   AddProjection(p, prefix + "mlp.up_proj", {config.inner, c}, config, false);
   AddProjection(p, prefix + "mlp.down_proj", {c, config.inner}, config, false);
-  layer.cost = CostOf(static_cast<double>(Tokens(config, microbatch)), LinearFlops(config),
-                      AttentionFlops(config));
-  layer.cost.stash_bytes = BlockStashBytes(config, microbatch);
+  const std::int64_t rows = Tokens(config, microbatch);
+  const auto tokens = static_cast<double>(rows);
+  layer.cost = CostOf(tokens, LinearFlops(config), AttentionFlops(config));
+  // All but the last product, whose output nobody reads.
+  layer.cost.recompute_flops =
+      layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
+  layer.stash = BlockTensors(config, rows);
+  // The gradient of the MLP's product, later of q, k and v; that of attention's output, later of
+  // what a norm gives.
+  layer.scratch = {
+      kFloatBytes * rows *
+          std::max<std::int64_t>(config.inner, QueryWidth(config) + 2 * KeyWidth(config)),
+      kFloatBytes * rows * std::max<std::int64_t>(c, QueryWidth(config))};
   layer.cost.output_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
 
-// Final norm, logits, loss. Stash: the norm's output, its rstd, and the logits.
+// Final norm, logits, loss.
 Layer Head(const ModelConfig& config, int microbatch) {
   Layer layer{.kind = LayerKind::kLlamaHead,
               .parameters = {Ones("model.norm.weight", config.hidden)}};
@@ -83,7 +102,9 @@ Layer Head(const ModelConfig& config, int microbatch) {
   }
   const std::int64_t tokens = Tokens(config, microbatch);
   layer.cost = CostOf(static_cast<double>(tokens), 2.0 * config.hidden * config.vocab, 0);
-  layer.cost.stash_bytes = kFloatBytes * tokens * (config.hidden + 1LL + config.vocab);
+  layer.cost.recompute_flops = layer.cost.forward_flops;
+  layer.stash = HeadTensors(config, tokens, 1);
+  layer.scratch.narrow_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
 

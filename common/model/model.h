@@ -10,7 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
+#include "common/base/regions.h"
 #include "common/base/status.h"
+#include "common/model/stash.h"
 
 namespace takt::model {
 
@@ -75,8 +77,30 @@ struct LayerCost {
   double forward_flops = 0, input_grad_flops = 0, weight_grad_flops = 0;
   // family emulated: seconds instead of FLOPs
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
-  std::int64_t stash_bytes = 0;   // kept from F to W, without the layer's input
+  double recompute_flops = 0;     // what I does more under Recompute::kFull
   std::int64_t output_bytes = 0;  // the activation passed on
+
+  // Of I, with what is computed again before it.
+  double InputGradFlops(Recompute recompute) const {
+    return input_grad_flops + (recompute == Recompute::kFull ? recompute_flops : 0);
+  }
+};
+
+// Two tensors that I needs while it runs; one begins where the other ends.
+struct Scratch {
+  std::int64_t wide_bytes = 0, narrow_bytes = 0;
+
+  std::int64_t narrow_offset() const {
+    Regions wide;
+    wide.Add(wide_bytes);
+    return wide.size();
+  }
+  std::int64_t bytes() const {
+    Regions both;
+    both.Add(wide_bytes);
+    both.Add(narrow_bytes);
+    return both.size();
+  }
 };
 
 struct Layer {
@@ -86,6 +110,10 @@ struct Layer {
   // A parameter of another layer that this one uses too (the head of a tied model: the embedding's
   // weight).
   std::vector<std::string> tied_parameters;
+  // What the layer's passes leave one another of a microbatch, by the list of its kind
+  // (Gpt2BlockStash, ...), and what I needs besides.
+  std::vector<StashTensor> stash;
+  Scratch scratch;
   LayerCost cost;
 };
 

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/model/stage_layout.h"
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
@@ -51,19 +53,55 @@ absl::Status InJobTerms(const absl::Status& status, const config::JobSpec& job) 
   return InvalidFields(std::move(errors));
 }
 
+std::string_view Name(model::Recompute recompute) {
+  switch (recompute) {
+    case model::Recompute::kNone:
+      return "none";
+    case model::Recompute::kSelective:
+      return "selective";
+    case model::Recompute::kFull:
+      return "full";
+  }
+  return "unknown";
+}
+
+absl::Status SetRecompute(const std::vector<model::Recompute>& modes, mesh::Partition& partition) {
+  if (modes.size() != 1 && modes.size() != partition.size()) {
+    const auto name = [](std::string* out, model::Recompute mode) { out->append(Name(mode)); };
+    return InvalidField({.field = "parallelism.recompute",
+                         .value = absl::StrCat("[", absl::StrJoin(modes, ", ", name), "]"),
+                         .rule = absl::StrCat("must be one mode, or one for each of the ",
+                                              partition.size(), " stages"),
+                         .fix = "correct the list"});
+  }
+  for (mesh::Stage& stage : partition) {
+    stage.recompute = modes.size() == 1 ? modes[0] : modes[stage.id.value()];
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<mesh::Partition> PartitionOf(const CandidateInputs& inputs, int num_stages,
+                                            schedule::Placement placement, int pp_size) {
+  ASSIGN_OR_RETURN(mesh::Partition partition,
+                   MakePartition(inputs.model, num_stages, inputs.job.parallelism.stage_layers,
+                                 placement, pp_size));
+  RETURN_IF_ERROR(SetRecompute(inputs.recompute, partition));
+  return partition;
+}
+
 program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
                                        const mesh::Partition& partition) {
   program::LowerOptions options{.reduce_gradients = inputs.dp_size > 1};
   for (const mesh::Stage& stage : partition) {
-    program::StageShape shape{.first_layer = stage.first_layer, .last_layer = stage.last_layer};
-    for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
-      const model::Layer& layer = inputs.model.layers[i];
-      // What a layer passes on inside a stage is the next one's input, and kept with the rest.
-      shape.stash_bytes += shape.output_bytes + layer.cost.stash_bytes;
-      shape.output_bytes = layer.cost.output_bytes;
-      options.tied_embeddings |= !layer.tied_parameters.empty();
-    }
-    options.stages.push_back(shape);
+    const model::StageLayout layout =
+        model::LayOutStage(inputs.model, stage.first_layer, stage.last_layer, stage.recompute);
+    const model::Layer& last = inputs.model.layers[stage.last_layer.value() - 1];
+    options.stages.push_back({.first_layer = stage.first_layer,
+                              .last_layer = stage.last_layer,
+                              .output_bytes = last.cost.output_bytes,
+                              .stash_bytes = layout.stash_bytes,
+                              .recomputed_bytes = layout.recomputed_bytes});
+    options.tied_embeddings |= !last.tied_parameters.empty();
   }
   return options;
 }
@@ -81,7 +119,7 @@ cost::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& part
     for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
       const model::LayerCost& cost = inputs.model.layers[i].cost;
       forward += cost.forward_seconds + cost.forward_flops / rate;
-      input_grad += cost.input_grad_seconds + cost.input_grad_flops / rate;
+      input_grad += cost.input_grad_seconds + cost.InputGradFlops(stage.recompute) / rate;
       weight_grad += cost.weight_grad_seconds + cost.weight_grad_flops / rate;
     }
     costs.forward.push_back(forward);
@@ -95,9 +133,8 @@ cost::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& part
 absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::Schedule schedule) {
   Candidate candidate{.schedule = std::move(schedule)};
   ASSIGN_OR_RETURN(candidate.partition,
-                   MakePartition(inputs.model, candidate.schedule.num_stages,
-                                 inputs.job.parallelism.stage_layers, candidate.schedule.placement,
-                                 candidate.schedule.num_ranks()));
+                   PartitionOf(inputs, candidate.schedule.num_stages, candidate.schedule.placement,
+                               candidate.schedule.num_ranks()));
   const program::LowerOptions options = MakeLowerOptions(inputs, candidate.partition);
   ASSIGN_OR_RETURN(candidate.programs, program::Lower(candidate.schedule, options));
   RETURN_IF_ERROR(sim::Prove(
@@ -153,8 +190,7 @@ absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
   });
   if (!looks) return cost::Costs();
   ASSIGN_OR_RETURN(const mesh::Partition partition,
-                   MakePartition(inputs.model, pp_size, inputs.job.parallelism.stage_layers,
-                                 schedule::Placement::kLoop, pp_size));
+                   PartitionOf(inputs, pp_size, schedule::Placement::kLoop, pp_size));
   return MakeCosts(inputs, partition);
 }
 
@@ -211,8 +247,7 @@ absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_
 std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Placement placement,
                                   int pp_size, int num_chunks) {
   const int num_stages = pp_size * num_chunks;
-  const auto partition = MakePartition(inputs.model, num_stages,
-                                       inputs.job.parallelism.stage_layers, placement, pp_size);
+  const auto partition = PartitionOf(inputs, num_stages, placement, pp_size);
   if (!partition.ok()) return {};
   search::Request request{
       .num_ranks = pp_size,

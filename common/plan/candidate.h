@@ -25,6 +25,7 @@ struct CandidateInputs {
   const model::Model& model;
   const PlanOptions& options;
   int dp_size = 1;
+  std::vector<model::Recompute> recompute = {model::Recompute::kNone};  // one, or one a stage
 };
 
 // A built-in family on `pp_size` ranks. Errors: kInvalidArgument (FieldError) with fields of the

@@ -160,8 +160,9 @@ absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& opt
   RETURN_IF_ERROR(CheckBatch(job, plan.mesh.dp_size));
   ASSIGN_OR_RETURN(plan.model, model::BuildModel(job.model, job.microbatch));
   RETURN_IF_ERROR(CheckSize(job, plan));
-  const CandidateInputs inputs{
+  CandidateInputs inputs{
       .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};
+  if (!job.parallelism.recompute.empty()) inputs.recompute = job.parallelism.recompute;
   ASSIGN_OR_RETURN(Candidate best, Choose(inputs));
   if (job.validation.has_value()) {
     ASSIGN_OR_RETURN(plan.validation_programs, ForwardPrograms(inputs, best));

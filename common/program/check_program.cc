@@ -73,7 +73,7 @@ absl::Status CheckSlotList(const Program& program) {
     const auto wrong = [&](std::string_view what) {
       return Wrong(program, absl::StrCat("slot ", i, " ", std::string(what)));
     };
-    if (slot.kind < SlotKind::kTokens || slot.kind > SlotKind::kScalars)
+    if (slot.kind < SlotKind::kTokens || slot.kind > SlotKind::kRecomputed)
       return wrong("has no known kind");
     const bool of_rank = slot.kind == SlotKind::kTokens || slot.kind == SlotKind::kScalars;
     const int stage = slot.stage.value();
@@ -144,6 +144,9 @@ class SlotCheck {
       ok = ok && Take(reads_, SlotKind::kStash, stage_);
       ok = ok && (stage_ == last_ || Take(reads_, SlotKind::kOutputGrad, stage_));
     }
+    // Which of them do is for sim::Prove: no W may read what its I has not written.
+    if (op == Op::kWeightGrad) Take(reads_, SlotKind::kRecomputed, stage_);
+    if (op == Op::kInputGrad) Take(writes_, SlotKind::kRecomputed, stage_);
     ok = ok && TakeLayers(reads_, SlotKind::kWeights);
     if (accumulates) {
       ok =

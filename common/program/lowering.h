@@ -19,6 +19,7 @@ struct StageShape {
   std::int64_t output_bytes =
       0;  // activation message; the gradient message of the same boundary has this size too
   std::int64_t stash_bytes = 0;
+  std::int64_t recomputed_bytes = 0;  // from an I to its W; 0: the stash keeps everything
 };
 
 struct LowerOptions {

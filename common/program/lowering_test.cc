@@ -224,6 +224,28 @@ TEST(Lower, CarriesMessageAndStashSizes) {
   }
 }
 
+// ZB-H1 keeps the W of up to P microbatches for later; a B needs no slot.
+TEST(Lower, KeepsWhatIsRecomputedFromInputGradToWeightGrad) {
+  using enum SlotKind;
+  const std::vector<StageShape> stages = {
+      {.recomputed_bytes = 5},
+      {.first_layer = LayerId(1), .last_layer = LayerId(2)},
+      {.first_layer = LayerId(2), .last_layer = LayerId(3), .recomputed_bytes = 6}};
+  const auto programs = Lower(Family("zb-h1", 3, 6), {.stages = stages});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  const Program& first = (*programs)[0];
+  EXPECT_THAT(Kinds(first, Find(first, "0I0").writes), ElementsAre(kStash, kRecomputed));
+  EXPECT_THAT(Kinds(first, Find(first, "0W0").reads),
+              ElementsAre(kTokens, kStash, kOutputGrad, kRecomputed, kWeights, kGradient));
+  EXPECT_EQ(PoolSize(first, SlotKind::kRecomputed, 0), 1);
+  EXPECT_EQ(PoolSize((*programs)[1], SlotKind::kRecomputed, 1), 0);
+  EXPECT_EQ(PoolSize((*programs)[2], SlotKind::kRecomputed, 2), 3);
+  const std::vector<Program> joined = Lower(Family("1f1b", 3, 6), {.stages = stages}).value();
+  for (const Program& program : joined) {
+    EXPECT_EQ(PoolSize(program, SlotKind::kRecomputed, program.pp_rank.value()), 0);
+  }
+}
+
 TEST(Lower, RefusesInvalidSchedulesAndPartitions) {
   EXPECT_THAT(std::string(Lower(FromCsv("0F0,0B0,0B0\n"), {}).status().message()),
               HasSubstr("occurs twice"));

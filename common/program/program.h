@@ -22,8 +22,8 @@
 namespace takt::program {
 
 // The newest version of the stored form. 2 adds kOverlap and `mirror`, 3
-// versions of weights and work for the next step.
-inline constexpr int kProgramVersion = 3;
+// versions of weights and work for the next step, 4 kRecomputed.
+inline constexpr int kProgramVersion = 4;
 
 // Numbers equal takt.v1.Op and are stored.
 enum class Op : std::uint8_t {
@@ -47,15 +47,16 @@ enum class Op : std::uint8_t {
 };
 
 enum class SlotKind : std::uint8_t {
-  kTokens = 1,      // token ids and targets of all microbatches of the step
-  kInput = 2,       // a stage's input activation; read by F, I and W
-  kOutput = 3,      // a stage's output activation on its way to another rank
-  kStash = 4,       // what F keeps for I and W, and I for W
-  kOutputGrad = 5,  // gradient of a stage's output; read by I and W
-  kInputGrad = 6,   // gradient of a stage's input on its way to another rank
-  kGradient = 7,    // accumulated weight gradients of one layer (`index` is the layer)
-  kWeights = 8,     // weights and optimizer state of one layer (`index` is the layer)
-  kScalars = 9,     // loss, counts, norm of the step
+  kTokens = 1,       // token ids and targets of all microbatches of the step
+  kInput = 2,        // a stage's input activation; read by F, I and W
+  kOutput = 3,       // a stage's output activation on its way to another rank
+  kStash = 4,        // what F keeps for I and W, and I for W
+  kOutputGrad = 5,   // gradient of a stage's output; read by I and W
+  kInputGrad = 6,    // gradient of a stage's input on its way to another rank
+  kGradient = 7,     // accumulated weight gradients of one layer (`index` is the layer)
+  kWeights = 8,      // weights and optimizer state of one layer (`index` is the layer)
+  kScalars = 9,      // loss, counts, norm of the step
+  kRecomputed = 10,  // what F does not keep: I computes it again, and keeps it for W
 };
 
 struct Slot {

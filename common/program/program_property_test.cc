@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Over valid schedules at random, in every placement: what lowered programs have in common.
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
 #include "common/program/program_serde.h"
+#include "common/program/testing/any_stages.h"
 #include "common/schedule/testing/any_family.h"
 #include "common/schedule/testing/any_order.h"
 #include "gtest/gtest.h"
@@ -21,7 +23,8 @@ using schedule::Uniform;
 std::vector<Program> AnyPrograms() {
   const schedule::Schedule schedule =
       Uniform(0, 2) == 0 ? schedule::AnyFamily() : schedule::AnyOrder();
-  const auto programs = Lower(schedule, {.reduce_gradients = Uniform(0, 2) == 0,
+  const auto programs = Lower(schedule, {.stages = AnyStages(schedule.num_stages),
+                                         .reduce_gradients = Uniform(0, 2) == 0,
                                          .tied_embeddings = Uniform(0, 2) == 0,
                                          .optimizer = Uniform(0, 4) != 0});
   RC_ASSERT(programs.ok());
@@ -58,6 +61,27 @@ RC_GTEST_PROP(ProgramProperty, EachRankReceivesInTheOrderInWhichTheOtherSends, (
     }
   }
   RC_ASSERT(sent == received);
+}
+
+// As many as the row has microbatches between I and W at once, and none for a B.
+RC_GTEST_PROP(ProgramProperty, RecomputedTensorsHaveAsManySlotsAsAreAliveAtOnce, ()) {
+  const schedule::Schedule schedule = schedule::AnyOrder();
+  const std::vector<StageShape> stages = AnyStages(schedule.num_stages);
+  const auto programs = Lower(schedule, {.stages = stages});
+  RC_ASSERT(programs.ok());
+  for (const Program& program : *programs) {
+    std::map<StageId, int> alive, peak, slots;
+    for (const schedule::Action& action : schedule.ranks[program.pp_rank.value()]) {
+      if (stages[action.stage.value()].recomputed_bytes == 0) continue;
+      if (action.kind == schedule::ActionKind::kWeightGrad) --alive[action.stage];
+      if (action.kind != schedule::ActionKind::kInputGrad) continue;
+      peak[action.stage] = std::max(peak[action.stage], ++alive[action.stage]);
+    }
+    for (const Slot& slot : program.slots) {
+      if (slot.kind == SlotKind::kRecomputed) ++slots[slot.stage];
+    }
+    RC_ASSERT(slots == peak);
+  }
 }
 
 RC_GTEST_PROP(ProgramProperty, TheHoldersOfACopyReduceInOneOrder, ()) {

@@ -10,7 +10,7 @@ namespace takt::program {
 namespace {
 
 static_assert(static_cast<int>(Op::kOverlap) == v1::OP_OVERLAP);
-static_assert(static_cast<int>(SlotKind::kScalars) == v1::SLOT_KIND_SCALARS);
+static_assert(static_cast<int>(SlotKind::kRecomputed) == v1::SLOT_KIND_RECOMPUTED);
 static_assert(static_cast<int>(LaneKind::kRecv) == v1::LANE_KIND_RECV);
 static_assert(static_cast<int>(Direction::kGradient) == v1::DIRECTION_GRADIENT);
 
@@ -76,6 +76,10 @@ absl::Status CheckEnumerators(const v1::Program& proto) {
 
 // The oldest version that can say this program, so that older readers take what they understand.
 int VersionFor(const Program& program) {
+  const bool recomputes =
+      std::any_of(program.slots.begin(), program.slots.end(),
+                  [](const Slot& slot) { return slot.kind == SlotKind::kRecomputed; });
+  if (recomputes) return 4;
   if (IsAsynchronous(program)) return 3;
   int version = program.mirror.value() >= 0 ? 2 : 1;
   for (const auto* part : {&program.prologue, &program.body, &program.epilogue}) {

@@ -81,14 +81,14 @@ TEST(ProgramSerde, NamesBothVersionsWhenTheyDiffer) {
   const absl::Status status = FromProto(proto).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("version 7, this worker runs versions 1 to 3"));
+              HasSubstr("version 7, this worker runs versions 1 to 4"));
 }
 
 TEST(ProgramSerde, WritesTheOldestVersionThatSaysItAll) {
-  const auto version = [](std::string_view csv) {
+  const auto version = [](std::string_view csv, std::vector<StageShape> stages = {}) {
     auto schedule = schedule::ParseCsv(csv, "t").value();
     schedule.placement = schedule::InferPlacement(schedule).value();
-    const std::vector<Program> programs = Lower(schedule, {}).value();
+    const std::vector<Program> programs = Lower(schedule, {.stages = std::move(stages)}).value();
     for (const Program& program : programs) {
       const auto back = FromProto(ToProto(program));
       EXPECT_TRUE(back.ok()) << back.status();
@@ -100,6 +100,9 @@ TEST(ProgramSerde, WritesTheOldestVersionThatSaysItAll) {
   EXPECT_EQ(version("0F0,0F1,0B0,0B1\n"), 1);
   EXPECT_EQ(version("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n"), 2);
   EXPECT_EQ(version("0F0,1F1,1B1,0B0\n1F0,0F1,1B0,0B1\n"), 2);
+  EXPECT_EQ(version("0F0,0I0,0W0\n"), 1);
+  EXPECT_EQ(version("0F0,0I0,0W0\n", {{.recomputed_bytes = 1}}), 4);
+  EXPECT_EQ(version("0F0,0B0\n", {{.recomputed_bytes = 1}}), 1);
 }
 
 TEST(ProgramSerde, RefusesDamagedPairs) {
@@ -134,7 +137,7 @@ TEST(ProgramSerde, RefusesEachKindOfDamage) {
        [](v1::Program& p) { p.mutable_slots(0)->set_kind(v1::SlotKind(77)); }},
       {"negative", [](v1::Program& p) { p.mutable_slots(0)->set_bytes(-1); }},
       {"unknown op", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(258)); }},
-      {"not part of version 3", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::OP_LOSS); }},
+      {"not part of version 4", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::OP_LOSS); }},
       {"lane is out of range", [](v1::Program& p) { p.mutable_body(0)->set_lane(100); }},
       {"lane of another kind", [](v1::Program& p) { p.mutable_body(0)->set_lane(0); }},
       {"slot 4000 is out of range", [](v1::Program& p) { p.mutable_body(0)->add_writes(4000); }},

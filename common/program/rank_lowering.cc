@@ -81,6 +81,7 @@ void RankLowering::PrepareStages() {
     state.input.resize(num_microbatches);
     state.stash.resize(num_microbatches);
     state.output_grad.resize(num_microbatches);
+    state.recomputed.resize(num_microbatches);
     for (std::int32_t layer = Shape(stage).first_layer.value();
          layer < Shape(stage).last_layer.value(); ++layer) {
       state.weights.push_back(slots_.Fixed(SlotKind::kWeights, stage, layer));
@@ -142,6 +143,9 @@ std::vector<SlotId> RankLowering::ComputeReads(const Action& action) {
     reads.push_back(state.stash[m]);
     if (!IsLast(action.stage)) reads.push_back(state.output_grad[m]);
   }
+  if (action.kind == ActionKind::kWeightGrad && Recomputes(action.stage)) {
+    reads.push_back(state.recomputed[m]);
+  }
   Append(reads, state.weights);
   if (AccumulatesWeightGrad(action.kind)) Append(reads, state.gradients);
   return reads;
@@ -176,6 +180,12 @@ RankLowering::Touched RankLowering::Touch(ActionNumber number) {
   }
   if (action.kind != ActionKind::kWeightGrad) {
     touched.writes.push_back(state.stash[action.microbatch.value()]);
+  }
+  if (action.kind == ActionKind::kInputGrad && Recomputes(action.stage)) {
+    SlotId& slot = state.recomputed[action.microbatch.value()];
+    slot =
+        slots_.Acquire(SlotKind::kRecomputed, action.stage, Shape(action.stage).recomputed_bytes);
+    touched.writes.push_back(slot);
   }
   if (AccumulatesWeightGrad(action.kind)) Append(touched.writes, state.gradients);
   if (forward && IsLast(action.stage)) {
@@ -228,6 +238,9 @@ void RankLowering::FinishMicrobatch(const Action& action) {
   StageState& state = stages_.at(action.stage);
   const int m = action.microbatch.value();
   slots_.Release(state.stash[m]);
+  if (action.kind == ActionKind::kWeightGrad && Recomputes(action.stage)) {
+    slots_.Release(state.recomputed[m]);
+  }
   if (!IsFirst(action.stage)) slots_.Release(state.input[m]);
   if (!IsLast(action.stage)) slots_.Release(state.output_grad[m]);
   --state.weight_grads_left;

@@ -27,7 +27,7 @@ class RankLowering {
  private:
   // What a stage of this rank holds at the moment, by microbatch.
   struct StageState {
-    std::vector<SlotId> input, stash, output_grad;
+    std::vector<SlotId> input, stash, output_grad, recomputed;
     std::vector<SlotId> weights, gradients;  // by layer of the stage
     int weight_grads_left = 0;               // of this copy
   };
@@ -62,6 +62,7 @@ class RankLowering {
   bool Has(StageId stage) const { return stages_.contains(stage); }
   bool TwoWays() const { return schedule_.placement == schedule::Placement::kBidirectional; }
   const StageShape& Shape(StageId stage) const { return options_.stages[stage.value()]; }
+  bool Recomputes(StageId stage) const { return Shape(stage).recomputed_bytes > 0; }
   std::int64_t OutputBytes(int stage) const { return options_.stages[stage].output_bytes; }
   SlotId Tokens() { return slots_.Fixed(SlotKind::kTokens, StageId(-1), 0); }
   SlotId Scalars() { return slots_.Fixed(SlotKind::kScalars, StageId(-1), 0); }

@@ -19,6 +19,7 @@ SlotBytes CountSlotBytes(const Program& program) {
   for (const Slot& slot : program.slots) {
     switch (slot.kind) {
       case SlotKind::kStash:
+      case SlotKind::kRecomputed:
         bytes.stash = AddSaturating(bytes.stash, slot.bytes);
         break;
       case SlotKind::kInput:

@@ -11,7 +11,7 @@ namespace takt::program {
 // All slots together, as they are there for the whole run: of the pools, as many as are ever in use
 // at once.
 struct SlotBytes {
-  std::int64_t stash = 0;    // kStash
+  std::int64_t stash = 0;    // kStash, kRecomputed
   std::int64_t buffers = 0;  // activations and gradients between stages
   std::int64_t total = 0;    // of both; at most the largest number
 };

@@ -26,6 +26,7 @@ enum class What : std::uint8_t {
   kGradient,      // gradient of the input of `stage`
   kForwardStash,  // left by F of `stage`
   kStash,         // left by I of `stage`
+  kRecomputed,    // by I of `stage`
   kPartialNorms,  // of this rank
   kNorms,         // of all ranks
 };
@@ -64,6 +65,7 @@ class Follower {
       const program::Slot& slot = program.slots[i];
       if (slot.kind == SlotKind::kWeights) layers_[slot.stage].weights.push_back(SlotId(i));
       if (slot.kind == SlotKind::kGradient) layers_[slot.stage].gradients.push_back(SlotId(i));
+      layers_[slot.stage].recomputes |= slot.kind == SlotKind::kRecomputed;
     }
     for (const Instruction& instruction : program.body) Expect(instruction);
   }
@@ -84,6 +86,7 @@ class Follower {
  private:
   struct Layers {  // of a stage
     std::vector<SlotId> weights, gradients;
+    bool recomputes = false;  // from I to W; a B needs no slot for it
   };
 
   // What the list as a whole does to gradients.
@@ -157,6 +160,9 @@ class Follower {
       if (kind == SlotKind::kStash && !Holds(slot, {expected, stage, m})) {
         return "finds another stash in its slot";
       }
+      if (kind == SlotKind::kRecomputed && !Holds(slot, {What::kRecomputed, stage, m})) {
+        return "finds in its slot what was recomputed for another";
+      }
     }
     const Layers& layers = layers_[stage];
     const bool accumulates = part.op == Op::kWeightGrad || part.op == Op::kBackward;
@@ -164,6 +170,14 @@ class Follower {
         (accumulates && !(AreAll(layers.gradients, SlotKind::kGradient, part.reads) &&
                           AreAll(layers.gradients, SlotKind::kGradient, part.writes)))) {
       return "does not touch every layer of its stage once, in order";
+    }
+    if (layers.recomputes && part.op == Op::kInputGrad &&
+        FindSlot(program_, part.writes, SlotKind::kRecomputed, stage).value() < 0) {
+      return "recomputes and has no slot for it";
+    }
+    const SlotId recomputed = FindSlot(program_, part.reads, SlotKind::kRecomputed, stage);
+    if (layers.recomputes && part.op == Op::kWeightGrad && recomputed.value() < 0) {
+      return "does not read what its I recomputed";
     }
     const bool forward = part.op == Op::kForward;
     const SlotId stash = FindSlot(program_, part.reads, SlotKind::kStash, stage);
@@ -181,6 +195,9 @@ class Follower {
           if (!forward && slot != stash) return "leaves its stash in another slot than it found";
           Set(slot, {forward ? What::kForwardStash : What::kStash, stage, m});
           break;
+        case SlotKind::kRecomputed:
+          Set(slot, {What::kRecomputed, stage, m});
+          break;
         case SlotKind::kGradient:
           ++gradients_[slot.value()].accumulated;
           break;
@@ -188,8 +205,9 @@ class Follower {
           break;
       }
     }
-    // The stash is used up: nothing may find it again.
+    // Both are used up: nothing may find them again.
     if (accumulates) Set(stash, {});
+    if (recomputed.value() >= 0) Set(recomputed, {});
     return "";
   }
 

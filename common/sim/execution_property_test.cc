@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/program/compute_part.h"
 #include "common/program/lowering.h"
+#include "common/program/testing/any_stages.h"
 #include "common/schedule/testing/any_family.h"
 #include "common/schedule/testing/any_order.h"
 #include "common/sim/prove.h"
@@ -170,6 +171,8 @@ class Executor {
         return Value{'I', stage, m, step};
       case SlotKind::kStash:
         return Value{part.op == Op::kWeightGrad ? 'I' : 'F', stage, m, step};
+      case SlotKind::kRecomputed:
+        return Value{'I', stage, m, step};
       case SlotKind::kWeights:
         if (!has_optimizer_) return std::nullopt;
         return step == 0 ? Value{} : Value{'O', -1, -1, step - 1};
@@ -234,8 +237,9 @@ RC_GTEST_PROP(ExecutionProperty, LanesInAnyOrderNeverDisturbOneAnother, ()) {
       Uniform(0, 2) == 0 ? schedule::AnyFamily() : schedule::AnyOrder();
   RC_PRE(schedule.num_stages * schedule.num_microbatches <= 64);
   const bool optimizer = Uniform(0, 3) != 0;
-  const auto programs =
-      program::Lower(schedule, {.reduce_gradients = Uniform(0, 2) == 0, .optimizer = optimizer});
+  const auto programs = program::Lower(schedule, {.stages = program::AnyStages(schedule.num_stages),
+                                                  .reduce_gradients = Uniform(0, 2) == 0,
+                                                  .optimizer = optimizer});
   RC_ASSERT(programs.ok());
   RC_ASSERT(Executor(*programs, optimizer).Run());
 }
@@ -302,8 +306,10 @@ RC_GTEST_PROP(ProofProperty, CatchesEveryDamageThatDoesHarm, ()) {
   const bool reduces = Uniform(0, 2) == 0, ties = Uniform(0, 2) == 0;
   const ProofOptions options{.sums = {.gradients = reduces, .tied_embeddings = ties},
                              .schedule = &schedule};
-  const auto intact =
-      program::Lower(schedule, {.reduce_gradients = reduces, .tied_embeddings = ties}).value();
+  const auto intact = program::Lower(schedule, {.stages = program::AnyStages(schedule.num_stages),
+                                                .reduce_gradients = reduces,
+                                                .tied_embeddings = ties})
+                          .value();
   const absl::Status proof = Prove(intact, options);
   if (!proof.ok()) RC_FAIL(std::string(proof.message()));
   for (int attempt = 0; attempt < 20; ++attempt) {

@@ -26,7 +26,7 @@ int PeakInFlight(const Program& program) {
   return peak;
 }
 
-bool IsStash(SlotKind kind) { return kind == SlotKind::kStash; }
+bool IsStash(SlotKind kind) { return kind == SlotKind::kStash || kind == SlotKind::kRecomputed; }
 bool IsBuffer(SlotKind kind) {
   return kind == SlotKind::kInput || kind == SlotKind::kOutput || kind == SlotKind::kOutputGrad ||
          kind == SlotKind::kInputGrad;

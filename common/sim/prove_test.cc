@@ -132,6 +132,23 @@ TEST(Prove, HoldsEachRankToItsBytes) {
               HasSubstr("byte_limits is 1 values: one for each of the 2 ranks"));
 }
 
+TEST(Prove, HoldsWeightGradToWhatItsInputGradRecomputed) {
+  using Damage = std::function<void(Program&)>;
+  const std::pair<const char*, Damage> damages[] = {
+      {"0I0 recomputes and has no slot", [](Program& p) { Find(p, "0I0").writes.pop_back(); }},
+      {"0W0 does not read what its I recomputed",
+       [](Program& p) { std::erase(Find(p, "0W0").reads, Find(p, "0I0").writes.back()); }},
+      {"0W0 finds in its slot what was recomputed for another",
+       [](Program& p) { Find(p, "0I1").writes.back() = Find(p, "0I0").writes.back(); }}};
+  const auto schedule = schedule::ParseCsv("0F0,0F1,0I0,0I1,0W0,0W1\n", "one rank").value();
+  for (const auto& [message, damage] : damages) {
+    auto programs = program::Lower(schedule, {.stages = {{.recomputed_bytes = 8}}}).value();
+    ASSERT_EQ(Verdict(programs), "");
+    damage(programs[0]);
+    EXPECT_THAT(Verdict(programs), HasSubstr(message));
+  }
+}
+
 TEST(Prove, FindsEachKindOfDamage) {
   using Damage = std::function<void(Program&)>;
   const std::tuple<const char*, int, Damage> damages[] = {

@@ -21,6 +21,7 @@ v1::Assignment ToAssignment(const job::Launch& launch, Rank rank) {
     to->set_pp_rank(stage.pp_rank.value());
     to->set_first_layer(stage.first_layer.value());
     to->set_last_layer(stage.last_layer.value());
+    to->set_recompute(static_cast<v1::RecomputeMode>(stage.recompute));
   }
   const std::size_t pp_rank = launch.plan.mesh.PpRankOf(rank).value();
   *out.mutable_program() = program::ToProto(launch.plan.programs[pp_rank]);

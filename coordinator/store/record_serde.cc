@@ -23,6 +23,7 @@ v1::StageAssignment ToProto(const mesh::Stage& stage) {
   out.set_pp_rank(stage.pp_rank.value());
   out.set_first_layer(stage.first_layer.value());
   out.set_last_layer(stage.last_layer.value());
+  out.set_recompute(static_cast<v1::RecomputeMode>(stage.recompute));
   return out;
 }
 
@@ -246,8 +247,13 @@ JobRecord FromProto(const v1::JobRecord& record) {
               .predicted_bubble_fraction = job.predicted_bubble_fraction(),
               .warnings = {job.warnings().begin(), job.warnings().end()}};
   for (const v1::StageAssignment& stage : job.stages()) {
-    out.plan.partition.push_back({StageId(stage.stage()), PpRank(stage.pp_rank()),
-                                  LayerId(stage.first_layer()), LayerId(stage.last_layer())});
+    mesh::Stage& to = out.plan.partition.emplace_back();
+    to = {StageId(stage.stage()), PpRank(stage.pp_rank()), LayerId(stage.first_layer()),
+          LayerId(stage.last_layer())};
+    // Records of before this was stored are of jobs that recompute nothing.
+    if (stage.recompute() != v1::RECOMPUTE_MODE_UNSPECIFIED) {
+      to.recompute = static_cast<model::Recompute>(stage.recompute());
+    }
   }
   for (const v1::BoundRank& bound : job.ranks()) {
     out.ranks.push_back(

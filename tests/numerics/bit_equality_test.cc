@@ -141,6 +141,60 @@ TEST_F(BitEquality, OfTwoCopiesAndTwiceAsManyReplicas) {
   EXPECT_GE(families, 4);
 }
 
+model::ModelConfig Llama(model::ModelConfig config) {
+  config.family = model::Family::kLlama;
+  config.kv_heads = 1;
+  config.head_size = 12;
+  config.inner = 100;
+  config.tied_head = false;
+  return config;
+}
+
+// What is computed again has the bits it had, whether W follows its I or waits.
+TEST_F(BitEquality, OverWhatIsRecomputed) {
+  using enum model::Recompute;
+  for (const bool llama : {false, true}) {
+    config::JobSpec job = Job();
+    job.model.layers = 4;
+    if (llama) job.model = Llama(job.model);
+    job.steps = 2;
+    const RunResult reference = Train(job);
+    for (const schedule::Family& family : schedule::Families()) {
+      if (family.placement == schedule::Placement::kBidirectional) continue;
+      if (family.updates != schedule::Updates::kFlush) continue;
+      for (const std::vector<model::Recompute>& modes :
+           {std::vector{kSelective}, {kFull}, {kFull, kNone}, {kSelective, kFull}}) {
+        SCOPED_TRACE(std::string(family.name) + (llama ? " llama " : " gpt2 ") +
+                     std::to_string(static_cast<int>(modes.front())) + "+");
+        config::JobSpec recomputing = job;
+        recomputing.parallelism = JobWith(family, 2).parallelism;
+        const int num_stages = 2 * family.num_chunks;
+        for (int s = 0; s < num_stages; ++s) {
+          recomputing.parallelism.recompute.push_back(modes[s % modes.size()]);
+        }
+        ExpectSameBits(reference, Train(recomputing));
+      }
+    }
+  }
+}
+
+TEST_F(BitEquality, OfTwoCopiesOverWhatIsRecomputed) {
+  config::JobSpec job = Job();
+  job.steps = 2;
+  job.global_batch = 24;
+  for (const std::string_view schedule : {"dualpipe", "chimera"}) {
+    job.parallelism.pipeline = 4;
+    job.parallelism.schedule = schedule;
+    job.parallelism.recompute = {};
+    const RunResult reference = Train(job);
+    for (const model::Recompute mode : {model::Recompute::kSelective, model::Recompute::kFull}) {
+      SCOPED_TRACE(std::string(schedule));
+      job.parallelism.recompute = {mode};
+      ExpectSameBits(reference, Train(job));
+    }
+  }
+}
+
 TEST_F(BitEquality, OverPartitions) {
   config::JobSpec job = Job();
   const RunResult reference = Train(job);

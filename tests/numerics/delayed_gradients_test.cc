@@ -34,9 +34,9 @@ class WholeModel {
     EXPECT_TRUE(train::InitializeWeights(job, "/", *store_, *backend_).ok());
     const mesh::Stage all{StageId(0), PpRank(0), LayerId(0), LayerId(std::ssize(layers))};
     stage_.emplace(model_, all, *store_, *backend_);
-    stash_ = backend_->Allocate(stage_->stash_floats() * sizeof(float)).value();
-    scratch_ = backend_->Allocate(stage_->scratch_floats() * sizeof(float)).value();
-    stage_->set_scratch(scratch_.floats());
+    stash_ = backend_->Allocate(stage_->layout().stash_bytes).value();
+    scratch_ = backend_->Allocate(stage_->layout().scratch_bytes).value();
+    stage_->set_scratch(scratch_.data());
   }
 
   const model::Model& model() const { return model_; }
@@ -53,10 +53,12 @@ class WholeModel {
 
   // Sum of the microbatch's token losses; its gradients over `scored` are stored, or added.
   double Backward(const train::TokenView& view, std::int64_t scored, bool accumulate) {
-    const train::StageBuffers buffers{.view = view, .stash = stash_.floats()};
+    const train::StageBuffers buffers{
+        .view = view,
+        .stash = stash_.data(),
+        .loss_scale = static_cast<float>(1.0 / static_cast<double>(scored))};
     double loss = 0;
-    const auto scale = static_cast<float>(1.0 / static_cast<double>(scored));
-    EXPECT_TRUE(stage_->Forward(buffers, {.scale = scale, .sum = &loss}).ok());
+    EXPECT_TRUE(stage_->Forward(buffers, {.sum = &loss}).ok());
     EXPECT_TRUE(stage_->InputGrad(buffers).ok());
     EXPECT_TRUE(stage_->WeightGrad(buffers, accumulate).ok());
     return loss;

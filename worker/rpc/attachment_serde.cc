@@ -23,10 +23,18 @@ absl::StatusOr<mesh::Partition> ToPartition(const v1::Assignment& proto, int pp_
           stage.last_layer(), " on pp rank ", stage.pp_rank(), " do not continue a partition over ",
           pp_size, " pp ranks at layer ", first));
     }
+    if (!v1::RecomputeMode_IsValid(stage.recompute())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stage ", stage.stage(), " of the assignment recomputes in mode ",
+                       static_cast<int>(stage.recompute()), ", which this worker does not know"));
+    }
     partition.push_back({.id = StageId(stage.stage()),
                          .pp_rank = PpRank(stage.pp_rank()),
                          .first_layer = LayerId(stage.first_layer()),
                          .last_layer = LayerId(stage.last_layer())});
+    if (stage.recompute() != v1::RECOMPUTE_MODE_UNSPECIFIED) {
+      partition.back().recompute = static_cast<model::Recompute>(stage.recompute());
+    }
   }
   return partition;
 }

@@ -8,14 +8,12 @@ namespace {
 
 class Embedding final : public Layer {
  public:
-  Embedding(const model::Model& model, const LayerParameters& parameters)
-      : batch_(model.microbatch),
-        config_(model.config),
-        token_table_(parameters.refs[0]),
-        position_table_(parameters.refs.size() > 1 ? &parameters.refs[1] : nullptr) {}
-
-  std::int64_t stash_floats() const override { return 0; }
-  std::int64_t scratch_floats() const override { return 0; }
+  explicit Embedding(const LayerOptions& options)
+      : batch_(options.model.microbatch),
+        config_(options.model.config),
+        token_table_(options.parameters.refs[0]),
+        position_table_(options.parameters.refs.size() > 1 ? &options.parameters.refs[1]
+                                                           : nullptr) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
     return call.backend->Run(backend::EmbeddingForward{
@@ -28,6 +26,7 @@ class Embedding final : public Layer {
         .columns = config_.hidden});
   }
 
+  absl::Status Recompute(const RecomputeCall&) const override { return absl::OkStatus(); }
   absl::Status InputGrad(const InputGradCall&) const override { return absl::OkStatus(); }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
@@ -53,8 +52,8 @@ class Embedding final : public Layer {
 
 }  // namespace
 
-std::unique_ptr<Layer> MakeEmbedding(const model::Model& model, const LayerParameters& parameters) {
-  return std::make_unique<Embedding>(model, parameters);
+std::unique_ptr<Layer> MakeEmbedding(const LayerOptions& options) {
+  return std::make_unique<Embedding>(options);
 }
 
 }  // namespace takt::train

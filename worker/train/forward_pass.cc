@@ -9,6 +9,7 @@
 namespace takt::train {
 
 using program::ComputePart;
+using program::FindSlot;
 using program::Instruction;
 using program::SlotKind;
 
@@ -38,8 +39,9 @@ absl::Status ForwardPass::Allocate() {
       case SlotKind::kInputGrad:
         return rows * model.config.hidden * static_cast<std::int64_t>(sizeof(float));
       case SlotKind::kStash:
-        return options_.stages->at(slot.stage).stash_floats() *
-               static_cast<std::int64_t>(sizeof(float));
+        return options_.stages->at(slot.stage).layout().stash_bytes;
+      case SlotKind::kRecomputed:
+        return options_.stages->at(slot.stage).layout().recomputed_bytes;
       default:
         return 0;
     }
@@ -81,7 +83,8 @@ absl::Status ForwardPass::Forward(const ComputePart& forward) {
 
 StageBuffers ForwardPass::ForwardBuffers(const ComputePart& forward) {
   StageBuffers buffers = ReadBuffers(forward);
-  buffers.stash = Written(forward, SlotKind::kStash, 0);
+  buffers.stash =
+      slots_.Data(FindSlot(*options_.program, forward.writes, SlotKind::kStash, forward.stage));
   buffers.output = Written(forward, SlotKind::kOutput, 0);
   if (buffers.output == nullptr) buffers.output = Written(forward, SlotKind::kInput, +1);
   return buffers;
@@ -92,7 +95,6 @@ LossCall ForwardPass::LossOf(const ComputePart& forward) {
   if (forward.stage.value() + 1 == options_.program->num_stages) {
     MicrobatchLoss& at = losses_[forward.microbatch.value()];
     at.scored = tokens_.scored(TokensOf(forward));
-    loss.scale = at.scored > 0 ? static_cast<float>(1.0 / static_cast<double>(at.scored)) : 0;
     loss.sum = &at.sum;
   }
   return loss;
@@ -102,6 +104,11 @@ StageBuffers ForwardPass::BackwardBuffers(const ComputePart& backward) {
   StageBuffers buffers = ReadBuffers(backward);
   buffers.d_input = Written(backward, SlotKind::kInputGrad, 0);
   if (buffers.d_input == nullptr) buffers.d_input = Written(backward, SlotKind::kOutputGrad, -1);
+  // I writes it, W reads it.
+  for (const std::span<const SlotId> slots : {backward.reads, backward.writes}) {
+    const SlotId slot = FindSlot(*options_.program, slots, SlotKind::kRecomputed, backward.stage);
+    if (slot.value() >= 0) buffers.recomputed = slots_.Data(slot);
+  }
   return buffers;
 }
 
@@ -124,24 +131,26 @@ StageBuffers ForwardPass::ReadBuffers(const ComputePart& part) {
     const MicrobatchId m = InBlock(part.microbatch);
     buffers.view = {.tokens = tokens_.tokens(block, m).data(),
                     .targets = tokens_.targets(block, m).data()};
+    const std::int64_t scored = tokens_.scored(block);
+    buffers.loss_scale = scored > 0 ? static_cast<float>(1.0 / static_cast<double>(scored)) : 0;
   }
   const auto read = [&](SlotKind kind) {
-    return slots_.Floats(program::FindSlot(*options_.program, part.reads, kind, part.stage));
+    return slots_.Floats(FindSlot(*options_.program, part.reads, kind, part.stage));
   };
   buffers.input = read(SlotKind::kInput);
-  buffers.stash = read(SlotKind::kStash);
+  buffers.stash =
+      slots_.Data(FindSlot(*options_.program, part.reads, SlotKind::kStash, part.stage));
   buffers.d_output = read(SlotKind::kOutputGrad);
   return buffers;
 }
 
 float* ForwardPass::Written(const ComputePart& part, SlotKind kind, int neighbour) {
   const StageId stage(part.stage.value() + neighbour);
-  return slots_.Floats(program::FindSlot(*options_.program, part.writes, kind, stage));
+  return slots_.Floats(FindSlot(*options_.program, part.writes, kind, stage));
 }
 
 std::span<std::byte> ForwardPass::TokensOf(const ComputePart& part) {
-  const SlotId slot =
-      program::FindSlot(*options_.program, part.reads, SlotKind::kTokens, StageId(-1));
+  const SlotId slot = FindSlot(*options_.program, part.reads, SlotKind::kTokens, StageId(-1));
   return slot.value() < 0 ? std::span<std::byte>() : slots_.Bytes(slot);
 }
 

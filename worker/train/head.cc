@@ -3,66 +3,49 @@
 #include "common/base/status.h"
 #include "worker/train/layer.h"
 #include "worker/train/norm.h"
-#include "worker/train/regions.h"
 
 namespace takt::train {
 namespace {
 
-// Offsets in floats.
-template <class Norm>
-struct StashLayout {
-  Regions regions;
-  std::int64_t norm;    // [N,C] the norm's output
-  std::int64_t logits;  // [N,V], the gradient of the logits once the loss is known
-  typename Norm::Stash norm_stash;
-
-  StashLayout(std::int64_t n, std::int64_t c, std::int64_t vocab)
-      : norm(regions.Add(n * c)), logits(regions.Add(n * vocab)), norm_stash(regions, n, c) {}
-};
+using enum model::HeadStash::Tensor;
 
 template <class Norm>
 class Head final : public Layer {
  public:
   // parameters: the norm's, then the weight.
-  Head(const model::Model& model, const LayerParameters& parameters)
-      : rows_(std::int64_t{model.microbatch} * model.config.context),
-        columns_(model.config.hidden),
-        vocab_(model.config.vocab),
-        layout_(rows_, columns_, vocab_),
-        norm_(rows_, model.config.norm_epsilon, parameters.refs),
-        weight_(parameters.refs[Norm::kNumParameters]) {}
-
-  std::int64_t stash_floats() const override { return layout_.regions.size(); }
-  std::int64_t scratch_floats() const override { return rows_ * columns_; }
+  explicit Head(const LayerOptions& options)
+      : rows_(std::int64_t{options.model.microbatch} * options.model.config.context),
+        columns_(options.model.config.hidden),
+        vocab_(options.model.config.vocab),
+        layer_(options.layer),
+        layout_(options.stash),
+        norm_(rows_, options.model.config.norm_epsilon, options.parameters.refs),
+        weight_(options.parameters.refs[Norm::kNumParameters]) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
-    const StashLayout<Norm>& at = layout_;
-    float* s = call.stash;
+    const StashView s(layout_, call.stash);
     if (call.probe) call.probe("act.final_norm.input", call.input, rows_ * columns_);
-    RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, s + at.norm, s, at.norm_stash));
-    if (call.probe) call.probe("act.final_norm.output", s + at.norm, rows_ * columns_);
-    RETURN_IF_ERROR(call.backend->Run(backend::Matmul{.a = s + at.norm,
-                                                      .b = weight_.weight,
-                                                      .c = s + at.logits,
-                                                      .b_transposed = true,
-                                                      .m = rows_,
-                                                      .n = vocab_,
-                                                      .k = columns_}));
-    if (call.probe) call.probe("logits", s + at.logits, rows_ * vocab_);
-    return call.backend->Run(backend::CrossEntropy{.logits = s + at.logits,
-                                                   .targets = call.view.targets,
-                                                   .loss_sum = call.loss_sum,
-                                                   .rows = rows_,
-                                                   .vocab = vocab_,
-                                                   .scale = call.loss_scale,
-                                                   .gradient = call.gradient});
+    RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, NormOf(s)));
+    if (call.probe) call.probe("act.final_norm.output", s[kNorm], rows_ * columns_);
+    RETURN_IF_ERROR(ForwardLogits(*call.backend, s));
+    if (call.probe) call.probe("logits", s[kLogits], rows_ * vocab_);
+    const bool keeps_gradient = layout_[kLogits].kept && call.gradient;
+    return call.backend->Run(Loss(s, call.view, call.loss_scale, keeps_gradient, call.loss_sum));
+  }
+
+  absl::Status Recompute(const RecomputeCall& call) const override {
+    const StashView s(layout_, call.stash);
+    RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, NormOf(s)));
+    if (layout_[kLogits].kept) return absl::OkStatus();
+    RETURN_IF_ERROR(ForwardLogits(*call.backend, s));
+    double known_loss = 0;
+    return call.backend->Run(Loss(s, call.view, call.loss_scale, /*gradient=*/true, &known_loss));
   }
 
   absl::Status InputGrad(const InputGradCall& call) const override {
-    const StashLayout<Norm>& at = layout_;
-    float* s = call.stash;
-    float* d_norm = call.scratch;
-    RETURN_IF_ERROR(call.backend->Run(backend::Matmul{.a = s + at.logits,
+    const StashView s(layout_, call.stash);
+    auto* d_norm = reinterpret_cast<float*>(call.scratch + layer_.scratch.narrow_offset());
+    RETURN_IF_ERROR(call.backend->Run(backend::Matmul{.a = s[kLogits],
                                                       .b = weight_.weight,
                                                       .c = d_norm,
                                                       .m = rows_,
@@ -70,41 +53,64 @@ class Head final : public Layer {
                                                       .k = vocab_}));
     if (call.probe) call.probe("act_grad.final_norm.output", d_norm, rows_ * columns_);
     RETURN_IF_ERROR(norm_.InputGrad(
-        *call.backend, {.dy = d_norm, .x = call.input, .dx = call.d_input}, s, at.norm_stash));
+        *call.backend, {.dy = d_norm, .x = call.input, .dx = call.d_input}, NormOf(s)));
     if (call.probe) call.probe("act_grad.final_norm.input", call.d_input, rows_ * columns_);
     return absl::OkStatus();
   }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
-    const StashLayout<Norm>& at = layout_;
-    const float* s = call.stash;
+    const StashView s(layout_, call.stash);
     RETURN_IF_ERROR(
-        call.backend->Run(backend::Matmul{.a = s + at.logits,
-                                          .b = s + at.norm,
+        call.backend->Run(backend::Matmul{.a = s[kLogits],
+                                          .b = s[kNorm],
                                           .c = weight_.gradient,
                                           .addend = call.accumulate ? weight_.gradient : nullptr,
                                           .a_transposed = true,
                                           .m = vocab_,
                                           .n = columns_,
                                           .k = rows_}));
-    return norm_.WeightGrad(*call.backend, s, at.norm_stash, call.accumulate);
+    return norm_.WeightGrad(*call.backend, NormOf(s), call.accumulate);
   }
 
  private:
+  absl::Status ForwardLogits(backend::Backend& backend, const StashView& s) const {
+    return backend.Run(backend::Matmul{.a = s[kNorm],
+                                       .b = weight_.weight,
+                                       .c = s[kLogits],
+                                       .b_transposed = true,
+                                       .m = rows_,
+                                       .n = vocab_,
+                                       .k = columns_});
+  }
+
+  backend::CrossEntropy Loss(const StashView& s, const TokenView& view, float scale, bool gradient,
+                             double* sum) const {
+    return {.logits = s[kLogits],
+            .targets = view.targets,
+            .loss_sum = sum,
+            .rows = rows_,
+            .vocab = vocab_,
+            .scale = scale,
+            .gradient = gradient};
+  }
+
+  static NormStash NormOf(const StashView& s) { return {s[kNorm], s[kNormStats], s[kNormPart]}; }
+
   const std::int64_t rows_, columns_, vocab_;
-  const StashLayout<Norm> layout_;
+  const model::Layer& layer_;
+  const model::StashLayout layout_;
   const Norm norm_;
   const ParameterRef& weight_;  // [V,C]
 };
 
 }  // namespace
 
-std::unique_ptr<Layer> MakeGpt2Head(const model::Model& model, const LayerParameters& parameters) {
-  return std::make_unique<Head<LayerNorm>>(model, parameters);
+std::unique_ptr<Layer> MakeGpt2Head(const LayerOptions& options) {
+  return std::make_unique<Head<LayerNorm>>(options);
 }
 
-std::unique_ptr<Layer> MakeLlamaHead(const model::Model& model, const LayerParameters& parameters) {
-  return std::make_unique<Head<RmsNorm>>(model, parameters);
+std::unique_ptr<Layer> MakeLlamaHead(const LayerOptions& options) {
+  return std::make_unique<Head<RmsNorm>>(options);
 }
 
 }  // namespace takt::train

@@ -5,20 +5,18 @@
 
 namespace takt::train {
 
-std::unique_ptr<Layer> MakeLayer(const model::Model& model, LayerId id,
-                                 const LayerParameters& parameters) {
-  const model::Layer& layer = model.layers[id.value()];
-  switch (layer.kind) {
+std::unique_ptr<Layer> MakeLayer(const LayerOptions& options) {
+  switch (options.layer.kind) {
     case model::LayerKind::kEmbedding:
-      return MakeEmbedding(model, parameters);
+      return MakeEmbedding(options);
     case model::LayerKind::kGpt2Block:
-      return MakeGpt2Block(model, layer.block, parameters);
+      return MakeGpt2Block(options);
     case model::LayerKind::kGpt2Head:
-      return MakeGpt2Head(model, parameters);
+      return MakeGpt2Head(options);
     case model::LayerKind::kLlamaBlock:
-      return MakeLlamaBlock(model, layer.block, parameters);
+      return MakeLlamaBlock(options);
     case model::LayerKind::kLlamaHead:
-      return MakeLlamaHead(model, parameters);
+      return MakeLlamaHead(options);
     case model::LayerKind::kEmulated:
       break;
   }

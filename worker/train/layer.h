@@ -6,9 +6,11 @@
 // Activations are [N,C] f32.
 //
 // Memory: a layer keeps nothing itself. What F leaves for I and W, and I for W, lies in the
-// *stash*, one per microbatch in flight, whose layout the layer declares once. I writes gradients
-// over what F no longer needs there, so that a deferred W costs no memory. *Scratch* is shared by
-// all layers of a rank and holds nothing between two calls.
+// *stash*, one per microbatch in flight, whose tensors model::Layer lists. I writes gradients over
+// what F no longer needs there, so that a deferred W costs no memory. What the stash does not keep
+// (model::Recompute) F writes nevertheless, to memory that others use after it, and Recompute
+// writes it again just before I. *Scratch* is shared by all layers of a rank and holds nothing
+// between two calls.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +18,10 @@
 
 #include "absl/status/status.h"
 #include "common/model/model.h"
+#include "common/model/stash.h"
 #include "worker/backend/backend.h"
 #include "worker/train/parameter_store.h"
+#include "worker/train/stash_view.h"
 #include "worker/train/tensor_observer.h"
 
 namespace takt::train {
@@ -33,11 +37,19 @@ struct ForwardCall {
   TokenView view;
   const float* input = nullptr;  // [N,C]; null for the embedding
   float* output = nullptr;       // [N,C]; null for the head
-  float* stash = nullptr;
+  StashMemory stash;
   bool gradient = true;        // false: evaluation, I and W will not follow
   float loss_scale = 0;        // head: 1 / scored tokens of the global batch
   double* loss_sum = nullptr;  // head: sum of the token losses of the microbatch
   TensorProbe probe;
+};
+
+struct RecomputeCall {
+  backend::Backend* backend = nullptr;
+  TokenView view;
+  const float* input = nullptr;  // as F saw it
+  StashMemory stash;
+  float loss_scale = 0;  // as F saw it
 };
 
 struct InputGradCall {
@@ -46,8 +58,8 @@ struct InputGradCall {
   const float* d_output = nullptr;  // [N,C]; null for the head
   float* d_input =
       nullptr;  // [N,C]; null for the embedding; may be `input`, which nobody needs afterwards
-  float* stash = nullptr;
-  float* scratch = nullptr;
+  StashMemory stash;
+  std::byte* scratch = nullptr;  // laid out as model::Scratch
   TensorProbe probe;
 };
 
@@ -55,7 +67,7 @@ struct WeightGradCall {
   backend::Backend* backend = nullptr;
   TokenView view;
   const float* d_output = nullptr;
-  const float* stash = nullptr;
+  StashMemory stash;        // is only read
   bool accumulate = false;  // false: the step's first microbatch overwrites the gradients
 };
 
@@ -63,24 +75,26 @@ struct WeightGradCall {
 class Layer {
  public:
   virtual ~Layer() = default;
-  virtual std::int64_t stash_floats() const = 0;
-  virtual std::int64_t scratch_floats() const = 0;
   virtual absl::Status Forward(const ForwardCall& call) const = 0;
+  // What F left and the stash did not keep, with the same bits. Not called if it keeps everything.
+  virtual absl::Status Recompute(const RecomputeCall& call) const = 0;
   virtual absl::Status InputGrad(const InputGradCall& call) const = 0;
   virtual absl::Status WeightGrad(const WeightGradCall& call) const = 0;
 };
 
-// `parameters`: the layer's own in the model's order, then the tied ones; borrowed.
-std::unique_ptr<Layer> MakeLayer(const model::Model& model, LayerId id,
-                                 const LayerParameters& parameters);
+struct LayerOptions {
+  const model::Model& model;          // borrowed for the layer's life
+  const model::Layer& layer;          // of its list
+  const LayerParameters& parameters;  // the layer's own in the model's order, then the tied ones
+  const model::StashLayout& stash;    // of layer.stash
+};
+std::unique_ptr<Layer> MakeLayer(const LayerOptions& options);
 
 // One a kind.
-std::unique_ptr<Layer> MakeEmbedding(const model::Model& model, const LayerParameters& parameters);
-std::unique_ptr<Layer> MakeGpt2Block(const model::Model& model, int block,
-                                     const LayerParameters& parameters);
-std::unique_ptr<Layer> MakeGpt2Head(const model::Model& model, const LayerParameters& parameters);
-std::unique_ptr<Layer> MakeLlamaBlock(const model::Model& model, int block,
-                                      const LayerParameters& parameters);
-std::unique_ptr<Layer> MakeLlamaHead(const model::Model& model, const LayerParameters& parameters);
+std::unique_ptr<Layer> MakeEmbedding(const LayerOptions& options);
+std::unique_ptr<Layer> MakeGpt2Block(const LayerOptions& options);
+std::unique_ptr<Layer> MakeGpt2Head(const LayerOptions& options);
+std::unique_ptr<Layer> MakeLlamaBlock(const LayerOptions& options);
+std::unique_ptr<Layer> MakeLlamaHead(const LayerOptions& options);
 
 }  // namespace takt::train

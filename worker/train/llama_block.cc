@@ -2,7 +2,6 @@
 // x2 = x + o_proj(attention(rope(q_proj(n)), rope(k_proj(n)), v_proj(n))),  n = RMS1(x)
 // y  = x2 + down_proj(silu(gate_proj(n)) * up_proj(n)),                     n = RMS2(x2)
 // Touvron et al. 2023; Qwen2 adds biases to q, k and v.
-#include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>
@@ -13,7 +12,6 @@
 #include "worker/train/layer.h"
 #include "worker/train/linear.h"
 #include "worker/train/norm.h"
-#include "worker/train/regions.h"
 
 namespace takt::train {
 namespace {
@@ -29,36 +27,6 @@ struct Widths {
         key(std::int64_t{config.kv_heads} * config.head_size) {}
 };
 
-// Offsets in floats. Q, K: widths of query and key; E: inner width, H heads. After the arrow: what
-// I leaves there for W.
-struct StashLayout {
-  Regions regions;
-  std::int64_t norm1;      // [N,C] RMS1's output
-  std::int64_t q, k, v;    // [N,Q], [N,K] turned, [N,K] -> their gradients
-  std::int64_t attention;  // [N,Q] heads side by side
-  std::int64_t middle;     // [N,C] x2 -> its gradient
-  std::int64_t norm2;      // [N,C] RMS2's output
-  std::int64_t gate, up;   // [N,E] -> their gradients
-  std::int64_t product;    // [N,E] silu(gate) * up
-  std::int64_t logsumexp;  // [B,H,T]
-  RmsNorm::Stash norm1_stash, norm2_stash;
-
-  StashLayout(std::int64_t n, const Widths& w, std::int64_t heads)
-      : norm1(regions.Add(n * w.hidden)),
-        q(regions.Add(n * w.query)),
-        k(regions.Add(n * w.key)),
-        v(regions.Add(n * w.key)),
-        attention(regions.Add(n * w.query)),
-        middle(regions.Add(n * w.hidden)),
-        norm2(regions.Add(n * w.hidden)),
-        gate(regions.Add(n * w.inner)),
-        up(regions.Add(n * w.inner)),
-        product(regions.Add(n * w.inner)),
-        logsumexp(regions.Add(n * heads)),
-        norm1_stash(regions, n, w.hidden),
-        norm2_stash(regions, n, w.hidden) {}
-};
-
 // [T,D]: of each position the D/2 cosines, then the D/2 sines. Angles in double.
 std::vector<float> RotaryTable(const model::ModelConfig& config) {
   const std::vector<double> frequencies = model::RotaryFrequencies(config);
@@ -71,67 +39,51 @@ std::vector<float> RotaryTable(const model::ModelConfig& config) {
   return table;
 }
 
+using enum model::LlamaBlockStash::Tensor;
+
 constexpr auto kOutIn = Linear::Storage::kOutIn;
 
 class LlamaBlock final : public Layer {
  public:
-  LlamaBlock(const model::Model& model, int block, const LayerParameters& parameters)
-      : LlamaBlock(model, block, Parameters(parameters.refs)) {}
-
-  std::int64_t stash_floats() const override { return layout_.regions.size(); }
-  std::int64_t scratch_floats() const override { return WideFloats() + NarrowFloats(); }
+  explicit LlamaBlock(const LayerOptions& options)
+      : LlamaBlock(options, Parameters(options.parameters.refs)) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
-    backend::Backend& backend = *call.backend;
-    const StashLayout& at = layout_;
-    float* s = call.stash;
+    const StashView s(layout_, call.stash);
     if (call.probe)
-      call.probe(absl::StrCat("act.blocks.", block_, ".input"), call.input, ActivationFloats());
-    RETURN_IF_ERROR(norm1_.Forward(backend, call.input, s + at.norm1, s, at.norm1_stash));
-    RETURN_IF_ERROR(q_.Forward(backend, s + at.norm1, nullptr, s + at.q));
-    RETURN_IF_ERROR(k_.Forward(backend, s + at.norm1, nullptr, s + at.k));
-    RETURN_IF_ERROR(v_.Forward(backend, s + at.norm1, nullptr, s + at.v));
-    RETURN_IF_ERROR(Turn(backend, s + at.q, s + at.k, /*inverse=*/false));
-    RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
-                                                          .q = s + at.q,
-                                                          .k = s + at.k,
-                                                          .v = s + at.v,
-                                                          .output = s + at.attention,
-                                                          .logsumexp = s + at.logsumexp}));
-    RETURN_IF_ERROR(o_.Forward(backend, s + at.attention, call.input, s + at.middle));
-    RETURN_IF_ERROR(norm2_.Forward(backend, s + at.middle, s + at.norm2, s, at.norm2_stash));
-    RETURN_IF_ERROR(gate_.Forward(backend, s + at.norm2, nullptr, s + at.gate));
-    RETURN_IF_ERROR(up_.Forward(backend, s + at.norm2, nullptr, s + at.up));
-    RETURN_IF_ERROR(backend.Run(backend::SwigluForward{.gate = s + at.gate,
-                                                       .up = s + at.up,
-                                                       .output = s + at.product,
-                                                       .count = rows_ * width_.inner}));
-    return down_.Forward(backend, s + at.product, s + at.middle, call.output);
+      call.probe(absl::StrCat("act.blocks.", layer_.block, ".input"), call.input,
+                 ActivationFloats());
+    RETURN_IF_ERROR(ForwardInside(*call.backend, call.input, s, /*products=*/true));
+    return down_.Forward(*call.backend, s[kProduct], s[kMiddle], call.output);
+  }
+
+  absl::Status Recompute(const RecomputeCall& call) const override {
+    return ForwardInside(*call.backend, call.input, StashView(layout_, call.stash),
+                         /*products=*/layout_.recompute() == model::Recompute::kFull);
   }
 
   absl::Status InputGrad(const InputGradCall& call) const override {
     RETURN_IF_ERROR(MlpInputGrad(call));
     RETURN_IF_ERROR(AttentionInputGrad(call));
     if (call.probe)
-      call.probe(absl::StrCat("act_grad.blocks.", block_, ".input"), call.d_input,
+      call.probe(absl::StrCat("act_grad.blocks.", layer_.block, ".input"), call.d_input,
                  ActivationFloats());
     return absl::OkStatus();
   }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     backend::Backend& backend = *call.backend;
-    const StashLayout& at = layout_;
-    const float* s = call.stash;
+    const StashView s(layout_, call.stash);
     const bool add = call.accumulate;
-    RETURN_IF_ERROR(down_.WeightGrad(backend, s + at.product, call.d_output, add));
-    RETURN_IF_ERROR(up_.WeightGrad(backend, s + at.norm2, s + at.up, add));
-    RETURN_IF_ERROR(gate_.WeightGrad(backend, s + at.norm2, s + at.gate, add));
-    RETURN_IF_ERROR(norm2_.WeightGrad(backend, s, at.norm2_stash, add));
-    RETURN_IF_ERROR(o_.WeightGrad(backend, s + at.attention, s + at.middle, add));
-    RETURN_IF_ERROR(v_.WeightGrad(backend, s + at.norm1, s + at.v, add));
-    RETURN_IF_ERROR(k_.WeightGrad(backend, s + at.norm1, s + at.k, add));
-    RETURN_IF_ERROR(q_.WeightGrad(backend, s + at.norm1, s + at.q, add));
-    return norm1_.WeightGrad(backend, s, at.norm1_stash, add);
+    RETURN_IF_ERROR(down_.WeightGrad(backend, s[kProduct], call.d_output, add));
+    RETURN_IF_ERROR(up_.WeightGrad(backend, s[kNorm2], s[kUp], add));
+    RETURN_IF_ERROR(gate_.WeightGrad(backend, s[kNorm2], s[kGate], add));
+    RETURN_IF_ERROR(norm2_.WeightGrad(backend, Norm2(s), add));
+    RETURN_IF_ERROR(o_.WeightGrad(backend, s[kAttention], s[kMiddle], add));
+    RETURN_IF_ERROR(v_.WeightGrad(backend, s[kNorm1], s[kV], add));
+    RETURN_IF_ERROR(k_.WeightGrad(backend, s[kNorm1], s[kK], add));
+    RETURN_IF_ERROR(q_.WeightGrad(backend, s[kNorm1], s[kQ], add));
+    return norm1_.WeightGrad(backend, Norm1(s), add);
   }
 
  private:
@@ -159,13 +111,13 @@ class LlamaBlock final : public Layer {
     }
   };
 
-  LlamaBlock(const model::Model& model, int block, const Parameters& p)
-      : config_(model.config),
-        block_(block),
-        batch_(model.microbatch),
+  LlamaBlock(const LayerOptions& options, const Parameters& p)
+      : config_(options.model.config),
+        layer_(options.layer),
+        layout_(options.stash),
+        batch_(options.model.microbatch),
         rows_(batch_ * config_.context),
         width_(config_),
-        layout_(rows_, width_, config_.heads),
         rotary_table_(RotaryTable(config_)),
         norm1_(rows_, config_.norm_epsilon, {p.norm1, 1}),
         q_(rows_, kOutIn, *p.q, p.q_bias),
@@ -177,41 +129,69 @@ class LlamaBlock final : public Layer {
         up_(rows_, kOutIn, *p.up, nullptr),
         down_(rows_, kOutIn, *p.down, nullptr) {}
 
+  // Everything but the block's output. products: false if those are still there.
+  absl::Status ForwardInside(backend::Backend& backend, const float* input, const StashView& s,
+                             bool products) const {
+    RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
+    if (products) {
+      RETURN_IF_ERROR(q_.Forward(backend, s[kNorm1], nullptr, s[kQ]));
+      RETURN_IF_ERROR(k_.Forward(backend, s[kNorm1], nullptr, s[kK]));
+      RETURN_IF_ERROR(v_.Forward(backend, s[kNorm1], nullptr, s[kV]));
+      RETURN_IF_ERROR(Turn(backend, s[kQ], s[kK], /*inverse=*/false));
+      RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
+                                                            .q = s[kQ],
+                                                            .k = s[kK],
+                                                            .v = s[kV],
+                                                            .output = s[kAttention],
+                                                            .logsumexp = s[kLogsumexp]}));
+      RETURN_IF_ERROR(o_.Forward(backend, s[kAttention], input, s[kMiddle]));
+    }
+    RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
+    if (products) {
+      RETURN_IF_ERROR(gate_.Forward(backend, s[kNorm2], nullptr, s[kGate]));
+      RETURN_IF_ERROR(up_.Forward(backend, s[kNorm2], nullptr, s[kUp]));
+    }
+    return backend.Run(backend::SwigluForward{
+        .gate = s[kGate], .up = s[kUp], .output = s[kProduct], .count = rows_ * width_.inner});
+  }
+
+  static NormStash Norm1(const StashView& s) { return {s[kNorm1], s[kNorm1Stats], s[kNorm1Part]}; }
+  static NormStash Norm2(const StashView& s) { return {s[kNorm2], s[kNorm2Stats], s[kNorm2Part]}; }
+
   absl::Status MlpInputGrad(const InputGradCall& call) const {
     backend::Backend& backend = *call.backend;
-    const StashLayout& at = layout_;
-    float* s = call.stash;
-    float* d_product = call.scratch;
-    float* d_norm = call.scratch + WideFloats();
+    const StashView s(layout_, call.stash);
+    auto* d_product = reinterpret_cast<float*>(call.scratch);
+    auto* d_norm = reinterpret_cast<float*>(call.scratch + layer_.scratch.narrow_offset());
     RETURN_IF_ERROR(down_.InputGrad(backend, call.d_output, d_product));
-    RETURN_IF_ERROR(backend.Run(backend::SwigluBackward{.gate = s + at.gate,
-                                                        .up = s + at.up,
+    RETURN_IF_ERROR(backend.Run(backend::SwigluBackward{.gate = s[kGate],
+                                                        .up = s[kUp],
                                                         .d_output = d_product,
-                                                        .d_gate = s + at.gate,
-                                                        .d_up = s + at.up,
+                                                        .d_gate = s[kGate],
+                                                        .d_up = s[kUp],
                                                         .count = rows_ * width_.inner}));
-    RETURN_IF_ERROR(gate_.InputGrad(backend, s + at.gate, d_norm));
-    RETURN_IF_ERROR(up_.InputGrad(backend, s + at.up, d_norm, d_norm));
+    RETURN_IF_ERROR(gate_.InputGrad(backend, s[kGate], d_norm));
+    RETURN_IF_ERROR(up_.InputGrad(backend, s[kUp], d_norm, d_norm));
     return norm2_.InputGrad(
-        backend, {.dy = d_norm, .x = s + at.middle, .residual = call.d_output, .dx = s + at.middle},
-        s, at.norm2_stash);
+        backend, {.dy = d_norm, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]},
+        Norm2(s));
   }
 
   absl::Status AttentionInputGrad(const InputGradCall& call) const {
     backend::Backend& backend = *call.backend;
-    const StashLayout& at = layout_;
-    float* s = call.stash;
-    float* d_q = call.scratch;
+    const StashView s(layout_, call.stash);
+    auto* d_q = reinterpret_cast<float*>(call.scratch);
     float* d_k = d_q + rows_ * width_.query;
     float* d_v = d_k + rows_ * width_.key;
-    float* narrow = call.scratch + WideFloats();  // d_output of attention, then of the norm
-    RETURN_IF_ERROR(o_.InputGrad(backend, s + at.middle, narrow));
+    // d_output of attention, then of the norm.
+    auto* narrow = reinterpret_cast<float*>(call.scratch + layer_.scratch.narrow_offset());
+    RETURN_IF_ERROR(o_.InputGrad(backend, s[kMiddle], narrow));
     RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
-                                                           .q = s + at.q,
-                                                           .k = s + at.k,
-                                                           .v = s + at.v,
-                                                           .output = s + at.attention,
-                                                           .logsumexp = s + at.logsumexp,
+                                                           .q = s[kQ],
+                                                           .k = s[kK],
+                                                           .v = s[kV],
+                                                           .output = s[kAttention],
+                                                           .logsumexp = s[kLogsumexp],
                                                            .d_output = narrow,
                                                            .d_q = d_q,
                                                            .d_k = d_k,
@@ -220,12 +200,12 @@ class LlamaBlock final : public Layer {
     RETURN_IF_ERROR(q_.InputGrad(backend, d_q, narrow));
     RETURN_IF_ERROR(k_.InputGrad(backend, d_k, narrow, narrow));
     RETURN_IF_ERROR(v_.InputGrad(backend, d_v, narrow, narrow));
-    RETURN_IF_ERROR(Keep(backend, d_q, s + at.q, rows_ * width_.query));
-    RETURN_IF_ERROR(Keep(backend, d_k, s + at.k, rows_ * width_.key));
-    RETURN_IF_ERROR(Keep(backend, d_v, s + at.v, rows_ * width_.key));
+    RETURN_IF_ERROR(Keep(backend, d_q, s[kQ], rows_ * width_.query));
+    RETURN_IF_ERROR(Keep(backend, d_k, s[kK], rows_ * width_.key));
+    RETURN_IF_ERROR(Keep(backend, d_v, s[kV], rows_ * width_.key));
     return norm1_.InputGrad(
-        backend, {.dy = narrow, .x = call.input, .residual = s + at.middle, .dx = call.d_input}, s,
-        at.norm1_stash);
+        backend, {.dy = narrow, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
+        Norm1(s));
   }
 
   static absl::Status Keep(backend::Backend& backend, const float* from, float* to,
@@ -251,10 +231,6 @@ class LlamaBlock final : public Layer {
   }
 
   std::int64_t ActivationFloats() const { return rows_ * width_.hidden; }
-  std::int64_t WideFloats() const {
-    return rows_ * std::max(width_.inner, width_.query + 2 * width_.key);
-  }
-  std::int64_t NarrowFloats() const { return rows_ * std::max(width_.hidden, width_.query); }
 
   backend::AttentionShape Shape() const {
     return {.batch = batch_,
@@ -268,10 +244,10 @@ class LlamaBlock final : public Layer {
   }
 
   const model::ModelConfig& config_;
-  const int block_;
+  const model::Layer& layer_;
+  const model::StashLayout layout_;
   const std::int64_t batch_, rows_;
   const Widths width_;
-  const StashLayout layout_;
   const std::vector<float> rotary_table_;  // host memory
   const RmsNorm norm1_;
   const Linear q_, k_, v_, o_;
@@ -281,9 +257,8 @@ class LlamaBlock final : public Layer {
 
 }  // namespace
 
-std::unique_ptr<Layer> MakeLlamaBlock(const model::Model& model, int block,
-                                      const LayerParameters& parameters) {
-  return std::make_unique<LlamaBlock>(model, block, parameters);
+std::unique_ptr<Layer> MakeLlamaBlock(const LayerOptions& options) {
+  return std::make_unique<LlamaBlock>(options);
 }
 
 }  // namespace takt::train

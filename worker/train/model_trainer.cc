@@ -64,8 +64,7 @@ class ModelTrainer final : public Trainer {
         return WeightGrad(WholePart(instruction));
       case Op::kBackward:
         SelectWeights(WholePart(instruction));
-        RETURN_IF_ERROR(InputGrad(WholePart(instruction)));
-        return WeightGrad(WholePart(instruction));
+        return Backward(WholePart(instruction));
       case Op::kOverlap:
         return Overlap(program::PartsOf(instruction, program_));
       case Op::kReduceGrad:
@@ -132,17 +131,17 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status CreateStages() {
-    std::int64_t scratch_floats = 0;
+    std::int64_t scratch_bytes = 0;
     for (const mesh::Stage& stage : *options_.partition) {
       if (!held_.contains(stage.id)) continue;
       const auto [it, inserted] =
           stages_.try_emplace(stage.id, *options_.model, stage, *parameters_, *compute_);
       TAKT_CHECK(inserted);
-      scratch_floats = std::max(scratch_floats, it->second.scratch_floats());
+      scratch_bytes = std::max(scratch_bytes, it->second.layout().scratch_bytes);
     }
-    ASSIGN_OR_RETURN(scratch_, compute_->Allocate(scratch_floats * sizeof(float)));
+    ASSIGN_OR_RETURN(scratch_, compute_->Allocate(static_cast<std::size_t>(scratch_bytes)));
     for (auto& [id, stage] : stages_) {
-      stage.set_scratch(scratch_.floats());
+      stage.set_scratch(scratch_.data());
       stage.set_observer(options_.observer);
     }
     return absl::OkStatus();
@@ -188,6 +187,10 @@ class ModelTrainer final : public Trainer {
     return stages_.at(part.stage).WeightGrad(pass_->BackwardBuffers(part), Accumulates(part.stage));
   }
 
+  absl::Status Backward(const ComputePart& part) {
+    return stages_.at(part.stage).Backward(pass_->BackwardBuffers(part), Accumulates(part.stage));
+  }
+
   // Whether earlier W have left gradients to add to, which OPT has not seen. One call for each W.
   bool Accumulates(StageId stage) { return std::exchange(has_gradients_[stage], true); }
 
@@ -213,8 +216,7 @@ class ModelTrainer final : public Trainer {
       if (turn < forward.num_layers()) RETURN_IF_ERROR(forward.ForwardLayer(f, loss, turn));
       if (turn >= backward.num_layers()) continue;
       const std::size_t layer = backward.num_layers() - 1 - turn;
-      RETURN_IF_ERROR(backward.InputGradLayer(b, layer));
-      RETURN_IF_ERROR(backward.WeightGradLayer(b, accumulate, layer));
+      RETURN_IF_ERROR(backward.BackwardLayer(b, accumulate, layer));
     }
     return absl::OkStatus();
   }

@@ -10,7 +10,6 @@
 #include "common/base/status.h"
 #include "worker/backend/backend.h"
 #include "worker/train/parameter_store.h"
-#include "worker/train/regions.h"
 
 namespace takt::train {
 
@@ -20,6 +19,13 @@ struct NormGradients {
   const float* x = nullptr;         // [N,C] as F saw it
   const float* residual = nullptr;  // [N,C] added to dx; optional
   float* dx = nullptr;              // [N,C]; may be x
+};
+
+// What a norm leaves for its other passes.
+struct NormStash {
+  float* output = nullptr;  // [N,C]
+  float* stats = nullptr;   // LayerNorm [2,N]: mean, rstd; RmsNorm [N]: rstd
+  float* part = nullptr;    // of I for W: LayerNorm [2,C], of weight and bias; RmsNorm [C]
 };
 
 // gradient (+)= part
@@ -37,15 +43,6 @@ class LayerNorm {
  public:
   static constexpr int kNumParameters = 2;  // weight, bias
 
-  // What a microbatch keeps, as offsets into the stash.
-  struct Stash {
-    std::int64_t mean = 0, rstd = 0;  // [N] of F
-    std::int64_t part = 0;            // [2C] of I: of the weight, then of the bias
-
-    Stash(Regions& regions, std::int64_t rows, std::int64_t columns)
-        : mean(regions.Add(rows)), rstd(regions.Add(rows)), part(regions.Add(2 * columns)) {}
-  };
-
   // rows: N. parameters: weight and bias, [C]; borrowed.
   LayerNorm(std::int64_t rows, double epsilon, std::span<const ParameterRef> parameters)
       : rows_(rows),
@@ -54,45 +51,42 @@ class LayerNorm {
         weight_(parameters[0]),
         bias_(parameters[1]) {}
 
-  absl::Status Forward(backend::Backend& backend, const float* x, float* y, float* stash,
-                       const Stash& at) const {
+  absl::Status Forward(backend::Backend& backend, const float* x, const NormStash& s) const {
     return backend.Run(backend::LayerNormForward{.input = x,
                                                  .weight = weight_.weight,
                                                  .bias = bias_.weight,
-                                                 .output = y,
-                                                 .mean = stash + at.mean,
-                                                 .rstd = stash + at.rstd,
+                                                 .output = s.output,
+                                                 .mean = s.stats,
+                                                 .rstd = s.stats + rows_,
                                                  .rows = rows_,
                                                  .columns = columns_,
                                                  .epsilon = epsilon_});
   }
 
-  absl::Status InputGrad(backend::Backend& backend, const NormGradients& g, float* stash,
-                         const Stash& at) const {
-    RETURN_IF_ERROR(
-        backend.Run(backend::LayerNormBackwardWeights{.d_output = g.dy,
-                                                      .x = g.x,
-                                                      .mean = stash + at.mean,
-                                                      .rstd = stash + at.rstd,
-                                                      .d_weight = stash + at.part,
-                                                      .d_bias = stash + at.part + columns_,
-                                                      .rows = rows_,
-                                                      .columns = columns_}));
+  absl::Status InputGrad(backend::Backend& backend, const NormGradients& g,
+                         const NormStash& s) const {
+    RETURN_IF_ERROR(backend.Run(backend::LayerNormBackwardWeights{.d_output = g.dy,
+                                                                  .x = g.x,
+                                                                  .mean = s.stats,
+                                                                  .rstd = s.stats + rows_,
+                                                                  .d_weight = s.part,
+                                                                  .d_bias = s.part + columns_,
+                                                                  .rows = rows_,
+                                                                  .columns = columns_}));
     return backend.Run(backend::LayerNormBackwardInput{.d_output = g.dy,
                                                        .x = g.x,
                                                        .weight = weight_.weight,
-                                                       .mean = stash + at.mean,
-                                                       .rstd = stash + at.rstd,
+                                                       .mean = s.stats,
+                                                       .rstd = s.stats + rows_,
                                                        .residual_gradient = g.residual,
                                                        .d_input = g.dx,
                                                        .rows = rows_,
                                                        .columns = columns_});
   }
 
-  absl::Status WeightGrad(backend::Backend& backend, const float* stash, const Stash& at,
-                          bool accumulate) const {
-    RETURN_IF_ERROR(AddPart(backend, stash + at.part, weight_, accumulate));
-    return AddPart(backend, stash + at.part + columns_, bias_, accumulate);
+  absl::Status WeightGrad(backend::Backend& backend, const NormStash& s, bool accumulate) const {
+    RETURN_IF_ERROR(AddPart(backend, s.part, weight_, accumulate));
+    return AddPart(backend, s.part + columns_, bias_, accumulate);
   }
 
  private:
@@ -106,14 +100,6 @@ class RmsNorm {
  public:
   static constexpr int kNumParameters = 1;  // weight
 
-  struct Stash {
-    std::int64_t rstd = 0;  // [N] of F
-    std::int64_t part = 0;  // [C] of I
-
-    Stash(Regions& regions, std::int64_t rows, std::int64_t columns)
-        : rstd(regions.Add(rows)), part(regions.Add(columns)) {}
-  };
-
   // rows: N. parameters: weight, [C]; borrowed.
   RmsNorm(std::int64_t rows, double epsilon, std::span<const ParameterRef> parameters)
       : rows_(rows),
@@ -121,38 +107,36 @@ class RmsNorm {
         epsilon_(static_cast<float>(epsilon)),
         weight_(parameters[0]) {}
 
-  absl::Status Forward(backend::Backend& backend, const float* x, float* y, float* stash,
-                       const Stash& at) const {
+  absl::Status Forward(backend::Backend& backend, const float* x, const NormStash& s) const {
     return backend.Run(backend::RmsNormForward{.input = x,
                                                .weight = weight_.weight,
-                                               .output = y,
-                                               .rstd = stash + at.rstd,
+                                               .output = s.output,
+                                               .rstd = s.stats,
                                                .rows = rows_,
                                                .columns = columns_,
                                                .epsilon = epsilon_});
   }
 
-  absl::Status InputGrad(backend::Backend& backend, const NormGradients& g, float* stash,
-                         const Stash& at) const {
+  absl::Status InputGrad(backend::Backend& backend, const NormGradients& g,
+                         const NormStash& s) const {
     RETURN_IF_ERROR(backend.Run(backend::RmsNormBackwardWeights{.d_output = g.dy,
                                                                 .x = g.x,
-                                                                .rstd = stash + at.rstd,
-                                                                .d_weight = stash + at.part,
+                                                                .rstd = s.stats,
+                                                                .d_weight = s.part,
                                                                 .rows = rows_,
                                                                 .columns = columns_}));
     return backend.Run(backend::RmsNormBackwardInput{.d_output = g.dy,
                                                      .x = g.x,
                                                      .weight = weight_.weight,
-                                                     .rstd = stash + at.rstd,
+                                                     .rstd = s.stats,
                                                      .residual_gradient = g.residual,
                                                      .d_input = g.dx,
                                                      .rows = rows_,
                                                      .columns = columns_});
   }
 
-  absl::Status WeightGrad(backend::Backend& backend, const float* stash, const Stash& at,
-                          bool accumulate) const {
-    return AddPart(backend, stash + at.part, weight_, accumulate);
+  absl::Status WeightGrad(backend::Backend& backend, const NormStash& s, bool accumulate) const {
+    return AddPart(backend, s.part, weight_, accumulate);
   }
 
  private:

@@ -25,10 +25,11 @@ class SlotMemory {
   std::span<std::byte> Bytes(SlotId slot) const {
     return {buffers_[slot.value()].data(), buffers_[slot.value()].bytes()};
   }
-  // As floats; null for SlotId(-1), which FindSlot gives for a slot that is not there.
-  float* Floats(SlotId slot) const {
-    return slot.value() < 0 ? nullptr : buffers_[slot.value()].floats();
+  // Null for SlotId(-1), which FindSlot gives for a slot that is not there.
+  std::byte* Data(SlotId slot) const {
+    return slot.value() < 0 ? nullptr : buffers_[slot.value()].data();
   }
+  float* Floats(SlotId slot) const { return reinterpret_cast<float*>(Data(slot)); }
 
  private:
   std::vector<backend::Buffer> buffers_;

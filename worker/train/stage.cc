@@ -1,83 +1,125 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/stage.h"
 
-#include <algorithm>
-
 #include "common/base/status.h"
-#include "worker/train/regions.h"
 
 namespace takt::train {
 
 Stage::Stage(const model::Model& model, const mesh::Stage& stage, const ParameterStore& parameters,
              backend::Backend& backend)
-    : backend_(backend) {
-  const std::int64_t activation =
-      std::int64_t{model.microbatch} * model.config.context * model.config.hidden;
-  Regions regions;
-  for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
-    Link link{.layer = MakeLayer(model, id, parameters.Layer(id))};
-    link.stash = regions.Add(link.layer->stash_floats());
-    if (id.value() + 1 < stage.last_layer.value()) link.output = regions.Add(activation);
-    scratch_floats_ = std::max(scratch_floats_, link.layer->scratch_floats());
-    links_.push_back(std::move(link));
+    : model_(model),
+      first_layer_(stage.first_layer),
+      layout_(model::LayOutStage(model, stage.first_layer, stage.last_layer, stage.recompute)),
+      backend_(backend) {
+  for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
+    const LayerId id(first_layer_.value() + static_cast<std::int32_t>(i));
+    layers_.push_back(MakeLayer({.model = model,
+                                 .layer = model.layers[id.value()],
+                                 .parameters = parameters.Layer(id),
+                                 .stash = layout_.layers[i].stash}));
   }
-  stash_floats_ = regions.size();
 }
 
 absl::Status Stage::Forward(const StageBuffers& buffers, const LossCall& loss) {
-  for (std::size_t i = 0; i < links_.size(); ++i) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
     RETURN_IF_ERROR(ForwardLayer(buffers, loss, i));
   }
   return absl::OkStatus();
 }
 
 absl::Status Stage::InputGrad(const StageBuffers& buffers) {
-  for (std::size_t i = links_.size(); i-- > 0;) RETURN_IF_ERROR(InputGradLayer(buffers, i));
+  RETURN_IF_ERROR(CheckApart(buffers));
+  for (std::size_t i = layers_.size(); i-- > 0;) RETURN_IF_ERROR(InputGradLayer(buffers, i));
   return absl::OkStatus();
 }
 
 absl::Status Stage::WeightGrad(const StageBuffers& buffers, bool accumulate) {
-  for (std::size_t i = links_.size(); i-- > 0;) {
+  RETURN_IF_ERROR(CheckApart(buffers));
+  for (std::size_t i = layers_.size(); i-- > 0;) {
     RETURN_IF_ERROR(WeightGradLayer(buffers, accumulate, i));
   }
   return absl::OkStatus();
 }
 
+absl::Status Stage::Backward(const StageBuffers& buffers, bool accumulate) {
+  for (std::size_t i = layers_.size(); i-- > 0;) {
+    RETURN_IF_ERROR(BackwardLayer(buffers, accumulate, i));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& loss, std::size_t i) {
-  const Link& link = links_[i];
-  return link.layer->Forward(
+  return layers_[i]->Forward(
       {.backend = &backend_,
        .view = buffers.view,
-       .input = i == 0 ? buffers.input : buffers.stash + links_[i - 1].output,
-       .output = i + 1 == links_.size() ? buffers.output : buffers.stash + link.output,
-       .stash = buffers.stash + link.stash,
+       .input = InputOf(buffers, i),
+       .output = i + 1 == layers_.size() ? buffers.output : Between(buffers, i),
+       .stash = ForwardStash(buffers, i),
        .gradient = loss.gradient,
-       .loss_scale = loss.scale,
+       .loss_scale = buffers.loss_scale,
        .loss_sum = loss.sum,
        .probe = {observer_, buffers.microbatch}});
 }
 
+absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
+  RETURN_IF_ERROR(InputGradLayer(buffers, i));
+  return WeightGradLayer(buffers, accumulate, i);
+}
+
 absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i) {
-  float* between = i == 0 ? nullptr : buffers.stash + links_[i - 1].output;
-  return links_[i].layer->InputGrad({.backend = &backend_,
-                                     .input = i == 0 ? buffers.input : between,
-                                     .d_output = DOutput(buffers, i),
-                                     .d_input = i == 0 ? buffers.d_input : between,
-                                     .stash = buffers.stash + links_[i].stash,
-                                     .scratch = scratch_,
-                                     .probe = {observer_, buffers.microbatch}});
+  const StashMemory stash = BackwardStash(buffers, i);
+  if (layout_.layers[i].stash.recomputed_bytes() > 0) {
+    RETURN_IF_ERROR(layers_[i]->Recompute({.backend = &backend_,
+                                           .view = buffers.view,
+                                           .input = InputOf(buffers, i),
+                                           .stash = stash,
+                                           .loss_scale = buffers.loss_scale}));
+  }
+  return layers_[i]->InputGrad({.backend = &backend_,
+                                .input = InputOf(buffers, i),
+                                .d_output = DOutput(buffers, i),
+                                .d_input = i == 0 ? buffers.d_input : Between(buffers, i - 1),
+                                .stash = stash,
+                                .scratch = scratch_,
+                                .probe = {observer_, buffers.microbatch}});
 }
 
 absl::Status Stage::WeightGradLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
-  return links_[i].layer->WeightGrad({.backend = &backend_,
-                                      .view = buffers.view,
-                                      .d_output = DOutput(buffers, i),
-                                      .stash = buffers.stash + links_[i].stash,
-                                      .accumulate = accumulate});
+  return layers_[i]->WeightGrad({.backend = &backend_,
+                                 .view = buffers.view,
+                                 .d_output = DOutput(buffers, i),
+                                 .stash = BackwardStash(buffers, i),
+                                 .accumulate = accumulate});
+}
+
+absl::Status Stage::CheckApart(const StageBuffers& buffers) const {
+  if (layout_.recomputed_bytes == 0 || buffers.recomputed != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the program runs I and W of a stage that recomputes, and has no slots for what it does");
+}
+
+float* Stage::Between(const StageBuffers& buffers, std::size_t i) const {
+  return reinterpret_cast<float*>(buffers.stash + layout_.layers[i].output);
+}
+
+const float* Stage::InputOf(const StageBuffers& buffers, std::size_t i) const {
+  return i == 0 ? buffers.input : Between(buffers, i - 1);
 }
 
 const float* Stage::DOutput(const StageBuffers& buffers, std::size_t i) const {
-  return i + 1 == links_.size() ? buffers.d_output : buffers.stash + links_[i].output;
+  return i + 1 == layers_.size() ? buffers.d_output : Between(buffers, i);
+}
+
+StashMemory Stage::ForwardStash(const StageBuffers& buffers, std::size_t i) const {
+  return {buffers.stash + layout_.layers[i].kept, scratch_};
+}
+
+StashMemory Stage::BackwardStash(const StageBuffers& buffers, std::size_t i) const {
+  const model::StageLayout::LayerPlace& place = layout_.layers[i];
+  const model::Layer& layer = model_.layers[first_layer_.value() + static_cast<std::int32_t>(i)];
+  return {buffers.stash + place.kept, buffers.recomputed != nullptr
+                                          ? buffers.recomputed + place.recomputed
+                                          : scratch_ + layer.scratch.bytes()};
 }
 
 }  // namespace takt::train

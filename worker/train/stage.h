@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
+#include "common/model/stage_layout.h"
 #include "worker/backend/backend.h"
 #include "worker/train/layer.h"
 #include "worker/train/parameter_store.h"
@@ -23,56 +24,63 @@ struct StageBuffers {
   float* output = nullptr;          // F; null on the last stage
   const float* d_output = nullptr;  // I, W; null on the last stage
   float* d_input = nullptr;         // I; null on stage 0
-  float* stash = nullptr;
+  std::byte* stash = nullptr;
+  // I and W, where they are apart and the stage recomputes.
+  std::byte* recomputed = nullptr;
+  float loss_scale = 0;  // the last stage: 1 / scored tokens of the global batch
 };
 
-// What the last stage's F needs and gives.
+// What the last stage's F gives.
 struct LossCall {
-  float scale = 0;  // 1 / scored tokens of the global batch
   double* sum = nullptr;
   bool gradient = true;
 };
 
 // The layers of one stage in a chain. Between two of them lies an activation in the stash, which I
-// overwrites with its own gradient: the d_output that the W of the layer below needs. One caller at
-// a time (the compute lane).
+// overwrites with its own gradient: the d_output that the W of the layer below needs. What the
+// stash does not keep lies in scratch for as long as F of a layer, or Backward of one, runs; from
+// an I to a W apart from it, in StageBuffers::recomputed. One caller at a time (the compute lane).
 class Stage {
  public:
-  // All borrowed.  scratch: at least scratch_floats() of every stage that shares it, set before the
-  // first I.
+  // All borrowed.  scratch: at least layout().scratch_bytes of every stage that shares it, set
+  // before the first pass.
   Stage(const model::Model& model, const mesh::Stage& stage, const ParameterStore& parameters,
         backend::Backend& backend);
 
-  std::int64_t stash_floats() const { return stash_floats_; }
-  std::int64_t scratch_floats() const { return scratch_floats_; }
-  void set_scratch(float* scratch) { scratch_ = scratch; }
+  const model::StageLayout& layout() const { return layout_; }
+  void set_scratch(std::byte* scratch) { scratch_ = scratch; }
   void set_observer(const TensorObserver* observer) { observer_ = observer; }
 
   absl::Status Forward(const StageBuffers& buffers, const LossCall& loss);
   absl::Status InputGrad(const StageBuffers& buffers);
   // accumulate: false for the first microbatch of a step.
   absl::Status WeightGrad(const StageBuffers& buffers, bool accumulate);
+  // Both, with the same bits: I and W of a layer, then of the one below.
+  absl::Status Backward(const StageBuffers& buffers, bool accumulate);
 
-  // The same layer by layer, for what runs between two layers: F in ascending, I and W in
-  // descending order, the I of a layer before its W.
-  std::size_t num_layers() const { return links_.size(); }
+  // Layer by layer, for what runs between two layers: F in ascending, backward in descending order.
+  std::size_t num_layers() const { return layers_.size(); }
   absl::Status ForwardLayer(const StageBuffers& buffers, const LossCall& loss, std::size_t i);
-  absl::Status InputGradLayer(const StageBuffers& buffers, std::size_t i);
-  absl::Status WeightGradLayer(const StageBuffers& buffers, bool accumulate, std::size_t i);
+  absl::Status BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i);
 
  private:
-  struct Link {
-    std::unique_ptr<const Layer> layer;
-    std::int64_t stash = 0;   // offset of the layer's own part
-    std::int64_t output = 0;  // offset of its output; unused for the last layer
-  };
+  absl::Status InputGradLayer(const StageBuffers& buffers, std::size_t i);
+  absl::Status WeightGradLayer(const StageBuffers& buffers, bool accumulate, std::size_t i);
+  // The activation that layer i passes on, or its gradient.
+  float* Between(const StageBuffers& buffers, std::size_t i) const;
+  // Whether there is room for what an I apart from its W recomputes.
+  absl::Status CheckApart(const StageBuffers& buffers) const;
+  const float* InputOf(const StageBuffers& buffers, std::size_t i) const;
   const float* DOutput(const StageBuffers& buffers, std::size_t i) const;
+  StashMemory ForwardStash(const StageBuffers& buffers, std::size_t i) const;
+  StashMemory BackwardStash(const StageBuffers& buffers, std::size_t i) const;
 
+  const model::Model& model_;
+  const LayerId first_layer_;
+  const model::StageLayout layout_;
   backend::Backend& backend_;
-  std::vector<Link> links_;
-  std::int64_t stash_floats_ = 0;
-  std::int64_t scratch_floats_ = 0;
-  float* scratch_ = nullptr;
+  std::vector<std::unique_ptr<const Layer>> layers_;
+  std::byte* scratch_ = nullptr;
   const TensorObserver* observer_ = nullptr;
 };
 

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/model/stash.h"
+
+#include "common/base/regions.h"
+
+namespace takt::model {
+namespace {
+
+bool IsKept(Origin origin, Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+      return true;
+    case Recompute::kSelective:
+      return origin == Origin::kProduct;
+    case Recompute::kFull:
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+StashLayout::StashLayout(const std::vector<StashTensor>& tensors, Recompute recompute)
+    : recompute_(recompute) {
+  Regions kept, recomputed;
+  for (const StashTensor& tensor : tensors) {
+    const bool keep = IsKept(tensor.origin, recompute);
+    places_.push_back({keep, (keep ? kept : recomputed).Add(tensor.bytes)});
+  }
+  kept_bytes_ = kept.size();
+  recomputed_bytes_ = recomputed.size();
+}
+
+}  // namespace takt::model

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "common/program/lowering.h"
+#include "common/schedule/testing/any_family.h"
+
+namespace takt::program {
+
+// One layer a stage; each of them recomputes or not.
+inline std::vector<StageShape> AnyStages(int num_stages) {
+  std::vector<StageShape> stages;
+  for (int s = 0; s < num_stages; ++s) {
+    stages.push_back({.first_layer = LayerId(s),
+                      .last_layer = LayerId(s + 1),
+                      .recomputed_bytes = schedule::Uniform(0, 2)});
+  }
+  return stages;
+}
+
+}  // namespace takt::program
