@@ -6,8 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/checkpoint/hash.h"
 #include "common/checkpoint/hf_index.h"
+#include "common/checkpoint/manifest.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
@@ -113,13 +116,25 @@ void HfIndex(Bytes input) {
   TAKT_CHECK(again.ok() && *again == *weight_map);
 }
 
+// The input is the text before the manifest's own hash, which no mutation would get right.
+void Manifest(Bytes input) {
+  (void)checkpoint::ParseManifest(Text(input), "input");
+  const std::string text = absl::StrCat(std::string(Text(input)), ",\n  \"manifest_xxh3_128\": \"",
+                                        checkpoint::HashOf(input), "\"\n}\n");
+  const auto manifest = checkpoint::ParseManifest(text, "hashed");
+  if (!manifest.ok()) return;
+  const auto again = checkpoint::FormatManifest(*manifest);
+  TAKT_CHECK(again.ok() && *again == text);
+}
+
 constexpr Target kTargets[] = {{"llmc", Llmc},
                                {"megatron", Megatron},
                                {"safetensors", Safetensors},
                                {"schedule_csv", ScheduleCsv},
                                {"job_yaml", JobYaml},
                                {"hf_config", HfConfig},
-                               {"hf_index", HfIndex}};
+                               {"hf_index", HfIndex},
+                               {"manifest", Manifest}};
 
 }  // namespace
 
