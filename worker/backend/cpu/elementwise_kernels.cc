@@ -124,6 +124,7 @@ void AdamwRange(const AdamwUpdate& op, Range elements) {
   // would change the decay.
   const auto decay = static_cast<float>(op.learning_rate * op.weight_decay);
   const float* previous = op.previous != nullptr ? op.previous : op.parameter;
+  const bool moves = op.learning_rate != 0;  // else every bit stays, also the sign of a zero
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
     const Vec g = LoadN(op.gradient + i, n) * scale;
     const Vec m = LoadN(op.m + i, n) * beta1 + g * rest1;
@@ -131,7 +132,8 @@ void AdamwRange(const AdamwUpdate& op, Range elements) {
     const Vec p = LoadN(previous + i, n);
     StoreN(op.m + i, m, n);
     StoreN(op.v + i, v, n);
-    StoreN(op.parameter + i, p - (p * decay + rate * m / (Sqrt(v * v_scale) + epsilon)), n);
+    const Vec moved = p - (p * decay + rate * m / (Sqrt(v * v_scale) + epsilon));
+    StoreN(op.parameter + i, moves ? moved : p, n);
   });
 }
 

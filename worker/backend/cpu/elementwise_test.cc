@@ -205,6 +205,22 @@ TEST_P(OptimizerTest, AdamwAgreesWithDoubleOverSteps) {
   }
 }
 
+TEST_P(OptimizerTest, AdamwAtARateOfZeroLeavesEveryBit) {
+  Floats p = {-0.0F, 0.0F, 1.5F, -1e-40F, -0.0F};
+  const Floats g = {-1, -1, -1, -1, 1}, before = p;
+  Floats m(p.size(), 0), v(p.size(), 0);
+  Run(AdamwUpdate{.parameter = p.data(),
+                  .gradient = g.data(),
+                  .m = m.data(),
+                  .v = v.data(),
+                  .count = static_cast<std::int64_t>(p.size()),
+                  .step = 1,
+                  .learning_rate = 0,
+                  .weight_decay = 0.1});
+  EXPECT_EQ(std::memcmp(p.data(), before.data(), p.size() * sizeof(float)), 0);
+  EXPECT_NE(m[0], 0);
+}
+
 TEST_P(OptimizerTest, AdamwLeavesThePreviousParameterAlone) {
   const std::int64_t count = 37;
   const Floats previous = Random(count, 1), g = Random(count, 2);
