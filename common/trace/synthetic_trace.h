@@ -3,6 +3,7 @@
 // test says.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -92,6 +93,7 @@ class SyntheticTrace {
       for (const auto& span : replayed.spans[rank]) {
         step.body.push_back({Nanos(begin + span.start), Nanos(begin + span.end)});
       }
+      BeginWhenReady(spread_[rank], step);
     }
     now_ += replayed.step_time;
   }
@@ -104,6 +106,28 @@ class SyntheticTrace {
   const std::vector<program::Program>& spread() const { return spread_; }
 
  private:
+  // The simulator begins messages and sums when all ends are there, a rank when it comes to them.
+  static void BeginWhenReady(const program::Program& program, StepTrace& step) {
+    const program::WaitLists waits = program::Dependencies(program);
+    std::vector<std::vector<std::int64_t>> ends(program.lanes.size());  // by lane and position
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      ends[program.body[i].lane.value()].push_back(step.body[i].end_nanos);
+    }
+    std::vector<std::size_t> done(program.lanes.size());
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      const std::size_t lane = program.body[i].lane.value();
+      std::int64_t ready = done[lane] == 0 ? step.start_nanos : ends[lane][done[lane] - 1];
+      for (const program::Wait& wait : waits[i]) {
+        if (wait.position >= 0) {
+          ready = std::max(ready, ends[wait.lane.value()][wait.position]);
+        }
+      }
+      ++done[lane];
+      step.body[i].start_nanos =
+          std::min(step.body[i].start_nanos, std::max<std::int64_t>(ready, 0));
+    }
+  }
+
   int Layers(const program::Instruction& instruction) const {
     const bool of_stage = !options_.stage_layers.empty() && program::IsCompute(instruction.op);
     return of_stage ? options_.stage_layers[instruction.stage.value()] : 1;

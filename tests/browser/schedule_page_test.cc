@@ -2,19 +2,16 @@
 // The page of `takt schedule show -f html` in a browser: what its controls show is what the
 // simulator says.
 #include <cmath>
-#include <cstdlib>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "cli/schedule_page.h"
 #include "cli/simulated_schedule.h"
-#include "cli/test_directory.h"
 #include "common/schedule/generate.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tests/browser/chromium.h"
 
 namespace takt::cli {
 namespace {
@@ -25,7 +22,6 @@ using testing::Not;
 
 // Turns the page's own controls to each view and writes down what is there then.
 constexpr char kProbe[] = R"(
-<pre id="probe"></pre><script>
 const seen = [];
 for (const view of VIEWS) {
   for (const key of ['family', 'P', 'M', 'V', 'costs']) {
@@ -43,8 +39,8 @@ for (const view of VIEWS) {
              chosen: document.querySelector('#families tr.chosen')?.textContent,
              actions: [...document.querySelectorAll('#picture rect.a title')].map(title => title.textContent)});
 }
-document.getElementById('probe').textContent = JSON.stringify(seen);
-</script></body>)";
+report(seen);
+)";
 
 std::string Number(double value) { return absl::StrFormat("%.10g", std::round(value * 1e4) / 1e4); }
 
@@ -84,36 +80,12 @@ class SchedulePage : public testing::Test {
 
   // What the page shows at each of `views`, in order.
   json See(const json& views) {
-    const std::string probe = absl::StrReplaceAll(kProbe, {{"VIEWS", views.dump()}});
-    const std::string path =
-        directory_.Write("page.html", absl::StrReplaceAll(*page_, {{"</body>", probe}}));
-    const std::string dom_path = directory_.Path("dom.html");
-    const std::string command =
-        absl::StrCat("timeout 120 chromium --headless --no-sandbox --disable-gpu --user-data-dir=",
-                     directory_.Path("profile"), " --window-size=1200,900 --dump-dom file://", path,
-                     " >", dom_path, " 2>", directory_.Path("log"));
-    EXPECT_EQ(std::system(command.c_str()), 0);
-    std::stringstream dom;
-    dom << std::ifstream(dom_path).rdbuf();
-    const std::string text = dom.str();
-    const std::string open = "<pre id=\"probe\">";
-    const std::size_t begin = text.find(open);
-    const std::size_t end = begin == text.npos ? text.npos : text.find("</pre>", begin);
-    if (end == text.npos) return json();
-    return json::parse(
-        absl::StrReplaceAll(text.substr(begin + open.size(), end - begin - open.size()),
-                            {{"&lt;", "<"}, {"&gt;", ">"}, {"&amp;", "&"}}));
+    return browser::RunInPage(*page_, absl::StrReplaceAll(kProbe, {{"VIEWS", views.dump()}}));
   }
 
   static std::string* page_;
-  TestDirectory directory_;
 };
 std::string* SchedulePage::page_ = nullptr;
-
-bool HasBrowser() { return std::system("command -v chromium >/dev/null") == 0; }
-
-#define SKIP_WITHOUT_BROWSER() \
-  if (!HasBrowser()) GTEST_SKIP() << "chromium is not installed: deploy/install-deps.sh --browser"
 
 TEST_F(SchedulePage, IsOneFileOfModestSizeThatAsksForNothing) {
   EXPECT_LT(page_->size(), 3u << 20);

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/trace/page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_replace.h"
+#include "common/trace/labels.h"
+#include "common/trace/messages.h"
+#include "common/trace/page_html.h"
+#include "nlohmann/json.hpp"
+
+namespace takt::trace {
+namespace {
+
+using nlohmann::json;
+using program::Instruction;
+using program::Op;
+using program::Program;
+
+// Times in the page. A tenth of a microsecond is less than anybody sees, and half the digits.
+constexpr std::int64_t kUnitNanos = 100;
+
+// Both ends are rounded, not the length: neighbours stay neighbours.
+std::int64_t Units(std::int64_t nanos) {
+  return (nanos + (nanos >= 0 ? kUnitNanos / 2 : -kUnitNanos / 2)) / kUnitNanos;
+}
+
+// The key of the page's colours.
+const char* KindOf(Op op) {
+  switch (op) {
+    case Op::kForward:
+      return "F";
+    case Op::kInputGrad:
+      return "I";
+    case Op::kWeightGrad:
+      return "W";
+    case Op::kBackward:
+      return "B";
+    case Op::kOverlap:
+      return "O";
+    case Op::kNormPartial:
+    case Op::kOptimizer:
+    case Op::kSnapshot:
+      return "x";
+    default:
+      return "m";
+  }
+}
+
+json ProgramJson(const Program& program) {
+  const std::vector<LaneId> order = LanesInOrder(program);
+  json lanes = json::array(), body = json::array();
+  std::vector<int> place(program.lanes.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    place[order[i].value()] = static_cast<int>(i);
+    lanes.push_back(LaneName(program.lanes[order[i].value()]));
+  }
+  const std::set<StageId> held = program::HeldStages(program);
+  for (const Instruction& instruction : program.body) {
+    const auto chunk = std::distance(held.begin(), held.lower_bound(instruction.stage));
+    body.push_back({ToString(instruction, program), KindOf(instruction.op), chunk,
+                    place[instruction.lane.value()]});
+  }
+  return {{"lanes", lanes}, {"body", body}, {"chunks", held.size()}};
+}
+
+// Start and length of each instruction, starts from the end of the one before in the list.
+json StepJson(std::span<const Slice> slices) {
+  json deltas = json::array();
+  std::int64_t at = 0;
+  for (const Slice& slice : slices) {
+    const std::int64_t start = Units(slice.start_nanos), end = Units(slice.end_nanos);
+    deltas.push_back(start - at);
+    deltas.push_back(end - start);
+    at = end;
+  }
+  return deltas;
+}
+
+json RanksJson(const Timeline& timeline) {
+  const JobTrace& trace = *timeline.trace;
+  json ranks = json::array();
+  auto idle = timeline.idle.begin();
+  std::size_t next = 0;
+  for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+    const std::size_t length = trace.ProgramOf(rank).body.size();
+    json steps = json::array();
+    for (int step = 0; step < trace.num_steps(); ++step, next += length) {
+      steps.push_back(StepJson(std::span(timeline.slices).subspan(next, length)));
+    }
+    json idle_list = json::array();
+    std::int64_t at = 0;
+    for (; idle != timeline.idle.end() && idle->rank == rank; ++idle) {
+      const std::int64_t start = Units(idle->start_nanos), end = Units(idle->end_nanos);
+      const auto step =
+          std::find_if(timeline.steps.begin(), timeline.steps.end(),
+                       [&](const StepWindow& window) { return window.step == idle->step; });
+      for (const std::int64_t value :
+           {start - at, end - start, static_cast<std::int64_t>(idle->cause),
+            static_cast<std::int64_t>(idle->peer), static_cast<std::int64_t>(idle->before),
+            static_cast<std::int64_t>(step - timeline.steps.begin())}) {
+        idle_list.push_back(value);
+      }
+      at = end;
+    }
+    ranks.push_back({{"name", RankName(trace, rank)},
+                     {"program", trace.mesh.PpRankOf(Rank(rank)).value()},
+                     {"steps", steps},
+                     {"idle", idle_list}});
+  }
+  return ranks;
+}
+
+json PredictedJson(const Timeline& timeline) {
+  if (!timeline.predicted.has_value()) return nullptr;
+  json predicted = json::array();
+  for (std::size_t i = 0; i < timeline.trace->programs.size(); ++i) {
+    predicted.push_back(json::array());
+  }
+  for (const sim::Event& event : timeline.predicted->events) {
+    const auto units = [](double seconds) { return Units(std::llround(seconds * 1e9)); };
+    predicted[event.pp_rank].push_back({event.instruction, units(event.start), units(event.end)});
+  }
+  return predicted;
+}
+
+json TimelineJson(const Timeline& timeline) {
+  json programs = json::array(), messages = json::array(), steps = json::array();
+  for (const Program& program : timeline.trace->programs) programs.push_back(ProgramJson(program));
+  for (const Message& message : FindMessages(*timeline.trace)) {
+    messages.push_back(
+        {message.send.rank, message.send.instruction, message.recv.rank, message.recv.instruction});
+  }
+  for (const StepWindow& step : timeline.steps) {
+    steps.push_back({step.step.value(), Units(step.start_nanos), Units(step.end_nanos)});
+  }
+  json causes = json::array({json::array()});
+  for (int cause = 1; cause <= kNumCauses; ++cause) {
+    causes.push_back({Name(Cause(cause)), Meaning(Cause(cause))});
+  }
+  return {{"title", Title(timeline)},
+          {"unit_ns", kUnitNanos},
+          {"programs", std::move(programs)},
+          {"ranks", RanksJson(timeline)},
+          {"messages", std::move(messages)},
+          {"steps", std::move(steps)},
+          {"predicted", PredictedJson(timeline)},
+          {"causes", std::move(causes)}};
+}
+
+}  // namespace
+
+std::string WritePage(const Timeline& timeline) {
+  // Inside a script element no text may look like its end.
+  const std::string data = absl::StrReplaceAll(
+      TimelineJson(timeline).dump(-1, ' ', true, json::error_handler_t::replace),
+      {{"<", "\\u003c"}});
+  return absl::StrReplaceAll(kPageHtml, {{"TAKT_TIMELINE", data}});
+}
+
+}  // namespace takt::trace
