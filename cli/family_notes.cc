@@ -170,17 +170,21 @@ constexpr FamilyNote kNotes[] = {
              "the newest weights. Each microbatch keeps the weights of its forward for its "
              "backward, P - r "
              "versions on rank r.",
-     .sizes = "any P and M, V = 1",
-     .care = "Not the synchronous result: gradients on rank r are P - r - 1 updates old, and "
-             "differently old "
-             "on every rank. Losses are not comparable with those of the other families."},
+     .sizes = "M >= P, V = 1",
+     .care =
+         "Not the synchronous result: gradients on rank r are P - r - 1 updates old, and "
+         "differently old "
+         "on every rank. Losses are not comparable with those of the other families. No clipping, "
+         "no replicas, no tied embeddings; a validation or a checkpoint empties the pipeline."},
     {.name = "pipedream-2bw",
      .idea = "1f1b that never drains, one update for every M microbatches, and two versions of the "
              "weights on "
              "every rank: w(t+1) = w(t) - step(gradient at w(t-1)).",
      .sizes = "M >= P, V = 1",
-     .care = "Not the synchronous result: every gradient is exactly one update old. Losses are not "
-             "comparable with those of the other families."},
+     .care =
+         "Not the synchronous result: every gradient is exactly one update old. Losses are not "
+         "comparable with those of the other families. No clipping; a validation or a checkpoint "
+         "empties the pipeline."},
 };
 
 }  // namespace

@@ -115,15 +115,19 @@ std::string RowsText(const schedule::Timeline& timeline) {
   return text;
 }
 
-// [makespan, bubble_fraction, span_bubble_fraction, peak, messages, lower bound]
+// [makespan, bubble_fraction, span_bubble_fraction, peak, messages, lower bound, step_time];
+// without a flush there is no bound, and the bubble is that of a step among others.
 Json Figures(const SimulatedSchedule& simulated) {
   const auto rounded = [](double value) { return std::round(value * 1e6) / 1e6; };
-  return {rounded(simulated.report.makespan),
-          rounded(simulated.report.bubble_fraction),
-          rounded(simulated.report.span_bubble_fraction),
+  const sim::Report& report = simulated.report;
+  const bool flushes = simulated.bound.has_value();
+  return {rounded(report.makespan),
+          rounded(flushes ? report.bubble_fraction : report.step_bubble_fraction),
+          rounded(report.span_bubble_fraction),
           simulated.peak_in_flight(),
-          simulated.report.num_messages,
-          rounded(simulated.bound.makespan)};
+          report.num_messages,
+          flushes ? Json(rounded(simulated.bound->makespan)) : Json(nullptr),
+          rounded(report.step_time)};
 }
 
 std::string ReasonOf(const absl::Status& status) {
@@ -172,7 +176,7 @@ class Atlas {
       sizes.costs = costs.time;
       const absl::StatusOr<schedule::Schedule> schedule = schedule::Generate(family.name, sizes);
       if (!schedule.ok()) return Json(ReasonOf(schedule.status()));
-      ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(*schedule, costs, 0));
+      ASSIGN_OR_RETURN(const SimulatedSchedule simulated, SimulateSchedule(*schedule, costs, {}));
       Json figures = Figures(simulated);
       figures.push_back(RowsIndex(RowsText(simulated.timeline)));
       by_costs.push_back(std::move(figures));

@@ -33,7 +33,8 @@ Candidate Simulated(std::string_view name, const schedule::Schedule& schedule,
           .num_chunks = schedule.placement == schedule::Placement::kBidirectional
                             ? 1
                             : schedule.num_stages / schedule.num_ranks(),
-          .simulated = SimulateSchedule(schedule, costs, options.sizes.max_in_flight())};
+          .simulated =
+              SimulateSchedule(schedule, costs, {.max_in_flight = options.sizes.max_in_flight()})};
 }
 
 // Sizes that a family does not take are left out for it: V, N and K are asked of those that have
@@ -83,7 +84,7 @@ Json CandidateJson(const Candidate& candidate) {
           {"span_bubble_fraction", simulated.report.span_bubble_fraction},
           {"peak_in_flight", simulated.peak_in_flight()},
           {"messages", simulated.report.num_messages},
-          {"lower_bound", simulated.bound.makespan},
+          {"lower_bound", simulated.bound->makespan},
           {"gap", simulated.gap()}};
 }
 

@@ -18,10 +18,16 @@ namespace takt::cli {
 const char kCostsFileHelp[] =
     "FILE.json of --costs, every key optional, times in one unit of your choice:\n"
     "  {\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1, \"B\": 2, \"O\": 3,\n"
-    "               \"output_bytes\": 0, \"stash_bytes\": 0}, ...],   one for all, or one a stage\n"
-    "   \"latency\": 0, \"seconds_per_byte\": 0,                      of every message\n"
-    "   \"links\": [{\"from\": 0, \"to\": 1, \"latency\": 0, \"seconds_per_byte\": 0}, ...]}\n"
-    "B is I+W and O, an overlapped forward and backward, is F+B unless given.";
+    "               \"output_bytes\": 0, \"stash_bytes\": 0,\n"
+    "               \"reduction\": 0}, ...],      one for all, or one a stage\n"
+    "   \"latency\": 0, \"seconds_per_byte\": 0,  of every message\n"
+    "   \"links\": [{\"from\": 0, \"to\": 1, \"latency\": 0, \"seconds_per_byte\": 0}, ...],\n"
+    "   \"tied_reduction\": 0, \"optimizer\": 0}\n"
+    "B is I+W and O, an overlapped forward and backward, is F+B unless given. reduction is the sum "
+    "of\n"
+    "a stage's gradients over its replicas, tied_reduction that of the embedding over its two "
+    "uses,\n"
+    "optimizer the update on each rank: each begins when what it needs is complete.";
 
 namespace {
 
@@ -35,6 +41,7 @@ struct StageCost {
   double forward = 1, input_grad = 1, weight_grad = 1;
   std::optional<double> backward;  // unset: input_grad + weight_grad
   std::optional<double> overlap;   // unset: forward + backward
+  double reduction = 0;
   std::int64_t output_bytes = 0, stash_bytes = 0;
 
   double Backward() const { return backward.value_or(input_grad + weight_grad); }
@@ -54,6 +61,12 @@ struct StageCost {
     } else {
       return false;
     }
+    return true;
+  }
+
+  bool SetInFile(std::string_view key, double value) {
+    if (key != "reduction") return Set(key, value);
+    reduction = value;
     return true;
   }
 
@@ -106,8 +119,13 @@ class CostsFile {
         RETURN_IF_ERROR(ReadStages(value, stages));
       } else if (key == "links") {
         RETURN_IF_ERROR(ReadLinks(value, costs));
+      } else if (key == "tied_reduction" || key == "optimizer") {
+        RETURN_IF_ERROR(CheckNumber(key, value));
+        (key == "optimizer" ? costs.optimizer : costs.tied_reduction) = value.get<double>();
       } else if (key != "latency" && key != "seconds_per_byte") {
-        return Wrong(key, value, "is none of stages, latency, seconds_per_byte and links");
+        return Wrong(key, value,
+                     "is none of stages, latency, seconds_per_byte, links, tied_reduction and "
+                     "optimizer");
       }
     }
     return absl::OkStatus();
@@ -150,10 +168,11 @@ class CostsFile {
         const std::string field = absl::StrCat("stages[", i, "].", key);
         RETURN_IF_ERROR(CheckNumber(field, value));
         const double number = value.get<double>();
-        if (stages[i].Set(key, number)) continue;
+        if (stages[i].SetInFile(key, number)) continue;
         if (number > kMostBytes || !stages[i].SetBytes(key, number)) {
           return Wrong(field, value,
-                       "is none of F, I, W, B, O, and output_bytes and stash_bytes up to 1e15");
+                       "is none of F, I, W, B, O, reduction, and output_bytes and stash_bytes up "
+                       "to 1e15");
         }
       }
     }
@@ -212,7 +231,8 @@ absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options) {
     RETURN_IF_ERROR(CostsFile(options.costs_file).Read(stages, step.time));
   }
   cost::Costs& time = step.time;
-  for (auto* list : {&time.forward, &time.input_grad, &time.weight_grad, &time.backward}) {
+  for (auto* list :
+       {&time.forward, &time.input_grad, &time.weight_grad, &time.backward, &time.reduction}) {
     list->clear();
   }
   step.output_bytes.clear();
@@ -225,6 +245,7 @@ absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options) {
     time.input_grad.push_back(stage.input_grad);
     time.weight_grad.push_back(stage.weight_grad);
     time.backward.push_back(stage.Backward());
+    time.reduction.push_back(stage.reduction);
     if (overlap) time.overlap.push_back(stage.overlap.value_or(stage.forward + stage.Backward()));
     step.output_bytes.push_back(stage.output_bytes);
     step.stash_bytes.push_back(stage.stash_bytes);

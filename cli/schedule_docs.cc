@@ -46,7 +46,7 @@ absl::StatusOr<SimulatedSchedule> Simulated(const schedule::Family& family, Sett
                    schedule::Generate(family.name, {.num_ranks = setting.ranks,
                                                     .num_microbatches = setting.microbatches,
                                                     .costs = costs.time}));
-  return SimulateSchedule(schedule, costs, 0);
+  return SimulateSchedule(schedule, costs, {});
 }
 
 std::string Percent(double fraction) { return absl::StrFormat("%.2f %%", 100 * fraction); }
@@ -107,8 +107,10 @@ absl::StatusOr<std::string> FamilyPage(const schedule::Family& family) {
   } else {
     absl::StrAppend(
         &page,
-        "Its steps run into each other: one of them has no makespan of its own, and the "
-        "picture shows the middle of a run.\n");
+        "Its steps run into each other: one of them has no makespan of its own, and the picture "
+        "shows one body of the program, begun on all ranks at once. In a row of them a step takes "
+        "as "
+        "long as the work of the busiest rank.\n");
   }
   absl::StrAppend(&page, "\n```\ntakt schedule show ", name, " --ranks ", kPictureRanks,
                   " --microbatches ", kPictureMicrobatches, " -f svg > ", name, ".svg\n```\n");

@@ -23,8 +23,9 @@ absl::StatusOr<std::string> Render(const Context& context, const ShowOptions& op
   if (!loaded.remark.empty()) Say(context, loaded.remark);
   const schedule::Schedule& schedule = loaded.schedule;
   if (options.format == "csv") return schedule::FormatCsv(schedule);
-  ASSIGN_OR_RETURN(const SimulatedSchedule simulated,
-                   SimulateSchedule(schedule, costs, options.source.sizes.max_in_flight()));
+  ASSIGN_OR_RETURN(
+      const SimulatedSchedule simulated,
+      SimulateSchedule(schedule, costs, {.max_in_flight = options.source.sizes.max_in_flight()}));
   if (options.format == "html") return RenderPage(schedule, simulated);
   return options.format == "svg" ? schedule::RenderSvg(simulated.timeline)
                                  : schedule::RenderGrid(simulated.timeline);

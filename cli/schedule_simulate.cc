@@ -16,6 +16,7 @@ namespace {
 struct SimulateOptions {
   ScheduleSource source;
   CostOptions costs;
+  bool no_barrier = false;
 };
 
 Json BoundJson(const schedule::Bound& bound) {
@@ -49,18 +50,23 @@ Json ReportJson(const schedule::Schedule& schedule, const SimulatedSchedule& sim
                      {"internal_idle", rank.internal_idle},
                      {"cooldown_idle", rank.cooldown_idle}});
   }
-  return {{"schedule", schedule.name},
-          {"stages", schedule.num_stages},
-          {"microbatches", schedule.num_microbatches},
-          {"makespan", report.makespan},
-          {"bubble_fraction", report.bubble_fraction},
-          {"span_bubble_fraction", report.span_bubble_fraction},
-          {"lower_bound", simulated.bound.makespan},
-          {"gap", simulated.gap()},
-          {"bound", BoundJson(simulated.bound)},
-          {"messages", report.num_messages},
-          {"ranks", std::move(ranks)},
-          {"critical_path", CriticalPathJson(report)}};
+  Json json = {{"schedule", schedule.name},
+               {"stages", schedule.num_stages},
+               {"microbatches", schedule.num_microbatches},
+               {"makespan", report.makespan},
+               {"bubble_fraction", report.bubble_fraction},
+               {"span_bubble_fraction", report.span_bubble_fraction},
+               {"step_time", report.step_time},
+               {"step_bubble_fraction", report.step_bubble_fraction}};
+  if (simulated.bound.has_value()) {
+    json["lower_bound"] = simulated.bound->makespan;
+    json["gap"] = simulated.gap();
+    json["bound"] = BoundJson(*simulated.bound);
+  }
+  json["messages"] = report.num_messages;
+  json["ranks"] = std::move(ranks);
+  json["critical_path"] = CriticalPathJson(report);
+  return json;
 }
 
 // What the longest chain is made of, and where it changes ranks.
@@ -76,6 +82,34 @@ std::string CriticalPathText(const sim::Report& report) {
                          report.critical_path.size(), changes, messages);
 }
 
+std::string BoundText(const SimulatedSchedule& simulated) {
+  if (!simulated.bound.has_value()) return "";
+  const schedule::Bound& bound = *simulated.bound;
+  return absl::StrFormat(
+      "lower bound %g (work %g, fill %g, imbalance %g, communication %g, memory %g), exceeded by "
+      "%s\n",
+      bound.makespan, bound.work, bound.fill, bound.imbalance, bound.communication, bound.memory,
+      FormatPercent(simulated.gap()));
+}
+
+// Of one step that stands alone, or of the first of several that run into each other.
+std::string TimesText(const SimulatedSchedule& simulated) {
+  const sim::Report& report = simulated.report;
+  const std::string in_a_row =
+      absl::StrFormat("a step in a row of them takes %g, bubble %s\n", report.step_time,
+                      FormatPercent(report.step_bubble_fraction));
+  if (!simulated.bound.has_value()) {
+    return absl::StrCat(
+        in_a_row,
+        "without a flush a step has no makespan; what follows is of one body of the "
+        "program, begun on all ranks at once\n");
+  }
+  return absl::StrFormat("makespan %g\nbubble %s of the makespan, %s of the longest rank\n%s",
+                         report.makespan, FormatPercent(report.bubble_fraction),
+                         FormatPercent(report.span_bubble_fraction),
+                         report.step_time != report.makespan ? in_a_row : "");
+}
+
 std::string ReportText(const SimulatedSchedule& simulated) {
   const sim::Report& report = simulated.report;
   Table table({"RANK", "BUSY", "WARMUP IDLE", "STEADY IDLE", "INTERNAL IDLE", "COOLDOWN IDLE",
@@ -86,15 +120,8 @@ std::string ReportText(const SimulatedSchedule& simulated) {
                absl::StrCat(rank.steady_idle), absl::StrCat(rank.internal_idle),
                absl::StrCat(rank.cooldown_idle), absl::StrCat(rank.peak_in_flight)});
   }
-  const schedule::Bound& bound = simulated.bound;
-  return absl::StrFormat(
-      "makespan %g\nbubble %s of the makespan, %s of the longest rank\n"
-      "lower bound %g (work %g, fill %g, imbalance %g, communication %g, memory %g), exceeded by "
-      "%s\n%s%s",
-      report.makespan, FormatPercent(report.bubble_fraction),
-      FormatPercent(report.span_bubble_fraction), bound.makespan, bound.work, bound.fill,
-      bound.imbalance, bound.communication, bound.memory, FormatPercent(simulated.gap()),
-      CriticalPathText(report), table.ToString());
+  return absl::StrCat(TimesText(simulated), BoundText(simulated), CriticalPathText(report),
+                      table.ToString());
 }
 
 absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions& options) {
@@ -103,7 +130,9 @@ absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions&
   if (!loaded.remark.empty()) Say(context, loaded.remark);
   const schedule::Schedule& schedule = loaded.schedule;
   ASSIGN_OR_RETURN(const SimulatedSchedule simulated,
-                   SimulateSchedule(schedule, costs, options.source.sizes.max_in_flight()));
+                   SimulateSchedule(schedule, costs,
+                                    {.max_in_flight = options.source.sizes.max_in_flight(),
+                                     .barrier = !options.no_barrier}));
   if (context.json()) {
     PrintJson(context, ReportJson(schedule, simulated));
   } else {
@@ -120,17 +149,23 @@ void AddScheduleSimulate(CLI::App& schedule, Context& context) {
       [](CLI::App& app, SimulateOptions& options) {
         DeclareScheduleSource(app, options.source);
         DeclareCosts(app, options.costs);
+        app.add_flag("--no-barrier", options.no_barrier,
+                     "Let each rank update its weights, and begin the next step, when its own "
+                     "gradients are complete");
       },
       Simulate);
   command->footer(absl::StrCat(
       "bubble_fraction is 1 - busy / (P * makespan); the span metric counts each rank "
       "from its own first\nstart to its own last end. A microbatch is in flight from "
       "the start of its F to the end of its W (or B).\n"
+      "step_time is what one more step adds to several in a row: less than the makespan with "
+      "--no-barrier\nand for families without a flush, which have no lower bound.\n"
       "No schedule of these sizes, placement and costs whose ranks hold no more in flight"
       " (than --memory,\nor else than this one's peak) beats lower_bound.\n\n",
       kCostsFileHelp,
       "\n\nExamples:\n"
       "  takt schedule simulate 1f1b --ranks 4 --microbatches 8\n"
+      "  takt schedule simulate zb-h2 --ranks 4 --microbatches 8 --no-barrier\n"
       "  takt -o json schedule simulate mine.csv --cost F=1,I=1.1,W=0.7,comm=0.1"));
 }
 

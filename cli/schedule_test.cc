@@ -158,6 +158,54 @@ TEST(Schedule, LinksHaveCostsOfTheirOwn) {
   EXPECT_EQ(report["ranks"][0]["peak_stash_bytes"], 3);
 }
 
+TEST(Schedule, TheEndOfTheStepHasCostsOfItsOwn) {
+  const std::string costs = WriteFile("end.json", R"({"stages": [{"reduction": 5}],
+      "tied_reduction": 2, "optimizer": 1})");
+  const auto makespan = [&](const std::string& family) {
+    return Simulate({family, "--ranks", "2", "--microbatches", "2", "--costs", costs})["makespan"]
+        .get<double>();
+  };
+  // 0B1 ends at 9; its stage's gradients are summed until 14, both uses of the embedding until 16.
+  EXPECT_EQ(makespan("gpipe"), 17);
+  const Outcome outcome = RunTakt({"schedule", "simulate", "1f1b", "--ranks", "1", "--microbatches",
+                                   "1", "--costs", WriteFile("bad.json", R"({"optimizer": -1})")});
+  EXPECT_THAT(outcome.err, HasSubstr("optimizer is -1"));
+}
+
+// zb-h2 fills its drain with the next step's beginning, once nothing stops it at the end.
+TEST(Schedule, StepsRunIntoEachOtherWithoutABarrier) {
+  const std::vector<std::string> line = {"zb-h2", "--ranks", "4", "--microbatches", "8"};
+  const json stopping = Simulate(line);
+  EXPECT_EQ(stopping["makespan"], 27);
+  EXPECT_EQ(stopping["step_time"], 27);
+  std::vector<std::string> without = line;
+  without.push_back("--no-barrier");
+  const json running = Simulate(without);
+  EXPECT_EQ(running["makespan"], 27);
+  EXPECT_EQ(running["step_time"], 24);
+  EXPECT_EQ(running["step_bubble_fraction"], 0);
+}
+
+TEST(Schedule, AStepWithoutAFlushTakesAsLongAsItsWork) {
+  for (const std::string family : {"pipedream", "pipedream-2bw"}) {
+    const json report = Simulate({family, "--ranks", "4", "--microbatches", "8"});
+    EXPECT_EQ(report["step_time"], 24);
+    EXPECT_EQ(report["step_bubble_fraction"], 0);
+    EXPECT_FALSE(report.contains("lower_bound"));
+    const Outcome text =
+        RunTakt({"schedule", "simulate", family, "--ranks", "4", "--microbatches", "8"});
+    EXPECT_THAT(text.out, HasSubstr("a step in a row of them takes 24, bubble 0.0%"));
+  }
+  // Each of its updates takes its time, between two microbatches.
+  const std::string costs = WriteFile("update.json", R"({"optimizer": 1})");
+  const auto step = [&](const std::string& family) {
+    return Simulate({family, "--ranks", "4", "--microbatches", "8", "--costs", costs})["step_time"]
+        .get<double>();
+  };
+  EXPECT_EQ(step("pipedream"), 32);
+  EXPECT_EQ(step("pipedream-2bw"), 25);
+}
+
 TEST(Schedule, CostsFileIsRefusedByTheNameOfTheField) {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {"[]", "must hold a JSON object"},

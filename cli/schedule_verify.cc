@@ -21,7 +21,8 @@ absl::StatusOr<schedule::Schedule> Check(const std::string& text, const VerifyOp
   ASSIGN_OR_RETURN(schedule::Schedule schedule,
                    ParseSchedule(text, options.file, options.placement));
   // The proof of completion is part of simulating; any costs will do.
-  RETURN_IF_ERROR(SimulateSchedule(schedule, StepCosts(), options.memory).status());
+  RETURN_IF_ERROR(
+      SimulateSchedule(schedule, StepCosts(), {.max_in_flight = options.memory}).status());
   return schedule;
 }
 

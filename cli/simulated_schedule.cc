@@ -14,6 +14,9 @@ namespace takt::cli {
 
 namespace {
 
+// Steps that run into each other count from the second on, when the pipeline is full.
+constexpr int kStepsInARow = 4;
+
 std::vector<std::int64_t> ByStage(const std::vector<std::int64_t>& bytes, int num_stages) {
   return bytes.size() == 1 ? std::vector<std::int64_t>(num_stages, bytes[0]) : bytes;
 }
@@ -32,43 +35,60 @@ std::vector<program::StageShape> Shapes(const StepCosts& costs, int num_stages) 
   return shapes;
 }
 
-int PeakInFlight(const sim::Report& report) {
+// The programs of large steps are half as long without what takes no time.
+program::LowerOptions Lowering(const schedule::Schedule& schedule, const StepCosts& costs,
+                               const StepOptions& options) {
+  const cost::Costs& time = costs.time;
+  const bool reduces =
+      std::any_of(time.reduction.begin(), time.reduction.end(), [](double t) { return t > 0; });
+  const bool ties = time.tied_reduction > 0;
+  return {.stages = Shapes(costs, schedule.num_stages),
+          .reduce_gradients = reduces,
+          .tied_embeddings = ties,
+          .optimizer = reduces || ties || time.optimizer > 0 || !options.barrier};
+}
+
+}  // namespace
+
+int SimulatedSchedule::peak_in_flight() const {
   int peak = 0;
   for (const sim::RankReport& rank : report.ranks) peak = std::max(peak, rank.peak_in_flight);
   return peak;
 }
 
-}  // namespace
-
-int SimulatedSchedule::peak_in_flight() const { return PeakInFlight(report); }
-
 double SimulatedSchedule::gap() const {
-  if (!(bound.makespan > 0)) return 0;
-  const double gap = report.makespan / bound.makespan - 1;
+  if (!bound.has_value() || !(bound->makespan > 0)) return 0;
+  const double gap = report.makespan / bound->makespan - 1;
   return std::abs(gap) < 1e-12 ? 0 : gap;  // sums in another order differ in their last bits
 }
 
 absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& schedule,
-                                                   const StepCosts& costs, int max_in_flight) {
-  RETURN_IF_ERROR(schedule::Validate(schedule, {.max_in_flight = max_in_flight}));
+                                                   const StepCosts& costs,
+                                                   const StepOptions& options) {
+  RETURN_IF_ERROR(schedule::Validate(schedule, {.max_in_flight = options.max_in_flight}));
   RETURN_IF_ERROR(CheckCostsFit(costs, schedule));
-  ASSIGN_OR_RETURN(
-      const std::vector<program::Program> programs,
-      program::Lower(schedule, {.stages = Shapes(costs, schedule.num_stages), .optimizer = false}));
+  const bool flushes = schedule.updates == schedule::Updates::kFlush;
+  ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
+                   program::Lower(schedule, Lowering(schedule, costs, options)));
   RETURN_IF_ERROR(sim::Prove(programs, {.schedule = &schedule}));
-  ASSIGN_OR_RETURN(sim::Report report, sim::Simulate(programs, costs.time));
-  ASSIGN_OR_RETURN(const schedule::Bound bound,
+  ASSIGN_OR_RETURN(sim::Report report,
+                   sim::Simulate(programs, costs.time,
+                                 {.steps = flushes && options.barrier ? 1 : kStepsInARow,
+                                  .barrier = options.barrier}));
+  schedule::Timeline timeline = sim::MakeTimeline(programs, report);
+  SimulatedSchedule simulated{.report = std::move(report), .timeline = std::move(timeline)};
+  if (!flushes) return simulated;
+  ASSIGN_OR_RETURN(simulated.bound,
                    schedule::LowerBound(
                        {.placement = schedule.placement,
                         .num_ranks = schedule.num_ranks(),
                         .num_stages = schedule.num_stages,
                         .num_microbatches = schedule.num_microbatches,
                         .costs = costs.time,
-                        .max_in_flight = {max_in_flight > 0 ? max_in_flight : PeakInFlight(report)},
+                        .max_in_flight = {options.max_in_flight > 0 ? options.max_in_flight
+                                                                    : simulated.peak_in_flight()},
                         .message_bytes = ByStage(costs.output_bytes, schedule.num_stages)}));
-  schedule::Timeline timeline = sim::MakeTimeline(programs, report);
-  return SimulatedSchedule{
-      .report = std::move(report), .timeline = std::move(timeline), .bound = bound};
+  return simulated;
 }
 
 }  // namespace takt::cli
