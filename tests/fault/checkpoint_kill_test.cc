@@ -114,5 +114,14 @@ TEST_F(KilledSaver, LeavesLatestCompleteWhenSomethingIsInTheWay) {
   });
 }
 
+// A person resumed step 1 though step 2 was good: `latest` names what has to be moved aside.
+TEST_F(KilledSaver, LeavesLatestCompleteWhenWhatItNamesIsInTheWay) {
+  KillEverywhere([&](const std::string& path) {
+    testing::CheckpointJob earlier;
+    earlier.generation = Generation(0);
+    ASSERT_TRUE(earlier.Save(*disk_, path, StepId(2), 2).ok());
+  });
+}
+
 }  // namespace
 }  // namespace takt::checkpoint

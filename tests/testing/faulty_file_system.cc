@@ -61,6 +61,11 @@ absl::Status FaultyFileSystem::Rename(const std::string& from, const std::string
   return base_.Rename(from, to);
 }
 
+absl::Status FaultyFileSystem::Exchange(const std::string& a, const std::string& b) {
+  RETURN_IF_ERROR(Next());
+  return may_exchange_ ? base_.Exchange(a, b) : absl::UnimplementedError("exchange");
+}
+
 absl::Status FaultyFileSystem::Symlink(const std::string& target, const std::string& path) {
   RETURN_IF_ERROR(Next());
   return base_.Symlink(target, path);

@@ -18,12 +18,15 @@ class FaultyFileSystem final : public checkpoint::FileSystem {
   // Calls `first` to `last` (1 is the next one made) fail with `error`, not carried out but for a
   // failing write, which leaves the first half of its bytes.
   void Fail(int first, int last, absl::Status error);
+  // As on NFS.
+  void ForbidExchange() { may_exchange_ = false; }
   int calls() const { return calls_; }
 
   absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> Create(
       const std::string& path) override;
   absl::Status CreateDirectory(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Exchange(const std::string& a, const std::string& b) override;
   absl::Status Symlink(const std::string& target, const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override;
   absl::Status Remove(const std::string& path) override;
@@ -38,6 +41,7 @@ class FaultyFileSystem final : public checkpoint::FileSystem {
   checkpoint::FileSystem& base_;
   int calls_ = 0, first_ = 0, last_ = 0;
   absl::Status error_;
+  bool may_exchange_ = true;
 };
 
 }  // namespace takt::testing

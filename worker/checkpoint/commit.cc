@@ -52,19 +52,19 @@ class Committer {
         directory_(directory),
         manifest_(std::move(manifest)),
         text_(text),
-        name_(StepDirectoryName(manifest_.step)) {}
+        name_(StepDirectoryName(manifest_.step)),
+        partial_(PartialDirectoryName(manifest_.step, manifest_.job, manifest_.generation)) {}
 
   absl::Status Publish() {
     const bool repeated = IsPublished();
     if (!repeated) {
-      const std::string partial =
-          PathOf(PartialDirectoryName(manifest_.step, manifest_.job, manifest_.generation));
+      const std::string partial = PathOf(partial_);
       RETURN_IF_ERROR(CheckFiles(partial, manifest_));
       RETURN_IF_ERROR(WriteFile(files_, absl::StrCat(partial, "/", kManifestFile), text_));
       RETURN_IF_ERROR(files_.SyncDirectory(partial));
-      RETURN_IF_ERROR(ClearTheWay());
-      RETURN_IF_ERROR(files_.Rename(partial, PathOf(name_)));
+      RETURN_IF_ERROR(TakeName());
     }
+    RETURN_IF_ERROR(MoveAside(partial_));
     RETURN_IF_ERROR(files_.SyncDirectory(directory_));
     return MoveLatest(repeated);
   }
@@ -100,16 +100,39 @@ class Committer {
     return text.ok() && *text == text_;
   }
 
-  absl::Status ClearTheWay() {
+  // Gives the partial directory its final name. What has that name already gets the partial one's,
+  // in one step, as `latest` may name it.
+  absl::Status TakeName() {
+    ASSIGN_OR_RETURN(const bool in_the_way, IsThere(name_));
+    if (in_the_way) {
+      const absl::Status exchanged = files_.Exchange(PathOf(partial_), PathOf(name_));
+      if (!absl::IsUnimplemented(exchanged)) return exchanged;
+      RETURN_IF_ERROR(MoveAside(name_));
+    }
+    return files_.Rename(PathOf(partial_), PathOf(name_));
+  }
+
+  absl::StatusOr<bool> IsThere(const std::string& name) const {
     ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(directory_));
-    if (std::ranges::find(names, name_) == names.end()) return absl::OkStatus();
-    int number = 1;
-    while (std::ranges::find(names, ReplacedDirectoryName(manifest_.step, number)) != names.end())
-      ++number;
-    const std::string aside = ReplacedDirectoryName(manifest_.step, number);
-    RETURN_IF_ERROR(files_.Rename(PathOf(name_), PathOf(aside)));
+    return std::ranges::find(names, name) != names.end();
+  }
+
+  // Whatever was in the way, if something is there under `name`.
+  absl::Status MoveAside(const std::string& name) {
+    ASSIGN_OR_RETURN(const bool there, IsThere(name));
+    if (!there) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const std::string aside, UnusedName());
+    RETURN_IF_ERROR(files_.Rename(PathOf(name), PathOf(aside)));
     notes_.push_back(absl::StrCat("moved the ", name_, " that was there to ", aside));
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> UnusedName() const {
+    for (int number = 1;; ++number) {
+      std::string name = ReplacedDirectoryName(manifest_.step, number);
+      ASSIGN_OR_RETURN(const bool used, IsThere(name));
+      if (!used) return name;
+    }
   }
 
   // Called again for a step that is not the last any more, it must not move back.
@@ -140,7 +163,7 @@ class Committer {
   const std::string& directory_;
   const Manifest manifest_;
   const std::string_view text_;
-  const std::string name_;
+  const std::string name_, partial_;
   std::vector<std::string> notes_;
 };
 

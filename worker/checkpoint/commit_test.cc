@@ -10,6 +10,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/checkpoint_job.h"
+#include "tests/testing/faulty_file_system.h"
+#include "worker/checkpoint/save.h"
 
 namespace takt::checkpoint {
 namespace {
@@ -91,6 +93,40 @@ TEST_F(CommitTest, WhatIsInTheWayIsMovedAsideAndCountsNoMore) {
   }
   EXPECT_THAT(Names(), ElementsAre("latest", "step-00000050", "step-00000100",
                                    "step-00000100.replaced-1", "step-00000100.replaced-2"));
+}
+
+TEST_F(CommitTest, WhatIsInTheWayIsMovedAsideWithoutExchangeToo) {
+  Commit(Written(100));
+  ++job_.generation;
+  const std::string manifest = Written(100);
+  testing::FaultyFileSystem nfs(*files_);
+  nfs.ForbidExchange();
+  ASSERT_TRUE(checkpoint::Commit(nfs, directory_.path(), 3, manifest).ok());
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100", "step-00000100.replaced-1"));
+  EXPECT_EQ(ReadCompleteStep(PathOf("step-00000100"))->generation, Generation(2));
+}
+
+// A worker died between its exchange and the next call.
+TEST_F(CommitTest, ASecondTimeMovesAsideWhatTheFirstExchanged) {
+  Commit(Written(100));
+  ++job_.generation;
+  const std::string manifest = Written(100);
+  std::ofstream(PathOf("step-00000100.partial-small-gpt-2/manifest.json")) << manifest;
+  ASSERT_TRUE(
+      files_->Exchange(PathOf("step-00000100.partial-small-gpt-2"), PathOf("step-00000100")).ok());
+  EXPECT_THAT(Commit(manifest), ElementsAre(HasSubstr("to step-00000100.replaced-1")));
+  EXPECT_EQ(ReadCompleteStep(PathOf("step-00000100"))->generation, Generation(2));
+}
+
+// Of a job whose layers only take time.
+TEST_F(CommitTest, AStepWithoutFilesIsOneToo) {
+  ASSERT_TRUE(SaveShards(*files_, {.directory = PathOf("step-00000005.partial-e-1")}).ok());
+  const auto manifest =
+      FormatManifest({.job = "e", .generation = Generation(1), .step = StepId(5), .files = {}});
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  Commit(*manifest);
+  EXPECT_TRUE(StepFiles::Open(PathOf("latest"))->VerifyAll().ok());
+  EXPECT_EQ(ListSteps(directory_.path())->front().state, StepState::kComplete);
 }
 
 TEST_F(CommitTest, RefusesFilesThatAreNotAllThere) {

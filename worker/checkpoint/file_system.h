@@ -36,6 +36,9 @@ class FileSystem {
   virtual absl::Status CreateDirectory(const std::string& path) = 0;
   // Replaces a file or a link at `to`, never a directory that is not empty.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
+  // Two directories get each other's name in one step. kUnimplemented: not on this file system
+  // (NFS).
+  virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;
   virtual absl::Status Symlink(const std::string& target, const std::string& path) = 0;
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;
   // A file, a link or an empty directory. kNotFound: nothing there.

@@ -74,6 +74,14 @@ class PosixFileSystem final : public FileSystem {
     return Failed("rename", absl::StrCat(from, " to ", to));
   }
 
+  absl::Status Exchange(const std::string& a, const std::string& b) override {
+    if (renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0)
+      return absl::OkStatus();
+    if (errno == EINVAL || errno == ENOSYS)
+      return absl::UnimplementedError(absl::StrCat("cannot exchange ", a, " and ", b));
+    return Failed("exchange", absl::StrCat(a, " and ", b));
+  }
+
   absl::Status Symlink(const std::string& target, const std::string& path) override {
     return symlink(target.c_str(), path.c_str()) == 0 ? absl::OkStatus()
                                                       : Failed("create the link", path);
