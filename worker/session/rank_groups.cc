@@ -12,17 +12,6 @@
 namespace takt::session {
 namespace {
 
-PpRank PrimaryOf(StageId stage, const mesh::Partition& partition) {
-  return partition[stage.value()].pp_rank;
-}
-
-// In a bidirectional pipeline every rank holds one stage whose primary copy is elsewhere.
-bool IsBidirectional(const mesh::Partition& partition, const program::Program& program) {
-  return std::ranges::any_of(program::HeldStages(program), [&](StageId stage) {
-    return PrimaryOf(stage, partition) != program.pp_rank;
-  });
-}
-
 // The ranks of the first and the last stage; empty if one rank has both, or this rank neither.
 std::vector<Rank> TiedRanks(const RankGroups::Options& options) {
   const std::set<StageId> held = program::HeldStages(*options.program);
@@ -44,12 +33,11 @@ std::vector<Rank> PipelineRanks(const RankGroups::Options& options) {
 
 }  // namespace
 
-std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, const mesh::Partition& partition,
+std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh,
                             const program::Program& program) {
-  std::vector<PpRank> copies = {PrimaryOf(stage, partition)};
-  if (IsBidirectional(partition, program)) {
-    copies.push_back(PpRank(mesh.pp_size - 1 - copies.front().value()));
-  }
+  std::vector<PpRank> copies = {program.pp_rank};
+  if (program.mirror.value() >= 0) copies.push_back(program.mirror);
+  if (!program::IsPrimary(program, stage)) std::ranges::reverse(copies);
   std::vector<Rank> ranks;
   for (DpRank dp(0); dp.value() < mesh.dp_size; ++dp) {
     for (const PpRank pp : copies) ranks.push_back(mesh.RankOf(pp, dp));
@@ -62,10 +50,9 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   RankGroups groups;
   // Stages in ascending order: ranks that share several groups meet for them in one order.
   for (const StageId stage : program::HeldStages(*options.program)) {
-    ASSIGN_OR_RETURN(
-        engine::Collective* const replicas,
-        groups.Group(transport, options, "replicas",
-                     HoldersOf(stage, options.mesh, *options.partition, *options.program)));
+    ASSIGN_OR_RETURN(engine::Collective* const replicas,
+                     groups.Group(transport, options, "replicas",
+                                  HoldersOf(stage, options.mesh, *options.program)));
     if (replicas != nullptr) groups.replicas_[stage] = replicas;
   }
   ASSIGN_OR_RETURN(groups.pipeline_,

@@ -23,8 +23,7 @@ namespace takt::session {
 // ranks one after the other, of each the primary copy first. Hence a bidirectional pipeline, whose
 // two copies have half the microbatches each, sums as twice as many replicas would. program: of a
 // pp rank that holds the stage.
-std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, const mesh::Partition& partition,
-                            const program::Program& program);
+std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, const program::Program& program);
 
 class RankGroups {
  public:

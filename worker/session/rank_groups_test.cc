@@ -35,19 +35,23 @@ program::Program Holding(int pp_rank, const std::vector<int>& stages) {
 }
 
 program::Program OneWay(int pp_rank) { return Holding(pp_rank, {pp_rank}); }
-program::Program BothWays(int pp_rank) { return Holding(pp_rank, {pp_rank, 3 - pp_rank}); }
+program::Program BothWays(int pp_rank) {
+  program::Program program = Holding(pp_rank, {pp_rank, 3 - pp_rank});
+  program.mirror = PpRank(3 - pp_rank);
+  return program;
+}
 
 TEST(HoldersOf, AreTheReplicasOfAStageInOrder) {
   const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
-  EXPECT_THAT(HoldersOf(StageId(1), mesh, Partition(), OneWay(1)), ElementsAre(Rank(2), Rank(3)));
+  EXPECT_THAT(HoldersOf(StageId(1), mesh, OneWay(1)), ElementsAre(Rank(2), Rank(3)));
 }
 
 TEST(HoldersOf, OfABidirectionalStageAreOfEachReplicaThePrimaryThenTheOther) {
   const mesh::Mesh mesh{.pp_size = 4, .dp_size = 2};
   for (const int pp_rank : {0, 3}) {
-    EXPECT_THAT(HoldersOf(StageId(0), mesh, Partition(), BothWays(pp_rank)),
+    EXPECT_THAT(HoldersOf(StageId(0), mesh, BothWays(pp_rank)),
                 ElementsAre(Rank(0), Rank(6), Rank(1), Rank(7)));
-    EXPECT_THAT(HoldersOf(StageId(3), mesh, Partition(), BothWays(pp_rank)),
+    EXPECT_THAT(HoldersOf(StageId(3), mesh, BothWays(pp_rank)),
                 ElementsAre(Rank(6), Rank(0), Rank(7), Rank(1)));
   }
 }

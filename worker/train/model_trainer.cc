@@ -110,9 +110,6 @@ class ModelTrainer final : public Trainer {
     return absl::OkStatus();
   }
 
-  // Whether this rank holds the copy of the stage that counts where one must.
-  bool IsPrimary(const mesh::Stage& stage) const { return stage.pp_rank == program_.pp_rank; }
-
   absl::Status CreateParameters() {
     std::vector<LayerId> layers;
     std::set<LayerId> second_copies;
@@ -120,7 +117,7 @@ class ModelTrainer final : public Trainer {
       if (!held_.contains(stage.id)) continue;
       for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
         layers.push_back(id);
-        if (!IsPrimary(stage)) second_copies.insert(id);
+        if (!program::IsPrimary(program_, stage.id)) second_copies.insert(id);
       }
     }
     ASSIGN_OR_RETURN(parameters_, ParameterStore::Create(
@@ -169,7 +166,7 @@ class ModelTrainer final : public Trainer {
   ResultGroups Groups() const {
     const mesh::Stage& last = options_.partition->back();
     return {.last_stage = ReplicasOf(last.id),
-            .tells_loss = IsPrimary(last),
+            .tells_loss = program::IsPrimary(program_, last.id),
             .pipeline = options_.pp_group};
   }
 
