@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/schedule/render.h"
+#include "common/schedule/svg_parts.h"
 
 namespace takt::schedule {
 namespace {
@@ -17,66 +18,8 @@ constexpr double kNarrowestTime = 620, kWidestTime = 24000;  // beyond, labels a
 constexpr double kComfortableTime = 1500;  // beyond, labels are microbatch numbers without letters
 constexpr double kCharWidth = 6.2;         // of a label, at its font size of 10
 
-struct Paint {
-  ActionKind kind;
-  std::string_view name;
-  int red, green, blue;  // of the middle chunk
-};
-constexpr Paint kPaints[] = {{ActionKind::kForward, "F forward", 122, 176, 236},
-                             {ActionKind::kBackward, "B backward (I and W)", 134, 204, 146},
-                             {ActionKind::kInputGrad, "I gradient of inputs", 245, 186, 103},
-                             {ActionKind::kWeightGrad, "W gradient of weights", 188, 160, 226}};
-
 constexpr std::string_view kPhases[3][2] = {
     {"warm-up", "#fbe9c6"}, {"steady", "#dcefdc"}, {"cool-down", "#dde3f3"}};
-
-std::string Escape(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '&') {
-      escaped += "&amp;";
-    } else if (c == '<') {
-      escaped += "&lt;";
-    } else if (c == '>') {
-      escaped += "&gt;";
-    } else {
-      escaped += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-    }
-  }
-  return escaped;
-}
-
-// Two decimals at most, and none that say nothing: pictures are files that people keep.
-std::string Number(double value) {
-  std::string text = absl::StrFormat("%.2f", value);
-  while (text.back() == '0') text.pop_back();
-  if (text.back() == '.') text.pop_back();
-  return text == "-0" ? "0" : text;
-}
-
-// Chunks go from lighter to darker: the eye follows a microbatch through its passes, and black
-// labels stay readable.
-std::string Fill(const Paint& paint, int chunk, int num_chunks) {
-  const double share = num_chunks > 1 ? static_cast<double>(chunk) / (num_chunks - 1) : 0.5;
-  const auto shade = [&](int value) {
-    const double lighter = 255 - (255 - value) * 0.45;
-    const double darker = value * 0.8;
-    const double shaded = share < 0.5 ? lighter + (value - lighter) * 2 * share
-                                      : value + (darker - value) * (2 * share - 1);
-    return static_cast<int>(std::lround(shaded));
-  };
-  return absl::StrFormat("#%02x%02x%02x", shade(paint.red), shade(paint.green), shade(paint.blue));
-}
-
-// A round number of time units between two ticks, at least 60 pixels apart.
-double TickStep(double pixels_per_unit) {
-  const double least = 60 / pixels_per_unit;
-  double step = std::pow(10, std::floor(std::log10(least)));
-  for (const double factor : {2.0, 2.5, 2.0}) {
-    if (step < least) step *= factor;
-  }
-  return step;
-}
 
 bool EndsFlight(ActionKind kind) {
   return kind == ActionKind::kWeightGrad || kind == ActionKind::kBackward;
@@ -184,7 +127,7 @@ class Drawing {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 "
         "%.0f %.0f\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"10\">\n<style>",
         width_, height_, width_, height_);
-    for (const Paint& paint : kPaints) {
+    for (const Paint& paint : Paints()) {
       for (int chunk = 0; Shows(paint.kind) && chunk < num_chunks_; ++chunk) {
         absl::StrAppendFormat(&svg_, ".%c%d{fill:%s}", Letter(paint.kind), chunk,
                               Fill(paint, chunk, num_chunks_));
@@ -215,7 +158,7 @@ class Drawing {
   // First what the rows show, below it what the curves under them show.
   void Legend() {
     double x = 12;
-    for (const Paint& paint : kPaints) {
+    for (const Paint& paint : Paints()) {
       if (Shows(paint.kind)) LegendEntry(x, 33, Fill(paint, 0, 1), paint.name);
     }
     LegendEntry(x, 33, "url(#idle)", "idle");
