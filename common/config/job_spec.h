@@ -23,7 +23,7 @@ enum class DataFormat : std::uint8_t {
 };
 enum class LrDecay : std::uint8_t { kConstant = 1, kCosine };
 enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
-enum class Precision : std::uint8_t { kF32 = 1, kBf16 };
+using model::Precision;
 
 // Rows after which the mixing of several corpora starts over (common/data/mixture.h): no corpus may
 // have a smaller share than one of them.

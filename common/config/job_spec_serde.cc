@@ -435,16 +435,24 @@ void ReadCheckpoint(const v1::CheckpointSpec& proto, JobSpec& job, Rules& rules)
                .fix = "use one of them"});
 }
 
+void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
+  rules.Supported("precision", NameOf(proto.precision()), v1::Precision_IsValid(proto.precision()),
+                  "f32 or bf16");
+  if (proto.precision() != v1::PRECISION_BF16) return;
+  if (job.model.family == model::Family::kEmulated) {
+    job.warnings.push_back(
+        "precision: has no effect on an emulated model, which multiplies nothing");
+    return;
+  }
+  job.precision = Precision::kBf16;
+}
+
 // Sections that this version has no code for: refused rather than ignored.
 void CheckAbsent(const v1::JobSpec& proto, Rules& rules) {
   rules.Check(!proto.logging().has_tensorboard(), {.field = "logging.tensorboard",
                                                    .value = Shown(proto.logging().tensorboard()),
                                                    .rule = "is not supported by this version",
                                                    .fix = "remove it"});
-  rules.Supported(
-      "precision", NameOf(proto.precision()),
-      proto.precision() == v1::PRECISION_UNSPECIFIED || proto.precision() == v1::PRECISION_F32,
-      "f32");
 }
 
 }  // namespace
@@ -462,6 +470,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadLrSchedule(proto.optimizer().lr_schedule(), job, rules);
   rules.AtLeast("steps", proto.steps(), 1);
   ReadParallelism(proto.parallelism(), job, rules);
+  ReadPrecision(proto, job, rules);
   if (proto.has_checkpoint()) ReadCheckpoint(proto.checkpoint(), job, rules);
   CheckAbsent(proto, rules);
   if (!rules.ok()) return InvalidFields(rules.Take());

@@ -215,7 +215,6 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "parallelism.transport is nccl: is not supported by this version; use auto, shm or gloo"},
       {"parallelism.device=cuda",
        "parallelism.device is cuda: is not supported by this version; use auto or cpu"},
-      {"precision=bf16", "precision is bf16: is not supported by this version; use f32"},
       {"checkpoint.every_steps=5", "checkpoint.directory: is missing; name a folder"},
       {"checkpoint={directory: c, every_steps: -1}",
        "checkpoint.every_steps is -1: must be 0 or more; set it"},
@@ -230,6 +229,19 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
   };
   for (const auto& [override, message] : cases)
     EXPECT_EQ(ErrorOf(Parse({override})), message) << override;
+}
+
+TEST(JobSpecSerde, ReadsPrecisionsAndWarnsWhereNothingIsMultiplied) {
+  EXPECT_EQ(ToJobSpec(Parse({}))->precision, Precision::kF32);
+  const JobSpec bf16 = *ToJobSpec(Parse({"precision=bf16"}));
+  EXPECT_EQ(bf16.precision, Precision::kBf16);
+  EXPECT_THAT(bf16.warnings, testing::IsEmpty());
+  const JobSpec emulated = *ToJobSpec(
+      Parse({"precision=bf16", "model={family: emulated, layers: 3, activation_bytes: 9}"}));
+  EXPECT_EQ(emulated.precision, Precision::kF32);
+  EXPECT_THAT(
+      emulated.warnings,
+      testing::Contains("precision: has no effect on an emulated model, which multiplies nothing"));
 }
 
 // What the file reader already refuses may still come over the wire.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -202,12 +203,12 @@ std::vector<FieldError> CheckConfig(const ModelConfig& given) {
   return check.Take();
 }
 
-absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch) {
+absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch, Precision precision) {
   TAKT_CHECK(microbatch >= 1);
   if (std::vector<FieldError> errors = CheckConfig(config); !errors.empty()) {
     return InvalidFields(std::move(errors));
   }
-  Model model{.config = Complete(config), .microbatch = microbatch};
+  Model model{.config = Complete(config), .microbatch = microbatch, .precision = precision};
   switch (config.family) {
     case Family::kGpt2:
       model.layers = Gpt2Layers(model.config, microbatch);
@@ -223,6 +224,28 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch) {
       break;
   }
   return model;
+}
+
+std::int64_t PackedWeightBytes(const Model& model, const Layer& layer) {
+  constexpr std::int64_t kDepth = 32, kWidth = 64, kBytes = 2;
+  const auto packed = [](std::int64_t rows, std::int64_t columns) {
+    const auto round_up = [](std::int64_t a, std::int64_t unit) {
+      return (a + unit - 1) / unit * unit;
+    };
+    return kBytes * round_up(rows, kDepth) * round_up(columns, kWidth);
+  };
+  if (model.precision != Precision::kBf16) return 0;
+  std::int64_t bytes = 0;
+  const auto add = [&](const Parameter& parameter) {
+    if (!layer.MultipliesBy(parameter)) return;
+    const std::int64_t rows = parameter.shape[0], columns = parameter.shape[1];
+    bytes += packed(rows, columns) + packed(columns, rows);
+  };
+  for (const Parameter& parameter : layer.parameters) add(parameter);
+  for (const Parameter* parameter : model.AllParameters()) {
+    if (std::ranges::count(layer.tied_parameters, parameter->name) > 0) add(*parameter);
+  }
+  return bytes;
 }
 
 }  // namespace takt::model

@@ -16,6 +16,9 @@
 
 namespace takt::model {
 
+// Of products of matrices; everything else, weights and gradients are f32 in either.
+enum class Precision : std::uint8_t { kF32 = 1, kBf16 = 2 };
+
 enum class Family : std::uint8_t { kGpt2 = 1, kLlama = 2, kQwen2 = 3, kEmulated = 4 };
 
 // How Llama 3.1 stretches rotary positions beyond those it was first trained on.
@@ -115,11 +118,17 @@ struct Layer {
   std::vector<StashTensor> stash;
   Scratch scratch;
   LayerCost cost;
+
+  // Whether the layer multiplies by the parameter, which is its own or a tied one.
+  bool MultipliesBy(const Parameter& parameter) const {
+    return kind != LayerKind::kEmbedding && parameter.shape.size() == 2;
+  }
 };
 
 struct Model {
   ModelConfig config;
-  int microbatch = 1;         // B that the costs are for
+  int microbatch = 1;  // B that the costs are for
+  Precision precision = Precision::kF32;
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
   // Parameters in the model's own order (a tied one once); index i here is entry i of every norm
@@ -135,6 +144,12 @@ struct Model {
 std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
 // kInvalidArgument with what CheckConfig found.  Precondition: microbatch >= 1.
-absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch);
+absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
+                                 Precision precision = Precision::kF32);
+
+// What a rank that holds `layer` keeps in bf16 of its weights besides the f32 ones, in a model of
+// that precision: each matrix in the order in which F multiplies by it and in that of I, rows
+// filled up to 32 and columns to 64.
+std::int64_t PackedWeightBytes(const Model& model, const Layer& layer);
 
 }  // namespace takt::model

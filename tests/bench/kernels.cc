@@ -85,8 +85,9 @@ class KernelBench {
                                              .m = m.m,
                                              .n = m.n,
                                              .k = m.k});
-    rows_out_.push_back({"matmul " + m.name, ours, m.flops(), 0, m.count,
-                         OneDnnSeconds(m, options_.threads, options_.runs)});
+    rows_out_.push_back(
+        {"matmul " + m.name, ours, m.flops(), 0, m.count,
+         OneDnnSeconds(m, model::Precision::kF32, options_.threads, options_.runs)});
   }
 
   // streams: tensors of `count` floats read or written once.
@@ -149,8 +150,8 @@ class KernelBench {
     if (!Wanted(name)) return;
     if (square_flops_per_second_ == 0) {
       const StepMatmul square{.name = "square", .m = 2048, .n = 2048, .k = 2048};
-      square_flops_per_second_ =
-          square.flops() / OneDnnSeconds(square, options_.threads, options_.runs);
+      square_flops_per_second_ = square.flops() / OneDnnSeconds(square, model::Precision::kF32,
+                                                                options_.threads, options_.runs);
     }
     rows_out_.push_back(
         {name, Time(op), flops, 0, model_.layers, flops / square_flops_per_second_});

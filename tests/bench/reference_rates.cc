@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -18,12 +19,18 @@
 namespace takt::bench {
 namespace {
 
-// Memory as the backend gives it, with something in it that is no denormal.
+constexpr std::int64_t kSpareColumns = 16;
+
+// Memory as the backend gives it, with something in it that is no denormal, be it read as floats or
+// as twice as many bf16.
 backend::Buffer FilledBuffer(backend::Backend& memory, std::int64_t count) {
   backend::Buffer buffer = memory.Allocate(static_cast<std::size_t>(count) * sizeof(float)).value();
   float value = 0.5F;
-  for (float& element : buffer.float_span())
-    element = value = value > 0.9F ? -0.9F : value + 0.013F;
+  for (float& element : buffer.float_span()) {
+    value = value > 0.9F ? -0.9F : value + 0.013F;
+    const std::uint32_t half = std::bit_cast<std::uint32_t>(value) >> 16;
+    element = std::bit_cast<float>(half << 16 | half);
+  }
   return buffer;
 }
 
@@ -69,43 +76,80 @@ double BestSeconds(int runs, const std::function<void()>& f) {
   return best;
 }
 
-double OneDnnSeconds(const StepMatmul& matmul, int threads, int runs) {
+namespace {
+
+using dnnl::memory;
+
+memory::desc Describe(std::int64_t rows, std::int64_t columns, bool transposed,
+                      memory::data_type type) {
+  return {{rows, columns}, type, transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
+}
+
+// Operands and result of one matmul, large enough for every form of it.
+struct Matrices {
+  backend::Buffer a, b, c;
+};
+
+double PrimitiveSeconds(const memory::desc& a, const memory::desc& b, const memory::desc& c,
+                        const Matrices& matrices, int runs) {
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  dnnl::stream stream(engine);
+  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), engine);
+  const dnnl::matmul primitive(description);
+  const memory a_memory(a, engine, matrices.a.data());
+  const memory b_memory(description.weights_desc(), engine, matrices.b.data());
+  const memory c_memory(c, engine, matrices.c.data());
+  return BestSeconds(runs, [&] {
+    primitive.execute(
+        stream, {{DNNL_ARG_SRC, a_memory}, {DNNL_ARG_WEIGHTS, b_memory}, {DNNL_ARG_DST, c_memory}});
+    stream.wait();
+  });
+}
+
+double F32Seconds(const StepMatmul& s, const Matrices& matrices, int runs) {
+  const double sgemm = BestSeconds(runs, [&] {
+    dnnl_sgemm(s.a_transposed ? 'T' : 'N', s.b_transposed ? 'T' : 'N', s.m, s.n, s.k, 1,
+               matrices.a.floats(), s.a_transposed ? s.m : s.k, matrices.b.floats(),
+               s.b_transposed ? s.k : s.n, 0, matrices.c.floats(), s.n);
+  });
+  constexpr auto kF32 = memory::data_type::f32;
+  return std::min(sgemm, PrimitiveSeconds(Describe(s.m, s.k, s.a_transposed, kF32),
+                                          Describe(s.k, s.n, s.b_transposed, kF32),
+                                          Describe(s.m, s.n, false, kF32), matrices, runs));
+}
+
+double Bf16Seconds(const StepMatmul& s, const Matrices& matrices, int runs) {
+  constexpr auto kBf16 = memory::data_type::bf16;
+  constexpr auto kF32 = memory::data_type::f32;
+  const memory::desc a = Describe(s.m, s.k, s.a_transposed, kBf16);
+  const memory::desc b = Describe(s.k, s.n, s.b_transposed, kBf16);
+  const memory::desc c = Describe(s.m, s.n, false, kF32);
+  const memory::desc wide_c({s.m, s.n}, kF32, memory::dims{s.n + kSpareColumns, 1});
+  double best = std::min(PrimitiveSeconds(a, b, c, matrices, runs),
+                         PrimitiveSeconds(a, b, wide_c, matrices, runs));
+  if (!s.a_transposed) {
+    const memory::desc any({s.k, s.n}, kBf16, memory::format_tag::any);
+    best = std::min(best, PrimitiveSeconds(a, any, c, matrices, runs));
+  }
+  return best;
+}
+
+}  // namespace
+
+double OneDnnSeconds(const StepMatmul& matmul, model::Precision precision, int threads, int runs) {
   double best = 0;
   // A thread of its own: how many OpenMP threads oneDNN takes is a property of the calling thread.
   std::thread([&] {
     using SetNumThreads = void (*)(int);
     if (auto set = reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads")))
       set(threads);
-    const std::int64_t m = matmul.m, n = matmul.n, k = matmul.k;
-    const bool a_transposed = matmul.a_transposed, b_transposed = matmul.b_transposed;
     const auto allocator = backend::CreateCpuBackend({.threads = 1}).value();
-    const backend::Buffer a = FilledBuffer(*allocator, m * k), b = FilledBuffer(*allocator, k * n);
-    const backend::Buffer c = FilledBuffer(*allocator, m * n);
-    const double sgemm = BestSeconds(runs, [&] {
-      dnnl_sgemm(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', m, n, k, 1, a.floats(),
-                 a_transposed ? m : k, b.floats(), b_transposed ? k : n, 0, c.floats(), n);
-    });
-
-    using dnnl::memory;
-    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-    dnnl::stream stream(engine);
-    const auto describe = [](std::int64_t rows, std::int64_t columns, bool transposed) {
-      return memory::desc({rows, columns}, memory::data_type::f32,
-                          transposed ? memory::dims{1, rows} : memory::dims{columns, 1});
-    };
-    const memory::desc a_desc = describe(m, k, a_transposed), b_desc = describe(k, n, b_transposed);
-    const memory::desc c_desc = describe(m, n, false);
-    const dnnl::matmul primitive(
-        dnnl::matmul::primitive_desc(dnnl::matmul::desc(a_desc, b_desc, c_desc), engine));
-    const memory a_memory(a_desc, engine, a.floats()), b_memory(b_desc, engine, b.floats());
-    const memory c_memory(c_desc, engine, c.floats());
-    const double matmul_primitive = BestSeconds(runs, [&] {
-      primitive.execute(
-          stream,
-          {{DNNL_ARG_SRC, a_memory}, {DNNL_ARG_WEIGHTS, b_memory}, {DNNL_ARG_DST, c_memory}});
-      stream.wait();
-    });
-    best = std::min(sgemm, matmul_primitive);
+    // As floats, also for bf16, which leaves room for padding.
+    const Matrices matrices{FilledBuffer(*allocator, matmul.m * matmul.k),
+                            FilledBuffer(*allocator, (matmul.k + 64) * (matmul.n + 64)),
+                            FilledBuffer(*allocator, matmul.m * (matmul.n + kSpareColumns))};
+    best = precision == model::Precision::kBf16 ? Bf16Seconds(matmul, matrices, runs)
+                                                : F32Seconds(matmul, matrices, runs);
   }).join();
   return best;
 }

@@ -31,9 +31,12 @@ std::vector<StepMatmul> StepMatmuls(const model::ModelConfig& model, std::int64_
 // Seconds of the fastest of `runs` calls of `f`.
 double BestSeconds(int runs, const std::function<void()>& f);
 
-// Seconds that oneDNN needs for one such matmul, called plainly with its own threading on `threads`
-// threads: the faster of its matmul primitive and its sgemm, best of `runs`.
-double OneDnnSeconds(const StepMatmul& matmul, int threads, int runs);
+// Seconds that oneDNN needs for one such matmul with its own threading on `threads` threads, best
+// of `runs`. f32: the faster of its matmul primitive and its sgemm. bf16 (operands in bf16, result
+// in f32): the fastest of its primitive on matrices as they lie, the same with a result of wider
+// rows, which it computes in another way, and, where b is a weight, with b in the order it likes
+// best.
+double OneDnnSeconds(const StepMatmul& matmul, model::Precision precision, int threads, int runs);
 
 // Bytes read plus bytes written per second by memcpy of large blocks on `threads` threads.
 double MemcpyBytesPerSecond(int threads);

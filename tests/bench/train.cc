@@ -84,6 +84,10 @@ void WriteTokens(const std::string& path, const Options& options, int vocab) {
   }
 }
 
+model::Precision PrecisionOf(const Options& options) {
+  return options.precision == "bf16" ? model::Precision::kBf16 : model::Precision::kF32;
+}
+
 struct Measurement {
   std::vector<double>
       step_seconds;  // without the first step, which touches memory for the first time
@@ -97,6 +101,7 @@ absl::StatusOr<Measurement> MeasureSteps(const Options& options) {
   config::JobSpec job;
   job.name = "bench";
   job.model = ModelOf(options);
+  job.precision = PrecisionOf(options);
   job.train = {{.path = "tokens.bin", .format = config::DataFormat::kUint16}};
   job.global_batch = options.batch;
   job.microbatch = options.microbatch > 0 ? options.microbatch : options.batch;
@@ -152,7 +157,8 @@ MatmulLimit MeasureLimit(const Options& options) {
   MatmulLimit limit;
   for (const StepMatmul& matmul :
        StepMatmuls(ModelOf(options), std::int64_t{microbatch} * options.context)) {
-    const double seconds = OneDnnSeconds(matmul, options.threads, 3) * matmul.count * microbatches;
+    const double seconds = OneDnnSeconds(matmul, PrecisionOf(options), options.threads, 3) *
+                           matmul.count * microbatches;
     limit.flops += matmul.flops() * matmul.count * microbatches;
     (matmul.name.ends_with(" F") ? limit.forward_seconds : limit.backward_seconds) += seconds;
   }
@@ -252,7 +258,7 @@ void AddTrainCommand(CLI::App& app, absl::Status& result) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command->add_option("--precision", options->precision)
-      ->check(CLI::IsMember({"f32"}))
+      ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Threads, of oneDNN's own run too")
       ->check(CLI::Range(1, 1024))

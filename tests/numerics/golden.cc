@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <sstream>
@@ -73,6 +74,42 @@ GoldenCase Load(const std::string& name) {
 }
 
 }  // namespace
+
+const Tolerances& TolerancesOf(config::Precision precision) {
+  static constexpr Tolerances kF32 = {.loss_abs = 1e-5,
+                                      .grad_norm_rel = 1e-5,
+                                      .logits_abs = 2e-5,
+                                      .logits_l2 = 1e-5,
+                                      .activations_abs = 3e-5,
+                                      .activations_l2 = 1e-5,
+                                      .activation_gradients_l2 = 1e-5,
+                                      .gradients_max = 3e-5,
+                                      .gradients_l2 = 2e-5,
+                                      .gradients_l2_overall = 1e-5,
+                                      .zero_gradients_abs = 1e-7,
+                                      .updates_l2_overall = 4e-4,
+                                      .updates_l2 = 5e-3,
+                                      .key_bias_updates_l2 = 2e-2,
+                                      .weights_abs = 5e-4,
+                                      .weights_at_zero_gradients_abs = 1e-3};
+  static constexpr Tolerances kBf16 = {.loss_abs = 2e-2,
+                                       .grad_norm_rel = 3e-2,
+                                       .logits_abs = 0.15,
+                                       .logits_l2 = 3e-2,
+                                       .activations_abs = 0.2,
+                                       .activations_l2 = 3e-2,
+                                       .activation_gradients_l2 = 5e-2,
+                                       .gradients_max = 0.15,
+                                       .gradients_l2 = 8e-2,
+                                       .gradients_l2_overall = 5e-2,
+                                       .zero_gradients_abs = 1e-4,
+                                       .updates_l2_overall = 0.1,
+                                       .updates_l2 = 0.3,
+                                       .key_bias_updates_l2 = std::numeric_limits<double>::max(),
+                                       .weights_abs = 1.1e-2,
+                                       .weights_at_zero_gradients_abs = 1.1e-2};
+  return precision == config::Precision::kBf16 ? kBf16 : kF32;
+}
 
 Tensors ReadTensors(const std::string& path) {
   const std::string file = ReadFile(path);

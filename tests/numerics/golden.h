@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cases of tests/golden/models: float64 references, and the tolerances for a float32 engine
-// that their README suggests.
+// The cases of tests/golden/models: float64 references, and the tolerances that their README
+// suggests for each precision.
 #pragma once
 
 #include <string>
@@ -34,6 +34,17 @@ struct GoldenCase {
   };
   std::vector<Range> zero_gradients;
 };
+
+// Absolute, relative to the largest magnitude of the tensor, or of the l2 norm.
+struct Tolerances {
+  double loss_abs, grad_norm_rel;
+  double logits_abs, logits_l2;
+  double activations_abs, activations_l2, activation_gradients_l2;
+  double gradients_max, gradients_l2, gradients_l2_overall, zero_gradients_abs;
+  double updates_l2_overall, updates_l2, key_bias_updates_l2;
+  double weights_abs, weights_at_zero_gradients_abs;
+};
+const Tolerances& TolerancesOf(config::Precision precision);
 
 // Fails the running test and returns an empty case if the files cannot be read.
 GoldenCase LoadGolden(const std::string& name);

@@ -87,7 +87,8 @@ class PipelineRunner final : public RankRunner {
         rendezvous_(options_.make_rendezvous(assignment_.key)) {}
 
   absl::StatusOr<Resumed> Prepare() override {
-    ASSIGN_OR_RETURN(model_, model::BuildModel(assignment_.job.model, assignment_.job.microbatch));
+    ASSIGN_OR_RETURN(model_, model::BuildModel(assignment_.job.model, assignment_.job.microbatch,
+                                               assignment_.job.precision));
     RETURN_IF_ERROR(CheckLayers());
     RETURN_IF_ERROR(Connect());
     SetPhase("LOAD", "");

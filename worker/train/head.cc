@@ -2,6 +2,7 @@
 // logits = norm(x) W^T with W [V,C] (the token table if tied), then softmax and cross-entropy.
 #include "common/base/status.h"
 #include "worker/train/layer.h"
+#include "worker/train/linear.h"
 #include "worker/train/norm.h"
 
 namespace takt::train {
@@ -20,7 +21,8 @@ class Head final : public Layer {
         layer_(options.layer),
         layout_(options.stash),
         norm_(rows_, options.model.config.norm_epsilon, options.parameters.refs),
-        weight_(options.parameters.refs[Norm::kNumParameters]) {}
+        product_(rows_, Linear::Storage::kOutIn, options.parameters.refs[Norm::kNumParameters],
+                 nullptr) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
     const StashView s(layout_, call.stash);
@@ -45,12 +47,7 @@ class Head final : public Layer {
   absl::Status InputGrad(const InputGradCall& call) const override {
     const StashView s(layout_, call.stash);
     auto* d_norm = reinterpret_cast<float*>(call.scratch + layer_.scratch.narrow_offset());
-    RETURN_IF_ERROR(call.backend->Run(backend::Matmul{.a = s[kLogits],
-                                                      .b = weight_.weight,
-                                                      .c = d_norm,
-                                                      .m = rows_,
-                                                      .n = columns_,
-                                                      .k = vocab_}));
+    RETURN_IF_ERROR(product_.InputGrad(*call.backend, s[kLogits], d_norm));
     if (call.probe) call.probe("act_grad.final_norm.output", d_norm, rows_ * columns_);
     RETURN_IF_ERROR(norm_.InputGrad(
         *call.backend, {.dy = d_norm, .x = call.input, .dx = call.d_input}, NormOf(s)));
@@ -60,27 +57,13 @@ class Head final : public Layer {
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     const StashView s(layout_, call.stash);
-    RETURN_IF_ERROR(
-        call.backend->Run(backend::Matmul{.a = s[kLogits],
-                                          .b = s[kNorm],
-                                          .c = weight_.gradient,
-                                          .addend = call.accumulate ? weight_.gradient : nullptr,
-                                          .a_transposed = true,
-                                          .m = vocab_,
-                                          .n = columns_,
-                                          .k = rows_}));
+    RETURN_IF_ERROR(product_.WeightGrad(*call.backend, s[kNorm], s[kLogits], call.accumulate));
     return norm_.WeightGrad(*call.backend, NormOf(s), call.accumulate);
   }
 
  private:
   absl::Status ForwardLogits(backend::Backend& backend, const StashView& s) const {
-    return backend.Run(backend::Matmul{.a = s[kNorm],
-                                       .b = weight_.weight,
-                                       .c = s[kLogits],
-                                       .b_transposed = true,
-                                       .m = rows_,
-                                       .n = vocab_,
-                                       .k = columns_});
+    return product_.Forward(backend, s[kNorm], nullptr, s[kLogits]);
   }
 
   backend::CrossEntropy Loss(const StashView& s, const TokenView& view, float scale, bool gradient,
@@ -100,7 +83,7 @@ class Head final : public Layer {
   const model::Layer& layer_;
   const model::StashLayout layout_;
   const Norm norm_;
-  const ParameterRef& weight_;  // [V,C]
+  const Linear product_;  // by [V,C]
 };
 
 }  // namespace

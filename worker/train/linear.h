@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The three products of a linear layer y = x W + b, with W stored [in,out], as GPT-2 does, or
-// [out,in], as most others do.
+// [out,in], as most others do. In bf16 if W is packed.
 #pragma once
 
 #include "absl/status/status.h"
@@ -26,10 +26,22 @@ class Linear {
   // y [N,out] = x W + b + addend (optional, [N,out]).
   absl::Status Forward(backend::Backend& backend, const float* x, const float* addend,
                        float* y) const {
+    const float* bias = bias_ != nullptr ? bias_->weight : nullptr;
+    if (in_bf16()) {
+      return backend.Run(
+          backend::MatmulBf16{.a = x,
+                              .b = out_in_ ? weight_.packed_transposed : weight_.packed,
+                              .c = y,
+                              .bias = bias,
+                              .addend = addend,
+                              .m = rows_,
+                              .n = out_,
+                              .k = in_});
+    }
     return backend.Run(backend::Matmul{.a = x,
                                        .b = weight_.weight,
                                        .c = y,
-                                       .bias = bias_ != nullptr ? bias_->weight : nullptr,
+                                       .bias = bias,
                                        .addend = addend,
                                        .b_transposed = out_in_,
                                        .m = rows_,
@@ -40,6 +52,16 @@ class Linear {
   // dx [N,in] = dy W^T + addend (optional, [N,in]; may be dx).
   absl::Status InputGrad(backend::Backend& backend, const float* dy, float* dx,
                          const float* addend = nullptr) const {
+    if (in_bf16()) {
+      return backend.Run(
+          backend::MatmulBf16{.a = dy,
+                              .b = out_in_ ? weight_.packed : weight_.packed_transposed,
+                              .c = dx,
+                              .addend = addend,
+                              .m = rows_,
+                              .n = in_,
+                              .k = out_});
+    }
     return backend.Run(backend::Matmul{.a = dy,
                                        .b = weight_.weight,
                                        .c = dx,
@@ -53,14 +75,7 @@ class Linear {
   // dW (+)= x^T dy, or its transpose; db (+)= column sums of dy
   absl::Status WeightGrad(backend::Backend& backend, const float* x, const float* dy,
                           bool accumulate) const {
-    RETURN_IF_ERROR(backend.Run(backend::Matmul{.a = out_in_ ? dy : x,
-                                                .b = out_in_ ? x : dy,
-                                                .c = weight_.gradient,
-                                                .addend = accumulate ? weight_.gradient : nullptr,
-                                                .a_transposed = true,
-                                                .m = out_in_ ? out_ : in_,
-                                                .n = out_in_ ? in_ : out_,
-                                                .k = rows_}));
+    RETURN_IF_ERROR(MatrixGrad(backend, out_in_ ? dy : x, out_in_ ? x : dy, accumulate));
     if (bias_ == nullptr) return absl::OkStatus();
     return backend.Run(backend::BiasGrad{.d_output = dy,
                                          .d_bias = bias_->gradient,
@@ -70,6 +85,31 @@ class Linear {
   }
 
  private:
+  bool in_bf16() const { return weight_.packed != nullptr; }
+
+  // dW (+)= left^T right
+  absl::Status MatrixGrad(backend::Backend& backend, const float* left, const float* right,
+                          bool accumulate) const {
+    const std::int64_t m = out_in_ ? out_ : in_, n = out_in_ ? in_ : out_;
+    if (in_bf16()) {
+      return backend.Run(backend::MatmulTransposedBf16{.a = left,
+                                                       .b = right,
+                                                       .c = weight_.gradient,
+                                                       .accumulate = accumulate,
+                                                       .m = m,
+                                                       .n = n,
+                                                       .k = rows_});
+    }
+    return backend.Run(backend::Matmul{.a = left,
+                                       .b = right,
+                                       .c = weight_.gradient,
+                                       .addend = accumulate ? weight_.gradient : nullptr,
+                                       .a_transposed = true,
+                                       .m = m,
+                                       .n = n,
+                                       .k = rows_});
+  }
+
   const std::int64_t rows_;
   const bool out_in_;
   const std::int64_t in_, out_;

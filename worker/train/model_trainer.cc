@@ -47,6 +47,7 @@ class ModelTrainer final : public Trainer {
     // Before weights are made, which takes longer: what is wrong with files shows sooner.
     RETURN_IF_ERROR(CreatePasses());
     RETURN_IF_ERROR(InitializeWeights(*options_.job, options_.data_root, *parameters_, *compute_));
+    RETURN_IF_ERROR(parameters_->Pack(*compute_));
     optimizer_.emplace(*options_.job, *options_.model, *parameters_, Groups());
     return absl::OkStatus();
   }
@@ -259,7 +260,8 @@ class ModelTrainer final : public Trainer {
     const std::int64_t m = instruction.microbatch.value();
     const std::int64_t before = step.value() - 1;
     const std::int64_t number = m >= 0 ? before * program_.num_microbatches + m : before;
-    return optimizer_->Update(*compute_, step, number + 1);
+    RETURN_IF_ERROR(optimizer_->Update(*compute_, step, number + 1));
+    return parameters_->Pack(*compute_);
   }
 
   // Constant after Initialize; what the pointers point to is ordered by the program's slots.

@@ -94,8 +94,31 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
       }
     }
   }
+  if (model.precision == model::Precision::kBf16) {
+    RETURN_IF_ERROR(store->AllocatePacked(model, backend));
+  }
   store->ShowVersion(0);
   return store;
+}
+
+absl::Status ParameterStore::AllocatePacked(const model::Model& model, backend::Backend& backend) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const model::Layer& layer = model.layers[layers_[i].layer.value()];
+    for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
+      const model::Parameter& parameter = *layers_[i].refs[j].parameter;
+      if (!layer.MultipliesBy(parameter)) continue;
+      const std::int64_t rows = parameter.shape[0], columns = parameter.shape[1];
+      Versions& versions = versions_[i][j];
+      versions.packed_elements = backend::PackedBf16Elements(rows, columns);
+      versions.packed_transposed_elements = backend::PackedBf16Elements(columns, rows);
+      const std::int64_t elements =
+          num_versions_ * (versions.packed_elements + versions.packed_transposed_elements);
+      ASSIGN_OR_RETURN(backend::Buffer buffer, backend.Allocate(elements * sizeof(backend::Bf16)));
+      versions.packed = reinterpret_cast<backend::Bf16*>(buffer.data());
+      buffers_.push_back(std::move(buffer));
+    }
+  }
+  return absl::OkStatus();
 }
 
 void ParameterStore::SelectVersion(int version) {
@@ -114,6 +137,28 @@ void ParameterStore::BeginUpdate() {
   }
 }
 
+absl::Status ParameterStore::Pack(backend::Backend& backend) { return PackVersion(backend, 0); }
+
+absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
+      const Versions& versions = versions_[i][j];
+      if (versions.packed == nullptr) continue;
+      const std::vector<std::int64_t>& shape = layers_[i].refs[j].parameter->shape;
+      backend::PackBf16 op{.b = WeightOf(i, j, version),
+                           .packed = PackedOf(versions, version),
+                           .k = shape[0],
+                           .n = shape[1]};
+      RETURN_IF_ERROR(backend.Run(op));
+      op.transposed = true;
+      op.packed += versions.packed_elements;
+      std::swap(op.k, op.n);
+      RETURN_IF_ERROR(backend.Run(op));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
   ShowVersion(0);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -127,6 +172,9 @@ absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
       }
     }
   }
+  for (int version = 1; version < num_versions_; ++version) {
+    RETURN_IF_ERROR(PackVersion(backend, version));
+  }
   return absl::OkStatus();
 }
 
@@ -135,11 +183,21 @@ float* ParameterStore::WeightOf(std::size_t layer, std::size_t ref, int version)
   return versions.first + (newest_ + version) % num_versions_ * versions.stride;
 }
 
+backend::Bf16* ParameterStore::PackedOf(const Versions& versions, int version) const {
+  return versions.packed + (newest_ + version) % num_versions_ *
+                               (versions.packed_elements + versions.packed_transposed_elements);
+}
+
 void ParameterStore::ShowVersion(int version) {
   selected_ = version;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
-      layers_[i].refs[j].weight = WeightOf(i, j, version);
+      ParameterRef& ref = layers_[i].refs[j];
+      ref.weight = WeightOf(i, j, version);
+      const Versions& versions = versions_[i][j];
+      if (versions.packed == nullptr) continue;
+      ref.packed = PackedOf(versions, version);
+      ref.packed_transposed = ref.packed + versions.packed_elements;
     }
   }
 }

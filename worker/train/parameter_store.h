@@ -23,7 +23,11 @@ struct ParameterRef {
   const model::Parameter* parameter = nullptr;
   float* weight = nullptr;          // of the version that is selected
   const float* previous = nullptr;  // what the newest weights were made of; `weight` if in place
-  float* gradient = nullptr;        // this use's own
+  // In a model of precision bf16, if the layer multiplies by it: the selected version's matrix as
+  // it is stored, and its transpose, as PackBf16 leaves them.
+  const backend::Bf16* packed = nullptr;
+  const backend::Bf16* packed_transposed = nullptr;
+  float* gradient = nullptr;  // this use's own
   // Optimizer state; null if the weight lives in another layer of this rank, which updates it.
   float* m = nullptr;
   float* v = nullptr;
@@ -74,6 +78,9 @@ class ParameterStore {
   // All versions become what the newest is, which is selected then.
   absl::Status SpreadNewest(backend::Backend& backend);
 
+  // After every change of the newest weights: makes their `packed` matrices anew.
+  absl::Status Pack(backend::Backend& backend);
+
   const LayerParameters& Layer(LayerId layer) const;
   std::span<const LayerParameters> layers() const { return layers_; }
 
@@ -90,14 +97,20 @@ class ParameterStore {
   TiedUses tied_uses() const;
 
  private:
-  // Where the versions of one weight lie.
+  // Where the versions of one weight lie, and those of its packed matrices.
   struct Versions {
     float* first = nullptr;
     std::int64_t stride = 0;
+    backend::Bf16* packed = nullptr;  // each followed by its transpose
+    std::int64_t packed_elements = 0, packed_transposed_elements = 0;
   };
   ParameterStore() = default;
   void ShowVersion(int version);
   float* WeightOf(std::size_t layer, std::size_t ref, int version) const;
+  // [packed, transposed] of a use that has them.
+  backend::Bf16* PackedOf(const Versions& versions, int version) const;
+  absl::Status AllocatePacked(const model::Model& model, backend::Backend& backend);
+  absl::Status PackVersion(backend::Backend& backend, int version);
   Versions VersionsOf(std::string_view name) const;  // of the use that owns the weight
 
   std::vector<LayerParameters> layers_;

@@ -183,5 +183,68 @@ TEST_F(OneWeightVersion, IsUpdatedInPlace) {
   EXPECT_EQ(store_->layers()[0].refs[0].previous, before);
 }
 
+class PackedWeights : public ParameterStoreTest {
+ protected:
+  PackedWeights() {
+    model_bf16_.precision = model::Precision::kBf16;
+    std::vector<LayerId> all;
+    for (int id = 0; id < static_cast<int>(model_bf16_.layers.size()); ++id) {
+      all.push_back(LayerId(id));
+    }
+    store_ = ParameterStore::Create(model_bf16_, all, *backend_, {.num_versions = 2}).value();
+  }
+
+  // Row 0 of the packed matrix [k,n].
+  std::vector<float> FirstRow(const backend::Bf16* packed, std::int64_t k, std::int64_t n) const {
+    std::vector<float> one(static_cast<std::size_t>(k)), row(static_cast<std::size_t>(n));
+    one[0] = 1;
+    EXPECT_TRUE(backend_
+                    ->Run(backend::MatmulBf16{
+                        .a = one.data(), .b = packed, .c = row.data(), .m = 1, .n = n, .k = k})
+                    .ok());
+    return row;
+  }
+
+  model::Model model_bf16_ = TinyModel();
+  std::unique_ptr<ParameterStore> store_;
+};
+
+TEST_F(PackedWeights, AreOfMatricesThatLayersMultiplyBy) {
+  for (const LayerParameters& layer : store_->layers()) {
+    const model::Layer& described = model_bf16_.layers[layer.layer.value()];
+    std::int64_t bytes = 0;
+    for (const ParameterRef& ref : layer.refs) {
+      const std::vector<std::int64_t>& shape = ref.parameter->shape;
+      const bool matrix = shape.size() == 2 && layer.layer != LayerId(0);
+      EXPECT_EQ(ref.packed != nullptr, matrix) << ref.parameter->name;
+      if (!matrix) continue;
+      bytes += 2 * backend::PackedBf16Elements(shape[0], shape[1]);
+      bytes += 2 * backend::PackedBf16Elements(shape[1], shape[0]);
+    }
+    EXPECT_EQ(model::PackedWeightBytes(model_bf16_, described), bytes);
+    EXPECT_EQ(model::PackedWeightBytes(model_, described), 0);
+  }
+}
+
+TEST_F(PackedWeights, AreThoseOfTheSelectedVersionAndItsTranspose) {
+  const ParameterRef& ref = store_->Layer(LayerId(1)).refs[2];  // c_attn.weight
+  const std::int64_t rows = ref.parameter->shape[0], columns = ref.parameter->shape[1];
+  for (const float first : {1.0F, 2.0F}) {
+    store_->BeginUpdate();
+    for (std::int64_t i = 0; i < ref.parameter->elements(); ++i) {
+      ref.weight[i] = first + static_cast<float>(i % 7);
+    }
+    ASSERT_TRUE(store_->Pack(*backend_).ok());
+  }
+  for (const int version : {0, 1}) {
+    store_->SelectVersion(version);
+    EXPECT_EQ(ref.weight[0], 2 - static_cast<float>(version));
+    const std::vector<float> row = FirstRow(ref.packed, rows, columns);
+    const std::vector<float> column = FirstRow(ref.packed_transposed, columns, rows);
+    for (std::int64_t i = 0; i < columns; ++i) EXPECT_EQ(row[i], ref.weight[i]);
+    for (std::int64_t i = 0; i < rows; ++i) EXPECT_EQ(column[i], ref.weight[i * columns]);
+  }
+}
+
 }  // namespace
 }  // namespace takt::train
