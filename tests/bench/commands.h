@@ -10,6 +10,7 @@ namespace takt::bench {
 
 // Each adds its subcommand; when the user chose it, it runs while the command line is parsed,
 // prints its result to stdout and leaves its status. `result` is borrowed until then.
+void AddCheckpointCommand(CLI::App& app, absl::Status& result);
 void AddKernelsCommand(CLI::App& app, absl::Status& result);
 void AddPlannerCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);

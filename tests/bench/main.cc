@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
       "takt-bench");
   app.require_subcommand(1);
   absl::Status result;
+  takt::bench::AddCheckpointCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddPlannerCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
