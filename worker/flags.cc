@@ -35,7 +35,7 @@ Flags ParseFlags(int argc, char** argv) {
   app.add_option("--data-root", flags.data_root, "Directory that holds the data jobs may read")
       ->capture_default_str();
   app.add_option("--checkpoint-root", flags.checkpoint_root,
-                 "Directory for checkpoints; this version writes none and does not use it")
+                 "Directory that holds the checkpoints of jobs; all workers must see the same one")
       ->capture_default_str();
   app.add_option("--threads", flags.threads,
                  "Compute threads of jobs that leave the choice; 0: one for each core")

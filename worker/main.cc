@@ -27,6 +27,7 @@
 #include "common/metrics/registry.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/backend.h"
+#include "worker/checkpoint/file_system.h"
 #include "worker/flags.h"
 #include "worker/rpc/attachment_client.h"
 #include "worker/rpc/coordinator_channel.h"
@@ -155,7 +156,9 @@ absl::StatusOr<int> Serve(const Flags& flags) {
   std::string metrics_address;
   ASSIGN_OR_RETURN(auto exposer, Expose(registry, flags.metrics_listen, metrics_address));
 
+  const auto files = checkpoint::CreatePosixFileSystem();
   const session::PipelineRunnerOptions runner_options{.data_root = flags.data_root,
+                                                      .checkpoint_root = flags.checkpoint_root,
                                                       .data_address = flags.data_address,
                                                       .threads = threads,
                                                       .make_rendezvous =
@@ -163,14 +166,19 @@ absl::StatusOr<int> Serve(const Flags& flags) {
                                                             return rpc::CreateRendezvousClient(
                                                                 channel, key);
                                                           },
+                                                      .files = files.get(),
                                                       .metrics = &registry};
   LogShipping log_shipping;  // outlives the agent's threads
-  session::Agent agent({.runner_factory =
-                            [&](session::Assignment assignment) {
-                              return session::CreatePipelineRunner(runner_options,
-                                                                   std::move(assignment));
-                            },
-                        .on_job_replaced = [&](const std::string& job) { registry.DropJob(job); }});
+  session::Agent agent(
+      {.runner_factory =
+           [&](session::Assignment assignment) {
+             return session::CreatePipelineRunner(runner_options, std::move(assignment));
+           },
+       .commit =
+           [&](const session::CommitRequest& request) {
+             return session::CommitCheckpoint(*files, flags.checkpoint_root, request);
+           },
+       .on_job_replaced = [&](const std::string& job) { registry.DropJob(job); }});
   log_shipping.Start(agent.outbox());
   rpc::AttachmentClient client(
       {.channel = channel,

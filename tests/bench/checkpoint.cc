@@ -157,7 +157,8 @@ absl::StatusOr<Result> Measure(const Options& options) {
   const float* copy = snapshot.layers()[0].parameters[0].weight.data();
   Result result{.bytes = snapshot.bytes()};
   for (int run = 0; run < options.runs; ++run) {
-    KeepBest(result.snapshot_seconds, SecondsOf([&] { snapshot.Take(options.threads); }));
+    KeepBest(result.snapshot_seconds,
+             SecondsOf([&] { snapshot.Take(live.states, options.threads); }));
   }
 
   const std::unique_ptr<checkpoint::FileSystem> files = checkpoint::CreatePosixFileSystem();

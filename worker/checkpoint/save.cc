@@ -21,8 +21,12 @@ constexpr std::size_t kBlockBytes = 1 << 20;
 // A file that is hashed while it is written, a block at a time.
 class HashedFile {
  public:
-  HashedFile(std::unique_ptr<WritableFile> file, std::string name, std::span<std::byte> block)
-      : file_(std::move(file)), block_(block), entry_{.name = std::move(name)} {}
+  HashedFile(std::unique_ptr<WritableFile> file, std::string name, std::span<std::byte> block,
+             const std::atomic<bool>* given_up)
+      : file_(std::move(file)),
+        block_(block),
+        given_up_(given_up),
+        entry_{.name = std::move(name)} {}
 
   absl::Status Append(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
@@ -45,6 +49,7 @@ class HashedFile {
 
  private:
   absl::Status Flush() {
+    if (given_up_ != nullptr && given_up_->load()) return absl::CancelledError("given up");
     const std::span<const std::byte> full = block_.first(used_);
     hasher_.Add(full);
     entry_.bytes += static_cast<std::int64_t>(used_);
@@ -54,6 +59,7 @@ class HashedFile {
 
   std::unique_ptr<WritableFile> file_;
   std::span<std::byte> block_;
+  const std::atomic<bool>* given_up_;
   std::size_t used_ = 0;
   Hasher hasher_;
   FileEntry entry_;
@@ -114,7 +120,7 @@ class ShardSaver {
   absl::StatusOr<HashedFile> Create(const std::string& name) {
     created_.push_back(name);  // also if creating fails: it may be there
     ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_.Create(PathOf(name)));
-    return HashedFile(std::move(file), name, block_);
+    return HashedFile(std::move(file), name, block_, shards_.given_up);
   }
 
   absl::Status SaveTensors(const std::string& name, std::vector<Tensor> tensors) {

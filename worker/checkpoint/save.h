@@ -2,6 +2,7 @@
 // Writing one rank's part of a checkpoint.
 #pragma once
 
+#include <atomic>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct Shards {
   int num_layers = 0;                  // of the model
   std::span<const LayerState> layers;  // those that this rank writes
   std::span<const TextFile> texts;     // likewise
+  // Once true, nothing more is written: kCancelled. Null: never. Borrowed for the call.
+  const std::atomic<bool>* given_up = nullptr;
 };
 
 // Writes weights and moments of each layer, then the texts, hashing as it goes, and syncs all.

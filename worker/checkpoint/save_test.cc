@@ -76,13 +76,26 @@ TEST_F(SaveTest, WhatLiesInThePartialDirectoryIsOverwritten) {
   EXPECT_EQ(*first, *second);
 }
 
+TEST_F(SaveTest, WhatIsGivenUpLeavesNoFiles) {
+  const std::atomic<bool> given_up = true;
+  const testing::ModelState live = job_.StateAt(StepId(1));
+  const std::vector<LayerState> layers = live.Layers(job_.AllLayers());
+  const std::string partial = directory_.path() + "/step-00000001.partial-j-1";
+  const auto saved = SaveShards(*files_, {.directory = partial,
+                                          .num_layers = job_.num_layers(),
+                                          .layers = layers,
+                                          .given_up = &given_up});
+  EXPECT_TRUE(absl::IsCancelled(saved.status())) << saved.status();
+  EXPECT_TRUE(std::filesystem::is_empty(partial));
+}
+
 TEST_F(SaveTest, SnapshotIsACopyOfTheMoment) {
   testing::ModelState live = job_.StateAt(StepId(1));
   const std::vector<LayerId> all = job_.AllLayers();
   auto snapshot = Snapshot::Create(live.Layers(all));
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   EXPECT_EQ(snapshot->bytes(), 12 * job_.model().num_parameters());
-  snapshot->Take(3);
+  snapshot->Take(live.Layers(all), 3);
   live.Targets(all)[0].parameters[0].weight[0] = 1234.5F;
   EXPECT_NE(snapshot->layers()[0].parameters[0].weight[0], 1234.5F);
   const Snapshot moved = *std::move(snapshot);

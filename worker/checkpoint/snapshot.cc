@@ -45,10 +45,6 @@ absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live) {
   const auto copy_of = [&](std::span<const float> from) {
     const std::span<float> to = left.first(from.size());
     left = left.subspan(from.size());
-    for (std::size_t i = 0; i < from.size(); i += kPieceFloats) {
-      snapshot.pieces_.push_back(
-          {from.subspan(i, std::min(kPieceFloats, from.size() - i)), to.data() + i});
-    }
     return to;
   };
   for (const LayerState& layer : live) {
@@ -64,12 +60,9 @@ absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live) {
 }
 
 Snapshot::Snapshot(Snapshot&& other) noexcept
-    : pieces_(std::move(other.pieces_)),
-      copy_(std::move(other.copy_)),
-      memory_(std::exchange(other.memory_, {})) {}
+    : copy_(std::move(other.copy_)), memory_(std::exchange(other.memory_, {})) {}
 
 Snapshot& Snapshot::operator=(Snapshot&& other) noexcept {
-  std::swap(pieces_, other.pieces_);
   std::swap(copy_, other.copy_);
   std::swap(memory_, other.memory_);
   return *this;
@@ -79,9 +72,29 @@ Snapshot::~Snapshot() {
   if (!memory_.empty()) munmap(memory_.data(), memory_.size_bytes());
 }
 
-void Snapshot::Take(int threads) {
-  const absl::Status copied = RunOnThreads(threads, pieces_.size(), [this](std::size_t i) {
-    std::memcpy(pieces_[i].to, pieces_[i].from.data(), pieces_[i].from.size_bytes());
+void Snapshot::Take(std::span<const LayerState> live, int threads) {
+  struct Piece {
+    std::span<const float> from;
+    float* to = nullptr;
+  };
+  std::vector<Piece> pieces;
+  float* next = memory_.data();
+  const auto copy = [&](std::span<const float> from) {
+    for (std::size_t i = 0; i < from.size(); i += kPieceFloats) {
+      pieces.push_back({from.subspan(i, std::min(kPieceFloats, from.size() - i)), next + i});
+    }
+    next += from.size();
+  };
+  TAKT_CHECK(CountFloats(live) == memory_.size());
+  for (const LayerState& layer : live) {
+    for (const ParameterState& state : layer.parameters) {
+      copy(state.weight);
+      copy(state.m);
+      copy(state.v);
+    }
+  }
+  const absl::Status copied = RunOnThreads(threads, pieces.size(), [&](std::size_t i) {
+    std::memcpy(pieces[i].to, pieces[i].from.data(), pieces[i].from.size_bytes());
     return absl::OkStatus();
   });
   TAKT_CHECK(copied.ok());

@@ -14,30 +14,25 @@ namespace takt::checkpoint {
 // a time; nobody may read layers() while Take runs.
 class Snapshot {
  public:
-  // Memory for a copy of `live`, touched already so that Take pays for no page. What `live` views
-  // is borrowed as long as Take is called. Errors: kResourceExhausted.
+  // Memory for a copy of what has the shapes of `live`, touched already so that Take pays for no
+  // page. Errors: kResourceExhausted.
   static absl::StatusOr<Snapshot> Create(std::span<const LayerState> live);
 
   Snapshot(Snapshot&& other) noexcept;
   Snapshot& operator=(Snapshot&& other) noexcept;
   ~Snapshot();
 
-  // Copies what is live now, on so many threads. Training pauses for no more than this.
-  void Take(int threads);
+  // Copies `live`, whose shapes are those of Create, on so many threads. Training pauses for no
+  // more than this.
+  void Take(std::span<const LayerState> live, int threads);
 
   // The copy.
   std::span<const LayerState> layers() const { return copy_; }
   std::int64_t bytes() const { return static_cast<std::int64_t>(memory_.size_bytes()); }
 
  private:
-  struct Piece {
-    std::span<const float> from;
-    float* to = nullptr;
-  };
-
   Snapshot() = default;
 
-  std::vector<Piece> pieces_;
   std::vector<LayerState> copy_;
   std::span<float> memory_;
 };

@@ -40,6 +40,12 @@ void AttachmentClient::Send(const session::JobUpdate& update) {
   outbox_.Add(std::move(request));
 }
 
+void AttachmentClient::Send(const session::CommitAnswer& answer) {
+  v1::AttachRequest request;
+  *request.mutable_committed() = ToProto(answer);
+  outbox_.Add(std::move(request));
+}
+
 AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
   return {
       .open = [this](grpc::ClientContext* context) { return stub_->Attach(context); },
@@ -146,7 +152,8 @@ void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
                   response.halt().reason());
       return;
     case v1::AttachResponse::kCommit:
-      return;  // no coordinator sends it yet
+      agent_.Commit(ToCommitRequest(response.commit()));
+      return;
     case v1::AttachResponse::MESSAGE_NOT_SET:
       return;  // a newer coordinator's: the protocol version allows what may be ignored
   }

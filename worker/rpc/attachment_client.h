@@ -40,6 +40,7 @@ class AttachmentClient final : public session::CoordinatorLink {
   ~AttachmentClient() override;
 
   void Send(const session::JobUpdate& update) override;
+  void Send(const session::CommitAnswer& answer) override;
   void SendHeartbeat() override { outbox_.HeartbeatNow(); }
 
  private:

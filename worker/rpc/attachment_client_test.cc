@@ -122,10 +122,13 @@ class AttachmentClientTest : public testing::Test {
  protected:
   // A worker whose rank reports `steps` and then ends or runs on.
   void StartWorker(int steps, bool ends) {
-    agent_ = std::make_unique<session::Agent>(
-        session::AgentOptions{.runner_factory = [=](session::Assignment) {
-          return std::make_unique<StepsRunner>(steps, ends);
-        }});
+    agent_ = std::make_unique<session::Agent>(session::AgentOptions{
+        .runner_factory =
+            [=](session::Assignment) { return std::make_unique<StepsRunner>(steps, ends); },
+        .commit =
+            [](const session::CommitRequest& request) {
+              return absl::DataLossError(request.manifest);
+            }});
     const auto channel = CoordinatorChannel({.coordinator = coordinator_.address()});
     ASSERT_TRUE(channel.ok()) << channel.status();
     client_ = std::make_unique<AttachmentClient>(
@@ -202,6 +205,24 @@ TEST_F(AttachmentClientTest, AHaltedRankReportsItsCheckpointAndThenItsEnd) {
   EXPECT_EQ(report.error(), "");
   coordinator_.AcknowledgeReports(4);
   EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_HALTED).status().last_step(), 3);
+}
+
+TEST_F(AttachmentClientTest, ACommitIsAnsweredThoughNothingIsHeld) {
+  StartWorker(0, true);
+  AwaitHello();
+  v1::AttachResponse response;
+  Name(response.mutable_commit());
+  response.mutable_commit()->set_step(7);
+  response.mutable_commit()->set_manifest("a manifest");
+  coordinator_.Say(response);
+  const v1::CheckpointCommitted committed =
+      coordinator_
+          .AwaitControl([](const v1::AttachRequest& request) { return request.has_committed(); })
+          .committed();
+  EXPECT_EQ(committed.job(), "kjv");
+  EXPECT_EQ(committed.generation(), 1);
+  EXPECT_EQ(committed.step(), 7);
+  EXPECT_THAT(committed.error(), HasSubstr("a manifest"));
 }
 
 TEST_F(AttachmentClientTest, HeartbeatsCarryWhatTheRankWaitsFor) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rpc/attachment_serde.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -144,6 +145,23 @@ absl::StatusOr<session::Assignment> ToAssignment(const v1::Assignment& proto) {
   }
   RETURN_IF_ERROR(CheckAgreement(assignment));
   return assignment;
+}
+
+session::CommitRequest ToCommitRequest(const v1::CommitCheckpoint& proto) {
+  return {.key = {proto.job(), Generation(proto.generation())},
+          .step = StepId(proto.step()),
+          .directory = proto.directory(),
+          .keep = std::max(1, proto.keep()),
+          .manifest = proto.manifest()};
+}
+
+v1::CheckpointCommitted ToProto(const session::CommitAnswer& answer) {
+  v1::CheckpointCommitted proto;
+  proto.set_job(answer.key.job);
+  proto.set_generation(answer.key.generation.value());
+  proto.set_step(answer.step.value());
+  if (!answer.status.ok()) proto.set_error(answer.status.ToString());
+  return proto;
 }
 
 v1::RankStatus ToProto(const session::RankStatus& status, Rank rank, const std::string& worker) {

@@ -8,6 +8,7 @@
 #include "takt/v1/assignment.pb.h"
 #include "takt/v1/attachment_service.pb.h"
 #include "worker/session/bulk_outbox.h"
+#include "worker/session/committer.h"
 #include "worker/session/rank_runner.h"
 
 namespace takt::rpc {
@@ -16,6 +17,9 @@ namespace takt::rpc {
 // other.
 absl::StatusOr<session::Assignment> ToAssignment(const v1::Assignment& proto);
 
+session::CommitRequest ToCommitRequest(const v1::CommitCheckpoint& proto);
+
+v1::CheckpointCommitted ToProto(const session::CommitAnswer& answer);
 v1::JobUpdate ToProto(const session::JobUpdate& update, const std::string& worker);
 v1::RankStatus ToProto(const session::RankStatus& status, Rank rank, const std::string& worker);
 v1::StreamBulkRequest ToProto(const session::BulkOutbox::Item& item, const std::string& worker);

@@ -59,6 +59,8 @@ Agent::~Agent() {
 }
 
 int Agent::Run(CoordinatorLink& link) {
+  committer_ = std::make_unique<Committer>(
+      options_.commit, [&link](const CommitAnswer& answer) { link.Send(answer); });
   while (!exit_code_.has_value()) {
     if (const std::function<Effects()> event = NextEvent()) Apply(event(), link);
     if (!exit_code_.has_value()) Apply(held_job_.Tick(Now()), link);
@@ -66,6 +68,7 @@ int Agent::Run(CoordinatorLink& link) {
     shown_.reset();
     if (held_job_.state() != HeldJob::State::kIdle) shown_ = {held_job_.key(), held_job_.rank()};
   }
+  committer_.reset();
   return *exit_code_;
 }
 
@@ -198,6 +201,13 @@ void Agent::Acknowledge(JobKey key) {
 void Agent::AcknowledgeReports(const JobKey& key, std::int64_t sequence) {
   outbox_.Acknowledge(key, sequence);
   if (outbox_.AllAcknowledged()) Post([this] { return CheckFlushed(); });
+}
+
+void Agent::Commit(CommitRequest request) {
+  Post([this, request = std::move(request)] {
+    committer_->Add(request);
+    return Effects();
+  });
 }
 
 void Agent::Attached() {

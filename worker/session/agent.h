@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "worker/session/bulk_outbox.h"
+#include "worker/session/committer.h"
 #include "worker/session/held_job.h"
 #include "worker/session/job_thread.h"
 
@@ -25,12 +26,15 @@ class CoordinatorLink {
   // Puts it on the control stream if that is up; drops it if not: Agent::Attached tells again.
   // Never blocks.
   virtual void Send(const JobUpdate& update) = 0;
+  // As Send for updates; the coordinator asks again for what was dropped.
+  virtual void Send(const CommitAnswer& answer) = 0;
   // Sends Agent::held now and not only when it is due. Never blocks.
   virtual void SendHeartbeat() = 0;
 };
 
 struct AgentOptions {
   RankRunnerFactory runner_factory;
+  std::function<absl::Status(const CommitRequest&)> commit;
   const Clock* clock = &Clock::Real();
   // A new job takes the place of `job` (for metrics of the one before); may be empty.
   std::function<void(const std::string& job)> on_job_replaced;
@@ -50,8 +54,9 @@ class Agent {
   explicit Agent(AgentOptions options);
   ~Agent();
 
-  // Until the worker should exit; the exit code. link: borrowed for the call.
-  // After kExitStuck the caller must end the process without destroying the agent: a thread hangs.
+  // Until the worker should exit; the exit code. link: borrowed for the call. What is being
+  // committed then is committed first. After kExitStuck the caller must end the process without
+  // destroying the agent: a thread hangs.
   int Run(CoordinatorLink& link);
 
   // Commands from the coordinator.
@@ -61,6 +66,7 @@ class Agent {
   void Abort(JobKey key, std::string reason);
   void Acknowledge(JobKey key);
   void AcknowledgeReports(const JobKey& key, std::int64_t sequence);
+  void Commit(CommitRequest request);
   // The control stream is up (again); the coordinator refuses this worker for good.
   void Attached();
   void Refused(std::string reason);
@@ -97,6 +103,7 @@ class Agent {
   std::optional<std::pair<JobKey, DecodeAssignment>> decode_;  // of the newest Prepare
   std::string last_job_;
   std::optional<int> exit_code_;
+  std::unique_ptr<Committer> committer_;  // while Run runs
 };
 
 }  // namespace takt::session

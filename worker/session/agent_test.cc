@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -79,7 +80,15 @@ class FakeLink final : public CoordinatorLink {
     absl::MutexLock lock(&mutex_);
     updates_.push_back(update);
   }
+  void Send(const CommitAnswer& answer) override {
+    absl::MutexLock lock(&mutex_);
+    answers_.push_back(answer);
+  }
   void SendHeartbeat() override {}
+  std::size_t NumAnswers() {
+    absl::MutexLock lock(&mutex_);
+    return answers_.size();
+  }
   // The n-th update (0-based), waited for.
   JobUpdate Update(std::size_t n) {
     absl::MutexLock lock(&mutex_);
@@ -92,6 +101,7 @@ class FakeLink final : public CoordinatorLink {
  private:
   absl::Mutex mutex_;
   std::vector<JobUpdate> updates_;
+  std::vector<CommitAnswer> answers_;
 };
 
 // Steady time that a test moves while the agent's thread reads it.
@@ -110,6 +120,7 @@ class AgentTest : public testing::Test {
   void StartAgent() {
     agent_ = std::make_unique<Agent>(AgentOptions{
         .runner_factory = [this](Assignment) { return std::make_unique<FakeRunner>(script_); },
+        .commit = [this](const CommitRequest& request) { return commit_(request); },
         .clock = &clock_});
     thread_ = std::thread([this] { exit_code_ = agent_->Run(link_); });
   }
@@ -125,6 +136,7 @@ class AgentTest : public testing::Test {
   }
 
   std::shared_ptr<Script> script_ = std::make_shared<Script>();
+  std::function<absl::Status(const CommitRequest&)> commit_;
   SharedClock clock_;
   FakeLink link_;
   std::unique_ptr<Agent> agent_;
@@ -225,6 +237,31 @@ TEST_F(AgentTest, AStuckTeardownEndsTheWorker) {
   EXPECT_EQ(exit_code_, kExitStuck);
   absl::MutexLock lock(&script_->mutex);
   script_->hang_in_teardown = false;
+}
+
+// The commit hangs; commands are obeyed all the same, and the worker does not leave before it is
+// done.
+TEST_F(AgentTest, CommitsBesideEverythingElseAndBeforeItLeaves) {
+  absl::Notification begun, free;
+  commit_ = [&](const CommitRequest& request) {
+    begun.Notify();
+    free.WaitForNotification();
+    return request.manifest == "good" ? absl::OkStatus() : absl::DataLossError("short file");
+  };
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Commit({.key = kJob, .step = StepId(4), .manifest = "good"});
+  begun.WaitForNotification();
+  agent_->Abort(kJob, "cancelled");
+  EXPECT_EQ(link_.Update(1).phase, Phase::kAborted);
+  EXPECT_EQ(link_.NumAnswers(), 0u);
+  agent_->Acknowledge(kJob);
+  agent_->Leave();
+  free.Notify();
+  thread_.join();
+  EXPECT_EQ(exit_code_, kExitLeft);
+  EXPECT_EQ(link_.NumAnswers(), 1u);
 }
 
 TEST_F(AgentTest, ShowsWhatItHoldsForHelloAndHeartbeats) {

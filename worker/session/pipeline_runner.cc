@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "common/model/model.h"
 #include "worker/engine/engine.h"
+#include "worker/session/rank_checkpoints.h"
 #include "worker/session/rank_groups.h"
 #include "worker/session/step_metrics.h"
 #include "worker/train/trainer.h"
@@ -53,11 +54,6 @@ void Describe(const std::vector<engine::LaneStatus>& lanes, const program::Progr
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// every: 0 is at the end only.
-bool IsDue(StepId step, std::int64_t every, StepId last) {
-  return step == last || (every > 0 && step.value() % every == 0);
-}
-
 // The trainer, watched: a step whose exchange says that ranks were asked to halt is the last but
 // one. All ranks learn it in the same step.
 class BoundaryCompute final : public engine::Compute {
@@ -90,6 +86,7 @@ class PipelineRunner final : public RankRunner {
     ASSIGN_OR_RETURN(model_, model::BuildModel(assignment_.job.model, assignment_.job.microbatch,
                                                assignment_.job.precision));
     RETURN_IF_ERROR(CheckLayers());
+    RETURN_IF_ERROR(OpenCheckpoints());
     RETURN_IF_ERROR(Connect());
     SetPhase("LOAD", "");
     RETURN_IF_ERROR(CreateTrainer());
@@ -108,7 +105,9 @@ class PipelineRunner final : public RankRunner {
     StepId done = resumed_.step;
     while (done < End()) {
       ASSIGN_OR_RETURN(done, RunTo(StepId(done.value() + 1), NextBoundary(done), report));
+      if (SavesAfter(done)) checkpoints_->Save(done, report);
     }
+    if (checkpoints_.has_value()) checkpoints_->Finish();
     return done < StepId(assignment_.job.steps) ? RunEnd::kHalted : RunEnd::kLastStep;
   }
 
@@ -118,6 +117,7 @@ class PipelineRunner final : public RankRunner {
     rendezvous_->Abort();
     absl::MutexLock lock(&mutex_);
     stop_reason_ = reason;
+    if (checkpoints_.has_value()) checkpoints_->GiveUp();
     if (transport_ != nullptr) transport_->Abort();
     if (engine_ != nullptr) engine_->Abort(reason);
     if (validation_engine_ != nullptr) validation_engine_->Abort(reason);
@@ -166,25 +166,59 @@ class PipelineRunner final : public RankRunner {
     return absl::OkStatus();
   }
 
+  absl::Status OpenCheckpoints() {
+    if (!assignment_.job.checkpoint.has_value()) return absl::OkStatus();
+    SetPhase("CONNECT", "all ranks to see the checkpoint directory");
+    RankCheckpointsOptions options{.assignment = &assignment_,
+                                   .model = &model_,
+                                   .root = options_.checkpoint_root,
+                                   .data_root = options_.data_root,
+                                   .threads = threads(),
+                                   .rendezvous = rendezvous_.get(),
+                                   .files = options_.files,
+                                   .clock = options_.clock};
+    {
+      absl::MutexLock lock(&mutex_);
+      checkpoints_.emplace(std::move(options));
+      if (!stop_reason_.ok()) return stop_reason_;
+    }
+    return checkpoints_->Open();
+  }
+
+  // Whether there was something to go on from. store: null for an emulated model.
+  absl::StatusOr<bool> Restore(train::ParameterStore* store) {
+    ASSIGN_OR_RETURN(resumed_, checkpoints_->Restore(store));
+    absl::MutexLock lock(&mutex_);
+    status_.last_step = resumed_.step;
+    return resumed_.step > StepId(0);
+  }
+
+  int threads() const { return assignment_.threads > 0 ? assignment_.threads : options_.threads; }
+
   absl::Status CreateTrainer() {
-    ASSIGN_OR_RETURN(
-        trainer_, train::CreateTrainer(
-                      {.job = &assignment_.job,
-                       .model = &model_,
-                       .partition = &assignment_.partition,
-                       .program = &assignment_.program,
-                       .validation_program = assignment_.validation_program.has_value()
-                                                 ? &*assignment_.validation_program
-                                                 : nullptr,
-                       .mesh = assignment_.mesh,
-                       .rank = assignment_.rank,
-                       .threads = assignment_.threads > 0 ? assignment_.threads : options_.threads,
-                       .data_root = options_.data_root,
-                       .replicas = groups_.replicas(),
-                       .pp_group = groups_.pipeline(),
-                       .tied_group = groups_.tied(),
-                       .halt_requested = &halt_requested_}));
-    return absl::OkStatus();
+    std::function<absl::StatusOr<bool>(train::ParameterStore&)> restore;
+    if (checkpoints_.has_value())
+      restore = [this](train::ParameterStore& store) { return Restore(&store); };
+    ASSIGN_OR_RETURN(trainer_, train::CreateTrainer(
+                                   {.job = &assignment_.job,
+                                    .model = &model_,
+                                    .partition = &assignment_.partition,
+                                    .program = &assignment_.program,
+                                    .validation_program = assignment_.validation_program.has_value()
+                                                              ? &*assignment_.validation_program
+                                                              : nullptr,
+                                    .mesh = assignment_.mesh,
+                                    .rank = assignment_.rank,
+                                    .threads = threads(),
+                                    .data_root = options_.data_root,
+                                    .replicas = groups_.replicas(),
+                                    .pp_group = groups_.pipeline(),
+                                    .tied_group = groups_.tied(),
+                                    .restore = std::move(restore),
+                                    .halt_requested = &halt_requested_}));
+    if (!checkpoints_.has_value()) return absl::OkStatus();
+    if (trainer_->parameters() == nullptr) RETURN_IF_ERROR(Restore(nullptr).status());
+    return checkpoints_->Allocate(trainer_->parameters());
   }
 
   absl::Status CreateEngines() {
@@ -222,16 +256,26 @@ class PipelineRunner final : public RankRunner {
   }
 
   bool ValidatesAfter(StepId step) const {
-    return validation_engine_ != nullptr &&
-           IsDue(step, assignment_.job.validation->every_steps, StepId(assignment_.job.steps));
+    return validation_engine_ != nullptr && IsDue(step, assignment_.job.validation->every_steps);
+  }
+  bool SavesAfter(StepId step) const {
+    return checkpoints_.has_value() &&
+           (step == End() || IsDue(step, assignment_.job.checkpoint->every_steps));
+  }
+  // every: 0 is at the job's end only.
+  bool IsDue(StepId step, std::int64_t every) const {
+    return step == StepId(assignment_.job.steps) || (every > 0 && step.value() % every == 0);
   }
 
-  // The next step after which the pipeline stops, for a validation or for good.
+  // The next step after which the pipeline stops: for a validation, a checkpoint, or for good.
   StepId NextBoundary(StepId done) const {
-    if (validation_engine_ == nullptr) return End();
-    const std::int64_t every = assignment_.job.validation->every_steps;
-    if (every <= 0) return End();
-    return std::min(End(), StepId((done.value() / every + 1) * every));
+    StepId next = End();
+    const auto stop_every = [&](std::int64_t steps) {
+      if (steps > 0) next = std::min(next, StepId((done.value() / steps + 1) * steps));
+    };
+    if (validation_engine_ != nullptr) stop_every(assignment_.job.validation->every_steps);
+    if (checkpoints_.has_value()) stop_every(assignment_.job.checkpoint->every_steps);
+    return next;
   }
 
   // Steps at a stretch; the last one's report waits for what is done after it. The last step done.
@@ -305,15 +349,16 @@ class PipelineRunner final : public RankRunner {
   RankStatus status_ ABSL_GUARDED_BY(mutex_);
   absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);
 
-  // Each borrows from those above it, so they go in the opposite order. transport_ and engine_ are
-  // set under the mutex, because Stop and Status look at them; the job's thread alone uses the
-  // others.
+  // Each borrows from those above it, so they go in the opposite order. checkpoints_, transport_
+  // and engine_ are set under the mutex, because Stop and Status look at them; the job's thread
+  // alone uses the others.
   const std::unique_ptr<AbortableRendezvous> rendezvous_;
   model::Model model_;
+  Resumed resumed_;
+  std::optional<RankCheckpoints> checkpoints_;  // nothing: the job has none
   std::unique_ptr<transport::Transport> transport_;
   RankGroups groups_;
   std::unique_ptr<train::Trainer> trainer_;
-  Resumed resumed_;
   std::optional<StepMetrics> step_metrics_;
   std::optional<BoundaryCompute> boundary_;
   std::unique_ptr<engine::Engine> engine_;

@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/metrics/registry.h"
+#include "worker/checkpoint/file_system.h"
 #include "worker/session/abortable_rendezvous.h"
 #include "worker/session/rank_runner.h"
 
@@ -16,11 +17,13 @@ namespace takt::session {
 
 struct PipelineRunnerOptions {
   std::string data_root;
+  std::string checkpoint_root;
   std::string data_address = "127.0.0.1";  // where the data plane listens
   int threads = 1;                         // of jobs that leave the choice to the worker
   std::function<std::unique_ptr<AbortableRendezvous>(const JobKey&)> make_rendezvous;
   const Clock* clock = &Clock::Real();
-  metrics::Registry* metrics = nullptr;  // borrowed for the runner's life; may be null
+  checkpoint::FileSystem* files = nullptr;  // of checkpoints; borrowed for the runner's life
+  metrics::Registry* metrics = nullptr;     // likewise; may be null
 };
 
 std::unique_ptr<RankRunner> CreatePipelineRunner(PipelineRunnerOptions options,

@@ -98,7 +98,7 @@ class EmulatedTrainer final : public Trainer {
   std::span<std::byte> SlotBytes(SlotId slot) override { return memory_[slot.value()]; }
 
   StepResult result(StepId step) const override { return results_.Get(step); }
-  const ParameterStore* parameters() const override { return nullptr; }
+  ParameterStore* parameters() override { return nullptr; }
   Validator* validator() override { return nullptr; }
 
  private:

@@ -46,7 +46,7 @@ class ModelTrainer final : public Trainer {
     RETURN_IF_ERROR(CreateStages());
     // Before weights are made, which takes longer: what is wrong with files shows sooner.
     RETURN_IF_ERROR(CreatePasses());
-    RETURN_IF_ERROR(InitializeWeights(*options_.job, options_.data_root, *parameters_, *compute_));
+    RETURN_IF_ERROR(FillParameters());
     RETURN_IF_ERROR(parameters_->Pack(*compute_));
     optimizer_.emplace(*options_.job, *options_.model, *parameters_, Groups());
     return absl::OkStatus();
@@ -88,7 +88,7 @@ class ModelTrainer final : public Trainer {
 
   std::span<std::byte> SlotBytes(SlotId slot) override { return pass_->SlotBytes(slot); }
   StepResult result(StepId step) const override { return results_.Get(step); }
-  const ParameterStore* parameters() const override { return parameters_.get(); }
+  ParameterStore* parameters() override { return parameters_.get(); }
   Validator* validator() override { return validator_.get(); }
 
  private:
@@ -126,6 +126,15 @@ class ModelTrainer final : public Trainer {
                                       {.second_copies = std::move(second_copies),
                                        .num_versions = program::NumWeightVersions(program_)}));
     return absl::OkStatus();
+  }
+
+  absl::Status FillParameters() {
+    bool restored = false;
+    if (options_.restore) {
+      ASSIGN_OR_RETURN(restored, options_.restore(*parameters_));
+    }
+    if (restored) return absl::OkStatus();
+    return InitializeWeights(*options_.job, options_.data_root, *parameters_, *compute_);
   }
 
   absl::Status CreateStages() {

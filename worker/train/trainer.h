@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -45,6 +46,9 @@ struct TrainerOptions {
   engine::Collective* pp_group = nullptr;  // ranks of this pipeline; null: pp_size is 1
   engine::Collective* tied_group =
       nullptr;  // ranks of the first and the last stage; null: on one rank, or not tied
+  // Fills the store (weights and moments) from a checkpoint, or answers false: initial weights.
+  // Null is false. Never asked of an emulated model.
+  std::function<absl::StatusOr<bool>(ParameterStore&)> restore;
   // Whether this rank was asked to halt; null: it never is. All ranks learn of it with the loss.
   const std::atomic<bool>* halt_requested = nullptr;
   const TensorObserver* observer = nullptr;  // for tests
@@ -66,7 +70,7 @@ class Trainer : public engine::Compute {
   virtual StepResult result(StepId step) const = 0;
   // Weights, gradients and optimizer state; null if the model has none (emulated). Theirs is the
   // time between two Runs of the engine; gradients are those of the last step.
-  virtual const ParameterStore* parameters() const = 0;
+  virtual ParameterStore* parameters() = 0;
   // Null: there is nothing to validate (no validation program, or an emulated model).
   virtual Validator* validator() = 0;
 };

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/resumable.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
+#include "nlohmann/json.hpp"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+constexpr std::array kMayDiffer = {
+    "name",    "steps",           "parallelism",     "checkpoint",
+    "logging", "data.validation", "model.init_from", "model.hf_config"};
+
+bool MayDiffer(const std::string& field) {
+  return std::ranges::any_of(kMayDiffer, [&](const std::string& section) {
+    return field == section || absl::StartsWith(field, section + ".");
+  });
+}
+
+// By dotted path, all defaults spelled out.
+std::map<std::string, std::string> Fields(const JobSpec& job) {
+  std::map<std::string, std::string> fields;
+  const auto flat = nlohmann::json::parse(FormatJobFile(ToProto(job))).flatten();
+  for (const auto& [pointer, value] : flat.items()) {
+    std::string field = pointer.substr(1);  // "/model/layers"
+    std::ranges::replace(field, '/', '.');
+    if (!MayDiffer(field)) fields[std::move(field)] = value.dump();
+  }
+  return fields;
+}
+
+absl::StatusOr<JobSpec> ParseSaved(std::string_view saved) {
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, ParseJobFile(saved, {.name = "job_spec"}));
+  return ToJobSpec(spec);
+}
+
+}  // namespace
+
+absl::Status CheckResumes(const JobSpec& job, std::string_view saved) {
+  const absl::StatusOr<JobSpec> before = ParseSaved(saved);
+  if (!before.ok()) return Annotate(before.status(), "the checkpoint's job_spec");
+  std::map<std::string, std::string> was = Fields(*before);
+  std::vector<FieldError> errors;
+  const auto add = [&](const std::string& field, const std::string& now, const std::string& then) {
+    errors.push_back({.field = field,
+                      .value = now,
+                      .rule = absl::StrCat("the checkpoint is of a job with ", then),
+                      .fix = "set it back, or save to another checkpoint.directory"});
+  };
+  for (const auto& [field, value] : Fields(job)) {
+    const auto it = was.find(field);
+    const std::string then = it == was.end() ? "none" : it->second;
+    if (then != value) add(field, value, then);
+    if (it != was.end()) was.erase(it);
+  }
+  for (const auto& [field, value] : was) add(field, "none", value);
+  return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
+}
+
+}  // namespace takt::config

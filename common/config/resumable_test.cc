@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/config/resumable.h"
+
+#include <string>
+
+#include "common/base/status.h"
+#include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::config {
+namespace {
+
+constexpr char kJob[] = R"(
+name: kjv
+model: {family: gpt2, layers: 2, hidden: 8, heads: 2, context: 16, vocab: 64}
+data: {train: {path: a.txt, format: bytes}}
+batch: {global: 4, microbatch: 2}
+optimizer: {adamw: {learning_rate: 1.0e-3}}
+steps: 20
+)";
+
+v1::JobSpec Parse(std::vector<std::string> overrides) {
+  return *ParseJobFile(kJob, {.overrides = std::move(overrides)});
+}
+
+std::vector<std::string> DifferingFields(std::vector<std::string> overrides) {
+  const JobSpec job = *ToJobSpec(Parse(std::move(overrides)));
+  const std::string saved = FormatJobFile(ToProto(*ToJobSpec(Parse({}))));
+  std::vector<std::string> fields;
+  for (const FieldError& error : FieldErrorsOf(CheckResumes(job, saved)))
+    fields.push_back(error.field);
+  return fields;
+}
+
+TEST(Resumable, WhatIsNoPartOfTheTrajectoryMayDiffer) {
+  EXPECT_THAT(DifferingFields({}), testing::IsEmpty());
+  EXPECT_THAT(
+      DifferingFields({"name=other", "steps=40", "parallelism={pipeline: 2, data: 2}",
+                       "checkpoint={directory: c, keep: 1}",
+                       "data.validation={path: v.txt, format: bytes, every_steps: 5, batches: 1}"}),
+      testing::IsEmpty());
+}
+
+TEST(Resumable, EverythingElseIsRefusedByName) {
+  EXPECT_THAT(DifferingFields({"model.layers=3", "optimizer.adamw.beta2=0.9", "seed=7"}),
+              testing::UnorderedElementsAre("model.layers", "optimizer.adamw.beta2", "seed"));
+  EXPECT_THAT(DifferingFields({"batch.global=8"}), testing::ElementsAre("batch.global"));
+  EXPECT_THAT(DifferingFields({"data.train.path=b.txt"}),
+              testing::ElementsAre("data.train.0.path"));
+}
+
+TEST(Resumable, TheMessageSaysWhatItWas) {
+  const JobSpec job = *ToJobSpec(Parse({"model.layers=3"}));
+  const absl::Status status = CheckResumes(job, FormatJobFile(ToProto(*ToJobSpec(Parse({})))));
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("a job with 2"));
+}
+
+TEST(Resumable, ASpecThatDoesNotReadIsNamed) {
+  const JobSpec job = *ToJobSpec(Parse({}));
+  EXPECT_THAT(std::string(CheckResumes(job, "{\"colour\": 3}").message()),
+              testing::HasSubstr("job_spec"));
+}
+
+}  // namespace
+}  // namespace takt::config

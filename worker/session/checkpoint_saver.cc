@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/checkpoint_saver.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/checkpoint/layout.h"
+
+namespace takt::session {
+namespace {
+
+// A save that has to wait this long for the one before is worth a line in the log.
+constexpr double kNoticeableSeconds = 0.1;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Create(
+    CheckpointSaverOptions options, std::span<const checkpoint::LayerState> live) {
+  ASSIGN_OR_RETURN(checkpoint::Snapshot snapshot, checkpoint::Snapshot::Create(live));
+  return std::unique_ptr<CheckpointSaver>(
+      new CheckpointSaver(std::move(options), std::move(snapshot)));
+}
+
+CheckpointSaver::CheckpointSaver(CheckpointSaverOptions options, checkpoint::Snapshot snapshot)
+    : options_(std::move(options)), snapshot_(std::move(snapshot)), thread_([this] { Main(); }) {}
+
+CheckpointSaver::~CheckpointSaver() {
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+  }
+  thread_.join();
+}
+
+void CheckpointSaver::Save(StepId step, std::span<const checkpoint::LayerState> live,
+                           std::function<void(CheckpointReport)> report) {
+  const std::int64_t asked = options_.clock->SteadyNanos();
+  Finish();
+  if (const double waited = SecondsSince(asked); waited > kNoticeableSeconds) {
+    Log(LogLevel::kWarning, "training waited for the checkpoint before",
+        {{"job", options_.key.job},
+         {"step", std::to_string(step.value())},
+         {"seconds", absl::StrCat(waited)}});
+  }
+  const std::int64_t start = options_.clock->SteadyNanos();
+  snapshot_.Take(live, options_.threads);
+  CheckpointReport part{
+      .rank = options_.rank, .step = step, .snapshot_seconds = SecondsSince(start)};
+  absl::MutexLock lock(&mutex_);
+  next_.emplace(Job{.report = std::move(part), .done = std::move(report)});
+}
+
+void CheckpointSaver::Finish() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &CheckpointSaver::IdleLocked));
+}
+
+void CheckpointSaver::Main() {
+  pthread_setname_np(pthread_self(), "takt-saver");
+  for (;;) {
+    std::optional<Job> job;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &CheckpointSaver::ToldLocked));
+      if (!next_.has_value()) return;
+      job = std::exchange(next_, std::nullopt);
+      writing_ = true;
+    }
+    Write(*std::move(job));
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+  }
+}
+
+void CheckpointSaver::Write(Job job) {
+  CheckpointReport& report = job.report;
+  const std::int64_t start = options_.clock->SteadyNanos();
+  const std::string partial =
+      checkpoint::PartialDirectoryName(report.step, options_.key.job, options_.key.generation);
+  auto files = checkpoint::SaveShards(*options_.files,
+                                      {.directory = absl::StrCat(options_.directory, "/", partial),
+                                       .num_layers = options_.num_layers,
+                                       .layers = snapshot_.layers(),
+                                       .texts = options_.texts,
+                                       .given_up = options_.given_up});
+  report.write_seconds = SecondsSince(start);
+  report.error = files.status();
+  if (files.ok()) report.files = *std::move(files);
+  LogEnd(report);
+  job.done(std::move(report));
+}
+
+void CheckpointSaver::LogEnd(const CheckpointReport& report) const {
+  const bool ok = report.error.ok();
+  Log(ok ? LogLevel::kInfo : LogLevel::kWarning,
+      ok ? "checkpoint written" : "checkpoint not written; training goes on",
+      {{"job", options_.key.job},
+       {"step", std::to_string(report.step.value())},
+       {"snapshot_seconds", absl::StrCat(report.snapshot_seconds)},
+       {"write_seconds", absl::StrCat(report.write_seconds)},
+       {"error", ok ? "" : report.error.ToString()}});
+}
+
+}  // namespace takt::session

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/checkpoint_saver.h"
+
+#include <filesystem>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/checkpoint_job.h"
+#include "tests/testing/faulty_file_system.h"
+
+namespace takt::session {
+namespace {
+
+class CheckpointSaverTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<CheckpointSaver> Saver(checkpoint::FileSystem& files) {
+    CheckpointSaverOptions options;
+    options.key = {"kjv", Generation(2)};
+    options.rank = Rank(1);
+    options.directory = directory_.path();
+    options.num_layers = job_.num_layers();
+    options.texts = {{"config.json", "{}"}};
+    options.given_up = &given_up_;
+    options.files = &files;
+    return CheckpointSaver::Create(std::move(options), Live()).value();
+  }
+  std::vector<checkpoint::LayerState> Live() { return state_.Layers(job_.AllLayers()); }
+  // Called on the saver's thread, read after Finish.
+  std::function<void(CheckpointReport)> Keep() {
+    return [this](CheckpointReport report) { reports_.push_back(std::move(report)); };
+  }
+  std::string Partial(int step) const {
+    return directory_.path() + "/step-0000000" + std::to_string(step) + ".partial-kjv-2";
+  }
+
+  takt::testing::CheckpointJob job_;
+  takt::testing::ModelState state_ = job_.StateAt(StepId(1));
+  takt::testing::TemporaryDirectory directory_;
+  const std::unique_ptr<checkpoint::FileSystem> files_ = checkpoint::CreatePosixFileSystem();
+  std::atomic<bool> given_up_ = false;
+  std::vector<CheckpointReport> reports_;
+};
+
+TEST_F(CheckpointSaverTest, ReportsFilesOfEachStepInOrder) {
+  const auto saver = Saver(*files_);
+  for (int step = 1; step <= 3; ++step) saver->Save(StepId(step), Live(), Keep());
+  saver->Finish();
+  ASSERT_EQ(reports_.size(), 3u);
+  for (int step = 1; step <= 3; ++step) {
+    const CheckpointReport& report = reports_[step - 1];
+    EXPECT_EQ(report.step, StepId(step));
+    EXPECT_EQ(report.rank, Rank(1));
+    EXPECT_EQ(report.error, absl::OkStatus());
+    EXPECT_EQ(report.files.size(), 2u * job_.num_layers() + 1);
+    for (const checkpoint::FileEntry& file : report.files) {
+      EXPECT_EQ(std::filesystem::file_size(Partial(step) + "/" + file.name),
+                static_cast<std::uintmax_t>(file.bytes));
+    }
+  }
+}
+
+TEST_F(CheckpointSaverTest, TrainingMayChangeWhatIsBeingWritten) {
+  const auto saver = Saver(*files_);
+  saver->Save(StepId(1), Live(), Keep());
+  const takt::testing::ModelState before = state_;
+  for (const checkpoint::LayerTarget& layer : state_.Targets(job_.AllLayers()))
+    layer.parameters[0].weight[0] = 1e9F;
+  saver->Finish();
+  saver->Save(StepId(2), before.Layers(job_.AllLayers()), Keep());
+  saver->Finish();
+  ASSERT_EQ(reports_.size(), 2u);
+  EXPECT_EQ(reports_[0].files, reports_[1].files);
+}
+
+TEST_F(CheckpointSaverTest, AFailedSaveIsReportedAndTheNextOneIsWritten) {
+  takt::testing::FaultyFileSystem faulty(*files_);
+  const auto saver = Saver(faulty);
+  faulty.Fail(3, 3, absl::ResourceExhaustedError("No space left on device"));
+  saver->Save(StepId(1), Live(), Keep());
+  saver->Save(StepId(2), Live(), Keep());
+  saver->Finish();
+  ASSERT_EQ(reports_.size(), 2u);
+  EXPECT_TRUE(absl::IsResourceExhausted(reports_[0].error)) << reports_[0].error;
+  EXPECT_TRUE(reports_[0].files.empty());
+  EXPECT_TRUE(std::filesystem::is_empty(Partial(1)));
+  EXPECT_EQ(reports_[1].error, absl::OkStatus());
+}
+
+TEST_F(CheckpointSaverTest, WhatIsGivenUpFailsAndIsReported) {
+  const auto saver = Saver(*files_);
+  given_up_ = true;
+  saver->Save(StepId(1), Live(), Keep());
+  saver->Finish();
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_TRUE(absl::IsCancelled(reports_[0].error)) << reports_[0].error;
+}
+
+}  // namespace
+}  // namespace takt::session

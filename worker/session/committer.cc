@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/committer.h"
+
+#include <pthread.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/checkpoint/layout.h"
+#include "common/data/data_root.h"
+#include "worker/checkpoint/commit.h"
+
+namespace takt::session {
+namespace {
+
+// Failing here costs room and nothing else.
+void RemoveEarlierPartials(checkpoint::FileSystem& files, const std::string& directory,
+                           const CommitRequest& request) {
+  const auto names = files.List(directory);
+  if (!names.ok()) return;
+  const std::string suffix = absl::StrCat(request.key.job, "-", request.key.generation.value());
+  for (const std::string& name : *names) {
+    const auto found = checkpoint::ParseStepDirectoryName(name);
+    if (!found.has_value() || found->kind != checkpoint::StepDirectoryKind::kPartial) continue;
+    if (found->suffix != suffix || found->step >= request.step) continue;
+    checkpoint::RemovePartial(files, directory, found->step, request.key.job,
+                              request.key.generation)
+        .IgnoreError();
+  }
+}
+
+}  // namespace
+
+absl::Status CommitCheckpoint(checkpoint::FileSystem& files, const std::string& root,
+                              const CommitRequest& request) {
+  ASSIGN_OR_RETURN(const std::string directory,
+                   data::ResolveUnderRoot("checkpoint.directory", root, request.directory));
+  if (request.manifest.empty()) {
+    return checkpoint::RemovePartial(files, directory, request.step, request.key.job,
+                                     request.key.generation);
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> notes,
+                   checkpoint::Commit(files, directory, request.keep, request.manifest));
+  for (const std::string& note : notes) {
+    Log(LogLevel::kInfo, "checkpoint directory",
+        {{"job", request.key.job}, {"directory", directory}, {"note", note}});
+  }
+  RemoveEarlierPartials(files, directory, request);
+  return absl::OkStatus();
+}
+
+Committer::Committer(std::function<absl::Status(const CommitRequest&)> commit,
+                     std::function<void(const CommitAnswer&)> answer)
+    : commit_(std::move(commit)), answer_(std::move(answer)), thread_([this] { Main(); }) {}
+
+Committer::~Committer() {
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+  }
+  thread_.join();
+}
+
+void Committer::Add(CommitRequest request) {
+  absl::MutexLock lock(&mutex_);
+  requests_.push_back(std::move(request));
+}
+
+void Committer::Main() {
+  pthread_setname_np(pthread_self(), "takt-committer");
+  for (;;) {
+    CommitRequest request;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &Committer::ToldLocked));
+      if (requests_.empty()) return;
+      request = std::move(requests_.front());
+      requests_.pop_front();
+    }
+    const CommitAnswer answer{request.key, request.step, commit_(request)};
+    const bool ok = answer.status.ok();
+    const char* const outcome = request.manifest.empty() ? "checkpoint given up"
+                                : ok                     ? "checkpoint committed"
+                                                         : "checkpoint not committed";
+    Log(ok ? LogLevel::kInfo : LogLevel::kWarning, outcome,
+        {{"job", request.key.job},
+         {"step", std::to_string(request.step.value())},
+         {"error", ok ? "" : answer.status.ToString()}});
+    answer_(answer);
+  }
+}
+
+}  // namespace takt::session

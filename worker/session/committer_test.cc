@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/committer.h"
+
+#include <filesystem>
+
+#include "common/checkpoint/manifest.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/checkpoint_job.h"
+
+namespace takt::session {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class CommitCheckpointTest : public ::testing::Test {
+ protected:
+  // Written by all ranks, under ROOT/runs.
+  CommitRequest Written(int step) {
+    fs::create_directories(root_.path() + "/runs");
+    const std::vector<std::vector<LayerId>> ranks = {job_.AllLayers()};
+    const std::string manifest =
+        job_.SaveShards(*files_, root_.path() + "/runs", StepId(step), ranks).value();
+    const auto parsed = checkpoint::ParseManifest(manifest, "manifest.json");
+    return {.key = {parsed->job, parsed->generation},
+            .step = StepId(step),
+            .directory = "runs",
+            .keep = 2,
+            .manifest = manifest};
+  }
+  absl::Status Commit(const CommitRequest& request) {
+    return CommitCheckpoint(*files_, root_.path(), request);
+  }
+  std::string Latest() const { return fs::read_symlink(root_.path() + "/runs/latest").string(); }
+
+  takt::testing::CheckpointJob job_;
+  takt::testing::TemporaryDirectory root_;
+  const std::unique_ptr<checkpoint::FileSystem> files_ = checkpoint::CreatePosixFileSystem();
+};
+
+TEST_F(CommitCheckpointTest, MakesItVisibleAndMayBeToldTwice) {
+  const CommitRequest request = Written(1);
+  EXPECT_EQ(Commit(request), absl::OkStatus());
+  EXPECT_EQ(Latest(), "step-00000001");
+  EXPECT_EQ(Commit(request), absl::OkStatus());
+  EXPECT_EQ(job_.Check(root_.path() + "/runs/step-00000001"), absl::OkStatus());
+}
+
+TEST_F(CommitCheckpointTest, WithoutAManifestItRemovesWhatThereIs) {
+  CommitRequest request = Written(1);
+  request.manifest.clear();
+  EXPECT_EQ(Commit(request), absl::OkStatus());
+  EXPECT_TRUE(fs::is_empty(root_.path() + "/runs"));
+  EXPECT_EQ(Commit(request), absl::OkStatus());
+}
+
+TEST_F(CommitCheckpointTest, EarlierStepsThatNeverBecameCompleteGo) {
+  Written(1);
+  EXPECT_EQ(Commit(Written(2)), absl::OkStatus());
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(root_.path() + "/runs"))
+    names.push_back(entry.path().filename());
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("latest", "step-00000002"));
+}
+
+TEST_F(CommitCheckpointTest, ADirectoryOutsideTheRootIsRefused) {
+  CommitRequest request = Written(1);
+  for (const char* const outside : {"../elsewhere", "/etc", "runs/../../elsewhere"}) {
+    request.directory = outside;
+    const absl::Status status = Commit(request);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("checkpoint.directory"));
+  }
+}
+
+TEST(Committer, AnswersEachRequestInOrderAndEndsWhatWasAdded) {
+  std::vector<std::string> answers;
+  {
+    Committer committer(
+        [](const CommitRequest& request) {
+          return request.step == StepId(2) ? absl::DataLossError("short") : absl::OkStatus();
+        },
+        [&](const CommitAnswer& answer) {
+          answers.push_back(std::to_string(answer.step.value()) + answer.status.ToString());
+        });
+    for (int step = 1; step <= 3; ++step) committer.Add({.step = StepId(step)});
+  }
+  EXPECT_THAT(answers, ::testing::ElementsAre("1OK", "2DATA_LOSS: short", "3OK"));
+}
+
+}  // namespace
+}  // namespace takt::session

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/parameter_state.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+namespace takt::session {
+namespace {
+
+LayerId OwnerOf(const model::Model& model, const model::Parameter& parameter) {
+  const auto owns = [&](const model::Layer& layer) {
+    return std::ranges::any_of(layer.parameters,
+                               [&](const model::Parameter& own) { return &own == &parameter; });
+  };
+  const auto it = std::ranges::find_if(model.layers, owns);
+  return LayerId(static_cast<std::int32_t>(it - model.layers.begin()));
+}
+
+std::size_t SizeOf(const train::ParameterRef& ref) {
+  return static_cast<std::size_t>(ref.parameter->elements());
+}
+
+}  // namespace
+
+std::vector<checkpoint::LayerState> WrittenState(train::ParameterStore& store, DpRank dp_rank,
+                                                 int dp_size) {
+  store.SelectVersion(0);
+  std::vector<checkpoint::LayerState> layers;
+  for (const train::LayerParameters& layer : store.layers()) {
+    if (!layer.primary || layer.layer.value() % dp_size != dp_rank.value()) continue;
+    checkpoint::LayerState& state = layers.emplace_back();
+    state.layer = layer.layer;
+    for (const train::ParameterRef& ref : layer.refs) {
+      if (ref.norm_index < 0) continue;  // a use of what another layer owns
+      const std::size_t size = SizeOf(ref);
+      state.parameters.push_back({.parameter = ref.parameter,
+                                  .weight = {ref.weight, size},
+                                  .m = {ref.m, size},
+                                  .v = {ref.v, size}});
+    }
+  }
+  return layers;
+}
+
+std::vector<checkpoint::LayerTarget> LoadTargets(const model::Model& model,
+                                                 train::ParameterStore& store) {
+  store.SelectVersion(0);
+  std::map<LayerId, checkpoint::LayerTarget> targets;
+  for (const train::LayerParameters& layer : store.layers()) {
+    for (const train::ParameterRef& ref : layer.refs) {
+      if (ref.m == nullptr) continue;  // shares the weight of another layer here
+      const LayerId owner = OwnerOf(model, *ref.parameter);
+      const std::size_t size = SizeOf(ref);
+      checkpoint::LayerTarget& target = targets[owner];
+      target.layer = owner;
+      target.parameters.push_back({.parameter = ref.parameter,
+                                   .weight = {ref.weight, size},
+                                   .m = {ref.m, size},
+                                   .v = {ref.v, size}});
+    }
+  }
+  std::vector<checkpoint::LayerTarget> list;
+  for (auto& [owner, target] : targets) list.push_back(std::move(target));
+  return list;
+}
+
+}  // namespace takt::session

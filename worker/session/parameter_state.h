@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank's parameters as checkpoints see them: by the layer that owns them.
+#pragma once
+
+#include <vector>
+
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+#include "worker/checkpoint/layer_state.h"
+#include "worker/train/parameter_store.h"
+
+namespace takt::session {
+
+// The layers whose files this rank writes. Of the data-parallel ranks that hold a primary copy of
+// layer i, number i modulo dp_size does. The views are of the newest weights: they hold until the
+// next update.
+std::vector<checkpoint::LayerState> WrittenState(train::ParameterStore& store, DpRank dp_rank,
+                                                 int dp_size);
+
+// Everything that this rank trains, copies of what other ranks own included.
+std::vector<checkpoint::LayerTarget> LoadTargets(const model::Model& model,
+                                                 train::ParameterStore& store);
+
+}  // namespace takt::session

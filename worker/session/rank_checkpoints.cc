@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/rank_checkpoints.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/checkpoint/layout.h"
+#include "common/data/data_root.h"
+#include "worker/checkpoint/commit.h"
+#include "worker/checkpoint/load.h"
+#include "worker/session/parameter_state.h"
+#include "worker/train/initial_weights.h"
+
+namespace takt::session {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kField[] = "checkpoint.directory";
+
+// Files that no rank loads; rank 0 looks after them.
+std::vector<std::string> UnloadedFiles(const checkpoint::Manifest& manifest, int num_layers) {
+  std::set<std::string> loaded;
+  for (LayerId layer(0); layer.value() < num_layers; ++layer) {
+    loaded.insert(checkpoint::ModelFile(layer, num_layers));
+    loaded.insert(checkpoint::OptimizerFile(layer, num_layers));
+  }
+  std::vector<std::string> others;
+  for (const checkpoint::FileEntry& file : manifest.files) {
+    if (!loaded.contains(file.name)) others.push_back(file.name);
+  }
+  return others;
+}
+
+}  // namespace
+
+RankCheckpoints::RankCheckpoints(RankCheckpointsOptions options)
+    : options_(std::move(options)),
+      meeting_{.rendezvous = options_.rendezvous,
+               .rank = options_.assignment->rank,
+               .num_ranks = options_.assignment->mesh.size()} {}
+
+// Nothing is made beyond a symbolic link that leads out of the root.
+absl::StatusOr<std::string> RankCheckpoints::MakeDirectory() const {
+  RETURN_IF_ERROR(checkpoint::EnsureDirectory(*options_.files, options_.root));
+  ASSIGN_OR_RETURN(const std::string joined,
+                   data::JoinUnderRoot(kField, options_.root, spec().directory));
+  fs::path there = joined;
+  for (std::error_code error; !fs::exists(there, error) && there.has_relative_path();)
+    there = there.parent_path();
+  RETURN_IF_ERROR(data::ResolveUnderRoot(kField, options_.root, there.string()).status());
+  RETURN_IF_ERROR(checkpoint::EnsureDirectory(*options_.files, joined));
+  return joined;
+}
+
+absl::Status RankCheckpoints::Open() {
+  const JobKey& key = options_.assignment->key;
+  ASSIGN_OR_RETURN(directory_, first()
+                                   ? MakeDirectory()
+                                   : data::JoinUnderRoot(kField, options_.root, spec().directory));
+  const std::string name = absl::StrCat(".shared-", key.job, "-", key.generation.value());
+  RETURN_IF_ERROR(CheckShared(meeting_, directory_, name));
+  ASSIGN_OR_RETURN(directory_, data::ResolveUnderRoot(kField, options_.root, spec().directory));
+  if (!first()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::string> removed,
+                   checkpoint::RemoveStale(*options_.files, directory_, key.job, key.generation));
+  for (const std::string& name : removed) {
+    Log(LogLevel::kInfo, "removed what an earlier generation left",
+        {{"job", key.job}, {"directory", directory_}, {"name", name}});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Resumed> RankCheckpoints::Restore(train::ParameterStore* store) {
+  const Assignment& assignment = *options_.assignment;
+  return AgreeOnResume(meeting_,
+                       {.job = &assignment.job,
+                        .directory = directory_,
+                        .wanted = assignment.resume,
+                        .at_most = assignment.resume_at_most},
+                       [&](const checkpoint::StepFiles& step) { return Load(step, store); });
+}
+
+absl::Status RankCheckpoints::Load(const checkpoint::StepFiles& step,
+                                   train::ParameterStore* store) {
+  if (first()) {
+    RETURN_IF_ERROR(checkpoint::VerifyFiles(step, UnloadedFiles(step.manifest(), num_layers()),
+                                            options_.threads));
+    std::ifstream config(absl::StrCat(step.path(), "/", checkpoint::kConfigFile));
+    config_text_ = {std::istreambuf_iterator<char>(config), {}};
+  }
+  if (store == nullptr) return absl::OkStatus();
+  return checkpoint::LoadLayers(step, LoadTargets(*options_.model, *store),
+                                {.num_layers = num_layers(), .threads = options_.threads});
+}
+
+absl::StatusOr<std::vector<checkpoint::TextFile>> RankCheckpoints::Texts() const {
+  if (!first() || store_ == nullptr) return std::vector<checkpoint::TextFile>();
+  std::string config = config_text_;
+  if (config.empty()) {
+    ASSIGN_OR_RETURN(config,
+                     train::FormatCheckpointConfig(options_.assignment->job, options_.data_root));
+  }
+  return std::vector<checkpoint::TextFile>{
+      {checkpoint::kConfigFile, std::move(config)},
+      {checkpoint::kIndexFile, checkpoint::FormatIndex(*options_.model)}};
+}
+
+std::vector<checkpoint::LayerState> RankCheckpoints::WrittenState() const {
+  if (store_ == nullptr) return {};
+  const mesh::Mesh& mesh = options_.assignment->mesh;
+  return session::WrittenState(*store_, mesh.DpRankOf(options_.assignment->rank), mesh.dp_size);
+}
+
+absl::Status RankCheckpoints::Allocate(train::ParameterStore* store) {
+  store_ = store;
+  CheckpointSaverOptions saver{.key = options_.assignment->key,
+                               .rank = options_.assignment->rank,
+                               .directory = directory_,
+                               .num_layers = num_layers(),
+                               .threads = options_.threads,
+                               .given_up = &given_up_,
+                               .files = options_.files,
+                               .clock = options_.clock};
+  ASSIGN_OR_RETURN(saver.texts, Texts());
+  ASSIGN_OR_RETURN(saver_, CheckpointSaver::Create(std::move(saver), WrittenState()));
+  return absl::OkStatus();
+}
+
+void RankCheckpoints::Save(StepId step, const std::function<void(Report)>& report) {
+  saver_->Save(step, WrittenState(), [report](CheckpointReport part) { report(std::move(part)); });
+}
+
+void RankCheckpoints::Finish() { saver_->Finish(); }
+
+}  // namespace takt::session

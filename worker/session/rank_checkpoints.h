@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one rank does about its job's checkpoints: finds the one to go on from, loads its part,
+// saves its part. Emulated models have no state: of theirs there is only the step.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/model/model.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/session/checkpoint_saver.h"
+#include "worker/session/rank_runner.h"
+#include "worker/session/resume.h"
+#include "worker/train/parameter_store.h"
+
+namespace takt::session {
+
+// All pointers borrowed for the object's life.
+struct RankCheckpointsOptions {
+  const Assignment* assignment = nullptr;  // its job has `checkpoint`
+  const model::Model* model = nullptr;
+  std::string root;       // under which checkpoint.directory lies
+  std::string data_root;  // of init_from
+  int threads = 1;
+  transport::Rendezvous* rendezvous = nullptr;
+  checkpoint::FileSystem* files = nullptr;
+  const Clock* clock = &Clock::Real();
+};
+
+// Calls come in the order below, from one caller; GiveUp at any time from anybody.
+class RankCheckpoints {
+ public:
+  explicit RankCheckpoints(RankCheckpointsOptions options);
+  ~RankCheckpoints() { GiveUp(); }
+
+  // The directory is made and seen by all ranks; what earlier generations left goes.
+  // Blocks: until all ranks do the same. Errors: as JoinUnderRoot and CheckShared.
+  absl::Status Open();
+  // Fills `store` (null: the model has no state) from the checkpoint that all ranks agree on.
+  // Blocks: until all ranks do the same. Errors: as AgreeOnResume.
+  absl::StatusOr<Resumed> Restore(train::ParameterStore* store);
+  // Takes the memory for the copy of a save. store: borrowed for Save.
+  absl::Status Allocate(train::ParameterStore* store);
+
+  // Training stands still, after `step`. As CheckpointSaver::Save and Finish.
+  void Save(StepId step, const std::function<void(Report)>& report);
+  void Finish();
+  // Makes saves in progress fail soon.
+  void GiveUp() { given_up_ = true; }
+
+ private:
+  absl::StatusOr<std::string> MakeDirectory() const;
+  absl::Status Load(const checkpoint::StepFiles& step, train::ParameterStore* store);
+  absl::StatusOr<std::vector<checkpoint::TextFile>> Texts() const;
+  std::vector<checkpoint::LayerState> WrittenState() const;
+  const config::Checkpoint& spec() const { return *options_.assignment->job.checkpoint; }
+  bool first() const { return options_.assignment->rank == Rank(0); }
+  int num_layers() const { return static_cast<int>(options_.model->layers.size()); }
+
+  const RankCheckpointsOptions options_;
+  const RankMeeting meeting_;
+  std::string directory_;
+  std::string config_text_;  // of the checkpoint that was loaded; empty: none was
+  train::ParameterStore* store_ = nullptr;
+  std::atomic<bool> given_up_ = false;
+  std::unique_ptr<CheckpointSaver> saver_;
+};
+
+}  // namespace takt::session
