@@ -117,11 +117,10 @@ absl::StatusOr<Manifest> ReadCompleteStep(const std::string& path) {
     return absl::DataLossError(absl::StrCat(manifest_path, " is missing"));
   RETURN_IF_ERROR(text.status());
   ASSIGN_OR_RETURN(Manifest manifest, ParseManifest(*text, manifest_path));
-  const std::string expected = StepDirectoryName(manifest.step);
   const auto directory = ParseStepDirectoryName(fs::path(path).filename().string());
   if (directory.has_value() && directory->step != manifest.step) {
-    return absl::DataLossError(
-        absl::StrCat(manifest_path, " is that of ", expected, ", not of its directory"));
+    return absl::DataLossError(absl::StrCat(
+        manifest_path, " is that of ", StepDirectoryName(manifest.step), ", not of its directory"));
   }
   RETURN_IF_ERROR(CheckFiles(path, manifest));
   return manifest;
