@@ -12,6 +12,13 @@ std::string_view DirectionSuffix(Direction direction) {
   return direction == Direction::kGradient ? "_B" : "_F";
 }
 
+// Of the ops that concern a whole step in programs that flush.
+bool AnyIsOfAMicrobatch(const Program& program, Op op) {
+  return std::any_of(program.body.begin(), program.body.end(), [op](const Instruction& each) {
+    return each.op == op && each.microbatch.value() >= 0;
+  });
+}
+
 }  // namespace
 
 std::string_view Name(Op op) {
@@ -102,13 +109,12 @@ bool IsCompute(Op op) {
 }
 
 bool IsAsynchronous(const Program& program) {
-  return NumWeightVersions(program) > 1 || UpdatesEachMicrobatch(program);
+  return NumWeightVersions(program) > 1 || UpdatesEachMicrobatch(program) ||
+         AnyIsOfAMicrobatch(program, Op::kLoad);
 }
 
 bool UpdatesEachMicrobatch(const Program& program) {
-  return std::any_of(program.body.begin(), program.body.end(), [](const Instruction& instruction) {
-    return instruction.op == Op::kOptimizer && instruction.microbatch.value() >= 0;
-  });
+  return AnyIsOfAMicrobatch(program, Op::kOptimizer);
 }
 
 int NumWeightVersions(const Program& program) {

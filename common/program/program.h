@@ -122,7 +122,7 @@ std::string ToString(const Instruction& instruction, const Program& program);
 // F, I, W, B or O.
 bool IsCompute(Op op);
 
-// Whether it runs without a flush: weights change otherwise than once, after all of a step.
+// Whether it runs without a flush: tokens come, or weights change, otherwise than once a step.
 bool IsAsynchronous(const Program& program);
 
 // Whether every microbatch's gradient is applied on its own.

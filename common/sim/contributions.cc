@@ -128,21 +128,29 @@ class Count {
   }
 
   // LOAD at most once; norm, exchange and optimizer, or the exchange of a validation, once on all
-  // ranks or nowhere.
+  // ranks or nowhere. Without a flush LOAD, and OPT in some, are each microbatch's.
   std::optional<Refusal> CheckEnds() const {
     const bool optimizes =
         AnyHas(Op::kNormPartial) || AnyHas(Op::kNormExchange) || AnyHas(Op::kOptimizer);
-    const std::pair<Op, bool> everywhere[] = {{Op::kNormPartial, optimizes},
-                                              {Op::kNormExchange, optimizes},
-                                              {Op::kOptimizer, optimizes},
-                                              {Op::kEval, AnyHas(Op::kEval)}};
+    const bool each =
+        std::any_of(programs_.begin(), programs_.end(), program::UpdatesEachMicrobatch);
+    const int updates = each ? programs_[0].num_microbatches : 1;
+    const std::pair<Op, int> everywhere[] = {{Op::kNormPartial, optimizes ? 1 : 0},
+                                             {Op::kNormExchange, optimizes ? 1 : 0},
+                                             {Op::kOptimizer, optimizes ? updates : 0},
+                                             {Op::kEval, AnyHas(Op::kEval) ? 1 : 0}};
     for (const Program& program : programs_) {
-      if (TimesOf(program, Op::kLoad) > 1) return On(program, "loads more than once");
+      const int loads = program::IsAsynchronous(program) ? program.num_microbatches : 1;
+      if (TimesOf(program, Op::kLoad) > loads) {
+        return On(program,
+                  absl::StrCat("loads more than ", loads == 1 ? "once" : "each microbatch"));
+      }
       for (const auto& [op, needed] : everywhere) {
         const int times = TimesOf(program, op);
-        if (times == (needed ? 1 : 0)) continue;
-        return On(program, absl::StrCat("has ", times, " ", std::string(Name(op)),
-                                        "; every rank has one where any has"));
+        if (times == needed) continue;
+        return On(program,
+                  absl::StrCat("has ", times, " ", std::string(Name(op)), "; every rank has ",
+                               needed == 1 ? "one" : absl::StrCat(needed), " where any has"));
       }
     }
     return std::nullopt;
@@ -214,12 +222,19 @@ class Count {
       }
       for (const Instruction& instruction : program.body) {
         if (instruction.op != Op::kOptimizer) continue;
+        used.clear();
         used.insert(instruction.writes.begin(), instruction.writes.end());
         for (const SlotId slot : instruction.reads) {
           if (program.slots[slot.value()].kind == SlotKind::kGradient) used.insert(slot);
         }
+        if (held != used) {
+          return On(program, "does not update every layer that it holds once in OPT");
+        }
       }
-      if (held != used) return On(program, "does not update every layer that it holds once in OPT");
+    }
+    // Without a flush there is no norm of all gradients.
+    if (std::any_of(programs_.begin(), programs_.end(), program::IsAsynchronous)) {
+      return std::nullopt;
     }
     for (const auto& [layer, times] : counted) {
       if (times == 1) continue;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/program/compute_part.h"
+#include "common/sim/gradient.h"
 
 namespace takt::sim {
 namespace {
@@ -37,24 +38,6 @@ struct Content {
   MicrobatchId microbatch;
 
   bool operator==(const Content&) const = default;
-};
-
-// The accumulated gradient of one layer: W and B, then REDUCE_GRAD, then REDUCE_TIED, as far as the
-// list has them, then norm and optimizer.
-struct Gradient {
-  int expected = 0;  // how many W and B the rank runs on its stage
-  int accumulated = 0;
-  bool needs_reduction = false, is_reduced = false;
-  bool needs_tying = false, is_tied = false;
-
-  // What `op`, which reads it, should have waited for; "" if nothing.
-  std::string_view LacksFor(Op op) const {
-    if (accumulated < expected) return "is complete";
-    if (op == Op::kReduceGrad) return "";
-    if (needs_reduction && !is_reduced) return "is summed over ranks";
-    if (op == Op::kReduceTied) return "";
-    return needs_tying && !is_tied ? "has both uses of the embedding" : "";
-  }
 };
 
 class Follower {

@@ -11,6 +11,7 @@
 #include "common/schedule/marked_grid.h"
 #include "common/sim/dataflow.h"
 #include "common/sim/machine.h"
+#include "common/sim/running_dataflow.h"
 #include "common/sim/together.h"
 
 namespace takt::sim {
@@ -86,13 +87,12 @@ absl::Status ToStatus(const Refusal& refusal, const std::vector<Program>& progra
 
 std::optional<Refusal> FindRefusal(const std::vector<Program>& programs,
                                    const ProofOptions& options) {
-  // A body without a flush begins in the middle of things and ends there.
-  if (std::none_of(programs.begin(), programs.end(), program::IsAsynchronous)) {
-    for (const Program& program : programs) {
-      if (auto refusal = CheckDataflow(program)) return refusal;
-    }
-    if (auto refusal = CheckContributions(programs, options.sums)) return refusal;
+  const bool flushes = std::none_of(programs.begin(), programs.end(), program::IsAsynchronous);
+  for (const Program& program : programs) {
+    const auto refusal = flushes ? CheckDataflow(program) : CheckRunningDataflow(program);
+    if (refusal.has_value()) return refusal;
   }
+  if (auto refusal = CheckContributions(programs, options.sums)) return refusal;
   if (auto refusal = CheckBytes(programs, options.byte_limits)) return refusal;
   const cost::Costs any;
   return Machine(programs, any, {.one_fifo_per_pair = options.one_fifo_per_pair}).Run();

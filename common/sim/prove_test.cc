@@ -219,6 +219,109 @@ TEST(Prove, FindsEachKindOfDamage) {
   }
 }
 
+std::vector<Program> Asynchronous(const std::string& family) {
+  const bool each = family == "pipedream";
+  return Programs(family, 3, 4,
+                  {.stages = {{.last_layer = LayerId(2)},
+                              {.first_layer = LayerId(2), .last_layer = LayerId(3)},
+                              {.first_layer = LayerId(3), .last_layer = LayerId(5)}},
+                   .reduce_gradients = !each,
+                   .tied_embeddings = !each});
+}
+
+SlotId NewestOf(const Program& program, int layer) {
+  for (std::size_t i = 0; i < program.slots.size(); ++i) {
+    const program::Slot& slot = program.slots[i];
+    if (slot.kind == program::SlotKind::kWeights && slot.index == layer && slot.version == 0) {
+      return SlotId(static_cast<int>(i));
+    }
+  }
+  return SlotId(-1);
+}
+
+TEST(Prove, FindsWhatIsWrongWithoutAFlush) {
+  using Damage = std::function<void(Program&)>;
+  const std::tuple<const char*, const char*, Damage> damages[] = {
+      {"pipedream", "0B0 meets other weights than its F",
+       [](Program& p) {
+         for (SlotId& slot : Find(p, "0B0").reads) {
+           const program::Slot old = p.slots[slot.value()];
+           if (old.kind == program::SlotKind::kWeights) slot = NewestOf(p, old.index);
+         }
+       }},
+      {"pipedream", "does not come right after the backward whose gradient it applies",
+       [](Program& p) { Find(p, "OPT").microbatch = MicrobatchId(2); }},
+      {"pipedream", "OPT comes before the gradient of layer 0 is complete",
+       [](Program& p) { Swap(p, "0B0", "OPT"); }},
+      {"pipedream-2bw", "prologue: 0F0 does not read every layer of its stage in one version",
+       [](Program& p) { p.prologue.erase(p.prologue.begin()); }},
+      {"pipedream-2bw", "0F2 finds other tokens",
+       [](Program& p) { Find(p, "LOAD").step_ahead = 1; }},
+      {"pipedream-2bw", "OPT comes before the gradient of layer 0 is summed over ranks",
+       [](Program& p) { Swap(p, "REDUCE_GRAD(0)", "OPT"); }},
+      {"pipedream-2bw", "loads more than each microbatch", [](Program& p) { Double(p, "LOAD"); }},
+  };
+  for (const auto& [family, message, damage] : damages) {
+    auto programs = Asynchronous(family);
+    ASSERT_EQ(Verdict(programs), "");
+    damage(programs[0]);
+    EXPECT_THAT(Verdict(programs), HasSubstr(message)) << family;
+  }
+}
+
+// Every instruction of every rank: gone, twice, about another microbatch or step, with another
+// slot.
+TEST(Prove, FindsEveryDamageWithoutAFlush) {
+  int inflicted = 0;
+  const auto expect_refusal = [&](const std::vector<Program>& programs, const Program& damaged,
+                                  std::size_t i, const std::string& what) {
+    ++inflicted;
+    EXPECT_NE(Verdict(programs), "")
+        << "rank " << damaged.pp_rank.value() << " instruction " << i << ": " << what;
+  };
+  for (const std::string family : {"pipedream", "pipedream-2bw"}) {
+    const auto intact = Asynchronous(family);
+    const ProofOptions options{
+        .sums = {.gradients = family != "pipedream", .tied_embeddings = family != "pipedream"}};
+    ASSERT_EQ(Verdict(intact, options), "");
+    for (std::size_t rank = 0; rank < intact.size(); ++rank) {
+      for (std::size_t i = 0; i < intact[rank].body.size(); ++i) {
+        const Instruction& original = intact[rank].body[i];
+        const std::string name = ToString(original, intact[rank]);
+        const auto inflict = [&](const std::string& what,
+                                 const std::function<void(std::vector<Instruction>&)>& damage) {
+          auto programs = intact;
+          damage(programs[rank].body);
+          expect_refusal(programs, programs[rank], i, name + " " + what);
+        };
+        const auto at = static_cast<std::ptrdiff_t>(i);
+        inflict("dropped", [&](auto& body) { body.erase(body.begin() + at); });
+        inflict("doubled", [&](auto& body) { body.insert(body.begin() + at, original); });
+        if (original.microbatch.value() >= 0) {
+          inflict("of another microbatch", [&](auto& body) {
+            body[i].microbatch = MicrobatchId((original.microbatch.value() + 1) % 4);
+          });
+        }
+        if (original.microbatch.value() >= 0 && original.op != program::Op::kOptimizer) {
+          inflict("of another step",
+                  [&](auto& body) { body[i].step_ahead = 1 - original.step_ahead; });
+        }
+        const int num_slots = static_cast<int>(intact[rank].slots.size());
+        for (const bool written : {false, true}) {
+          const std::size_t count = (written ? original.writes : original.reads).size();
+          for (std::size_t k = 0; k < count; ++k) {
+            inflict("with another slot", [&](auto& body) {
+              SlotId& slot = (written ? body[i].writes : body[i].reads)[k];
+              slot = SlotId((slot.value() + 1) % num_slots);
+            });
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(inflicted, 1000);
+}
+
 TEST(Prove, SpendsNoMemoryOnSizesThatNobodyRuns) {
   auto programs = Programs("gpipe", 1, 1);
   programs[0].num_microbatches = 1 << 24;

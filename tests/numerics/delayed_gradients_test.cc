@@ -363,6 +363,14 @@ TEST_F(DelayedGradients, OfPipeDream2BwAreOfTheWeightsBeforeTheLastUpdate) {
   }
 }
 
+// B makes again what F did not keep, with the weights that F met.
+TEST_F(DelayedGradients, AreTheSameWhereStagesRecompute) {
+  config::JobSpec job = Job("pipedream", 3, 4);
+  const RunResult expected = RecurrenceOf(job).PipeDream();
+  job.parallelism.recompute = {model::Recompute::kFull};
+  ExpectSame(Train(job), expected);
+}
+
 TEST_F(DelayedGradients, OfPipeDream2BwAreSummedOverReplicasAndUsesOfATiedHead) {
   for (const int dp : {1, 2}) {
     for (const int ranks : {1, 3}) {
