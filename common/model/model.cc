@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/model.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -182,6 +181,13 @@ std::int64_t Model::num_parameters() const {
   return elements;
 }
 
+const Parameter* Model::Find(std::string_view name) const {
+  for (const Parameter* parameter : AllParameters()) {
+    if (parameter->name == name) return parameter;
+  }
+  return nullptr;
+}
+
 double Model::FlopsPerToken() const {
   if (config.family == Family::kEmulated) return 0;
   double flops = 0;
@@ -226,7 +232,7 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch, Prec
   return model;
 }
 
-std::int64_t PackedWeightBytes(const Model& model, const Layer& layer) {
+std::int64_t PackedBytes(const Parameter& parameter) {
   constexpr std::int64_t kDepth = 32, kWidth = 64, kBytes = 2;
   const auto packed = [](std::int64_t rows, std::int64_t columns) {
     const auto round_up = [](std::int64_t a, std::int64_t unit) {
@@ -234,17 +240,18 @@ std::int64_t PackedWeightBytes(const Model& model, const Layer& layer) {
     };
     return kBytes * round_up(rows, kDepth) * round_up(columns, kWidth);
   };
+  const std::int64_t rows = parameter.shape[0], columns = parameter.shape[1];
+  return packed(rows, columns) + packed(columns, rows);
+}
+
+std::int64_t PackedWeightBytes(const Model& model, const Layer& layer) {
   if (model.precision != Precision::kBf16) return 0;
   std::int64_t bytes = 0;
   const auto add = [&](const Parameter& parameter) {
-    if (!layer.MultipliesBy(parameter)) return;
-    const std::int64_t rows = parameter.shape[0], columns = parameter.shape[1];
-    bytes += packed(rows, columns) + packed(columns, rows);
+    if (layer.MultipliesBy(parameter)) bytes += PackedBytes(parameter);
   };
   for (const Parameter& parameter : layer.parameters) add(parameter);
-  for (const Parameter* parameter : model.AllParameters()) {
-    if (std::ranges::count(layer.tied_parameters, parameter->name) > 0) add(*parameter);
-  }
+  for (const std::string& name : layer.tied_parameters) add(*model.Find(name));
   return bytes;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -135,6 +136,8 @@ struct Model {
   // exchange.
   std::vector<const Parameter*> AllParameters() const;
   std::int64_t num_parameters() const;
+  // The one of that name; null: there is none.
+  const Parameter* Find(std::string_view name) const;
   // Model FLOPs of one token, F, I and W of all layers, attention counted causally.
   double FlopsPerToken() const;
 };
@@ -147,9 +150,11 @@ std::vector<FieldError> CheckConfig(const ModelConfig& config);
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
                                  Precision precision = Precision::kF32);
 
-// What a rank that holds `layer` keeps in bf16 of its weights besides the f32 ones, in a model of
-// that precision: each matrix in the order in which F multiplies by it and in that of I, rows
-// filled up to 32 and columns to 64.
+// What a rank keeps of a matrix in bf16 besides the f32 one: in the order in which F multiplies by
+// it and in that of I, rows filled up to 32 and columns to 64.
+std::int64_t PackedBytes(const Parameter& parameter);
+
+// Of all matrices that `layer` multiplies by, in a model of precision bf16.
 std::int64_t PackedWeightBytes(const Model& model, const Layer& layer);
 
 }  // namespace takt::model

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace takt::model {
 
@@ -12,5 +13,17 @@ enum class Recompute : std::uint8_t {
   kSelective = 2,  // not what norms and activations give
   kFull = 3,       // of every layer its input alone
 };
+
+constexpr std::string_view Name(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+      return "none";
+    case Recompute::kSelective:
+      return "selective";
+    case Recompute::kFull:
+      return "full";
+  }
+  return "unknown";
+}
 
 }  // namespace takt::model

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/model/stage_layout.h"
+#include "common/plan/memory.h"
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
@@ -53,21 +54,11 @@ absl::Status InJobTerms(const absl::Status& status, const config::JobSpec& job) 
   return InvalidFields(std::move(errors));
 }
 
-std::string_view Name(model::Recompute recompute) {
-  switch (recompute) {
-    case model::Recompute::kNone:
-      return "none";
-    case model::Recompute::kSelective:
-      return "selective";
-    case model::Recompute::kFull:
-      return "full";
-  }
-  return "unknown";
-}
-
 absl::Status SetRecompute(const std::vector<model::Recompute>& modes, mesh::Partition& partition) {
   if (modes.size() != 1 && modes.size() != partition.size()) {
-    const auto name = [](std::string* out, model::Recompute mode) { out->append(Name(mode)); };
+    const auto name = [](std::string* out, model::Recompute mode) {
+      out->append(model::Name(mode));
+    };
     return InvalidField({.field = "parallelism.recompute",
                          .value = absl::StrCat("[", absl::StrJoin(modes, ", ", name), "]"),
                          .rule = absl::StrCat("must be one mode, or one for each of the ",
@@ -130,6 +121,17 @@ cost::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& part
   return costs;
 }
 
+// Of a validation pass. A schedule without a flush goes forward as one with it does.
+absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInputs& inputs,
+                                                              const Candidate& candidate) {
+  if (!IsAsynchronous(candidate.schedule)) return program::ForwardOnly(candidate.programs);
+  schedule::Schedule flushed = candidate.schedule;
+  flushed.updates = schedule::Updates::kFlush;
+  ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
+                   program::Lower(flushed, MakeLowerOptions(inputs, candidate.partition)));
+  return program::ForwardOnly(programs);
+}
+
 absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::Schedule schedule) {
   Candidate candidate{.schedule = std::move(schedule)};
   ASSIGN_OR_RETURN(candidate.partition,
@@ -144,6 +146,19 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
   ASSIGN_OR_RETURN(candidate.report,
                    sim::Simulate(candidate.programs, MakeCosts(inputs, candidate.partition),
                                  {.steps = IsAsynchronous(candidate.schedule) ? kStepsInARow : 1}));
+  if (inputs.job.validation.has_value()) {
+    ASSIGN_OR_RETURN(candidate.validation_programs, ForwardPrograms(inputs, candidate));
+  }
+  for (std::size_t rank = 0; rank < candidate.programs.size(); ++rank) {
+    const bool validates = !candidate.validation_programs.empty();
+    candidate.memory.push_back(
+        PredictMemory({.model = inputs.model,
+                       .partition = candidate.partition,
+                       .program = candidate.programs[rank],
+                       .validation = validates ? &candidate.validation_programs[rank] : nullptr,
+                       .saves = inputs.job.checkpoint.has_value(),
+                       .dp_size = inputs.dp_size}));
+  }
   return candidate;
 }
 
@@ -285,20 +300,6 @@ absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs) {
   }
   RETURN_IF_ERROR(CheckFileSizes(inputs, schedule));
   return FromSchedule(inputs, std::move(schedule));
-}
-
-absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInputs& inputs,
-                                                              const Candidate& candidate) {
-  std::vector<program::Program> programs = candidate.programs;
-  if (IsAsynchronous(candidate.schedule)) {
-    schedule::Schedule flushed = candidate.schedule;
-    flushed.updates = schedule::Updates::kFlush;
-    ASSIGN_OR_RETURN(programs,
-                     program::Lower(flushed, MakeLowerOptions(inputs, candidate.partition)));
-  }
-  programs = program::ForwardOnly(programs);
-  RETURN_IF_ERROR(sim::Prove(programs));
-  return programs;
 }
 
 }  // namespace takt::plan

@@ -17,6 +17,10 @@ struct Candidate {
   mesh::Partition partition;
   std::vector<program::Program> programs;
   sim::Report report;
+  // Of its forwards alone: nothing runs ahead of its step. Not proved; empty: the job does not
+  // validate.
+  std::vector<program::Program> validation_programs;
+  std::vector<MemoryBytes> memory;  // by pp rank
 };
 
 // What every candidate of a job has in common. Borrows.
@@ -41,9 +45,5 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
 
 // The CSV that came with the job. Errors: as above.
 absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs);
-
-// Of its forwards alone, for evaluation: nothing runs ahead of its step. Proved to complete.
-absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInputs& inputs,
-                                                              const Candidate& candidate);
 
 }  // namespace takt::plan

@@ -10,8 +10,10 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/plan/candidate.h"
+#include "common/plan/memory.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/validator.h"
+#include "common/sim/prove.h"
 
 namespace takt::plan {
 namespace {
@@ -43,6 +45,18 @@ std::int64_t PeakBytes(const Candidate& candidate) {
   return peak;
 }
 
+// Of the rank that needs most.
+const MemoryBytes& Largest(const Candidate& candidate) {
+  return *std::max_element(
+      candidate.memory.begin(), candidate.memory.end(),
+      [](const MemoryBytes& a, const MemoryBytes& b) { return a.total() < b.total(); });
+}
+
+bool Fits(const Candidate& candidate, const PlanOptions& options) {
+  return options.worker_memory_bytes == 0 ||
+         Largest(candidate).total() <= options.worker_memory_bytes;
+}
+
 int PeakInFlight(const Candidate& candidate) {
   int peak = 0;
   for (const sim::RankReport& rank : candidate.report.ranks)
@@ -53,7 +67,16 @@ int PeakInFlight(const Candidate& candidate) {
 // Predictions closer than this are taken as equal: they are no better than that.
 constexpr double kIndifference = 1.01;
 
-Candidate TakeBest(std::vector<Candidate> candidates) {
+Candidate TakeBest(std::vector<Candidate> candidates, const PlanOptions& options) {
+  const auto fits = [&](const Candidate& candidate) { return Fits(candidate, options); };
+  if (std::any_of(candidates.begin(), candidates.end(), fits)) {
+    std::erase_if(candidates, [&](const Candidate& candidate) { return !fits(candidate); });
+  } else {  // what comes closest, to say how far off it is
+    return std::move(*std::min_element(candidates.begin(), candidates.end(),
+                                       [](const Candidate& a, const Candidate& b) {
+                                         return Largest(a).total() < Largest(b).total();
+                                       }));
+  }
   double shortest = candidates.front().report.makespan;
   for (const Candidate& candidate : candidates)
     shortest = std::min(shortest, candidate.report.makespan);
@@ -101,7 +124,7 @@ absl::StatusOr<Candidate> BestOf(const CandidateInputs& inputs,
   }
   if (inputs.job.parallelism.schedule == kAuto) AddSearched(inputs, pp_size, candidates);
   if (candidates.empty()) return first_error;
-  return TakeBest(std::move(candidates));
+  return TakeBest(std::move(candidates), inputs.options);
 }
 
 int LargestPipeline(const CandidateInputs& inputs) {
@@ -121,6 +144,40 @@ absl::StatusOr<Candidate> Choose(const CandidateInputs& inputs) {
     first_error.Update(best.status());
   }
   return first_error;
+}
+
+// The least that is computed again for the plan to fit the workers, unless the job says.
+absl::StatusOr<Candidate> ChooseWhatIsRecomputed(CandidateInputs inputs) {
+  using enum model::Recompute;
+  const std::vector<model::Recompute>& asked = inputs.job.parallelism.recompute;
+  if (!asked.empty()) {
+    inputs.recompute = asked;
+    return Choose(inputs);
+  }
+  absl::StatusOr<Candidate> best = Choose(inputs);
+  if (inputs.job.model.family == model::Family::kEmulated) return best;
+  for (const model::Recompute mode : {kSelective, kFull}) {
+    if (!best.ok() || Fits(*best, inputs.options)) break;
+    inputs.recompute = {mode};
+    best = Choose(inputs);
+  }
+  return best;
+}
+
+absl::Status CheckMemory(const Candidate& candidate, const PlanOptions& options) {
+  if (Fits(candidate, options)) return absl::OkStatus();
+  const auto recomputes_all = [](const mesh::Stage& stage) {
+    return stage.recompute == model::Recompute::kFull;
+  };
+  const bool more =
+      !std::all_of(candidate.partition.begin(), candidate.partition.end(), recomputes_all);
+  return InvalidField({.field = "parallelism.pipeline",
+                       .value = absl::StrCat(candidate.schedule.num_ranks()),
+                       .rule = absl::StrCat("needs more memory than a worker has for a rank (",
+                                            FormatBytes(options.worker_memory_bytes),
+                                            "): ", ToString(Largest(candidate))),
+                       .fix = absl::StrCat("use more stages or smaller microbatches",
+                                           more ? ", or parallelism.recompute: full" : "")});
 }
 
 absl::Status CheckBatch(const config::JobSpec& job, int dp_size) {
@@ -160,13 +217,11 @@ absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& opt
   RETURN_IF_ERROR(CheckBatch(job, plan.mesh.dp_size));
   ASSIGN_OR_RETURN(plan.model, model::BuildModel(job.model, job.microbatch, job.precision));
   RETURN_IF_ERROR(CheckSize(job, plan));
-  CandidateInputs inputs{
+  const CandidateInputs inputs{
       .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};
-  if (!job.parallelism.recompute.empty()) inputs.recompute = job.parallelism.recompute;
-  ASSIGN_OR_RETURN(Candidate best, Choose(inputs));
-  if (job.validation.has_value()) {
-    ASSIGN_OR_RETURN(plan.validation_programs, ForwardPrograms(inputs, best));
-  }
+  ASSIGN_OR_RETURN(Candidate best, ChooseWhatIsRecomputed(inputs));
+  RETURN_IF_ERROR(CheckMemory(best, options));
+  if (!best.validation_programs.empty()) RETURN_IF_ERROR(sim::Prove(best.validation_programs));
   plan.mesh.pp_size = best.schedule.num_ranks();
   plan.warnings = schedule::Warnings(best.schedule);
   plan.warnings.insert(plan.warnings.begin(), job.warnings.begin(), job.warnings.end());
@@ -175,6 +230,8 @@ absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& opt
   plan.partition = std::move(best.partition);
   plan.schedule = std::move(best.schedule);
   plan.programs = std::move(best.programs);
+  plan.validation_programs = std::move(best.validation_programs);
+  plan.memory = std::move(best.memory);
   return plan;
 }
 
@@ -186,9 +243,15 @@ std::string ToString(const Plan& plan) {
     absl::StrAppendFormat(&text, "stage %d on pp rank %d: layers %d to %d of %d\n",
                           stage.id.value(), stage.pp_rank.value(), stage.first_layer.value(),
                           stage.last_layer.value() - 1, plan.model.layers.size());
+    if (stage.recompute != model::Recompute::kNone) {
+      absl::StrAppend(&text, "  recomputes ", std::string(model::Name(stage.recompute)), "\n");
+    }
   }
   absl::StrAppendFormat(&text, "predicted step %.6g s, bubble %.1f %%\n",
                         plan.predicted_step_seconds, 100 * plan.predicted_bubble_fraction);
+  for (std::size_t rank = 0; rank < plan.memory.size(); ++rank) {
+    absl::StrAppend(&text, "pp rank ", rank, " needs ", ToString(plan.memory[rank]), "\n");
+  }
   for (const std::string& warning : plan.warnings)
     absl::StrAppend(&text, "warning: ", warning, "\n");
   return text;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/memory_kind.h"
 #include "common/config/job_spec.h"
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
@@ -22,6 +23,8 @@ struct PlanOptions {
   double matmul_flops_per_second = 1e11;
   double link_latency_seconds = 20e-6;
   double link_seconds_per_byte = 0.5e-9;
+  // What a worker has for a rank, where it has least; 0: not known, and no plan is too large.
+  std::int64_t worker_memory_bytes = 0;
 };
 
 struct Plan {
@@ -32,6 +35,7 @@ struct Plan {
   std::vector<program::Program> programs;  // by pp rank; proved to complete
   // Forward only, over the job's validation set; empty: it has none.
   std::vector<program::Program> validation_programs;
+  std::vector<MemoryBytes> memory;  // by pp rank: what its worker will need
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;
@@ -39,6 +43,7 @@ struct Plan {
 
 // Mesh, partition, schedule, lowering, proof, in this order.
 // data: auto      1.
+// recompute: auto none; if that does not fit the workers' memory selective; if not that, full.
 // pipeline: auto  the largest that the layers, max_workers and the schedule allow. A given one may
 //                 exceed max_workers: such a job waits.
 // schedule: auto  of all families with one copy of the weights and what a search finds for the
@@ -47,7 +52,8 @@ struct Plan {
 //                 one that holds the least. A searched one is named after what it grew from: "auto
 //                 (zb-1p)".
 // Errors: kInvalidArgument (FieldError) when the job cannot be planned: pipeline larger than
-// layers, global batch not divisible, too few microbatches, a schedule file that is wrong.
+// layers, global batch not divisible, too few microbatches, a schedule file that is wrong, more
+// memory needed than the workers have.
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options);
 
 // The plan for people: mesh, schedule, stages with their layers, prediction.

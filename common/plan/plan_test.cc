@@ -11,6 +11,7 @@
 namespace takt::plan {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -259,6 +260,66 @@ TEST(MakePlan, BoundsItsOwnSize) {
                                       "with 64 layers at most 4096 are possible"));
 }
 
+std::int64_t MostBytes(const Plan& plan) {
+  std::int64_t most = 0;
+  for (const MemoryBytes& rank : plan.memory) most = std::max(most, rank.total());
+  return most;
+}
+
+TEST(MakePlan, RecomputesWhatItMustToFitTheWorkers) {
+  using enum model::Recompute;
+  config::JobSpec job = Gpt2Job();
+  job.parallelism = {.pipeline = 2, .schedule = "1f1b"};
+  std::int64_t least = 0;  // that would do for the mode before
+  for (const model::Recompute mode : {kNone, kSelective, kFull}) {
+    const PlanOptions options{.max_workers = 2, .worker_memory_bytes = least};
+    const Plan found = *MakePlan(job, options);
+    EXPECT_EQ(found.partition[0].recompute, mode);
+    EXPECT_EQ(found.partition[1].recompute, mode);
+    config::JobSpec asking = job;
+    asking.parallelism.recompute = {mode};
+    EXPECT_EQ(MostBytes(*MakePlan(asking, {})), MostBytes(found));
+    EXPECT_GT(found.predicted_step_seconds, 0);
+    least = MostBytes(found) - 1;
+  }
+  const std::string too_large = std::string(
+      MakePlan(job, {.max_workers = 2, .worker_memory_bytes = least}).status().message());
+  EXPECT_THAT(
+      too_large,
+      HasSubstr("parallelism.pipeline is 2: needs more memory than a worker has for a rank"));
+  EXPECT_THAT(too_large, HasSubstr("process 64 MiB, "));
+  EXPECT_THAT(too_large, EndsWith("use more stages or smaller microbatches"));
+  job.parallelism.recompute = {kNone};
+  EXPECT_THAT(
+      std::string(MakePlan(job, {.max_workers = 2, .worker_memory_bytes = 1}).status().message()),
+      EndsWith(", or parallelism.recompute: full"));
+}
+
+TEST(MakePlan, CountsTheForwardThatFullRecomputeAdds) {
+  config::JobSpec job = Gpt2Job();
+  job.parallelism = {.pipeline = 1, .schedule = "1f1b"};
+  const double kept = MakePlan(job, kFreeLinks)->predicted_step_seconds;
+  job.parallelism.recompute = {model::Recompute::kSelective};
+  EXPECT_EQ(MakePlan(job, kFreeLinks)->predicted_step_seconds, kept);
+  job.parallelism.recompute = {model::Recompute::kFull};
+  const double recomputed = MakePlan(job, kFreeLinks)->predicted_step_seconds;
+  // F is a third of F, I and W; two thirds of a block's products come again, and all of the head's.
+  EXPECT_GT(recomputed, 1.2 * kept);
+  EXPECT_LT(recomputed, 1.34 * kept);
+}
+
+TEST(MakePlan, TakesARecomputeModeForEachStage) {
+  using enum model::Recompute;
+  config::JobSpec job = Gpt2Job();
+  job.parallelism = {.pipeline = 2, .schedule = "1f1b", .recompute = {kFull, kNone}};
+  const Plan plan = *MakePlan(job, {.max_workers = 2});
+  EXPECT_EQ(plan.partition[0].recompute, kFull);
+  EXPECT_EQ(plan.partition[1].recompute, kNone);
+  job.parallelism.recompute = {kFull, kNone, kSelective};
+  EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.recompute is [full, none, selective]: must be "
+                                      "one mode, or one for each of the 2 stages"));
+}
+
 TEST(MakePlan, PrintsForPeople) {
   config::JobSpec job = EmulatedJob(4, 8);
   job.parallelism = {.pipeline = 2, .schedule = "gpipe"};
@@ -266,7 +327,9 @@ TEST(MakePlan, PrintsForPeople) {
             "pipeline 2 x data 1, schedule gpipe, 8 microbatches\n"
             "stage 0 on pp rank 0: layers 0 to 1 of 4\n"
             "stage 1 on pp rank 1: layers 2 to 3 of 4\n"
-            "predicted step 0.27 s, bubble 11.1 %\n");
+            "predicted step 0.27 s, bubble 11.1 %\n"
+            "pp rank 0 needs 64 MiB: process 64 MiB, messages 10 B\n"
+            "pp rank 1 needs 64 MiB: process 64 MiB, messages 10 B\n");
 }
 
 }  // namespace

@@ -14,23 +14,34 @@ std::int64_t AddSaturating(std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
+MemoryKind MemoryKindOf(SlotKind kind) {
+  switch (kind) {
+    case SlotKind::kStash:
+    case SlotKind::kRecomputed:
+      return MemoryKind::kStash;
+    case SlotKind::kInput:
+    case SlotKind::kOutput:
+    case SlotKind::kOutputGrad:
+    case SlotKind::kInputGrad:
+      return MemoryKind::kMessages;
+    case SlotKind::kTokens:
+      return MemoryKind::kTokens;
+    case SlotKind::kGradient:
+      return MemoryKind::kGradients;
+    case SlotKind::kWeights:
+      return MemoryKind::kWeights;
+    case SlotKind::kScalars:
+      return MemoryKind::kProcess;
+  }
+  return MemoryKind::kProcess;
+}
+
 SlotBytes CountSlotBytes(const Program& program) {
   SlotBytes bytes;
   for (const Slot& slot : program.slots) {
-    switch (slot.kind) {
-      case SlotKind::kStash:
-      case SlotKind::kRecomputed:
-        bytes.stash = AddSaturating(bytes.stash, slot.bytes);
-        break;
-      case SlotKind::kInput:
-      case SlotKind::kOutput:
-      case SlotKind::kOutputGrad:
-      case SlotKind::kInputGrad:
-        bytes.buffers = AddSaturating(bytes.buffers, slot.bytes);
-        break;
-      default:
-        break;
-    }
+    const MemoryKind kind = MemoryKindOf(slot.kind);
+    if (kind == MemoryKind::kStash) bytes.stash = AddSaturating(bytes.stash, slot.bytes);
+    if (kind == MemoryKind::kMessages) bytes.buffers = AddSaturating(bytes.buffers, slot.bytes);
   }
   bytes.total = AddSaturating(bytes.stash, bytes.buffers);
   return bytes;

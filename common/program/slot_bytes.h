@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "common/base/memory_kind.h"
 #include "common/program/program.h"
 
 namespace takt::program {
@@ -15,6 +16,9 @@ struct SlotBytes {
   std::int64_t buffers = 0;  // activations and gradients between stages
   std::int64_t total = 0;    // of both; at most the largest number
 };
+
+// What the memory of a slot counts as.
+MemoryKind MemoryKindOf(SlotKind kind);
 
 // Slots that are not sized count nothing.
 SlotBytes CountSlotBytes(const Program& program);

@@ -151,6 +151,7 @@ class Cluster final {
   void CountRecovery(JobEntry& job, const std::string& reason, Moment now);
   void EndRun(JobEntry& job, const Decision& decision, Moment now);
   void ServeQueue(Moment now);
+  std::int64_t LeastMemory(const std::vector<std::string>& workers) const;
   void BeginPlanning(JobEntry& job, const std::vector<std::string>& workers, Moment now);
   void Launch(JobEntry& job, plan::Plan plan, Moment now);
   void ReleaseReserved(JobEntry& job);

@@ -186,6 +186,19 @@ void Cluster::ServeQueue(Moment now) {
   }
 }
 
+// Workers on one host share its memory evenly. 0: none of them says how much it has.
+std::int64_t Cluster::LeastMemory(const std::vector<std::string>& workers) const {
+  std::map<std::string, int> on_host;
+  for (const std::string& name : workers) ++on_host[members_.Find(name)->hello.host];
+  std::int64_t least = 0;
+  for (const std::string& name : workers) {
+    const membership::Hello& hello = members_.Find(name)->hello;
+    const std::int64_t share = hello.memory_bytes / on_host[hello.host];
+    if (share > 0) least = least > 0 ? std::min(least, share) : share;
+  }
+  return least;
+}
+
 void Cluster::BeginPlanning(JobEntry& job, const std::vector<std::string>& workers, Moment now) {
   ++job.record.generation;
   job.reserved = workers;
@@ -198,6 +211,7 @@ void Cluster::BeginPlanning(JobEntry& job, const std::vector<std::string>& worke
     if (rate > 0) slowest = slowest > 0 ? std::min(slowest, rate) : rate;
   }
   if (slowest > 0) options.matmul_flops_per_second = slowest;
+  options.worker_memory_bytes = LeastMemory(workers);
   SetState(job, JobState::kPlanning,
            absl::StrCat("planning for up to ", workers.size(), " workers"), now);
   outbox_.effects.push_back(

@@ -12,6 +12,7 @@ namespace takt::bench {
 // prints its result to stdout and leaves its status. `result` is borrowed until then.
 void AddCheckpointCommand(CLI::App& app, absl::Status& result);
 void AddKernelsCommand(CLI::App& app, absl::Status& result);
+void AddMemoryCommand(CLI::App& app, absl::Status& result);
 void AddPlannerCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);
 void AddTransportCommand(CLI::App& app, absl::Status& result);

@@ -53,7 +53,8 @@ class KernelBench {
  private:
   backend::Buffer Random(std::int64_t count) {
     backend::Buffer buffer =
-        backend_->Allocate(static_cast<std::size_t>(count) * sizeof(float)).value();
+        backend_->Allocate(static_cast<std::size_t>(count) * sizeof(float), MemoryKind::kScratch)
+            .value();
     std::uint32_t state = 1;
     for (float& value : buffer.float_span()) {
       state = state * 1664525 + 1013904223;

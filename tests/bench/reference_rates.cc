@@ -24,7 +24,9 @@ constexpr std::int64_t kSpareColumns = 16;
 // Memory as the backend gives it, with something in it that is no denormal, be it read as floats or
 // as twice as many bf16.
 backend::Buffer FilledBuffer(backend::Backend& memory, std::int64_t count) {
-  backend::Buffer buffer = memory.Allocate(static_cast<std::size_t>(count) * sizeof(float)).value();
+  backend::Buffer buffer =
+      memory.Allocate(static_cast<std::size_t>(count) * sizeof(float), MemoryKind::kScratch)
+          .value();
   float value = 0.5F;
   for (float& element : buffer.float_span()) {
     value = value > 0.9F ? -0.9F : value + 0.013F;

@@ -34,8 +34,8 @@ class WholeModel {
     EXPECT_TRUE(train::InitializeWeights(job, "/", *store_, *backend_).ok());
     const mesh::Stage all{StageId(0), PpRank(0), LayerId(0), LayerId(std::ssize(layers))};
     stage_.emplace(model_, all, *store_, *backend_);
-    stash_ = backend_->Allocate(stage_->layout().stash_bytes).value();
-    scratch_ = backend_->Allocate(stage_->layout().scratch_bytes).value();
+    stash_ = backend_->Allocate(stage_->layout().stash_bytes, MemoryKind::kStash).value();
+    scratch_ = backend_->Allocate(stage_->layout().scratch_bytes, MemoryKind::kScratch).value();
     stage_->set_scratch(scratch_.data());
   }
 

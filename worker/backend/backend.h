@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/base/memory_kind.h"
 #include "worker/backend/ops.h"
 
 namespace takt::backend {
@@ -50,8 +51,8 @@ class Backend {
   // kInternal (device fault).
   virtual absl::Status Run(const Op& op) = 0;
 
-  // Zeroed memory.  Errors: kResourceExhausted.
-  virtual absl::StatusOr<Buffer> Allocate(std::size_t bytes) = 0;
+  // Zeroed memory, of which AllocatedBytes are taken.  Errors: kResourceExhausted.
+  virtual absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) = 0;
 
   // Between host memory and memory of this backend, in order with the ops; complete on return.
   virtual absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) = 0;

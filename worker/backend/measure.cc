@@ -22,7 +22,8 @@ constexpr int kMostRounds = 40;
 }  // namespace
 
 absl::StatusOr<double> MeasureMatmulFlops(Backend& backend, const Clock& clock) {
-  ASSIGN_OR_RETURN(const Buffer buffer, backend.Allocate(3 * kSize * kSize * sizeof(float)));
+  ASSIGN_OR_RETURN(const Buffer buffer,
+                   backend.Allocate(3 * kSize * kSize * sizeof(float), MemoryKind::kScratch));
   float* a = buffer.floats();
   float* b = a + kSize * kSize;
   float* c = b + kSize * kSize;

@@ -48,13 +48,14 @@ absl::Status ForwardPass::Allocate() {
   };
   ASSIGN_OR_RETURN(slots_, SlotMemory::Create(program, *options_.backend, bytes_of));
   losses_.resize(program.num_microbatches);
-  if (reads_data) {
+  if (reads_data && options_.opens_data) {
     ASSIGN_OR_RETURN(source_, data::TokenSource::Open(options_.tokens));
   }
   return absl::OkStatus();
 }
 
 absl::Status ForwardPass::Load(const Instruction& instruction, StepId step) {
+  if (source_ == nullptr) return absl::OkStatus();
   const std::span<std::byte> block = slots_.Bytes(instruction.writes.front());
   const int first = loads_microbatches_ ? instruction.microbatch.value() : 0;
   for (MicrobatchId i(0); i.value() < tokens_.num_microbatches; ++i) {

@@ -35,7 +35,8 @@ class ForwardPass {
     backend::Backend* backend = nullptr;
     data::TokenSourceOptions tokens;  // opened only if a stage here reads them
     DpRank dp_rank;
-    bool gradient = true;  // false: nobody will ask for I and W
+    bool opens_data = true;  // false: nothing is loaded
+    bool gradient = true;    // false: nobody will ask for I and W
   };
 
   // Errors: of the token file (kInvalidArgument), of memory (kResourceExhausted).

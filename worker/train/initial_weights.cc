@@ -129,7 +129,12 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
   for (const LayerParameters& layer : store.layers()) {
     for (const ParameterRef& ref : layer.refs) {
       if (ref.m == nullptr) continue;  // shares the weights of another layer
-      values.resize(static_cast<std::size_t>(ref.parameter->elements()));
+      const auto elements = static_cast<std::size_t>(ref.parameter->elements());
+      if (backend.memory_is_host()) {  // a copy of the largest would be the worker's peak
+        FillInitialWeights(*ref.parameter, job.seed, {ref.weight, elements});
+        continue;
+      }
+      values.resize(elements);
       FillInitialWeights(*ref.parameter, job.seed, values);
       RETURN_IF_ERROR(backend.CopyFromHost(std::as_bytes(std::span(values)),
                                            reinterpret_cast<std::byte*>(ref.weight)));

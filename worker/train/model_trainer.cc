@@ -40,13 +40,12 @@ class ModelTrainer final : public Trainer {
 
   absl::Status Initialize() {
     RETURN_IF_ERROR(CheckAgreement());
-    ASSIGN_OR_RETURN(compute_, backend::CreateCpuBackend({.threads = options_.threads}));
-    ASSIGN_OR_RETURN(reduce_, backend::CreateCpuBackend({.threads = 1}));
+    RETURN_IF_ERROR(CreateBackends());
     RETURN_IF_ERROR(CreateParameters());
     RETURN_IF_ERROR(CreateStages());
     // Before weights are made, which takes longer: what is wrong with files shows sooner.
     RETURN_IF_ERROR(CreatePasses());
-    RETURN_IF_ERROR(FillParameters());
+    if (options_.meta == nullptr) RETURN_IF_ERROR(FillParameters());
     RETURN_IF_ERROR(parameters_->Pack(*compute_));
     optimizer_.emplace(*options_.job, *options_.model, *parameters_, Groups());
     return absl::OkStatus();
@@ -111,6 +110,17 @@ class ModelTrainer final : public Trainer {
     return absl::OkStatus();
   }
 
+  absl::Status CreateBackends() {
+    if (options_.meta != nullptr) {
+      compute_ = backend::CreateMetaBackend(*options_.meta);
+      reduce_ = backend::CreateMetaBackend(*options_.meta);
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(compute_, backend::CreateCpuBackend({.threads = options_.threads}));
+    ASSIGN_OR_RETURN(reduce_, backend::CreateCpuBackend({.threads = 1}));
+    return absl::OkStatus();
+  }
+
   absl::Status CreateParameters() {
     std::vector<LayerId> layers;
     std::set<LayerId> second_copies;
@@ -146,7 +156,8 @@ class ModelTrainer final : public Trainer {
       TAKT_CHECK(inserted);
       scratch_bytes = std::max(scratch_bytes, it->second.layout().scratch_bytes);
     }
-    ASSIGN_OR_RETURN(scratch_, compute_->Allocate(static_cast<std::size_t>(scratch_bytes)));
+    ASSIGN_OR_RETURN(scratch_, compute_->Allocate(static_cast<std::size_t>(scratch_bytes),
+                                                  MemoryKind::kScratch));
     for (auto& [id, stage] : stages_) {
       stage.set_scratch(scratch_.data());
       stage.set_observer(options_.observer);
@@ -162,7 +173,8 @@ class ModelTrainer final : public Trainer {
                               .stages = &stages_,
                               .backend = compute_.get(),
                               .tokens = data::TrainingTokens(job, options_.data_root, dp_size),
-                              .dp_rank = options_.mesh.DpRankOf(options_.rank)};
+                              .dp_rank = options_.mesh.DpRankOf(options_.rank),
+                              .opens_data = options_.meta == nullptr};
     ASSIGN_OR_RETURN(pass_, ForwardPass::Create(pass));
     if (options_.validation_program == nullptr) return absl::OkStatus();
     pass.program = options_.validation_program;

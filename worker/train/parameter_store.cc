@@ -75,8 +75,11 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     float* ranges[4] = {};
     const std::int64_t sizes[4] = {gradients.size(), options.num_versions * state.size(),
                                    state.size(), state.size()};
+    constexpr MemoryKind kKinds[4] = {MemoryKind::kGradients, MemoryKind::kWeights,
+                                      MemoryKind::kOptimizer, MemoryKind::kOptimizer};
     for (int i = 0; i < 4; ++i) {
-      ASSIGN_OR_RETURN(backend::Buffer buffer, backend.Allocate(sizes[i] * sizeof(float)));
+      ASSIGN_OR_RETURN(backend::Buffer buffer,
+                       backend.Allocate(sizes[i] * sizeof(float), kKinds[i]));
       ranges[i] = buffer.floats();
       store->buffers_.push_back(std::move(buffer));
     }
@@ -113,7 +116,8 @@ absl::Status ParameterStore::AllocatePacked(const model::Model& model, backend::
       versions.packed_transposed_elements = backend::PackedBf16Elements(columns, rows);
       const std::int64_t elements =
           num_versions_ * (versions.packed_elements + versions.packed_transposed_elements);
-      ASSIGN_OR_RETURN(backend::Buffer buffer, backend.Allocate(elements * sizeof(backend::Bf16)));
+      ASSIGN_OR_RETURN(backend::Buffer buffer,
+                       backend.Allocate(elements * sizeof(backend::Bf16), MemoryKind::kWeights));
       versions.packed = reinterpret_cast<backend::Bf16*>(buffer.data());
       buffers_.push_back(std::move(buffer));
     }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/program/slot_bytes.h"
 
 namespace takt::train {
 
@@ -16,7 +17,8 @@ absl::StatusOr<SlotMemory> SlotMemory::Create(
     backend::Buffer& buffer = memory.buffers_.emplace_back();
     const std::int64_t bytes = bytes_of(slot);
     if (bytes > 0) {
-      ASSIGN_OR_RETURN(buffer, backend.Allocate(static_cast<std::size_t>(bytes)));
+      ASSIGN_OR_RETURN(buffer, backend.Allocate(static_cast<std::size_t>(bytes),
+                                                program::MemoryKindOf(slot.kind)));
     }
   }
   return memory;

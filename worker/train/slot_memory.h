@@ -17,7 +17,7 @@ namespace takt::train {
 // weights, scalars) are empty. Stable for its life; the program orders who touches what.
 class SlotMemory {
  public:
-  // bytes_of: how much a slot needs here; 0: nothing.  backend: borrowed.
+  // bytes_of: how much a slot needs here; 0: nothing.  backend: borrowed for its life.
   static absl::StatusOr<SlotMemory> Create(
       const program::Program& program, backend::Backend& backend,
       const std::function<std::int64_t(const program::Slot&)>& bytes_of);

@@ -28,8 +28,8 @@ class StageTest : public testing::Test {
     }
     stage_.emplace(model_, mesh::Stage{StageId(0), PpRank(0), LayerId(0), LayerId(4)}, *parameters_,
                    *backend_);
-    stash_ = backend_->Allocate(stage_->layout().stash_bytes).value();
-    scratch_ = backend_->Allocate(stage_->layout().scratch_bytes).value();
+    stash_ = backend_->Allocate(stage_->layout().stash_bytes, MemoryKind::kStash).value();
+    scratch_ = backend_->Allocate(stage_->layout().scratch_bytes, MemoryKind::kScratch).value();
     stage_->set_scratch(scratch_.data());
     for (int i = 0; i < 10; ++i) {
       tokens_.push_back(i % 11);
@@ -124,7 +124,8 @@ TEST_F(StageTest, AccumulatesOverMicrobatches) {
 // Two microbatches one after the other, then with the layers of the second one's F between those of
 // the first one's B.
 TEST_F(StageTest, LayersInTurnsLeaveTheSameBitsAsApart) {
-  const backend::Buffer other_stash = backend_->Allocate(stage_->layout().stash_bytes).value();
+  const backend::Buffer other_stash =
+      backend_->Allocate(stage_->layout().stash_bytes, MemoryKind::kStash).value();
   std::vector<std::int32_t> other_targets(targets_.rbegin(), targets_.rend());
   const StageBuffers first = Buffers();
   StageBuffers second{.microbatch = MicrobatchId(1),

@@ -14,6 +14,7 @@
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
+#include "worker/backend/meta/meta_backend.h"
 #include "worker/engine/compute.h"
 #include "worker/train/tensor_observer.h"
 
@@ -52,6 +53,8 @@ struct TrainerOptions {
   // Whether this rank was asked to halt; null: it never is. All ranks learn of it with the loss.
   const std::atomic<bool>* halt_requested = nullptr;
   const TensorObserver* observer = nullptr;  // for tests
+  // Not null: shapes and bytes only (meta_run.h); no file is read and no weights are made.
+  backend::MetaCounts* meta = nullptr;
 };
 
 // Runs the validation program on the trainer's weights, between two Runs of the training program.

@@ -21,7 +21,7 @@ namespace takt::backend {
 namespace {
 
 constexpr std::size_t kCacheLine = 64;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kHugePage = kHugePageBytes;
 constexpr std::int64_t kElementsPerPiece =
     16384;  // 64 KiB a stream: half a dozen streams fit the L2 cache
 constexpr std::int64_t kRowsPerPartial = 64;     // of column sums: part of what defines the result
@@ -42,11 +42,12 @@ class CpuBackend final : public Backend {
     return std::visit([this](const auto& o) { return Execute(o); }, op);
   }
 
-  absl::StatusOr<Buffer> Allocate(std::size_t bytes) override {
+  absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind /*kind*/) override {
     constexpr std::size_t kAddressSpace = std::size_t{1} << 47;
     if (bytes >= kAddressSpace) return NoMemory(bytes);
     const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-    const std::size_t size = std::max(alignment, CeilBytes(bytes, alignment));
+    const auto taken = static_cast<std::size_t>(AllocatedBytes(static_cast<std::int64_t>(bytes)));
+    const std::size_t size = std::max(alignment, CeilBytes(taken, alignment));
     auto* data = static_cast<std::byte*>(std::aligned_alloc(alignment, size));
     if (data == nullptr) return NoMemory(bytes);
     // Huge pages spare matmuls most of their TLB misses. Zeroing in pieces touches every page now

@@ -148,13 +148,13 @@ TEST(CpuBackend, AllocatesZeroedAlignedMemory) {
   const auto backend = CreateOrDie({.threads = 2});
   for (const std::size_t bytes :
        {std::size_t{0}, std::size_t{4}, std::size_t{100}, std::size_t{5} << 20}) {
-    const Buffer buffer = backend->Allocate(bytes).value();
+    const Buffer buffer = backend->Allocate(bytes, MemoryKind::kScratch).value();
     EXPECT_EQ(buffer.bytes(), bytes);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64, 0);
     EXPECT_TRUE(std::all_of(buffer.data(), buffer.data() + bytes,
                             [](std::byte b) { return b == std::byte{0}; }));
   }
-  EXPECT_EQ(backend->Allocate(std::size_t{1} << 60).status().code(),
+  EXPECT_EQ(backend->Allocate(std::size_t{1} << 60, MemoryKind::kScratch).status().code(),
             absl::StatusCode::kResourceExhausted);
 }
 

@@ -96,7 +96,9 @@ class TimedBackend final : public Backend {
     ++num_matmuls_;
     return absl::OkStatus();
   }
-  absl::StatusOr<Buffer> Allocate(std::size_t bytes) override { return memory_->Allocate(bytes); }
+  absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
+    return memory_->Allocate(bytes, kind);
+  }
   absl::Status CopyFromHost(std::span<const std::byte>, std::byte*) override {
     return absl::OkStatus();
   }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker's memory is for: the words of predictions, refusals and measurements.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace takt {
+
+enum class MemoryKind : std::uint8_t {
+  kWeights,  // all versions
+  kGradients,
+  kOptimizer,  // AdamW's moments
+  kStash,      // what F and I leave for I and W
+  kMessages,   // activations and their gradients between stages
+  kTokens,
+  kScratch,   // of one layer's pass
+  kSnapshot,  // the copy that a checkpoint is written from
+  kProcess,   // code, threads, and the rings of the transport
+};
+inline constexpr std::size_t kNumMemoryKinds = 9;
+
+constexpr std::string_view Name(MemoryKind kind) {
+  constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {
+      "weights", "gradients", "optimizer", "stash",  "messages",
+      "tokens",  "scratch",   "snapshot",  "process"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+// Bytes by kind.
+class MemoryBytes {
+ public:
+  std::int64_t& operator[](MemoryKind kind) { return bytes_[static_cast<std::size_t>(kind)]; }
+  std::int64_t operator[](MemoryKind kind) const { return bytes_[static_cast<std::size_t>(kind)]; }
+  std::int64_t total() const {
+    std::int64_t sum = 0;
+    for (const std::int64_t bytes : bytes_) sum += bytes;
+    return sum;
+  }
+  bool operator==(const MemoryBytes&) const = default;
+
+ private:
+  std::array<std::int64_t, kNumMemoryKinds> bytes_{};
+};
+
+inline constexpr std::int64_t kHugePageBytes = std::int64_t{2} << 20;
+
+// What an allocation takes: large ones come in huge pages (backend.h).
+constexpr std::int64_t AllocatedBytes(std::int64_t bytes) {
+  return bytes < kHugePageBytes ? bytes
+                                : (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+}
+
+}  // namespace takt

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the worker of a rank needs of its machine, from the description of the model and the rank's
+// program: exactly what worker/train allocates (held by worker/train/meta_run_test.cc), and a fixed
+// part.
+#pragma once
+
+#include <string>
+
+#include "common/base/memory_kind.h"
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+#include "common/program/program.h"
+
+namespace takt::plan {
+
+struct MemoryInputs {
+  const model::Model& model;
+  const mesh::Partition& partition;
+  const program::Program& program;
+  const program::Program* validation = nullptr;  // null: the job has no validation set
+  bool saves = false;                            // the job writes checkpoints
+  int dp_size = 1;                               // who share the writing
+};
+
+// Resident bytes of the process at its peak, by kind.
+MemoryBytes PredictMemory(const MemoryInputs& inputs);
+
+// "2.1 GiB", "17 MiB", "300 B".
+std::string FormatBytes(std::int64_t bytes);
+
+// "2.1 GiB: weights 1.0 GiB, stash 0.9 GiB, ...", largest first; what is nothing is left out.
+std::string ToString(const MemoryBytes& bytes);
+
+}  // namespace takt::plan

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peak resident bytes of real workers beside what the plan predicts for them.
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
+#include "common/plan/memory.h"
+#include "common/plan/plan.h"
+#include "tests/bench/commands.h"
+#include "tests/testing/cluster.h"
+
+namespace takt::bench {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr absl::Duration kPatience = absl::Minutes(20);
+
+struct Options {
+  std::vector<std::string> shapes = {"gpt2-56m", "llama-85m", "gpt2-wide-vocab"};
+  std::vector<std::string> recompute = {"none", "selective", "full"};
+  std::vector<std::string> precisions = {"f32"};
+  double limit = 0.05;
+  std::string output = "text";
+};
+
+// Three that differ in what is large: layers, tables, logits. Few FLOPs for their bytes.
+config::JobSpec ShapeOf(const std::string& name) {
+  config::JobSpec job;
+  job.name = name;
+  job.global_batch = 8;
+  job.microbatch = 2;
+  job.steps = 1;
+  job.parallelism.pipeline = kRanks;
+  job.parallelism.schedule = "1f1b";
+  model::ModelConfig& model = job.model;
+  if (name == "gpt2-56m") {
+    model = {.layers = 8, .hidden = 768, .heads = 12, .kv_heads = 12, .inner = 3072, .vocab = 256};
+    model.context = 512;
+  } else if (name == "llama-85m") {
+    model = {.family = model::Family::kLlama,
+             .layers = 6,
+             .hidden = 768,
+             .heads = 12,
+             .kv_heads = 4,
+             .inner = 2048,
+             .vocab = 32000,
+             .tied_head = false};
+    model.context = 256;
+    job.parallelism.schedule = "zb-h1";
+  } else {
+    model = {.layers = 4, .hidden = 384, .heads = 6, .kv_heads = 6, .inner = 1536, .vocab = 50257};
+    model.context = 512;
+    job.parallelism.schedule = "zb-v";
+  }
+  model.positions = model.context;
+  return job;
+}
+
+model::Recompute RecomputeOf(std::string_view name) {
+  using enum model::Recompute;
+  return name == Name(kFull) ? kFull : name == Name(kSelective) ? kSelective : kNone;
+}
+
+struct Row {
+  std::string shape, recompute, precision;
+  int rank = 0;
+  MemoryBytes predicted;
+  std::int64_t measured = 0;
+
+  double difference() const {
+    return static_cast<double>(measured) / static_cast<double>(predicted.total()) - 1;
+  }
+};
+
+// The most that was ever resident at once.
+absl::StatusOr<std::int64_t> PeakResidentBytes(pid_t pid) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string key; status >> key;) {
+    std::int64_t kibibytes = 0;
+    if (key == "VmHWM:" && status >> kibibytes) return kibibytes << 10;
+  }
+  return absl::UnavailableError(absl::StrCat("process ", pid, " does not tell its VmHWM"));
+}
+
+// On workers that have done nothing before.
+absl::StatusOr<std::vector<Row>> Measure(config::JobSpec job) {
+  testing::Cluster cluster(kRanks);
+  job.train = {{.path = cluster.directory() + "/data.txt", .format = config::DataFormat::kBytes}};
+  ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {.max_workers = kRanks}));
+  cluster.Submit(config::ToProto(job));
+  std::map<int, std::string> worker_of;
+  const v1::Job ended = cluster.AwaitJob(
+      job.name,
+      [&](const v1::Job& now) {
+        for (const v1::BoundRank& bound : now.ranks()) worker_of[bound.rank()] = bound.worker();
+        return testing::HasEnded(now);
+      },
+      kPatience);
+  if (ended.state() != v1::JOB_STATE_SUCCEEDED) {
+    return absl::InternalError(absl::StrCat("job ", job.name, ": ", ended.reason()));
+  }
+  std::vector<Row> rows;
+  for (const auto& [rank, worker] : worker_of) {
+    ASSIGN_OR_RETURN(const std::int64_t measured, PeakResidentBytes(cluster.worker(worker).pid()));
+    rows.push_back({.shape = job.name,
+                    .recompute = std::string(Name(job.parallelism.recompute.front())),
+                    .precision = job.precision == config::Precision::kBf16 ? "bf16" : "f32",
+                    .rank = rank,
+                    .predicted = plan.memory[rank],
+                    .measured = measured});
+  }
+  return rows;
+}
+
+void PrintText(const std::vector<Row>& rows) {
+  constexpr double kMebi = 1 << 20;
+  absl::PrintF("%-16s %-5s %-10s %4s", "shape", "", "recompute", "rank");
+  for (std::size_t i = 0; i < kNumMemoryKinds; ++i) {
+    absl::PrintF(" %9s", std::string(Name(static_cast<MemoryKind>(i))));
+  }
+  absl::PrintF(" %9s %9s %7s\n", "predicted", "measured", "");
+  for (const Row& row : rows) {
+    absl::PrintF("%-16s %-5s %-10s %4d", row.shape, row.precision, row.recompute, row.rank);
+    for (std::size_t i = 0; i < kNumMemoryKinds; ++i) {
+      const std::int64_t bytes = row.predicted[static_cast<MemoryKind>(i)];
+      absl::PrintF(" %9.1f", static_cast<double>(bytes) / kMebi);
+    }
+    absl::PrintF(" %9.1f %9.1f %+6.1f%%\n", static_cast<double>(row.predicted.total()) / kMebi,
+                 static_cast<double>(row.measured) / kMebi, 100 * row.difference());
+  }
+}
+
+nlohmann::json ToJson(const Row& row) {
+  nlohmann::json predicted;
+  for (std::size_t i = 0; i < kNumMemoryKinds; ++i) {
+    const auto kind = static_cast<MemoryKind>(i);
+    predicted[std::string(Name(kind))] = row.predicted[kind];
+  }
+  return {{"shape", row.shape},
+          {"precision", row.precision},
+          {"recompute", row.recompute},
+          {"rank", row.rank},
+          {"predicted_bytes", row.predicted.total()},
+          {"predicted_bytes_by_kind", predicted},
+          {"measured_bytes", row.measured}};
+}
+
+absl::Status Run(const Options& options) {
+  std::vector<Row> all;
+  for (const std::string& shape : options.shapes) {
+    for (const std::string& precision : options.precisions) {
+      for (const std::string& recompute : options.recompute) {
+        config::JobSpec job = ShapeOf(shape);
+        job.parallelism.recompute = {RecomputeOf(recompute)};
+        if (precision == "bf16") job.precision = config::Precision::kBf16;
+        ASSIGN_OR_RETURN(const std::vector<Row> rows, Measure(job));
+        all.insert(all.end(), rows.begin(), rows.end());
+      }
+    }
+  }
+  if (options.output == "json") {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const Row& row : all) rows.push_back(ToJson(row));
+    absl::PrintF("%s\n", rows.dump());
+  } else {
+    PrintText(all);
+  }
+  for (const Row& row : all) {
+    if (std::abs(row.difference()) <= options.limit) continue;
+    return absl::InternalError(absl::StrCat(row.shape, " recompute ", row.recompute, " rank ",
+                                            row.rank, " is not within the limit"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddMemoryCommand(CLI::App& app, absl::Status& result) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "memory", "Peak resident MiB of workers beside the prediction of the plan, by kind");
+  command->add_option("--shape", options->shapes)
+      ->check(CLI::IsMember({"gpt2-56m", "llama-85m", "gpt2-wide-vocab"}))
+      ->capture_default_str();
+  command->add_option("--recompute", options->recompute)
+      ->check(CLI::IsMember({"none", "selective", "full"}))
+      ->capture_default_str();
+  command->add_option("--precision", options->precisions)
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  command->add_option("--limit", options->limit, "Difference that is allowed, as a share")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output)
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->callback([options, &result] { result = Run(*options); });
+}
+
+}  // namespace takt::bench

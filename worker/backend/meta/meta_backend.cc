@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/meta/meta_backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+#include <variant>
+
+#include "common/base/status.h"
+#include "worker/backend/validate.h"
+
+namespace takt::backend {
+namespace {
+
+template <class Op>
+concept IsProduct = requires(const Op& op) {
+  op.m;
+  op.n;
+  op.k;
+};
+
+// Each query meets (T+1)/2 keys on average, in two products of head_size.
+double AttentionFlops(const AttentionShape& shape) {
+  return 2.0 * static_cast<double>(shape.batch * shape.context) *
+         (static_cast<double>(shape.context) + 1) *
+         static_cast<double>(shape.heads * shape.head_size);
+}
+
+double FlopsOf(const Op& op) {
+  return std::visit(
+      []<class T>(const T& o) -> double {
+        if constexpr (IsProduct<T>) {
+          return 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) *
+                 static_cast<double>(o.k);
+        } else if constexpr (std::is_same_v<T, AttentionForward>) {
+          return AttentionFlops(o.shape);
+        } else if constexpr (std::is_same_v<T, AttentionBackward>) {
+          return 2 * AttentionFlops(o.shape);
+        } else {
+          return 0;
+        }
+      },
+      op);
+}
+
+class MetaBackend final : public Backend {
+ public:
+  explicit MetaBackend(MetaCounts& counts) : counts_(counts) {}
+
+  absl::Status Run(const Op& op) override {
+    RETURN_IF_ERROR(ValidateOp(op));
+    ++counts_.num_ops;
+    counts_.flops += FlopsOf(op);
+    if (const auto* loss = std::get_if<CrossEntropy>(&op)) *loss->loss_sum = 0;
+    if (const auto* squares = std::get_if<SumOfSquares>(&op)) *squares->result = 0;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
+    const std::int64_t taken = AllocatedBytes(static_cast<std::int64_t>(bytes));
+    counts_.bytes[kind] += taken;
+    counts_.peak_bytes = std::max(counts_.peak_bytes, counts_.bytes.total());
+    const bool real = kind == MemoryKind::kTokens;
+    auto* data = real ? static_cast<std::byte*>(std::calloc(1, std::max<std::size_t>(bytes, 1)))
+                      : Place(bytes);
+    return Buffer(data, bytes, [&counts = counts_, kind, taken, real](std::byte* p) {
+      counts.bytes[kind] -= taken;
+      if (real) std::free(p);
+    });
+  }
+
+  absl::Status CopyFromHost(std::span<const std::byte>, std::byte*) override {
+    return absl::OkStatus();
+  }
+  absl::Status CopyToHost(const std::byte*, std::span<std::byte> destination) override {
+    std::fill(destination.begin(), destination.end(), std::byte{0});
+    return absl::OkStatus();
+  }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+  bool memory_is_host() const override { return false; }
+  int threads() const override { return 1; }
+  std::string description() const override { return "meta"; }
+
+ private:
+  // Addresses that no process has: above the half of them that Linux gives to programs.
+  std::byte* Place(std::size_t bytes) {
+    constexpr std::size_t kLine = 64;
+    const std::uintptr_t place = next_;
+    next_ += (bytes / kLine + 1) * kLine;
+    return reinterpret_cast<std::byte*>(place);  // NOLINT(performance-no-int-to-ptr)
+  }
+
+  MetaCounts& counts_;
+  std::uintptr_t next_ = std::uintptr_t{1} << 48;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts) {
+  return std::make_unique<MetaBackend>(counts);
+}
+
+}  // namespace takt::backend

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// A backend of shapes and bytes: counts what it is asked for, keeps nothing and computes nothing.
+// Whatever runs on it must not look into its memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/base/memory_kind.h"
+#include "worker/backend/backend.h"
+
+namespace takt::backend {
+
+struct MetaCounts {
+  MemoryBytes bytes;            // allocated and not freed, as AllocatedBytes counts
+  std::int64_t peak_bytes = 0;  // of all kinds together
+  std::int64_t num_ops = 0;
+  double flops = 0;  // of products of matrices and of attention, which counts causally
+};
+
+// Ops are held to the rules of validate.h; their host outputs become 0. Tokens, which the host
+// writes and reads, get real memory.
+// counts: borrowed; of all that use it together.
+std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts);
+
+}  // namespace takt::backend

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/meta_run.h"
+
+#include <memory>
+
+#include "common/base/status.h"
+
+namespace takt::train {
+namespace {
+
+using program::Instruction;
+using program::Op;
+
+// The other ranks, who have nothing to add.
+class Silence final : public engine::Collective {
+ public:
+  int size() const override { return 2; }
+  absl::Status AllReduceSum(StepId, std::span<float>) override { return absl::OkStatus(); }
+  absl::Status AllReduceSum(StepId, std::span<double>) override { return absl::OkStatus(); }
+};
+
+absl::Status Run(engine::Compute& compute, const Instruction& instruction) {
+  const bool message = instruction.op == Op::kSend || instruction.op == Op::kRecv;
+  return message ? absl::OkStatus() : compute.Run(instruction, StepId(1));
+}
+
+}  // namespace
+
+absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options) {
+  MetaReport report;
+  Silence others;
+  options.meta = &report.counts;
+  for (const StageId stage : program::HeldStages(*options.program))
+    options.replicas[stage] = &others;
+  options.pp_group = options.tied_group = &others;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, CreateTrainer(options));
+  // Instructions run in the order of the list, in which each finds what it needs.
+  for (const Instruction& instruction : options.program->prologue) {
+    RETURN_IF_ERROR(Run(*trainer, instruction));
+  }
+  for (const Instruction& instruction : options.program->body) {
+    const double before = report.counts.flops;
+    RETURN_IF_ERROR(Run(*trainer, instruction));
+    report.flops.push_back(report.counts.flops - before);
+  }
+  if (options.validation_program != nullptr) {
+    for (const Instruction& instruction : options.validation_program->body) {
+      RETURN_IF_ERROR(Run(*trainer->validator(), instruction));
+    }
+  }
+  // A copy, taken while the trainer holds what it counts.
+  return MetaReport(report);
+}
+
+}  // namespace takt::train

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the planner predicts is what a trainer asks for, to the byte and to the FLOP.
+#include "worker/train/meta_run.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/plan/memory.h"
+#include "common/plan/plan.h"
+#include "common/program/compute_part.h"
+#include "gtest/gtest.h"
+
+namespace takt::train {
+namespace {
+
+using model::Recompute;
+using program::Op;
+
+model::ModelConfig Gpt2() {
+  return {.layers = 8,
+          .hidden = 36,
+          .heads = 3,
+          .kv_heads = 3,
+          .inner = 100,
+          .context = 19,
+          .positions = 23,
+          .vocab = 131};
+}
+
+model::ModelConfig Llama(bool tied) {
+  return {.family = tied ? model::Family::kQwen2 : model::Family::kLlama,
+          .layers = 8,
+          .hidden = 36,
+          .heads = 6,
+          .kv_heads = 2,
+          .head_size = 10,
+          .inner = 50,
+          .context = 17,
+          .positions = 17,
+          .vocab = 67,
+          .tied_head = tied};
+}
+
+config::JobSpec JobOf(const model::ModelConfig& model, const std::string& schedule) {
+  config::JobSpec job;
+  job.model = model;
+  job.train = {{.path = "nowhere"}};
+  job.global_batch = 32;
+  job.microbatch = 2;
+  job.adamw.clip_norm = 0;
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = schedule;
+  return job;
+}
+
+absl::StatusOr<MetaReport> RunRank(const config::JobSpec& job, const plan::Plan& plan, int rank) {
+  return RunOnMeta({.job = &job,
+                    .model = &plan.model,
+                    .partition = &plan.partition,
+                    .program = &plan.programs[rank],
+                    .validation_program = plan.validation_programs.empty()
+                                              ? nullptr
+                                              : &plan.validation_programs[rank],
+                    .mesh = plan.mesh,
+                    .rank = plan.mesh.RankOf(PpRank(rank), DpRank(0))});
+}
+
+// FLOPs of a stage's passes by the description of the model.
+double Described(const plan::Plan& plan, const program::ComputePart& part) {
+  const mesh::Stage& stage = plan.partition[part.stage.value()];
+  double flops = 0;
+  for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
+    const model::LayerCost& cost = plan.model.layers[id.value()].cost;
+    if (part.op == Op::kForward) flops += cost.forward_flops;
+    if (part.op == Op::kInputGrad || part.op == Op::kBackward) {
+      flops += cost.InputGradFlops(stage.recompute);
+    }
+    if (part.op == Op::kWeightGrad || part.op == Op::kBackward) flops += cost.weight_grad_flops;
+  }
+  return flops;
+}
+
+void ExpectAsPredicted(const config::JobSpec& job) {
+  const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (int rank = 0; rank < plan->mesh.pp_size; ++rank) {
+    const absl::StatusOr<MetaReport> report = RunRank(job, *plan, rank);
+    ASSERT_TRUE(report.ok()) << report.status();
+    MemoryBytes predicted = plan->memory[rank];
+    predicted[MemoryKind::kProcess] = 0;
+    EXPECT_EQ(plan::ToString(report->counts.bytes), plan::ToString(predicted));
+    EXPECT_EQ(report->counts.bytes, predicted);
+    EXPECT_EQ(report->counts.peak_bytes, predicted.total());
+    const program::Program& program = plan->programs[rank];
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      const program::Instruction& instruction = program.body[i];
+      if (!program::IsCompute(instruction.op)) continue;
+      double described = 0;
+      if (instruction.op == Op::kOverlap) {
+        const program::OverlapParts parts = PartsOf(instruction, program);
+        described = Described(*plan, parts.forward) + Described(*plan, parts.backward);
+      } else {
+        described = Described(*plan, program::WholePart(instruction));
+      }
+      EXPECT_DOUBLE_EQ(report->flops[i], described) << ToString(instruction, program);
+    }
+  }
+}
+
+TEST(MetaRun, AllocatesAndComputesWhatIsPredicted) {
+  const model::ModelConfig models[] = {Gpt2(), Llama(false), Llama(true)};
+  for (const model::ModelConfig& model : models) {
+    for (const std::string schedule : {"naive", "1f1b", "zb-h1", "interleaved-1f1b", "zb-v",
+                                       "dualpipe-v", "dualpipe", "pipedream-2bw"}) {
+      for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(model.family),
+                                  " recompute ", std::string(Name(mode))));
+        config::JobSpec job = JobOf(model, schedule);
+        job.parallelism.recompute = {mode};
+        job.precision = mode == Recompute::kNone ? model::Precision::kF32 : model::Precision::kBf16;
+        job.parallelism.data = mode == Recompute::kSelective ? 2 : 1;
+        if (mode == Recompute::kFull) {
+          job.validation = config::Validation{.path = "v", .every_steps = 1};
+        }
+        ExpectAsPredicted(job);
+      }
+    }
+  }
+}
+
+TEST(MetaRun, AllocatesWhatIsPredictedForEachStageAlone) {
+  config::JobSpec job = JobOf(Gpt2(), "zb-h1");
+  job.parallelism.recompute = {Recompute::kFull, Recompute::kNone};
+  ExpectAsPredicted(job);
+}
+
+// A model of 70e9 parameters on 16 stages, a terabyte in all.
+TEST(MetaRun, RunsWhatIsTooLargeForAnyMachine) {
+  config::JobSpec job = JobOf({.family = model::Family::kLlama,
+                               .layers = 80,
+                               .hidden = 8192,
+                               .heads = 64,
+                               .kv_heads = 8,
+                               .head_size = 128,
+                               .inner = 28672,
+                               .context = 4096,
+                               .positions = 4096,
+                               .vocab = 128256,
+                               .tied_head = false},
+                              "zb-h1");
+  job.parallelism.pipeline = 16;
+  job.parallelism.recompute = {Recompute::kFull};
+  ExpectAsPredicted(job);
+}
+
+}  // namespace
+}  // namespace takt::train
