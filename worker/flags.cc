@@ -47,6 +47,10 @@ Flags ParseFlags(int argc, char** argv) {
   app.add_option("--metrics-listen", flags.metrics_listen,
                  "HOST:PORT of /metrics; port 0: any; empty: none")
       ->capture_default_str();
+  app.add_option("--leave-seconds", flags.leave_seconds,
+                 "After SIGTERM, how long the job it holds may take to save and halt")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
   app.add_option("--state-file", flags.state_file,
                  "Write pid, incarnation and addresses here as JSON");
   app.add_flag("--die-with-parent", flags.die_with_parent,

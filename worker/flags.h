@@ -17,7 +17,8 @@ struct Flags {
   int threads = 0;  // 0: one for each core
   std::string data_address = "127.0.0.1";
   std::string metrics_listen = "127.0.0.1:0";  // empty: none
-  std::string state_file;                      // empty: none
+  int leave_seconds = 300;
+  std::string state_file;  // empty: none
   bool die_with_parent = false;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;

@@ -178,6 +178,7 @@ absl::StatusOr<int> Serve(const Flags& flags) {
            [&](const session::CommitRequest& request) {
              return session::CommitCheckpoint(*files, flags.checkpoint_root, request);
            },
+       .leave_timeout = absl::Seconds(flags.leave_seconds),
        .on_job_replaced = [&](const std::string& job) { registry.DropJob(job); }});
   log_shipping.Start(agent.outbox());
   rpc::AttachmentClient client(

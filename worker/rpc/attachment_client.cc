@@ -46,6 +46,12 @@ void AttachmentClient::Send(const session::CommitAnswer& answer) {
   outbox_.Add(std::move(request));
 }
 
+bool AttachmentClient::SendLeaving(const std::string& reason) {
+  v1::AttachRequest request;
+  request.mutable_leaving()->set_reason(reason);
+  return outbox_.Add(std::move(request));
+}
+
 AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
   return {
       .open = [this](grpc::ClientContext* context) { return stub_->Attach(context); },
@@ -160,6 +166,7 @@ void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
 }
 
 absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
+  agent_.Detached();
   const bool refused = absl::IsFailedPrecondition(status);
   // Once for each kind of trouble, not at every attempt.
   if (status.code() != last_end_.code()) {

@@ -41,6 +41,7 @@ class AttachmentClient final : public session::CoordinatorLink {
 
   void Send(const session::JobUpdate& update) override;
   void Send(const session::CommitAnswer& answer) override;
+  bool SendLeaving(const std::string& reason) override;
   void SendHeartbeat() override { outbox_.HeartbeatNow(); }
 
  private:

@@ -151,6 +151,7 @@ class AttachmentClientTest : public testing::Test {
   void TearDown() override {
     if (agent_ == nullptr) return;
     agent_->Leave();
+    agent_->Leave();  // without waiting for the coordinator
     thread_.join();
     client_.reset();
   }
@@ -205,6 +206,18 @@ TEST_F(AttachmentClientTest, AHaltedRankReportsItsCheckpointAndThenItsEnd) {
   EXPECT_EQ(report.error(), "");
   coordinator_.AcknowledgeReports(4);
   EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_HALTED).status().last_step(), 3);
+}
+
+TEST_F(AttachmentClientTest, TellsThatItLeavesAndGoesWithTheCoordinator) {
+  StartWorker(3, false);
+  StartRank();
+  coordinator_.AwaitBulk(4);
+  agent_->Leave();
+  coordinator_.AwaitControl([](const v1::AttachRequest& request) { return request.has_leaving(); });
+  coordinator_.Stop();
+  thread_.join();
+  EXPECT_EQ(exit_code_, session::kExitLeft);
+  thread_ = std::thread([] {});
 }
 
 TEST_F(AttachmentClientTest, ACommitIsAnsweredThoughNothingIsHeld) {

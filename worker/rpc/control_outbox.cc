@@ -23,9 +23,11 @@ void ControlOutbox::Welcomed(absl::Duration heartbeat_interval) {
   next_heartbeat_ = absl::Now() + interval_;
 }
 
-void ControlOutbox::Add(v1::AttachRequest request) {
+bool ControlOutbox::Add(v1::AttachRequest request) {
   absl::MutexLock lock(&mutex_);
-  if (welcomed_ && !interrupted_) requests_.push_back(std::move(request));
+  const bool up = welcomed_ && !interrupted_;
+  if (up) requests_.push_back(std::move(request));
+  return up;
 }
 
 void ControlOutbox::HeartbeatNow() { Add(v1::AttachRequest()); }

@@ -19,8 +19,8 @@ class ControlOutbox {
   // A new connection: empty, silent until Welcomed.
   void Begin();
   void Welcomed(absl::Duration heartbeat_interval);
-  // Dropped unless welcomed.
-  void Add(v1::AttachRequest request);
+  // Dropped unless welcomed; whether it was taken.
+  bool Add(v1::AttachRequest request);
   // One is due now.
   void HeartbeatNow();
   // Blocks. An AttachRequest without a message: a heartbeat is due. nullopt after Interrupt.

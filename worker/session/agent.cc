@@ -46,7 +46,8 @@ void LogUpdate(const JobUpdate& update) {
 
 }  // namespace
 
-Agent::Agent(AgentOptions options) : options_(std::move(options)), outbox_(options_.outbox) {}
+Agent::Agent(AgentOptions options)
+    : options_(std::move(options)), outbox_(options_.outbox), held_job_(options_.leave_timeout) {}
 
 Agent::~Agent() {
   outbox_.EndWaits();
@@ -63,6 +64,7 @@ int Agent::Run(CoordinatorLink& link) {
       options_.commit, [&link](const CommitAnswer& answer) { link.Send(answer); });
   while (!exit_code_.has_value()) {
     if (const std::function<Effects()> event = NextEvent()) Apply(event(), link);
+    if (held_job_.LeaveIsDue(Now())) Apply(held_job_.Leave(ThreadStatus(), Now()), link);
     if (!exit_code_.has_value()) Apply(held_job_.Tick(Now()), link);
     absl::MutexLock lock(&mutex_);
     shown_.reset();
@@ -98,6 +100,8 @@ void Agent::Apply(const Effects& effects, CoordinatorLink& link) {
     } else if (std::holds_alternative<EffectHalt>(effect)) {
       absl::MutexLock lock(&mutex_);
       thread_->Halt();
+    } else if (const auto* leaving = std::get_if<EffectLeaving>(&effect)) {
+      if (!link.SendLeaving(leaving->reason)) Detached();
     } else if (const auto* exit = std::get_if<EffectExit>(&effect)) {
       Log(exit->code == kExitLeft ? LogLevel::kInfo : LogLevel::kError, "worker ends",
           {{"reason", exit->reason}, {"exit_code", std::to_string(exit->code)}});
@@ -212,6 +216,10 @@ void Agent::Commit(CommitRequest request) {
 
 void Agent::Attached() {
   Post([this] { return held_job_.Attached(); });
+}
+
+void Agent::Detached() {
+  Post([this] { return held_job_.Detached(ThreadStatus(), Now()); });
 }
 
 void Agent::Refused(std::string reason) {

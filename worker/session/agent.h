@@ -28,6 +28,8 @@ class CoordinatorLink {
   virtual void Send(const JobUpdate& update) = 0;
   // As Send for updates; the coordinator asks again for what was dropped.
   virtual void Send(const CommitAnswer& answer) = 0;
+  // That this worker was asked to leave. False: the stream is down, nobody was told.
+  virtual bool SendLeaving(const std::string& reason) = 0;
   // Sends Agent::held now and not only when it is due. Never blocks.
   virtual void SendHeartbeat() = 0;
 };
@@ -35,6 +37,8 @@ class CoordinatorLink {
 struct AgentOptions {
   RankRunnerFactory runner_factory;
   std::function<absl::Status(const CommitRequest&)> commit;
+  // How long a worker that was asked to leave waits for its job to be halted.
+  absl::Duration leave_timeout = absl::Minutes(1);
   const Clock* clock = &Clock::Real();
   // A new job takes the place of `job` (for metrics of the one before); may be empty.
   std::function<void(const std::string& job)> on_job_replaced;
@@ -67,10 +71,11 @@ class Agent {
   void Acknowledge(JobKey key);
   void AcknowledgeReports(const JobKey& key, std::int64_t sequence);
   void Commit(CommitRequest request);
-  // The control stream is up (again); the coordinator refuses this worker for good.
+  // The control stream is up (again); it is down; the coordinator refuses this worker for good.
   void Attached();
+  void Detached();
   void Refused(std::string reason);
-  // SIGTERM.
+  // SIGTERM; a second one, which waits for nothing.
   void Leave();
   // A sign of life: `answer` is called by the thread that decides.
   void Ask(std::function<void()> answer);

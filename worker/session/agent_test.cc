@@ -84,7 +84,9 @@ class FakeLink final : public CoordinatorLink {
     absl::MutexLock lock(&mutex_);
     answers_.push_back(answer);
   }
+  bool SendLeaving(const std::string&) override { return attached; }
   void SendHeartbeat() override {}
+  std::atomic<bool> attached = false;
   std::size_t NumAnswers() {
     absl::MutexLock lock(&mutex_);
     return answers_.size();
@@ -262,6 +264,38 @@ TEST_F(AgentTest, CommitsBesideEverythingElseAndBeforeItLeaves) {
   thread_.join();
   EXPECT_EQ(exit_code_, kExitLeft);
   EXPECT_EQ(link_.NumAnswers(), 1u);
+}
+
+TEST_F(AgentTest, LeavesOnceItsJobIsHaltedAndAcknowledged) {
+  script_->hang_in_run = true;
+  link_.attached = true;
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Start(kJob);
+  agent_->Leave();
+  agent_->Halt(kJob, "worker w0 leaves");
+  EXPECT_EQ(link_.Update(1).phase, Phase::kHalted);
+  agent_->Acknowledge(kJob);
+  thread_.join();
+  EXPECT_EQ(exit_code_, kExitLeft);
+}
+
+TEST_F(AgentTest, LeavesAfterItsTimeoutThoughNobodyHaltedTheJob) {
+  script_->hang_in_run = true;
+  link_.attached = true;
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Start(kJob);
+  agent_->Leave();
+  agent_->Attached();  // answered by nothing; a new Prepare is, when Leave was taken
+  agent_->Prepare({"other", Generation(1)}, Rank(0), [] { return Assignment(); });
+  EXPECT_EQ(link_.Update(1).phase, Phase::kRefused);
+  clock_.Advance(absl::Minutes(1));
+  EXPECT_EQ(link_.Update(2).phase, Phase::kFailed);
+  thread_.join();
+  EXPECT_EQ(exit_code_, kExitLeft);
 }
 
 TEST_F(AgentTest, ShowsWhatItHoldsForHelloAndHeartbeats) {

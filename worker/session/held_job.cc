@@ -6,6 +6,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace takt::session {
+namespace {
+
+constexpr char kAskedToLeave[] = "asked to leave";
+
+}  // namespace
 
 JobUpdate HeldJob::Update(Phase phase, absl::Status error, const RankStatus& status) const {
   return JobUpdate{
@@ -89,18 +94,30 @@ Effects HeldJob::Abort(const JobKey& key, const std::string& reason, const RankS
 Effects HeldJob::Acknowledge(const JobKey& key) {
   if (!Holds(key) || state_ != State::kEnded) return {};
   acknowledged_ = true;
-  if (gone_) state_ = State::kIdle;
-  return {};
+  return gone_ ? BecomeIdle() : Effects();
+}
+
+Effects HeldJob::BecomeIdle() {
+  state_ = State::kIdle;
+  if (!leaving_) return {};
+  return {EffectExit{kExitLeft, kAskedToLeave}};
 }
 
 Effects HeldJob::Attached() const {
+  Effects effects;
+  if (leaving_) effects.push_back(EffectLeaving{kAskedToLeave});
   if (state_ == State::kAdmitted) {
     JobUpdate update = Update(Phase::kAdmitted, absl::OkStatus(), {.last_step = resumed_.step});
     update.resumed = resumed_;
-    return {EffectSend{std::move(update)}};
+    effects.push_back(EffectSend{std::move(update)});
   }
-  if (state_ == State::kEnded) return {EffectSend{*end_}};
-  return {};
+  if (state_ == State::kEnded) effects.push_back(EffectSend{*end_});
+  return effects;
+}
+
+// Nobody is there who could halt the job.
+Effects HeldJob::Detached(const RankStatus& status, absl::Duration now) {
+  return leaving_ && !leaving_now_ ? LeaveNow(status, now) : Effects();
 }
 
 Effects HeldJob::Refused(const std::string& reason) const {
@@ -152,23 +169,32 @@ Effects HeldJob::FirstStepDone() const {
 Effects HeldJob::Gone() {
   gone_ = true;
   teardown_deadline_ = absl::InfiniteDuration();
-  if (leaving_) return {EffectExit{kExitLeft, "asked to leave"}};
+  if (leaving_now_) return {EffectExit{kExitLeft, kAskedToLeave}};
   Effects effects;
   if (state_ == State::kStopping) effects = End(Phase::kAborted, stop_reason_, stop_status_);
   if (next_.has_value()) {
     const auto [key, rank] = *next_;
     for (Effect& effect : Build(key, rank)) effects.push_back(std::move(effect));
   } else if (acknowledged_) {
-    state_ = State::kIdle;
+    return BecomeIdle();
   }
   return effects;
 }
 
 Effects HeldJob::Leave(const RankStatus& status, absl::Duration now) {
-  if (leaving_) return {};
+  if (leaving_now_) return {};
+  if (leaving_) return LeaveNow(status, now);
   leaving_ = true;
   next_.reset();
-  if (gone_) return {EffectExit{kExitLeft, "asked to leave"}};
+  if (state_ == State::kIdle) return {EffectExit{kExitLeft, kAskedToLeave}};
+  leave_deadline_ = now + leave_timeout_;
+  return {EffectLeaving{kAskedToLeave}};
+}
+
+Effects HeldJob::LeaveNow(const RankStatus& status, absl::Duration now) {
+  leaving_now_ = true;
+  leave_deadline_ = absl::InfiniteDuration();
+  if (gone_) return {EffectExit{kExitLeft, kAskedToLeave}};
   if (state_ == State::kStopping || state_ == State::kEnded) return {};  // on its way: Gone follows
   const absl::Status reason = absl::UnavailableError("the worker was asked to leave (SIGTERM)");
   teardown_deadline_ = now + kTeardownTimeout;

@@ -18,6 +18,10 @@
 // Halt changes no state: the run then ends at a step boundary that all ranks agree on, and the end
 // is `halted` unless that was the job's last step.
 //
+// Asked to leave, a worker tells the coordinator, which halts or aborts what it holds, and goes
+// once it is idle. Asked again, without a coordinator, or after leave_timeout, it stops the rank,
+// which fails, and goes.
+//
 // The end of a rank is kept, and told again after every
 // reconnection, until the coordinator has stored it (Acknowledge) or hands out something new.
 #pragma once
@@ -56,12 +60,16 @@ struct EffectRelease {};  // let the thread tear down and end; Gone follows
 struct EffectSend {
   JobUpdate update;
 };
+// Tell the coordinator that this worker was asked to leave.
+struct EffectLeaving {
+  std::string reason;
+};
 struct EffectExit {
   int code = 0;
   std::string reason;
 };
 using Effect = std::variant<EffectBuild, EffectRun, EffectHalt, EffectHeartbeat, EffectStop,
-                            EffectRelease, EffectSend, EffectExit>;
+                            EffectRelease, EffectSend, EffectLeaving, EffectExit>;
 using Effects = std::vector<Effect>;
 
 // One caller at a time.
@@ -80,6 +88,9 @@ class HeldJob {
   // A teardown that takes longer is stuck.
   static constexpr absl::Duration kTeardownTimeout = absl::Seconds(10);
 
+  explicit HeldJob(absl::Duration leave_timeout = absl::Minutes(1))
+      : leave_timeout_(leave_timeout) {}
+
   // From the coordinator. A command for a generation that is not held changes nothing; Abort
   // answers it all the same.
   Effects Prepare(const JobKey& key, Rank rank);
@@ -88,8 +99,9 @@ class HeldJob {
   Effects Abort(const JobKey& key, const std::string& reason, const RankStatus& status,
                 absl::Duration now);
   Effects Acknowledge(const JobKey& key);
-  // The stream is up (again).
+  // The stream is up (again); it is down.
   Effects Attached() const;
+  Effects Detached(const RankStatus& status, absl::Duration now);
   // The coordinator will not have this worker at all.
   Effects Refused(const std::string& reason) const;
 
@@ -104,6 +116,8 @@ class HeldJob {
 
   // From the process: asked to leave (SIGTERM); time passed.
   Effects Leave(const RankStatus& status, absl::Duration now);
+  // Whether it is time to call Leave again.
+  bool LeaveIsDue(absl::Duration now) const { return now >= leave_deadline_; }
   Effects Tick(absl::Duration now) const;
 
   State state() const { return state_; }
@@ -115,6 +129,8 @@ class HeldJob {
  private:
   Effects End(Phase phase, absl::Status error, const RankStatus& status);
   Effects Build(const JobKey& key, Rank rank);
+  Effects BecomeIdle();
+  Effects LeaveNow(const RankStatus& status, absl::Duration now);
   JobUpdate Update(Phase phase, absl::Status error, const RankStatus& status) const;
   bool Holds(const JobKey& key) const { return state_ != State::kIdle && key == key_; }
 
@@ -128,7 +144,10 @@ class HeldJob {
   RankStatus stop_status_;  // what it was doing when it was told to stop
   bool gone_ = true;        // no thread
   bool acknowledged_ = false;
-  bool leaving_ = false;
+  const absl::Duration leave_timeout_;
+  bool leaving_ = false;      // as soon as it is idle
+  bool leaving_now_ = false;  // as soon as the thread is gone
+  absl::Duration leave_deadline_ = absl::InfiniteDuration();
   absl::Duration teardown_deadline_ = absl::InfiniteDuration();
   std::optional<std::pair<JobKey, Rank>>
       next_;  // waits for the thread of the one before to be gone

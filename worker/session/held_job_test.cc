@@ -38,6 +38,7 @@ std::vector<std::string> Print(const Effects& effects) {
       return "send " + std::string(names[static_cast<int>(e.update.phase)]) + " " +
              std::to_string(e.update.key.generation.value());
     }
+    std::string operator()(const EffectLeaving&) { return "leaving"; }
     std::string operator()(const EffectExit& e) { return "exit " + std::to_string(e.code); }
   };
   std::vector<std::string> lines;
@@ -225,12 +226,46 @@ TEST(HeldJob, LeavingWhileIdleExitsAtOnce) {
   EXPECT_THAT(Print(held.Leave({}, kNow)), ElementsAre("exit 0"));
 }
 
-TEST(HeldJob, LeavingWhileBusyFailsTheRankFirst) {
+TEST(HeldJob, LeavingWhileBusyWaitsForTheCoordinatorToHaltTheJob) {
   HeldJob held = JobIn(State::kRunning);
-  EXPECT_THAT(Print(held.Leave(kAtStep7, kNow)),
-              ElementsAre("send failed 1", "stop the worker was asked to leave (SIGTERM)"));
+  EXPECT_THAT(Print(held.Leave(kAtStep7, kNow)), ElementsAre("leaving"));
   EXPECT_THAT(Print(held.Prepare(kNewer, Rank(0))), ElementsAre("send refused 2"));
-  EXPECT_THAT(Print(held.Gone()), ElementsAre("exit 0"));
+  EXPECT_THAT(Print(held.Attached()), ElementsAre("leaving"));
+  EXPECT_THAT(Print(held.Halt(kJob)), ElementsAre("halt"));
+  held.RunEnded(RunEnd::kHalted, kAtStep7, kNow);
+  EXPECT_THAT(Print(held.Flushed(kAtStep7, kNow)), ElementsAre("send halted 1", "release"));
+  EXPECT_THAT(Print(held.Gone()), IsEmpty());
+  EXPECT_THAT(Print(held.Acknowledge(kJob)), ElementsAre("exit 0"));
+}
+
+TEST(HeldJob, LeavingAfterAnAbortWaitsForItsAcknowledgement) {
+  HeldJob held = JobIn(State::kRunning);
+  held.Leave(kAtStep7, kNow);
+  held.Abort(kJob, "worker w1 leaves", kAtStep7, kNow);
+  EXPECT_THAT(Print(held.Gone()), ElementsAre("send aborted 1"));
+  EXPECT_THAT(Print(held.Acknowledge(kJob)), ElementsAre("exit 0"));
+}
+
+TEST(HeldJob, LeavingWithoutACoordinatorOrWhenAskedTwiceFailsTheRank) {
+  for (const bool twice : {true, false}) {
+    HeldJob held = JobIn(State::kRunning);
+    held.Leave(kAtStep7, kNow);
+    EXPECT_THAT(Print(twice ? held.Leave(kAtStep7, kNow) : held.Detached(kAtStep7, kNow)),
+                ElementsAre("send failed 1", "stop the worker was asked to leave (SIGTERM)"));
+    EXPECT_THAT(Print(held.Leave(kAtStep7, kNow)), IsEmpty());
+    EXPECT_THAT(Print(held.Gone()), ElementsAre("exit 0"));
+  }
+  EXPECT_THAT(Print(JobIn(State::kRunning).Detached(kAtStep7, kNow)), IsEmpty());
+}
+
+TEST(HeldJob, LeavingIsDueAgainAfterItsTimeout) {
+  HeldJob held = JobIn(State::kRunning);
+  EXPECT_FALSE(held.LeaveIsDue(absl::Hours(1000)));
+  held.Leave(kAtStep7, kNow);
+  EXPECT_FALSE(held.LeaveIsDue(kNow + absl::Seconds(59)));
+  EXPECT_TRUE(held.LeaveIsDue(kNow + absl::Minutes(1)));
+  held.Leave(kAtStep7, kNow + absl::Minutes(1));
+  EXPECT_FALSE(held.LeaveIsDue(kNow + absl::Hours(1)));
 }
 
 TEST(HeldJob, ARefusedWorkerExitsOnlyWhenNothingTrains) {
