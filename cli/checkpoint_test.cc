@@ -203,6 +203,16 @@ TEST_F(CheckpointTest, ExportDividesBySizeInTheModelsOrder) {
   EXPECT_EQ(json::parse(outcome.out)["files"].size(), bytes.size() + 3);
 }
 
+TEST_F(CheckpointTest, EmulatedLayersHaveNothingToExport) {
+  fs::create_directories(root() + "/step-00000003");
+  std::ofstream(root() + "/step-00000003/manifest.json")
+      << checkpoint::FormatManifest({.job = "job", .step = StepId(3)}).value();
+  EXPECT_EQ(RunTakt({"checkpoint", "verify", root()}).code, ExitCode::kDone);
+  const Outcome outcome = RunTakt({"checkpoint", "export", root(), out()});
+  EXPECT_EQ(outcome.code, ExitCode::kFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("the layers of its job are emulated"));
+}
+
 TEST_F(CheckpointTest, ExportLeavesNothingBehindWhereItFails) {
   Damage(Save(1) + "/model-00002-of-00006.safetensors");
   const Outcome damaged = RunTakt({"checkpoint", "export", root(), out()});

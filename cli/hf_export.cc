@@ -246,6 +246,10 @@ absl::StatusOr<Export> ExportHuggingFace(const ExportOptions& options) {
   const std::string& from = options.step_directory;
   ASSIGN_OR_RETURN(NewFolder folder, NewFolder::Create(options.out));
   ASSIGN_OR_RETURN(const auto step, checkpoint::StepFiles::Open(from));
+  if (step.manifest().Find(checkpoint::kConfigFile) == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(from, " holds no model: the layers of its job are emulated"));
+  }
   RETURN_IF_ERROR(step.VerifyAll());
   const std::string config_path = absl::StrCat(from, "/", checkpoint::kConfigFile);
   ASSIGN_OR_RETURN(const std::string config_text, ReadText(config_path));
