@@ -83,4 +83,12 @@ class Comparison {
   std::vector<Worst> worst_;
 };
 
+// Entries of a tensor: those whose gradient is zero in exact arithmetic, or all others.
+std::vector<float> Pick(const GoldenCase& golden, const std::string& tensor,
+                        const std::vector<float>& values, bool zero_gradients);
+
+// Weights after the last step, and how far they moved, against the reference.
+void CompareFinalWeights(const GoldenCase& golden, const Tensors& weights,
+                         const Tolerances& allowed, Comparison& compare);
+
 }  // namespace takt::numerics

@@ -84,19 +84,9 @@ class Golden : public testing::TestWithParam<Case> {
     return result.ok() ? *std::move(result) : RunResult();
   }
 
-  // `values` of `tensor` without the entries whose gradient is zero in exact arithmetic, or those
-  // alone.
   std::vector<float> Pick(const std::string& tensor, const std::vector<float>& values,
                           bool zeros) const {
-    std::vector<float> picked;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const bool zero = std::any_of(
-          golden_.zero_gradients.begin(), golden_.zero_gradients.end(), [&](const auto& range) {
-            return range.tensor == tensor && i >= range.begin && i < range.end;
-          });
-      if (zero == zeros) picked.push_back(values[i]);
-    }
-    return picked;
+    return numerics::Pick(golden_, tensor, values, zeros);
   }
 
   std::string Title() const {
@@ -107,12 +97,6 @@ class Golden : public testing::TestWithParam<Case> {
 
   GoldenCase golden_;
 };
-
-std::vector<float> Minus(const std::vector<float>& a, const std::vector<float>& b) {
-  std::vector<float> difference(a.size());
-  for (std::size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
-  return difference;
-}
 
 void Append(std::vector<float>& all, const std::vector<float>& more) {
   all.insert(all.end(), more.begin(), more.end());
@@ -186,28 +170,7 @@ TEST_P(Golden, TenStepsAgreeInLossNormAndWeights) {
     EXPECT_DOUBLE_EQ(run.steps[i].learning_rate, golden_.steps[i].learning_rate);
     EXPECT_EQ(run.steps[i].tokens, golden_.steps[i].scored);
   }
-  std::vector<float> all_got, all_want;
-  for (const auto& [name, want] : golden_.final_weights) {
-    ASSERT_TRUE(run.weights.contains(name)) << name;
-    const std::vector<float>& got = run.weights.at(name);
-    ASSERT_EQ(got.size(), want.size()) << name;
-    compare.MaxAbsolute("final weights, max", name, Pick(name, got, false), Pick(name, want, false),
-                        allowed.weights_abs);
-    compare.MaxAbsolute("final weights at zero gradients, max", name, Pick(name, got, true),
-                        Pick(name, want, true), allowed.weights_at_zero_gradients_abs);
-    const std::vector<float>& initial = golden_.initial_weights.at(name);
-    const std::vector<float> update = Pick(name, Minus(got, initial), false);
-    const std::vector<float> want_update = Pick(name, Minus(want, initial), false);
-    // Slow rotary pairs leave the key bias next to no gradient.
-    const bool key_bias = name.ends_with("k_proj.bias");
-    compare.RelativeL2(key_bias ? "key bias updates, rel l2" : "weight updates, rel l2", name,
-                       update, want_update,
-                       key_bias ? allowed.key_bias_updates_l2 : allowed.updates_l2);
-    Append(all_got, update);
-    Append(all_want, want_update);
-  }
-  compare.RelativeL2("weight updates, rel l2 overall", "all", all_got, all_want,
-                     allowed.updates_l2_overall);
+  CompareFinalWeights(golden_, run.weights, allowed, compare);
 }
 
 TEST_P(Golden, FinalWeightsGiveTheFinalLoss) {
