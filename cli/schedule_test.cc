@@ -204,6 +204,11 @@ TEST(Schedule, AStepWithoutAFlushTakesAsLongAsItsWork) {
   };
   EXPECT_EQ(step("pipedream"), 32);
   EXPECT_EQ(step("pipedream-2bw"), 25);
+  const Outcome summed =
+      RunTakt({"schedule", "simulate", "pipedream", "--ranks", "2", "--microbatches", "2",
+               "--costs", WriteFile("sum.json", R"({"stages": [{"reduction": 1}]})")});
+  EXPECT_EQ(summed.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(summed.err, HasSubstr("stages[].reduction is not 0: pipedream applies"));
 }
 
 TEST(Schedule, CostsFileIsRefusedByTheNameOfTheField) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/program/lowering.h"
 #include "common/schedule/validator.h"
@@ -36,16 +37,24 @@ std::vector<program::StageShape> Shapes(const StepCosts& costs, int num_stages) 
 }
 
 // The programs of large steps are half as long without what takes no time.
-program::LowerOptions Lowering(const schedule::Schedule& schedule, const StepCosts& costs,
-                               const StepOptions& options) {
+absl::StatusOr<program::LowerOptions> Lowering(const schedule::Schedule& schedule,
+                                               const StepCosts& costs, const StepOptions& options) {
   const cost::Costs& time = costs.time;
   const bool reduces =
       std::any_of(time.reduction.begin(), time.reduction.end(), [](double t) { return t > 0; });
   const bool ties = time.tied_reduction > 0;
-  return {.stages = Shapes(costs, schedule.num_stages),
-          .reduce_gradients = reduces,
-          .tied_embeddings = ties,
-          .optimizer = reduces || ties || time.optimizer > 0 || !options.barrier};
+  if ((reduces || ties) && schedule.updates == schedule::Updates::kEachBackward) {
+    return InvalidField(
+        {.field = reduces ? "stages[].reduction" : "tied_reduction",
+         .value = "not 0",
+         .rule = absl::StrCat(schedule.name, " applies each gradient at once and sums none"),
+         .fix = "leave it out, or use pipedream-2bw"});
+  }
+  return program::LowerOptions{
+      .stages = Shapes(costs, schedule.num_stages),
+      .reduce_gradients = reduces,
+      .tied_embeddings = ties,
+      .optimizer = reduces || ties || time.optimizer > 0 || !options.barrier};
 }
 
 }  // namespace
@@ -68,8 +77,9 @@ absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& sch
   RETURN_IF_ERROR(schedule::Validate(schedule, {.max_in_flight = options.max_in_flight}));
   RETURN_IF_ERROR(CheckCostsFit(costs, schedule));
   const bool flushes = schedule.updates == schedule::Updates::kFlush;
+  ASSIGN_OR_RETURN(const program::LowerOptions lowering, Lowering(schedule, costs, options));
   ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
-                   program::Lower(schedule, Lowering(schedule, costs, options)));
+                   program::Lower(schedule, lowering));
   RETURN_IF_ERROR(sim::Prove(programs, {.schedule = &schedule}));
   ASSIGN_OR_RETURN(sim::Report report,
                    sim::Simulate(programs, costs.time,

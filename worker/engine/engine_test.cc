@@ -122,7 +122,7 @@ TEST(Engine, EqualsSequentialExecutionOnRandomPrograms) {
   }
 }
 
-TEST(Engine, PrologueAndEpilogueRunOnceAroundTheSteps) {
+TEST(Engine, PrologueAndEpilogueRunOnceAroundTheStepsAndWorkMayBeForTheNext) {
   Program program;
   program.slots.resize(1);
   program.lanes.resize(1);
@@ -133,6 +133,9 @@ TEST(Engine, PrologueAndEpilogueRunOnceAroundTheSteps) {
     list->push_back(touch);
     list->back().microbatch = MicrobatchId(serial++);
   }
+  program.body.push_back(touch);
+  program.body.back().microbatch = MicrobatchId(3);
+  program.body.back().step_ahead = 1;
   ToyCompute compute(1);
   std::vector<std::string> ran;
   compute.before = [&](const Instruction& instruction, StepId step) {
@@ -141,7 +144,7 @@ TEST(Engine, PrologueAndEpilogueRunOnceAroundTheSteps) {
   };
   const auto engine = MakeEngine(program, compute);
   ASSERT_TRUE(engine->Run(StepId(4), StepId(5), nullptr).ok());
-  EXPECT_THAT(ran, ElementsAre("0@4", "1@4", "1@5", "2@5"));
+  EXPECT_THAT(ran, ElementsAre("0@4", "1@4", "3@5", "1@5", "3@6", "2@5"));
 }
 
 TEST(Engine, EndsAllLanesAfterTheSameStepOnRandomPrograms) {
