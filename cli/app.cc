@@ -115,6 +115,7 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddWatch(*app, context);
   AddWait(*app, context);
   AddCancel(*app, context);
+  AddPause(*app, context);
   AddDelete(*app, context);
   AddLogs(*app, context);
   AddWorkers(*app, context);

@@ -174,6 +174,24 @@ absl::StatusOr<v1::Job> Client::CancelJob(const std::string& name) {
   return std::move(*response.mutable_job());
 }
 
+absl::StatusOr<v1::Job> Client::PauseJob(const std::string& name) {
+  v1::PauseJobRequest request;
+  request.set_request_id(RandomRequestId());
+  request.set_name(name);
+  ASSIGN_OR_RETURN(v1::PauseJobResponse response,
+                   Call("pause", &v1::JobService::Stub::PauseJob, request, true));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::Job> Client::ResumeJob(const std::string& name) {
+  v1::ResumeJobRequest request;
+  request.set_request_id(RandomRequestId());
+  request.set_name(name);
+  ASSIGN_OR_RETURN(v1::ResumeJobResponse response,
+                   Call("resume", &v1::JobService::Stub::ResumeJob, request, true));
+  return std::move(*response.mutable_job());
+}
+
 absl::Status Client::DeleteJob(const std::string& name) {
   v1::DeleteJobRequest request;
   request.set_request_id(RandomRequestId());

@@ -41,6 +41,8 @@ class Client final {
   // All pages, newest first.
   absl::StatusOr<std::vector<v1::Job>> ListJobs();
   absl::StatusOr<v1::Job> CancelJob(const std::string& name);
+  absl::StatusOr<v1::Job> PauseJob(const std::string& name);
+  absl::StatusOr<v1::Job> ResumeJob(const std::string& name);
   absl::Status DeleteJob(const std::string& name);
 
   absl::StatusOr<std::vector<v1::Worker>> ListWorkers();

@@ -16,6 +16,7 @@ void AddJob(CLI::App& app, Context& context);
 void AddWatch(CLI::App& app, Context& context);
 void AddWait(CLI::App& app, Context& context);
 void AddCancel(CLI::App& app, Context& context);
+void AddPause(CLI::App& app, Context& context);  // pause, resume
 void AddDelete(CLI::App& app, Context& context);
 void AddLogs(CLI::App& app, Context& context);
 void AddWorkers(CLI::App& app, Context& context);

@@ -104,6 +104,44 @@ TEST(Commands, EveryChangeHasARequestIdOfItsOwn) {
   EXPECT_NE(ids[0], ids[1]);
 }
 
+TEST(Commands, PauseAndResumeShowTheJob) {
+  FakeCoordinator coordinator;
+  coordinator.pause = [](auto&, const v1::PauseJobRequest& request,
+                         v1::PauseJobResponse& response) {
+    response.mutable_job()->set_name(request.name());
+    response.mutable_job()->set_state(v1::JOB_STATE_PAUSED);
+    response.mutable_job()->set_steps(100);
+    response.mutable_job()->set_resumed_step(40);
+    response.mutable_job()->mutable_checkpoint()->set_step(60);
+    response.mutable_job()->mutable_spec()->mutable_checkpoint()->set_directory("/c");
+    return grpc::Status::OK;
+  };
+  coordinator.resume = [](auto&, const v1::ResumeJobRequest&, auto&) {
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "job j is RUNNING, not PAUSED");
+  };
+  const Outcome paused = RunTakt(coordinator, {"pause", "j"});
+  EXPECT_EQ(paused.code, ExitCode::kDone);
+  EXPECT_THAT(paused.out, HasSubstr("name: j\nstate: PAUSED\nsteps: 40/100\n"));
+  EXPECT_THAT(paused.out, HasSubstr("resumed after step: 40\ncheckpoint: step 60 ("));
+  EXPECT_THAT(paused.out, HasSubstr(") in /c\n"));
+  const Outcome resumed = RunTakt(coordinator, {"resume", "j"});
+  EXPECT_EQ(resumed.code, ExitCode::kFailed);
+  EXPECT_EQ(resumed.err, "error: job j is RUNNING, not PAUSED\n");
+}
+
+TEST(Commands, WaitGoesOnWaitingForAPausedJobAndSaysSo) {
+  FakeCoordinator coordinator;
+  coordinator.watch = [](auto&, auto&, auto& writer) {
+    writer.Write(StateEvent(v1::JOB_STATE_PAUSED));
+    writer.Write(StateEvent(v1::JOB_STATE_SUCCEEDED));
+    return grpc::Status::OK;
+  };
+  const Outcome outcome = RunTakt(coordinator, {"wait", "j"});
+  EXPECT_EQ(outcome.code, ExitCode::kDone);
+  EXPECT_EQ(outcome.err,
+            "j is PAUSED; waiting on (takt resume j lets it go on, takt cancel j ends it)\n");
+}
+
 TEST(Commands, JobsReadsEveryPage) {
   FakeCoordinator coordinator;
   coordinator.list = [](auto&, const v1::ListJobsRequest& request, v1::ListJobsResponse& response) {

@@ -15,7 +15,7 @@ struct DrainOptions {
 using Change = absl::StatusOr<v1::Worker> (Client::*)(const std::string&);
 
 void Add(CLI::App& app, Context& context, const std::string& name, const std::string& summary,
-         Change change) {
+         const std::string& footer, Change change) {
   CLI::App* command = AddCommand<DrainOptions>(
       app, context, name, summary,
       [](CLI::App& app, DrainOptions& options) {
@@ -31,15 +31,19 @@ void Add(CLI::App& app, Context& context, const std::string& name, const std::st
         }
         return ExitCode::kDone;
       });
-  command->footer("Example:\n  takt " + name + " worker-2");
+  command->footer(footer + "Example:\n  takt " + name + " worker-2");
 }
 
 }  // namespace
 
 void AddDrain(CLI::App& app, Context& context) {
-  Add(app, context, "drain", "Give a worker no new job; it finishes the one it holds",
+  Add(app, context, "drain", "Take a worker out of service",
+      "It gets no new job. One that it holds is checkpointed at its next step and goes on with "
+      "other "
+      "workers;\none without a checkpoint section is finished first. `takt workers` shows it IDLE "
+      "when it is free.\n\n",
       &Client::DrainWorker);
-  Add(app, context, "undrain", "Let a drained worker take jobs again", &Client::UndrainWorker);
+  Add(app, context, "undrain", "Let a drained worker take jobs again", "", &Client::UndrainWorker);
 }
 
 }  // namespace takt::cli

@@ -34,6 +34,8 @@ class FakeCoordinator final : public v1::JobService::Service, public v1::Cluster
   Handler<v1::GetJobRequest, v1::GetJobResponse> get;
   Handler<v1::ListJobsRequest, v1::ListJobsResponse> list;
   Handler<v1::CancelJobRequest, v1::CancelJobResponse> cancel;
+  Handler<v1::PauseJobRequest, v1::PauseJobResponse> pause;
+  Handler<v1::ResumeJobRequest, v1::ResumeJobResponse> resume;
   Handler<v1::DeleteJobRequest, v1::DeleteJobResponse> remove;
   Handler<v1::ListWorkersRequest, v1::ListWorkersResponse> workers;
   Handler<v1::DrainWorkerRequest, v1::DrainWorkerResponse> drain;
@@ -77,6 +79,14 @@ class FakeCoordinator final : public v1::JobService::Service, public v1::Cluster
   grpc::Status CancelJob(grpc::ServerContext* c, const v1::CancelJobRequest* q,
                          v1::CancelJobResponse* r) override {
     return Answer(cancel, c, q, r);
+  }
+  grpc::Status PauseJob(grpc::ServerContext* c, const v1::PauseJobRequest* q,
+                        v1::PauseJobResponse* r) override {
+    return Answer(pause, c, q, r);
+  }
+  grpc::Status ResumeJob(grpc::ServerContext* c, const v1::ResumeJobRequest* q,
+                         v1::ResumeJobResponse* r) override {
+    return Answer(resume, c, q, r);
   }
   grpc::Status DeleteJob(grpc::ServerContext* c, const v1::DeleteJobRequest* q,
                          v1::DeleteJobResponse* r) override {

@@ -146,7 +146,17 @@ absl::StatusOr<ExitCode> WatchUntilEnd(const Context& context, Client& client,
 
 absl::StatusOr<ExitCode> WaitUntilEnd(const Context& context, Client& client,
                                       const std::string& name) {
-  ASSIGN_OR_RETURN(const v1::Job job, FollowUntilInterrupted(context, client, {.job = name}));
+  bool paused = false;
+  const auto on_job = [&](const v1::Job& job) {
+    const bool pauses = job.state() == v1::JOB_STATE_PAUSED;
+    if (pauses && !paused) {
+      Say(context, absl::StrCat(name, " is PAUSED; waiting on (takt resume ", name,
+                                " lets it go on, takt cancel ", name, " ends it)"));
+    }
+    paused = pauses;
+  };
+  ASSIGN_OR_RETURN(const v1::Job job,
+                   FollowUntilInterrupted(context, client, {.job = name, .on_job = on_job}));
   PrintJob(context, job);
   return VerdictOf(job);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/job_text.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "cli/report.h"
@@ -25,7 +27,7 @@ std::string TimeText(const google::protobuf::Timestamp& time) {
 }
 
 std::string StepsText(const v1::Job& job) {
-  return absl::StrCat(job.last_step().step(), "/", job.steps());
+  return absl::StrCat(std::max(job.last_step().step(), job.resumed_step()), "/", job.steps());
 }
 
 std::string_view RecomputeName(v1::RecomputeMode mode) {
@@ -62,6 +64,12 @@ void PrintJob(const Context& context, const v1::Job& job) {
         << FormatPercent(job.predicted_bubble_fraction()) << ")\n";
   }
   if (job.has_last_step()) out << "last step: " << StepLine(job.last_step(), job.steps()) << '\n';
+  if (job.resumed_step() > 0) out << "resumed after step: " << job.resumed_step() << '\n';
+  if (job.has_checkpoint()) {
+    out << "checkpoint: step " << job.checkpoint().step() << " ("
+        << TimeText(job.checkpoint().time()) << ") in " << job.spec().checkpoint().directory()
+        << '\n';
+  }
   PrintPlacement(out, job);
   for (const std::string& warning : job.warnings()) out << "warning: " << warning << '\n';
   for (const v1::JobTransition& transition : job.transitions()) {
@@ -80,10 +88,12 @@ void PrintJob(const Context& context, const v1::Job& job) {
 
 void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs) {
   if (context.json()) return PrintJson(context, ListJson("jobs", jobs));
-  Table table({"NAME", "STATE", "STEP", "LOSS", "ETA", "SCHEDULE", "RANKS", "REASON"});
+  Table table(
+      {"NAME", "STATE", "STEP", "CHECKPOINT", "LOSS", "ETA", "SCHEDULE", "RANKS", "REASON"});
   for (const v1::Job& job : jobs) {
     const bool running = job.state() == v1::JOB_STATE_RUNNING;
     table.Add({job.name(), StateName(job.state()), StepsText(job),
+               job.has_checkpoint() ? absl::StrCat(job.checkpoint().step()) : "-",
                job.has_last_step() ? absl::StrCat(job.last_step().loss()) : "-",
                running ? FormatSeconds(job.eta_seconds()) : "-",
                job.schedule().empty() ? "-" : job.schedule(), absl::StrCat(job.ranks_size()),
@@ -99,7 +109,7 @@ void PrintWorkers(const Context& context, const std::vector<v1::Worker>& workers
     const auto* state = v1::WorkerState_descriptor()->FindValueByNumber(worker.state());
     table.Add({worker.name(),
                absl::StrCat(state != nullptr ? ShortName(*state) : "?",
-                            worker.drained() ? ",DRAINED" : ""),
+                            worker.drained() ? ",DRAINED" : "", worker.leaving() ? ",LEAVING" : ""),
                worker.job().empty() ? "-" : worker.job(),
                worker.job().empty() ? "-" : absl::StrCat(worker.rank()), worker.host(),
                absl::StrCat(worker.cores()),

@@ -78,23 +78,40 @@ absl::Status LocalCluster::StartCoordinator() {
   }
 }
 
-absl::Status LocalCluster::StartWorkers() {
+std::vector<std::string> LocalCluster::WorkerArguments(const std::string& name) const {
   const int threads =
       options_.threads > 0 ? options_.threads : std::max(1, NumCores() / options_.num_workers);
+  std::vector<std::string> arguments = {"--coordinator",
+                                        state_.coordinator_address(),
+                                        "--name",
+                                        name,
+                                        "--data-root",
+                                        "/",
+                                        "--checkpoint-root",
+                                        "/",
+                                        "--threads",
+                                        absl::StrCat(threads)};
+  if (options_.die_with_parent) arguments.push_back("--die-with-parent");
+  return arguments;
+}
+
+absl::Status LocalCluster::StartWorkers() {
   for (int i = 0; i < options_.num_workers; ++i) {
     const std::string name = absl::StrCat("worker-", i);
-    std::vector<std::string> arguments = {"--coordinator",
-                                          state_.coordinator_address(),
-                                          "--name",
-                                          name,
-                                          "--data-root",
-                                          "/",
-                                          "--checkpoint-root",
-                                          "/",
-                                          "--threads",
-                                          absl::StrCat(threads)};
-    if (options_.die_with_parent) arguments.push_back("--die-with-parent");
-    RETURN_IF_ERROR(Spawn(name, std::move(arguments)));
+    RETURN_IF_ERROR(Spawn(name, WorkerArguments(name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::RestartWorkers() {
+  for (std::size_t i = 1; i < processes_.size(); ++i) {
+    if (!processes_[i].HasEnded()) continue;
+    const std::string name = processes_[i].name();
+    ASSIGN_OR_RETURN(Process process, Launch(name, WorkerArguments(name)));
+    absl::MutexLock lock(&kill_mutex_);
+    processes_[i] = std::move(process);
+    end_taken_[i] = false;
+    RETURN_IF_ERROR(processes_[i].WritePidFile(state_.PidPath(name)));
   }
   return absl::OkStatus();
 }
@@ -117,19 +134,24 @@ absl::Status LocalCluster::WaitForWorkers() {
   }
 }
 
-absl::Status LocalCluster::Spawn(const std::string& name, std::vector<std::string> arguments) {
+absl::StatusOr<Process> LocalCluster::Launch(const std::string& name,
+                                             std::vector<std::string> arguments) const {
   const bool is_coordinator = name == kCoordinator;
   arguments.insert(arguments.begin(),
                    absl::StrCat(options_.program_directory,
                                 is_coordinator ? "/takt-coordinator" : "/takt-worker"));
   arguments.insert(arguments.end(), {"--settings", ""});  // not the machine's own
+  return Process::Spawn({.name = name,
+                         .argv = std::move(arguments),
+                         .log_path = state_.LogPath(name),
+                         .die_with_parent = options_.die_with_parent,
+                         .inherited_fd = state_.lock_fd()});
+}
+
+absl::Status LocalCluster::Spawn(const std::string& name, std::vector<std::string> arguments) {
   std::error_code error;
   std::filesystem::remove(state_.LogPath(name), error);  // of an earlier run
-  ASSIGN_OR_RETURN(Process process, Process::Spawn({.name = name,
-                                                    .argv = std::move(arguments),
-                                                    .log_path = state_.LogPath(name),
-                                                    .die_with_parent = options_.die_with_parent,
-                                                    .inherited_fd = state_.lock_fd()}));
+  ASSIGN_OR_RETURN(Process process, Launch(name, std::move(arguments)));
   processes_.push_back(std::move(process));
   end_taken_.push_back(false);
   return processes_.back().WritePidFile(state_.PidPath(name));
@@ -141,6 +163,7 @@ void LocalCluster::Stop() {
 }
 
 void LocalCluster::Kill() const {
+  absl::MutexLock lock(&kill_mutex_);
   for (const Process& process : processes_) process.Kill();
 }
 

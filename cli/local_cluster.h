@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "cli/client.h"
 #include "cli/local_state.h"
 #include "cli/process.h"
@@ -40,6 +41,8 @@ class LocalCluster final {
   void Leave() { processes_.clear(); }
   // SIGKILL to all, now. Any thread.
   void Kill() const;
+  // Every worker that has ended lives again, as a new process of its name.
+  absl::Status RestartWorkers();
 
   // A process that ended though nobody stopped it.
   struct End {
@@ -56,11 +59,15 @@ class LocalCluster final {
   absl::Status StartCoordinator();
   absl::Status StartWorkers();
   absl::Status Spawn(const std::string& name, std::vector<std::string> arguments);
+  absl::StatusOr<Process> Launch(const std::string& name, std::vector<std::string> arguments) const;
+  std::vector<std::string> WorkerArguments(const std::string& name) const;
   std::string EndText(const Process& process) const;
 
   const LocalState& state_;
   const LocalClusterOptions options_;
-  std::vector<Process> processes_;  // the coordinator first; constant between Start and Stop
+  // The coordinator first. Their number is constant between Start and Stop, on the owner's thread.
+  std::vector<Process> processes_;
+  mutable absl::Mutex kill_mutex_;  // held by Kill, and while one of them is replaced
   std::vector<bool> end_taken_;
   std::unique_ptr<Client> client_;
 };

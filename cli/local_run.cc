@@ -33,6 +33,14 @@ constexpr int kDefaultWorkers = 4;
 // From the first Ctrl-C until everything is killed, if the job cannot be cancelled in order.
 constexpr unsigned kCancelSeconds = 15;
 
+// So often workers that end are replaced.
+constexpr int kMaxRestarts = 20;
+
+bool HasTrained(const v1::Job& job) {
+  return std::any_of(job.transitions().begin(), job.transitions().end(),
+                     [](const auto& t) { return t.state() == v1::JOB_STATE_RUNNING; });
+}
+
 int WorkersFor(const RunOptions& options, const v1::ParallelismSpec& parallelism) {
   if (options.workers > 0) return options.workers;
   if (!parallelism.has_pipeline()) return kDefaultWorkers;
@@ -140,6 +148,11 @@ class LocalRun {
       if (end.is_coordinator) return absl::InternalError(end.text);
       printer_.Say(end.text);
     }
+    // A job with checkpoints goes on once all its workers are there again.
+    if (HasTrained(job_) && spec_.has_checkpoint() && num_restarts_ < kMaxRestarts) {
+      ++num_restarts_;
+      return cluster_->RestartWorkers();
+    }
     // A running job is the coordinator's to judge; one that waits for its gang would wait for ever.
     const bool waiting = job_.state() == v1::JOB_STATE_UNSPECIFIED ||
                          job_.state() == v1::JOB_STATE_QUEUED ||
@@ -159,6 +172,7 @@ class LocalRun {
   v1::Job job_;
   std::int64_t last_step_ = 0;
   bool cancelled_ = false;
+  int num_restarts_ = 0;
 
   // Shared with the signal thread.
   Client::StreamStop stop_;

@@ -97,6 +97,16 @@ Process::Process(Process&& other) noexcept
       ended_(other.ended_),
       wait_status_(other.wait_status_) {}
 
+Process& Process::operator=(Process&& other) noexcept {
+  std::swap(name_, other.name_);
+  std::swap(pid_, other.pid_);
+  std::swap(pid_fd_, other.pid_fd_);
+  std::swap(is_child_, other.is_child_);
+  std::swap(ended_, other.ended_);
+  std::swap(wait_status_, other.wait_status_);
+  return *this;
+}
+
 Process::~Process() {
   if (pid_fd_ >= 0) close(pid_fd_);
 }

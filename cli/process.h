@@ -34,7 +34,7 @@ class Process final {
   static std::optional<Process> FromPidFile(const std::string& name, const std::string& path);
 
   Process(Process&& other) noexcept;
-  Process& operator=(Process&&) = delete;
+  Process& operator=(Process&& other) noexcept;
   ~Process();
 
   const std::string& name() const { return name_; }

@@ -56,6 +56,8 @@ StepPrinter::StepPrinter(const Context& context, const Clock& clock)
 StepPrinter::~StepPrinter() { WipeBar(); }
 
 void StepPrinter::OnJob(const v1::Job& job) {
+  if (job.checkpoint().step() > job_.checkpoint().step() && !job_.name().empty())
+    Say(absl::StrCat("checkpoint: step ", job.checkpoint().step()));
   // They come with the plan, not with the first state.
   for (int i = job_.warnings_size(); i < job.warnings_size(); ++i)
     Say(absl::StrCat("warning: ", job.warnings(i)));

@@ -67,6 +67,18 @@ TEST_F(StepPrinterTest, PrintsAShortJobWhole) {
   EXPECT_EQ(NumLines(), 5);
 }
 
+TEST_F(StepPrinterTest, SaysWhenACheckpointIsThere) {
+  const Context context = MakeContext(false);
+  StepPrinter printer(context, clock_);
+  v1::Job job = Running(5);
+  job.mutable_checkpoint()->set_step(2);  // before we looked
+  printer.OnJob(job);
+  job.mutable_checkpoint()->set_step(4);
+  printer.OnJob(job);
+  EXPECT_THAT(err_.str(), Not(HasSubstr("step 2")));
+  EXPECT_THAT(err_.str(), HasSubstr("checkpoint: step 4\n"));
+}
+
 TEST_F(StepPrinterTest, DrawsNoBarUnlessStderrIsATerminal) {
   const Context context = MakeContext(false);
   StepPrinter printer(context, clock_);

@@ -26,7 +26,8 @@ void AddWait(CLI::App& app, Context& context) {
       },
       Wait);
   command->footer(
-      "Prints the job at its end and exits with its verdict; Ctrl-C leaves the job alone (exit "
+      "A job that is PAUSED has not ended. Prints the job at its end and exits with its verdict; "
+      "Ctrl-C leaves the job alone (exit "
       "status 6).\n\n"
       "Example:\n  takt wait kjv-gpt && echo trained");
 }

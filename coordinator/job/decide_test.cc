@@ -212,5 +212,54 @@ TEST_F(DecideTest, AfterARestartRanksAreWaitedForAndThenGivenUp) {
   EXPECT_THAT(DecideNow().reason, HasSubstr("did not hear again of rank 1 (w1) within 15s"));
 }
 
+TEST_F(DecideTest, AFaultOfAJobWithCheckpointsIsRecoveredFromSoManyTimes) {
+  Running();
+  run_.has_checkpoints = true;
+  run_.ranks[1].lost = "its stream ended";
+  run_.recoveries = {.count = 2, .at_step = StepId(7)};
+  run_.committed_steps = 7;
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().state, JobState::kRecovering);
+  run_.recoveries.count = 3;
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  run_.committed_steps = 8;  // a new step
+  EXPECT_EQ(DecideNow().state, JobState::kRecovering);
+  run_.has_checkpoints = false;
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+}
+
+TEST_F(DecideTest, ARecoveringJobWaitsForItsCheckpointAndThenForWorkers) {
+  Running();
+  run_.has_checkpoints = true;
+  run_.saving = "the checkpoint of step 9 to become visible";
+  Stopping("worker w1 lost", JobState::kRecovering);
+  All(RankPhase::kAborted);
+  EXPECT_EQ(DecideNow().reason,
+            "worker w1 lost; waiting for the checkpoint of step 9 to become visible");
+  run_.saving.clear();
+  run_.checkpoint = StepId(9);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
+  EXPECT_EQ(DecideNow().state, JobState::kQueued);
+  EXPECT_THAT(DecideNow().reason, HasSubstr("goes on from the checkpoint of step 9"));
+  run_.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
+  EXPECT_EQ(DecideNow().state, JobState::kPaused);
+}
+
+TEST_F(DecideTest, HaltedRanksEndTheRunAsWasAsked) {
+  Running();
+  run_.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
+  run_.ranks[0].phase = run_.ranks[2].phase = RankPhase::kHalted;
+  EXPECT_EQ(DecideNow().reason,
+            "paused by request; waiting for rank 1 (w1) to end at a step boundary");
+  All(RankPhase::kHalted);
+  run_.saving = "rank 1 (w1) to write the checkpoint of step 9";
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  run_.saving.clear();
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
+  EXPECT_EQ(DecideNow().state, JobState::kPaused);
+  run_.halt->next = JobState::kQueued;
+  EXPECT_EQ(DecideNow().state, JobState::kQueued);
+}
+
 }  // namespace
 }  // namespace takt::job

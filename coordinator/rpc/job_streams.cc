@@ -89,6 +89,17 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
     this->Push(std::move(response));
     shown_transitions_ = job.transitions.size();
     shown_reason_ = job.reason;
+    shown_checkpoint_ = CheckpointOf(job);
+    shown_notices_ = job.notices;
+  }
+
+  static StepId CheckpointOf(const store::JobRecord& job) {
+    return job.checkpoint ? job.checkpoint->step : StepId(0);
+  }
+
+  bool IsNews(const store::JobRecord& job) const {
+    return job.reason != shown_reason_ || CheckpointOf(job) != shown_checkpoint_ ||
+           job.notices != shown_notices_;
   }
 
   // The job as it was when transition number `i` was its last.
@@ -109,7 +120,7 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
     for (std::size_t i = shown_transitions_; i < open_transitions; ++i) {
       PushJob(i + 1 == job.transitions.size() ? job : AsOf(job, i));
     }
-    if (!ended && job.reason != shown_reason_) PushJob(job);
+    if (!ended && IsNews(job)) PushJob(job);
     if (job.last_step && job.last_step->step > after_) {
       absl::StatusOr<std::vector<store::StepRecord>> steps =
           coordinator_->store().ReadSteps(id_, after_, kBatch);
@@ -134,6 +145,8 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
   StepId after_;
   std::size_t shown_transitions_ = 0;
   std::string shown_reason_;
+  StepId shown_checkpoint_;
+  std::vector<std::string> shown_notices_;
 };
 
 class LogStream final : public Follower<v1::GetJobLogsResponse> {

@@ -233,6 +233,24 @@ void Cluster::Cancel(const std::string& name) {
        [&](grpc::ClientContext* context) { return jobs_->CancelJob(context, request, &response); });
 }
 
+void Cluster::Pause(const std::string& name) {
+  v1::PauseJobRequest request;
+  request.set_request_id(RequestId());
+  request.set_name(name);
+  v1::PauseJobResponse response;
+  Call("pause " + name,
+       [&](grpc::ClientContext* context) { return jobs_->PauseJob(context, request, &response); });
+}
+
+void Cluster::Resume(const std::string& name) {
+  v1::ResumeJobRequest request;
+  request.set_request_id(RequestId());
+  request.set_name(name);
+  v1::ResumeJobResponse response;
+  Call("resume " + name,
+       [&](grpc::ClientContext* context) { return jobs_->ResumeJob(context, request, &response); });
+}
+
 std::map<std::string, v1::Worker> Cluster::Workers() {
   v1::ListWorkersResponse response;
   Call("workers",

@@ -58,6 +58,8 @@ class Cluster final {
   // The step log of a job that ended.
   std::vector<v1::StepReport> Steps(const std::string& name);
   void Cancel(const std::string& name);
+  void Pause(const std::string& name);
+  void Resume(const std::string& name);
 
   // Workers.
   std::map<std::string, v1::Worker> Workers();
