@@ -46,11 +46,10 @@ struct Plan {
 // recompute: auto none; if that does not fit the workers' memory selective; if not that, full.
 // pipeline: auto  the largest that the layers, max_workers and the schedule allow. A given one may
 //                 exceed max_workers: such a job waits.
-// schedule: auto  of all families with one copy of the weights and what a search finds for the
-// job's
-//                 costs, the one whose simulated step is shortest; of those within 1 % of it, the
-//                 one that holds the least. A searched one is named after what it grew from: "auto
-//                 (zb-1p)".
+// schedule: auto  of all families that flush and have one copy of the weights, and what a search
+//                 finds for the job's costs, the one whose simulated step is shortest; of those
+//                 within 1 % of it, the one that holds the least. A searched one is named after
+//                 what it grew from: "auto (zb-1p)".
 // Errors: kInvalidArgument (FieldError) when the job cannot be planned: pipeline larger than
 // layers, global batch not divisible, too few microbatches, a schedule file that is wrong, more
 // memory needed than the workers have.
