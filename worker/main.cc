@@ -227,6 +227,7 @@ int Main(int argc, char** argv) {
   const sigset_t signals = SignalThread::Signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a checkpoint that outgrows a limit fails, not the worker
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write
   const absl::StatusOr<int> exit_code = Serve(flags);
   if (exit_code.ok()) return *exit_code;

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints through real daemons: saved while training goes on, resumed by other layouts, whole
+// whoever dies.
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/directory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/cluster.h"
+
+namespace takt {
+namespace {
+
+using testing::Cluster;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr char kGpt[] = "{family: gpt2, layers: 4, hidden: 16, heads: 2, context: 16, vocab: 256}";
+constexpr char kLlama[] =
+    "{family: llama, layers: 4, hidden: 16, heads: 2, kv_heads: 1, inner: 32, context: 16, "
+    "vocab: 256}";
+
+struct TrainingJob {
+  std::string name;
+  std::string model = kGpt;
+  std::string parallelism = "pipeline: 2, schedule: 1f1b";
+  std::string directory;
+  std::string precision = "f32";
+  int steps = 20;
+  int every_steps = 5;
+
+  std::string Yaml() const {
+    return absl::StrCat("name: ", name, "\nmodel: ", model,
+                        "\ndata: {train: {path: data.txt, format: bytes}, shuffle: true}"
+                        "\nbatch: {global: 8, microbatch: 1}"
+                        "\noptimizer: {adamw: {learning_rate: 3.0e-3}, lr_schedule: {warmup_steps: "
+                        "2, decay: cosine, "
+                        "decay_steps: 100}}"
+                        "\nprecision: ",
+                        precision, "\nsteps: ", steps, "\nseed: 7\nparallelism: {threads: 1, ",
+                        parallelism, "}\ncheckpoint: {directory: ", directory,
+                        ", every_steps: ", every_steps, ", keep: 2}\n");
+  }
+};
+
+struct Step {
+  std::int64_t step;
+  double loss, grad_norm;
+  bool operator==(const Step&) const = default;
+};
+
+void PrintTo(const Step& step, std::ostream* out) {
+  *out << step.step << ": " << step.loss << ", " << step.grad_norm;
+}
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  std::vector<Step> Curve(const std::string& name) {
+    std::vector<Step> curve;
+    for (const v1::StepReport& step : cluster_.Steps(name))
+      curve.push_back({step.step(), step.loss(), step.grad_norm()});
+    return curve;
+  }
+  // To its end, which must be success.
+  std::vector<Step> Train(const TrainingJob& job) {
+    cluster_.Submit(job.Yaml());
+    const v1::Job ended = cluster_.AwaitEnd(job.name);
+    EXPECT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << job.name << ": " << ended.reason();
+    return Curve(job.name);
+  }
+  std::string Directory(const std::string& name) const {
+    return absl::StrCat(cluster_.directory(), "/", name);
+  }
+  // `latest` is there, complete, and every byte is what its manifest says.
+  static void ExpectLatest(const std::string& directory) {
+    const auto step = checkpoint::StepFiles::Open(directory + "/latest");
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_EQ(step->VerifyAll(), absl::OkStatus());
+  }
+
+  Cluster cluster_{4};
+};
+
+std::vector<Step> From(const std::vector<Step>& curve, std::int64_t first) {
+  std::vector<Step> rest;
+  for (const Step& step : curve) {
+    if (step.step >= first) rest.push_back(step);
+  }
+  return rest;
+}
+
+TEST_F(CheckpointTest, AResumedJobGoesOnDigitForDigitWhateverItsLayout) {
+  const std::vector<std::string> layouts = {
+      "pipeline: 2, schedule: 1f1b",
+      "pipeline: 1, schedule: naive",
+      "pipeline: 4, schedule: zb-h1",
+      "pipeline: 2, schedule: gpipe, stage_layers: [3, 1]",
+      "pipeline: 2, schedule: interleaved-1f1b, chunks: 2",
+  };
+  const std::vector<std::pair<std::string, std::string>> models = {
+      {kGpt, "f32"}, {kLlama, "f32"}, {kGpt, "bf16"}};
+  for (std::size_t m = 0; m < models.size(); ++m) {
+    const auto& [model, precision] = models[m];
+    const auto job = [&](const std::string& name, const std::string& directory) {
+      return TrainingJob{.name = absl::StrCat(name, m),
+                         .model = model,
+                         .directory = Directory(absl::StrCat(directory, m)),
+                         .precision = precision};
+    };
+    const std::vector<Step> straight = Train(job("straight", "straight"));
+    ASSERT_EQ(straight.size(), 20u);
+    TrainingJob half = job("half", "half");
+    half.steps = 10;
+    Train(half);
+    ExpectLatest(half.directory);
+    for (std::size_t i = 0; i < layouts.size(); ++i) {
+      TrainingJob rest = job(absl::StrCat("rest-", i, "-"), absl::StrCat("rest-", i, "-"));
+      fs::copy(half.directory, rest.directory,
+               fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+      rest.parallelism = layouts[i];
+      EXPECT_EQ(Train(rest), From(straight, 11))
+          << model << ", " << precision << ", " << layouts[i];
+      ExpectLatest(rest.directory);
+    }
+  }
+}
+
+// Two copies of the weights; they sum as two replicas do.
+TEST_F(CheckpointTest, ABidirectionalPipelineResumesBothCopies) {
+  TrainingJob job{.name = "straight",
+                  .parallelism = "pipeline: 2, schedule: dualpipe",
+                  .directory = Directory("a")};
+  const std::vector<Step> straight = Train(job);
+  job.directory = Directory("b");
+  job.name = "half";
+  job.steps = 10;
+  Train(job);
+  job.name = "rest";
+  job.steps = 20;
+  EXPECT_EQ(Train(job), From(straight, 11));
+  ExpectLatest(job.directory);
+}
+
+// Sums are ordered by replicas, so only the windows are the same: losses agree but for rounding.
+TEST_F(CheckpointTest, AnotherNumberOfReplicasConsumesTheSameWindows) {
+  const std::vector<Step> straight =
+      Train({.name = "straight", .directory = Directory("straight")});
+  Train({.name = "half", .directory = Directory("c"), .steps = 10});
+  const std::vector<Step> rest =
+      Train({.name = "rest", .parallelism = "pipeline: 2, data: 2", .directory = Directory("c")});
+  ASSERT_EQ(rest.size(), 10u);
+  for (std::size_t i = 0; i < rest.size(); ++i) {
+    EXPECT_EQ(rest[i].step, straight[10 + i].step);
+    EXPECT_NEAR(rest[i].loss, straight[10 + i].loss, 1e-5);
+  }
+}
+
+TEST_F(CheckpointTest, AJobWhoseWorkerDiesGoesOnFromItsLastCheckpoint) {
+  const TrainingJob straight{.name = "straight", .directory = Directory("a"), .steps = 300};
+  const std::vector<Step> expected = Train(straight);
+  const TrainingJob killed{.name = "killed", .directory = Directory("b"), .steps = 300};
+  cluster_.Submit(killed.Yaml());
+  const v1::Job running = cluster_.AwaitStep(killed.name, 20);
+  ASSERT_GT(running.ranks_size(), 0);
+  cluster_.Kill(cluster_.worker(running.ranks(0).worker()));
+  const v1::Job ended = cluster_.AwaitEnd(killed.name);
+  ASSERT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+  EXPECT_GE(ended.resumed_step(), 5);
+  EXPECT_EQ(Curve(killed.name), expected);
+}
+
+// Every process in turn, at chance moments; a checkpoint is being made in most of them.
+TEST_F(CheckpointTest, WhoeverIsKilledLatestIsComplete) {
+  const unsigned seed = std::random_device{}();
+  std::mt19937 random(seed);
+  const TrainingJob job{
+      .name = "job", .directory = Directory("c"), .steps = 1'000'000, .every_steps = 2};
+  cluster_.Submit(job.Yaml());
+  cluster_.AwaitStep(job.name, 10);
+  for (int round = 0; round < 6; ++round) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ", round ", round));
+    const v1::Job now = cluster_.Job(job.name);
+    cluster_.AwaitStep(job.name, now.last_step().step() + 1 + static_cast<int>(random() % 8));
+    if (round % 3 == 2) {
+      cluster_.Kill(cluster_.coordinator());
+      ExpectLatest(job.directory);
+      cluster_.StartCoordinator();
+    } else {
+      const v1::Job running = cluster_.Job(job.name);
+      if (running.ranks_size() == 0) continue;
+      const std::string name =
+          running.ranks(static_cast<int>(random() % running.ranks_size())).worker();
+      cluster_.Kill(cluster_.worker(name));
+      ExpectLatest(job.directory);
+      cluster_.StartWorker(name);
+    }
+    ASSERT_FALSE(testing::HasEnded(cluster_.Job(job.name))) << cluster_.Job(job.name).reason();
+  }
+  cluster_.Cancel(job.name);
+  cluster_.AwaitEnd(job.name);
+  ExpectLatest(job.directory);
+}
+
+// Its files may not grow for a while, as on a full disk.
+TEST_F(CheckpointTest, CheckpointsThatCannotBeWrittenAreWarningsUntilThereIsRoomAgain) {
+  const TrainingJob job{
+      .name = "job", .directory = Directory("c"), .steps = 1'000'000, .every_steps = 5};
+  cluster_.Submit(job.Yaml());
+  const v1::Job running = cluster_.AwaitStep(job.name, 10);
+  ASSERT_GT(running.ranks_size(), 0);
+  const pid_t worker = cluster_.worker(running.ranks(0).worker()).pid();
+  const rlimit narrow{.rlim_cur = 1024, .rlim_max = RLIM_INFINITY};
+  ASSERT_EQ(prlimit(worker, RLIMIT_FSIZE, &narrow, nullptr), 0);
+  const v1::Job warned = cluster_.AwaitJob(
+      job.name, [](const v1::Job& j) { return j.warnings_size() > 0 || testing::HasEnded(j); });
+  EXPECT_THAT(warned.warnings(), Contains(HasSubstr("File too large")));
+  cluster_.AwaitStep(job.name, warned.last_step().step() + 20);
+  ExpectLatest(job.directory);
+  const rlimit wide{.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+  ASSERT_EQ(prlimit(worker, RLIMIT_FSIZE, &wide, nullptr), 0);
+  const std::int64_t now = cluster_.Job(job.name).last_step().step();
+  const v1::Job saved = cluster_.AwaitJob(job.name, [&](const v1::Job& j) {
+    return j.checkpoint().step() > now || testing::HasEnded(j);
+  });
+  EXPECT_EQ(saved.state(), v1::JOB_STATE_RUNNING) << saved.reason();
+  cluster_.Cancel(job.name);
+  cluster_.AwaitEnd(job.name);
+  ExpectLatest(job.directory);
+}
+
+// A file lies where the shards of the first checkpoint are to go.
+TEST_F(CheckpointTest, ACheckpointThatCannotBeBegunIsAWarning) {
+  const TrainingJob job{.name = "job", .directory = Directory("c")};
+  fs::create_directories(job.directory);
+  std::ofstream(job.directory + "/step-00000005.partial-job-1") << "in the way";
+  const std::vector<Step> curve = Train(job);
+  EXPECT_EQ(curve.size(), 20u);
+  const v1::Job ended = cluster_.Job(job.name);
+  EXPECT_THAT(ended.warnings(), Contains(HasSubstr("step 5")));
+  EXPECT_EQ(ended.checkpoint().step(), 20);
+  ExpectLatest(job.directory);
+}
+
+TEST_F(CheckpointTest, ACheckpointOfAnotherModelIsRefusedByField) {
+  Train({.name = "first", .directory = Directory("c"), .steps = 5});
+  TrainingJob other{.name = "second", .model = kLlama, .directory = Directory("c")};
+  cluster_.Submit(other.Yaml());
+  const v1::Job refused = cluster_.AwaitEnd(other.name);
+  EXPECT_EQ(refused.state(), v1::JOB_STATE_FAILED);
+  EXPECT_TRUE(refused.invalid_input()) << refused.reason();
+  EXPECT_THAT(refused.reason(), HasSubstr("model.family"));
+}
+
+}  // namespace
+}  // namespace takt
