@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <deque>
 #include <filesystem>
 #include <map>
 
@@ -35,61 +34,14 @@ class CheckpointTest : public testing::Test {
     std::ofstream(path, std::ios::binary) << text;
   }
 
-  // A copy of a golden model in another format, in `shards` files.
   std::string Source(const std::string& name, FloatFormat format, int shards) {
-    const std::string golden = GoldenModel(name);
-    const std::string folder = directory_.Path(absl::StrCat("source-", name, shards));
-    fs::create_directories(folder);
-    fs::copy_file(golden + "/config.json", folder + "/config.json");
-    const std::string file = ReadFile(golden + "/model.safetensors");
-    const auto view =
-        checkpoint::SafetensorsView::Parse(std::as_bytes(std::span(file)), "golden").value();
-    std::vector<std::vector<checkpoint::Tensor>> parts(static_cast<std::size_t>(shards));
-    std::deque<std::vector<std::byte>> bytes;
-    checkpoint::WeightMap weight_map;
-    for (std::size_t i = 0; i < view.tensors().size(); ++i) {
-      checkpoint::Tensor tensor = view.tensors()[i];
-      std::vector<float> values(tensor.bytes.size() / sizeof(float));
-      checkpoint::ReadFloats(FloatFormat::kF32, tensor.bytes, values);
-      bytes.emplace_back(values.size() * checkpoint::BytesOf(format));
-      checkpoint::WriteFloats(format, values, bytes.back());
-      tensor.dtype = checkpoint::DtypeOf(format);
-      tensor.bytes = bytes.back();
-      const int part = static_cast<int>(i) % shards;
-      weight_map[tensor.name] = checkpoint::ShardName("model", part, shards);
-      parts[static_cast<std::size_t>(part)].push_back(tensor);
-    }
-    for (int part = 0; part < shards; ++part) {
-      const std::string path =
-          shards == 1 ? "model.safetensors" : checkpoint::ShardName("model", part, shards);
-      std::ofstream(absl::StrCat(folder, "/", path), std::ios::binary)
-          << checkpoint::FormatSafetensors(parts[static_cast<std::size_t>(part)]);
-    }
-    if (shards > 1) {
-      std::ofstream(absl::StrCat(folder, "/", checkpoint::kIndexFile))
-          << checkpoint::FormatHfIndex(weight_map, 0);
-    }
+    const std::string folder = directory_.Path("source");
+    WriteModelFolder(folder, GoldenModel(name), format, shards);
     return folder;
   }
 
   const TestDirectory directory_;
 };
-
-// Every tensor that the model has is the same in both, to the byte.
-void ExpectSameTensors(const std::string& a, const std::string& b) {
-  const auto config = model::ParseHfConfig(ReadFile(a + "/config.json"), "c").value();
-  const auto model = model::BuildModel(config, 1).value();
-  const auto one = checkpoint::HfFolder::Open(a).value();
-  const auto other = checkpoint::HfFolder::Open(b).value();
-  for (const model::Parameter* parameter : model.AllParameters()) {
-    const checkpoint::Tensor* x = one.Find(parameter->name);
-    const checkpoint::Tensor* y = other.Find(parameter->name);
-    ASSERT_TRUE(x != nullptr && y != nullptr) << parameter->name;
-    EXPECT_EQ(x->dtype, y->dtype) << parameter->name;
-    EXPECT_EQ(x->shape, y->shape) << parameter->name;
-    EXPECT_TRUE(std::ranges::equal(x->bytes, y->bytes)) << parameter->name;
-  }
-}
 
 TEST_F(CheckpointTest, ListsNewestFirst) {
   Save(5);

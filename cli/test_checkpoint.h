@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints as workers write them, of weights that lie in a Hugging Face folder.
+// Hugging Face folders, and checkpoints as workers write them of the weights in one.
 #pragma once
 
+#include <algorithm>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -12,11 +14,13 @@
 #include "common/base/status.h"
 #include "common/checkpoint/hash.h"
 #include "common/checkpoint/hf_folder.h"
+#include "common/checkpoint/hf_index.h"
 #include "common/checkpoint/layout.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/model/hf_config.h"
 #include "common/model/hf_config_text.h"
+#include "gtest/gtest.h"
 
 namespace takt::cli {
 
@@ -33,7 +37,6 @@ inline std::string GoldenModel(const std::string& name) {
 // path.
 inline std::string WriteCheckpoint(const std::string& directory, std::int64_t step,
                                    const std::string& source) {
-  using checkpoint::FloatFormat;
   const std::string path =
       absl::StrCat(directory, "/", checkpoint::StepDirectoryName(StepId(step)));
   std::filesystem::create_directories(path);
@@ -79,6 +82,60 @@ inline std::string WriteCheckpoint(const std::string& directory, std::int64_t st
   std::ofstream(absl::StrCat(path, "/", checkpoint::kManifestFile))
       << checkpoint::FormatManifest(manifest).value();
   return path;
+}
+
+// Writes `folder`: the golden model in another format, in so many files, a zero of each sign in
+// every tensor.
+inline void WriteModelFolder(const std::string& folder, const std::string& golden,
+                             checkpoint::FloatFormat format, int shards) {
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(golden + "/config.json", folder + "/config.json");
+  const std::string file = ReadFile(golden + "/model.safetensors");
+  const auto view =
+      checkpoint::SafetensorsView::Parse(std::as_bytes(std::span(file)), "golden").value();
+  std::vector<std::vector<checkpoint::Tensor>> parts(static_cast<std::size_t>(shards));
+  std::deque<std::vector<std::byte>> bytes;
+  checkpoint::WeightMap weight_map;
+  for (std::size_t i = 0; i < view.tensors().size(); ++i) {
+    checkpoint::Tensor tensor = view.tensors()[i];
+    std::vector<float> values(tensor.bytes.size() / sizeof(float));
+    checkpoint::ReadFloats(checkpoint::FloatFormat::kF32, tensor.bytes, values);
+    values[0] = 0.0F;
+    values[1] = -0.0F;
+    bytes.emplace_back(values.size() * checkpoint::BytesOf(format));
+    checkpoint::WriteFloats(format, values, bytes.back());
+    tensor.dtype = checkpoint::DtypeOf(format);
+    tensor.bytes = bytes.back();
+    const int part = static_cast<int>(i) % shards;
+    weight_map[tensor.name] = checkpoint::ShardName("model", part, shards);
+    parts[static_cast<std::size_t>(part)].push_back(tensor);
+  }
+  for (int part = 0; part < shards; ++part) {
+    const std::string name =
+        shards == 1 ? checkpoint::kWeightsFile : checkpoint::ShardName("model", part, shards);
+    std::ofstream(absl::StrCat(folder, "/", name), std::ios::binary)
+        << checkpoint::FormatSafetensors(parts[static_cast<std::size_t>(part)]);
+  }
+  if (shards > 1) {
+    std::ofstream(absl::StrCat(folder, "/", checkpoint::kIndexFile))
+        << checkpoint::FormatHfIndex(weight_map, 0);
+  }
+}
+
+// Every tensor that the model has is the same in both folders, to the byte.
+inline void ExpectSameTensors(const std::string& a, const std::string& b) {
+  const auto config = model::ParseHfConfig(ReadFile(a + "/config.json"), "c").value();
+  const auto model = model::BuildModel(config, 1).value();
+  const auto one = checkpoint::HfFolder::Open(a).value();
+  const auto other = checkpoint::HfFolder::Open(b).value();
+  for (const model::Parameter* parameter : model.AllParameters()) {
+    const checkpoint::Tensor* x = one.Find(parameter->name);
+    const checkpoint::Tensor* y = other.Find(parameter->name);
+    ASSERT_TRUE(x != nullptr && y != nullptr) << parameter->name;
+    EXPECT_EQ(x->dtype, y->dtype) << parameter->name;
+    EXPECT_EQ(x->shape, y->shape) << parameter->name;
+    EXPECT_TRUE(std::ranges::equal(x->bytes, y->bytes)) << parameter->name;
+  }
 }
 
 }  // namespace takt::cli
