@@ -55,12 +55,6 @@ class Prediction {
     return layers;
   }
 
-  std::int64_t NumVersions() const {
-    std::int32_t oldest = 0;
-    for (const Slot& slot : inputs_.program.slots) oldest = std::max(oldest, slot.version);
-    return oldest + 1;
-  }
-
   // As ParameterStore: each use of a parameter has a gradient, and in bf16 packed matrices; weights
   // and moments are there once.
   void AddParameters() {
@@ -75,13 +69,14 @@ class Prediction {
           state.Add(kFloatBytes * parameter.elements());
         }
         if (in_bf16 && layer.MultipliesBy(parameter)) {
-          Add(MemoryKind::kWeights, NumVersions() * model::PackedBytes(parameter));
+          Add(MemoryKind::kWeights,
+              program::NumWeightVersions(inputs_.program) * model::PackedBytes(parameter));
         }
       };
       for (const model::Parameter& parameter : layer.parameters) add(parameter);
       for (const std::string& name : layer.tied_parameters) add(*inputs_.model.Find(name));
       Add(MemoryKind::kGradients, gradients.size());
-      Add(MemoryKind::kWeights, NumVersions() * state.size());
+      Add(MemoryKind::kWeights, program::NumWeightVersions(inputs_.program) * state.size());
       Add(MemoryKind::kOptimizer, state.size());
       Add(MemoryKind::kOptimizer, state.size());
     }

@@ -408,6 +408,16 @@ TEST_F(DelayedGradients, AreNotThoseOfAFlush) {
   ExpectSame(Train(Job("pipedream-2bw", 3, 4), 1), synchronous);
 }
 
+// Each version has matrices of its own packed for products in bf16.
+TEST_F(DelayedGradients, VanishInBf16TooWithAFlushAfterEveryStep) {
+  config::JobSpec job = Job("1f1b", 3, 4);
+  job.precision = config::Precision::kBf16;
+  const RunResult synchronous = Train(job);
+  job.parallelism.schedule = "pipedream-2bw";
+  ExpectSame(Train(job, 1), synchronous);
+  EXPECT_NE(Train(job).weights, synchronous.weights);
+}
+
 // Of the weights that a stop leaves, whatever version the last backward used.
 TEST_F(DelayedGradients, LeaveTheNewestWeightsToAValidation) {
   config::JobSpec job = Job("pipedream-2bw", 3, 4);
