@@ -19,6 +19,7 @@ say "text: the King James Bible, its last twentieth held out"
 mkdir -p "$state"
 deploy/examples/make-kjv-text.sh "$state"
 cp deploy/examples/kjv.yaml "$state/kjv.yaml"
+rm -rf "$state/checkpoints"  # of an earlier run, which would be resumed at its end
 
 say "train: one coordinator, four workers, a 1F1B pipeline of four stages"
 build/release/bin/takt local run "$state/kjv.yaml" --workers 4 --state "$state/run"
@@ -26,6 +27,7 @@ build/release/bin/takt local run "$state/kjv.yaml" --workers 4 --state "$state/r
 cat <<TEXT
 
 The cluster has stopped; its store and logs are in $state/run.
+The checkpoint, a Hugging Face folder with the optimizer's state beside it: $(readlink -f "$state/checkpoints/latest")
 Next:
   build/release/bin/takt local up --workers 4          keeps a cluster running in the background
   build/release/bin/takt submit JOB.yaml --wait        submits to it (deploy/examples/ has jobs to start from)
