@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr char kMap[] = "weight_map";
 
-absl::Status Malformed(std::string what) { return absl::InvalidArgumentError(std::move(what)); }
+absl::Status Malformed(const std::string& what) { return absl::InvalidArgumentError(what); }
 
 std::string Shown(const std::string& text) {
   return absl::StrCat("\"", absl::Utf8SafeCHexEscape(text.substr(0, 100)), "\"");
