@@ -59,9 +59,10 @@ std::string RandomId() {
   return id;
 }
 
-// 0 if it cannot be measured: the planner then takes its own guess.
+// 0 if it cannot be measured: the planner then takes its own guess. Logs what computes.
 double MatmulFlopsPerSecond(int threads) {
   auto backend = backend::CreateCpuBackend({.threads = threads});
+  if (backend.ok()) Log(LogLevel::kInfo, "backend", {{"description", (*backend)->description()}});
   absl::StatusOr<double> flops =
       backend.ok() ? backend::MeasureMatmulFlops(**backend) : backend.status();
   if (!flops.ok())

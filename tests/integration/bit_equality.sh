@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The promise "same loss, bit for bit", seen from outside: the loss and grad_norm that `takt local run -o json` prints, digit for
 # digit, over all families, pipeline sizes, chunks, partitions, transports and threads; for replicas over partitions and runs; for two
-# copies of the weights beside twice as many replicas; and that the steps name the schedule that ran.
+# copies of the weights beside twice as many replicas; the same in bf16; and that the steps name the schedule that ran.
 #   tests/integration/bit_equality.sh [BIN_DIR]     default: build/release/bin
 set -euo pipefail
 bin=$(realpath "${1:-$(dirname "$0")/../../build/release/bin}")
@@ -12,6 +12,7 @@ trap 'rm -rf "$dir"' EXIT
 # 40 kB of text that depends on nothing outside.
 for ((i = 0; i < 700; ++i)); do printf '%s is %s times seven and %s squared\n' $((i * 7)) "$i" $((i * i)); done >"$dir/text.txt"
 
+precision=f32
 job() { # job BATCH PARALLELISM
   cat <<YAML
 name: bits
@@ -22,6 +23,7 @@ optimizer:
   adamw: {learning_rate: 3.0e-3, clip_norm: 1.0}
   lr_schedule: {warmup_steps: 2, decay: cosine, decay_steps: 6}
 steps: 4
+precision: $precision
 parallelism: {$2}
 seed: 11
 YAML
@@ -104,4 +106,16 @@ for schedule in "${two_copies[@]}"; do
 done
 compare 8 "pipeline: 1, data: 2" "${configurations[@]}" "pipeline: 4, schedule: dualpipe, transport: gloo"
 compare 16 "pipeline: 1, data: 4" "${configurations[@]/%/, data: 2}"
+
+expected_in_f32=$(run 8 "pipeline: 1, schedule: 1f1b")
+precision=bf16
+if [ "$(run 8 "pipeline: 1, schedule: 1f1b")" == "$expected_in_f32" ]; then
+  echo "bit_equality: bf16 gives the bits of f32" >&2
+  exit 1
+fi
+echo "precision: bf16"
+compare 8 "pipeline: 1, schedule: naive, threads: 1" "pipeline: 1, schedule: 1f1b, threads: 2" "pipeline: 2, schedule: 1f1b" \
+  "pipeline: 3, schedule: 1f1b, stage_layers: [1, 2, 5]" "pipeline: 2, schedule: interleaved-1f1b, chunks: 2, transport: gloo" \
+  "pipeline: 2, schedule: zb-h1, threads: 2" "pipeline: 2, schedule: zb-v" "pipeline: 4, schedule: file:zb2p.csv"
+compare 8 "pipeline: 1, data: 2" "pipeline: 2, data: 2, schedule: 1f1b" "pipeline: 2, schedule: dualpipe"
 exit "$failed"

@@ -28,6 +28,29 @@ inline void StorePair(Bf16* pair, std::int64_t column, Vec even, Vec odd) {
   __builtin_memcpy(pair + 2 * column, &both, sizeof both);
 }
 
+// Pairs of bf16, two of them an element: as many elements as rows that are transposed at once.
+typedef std::int64_t PairVec __attribute__((vector_size(4 * kWidth)));
+constexpr int kPairs = kWidth / 2;
+
+// A square of elements, by halves: rows i and i + half exchange what lies beyond the diagonal.
+inline void Transpose(PairVec (&rows)[kPairs]) {
+#pragma GCC unroll 8
+  for (int half = kPairs / 2; half >= 1; half /= 2) {
+    PairVec upper, lower;
+    for (int j = 0; j < kPairs; ++j) {
+      upper[j] = (j & half) == 0 ? j : kPairs + j - half;
+      lower[j] = (j & half) == 0 ? j + half : kPairs + j;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kPairs; ++i) {
+      if ((i & half) != 0) continue;
+      const PairVec a = rows[i], b = rows[i + half];
+      rows[i] = __builtin_shuffle(a, b, upper);
+      rows[i + half] = __builtin_shuffle(a, b, lower);
+    }
+  }
+}
+
 inline Vec LoadN(const float* p, std::int64_t n) {
   if (n <= 0) return Vec{};
   return n >= kWidth ? Load(p) : LoadPart(p, n);
@@ -45,17 +68,27 @@ void PackPlain(const PackBf16& op, std::int64_t first, std::int64_t depth, Bf16*
   }
 }
 
-// b stored [n,k]: rows of b are columns of the panel, kWidth of each at a time.
+// b stored [n,k]: rows of b are columns of the panel. kWidth of them at a time, two in one vector
+// of pairs, are transposed into kPairs pairs of rows.
 void PackTransposedB(const PackBf16& op, std::int64_t first, std::int64_t depth, Bf16* panel) {
   for (std::int64_t k = 0; k < depth; k += kWidth) {
-    for (std::int64_t column = 0; column < kPanelColumns; ++column) {
-      const bool inside = first + column < op.n;
-      const Vec v = LoadN(op.b + (first + column) * op.k + k, inside ? op.k - k : 0);
-      const IntVec rounded = LowerHalf(Rounded(v));
-      Bf16* to = panel + k * kPanelColumns + 2 * column;
-      for (int i = 0; i < kWidth; i += 2) {
-        const std::int32_t pair = rounded[i] | rounded[i + 1] << 16;
-        __builtin_memcpy(to + i * kPanelColumns, &pair, sizeof pair);
+    for (std::int64_t begin = 0; begin < kPanelColumns; begin += kWidth) {
+      const auto pairs_of = [&](std::int64_t column) {
+        const bool inside = first + column < op.n;
+        const Vec v = LoadN(op.b + (first + column) * op.k + k, inside ? op.k - k : 0);
+        const PairVec halves = reinterpret_cast<PairVec>(LowerHalf(Rounded(v)));
+        return (halves | halves >> 16) & 0xffffffff;
+      };
+      PairVec rows[kPairs];
+#pragma GCC unroll 8
+      for (int i = 0; i < kPairs; ++i) {
+        rows[i] = pairs_of(begin + 2 * i) | pairs_of(begin + 2 * i + 1) << 32;
+      }
+      Transpose(rows);
+#pragma GCC unroll 8
+      for (int i = 0; i < kPairs; ++i) {
+        Bf16* pair = panel + (k + 2 * i) * kPanelColumns;
+        __builtin_memcpy(pair + 2 * begin, &rows[i], sizeof rows[i]);
       }
     }
   }
