@@ -29,21 +29,22 @@ double LinearFlops(const ModelConfig& config) {
 }
 
 // By Gpt2BlockStash.
-std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows) {
+std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
+                                      Precision precision) {
   const std::int64_t c = config.hidden;
   std::vector<StashTensor> stash;
-  AddNorm(stash, rows, c, 2);
+  AddNorm(stash, Factor(precision, rows, c), rows, c, 2);
   stash.push_back(Product(rows, 3 * c));
   stash.push_back(Product(rows, c));
   stash.push_back(Product(rows, config.heads));
   stash.push_back(Product(rows, c));
-  AddNorm(stash, rows, c, 2);
+  AddNorm(stash, Factor(precision, rows, c), rows, c, 2);
   stash.push_back(Product(rows, config.inner));
-  stash.push_back(Rowwise(rows, config.inner));
+  stash.push_back(Factor(precision, rows, config.inner));
   return stash;
 }
 
-Layer Block(const ModelConfig& config, int microbatch, int block) {
+Layer Block(const ModelConfig& config, int microbatch, Precision precision, int block) {
   const std::int64_t c = config.hidden;
   const double stddev = config.initializer_range;
   // GPT-2 scales what is added to the residual stream by the number of additions, two a block.
@@ -70,7 +71,7 @@ Layer Block(const ModelConfig& config, int microbatch, int block) {
   // All but the last product, whose output nobody reads.
   layer.cost.recompute_flops =
       layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
-  layer.stash = BlockTensors(config, rows);
+  layer.stash = BlockTensors(config, rows, precision);
   // The gradient of gelu's output, later of q k v; that of what a norm gives.
   layer.scratch = {kFloatBytes * rows * std::max<std::int64_t>(config.inner, 3 * c),
                    ActivationBytes(config, microbatch)};
@@ -94,12 +95,12 @@ Layer Head(const ModelConfig& config, int microbatch) {
 
 }  // namespace
 
-std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch) {
+std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch, Precision precision) {
   std::vector<Layer> layers;
   layers.reserve(config.layers + 2);
   layers.push_back(Embedding(config, microbatch));
   for (int block = 0; block < config.layers; ++block)
-    layers.push_back(Block(config, microbatch, block));
+    layers.push_back(Block(config, microbatch, precision, block));
   layers.push_back(Head(config, microbatch));
   return layers;
 }

@@ -29,6 +29,6 @@ struct Gpt2BlockStash {
 };
 
 // Embedding, blocks, head.  Precondition: `config` is valid (BuildModel checked it).
-std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch);
+std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch, Precision precision);
 
 }  // namespace takt::model

@@ -56,11 +56,21 @@ inline StashTensor Rowwise(std::int64_t rows, std::int64_t columns) {
   return {Origin::kRowwise, kFloatBytes * rows * columns};
 }
 
+// That only products read.
+inline StashTensor Factor(Precision precision, std::int64_t rows, std::int64_t columns) {
+  StashTensor tensor = Rowwise(rows, columns);
+  if (precision == Precision::kBf16) {
+    tensor.bf16 = true;
+    tensor.bytes /= 2;
+  }
+  return tensor;
+}
+
 // A norm's output, its numbers for each row, and one microbatch's part of its weights' gradients.
 // num_stats: 2 (mean, rstd) or 1 (rstd), and as many weights a column.
-inline void AddNorm(std::vector<StashTensor>& stash, std::int64_t rows, std::int64_t columns,
-                    std::int64_t num_stats) {
-  stash.push_back(Rowwise(rows, columns));
+inline void AddNorm(std::vector<StashTensor>& stash, const StashTensor& output, std::int64_t rows,
+                    std::int64_t columns, std::int64_t num_stats) {
+  stash.push_back(output);
   stash.push_back(Rowwise(rows, num_stats));
   stash.push_back({Origin::kInputGrad, kFloatBytes * columns * num_stats});
 }
@@ -69,7 +79,7 @@ inline void AddNorm(std::vector<StashTensor>& stash, std::int64_t rows, std::int
 inline std::vector<StashTensor> HeadTensors(const ModelConfig& config, std::int64_t rows,
                                             std::int64_t num_stats) {
   std::vector<StashTensor> stash;
-  AddNorm(stash, rows, config.hidden, num_stats);
+  AddNorm(stash, Rowwise(rows, config.hidden), rows, config.hidden, num_stats);
   stash.push_back(Product(rows, config.vocab));
   return stash;
 }

@@ -217,11 +217,11 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch, Prec
   Model model{.config = Complete(config), .microbatch = microbatch, .precision = precision};
   switch (config.family) {
     case Family::kGpt2:
-      model.layers = Gpt2Layers(model.config, microbatch);
+      model.layers = Gpt2Layers(model.config, microbatch, precision);
       break;
     case Family::kLlama:
     case Family::kQwen2:
-      model.layers = LlamaLayers(model.config, microbatch);
+      model.layers = LlamaLayers(model.config, microbatch, precision);
       break;
     case Family::kEmulated:
       for (int block = 0; block < config.layers; ++block) {

@@ -31,6 +31,7 @@ struct HeadStash {
 struct StashTensor {
   Origin origin = Origin::kProduct;
   std::int64_t bytes = 0;
+  bool bf16 = false;  // else f32
 };
 
 // The stash of one layer. A tensor is *kept* from F to W, or it is *recomputed* before I and lies
@@ -42,6 +43,7 @@ class StashLayout {
   struct Place {
     bool kept = true;
     std::int64_t offset = 0;  // in bytes, in the memory of those kept, or of those recomputed
+    bool bf16 = false;
   };
   // By index in the list.
   const Place& operator[](std::size_t tensor) const { return places_[tensor]; }

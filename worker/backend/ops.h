@@ -58,6 +58,19 @@ struct Operand {
   const Bf16* bf16 = nullptr;  // one of the two
 };
 
+// A matrix that only products read, where an op leaves it: in f32, or rounded to bf16, where it
+// overlaps no input.
+struct Output {
+  Output() = default;
+  Output(float* matrix) : f32(matrix) {}  // NOLINT(google-explicit-constructor)
+  Output(Bf16* matrix) : bf16(matrix) {}  // NOLINT(google-explicit-constructor)
+  operator Operand() const {              // NOLINT(google-explicit-constructor)
+    return bf16 != nullptr ? Operand(bf16) : Operand(f32);
+  }
+  float* f32 = nullptr;
+  Bf16* bf16 = nullptr;  // one of the two
+};
+
 // Products of matrices in bf16: only operands are rounded; products of two, which are exact in f32,
 // are summed in f32, and bias, addend and result are f32.
 //   y  = x W + bias   PackBf16{.b = W, ...} after each change of W; MatmulBf16{.a = x, .b = packed}
@@ -113,7 +126,7 @@ struct LayerNormForward {
   float* sum = nullptr;             // [N,C] if residual, else null; may be input or residual
   const float* weight = nullptr;    // [C]
   const float* bias = nullptr;      // [C]
-  float* output = nullptr;          // [N,C]
+  Output output;                    // [N,C]
   float* mean = nullptr;            // [N]
   float* rstd = nullptr;            // [N]
   std::int64_t rows = 0, columns = 0;
@@ -150,7 +163,7 @@ struct LayerNormBackwardWeights {
 struct RmsNormForward {
   const float* input = nullptr;   // [N,C]
   const float* weight = nullptr;  // [C]
-  float* output = nullptr;        // [N,C]
+  Output output;                  // [N,C]
   float* rstd = nullptr;          // [N]
   std::int64_t rows = 0, columns = 0;
   float epsilon = 1e-5F;
@@ -192,7 +205,7 @@ struct Rotary {
 struct SwigluForward {
   const float* gate = nullptr;
   const float* up = nullptr;
-  float* output = nullptr;  // may be gate or up
+  Output output;  // may be gate or up
   std::int64_t count = 0;
 };
 
@@ -208,7 +221,7 @@ struct SwigluBackward {
 // output = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 struct GeluForward {
   const float* input = nullptr;
-  float* output = nullptr;  // may be input
+  Output output;  // may be input
   std::int64_t count = 0;
 };
 

@@ -38,6 +38,8 @@ const void* Data(const Operand& operand) {
   return operand.f32 != nullptr ? static_cast<const void*>(operand.f32) : operand.bf16;
 }
 
+const void* Data(const Output& output) { return Data(Operand(output)); }
+
 absl::Status Rule(bool holds, const char* op, const char* rule) {
   return holds ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat(op, ": ", rule));
 }
@@ -89,7 +91,7 @@ struct Validator {
                  {{"input", o.input},
                   {"weight", o.weight},
                   {"bias", o.bias},
-                  {"output", o.output},
+                  {"output", Data(o.output)},
                   {"mean", o.mean},
                   {"rstd", o.rstd}});
   }
@@ -114,7 +116,7 @@ struct Validator {
   absl::Status operator()(const RmsNormForward& o) const {
     return Check(
         "RmsNormForward", {{"rows", o.rows}, {"columns", o.columns}},
-        {{"input", o.input}, {"weight", o.weight}, {"output", o.output}, {"rstd", o.rstd}});
+        {{"input", o.input}, {"weight", o.weight}, {"output", Data(o.output)}, {"rstd", o.rstd}});
   }
   absl::Status operator()(const RmsNormBackwardInput& o) const {
     return Check("RmsNormBackwardInput", {{"rows", o.rows}, {"columns", o.columns}},
@@ -141,7 +143,7 @@ struct Validator {
   }
   absl::Status operator()(const SwigluForward& o) const {
     return Check("SwigluForward", {{"count", o.count}},
-                 {{"gate", o.gate}, {"up", o.up}, {"output", o.output}});
+                 {{"gate", o.gate}, {"up", o.up}, {"output", Data(o.output)}});
   }
   absl::Status operator()(const SwigluBackward& o) const {
     return Check("SwigluBackward", {{"count", o.count}},
@@ -152,7 +154,8 @@ struct Validator {
                   {"d_up", o.d_up}});
   }
   absl::Status operator()(const GeluForward& o) const {
-    return Check("GeluForward", {{"count", o.count}}, {{"input", o.input}, {"output", o.output}});
+    return Check("GeluForward", {{"count", o.count}},
+                 {{"input", o.input}, {"output", Data(o.output)}});
   }
   absl::Status operator()(const GeluBackward& o) const {
     return Check("GeluBackward", {{"count", o.count}},

@@ -35,7 +35,7 @@ class Gpt2Block final : public Layer {
       call.probe(absl::StrCat("act.blocks.", layer_.block, ".input"), call.input,
                  ActivationFloats());
     RETURN_IF_ERROR(ForwardInside(*call.backend, call.input, s, /*products=*/true));
-    return mlp_projection_.Forward(*call.backend, s[kActivated], s[kMiddle], call.output);
+    return mlp_projection_.Forward(*call.backend, s.Factor(kActivated), s[kMiddle], call.output);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const override {
@@ -86,11 +86,11 @@ class Gpt2Block final : public Layer {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
     const bool add = call.accumulate;
-    RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s[kActivated], call.d_output, add));
-    RETURN_IF_ERROR(fc_.WeightGrad(backend, s[kNorm2], s[kInner], add));
+    RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s.Factor(kActivated), call.d_output, add));
+    RETURN_IF_ERROR(fc_.WeightGrad(backend, s.Factor(kNorm2), s[kInner], add));
     RETURN_IF_ERROR(norm2_.WeightGrad(backend, Norm2(s), add));
     RETURN_IF_ERROR(projection_.WeightGrad(backend, s[kAttention], s[kMiddle], add));
-    RETURN_IF_ERROR(qkv_.WeightGrad(backend, s[kNorm1], s[kQkv], add));
+    RETURN_IF_ERROR(qkv_.WeightGrad(backend, s.Factor(kNorm1), s[kQkv], add));
     return norm1_.WeightGrad(backend, Norm1(s), add);
   }
 
@@ -100,7 +100,7 @@ class Gpt2Block final : public Layer {
                              bool products) const {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
-      RETURN_IF_ERROR(qkv_.Forward(backend, s[kNorm1], nullptr, s[kQkv]));
+      RETURN_IF_ERROR(qkv_.Forward(backend, s.Factor(kNorm1), nullptr, s[kQkv]));
       RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
                                                             .q = s[kQkv],
                                                             .k = s[kQkv] + config_.hidden,
@@ -110,16 +110,20 @@ class Gpt2Block final : public Layer {
       RETURN_IF_ERROR(projection_.Forward(backend, s[kAttention], input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
-    if (products) RETURN_IF_ERROR(fc_.Forward(backend, s[kNorm2], nullptr, s[kInner]));
+    if (products) RETURN_IF_ERROR(fc_.Forward(backend, s.Factor(kNorm2), nullptr, s[kInner]));
     return backend.Run(backend::GeluForward{
-        .input = s[kInner], .output = s[kActivated], .count = rows_ * config_.inner});
+        .input = s[kInner], .output = s.Factor(kActivated), .count = rows_ * config_.inner});
   }
 
   static const ParameterRef* Refs(const LayerOptions& options) {
     return options.parameters.refs.data();
   }
-  static NormStash Norm1(const StashView& s) { return {s[kNorm1], s[kNorm1Stats], s[kNorm1Part]}; }
-  static NormStash Norm2(const StashView& s) { return {s[kNorm2], s[kNorm2Stats], s[kNorm2Part]}; }
+  static NormStash Norm1(const StashView& s) {
+    return {s.Factor(kNorm1), s[kNorm1Stats], s[kNorm1Part]};
+  }
+  static NormStash Norm2(const StashView& s) {
+    return {s.Factor(kNorm2), s[kNorm2Stats], s[kNorm2Part]};
+  }
 
   std::int64_t ActivationFloats() const { return rows_ * config_.hidden; }
 

@@ -24,7 +24,7 @@ class Linear {
         bias_(bias) {}
 
   // y [N,out] = x W + b + addend (optional, [N,out]).
-  absl::Status Forward(backend::Backend& backend, const float* x, const float* addend,
+  absl::Status Forward(backend::Backend& backend, const backend::Operand& x, const float* addend,
                        float* y) const {
     const float* bias = bias_ != nullptr ? bias_->weight : nullptr;
     if (in_bf16()) {
@@ -38,7 +38,7 @@ class Linear {
                               .n = out_,
                               .k = in_});
     }
-    return backend.Run(backend::Matmul{.a = x,
+    return backend.Run(backend::Matmul{.a = x.f32,
                                        .b = weight_.weight,
                                        .c = y,
                                        .bias = bias,
@@ -73,9 +73,10 @@ class Linear {
   }
 
   // dW (+)= x^T dy, or its transpose; db (+)= column sums of dy
-  absl::Status WeightGrad(backend::Backend& backend, const float* x, const float* dy,
+  absl::Status WeightGrad(backend::Backend& backend, const backend::Operand& x, const float* dy,
                           bool accumulate) const {
-    RETURN_IF_ERROR(MatrixGrad(backend, out_in_ ? dy : x, out_in_ ? x : dy, accumulate));
+    const backend::Operand left = out_in_ ? dy : x, right = out_in_ ? x : dy;
+    RETURN_IF_ERROR(MatrixGrad(backend, left, right, accumulate));
     if (bias_ == nullptr) return absl::OkStatus();
     return backend.Run(backend::BiasGrad{.d_output = dy,
                                          .d_bias = bias_->gradient,
@@ -88,8 +89,8 @@ class Linear {
   bool in_bf16() const { return weight_.packed != nullptr; }
 
   // dW (+)= left^T right
-  absl::Status MatrixGrad(backend::Backend& backend, const float* left, const float* right,
-                          bool accumulate) const {
+  absl::Status MatrixGrad(backend::Backend& backend, const backend::Operand& left,
+                          const backend::Operand& right, bool accumulate) const {
     const std::int64_t m = out_in_ ? out_ : in_, n = out_in_ ? in_ : out_;
     if (in_bf16()) {
       return backend.Run(backend::MatmulTransposedBf16{.a = left,
@@ -100,8 +101,8 @@ class Linear {
                                                        .n = n,
                                                        .k = rows_});
     }
-    return backend.Run(backend::Matmul{.a = left,
-                                       .b = right,
+    return backend.Run(backend::Matmul{.a = left.f32,
+                                       .b = right.f32,
                                        .c = weight_.gradient,
                                        .addend = accumulate ? weight_.gradient : nullptr,
                                        .a_transposed = true,

@@ -54,7 +54,7 @@ class LlamaBlock final : public Layer {
       call.probe(absl::StrCat("act.blocks.", layer_.block, ".input"), call.input,
                  ActivationFloats());
     RETURN_IF_ERROR(ForwardInside(*call.backend, call.input, s, /*products=*/true));
-    return down_.Forward(*call.backend, s[kProduct], s[kMiddle], call.output);
+    return down_.Forward(*call.backend, s.Factor(kProduct), s[kMiddle], call.output);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const override {
@@ -75,14 +75,14 @@ class LlamaBlock final : public Layer {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
     const bool add = call.accumulate;
-    RETURN_IF_ERROR(down_.WeightGrad(backend, s[kProduct], call.d_output, add));
-    RETURN_IF_ERROR(up_.WeightGrad(backend, s[kNorm2], s[kUp], add));
-    RETURN_IF_ERROR(gate_.WeightGrad(backend, s[kNorm2], s[kGate], add));
+    RETURN_IF_ERROR(down_.WeightGrad(backend, s.Factor(kProduct), call.d_output, add));
+    RETURN_IF_ERROR(up_.WeightGrad(backend, s.Factor(kNorm2), s[kUp], add));
+    RETURN_IF_ERROR(gate_.WeightGrad(backend, s.Factor(kNorm2), s[kGate], add));
     RETURN_IF_ERROR(norm2_.WeightGrad(backend, Norm2(s), add));
     RETURN_IF_ERROR(o_.WeightGrad(backend, s[kAttention], s[kMiddle], add));
-    RETURN_IF_ERROR(v_.WeightGrad(backend, s[kNorm1], s[kV], add));
-    RETURN_IF_ERROR(k_.WeightGrad(backend, s[kNorm1], s[kK], add));
-    RETURN_IF_ERROR(q_.WeightGrad(backend, s[kNorm1], s[kQ], add));
+    RETURN_IF_ERROR(v_.WeightGrad(backend, s.Factor(kNorm1), s[kV], add));
+    RETURN_IF_ERROR(k_.WeightGrad(backend, s.Factor(kNorm1), s[kK], add));
+    RETURN_IF_ERROR(q_.WeightGrad(backend, s.Factor(kNorm1), s[kQ], add));
     return norm1_.WeightGrad(backend, Norm1(s), add);
   }
 
@@ -134,9 +134,9 @@ class LlamaBlock final : public Layer {
                              bool products) const {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
-      RETURN_IF_ERROR(q_.Forward(backend, s[kNorm1], nullptr, s[kQ]));
-      RETURN_IF_ERROR(k_.Forward(backend, s[kNorm1], nullptr, s[kK]));
-      RETURN_IF_ERROR(v_.Forward(backend, s[kNorm1], nullptr, s[kV]));
+      RETURN_IF_ERROR(q_.Forward(backend, s.Factor(kNorm1), nullptr, s[kQ]));
+      RETURN_IF_ERROR(k_.Forward(backend, s.Factor(kNorm1), nullptr, s[kK]));
+      RETURN_IF_ERROR(v_.Forward(backend, s.Factor(kNorm1), nullptr, s[kV]));
       RETURN_IF_ERROR(Turn(backend, s[kQ], s[kK], /*inverse=*/false));
       RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
                                                             .q = s[kQ],
@@ -148,15 +148,21 @@ class LlamaBlock final : public Layer {
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
     if (products) {
-      RETURN_IF_ERROR(gate_.Forward(backend, s[kNorm2], nullptr, s[kGate]));
-      RETURN_IF_ERROR(up_.Forward(backend, s[kNorm2], nullptr, s[kUp]));
+      RETURN_IF_ERROR(gate_.Forward(backend, s.Factor(kNorm2), nullptr, s[kGate]));
+      RETURN_IF_ERROR(up_.Forward(backend, s.Factor(kNorm2), nullptr, s[kUp]));
     }
-    return backend.Run(backend::SwigluForward{
-        .gate = s[kGate], .up = s[kUp], .output = s[kProduct], .count = rows_ * width_.inner});
+    return backend.Run(backend::SwigluForward{.gate = s[kGate],
+                                              .up = s[kUp],
+                                              .output = s.Factor(kProduct),
+                                              .count = rows_ * width_.inner});
   }
 
-  static NormStash Norm1(const StashView& s) { return {s[kNorm1], s[kNorm1Stats], s[kNorm1Part]}; }
-  static NormStash Norm2(const StashView& s) { return {s[kNorm2], s[kNorm2Stats], s[kNorm2Part]}; }
+  static NormStash Norm1(const StashView& s) {
+    return {s.Factor(kNorm1), s[kNorm1Stats], s[kNorm1Part]};
+  }
+  static NormStash Norm2(const StashView& s) {
+    return {s.Factor(kNorm2), s[kNorm2Stats], s[kNorm2Part]};
+  }
 
   absl::Status MlpInputGrad(const InputGradCall& call) const {
     backend::Backend& backend = *call.backend;

@@ -23,9 +23,9 @@ struct NormGradients {
 
 // What a norm leaves for its other passes.
 struct NormStash {
-  float* output = nullptr;  // [N,C]
-  float* stats = nullptr;   // LayerNorm [2,N]: mean, rstd; RmsNorm [N]: rstd
-  float* part = nullptr;    // of I for W: LayerNorm [2,C], of weight and bias; RmsNorm [C]
+  backend::Output output;  // [N,C]
+  float* stats = nullptr;  // LayerNorm [2,N]: mean, rstd; RmsNorm [N]: rstd
+  float* part = nullptr;   // of I for W: LayerNorm [2,C], of weight and bias; RmsNorm [C]
 };
 
 // gradient (+)= part

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 
+#include "common/base/status.h"
 #include "common/model/stash.h"
+#include "worker/backend/ops.h"
 
 namespace takt::train {
 
@@ -19,13 +21,24 @@ class StashView {
   StashView(const model::StashLayout& layout, const StashMemory& memory)
       : layout_(layout), memory_(memory) {}
 
+  // Of one in f32.
   float* operator[](std::size_t tensor) const {
-    const model::StashLayout::Place& place = layout_[tensor];
-    return reinterpret_cast<float*>((place.kept ? memory_.kept : memory_.recomputed) +
-                                    place.offset);
+    TAKT_CHECK(!layout_[tensor].bf16);
+    return reinterpret_cast<float*>(Bytes(tensor));
+  }
+
+  // Of one that only products read, in the precision of the model.
+  backend::Output Factor(std::size_t tensor) const {
+    if (layout_[tensor].bf16) return reinterpret_cast<backend::Bf16*>(Bytes(tensor));
+    return reinterpret_cast<float*>(Bytes(tensor));
   }
 
  private:
+  std::byte* Bytes(std::size_t tensor) const {
+    const model::StashLayout::Place& place = layout_[tensor];
+    return (place.kept ? memory_.kept : memory_.recomputed) + place.offset;
+  }
+
   const model::StashLayout& layout_;
   const StashMemory memory_;
 };

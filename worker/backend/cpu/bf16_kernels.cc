@@ -6,21 +6,7 @@
 namespace takt::backend::TAKT_ISA {
 namespace {
 
-typedef std::uint16_t ShortVec __attribute__((vector_size(2 * kWidth)));
-
 constexpr std::int64_t kPanelColumns = 64, kPanelDepth = 32;
-
-// bf16 in the upper half of each element. Adding just under half a unit of bf16, and one more if
-// the part that stays is odd, carries where rounding to nearest even goes up. A NaN stays one.
-inline IntVec Rounded(Vec v) {
-  const IntVec bits = reinterpret_cast<IntVec>(v);
-  const IntVec odd = (bits >> 16) & 1;
-  const IntVec rounded = bits + (0x7fff + odd);
-  return v == v ? rounded : (bits | 0x400000);
-}
-
-inline IntVec LowerHalf(IntVec v) { return (v >> 16) & 0xffff; }
-inline IntVec UpperHalf(IntVec v) { return v & ~0xffff; }
 
 // A panel's two rows `even`, `odd` from column `column` on, interleaved.
 inline void StorePair(Bf16* pair, std::int64_t column, Vec even, Vec odd) {
@@ -98,10 +84,8 @@ void PackTransposedB(const PackBf16& op, std::int64_t first, std::int64_t depth,
 
 void RoundBf16(const float* input, Bf16* rounded, Range elements) {
   for (std::int64_t i = elements.begin; i < elements.end; i += kWidth) {
-    const std::int64_t n = Min(kWidth, elements.end - i);
-    const IntVec bits = LowerHalf(Rounded(LoadN(input + i, n)));
-    const ShortVec halves = __builtin_convertvector(bits, ShortVec);
-    __builtin_memcpy(rounded + i, &halves, static_cast<std::size_t>(n) * sizeof(Bf16));
+    const std::int64_t n = elements.end - i;
+    StoreRounded(rounded + i, LoadN(input + i, n), n);
   }
 }
 

@@ -157,6 +157,41 @@ TEST_P(Bf16Test, RoundsToNearestEven) {
   EXPECT_THAT(as_b, ::testing::Pointwise(::testing::NanSensitiveFloatEq(), expected));
 }
 
+TEST_P(Bf16Test, OutputsAreRoundedOnesOfF32) {
+  const std::int64_t rows = 5, columns = 37, count = rows * columns;
+  const Floats x = Random(count, 1), up = Random(count, 2);
+  const Floats weight = Random(columns, 3), bias = Random(columns, 4);
+  Floats mean = Unset(rows), rstd = Unset(rows);
+  const auto expect_rounded = [&](auto op, const char* what) {
+    Floats f32 = Unset(count);
+    op.output = f32.data();
+    Run(op);
+    Bf16s bf16(f32.size() + 1, Bf16{0x1234});  // one more, which must stay
+    op.output = bf16.data();
+    Run(op);
+    for (std::size_t i = 0; i < f32.size(); ++i) {
+      ASSERT_EQ(bf16[i].bits, Nearest(f32[i]).bits) << what << " " << i;
+    }
+    EXPECT_EQ(bf16.back().bits, 0x1234) << what;
+  };
+  expect_rounded(LayerNormForward{.input = x.data(),
+                                  .weight = weight.data(),
+                                  .bias = bias.data(),
+                                  .mean = mean.data(),
+                                  .rstd = rstd.data(),
+                                  .rows = rows,
+                                  .columns = columns},
+                 "layer norm");
+  expect_rounded(RmsNormForward{.input = x.data(),
+                                .weight = weight.data(),
+                                .rstd = rstd.data(),
+                                .rows = rows,
+                                .columns = columns},
+                 "rms norm");
+  expect_rounded(GeluForward{.input = x.data(), .count = count}, "gelu");
+  expect_rounded(SwigluForward{.gate = x.data(), .up = up.data(), .count = count}, "swiglu");
+}
+
 TEST_P(Bf16Test, GivesTheSameBitsForAnyNumberOfThreads) {
   for (const Product s : {Product{513, 777, 96}, Product{96, 1600, 257}}) {
     const Floats a = Random(s.m * s.k, 1), b = Random(s.k * s.n, 2);

@@ -24,6 +24,14 @@ inline void StoreN(float* p, Vec v, std::int64_t n) {
   }
 }
 
+inline void StoreN(Bf16* p, Vec v, std::int64_t n) { StoreRounded(p, v, n); }
+
+// Calls f(output) with the pointer that is there.
+template <class F>
+inline void To(const Output& output, const F& f) {
+  output.bf16 != nullptr ? f(output.bf16) : f(output.f32);
+}
+
 // With u = sqrt(2/pi) (x + 0.044715 x^3): 0.5 (1 + tanh u) = 1 / (1 + e^-2u). Nothing cancels in
 // that form.
 constexpr float kGeluLinear = -2.0F * 0.7978845608028654F;
@@ -75,9 +83,11 @@ void RotaryRows(const Rotary& op, Range rows) {
 }
 
 void SwigluForwardRange(const SwigluForward& op, Range elements) {
-  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
-    const Vec x = LoadN(op.gate + i, n);
-    StoreN(op.output + i, x / (1.0F + Exp(-x)) * LoadN(op.up + i, n), n);
+  To(op.output, [&](auto* output) {
+    ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+      const Vec x = LoadN(op.gate + i, n);
+      StoreN(output + i, x / (1.0F + Exp(-x)) * LoadN(op.up + i, n), n);
+    });
   });
 }
 
@@ -91,9 +101,11 @@ void SwigluBackwardRange(const SwigluBackward& op, Range elements) {
 }
 
 void GeluForwardRange(const GeluForward& op, Range elements) {
-  ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
-    const Vec x = LoadN(op.input + i, n);
-    StoreN(op.output + i, x / (1.0F + ExpOfMinus2U(x)), n);
+  To(op.output, [&](auto* output) {
+    ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
+      const Vec x = LoadN(op.input + i, n);
+      StoreN(output + i, x / (1.0F + ExpOfMinus2U(x)), n);
+    });
   });
 }
 

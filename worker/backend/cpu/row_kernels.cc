@@ -17,6 +17,14 @@ inline void StoreN(float* p, Vec v, std::int64_t n) {
   }
 }
 
+inline void StoreN(Bf16* p, Vec v, std::int64_t n) { StoreRounded(p, v, n); }
+
+// Calls f(output) with the pointer that is there.
+template <class F>
+inline void To(const Output& output, const F& f) {
+  output.bf16 != nullptr ? f(output.bf16) : f(output.f32);
+}
+
 struct RowMoments {
   float mean, rstd;
 };
@@ -86,14 +94,15 @@ void LayerNormForwardRows(const LayerNormForward& op, Range rows) {
     const RowMoments row = Moments(x, columns, op.epsilon);
     op.mean[r] = row.mean;
     op.rstd[r] = row.rstd;
-    float* output = op.output + r * columns;
-    for (std::int64_t i = 0; i < columns; i += kWidth) {
-      const std::int64_t n = columns - i;
-      StoreN(
-          output + i,
-          (LoadN(x + i, n) - row.mean) * row.rstd * LoadN(op.weight + i, n) + LoadN(op.bias + i, n),
-          n);
-    }
+    To(op.output, [&](auto* output) {
+      for (std::int64_t i = 0; i < columns; i += kWidth) {
+        const std::int64_t n = columns - i;
+        StoreN(output + r * columns + i,
+               (LoadN(x + i, n) - row.mean) * row.rstd * LoadN(op.weight + i, n) +
+                   LoadN(op.bias + i, n),
+               n);
+      }
+    });
   }
 }
 
@@ -138,11 +147,12 @@ void RmsNormForwardRows(const RmsNormForward& op, Range rows) {
     const float rstd =
         1.0F / __builtin_sqrtf(Sum(squares) / static_cast<float>(columns) + op.epsilon);
     op.rstd[r] = rstd;
-    float* output = op.output + r * columns;
-    for (std::int64_t i = 0; i < columns; i += kWidth) {
-      const std::int64_t n = columns - i;
-      StoreN(output + i, LoadN(x + i, n) * rstd * LoadN(op.weight + i, n), n);
-    }
+    To(op.output, [&](auto* output) {
+      for (std::int64_t i = 0; i < columns; i += kWidth) {
+        const std::int64_t n = columns - i;
+        StoreN(output + r * columns + i, LoadN(x + i, n) * rstd * LoadN(op.weight + i, n), n);
+      }
+    });
   }
 }
 

@@ -102,6 +102,30 @@ inline Vec Exp(Vec x) {
   return p * reinterpret_cast<Vec>(power);
 }
 
+typedef std::uint16_t ShortVec __attribute__((vector_size(2 * kWidth)));
+
+// bf16 in the upper half of each element. Adding just under half a unit of bf16, and one more if
+// the part that stays is odd, carries where rounding to nearest even goes up. A NaN stays one.
+inline IntVec Rounded(Vec v) {
+  const IntVec bits = reinterpret_cast<IntVec>(v);
+  const IntVec odd = (bits >> 16) & 1;
+  const IntVec rounded = bits + (0x7fff + odd);
+  return v == v ? rounded : (bits | 0x400000);
+}
+
+inline IntVec LowerHalf(IntVec v) { return (v >> 16) & 0xffff; }
+inline IntVec UpperHalf(IntVec v) { return v & ~0xffff; }
+
+// The first n elements, or all if there are fewer, rounded to bf16.
+inline void StoreRounded(void* p, Vec v, std::int64_t n) {
+  const ShortVec halves = __builtin_convertvector(LowerHalf(Rounded(v)), ShortVec);
+  if (n >= kWidth) {
+    __builtin_memcpy(p, &halves, sizeof halves);
+  } else {
+    __builtin_memcpy(p, &halves, static_cast<std::size_t>(n) * sizeof(std::uint16_t));
+  }
+}
+
 inline Vec Sqrt(Vec v) {
 #if defined(__AVX512F__)
   return _mm512_maskz_sqrt_ps(0xffff, v);  // the unmasked one makes GCC 12 warn
