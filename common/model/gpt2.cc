@@ -87,7 +87,6 @@ Layer Head(const ModelConfig& config, int microbatch) {
   layer.tied_parameters = {kTokenTable};
   const std::int64_t tokens = Tokens(config, microbatch);
   layer.cost = CostOf(static_cast<double>(tokens), 2.0 * config.hidden * config.vocab, 0);
-  layer.cost.recompute_flops = layer.cost.forward_flops;
   layer.stash = HeadTensors(config, tokens, 2);
   layer.scratch.narrow_bytes = ActivationBytes(config, microbatch);
   return layer;

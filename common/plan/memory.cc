@@ -19,10 +19,11 @@ namespace {
 using program::Program;
 using program::Slot;
 
+constexpr std::int64_t kFloatBytes = 4;
+
 // Of a takt-worker that holds no job, as measured (docs/memory.md), with what its threads, kernels
 // and channels take beside.
-constexpr std::int64_t kFloatBytes = 4;
-constexpr std::int64_t kProcessBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kProcessBytes = std::int64_t{44} << 20;
 
 class Prediction {
  public:

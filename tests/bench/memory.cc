@@ -34,7 +34,7 @@ struct Options {
 config::JobSpec ShapeOf(const std::string& name) {
   config::JobSpec job;
   job.name = name;
-  job.global_batch = 8;
+  job.global_batch = 4;
   job.microbatch = 2;
   job.steps = 1;
   job.parallelism.pipeline = kRanks;
@@ -55,8 +55,9 @@ config::JobSpec ShapeOf(const std::string& name) {
     model.context = 256;
     job.parallelism.schedule = "zb-h1";
   } else {
-    model = {.layers = 4, .hidden = 384, .heads = 6, .kv_heads = 6, .inner = 1536, .vocab = 50257};
+    model = {.layers = 8, .hidden = 512, .heads = 8, .kv_heads = 8, .inner = 2048, .vocab = 50257};
     model.context = 512;
+    job.microbatch = 1;
     job.parallelism.schedule = "zb-v";
   }
   model.positions = model.context;

@@ -29,19 +29,20 @@ class Head final : public Layer {
     if (call.probe) call.probe("act.final_norm.input", call.input, rows_ * columns_);
     RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, NormOf(s)));
     if (call.probe) call.probe("act.final_norm.output", s[kNorm], rows_ * columns_);
-    RETURN_IF_ERROR(ForwardLogits(*call.backend, s));
+    RETURN_IF_ERROR(product_.Forward(*call.backend, s[kNorm], nullptr, s[kLogits]));
     if (call.probe) call.probe("logits", s[kLogits], rows_ * vocab_);
-    const bool keeps_gradient = layout_[kLogits].kept && call.gradient;
-    return call.backend->Run(Loss(s, call.view, call.loss_scale, keeps_gradient, call.loss_sum));
+    return call.backend->Run(backend::CrossEntropy{.logits = s[kLogits],
+                                                   .targets = call.view.targets,
+                                                   .loss_sum = call.loss_sum,
+                                                   .rows = rows_,
+                                                   .vocab = vocab_,
+                                                   .scale = call.loss_scale,
+                                                   .gradient = call.gradient});
   }
 
+  // The logits are kept in every mode.
   absl::Status Recompute(const RecomputeCall& call) const override {
-    const StashView s(layout_, call.stash);
-    RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, NormOf(s)));
-    if (layout_[kLogits].kept) return absl::OkStatus();
-    RETURN_IF_ERROR(ForwardLogits(*call.backend, s));
-    double known_loss = 0;
-    return call.backend->Run(Loss(s, call.view, call.loss_scale, /*gradient=*/true, &known_loss));
+    return norm_.Forward(*call.backend, call.input, NormOf(StashView(layout_, call.stash)));
   }
 
   absl::Status InputGrad(const InputGradCall& call) const override {
@@ -62,21 +63,6 @@ class Head final : public Layer {
   }
 
  private:
-  absl::Status ForwardLogits(backend::Backend& backend, const StashView& s) const {
-    return product_.Forward(backend, s[kNorm], nullptr, s[kLogits]);
-  }
-
-  backend::CrossEntropy Loss(const StashView& s, const TokenView& view, float scale, bool gradient,
-                             double* sum) const {
-    return {.logits = s[kLogits],
-            .targets = view.targets,
-            .loss_sum = sum,
-            .rows = rows_,
-            .vocab = vocab_,
-            .scale = scale,
-            .gradient = gradient};
-  }
-
   static NormStash NormOf(const StashView& s) { return {s[kNorm], s[kNormStats], s[kNormPart]}; }
 
   const std::int64_t rows_, columns_, vocab_;

@@ -46,10 +46,8 @@ struct ForwardCall {
 
 struct RecomputeCall {
   backend::Backend* backend = nullptr;
-  TokenView view;
   const float* input = nullptr;  // as F saw it
   StashMemory stash;
-  float loss_scale = 0;  // as F saw it
 };
 
 struct InputGradCall {
