@@ -24,6 +24,7 @@
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/state_dir.h"
+#include "coordinator/traces/trace_keeper.h"
 #include "prometheus/exposer.h"
 
 namespace takt {
@@ -88,11 +89,15 @@ absl::Status Run(const Flags& flags) {
   job::CoordinatorOptions options{.make_plan = plan::MakePlan, .metrics = &registry};
   options.cluster.membership.protocol_version = kProtocolVersion;
   options.cluster.random_bytes = RandomBytes;
+  traces::TraceKeeper traces({.directory = flags.state + "/traces"});
+  options.cluster.on_launch = [&](const job::Launch& launch) { traces.Begin(launch); };
+  options.cluster.on_delete = [&](const std::string& name) { traces.Forget(name); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
                    job::Coordinator::Start(options, store.get()));
 
   coordinator_rpc::ServerOptions server_options{.listen = flags.listen, .insecure = flags.insecure};
   server_options.lease = options.cluster.membership.lease;
+  server_options.traces = &traces;
   // After the coordinator, before it in destruction: but the coordinator is stopped first, below.
   ASSIGN_OR_RETURN(std::unique_ptr<coordinator_rpc::Server> server,
                    coordinator_rpc::Server::Start(server_options, coordinator.get()));

@@ -72,10 +72,11 @@ class Advisor {
   }
 
   double WorkOf(const std::set<int>& layers) const {
-    if (options_.layer_work.empty()) return static_cast<double>(layers.size());
+    const std::vector<double>& work_of = timeline_.trace->layer_work;
+    if (work_of.empty()) return static_cast<double>(layers.size());
     double work = 0;
     for (const int layer : layers) {
-      if (layer < static_cast<int>(options_.layer_work.size())) work += options_.layer_work[layer];
+      if (layer < static_cast<int>(work_of.size())) work += work_of[layer];
     }
     return work;
   }

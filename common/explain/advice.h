@@ -30,13 +30,12 @@ struct Advice {
 std::string_view Name(Advice::Kind kind);
 
 struct AdviceOptions {
-  // Work of each layer of the model, in any unit; empty: all the same. A layer that moves takes, on
-  // its new stage, what that stage takes for its work.
-  std::vector<double> layer_work;
   double least_fraction = 0.01;  // what saves less is not worth saying
 };
 
-// The best of each kind, the one that saves most first. kNotFound: the timeline has no such step.
+// The best of each kind, the one that saves most first. A layer that moves takes, on its new stage,
+// what that stage takes for its work (JobTrace::layer_work; empty: all layers are alike).
+// kNotFound: the timeline has no such step.
 absl::StatusOr<std::vector<Advice>> Advise(const trace::Timeline& timeline, StepId step,
                                            const AdviceOptions& options = {});
 

@@ -81,8 +81,8 @@ TEST(Advise, KnowsThatLayersDiffer) {
   SyntheticTrace uneven = WithLayers({2, 2, 2, 3});
   ASSERT_TRUE(Find(uneven, Advice::Kind::kMoveLayer).has_value());
   // The first layer of the last stage is nothing: moving it changes nothing.
-  EXPECT_FALSE(Find(uneven, Advice::Kind::kMoveLayer, {.layer_work = {1, 1, 1, 1, 1, 1, 0, 1, 1}})
-                   .has_value());
+  uneven.Get().layer_work = {1, 1, 1, 1, 1, 1, 0, 1, 1};
+  EXPECT_FALSE(Find(uneven, Advice::Kind::kMoveLayer).has_value());
   // A stage of one layer keeps it.
   SyntheticTrace single("1f1b", 4, 8);
   single.Slow(3, Op::kBackward, 2);

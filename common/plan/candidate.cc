@@ -143,8 +143,9 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
       candidate.programs,
       {.sums = {.gradients = options.reduce_gradients, .tied_embeddings = options.tied_embeddings},
        .schedule = &candidate.schedule}));
+  candidate.costs = MakeCosts(inputs, candidate.partition);
   ASSIGN_OR_RETURN(candidate.report,
-                   sim::Simulate(candidate.programs, MakeCosts(inputs, candidate.partition),
+                   sim::Simulate(candidate.programs, candidate.costs,
                                  {.steps = IsAsynchronous(candidate.schedule) ? kStepsInARow : 1}));
   if (inputs.job.validation.has_value()) {
     ASSIGN_OR_RETURN(candidate.validation_programs, ForwardPrograms(inputs, candidate));

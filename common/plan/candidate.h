@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/cost/costs.h"
 #include "common/plan/plan.h"
 #include "common/sim/simulate.h"
 
@@ -16,6 +17,7 @@ struct Candidate {
   schedule::Schedule schedule;
   mesh::Partition partition;
   std::vector<program::Program> programs;
+  cost::Costs costs;
   sim::Report report;
   // Of its forwards alone: nothing runs ahead of its step. Not proved; empty: the job does not
   // validate.

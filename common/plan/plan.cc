@@ -227,6 +227,7 @@ absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& opt
   plan.warnings.insert(plan.warnings.begin(), job.warnings.begin(), job.warnings.end());
   plan.predicted_step_seconds = best.report.step_time;
   plan.predicted_bubble_fraction = best.report.step_bubble_fraction;
+  plan.costs = std::move(best.costs);
   plan.partition = std::move(best.partition);
   plan.schedule = std::move(best.schedule);
   plan.programs = std::move(best.programs);

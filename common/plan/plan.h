@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/memory_kind.h"
 #include "common/config/job_spec.h"
+#include "common/cost/costs.h"
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
@@ -36,6 +37,7 @@ struct Plan {
   // Forward only, over the job's validation set; empty: it has none.
   std::vector<program::Program> validation_programs;
   std::vector<MemoryBytes> memory;  // by pp rank: what its worker will need
+  cost::Costs costs;                // seconds, that the prediction is of
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;

@@ -32,6 +32,7 @@ struct JobTrace {
   std::vector<program::Program> programs;  // by pp rank
   std::vector<RankTrace> ranks;            // by rank
   cost::Costs predicted;                   // seconds, as the plan had them
+  std::vector<double> layer_work;          // of each layer of the model, in one unit; may be empty
 
   int num_ranks() const { return static_cast<int>(ranks.size()); }
   int num_steps() const { return ranks.empty() ? 0 : static_cast<int>(ranks[0].steps.size()); }

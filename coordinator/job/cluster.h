@@ -47,6 +47,10 @@ struct ClusterOptions {
   std::function<std::string(int)> random_bytes;
   // Starts planning; the result comes back through Cluster::Planned.
   std::function<void(PlanRequest)> plan;
+  // A generation is handed out; a job is deleted, by name. Called after the commit, before any rank
+  // hears of it; may be empty.
+  std::function<void(const Launch&)> on_launch;
+  std::function<void(const std::string&)> on_delete;
 };
 
 template <class T>

@@ -288,6 +288,9 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
   SetState(job, JobState::kStarting, absl::StrCat("preparing ", launch->ranks.size(), " ranks"),
            now);
   outbox_.effects.push_back([this, key] { rendezvous_->Open(key.job, key.generation); });
+  if (options_.on_launch) {
+    outbox_.effects.push_back([this, launch] { options_.on_launch(*launch); });
+  }
   for (const store::BoundRank& bound : launch->ranks)
     SendTo(bound.worker, Prepare{launch, bound.rank});
 }

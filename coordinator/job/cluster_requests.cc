@@ -179,6 +179,9 @@ void Cluster::Delete(const std::string& request_id, const std::string& name, Rep
   std::erase_if(waiting_logs_,
                 [&](const store::LogRecord& line) { return line.job_id == record.id; });
   jobs_.erase(record.number);
+  if (options_.on_delete) {
+    outbox_.effects.push_back([this, name] { options_.on_delete(name); });
+  }
   ReplyLater<bool>(reply, true);
 }
 

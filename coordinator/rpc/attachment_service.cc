@@ -24,9 +24,13 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
                             public job::WorkerSession,
                             public std::enable_shared_from_this<ControlStream> {
  public:
-  ControlStream(grpc::CallbackServerContext* context, Coordinator* coordinator, Timing timing,
-                job::SessionId id)
-      : WritingStream(context, kMaxCommands), coordinator_(coordinator), timing_(timing), id_(id) {}
+  ControlStream(grpc::CallbackServerContext* context, Coordinator* coordinator,
+                traces::TraceKeeper* traces, Timing timing, job::SessionId id)
+      : WritingStream(context, kMaxCommands),
+        coordinator_(coordinator),
+        traces_(traces),
+        timing_(timing),
+        id_(id) {}
 
   void Begin() {
     KeepUntilDone(shared_from_this());
@@ -55,12 +59,21 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
         return false;
       }
       attached_ = true;
+      worker_ = request_.hello().worker();
+      incarnation_ = request_.hello().incarnation();
       coordinator_->Post(
           [hello = FromProto(request_.hello()), id = id_, self = shared_from_this()](
               Cluster& cluster, Moment now) { cluster.Attach(hello, id, self, now); });
     } else if (request_.has_heartbeat()) {
       coordinator_->Post([status = FromProto(request_.heartbeat()), id = id_](
                              Cluster& cluster, Moment now) { cluster.Heartbeat(id, status, now); });
+      AskForClock();
+    } else if (request_.has_clock()) {
+      const v1::ClockAnswer& answer = request_.clock();
+      if (traces_ != nullptr) {
+        traces_->AddClock(worker_, incarnation_, answer.coordinator_nanos(), answer.worker_nanos(),
+                          SteadyNanos());
+      }
     } else if (request_.has_update()) {
       if (const std::optional<job::JobUpdate> update = FromProto(request_.update())) {
         coordinator_->Post([update = *update, id = id_](Cluster& cluster, Moment now) {
@@ -77,17 +90,28 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
     return true;
   }
 
+  std::int64_t SteadyNanos() const { return absl::ToInt64Nanoseconds(coordinator_->now().steady); }
+
+  void AskForClock() {
+    if (traces_ == nullptr) return;
+    v1::AttachResponse response;
+    response.mutable_clock()->set_coordinator_nanos(SteadyNanos());
+    Push(std::move(response));
+  }
+
   void Detach() {
     coordinator_->Post(
         [id = id_](Cluster& cluster, Moment now) { cluster.Detach(id, "its stream ended", now); });
   }
 
   Coordinator* const coordinator_;
+  traces::TraceKeeper* const traces_;
   const Timing timing_;
   const job::SessionId id_;
   // Of the reading side, one callback at a time.
   v1::AttachRequest request_;
   bool attached_ = false;
+  std::string worker_, incarnation_;
 };
 
 using BulkReactor = grpc::ServerBidiReactor<v1::StreamBulkRequest, v1::StreamBulkResponse>;
@@ -96,8 +120,9 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
                          public job::BulkSession,
                          public std::enable_shared_from_this<BulkStream> {
  public:
-  BulkStream(grpc::CallbackServerContext* context, Coordinator* coordinator)
-      : WritingStream(context, kMaxAcknowledgements), coordinator_(coordinator) {}
+  BulkStream(grpc::CallbackServerContext* context, Coordinator* coordinator,
+             traces::TraceKeeper* traces)
+      : WritingStream(context, kMaxAcknowledgements), coordinator_(coordinator), traces_(traces) {}
 
   void Begin() {
     KeepUntilDone(shared_from_this());
@@ -164,6 +189,12 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
             cluster.ReportCheckpoint(worker, incarnation, key, report, self);
           });
     }
+    if (request_.has_trace() && traces_ != nullptr) {
+      const v1::StepTrace& trace = request_.trace();
+      traces_->Add(worker_, incarnation_, {trace.job(), Generation(trace.generation())},
+                   trace.trace());
+      return true;
+    }
     if (request_.has_log()) {
       store::LogRecord line = store::FromProto(request_.log(), /*job_id=*/"");
       line.worker = worker_;
@@ -174,6 +205,7 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
   }
 
   Coordinator* const coordinator_;
+  traces::TraceKeeper* const traces_;
   // Of the reading side, one callback at a time.
   v1::StreamBulkRequest request_;
   std::string worker_, incarnation_;
@@ -182,14 +214,14 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
 }  // namespace
 
 ControlReactor* AttachmentService::Attach(grpc::CallbackServerContext* context) {
-  auto stream = std::make_shared<ControlStream>(context, coordinator_, timing_,
+  auto stream = std::make_shared<ControlStream>(context, coordinator_, traces_, timing_,
                                                 job::SessionId(++last_session_));
   stream->Begin();
   return stream.get();
 }
 
 BulkReactor* AttachmentService::StreamBulk(grpc::CallbackServerContext* context) {
-  auto stream = std::make_shared<BulkStream>(context, coordinator_);
+  auto stream = std::make_shared<BulkStream>(context, coordinator_, traces_);
   stream->Begin();
   return stream.get();
 }

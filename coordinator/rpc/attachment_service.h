@@ -6,15 +6,16 @@
 
 #include "coordinator/job/coordinator.h"
 #include "coordinator/rpc/convert.h"
+#include "coordinator/traces/trace_keeper.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 
 namespace takt::coordinator_rpc {
 
 class AttachmentService final : public v1::AttachmentService::CallbackService {
  public:
-  // coordinator: borrowed.
-  AttachmentService(job::Coordinator* coordinator, Timing timing)
-      : coordinator_(coordinator), timing_(timing) {}
+  // Borrowed. traces: null: none are kept, and nobody is asked for his clock.
+  AttachmentService(job::Coordinator* coordinator, traces::TraceKeeper* traces, Timing timing)
+      : coordinator_(coordinator), traces_(traces), timing_(timing) {}
 
   grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(
       grpc::CallbackServerContext* context) override;
@@ -23,6 +24,7 @@ class AttachmentService final : public v1::AttachmentService::CallbackService {
 
  private:
   job::Coordinator* const coordinator_;
+  traces::TraceKeeper* const traces_;
   const Timing timing_;
   std::atomic<std::int64_t> last_session_{0};
 };

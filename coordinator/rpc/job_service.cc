@@ -10,6 +10,7 @@
 #include "common/config/job_spec_serde.h"
 #include "coordinator/rpc/job_streams.h"
 #include "coordinator/rpc/streams.h"
+#include "coordinator/rpc/trace_stream.h"
 #include "coordinator/store/record_serde.h"
 
 namespace takt::coordinator_rpc {
@@ -172,6 +173,11 @@ grpc::ServerUnaryReactor* JobService::DeleteJob(grpc::CallbackServerContext* con
 grpc::ServerWriteReactor<v1::GetJobLogsResponse>* JobService::GetJobLogs(
     grpc::CallbackServerContext* context, const v1::GetJobLogsRequest* request) {
   return StartLogs(context, coordinator_, request->name(), request->follow());
+}
+
+grpc::ServerWriteReactor<v1::GetTraceResponse>* JobService::GetTrace(
+    grpc::CallbackServerContext* context, const v1::GetTraceRequest* request) {
+  return StartTrace(context, coordinator_->board(), traces_, *request);
 }
 
 }  // namespace takt::coordinator_rpc

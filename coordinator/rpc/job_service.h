@@ -5,14 +5,16 @@
 #include <atomic>
 
 #include "coordinator/job/coordinator.h"
+#include "coordinator/traces/trace_keeper.h"
 #include "takt/v1/job_service.grpc.pb.h"
 
 namespace takt::coordinator_rpc {
 
 class JobService final : public v1::JobService::CallbackService {
  public:
-  // coordinator: borrowed.
-  explicit JobService(job::Coordinator* coordinator) : coordinator_(coordinator) {}
+  // Borrowed. traces: null: none are kept.
+  JobService(job::Coordinator* coordinator, const traces::TraceKeeper* traces)
+      : coordinator_(coordinator), traces_(traces) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
@@ -39,12 +41,15 @@ class JobService final : public v1::JobService::CallbackService {
                                       v1::DeleteJobResponse* response) override;
   grpc::ServerWriteReactor<v1::GetJobLogsResponse>* GetJobLogs(
       grpc::CallbackServerContext* context, const v1::GetJobLogsRequest* request) override;
+  grpc::ServerWriteReactor<v1::GetTraceResponse>* GetTrace(
+      grpc::CallbackServerContext* context, const v1::GetTraceRequest* request) override;
 
  private:
   // Judges the spec and, as far as it can be made before the workers are known, its plan.
   absl::StatusOr<config::JobSpec> Judge(const v1::JobSpec& spec, v1::Job* described) const;
 
   job::Coordinator* const coordinator_;
+  const traces::TraceKeeper* const traces_;
 };
 
 }  // namespace takt::coordinator_rpc

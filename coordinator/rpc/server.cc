@@ -33,9 +33,10 @@ constexpr std::chrono::milliseconds kShutdownGrace(300);
 class GrpcServer final : public Server {
  public:
   GrpcServer(const ServerOptions& options, job::Coordinator* coordinator)
-      : attachment_(coordinator, {.heartbeat = options.heartbeat, .lease = options.lease}),
+      : attachment_(coordinator, options.traces,
+                    {.heartbeat = options.heartbeat, .lease = options.lease}),
         cluster_(coordinator),
-        jobs_(coordinator),
+        jobs_(coordinator, options.traces),
         rendezvous_(coordinator) {}
 
   ~GrpcServer() override {

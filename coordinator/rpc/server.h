@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/job/coordinator.h"
+#include "coordinator/traces/trace_keeper.h"
 
 namespace takt::coordinator_rpc {
 
@@ -16,6 +17,7 @@ struct ServerOptions {
   bool insecure = false;  // serve TCP without certificates
   absl::Duration heartbeat = absl::Seconds(1);
   absl::Duration lease = absl::Seconds(5);
+  traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept
 };
 
 // kInvalidArgument (FieldError on --listen): neither form, a path too long for a socket, or TCP

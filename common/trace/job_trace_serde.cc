@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/trace/job_trace_serde.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/program/program_serde.h"
+#include "common/trace/encoding.h"
+
+namespace takt::trace {
+namespace {
+
+template <class Field>
+std::vector<double> ToVector(const Field& field) {
+  return {field.begin(), field.end()};
+}
+
+absl::Status Damaged(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("the trace is damaged: ", what));
+}
+
+}  // namespace
+
+v1::TraceHeader ToHeader(const JobTrace& trace) {
+  v1::TraceHeader header;
+  header.set_job(trace.job);
+  header.set_generation(trace.generation.value());
+  header.set_pp_size(trace.mesh.pp_size);
+  header.set_dp_size(trace.mesh.dp_size);
+  v1::TraceCosts& costs = *header.mutable_predicted();
+  const auto put = [](const std::vector<double>& values, auto* field) {
+    field->Add(values.begin(), values.end());
+  };
+  put(trace.predicted.forward, costs.mutable_forward());
+  put(trace.predicted.input_grad, costs.mutable_input_grad());
+  put(trace.predicted.weight_grad, costs.mutable_weight_grad());
+  put(trace.predicted.backward, costs.mutable_backward());
+  put(trace.predicted.overlap, costs.mutable_overlap());
+  costs.set_link_latency(trace.predicted.link.latency);
+  costs.set_link_seconds_per_byte(trace.predicted.link.seconds_per_byte);
+  put(trace.layer_work, header.mutable_layer_work());
+  return header;
+}
+
+JobTrace FromHeader(const v1::TraceHeader& header) {
+  JobTrace trace{.job = header.job(),
+                 .generation = Generation(header.generation()),
+                 .mesh = {.pp_size = header.pp_size(), .dp_size = header.dp_size()},
+                 .layer_work = ToVector(header.layer_work())};
+  const v1::TraceCosts& costs = header.predicted();
+  trace.predicted.forward = ToVector(costs.forward());
+  trace.predicted.input_grad = ToVector(costs.input_grad());
+  trace.predicted.weight_grad = ToVector(costs.weight_grad());
+  trace.predicted.backward = ToVector(costs.backward());
+  trace.predicted.overlap = ToVector(costs.overlap());
+  trace.predicted.link = {.latency = costs.link_latency(),
+                          .seconds_per_byte = costs.link_seconds_per_byte()};
+  return trace;
+}
+
+v1::TracedStep ToProto(const StepTrace& step, const ClockOffset& clock) {
+  v1::TracedStep proto;
+  proto.set_trace(Encode(step));
+  proto.set_clock_offset_nanos(clock.offset_nanos);
+  proto.set_clock_error_nanos(clock.error_nanos);
+  return proto;
+}
+
+absl::Status TraceReader::AddHeader(const v1::TraceHeader& header) {
+  constexpr int kMostRanks = 1 << 20;
+  if (header.pp_size() < 1 || header.dp_size() < 1 ||
+      std::int64_t{header.pp_size()} * header.dp_size() > kMostRanks) {
+    return Damaged("its mesh is impossible");
+  }
+  trace_ = FromHeader(header);
+  trace_.ranks.resize(trace_.mesh.size());
+  return absl::OkStatus();
+}
+
+absl::Status TraceReader::AddProgram(const v1::Program& program) {
+  ASSIGN_OR_RETURN(trace_.programs.emplace_back(), program::FromProto(program));
+  return absl::OkStatus();
+}
+
+absl::Status TraceReader::AddStep(const v1::TracedStep& step) {
+  ASSIGN_OR_RETURN(StepTrace decoded, Decode(step.trace()));
+  const auto rank = static_cast<std::size_t>(decoded.rank.value());
+  if (rank >= trace_.ranks.size()) return Damaged("a step is of a rank that there is not");
+  trace_.ranks[rank].clock = {.offset_nanos = step.clock_offset_nanos(),
+                              .error_nanos = step.clock_error_nanos()};
+  trace_.ranks[rank].steps.push_back(std::move(decoded));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<JobTrace> TraceReader::Take() {
+  if (absl::Status status = CheckJobTrace(trace_); !status.ok()) return Damaged(status.message());
+  return std::move(trace_);
+}
+
+}  // namespace takt::trace

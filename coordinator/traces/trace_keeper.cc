@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/traces/trace_keeper.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/trace/encoding.h"
+#include "coordinator/traces/frame_file.h"
+#include "coordinator/traces/kept_trace_serde.h"
+
+namespace takt::traces {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kHeader[] = ".header", kSteps[] = ".steps", kOldSteps[] = ".steps.old";
+
+// FLOPs and seconds never meet in one model.
+std::vector<double> LayerWork(const model::Model& model) {
+  std::vector<double> work;
+  for (const model::Layer& layer : model.layers) {
+    const model::LayerCost& cost = layer.cost;
+    work.push_back(cost.forward_flops + cost.input_grad_flops + cost.weight_grad_flops +
+                   cost.forward_seconds + cost.input_grad_seconds + cost.weight_grad_seconds);
+  }
+  return work;
+}
+
+trace::JobTrace HeaderOf(const job::Launch& launch) {
+  return {.job = launch.key.job,
+          .generation = launch.key.generation,
+          .mesh = launch.plan.mesh,
+          .programs = launch.plan.programs,
+          .predicted = launch.plan.costs,
+          .layer_work = LayerWork(launch.plan.model)};
+}
+
+absl::Status NoneKept(const std::string& job) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", job, " has not been measured: no step of it has run yet"));
+}
+
+// Picks those of `steps` (ascending) that are wanted.
+absl::StatusOr<std::set<StepId>> Select(const std::string& job, const std::set<StepId>& steps,
+                                        const StepRange& range) {
+  if (steps.empty()) return NoneKept(job);
+  std::set<StepId> selected;
+  if (range.first == 0 && range.last == 0) {
+    for (auto step = steps.rbegin();
+         step != steps.rend() && static_cast<int>(selected.size()) < std::max(1, range.newest);
+         ++step) {
+      selected.insert(*step);
+    }
+    return selected;
+  }
+  for (const StepId step : steps) {
+    if (step >= StepId(range.first) && step <= StepId(range.last)) selected.insert(step);
+  }
+  if (!selected.empty()) return selected;
+  return absl::NotFoundError(absl::StrCat("steps ", range.first, " to ", range.last, " of job ",
+                                          job, " are not kept: those that are lie between ",
+                                          steps.begin()->value(), " and ",
+                                          steps.rbegin()->value()));
+}
+
+}  // namespace
+
+TraceKeeper::TraceKeeper(TraceKeeperOptions options) : options_(std::move(options)) {
+  std::error_code error;
+  fs::create_directories(options_.directory, error);
+  if (error) {
+    Log(LogLevel::kWarning, "traces cannot be kept",
+        {{"directory", options_.directory}, {"error", error.message()}});
+  }
+}
+
+std::string TraceKeeper::PathOf(const std::string& job, const char* suffix) const {
+  return absl::StrCat(options_.directory, "/", job, suffix);
+}
+
+void TraceKeeper::Begin(const job::Launch& launch) {
+  Run run{.generation = launch.key.generation, .header = HeaderOf(launch)};
+  for (const store::BoundRank& bound : launch.ranks) {
+    run.holders.emplace_back(bound.worker, bound.incarnation);
+  }
+  const std::string header = FormatHeader(run.header, run.holders);
+  absl::MutexLock lock(&mutex_);
+  std::error_code error;
+  for (const char* steps : {kSteps, kOldSteps}) fs::remove(PathOf(launch.key.job, steps), error);
+  std::ofstream file(PathOf(launch.key.job, kHeader), std::ios::binary | std::ios::trunc);
+  file << header;
+  file.flush();
+  if (!file.good()) Complain(absl::UnavailableError(PathOf(launch.key.job, kHeader)));
+  runs_[launch.key.job] = std::move(run);
+  DropOldJobs();
+}
+
+void TraceKeeper::DropOldJobs() {
+  std::error_code error;
+  std::vector<std::pair<fs::file_time_type, std::string>> jobs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(options_.directory, error)) {
+    if (entry.path().extension() == kHeader) {
+      jobs.emplace_back(entry.last_write_time(error), entry.path().stem());
+    }
+  }
+  std::sort(jobs.begin(), jobs.end());
+  for (std::size_t i = 0; i + options_.max_jobs < jobs.size(); ++i) {
+    for (const char* suffix : {kHeader, kSteps, kOldSteps}) {
+      fs::remove(PathOf(jobs[i].second, suffix), error);
+    }
+    runs_.erase(jobs[i].second);
+  }
+}
+
+void TraceKeeper::Forget(const std::string& job) {
+  absl::MutexLock lock(&mutex_);
+  std::error_code error;
+  for (const char* suffix : {kHeader, kSteps, kOldSteps}) fs::remove(PathOf(job, suffix), error);
+  runs_.erase(job);
+}
+
+void TraceKeeper::AddClock(const std::string& worker, const std::string& incarnation,
+                           std::int64_t sent_nanos, std::int64_t theirs_nanos,
+                           std::int64_t received_nanos) {
+  absl::MutexLock lock(&mutex_);
+  WorkerClock& clock = clocks_[worker];
+  // Of another life: perhaps of another host.
+  if (clock.incarnation != incarnation) clock = {.incarnation = incarnation};
+  clock.filter.Add(sent_nanos, theirs_nanos, received_nanos);
+}
+
+std::optional<TraceKeeper::Run> TraceKeeper::LoadRun(const std::string& job) const {
+  std::ifstream file(PathOf(job, kHeader), std::ios::binary);
+  if (!file) return std::nullopt;
+  std::stringstream bytes;
+  bytes << file.rdbuf();
+  auto kept = ParseHeader(bytes.str());
+  if (!kept.ok()) return std::nullopt;
+  return Run{.generation = kept->header.generation,
+             .header = std::move(kept->header),
+             .holders = std::move(kept->holders)};
+}
+
+const TraceKeeper::Run* TraceKeeper::FindRun(const std::string& job) {
+  auto found = runs_.find(job);
+  // Before a restart of the coordinator it was known.
+  if (found == runs_.end()) found = runs_.emplace(job, LoadRun(job)).first;
+  return found->second.has_value() ? &*found->second : nullptr;
+}
+
+void TraceKeeper::Add(const std::string& worker, const std::string& incarnation, const JobKey& key,
+                      const std::string& encoded) {
+  const absl::StatusOr<trace::StepTrace> step = trace::Decode(encoded);
+  absl::MutexLock lock(&mutex_);
+  const Run* const run = FindRun(key.job);
+  if (!step.ok() || run == nullptr || run->generation != key.generation) return;
+  const int rank = step->rank.value();
+  if (rank >= static_cast<int>(run->holders.size()) ||
+      run->holders[rank] != std::pair(worker, incarnation) ||
+      run->header.ProgramOf(rank).body.size() != step->body.size()) {
+    return;
+  }
+  trace::ClockOffset clock;
+  const auto found = clocks_.find(worker);
+  if (found != clocks_.end() && found->second.incarnation == incarnation) {
+    clock = found->second.filter.Offset().value_or(clock);
+  }
+  Complain(FrameFile(PathOf(key.job, kSteps), options_.max_job_bytes)
+               .Append(FormatStep(encoded, clock)));
+}
+
+void TraceKeeper::Complain(const absl::Status& status) {
+  if (status.ok() || std::exchange(complained_, true)) return;
+  Log(LogLevel::kWarning, "traces cannot be kept", {{"error", status.ToString()}});
+}
+
+absl::StatusOr<trace::JobTrace> TraceKeeper::Read(const std::string& job,
+                                                  const StepRange& range) const {
+  std::optional<Run> run;
+  std::vector<std::string> frames;
+  {
+    absl::MutexLock lock(&mutex_);
+    run = LoadRun(job);
+    if (run.has_value()) {
+      frames = FrameFile(PathOf(job, kSteps), options_.max_job_bytes).Read();
+    }
+  }
+  if (!run.has_value()) return NoneKept(job);
+  trace::JobTrace trace = std::move(run->header);
+  std::map<StepId, std::map<int, trace::StepTrace>> steps;  // by rank
+  trace.ranks.resize(trace.mesh.size());
+  for (const std::string& frame : frames) {
+    auto kept = ParseStep(frame);
+    if (!kept.ok() || kept->step.rank.value() >= trace.num_ranks()) continue;
+    const int rank = kept->step.rank.value();
+    trace.ranks[rank].clock = kept->clock;  // the newest
+    steps[kept->step.step][rank] = std::move(kept->step);
+  }
+  std::set<StepId> complete;
+  for (const auto& [step, ranks] : steps) {
+    if (static_cast<int>(ranks.size()) == trace.num_ranks()) complete.insert(step);
+  }
+  ASSIGN_OR_RETURN(const std::set<StepId> selected, Select(job, complete, range));
+  for (const StepId step : selected) {
+    for (auto& [rank, of_rank] : steps[step]) trace.ranks[rank].steps.push_back(std::move(of_rank));
+  }
+  return trace;
+}
+
+}  // namespace takt::traces

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps what workers measured of the last steps of each job, and how far their clocks are from
+// ours.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/trace/clock_filter.h"
+#include "common/trace/job_trace.h"
+#include "coordinator/job/session.h"
+
+namespace takt::traces {
+
+struct TraceKeeperOptions {
+  std::string directory;                    // made if missing
+  std::int64_t max_job_bytes = 64ll << 20;  // of the steps of one job
+  int max_jobs = 32;                        // the ones that began last
+};
+
+// Which steps are wanted: first to last, or, both 0, the newest.
+struct StepRange {
+  std::int64_t first = 0, last = 0;
+  int newest = 1;
+};
+
+// Thread-safe. Never an obstacle: what cannot be kept is dropped, with one line in the log.
+class TraceKeeper {
+ public:
+  using JobKey = job::JobKey;
+
+  explicit TraceKeeper(TraceKeeperOptions options);
+
+  // A generation begins; what was kept of the job before goes.
+  void Begin(const job::Launch& launch);
+  // The job is deleted.
+  void Forget(const std::string& job);
+
+  // A worker answered a question about its clock (trace::ClockFilter).
+  void AddClock(const std::string& worker, const std::string& incarnation, std::int64_t sent_nanos,
+                std::int64_t theirs_nanos, std::int64_t received_nanos);
+  // One step of one rank (trace/encoding.h). Dropped: damaged, of another generation, or from a
+  // worker that does not hold the rank.
+  void Add(const std::string& worker, const std::string& incarnation, const JobKey& key,
+           const std::string& encoded);
+
+  // The steps of that range that all ranks told of. kFailedPrecondition: there are none at all.
+  // kNotFound: not of that range; says which there are.
+  absl::StatusOr<trace::JobTrace> Read(const std::string& job, const StepRange& range) const;
+
+ private:
+  struct Run {
+    Generation generation;
+    trace::JobTrace header;                                    // without steps
+    std::vector<std::pair<std::string, std::string>> holders;  // by rank: worker, incarnation
+  };
+
+  std::string PathOf(const std::string& job, const char* suffix) const;
+  const Run* FindRun(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Run> LoadRun(const std::string& job) const;
+  void DropOldJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Complain(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const TraceKeeperOptions options_;
+  mutable absl::Mutex mutex_;
+  // By job; empty: nothing is kept of it, and its file was looked for.
+  std::map<std::string, std::optional<Run>> runs_ ABSL_GUARDED_BY(mutex_);
+  struct WorkerClock {
+    std::string incarnation;
+    trace::ClockFilter filter;
+  };
+  std::map<std::string, WorkerClock> clocks_ ABSL_GUARDED_BY(mutex_);  // by worker
+  bool complained_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace takt::traces
