@@ -158,17 +158,17 @@ absl::StatusOr<int> Serve(const Flags& flags) {
   ASSIGN_OR_RETURN(auto exposer, Expose(registry, flags.metrics_listen, metrics_address));
 
   const auto files = checkpoint::CreatePosixFileSystem();
-  const session::PipelineRunnerOptions runner_options{.data_root = flags.data_root,
-                                                      .checkpoint_root = flags.checkpoint_root,
-                                                      .data_address = flags.data_address,
-                                                      .threads = threads,
-                                                      .make_rendezvous =
-                                                          [channel](const session::JobKey& key) {
-                                                            return rpc::CreateRendezvousClient(
-                                                                channel, key);
-                                                          },
-                                                      .files = files.get(),
-                                                      .metrics = &registry};
+  session::PipelineRunnerOptions runner_options{.data_root = flags.data_root,
+                                                .checkpoint_root = flags.checkpoint_root,
+                                                .data_address = flags.data_address,
+                                                .threads = threads,
+                                                .make_rendezvous =
+                                                    [channel](const session::JobKey& key) {
+                                                      return rpc::CreateRendezvousClient(channel,
+                                                                                         key);
+                                                    },
+                                                .files = files.get(),
+                                                .metrics = &registry};
   LogShipping log_shipping;  // outlives the agent's threads
   session::Agent agent(
       {.runner_factory =
@@ -182,6 +182,7 @@ absl::StatusOr<int> Serve(const Flags& flags) {
        .leave_timeout = absl::Seconds(flags.leave_seconds),
        .on_job_replaced = [&](const std::string& job) { registry.DropJob(job); }});
   log_shipping.Start(agent.outbox());
+  runner_options.on_trace = [&](std::string trace) { agent.outbox().AddTrace(std::move(trace)); };
   rpc::AttachmentClient client(
       {.channel = channel,
        .worker = flags.name,

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
 #include "worker/rpc/attachment_serde.h"
@@ -160,6 +161,13 @@ void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
     case v1::AttachResponse::kCommit:
       agent_.Commit(ToCommitRequest(response.commit()));
       return;
+    case v1::AttachResponse::kClock: {
+      v1::AttachRequest request;
+      request.mutable_clock()->set_coordinator_nanos(response.clock().coordinator_nanos());
+      request.mutable_clock()->set_worker_nanos(Clock::Real().SteadyNanos());
+      outbox_.Add(std::move(request));
+      return;
+    }
     case v1::AttachResponse::MESSAGE_NOT_SET:
       return;  // a newer coordinator's: the protocol version allows what may be ignored
   }

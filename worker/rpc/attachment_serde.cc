@@ -206,6 +206,12 @@ v1::StreamBulkRequest ToProto(const session::BulkOutbox::Item& item, const std::
     }
     return request;
   }
+  if (const auto* trace = std::get_if<session::TraceRecord>(&item)) {
+    request.mutable_trace()->set_job(trace->key.job);
+    request.mutable_trace()->set_generation(trace->key.generation.value());
+    request.mutable_trace()->set_trace(trace->encoded);
+    return request;
+  }
   const auto& record = std::get<session::LogRecord>(item);
   request.set_job(record.job);
   v1::LogLine& line = *request.mutable_log();

@@ -34,6 +34,16 @@ void BulkOutbox::AddLog(LogLevel level, std::string_view text, std::int64_t unix
   logs_.push_back({key_.job, rank_, level, std::string(text), unix_nanos});
 }
 
+void BulkOutbox::AddTrace(std::string encoded) {
+  absl::MutexLock lock(&mutex_);
+  trace_bytes_ += encoded.size();
+  traces_.push_back({key_, std::move(encoded)});
+  while (trace_bytes_ > options_.max_trace_bytes) {
+    trace_bytes_ -= traces_.front().encoded.size();
+    traces_.pop_front();
+  }
+}
+
 void BulkOutbox::Acknowledge(const JobKey& key, std::int64_t sequence) {
   absl::MutexLock lock(&mutex_);
   if (key != key_) return;
@@ -59,9 +69,15 @@ std::optional<BulkOutbox::Item> BulkOutbox::Next() {
   mutex_.Await(absl::Condition(this, &BulkOutbox::HasNextLocked));
   if (interrupted_) return std::nullopt;
   if (next_report_ < reports_.size()) return reports_[next_report_++];
-  LogRecord record = std::move(logs_.front());
-  logs_.pop_front();
-  return record;
+  if (!logs_.empty()) {
+    LogRecord record = std::move(logs_.front());
+    logs_.pop_front();
+    return record;
+  }
+  TraceRecord trace = std::move(traces_.front());
+  traces_.pop_front();
+  trace_bytes_ -= trace.encoded.size();
+  return trace;
 }
 
 void BulkOutbox::Interrupt() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits to go up the bulk stream: reports until they are acknowledged, log lines while
-// there is room.
+// What waits to go up the bulk stream: reports until they are acknowledged, log lines and traces
+// while there is room.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +31,22 @@ struct LogRecord {
   std::int64_t unix_nanos = 0;
 };
 
+// What was measured of one step (common/trace/encoding.h).
+struct TraceRecord {
+  JobKey key;
+  std::string encoded;
+};
+
 struct BulkOutboxOptions {
   std::size_t max_reports = 1 << 18;  // about 25 MiB
   std::size_t max_logs = 4096;
+  std::size_t max_trace_bytes = 8 << 20;
 };
 
 // Thread-safe; one reader.
 class BulkOutbox {
  public:
-  using Item = std::variant<SequencedReport, LogRecord>;
+  using Item = std::variant<SequencedReport, LogRecord, TraceRecord>;
 
   explicit BulkOutbox(BulkOutboxOptions options = {}) : options_(options) {}
 
@@ -55,6 +62,9 @@ class BulkOutbox {
   // never logs.
   void AddLog(LogLevel level, std::string_view text, std::int64_t unix_nanos);
 
+  // Of the job that began last. Drops the oldest where there is no room. Never blocks.
+  void AddTrace(std::string encoded);
+
   // A sequence that is not held any more, or of another job, changes nothing.
   void Acknowledge(const JobKey& key, std::int64_t sequence);
   bool AllAcknowledged() const;
@@ -67,7 +77,7 @@ class BulkOutbox {
 
  private:
   bool HasNextLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return interrupted_ || next_report_ < reports_.size() || !logs_.empty();
+    return interrupted_ || next_report_ < reports_.size() || !logs_.empty() || !traces_.empty();
   }
   bool HasRoomLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return ended_ || reports_.size() < options_.max_reports;
@@ -82,6 +92,8 @@ class BulkOutbox {
   std::size_t next_report_ ABSL_GUARDED_BY(mutex_) =
       0;  // in reports_: not sent on this connection yet
   std::deque<LogRecord> logs_ ABSL_GUARDED_BY(mutex_);
+  std::deque<TraceRecord> traces_ ABSL_GUARDED_BY(mutex_);
+  std::size_t trace_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
 };

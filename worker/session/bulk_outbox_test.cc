@@ -112,6 +112,24 @@ TEST(BulkOutbox, OldestLogLinesAreDroppedReportsNever) {
   EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).text, "c");
 }
 
+TEST(BulkOutbox, OldestTracesAreDroppedAndNothingWaitsBehindThem) {
+  BulkOutbox outbox({.max_trace_bytes = 10});
+  outbox.BeginJob(kJob, Rank(0));
+  for (const char* trace : {"aaaa", "bbbb", "cccc"}) outbox.AddTrace(trace);
+  outbox.AddLog(LogLevel::kInfo, "line", 0);
+  outbox.AddReport(Step(1));
+  EXPECT_EQ(NextStep(outbox), 1);
+  EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).text, "line");
+  const TraceRecord trace = std::get<TraceRecord>(*outbox.Next());
+  EXPECT_EQ(trace.encoded, "bbbb");
+  EXPECT_EQ(trace.key, kJob);
+  EXPECT_EQ(std::get<TraceRecord>(*outbox.Next()).encoded, "cccc");
+  // One that is too large alone is dropped alone.
+  outbox.AddTrace("more than ten bytes");
+  outbox.AddTrace("dd");
+  EXPECT_EQ(std::get<TraceRecord>(*outbox.Next()).encoded, "dd");
+}
+
 TEST(BulkOutbox, InterruptFreesTheReaderUntilRewind) {
   BulkOutbox outbox;
   outbox.BeginJob(kJob, Rank(0));

@@ -15,10 +15,12 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/status.h"
 #include "common/model/model.h"
+#include "common/trace/encoding.h"
 #include "worker/engine/engine.h"
 #include "worker/session/rank_checkpoints.h"
 #include "worker/session/rank_groups.h"
 #include "worker/session/step_metrics.h"
+#include "worker/session/trace_sampler.h"
 #include "worker/train/trainer.h"
 #include "worker/transport/create.h"
 
@@ -314,7 +316,19 @@ class PipelineRunner final : public RankRunner {
       status_.last_step = timing.step;
     }
     if (step_metrics_.has_value()) step_metrics_->Record(timing, report, options_.clock->Now());
+    SendTrace(timing, report);
     return report;
+  }
+
+  void SendTrace(const engine::StepTiming& timing, const StepReport& report) {
+    if (!options_.on_trace || !trace_sampler_.Takes(timing.step, report.step_seconds)) return;
+    trace::StepTrace trace{
+        .rank = assignment_.rank, .step = timing.step, .start_nanos = timing.start_nanos};
+    trace.body.reserve(timing.timings->size());
+    for (const engine::InstructionTiming& each : *timing.timings) {
+      trace.body.push_back({each.start_nanos, each.end_nanos});
+    }
+    options_.on_trace(trace::Encode(trace));
   }
 
   StepReport MakeReport(const engine::StepTiming& timing) const {
@@ -360,6 +374,7 @@ class PipelineRunner final : public RankRunner {
   RankGroups groups_;
   std::unique_ptr<train::Trainer> trainer_;
   std::optional<StepMetrics> step_metrics_;
+  TraceSampler trace_sampler_;  // of the engine's thread that reports steps
   std::optional<BoundaryCompute> boundary_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<engine::Engine> validation_engine_;  // null: nothing to validate

@@ -24,6 +24,9 @@ struct PipelineRunnerOptions {
   const Clock* clock = &Clock::Real();
   checkpoint::FileSystem* files = nullptr;  // of checkpoints; borrowed for the runner's life
   metrics::Registry* metrics = nullptr;     // likewise; may be null
+  // What was measured of a step (common/trace/encoding.h); called by an engine thread. May be
+  // empty.
+  std::function<void(std::string)> on_trace;
 };
 
 std::unique_ptr<RankRunner> CreatePipelineRunner(PipelineRunnerOptions options,
