@@ -118,6 +118,8 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddPause(*app, context);
   AddDelete(*app, context);
   AddLogs(*app, context);
+  AddTrace(*app, context);
+  AddExplain(*app, context);
   AddWorkers(*app, context);
   AddDrain(*app, context);
   AddSchedule(*app, context);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/trace/job_trace_serde.h"
 #include "proto/channel_arguments.h"
 #include "proto/rpc_status.h"
 #include "takt/v1/cluster_service.grpc.pb.h"
@@ -286,6 +287,21 @@ absl::Status ReadAll(grpc::ClientContext& context, grpc::ClientReader<Message>& 
   }
   return FromGrpc(reader.Finish(), context);
 }
+
+absl::Status AddTo(trace::TraceReader& reader, const v1::GetTraceResponse& response) {
+  switch (response.message_case()) {
+    case v1::GetTraceResponse::kHeader:
+      return reader.AddHeader(response.header());
+    case v1::GetTraceResponse::kProgram:
+      return reader.AddProgram(response.program());
+    case v1::GetTraceResponse::kStep:
+      return reader.AddStep(response.step());
+    case v1::GetTraceResponse::MESSAGE_NOT_SET:
+      break;  // a newer coordinator's
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Client::WatchJob(const std::string& name, std::int64_t after_step,
@@ -311,6 +327,28 @@ absl::Status Client::GetJobLogs(const std::string& name, bool follow, absl::Dura
   const StreamStop::State::Registration registration(*stop.state_, context);
   return ReadAll(context, *wire_->jobs->GetJobLogs(&context, request),
                  [&](const v1::GetJobLogsResponse& response) { return on_line(response.line()); });
+}
+
+absl::StatusOr<trace::JobTrace> Client::GetTrace(const std::string& name, std::int64_t first,
+                                                 std::int64_t last, int newest,
+                                                 absl::Duration timeout) {
+  v1::GetTraceRequest request;
+  request.set_name(name);
+  request.set_first_step(first);
+  request.set_last_step(last);
+  request.set_newest_steps(newest);
+  grpc::ClientContext context;
+  context.set_deadline(Deadline(absl::Now() + timeout));
+  trace::TraceReader reader;
+  absl::Status damage;
+  const absl::Status status = ReadAll(context, *wire_->jobs->GetTrace(&context, request),
+                                      [&](const v1::GetTraceResponse& response) {
+                                        damage = AddTo(reader, response);
+                                        return damage.ok();
+                                      });
+  RETURN_IF_ERROR(damage);
+  RETURN_IF_ERROR(status);
+  return reader.Take();
 }
 
 }  // namespace takt::cli

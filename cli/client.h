@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/trace/job_trace.h"
 #include "takt/v1/cluster_service.pb.h"
 #include "takt/v1/job_service.pb.h"
 
@@ -72,6 +73,10 @@ class Client final {
                         const std::function<bool(const v1::WatchJobResponse&)>& on_event);
   absl::Status GetJobLogs(const std::string& name, bool follow, absl::Duration timeout,
                           StreamStop& stop, const std::function<bool(const v1::LogLine&)>& on_line);
+  // Steps first to last, or, both 0, the `newest`. Errors also: kFailedPrecondition (no step was
+  // measured yet), kNotFound (none of those is kept).
+  absl::StatusOr<trace::JobTrace> GetTrace(const std::string& name, std::int64_t first,
+                                           std::int64_t last, int newest, absl::Duration timeout);
 
  private:
   struct Wire;

@@ -19,6 +19,8 @@ void AddCancel(CLI::App& app, Context& context);
 void AddPause(CLI::App& app, Context& context);  // pause, resume
 void AddDelete(CLI::App& app, Context& context);
 void AddLogs(CLI::App& app, Context& context);
+void AddTrace(CLI::App& app, Context& context);
+void AddExplain(CLI::App& app, Context& context);
 void AddWorkers(CLI::App& app, Context& context);
 void AddDrain(CLI::App& app, Context& context);  // drain, undrain
 void AddData(CLI::App& app, Context& context);   // data info

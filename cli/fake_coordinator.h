@@ -41,6 +41,7 @@ class FakeCoordinator final : public v1::JobService::Service, public v1::Cluster
   Handler<v1::DrainWorkerRequest, v1::DrainWorkerResponse> drain;
   StreamHandler<v1::WatchJobRequest, v1::WatchJobResponse> watch;
   StreamHandler<v1::GetJobLogsRequest, v1::GetJobLogsResponse> logs;
+  StreamHandler<v1::GetTraceRequest, v1::GetTraceResponse> step_traces;
 
   FakeCoordinator() {
     if (mkdtemp(directory_.data()) == nullptr) abort();
@@ -107,6 +108,11 @@ class FakeCoordinator final : public v1::JobService::Service, public v1::Cluster
   grpc::Status GetJobLogs(grpc::ServerContext* c, const v1::GetJobLogsRequest* q,
                           grpc::ServerWriter<v1::GetJobLogsResponse>* w) override {
     return logs ? logs(*c, *q, *w) : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+  }
+  grpc::Status GetTrace(grpc::ServerContext* c, const v1::GetTraceRequest* q,
+                        grpc::ServerWriter<v1::GetTraceResponse>* w) override {
+    return step_traces ? step_traces(*c, *q, *w)
+                       : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
   }
 
   std::string directory_ = "/tmp/takt-fake-XXXXXX";

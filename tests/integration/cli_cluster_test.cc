@@ -114,6 +114,48 @@ TEST_F(ClusterTest, LogsOfWorkersAreReadAfterwards) {
   EXPECT_THAT(logs.out, HasSubstr("worker-0"));
 }
 
+TEST_F(ClusterTest, WhatWasMeasuredIsDrawnAndExplained) {
+  const std::string long_steps =
+      absl::StrReplaceAll(ReadFile(Job("f", 6)), {{"forward_ms: 1", "forward_ms: 20"}});
+  ASSERT_EQ(Takt({"submit", directory_.Write("f.yaml", long_steps), "--wait"}).end,
+            "exit status 0");
+  // Traces come after everything that a job waits for.
+  json traced;
+  for (int tries = 0; tries < 1000 && traced["last_step"] != 6; ++tries) {
+    const std::string file = directory_.Path(absl::StrCat("trace", tries, ".json"));
+    const Result result = Takt({"trace", "f", "--last", "6", "-f", "perfetto", file, "-o", "json"});
+    if (result.end == "exit status 0") traced = json::parse(result.out);
+  }
+  ASSERT_EQ(traced["last_step"], 6);
+  EXPECT_EQ(traced["ranks"], 2);
+  EXPECT_THAT(ReadFile(traced["file"]), HasSubstr("\"1F3\""));
+  EXPECT_EQ(Takt({"trace", "f", traced["file"]}).end, "exit status 2");  // it is there already
+  EXPECT_EQ(Takt({"trace", "f", "--steps", "70..80", directory_.Path("none")}).end,
+            "exit status 4");
+  EXPECT_EQ(Takt({"trace", "nobody", directory_.Path("none")}).end, "exit status 4");
+
+  const json explained = Json({"explain", "f", "--step", "5"});
+  double sum = 0;
+  for (const auto& [part, seconds] : explained["parts"].items()) sum += seconds.get<double>();
+  const double step_seconds = explained["step_seconds"];
+  EXPECT_NEAR(sum, step_seconds, 1e-9);
+  // What the layers of one of two stages are told to take.
+  EXPECT_GE(explained["parts"]["compute"].get<double>(), 4 * 0.022);
+  EXPECT_THAT(Takt({"explain", "f"}).out, HasSubstr("step 6 took "));
+}
+
+TEST_F(ClusterTest, AJobThatNeverRanHasNothingToShow) {
+  EXPECT_EQ(Takt({"drain", "worker-0"}).end, "exit status 0");
+  ASSERT_EQ(Takt({"submit", Job("g", 2)}).end, "exit status 0");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"trace", "g", directory_.Path("g.html")}, {"explain", "g"}}) {
+    const Result result = Takt(command);
+    EXPECT_EQ(result.end, "exit status 1");
+    EXPECT_THAT(result.err, HasSubstr("no step of it has run yet"));
+  }
+  EXPECT_EQ(Takt({"cancel", "g"}).end, "exit status 0");
+}
+
 TEST_F(ClusterTest, WorkersAndVersionAreListed) {
   const json workers = Json({"workers"})["workers"];
   ASSERT_EQ(workers.size(), 2u);
