@@ -46,6 +46,7 @@ class Extractor {
       std::int64_t start = At(meeting.front()).start_nanos;
       for (const Place& place : meeting) start = std::max(start, At(place).start_nanos);
       for (const Place& place : meeting) Set(place, start, meeting);
+      CapAtUsual(meeting);
     }
     return std::move(durations_);
   }
@@ -75,11 +76,7 @@ class Extractor {
       }
     }
     std::map<Kind, double> usual;
-    for (auto& [kind, seconds] : samples) {
-      const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-      std::nth_element(seconds.begin(), middle, seconds.end());
-      usual[kind] = *middle;
-    }
+    for (auto& [kind, seconds] : samples) usual[kind] = Median(std::move(seconds));
     std::vector<double>& durations = durations_.emplace_back();
     std::vector<const Slice*>& standstills = standstills_.emplace_back();
     for (std::int32_t i = 0; i < length; ++i) {
@@ -105,6 +102,22 @@ class Extractor {
     seconds = std::max(0.0, Seconds(end - start) - stood_still);
   }
 
+  // A rank that stood still while it waited in a sum is seen by nobody else than the sum, which
+  // then takes far longer than in other steps.
+  void CapAtUsual(const std::vector<Place>& meeting) {
+    for (const Place& place : meeting) {
+      std::vector<double> samples;
+      for (int step = 0; step < trace_.num_steps(); ++step) {
+        std::int64_t start = 0;
+        for (const Place& each : meeting) start = std::max(start, At(step, each).start_nanos);
+        samples.push_back(Seconds(std::max<std::int64_t>(0, At(step, place).end_nanos - start)));
+      }
+      const double usual = Median(std::move(samples));
+      double& seconds = durations_[place.rank][place.instruction];
+      if (seconds > kStandstillFactor * usual) seconds = usual;
+    }
+  }
+
   double StoodStill(int rank, std::int64_t start, std::int64_t end) const {
     double seconds = 0;
     for (const Slice* slice : standstills_[rank]) {
@@ -126,6 +139,12 @@ class Extractor {
 };
 
 }  // namespace
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 Work WorkOf(Op op) {
   switch (op) {

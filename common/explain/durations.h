@@ -16,6 +16,9 @@ namespace takt::explain {
 enum class Work : std::uint8_t { kCompute, kMessage, kSum, kData };
 Work WorkOf(program::Op op);
 
+// Of at least one; of an even number, the upper one.
+double Median(std::vector<double> values);
+
 // One step of all ranks, ready to be replayed. Borrows the timeline.
 class MeasuredStep {
  public:
@@ -31,7 +34,8 @@ class MeasuredStep {
 
   // Messages, sums and data as measured; compute as this rank usually takes for it (the median over
   // all steps of the timeline), and without what an instruction that stood still, far longer than
-  // usual, kept messages and sums from ending.
+  // usual, kept messages and sums from ending. A sum that took far longer than usual counts as
+  // usual.
   const sim::Durations& usual() const { return usual_; }
 
   double StepTime(const sim::Durations& durations) const;

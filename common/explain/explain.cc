@@ -26,12 +26,6 @@ constexpr std::pair<std::string_view, std::string_view> kTexts[kNumParts] = {
     {"runtime", "everything else: the engine's delays, processes that did not run"},
 };
 
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 void SplitStep(const MeasuredStep& step, Explanation& result) {
   // Each run of the program is the one before with one more thing taken away.
   const sim::Durations& usual = step.usual();

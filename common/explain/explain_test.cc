@@ -190,6 +190,16 @@ TEST(Explain, ARankThatStoodStillIsRuntime) {
   }
 }
 
+TEST(Explain, ARankThatStoodStillInASumIsRuntimeToo) {
+  SyntheticTrace synthetic("1f1b", 4, 8);
+  for (int step = 0; step < 3; ++step) synthetic.AddStep();
+  for (int rank = 0; rank < 4; ++rank) synthetic.Duration(rank, "NORM_EXCHANGE") += 0.05;
+  synthetic.AddStep();
+  const Explanation explanation = ExplainStep(synthetic, 4);
+  EXPECT_NEAR(Of(explanation.parts, Part::kRuntime), 0.05, 1e-3);
+  EXPECT_NEAR(Of(explanation.parts, Part::kSync), 100e-6, 1e-6);
+}
+
 TEST(Explain, TheEnginesOwnDelaysAreRuntime) {
   SyntheticTrace synthetic("naive", 1, 2);
   trace::JobTrace& trace = synthetic.Get();
