@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Deploys the packages on three booted systemd machines and trains on them: n1 runs the coordinator, n2 and n3 two workers each; the host
+# submits. A job of two stages and two replicas runs undisturbed; then again while the packages are upgraded under it and one worker is
+# drained: it must go on from its checkpoint with the same losses. Prints each step; exit code 0: all of it held.
+# By hand, as root:  tests/deploy/systemd.sh   (installs debootstrap and systemd-container; the base tree stays in $MACHINES_DIR)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export MACHINES_DIR=${MACHINES_DIR:-/var/tmp/takt-machines}
+. tests/deploy/machines.sh
+shared=$MACHINES_DIR/shared
+debs=$MACHINES_DIR/debs
+coordinator=10.77.0.1:7070
+workers=(2:a 2:b 3:a 3:b)
+
+say() { printf '== %s (%s s)\n' "$*" "$SECONDS"; }
+die() { printf 'systemd.sh: %s\n' "$*" >&2; exit 1; }
+takt() { build/release/bin/takt --coordinator "$coordinator" "$@"; }
+install_package() { machine_run "$1" sh -c "dpkg -i /root/debs/$2/$3_*.deb" >/dev/null; }  # MACHINE old|new PACKAGE
+finish() {
+  local n
+  if [ "$1" -ne 0 ]; then
+    for n in "${machines_up[@]}"; do machine_run "$n" journalctl -u 'takt-*' --no-pager -n 40 || true; done
+  fi
+  machines_down
+  rm -rf "$shared" "$debs"
+}
+trap 'finish $?' EXIT
+
+say "packages"
+command -v debootstrap systemd-nspawn >/dev/null || apt-get install -y -qq --no-install-recommends debootstrap systemd-container >/dev/null
+mkdir -p "$shared" "$debs"/{old,new}
+deploy/package.sh "$debs/old" >/dev/null
+(cd build/release && cpack -D CPACK_PACKAGE_VERSION=99.0.0 -B "$debs/new" >/dev/null)
+dependencies=$(for deb in "$debs"/old/*.deb; do dpkg-deb -f "$deb" Depends; done | tr ',' '\n' | sed 's/(.*//; s/ //g' | sort -u)
+
+say "machines"
+# shellcheck disable=SC2086
+machines_base $dependencies
+for n in 1 2 3; do
+  machine_up "$n" "$shared"
+  cp -r "$debs" "$(machine_root "$n")/root/debs"
+done
+
+say "install and configure"
+install_package 1 old takt-coordinator
+cat >"$(machine_root 1)/etc/takt/coordinator.yaml" <<YAML
+state: /var/lib/takt/coordinator
+listen: $coordinator
+insecure: true
+metrics_listen: 10.77.0.1:9464
+YAML
+machine_run 1 systemctl restart takt-coordinator
+for n in 2 3; do
+  install_package "$n" old takt-worker
+  machine_run "$n" systemctl disable --now takt-worker 2>/dev/null
+  machine_run "$n" mkdir -p /etc/systemd/system/takt-worker@.service.d
+  printf '[Service]\nReadWritePaths=%s\n' "$shared" >"$(machine_root "$n")/etc/systemd/system/takt-worker@.service.d/shared.conf"
+  machine_run "$n" chown takt "$shared"
+done
+for worker in "${workers[@]}"; do
+  n=${worker%:*} name=${worker#*:}
+  cat >"$(machine_root "$n")/etc/takt/worker-$name.yaml" <<YAML
+name: n$n$name
+coordinator: $coordinator
+insecure: true
+data_root: $shared
+checkpoint_root: $shared
+data_address: 10.77.0.$n
+metrics_listen: "127.0.0.1:0"
+threads: 1
+YAML
+  machine_run "$n" systemctl daemon-reload
+  machine_run "$n" systemctl enable --now "takt-worker@$name" 2>/dev/null
+done
+takt workers
+[ "$(takt workers | grep -c IDLE)" -eq 4 ] || die "not all four workers are attached and idle"
+
+# job NAME: two stages, two replicas, a checkpoint every 20 steps; enough steps that upgrades fall into them.
+cp deploy/examples/tiny.txt "$shared/tiny.txt"
+job() {
+  cat >"$shared/$1.yaml" <<YAML
+name: $1
+model: {family: gpt2, layers: 4, hidden: 64, heads: 4, context: 64, vocab: 256}
+data: {train: {path: tiny.txt, format: bytes}, shuffle: true}
+batch: {global: 16, microbatch: 2}
+optimizer: {adamw: {learning_rate: 1.0e-3}}
+steps: 600
+parallelism: {pipeline: 2, data: 2, schedule: 1f1b}
+checkpoint: {directory: checkpoints-$1, every_steps: 20}
+seed: 7
+YAML
+}
+losses() { takt -o json watch "$1" --after-step 0 | jq -r 'select(.step) | "\(.step) \(.loss)"' | sort -n -u; }
+
+say "an undisturbed job"
+job calm
+takt submit "$shared/calm.yaml" --wait >/dev/null
+losses calm >"$shared/calm.losses"
+[ "$(wc -l <"$shared/calm.losses")" -eq 600 ] || die "the step log of the first job does not have 600 steps"
+
+say "the same job, upgraded under way and one worker drained"
+job upgraded
+takt submit "$shared/upgraded.yaml"
+until [ "$(takt -o json job upgraded | jq -r '.last_step.step // 0')" -ge 30 ]; do sleep 0.2; done
+takt drain n3b
+install_package 1 new takt-coordinator
+for n in 2 3; do install_package "$n" new takt-worker; done
+takt undrain n3b
+takt wait upgraded >/dev/null
+losses upgraded >"$shared/upgraded.losses"
+cmp "$shared/calm.losses" "$shared/upgraded.losses" || die "the upgraded job's losses differ from the undisturbed ones"
+takt job upgraded | grep -iE 'halt|paus|queued|drain|leav' || die "the second job was not disturbed at all"
+[ "$(machine_run 2 dpkg-query -W -f '${Version}' takt-worker)" = 99.0.0 ] || die "the upgrade did not take place"
+
+say "what the journal has"
+machine_run 2 journalctl -u 'takt-worker@a' --no-pager -o cat | grep -E 'halt|checkpoint|attached' | head -8
+
+say "done"
