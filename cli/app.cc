@@ -125,6 +125,7 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddSchedule(*app, context);
   AddCheckpoint(*app, context);
   AddData(*app, context);
+  AddCerts(*app, context);
   AddCompletion(*app, context);
   AddVersion(*app, context);
   app->footer(kFooter);

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/certificate_authority.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/test_directory.h"
+#include "common/base/status.h"
+
+namespace takt::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+X509* Load(const std::string& path) {
+  FILE* file = std::fopen(path.c_str(), "r");
+  if (file == nullptr) return nullptr;
+  X509* certificate = PEM_read_X509(file, nullptr, nullptr, nullptr);
+  std::fclose(file);
+  return certificate;
+}
+
+class CertificateAuthorityTest : public ::testing::Test {
+ protected:
+  CertificateAuthorityTest() { EXPECT_TRUE(CreateAuthority(ca_, "lab.example", absl::Now()).ok()); }
+
+  absl::StatusOr<IssuedFiles> Issue(const std::string& role, const std::string& name,
+                                    std::vector<std::string> hosts = {}) {
+    return IssueCertificate(ca_, ca_,
+                            {.identity = {.role = role, .name = name},
+                             .hosts = std::move(hosts),
+                             .validity = absl::Hours(24),
+                             .now = absl::Now()});
+  }
+
+  // 0, or OpenSSL's error, of the chain of `certificate` at `time`.
+  int Verify(const std::string& certificate, const std::string& ca, absl::Time time) {
+    X509_STORE* store = X509_STORE_new();
+    X509* root = Load(ca);
+    X509* leaf = Load(certificate);
+    X509_STORE_add_cert(store, root);
+    X509_STORE_CTX* context = X509_STORE_CTX_new();
+    X509_STORE_CTX_init(context, store, leaf, nullptr);
+    X509_STORE_CTX_set_time(context, 0, absl::ToTimeT(time));
+    X509_verify_cert(context);
+    const int error = X509_STORE_CTX_get_error(context);
+    X509_STORE_CTX_free(context);
+    X509_STORE_free(store);
+    X509_free(leaf);
+    X509_free(root);
+    return error;
+  }
+
+  static mode_t ModeOf(const std::string& path) {
+    struct stat status {};
+    EXPECT_EQ(stat(path.c_str(), &status), 0) << path;
+    return status.st_mode & 0777;
+  }
+
+  const TestDirectory directory_;
+  const std::string ca_ = directory_.path() + "/ca";
+};
+
+TEST_F(CertificateAuthorityTest, WhatItIssuesIsSignedByItAndExpires) {
+  const auto files = Issue("worker", "n2");
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->uri, "spiffe://lab.example/takt/worker/n2");
+  EXPECT_EQ(Verify(files->certificate, ca_ + "/ca.pem", absl::Now()), X509_V_OK);
+  EXPECT_EQ(Verify(files->certificate, ca_ + "/ca.pem", absl::Now() + absl::Hours(25)),
+            X509_V_ERR_CERT_HAS_EXPIRED);
+  const std::string other = directory_.path() + "/other";
+  ASSERT_TRUE(CreateAuthority(other, "lab.example", absl::Now()).ok());
+  EXPECT_NE(Verify(files->certificate, other + "/ca.pem", absl::Now()), X509_V_OK);
+}
+
+TEST_F(CertificateAuthorityTest, ACoordinatorsCertificateNamesItsHosts) {
+  const auto files = Issue("coordinator", "n1", {"n1.lab.example", "10.77.0.1", "::1"});
+  ASSERT_TRUE(files.ok()) << files.status();
+  X509* certificate = Load(files->certificate);
+  EXPECT_EQ(X509_check_host(certificate, "n1.lab.example", 0, 0, nullptr), 1);
+  EXPECT_EQ(X509_check_host(certificate, "n2.lab.example", 0, 0, nullptr), 0);
+  EXPECT_EQ(X509_check_ip_asc(certificate, "10.77.0.1", 0), 1);
+  EXPECT_EQ(X509_check_ip_asc(certificate, "::1", 0), 1);
+  EXPECT_EQ(X509_check_purpose(certificate, X509_PURPOSE_SSL_SERVER, 0), 1);
+  X509_free(certificate);
+}
+
+TEST_F(CertificateAuthorityTest, OnlyACoordinatorMayServe) {
+  const auto files = Issue("worker", "n2");
+  X509* certificate = Load(files->certificate);
+  EXPECT_EQ(X509_check_purpose(certificate, X509_PURPOSE_SSL_SERVER, 0), 0);
+  EXPECT_EQ(X509_check_purpose(certificate, X509_PURPOSE_SSL_CLIENT, 0), 1);
+  X509_free(certificate);
+}
+
+TEST_F(CertificateAuthorityTest, KeysAreTheirOwnersAlone) {
+  const auto files = Issue("admin", "alice");
+  EXPECT_EQ(ModeOf(files->key), 0600);
+  EXPECT_EQ(ModeOf(ca_ + "/ca.key"), 0600);
+}
+
+TEST_F(CertificateAuthorityTest, NothingIsOverwritten) {
+  EXPECT_EQ(CreateAuthority(ca_, "lab.example", absl::Now()).code(),
+            absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(Issue("user", "bob").ok());
+  EXPECT_EQ(Issue("user", "bob").status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(CertificateAuthorityTest, WhatCouldSayMoreThanAnIdentityIsRefused) {
+  for (const char* name : {"", "a/b", "a,DNS:b", "a b", "\xc3\xa4", "../ca"})
+    EXPECT_EQ(Issue("worker", name).status().code(), absl::StatusCode::kInvalidArgument) << name;
+  EXPECT_THAT(Issue("root", "x").status().message(), HasSubstr("coordinator, worker, user, admin"));
+  EXPECT_THAT(Issue("coordinator", "n1", {"a,URI:b"}).status().message(), HasSubstr("--host"));
+  EXPECT_EQ(CreateAuthority(directory_.path() + "/x", "a/b", absl::Now()).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CertificateAuthorityTest, AMissingOrDamagedAuthorityIsNamed) {
+  const auto nowhere = IssueCertificate(directory_.path() + "/none", directory_.path(),
+                                        {.identity = {.role = "user", .name = "bob"},
+                                         .validity = absl::Hours(1),
+                                         .now = absl::Now()});
+  EXPECT_EQ(nowhere.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(nowhere.status().message(), HasSubstr("takt certs init"));
+  std::ofstream(ca_ + "/ca.key") << "garbage";
+  EXPECT_THAT(Issue("user", "bob").status().message(), HasSubstr("ca.key"));
+}
+
+}  // namespace
+}  // namespace takt::cli

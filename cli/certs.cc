@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cli/certificate_authority.h"
+#include "cli/commands.h"
+#include "cli/report.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace takt::cli {
+namespace {
+
+struct InitOptions {
+  std::string directory, domain = "takt.local";
+};
+
+struct IssueArguments {
+  std::string directory, out;
+  Identity identity;
+  std::vector<std::string> hosts;
+  int days = 90;
+};
+
+absl::StatusOr<ExitCode> Init(const Context& context, const InitOptions& options) {
+  RETURN_IF_ERROR(CreateAuthority(options.directory, options.domain, absl::Now()));
+  const std::string certificate = options.directory + "/ca.pem";
+  const std::string key = options.directory + "/ca.key";
+  if (context.json()) {
+    context.terminal.out << nlohmann::ordered_json{{"certificate", certificate}, {"key", key}}
+                         << std::endl;
+  } else {
+    context.terminal.out << certificate << "\n" << key << std::endl;
+    context.terminal.err << "Give ca.pem to every machine; keep ca.key away from all of them.\n";
+  }
+  return ExitCode::kDone;
+}
+
+absl::StatusOr<ExitCode> Issue(const Context& context, const IssueArguments& options) {
+  if (options.identity.role == "coordinator" && options.hosts.empty()) {
+    return InvalidField({.field = "--host",
+                         .rule = "is needed for a coordinator: clients check it",
+                         .fix = "give every name and address by which it is dialled"});
+  }
+  ASSIGN_OR_RETURN(
+      const IssuedFiles files,
+      IssueCertificate(options.directory, options.out.empty() ? options.directory : options.out,
+                       {.identity = options.identity,
+                        .hosts = options.hosts,
+                        .validity = absl::Hours(24) * options.days,
+                        .now = absl::Now()}));
+  if (context.json()) {
+    context.terminal.out << nlohmann::ordered_json{{"certificate", files.certificate},
+                                                   {"key", files.key},
+                                                   {"uri", files.uri},
+                                                   {"expires", absl::FormatTime(files.expires)}}
+                         << std::endl;
+  } else {
+    context.terminal.out << files.certificate << "\n" << files.key << std::endl;
+    context.terminal.err << files.uri << ", until " << absl::FormatTime(files.expires) << "\n";
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+void AddCerts(CLI::App& app, Context& context) {
+  CLI::App* certs = app.add_subcommand(
+      "certs", "A small private certificate authority (the daemons do not take certificates yet)");
+  AddCommand<InitOptions>(
+      *certs, context, "init", "Make an authority: ca.pem and ca.key",
+      [](CLI::App& app, InitOptions& options) {
+        app.add_option("DIR", options.directory, "Its directory")->type_name("")->required();
+        app.add_option("--domain", options.domain, "Trust domain of its identities")
+            ->type_name("NAME")
+            ->capture_default_str();
+      },
+      Init)
+      ->footer("Example:\n  takt certs init /root/takt-ca --domain lab.example");
+  AddCommand<IssueArguments>(
+      *certs, context, "issue", "Issue a certificate and its key: NAME.pem, NAME.key",
+      [](CLI::App& app, IssueArguments& options) {
+        app.add_option("DIR", options.directory, "The authority's directory")
+            ->type_name("")
+            ->required();
+        app.add_option("ROLE", options.identity.role, "coordinator, worker, user or admin")
+            ->type_name("")
+            ->required();
+        app.add_option("NAME", options.identity.name, "Whose it is; a worker's is its --name")
+            ->type_name("")
+            ->required();
+        app.add_option("--host", options.hosts, "Name or address of a coordinator; again for more")
+            ->type_name("HOST");
+        app.add_option("--days", options.days, "How long it is valid")
+            ->check(CLI::Range(1, 3650))
+            ->capture_default_str();
+        app.add_option("--out", options.out, "Where to write; default: DIR")->type_name("DIR");
+      },
+      Issue)
+      ->footer(
+          "Examples:\n"
+          "  takt certs issue /root/takt-ca coordinator n1 --host n1 --host 10.0.0.1\n"
+          "  takt certs issue /root/takt-ca worker n2 --out /root/n2");
+}
+
+}  // namespace takt::cli
