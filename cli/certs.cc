@@ -66,6 +66,8 @@ absl::StatusOr<ExitCode> Issue(const Context& context, const IssueArguments& opt
 void AddCerts(CLI::App& app, Context& context) {
   CLI::App* certs = app.add_subcommand(
       "certs", "A small private certificate authority (the daemons do not take certificates yet)");
+  certs->footer(
+      "Example:\n  takt certs init /root/takt-ca && takt certs issue /root/takt-ca user alice");
   AddCommand<InitOptions>(
       *certs, context, "init", "Make an authority: ca.pem and ca.key",
       [](CLI::App& app, InitOptions& options) {
