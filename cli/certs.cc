@@ -66,8 +66,7 @@ absl::StatusOr<ExitCode> Issue(const Context& context, const IssueArguments& opt
 void AddCerts(CLI::App& app, Context& context) {
   CLI::App* certs = app.add_subcommand(
       "certs", "A small private certificate authority (the daemons do not take certificates yet)");
-  certs->footer(
-      "Example:\n  takt certs init /root/takt-ca && takt certs issue /root/takt-ca user alice");
+  certs->footer("Example:\n  takt certs init takt-ca && takt certs issue takt-ca user alice");
   AddCommand<InitOptions>(
       *certs, context, "init", "Make an authority: ca.pem and ca.key",
       [](CLI::App& app, InitOptions& options) {
@@ -77,7 +76,7 @@ void AddCerts(CLI::App& app, Context& context) {
             ->capture_default_str();
       },
       Init)
-      ->footer("Example:\n  takt certs init /root/takt-ca --domain lab.example");
+      ->footer("Example:\n  takt certs init takt-ca --domain lab.example");
   AddCommand<IssueArguments>(
       *certs, context, "issue", "Issue a certificate and its key: NAME.pem, NAME.key",
       [](CLI::App& app, IssueArguments& options) {
@@ -100,8 +99,8 @@ void AddCerts(CLI::App& app, Context& context) {
       Issue)
       ->footer(
           "Examples:\n"
-          "  takt certs issue /root/takt-ca coordinator n1 --host n1 --host 10.0.0.1\n"
-          "  takt certs issue /root/takt-ca worker n2 --out /root/n2");
+          "  takt certs issue takt-ca coordinator n1 --host n1 --host 10.0.0.1\n"
+          "  takt certs issue takt-ca worker n2 --out n2");
 }
 
 }  // namespace takt::cli

@@ -10,7 +10,7 @@ machines_bridge=takt-br0
 machines_up=()
 MACHINES_DIR=${MACHINES_DIR:-/var/tmp/takt-machines}
 
-machine_root() { echo "$MACHINES_DIR/n$1/root"; }
+machine_root() { echo "$MACHINES_DIR/n$1/tree"; }
 
 machines_base() {
   local base=$MACHINES_DIR/base mark
@@ -43,23 +43,23 @@ machine_up() {
     ip link set "$machines_bridge" up
   }
   machines_up+=("$n")
-  mkdir -p "$dir"/{upper,work,root}
+  mkdir -p "$dir"/{upper,work,tree}
   ip netns add "takt-n$n"
   ip link add "takt-v$n" type veth peer name eth0 netns "takt-n$n"
   ip link set "takt-v$n" master "$machines_bridge" up
   ip -n "takt-n$n" link set lo up
   ip -n "takt-n$n" addr add "10.77.0.$n/24" dev eth0
   ip -n "takt-n$n" link set eth0 up
-  mount -t overlay overlay -o "lowerdir=$MACHINES_DIR/base,upperdir=$dir/upper,workdir=$dir/work" "$dir/root"
-  echo "n$n" >"$dir/root/etc/hostname"
-  { echo "127.0.0.1 localhost"; for host in 1 2 3 4 5 6 7 8 9; do echo "10.77.0.$host n$host"; done; } >"$dir/root/etc/hosts"
+  mount -t overlay overlay -o "lowerdir=$MACHINES_DIR/base,upperdir=$dir/upper,workdir=$dir/work" "$dir/tree"
+  echo "n$n" >"$dir/tree/etc/hostname"
+  { echo "127.0.0.1 localhost"; for host in 1 2 3 4 5 6 7 8 9; do echo "10.77.0.$host n$host"; done; } >"$dir/tree/etc/hosts"
   [ -z "$shared" ] || bind=(--bind="$shared")
   (
     # Without a cgroup of its own a machine's units would be its neighbour's.
     for group in /sys/fs/cgroup/*/; do
       mkdir -p "$group/takt-n$n" 2>/dev/null && echo $BASHPID >"$group/takt-n$n/cgroup.procs" 2>/dev/null || true
     done
-    exec setsid systemd-nspawn -q --register=no --keep-unit -M "takt-n$n" -b -D "$dir/root" --network-namespace-path="/run/netns/takt-n$n" \
+    exec setsid systemd-nspawn -q --register=no --keep-unit -M "takt-n$n" -b -D "$dir/tree" --network-namespace-path="/run/netns/takt-n$n" \
       --link-journal=no --resolv-conf=off "${bind[@]}" </dev/null >"$dir/console.log" 2>&1
   ) &
   echo $! >"$dir/pid"
@@ -75,7 +75,7 @@ machine_down() {
   local n=$1 dir=$MACHINES_DIR/n$1 group leader
   leader=$(machine_leader "$n") && kill -9 "$leader"
   for _ in $(seq 100); do kill -0 "$(cat "$dir/pid")" 2>/dev/null || break; sleep 0.1; done
-  umount "$dir/root" 2>/dev/null
+  umount "$dir/tree" 2>/dev/null
   ip link del "takt-v$n" 2>/dev/null
   ip netns del "takt-n$n" 2>/dev/null
   rm -rf "$dir"

@@ -16,7 +16,7 @@ workers=(2:a 2:b 3:a 3:b)
 say() { printf '== %s (%s s)\n' "$*" "$SECONDS"; }
 die() { printf 'systemd.sh: %s\n' "$*" >&2; exit 1; }
 takt() { build/release/bin/takt --coordinator "$coordinator" "$@"; }
-install_package() { machine_run "$1" sh -c "dpkg -i /root/debs/$2/$3_*.deb" >/dev/null; }  # MACHINE old|new PACKAGE
+install_package() { machine_run "$1" sh -c "dpkg -i /srv/debs/$2/$3_*.deb" >/dev/null; }  # MACHINE old|new PACKAGE
 finish() {
   local n
   if [ "$1" -ne 0 ]; then
@@ -39,7 +39,7 @@ say "machines"
 machines_base $dependencies
 for n in 1 2 3; do
   machine_up "$n" "$shared"
-  cp -r "$debs" "$(machine_root "$n")/root/debs"
+  cp -r "$debs" "$(machine_root "$n")/srv/debs"
 done
 
 say "install and configure"
