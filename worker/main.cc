@@ -230,7 +230,6 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a checkpoint that outgrows a limit fails, not the worker
-  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write
   const absl::StatusOr<int> exit_code = Serve(flags);
   if (exit_code.ok()) return *exit_code;
   std::fprintf(stderr, "takt-worker: %s\n", std::string(exit_code.status().message()).c_str());
