@@ -30,6 +30,7 @@ inline constexpr int kWidth = 4;
 
 typedef float Vec __attribute__((vector_size(4 * kWidth)));
 typedef std::int32_t IntVec __attribute__((vector_size(4 * kWidth)));
+typedef std::uint32_t UintVec __attribute__((vector_size(4 * kWidth)));
 
 inline std::int64_t Min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t RoundUp(std::int64_t a, std::int64_t unit) {
@@ -107,10 +108,10 @@ typedef std::uint16_t ShortVec __attribute__((vector_size(2 * kWidth)));
 // bf16 in the upper half of each element. Adding just under half a unit of bf16, and one more if
 // the part that stays is odd, carries where rounding to nearest even goes up. A NaN stays one.
 inline IntVec Rounded(Vec v) {
-  const IntVec bits = reinterpret_cast<IntVec>(v);
-  const IntVec odd = (bits >> 16) & 1;
-  const IntVec rounded = bits + (0x7fff + odd);
-  return v == v ? rounded : (bits | 0x400000);
+  const UintVec bits = reinterpret_cast<UintVec>(v);
+  const UintVec odd = (bits >> 16) & 1;
+  const UintVec rounded = bits + (0x7fff + odd);
+  return reinterpret_cast<IntVec>(v == v ? rounded : (bits | 0x400000));
 }
 
 inline IntVec LowerHalf(IntVec v) { return (v >> 16) & 0xffff; }
