@@ -4,82 +4,84 @@
 namespace takt::metrics {
 namespace {
 
+// In the order of docs/metrics.md.
 constexpr const Metric* kAllMetrics[] = {
-    &kOpDuration,
-    &kStepDuration,
-    &kBubbleFraction,
-    &kP2pBytes,
+    &kJobState,
+    &kJobStep,
+    &kJobTargetStep,
+    &kJobEta,
     &kLastStepTimestamp,
+    &kStepDuration,
+    &kStepPredicted,
+    &kStepComponent,
+    &kBubbleFraction,
+    &kBubblePredicted,
+    &kRankCompute,
+    &kRankComputePredicted,
+    &kRankIdle,
+    &kTokens,
     &kLoss,
+    &kValidationLoss,
     &kGradNorm,
     &kLearningRate,
-    &kTokens,
-    &kBubblePredicted,
-    &kStepPredicted,
-    &kWorkers,
-    &kJobs,
-    &kJobStep,
+    &kNonfiniteSteps,
+    &kModelFlopsUtilization,
+    &kMemoryPredicted,
     &kCheckpoints,
     &kCheckpointStep,
+    &kCheckpointTimestamp,
+    &kCheckpointEvery,
     &kCheckpointDuration,
+    &kRecoveries,
+    &kJobs,
+    &kWorkers,
+    &kWorkerConnected,
+    &kWorkerLosses,
     &kRecoveryDuration,
+    &kRankInfo,
+    &kOpDuration,
+    &kP2pBytes,
+    &kP2pWait,
+    &kInFlight,
+    &kMemory,
+    &kMemoryLimit,
+    &kCertificateExpiry,
     &kBuildInfo,
 };
 
-constexpr int kNumBounds = 21;
-constexpr std::array<double, kNumBounds> MakeBounds() {
-  std::array<double, kNumBounds> bounds = {};
-  double bound = 1e-4;
-  for (double& b : bounds) {
-    b = bound;
-    bound *= 2;
-  }
-  return bounds;
-}
-constexpr std::array<double, kNumBounds> kBounds = MakeBounds();
+using Of = Extent::Of;
+
+// Of labels with a list of values in another place, metrics_test.cc holds the numbers.
+constexpr Label kAllLabels[] = {
+    {"job", "name of the job", {0, Of::kJobs}},
+    {"state",
+     "of a job: QUEUED, PLANNING, STARTING, RUNNING, RECOVERING, PAUSED, SUCCEEDED, FAILED, "
+     "CANCELLED; of workers: idle, busy, lost, drained",
+     {9}},
+    {"stage", "number of the stage; empty: the instruction belongs to none", {0, Of::kStages}},
+    {"pp_rank", "number of the pp rank", {0, Of::kPpRanks}},
+    {"dp_rank", "number of the replica", {0, Of::kDpRanks}},
+    {"kind",
+     "of instructions: LOAD, F, I, W, B, O, SEND, RECV, ... as docs/programs.md has them; of "
+     "memory: weights, gradients, optimizer, stash, messages, tokens, scratch, snapshot, process",
+     {17}},
+    {"component",
+     "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
+     {7}},
+    {"cause", "peer, link, reduction, sync, data, runtime (docs/tracing.md)", {6}},
+    {"direction", "activation, gradient", {2}},
+    {"result", "done, failed", {2}},
+    {"phase", "of a checkpoint: snapshot, write; of a recovery: stop, queue, start", {3}},
+    {"worker", "name of the worker", {0, Of::kWorkers}},
+    {"program", "takt-coordinator, takt-worker", {2}},
+    {"version", "of the program", {1}},
+    {"protocol_version", "of the protocol between them", {1}},
+};
 
 }  // namespace
 
-int Metric::num_labels() const {
-  int n = 0;
-  while (n < static_cast<int>(label_names.size()) && !label_names[n].empty()) ++n;
-  return n;
-}
-
 std::span<const Metric* const> AllMetrics() { return kAllMetrics; }
 
-std::span<const double> HistogramBounds() { return kBounds; }
-
-std::string_view ToString(Kind kind) {
-  switch (kind) {
-    case Kind::kCounter:
-      return "counter";
-    case Kind::kGauge:
-      return "gauge";
-    case Kind::kHistogram:
-      return "histogram";
-  }
-  return "";
-}
-
-std::string_view ToString(Unit unit) {
-  switch (unit) {
-    case Unit::kNone:
-      return "";
-    case Unit::kSeconds:
-      return "seconds";
-    case Unit::kBytes:
-      return "bytes";
-    case Unit::kTokens:
-      return "tokens";
-    case Unit::kNats:
-      return "nats";
-    case Unit::kRatio:
-      return "ratio";
-    case Unit::kUnixSeconds:
-      return "seconds since 1970";
-  }
-  return "";
-}
+std::span<const Label> AllLabels() { return kAllLabels; }
 
 }  // namespace takt::metrics

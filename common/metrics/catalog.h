@@ -1,123 +1,294 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every metric that a Takt program exposes: name, unit, help and labels, declared here and nowhere
-// else. Base units only; no label grows without bound (no step, no microbatch); series of a job go
-// when the job does.
+// else; docs/metrics.md is made from it. Base units only; no label grows without bound (no step, no
+// microbatch); series of a job go a while after it has ended.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <span>
-#include <string_view>
+
+#include "common/metrics/metric.h"
 
 namespace takt::metrics {
 
-enum class Kind : std::uint8_t { kCounter, kGauge, kHistogram };
-enum class Unit : std::uint8_t { kNone, kSeconds, kBytes, kTokens, kNats, kRatio, kUnixSeconds };
-
-struct Metric {
-  std::string_view name;
-  Kind kind = Kind::kGauge;
-  Unit unit = Unit::kNone;
-  std::string_view help;
-  std::array<std::string_view, 4> label_names = {};  // unused ones empty, at the end
-
-  int num_labels() const;
-};
-
-// What a worker records about the job whose rank it is.
-inline constexpr Metric kOpDuration = {
-    "takt_op_duration_seconds",
-    Kind::kHistogram,
-    Unit::kSeconds,
-    "Time of one instruction from start to end, waits inside it included.",
-    {"job", "stage", "kind"}};
+// The job, as the coordinator knows it.
+inline constexpr Metric kJobState = {"takt_job_state",
+                                     Source::kCoordinator,
+                                     Kind::kGauge,
+                                     Unit::kNone,
+                                     "1 for the state that the job is in, 0 for the others.",
+                                     {"job", "state"}};
+inline constexpr Metric kJobStep = {"takt_job_step",
+                                    Source::kCoordinator,
+                                    Kind::kGauge,
+                                    Unit::kNone,
+                                    "Last step committed; 0 before the first.",
+                                    {"job"}};
+inline constexpr Metric kJobTargetStep = {"takt_job_target_step",
+                                          Source::kCoordinator,
+                                          Kind::kGauge,
+                                          Unit::kNone,
+                                          "The step after which the job is done.",
+                                          {"job"}};
+inline constexpr Metric kJobEta = {"takt_job_eta_seconds",
+                                   Source::kCoordinator,
+                                   Kind::kGauge,
+                                   Unit::kSeconds,
+                                   "Time until the job is done if each step takes as long as the "
+                                   "last one, or before the first as long as predicted.",
+                                   {"job"}};
+inline constexpr Metric kLastStepTimestamp = {
+    "takt_last_step_timestamp_seconds",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kUnixSeconds,
+    "When the last step was committed; before the first one of a generation, when it began to run.",
+    {"job"}};
 inline constexpr Metric kStepDuration = {"takt_step_duration_seconds",
+                                         Source::kCoordinator,
                                          Kind::kHistogram,
                                          Unit::kSeconds,
                                          "Time from one step's end to the next one's.",
                                          {"job"}};
-inline constexpr Metric kBubbleFraction = {
-    "takt_bubble_fraction",
-    Kind::kGauge,
-    Unit::kRatio,
-    "Share of the last step in which this pp rank did not compute.",
-    {"job", "pp_rank"}};
-inline constexpr Metric kP2pBytes = {
-    "takt_p2p_bytes_total",
-    Kind::kCounter,
-    Unit::kBytes,
-    "Activation and gradient bytes sent to neighbours of the pipeline.",
-    {"job", "direction"}};
-inline constexpr Metric kLastStepTimestamp = {"takt_last_step_timestamp_seconds",
-                                              Kind::kGauge,
-                                              Unit::kUnixSeconds,
-                                              "When the last step ended.",
-                                              {"job"}};
-// Rank 0 of a job alone knows these.
-inline constexpr Metric kLoss = {"takt_loss",
-                                 Kind::kGauge,
-                                 Unit::kNats,
-                                 "Mean loss per scored token of the last step's global batch.",
-                                 {"job"}};
-inline constexpr Metric kGradNorm = {
-    "takt_grad_norm",
-    Kind::kGauge,
-    Unit::kNone,
-    "Norm of the last step's gradient over all parameters, before clipping.",
-    {"job"}};
-inline constexpr Metric kLearningRate = {
-    "takt_learning_rate", Kind::kGauge, Unit::kNone, "Learning rate of the last step.", {"job"}};
-inline constexpr Metric kTokens = {
-    "takt_tokens_total", Kind::kCounter, Unit::kTokens, "Tokens trained on by all ranks.", {"job"}};
-
-// What the coordinator knows.
-inline constexpr Metric kBubblePredicted = {
-    "takt_bubble_predicted_fraction",
-    Kind::kGauge,
-    Unit::kRatio,
-    "Share of a step without compute that the simulator predicts.",
-    {"job"}};
 inline constexpr Metric kStepPredicted = {"takt_step_predicted_seconds",
+                                          Source::kCoordinator,
                                           Kind::kGauge,
                                           Unit::kSeconds,
                                           "Time of a step that the simulator predicts.",
                                           {"job"}};
-inline constexpr Metric kWorkers = {"takt_workers",
-                                    Kind::kGauge,
-                                    Unit::kNone,
-                                    "Workers by state: idle, busy, lost, and drained beside them.",
-                                    {"state"}};
-inline constexpr Metric kJobs = {
-    "takt_jobs", Kind::kGauge, Unit::kNone, "Jobs by state.", {"state"}};
-inline constexpr Metric kJobStep = {
-    "takt_job_step", Kind::kGauge, Unit::kNone, "Last step committed.", {"job"}};
+inline constexpr Metric kStepComponent = {
+    "takt_step_component_seconds",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kSeconds,
+    "Where the time of the newest explained step went, by cause: the components of a job add up to "
+    "that step. One may be negative: docs/explain.md says when.",
+    {"job", "component"}};
+inline constexpr Metric kBubbleFraction = {
+    "takt_bubble_fraction",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kRatio,
+    "Share of the last step in which this pp rank did not compute.",
+    {"job", "pp_rank"}};
+inline constexpr Metric kBubblePredicted = {
+    "takt_bubble_predicted_fraction",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kRatio,
+    "Share of a step without compute that the simulator predicts.",
+    {"job"}};
+inline constexpr Metric kRankCompute = {
+    "takt_rank_compute_seconds",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kSeconds,
+    "Compute of this pp rank in the newest explained step, norms and optimizer included.",
+    {"job", "pp_rank"}};
+inline constexpr Metric kRankComputePredicted = {
+    "takt_rank_compute_predicted_seconds",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kSeconds,
+    "Compute of this pp rank in one step, as the plan has it.",
+    {"job", "pp_rank"}};
+inline constexpr Metric kRankIdle = {
+    "takt_rank_idle_seconds",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kSeconds,
+    "Time without compute of this pp rank in the newest explained step, by what it waited for.",
+    {"job", "pp_rank", "cause"}};
+inline constexpr Metric kTokens = {"takt_tokens_total",
+                                   Source::kCoordinator,
+                                   Kind::kCounter,
+                                   Unit::kTokens,
+                                   "Tokens trained on by all ranks.",
+                                   {"job"}};
+inline constexpr Metric kLoss = {"takt_loss",
+                                 Source::kCoordinator,
+                                 Kind::kGauge,
+                                 Unit::kNats,
+                                 "Mean loss per scored token of the last step's global batch.",
+                                 {"job"}};
+inline constexpr Metric kValidationLoss = {"takt_validation_loss",
+                                           Source::kCoordinator,
+                                           Kind::kGauge,
+                                           Unit::kNats,
+                                           "Mean loss per scored token of the last validation.",
+                                           {"job"}};
+inline constexpr Metric kGradNorm = {
+    "takt_grad_norm",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kNone,
+    "Norm of the last step's gradient over all parameters, before clipping.",
+    {"job"}};
+inline constexpr Metric kLearningRate = {"takt_learning_rate",
+                                         Source::kCoordinator,
+                                         Kind::kGauge,
+                                         Unit::kNone,
+                                         "Learning rate of the last step.",
+                                         {"job"}};
+inline constexpr Metric kNonfiniteSteps = {
+    "takt_nonfinite_steps_total",
+    Source::kCoordinator,
+    Kind::kCounter,
+    Unit::kNone,
+    "Steps whose loss or gradient norm is not a finite number.",
+    {"job"}};
+inline constexpr Metric kModelFlopsUtilization = {
+    "takt_model_flops_utilization",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kRatio,
+    "FLOPs of the model (nothing computed twice counts) in the last step, as a share of what the "
+    "job's workers could have done at the matmul rates they measured; 0 for emulated models.",
+    {"job"}};
+inline constexpr Metric kMemoryPredicted = {
+    "takt_memory_predicted_bytes",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kBytes,
+    "Memory that the plan expects the worker of this pp rank to need.",
+    {"job", "pp_rank"}};
 inline constexpr Metric kCheckpoints = {
     "takt_checkpoints_total",
+    Source::kCoordinator,
     Kind::kCounter,
     Unit::kNone,
     "Checkpoints of a job that became visible (done) or did not (failed).",
     {"job", "result"}};
-inline constexpr Metric kCheckpointStep = {"takt_checkpoint_step",
-                                           Kind::kGauge,
-                                           Unit::kNone,
-                                           "Step of the newest checkpoint that is visible.",
-                                           {"job"}};
+inline constexpr Metric kCheckpointStep = {
+    "takt_checkpoint_step",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kNone,
+    "Step of the newest checkpoint that is visible; 0 before the first.",
+    {"job"}};
+inline constexpr Metric kCheckpointTimestamp = {
+    "takt_checkpoint_timestamp_seconds",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kUnixSeconds,
+    "When the newest checkpoint became visible; before the first, when the job began to run.",
+    {"job"}};
+inline constexpr Metric kCheckpointEvery = {"takt_checkpoint_every_steps",
+                                            Source::kCoordinator,
+                                            Kind::kGauge,
+                                            Unit::kNone,
+                                            "Steps from one checkpoint to the next, as asked for.",
+                                            {"job"}};
 inline constexpr Metric kCheckpointDuration = {
     "takt_checkpoint_duration_seconds",
+    Source::kCoordinator,
     Kind::kHistogram,
     Unit::kSeconds,
     "Of the slowest rank: snapshot, for which training pauses, and write, beside it.",
     {"job", "phase"}};
+inline constexpr Metric kRecoveries = {"takt_job_recoveries_total",
+                                       Source::kCoordinator,
+                                       Kind::kCounter,
+                                       Unit::kNone,
+                                       "Faults after which the job went on by itself.",
+                                       {"job"}};
+
+// The cluster, as the coordinator knows it.
+inline constexpr Metric kJobs = {"takt_jobs", Source::kCoordinator, Kind::kGauge,
+                                 Unit::kNone, "Jobs by state.",     {"state"}};
+inline constexpr Metric kWorkers = {"takt_workers",
+                                    Source::kCoordinator,
+                                    Kind::kGauge,
+                                    Unit::kNone,
+                                    "Workers by state: idle, busy, lost, and drained beside them.",
+                                    {"state"}};
+inline constexpr Metric kWorkerConnected = {
+    "takt_worker_connected",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kNone,
+    "1 while the worker is attached, 0 from its loss until it is forgotten an hour later.",
+    {"worker"}};
+inline constexpr Metric kWorkerLosses = {
+    "takt_worker_losses_total",
+    Source::kCoordinator,
+    Kind::kCounter,
+    Unit::kNone,
+    "Workers whose stream ended or whose lease ran out, those that left as asked not counted.",
+    {}};
 inline constexpr Metric kRecoveryDuration = {
     "takt_recovery_duration_seconds",
+    Source::kCoordinator,
     Kind::kHistogram,
     Unit::kSeconds,
     "From a fault until the job trains again: stop (its ranks let go), queue (its gang is there), "
     "start (planned, loaded, connected).",
     {"phase"}};
 
+// What a worker measures of the rank that it holds.
+inline constexpr Metric kRankInfo = {
+    "takt_rank_info",
+    Source::kWorker,
+    Kind::kGauge,
+    Unit::kNone,
+    "1; its labels say which rank of which job this worker holds, or held last.",
+    {"job", "pp_rank", "dp_rank"}};
+inline constexpr Metric kOpDuration = {
+    "takt_op_duration_seconds",
+    Source::kWorker,
+    Kind::kHistogram,
+    Unit::kSeconds,
+    "Time of one instruction from when all that it needs of its own rank is there to its end; of "
+    "messages and sums, waiting for other ranks is part of it.",
+    {"job", "stage", "kind"}};
+inline constexpr Metric kP2pBytes = {
+    "takt_p2p_bytes_total",
+    Source::kWorker,
+    Kind::kCounter,
+    Unit::kBytes,
+    "Activation and gradient bytes sent to neighbours of the pipeline.",
+    {"job", "pp_rank", "direction"}};
+inline constexpr Metric kP2pWait = {
+    "takt_p2p_wait_seconds_total",
+    Source::kWorker,
+    Kind::kCounter,
+    Unit::kSeconds,
+    "Time in which nothing was computed because a message of that direction had not come, or not "
+    "gone.",
+    {"job", "pp_rank", "direction"}};
+inline constexpr Metric kInFlight = {
+    "takt_in_flight_microbatches",
+    Source::kWorker,
+    Kind::kGauge,
+    Unit::kNone,
+    "Most microbatches whose activations this stage holds at one time in a step.",
+    {"job", "stage"}};
+
+// The worker's process.
+inline constexpr Metric kMemory = {
+    "takt_memory_bytes",
+    Source::kWorker,
+    Kind::kGauge,
+    Unit::kBytes,
+    "Memory by what it is for; all kinds together are what the process has resident.",
+    {"kind"}};
+inline constexpr Metric kMemoryLimit = {
+    "takt_memory_limit_bytes",
+    Source::kWorker,
+    Kind::kGauge,
+    Unit::kBytes,
+    "Memory that the process may use: of its control group or, if less, of the machine.",
+    {}};
+
 // Of every program.
+inline constexpr Metric kCertificateExpiry = {
+    "takt_certificate_expiry_timestamp_seconds",
+    Source::kBoth,
+    Kind::kGauge,
+    Unit::kUnixSeconds,
+    "When the certificate that the program shows ends to be valid; not there without one.",
+    {}};
 inline constexpr Metric kBuildInfo = {"takt_build_info",
+                                      Source::kBoth,
                                       Kind::kGauge,
                                       Unit::kNone,
                                       "1; its labels say which program and version this is.",
@@ -125,12 +296,7 @@ inline constexpr Metric kBuildInfo = {"takt_build_info",
 
 // All of the above, for documentation and for checks of dashboards.
 std::span<const Metric* const> AllMetrics();
-
-// Upper bounds of a histogram's buckets, in its unit: doubling from 100 microseconds to 105
-// seconds.
-std::span<const double> HistogramBounds();
-
-std::string_view ToString(Kind kind);
-std::string_view ToString(Unit unit);
+// Every label that one of them has.
+std::span<const Label> AllLabels();
 
 }  // namespace takt::metrics

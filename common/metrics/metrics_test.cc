@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 
+#include "common/base/memory_kind.h"
+#include "common/explain/explain.h"
 #include "common/metrics/catalog.h"
+#include "common/metrics/document.h"
 #include "common/metrics/registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,6 +40,60 @@ TEST(Catalog, NoLabelGrowsWithTheLengthOfAJob) {
           << metric->name;
     }
   }
+}
+
+const Label& Find(std::string_view name) {
+  const auto label = std::ranges::find(AllLabels(), name, &Label::name);
+  EXPECT_NE(label, AllLabels().end()) << name;
+  return *label;
+}
+
+TEST(Catalog, EveryLabelIsDeclaredAndUsed) {
+  std::set<std::string_view> used;
+  for (const Metric* metric : AllMetrics()) {
+    for (int i = 0; i < metric->num_labels(); ++i) used.insert(metric->label_names[i]);
+  }
+  for (const std::string_view name : used) Find(name);
+  for (const Label& label : AllLabels()) EXPECT_TRUE(used.contains(label.name)) << label.name;
+}
+
+TEST(Catalog, LabelsHaveTheValuesThatTheCodeKnows) {
+  for (int part = 0; part < explain::kNumParts; ++part) {
+    const std::string name(explain::Name(static_cast<explain::Part>(part)));
+    EXPECT_THAT(std::string(Find("component").values), HasSubstr(name));
+  }
+  EXPECT_EQ(Find("component").extent.count, explain::kNumParts);
+  for (int cause = 1; cause <= trace::kNumCauses; ++cause) {
+    const std::string name(trace::Name(static_cast<trace::Cause>(cause)));
+    EXPECT_THAT(std::string(Find("cause").values), HasSubstr(name));
+  }
+  EXPECT_EQ(Find("cause").extent.count, trace::kNumCauses);
+  EXPECT_EQ(Find("kind").extent.count, static_cast<int>(program::Op::kOverlap));
+  EXPECT_LE(kNumMemoryKinds, Find("kind").extent.count);
+  for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind) {
+    EXPECT_THAT(std::string(Find("kind").values),
+                HasSubstr(std::string(Name(static_cast<MemoryKind>(kind)))));
+  }
+}
+
+TEST(Catalog, BoundsTheSeriesOfAJob) {
+  const JobShape shape{.stages = 8, .pp_ranks = 4, .dp_ranks = 2};
+  EXPECT_EQ(MostSeriesPerJob(kLoss, shape), 1);
+  EXPECT_EQ(MostSeriesPerJob(kStepComponent, shape), 7);
+  EXPECT_EQ(MostSeriesPerJob(kRankIdle, shape), 4 * 6);
+  EXPECT_EQ(SeriesPerJobFormula(kRankIdle), "P 6");
+  // A stage is on one pp rank; instructions without a stage are on each; and all that twice.
+  EXPECT_EQ(MostSeriesPerJob(kOpDuration, shape), 24 * (8 + 4) * 17 * 2);
+  EXPECT_EQ(SeriesPerJobFormula(kOpDuration), "24 (S+P) 17 D");
+  EXPECT_EQ(MostSeriesPerJob(kRankInfo, shape), 4 * 2);
+}
+
+TEST(Document, IsTheOneInDocs) {
+  std::ifstream file(TAKT_SOURCE_DIR "/docs/metrics.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), Document())
+      << "ninja metrics_document, then: metrics_document > docs/metrics.md";
 }
 
 TEST(Registry, SameLabelsGiveTheSameSeries) {

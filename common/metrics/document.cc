@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/metrics/document.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <span>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "common/metrics/catalog.h"
+
+namespace takt::metrics {
+namespace {
+
+constexpr std::string_view kHead = R"(# Metrics
+
+Made from `common/metrics/catalog.h` by `metrics_document`; a test holds the two together, so change them there.
+
+The coordinator and every worker serve these on `/metrics` (`--metrics-listen HOST:PORT`, without which there is no such port) in
+Prometheus' text format. `dashboards/prometheus/` has scrape configurations, recording rules and alerts, `docs/alerts.md` what to do about
+an alert.
+
+- The label `job` is the Takt job. Prometheus calls what it scrapes `job` too: scrape with `honor_labels: true`, or it renames
+  ours to `exported_job` and the rules and dashboards here find nothing.
+- A metric of a job comes from the coordinator or from the workers, never from both: sums over all targets are right. What a worker tells
+  of is joined to its rank by target: `takt_memory_bytes * on (instance) group_left (pp_rank) takt_rank_info`.
+- Counters begin at 0 with the process; a coordinator that is started again sets the gauges of its jobs to what it remembers.
+- The series of a job are there from when it is submitted (workers: from when they hold a rank of it) until ten minutes after its end,
+  or until it is deleted; a worker's also end when it takes a rank of another job.
+- Histograms have the same buckets everywhere: doubling from 100 microseconds to 105 seconds.
+- `exposer_*` are of the library that serves the page.
+
+)";
+
+constexpr std::string_view kBounds = R"(
+## How many series
+
+No label grows with the length of a job: there is no step, no microbatch and no generation. For one job, over all targets, with S stages
+on P pp ranks and D replicas, there are at most as many series as the column "series" of its metrics says; instruction durations
+are nearly all of them:
+
+)";
+
+// Cells of a row, without its end.
+void AddCells(std::string& text, std::initializer_list<std::string_view> cells) {
+  for (const std::string_view cell : cells) text.append("| ").append(cell).append(" ");
+}
+
+std::string Quoted(std::string_view name) { return absl::StrCat("`", std::string(name), "`"); }
+
+std::string Join(std::span<const std::string_view> names) {
+  std::string text;
+  for (const std::string_view name : names) text.append(text.empty() ? "" : ", ").append(name);
+  return text;
+}
+
+void AddTable(std::string& text, std::string_view title, std::initializer_list<Source> sources,
+              bool of_job) {
+  text.append("## ").append(title).append("\n\n");
+  AddCells(text, {"Name", "Kind", "Unit", "Labels"});
+  if (of_job) AddCells(text, {"Series"});
+  text += of_job ? "| Is |\n|---|---|---|---|---|---|\n" : "| Is |\n|---|---|---|---|---|\n";
+  for (const Metric* metric : AllMetrics()) {
+    if (metric->of_job() != of_job || std::ranges::count(sources, metric->source) == 0) continue;
+    const auto labels = std::span(metric->label_names).first(metric->num_labels());
+    AddCells(text,
+             {Quoted(metric->name), ToString(metric->kind), ToString(metric->unit), Join(labels)});
+    if (of_job) AddCells(text, {SeriesPerJobFormula(*metric)});
+    AddCells(text, {metric->help});
+    text += "|\n";
+  }
+  text += "\n";
+}
+
+std::string SeriesOf(const JobShape& shape) {
+  int coordinator = 0, workers = 0;
+  for (const Metric* metric : AllMetrics()) {
+    if (!metric->of_job()) continue;
+    (metric->source == Source::kWorker ? workers : coordinator) += MostSeriesPerJob(*metric, shape);
+  }
+  return absl::StrCat("| ", shape.stages, " | ", shape.pp_ranks, " | ", shape.dp_ranks, " | ",
+                      coordinator, " | ", workers, " |\n");
+}
+
+}  // namespace
+
+std::string Document() {
+  std::string text(kHead);
+  AddTable(text, "Of a job, from the coordinator", {Source::kCoordinator}, true);
+  AddTable(text, "Of a job, from its workers", {Source::kWorker}, true);
+  AddTable(text, "Of the cluster, from the coordinator", {Source::kCoordinator}, false);
+  AddTable(text, "Of a worker", {Source::kWorker}, false);
+  AddTable(text, "Of every program", {Source::kBoth}, false);
+  text += "## Labels\n\n| Name | Values |\n|---|---|\n";
+  for (const Label& label : AllLabels()) {
+    AddCells(text, {Quoted(label.name), label.values});
+    text += "|\n";
+  }
+  text += kBounds;
+  text += "| S | P | D | coordinator | workers |\n|---|---|---|---|---|\n";
+  for (const JobShape shape : {JobShape{4, 4, 1}, JobShape{16, 8, 4}, JobShape{64, 32, 32}})
+    text += SeriesOf(shape);
+  return text;
+}
+
+}  // namespace takt::metrics

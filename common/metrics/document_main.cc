@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// metrics_document > docs/metrics.md
+#include <cstdio>
+
+#include "common/metrics/document.h"
+
+int main() { std::fputs(takt::metrics::Document().c_str(), stdout); }
