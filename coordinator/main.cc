@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // takt-coordinator: flags and wiring. Exit codes: 0 stopped by a signal, 1 failed, 2 wrong usage.
+#include <openssl/rand.h>
 #include <signal.h>
 #include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -41,9 +41,7 @@ struct Flags {
 
 std::string RandomBytes(int count) {
   std::string bytes(count, '\0');
-  std::ifstream random("/dev/urandom", std::ios::binary);
-  random.read(bytes.data(), count);
-  TAKT_CHECK(random.gcount() == count);
+  TAKT_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), count) == 1);
   return bytes;
 }
 

@@ -307,19 +307,31 @@ TEST_P(TransportTest, ChannelsWhoseEndsDisagreeOnTheLargestMessageDoNotOpen) {
 }
 
 // Threads of one process have no secrets.
-class TransportSecretTest : public TransportTest {};
+class TransportSecretTest : public TransportTest {
+ protected:
+  void ExpectRefused(TransportOptions options1) {
+    TransportOptions options0 = LoopbackOptions(0);
+    options0.connect_timeout = options1.connect_timeout = absl::Milliseconds(300);
+    Connect(options0, options1);
+    absl::Status send_status;
+    std::thread sender([&] { send_status = rank_[0]->OpenSend(Rank(1), "F", 10).status(); });
+    const absl::Status recv_status = rank_[1]->OpenRecv(Rank(0), "F", 10).status();
+    sender.join();
+    EXPECT_EQ(send_status.code(), absl::StatusCode::kPermissionDenied) << send_status;
+    EXPECT_FALSE(recv_status.ok());
+  }
+};
 
 TEST_P(TransportSecretTest, APeerWithoutTheGenerationsSecretIsRefused) {
-  TransportOptions options0 = LoopbackOptions(0), options1 = LoopbackOptions(1);
-  options1.secret = "something else";
-  options0.connect_timeout = options1.connect_timeout = absl::Seconds(1);
-  Connect(options0, options1);
-  absl::Status send_status;
-  std::thread sender([&] { send_status = rank_[0]->OpenSend(Rank(1), "F", 10).status(); });
-  const absl::Status recv_status = rank_[1]->OpenRecv(Rank(0), "F", 10).status();
-  sender.join();
-  EXPECT_EQ(send_status.code(), absl::StatusCode::kPermissionDenied) << send_status;
-  EXPECT_FALSE(recv_status.ok());
+  TransportOptions stranger = LoopbackOptions(1);
+  stranger.secret[0] = '?';
+  ExpectRefused(stranger);
+}
+
+TEST_P(TransportSecretTest, APeerOfAnOlderGenerationIsRefused) {
+  TransportOptions older = LoopbackOptions(1);
+  --older.generation;
+  ExpectRefused(older);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TransportTest, ::testing::Values("inproc", "shm", "gloo", "auto"),

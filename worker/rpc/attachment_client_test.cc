@@ -81,6 +81,7 @@ v1::AttachResponse Prepare() {
   assignment.add_stages()->set_last_layer(1);
   assignment.mutable_binding()->set_pp_size(1);
   assignment.mutable_binding()->set_dp_size(1);
+  assignment.mutable_binding()->set_secret(std::string(32, 's'));
   v1::Program& program = *assignment.mutable_program();
   program.set_version(1);
   program.set_pp_size(1);

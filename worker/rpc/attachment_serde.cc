@@ -13,6 +13,9 @@
 namespace takt::rpc {
 namespace {
 
+// takt.v1.Binding.secret.
+constexpr std::size_t kSecretBytes = 32;
+
 absl::StatusOr<mesh::Partition> ToPartition(const v1::Assignment& proto, int pp_size) {
   mesh::Partition partition;
   for (const v1::StageAssignment& stage : proto.stages()) {
@@ -134,6 +137,10 @@ absl::StatusOr<session::Assignment> ToAssignment(const v1::Assignment& proto) {
   }
   assignment.threads = binding.threads();
   assignment.transport = static_cast<config::TransportKind>(binding.transport());
+  if (binding.secret().size() != kSecretBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the assignment's secret has ", binding.secret().size(), " bytes, not ", kSecretBytes));
+  }
   assignment.secret = binding.secret();
   if (!proto.resume().empty()) assignment.resume = proto.resume();
   assignment.resume_at_most = StepId(proto.resume_at_most());

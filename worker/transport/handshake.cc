@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/transport/handshake.h"
 
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <sys/random.h>
-#include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -18,12 +19,6 @@ namespace takt::transport {
 namespace {
 
 constexpr absl::Duration kAbortLatency = absl::Milliseconds(250);
-
-std::string Digest(std::string_view bytes) {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
-  return {reinterpret_cast<const char*>(canonical.digest), sizeof(canonical.digest)};
-}
 
 // Lengths keep ("ab", "c") and ("a", "bc") apart.
 void AppendField(std::string& out, std::string_view field) {
@@ -40,17 +35,21 @@ Nonce RandomNonce() {
 }
 
 Proof Prove(const TransportOptions& options, std::string_view message) {
-  std::string inner = "inner";
-  AppendField(inner, options.secret);
-  AppendField(inner, options.job);
-  AppendField(inner, std::to_string(options.generation));
-  AppendField(inner, message);
-  std::string outer = "outer";
-  AppendField(outer, options.secret);
-  AppendField(outer, Digest(inner));
+  std::string text;
+  AppendField(text, options.job);
+  AppendField(text, std::to_string(options.generation));
+  AppendField(text, message);
   Proof proof;
-  std::memcpy(proof.data(), Digest(outer).data(), proof.size());
+  unsigned size = 0;
+  TAKT_CHECK(HMAC(EVP_sha256(), options.secret.data(), static_cast<int>(options.secret.size()),
+                  reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+                  reinterpret_cast<unsigned char*>(proof.data()), &size) != nullptr);
+  TAKT_CHECK(size == proof.size());
   return proof;
+}
+
+bool SameProof(const Proof& a, const Proof& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 std::string ChannelKey(Rank from, Rank to, std::string_view name) {

@@ -15,15 +15,17 @@
 
 namespace takt::transport {
 
-// 128 bits from the kernel's random source; never repeats.
-using Nonce = std::array<std::byte, 16>;
+// 256 bits from the kernel's random source; never repeats.
+using Nonce = std::array<std::byte, 32>;
 Nonce RandomNonce();
 
-// What only who knows options.secret can compute of `message` (keyed XXH3-128, inner and outer as
-// in HMAC). Job and generation are mixed in. It keeps strangers and stale generations out; it is no
-// defence against who can try 2^64 messages.
-using Proof = std::array<std::byte, 16>;
+// HMAC-SHA256 under options.secret of job, generation and `message`: who does not know this
+// generation's secret cannot make it, and one made for another message is of no use.
+using Proof = std::array<std::byte, 32>;
 Proof Prove(const TransportOptions& options, std::string_view message);
+
+// Takes the same time wherever they differ.
+bool SameProof(const Proof& a, const Proof& b);
 
 // "0-1/F": from, to, name.
 std::string ChannelKey(Rank from, Rank to, std::string_view name);

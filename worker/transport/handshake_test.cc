@@ -24,6 +24,13 @@ TEST(Prove, DependsOnSecretJobGenerationAndMessage) {
   EXPECT_NE(Prove(other, "message"), proof);
 }
 
+// RFC 4231 has no case with our framing: computed with `openssl dgst -sha256 -hmac secret`.
+TEST(Prove, IsHmacSha256OfJobGenerationAndMessage) {
+  const TransportOptions options{.job = "job", .generation = 1, .secret = "secret"};
+  EXPECT_EQ(ToHex(AsText(Prove(options, "message"))),
+            "ba8b73c292cae7f0c3636c44569172c0aa9338480c840ce57cbbae45f5ca557b");
+}
+
 TEST(Hex, RoundTripsAndRefusesOtherText) {
   const std::string bytes("\0\x7f\xff", 3);
   EXPECT_EQ(ToHex(bytes), "007fff");

@@ -53,7 +53,7 @@ struct TransportOptions {
   int num_ranks = 1;
   std::string job;
   std::int64_t generation = 0;
-  std::string secret;        // proves that a connection belongs to this generation
+  std::string secret;        // 32 bytes; proves that a connection belongs to this generation
   std::string data_address;  // gloo: the interface to bind and to publish
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration operation_timeout = absl::Minutes(5);

@@ -11,9 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gloo/transport/context.h"
-#include "gloo/transport/device.h"
+#include "gloo/transport/tcp/device.h"
 #include "gloo/transport/unbound_buffer.h"
 #include "worker/transport/abort_signal.h"
+#include "worker/transport/gloo/socket.h"
 #include "worker/transport/transport.h"
 
 namespace takt::transport {
@@ -21,11 +22,11 @@ namespace takt::transport {
 // Messages of one slot are matched in order, slots do not wait for one another. Thread-safe.
 class GlooConnection {
  public:
-  // Connects and has both sides prove that they know the secret.  Blocks: until the peer does the
-  // same (options.connect_timeout).
+  // socket: connected to the peer, both ends having proved that they know the secret.  index: of
+  // this rank among the two, 0 or 1.
   static absl::StatusOr<std::shared_ptr<GlooConnection>> Create(
-      const TransportOptions& options, std::shared_ptr<gloo::transport::Device> device,
-      Rendezvous& rendezvous, Rank peer, const std::shared_ptr<AbortSignal>& abort);
+      const TransportOptions& options, std::shared_ptr<gloo::transport::tcp::Device> device,
+      int index, Socket socket, std::shared_ptr<AbortSignal> abort);
 
   // A piece of memory that is sent from or received into, one operation at a time. An abort ends
   // its wait.
@@ -48,17 +49,11 @@ class GlooConnection {
   };
 
  private:
-  GlooConnection(std::shared_ptr<gloo::transport::Device> device,
-                 std::shared_ptr<AbortSignal> abort, int index)
-      : device_(std::move(device)), abort_(std::move(abort)), index_(index) {}
+  GlooConnection(std::shared_ptr<AbortSignal> abort, int index)
+      : abort_(std::move(abort)), index_(index) {}
 
-  absl::Status Connect(const TransportOptions& options, Rendezvous& rendezvous, Rank peer);
-  static absl::Status Challenge(const std::shared_ptr<GlooConnection>& connection,
-                                const TransportOptions& options, Rank peer);
-
-  const std::shared_ptr<gloo::transport::Device> device_;
   const std::shared_ptr<AbortSignal> abort_;
-  const int index_;  // of this rank in the context of two
+  const int index_;
   std::shared_ptr<gloo::transport::Context> context_;
 };
 

@@ -24,6 +24,7 @@
 #include "common/base/status.h"
 #include "gloo/transport/tcp/device.h"
 #include "worker/transport/gloo/connection.h"
+#include "worker/transport/gloo/peer_listener.h"
 #include "worker/transport/handshake.h"
 #include "worker/transport/message_header.h"
 
@@ -141,7 +142,8 @@ class GlooReceiver final : public RecvChannel {
 class GlooTransport final : public Transport {
  public:
   GlooTransport(TransportOptions options, Rendezvous& rendezvous,
-                std::shared_ptr<AbortSignal> abort, std::shared_ptr<gloo::transport::Device> device)
+                std::shared_ptr<AbortSignal> abort,
+                std::shared_ptr<gloo::transport::tcp::Device> device)
       : options_(std::move(options)),
         rendezvous_(rendezvous),
         abort_(std::move(abort)),
@@ -174,13 +176,11 @@ class GlooTransport final : public Transport {
                                           std::string channel) {
     if (abort_->raised()) return AbortedStatus();
     ASSIGN_OR_RETURN(std::shared_ptr<GlooConnection> connection, ConnectionTo(peer));
-    return GlooChannelOptions{
-        .connection = std::move(connection),
-        // Even, and not one of the connection's own.
-        .slot = (XXH3_64bits(key.data(), key.size()) | 1024) & ~std::uint64_t{1},
-        .max_bytes = max_bytes,
-        .channel = std::move(channel),
-        .timeout = options_.operation_timeout};
+    return GlooChannelOptions{.connection = std::move(connection),
+                              .slot = XXH3_64bits(key.data(), key.size()) & ~std::uint64_t{1},
+                              .max_bytes = max_bytes,
+                              .channel = std::move(channel),
+                              .timeout = options_.operation_timeout};
   }
 
   // Both ends are there and agree on the largest message.
@@ -206,10 +206,38 @@ class GlooTransport final : public Transport {
     }
     std::lock_guard lock(link->mutex);
     if (link->connection == nullptr) {
-      ASSIGN_OR_RETURN(link->connection,
-                       GlooConnection::Create(options_, device_, rendezvous_, peer, abort_));
+      const bool listens = options_.rank < peer;
+      ASSIGN_OR_RETURN(Socket socket, listens ? AcceptFrom(peer) : Dial(peer));
+      ASSIGN_OR_RETURN(link->connection, GlooConnection::Create(options_, device_, listens ? 0 : 1,
+                                                                std::move(socket), abort_));
     }
     return link->connection;
+  }
+
+  // Of two ranks the lower one listens.
+  absl::StatusOr<Socket> AcceptFrom(Rank peer) {
+    PeerListener* listener;
+    {
+      std::lock_guard lock(mutex_);
+      if (listener_ == nullptr) {
+        ASSIGN_OR_RETURN(listener_, PeerListener::Create(options_, abort_));
+      }
+      listener = listener_.get();
+    }
+    RETURN_IF_ERROR(rendezvous_.Set(AddressKey(options_.rank, peer), listener->address()));
+    return listener->Accept(peer);
+  }
+
+  absl::StatusOr<Socket> Dial(Rank peer) {
+    ASSIGN_OR_RETURN(
+        const std::string address,
+        AwaitKey(rendezvous_, AddressKey(peer, options_.rank), options_.connect_timeout, *abort_,
+                 absl::StrCat("rank ", peer.value(), " to listen")));
+    return DialPeer(options_, peer, address, *abort_);
+  }
+
+  static std::string AddressKey(Rank listener, Rank dialer) {
+    return absl::StrCat("gloo/", ChannelKey(listener, dialer, "address"));
   }
 
   struct Link {
@@ -221,9 +249,10 @@ class GlooTransport final : public Transport {
   const TransportOptions options_;
   Rendezvous& rendezvous_;
   const std::shared_ptr<AbortSignal> abort_;
-  const std::shared_ptr<gloo::transport::Device> device_;
+  const std::shared_ptr<gloo::transport::tcp::Device> device_;
   std::mutex mutex_;
-  std::map<Rank, Link> links_;  // entries stay where they are
+  std::unique_ptr<PeerListener> listener_;  // from the first peer that dials on
+  std::map<Rank, Link> links_;              // entries stay where they are
 };
 
 // Gloo writes to sockets without MSG_NOSIGNAL: a peer that dies in the middle of a message would
@@ -241,9 +270,10 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateGlooTransport(TransportOptions 
                                                                Rendezvous& rendezvous,
                                                                std::shared_ptr<AbortSignal> abort) {
   IgnoreBrokenPipes();
-  std::shared_ptr<gloo::transport::Device> device;
+  std::shared_ptr<gloo::transport::tcp::Device> device;
   try {
-    device = gloo::transport::tcp::CreateDevice(options.data_address.c_str());
+    device = std::dynamic_pointer_cast<gloo::transport::tcp::Device>(
+        gloo::transport::tcp::CreateDevice(options.data_address.c_str()));
   } catch (const std::exception& error) {
     return InvalidField(
         {.field = "data_address",

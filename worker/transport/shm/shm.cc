@@ -97,7 +97,8 @@ class ShmTransport final : public Transport {
     RETURN_IF_ERROR(rendezvous_.Set("shm/" + key, Announcement(offer)));
     RingHeader& header = offer.header();
     RETURN_IF_ERROR(AwaitPhase(header, kRingAttached, options_, *abort_, key));
-    if (header.receiver_proof != ProofOf(options_, offer, key, "receiver")) return WrongProof(key);
+    if (!SameProof(header.receiver_proof, ProofOf(options_, offer, key, "receiver")))
+      return WrongProof(key);
     header.sender_proof = ProofOf(options_, offer, key, "sender");
     Advance(header, kRingAccepted);
     return MakeRingSender(
@@ -121,7 +122,8 @@ class ShmTransport final : public Transport {
     header.receiver_proof = ProofOf(options_, offer, key, "receiver");
     Advance(header, kRingAttached);
     RETURN_IF_ERROR(AwaitPhase(header, kRingAccepted, options_, *abort_, key));
-    if (header.sender_proof != ProofOf(options_, offer, key, "sender")) return WrongProof(key);
+    if (!SameProof(header.sender_proof, ProofOf(options_, offer, key, "sender")))
+      return WrongProof(key);
     return MakeRingReceiver(
         EndOf(std::move(offer), max_bytes, absl::StrCat(name, " from rank ", peer.value())));
   }
@@ -168,8 +170,9 @@ absl::StatusOr<bool> SharesMemory(const TransportOptions& options, Rendezvous& r
     const absl::StatusOr<Offer> offer = MakeOffer("takt-reach", 0);
     RETURN_IF_ERROR(set("offer", offer.ok() ? Announcement(*offer) : ""));
     RETURN_IF_ERROR(await("answer").status());
-    const bool shared = offer.ok() && offer->header().phase.load() == kRingAttached &&
-                        offer->header().receiver_proof == ProofOf(options, *offer, key, "receiver");
+    const bool shared =
+        offer.ok() && offer->header().phase.load() == kRingAttached &&
+        SameProof(offer->header().receiver_proof, ProofOf(options, *offer, key, "receiver"));
     RETURN_IF_ERROR(set("verdict", shared ? "shm" : "gloo"));
     return shared;
   }

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gloo on a socket that was connected, and introduced, elsewhere. Included in gloo/ only.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "gloo/transport/context.h"
+#include "gloo/transport/tcp/device.h"
+#include "worker/transport/gloo/socket.h"
+
+namespace takt::transport {
+
+// A context of two ranks, of which this one is `index` (0 or 1), whose one pair is connected by
+// `socket`. Gloo never accepts a connection of its own: it parses what comes with assertions that
+// end the process, and takes the first to connect for the peer.
+// Throws Gloo's exceptions.
+std::shared_ptr<gloo::transport::Context> AdoptSocket(
+    const std::shared_ptr<gloo::transport::tcp::Device>& device, int index,
+    std::chrono::milliseconds timeout, Socket socket);
+
+}  // namespace takt::transport

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/transport/gloo/peer_listener.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <future>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace takt::transport {
+namespace {
+
+TransportOptions OptionsOf(int rank) {
+  return {.rank = Rank(rank),
+          .num_ranks = 3,
+          .job = "job",
+          .generation = 3,
+          .secret = std::string(32, 's'),
+          .data_address = "127.0.0.1",
+          .connect_timeout = absl::Seconds(30)};
+}
+
+int CountDescriptors() {
+  int count = 0;
+  DIR* const folder = opendir("/proc/self/fd");
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+// A connection of somebody who speaks for himself.
+class Stranger {
+ public:
+  explicit Stranger(const std::string& address) {
+    const SocketAddress target = *ParseSocketAddress(address);
+    socket_ = Socket(::socket(target.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(socket_.fd(), target.get(), target.size), 0);
+  }
+  Challenge ReadChallenge() {
+    Challenge challenge;
+    EXPECT_EQ(recv(socket_.fd(), &challenge, sizeof(challenge), MSG_WAITALL), sizeof(challenge));
+    return challenge;
+  }
+  template <class Bytes>
+  void Say(const Bytes& bytes) {
+    EXPECT_EQ(send(socket_.fd(), &bytes, sizeof(bytes), MSG_NOSIGNAL), sizeof(bytes));
+  }
+  bool WasRefused() {
+    char byte = 0;
+    return recv(socket_.fd(), &byte, 1, 0) <= 0;
+  }
+  bool WasWelcomed() {
+    Welcome welcome;
+    return recv(socket_.fd(), &welcome, sizeof(welcome), MSG_WAITALL) == sizeof(welcome);
+  }
+
+ private:
+  Socket socket_;
+};
+
+class PeerListenerTest : public ::testing::Test {
+ protected:
+  static std::unique_ptr<PeerListener> Listen(const TransportOptions& options,
+                                              std::shared_ptr<AbortSignal> abort) {
+    auto listener = PeerListener::Create(options, std::move(abort));
+    EXPECT_TRUE(listener.ok()) << listener.status();
+    return *std::move(listener);
+  }
+  // Rank 1 dials, and what it sends arrives as from rank 1.
+  void ExpectThatThePeerGetsThrough() {
+    auto accepted = std::async(std::launch::async, [&] { return listener_->Accept(Rank(1)); });
+    const absl::StatusOr<Socket> dialed =
+        DialPeer(OptionsOf(1), Rank(0), listener_->address(), *abort_);
+    ASSERT_TRUE(dialed.ok()) << dialed.status();
+    const absl::StatusOr<Socket> socket = accepted.get();
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    ASSERT_EQ(send(dialed->fd(), "hello", 5, MSG_NOSIGNAL), 5);
+    char bytes[5];
+    pollfd readable{socket->fd(), POLLIN, 0};
+    ASSERT_EQ(poll(&readable, 1, -1), 1);
+    ASSERT_EQ(recv(socket->fd(), bytes, 5, 0), 5);
+    EXPECT_EQ(std::string_view(bytes, 5), "hello");
+  }
+  void ExpectRefused(const TransportOptions& dialer, Rank meant = Rank(0)) {
+    Stranger stranger(listener_->address());
+    stranger.Say(AnswerTo(stranger.ReadChallenge(), dialer, meant));
+    EXPECT_TRUE(stranger.WasRefused());
+  }
+
+  const std::shared_ptr<AbortSignal> abort_ = std::make_shared<AbortSignal>();
+  const std::unique_ptr<PeerListener> listener_ = Listen(OptionsOf(0), abort_);
+};
+
+TEST_F(PeerListenerTest, BindsTheGivenAddressOnly) {
+  EXPECT_EQ(listener_->address().substr(0, 10), "127.0.0.1:");
+  TransportOptions options = OptionsOf(0);
+  options.data_address = "192.0.2.1";  // of no machine
+  EXPECT_EQ(PeerListener::Create(options, abort_).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(PeerListenerTest, APeerThatKnowsTheSecretGetsThrough) { ExpectThatThePeerGetsThrough(); }
+
+TEST_F(PeerListenerTest, AWrongSecretIsRefused) {
+  TransportOptions stranger = OptionsOf(1);
+  stranger.secret[31] = 'S';
+  ExpectRefused(stranger);
+  ExpectThatThePeerGetsThrough();
+}
+
+TEST_F(PeerListenerTest, AnOlderGenerationIsRefused) {
+  TransportOptions older = OptionsOf(1);
+  older.generation = 2;
+  ExpectRefused(older);
+  ExpectThatThePeerGetsThrough();
+}
+
+TEST_F(PeerListenerTest, AnAnswerMeantForAnotherRankIsRefused) {
+  ExpectRefused(OptionsOf(1), Rank(2));
+  ExpectThatThePeerGetsThrough();
+}
+
+TEST_F(PeerListenerTest, AReplayedAnswerIsRefused) {
+  Stranger peer(listener_->address()), thief(listener_->address());
+  const Answer overheard = AnswerTo(peer.ReadChallenge(), OptionsOf(1), Rank(0));
+  thief.ReadChallenge();
+  thief.Say(overheard);
+  EXPECT_TRUE(thief.WasRefused());
+  peer.Say(overheard);
+  EXPECT_TRUE(peer.WasWelcomed());
+  Stranger later(listener_->address());
+  later.ReadChallenge();
+  later.Say(overheard);
+  EXPECT_TRUE(later.WasRefused());
+}
+
+TEST_F(PeerListenerTest, ALyingRankIsRefused) {
+  Stranger stranger(listener_->address());
+  Answer answer = AnswerTo(stranger.ReadChallenge(), OptionsOf(1), Rank(0));
+  answer.rank = 2;
+  stranger.Say(answer);
+  EXPECT_TRUE(stranger.WasRefused());
+}
+
+TEST_F(PeerListenerTest, GarbageIsRefused) {
+  Stranger stranger(listener_->address());
+  stranger.ReadChallenge();
+  std::array<char, sizeof(Answer)> garbage;
+  garbage.fill('x');
+  stranger.Say(garbage);
+  EXPECT_TRUE(stranger.WasRefused());
+  ExpectThatThePeerGetsThrough();
+}
+
+TEST_F(PeerListenerTest, AThousandSilentConnectionsKeepNobodyOutAndAreBounded) {
+  const int before = CountDescriptors();
+  std::vector<Stranger> silent;
+  for (int i = 0; i < 1000; ++i) silent.emplace_back(listener_->address());
+  // Who is heard, is heard after all that were there before.
+  silent.back().ReadChallenge();
+  EXPECT_LE(CountDescriptors(), before + 1000 + PeerListener::kMaxStrangers + 1);
+  ExpectThatThePeerGetsThrough();
+}
+
+TEST_F(PeerListenerTest, AnImpostorIsNamedWhenNobodyElseComes) {
+  TransportOptions hasty = OptionsOf(0);
+  hasty.connect_timeout = absl::ZeroDuration();
+  const auto listener = Listen(hasty, abort_);
+  Stranger stranger(listener->address());
+  TransportOptions wrong = OptionsOf(1);
+  wrong.secret = "?";
+  stranger.Say(AnswerTo(stranger.ReadChallenge(), wrong, Rank(0)));
+  EXPECT_TRUE(stranger.WasRefused());
+  EXPECT_EQ(listener->Accept(Rank(1)).status().code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(PeerListenerTest, ADialerUsesNoListenerThatDoesNotKnowTheSecret) {
+  TransportOptions impostor = OptionsOf(0);
+  impostor.secret = "?";
+  Socket listening = *ListenOn("127.0.0.1");
+  fcntl(listening.fd(), F_SETFL, 0);
+  auto pretend = std::async(std::launch::async, [&] {
+    const Socket socket(accept(listening.fd(), nullptr, nullptr));
+    const Challenge challenge{.nonce = RandomNonce()};
+    send(socket.fd(), &challenge, sizeof(challenge), MSG_NOSIGNAL);
+    Answer answer;
+    recv(socket.fd(), &answer, sizeof(answer), MSG_WAITALL);
+    const Welcome welcome = WelcomeFor(answer, challenge, impostor);
+    send(socket.fd(), &welcome, sizeof(welcome), MSG_NOSIGNAL);
+  });
+  TransportOptions hasty = OptionsOf(1);
+  hasty.connect_timeout = absl::Milliseconds(200);
+  const std::string address = ToString(*LocalAddress(listening));
+  EXPECT_EQ(DialPeer(hasty, Rank(0), address, *abort_).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  pretend.wait();
+}
+
+TEST_F(PeerListenerTest, AnAbortEndsBothWaits) {
+  const Socket deaf = *ListenOn("127.0.0.1");
+  const std::string address = ToString(*LocalAddress(deaf));
+  auto accepting =
+      std::async(std::launch::async, [&] { return listener_->Accept(Rank(1)).status(); });
+  auto dialing = std::async(std::launch::async, [&] {
+    return DialPeer(OptionsOf(1), Rank(0), address, *abort_).status();
+  });
+  abort_->Raise();
+  EXPECT_EQ(accepting.get().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(dialing.get().code(), absl::StatusCode::kAborted);
+}
+
+}  // namespace
+}  // namespace takt::transport

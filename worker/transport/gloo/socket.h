@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A descriptor with an owner, and numeric addresses.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace takt::transport {
+
+// Closes its descriptor when it goes.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(other.Release()) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Socket();
+
+  int fd() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_ = -1;
+};
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+// "127.0.0.1:4711", "[::1]:4711"
+std::string ToString(const SocketAddress& address);
+absl::StatusOr<SocketAddress> ParseSocketAddress(std::string_view text);
+
+// Listens on a free port of `host` (a name or an address of this machine), non-blocking.
+// Errors: kUnavailable, in words.
+absl::StatusOr<Socket> ListenOn(const std::string& host);
+absl::StatusOr<SocketAddress> LocalAddress(const Socket& socket);
+
+}  // namespace takt::transport
