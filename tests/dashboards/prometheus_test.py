@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Prometheus that scrapes two jobs of four stages is asked for every panel, rule and alert. Prints each with its value.
+
+  prometheus_test.py BIN [unittest's arguments]      BIN: the folder of takt, takt-coordinator and takt-worker
+"""
+import math
+import sys
+import unittest
+
+import dashboards
+import jobs
+import stack
+import yaml
+
+# What a healthy job need not have, by the names of jobs.py: all else has a value.
+ABSENT = {("emulated", "takt_validation_loss")}
+SECONDS_UNTIL_ALL_IS_THERE = 30
+
+
+def rule_files():
+    """{file: its rules} of dashboards/prometheus; a file of rules is one with groups."""
+    files = {}
+    for path in sorted((dashboards.ROOT / "dashboards" / "prometheus").glob("**/*.y*ml")):
+        groups = (yaml.safe_load(path.read_text()) or {}).get("groups", [])
+        if groups and "tests" not in path.parts:
+            files[path] = [rule for group in groups for rule in group["rules"]]
+    return files
+
+
+def panel_queries(job):
+    """(dashboard, panel, target, expression) for one job chosen."""
+    values = {"job": job, "stage": ".+", "__rate_interval": stack.RATE_INTERVAL, "__range": "1h"}
+    for dashboard in dashboards.load().values():
+        for panel in dashboards.panels(dashboard):
+            for target in panel["targets"]:
+                yield dashboard["title"], panel["title"], target, dashboards.substitute(target["expr"], values)
+
+
+def is_absent(job, expression):
+    return any(name == job and metric in expression for name, metric in ABSENT)
+
+
+def summary(samples):
+    values = [value for _, value in samples if not math.isnan(value)]
+    if len(values) == 1:
+        return f"{values[0]:.4g}"
+    return f"{min(values):.4g} to {max(values):.4g} ({len(values)} series)" if values else "nothing"
+
+
+class Prometheus(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = cls.enterClassContext(stack.Stack(BINARIES, num_workers=8, rule_files=rule_files()))
+        cls.jobs = [jobs.gpt(cls.stack.directory), jobs.emulated()]
+        for job in cls.jobs:
+            cls.stack.submit(job)
+
+    def ask_for_all(self, queries):
+        """{name: value of its expression}, when each has one; fails with those that have none in time."""
+        values = {}
+
+        def all_answered():
+            for name, expression in queries.items():
+                if values.get(name, "nothing") == "nothing":
+                    values[name] = summary(self.stack.query(expression))
+            return "nothing" not in values.values()
+
+        try:
+            stack.await_true("every expression has a value", all_answered, SECONDS_UNTIL_ALL_IS_THERE)
+        except TimeoutError:
+            self.fail("no value for\n" + "\n".join(f"{n}: {queries[n]}" for n, value in values.items() if value == "nothing"))
+        for name, value in values.items():
+            print(f"{name:130} {value}")
+
+    def test_every_panel_shows_something_for_each_job(self):
+        for job in self.jobs:
+            with self.subTest(job["name"]):
+                self.ask_for_all(
+                    {
+                        f"{dashboard}, {title} ({target['refId']})": expression
+                        for dashboard, title, target, expression in panel_queries(job["name"])
+                        if not is_absent(job["name"], expression)
+                    }
+                )
+
+    def test_variables_offer_the_jobs_and_the_stages(self):
+        offered = {label: set(self.stack.api(f"label/{label}/values")) for label in ("job", "stage")}
+        self.assertGreaterEqual(offered["job"], {"gpt", "emulated"})
+        self.assertGreaterEqual(offered["stage"], {"0", "1", "2", "3"})
+
+    def test_every_recording_rule_has_a_value(self):
+        rules = [rule for rules in rule_files().values() for rule in rules if "record" in rule]
+        self.ask_for_all({rule["record"]: rule["expr"] for rule in rules})
+
+    def test_every_alert_parses_and_is_silent(self):
+        for rule in (rule for rules in rule_files().values() for rule in rules if "alert" in rule):
+            with self.subTest(rule["alert"]):
+                self.stack.query(rule["expr"])
+        firing = [alert["labels"] for alert in self.stack.api("alerts")["alerts"] if alert["state"] == "firing"]
+        self.assertEqual(firing, [])
+
+
+if __name__ == "__main__":
+    if not stack.is_installed():
+        print("prometheus is not installed (deploy/install-deps.sh)")
+        sys.exit(0)
+    BINARIES = sys.argv.pop(1)
+    unittest.main()
