@@ -11,6 +11,9 @@ set(unit_dir lib/systemd/system)
 install(TARGETS takt-coordinator RUNTIME COMPONENT coordinator)
 install(FILES ${units}/takt-coordinator.service DESTINATION ${unit_dir} COMPONENT coordinator)
 install(FILES ${settings}/coordinator.yaml DESTINATION /etc/takt COMPONENT coordinator)
+# Grafana and Prometheus read them there (docs/dashboards.md).
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/dashboards DESTINATION ${CMAKE_INSTALL_DATADIR}/takt COMPONENT coordinator
+  PATTERN README.md EXCLUDE PATTERN .lint EXCLUDE)
 install(TARGETS takt-worker RUNTIME COMPONENT worker)
 install(FILES ${units}/takt-worker.service ${units}/takt-worker@.service DESTINATION ${unit_dir} COMPONENT worker)
 install(FILES ${settings}/worker.yaml DESTINATION /etc/takt COMPONENT worker)
