@@ -20,6 +20,7 @@
 #include "common/daemon/settings.h"
 #include "common/metrics/registry.h"
 #include "common/plan/plan.h"
+#include "common/rpc/health.h"
 #include "coordinator/job/coordinator.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_store.h"
@@ -34,7 +35,8 @@ constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 
 struct Flags {
-  std::string listen, state, metrics_listen;
+  std::string listen, state, metrics_listen, health_socket;
+  std::string health;  // ask instead of run: "live" or "ready"
   std::string log_level = "info", log_format = "text";
   bool insecure = false;
 };
@@ -108,9 +110,17 @@ absl::Status Run(const Flags& flags) {
        {"version", kTaktVersion}});
 
   daemon::NotifyReady(absl::StrCat("serves on ", addresses.listen));
-  std::optional<daemon::Watchdog> watchdog(std::in_place, [&](std::function<void()> answer) {
+  const auto ask = [&](std::function<void()> answer) {
     coordinator->Post([answer = std::move(answer)](job::Cluster&, Moment) { answer(); });
-  });
+  };
+  std::optional<daemon::Watchdog> watchdog(std::in_place, ask);
+  std::unique_ptr<health::Server> health;
+  if (!flags.health_socket.empty()) {
+    const health::Check live = health::Answers(ask);
+    // It takes work from the moment on at which it serves.
+    ASSIGN_OR_RETURN(health,
+                     health::Server::Start(flags.health_socket, {{"live", live}, {"ready", live}}));
+  }
 
   std::thread waiter([&] {
     int signal = 0;
@@ -121,6 +131,7 @@ absl::Status Run(const Flags& flags) {
   if (!end.ok()) pthread_kill(waiter.native_handle(), SIGTERM);
   waiter.join();
   watchdog.reset();
+  health.reset();
   daemon::NotifyStopping("running jobs go on");
   Log(LogLevel::kInfo, "coordinator stops; running jobs go on", {});
   server.reset();
@@ -133,12 +144,14 @@ int Main(int argc, char** argv) {
   CLI::App app("Takt coordinator: plans jobs, hands them to workers, keeps their state.",
                "takt-coordinator");
   Flags flags;
-  app.add_option("--state", flags.state, "Directory of its state; made if missing")->required();
+  app.add_option("--state", flags.state, "Directory of its state; made if missing");
   app.add_option("--listen", flags.listen,
                  "unix:PATH or HOST:PORT (default: unix:STATE/coordinator.sock)");
   app.add_option(
       "--metrics-listen", flags.metrics_listen,
       "HOST:PORT of /metrics, e.g. 127.0.0.1:9464; port 0: any free one (default: none)");
+  app.add_option("--health-socket", flags.health_socket,
+                 "Unix socket on which --health asks (the gRPC health service); default: none");
   app.add_flag("--insecure", flags.insecure,
                "Serve TCP without certificates: anyone who reaches the port may do anything");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
@@ -147,11 +160,19 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"text", "json"}));
   app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
   daemon::AddSettings(app, "/etc/takt/coordinator.yaml", "TAKT_COORDINATOR");
+  app.add_flag("--health{live}", flags.health,
+               "Ask the coordinator that runs with these settings instead, exit 0 or 1: live (it "
+               "makes progress) or --health=ready (it serves)")
+      ->check(CLI::IsMember({"live", "ready"}))
+      ->configurable(false);
   try {
     app.parse(argc, argv);
+    if (flags.health.empty() && flags.state.empty()) throw CLI::RequiredError("--state");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
+  if (!flags.health.empty())
+    return health::Report("takt-coordinator", flags.health_socket, flags.health);
   if (flags.listen.empty()) flags.listen = absl::StrCat("unix:", flags.state, "/coordinator.sock");
 
   LogOptions log;

@@ -20,7 +20,7 @@ rule 'common/*' '#include "(coordinator|worker|cli|tests)/' "common includes ano
 rule 'coordinator/*' '#include "(worker|cli)/' "coordinator includes another program"
 rule 'worker/*' '#include "(coordinator|cli)/' "worker includes another program"
 rule 'cli/*' '#include "(coordinator|worker)/' "cli includes another program"
-rule 'common/* coordinator/membership/* coordinator/job/* coordinator/store/* worker/engine/* worker/transport/* worker/train/* worker/backend/* worker/data/* worker/checkpoint/*' \
+rule 'common/* :!common/rpc/* coordinator/membership/* coordinator/job/* coordinator/store/* worker/engine/* worker/transport/* worker/train/* worker/backend/* worker/data/* worker/checkpoint/*' \
   '#include [<"]grpcpp/' "grpcpp outside rpc/ and cli/"
 rule 'common/* coordinator/* worker/engine/* worker/train/* worker/backend/* worker/data/* worker/checkpoint/* cli/*' '#include [<"]gloo/' "Gloo outside worker/transport/gloo"
 

@@ -53,6 +53,8 @@ Flags ParseFlags(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--state-file", flags.state_file,
                  "Write pid, incarnation and addresses here as JSON");
+  app.add_option("--health-socket", flags.health_socket,
+                 "Unix socket on which --health asks (the gRPC health service); empty: none");
   app.add_flag("--die-with-parent", flags.die_with_parent,
                "End when the process that started this one ends");
   const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},
@@ -66,6 +68,11 @@ Flags ParseFlags(int argc, char** argv) {
   app.add_option("--log-format", flags.log_format, "text or json")
       ->transform(CLI::CheckedTransformer(formats));
   daemon::AddSettings(app, "/etc/takt/worker.yaml", "TAKT_WORKER");
+  app.add_flag("--health{live}", flags.health,
+               "Ask the worker that runs with these settings instead, exit 0 or 1: live (it makes "
+               "progress) or --health=ready (attached, takes work)")
+      ->check(CLI::IsMember({"live", "ready"}))
+      ->configurable(false);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -18,7 +18,9 @@ struct Flags {
   std::string data_address = "127.0.0.1";
   std::string metrics_listen = "127.0.0.1:0";  // empty: none
   int leave_seconds = 300;
-  std::string state_file;  // empty: none
+  std::string state_file;     // empty: none
+  std::string health_socket;  // empty: none
+  std::string health;         // ask instead of run: "live" or "ready"
   bool die_with_parent = false;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;

@@ -25,6 +25,7 @@
 #include "common/base/version.h"
 #include "common/daemon/service_manager.h"
 #include "common/metrics/registry.h"
+#include "common/rpc/health.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/backend.h"
 #include "worker/checkpoint/file_system.h"
@@ -195,12 +196,25 @@ absl::StatusOr<int> Serve(const Flags& flags) {
        .on_attached =
            [&] { daemon::NotifyReady(absl::StrCat("attached to ", flags.coordinator)); }},
       agent);
+  std::atomic<bool> leaving = false;
   const SignalThread signals([&] {
+    leaving = true;
     daemon::NotifyStopping("finishes what it holds");
     agent.Leave();
   });
-  const daemon::Watchdog watchdog(
-      [&](std::function<void()> answer) { agent.Ask(std::move(answer)); });
+  const auto ask = [&](std::function<void()> answer) { agent.Ask(std::move(answer)); };
+  const daemon::Watchdog watchdog(ask);
+  std::unique_ptr<health::Server> health;
+  if (!flags.health_socket.empty()) {
+    const health::Check live = health::Answers(ask);
+    const auto ready = [&client, &leaving, live] {
+      if (leaving) return absl::UnavailableError("asked to leave");
+      RETURN_IF_ERROR(client.attachment());
+      return live();
+    };
+    ASSIGN_OR_RETURN(
+        health, health::Server::Start(flags.health_socket, {{"live", live}, {"ready", ready}}));
+  }
   if (!flags.state_file.empty())
     RETURN_IF_ERROR(WriteStateFile(flags, incarnation, metrics_address));
   Log(LogLevel::kInfo, "worker started",
@@ -218,6 +232,8 @@ absl::StatusOr<int> Serve(const Flags& flags) {
 
 int Main(int argc, char** argv) {
   const Flags flags = ParseFlags(argc, argv);
+  if (!flags.health.empty())
+    return health::Report("takt-worker", flags.health_socket, flags.health);
   if (flags.die_with_parent) {
     const pid_t parent = getppid();
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
@@ -51,6 +52,16 @@ bool AttachmentClient::SendLeaving(const std::string& reason) {
   v1::AttachRequest request;
   request.mutable_leaving()->set_reason(reason);
   return outbox_.Add(std::move(request));
+}
+
+absl::Status AttachmentClient::attachment() const {
+  const absl::MutexLock lock(&mutex_);
+  return attachment_;
+}
+
+void AttachmentClient::SetAttachment(absl::Status status) {
+  const absl::MutexLock lock(&mutex_);
+  attachment_ = std::move(status);
 }
 
 AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
@@ -133,6 +144,7 @@ void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
       outbox_.Welcomed(absl::Seconds(welcome.heartbeat_seconds()));
       last_end_ = absl::OkStatus();
       Log(LogLevel::kInfo, "attached", {{"coordinator_version", welcome.program_version()}});
+      SetAttachment(absl::OkStatus());
       agent_.Attached();
       if (options_.on_attached) options_.on_attached();
       return;
@@ -174,6 +186,7 @@ void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
 }
 
 absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
+  SetAttachment(absl::UnavailableError(absl::StrCat("not attached: ", status.message())));
   agent_.Detached();
   const bool refused = absl::IsFailedPrecondition(status);
   // Once for each kind of trouble, not at every attempt.

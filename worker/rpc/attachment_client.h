@@ -10,6 +10,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 #include "worker/rpc/control_outbox.h"
@@ -44,6 +47,9 @@ class AttachmentClient final : public session::CoordinatorLink {
   bool SendLeaving(const std::string& reason) override;
   void SendHeartbeat() override { outbox_.HeartbeatNow(); }
 
+  // OK while attached; why not otherwise.
+  absl::Status attachment() const;
+
  private:
   using ControlStream = Stream<v1::AttachRequest, v1::AttachResponse>;
   using BulkStream = Stream<v1::StreamBulkRequest, v1::StreamBulkResponse>;
@@ -54,12 +60,16 @@ class AttachmentClient final : public session::CoordinatorLink {
   v1::AttachRequest Heartbeat() const;
   void OnCommand(const v1::AttachResponse& response);
   absl::Duration OnControlEnd(const absl::Status& status);
+  void SetAttachment(absl::Status status);
 
   const AttachmentOptions options_;
   session::Agent& agent_;
   const std::unique_ptr<v1::AttachmentService::Stub> stub_;
   ControlOutbox outbox_;
   absl::Status last_end_;  // of the control stream's thread: what was logged last
+  mutable absl::Mutex mutex_;
+  absl::Status attachment_ ABSL_GUARDED_BY(mutex_) =
+      absl::UnavailableError("not attached: no answer from the coordinator yet");
   // Last, and ended in this order: their threads use everything above.
   std::unique_ptr<BulkStream> bulk_;
   std::unique_ptr<ControlStream> control_;
