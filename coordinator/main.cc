@@ -25,6 +25,7 @@
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/state_dir.h"
+#include "coordinator/traces/step_explainer.h"
 #include "coordinator/traces/trace_keeper.h"
 #include "prometheus/exposer.h"
 
@@ -94,6 +95,11 @@ absl::Status Run(const Flags& flags) {
   options.cluster.on_delete = [&](const std::string& name) { traces.Forget(name); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
                    job::Coordinator::Start(options, store.get()));
+
+  const traces::StepExplainer explainer(&traces,
+                                        [&](const std::string& name, job::StepSplit split) {
+                                          coordinator->board().ShowSplit(name, std::move(split));
+                                        });
 
   coordinator_rpc::ServerOptions server_options{.listen = flags.listen, .insecure = flags.insecure};
   server_options.lease = options.cluster.membership.lease;

@@ -28,10 +28,35 @@ void Board::Remove(const std::string& id) {
     const auto by_name = number_by_name_.find(jobs_.at(number->second)->name);
     if (by_name->second == number->second) number_by_name_.erase(by_name);
     jobs_.erase(number->second);
+    splits_.erase(number->second);
     number_by_id_.erase(number);
     listeners = ListenersLocked(id);
   }
   for (const Subscription& listener : listeners) (*listener)();
+}
+
+void Board::ShowSplit(const std::string& name, StepSplit split) {
+  std::vector<Subscription> listeners;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto number = number_by_name_.find(name);
+    if (number == number_by_name_.end()) return;
+    const store::JobRecord& job = *jobs_.at(number->second);
+    if (job.generation != split.generation) return;
+    listeners = ListenersLocked(job.id);
+    splits_[job.number] = std::make_shared<const StepSplit>(std::move(split));
+  }
+  for (const Subscription& listener : listeners) (*listener)();
+}
+
+SplitView Board::FindSplit(const std::string& id) const {
+  absl::MutexLock lock(&mutex_);
+  const auto number = number_by_id_.find(id);
+  if (number == number_by_id_.end()) return nullptr;
+  const auto split = splits_.find(number->second);
+  if (split == splits_.end()) return nullptr;
+  const bool current = split->second->generation == jobs_.at(number->second)->generation;
+  return current ? split->second : nullptr;
 }
 
 JobView Board::FindByName(const std::string& name) const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What everybody may see of the jobs: the last committed record of each, and word of every change.
+// What everybody may see of the jobs: the last committed record of each, where the time of its
+// newest explained step went, and word of every change.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "coordinator/job/step_split.h"
 #include "coordinator/store/record.h"
 
 namespace takt::job {
 
 using JobView = std::shared_ptr<const store::JobRecord>;
+using SplitView = std::shared_ptr<const StepSplit>;
 
 // Thread-safe.
 class Board final {
@@ -28,9 +31,13 @@ class Board final {
 
   void Publish(store::JobRecord job);
   void Remove(const std::string& id);
+  // Nothing happens unless `name` is there and of the split's generation.
+  void ShowSplit(const std::string& name, StepSplit split);
 
   JobView FindByName(const std::string& name) const;
   JobView FindById(const std::string& id) const;
+  // Null: no step of this generation has been explained yet.
+  SplitView FindSplit(const std::string& id) const;
   // Newest first, those with a number below `before` (0: all), at most `limit`.
   std::vector<JobView> List(std::int64_t before, int limit) const;
   std::map<store::JobState, int> CountByState() const;
@@ -43,6 +50,7 @@ class Board final {
 
   mutable absl::Mutex mutex_;
   std::map<std::int64_t, JobView> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::int64_t, SplitView> splits_ ABSL_GUARDED_BY(mutex_);  // of jobs in `jobs_`
   std::map<std::string, std::int64_t> number_by_name_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> number_by_id_ ABSL_GUARDED_BY(mutex_);
   std::multimap<std::string, std::weak_ptr<const Listener>> listeners_ ABSL_GUARDED_BY(mutex_);

@@ -199,4 +199,19 @@ v1::Worker ToProto(const membership::Worker& worker) {
   return out;
 }
 
+v1::StepSplit ToProto(const job::StepSplit& split) {
+  const auto part = [&](explain::Part which) { return split.parts[static_cast<int>(which)]; };
+  v1::StepSplit out;
+  out.set_step(split.step.value());
+  out.set_step_seconds(split.step_seconds);
+  out.set_compute(part(explain::Part::kCompute));
+  out.set_imbalance(part(explain::Part::kImbalance));
+  out.set_schedule(part(explain::Part::kSchedule));
+  out.set_communication(part(explain::Part::kCommunication));
+  out.set_data(part(explain::Part::kData));
+  out.set_sync(part(explain::Part::kSync));
+  out.set_runtime(part(explain::Part::kRuntime));
+  return out;
+}
+
 }  // namespace takt::coordinator_rpc

@@ -6,9 +6,11 @@
 
 #include "coordinator/job/cluster.h"
 #include "coordinator/job/session.h"
+#include "coordinator/job/step_split.h"
 #include "coordinator/membership/membership.h"
 #include "takt/v1/attachment_service.pb.h"
 #include "takt/v1/cluster_service.pb.h"
+#include "takt/v1/job.pb.h"
 
 namespace takt::coordinator_rpc {
 
@@ -28,5 +30,6 @@ struct Timing {
 v1::AttachResponse ToProto(const job::Command& command, const Timing& timing);
 
 v1::Worker ToProto(const membership::Worker& worker);
+v1::StepSplit ToProto(const job::StepSplit& split);
 
 }  // namespace takt::coordinator_rpc

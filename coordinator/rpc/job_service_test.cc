@@ -109,6 +109,25 @@ TEST_F(RpcTest, AWatchShowsEveryStateAndEveryStepOnceInOrder) {
   EXPECT_THAT(Watch("j", 598).steps, SizeIs(2));
 }
 
+TEST_F(RpcTest, AWatchShowsWhereTheTimeOfTheNewestExplainedStepWent) {
+  const auto workers = RunJob("j", 1);
+  AwaitState("j", v1::JOB_STATE_RUNNING);
+  job::Board& board = coordinator_->board();
+  job::StepSplit split{.generation = Generation(1), .step = StepId(7), .step_seconds = 0.5};
+  split.parts[static_cast<int>(explain::Part::kCompute)] = 0.5;
+  board.ShowSplit("j", split);
+  split.generation = Generation(9);  // not the job's
+  board.ShowSplit("j", split);
+  board.ShowSplit("nobody", split);
+  workers[0]->Say(v1::JobUpdate::PHASE_FAILED, "boom");
+  EXPECT_TRUE(workers[0]->Read().has_acknowledge());
+  const Watched watched = Watch("j");
+  ASSERT_THAT(watched.splits, SizeIs(1));
+  EXPECT_EQ(watched.splits[0].step(), 7);
+  EXPECT_EQ(watched.splits[0].compute(), 0.5);
+  EXPECT_EQ(watched.splits[0].step_seconds(), 0.5);
+}
+
 TEST_F(RpcTest, WatchingNobodyIsNotFound) {
   EXPECT_EQ(Watch("nobody").status.error_code(), grpc::StatusCode::NOT_FOUND);
 }

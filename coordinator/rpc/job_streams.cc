@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/rpc/convert.h"
 #include "coordinator/rpc/streams.h"
 #include "coordinator/store/record_serde.h"
 
@@ -102,6 +103,13 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
            job.notices != shown_notices_;
   }
 
+  void PushSplit(const job::StepSplit& split) {
+    v1::WatchJobResponse response;
+    *response.mutable_split() = ToProto(split);
+    this->Push(std::move(response));
+    shown_split_ = {split.generation, split.step};
+  }
+
   // The job as it was when transition number `i` was its last.
   static store::JobRecord AsOf(const store::JobRecord& job, std::size_t i) {
     store::JobRecord past = job;
@@ -112,7 +120,8 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
     return past;
   }
 
-  // The job first; then every change of state before its end; then steps; its end last.
+  // The job first; then every change of state before its end; then steps, and where the time of the
+  // newest explained one went; its end last.
   bool Pull(const store::JobRecord& job) override {
     const bool ended = store::HasEnded(job.state);
     if (shown_transitions_ == 0) PushJob(job);
@@ -136,6 +145,10 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
       }
       if (!steps->empty()) return true;
     }
+    if (const job::SplitView split = coordinator_->board().FindSplit(id_);
+        split != nullptr && std::pair(split->generation, split->step) != shown_split_) {
+      PushSplit(*split);
+    }
     if (!ended) return false;
     PushJob(job);
     this->FinishAfterWrites(absl::OkStatus());
@@ -146,6 +159,7 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
   std::size_t shown_transitions_ = 0;
   std::string shown_reason_;
   StepId shown_checkpoint_;
+  std::pair<Generation, StepId> shown_split_;
   std::vector<std::string> shown_notices_;
 };
 

@@ -232,6 +232,7 @@ RpcTest::Watched RpcTest::Watch(const std::string& name, std::int64_t after) {
   while (reader->Read(&response)) {
     if (response.has_job()) watched.jobs.push_back(response.job());
     if (response.has_step()) watched.steps.push_back(response.step());
+    if (response.has_split()) watched.splits.push_back(response.split());
   }
   watched.status = reader->Finish();
   return watched;

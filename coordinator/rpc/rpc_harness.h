@@ -82,6 +82,7 @@ class RpcTest : public ::testing::Test {
   struct Watched {
     std::vector<v1::Job> jobs;
     std::vector<v1::StepReport> steps;
+    std::vector<v1::StepSplit> splits;
     grpc::Status status;
   };
   Watched Watch(const std::string& name, std::int64_t after = 0);

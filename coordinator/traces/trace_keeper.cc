@@ -87,7 +87,9 @@ std::string TraceKeeper::PathOf(const std::string& job, const char* suffix) cons
 }
 
 void TraceKeeper::Begin(const job::Launch& launch) {
-  Run run{.generation = launch.key.generation, .header = HeaderOf(launch)};
+  Run run{.generation = launch.key.generation,
+          .header = HeaderOf(launch),
+          .recent = RecentSteps(launch.plan.mesh.size(), options_.max_recent_bytes)};
   for (const store::BoundRank& bound : launch.ranks) {
     run.holders.emplace_back(bound.worker, bound.incarnation);
   }
@@ -144,12 +146,14 @@ std::optional<TraceKeeper::Run> TraceKeeper::LoadRun(const std::string& job) con
   bytes << file.rdbuf();
   auto kept = ParseHeader(bytes.str());
   if (!kept.ok()) return std::nullopt;
+  const int num_ranks = kept->header.mesh.size();
   return Run{.generation = kept->header.generation,
              .header = std::move(kept->header),
-             .holders = std::move(kept->holders)};
+             .holders = std::move(kept->holders),
+             .recent = RecentSteps(num_ranks, options_.max_recent_bytes)};
 }
 
-const TraceKeeper::Run* TraceKeeper::FindRun(const std::string& job) {
+TraceKeeper::Run* TraceKeeper::FindRun(const std::string& job) {
   auto found = runs_.find(job);
   // Before a restart of the coordinator it was known.
   if (found == runs_.end()) found = runs_.emplace(job, LoadRun(job)).first;
@@ -158,9 +162,9 @@ const TraceKeeper::Run* TraceKeeper::FindRun(const std::string& job) {
 
 void TraceKeeper::Add(const std::string& worker, const std::string& incarnation, const JobKey& key,
                       const std::string& encoded) {
-  const absl::StatusOr<trace::StepTrace> step = trace::Decode(encoded);
+  absl::StatusOr<trace::StepTrace> step = trace::Decode(encoded);
   absl::MutexLock lock(&mutex_);
-  const Run* const run = FindRun(key.job);
+  Run* const run = FindRun(key.job);
   if (!step.ok() || run == nullptr || run->generation != key.generation) return;
   const int rank = step->rank.value();
   if (rank >= static_cast<int>(run->holders.size()) ||
@@ -175,6 +179,27 @@ void TraceKeeper::Add(const std::string& worker, const std::string& incarnation,
   }
   Complain(FrameFile(PathOf(key.job, kSteps), options_.max_job_bytes)
                .Append(FormatStep(encoded, clock)));
+  run->recent.Add(*std::move(step), clock);
+}
+
+std::vector<std::string> TraceKeeper::JobsWithNews() const {
+  std::vector<std::string> jobs;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [job, run] : runs_) {
+    if (run.has_value() && run->recent.newest_complete() > run->taken) jobs.push_back(job);
+  }
+  return jobs;
+}
+
+trace::JobTrace TraceKeeper::TakeNewest(const std::string& job, int count) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = runs_.find(job);
+  if (found == runs_.end() || !found->second.has_value()) return {};
+  Run& run = *found->second;
+  run.taken = run.recent.newest_complete();
+  trace::JobTrace trace = run.header;
+  trace.ranks = run.recent.Newest(count);
+  return trace;
 }
 
 void TraceKeeper::Complain(const absl::Status& status) {

@@ -15,13 +15,15 @@
 #include "common/trace/clock_filter.h"
 #include "common/trace/job_trace.h"
 #include "coordinator/job/session.h"
+#include "coordinator/traces/recent_steps.h"
 
 namespace takt::traces {
 
 struct TraceKeeperOptions {
-  std::string directory;                    // made if missing
-  std::int64_t max_job_bytes = 64ll << 20;  // of the steps of one job
-  int max_jobs = 32;                        // the ones that began last
+  std::string directory;                       // made if missing
+  std::int64_t max_job_bytes = 64ll << 20;     // of the steps of one job
+  int max_jobs = 32;                           // the ones that began last
+  std::int64_t max_recent_bytes = 16ll << 20;  // in memory, of the newest steps of one job
 };
 
 // Which steps are wanted: first to last, or, both 0, the newest.
@@ -50,6 +52,12 @@ class TraceKeeper {
   void Add(const std::string& worker, const std::string& incarnation, const JobKey& key,
            const std::string& encoded);
 
+  // Jobs of which all ranks told of a step that TakeNewest did not give yet.
+  std::vector<std::string> JobsWithNews() const;
+  // The newest steps that all ranks told of, at most `count`, without a look at files. Without
+  // steps: there are none, or the job is gone.
+  trace::JobTrace TakeNewest(const std::string& job, int count);
+
   // The steps of that range that all ranks told of. kFailedPrecondition: there are none at all.
   // kNotFound: not of that range; says which there are.
   absl::StatusOr<trace::JobTrace> Read(const std::string& job, const StepRange& range) const;
@@ -59,10 +67,12 @@ class TraceKeeper {
     Generation generation;
     trace::JobTrace header;                                    // without steps
     std::vector<std::pair<std::string, std::string>> holders;  // by rank: worker, incarnation
+    RecentSteps recent;
+    StepId taken;  // the newest step that TakeNewest gave
   };
 
   std::string PathOf(const std::string& job, const char* suffix) const;
-  const Run* FindRun(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Run* FindRun(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Run> LoadRun(const std::string& job) const;
   void DropOldJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Complain(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -7,9 +7,11 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/trace/encoding.h"
 #include "common/trace/synthetic_trace.h"
 #include "coordinator/traces/frame_file.h"
+#include "coordinator/traces/step_explainer.h"
 #include "gmock/gmock.h"
 
 namespace takt::traces {
@@ -75,6 +77,37 @@ TEST_F(TraceKeeperTest, GivesBackWhatAllRanksToldOf) {
   EXPECT_EQ(trace.ranks[1].steps[0], synthetic_.Get().ranks[1].steps[2]);
   EXPECT_EQ(trace.programs.size(), 2u);
   EXPECT_EQ(trace.predicted.forward, synthetic_.Get().predicted.forward);
+}
+
+TEST_F(TraceKeeperTest, NewsAreTakenOnce) {
+  TraceKeeper keeper(Options());
+  keeper.Begin(Launch("j"));
+  TellRank(keeper, 1, 0);
+  EXPECT_THAT(keeper.JobsWithNews(), ElementsAre());
+  TellRank(keeper, 1, 1);
+  Tell(keeper, 2);
+  EXPECT_THAT(keeper.JobsWithNews(), ElementsAre("j"));
+  EXPECT_THAT(Steps(keeper.TakeNewest("j", 8)), ElementsAre(1, 2));
+  EXPECT_THAT(keeper.JobsWithNews(), ElementsAre());
+  Tell(keeper, 3);
+  EXPECT_THAT(Steps(keeper.TakeNewest("j", 1)), ElementsAre(3));
+  keeper.Begin(Launch("j", 2));
+  EXPECT_EQ(keeper.TakeNewest("j", 1).num_steps(), 0);
+  EXPECT_EQ(keeper.TakeNewest("other", 1).num_steps(), 0);
+}
+
+TEST_F(TraceKeeperTest, WhatAllRanksToldOfIsExplained) {
+  TraceKeeper keeper(Options());
+  keeper.Begin(Launch("j"));
+  Tell(keeper, 1);
+  absl::Notification shown;
+  StepExplainer explainer(&keeper, [&](const std::string& name, const job::StepSplit& split) {
+    EXPECT_EQ(name, "j");
+    EXPECT_EQ(split.generation, Generation(1));
+    EXPECT_EQ(split.step, StepId(1));
+    shown.Notify();
+  });
+  EXPECT_TRUE(shown.WaitForNotificationWithTimeout(absl::Seconds(60)));
 }
 
 TEST_F(TraceKeeperTest, SaysWhatThereIsNot) {
