@@ -31,6 +31,11 @@ def variables(dashboard):
     return {variable["name"]: variable for variable in dashboard["templating"]["list"]}
 
 
+def query_variables(dashboard):
+    """Those whose values Prometheus tells."""
+    return [variable for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+
+
 def substitute(expression, values):
     """The expression with its variables replaced: {"job": "a"} for $job, ${job}."""
     for name, value in values.items():

@@ -30,10 +30,6 @@ def selectors(expression):
     return [(match[1], match[2] or "") for match in SELECTOR.finditer(expression)]
 
 
-def query_variables(dashboard):
-    return [v for v in dashboard["templating"]["list"] if v["type"] == "query"]
-
-
 def template_datasource(dashboard):
     variable = dashboards.variables(dashboard).get("datasource", {})
     expected = {"type": "datasource", "label": "Data source", "query": "prometheus"}
@@ -44,20 +40,20 @@ def template_datasource(dashboard):
 def template_job(dashboard):
     if "job" not in dashboards.variables(dashboard):
         yield "", "no variable `job`"
-    for variable in query_variables(dashboard):
+    for variable in dashboards.query_variables(dashboard):
         expected = {"label": variable["name"].capitalize(), "datasource": DATASOURCE, "multi": True, "allValue": ".+"}
         if not expected.items() <= variable.items():
             yield "", f"variable {variable['name']} lacks one of {expected}"
 
 
 def template_label_promql(dashboard):
-    for variable in query_variables(dashboard):
+    for variable in dashboards.query_variables(dashboard):
         if not re.fullmatch(r"label_values\(takt_.*, \w+\)", variable["query"]):
             yield "", f"variable {variable['name']} has the query {variable['query']}"
 
 
 def template_on_time_change_reload(dashboard):
-    for variable in query_variables(dashboard):
+    for variable in dashboards.query_variables(dashboard):
         if variable.get("refresh") != 2:
             yield "", f"variable {variable['name']} is not refreshed when the time range changes"
 
@@ -172,7 +168,7 @@ def legends(dashboard):
 def known_variables(dashboard):
     known = GRAFANA_VARIABLES | set(dashboards.variables(dashboard))
     texts = [(title, target["expr"]) for title, target in targets(dashboard)]
-    texts += [("", variable["query"]) for variable in query_variables(dashboard)]
+    texts += [("", variable["query"]) for variable in dashboards.query_variables(dashboard)]
     for title, text in texts:
         for name in set(re.findall(r"\$\{?(\w+)", text)) - known:
             yield title, f"unknown variable {name}"
@@ -181,7 +177,7 @@ def known_variables(dashboard):
 def declared_metrics(dashboard, catalog):
     """catalog: {metric: (kind, labels)}."""
     texts = [(title, target["expr"]) for title, target in targets(dashboard)]
-    texts += [("", variable["query"]) for variable in query_variables(dashboard)]
+    texts += [("", variable["query"]) for variable in dashboards.query_variables(dashboard)]
     for title, text in texts:
         labels = {"instance", "job"}
         for metric, matchers in selectors(text):
