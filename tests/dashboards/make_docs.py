@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains two jobs for a while under a Prometheus and writes docs/dashboards: each dashboard as a picture, each panel with its value.
+"""Trains two jobs for a while under a Prometheus, kills a worker, and writes docs/dashboards: each dashboard as a picture, each panel
+with its value.
 
   make_docs.py BIN [SECONDS]      BIN: the folder of takt, takt-coordinator and takt-worker
 """
+import json
 import math
 import sys
 import time
@@ -46,14 +48,21 @@ def panel_lines(dashboard, data):
         yield f"| {panel['title']} | {text} | {panel['description']} |"
 
 
+def kill_a_worker_of(running, job):
+    workers = json.loads(running.takt("-o", "json", "workers"))["workers"]
+    running.kill(next(worker["name"] for worker in workers if worker["job"] == job))
+
+
 def main(binaries, seconds):
     lines = []
-    with stack.Stack(binaries, num_workers=8) as running:
+    with stack.Stack(binaries, num_workers=9) as running:
         for job in (jobs.gpt(running.directory, checkpoint_every=250), jobs.emulated()):
             running.submit(job)
-        time.sleep(float(seconds))
+        time.sleep(0.7 * seconds)
+        kill_a_worker_of(running, "gpt")
+        time.sleep(0.3 * seconds)
         end = time.time()
-        start = end - float(seconds) + 10  # jobs have begun
+        start = end - 0.9 * seconds  # what came before is start-up
         for name, dashboard in dashboards.load().items():
             job = {"cluster.json": ".+", "job.json": "gpt", "pipeline.json": "emulated"}[name]
             values = {"job": job, "stage": ".+", "__rate_interval": stack.RATE_INTERVAL, "__range": f"{seconds}s"}
@@ -66,10 +75,11 @@ def main(binaries, seconds):
 HEADER = """# Panels, and what they show
 
 Written by `tests/dashboards/make_docs.py` from a run of two jobs of four stages each on one machine: `gpt`, a small GPT with validation and
-checkpoints (the Job dashboard), and `emulated` (the Pipeline dashboard). The pictures are drawn by that script from what Prometheus answers
+checkpoints (the Job dashboard), and `emulated` (the Pipeline dashboard). Towards the end a worker of `gpt` is killed, and a ninth takes its
+place. Two cores do all of it: so steps of `gpt` take longer than predicted. The pictures are drawn by that script from what Prometheus answers
 to the panels' queries, not by Grafana, whose fonts and colours differ.
 """
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    main(*(sys.argv[1:] + ["90"])[:2])
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 90)

@@ -42,7 +42,7 @@ class Stack:
         self._binaries = pathlib.Path(binaries)
         self._num_workers = num_workers
         self._rule_files = [str(file) for file in rule_files]
-        self._processes = []
+        self._processes = {}
 
     def __enter__(self):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="takt-dashboards-"))
@@ -54,10 +54,14 @@ class Stack:
         return self
 
     def __exit__(self, *error):
-        for process in self._processes:
-            process.kill()
-            process.wait()
+        for name in self._processes:
+            self.kill(name)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def kill(self, name):
+        """name: "coordinator", "prometheus", or a worker's: w0, w1, ..."""
+        self._processes[name].kill()
+        self._processes[name].wait()
 
     def submit(self, job):
         """job: the content of a job file."""
@@ -121,9 +125,8 @@ class Stack:
 
     def _spawn(self, name, program, *arguments):
         with open(self.directory / f"{name}.log", "w") as log:
-            self._processes.append(
-                subprocess.Popen([self._binaries / program, *arguments], stdout=log, stderr=log, preexec_fn=_die_with_parent)
-            )
+            command = [self._binaries / program, *arguments]
+            self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_die_with_parent)
 
     def _await_file(self, file):
         return json.loads(await_true(f"{file.name} is written", lambda: file.exists() and file.read_text()))
