@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that building and testing Takt needs, those that are missing and no others.
-#   deploy/install-deps.sh [--example] [--browser] [--package] [--print]
+#   deploy/install-deps.sh [--no-tests] [--example] [--browser] [--package] [--print]
+#     --no-tests  not what only tests and linters need
 #     --example   also the King James text of deploy/examples/kjv.yaml
 #     --browser   also Chromium, for tests/browser
 #     --package   also what deploy/package.sh needs
@@ -18,18 +19,22 @@ example=(bible-kjv bible-kjv-text)
 browser=(chromium)
 package=(help2man dpkg-dev file)
 
-wanted=("${build[@]}" "${tests[@]}")
+wanted=("${build[@]}")
+with_tests=true
 print_only=false
 for argument in "$@"; do
   case "$argument" in
+    --no-tests) with_tests=false ;;
     --example) wanted+=("${example[@]}") ;;
     --browser) wanted+=("${browser[@]}") ;;
     --package) wanted+=("${package[@]}") ;;
     --print) print_only=true ;;
-    -h | --help) sed -n '3,8p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,9p' "$0"; exit 0 ;;
     *) echo "install-deps.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
+
+$with_tests && wanted+=("${tests[@]}")
 
 missing=()
 for package in "${wanted[@]}"; do
