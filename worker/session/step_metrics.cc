@@ -12,11 +12,11 @@ namespace takt::session {
 StepMetrics::StepMetrics(metrics::Registry& registry, const std::string& job, Rank rank,
                          const program::Program& program)
     : step_duration_(&registry.Histogram(metrics::kStepDuration, {job})),
-      bubble_fraction_(&registry.Gauge(metrics::kBubbleFraction,
-                                       {job, std::to_string(program.pp_rank.value())})),
-      last_step_timestamp_(&registry.Gauge(metrics::kLastStepTimestamp, {job})),
-      activation_bytes_(&registry.Counter(metrics::kP2pBytes, {job, "activation"})),
-      gradient_bytes_(&registry.Counter(metrics::kP2pBytes, {job, "gradient"})) {
+      last_step_timestamp_(&registry.Gauge(metrics::kLastStepTimestamp, {job})) {
+  const std::string pp_rank = std::to_string(program.pp_rank.value());
+  bubble_fraction_ = &registry.Gauge(metrics::kBubbleFraction, {job, pp_rank});
+  activation_bytes_ = &registry.Counter(metrics::kP2pBytes, {job, pp_rank, "activation"});
+  gradient_bytes_ = &registry.Counter(metrics::kP2pBytes, {job, pp_rank, "gradient"});
   std::map<std::pair<StageId, program::Op>, std::size_t> places;
   for (const program::Instruction& instruction : program.body) {
     const auto [place, is_new] =

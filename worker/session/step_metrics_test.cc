@@ -56,7 +56,9 @@ TEST(StepMetrics, StepsBubbleAndBytes) {
   const std::string text = AfterTwoSteps(Rank(1));
   EXPECT_THAT(text, HasSubstr("takt_step_duration_seconds_count{job=\"kjv\"} 2"));
   EXPECT_THAT(text, HasSubstr("takt_bubble_fraction{job=\"kjv\",pp_rank=\"1\"} 0.25"));
-  EXPECT_THAT(text, HasSubstr("takt_p2p_bytes_total{direction=\"activation\",job=\"kjv\"} 8192"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("takt_p2p_bytes_total{direction=\"activation\",job=\"kjv\",pp_rank=\"1\"} 8192"));
   EXPECT_THAT(text, HasSubstr("takt_last_step_timestamp_seconds{job=\"kjv\"} 8"));
 }
 
