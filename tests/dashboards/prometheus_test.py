@@ -5,8 +5,10 @@
 """
 import math
 import re
+import subprocess
 import sys
 import unittest
+import urllib.request
 
 import dashboards
 import jobs
@@ -83,6 +85,12 @@ class Prometheus(unittest.TestCase):
                         if not is_absent(job["name"], expression)
                     }
                 )
+
+    def test_promtool_finds_nothing_in_what_the_programs_expose(self):
+        for target in self.stack.targets:
+            with urllib.request.urlopen(f"http://{target}/metrics", timeout=20) as page:
+                check = subprocess.run(["promtool", "check", "metrics"], input=page.read(), capture_output=True)
+            self.assertEqual((check.returncode, check.stdout + check.stderr), (0, b""))
 
     def test_variables_offer_the_jobs_and_the_stages(self):
         expected = {"job": {"gpt", "emulated"}, "stage": {"0", "1", "2", "3"}}

@@ -99,8 +99,10 @@ class Stack:
         for file in files:
             arguments = ["--coordinator", self._address, "--name", file.stem, "--data-root", "/", "--checkpoint-root", "/"]
             self._spawn(file.stem, "takt-worker", *arguments, "--threads", "1", "--state-file", file, *metrics)
+        coordinator = self._await_file(coordinator_file)["metrics"]
         workers = [self._await_file(file)["metrics_address"] for file in files]
-        self._start_prometheus([self._await_file(coordinator_file)["metrics"]], workers)
+        self.targets = [coordinator, *workers]
+        self._start_prometheus([coordinator], workers)
 
     def _start_prometheus(self, coordinator, workers):
         config = {
