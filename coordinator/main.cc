@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/daemon/metrics_server.h"
 #include "common/daemon/service_manager.h"
 #include "common/daemon/settings.h"
 #include "common/metrics/registry.h"
@@ -27,7 +27,6 @@
 #include "coordinator/store/state_dir.h"
 #include "coordinator/traces/step_explainer.h"
 #include "coordinator/traces/trace_keeper.h"
-#include "prometheus/exposer.h"
 
 namespace takt {
 namespace {
@@ -48,18 +47,6 @@ std::string RandomBytes(int count) {
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ExposeMetrics(
-    const std::string& address, const metrics::Registry& registry) {
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/1);
-    exposer->RegisterCollectable(registry.collectable());
-    return exposer;
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ",
-                                               error.what(), "; --metrics-listen takes HOST:PORT"));
-  }
-}
-
 // Blocks the signals for all threads made later, so that one thread alone waits for them.
 sigset_t BlockStopSignals() {
   sigset_t signals;
@@ -78,13 +65,12 @@ absl::Status Run(const Flags& flags) {
                    store::OpenSqliteStore(state.state_file()));
 
   metrics::Registry registry("takt-coordinator");
-  std::unique_ptr<prometheus::Exposer> exposer;
+  std::unique_ptr<daemon::MetricsServer> metrics_server;
   store::Addresses addresses;
   if (!flags.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(exposer, ExposeMetrics(flags.metrics_listen, registry));
-    addresses.metrics =
-        absl::StrCat(flags.metrics_listen.substr(0, flags.metrics_listen.rfind(':')), ":",
-                     exposer->GetListeningPorts().at(0));
+    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen,
+                                                                  [&] { return registry.Text(); }));
+    addresses.metrics = metrics_server->address();
   }
 
   job::CoordinatorOptions options{.make_plan = plan::MakePlan, .metrics = &registry};
@@ -141,8 +127,6 @@ absl::Status Run(const Flags& flags) {
   daemon::NotifyStopping("running jobs go on");
   Log(LogLevel::kInfo, "coordinator stops; running jobs go on", {});
   server.reset();
-  // Its end would wait two seconds for a thread that polls; the end of the process does not.
-  [[gnu::used]] static prometheus::Exposer* const left_to_exit = exposer.release();
   return end;
 }
 

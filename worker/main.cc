@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // takt-worker: attaches to a coordinator and runs the ranks that it hands out, until SIGTERM.
-#include <prometheus/exposer.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -10,7 +9,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -23,6 +21,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/daemon/metrics_server.h"
 #include "common/daemon/service_manager.h"
 #include "common/metrics/registry.h"
 #include "common/rpc/health.h"
@@ -39,6 +38,7 @@
 namespace takt::worker {
 namespace {
 
+constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 
 // Those that this process may run on, which in a container are fewer than the machine's.
@@ -90,26 +90,6 @@ absl::Status WriteStateFile(const Flags& flags, const std::string& incarnation,
                        .fix = "name a file in a directory that this user may write"});
 }
 
-// /metrics. `address` gets the real port.
-absl::StatusOr<std::unique_ptr<prometheus::Exposer>> Expose(const metrics::Registry& registry,
-                                                            const std::string& listen,
-                                                            std::string& address) {
-  if (listen.empty()) return std::unique_ptr<prometheus::Exposer>();
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(listen, 1);
-    exposer->RegisterCollectable(registry.collectable());
-    address =
-        absl::StrCat(listen.substr(0, listen.rfind(':')), ":", exposer->GetListeningPorts().at(0));
-    return exposer;
-  } catch (const std::exception& error) {
-    return InvalidField(
-        {.field = "--metrics-listen",
-         .value = listen,
-         .rule = error.what(),
-         .fix = "name a free HOST:PORT, port 0 for any, or nothing for no metrics"});
-  }
-}
-
 // Calls `on_signal` for SIGTERM and SIGINT, which must be blocked in every thread.
 class SignalThread {
  public:
@@ -155,8 +135,12 @@ absl::StatusOr<int> Serve(const Flags& flags) {
   const int threads = flags.threads > 0 ? flags.threads : cores;
   const std::string incarnation = RandomId();
   metrics::Registry registry("takt-worker");
-  std::string metrics_address;
-  ASSIGN_OR_RETURN(auto exposer, Expose(registry, flags.metrics_listen, metrics_address));
+  std::unique_ptr<daemon::MetricsServer> metrics_server;
+  if (!flags.metrics_listen.empty()) {
+    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen,
+                                                                  [&] { return registry.Text(); }));
+  }
+  const std::string metrics_address = metrics_server != nullptr ? metrics_server->address() : "";
 
   const auto files = checkpoint::CreatePosixFileSystem();
   session::PipelineRunnerOptions runner_options{.data_root = flags.data_root,
@@ -223,8 +207,6 @@ absl::StatusOr<int> Serve(const Flags& flags) {
        {"coordinator", flags.coordinator},
        {"metrics", metrics_address}});
   const int exit_code = agent.Run(client);
-  // Its end would wait two seconds for a thread that polls; the end of the process does not.
-  [[gnu::used]] static prometheus::Exposer* const left_to_exit = exposer.release();
   if (exit_code == session::kExitStuck)
     _exit(exit_code);  // a thread hangs: nothing can be destroyed in order
   return exit_code;
@@ -249,7 +231,7 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<int> exit_code = Serve(flags);
   if (exit_code.ok()) return *exit_code;
   std::fprintf(stderr, "takt-worker: %s\n", std::string(exit_code.status().message()).c_str());
-  return kExitUsage;
+  return absl::IsInvalidArgument(exit_code.status()) ? kExitUsage : kExitFailed;
 }
 
 }  // namespace

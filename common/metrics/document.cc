@@ -28,7 +28,6 @@ an alert.
 - The series of a job are there from when it is submitted (workers: from when they hold a rank of it) until ten minutes after its end,
   or until it is deleted; a worker's also end when it takes a rank of another job.
 - Histograms have the same buckets everywhere: doubling from 100 microseconds to 105 seconds.
-- `exposer_*` are of the library that serves the page.
 
 )";
 

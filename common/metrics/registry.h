@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values behind the catalogue. A program makes one registry, hands it to whoever records, and
-// exposes `collectable()`.
+// serves `Text()`.
 #pragma once
 
 #include <functional>
@@ -39,8 +39,6 @@ class Registry {
   // more.
   void DropJob(std::string_view job);
 
-  // For prometheus::Exposer::RegisterCollectable.
-  const std::shared_ptr<prometheus::Registry>& collectable() const { return registry_; }
   // The exposition text, as /metrics shows it.
   std::string Text() const;
 

@@ -50,7 +50,7 @@ class LoopCall final : public tcp::Handler {
 
   tcp::Device& device_;
   const std::function<void()> function_;
-  const Socket ready_;  // readable from the start
+  const net::Socket ready_;  // readable from the start
   std::exception_ptr error_;
   absl::Notification done_;
 };
@@ -68,7 +68,7 @@ class AdoptedPair final : public tcp::Pair {
     fd_ = -1;
   }
 
-  void Adopt(Socket socket) {
+  void Adopt(net::Socket socket) {
     std::lock_guard lock(m_);
     fd_ = socket.fd();
     try {
@@ -87,7 +87,7 @@ class AdoptingContext final : public tcp::Context {
   AdoptingContext(std::shared_ptr<tcp::Device> device, int index)
       : Context(std::move(device), index, 2) {}
 
-  void Adopt(Socket socket) {
+  void Adopt(net::Socket socket) {
     AdoptedPair* pair = nullptr;
     LoopCall::Run(*device_, [&] {
       pairs_[1 - rank] = std::unique_ptr<gloo::transport::Pair>(
@@ -101,7 +101,7 @@ class AdoptingContext final : public tcp::Context {
 
 std::shared_ptr<gloo::transport::Context> AdoptSocket(const std::shared_ptr<tcp::Device>& device,
                                                       int index, std::chrono::milliseconds timeout,
-                                                      Socket socket) {
+                                                      net::Socket socket) {
   auto context = std::make_shared<AdoptingContext>(device, index);
   context->setTimeout(timeout);
   context->Adopt(std::move(socket));

@@ -5,9 +5,9 @@
 #include <chrono>
 #include <memory>
 
+#include "common/net/socket.h"
 #include "gloo/transport/context.h"
 #include "gloo/transport/tcp/device.h"
-#include "worker/transport/gloo/socket.h"
 
 namespace takt::transport {
 
@@ -17,6 +17,6 @@ namespace takt::transport {
 // Throws Gloo's exceptions.
 std::shared_ptr<gloo::transport::Context> AdoptSocket(
     const std::shared_ptr<gloo::transport::tcp::Device>& device, int index,
-    std::chrono::milliseconds timeout, Socket socket);
+    std::chrono::milliseconds timeout, net::Socket socket);
 
 }  // namespace takt::transport

@@ -54,7 +54,7 @@ absl::Status Finish(const AbortSignal& abort, absl::Duration timeout, const std:
 
 absl::StatusOr<std::shared_ptr<GlooConnection>> GlooConnection::Create(
     const TransportOptions& options, std::shared_ptr<gloo::transport::tcp::Device> device,
-    int index, Socket socket, std::shared_ptr<AbortSignal> abort) {
+    int index, net::Socket socket, std::shared_ptr<AbortSignal> abort) {
   std::shared_ptr<GlooConnection> connection(new GlooConnection(std::move(abort), index));
   RETURN_IF_ERROR(Contain("taking a connection over", [&] {
     connection->context_ =

@@ -10,11 +10,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/net/socket.h"
 #include "gloo/transport/context.h"
 #include "gloo/transport/tcp/device.h"
 #include "gloo/transport/unbound_buffer.h"
 #include "worker/transport/abort_signal.h"
-#include "worker/transport/gloo/socket.h"
 #include "worker/transport/transport.h"
 
 namespace takt::transport {
@@ -26,7 +26,7 @@ class GlooConnection {
   // this rank among the two, 0 or 1.
   static absl::StatusOr<std::shared_ptr<GlooConnection>> Create(
       const TransportOptions& options, std::shared_ptr<gloo::transport::tcp::Device> device,
-      int index, Socket socket, std::shared_ptr<AbortSignal> abort);
+      int index, net::Socket socket, std::shared_ptr<AbortSignal> abort);
 
   // A piece of memory that is sent from or received into, one operation at a time. An abort ends
   // its wait.

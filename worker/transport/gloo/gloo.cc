@@ -207,7 +207,7 @@ class GlooTransport final : public Transport {
     std::lock_guard lock(link->mutex);
     if (link->connection == nullptr) {
       const bool listens = options_.rank < peer;
-      ASSIGN_OR_RETURN(Socket socket, listens ? AcceptFrom(peer) : Dial(peer));
+      ASSIGN_OR_RETURN(net::Socket socket, listens ? AcceptFrom(peer) : Dial(peer));
       ASSIGN_OR_RETURN(link->connection, GlooConnection::Create(options_, device_, listens ? 0 : 1,
                                                                 std::move(socket), abort_));
     }
@@ -215,7 +215,7 @@ class GlooTransport final : public Transport {
   }
 
   // Of two ranks the lower one listens.
-  absl::StatusOr<Socket> AcceptFrom(Rank peer) {
+  absl::StatusOr<net::Socket> AcceptFrom(Rank peer) {
     PeerListener* listener;
     {
       std::lock_guard lock(mutex_);
@@ -228,7 +228,7 @@ class GlooTransport final : public Transport {
     return listener->Accept(peer);
   }
 
-  absl::StatusOr<Socket> Dial(Rank peer) {
+  absl::StatusOr<net::Socket> Dial(Rank peer) {
     ASSIGN_OR_RETURN(
         const std::string address,
         AwaitKey(rendezvous_, AddressKey(peer, options_.rank), options_.connect_timeout, *abort_,

@@ -21,6 +21,8 @@ namespace {
 // How soon an abort is seen.
 constexpr int kAbortLatencyMs = 100;
 constexpr std::chrono::milliseconds kRedialAfter(50);
+// One connection; who listens shows us out after ten seconds anyway.
+constexpr absl::Duration kIntroductionTimeout = absl::Seconds(10);
 
 absl::Status Broken(std::string_view what) {
   return absl::UnavailableError(
@@ -33,9 +35,9 @@ class Attempt {
   Attempt(const TransportOptions& options, const AbortSignal& abort, std::int64_t deadline)
       : options_(options), abort_(abort), deadline_(deadline) {}
 
-  absl::StatusOr<Socket> Connect(Rank listener, const SocketAddress& address) {
-    socket_ =
-        Socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  absl::StatusOr<net::Socket> Connect(Rank listener, const net::SocketAddress& address) {
+    socket_ = net::Socket(
+        ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!socket_.valid()) return Broken("socket");
     if (connect(socket_.fd(), address.get(), address.size) != 0) {
       if (errno != EINPROGRESS) return Broken("connect");
@@ -87,20 +89,20 @@ class Attempt {
   const TransportOptions& options_;
   const AbortSignal& abort_;
   const std::int64_t deadline_;
-  Socket socket_;
+  net::Socket socket_;
 };
 
 }  // namespace
 
-absl::StatusOr<Socket> DialPeer(const TransportOptions& options, Rank listener,
-                                const std::string& address, const AbortSignal& abort) {
-  ASSIGN_OR_RETURN(const SocketAddress target, ParseSocketAddress(address));
+absl::StatusOr<net::Socket> DialPeer(const TransportOptions& options, Rank listener,
+                                     const std::string& address, const AbortSignal& abort) {
+  ASSIGN_OR_RETURN(const net::SocketAddress target, net::ParseSocketAddress(address));
   const std::int64_t deadline =
       MonotonicNanos() + absl::ToInt64Nanoseconds(options.connect_timeout);
   for (absl::Status refusal;;) {
-    const std::int64_t attempt_deadline = std::min(
-        deadline, MonotonicNanos() + absl::ToInt64Nanoseconds(PeerListener::kIntroductionTimeout));
-    absl::StatusOr<Socket> socket =
+    const std::int64_t attempt_deadline =
+        std::min(deadline, MonotonicNanos() + absl::ToInt64Nanoseconds(kIntroductionTimeout));
+    absl::StatusOr<net::Socket> socket =
         Attempt(options, abort, attempt_deadline).Connect(listener, target);
     if (socket.ok() || abort.raised()) return socket;
     if (absl::IsPermissionDenied(socket.status())) refusal = socket.status();

@@ -37,8 +37,8 @@ int CountDescriptors() {
 class Stranger {
  public:
   explicit Stranger(const std::string& address) {
-    const SocketAddress target = *ParseSocketAddress(address);
-    socket_ = Socket(::socket(target.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const net::SocketAddress target = *net::ParseSocketAddress(address);
+    socket_ = net::Socket(::socket(target.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     EXPECT_EQ(connect(socket_.fd(), target.get(), target.size), 0);
   }
   Challenge ReadChallenge() {
@@ -60,7 +60,7 @@ class Stranger {
   }
 
  private:
-  Socket socket_;
+  net::Socket socket_;
 };
 
 class PeerListenerTest : public ::testing::Test {
@@ -74,10 +74,10 @@ class PeerListenerTest : public ::testing::Test {
   // Rank 1 dials, and what it sends arrives as from rank 1.
   void ExpectThatThePeerGetsThrough() {
     auto accepted = std::async(std::launch::async, [&] { return listener_->Accept(Rank(1)); });
-    const absl::StatusOr<Socket> dialed =
+    const absl::StatusOr<net::Socket> dialed =
         DialPeer(OptionsOf(1), Rank(0), listener_->address(), *abort_);
     ASSERT_TRUE(dialed.ok()) << dialed.status();
-    const absl::StatusOr<Socket> socket = accepted.get();
+    const absl::StatusOr<net::Socket> socket = accepted.get();
     ASSERT_TRUE(socket.ok()) << socket.status();
     ASSERT_EQ(send(dialed->fd(), "hello", 5, MSG_NOSIGNAL), 5);
     char bytes[5];
@@ -162,7 +162,7 @@ TEST_F(PeerListenerTest, AThousandSilentConnectionsKeepNobodyOutAndAreBounded) {
   for (int i = 0; i < 1000; ++i) silent.emplace_back(listener_->address());
   // Who is heard, is heard after all that were there before.
   silent.back().ReadChallenge();
-  EXPECT_LE(CountDescriptors(), before + 1000 + PeerListener::kMaxStrangers + 1);
+  EXPECT_LE(CountDescriptors(), before + 1000 + net::DoorOptions().max_guests + 1);
   ExpectThatThePeerGetsThrough();
 }
 
@@ -181,10 +181,10 @@ TEST_F(PeerListenerTest, AnImpostorIsNamedWhenNobodyElseComes) {
 TEST_F(PeerListenerTest, ADialerUsesNoListenerThatDoesNotKnowTheSecret) {
   TransportOptions impostor = OptionsOf(0);
   impostor.secret = "?";
-  Socket listening = *ListenOn("127.0.0.1");
+  net::Socket listening = *net::ListenOn("127.0.0.1:0");
   fcntl(listening.fd(), F_SETFL, 0);
   auto pretend = std::async(std::launch::async, [&] {
-    const Socket socket(accept(listening.fd(), nullptr, nullptr));
+    const net::Socket socket(accept(listening.fd(), nullptr, nullptr));
     const Challenge challenge{.nonce = RandomNonce()};
     send(socket.fd(), &challenge, sizeof(challenge), MSG_NOSIGNAL);
     Answer answer;
@@ -194,15 +194,15 @@ TEST_F(PeerListenerTest, ADialerUsesNoListenerThatDoesNotKnowTheSecret) {
   });
   TransportOptions hasty = OptionsOf(1);
   hasty.connect_timeout = absl::Milliseconds(200);
-  const std::string address = ToString(*LocalAddress(listening));
+  const std::string address = net::ToString(*net::LocalAddress(listening));
   EXPECT_EQ(DialPeer(hasty, Rank(0), address, *abort_).status().code(),
             absl::StatusCode::kPermissionDenied);
   pretend.wait();
 }
 
 TEST_F(PeerListenerTest, AnAbortEndsBothWaits) {
-  const Socket deaf = *ListenOn("127.0.0.1");
-  const std::string address = ToString(*LocalAddress(deaf));
+  const net::Socket deaf = *net::ListenOn("127.0.0.1:0");
+  const std::string address = net::ToString(*net::LocalAddress(deaf));
   auto accepting =
       std::async(std::launch::async, [&] { return listener_->Accept(Rank(1)).status(); });
   auto dialing = std::async(std::launch::async, [&] {

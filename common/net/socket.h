@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace takt::transport {
+namespace takt::net {
 
 // Closes its descriptor when it goes.
 class Socket {
@@ -42,9 +42,13 @@ struct SocketAddress {
 std::string ToString(const SocketAddress& address);
 absl::StatusOr<SocketAddress> ParseSocketAddress(std::string_view text);
 
-// Listens on a free port of `host` (a name or an address of this machine), non-blocking.
-// Errors: kUnavailable, in words.
-absl::StatusOr<Socket> ListenOn(const std::string& host);
+// Listens on `host` (a name or an address of this machine; "" is none) and `port`, "0" for a free
+// one. Non-blocking. Errors: kUnavailable, in words.
+absl::StatusOr<Socket> ListenOn(const std::string& host, const std::string& port);
+// "127.0.0.1:9464", "[::1]:0", "localhost:80"; the host may not be left out.
+absl::StatusOr<Socket> ListenOn(std::string_view host_and_port);
 absl::StatusOr<SocketAddress> LocalAddress(const Socket& socket);
+// Of who is connected to the socket, for messages.
+std::string PeerName(int fd);
 
-}  // namespace takt::transport
+}  // namespace takt::net

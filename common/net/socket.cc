@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/transport/gloo/socket.h"
+#include "common/net/socket.h"
 
 #include <netdb.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace takt::transport {
+namespace takt::net {
 
 namespace {
 
@@ -30,6 +30,19 @@ absl::StatusOr<AddressList> LookUp(const std::string& host, const std::string& p
 absl::Status SystemError(std::string_view what) {
   return absl::UnavailableError(
       absl::StrCat(absl::string_view(what.data(), what.size()), ": ", std::strerror(errno)));
+}
+
+struct HostAndPort {
+  std::string host, port;
+};
+
+absl::StatusOr<HostAndPort> Split(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  std::string_view host = text.substr(0, colon);
+  if (colon == std::string_view::npos || host.empty())
+    return absl::InvalidArgumentError("must be HOST:PORT");
+  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return HostAndPort{std::string(host), std::string(text.substr(colon + 1))};
 }
 
 }  // namespace
@@ -50,31 +63,34 @@ std::string ToString(const SocketAddress& address) {
 }
 
 absl::StatusOr<SocketAddress> ParseSocketAddress(std::string_view text) {
-  const std::size_t colon = text.rfind(':');
-  std::string_view host = text.substr(0, colon);
-  if (colon == std::string_view::npos || host.empty())
-    return absl::InvalidArgumentError("not HOST:PORT");
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  ASSIGN_OR_RETURN(const HostAndPort parts, Split(text));
   ASSIGN_OR_RETURN(const AddressList found,
-                   LookUp(std::string(host), std::string(text.substr(colon + 1)),
-                          AI_NUMERICHOST | AI_NUMERICSERV));
+                   LookUp(parts.host, parts.port, AI_NUMERICHOST | AI_NUMERICSERV));
   SocketAddress address{.size = found->ai_addrlen};
   std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
   return address;
 }
 
-absl::StatusOr<Socket> ListenOn(const std::string& host) {
-  ASSIGN_OR_RETURN(const AddressList found, LookUp(host, "", 0));
-  absl::Status error = absl::UnavailableError(absl::StrCat(host, ": no address"));
+absl::StatusOr<Socket> ListenOn(const std::string& host, const std::string& port) {
+  ASSIGN_OR_RETURN(const AddressList found, LookUp(host, port, AI_NUMERICSERV));
+  absl::Status error;
   for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next) {
     Socket socket(::socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (socket.valid() && bind(socket.fd(), at->ai_addr, at->ai_addrlen) == 0 &&
+    // A restarted daemon gets its port back although connections of its last life linger.
+    const int on = 1;
+    if (socket.valid() && setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+        bind(socket.fd(), at->ai_addr, at->ai_addrlen) == 0 &&
         listen(socket.fd(), SOMAXCONN) == 0) {
       return socket;
     }
-    error = SystemError(absl::StrCat("listening on ", host));
+    error = SystemError(absl::StrCat(host, ":", port));
   }
   return error;
+}
+
+absl::StatusOr<Socket> ListenOn(std::string_view host_and_port) {
+  ASSIGN_OR_RETURN(const HostAndPort parts, Split(host_and_port));
+  return ListenOn(parts.host, parts.port);
 }
 
 absl::StatusOr<SocketAddress> LocalAddress(const Socket& socket) {
@@ -85,4 +101,10 @@ absl::StatusOr<SocketAddress> LocalAddress(const Socket& socket) {
   return address;
 }
 
-}  // namespace takt::transport
+std::string PeerName(int fd) {
+  SocketAddress address{.size = sizeof(address.storage)};
+  getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size);
+  return ToString(address);
+}
+
+}  // namespace takt::net

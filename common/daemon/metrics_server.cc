@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/daemon/metrics_server.h"
+
+#include <poll.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::daemon {
+
+namespace {
+
+constexpr std::size_t kMaxRequestBytes = 8 << 10;
+
+std::string Answer(std::string_view status, std::string_view type, std::string_view body) {
+  std::string answer = "HTTP/1.1 ";
+  answer.append(status).append("\r\nContent-Type: ").append(type);
+  absl::StrAppend(&answer, "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n");
+  return answer.append(body);
+}
+
+// Reads until the end of a request's head, then writes the answer.
+class Scrape final : public net::Guest {
+ public:
+  Scrape(net::Socket socket, const std::function<std::string()>& page)
+      : socket_(std::move(socket)), page_(page) {}
+
+  int fd() const override { return socket_.fd(); }
+  short Serve(net::Door& /*door*/) override { return answer_.empty() ? Read() : Write(); }
+
+ private:
+  short Read() {
+    std::array<char, 1024> bytes;
+    const ssize_t received = recv(fd(), bytes.data(), bytes.size(), 0);
+    if (received < 0 && (errno == EAGAIN || errno == EINTR)) return POLLIN;
+    if (received <= 0) return 0;
+    request_.append(bytes.data(), received);
+    if (request_.find("\r\n\r\n") == std::string::npos) {
+      if (request_.size() <= kMaxRequestBytes) return POLLIN;
+      answer_ = Answer("431 Request Header Fields Too Large", "text/plain", "too long\n");
+    } else {
+      answer_ = AnswerToScrape(request_, page_);
+    }
+    return Write();
+  }
+
+  short Write() {
+    const ssize_t sent =
+        send(fd(), answer_.data() + sent_bytes_, answer_.size() - sent_bytes_, MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return POLLOUT;
+    if (sent < 0) return 0;
+    sent_bytes_ += sent;
+    return sent_bytes_ < answer_.size() ? POLLOUT : 0;
+  }
+
+  const net::Socket socket_;
+  const std::function<std::string()>& page_;
+  std::string request_, answer_;
+  std::size_t sent_bytes_ = 0;
+};
+
+}  // namespace
+
+std::string AnswerToScrape(std::string_view head, const std::function<std::string()>& page) {
+  constexpr std::string_view kText = "text/plain; charset=utf-8";
+  const std::string_view line = head.substr(0, head.find("\r\n"));
+  const std::string_view method = line.substr(0, line.find(' '));
+  if (line.size() == method.size()) return Answer("400 Bad Request", kText, "not HTTP\n");
+  if (method != "GET") return Answer("405 Method Not Allowed", kText, "only GET\n");
+  const std::string_view rest = line.substr(method.size() + 1);
+  const std::string_view path = rest.substr(0, rest.find_first_of(" ?"));
+  if (path != "/metrics") return Answer("404 Not Found", kText, "see /metrics\n");
+  return Answer("200 OK", "text/plain; version=0.0.4; charset=utf-8", page());
+}
+
+MetricsServer::MetricsServer(net::Socket listener, std::function<std::string()> page)
+    : door_(std::move(listener),
+            {.name = "takt-metrics", .welcome = [page = std::move(page)](net::Socket socket) {
+               return std::make_unique<Scrape>(std::move(socket), page);
+             }}) {}
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
+    const std::string& address, std::function<std::string()> page) {
+  absl::StatusOr<net::Socket> listener = net::ListenOn(address);
+  if (absl::IsInvalidArgument(listener.status())) {
+    return InvalidField({.field = "--metrics-listen",
+                         .value = address,
+                         .rule = std::string(listener.status().message()),
+                         .fix = "e.g. 127.0.0.1:9464 (port 0: any), or nothing for no metrics"});
+  }
+  if (!listener.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot serve metrics at ", listener.status().message(),
+                     "; give --metrics-listen a free HOST:PORT of this machine"));
+  }
+  return std::unique_ptr<MetricsServer>(new MetricsServer(*std::move(listener), std::move(page)));
+}
+
+}  // namespace takt::daemon

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/net/door.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <utility>
+#include <vector>
+
+namespace takt::net {
+namespace {
+
+// Says back what it is told, once.
+class Echo final : public Guest {
+ public:
+  explicit Echo(Socket socket) : socket_(std::move(socket)) {}
+  int fd() const override { return socket_.fd(); }
+  short Serve(Door& /*door*/) override {
+    std::array<char, 16> bytes;
+    const ssize_t received = recv(fd(), bytes.data(), bytes.size(), 0);
+    if (received > 0) send(fd(), bytes.data(), received, MSG_NOSIGNAL);
+    return 0;
+  }
+
+ private:
+  const Socket socket_;
+};
+
+DoorOptions EchoOptions() {
+  return {.name = "echo",
+          .welcome = [](Socket socket) { return std::make_unique<Echo>(std::move(socket)); }};
+}
+
+Socket Connect(const Door& door) {
+  const SocketAddress address = *ParseSocketAddress(door.address());
+  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(socket.fd(), address.get(), address.size), 0);
+  return socket;
+}
+
+// What the other end says until it hangs up.
+std::string Hear(const Socket& socket) {
+  std::string text;
+  for (char byte; recv(socket.fd(), &byte, 1, 0) == 1;) text += byte;
+  return text;
+}
+
+std::string Ask(const Door& door, const std::string& what) {
+  const Socket socket = Connect(door);
+  send(socket.fd(), what.data(), what.size(), MSG_NOSIGNAL);
+  return Hear(socket);
+}
+
+TEST(ListenOn, BindsTheGivenAddressAndNoOther) {
+  const Socket socket = *ListenOn("127.0.0.1:0");
+  EXPECT_EQ(ToString(*LocalAddress(socket)).substr(0, 10), "127.0.0.1:");
+  for (const char* wrong : {"192.0.2.1:0", ":0", "0", "", "no-such-host.invalid:0"})
+    EXPECT_FALSE(ListenOn(wrong).ok()) << wrong;
+  EXPECT_FALSE(ListenOn(ToString(*LocalAddress(socket))).ok()) << "taken";
+}
+
+TEST(SocketAddress, RoundTripsAsText) {
+  for (const char* text : {"127.0.0.1:80", "[::1]:9464"})
+    EXPECT_EQ(ToString(*ParseSocketAddress(text)), text);
+  EXPECT_FALSE(ParseSocketAddress("localhost:1").ok());
+}
+
+TEST(Door, ServesAGuest) {
+  const Door door(*ListenOn("127.0.0.1:0"), EchoOptions());
+  EXPECT_EQ(Ask(door, "hello"), "hello");
+}
+
+TEST(Door, ShowsTheOldestOutWhenAThousandStandSilent) {
+  const Door door(*ListenOn("127.0.0.1:0"), EchoOptions());
+  std::vector<Socket> silent;
+  for (int i = 0; i < 1000; ++i) silent.push_back(Connect(door));
+  EXPECT_EQ(Ask(door, "hello"), "hello");
+  EXPECT_EQ(Hear(silent.front()), "");
+}
+
+TEST(Door, ShowsOutWhoTakesTooLong) {
+  DoorOptions options = EchoOptions();
+  options.patience = std::chrono::milliseconds(1);
+  const Door door(*ListenOn("127.0.0.1:0"), options);
+  EXPECT_EQ(Hear(Connect(door)), "");
+}
+
+TEST(Door, KeepsDescriptorsForOtherThingsAndOpensAgain) {
+  rlimit before;
+  getrlimit(RLIMIT_NOFILE, &before);
+  const int used = dup(0);
+  close(used);
+  const rlimit small = {static_cast<rlim_t>(used + Door::kReservedDescriptors + 40),
+                        before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &small);
+  {
+    std::atomic<int> entered = 0;
+    DoorOptions options = EchoOptions();
+    options.max_guests = 1000;
+    options.welcome = [&](Socket socket) {
+      ++entered;
+      return std::make_unique<Echo>(std::move(socket));
+    };
+    const Door door(*ListenOn("127.0.0.1:0"), options);
+    std::vector<Socket> silent;
+    // Each connection has its two ends in this process.
+    for (int i = 0; i < 35; ++i) silent.push_back(Connect(door));
+    EXPECT_EQ(Hear(silent.back()), "");
+    EXPECT_LT(entered, 25);
+    silent.clear();
+    EXPECT_EQ(Ask(door, "hello"), "hello");
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+}  // namespace
+}  // namespace takt::net
