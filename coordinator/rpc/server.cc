@@ -8,12 +8,15 @@
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status.h"
+#include "common/net/door.h"
+#include "common/net/socket.h"
 #include "coordinator/rpc/attachment_service.h"
 #include "coordinator/rpc/cluster_service.h"
 #include "coordinator/rpc/job_service.h"
@@ -27,7 +30,9 @@ constexpr char kUnix[] = "unix:";
 constexpr std::size_t kMaxSocketPath = 107;  // sun_path less its final zero
 constexpr int kMaxReceiveBytes = 8 << 20;
 constexpr int kMaxStreamsPerConnection = 1024;
-constexpr std::size_t kMemoryQuotaBytes = 512u << 20;
+constexpr std::size_t kMemoryQuotaBytes = 256u << 20;
+constexpr int kHandshakeMillis = 10'000;
+constexpr int kIdleMillis = 300'000;
 constexpr std::chrono::milliseconds kShutdownGrace(300);
 
 class GrpcServer final : public Server {
@@ -40,6 +45,7 @@ class GrpcServer final : public Server {
         rendezvous_(coordinator) {}
 
   ~GrpcServer() override {
+    door_.reset();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   }
 
@@ -51,35 +57,73 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
     AllowKeepalive(builder);
-    // Without it two servers would share a TCP port in silence.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    // Who has said nothing sensible by then, in TLS or HTTP/2, is hung up on.
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
+    // So is who asks nothing for long; clients dial again when they have something to ask.
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMillis);
     builder.SetResourceQuota(grpc::ResourceQuota("coordinator").Resize(kMemoryQuotaBytes));
     builder.RegisterService(&attachment_);
     builder.RegisterService(&cluster_);
     builder.RegisterService(&jobs_);
     builder.RegisterService(&rendezvous_);
-    int port = 0;
-    builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", listen,
-                       "; check that nothing else does and that the address is this host's"));
-    }
-    const bool is_unix = absl::StartsWith(listen, kUnix);
-    address_ = is_unix ? listen : absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
-    return absl::OkStatus();
+    const auto credentials = grpc::InsecureServerCredentials();
+    return absl::StartsWith(listen, kUnix) ? ServeSocketFile(builder, listen, credentials)
+                                           : ServeTcp(builder, listen, credentials);
   }
 
   const std::string& address() const override { return address_; }
 
  private:
+  using Credentials = std::shared_ptr<grpc::ServerCredentials>;
+
+  absl::Status ServeSocketFile(grpc::ServerBuilder& builder, const std::string& listen,
+                               const Credentials& credentials) {
+    int bound = 0;
+    builder.AddListeningPort(listen, credentials, &bound);
+    server_ = builder.BuildAndStart();
+    address_ = listen;
+    return server_ != nullptr && bound != 0 ? absl::OkStatus() : CannotListen(listen);
+  }
+
+  // Connections are accepted by a door: gRPC's own listener never accepts again after it was once
+  // without a descriptor, which whoever reaches the port can bring about.
+  absl::Status ServeTcp(grpc::ServerBuilder& builder, const std::string& listen,
+                        const Credentials& credentials) {
+    absl::StatusOr<net::Socket> listener = net::ListenOn(listen);
+    if (!listener.ok()) return CannotListen(listener.status().message());
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) return CannotListen(listen);
+    door_.emplace(*std::move(listener),
+                  net::DoorOptions{.name = "takt-control", .welcome = [this](net::Socket socket) {
+                                     HandOver(std::move(socket));
+                                     return std::unique_ptr<net::Guest>();
+                                   }});
+    address_ = door_->address();
+    return absl::OkStatus();
+  }
+
+  void HandOver(net::Socket socket) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = socket.Release();
+    acceptor_->HandleNewConnection(&connection);
+  }
+
+  static absl::Status CannotListen(absl::string_view where) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", where,
+                     "; check that nothing else does and that the address is this host's"));
+  }
+
   AttachmentService attachment_;
   ClusterService cluster_;
   JobService jobs_;
   RendezvousService rendezvous_;
   std::string address_;
-  std::unique_ptr<grpc::Server> server_;  // last: it uses the services
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<grpc::Server> server_;  // after the services, which it uses
+  std::optional<net::Door> door_;         // last: its thread uses the acceptor
 };
 
 }  // namespace
