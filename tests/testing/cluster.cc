@@ -18,6 +18,7 @@
 #include "common/config/job_file.h"
 #include "common/config/spec_files.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace takt::testing {
 namespace {
@@ -69,15 +70,18 @@ std::string EmulatedJob::Yaml() const {
                       ", data: ", data, ", schedule: ", schedule, "}\n");
 }
 
-Cluster::Cluster(int num_workers) : directory_(MakeDirectory()) {
+Cluster::Cluster(int num_workers, Network network)
+    : network_(network),
+      directory_(MakeDirectory()),
+      address_(network == Network::kSocketFile ? "unix:" + directory_ + "/socket" : "") {
   std::ofstream data(directory_ + "/data.txt");
   for (int i = 0; i < (64 << 10); ++i) data.put(static_cast<char>('a' + i * i % 23));
   data.close();
-  const auto channel =
-      grpc::CreateChannel("unix:" + directory_ + "/socket", grpc::InsecureChannelCredentials());
+  StartCoordinator();
+  if (network_ == Network::kTcp) address_ = AwaitAddress();
+  const auto channel = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
   jobs_ = v1::JobService::NewStub(channel);
   cluster_ = v1::ClusterService::NewStub(channel);
-  StartCoordinator();
   std::set<std::string> names;
   for (int i = 0; i < num_workers; ++i) {
     names.insert(absl::StrCat("w", i));
@@ -105,17 +109,50 @@ absl::StatusOr<cli::Process> Cluster::Spawn(const std::string& name,
 }
 
 void Cluster::StartCoordinator() {
-  auto process = Spawn(kCoordinator, {"takt-coordinator", "--state", directory_ + "/state",
-                                      "--listen", "unix:" + directory_ + "/socket"});
+  std::vector<std::string> argv = {"takt-coordinator", "--state", directory_ + "/state"};
+  if (network_ == Network::kSocketFile) {
+    argv.insert(argv.end(), {"--listen", address_});
+  } else {
+    argv.insert(argv.end(),
+                {"--listen", "127.0.0.1:0", "--insecure", "--metrics-listen", "127.0.0.3:0"});
+  }
+  auto process = Spawn(kCoordinator, std::move(argv));
   TAKT_CHECK(process.ok());
   coordinator_.reset();
   coordinator_.emplace(*std::move(process));
 }
 
+std::string Cluster::AwaitAddress() {
+  nlohmann::json state;
+  const bool in_time = Poll(
+      [&] {
+        std::ifstream file(directory_ + "/state/coordinator.json");
+        state = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+        return state.is_object();
+      },
+      kPatience);
+  TAKT_CHECK(in_time);
+  return state["listen"];
+}
+
 void Cluster::StartWorker(const std::string& name) {
-  auto process = Spawn(name, {"takt-worker", "--coordinator", "unix:" + directory_ + "/socket",
-                              "--name", name, "--data-root", "/", "--checkpoint-root", "/",
-                              "--threads", "1", "--metrics-listen", "", "--die-with-parent"});
+  const bool tcp = network_ == Network::kTcp;
+  std::vector<std::string> argv = {"takt-worker",
+                                   "--coordinator",
+                                   address_,
+                                   "--name",
+                                   name,
+                                   "--data-root",
+                                   "/",
+                                   "--checkpoint-root",
+                                   "/",
+                                   "--threads",
+                                   "1",
+                                   "--metrics-listen",
+                                   tcp ? "127.0.0.3:0" : "",
+                                   "--die-with-parent"};
+  if (tcp) argv.insert(argv.end(), {"--data-address", "127.0.0.2", "--insecure"});
+  auto process = Spawn(name, std::move(argv));
   TAKT_CHECK(process.ok());
   workers_[name].reset();
   workers_[name].emplace(*std::move(process));

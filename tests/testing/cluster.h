@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A coordinator and workers as real processes, in a directory of their own, talking over a Unix
-// socket. For tests of what only shows between processes: fixtures of tests/integration and
-// tests/fault.
+// socket or over TCP on the loopback interface. For tests of what only shows between processes:
+// fixtures of tests/integration and tests/fault.
 #pragma once
 
 #include <functional>
@@ -30,8 +30,12 @@ class Cluster final {
  public:
   static constexpr absl::Duration kPatience = absl::Seconds(60);
 
+  // How the processes can be reached. kTcp: control at 127.0.0.1, data at 127.0.0.2, metrics at
+  // 127.0.0.3, each on a free port; the coordinator may not be started again.
+  enum class Network { kSocketFile, kTcp };
+
   // Starts the coordinator and workers w0, w1, ..., and waits until all are idle.
-  explicit Cluster(int num_workers);
+  explicit Cluster(int num_workers, Network network = Network::kSocketFile);
   ~Cluster();
   Cluster(const Cluster&) = delete;
 
@@ -68,14 +72,19 @@ class Cluster final {
   void Undrain(const std::string& name);
 
   const std::string& directory() const { return directory_; }
+  // What to dial: unix:PATH or HOST:PORT.
+  const std::string& address() const { return address_; }
 
  private:
   absl::StatusOr<cli::Process> Spawn(const std::string& name, std::vector<std::string> argv);
+  std::string AwaitAddress();
   std::string Tail(const std::string& name) const;
   // Asks every few milliseconds; the services have nothing to be told by.
   bool Poll(const std::function<bool()>& done, absl::Duration timeout);
 
-  std::string directory_;
+  const Network network_;
+  const std::string directory_;
+  std::string address_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
   std::unique_ptr<v1::ClusterService::Stub> cluster_;
   std::optional<cli::Process> coordinator_;
