@@ -29,7 +29,7 @@ constexpr std::int64_t kComparedSteps = 400;
 constexpr std::size_t kHundredMegabytes = 100 << 20;
 // Of a process under all of this, in MiB: a silent connection to the coordinator takes 22 KiB, a
 // stream that waits for its message 11 KiB (measured); the rest is what the allocator keeps.
-constexpr double kMaxGrowthMib = 320;
+constexpr double kMaxGrowthMib = 256;
 constexpr double kMaxWorkerGrowthMib = 48;
 
 std::string JobYaml(const std::string& name, std::int64_t steps) {

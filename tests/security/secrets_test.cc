@@ -1,1 +1,145 @@
 // SPDX-License-Identifier: Apache-2.0
+// What must never be seen, looked for wherever something can be seen while a job trains.
+#include <stdlib.h>
+
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/net/socket.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/command.h"
+#include "tests/security/processes.h"
+#include "tests/security/recorder.h"
+#include "tests/testing/cluster.h"
+
+namespace takt::security {
+namespace {
+
+using integration::Command;
+using testing::Cluster;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kJob[] = "keeps-its-secret";
+
+// Binding: transport (field 5), then the secret (field 6) of 32 bytes.
+std::set<std::string> SecretsIn(const std::string& wire) {
+  std::set<std::string> secrets;
+  for (std::size_t at = 0; (at = wire.find("\x32\x20", at)) != std::string::npos; ++at) {
+    if (at >= 2 && wire[at - 2] == '\x28' && at + 34 <= wire.size())
+      secrets.insert(wire.substr(at + 2, 32));
+  }
+  return secrets;
+}
+
+// As bytes and as whoever prints bytes would print them.
+std::vector<std::string> Spellings(const std::string& secret) {
+  const std::string hex = absl::BytesToHexString(secret);
+  return {secret,
+          hex,
+          absl::AsciiStrToUpper(hex),
+          absl::Base64Escape(secret),
+          absl::WebSafeBase64Escape(secret),
+          absl::CHexEscape(secret),
+          absl::CEscape(secret)};
+}
+
+std::string Scrape(const std::string& address) {
+  const net::SocketAddress target = *net::ParseSocketAddress(address);
+  const net::Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(socket.fd(), target.get(), target.size), 0);
+  const std::string request = "GET /metrics HTTP/1.1\r\n\r\n";
+  send(socket.fd(), request.data(), request.size(), MSG_NOSIGNAL);
+  std::string page;
+  for (char bytes[4096];;) {
+    const ssize_t n = recv(socket.fd(), bytes, sizeof(bytes), 0);
+    if (n <= 0) return page;
+    page.append(bytes, n);
+  }
+}
+
+class Secrets : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    setenv("TAKT_COORDINATOR_LOG_LEVEL", "debug", 1);
+    setenv("TAKT_WORKER_LOG_LEVEL", "debug", 1);
+  }
+  static void TearDownTestSuite() {
+    unsetenv("TAKT_COORDINATOR_LOG_LEVEL");
+    unsetenv("TAKT_WORKER_LOG_LEVEL");
+  }
+
+  // Everything that can be seen from outside, by where.
+  std::map<std::string, std::string> Visible() {
+    std::map<std::string, std::string> visible;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(cluster_.directory())) {
+      if (entry.is_regular_file())
+        visible[entry.path().string()] = integration::ReadFile(entry.path().string());
+    }
+    for (const pid_t pid :
+         {cluster_.coordinator().pid(), cluster_.worker("w0").pid(), cluster_.worker("w1").pid()}) {
+      for (const char* file : {"cmdline", "environ", "comm", "maps"})
+        visible[absl::StrCat("/proc/", pid, "/", file)] = ProcFile(pid, file);
+      for (const std::string& address : ListeningAddresses(pid))
+        if (address.starts_with("127.0.0.3:")) visible["http://" + address] = Scrape(address);
+    }
+    for (const std::vector<std::string>& arguments :
+         std::vector<std::vector<std::string>>{{"job", kJob},
+                                               {"job", kJob, "-o", "json"},
+                                               {"jobs", "-o", "json"},
+                                               {"workers", "-o", "json"},
+                                               {"logs", kJob}}) {
+      std::vector<std::string> argv = {"--coordinator", cluster_.address()};
+      argv.insert(argv.end(), arguments.begin(), arguments.end());
+      Command takt("takt", argv, {"TAKT_INSECURE=1"});
+      EXPECT_EQ(takt.Wait(), "exit status 0") << takt.err();
+      visible["takt " + absl::StrJoin(arguments, " ")] = takt.out() + takt.err();
+    }
+    return visible;
+  }
+
+  Cluster cluster_{1, Cluster::Network::kTcp};
+};
+
+TEST_F(Secrets, OfAGenerationAreSeenNowhere) {
+  Recorder recorder(cluster_.address());
+  cluster_.StartWorker("w1", recorder.address());
+  cluster_.AwaitIdle({"w0", "w1"});
+  cluster_.Submit(absl::StrCat(
+      "name: ", kJob,
+      "\nmodel: {family: gpt2, layers: 4, hidden: 16, heads: 2, context: 16, vocab: 256}"
+      "\ndata: {train: {path: data.txt, format: bytes}}"
+      "\nbatch: {global: 4, microbatch: 2}"
+      "\noptimizer: {adamw: {learning_rate: 1.0e-3}}"
+      "\nsteps: 1000000"
+      "\ncheckpoint: {directory: checkpoints, every_steps: 5}"
+      "\nparallelism: {threads: 1, pipeline: 2, schedule: 1f1b, transport: gloo}\n"));
+  cluster_.AwaitStep(kJob, 20);
+
+  const std::set<std::string> secrets = SecretsIn(recorder.heard());
+  ASSERT_THAT(secrets, Not(IsEmpty()));
+  const std::map<std::string, std::string> visible = Visible();
+  int with_name = 0;
+  for (const auto& [where, text] : visible) {
+    if (text.find(kJob) != std::string::npos) ++with_name;
+    for (const std::string& secret : secrets) {
+      for (const std::string& spelling : Spellings(secret))
+        EXPECT_EQ(text.find(spelling), std::string::npos) << where;
+    }
+  }
+  // What is looked through is really there: logs, state, pages and answers that know the job.
+  EXPECT_GE(with_name, 10) << visible.size() << " places";
+  cluster_.Cancel(kJob);
+  cluster_.AwaitIdle({"w0", "w1"});
+}
+
+}  // namespace
+}  // namespace takt::security

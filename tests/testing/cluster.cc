@@ -135,11 +135,11 @@ std::string Cluster::AwaitAddress() {
   return state["listen"];
 }
 
-void Cluster::StartWorker(const std::string& name) {
+void Cluster::StartWorker(const std::string& name, const std::string& coordinator) {
   const bool tcp = network_ == Network::kTcp;
   std::vector<std::string> argv = {"takt-worker",
                                    "--coordinator",
-                                   address_,
+                                   coordinator.empty() ? address_ : coordinator,
                                    "--name",
                                    name,
                                    "--data-root",

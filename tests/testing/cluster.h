@@ -41,7 +41,8 @@ class Cluster final {
 
   // Processes.
   void StartCoordinator();
-  void StartWorker(const std::string& name);
+  // coordinator: what it dials; empty: address().
+  void StartWorker(const std::string& name, const std::string& coordinator = "");
   cli::Process& coordinator() { return *coordinator_; }
   cli::Process& worker(const std::string& name) { return *workers_.at(name); }
   // SIGKILL, and gone on return.
