@@ -36,6 +36,7 @@ class Follower {
       options_.on_job(job_);
       return true;
     }
+    if (event.has_split()) options_.on_split(event.split());
     if (!event.has_step() || event.step().step() <= last_step_) return true;
     last_step_ = event.step().step();
     return options_.on_step(event.step());
@@ -105,18 +106,13 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectToCoordinator(const Context& cont
   return Client::Connect({.address = std::move(address), .call_timeout = context.timeout()});
 }
 
-namespace {
-
-// Follows the job; Ctrl-C leaves it alone: its outcome stays unknown to us.
-absl::StatusOr<v1::Job> FollowUntilInterrupted(const Context& context, Client& client,
-                                               FollowOptions options) {
+absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, const FollowOptions& options) {
   Client::StreamStop stop;
   std::atomic<bool> interrupted = false;
   const SignalThread signals({SIGINT, SIGTERM}, [&](int) {
     interrupted = true;
     stop.Stop();
   });
-  options.say = [&](std::string_view line) { Say(context, line); };
   absl::StatusOr<v1::Job> job = FollowJob(client, stop, options);
   if (!job.ok() && interrupted) {
     return absl::UnknownError(absl::StrCat("no longer watching; ", options.job,
@@ -126,17 +122,15 @@ absl::StatusOr<v1::Job> FollowUntilInterrupted(const Context& context, Client& c
   return job;
 }
 
-}  // namespace
-
 absl::StatusOr<ExitCode> WatchUntilEnd(const Context& context, Client& client,
                                        const std::string& name, std::int64_t after_step) {
   StepPrinter printer(context, Clock::Real());
   absl::StatusOr<v1::Job> job = FollowUntilInterrupted(
-      context, client,
-      {.job = name,
-       .after_step = after_step,
-       .on_job = [&](const v1::Job& job) { printer.OnJob(job); },
-       .on_step = [&](const v1::StepReport& step) { return printer.OnStep(step); }});
+      client, {.job = name,
+               .after_step = after_step,
+               .on_job = [&](const v1::Job& job) { printer.OnJob(job); },
+               .on_step = [&](const v1::StepReport& step) { return printer.OnStep(step); },
+               .say = [&](std::string_view line) { printer.Say(line); }});
   if (!job.ok() && !context.terminal.out.good()) return ExitCode::kDone;  // the reader has enough
   if (!job.ok()) return job.status();
   printer.OnEnd(*job);
@@ -155,8 +149,10 @@ absl::StatusOr<ExitCode> WaitUntilEnd(const Context& context, Client& client,
     }
     paused = pauses;
   };
-  ASSIGN_OR_RETURN(const v1::Job job,
-                   FollowUntilInterrupted(context, client, {.job = name, .on_job = on_job}));
+  ASSIGN_OR_RETURN(
+      const v1::Job job,
+      FollowUntilInterrupted(
+          client, {.job = name, .on_job = on_job, .say = [&](auto line) { Say(context, line); }}));
   PrintJob(context, job);
   return VerdictOf(job);
 }

@@ -19,6 +19,8 @@ struct FollowOptions {
   std::function<void(const v1::Job&)> on_job = [](const v1::Job&) {};
   // Each step once, ascending; false: no more of them are wanted (kCancelled).
   std::function<bool(const v1::StepReport&)> on_step = [](const v1::StepReport&) { return true; };
+  // Where the time of the newest explained step went.
+  std::function<void(const v1::StepSplit&)> on_split = [](const v1::StepSplit&) {};
   // One line of talk: the coordinator is away, is back.
   std::function<void(std::string_view)> say = [](std::string_view) {};
 };
@@ -27,6 +29,10 @@ struct FollowOptions {
 // kNotFound.
 absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
                                   const FollowOptions& options);
+
+// As FollowJob, until Ctrl-C, which leaves the job alone: its outcome stays unknown to us
+// (kUnknown).
+absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, const FollowOptions& options);
 
 // The address of the coordinator: --coordinator, else TAKT_COORDINATOR, else that of `takt local
 // up`. kUnavailable: none.
