@@ -15,6 +15,7 @@ find_package(SQLite3 REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(isal REQUIRED IMPORTED_TARGET libisal)  # CRC-32C
 pkg_check_modules(systemd REQUIRED IMPORTED_TARGET libsystemd)
 if(BUILD_TESTING)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)

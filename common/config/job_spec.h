@@ -88,6 +88,7 @@ struct JobSpec {
   Parallelism parallelism;
   Precision precision = Precision::kF32;
   std::optional<Checkpoint> checkpoint;
+  std::string tensorboard;  // directory of event files, under the checkpoint root; empty: none
   std::uint64_t seed = 0;
   // Of settings that have no effect on this job, for people. Not a part of the proto.
   std::vector<std::string> warnings;

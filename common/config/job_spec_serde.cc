@@ -447,12 +447,10 @@ void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   job.precision = Precision::kBf16;
 }
 
-// Sections that this version has no code for: refused rather than ignored.
-void CheckAbsent(const v1::JobSpec& proto, Rules& rules) {
-  rules.Check(!proto.logging().has_tensorboard(), {.field = "logging.tensorboard",
-                                                   .value = Shown(proto.logging().tensorboard()),
-                                                   .rule = "is not supported by this version",
-                                                   .fix = "remove it"});
+void ReadLogging(const v1::LoggingSpec& proto, JobSpec& job, Rules& rules) {
+  if (!proto.has_tensorboard()) return;
+  job.tensorboard = proto.tensorboard();
+  CheckPath("logging.tensorboard", job.tensorboard, "name a folder, or null for none", rules);
 }
 
 }  // namespace
@@ -472,7 +470,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadParallelism(proto.parallelism(), job, rules);
   ReadPrecision(proto, job, rules);
   if (proto.has_checkpoint()) ReadCheckpoint(proto.checkpoint(), job, rules);
-  CheckAbsent(proto, rules);
+  ReadLogging(proto.logging(), job, rules);
   if (!rules.ok()) return InvalidFields(rules.Take());
   return job;
 }

@@ -93,7 +93,8 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
        "parallelism.stage_layers=[1, 1, 1, 1]",
        "data.validation={path: v, format: uint16, batches: 3}", "seed=99",
        "optimizer.lr_schedule={warmup_steps: 2, decay: cosine, min_learning_rate: 1e-5}",
-       "model.positions=64", "checkpoint={directory: c, every_steps: 7, keep: 1, resume: 40}"},
+       "model.positions=64", "checkpoint={directory: c, every_steps: 7, keep: 1, resume: 40}",
+       "logging={tensorboard: t}"},
       {"model={family: emulated, layers: 3, forward_ms: 0.7, activation_bytes: 9}"},
       {"model={family: llama, layers: 2, hidden: 64, heads: 4, kv_heads: 2, head_size: 8, "
        "context: 8, vocab: 9, rope_theta: 5e5, rope_scaling: {factor: 8, low_freq_factor: 1, "
@@ -116,6 +117,7 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   EXPECT_EQ(job.checkpoint->every_steps, 7);
   EXPECT_EQ(job.checkpoint->keep, 1);
   EXPECT_EQ(job.checkpoint->resume, "40");
+  EXPECT_EQ(job.tensorboard, "t");
 }
 
 TEST(JobSpecSerde, LlamaHasDefaultsOfItsOwn) {
@@ -224,8 +226,8 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "checkpoint.resume is latest: must be auto, none or the number of a step; use one of them"},
       {"checkpoint={directory: c, resume: 0}",
        "checkpoint.resume is 0: must be auto, none or the number of a step; use one of them"},
-      {"logging.tensorboard=runs",
-       "logging.tensorboard is runs: is not supported by this version; remove it"},
+      {"logging={tensorboard: ''}",
+       "logging.tensorboard: is missing; name a folder, or null for none"},
   };
   for (const auto& [override, message] : cases)
     EXPECT_EQ(ErrorOf(Parse({override})), message) << override;

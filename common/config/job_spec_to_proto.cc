@@ -106,6 +106,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   proto.set_steps(job.steps);
   Write(job.parallelism, *proto.mutable_parallelism());
   if (job.checkpoint.has_value()) Write(*job.checkpoint, *proto.mutable_checkpoint());
+  if (!job.tensorboard.empty()) proto.mutable_logging()->set_tensorboard(job.tensorboard);
   proto.set_precision(static_cast<v1::Precision>(job.precision));
   proto.set_seed(job.seed);
   return proto;

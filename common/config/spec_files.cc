@@ -101,6 +101,10 @@ void MakePathsAbsolute(v1::JobSpec& spec, std::string_view directory) {
     v1::CheckpointSpec& checkpoint = *spec.mutable_checkpoint();
     checkpoint.set_directory(Absolute(checkpoint.directory(), directory));
   }
+  if (spec.logging().has_tensorboard()) {
+    v1::LoggingSpec& logging = *spec.mutable_logging();
+    logging.set_tensorboard(Absolute(logging.tensorboard(), directory));
+  }
   const std::string& schedule = spec.parallelism().schedule();
   if (schedule.starts_with(kFileScheme)) {
     spec.mutable_parallelism()->set_schedule(absl::StrCat(

@@ -83,12 +83,14 @@ TEST(SpecFiles, NameWhatContradictsOrIsMissing) {
 TEST(SpecFiles, MakeRelativePathsAbsolute) {
   v1::JobSpec spec = Parse(
       "model: {init_from: w}\ndata: {train: {path: a.txt}, validation: {path: "
-      "/b.txt}}\ncheckpoint: {directory: c}\nparallelism: {schedule: 'file:s.csv'}");
+      "/b.txt}}\ncheckpoint: {directory: c}\nlogging: {tensorboard: t}\nparallelism: {schedule: "
+      "'file:s.csv'}");
   MakePathsAbsolute(spec, "/jobs");
   EXPECT_EQ(spec.model().init_from(), "/jobs/w");
   EXPECT_EQ(spec.data().train(0).path(), "/jobs/a.txt");
   EXPECT_EQ(spec.data().validation().path(), "/b.txt");
   EXPECT_EQ(spec.checkpoint().directory(), "/jobs/c");
+  EXPECT_EQ(spec.logging().tensorboard(), "/jobs/t");
   EXPECT_EQ(spec.parallelism().schedule(), "file:/jobs/s.csv");
   EXPECT_FALSE(spec.model().has_hf_config());
 }

@@ -25,6 +25,12 @@ bool IsUnder(const fs::path& root, const fs::path& path) {
 struct GivenPath {
   std::string_view field, root, path;
 
+  // What a job writes lies under the other of a worker's two roots.
+  bool IsOutput() const {
+    return field.starts_with("checkpoint.") || field.starts_with("logging.");
+  }
+  const char* RootName() const { return IsOutput() ? "checkpoint" : "data"; }
+
   absl::Status Refuse(std::string rule, std::string fix) const {
     return InvalidField({.field = std::string(field),
                          .value = std::string(path),
@@ -32,19 +38,25 @@ struct GivenPath {
                          .fix = std::move(fix)});
   }
   absl::Status Outside(const fs::path& real_root) const {
-    return Refuse(absl::StrCat("must lie under the worker's data root ", real_root.string()),
-                  "move the file there, or start the worker with another --data-root");
+    return Refuse(
+        absl::StrCat("must lie under the worker's ", RootName(), " root ", real_root.string()),
+        absl::StrCat(IsOutput() ? "name another" : "move the file there",
+                     ", or start the worker with another --", RootName(), "-root"));
   }
   absl::StatusOr<fs::path> RealRoot() const {
     std::error_code error;
     const fs::path real = fs::canonical(root.empty() ? fs::path(".") : fs::path(root), error);
     if (!error) return real;
-    return Refuse("the worker's data root must be a directory that exists",
-                  absl::StrCat("start the worker with another --data-root: ", std::string(root),
-                               " (", error.message(), ")"));
+    return Refuse(
+        absl::StrCat("the worker's ", RootName(), " root must be a directory that exists"),
+        absl::StrCat("start the worker with another --", RootName(), "-root: ", std::string(root),
+                     " (", error.message(), ")"));
   }
   absl::StatusOr<fs::path> Join(const fs::path& real_root) const {
-    if (path.empty()) return Refuse("must name a file", "give a path under the data root");
+    if (path.empty()) {
+      return Refuse("must not be empty",
+                    absl::StrCat("give a path under the ", RootName(), " root"));
+    }
     const fs::path joined = (real_root / fs::path(path)).lexically_normal();
     if (!IsUnder(real_root, joined)) return Outside(real_root);
     return joined;

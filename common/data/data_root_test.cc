@@ -79,7 +79,7 @@ TEST_F(DataRoot, DoesNotTellWhatExistsOutside) {
 
 TEST_F(DataRoot, RefusesWhatIsNotThere) {
   ExpectRefused("absent.bin", "must exist");
-  ExpectRefused("", "must name a file");
+  ExpectRefused("", "must not be empty");
 }
 
 TEST_F(DataRoot, OfTheWholeMachineTakesAnyAbsolutePath) {

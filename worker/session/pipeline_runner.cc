@@ -17,6 +17,7 @@
 #include "common/model/model.h"
 #include "common/trace/encoding.h"
 #include "worker/engine/engine.h"
+#include "worker/session/curves.h"
 #include "worker/session/rank_checkpoints.h"
 #include "worker/session/rank_groups.h"
 #include "worker/session/step_metrics.h"
@@ -92,6 +93,10 @@ class PipelineRunner final : public RankRunner {
     RETURN_IF_ERROR(Connect());
     SetPhase("LOAD", "");
     RETURN_IF_ERROR(CreateTrainer());
+    if (options_.files != nullptr) {
+      ASSIGN_OR_RETURN(curves_, Curves::Open(assignment_, resumed_.step, options_.checkpoint_root,
+                                             *options_.files, *options_.clock));
+    }
     SetPhase("CONNECT", "its neighbours in the pipeline to open their channels");
     RETURN_IF_ERROR(CreateEngines());
     SetPhase("CONNECT", "the start");
@@ -289,16 +294,22 @@ class PipelineRunner final : public RankRunner {
       if (ValidatesAfter(timing.step)) {
         held = step;
       } else {
-        report(step);
+        Tell(step, report);
       }
     }));
     last = std::min(last, End());
     if (held.has_value()) {
       RETURN_IF_ERROR(Validate(*held));
-      report(*held);
+      Tell(*held, report);
     }
     return last;
   }
+
+  void Tell(const StepReport& step, const std::function<void(Report)>& report) {
+    if (curves_ != nullptr) curves_->Add(step);
+    report(step);
+  }
+
 
   absl::Status Validate(StepReport& report) {
     train::Validator& validator = *trainer_->validator();
@@ -374,6 +385,7 @@ class PipelineRunner final : public RankRunner {
   RankGroups groups_;
   std::unique_ptr<train::Trainer> trainer_;
   std::optional<StepMetrics> step_metrics_;
+  std::unique_ptr<Curves> curves_;  // null: none wanted of this rank
   TraceSampler trace_sampler_;  // of the engine's thread that reports steps
   std::optional<BoundaryCompute> boundary_;
   std::unique_ptr<engine::Engine> engine_;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/rank_checkpoints.h"
 
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,12 +15,11 @@
 #include "worker/checkpoint/commit.h"
 #include "worker/checkpoint/load.h"
 #include "worker/session/parameter_state.h"
+#include "worker/session/rooted_directory.h"
 #include "worker/train/initial_weights.h"
 
 namespace takt::session {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr char kField[] = "checkpoint.directory";
 
@@ -48,24 +45,12 @@ RankCheckpoints::RankCheckpoints(RankCheckpointsOptions options)
                .rank = options_.assignment->rank,
                .num_ranks = options_.assignment->mesh.size()} {}
 
-// Nothing is made beyond a symbolic link that leads out of the root.
-absl::StatusOr<std::string> RankCheckpoints::MakeDirectory() const {
-  RETURN_IF_ERROR(checkpoint::EnsureDirectory(*options_.files, options_.root));
-  ASSIGN_OR_RETURN(const std::string joined,
-                   data::JoinUnderRoot(kField, options_.root, spec().directory));
-  fs::path there = joined;
-  for (std::error_code error; !fs::exists(there, error) && there.has_relative_path();)
-    there = there.parent_path();
-  RETURN_IF_ERROR(data::ResolveUnderRoot(kField, options_.root, there.string()).status());
-  RETURN_IF_ERROR(checkpoint::EnsureDirectory(*options_.files, joined));
-  return joined;
-}
-
 absl::Status RankCheckpoints::Open() {
   const JobKey& key = options_.assignment->key;
-  ASSIGN_OR_RETURN(directory_, first()
-                                   ? MakeDirectory()
-                                   : data::JoinUnderRoot(kField, options_.root, spec().directory));
+  ASSIGN_OR_RETURN(
+      directory_,
+      first() ? MakeDirectoryUnderRoot(*options_.files, kField, options_.root, spec().directory)
+              : data::JoinUnderRoot(kField, options_.root, spec().directory));
   const std::string name = absl::StrCat(".shared-", key.job, "-", key.generation.value());
   RETURN_IF_ERROR(CheckShared(meeting_, directory_, name));
   ASSIGN_OR_RETURN(directory_, data::ResolveUnderRoot(kField, options_.root, spec().directory));

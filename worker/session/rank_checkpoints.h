@@ -54,7 +54,6 @@ class RankCheckpoints {
   void GiveUp() { given_up_ = true; }
 
  private:
-  absl::StatusOr<std::string> MakeDirectory() const;
   absl::Status Load(const checkpoint::StepFiles& step, train::ParameterStore* store);
   absl::StatusOr<std::vector<checkpoint::TextFile>> Texts() const;
   std::vector<checkpoint::LayerState> WrittenState() const;

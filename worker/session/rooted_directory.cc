@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/rooted_directory.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "common/base/status.h"
+#include "common/data/data_root.h"
+#include "worker/checkpoint/commit.h"
+
+namespace takt::session {
+
+absl::StatusOr<std::string> MakeDirectoryUnderRoot(checkpoint::FileSystem& files,
+                                                   std::string_view field, const std::string& root,
+                                                   std::string_view path) {
+  RETURN_IF_ERROR(checkpoint::EnsureDirectory(files, root));
+  ASSIGN_OR_RETURN(const std::string joined, data::JoinUnderRoot(field, root, path));
+  std::filesystem::path there = joined;
+  for (std::error_code error; !exists(there, error) && there.has_relative_path();)
+    there = there.parent_path();
+  RETURN_IF_ERROR(data::ResolveUnderRoot(field, root, there.string()).status());
+  RETURN_IF_ERROR(checkpoint::EnsureDirectory(files, joined));
+  return joined;
+}
+
+}  // namespace takt::session

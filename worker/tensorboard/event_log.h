@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// One TensorBoard event file being written beside training.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/id.h"
+#include "worker/tensorboard/event_serde.h"
+
+namespace takt::tensorboard {
+
+struct EventLogOptions {
+  std::string directory;  // is there
+  std::string name;       // ends the file's name
+  // Points of this step and later ones in older files of the directory are void.
+  StepId first_step{1};
+  absl::Time now;
+  std::size_t max_queued_bytes = 1 << 20;
+};
+
+// Thread-safe. A thread of its own writes; a slow or broken disk costs points, never time.
+class EventLog final {
+ public:
+  // Makes events.out.tfevents.SECONDS.NAME, SECONDS above those of every file there: readers take
+  // files in the order of their names. Errors: what the file system says.
+  static absl::StatusOr<std::unique_ptr<EventLog>> Create(EventLogOptions options);
+  // Writes what is queued.
+  ~EventLog();
+
+  // Never blocks. Drops the points where there is no room.
+  void Add(StepId step, absl::Time time, std::span<const Scalar> scalars);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  EventLog(EventLogOptions options, std::string path, int fd);
+  void Main();
+  // Whole records or nothing: behind half of one readers find no other.
+  void Write(const std::string& records);
+  bool HasWorkLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return ended_ || !queued_.empty();
+  }
+
+  const EventLogOptions options_;
+  const std::string path_;
+  const int fd_;
+  std::int64_t size_ = 0;  // of the file; of the writing thread
+  bool failing_ = false;   // of the writing thread: the last write failed
+
+  absl::Mutex mutex_;
+  std::string queued_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace takt::tensorboard
