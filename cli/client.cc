@@ -316,12 +316,9 @@ absl::Status Client::WatchJob(const std::string& name, std::int64_t after_step,
   return ReadAll(context, *wire_->jobs->WatchJob(&context, request), on_event);
 }
 
-absl::Status Client::GetJobLogs(const std::string& name, bool follow, absl::Duration timeout,
+absl::Status Client::GetJobLogs(const v1::GetJobLogsRequest& request, absl::Duration timeout,
                                 StreamStop& stop,
                                 const std::function<bool(const v1::LogLine&)>& on_line) {
-  v1::GetJobLogsRequest request;
-  request.set_name(name);
-  request.set_follow(follow);
   grpc::ClientContext context;
   context.set_deadline(Deadline(absl::Now() + timeout));
   const StreamStop::State::Registration registration(*stop.state_, context);

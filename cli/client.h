@@ -71,7 +71,7 @@ class Client final {
   absl::Status WatchJob(const std::string& name, std::int64_t after_step, absl::Duration timeout,
                         StreamStop& stop,
                         const std::function<bool(const v1::WatchJobResponse&)>& on_event);
-  absl::Status GetJobLogs(const std::string& name, bool follow, absl::Duration timeout,
+  absl::Status GetJobLogs(const v1::GetJobLogsRequest& request, absl::Duration timeout,
                           StreamStop& stop, const std::function<bool(const v1::LogLine&)>& on_line);
   // Steps first to last, or, both 0, the `newest`. Errors also: kFailedPrecondition (no step was
   // measured yet), kNotFound (none of those is kept).

@@ -129,6 +129,63 @@ TEST(Commands, PauseAndResumeShowTheJob) {
   EXPECT_EQ(resumed.err, "error: job j is RUNNING, not PAUSED\n");
 }
 
+TEST(Commands, LogsShowWhoWroteALineAndAtWhichStepAndNothingThatATerminalActsOn) {
+  FakeCoordinator coordinator;
+  std::vector<int> ranks;
+  coordinator.logs = [&](auto&, const v1::GetJobLogsRequest& request, auto& writer) {
+    ranks.assign(request.ranks().begin(), request.ranks().end());
+    v1::GetJobLogsResponse response;
+    v1::LogLine& line = *response.mutable_line();
+    line.set_worker("w3");
+    line.set_rank(3);
+    line.set_step(12);
+    line.set_level("warning");
+    line.set_text("a\x1b[2J\nb");
+    line.set_unix_nanos(1'700'000'000'250'000'000);
+    writer.Write(response);
+    return grpc::Status::OK;
+  };
+  const Outcome text = RunTakt(coordinator, {"logs", "j", "--rank", "3,4"});
+  EXPECT_EQ(text.code, ExitCode::kDone);
+  EXPECT_EQ(text.out, "2023-11-14T22:13:20.250Z w3 rank=3 step=12 warning a [2J b\n");
+  EXPECT_EQ(ranks, (std::vector<int>{3, 4}));
+  const json line = json::parse(RunTakt(coordinator, {"-o", "json", "logs", "j"}).out);
+  EXPECT_EQ(line["worker"], "w3");
+  EXPECT_EQ(line["rank"], 3);
+  EXPECT_EQ(line["step"], 12);
+  EXPECT_EQ(line["level"], "warning");
+  EXPECT_EQ(line["unix_nanos"], 1'700'000'000'250'000'000);
+  EXPECT_TRUE(ranks.empty());
+  EXPECT_EQ(RunTakt(coordinator, {"logs", "j", "--rank", "-1"}).code, ExitCode::kInvalidInput);
+}
+
+TEST(Commands, JobShowsTheFlightRecordersOfItsFault) {
+  FakeCoordinator coordinator;
+  coordinator.get = [](auto&, auto&, v1::GetJobResponse& response) {
+    v1::RankStatus& rank = *response.mutable_job()->add_fault();
+    rank.set_worker("w0");
+    rank.set_last_step(61);
+    rank.set_instruction("0B1");
+    rank.set_instruction_step(62);
+    rank.set_instruction_seconds(4.9);
+    rank.set_waiting_for("RECV 1B1 from pp rank 1");
+    for (const auto& [instruction, step] : {std::pair{"0B7", 61}, {"OPT", 61}, {"0F0", 62}}) {
+      v1::DoneInstruction& done = *rank.add_recent();
+      done.set_instruction(instruction);
+      done.set_step(step);
+      done.set_ended_seconds_ago(4.95);
+    }
+    return grpc::Status::OK;
+  };
+  EXPECT_THAT(RunTakt(coordinator, {"job", "j"}).out,
+              HasSubstr("fault: rank 0 (w0): last step 61, at 0B1 of step 62 for 4.9 s, waiting "
+                        "for RECV 1B1 from pp rank 1\n"
+                        "    last done: step 61: 0B7 OPT; step 62: 0F0 (4.95 s before)\n"));
+  const json job = json::parse(RunTakt(coordinator, {"-o", "json", "job", "j"}).out);
+  EXPECT_EQ(job["fault"][0]["recent"][2]["instruction"], "0F0");
+  EXPECT_EQ(job["fault"][0]["instruction_seconds"], 4.9);
+}
+
 TEST(Commands, WaitGoesOnWaitingForAPausedJobAndSaysSo) {
   FakeCoordinator coordinator;
   coordinator.watch = [](auto&, auto&, auto& writer) {

@@ -78,12 +78,40 @@ void PrintJob(const Context& context, const v1::Job& job) {
     out << '\n';
   }
   for (const v1::RankStatus& rank : job.fault()) {
-    out << "fault: rank " << rank.rank() << " (" << rank.worker() << ") after step "
-        << rank.last_step() << " at " << rank.instruction();
-    if (!rank.waiting_for().empty()) out << ", waiting for " << rank.waiting_for();
+    out << "fault: " << FaultText(rank);
+    if (rank.has_time()) out << "; told at " << TimeText(rank.time());
     out << '\n';
+    if (rank.recent_size() > 0) out << "    last done: " << RecentText(rank) << '\n';
   }
   out << std::flush;
+}
+
+std::string FaultText(const v1::RankStatus& rank) {
+  std::string text =
+      absl::StrCat("rank ", rank.rank(), " (", rank.worker(), "): last step ", rank.last_step(),
+                   ", at ", rank.instruction().empty() ? "no instruction" : rank.instruction());
+  if (rank.instruction_step() > 0) absl::StrAppend(&text, " of step ", rank.instruction_step());
+  if (rank.instruction_seconds() > 0)
+    absl::StrAppend(&text, " for ", FormatSeconds(rank.instruction_seconds()));
+  if (!rank.waiting_for().empty()) absl::StrAppend(&text, ", waiting for ", rank.waiting_for());
+  return text;
+}
+
+std::string RecentText(const v1::RankStatus& rank) {
+  std::string text;
+  std::int64_t step = 0;
+  for (const v1::DoneInstruction& done : rank.recent()) {
+    if (done.step() != step) {
+      step = done.step();
+      absl::StrAppend(&text, text.empty() ? "" : "; ", "step ", step, ":");
+    }
+    absl::StrAppend(&text, " ", done.instruction());
+  }
+  if (rank.recent_size() > 0) {
+    const v1::DoneInstruction& last = rank.recent(rank.recent_size() - 1);
+    absl::StrAppend(&text, " (", FormatSeconds(last.ended_seconds_ago()), " before)");
+  }
+  return text;
 }
 
 void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs) {

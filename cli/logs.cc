@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/follow.h"
@@ -19,7 +20,16 @@ constexpr absl::Duration kFollowTimeout = absl::Hours(24 * 7);
 struct LogsOptions {
   std::string name;
   bool follow = false;
+  std::vector<int> ranks;
 };
+
+// Nothing that a terminal would take for more than text.
+std::string OneLine(std::string text) {
+  for (char& c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = ' ';
+  }
+  return text;
+}
 
 bool PrintLogLine(const Context& context, const v1::LogLine& line, bool flush) {
   if (context.json()) {
@@ -28,8 +38,8 @@ bool PrintLogLine(const Context& context, const v1::LogLine& line, bool flush) {
     const absl::Time time = absl::FromUnixNanos(line.unix_nanos());
     context.terminal.out << absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone())
                          << ' ' << line.worker() << " rank=" << line.rank()
-                         << " step=" << line.step() << ' ' << line.level() << ' ' << line.text()
-                         << '\n';
+                         << " step=" << line.step() << ' ' << line.level() << ' '
+                         << OneLine(line.text()) << '\n';
     if (flush) context.terminal.out << std::flush;
   }
   return context.terminal.out.good();
@@ -39,8 +49,12 @@ absl::StatusOr<ExitCode> Logs(const Context& context, const LogsOptions& options
   ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
   Client::StreamStop stop;
   const SignalThread signals({SIGINT, SIGTERM}, [&](int) { stop.Stop(); });
+  v1::GetJobLogsRequest request;
+  request.set_name(options.name);
+  request.set_follow(options.follow);
+  request.mutable_ranks()->Add(options.ranks.begin(), options.ranks.end());
   const absl::Status status = client->GetJobLogs(
-      options.name, options.follow, options.follow ? kFollowTimeout : context.timeout(), stop,
+      request, options.follow ? kFollowTimeout : context.timeout(), stop,
       [&](const v1::LogLine& line) { return PrintLogLine(context, line, options.follow); });
   context.terminal.out << std::flush;
   if (stop.stopped() || !context.terminal.out.good()) return ExitCode::kDone;
@@ -56,10 +70,17 @@ void AddLogs(CLI::App& app, Context& context) {
       [](CLI::App& app, LogsOptions& options) {
         app.add_option("NAME", options.name, "Job")->type_name("")->required();
         app.add_flag("-f,--follow", options.follow, "Go on until the job has ended");
+        app.add_option("--rank", options.ranks, "Lines of these ranks only")
+            ->type_name("N[,N...]")
+            ->delimiter(',')
+            ->check(CLI::NonNegativeNumber);
       },
       Logs);
   command->footer(
-      "With -o json one object a line.\n\nExamples:\n  takt logs kjv-gpt\n  takt logs -f kjv-gpt");
+      "Time (UTC), worker, rank, the last step that the rank had completed, level, text. They are\n"
+      "kept after their worker is gone, until the job is deleted: the newest 10000 of a job. With\n"
+      "-o json one object a line: worker, rank, step, level, text, unix_nanos.\n\n"
+      "Examples:\n  takt logs kjv-gpt\n  takt logs -f --rank 0,3 kjv-gpt");
 }
 
 }  // namespace takt::cli

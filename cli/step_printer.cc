@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/job_text.h"
 #include "cli/message_json.h"
 #include "cli/report.h"
 #include "cli/text.h"
@@ -94,12 +95,10 @@ void StepPrinter::OnEnd(const v1::Job& job) {
   if (job.has_last_step())
     absl::StrAppend(&line, " after step ", job.last_step().step(), "/", job.steps());
   Say(line);
-  if (job.invalid_input()) return;  // what ranks were doing has nothing to do with it
-  for (const v1::RankStatus& rank : job.fault()) {
-    Say(absl::StrCat("  rank ", rank.rank(), " (", rank.worker(), "): last step ", rank.last_step(),
-                     ", at ", rank.instruction().empty() ? "no instruction" : rank.instruction(),
-                     rank.waiting_for().empty() ? "" : ", waiting for ", rank.waiting_for()));
-  }
+  // What ranks were doing has nothing to do with wrong input, nor with an end that a fault did not
+  // bring about.
+  if (job.invalid_input() || job.state() != v1::JOB_STATE_FAILED) return;
+  for (const v1::RankStatus& rank : job.fault()) Say(absl::StrCat("  ", FaultText(rank)));
 }
 
 bool StepPrinter::LineIsDue(const v1::StepReport& step) {

@@ -160,5 +160,15 @@ TEST_F(StepPrinterTest, EndNamesWhatEachRankWasDoing) {
               HasSubstr("rank 2 (w2): last step 3, at 2RECV_F4, waiting for 1F4 from pp rank 1"));
 }
 
+TEST_F(StepPrinterTest, AFaultThatTheJobOutlivedIsNotItsLastWord) {
+  const Context context = MakeContext(false);
+  StepPrinter printer(context, clock_);
+  v1::Job job = Running(5);
+  job.set_state(v1::JOB_STATE_SUCCEEDED);
+  job.add_fault()->set_instruction("2RECV_F4");
+  printer.OnEnd(job);
+  EXPECT_THAT(err_.str(), Not(HasSubstr("2RECV_F4")));
+}
+
 }  // namespace
 }  // namespace takt::cli

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/base/log.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "spdlog/sinks/stdout_sinks.h"
@@ -59,13 +60,39 @@ const char* Name(LogLevel level) {
   return "error";
 }
 
-// Values with blanks, quotes or '=' are quoted, so that a line splits back into its pairs.
+// Values with anything but plain printable characters are quoted, so that a line splits back into
+// its pairs, is UTF-8, and does nothing to a terminal.
 void AppendValue(std::string& line, const std::string& value) {
-  if (!value.empty() && value.find_first_of(" \"=\n\t") == std::string::npos) {
+  const auto is_plain = [](char c) { return c > ' ' && c <= '~' && c != '"' && c != '='; };
+  if (!value.empty() && std::ranges::all_of(value, is_plain)) {
     line += value;
   } else {
     line += nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
+}
+
+template <class Fields>
+void AppendFields(std::string& line, const Fields& fields) {
+  for (const auto& [key, value] : fields)
+    AppendValue(line.append(" ").append(key).append("="), value);
+}
+
+std::string JsonLine(LogLevel level, std::string_view message,
+                     std::initializer_list<LogField> fields) {
+  nlohmann::ordered_json object;
+  object["time"] = absl::FormatTime(absl::Now(), absl::UTCTimeZone());
+  object["level"] = Name(level);
+  object["message"] = message;
+  for (const auto& [key, value] : State().options.fields) object[key] = value;
+  for (const auto& [key, value] : fields) object[std::string(key)] = value;
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string TextLine(std::string_view message, std::initializer_list<LogField> fields) {
+  std::string line(message);
+  AppendFields(line, State().options.fields);
+  AppendFields(line, fields);
+  return line;
 }
 
 }  // namespace
@@ -84,24 +111,13 @@ void SetLogSink(std::function<void(LogLevel, std::string_view line)> sink) {
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   LogState& state = State();
   if (!state.logger->should_log(ToSpdlog(level))) return;
-  std::string line;
-  if (state.options.format == LogFormat::kJson) {
-    nlohmann::ordered_json object;
-    object["time"] = absl::FormatTime(absl::Now(), absl::UTCTimeZone());
-    object["level"] = Name(level);
-    object["message"] = message;
-    for (const auto& [key, value] : state.options.fields) object[key] = value;
-    for (const auto& [key, value] : fields) object[std::string(key)] = value;
-    line = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  } else {
-    line = message;
-    for (const auto& [key, value] : state.options.fields)
-      AppendValue(line.append(" ").append(key).append("="), value);
-    for (const auto& [key, value] : fields)
-      AppendValue(line.append(" ").append(key).append("="), value);
-  }
-  state.logger->log(ToSpdlog(level), "{}", line);
-  if (state.sink && level >= LogLevel::kInfo) state.sink(level, line);
+  const bool json = state.options.format == LogFormat::kJson;
+  state.logger->log(ToSpdlog(level), "{}",
+                    json ? JsonLine(level, message, fields) : TextLine(message, fields));
+  if (!state.sink || level < LogLevel::kInfo) return;
+  std::string line(message);
+  AppendFields(line, fields);
+  state.sink(level, line);
 }
 
 }  // namespace takt

@@ -31,7 +31,8 @@ void InitLogging(LogOptions options);
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 
 // Called with every line at info and above, from the logging thread; at most one, set before
-// threads start. A worker ships its lines to the coordinator this way. `sink` must not log.
+// threads start. A worker ships its lines to the coordinator this way. line: key=value text
+// whatever the format, without time, level and the fields of the process. `sink` must not log.
 void SetLogSink(std::function<void(LogLevel, std::string_view line)> sink);
 
 }  // namespace takt

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/job/cluster.h"
+#include "coordinator/job/fault_record.h"
 
 namespace takt::job {
 namespace {
@@ -30,6 +31,11 @@ std::pair<std::string, StepId> ResumeOf(const store::JobRecord& job,
                                         const config::Checkpoint& spec) {
   if (!job.checkpoint || spec.resume == "auto") return {spec.resume, StepId(0)};
   return {"auto", job.checkpoint->step};
+}
+
+bool IsFault(const store::JobStop& stop) {
+  return (stop.state == JobState::kFailed && !stop.invalid_input) ||
+         stop.state == JobState::kRecovering;
 }
 
 // Of a job that trains again after a fault; nothing if the last run did not end by one.
@@ -134,8 +140,9 @@ void Cluster::EndRun(JobEntry& job, const Decision& decision, Moment now) {
     SendTo(rank.bound.worker, Acknowledge{key});
     members_.Release(rank.bound.worker);
   }
-  if (decision.state == JobState::kFailed) {
-    for (const RankRun& rank : job.run->ranks) job.record.fault.push_back(rank.status);
+  if (job.run->stop && IsFault(*job.run->stop)) {
+    job.record.fault = FaultOf(*job.run);
+    LogFault(job.record.name, job.record.generation, job.record.fault);
   }
   job.record.invalid_input = decision.invalid_input;
   job.record.violations = decision.violations;

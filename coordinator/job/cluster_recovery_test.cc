@@ -41,7 +41,7 @@ TEST_F(RecoveryTest, AJobGoesOnFromItsCheckpointWhenItsWorkerIsBack) {
   EXPECT_THAT(Job("j").transitions.back().reason,
               HasSubstr("goes on from the checkpoint of step 10"));
   EXPECT_EQ(Job("j").reason, "needs 2 workers, 1 idle: no other is attached");
-  EXPECT_TRUE(Job("j").fault.empty());
+  EXPECT_EQ(Job("j").fault.size(), 2u);
   Attach("w1", "b");
   key = AdmitAll("j", 10);
   EXPECT_EQ(key.generation, Generation(2));
@@ -167,6 +167,28 @@ TEST_F(RecoveryTest, CancelWhileRecovering) {
   ASSERT_TRUE(Cancel("j").ok());
   Say("w0", key, 0, RankPhase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kCancelled);
+}
+
+TEST_F(RecoveryTest, WhatRanksDidAtTheNewestFaultStaysWithAJobThatGoesOn) {
+  AttachWorkers(2);
+  const JobKey key = RunJob(SavingSpec("j", 2));
+  Heartbeat("w1", key, 1, 12, "1F3");
+  Detach("w1");
+  Say("w0", key, 0, RankPhase::kAborted, "", "RECV 1B3 from pp rank 1");
+  ASSERT_EQ(Job("j").state, JobState::kQueued);
+  ASSERT_EQ(Job("j").fault.size(), 2u);
+  EXPECT_EQ(Job("j").fault[0].waiting_for, "RECV 1B3 from pp rank 1");
+  EXPECT_EQ(Job("j").fault[1].instruction, "1F3");
+  // A halt is no fault.
+  Attach("w1");
+  const JobKey again = AdmitAll("j");
+  ASSERT_TRUE(Pause("j").ok());
+  for (const int rank : {0, 1}) {
+    const std::string worker = Job("j").ranks.at(rank).worker;
+    Say(worker, again, rank, RankPhase::kHalted, "", "nothing much");
+  }
+  EXPECT_EQ(Job("j").state, JobState::kPaused);
+  EXPECT_EQ(Job("j").fault.at(0).waiting_for, "RECV 1B3 from pp rank 1");
 }
 
 TEST_F(RecoveryTest, AnAutomaticResumeMayTakeWhatIsInTheDirectory) {

@@ -155,6 +155,7 @@ TEST_F(ClusterTest, ALostWorkerFailsTheJobTellingWhereItWasAndWhatTheOthersWaite
   EXPECT_EQ(Job("j").fault[1].worker, "w1");
   EXPECT_EQ(Job("j").fault[1].instruction, "1F3");
   EXPECT_EQ(Job("j").fault[2].waiting_for, "RECV 1F4 from pp rank 1");
+  EXPECT_TRUE(Job("j").fault[1].time.has_value());
   EXPECT_EQ(StateOf("w1"), WorkerState::kLost);
   // The survivors take the next job.
   RunJob("next", 2);
@@ -268,10 +269,12 @@ TEST_F(ClusterTest, LogLinesAreKeptForJobsThatExist) {
   RunJob("j", 1);
   cluster_->AddLog("j", {.worker = "w0", .text = "hello"});
   cluster_->AddLog("nobody", {.worker = "w0", .text = "lost"});
+  cluster_->AddLog("j", {.worker = "w0", .level = "info", .text = std::string(5000, 'x')});
   Advance(absl::Milliseconds(50));
   const auto lines = store_->ReadLogs(Job("j").id, 0, 10).value();
-  ASSERT_THAT(lines, SizeIs(1));
+  ASSERT_THAT(lines, SizeIs(2));
   EXPECT_EQ(lines[0].text, "hello");
+  EXPECT_THAT(lines[1].text, SizeIs(2048));
 }
 
 }  // namespace

@@ -3,10 +3,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/bounded_text.h"
 #include "common/base/log.h"
 #include "coordinator/job/cluster.h"
+#include "coordinator/job/fault_record.h"
 
 namespace takt::job {
+namespace {
+
+// With StoreLimits::log_lines these bound what a job's lines take.
+constexpr std::size_t kMaxLogLevelBytes = 16, kMaxLogTextBytes = 2048;
+
+}  // namespace
 
 using membership::Hello;
 using membership::Loss;
@@ -85,9 +93,7 @@ void Cluster::Heartbeat(SessionId id, const std::optional<JobUpdate>& status, Mo
   if (worker == nullptr || !status || !status->status) return;
   RankRun* const rank = FindRank(status->key, status->rank, *worker);
   if (rank == nullptr || IsTerminal(rank->phase)) return;
-  rank->status = *status->status;
-  rank->status.rank = rank->bound.rank;
-  rank->status.worker = rank->bound.worker;
+  rank->status = ToKeep(*status->status, rank->bound, now.wall);
 }
 
 void Cluster::Update(SessionId id, const JobUpdate& update, Moment now) {
@@ -127,11 +133,7 @@ void Cluster::Update(SessionId id, const JobUpdate& update, Moment now) {
   rank->error = update.error;
   rank->invalid_input = update.phase == RankPhase::kRefused && update.invalid_input;
   if (rank->invalid_input) rank->violations = update.violations;
-  if (update.status) {
-    rank->status = *update.status;
-    rank->status.rank = rank->bound.rank;
-    rank->status.worker = rank->bound.worker;
-  }
+  if (update.status) rank->status = ToKeep(*update.status, rank->bound, now.wall);
   job.steps->EndRank(rank->bound.rank);
   job.acknowledge = true;
 }
@@ -211,6 +213,8 @@ void Cluster::AddLog(const std::string& job_name, store::LogRecord line) {
   const JobEntry* const job = FindJob(job_name);
   if (job == nullptr) return;
   line.job_id = job->record.id;
+  line.level.resize(FirstBytes(line.level, kMaxLogLevelBytes).size());
+  line.text.resize(FirstBytes(line.text, kMaxLogTextBytes).size());
   waiting_logs_.push_back(std::move(line));
 }
 

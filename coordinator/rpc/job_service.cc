@@ -172,7 +172,7 @@ grpc::ServerUnaryReactor* JobService::DeleteJob(grpc::CallbackServerContext* con
 
 grpc::ServerWriteReactor<v1::GetJobLogsResponse>* JobService::GetJobLogs(
     grpc::CallbackServerContext* context, const v1::GetJobLogsRequest* request) {
-  return StartLogs(context, coordinator_, request->name(), request->follow());
+  return StartLogs(context, coordinator_, *request);
 }
 
 grpc::ServerWriteReactor<v1::GetTraceResponse>* JobService::GetTrace(

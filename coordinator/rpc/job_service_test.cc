@@ -151,7 +151,7 @@ TEST_F(RpcTest, AnEndedJobIsDeletedAndARunningOneIsNot) {
   EXPECT_EQ(Watch("j").status.error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(RpcTest, LogsAreFollowedUntilTheJobEnds) {
+TEST_F(RpcTest, LogsAreFollowedUntilTheJobEndsAndKeptAfterwards) {
   const auto workers = RunJob("j", 1);
   auto follow = std::async(std::launch::async, [this] {
     const auto context = NewContext();
@@ -173,6 +173,19 @@ TEST_F(RpcTest, LogsAreFollowedUntilTheJobEnds) {
   workers[0]->Say(v1::JobUpdate::PHASE_FAILED, "boom");
   EXPECT_TRUE(workers[0]->Read().has_acknowledge());
   EXPECT_THAT(follow.get(), ElementsAre("w0: one", "w0: two"));
+  // The rank's lines are there after its worker has let go; those of other ranks are not asked for.
+  const auto count_lines = [this](int rank) {
+    const auto context = NewContext();
+    v1::GetJobLogsRequest request;
+    request.set_name("j");
+    request.add_ranks(rank);
+    const auto reader = jobs_->GetJobLogs(context.get(), request);
+    int lines = 0;
+    for (v1::GetJobLogsResponse response; reader->Read(&response);) ++lines;
+    return lines;
+  };
+  EXPECT_EQ(count_lines(0), 2);
+  EXPECT_EQ(count_lines(1), 0);
 }
 
 TEST_F(RpcTest, StoppingIsQuickAndEndsEveryCall) {

@@ -2,6 +2,7 @@
 #include "coordinator/rpc/job_streams.h"
 
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -165,8 +166,11 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
 
 class LogStream final : public Follower<v1::GetJobLogsResponse> {
  public:
-  LogStream(grpc::CallbackServerContext* context, job::Coordinator* coordinator, bool follow)
-      : Follower(context, coordinator), follow_(follow) {}
+  LogStream(grpc::CallbackServerContext* context, job::Coordinator* coordinator,
+            const v1::GetJobLogsRequest& request)
+      : Follower(context, coordinator),
+        follow_(request.follow()),
+        ranks_(request.ranks().begin(), request.ranks().end()) {}
 
  private:
   bool Pull(const store::JobRecord& job) override {
@@ -177,10 +181,11 @@ class LogStream final : public Follower<v1::GetJobLogsResponse> {
       return false;
     }
     for (const store::LogRecord& line : *lines) {
+      after_ = line.number;
+      if (!ranks_.empty() && !ranks_.contains(line.rank.value())) continue;
       v1::GetJobLogsResponse response;
       *response.mutable_line() = store::ToProto(line);
       this->Push(std::move(response));
-      after_ = line.number;
     }
     if (!lines->empty()) return true;
     if (!follow_ || store::HasEnded(job.state)) this->FinishAfterWrites(absl::OkStatus());
@@ -188,6 +193,7 @@ class LogStream final : public Follower<v1::GetJobLogsResponse> {
   }
 
   const bool follow_;
+  const std::set<std::int32_t> ranks_;  // empty: all
   std::int64_t after_ = 0;
 };
 
@@ -203,9 +209,9 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* StartWatch(grpc::CallbackServerC
 
 grpc::ServerWriteReactor<v1::GetJobLogsResponse>* StartLogs(grpc::CallbackServerContext* context,
                                                             job::Coordinator* coordinator,
-                                                            const std::string& name, bool follow) {
-  auto stream = std::make_shared<LogStream>(context, coordinator, follow);
-  stream->Begin(name);
+                                                            const v1::GetJobLogsRequest& request) {
+  auto stream = std::make_shared<LogStream>(context, coordinator, request);
+  stream->Begin(request.name());
   return stream.get();
 }
 

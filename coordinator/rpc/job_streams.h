@@ -19,6 +19,6 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* StartWatch(grpc::CallbackServerC
                                                            const std::string& name, StepId after);
 grpc::ServerWriteReactor<v1::GetJobLogsResponse>* StartLogs(grpc::CallbackServerContext* context,
                                                             job::Coordinator* coordinator,
-                                                            const std::string& name, bool follow);
+                                                            const v1::GetJobLogsRequest& request);
 
 }  // namespace takt::coordinator_rpc

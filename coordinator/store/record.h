@@ -48,13 +48,25 @@ struct BoundRank {
   std::string worker, incarnation, data_address;
 };
 
-// What one rank was doing when something went wrong.
+// One entry of a rank's flight recorder.
+struct DoneInstruction {
+  std::string instruction;
+  StepId step;
+  double seconds = 0;            // it took
+  double ended_seconds_ago = 0;  // before `RankStatus::time`
+};
+
+// What one rank is doing, or was doing when something went wrong.
 struct RankStatus {
   Rank rank;
   std::string worker;
   StepId last_step;
   std::string instruction;
-  std::string waiting_for;  // empty: nothing
+  std::string waiting_for;              // empty: nothing
+  StepId instruction_step;              // 0: unknown
+  double instruction_seconds = 0;       // for which it had been at `instruction`
+  std::optional<absl::Time> time;       // when it told so; nothing: it never did
+  std::vector<DoneInstruction> recent;  // by their ends
 };
 
 // One committed optimizer step.
@@ -136,8 +148,8 @@ struct JobRecord {
   Generation generation;
   std::int64_t steps = 0;
   PlanSummary plan;
-  std::vector<BoundRank> ranks;  // by rank; empty while no gang is held
-  std::vector<RankStatus> fault;
+  std::vector<BoundRank> ranks;   // by rank; empty while no gang is held
+  std::vector<RankStatus> fault;  // by rank, of the newest fault
   bool invalid_input = false;
   std::vector<FieldError> violations;  // of invalid_input, where they are known
   std::optional<JobStop> stop;

@@ -107,15 +107,35 @@ v1::RankStatus ToProto(const RankStatus& status) {
   out.set_last_step(status.last_step.value());
   out.set_instruction(status.instruction);
   out.set_waiting_for(status.waiting_for);
+  out.set_instruction_step(status.instruction_step.value());
+  out.set_instruction_seconds(status.instruction_seconds);
+  if (status.time) *out.mutable_time() = ToProto(*status.time);
+  for (const DoneInstruction& done : status.recent) {
+    v1::DoneInstruction& to = *out.add_recent();
+    to.set_instruction(done.instruction);
+    to.set_step(done.step.value());
+    to.set_seconds(done.seconds);
+    to.set_ended_seconds_ago(done.ended_seconds_ago);
+  }
   return out;
 }
 
 RankStatus FromProto(const v1::RankStatus& status) {
-  return {.rank = Rank(status.rank()),
-          .worker = status.worker(),
-          .last_step = StepId(status.last_step()),
-          .instruction = status.instruction(),
-          .waiting_for = status.waiting_for()};
+  RankStatus out{.rank = Rank(status.rank()),
+                 .worker = status.worker(),
+                 .last_step = StepId(status.last_step()),
+                 .instruction = status.instruction(),
+                 .waiting_for = status.waiting_for(),
+                 .instruction_step = StepId(status.instruction_step()),
+                 .instruction_seconds = status.instruction_seconds()};
+  if (status.has_time()) out.time = FromProto(status.time());
+  for (const v1::DoneInstruction& done : status.recent()) {
+    out.recent.push_back({.instruction = done.instruction(),
+                          .step = StepId(done.step()),
+                          .seconds = done.seconds(),
+                          .ended_seconds_ago = done.ended_seconds_ago()});
+  }
+  return out;
 }
 
 v1::StepReport ToProto(const StepRecord& step) {

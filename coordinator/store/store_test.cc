@@ -76,7 +76,15 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
               .predicted_bubble_fraction = 0.25,
               .warnings = {"slow"}};
   job.ranks = {{Rank(1), "w1", "inc", "127.0.0.1"}};
-  job.fault = {{Rank(1), "w1", StepId(7), "1F3", "RECV 1F3 from pp rank 0"}};
+  job.fault = {{.rank = Rank(1),
+                .worker = "w1",
+                .last_step = StepId(7),
+                .instruction = "1F3",
+                .waiting_for = "RECV 1F3 from pp rank 0",
+                .instruction_step = StepId(12),
+                .instruction_seconds = 4.5,
+                .time = absl::FromUnixSeconds(3),
+                .recent = {{"0F2", StepId(11), 0.25, 4.75}}}};
   job.invalid_input = true;
   job.violations = {{.field = "f", .value = "v", .rule = "r", .fix = "x", .where = "w"}};
   job.stop = JobStop{.state = JobState::kCancelled,
@@ -128,6 +136,14 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.ranks[0].incarnation, "inc");
   ASSERT_THAT(got.fault, SizeIs(1));
   EXPECT_EQ(got.fault[0].waiting_for, "RECV 1F3 from pp rank 0");
+  EXPECT_EQ(got.fault[0].instruction_step, StepId(12));
+  EXPECT_EQ(got.fault[0].instruction_seconds, 4.5);
+  EXPECT_EQ(got.fault[0].time, absl::FromUnixSeconds(3));
+  ASSERT_THAT(got.fault[0].recent, SizeIs(1));
+  EXPECT_EQ(got.fault[0].recent[0].instruction, "0F2");
+  EXPECT_EQ(got.fault[0].recent[0].step, StepId(11));
+  EXPECT_EQ(got.fault[0].recent[0].seconds, 0.25);
+  EXPECT_EQ(got.fault[0].recent[0].ended_seconds_ago, 4.75);
   EXPECT_TRUE(got.invalid_input);
   ASSERT_TRUE(got.stop.has_value());
   EXPECT_EQ(got.stop->state, JobState::kCancelled);

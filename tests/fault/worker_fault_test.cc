@@ -3,6 +3,7 @@
 // hangs, the survivors take the next job. README.md lists the commands.
 #include <signal.h>
 
+#include <algorithm>
 #include <ostream>
 #include <set>
 #include <string>
@@ -76,6 +77,30 @@ class WorkerFault : public ::testing::TestWithParam<Fault> {
     return "w0";
   }
 
+  // What every rank did last is kept: of the victim as it was last heard of, at most a heartbeat
+  // before its end.
+  void ExpectFlightRecorders(const v1::Job& job) const {
+    ASSERT_EQ(job.fault_size(), kRanks);
+    for (const v1::RankStatus& rank : job.fault()) {
+      EXPECT_FALSE(rank.instruction().empty()) << rank.DebugString();
+      EXPECT_GE(rank.instruction_step(), 1) << rank.DebugString();
+      EXPECT_TRUE(rank.has_time()) << rank.DebugString();
+      if (rank.rank() == GetParam().victim) continue;
+      EXPECT_GT(rank.instruction_seconds(), 0) << rank.DebugString();
+      ASSERT_GE(rank.recent_size(), 1) << rank.DebugString();
+      EXPECT_LE(rank.recent_size(), 16);
+      EXPECT_FALSE(rank.recent(0).instruction().empty());
+      EXPECT_GE(rank.recent(0).ended_seconds_ago(),
+                rank.recent(rank.recent_size() - 1).ended_seconds_ago());
+    }
+    // Its neighbours have waited since it fell silent, and say so.
+    if (GetParam().signal != SIGSTOP) return;
+    const auto stuck = std::ranges::count_if(job.fault(), [](const v1::RankStatus& rank) {
+      return rank.instruction_seconds() >= 3 && !rank.waiting_for().empty();
+    });
+    EXPECT_GE(stuck, 1) << job.DebugString();
+  }
+
   std::set<std::string> Survivors(const std::string& victim) const {
     std::set<std::string> names;
     for (int i = 0; i < kRanks; ++i) names.insert(absl::StrCat("w", i));
@@ -104,6 +129,7 @@ TEST_P(WorkerFault, EndsTheJobInTimeNamingTheVictimAndWhatTheOthersWaitedFor) {
       EXPECT_THAT(job.reason(),
                   ContainsRegex(who + "(waiting for [^n;]|at [0-9A-Z_]+, waiting for nothing)"));
     }
+    ExpectFlightRecorders(job);
   }
 
   const std::set<std::string> survivors = Survivors(victim);

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/engine/lane.h"
+#include "worker/engine/timing_ring.h"
 
 namespace takt::engine {
 
@@ -27,8 +28,6 @@ using transport::MonotonicNanos;
 
 // Another lane is usually milliseconds away, or just finishing. Cores are shared by many ranks.
 constexpr std::int64_t kSpinNanos = 2'000;
-// Steps that may be under way while the report of one before them is still being made.
-constexpr std::uint64_t kTimingBuffers = 2;
 
 StepId WorksFor(const Instruction& instruction, StepId iteration_step) {
   return StepId(iteration_step.value() + instruction.step_ahead);
@@ -37,9 +36,10 @@ StepId WorksFor(const Instruction& instruction, StepId iteration_step) {
 class ProgramEngine final : public Engine {
  public:
   ProgramEngine(const program::Program& program, Compute& compute, EngineOptions options)
-      : program_(program), compute_(compute), options_(std::move(options)) {
-    for (auto& timings : timings_) timings.resize(program_.body.size());
-  }
+      : program_(program),
+        compute_(compute),
+        options_(std::move(options)),
+        timings_(program.body.size()) {}
 
   absl::Status Open();
   absl::Status Run(StepId first, StepId last,
@@ -49,6 +49,7 @@ class ProgramEngine final : public Engine {
     Fail(absl::AbortedError(reason.ok() ? "aborted" : reason.message()));
   }
   std::vector<LaneStatus> Status() const override;
+  std::vector<DoneInstruction> LastDone(std::size_t most) const override;
 
  private:
   absl::Status OpenChannels();
@@ -66,6 +67,8 @@ class ProgramEngine final : public Engine {
   void Report(std::uint64_t begin, std::int64_t previous_end,
               const std::function<void(const StepTiming&)>& on_step);
   StepTiming Summarize(std::uint64_t iteration, std::int64_t previous_end) const;
+  // When the lane came to its entry number `done`, which may be waiting for others.
+  std::int64_t ArrivedNanos(const Lane& lane, std::uint64_t done) const;
 
   // True for the first failure, which is the one that counts.
   bool Fail(absl::Status status);
@@ -88,8 +91,9 @@ class ProgramEngine final : public Engine {
   // Iterations count from 0 over all calls of Run; iteration i is step first_step_ + i.
   std::uint64_t iterations_ = 0;  // of the caller of Run
   std::atomic<std::int64_t> first_step_{1};
-  std::atomic<std::uint64_t> end_{0};  // of Run: the first iteration that it does not do
-  std::vector<InstructionTiming> timings_[kTimingBuffers];  // iteration i in i % kTimingBuffers
+  std::atomic<std::uint64_t> end_{0};       // of Run: the first iteration that it does not do
+  std::atomic<std::int64_t> run_nanos_{0};  // when the last Run began
+  TimingRing timings_;
   std::atomic<std::uint64_t> reported_{0};  // iterations whose timings were handed over
   transport::WakeWord reported_moved_;
 
@@ -159,7 +163,9 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
   end_.store(begin + static_cast<std::uint64_t>(last.value() - first.value()) + 1,
              std::memory_order_seq_cst);
 
-  const std::int64_t start = program_.prologue.empty() ? 0 : MonotonicNanos();
+  const std::int64_t now = MonotonicNanos();
+  run_nanos_.store(now, std::memory_order_relaxed);
+  const std::int64_t start = program_.prologue.empty() ? 0 : now;
   RunList(program_.prologue, first);
   {
     std::vector<std::jthread> threads;
@@ -200,11 +206,10 @@ void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin) {
 bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position) {
   const LaneEntry& entry = lane.entries[position];
   if (!AwaitOthers(lane, entry, iteration)) return false;
-  InstructionTiming& timing = timings_[iteration % kTimingBuffers][entry.body_index];
   const StepId step = WorksFor(*entry.instruction, StepOf(iteration));
-  timing.start_nanos = MonotonicNanos();
+  timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
   const absl::Status status = Execute(lane, *entry.instruction, entry.message, step);
-  timing.end_nanos = MonotonicNanos();
+  timings_.SetEnd(iteration, entry.body_index, MonotonicNanos());
   if (!status.ok()) {
     const bool first = Fail(
         Annotate(status, absl::StrCat("step ", step.value(), ", pp rank ", program_.pp_rank.value(),
@@ -254,10 +259,10 @@ void ProgramEngine::WakeWaiters(const Lane& lane, std::uint64_t done) {
   }
 }
 
-// The timings of `iteration` go where those of `iteration` - kTimingBuffers were.
+// The timings of `iteration` go where those of `iteration` - kKept were.
 bool ProgramEngine::AwaitReports(Lane& lane, std::uint64_t iteration) {
   const auto reported = [&] {
-    return reported_.load(std::memory_order_seq_cst) + kTimingBuffers > iteration;
+    return reported_.load(std::memory_order_seq_cst) + TimingRing::kKept > iteration;
   };
   if (reported()) return !stopped();
   lane.activity.store(kReporting, std::memory_order_relaxed);
@@ -314,7 +319,7 @@ void ProgramEngine::Report(std::uint64_t begin, std::int64_t previous_end,
 }
 
 StepTiming ProgramEngine::Summarize(std::uint64_t iteration, std::int64_t previous_end) const {
-  StepTiming summary{.step = StepOf(iteration), .timings = &timings_[iteration % kTimingBuffers]};
+  StepTiming summary{.step = StepOf(iteration), .timings = &timings_.Of(iteration)};
   std::int64_t first_start = kNoDeadline;
   for (std::size_t i = 0; i < program_.body.size(); ++i) {
     const InstructionTiming& timing = (*summary.timings)[i];
@@ -343,8 +348,21 @@ bool ProgramEngine::Fail(absl::Status status) {
   return true;
 }
 
+std::int64_t ProgramEngine::ArrivedNanos(const Lane& lane, std::uint64_t done) const {
+  std::int64_t arrived = run_nanos_.load(std::memory_order_relaxed);
+  if (done > 0) {
+    const std::uint64_t last = done - 1;
+    const LaneEntry& entry = lane.entries[last % lane.length()];
+    arrived = std::max(arrived, timings_.Peek(last / lane.length(), entry.body_index).end_nanos);
+  }
+  // Before it has begun, an older iteration's start stands there.
+  const LaneEntry& entry = lane.entries[done % lane.length()];
+  return std::max(arrived, timings_.Peek(done / lane.length(), entry.body_index).start_nanos);
+}
+
 std::vector<LaneStatus> ProgramEngine::Status() const {
   std::vector<LaneStatus> result;
+  const std::int64_t now = MonotonicNanos();
   for (const auto& lane : lanes_) {
     LaneStatus status{.lane = lane->id, .failed = lane->failed.load(std::memory_order_relaxed)};
     if (!lane->entries.empty()) {
@@ -359,8 +377,43 @@ std::vector<LaneStatus> ProgramEngine::Status() const {
         status.waiting_for = DescribeWait(program_, lanes_, entry, activity);
         if (activity >= 0) status.waits_for_lane = entry.waits[activity].lane;
       }
+      status.nanos = std::max<std::int64_t>(0, now - ArrivedNanos(*lane, done));
     }
     result.push_back(std::move(status));
+  }
+  return result;
+}
+
+std::vector<DoneInstruction> ProgramEngine::LastDone(std::size_t most) const {
+  struct Done {
+    const Lane* lane;
+    std::uint64_t number;  // on its lane
+    InstructionTiming timing;
+  };
+  std::vector<Done> all;
+  const std::int64_t now = MonotonicNanos();
+  for (const auto& lane : lanes_) {
+    const std::uint64_t done = lane->done.load(std::memory_order_acquire);
+    const std::uint64_t first = done - std::min<std::uint64_t>(done, most);
+    for (std::uint64_t number = first; number < done; ++number) {
+      const LaneEntry& entry = lane->entries[number % lane->length()];
+      const InstructionTiming timing = timings_.Peek(number / lane->length(), entry.body_index);
+      // A lane that has come so far may have written the times of a later iteration over these.
+      const bool kept =
+          lane->done.load(std::memory_order_acquire) < number + TimingRing::kKept * lane->length();
+      if (kept) all.push_back({lane.get(), number, timing});
+    }
+  }
+  std::ranges::sort(all, {}, [](const Done& done) { return done.timing.end_nanos; });
+  if (all.size() > most) all.erase(all.begin(), all.end() - static_cast<std::ptrdiff_t>(most));
+  std::vector<DoneInstruction> result;
+  for (const Done& done : all) {
+    const Instruction& instruction =
+        *done.lane->entries[done.number % done.lane->length()].instruction;
+    result.push_back({.instruction = program::ToString(instruction, program_),
+                      .step = WorksFor(instruction, StepOf(done.number / done.lane->length())),
+                      .nanos = done.timing.end_nanos - done.timing.start_nanos,
+                      .ended_nanos_ago = std::max<std::int64_t>(0, now - done.timing.end_nanos)});
   }
   return result;
 }

@@ -41,7 +41,16 @@ struct LaneStatus {
   std::string waiting_for;  // empty: running or done
   // The lane it waits for; -1: none. Follow these to what a rank really waits for.
   LaneId waits_for_lane{-1};
-  bool failed = false;  // its error ended the program
+  bool failed = false;     // its error ended the program
+  std::int64_t nanos = 0;  // for which it has been at `instruction`, waiting or running
+};
+
+// One instruction that is done, of any lane.
+struct DoneInstruction {
+  std::string instruction;
+  StepId step;
+  std::int64_t nanos = 0;            // it took
+  std::int64_t ended_nanos_ago = 0;  // before the question
 };
 
 struct EngineOptions {
@@ -80,6 +89,10 @@ class Engine {
 
   // A consistent enough picture at any time, also while Run hangs.
   virtual std::vector<LaneStatus> Status() const = 0;
+
+  // The flight recorder: the last instructions that were done, at most `most`, by their ends. At
+  // any time, as Status.
+  virtual std::vector<DoneInstruction> LastDone(std::size_t most) const = 0;
 };
 
 }  // namespace takt::engine

@@ -301,11 +301,47 @@ TEST(Engine, StatusOfAHangSaysWhatEachLaneWaitsForAndAbortEndsIt) {
   EXPECT_EQ(status[0].waiting_for, "");
   EXPECT_EQ(status[1].instruction, "0F1");
   EXPECT_EQ(status[1].waiting_for, "lane compute: 0F0");
+  EXPECT_GT(status[0].nanos, 0);
+  EXPECT_GT(status[1].nanos, 0);
   engine->Abort(absl::UnavailableError("worker w1 is gone"));
   release.Open();
   runner.join();
   EXPECT_EQ(result.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(result.message()), HasSubstr("worker w1 is gone"));
+}
+
+std::vector<std::string> Names(const std::vector<DoneInstruction>& done) {
+  std::vector<std::string> names;
+  for (const DoneInstruction& each : done)
+    names.push_back(absl::StrCat(each.instruction, "@", each.step.value()));
+  return names;
+}
+
+TEST(Engine, LastDoneIsWhatLanesFinishedBeforeTheHangByTheirEnds) {
+  const Program program = TwoLanes();
+  ToyCompute compute(1);
+  Gate hanging, release;
+  compute.before = [&](const Instruction& instruction, StepId step) -> absl::Status {
+    if (step == StepId(4) && instruction.microbatch == MicrobatchId(1)) {
+      hanging.Open();
+      release.Wait();
+    }
+    return absl::OkStatus();
+  };
+  const auto engine = MakeEngine(program, compute);
+  EXPECT_THAT(engine->LastDone(16), testing::IsEmpty());
+  std::thread runner([&] { engine->Run(StepId(1), StepId(5), nullptr).IgnoreError(); });
+  hanging.Wait();
+  // A lane keeps the times of two steps, and may be writing over the older one.
+  EXPECT_THAT(Names(engine->LastDone(16)), ElementsAre("0F1@3", "0F0@4"));
+  EXPECT_THAT(Names(engine->LastDone(1)), ElementsAre("0F0@4"));
+  const DoneInstruction last = engine->LastDone(1).at(0);
+  EXPECT_GE(last.nanos, 0);
+  EXPECT_GE(engine->LastDone(1).at(0).ended_nanos_ago, last.ended_nanos_ago);
+  engine->Abort(absl::UnavailableError("worker w1 is gone"));
+  release.Open();
+  runner.join();
+  EXPECT_THAT(Names(engine->LastDone(1)), ElementsAre("0F1@4"));
 }
 
 // pp rank 0 computes a value and sends it; pp rank 1 receives it and uses it; a gradient comes

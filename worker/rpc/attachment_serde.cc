@@ -178,6 +178,15 @@ v1::RankStatus ToProto(const session::RankStatus& status, Rank rank, const std::
   proto.set_last_step(status.last_step.value());
   proto.set_instruction(status.instruction);
   proto.set_waiting_for(status.waiting_for);
+  proto.set_instruction_step(status.instruction_step.value());
+  proto.set_instruction_seconds(status.instruction_seconds);
+  for (const session::DoneInstruction& done : status.recent) {
+    v1::DoneInstruction& to = *proto.add_recent();
+    to.set_instruction(done.instruction);
+    to.set_step(done.step.value());
+    to.set_seconds(done.seconds);
+    to.set_ended_seconds_ago(done.ended_seconds_ago);
+  }
   return proto;
 }
 
@@ -224,6 +233,7 @@ v1::StreamBulkRequest ToProto(const session::BulkOutbox::Item& item, const std::
   v1::LogLine& line = *request.mutable_log();
   line.set_worker(worker);
   line.set_rank(record.rank.value());
+  line.set_step(record.step.value());
   line.set_level(Name(record.level));
   line.set_text(record.text);
   line.set_unix_nanos(record.unix_nanos);

@@ -3,6 +3,9 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/bounded_text.h"
+
 namespace takt::session {
 
 void BulkOutbox::BeginJob(const JobKey& key, Rank rank) {
@@ -10,6 +13,7 @@ void BulkOutbox::BeginJob(const JobKey& key, Rank rank) {
   key_ = key;
   rank_ = rank;
   last_sequence_ = 0;
+  last_step_ = StepId(0);
   reports_.clear();
   next_report_ = 0;
   ended_ = false;
@@ -19,6 +23,7 @@ void BulkOutbox::AddReport(Report report) {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &BulkOutbox::HasRoomLocked));
   if (reports_.size() >= options_.max_reports) return;
+  if (const auto* step = std::get_if<StepReport>(&report)) last_step_ = step->step;
   reports_.push_back({key_, ++last_sequence_, std::move(report)});
 }
 
@@ -30,8 +35,16 @@ void BulkOutbox::EndWaits() {
 void BulkOutbox::AddLog(LogLevel level, std::string_view text, std::int64_t unix_nanos) {
   absl::MutexLock lock(&mutex_);
   if (key_.job.empty()) return;
-  if (logs_.size() >= options_.max_logs) logs_.pop_front();
-  logs_.push_back({key_.job, rank_, level, std::string(text), unix_nanos});
+  if (logs_.size() >= options_.max_logs) {
+    logs_.pop_front();
+    ++dropped_logs_;
+  }
+  logs_.push_back({.job = key_.job,
+                   .rank = rank_,
+                   .step = last_step_,
+                   .level = level,
+                   .text = std::string(FirstBytes(text, options_.max_log_bytes)),
+                   .unix_nanos = unix_nanos});
 }
 
 void BulkOutbox::AddTrace(std::string encoded) {
@@ -69,15 +82,23 @@ std::optional<BulkOutbox::Item> BulkOutbox::Next() {
   mutex_.Await(absl::Condition(this, &BulkOutbox::HasNextLocked));
   if (interrupted_) return std::nullopt;
   if (next_report_ < reports_.size()) return reports_[next_report_++];
-  if (!logs_.empty()) {
-    LogRecord record = std::move(logs_.front());
-    logs_.pop_front();
-    return record;
-  }
+  if (!logs_.empty()) return NextLogLocked();
   TraceRecord trace = std::move(traces_.front());
   traces_.pop_front();
   trace_bytes_ -= trace.encoded.size();
   return trace;
+}
+
+LogRecord BulkOutbox::NextLogLocked() {
+  if (const std::int64_t dropped = std::exchange(dropped_logs_, 0); dropped > 0) {
+    LogRecord gap = logs_.front();
+    gap.level = LogLevel::kWarning;
+    gap.text = absl::StrCat(dropped, " lines before this one are lost: nobody took them in time");
+    return gap;
+  }
+  LogRecord record = std::move(logs_.front());
+  logs_.pop_front();
+  return record;
 }
 
 void BulkOutbox::Interrupt() {

@@ -26,6 +26,7 @@ struct SequencedReport {
 struct LogRecord {
   std::string job;
   Rank rank;
+  StepId step;  // the last one that was reported
   LogLevel level = LogLevel::kInfo;
   std::string text;
   std::int64_t unix_nanos = 0;
@@ -40,6 +41,7 @@ struct TraceRecord {
 struct BulkOutboxOptions {
   std::size_t max_reports = 1 << 18;  // about 25 MiB
   std::size_t max_logs = 4096;
+  std::size_t max_log_bytes = 2048;  // of a line; the rest of it is cut
   std::size_t max_trace_bytes = 8 << 20;
 };
 
@@ -58,8 +60,8 @@ class BulkOutbox {
   // Until the next BeginJob AddReport does not block (and drops what does not fit): the job is over
   // anyway.
   void EndWaits();
-  // Drops the oldest line when there is no room, and this one before the first job. Never blocks,
-  // never logs.
+  // Drops the oldest line when there is no room, and this one before the first job; how many were
+  // dropped is said by a line in their place. Never blocks, never logs.
   void AddLog(LogLevel level, std::string_view text, std::int64_t unix_nanos);
 
   // Of the job that began last. Drops the oldest where there is no room. Never blocks.
@@ -76,6 +78,7 @@ class BulkOutbox {
   void Interrupt();
 
  private:
+  LogRecord NextLogLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasNextLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return interrupted_ || next_report_ < reports_.size() || !logs_.empty() || !traces_.empty();
   }
@@ -90,8 +93,10 @@ class BulkOutbox {
   std::int64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<SequencedReport> reports_ ABSL_GUARDED_BY(mutex_);  // unacknowledged, in order
   std::size_t next_report_ ABSL_GUARDED_BY(mutex_) =
-      0;  // in reports_: not sent on this connection yet
+      0;                                      // in reports_: not sent on this connection yet
+  StepId last_step_ ABSL_GUARDED_BY(mutex_);  // reported
   std::deque<LogRecord> logs_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t dropped_logs_ ABSL_GUARDED_BY(mutex_) = 0;  // before logs_.front()
   std::deque<TraceRecord> traces_ ABSL_GUARDED_BY(mutex_);
   std::size_t trace_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace takt::session {
@@ -108,8 +109,26 @@ TEST(BulkOutbox, OldestLogLinesAreDroppedReportsNever) {
   for (const char* text : {"a", "b", "c"}) outbox.AddLog(LogLevel::kInfo, text, 0);
   outbox.AddReport(Step(1));
   EXPECT_EQ(NextStep(outbox), 1);  // reports first
+  EXPECT_THAT(std::get<LogRecord>(*outbox.Next()).text,
+              testing::HasSubstr("1 lines before this one"));
   EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).text, "b");
   EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).text, "c");
+}
+
+TEST(BulkOutbox, ALogLineSaysTheRankAndItsLastStepAndIsCutBetweenCharacters) {
+  BulkOutbox outbox({.max_log_bytes = 4});
+  outbox.BeginJob(kJob, Rank(3));
+  outbox.AddLog(LogLevel::kInfo, "one", 0);
+  outbox.AddReport(Step(7));
+  outbox.AddLog(LogLevel::kWarning, "tw\u20ac", 5);
+  EXPECT_EQ(NextStep(outbox), 7);
+  EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).step, StepId(0));
+  const LogRecord line = std::get<LogRecord>(*outbox.Next());
+  EXPECT_EQ(line.step, StepId(7));
+  EXPECT_EQ(line.rank, Rank(3));
+  EXPECT_EQ(line.level, LogLevel::kWarning);
+  EXPECT_EQ(line.text, "tw");
+  EXPECT_EQ(line.unix_nanos, 5);
 }
 
 TEST(BulkOutbox, OldestTracesAreDroppedAndNothingWaitsBehindThem) {

@@ -23,10 +23,22 @@ struct JobKey {
   auto operator<=>(const JobKey&) const = default;
 };
 
+// One entry of the flight recorder.
+struct DoneInstruction {
+  std::string instruction;  // e.g. "1F3"
+  StepId step;
+  double seconds = 0;            // it took
+  double ended_seconds_ago = 0;  // before the status that it is part of
+};
+inline constexpr std::size_t kRecentInstructions = 16;
+
 struct RankStatus {
-  StepId last_step;         // completed; 0: none
-  std::string instruction;  // current or last on the compute lane, e.g. "1F3"
-  std::string waiting_for;  // e.g. "RECV 1F3 from pp rank 0"; empty: nothing
+  StepId last_step;                     // completed; 0: none
+  std::string instruction;              // current or last on the compute lane, e.g. "1F3"
+  std::string waiting_for;              // e.g. "RECV 1F3 from pp rank 0"; empty: nothing
+  StepId instruction_step;              // of `instruction`; 0: it is part of none
+  double instruction_seconds = 0;       // for which it has been at `instruction`
+  std::vector<DoneInstruction> recent;  // the last it had done, by their ends
 };
 
 // Numbers equal takt.v1.JobUpdate.Phase, where the meanings are.

@@ -20,6 +20,7 @@
 #include "worker/session/curves.h"
 #include "worker/session/rank_checkpoints.h"
 #include "worker/session/rank_groups.h"
+#include "worker/session/rank_status.h"
 #include "worker/session/step_metrics.h"
 #include "worker/session/trace_sampler.h"
 #include "worker/train/trainer.h"
@@ -27,33 +28,6 @@
 
 namespace takt::session {
 namespace {
-
-// What the compute lane does; if it waits for another lane, what that one waits for, and so on.
-void Describe(const std::vector<engine::LaneStatus>& lanes, const program::Program& program,
-              RankStatus& status) {
-  const auto compute =
-      std::ranges::find(program.lanes, program::LaneKind::kCompute, &program::Lane::kind);
-  if (compute == program.lanes.end()) return;
-  std::size_t lane = compute - program.lanes.begin();
-  status.instruction = lanes[lane].instruction;
-  // A chain is never longer than there are lanes; a picture taken while they move might go in
-  // circles.
-  for (std::size_t hops = 0; hops < lanes.size(); ++hops) {
-    if (!lanes[lane].waiting_for.empty()) status.waiting_for = lanes[lane].waiting_for;
-    if (lanes[lane].waits_for_lane.value() < 0) break;
-    lane = lanes[lane].waits_for_lane.value();
-  }
-  // Receives run ahead of compute. One that failed was waited for even if compute had not come
-  // there; one that is open is what this rank needs next.
-  const auto failed = std::ranges::find(lanes, true, &engine::LaneStatus::failed);
-  if (failed != lanes.end() && !failed->waiting_for.empty())
-    status.waiting_for = failed->waiting_for;
-  if (!status.waiting_for.empty()) return;
-  for (const engine::LaneStatus& receive : lanes) {
-    const bool is_receive = program.lanes[receive.lane.value()].kind == program::LaneKind::kRecv;
-    if (is_receive && receive.waits_for_lane.value() < 0) status.waiting_for = receive.waiting_for;
-  }
-}
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
@@ -133,7 +107,15 @@ class PipelineRunner final : public RankRunner {
   RankStatus Status() const override {
     absl::MutexLock lock(&mutex_);
     RankStatus status = status_;
-    if (engine_ != nullptr) Describe(engine_->Status(), assignment_.program, status);
+    if (validating_) {
+      Describe(*validation_engine_, *assignment_.validation_program, status);
+      status.instruction = absl::StrCat("EVAL ", status.instruction);
+    } else if (engine_ != nullptr) {
+      Describe(*engine_, assignment_.program, status);
+    } else {
+      status.instruction_seconds =
+          static_cast<double>(options_.clock->SteadyNanos() - phase_nanos_) * 1e-9;
+    }
     return status;
   }
 
@@ -310,12 +292,13 @@ class PipelineRunner final : public RankRunner {
     report(step);
   }
 
-
   absl::Status Validate(StepReport& report) {
     train::Validator& validator = *trainer_->validator();
     validator.Reset();
     const StepId batches(assignment_.job.validation->batches);
+    SetValidating(true);
     RETURN_IF_ERROR(validation_engine_->Run(StepId(1), batches, [](const engine::StepTiming&) {}));
+    SetValidating(false);
     if (assignment_.rank == Rank(0)) report.validation_loss = validator.loss();
     return absl::OkStatus();
   }
@@ -358,8 +341,14 @@ class PipelineRunner final : public RankRunner {
     return report;
   }
 
+  void SetValidating(bool validating) {
+    absl::MutexLock lock(&mutex_);
+    validating_ = validating;
+  }
+
   void SetPhase(const std::string& instruction, const std::string& waiting_for) {
     absl::MutexLock lock(&mutex_);
+    phase_nanos_ = options_.clock->SteadyNanos();
     status_.instruction = instruction;
     status_.waiting_for = waiting_for;
   }
@@ -372,6 +361,8 @@ class PipelineRunner final : public RankRunner {
 
   mutable absl::Mutex mutex_;
   RankStatus status_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t phase_nanos_ ABSL_GUARDED_BY(mutex_) = 0;  // when SetPhase was called last
+  bool validating_ ABSL_GUARDED_BY(mutex_) = false;       // for good once it has failed
   absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);
 
   // Each borrows from those above it, so they go in the opposite order. checkpoints_, transport_
@@ -386,7 +377,7 @@ class PipelineRunner final : public RankRunner {
   std::unique_ptr<train::Trainer> trainer_;
   std::optional<StepMetrics> step_metrics_;
   std::unique_ptr<Curves> curves_;  // null: none wanted of this rank
-  TraceSampler trace_sampler_;  // of the engine's thread that reports steps
+  TraceSampler trace_sampler_;      // of the engine's thread that reports steps
   std::optional<BoundaryCompute> boundary_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<engine::Engine> validation_engine_;  // null: nothing to validate

@@ -194,7 +194,14 @@ TEST_F(PipelineRunnerTest, WhenAPeerLeavesTheOtherFailsSayingWhatItWaitedFor) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_GE(runner->Status().last_step, StepId(1));
   EXPECT_FALSE(runner->Status().instruction.empty());
-  EXPECT_THAT(runner->Status().waiting_for, HasSubstr("pp rank 1"));
+  const RankStatus at_the_end = runner->Status();
+  EXPECT_THAT(at_the_end.waiting_for, HasSubstr("pp rank 1"));
+  EXPECT_GE(at_the_end.instruction_step, StepId(1));
+  EXPECT_GT(at_the_end.instruction_seconds, 0);
+  ASSERT_FALSE(at_the_end.recent.empty());
+  EXPECT_LE(at_the_end.recent.size(), kRecentInstructions);
+  EXPECT_GE(at_the_end.recent.front().ended_seconds_ago,
+            at_the_end.recent.back().ended_seconds_ago);
   stopper.join();
 }
 

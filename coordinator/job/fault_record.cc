@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/fault_record.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/bounded_text.h"
+#include "common/base/log.h"
+
+namespace takt::job {
+namespace {
+
+void KeepLast(std::vector<store::DoneInstruction>& recent, std::size_t most) {
+  if (recent.size() > most)
+    recent.erase(recent.begin(), recent.end() - static_cast<std::ptrdiff_t>(most));
+}
+
+void Cut(std::string& text) { text.resize(FirstBytes(text, kStatusTextBytes).size()); }
+
+// "1F3@12 1B0@12": instruction and step, the last one last.
+std::string RecentText(const std::vector<store::DoneInstruction>& recent) {
+  return absl::StrJoin(recent, " ", [](std::string* out, const store::DoneInstruction& done) {
+    absl::StrAppend(out, done.instruction, "@", done.step.value());
+  });
+}
+
+}  // namespace
+
+store::RankStatus ToKeep(store::RankStatus status, const store::BoundRank& bound, absl::Time time) {
+  status.rank = bound.rank;
+  status.worker = bound.worker;
+  status.time = time;
+  Cut(status.instruction);
+  Cut(status.waiting_for);
+  KeepLast(status.recent, kRecentPerRank);
+  for (store::DoneInstruction& done : status.recent) Cut(done.instruction);
+  return status;
+}
+
+std::vector<store::RankStatus> FaultOf(const JobRun& run) {
+  const std::size_t most = kRecentPerJob / std::max<std::size_t>(1, run.ranks.size());
+  std::vector<store::RankStatus> fault;
+  for (const RankRun& rank : run.ranks) {
+    fault.push_back(rank.status);
+    KeepLast(fault.back().recent, most);
+  }
+  return fault;
+}
+
+void LogFault(const std::string& job, Generation generation,
+              const std::vector<store::RankStatus>& fault) {
+  for (const store::RankStatus& status : fault) {
+    Log(LogLevel::kWarning, "rank at the fault",
+        {{"job", job},
+         {"generation", absl::StrCat(generation.value())},
+         {"rank", absl::StrCat(status.rank.value())},
+         {"worker", status.worker},
+         {"step", absl::StrCat(status.last_step.value())},
+         {"instruction", status.instruction},
+         {"instruction_step", absl::StrCat(status.instruction_step.value())},
+         {"for_seconds", absl::StrFormat("%.3f", status.instruction_seconds)},
+         {"waiting_for", status.waiting_for},
+         {"recent", RecentText(status.recent)}});
+  }
+}
+
+}  // namespace takt::job

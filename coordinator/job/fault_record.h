@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is kept of a fault: what every rank was doing, from its flight recorder. A rank that let go
+// says so itself; of one that is lost it is its last heartbeat.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/base/id.h"
+#include "coordinator/job/decide.h"
+#include "coordinator/store/record.h"
+
+namespace takt::job {
+
+inline constexpr std::size_t kRecentPerRank = 16;
+inline constexpr std::size_t kRecentPerJob = 4096;  // so that a record stays far below a message
+inline constexpr std::size_t kStatusTextBytes = 256;
+
+// As it came from a worker, cut to the bounds above; `time`: when it came.
+store::RankStatus ToKeep(store::RankStatus status, const store::BoundRank& bound, absl::Time time);
+
+// By rank.
+std::vector<store::RankStatus> FaultOf(const JobRun& run);
+
+// One line a rank.
+void LogFault(const std::string& job, Generation generation,
+              const std::vector<store::RankStatus>& fault);
+
+}  // namespace takt::job

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/fault_record.h"
+
+#include <string>
+
+#include "absl/time/clock.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::job {
+namespace {
+
+using testing::Each;
+using testing::SizeIs;
+
+store::RankStatus WithRecent(int count) {
+  store::RankStatus status;
+  for (int i = 0; i < count; ++i)
+    status.recent.push_back({.instruction = "0F" + std::to_string(i), .step = StepId(1)});
+  return status;
+}
+
+TEST(FaultRecord, KeepsTheNewestOfWhatARankTellsAndWhoItIs) {
+  const store::BoundRank bound{.rank = Rank(3), .worker = "w3"};
+  const absl::Time time = absl::FromUnixSeconds(7);
+  store::RankStatus status = WithRecent(20);
+  status.worker = "somebody else";
+  const store::RankStatus kept = ToKeep(status, bound, time);
+  EXPECT_EQ(kept.rank, Rank(3));
+  EXPECT_EQ(kept.worker, "w3");
+  EXPECT_EQ(kept.time, time);
+  ASSERT_THAT(kept.recent, SizeIs(kRecentPerRank));
+  EXPECT_EQ(kept.recent.front().instruction, "0F4");
+  EXPECT_EQ(kept.recent.back().instruction, "0F19");
+}
+
+TEST(FaultRecord, TextThatIsTooLongIsCutBetweenCharacters) {
+  store::RankStatus status;
+  status.instruction = std::string(300, 'a');
+  status.waiting_for = std::string(kStatusTextBytes - 1, 'a') + "\u00e9 and more";
+  const store::RankStatus kept = ToKeep(status, {}, absl::Now());
+  EXPECT_THAT(kept.instruction, SizeIs(kStatusTextBytes));
+  EXPECT_EQ(kept.waiting_for, std::string(kStatusTextBytes - 1, 'a'));
+}
+
+TEST(FaultRecord, AJobOfManyRanksKeepsLessOfEach) {
+  JobRun run;
+  run.ranks.resize(1024);
+  for (RankRun& rank : run.ranks) rank.status = WithRecent(16);
+  const std::vector<store::RankStatus> fault = FaultOf(run);
+  ASSERT_THAT(fault, SizeIs(1024));
+  EXPECT_THAT(fault, Each(testing::Field(&store::RankStatus::recent, SizeIs(4))));
+  EXPECT_EQ(fault[0].recent.back().instruction, "0F15");
+  run.ranks.resize(2);
+  EXPECT_THAT(FaultOf(run), Each(testing::Field(&store::RankStatus::recent, SizeIs(16))));
+}
+
+}  // namespace
+}  // namespace takt::job

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// When the instructions of the last iterations ran. Each lane writes its own while it runs; who
+// asks what a rank is doing reads them meanwhile.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "worker/engine/engine.h"
+
+namespace takt::engine {
+
+// Iteration i is kept until i + kKept begins.
+class TimingRing {
+ public:
+  // Steps that may be under way while the report of one before them is still being made.
+  static constexpr std::uint64_t kKept = 2;
+
+  explicit TimingRing(std::size_t body_size) {
+    for (std::vector<InstructionTiming>& timings : kept_) timings.resize(body_size);
+  }
+
+  // By the lane's own thread.
+  void SetStart(std::uint64_t iteration, std::size_t body_index, std::int64_t nanos) {
+    Store(At(iteration, body_index).start_nanos, nanos);
+  }
+  void SetEnd(std::uint64_t iteration, std::size_t body_index, std::int64_t nanos) {
+    Store(At(iteration, body_index).end_nanos, nanos);
+  }
+
+  // Once the whole iteration is done and until it may be overwritten.
+  const std::vector<InstructionTiming>& Of(std::uint64_t iteration) const {
+    return kept_[iteration % kKept];
+  }
+
+  // At any time: a start or an end may be that of iteration - kKept or of iteration + kKept.
+  InstructionTiming Peek(std::uint64_t iteration, std::size_t body_index) const {
+    const InstructionTiming& timing = kept_[iteration % kKept][body_index];
+    return {Load(timing.start_nanos), Load(timing.end_nanos)};
+  }
+
+ private:
+  InstructionTiming& At(std::uint64_t iteration, std::size_t body_index) {
+    return kept_[iteration % kKept][body_index];
+  }
+  // As cheap as plain ones where it matters. Acquire: who peeks looks afterwards how far the lane
+  // has come, and only then.
+  static void Store(std::int64_t& to, std::int64_t nanos) {
+    std::atomic_ref(to).store(nanos, std::memory_order_relaxed);
+  }
+  static std::int64_t Load(const std::int64_t& from) {
+    return std::atomic_ref(const_cast<std::int64_t&>(from)).load(std::memory_order_acquire);
+  }
+
+  std::array<std::vector<InstructionTiming>, kKept> kept_;
+};
+
+}  // namespace takt::engine
