@@ -23,7 +23,9 @@ constexpr char kFooter[] =
     "coordinator\n"
     "unreachable, 4 not found, 5 refused (permission), 6 outcome unknown.\n\n"
     "Environment: TAKT_COORDINATOR (address when --coordinator is not given; else the cluster of\n"
-    "`takt local up`), NO_COLOR, XDG_STATE_HOME.\n\n"
+    "`takt local up`), TAKT_TLS_CERTIFICATE, TAKT_TLS_KEY, TAKT_TLS_AUTHORITY, TAKT_INSECURE=1 (as "
+    "the options of\n"
+    "these names), NO_COLOR, XDG_STATE_HOME.\n\n"
     "Examples:\n"
     "  takt local run deploy/examples/kjv.yaml          train on this machine\n"
     "  takt submit job.yaml && takt watch my-job        on a cluster\n"
@@ -33,6 +35,14 @@ void AddGlobalOptions(CLI::App& app, Context& context) {
   app.add_option("--coordinator", context.coordinator,
                  "Where the coordinator listens: HOST:PORT or unix:PATH")
       ->type_name("ADDR");
+  app.add_option("--tls-certificate", context.tls.certificate,
+                 "Of HOST:PORT: PEM file that says who you are")
+      ->type_name("FILE");
+  app.add_option("--tls-key", context.tls.key, "PEM file of its private key")->type_name("FILE");
+  app.add_option("--tls-authority", context.tls.authority,
+                 "PEM file of the authority that the coordinator's certificate must be of")
+      ->type_name("FILE");
+  app.add_flag("--insecure", context.insecure, "Dial HOST:PORT without TLS");
   app.add_option("-o,--output", context.output, "How to print")
       ->transform(
           CLI::CheckedTransformer(std::map<std::string, OutputFormat>{

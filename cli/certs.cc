@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cli/certificate_authority.h"
 #include "cli/commands.h"
 #include "cli/report.h"
 #include "common/base/status.h"
+#include "common/certificates/authority.h"
 #include "nlohmann/json.hpp"
 
 namespace takt::cli {
@@ -15,14 +15,14 @@ struct InitOptions {
 };
 
 struct IssueArguments {
-  std::string directory, out;
-  Identity identity;
+  std::string directory, out, role, name;
   std::vector<std::string> hosts;
   int days = 90;
+  bool renew = false;
 };
 
 absl::StatusOr<ExitCode> Init(const Context& context, const InitOptions& options) {
-  RETURN_IF_ERROR(CreateAuthority(options.directory, options.domain, absl::Now()));
+  RETURN_IF_ERROR(certificates::CreateAuthority(options.directory, options.domain, absl::Now()));
   const std::string certificate = options.directory + "/ca.pem";
   const std::string key = options.directory + "/ca.key";
   if (context.json()) {
@@ -36,18 +36,20 @@ absl::StatusOr<ExitCode> Init(const Context& context, const InitOptions& options
 }
 
 absl::StatusOr<ExitCode> Issue(const Context& context, const IssueArguments& options) {
-  if (options.identity.role == "coordinator" && options.hosts.empty()) {
+  ASSIGN_OR_RETURN(const access::Role role, access::ParseRole(options.role));
+  if (role == access::Role::kCoordinator && options.hosts.empty()) {
     return InvalidField({.field = "--host",
                          .rule = "is needed for a coordinator: clients check it",
                          .fix = "give every name and address by which it is dialled"});
   }
-  ASSIGN_OR_RETURN(
-      const IssuedFiles files,
-      IssueCertificate(options.directory, options.out.empty() ? options.directory : options.out,
-                       {.identity = options.identity,
+  ASSIGN_OR_RETURN(const certificates::IssuedFiles files,
+                   certificates::IssueCertificate(
+                       options.directory, options.out.empty() ? options.directory : options.out,
+                       {.identity = {.role = role, .name = options.name},
                         .hosts = options.hosts,
                         .validity = absl::Hours(24) * options.days,
-                        .now = absl::Now()}));
+                        .now = absl::Now(),
+                        .renew = options.renew}));
   if (context.json()) {
     context.terminal.out << nlohmann::ordered_json{{"certificate", files.certificate},
                                                    {"key", files.key},
@@ -64,8 +66,7 @@ absl::StatusOr<ExitCode> Issue(const Context& context, const IssueArguments& opt
 }  // namespace
 
 void AddCerts(CLI::App& app, Context& context) {
-  CLI::App* certs = app.add_subcommand(
-      "certs", "A small private certificate authority (the daemons do not take certificates yet)");
+  CLI::App* certs = app.add_subcommand("certs", "A small private certificate authority");
   certs->footer("Example:\n  takt certs init takt-ca && takt certs issue takt-ca user alice");
   AddCommand<InitOptions>(
       *certs, context, "init", "Make an authority: ca.pem and ca.key",
@@ -83,10 +84,10 @@ void AddCerts(CLI::App& app, Context& context) {
         app.add_option("DIR", options.directory, "The authority's directory")
             ->type_name("")
             ->required();
-        app.add_option("ROLE", options.identity.role, "coordinator, worker, user or admin")
+        app.add_option("ROLE", options.role, "coordinator, worker, user or admin")
             ->type_name("")
             ->required();
-        app.add_option("NAME", options.identity.name, "Whose it is; a worker's is its --name")
+        app.add_option("NAME", options.name, "Whose it is; a worker's is its --name")
             ->type_name("")
             ->required();
         app.add_option("--host", options.hosts, "Name or address of a coordinator; again for more")
@@ -94,13 +95,16 @@ void AddCerts(CLI::App& app, Context& context) {
         app.add_option("--days", options.days, "How long it is valid")
             ->check(CLI::Range(1, 3650))
             ->capture_default_str();
+        app.add_flag("--renew", options.renew,
+                     "A new certificate for the key that is there, in the place of the old one");
         app.add_option("--out", options.out, "Where to write; default: DIR")->type_name("DIR");
       },
       Issue)
       ->footer(
           "Examples:\n"
           "  takt certs issue takt-ca coordinator n1 --host n1 --host 10.0.0.1\n"
-          "  takt certs issue takt-ca worker n2 --out n2");
+          "  takt certs issue takt-ca worker n2 --out n2\n"
+          "  takt certs issue takt-ca worker n2 --out n2 --renew");
 }
 
 }  // namespace takt::cli

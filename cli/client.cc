@@ -10,11 +10,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/rpc/credentials.h"
 #include "common/trace/job_trace_serde.h"
 #include "proto/channel_arguments.h"
 #include "proto/rpc_status.h"
@@ -36,29 +36,19 @@ std::string RandomRequestId() {
 
 std::chrono::system_clock::time_point Deadline(absl::Time time) { return absl::ToChronoTime(time); }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ClientArguments());
-}
-
-absl::Status CheckAddress(const std::string& address) {
-  const bool is_unix = absl::StartsWith(address, "unix:") && address.size() > 5;
-  const auto colon = address.rfind(':');
-  const bool is_tcp = !absl::StartsWith(address, "unix:") && colon != std::string::npos &&
-                      colon > 0 && colon + 1 < address.size() &&
-                      address.find_first_not_of("0123456789", colon + 1) == std::string::npos;
-  if (is_unix || is_tcp) return absl::OkStatus();
-  return InvalidField(
-      {.field = "--coordinator",
-       .value = address,
-       .rule = "is HOST:PORT or unix:PATH",
-       .fix = "name where the coordinator listens, e.g. unix:/run/takt/coordinator.sock"});
+rpc::Endpoint EndpointOf(const ClientOptions& options) {
+  return {.flag = "--coordinator",
+          .address = options.address,
+          .tls = options.tls,
+          .insecure = options.insecure};
 }
 
 }  // namespace
 
 struct Client::Wire {
-  explicit Wire(const std::string& address)
-      : channel(MakeChannel(address)),
+  explicit Wire(const rpc::Endpoint& endpoint)
+      : channel(grpc::CreateCustomChannel(endpoint.address, rpc::ChannelCredentialsFor(endpoint),
+                                          ClientArguments())),
         jobs(v1::JobService::NewStub(channel)),
         cluster(v1::ClusterService::NewStub(channel)) {}
 
@@ -72,20 +62,28 @@ struct Client::Wire {
 };
 
 Client::Client(ClientOptions options)
-    : options_(std::move(options)), wire_(std::make_unique<Wire>(options_.address)) {}
+    : options_(std::move(options)), wire_(std::make_unique<Wire>(EndpointOf(options_))) {}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
-  RETURN_IF_ERROR(CheckAddress(options.address));
+  RETURN_IF_ERROR(rpc::CheckEndpoint(EndpointOf(options), absl::Now()));
   std::unique_ptr<Client> client(new Client(std::move(options)));
   const absl::Duration patience =
       std::min(client->options_.connect_timeout, client->options_.call_timeout);
-  if (!client->wire_->channel->WaitForConnected(Deadline(absl::Now() + patience))) {
-    return absl::UnavailableError(absl::StrCat(
-        "no coordinator answers at ", client->options_.address,
-        "; start one (takt local up, takt-coordinator) or name another with --coordinator"));
-  }
-  return client;
+  if (client->wire_->channel->WaitForConnected(Deadline(absl::Now() + patience))) return client;
+  const std::string tls_failure = rpc::ExplainTlsFailure(client->WhyNotConnected(), absl::Now());
+  return absl::UnavailableError(absl::StrCat(
+      "no coordinator answers at ", client->options_.address, "; ",
+      tls_failure.empty()
+          ? "start one (takt local up, takt-coordinator) or name another with --coordinator"
+          : tls_failure));
+}
+
+std::string Client::WhyNotConnected() const {
+  grpc::ClientContext context;
+  context.set_deadline(Deadline(absl::Now() + kFirstBackoff));
+  v1::GetVersionResponse response;
+  return wire_->cluster->GetVersion(&context, {}, &response).error_message();
 }
 
 template <class Stub, class Request, class Response>

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/certificates/tls_files.h"
 #include "common/trace/job_trace.h"
 #include "takt/v1/cluster_service.pb.h"
 #include "takt/v1/job_service.pb.h"
@@ -25,6 +26,8 @@ namespace takt::cli {
 
 struct ClientOptions {
   std::string address;  // "unix:PATH" or "HOST:PORT"
+  certificates::TlsFiles tls = {};
+  bool insecure = false;  // TCP without TLS is meant
   absl::Duration connect_timeout = absl::Seconds(3);
   absl::Duration call_timeout = absl::Seconds(15);  // with retries
 };
@@ -32,8 +35,8 @@ struct ClientOptions {
 // Thread-safe.
 class Client final {
  public:
-  // Waits until the coordinator answers. kUnavailable: it does not. kInvalidArgument: not an
-  // address.
+  // Waits until the coordinator answers. kUnavailable: it does not. kInvalidArgument: as
+  // rpc::CheckEndpoint.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   ~Client();
 
@@ -81,6 +84,8 @@ class Client final {
  private:
   struct Wire;
   explicit Client(ClientOptions options);
+  // What gRPC says of a connection that does not come about.
+  std::string WhyNotConnected() const;
   template <class Method, class Request>
   auto Call(const char* what, Method method, const Request& request, bool changes);
 

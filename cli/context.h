@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/exit_code.h"
+#include "common/certificates/tls_files.h"
 
 namespace takt::cli {
 
@@ -35,6 +36,8 @@ struct Context {
 
   // Global options.
   std::string coordinator;
+  certificates::TlsFiles tls;
+  bool insecure = false;
   OutputFormat output = OutputFormat::kText;
   double timeout_seconds = 15;
 

@@ -103,7 +103,18 @@ absl::StatusOr<std::string> CoordinatorAddress(const Context& context) {
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectToCoordinator(const Context& context) {
   ASSIGN_OR_RETURN(std::string address, CoordinatorAddress(context));
-  return Client::Connect({.address = std::move(address), .call_timeout = context.timeout()});
+  const auto given = [&](const std::string& option, const char* variable) {
+    return option.empty() ? context.environment(variable).value_or("") : option;
+  };
+  certificates::TlsFiles tls = {
+      .certificate = given(context.tls.certificate, "TAKT_TLS_CERTIFICATE"),
+      .key = given(context.tls.key, "TAKT_TLS_KEY"),
+      .authority = given(context.tls.authority, "TAKT_TLS_AUTHORITY")};
+  const bool insecure = context.insecure || context.environment("TAKT_INSECURE") == "1";
+  return Client::Connect({.address = std::move(address),
+                          .tls = std::move(tls),
+                          .insecure = insecure,
+                          .call_timeout = context.timeout()});
 }
 
 absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, const FollowOptions& options) {

@@ -55,6 +55,7 @@ void PrintJob(const Context& context, const v1::Job& job) {
   std::ostream& out = context.terminal.out;
   out << "name: " << job.name() << '\n' << "state: " << StateName(job.state()) << '\n';
   if (!job.reason().empty()) out << "reason: " << job.reason() << '\n';
+  if (!job.owner().empty()) out << "owner: " << job.owner() << '\n';
   out << "steps: " << StepsText(job) << '\n';
   if (job.state() == v1::JOB_STATE_RUNNING)
     out << "eta: " << FormatSeconds(job.eta_seconds()) << '\n';
@@ -116,8 +117,8 @@ std::string RecentText(const v1::RankStatus& rank) {
 
 void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs) {
   if (context.json()) return PrintJson(context, ListJson("jobs", jobs));
-  Table table(
-      {"NAME", "STATE", "STEP", "CHECKPOINT", "LOSS", "ETA", "SCHEDULE", "RANKS", "REASON"});
+  Table table({"NAME", "STATE", "STEP", "CHECKPOINT", "LOSS", "ETA", "SCHEDULE", "RANKS", "OWNER",
+               "REASON"});
   for (const v1::Job& job : jobs) {
     const bool running = job.state() == v1::JOB_STATE_RUNNING;
     table.Add({job.name(), StateName(job.state()), StepsText(job),
@@ -125,7 +126,7 @@ void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs) {
                job.has_last_step() ? absl::StrCat(job.last_step().loss()) : "-",
                running ? FormatSeconds(job.eta_seconds()) : "-",
                job.schedule().empty() ? "-" : job.schedule(), absl::StrCat(job.ranks_size()),
-               job.reason()});
+               job.owner().empty() ? "-" : job.owner(), job.reason()});
   }
   context.terminal.out << table.ToString() << std::flush;
 }

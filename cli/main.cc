@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "cli/app.h"
+#include "common/rpc/endpoint.h"
 
 namespace {
 
@@ -37,6 +38,7 @@ takt::cli::Terminal MakeTerminal() {
 int main(int argc, char** argv) {
   std::ios::sync_with_stdio(false);
   signal(SIGPIPE, SIG_IGN);  // a reader that has enough shows as a failed write
+  takt::rpc::RequireTls13();
   // gRPC reports what the results of calls say anyway.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   std::error_code error;

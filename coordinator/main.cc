@@ -15,11 +15,14 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/daemon/certificate_watch.h"
 #include "common/daemon/metrics_server.h"
 #include "common/daemon/service_manager.h"
 #include "common/daemon/settings.h"
+#include "common/metrics/catalog.h"
 #include "common/metrics/registry.h"
 #include "common/plan/plan.h"
+#include "common/rpc/endpoint.h"
 #include "common/rpc/health.h"
 #include "coordinator/job/coordinator.h"
 #include "coordinator/rpc/server.h"
@@ -38,6 +41,7 @@ struct Flags {
   std::string listen, state, metrics_listen, health_socket;
   std::string health;  // ask instead of run: "live" or "ready"
   std::string log_level = "info", log_format = "text";
+  certificates::TlsFiles tls;
   bool insecure = false;
 };
 
@@ -87,7 +91,11 @@ absl::Status Run(const Flags& flags) {
                                           coordinator->board().ShowSplit(name, std::move(split));
                                         });
 
-  coordinator_rpc::ServerOptions server_options{.listen = flags.listen, .insecure = flags.insecure};
+  const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
+    registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
+  });
+  coordinator_rpc::ServerOptions server_options{
+      .listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure};
   server_options.lease = options.cluster.membership.lease;
   server_options.traces = &traces;
   // After the coordinator, before it in destruction: but the coordinator is stopped first, below.
@@ -142,6 +150,12 @@ int Main(int argc, char** argv) {
       "HOST:PORT of /metrics, e.g. 127.0.0.1:9464; port 0: any free one (default: none)");
   app.add_option("--health-socket", flags.health_socket,
                  "Unix socket on which --health asks (the gRPC health service); default: none");
+  app.add_option("--tls-certificate", flags.tls.certificate,
+                 "PEM file that says who it is to those that dial HOST:PORT; read again when it "
+                 "changes, as are the next two");
+  app.add_option("--tls-key", flags.tls.key, "PEM file of its private key, for its owner alone");
+  app.add_option("--tls-authority", flags.tls.authority,
+                 "PEM file of the authority whose certificates are let in");
   app.add_flag("--insecure", flags.insecure,
                "Serve TCP without certificates: anyone who reaches the port may do anything");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
@@ -171,10 +185,11 @@ int Main(int argc, char** argv) {
   if (flags.log_level == "error") log.level = LogLevel::kError;
   if (flags.log_format == "json") log.format = LogFormat::kJson;
   InitLogging(log);
+  rpc::RequireTls13();
   umask(0077);  // the socket and the state are the owner's alone
 
-  absl::Status status =
-      coordinator_rpc::CheckListen({.listen = flags.listen, .insecure = flags.insecure});
+  absl::Status status = coordinator_rpc::CheckListen(
+      {.listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure});
   if (status.ok()) status = Run(flags);
   if (status.ok()) return 0;
   std::fprintf(stderr, "takt-coordinator: %s\n", std::string(status.message()).c_str());

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/daemon/settings.h"
 
@@ -30,8 +31,16 @@ Flags ParseFlags(int argc, char** argv) {
   app.set_version_flag("--version", std::string("takt-worker ") + kTaktVersion);
   app.add_option("--coordinator", flags.coordinator, "unix:PATH or HOST:PORT")
       ->capture_default_str();
+  app.add_option(
+      "--tls-certificate", flags.tls.certificate,
+      "PEM file that says who it is when it dials HOST:PORT; read again when it changes, "
+      "as are the next two");
+  app.add_option("--tls-key", flags.tls.key, "PEM file of its private key, for its owner alone");
+  app.add_option("--tls-authority", flags.tls.authority,
+                 "PEM file of the authority that the coordinator's certificate must be of");
   app.add_flag("--insecure", flags.insecure, "Dial a HOST:PORT without TLS");
-  app.add_option("--name", flags.name, "Stable name of this worker; default HOST-PID");
+  app.add_option("--name", flags.name,
+                 "Stable name of this worker; default: its certificate's, or HOST-PID without one");
   app.add_option("--data-root", flags.data_root, "Directory that holds the data jobs may read")
       ->capture_default_str();
   app.add_option("--checkpoint-root", flags.checkpoint_root,
@@ -78,8 +87,25 @@ Flags ParseFlags(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : kWrongUsage);
   }
-  if (flags.name.empty()) flags.name = DefaultName();
   return flags;
+}
+
+absl::StatusOr<std::string> WorkerName(const Flags& flags) {
+  if (!flags.tls.any()) return flags.name.empty() ? DefaultName() : flags.name;
+  ASSIGN_OR_RETURN(const certificates::CertificateFacts facts,
+                   certificates::ReadFacts(flags.tls.certificate));
+  if (facts.identity.role != access::Role::kWorker) {
+    return InvalidField({.field = "--tls-certificate",
+                         .value = flags.tls.certificate,
+                         .rule = "is of " + facts.identity.ToString() + ", not of a worker",
+                         .fix = "issue one with `takt certs issue DIR worker NAME`"});
+  }
+  if (flags.name.empty() || flags.name == facts.identity.name) return facts.identity.name;
+  return InvalidField({.field = "--name",
+                       .value = flags.name,
+                       .rule = "is not the name in " + flags.tls.certificate + ", " +
+                               facts.identity.name + ": a worker speaks only for itself",
+                       .fix = "leave it out, or issue a certificate for this name"});
 }
 
 }  // namespace takt::worker

@@ -5,13 +5,15 @@
 #include <string>
 
 #include "common/base/log.h"
+#include "common/certificates/tls_files.h"
 
 namespace takt::worker {
 
 struct Flags {
   std::string coordinator = "unix:/run/takt/coordinator.sock";
+  certificates::TlsFiles tls;
   bool insecure = false;
-  std::string name;  // empty: HOST-PID
+  std::string name;  // of its certificate; without one HOST-PID if it is not given
   std::string data_root = "/var/lib/takt/data";
   std::string checkpoint_root = "/var/lib/takt/checkpoints";
   int threads = 0;  // 0: one for each core
@@ -29,5 +31,9 @@ struct Flags {
 // Prints help, version or what is wrong, and ends the process (0, or 2 for wrong usage), where that
 // is what was asked for.
 Flags ParseFlags(int argc, char** argv);
+
+// The name to attach with. FieldError: the certificate is not a worker's, or another worker's than
+// --name says.
+absl::StatusOr<std::string> WorkerName(const Flags& flags);
 
 }  // namespace takt::worker

@@ -21,9 +21,12 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/daemon/certificate_watch.h"
 #include "common/daemon/metrics_server.h"
 #include "common/daemon/service_manager.h"
+#include "common/metrics/catalog.h"
 #include "common/metrics/registry.h"
+#include "common/rpc/endpoint.h"
 #include "common/rpc/health.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/backend.h"
@@ -130,11 +133,15 @@ class LogShipping {
 
 absl::StatusOr<int> Serve(const Flags& flags) {
   ASSIGN_OR_RETURN(const auto channel, rpc::CoordinatorChannel({.coordinator = flags.coordinator,
+                                                                .tls = flags.tls,
                                                                 .insecure = flags.insecure}));
   const int cores = NumCores();
   const int threads = flags.threads > 0 ? flags.threads : cores;
   const std::string incarnation = RandomId();
   metrics::Registry registry("takt-worker");
+  const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
+    registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
+  });
   std::unique_ptr<daemon::MetricsServer> metrics_server;
   if (!flags.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen,
@@ -212,8 +219,13 @@ absl::StatusOr<int> Serve(const Flags& flags) {
   return exit_code;
 }
 
+int Refuse(const absl::Status& status) {
+  std::fprintf(stderr, "takt-worker: %s\n", std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailed;
+}
+
 int Main(int argc, char** argv) {
-  const Flags flags = ParseFlags(argc, argv);
+  Flags flags = ParseFlags(argc, argv);
   if (!flags.health.empty())
     return health::Report("takt-worker", flags.health_socket, flags.health);
   if (flags.die_with_parent) {
@@ -221,6 +233,10 @@ int Main(int argc, char** argv) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) return 0;  // it ended before we asked
   }
+  rpc::RequireTls13();
+  absl::StatusOr<std::string> name = WorkerName(flags);
+  if (!name.ok()) return Refuse(name.status());
+  flags.name = *std::move(name);
   InitLogging(
       {.level = flags.log_level, .format = flags.log_format, .fields = {{"worker", flags.name}}});
   // Before the first thread: all inherit it.
@@ -230,8 +246,7 @@ int Main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // a checkpoint that outgrows a limit fails, not the worker
   const absl::StatusOr<int> exit_code = Serve(flags);
   if (exit_code.ok()) return *exit_code;
-  std::fprintf(stderr, "takt-worker: %s\n", std::string(exit_code.status().message()).c_str());
-  return absl::IsInvalidArgument(exit_code.status()) ? kExitUsage : kExitFailed;
+  return Refuse(exit_code.status());
 }
 
 }  // namespace

@@ -17,15 +17,18 @@ namespace {
 struct LogState {
   LogOptions options;
   std::function<void(LogLevel, std::string_view)> sink;
-  std::shared_ptr<spdlog::logger> logger;
+  std::shared_ptr<spdlog::logger> logger, audit;
 };
+
+constexpr char kAudit[] = "audit";
 
 LogState& State() {
   static LogState* const state = [] {
     auto* s = new LogState;
-    s->logger =
-        std::make_shared<spdlog::logger>("takt", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    s->logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %l %v");
+    const auto errors = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    errors->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %l %v");
+    s->logger = std::make_shared<spdlog::logger>("takt", errors);
+    s->audit = std::make_shared<spdlog::logger>(kAudit, errors);
     s->logger->flush_on(spdlog::level::debug);
     return s;
   }();
@@ -77,11 +80,12 @@ void AppendFields(std::string& line, const Fields& fields) {
     AppendValue(line.append(" ").append(key).append("="), value);
 }
 
-std::string JsonLine(LogLevel level, std::string_view message,
+std::string JsonLine(LogLevel level, std::string_view logger, std::string_view message,
                      std::initializer_list<LogField> fields) {
   nlohmann::ordered_json object;
   object["time"] = absl::FormatTime(absl::Now(), absl::UTCTimeZone());
   object["level"] = Name(level);
+  if (!logger.empty()) object["logger"] = logger;
   object["message"] = message;
   for (const auto& [key, value] : State().options.fields) object[key] = value;
   for (const auto& [key, value] : fields) object[std::string(key)] = value;
@@ -100,7 +104,7 @@ std::string TextLine(std::string_view message, std::initializer_list<LogField> f
 void InitLogging(LogOptions options) {
   LogState& state = State();
   state.logger->set_level(ToSpdlog(options.level));
-  if (options.format == LogFormat::kJson) state.logger->set_pattern("%v");
+  if (options.format == LogFormat::kJson) state.logger->set_pattern("%v");  // of both: one sink
   state.options = std::move(options);
 }
 
@@ -112,12 +116,22 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
   LogState& state = State();
   if (!state.logger->should_log(ToSpdlog(level))) return;
   const bool json = state.options.format == LogFormat::kJson;
-  state.logger->log(ToSpdlog(level), "{}",
-                    json ? JsonLine(level, message, fields) : TextLine(message, fields));
+  state.logger->log(
+      ToSpdlog(level), "{}",
+      json ? JsonLine(level, /*logger=*/"", message, fields) : TextLine(message, fields));
   if (!state.sink || level < LogLevel::kInfo) return;
   std::string line(message);
   AppendFields(line, fields);
   state.sink(level, line);
+}
+
+void LogAudit(std::initializer_list<LogField> fields) {
+  LogState& state = State();
+  const bool json = state.options.format == LogFormat::kJson;
+  const std::string line =
+      json ? JsonLine(LogLevel::kInfo, kAudit, kAudit, fields) : TextLine(kAudit, fields);
+  state.audit->info("{}", line);
+  if (state.sink) state.sink(LogLevel::kInfo, line);
 }
 
 }  // namespace takt

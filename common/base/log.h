@@ -30,6 +30,9 @@ void InitLogging(LogOptions options);
 // Thread-safe.
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 
+// A line of the logger "audit" (JSON: "logger": "audit"): who did what. Whatever the level.
+void LogAudit(std::initializer_list<LogField> fields);
+
 // Called with every line at info and above, from the logging thread; at most one, set before
 // threads start. A worker ships its lines to the coordinator this way. line: key=value text
 // whatever the format, without time, level and the fields of the process. `sink` must not log.

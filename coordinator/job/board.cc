@@ -71,12 +71,14 @@ JobView Board::FindById(const std::string& id) const {
   return it == number_by_id_.end() ? nullptr : jobs_.at(it->second);
 }
 
-std::vector<JobView> Board::List(std::int64_t before, int limit) const {
+std::vector<JobView> Board::List(std::int64_t before, int limit,
+                                 const std::function<bool(const store::JobRecord&)>& shown) const {
   absl::MutexLock lock(&mutex_);
   std::vector<JobView> found;
   auto it = before > 0 ? jobs_.lower_bound(before) : jobs_.end();
-  while (it != jobs_.begin() && static_cast<int>(found.size()) < limit)
-    found.push_back((--it)->second);
+  while (it != jobs_.begin() && static_cast<int>(found.size()) < limit) {
+    if (shown(*(--it)->second)) found.push_back(it->second);
+  }
   return found;
 }
 

@@ -38,8 +38,10 @@ class Board final {
   JobView FindById(const std::string& id) const;
   // Null: no step of this generation has been explained yet.
   SplitView FindSplit(const std::string& id) const;
-  // Newest first, those with a number below `before` (0: all), at most `limit`.
-  std::vector<JobView> List(std::int64_t before, int limit) const;
+  // Newest first, those with a number below `before` (0: all) that `shown` holds for, at most
+  // `limit`.
+  std::vector<JobView> List(std::int64_t before, int limit,
+                            const std::function<bool(const store::JobRecord&)>& shown) const;
   std::map<store::JobState, int> CountByState() const;
 
   Subscription Subscribe(const std::string& id, Listener listener);

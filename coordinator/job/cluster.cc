@@ -56,6 +56,7 @@ void Cluster::Restore(JobEntry& job, Moment now) {
     job.run = MakeRun(job, now);
     if (job.run->stop) job.run->stop_since = now.steady;
     for (const store::BoundRank& bound : job.record.ranks) {
+      job.hands.insert(bound.worker);
       job.run->ranks.push_back({.bound = bound, .phase = RankPhase::kAway});
       job.run->ranks.back().status = {.rank = bound.rank, .worker = bound.worker};
     }

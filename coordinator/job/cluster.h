@@ -53,6 +53,13 @@ struct ClusterOptions {
   std::function<void(const std::string&)> on_delete;
 };
 
+struct Submission {
+  std::string request_id;
+  std::string spec;        // takt.v1.JobSpec, serialized
+  config::JobSpec parsed;  // the same, validated
+  std::string owner = {};
+};
+
 template <class T>
 using Reply = std::function<void(absl::StatusOr<T>)>;
 
@@ -79,14 +86,16 @@ class Cluster final {
                         const JobKey& key, const CheckpointReport& report,
                         const std::shared_ptr<BulkSession>& session);
   void Committed(SessionId id, const CheckpointCommitted& answer, Moment now);
+  // Dropped unless its worker has held a rank of the job.
   void AddLog(const std::string& job, store::LogRecord line);
 
   // Requests. Replies come after the commit. A request_id seen before answers as before; an empty
-  // one is never seen before. spec: takt.v1.JobSpec, serialized; parsed: the same, validated.
-  void Submit(const std::string& request_id, const std::string& spec, const config::JobSpec& parsed,
-              Reply<store::JobRecord> reply, Moment now);
+  // one is never seen before.
+  void Submit(const Submission& submission, Reply<store::JobRecord> reply, Moment now);
   // What Submit would refuse of a spec that is valid by itself.
   absl::Status CheckSubmit(const config::JobSpec& spec) const;
+  // nullopt: no such job.
+  std::optional<std::string> OwnerOf(const std::string& job) const;
   void Cancel(const std::string& request_id, const std::string& name, Reply<store::JobRecord> reply,
               Moment now);
   void Delete(const std::string& request_id, const std::string& name, Reply<bool> reply);
@@ -122,6 +131,7 @@ class Cluster final {
     store::JobRecord record;
     config::JobSpec spec;
     std::vector<std::string> reserved;  // PLANNING: workers held for it
+    std::set<std::string> hands;        // workers that have held its ranks: may log for it
     std::optional<JobRun> run;          // STARTING, RUNNING, RECOVERING
     std::optional<StepCollector> steps;
     std::map<Rank, std::shared_ptr<BulkSession>> bulk;

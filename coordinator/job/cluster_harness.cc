@@ -190,7 +190,7 @@ absl::StatusOr<store::JobRecord> ClusterTest::Submit(const config::JobSpec& spec
                                                      const std::string& request_id) {
   absl::StatusOr<store::JobRecord> answer = absl::UnknownError("no answer");
   cluster_->Submit(
-      request_id, config::ToProto(spec).SerializeAsString(), spec,
+      {.request_id = request_id, .spec = config::ToProto(spec).SerializeAsString(), .parsed = spec},
       [&](absl::StatusOr<store::JobRecord> job) { answer = std::move(job); }, Moment::Of(clock_));
   Settle();
   return answer;

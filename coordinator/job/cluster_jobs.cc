@@ -276,6 +276,7 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
     launch->threads.push_back(
         job.spec.parallelism.threads.value_or(std::max(1, hello.cores / neighbours)));
     job.record.ranks.push_back({Rank(rank), hello.worker, hello.incarnation, hello.data_address});
+    job.hands.insert(hello.worker);
     members_.SetHold(hello.worker, {key.job, key.generation, Rank(rank)});
     job.run->ranks.push_back({.bound = job.record.ranks.back()});
     job.run->ranks.back().status = {.rank = Rank(rank), .worker = hello.worker};

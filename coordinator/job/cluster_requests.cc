@@ -89,8 +89,13 @@ absl::Status Cluster::CheckSubmit(const config::JobSpec& spec) const {
   return absl::OkStatus();
 }
 
-void Cluster::Submit(const std::string& request_id, const std::string& spec,
-                     const config::JobSpec& parsed, Reply<JobRecord> reply, Moment now) {
+std::optional<std::string> Cluster::OwnerOf(const std::string& job) const {
+  const JobEntry* const found = FindJob(job);
+  return found != nullptr ? std::optional(found->record.owner) : std::nullopt;
+}
+
+void Cluster::Submit(const Submission& submission, Reply<JobRecord> reply, Moment now) {
+  const auto& [request_id, spec, parsed, owner] = submission;
   if (Replayed<JobRecord>("SubmitJob", request_id, parsed.name, reply, JobAsBefore)) return;
   if (absl::Status status = CheckSubmit(parsed); !status.ok())
     return ReplyLater<JobRecord>(reply, status);
@@ -99,6 +104,7 @@ void Cluster::Submit(const std::string& request_id, const std::string& spec,
                 .id = absl::BytesToHexString(options_.random_bytes(kIdBytes)),
                 .name = parsed.name,
                 .spec = spec,
+                .owner = owner,
                 .create_time = now.wall,
                 .steps = parsed.steps};
   if (const auto it = generations_.find(parsed.name); it != generations_.end())

@@ -41,13 +41,23 @@ TEST_F(ClusterTest, TheSameRequestTwiceInOneBatchIsDoneOnce) {
   std::vector<std::string> ids;
   for (int i = 0; i < 2; ++i) {
     cluster_->Submit(
-        "r1", "", spec,
+        {.request_id = "r1", .spec = "", .parsed = spec},
         [&](absl::StatusOr<store::JobRecord> job) { ids.push_back(job.value().id); },
         Moment::Of(clock_));
   }
   Settle();
   ASSERT_EQ(ids.size(), 2u);
   EXPECT_EQ(ids[0], ids[1]);
+}
+
+TEST_F(ClusterTest, AJobsOwnerIsKeptOverARestart) {
+  cluster_->Submit(
+      {.request_id = "r1", .spec = "", .parsed = Spec("j", 1), .owner = "user/alice"},
+      [](absl::StatusOr<store::JobRecord>) {}, Moment::Of(clock_));
+  Settle();
+  Restart();
+  EXPECT_EQ(cluster_->OwnerOf("j"), "user/alice");
+  EXPECT_EQ(cluster_->OwnerOf("k"), std::nullopt);
 }
 
 TEST_F(ClusterTest, ARequestIdUsedForAnotherJobIsRefused) {

@@ -270,6 +270,7 @@ TEST_F(ClusterTest, LogLinesAreKeptForJobsThatExist) {
   cluster_->AddLog("j", {.worker = "w0", .text = "hello"});
   cluster_->AddLog("nobody", {.worker = "w0", .text = "lost"});
   cluster_->AddLog("j", {.worker = "w0", .level = "info", .text = std::string(5000, 'x')});
+  cluster_->AddLog("j", {.worker = "stranger", .text = "never held a rank of it"});
   Advance(absl::Milliseconds(50));
   const auto lines = store_->ReadLogs(Job("j").id, 0, 10).value();
   ASSERT_THAT(lines, SizeIs(2));

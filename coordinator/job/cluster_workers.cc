@@ -211,7 +211,7 @@ void Cluster::Report(const std::string& worker, const std::string& incarnation, 
 
 void Cluster::AddLog(const std::string& job_name, store::LogRecord line) {
   const JobEntry* const job = FindJob(job_name);
-  if (job == nullptr) return;
+  if (job == nullptr || !job->hands.contains(line.worker)) return;
   line.job_id = job->record.id;
   line.level.resize(FirstBytes(line.level, kMaxLogLevelBytes).size());
   line.text.resize(FirstBytes(line.text, kMaxLogTextBytes).size());

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/access/decide.h"
 #include "common/base/status.h"
 #include "coordinator/rpc/streams.h"
 #include "coordinator/store/record_serde.h"
@@ -18,6 +19,14 @@ using job::Coordinator;
 constexpr std::size_t kMaxCommands = 256;
 constexpr std::size_t kMaxAcknowledgements = 4096;
 
+// A worker's stream begins with its name, which must be its own.
+absl::Status MayBegin(Deed& deed, const std::string& worker) {
+  deed.subject = "worker/" + worker;
+  absl::Status status = access::MaySpeakFor(deed.who, worker);
+  deed.Audit(status);
+  return status;
+}
+
 using ControlReactor = grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>;
 
 class ControlStream final : public WritingStream<ControlReactor, v1::AttachResponse>,
@@ -25,8 +34,9 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
                             public std::enable_shared_from_this<ControlStream> {
  public:
   ControlStream(grpc::CallbackServerContext* context, Coordinator* coordinator,
-                traces::TraceKeeper* traces, Timing timing, job::SessionId id)
+                traces::TraceKeeper* traces, Deed deed, Timing timing, job::SessionId id)
       : WritingStream(context, kMaxCommands),
+        deed_(std::move(deed)),
         coordinator_(coordinator),
         traces_(traces),
         timing_(timing),
@@ -56,6 +66,10 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
     if (!attached_) {
       if (!request_.has_hello()) {
         Cut(absl::InvalidArgumentError("the first message of Attach must be a Hello"));
+        return false;
+      }
+      if (const absl::Status status = MayBegin(deed_, request_.hello().worker()); !status.ok()) {
+        Cut(status);
         return false;
       }
       attached_ = true;
@@ -104,6 +118,7 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
         [id = id_](Cluster& cluster, Moment now) { cluster.Detach(id, "its stream ended", now); });
   }
 
+  Deed deed_;
   Coordinator* const coordinator_;
   traces::TraceKeeper* const traces_;
   const Timing timing_;
@@ -121,8 +136,11 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
                          public std::enable_shared_from_this<BulkStream> {
  public:
   BulkStream(grpc::CallbackServerContext* context, Coordinator* coordinator,
-             traces::TraceKeeper* traces)
-      : WritingStream(context, kMaxAcknowledgements), coordinator_(coordinator), traces_(traces) {}
+             traces::TraceKeeper* traces, Deed deed)
+      : WritingStream(context, kMaxAcknowledgements),
+        deed_(std::move(deed)),
+        coordinator_(coordinator),
+        traces_(traces) {}
 
   void Begin() {
     KeepUntilDone(shared_from_this());
@@ -153,6 +171,10 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
       if (!request_.has_hello() || request_.hello().worker().empty()) {
         Cut(absl::InvalidArgumentError(
             "the first message of StreamBulk must be a BulkHello with the worker's name"));
+        return false;
+      }
+      if (const absl::Status status = MayBegin(deed_, request_.hello().worker()); !status.ok()) {
+        Cut(status);
         return false;
       }
       worker_ = request_.hello().worker();
@@ -204,6 +226,7 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
     return true;
   }
 
+  Deed deed_;
   Coordinator* const coordinator_;
   traces::TraceKeeper* const traces_;
   // Of the reading side, one callback at a time.
@@ -214,14 +237,18 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
 }  // namespace
 
 ControlReactor* AttachmentService::Attach(grpc::CallbackServerContext* context) {
-  auto stream = std::make_shared<ControlStream>(context, coordinator_, traces_, timing_,
-                                                job::SessionId(++last_session_));
+  auto stream = std::make_shared<ControlStream>(
+      context, coordinator_, traces_,
+      guard_->DeedOf(*context, MethodOf<v1::AttachmentService>("Attach"), ""), timing_,
+      job::SessionId(++last_session_));
   stream->Begin();
   return stream.get();
 }
 
 BulkReactor* AttachmentService::StreamBulk(grpc::CallbackServerContext* context) {
-  auto stream = std::make_shared<BulkStream>(context, coordinator_, traces_);
+  auto stream = std::make_shared<BulkStream>(
+      context, coordinator_, traces_,
+      guard_->DeedOf(*context, MethodOf<v1::AttachmentService>("StreamBulk"), ""));
   stream->Begin();
   return stream.get();
 }

@@ -6,6 +6,7 @@
 
 #include "coordinator/job/coordinator.h"
 #include "coordinator/rpc/convert.h"
+#include "coordinator/rpc/guard.h"
 #include "coordinator/traces/trace_keeper.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 
@@ -14,8 +15,9 @@ namespace takt::coordinator_rpc {
 class AttachmentService final : public v1::AttachmentService::CallbackService {
  public:
   // Borrowed. traces: null: none are kept, and nobody is asked for his clock.
-  AttachmentService(job::Coordinator* coordinator, traces::TraceKeeper* traces, Timing timing)
-      : coordinator_(coordinator), traces_(traces), timing_(timing) {}
+  AttachmentService(job::Coordinator* coordinator, traces::TraceKeeper* traces, Guard* guard,
+                    Timing timing)
+      : coordinator_(coordinator), traces_(traces), guard_(guard), timing_(timing) {}
 
   grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(
       grpc::CallbackServerContext* context) override;
@@ -25,6 +27,7 @@ class AttachmentService final : public v1::AttachmentService::CallbackService {
  private:
   job::Coordinator* const coordinator_;
   traces::TraceKeeper* const traces_;
+  Guard* const guard_;
   const Timing timing_;
   std::atomic<std::int64_t> last_session_{0};
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "common/access/decide.h"
 #include "common/base/version.h"
 #include "coordinator/rpc/convert.h"
 #include "coordinator/rpc/streams.h"
@@ -15,10 +16,10 @@ constexpr double kDefaultWaitSeconds = 30;
 constexpr double kMaxWaitSeconds = 120;
 
 template <class Request, class Response>
-grpc::ServerUnaryReactor* SetDrained(job::Coordinator* coordinator,
+grpc::ServerUnaryReactor* SetDrained(job::Coordinator* coordinator, Deed deed,
                                      grpc::CallbackServerContext* context, const Request* request,
                                      Response* response, bool drained) {
-  auto call = std::make_shared<UnaryCall>(context);
+  auto call = std::make_shared<UnaryCall>(context, std::move(deed));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   coordinator->Post(
       [request, response, drained, call = std::move(call)](job::Cluster& cluster, Moment now) {
@@ -38,7 +39,8 @@ grpc::ServerUnaryReactor* SetDrained(job::Coordinator* coordinator,
 grpc::ServerUnaryReactor* ClusterService::ListWorkers(grpc::CallbackServerContext* context,
                                                       const v1::ListWorkersRequest*,
                                                       v1::ListWorkersResponse* response) {
-  auto call = std::make_shared<UnaryCall>(context);
+  auto call = std::make_shared<UnaryCall>(
+      context, guard_->DeedOf(*context, MethodOf<v1::ClusterService>("ListWorkers"), ""));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   coordinator_->Post([response, call = std::move(call)](job::Cluster& cluster, Moment) {
     for (const auto& [name, worker] : cluster.workers()) *response->add_workers() = ToProto(worker);
@@ -50,13 +52,19 @@ grpc::ServerUnaryReactor* ClusterService::ListWorkers(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* ClusterService::DrainWorker(grpc::CallbackServerContext* context,
                                                       const v1::DrainWorkerRequest* request,
                                                       v1::DrainWorkerResponse* response) {
-  return SetDrained(coordinator_, context, request, response, true);
+  return SetDrained(coordinator_,
+                    guard_->DeedOf(*context, MethodOf<v1::ClusterService>("DrainWorker"),
+                                   "worker/" + request->worker()),
+                    context, request, response, true);
 }
 
 grpc::ServerUnaryReactor* ClusterService::UndrainWorker(grpc::CallbackServerContext* context,
                                                         const v1::UndrainWorkerRequest* request,
                                                         v1::UndrainWorkerResponse* response) {
-  return SetDrained(coordinator_, context, request, response, false);
+  return SetDrained(coordinator_,
+                    guard_->DeedOf(*context, MethodOf<v1::ClusterService>("UndrainWorker"),
+                                   "worker/" + request->worker()),
+                    context, request, response, false);
 }
 
 grpc::ServerUnaryReactor* ClusterService::GetVersion(grpc::CallbackServerContext* context,
@@ -69,27 +77,49 @@ grpc::ServerUnaryReactor* ClusterService::GetVersion(grpc::CallbackServerContext
   return reactor;
 }
 
+absl::Status RendezvousService::MayMeet(const access::Identity& who,
+                                        const v1::RendezvousScope& scope) const {
+  std::vector<std::string> gang;
+  if (const job::JobView job = coordinator_->board().FindByName(scope.job())) {
+    for (const store::BoundRank& rank : job->ranks) gang.push_back(rank.worker);
+  }
+  return access::MayMeet(who, scope.job(), gang);
+}
+
+Deed RendezvousService::DeedOn(const grpc::CallbackServerContext& context, absl::string_view method,
+                               const v1::RendezvousScope& scope) const {
+  return guard_->DeedOf(context, MethodOf<v1::RendezvousService>(method), "job/" + scope.job());
+}
+
 grpc::ServerUnaryReactor* RendezvousService::SetKey(grpc::CallbackServerContext* context,
                                                     const v1::SetKeyRequest* request,
                                                     v1::SetKeyResponse*) {
   const v1::RendezvousScope& scope = request->scope();
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(coordinator_->rendezvous().Set(scope.job(), Generation(scope.generation()),
-                                                        request->key(), request->value()),
-                         *context));
+  UnaryCall call(context, DeedOn(*context, "SetKey", scope));
+  grpc::ServerUnaryReactor* const reactor = call.reactor();
+  absl::Status status = MayMeet(call.who(), scope);
+  if (status.ok()) {
+    status = coordinator_->rendezvous().Set(scope.job(), Generation(scope.generation()),
+                                            request->key(), request->value());
+  }
+  call.Finish(status);
   return reactor;
 }
 
 grpc::ServerUnaryReactor* RendezvousService::WaitKeys(grpc::CallbackServerContext* context,
                                                       const v1::WaitKeysRequest* request,
                                                       v1::WaitKeysResponse* response) {
-  auto call = std::make_shared<UnaryCall>(context);
+  const v1::RendezvousScope& scope = request->scope();
+  auto call = std::make_shared<UnaryCall>(context, DeedOn(*context, "WaitKeys", scope));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
+  if (const absl::Status status = MayMeet(call->who(), scope); !status.ok()) {
+    call->Finish(status);
+    return reactor;
+  }
   const double asked = request->timeout_seconds();
   const double seconds = asked > 0 ? std::min(asked, kMaxWaitSeconds) : kDefaultWaitSeconds;
   coordinator_->rendezvous().Wait(
-      request->scope().job(), Generation(request->scope().generation()),
-      {request->keys().begin(), request->keys().end()},
+      scope.job(), Generation(scope.generation()), {request->keys().begin(), request->keys().end()},
       coordinator_->now().steady + absl::Seconds(seconds),
       [response, call = std::move(call)](absl::StatusOr<job::Rendezvous::Values> values) {
         if (values.ok()) {
@@ -104,9 +134,12 @@ grpc::ServerUnaryReactor* RendezvousService::ClearKeys(grpc::CallbackServerConte
                                                        const v1::ClearKeysRequest* request,
                                                        v1::ClearKeysResponse*) {
   const v1::RendezvousScope& scope = request->scope();
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(
-      coordinator_->rendezvous().Clear(scope.job(), Generation(scope.generation())), *context));
+  UnaryCall call(context, DeedOn(*context, "ClearKeys", scope));
+  grpc::ServerUnaryReactor* const reactor = call.reactor();
+  absl::Status status = MayMeet(call.who(), scope);
+  if (status.ok())
+    status = coordinator_->rendezvous().Clear(scope.job(), Generation(scope.generation()));
+  call.Finish(status);
   return reactor;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "coordinator/job/coordinator.h"
+#include "coordinator/rpc/guard.h"
 #include "takt/v1/cluster_service.grpc.pb.h"
 #include "takt/v1/rendezvous_service.grpc.pb.h"
 
@@ -10,8 +11,9 @@ namespace takt::coordinator_rpc {
 
 class ClusterService final : public v1::ClusterService::CallbackService {
  public:
-  // coordinator: borrowed.
-  explicit ClusterService(job::Coordinator* coordinator) : coordinator_(coordinator) {}
+  // Borrowed.
+  ClusterService(job::Coordinator* coordinator, Guard* guard)
+      : coordinator_(coordinator), guard_(guard) {}
 
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
@@ -28,12 +30,14 @@ class ClusterService final : public v1::ClusterService::CallbackService {
 
  private:
   job::Coordinator* const coordinator_;
+  Guard* const guard_;
 };
 
 class RendezvousService final : public v1::RendezvousService::CallbackService {
  public:
-  // coordinator: borrowed.
-  explicit RendezvousService(job::Coordinator* coordinator) : coordinator_(coordinator) {}
+  // Borrowed.
+  RendezvousService(job::Coordinator* coordinator, Guard* guard)
+      : coordinator_(coordinator), guard_(guard) {}
 
   grpc::ServerUnaryReactor* SetKey(grpc::CallbackServerContext* context,
                                    const v1::SetKeyRequest* request,
@@ -46,7 +50,13 @@ class RendezvousService final : public v1::RendezvousService::CallbackService {
                                       v1::ClearKeysResponse* response) override;
 
  private:
+  // The caller holds a rank of that job.
+  absl::Status MayMeet(const access::Identity& who, const v1::RendezvousScope& scope) const;
+  Deed DeedOn(const grpc::CallbackServerContext& context, absl::string_view method,
+              const v1::RendezvousScope& scope) const;
+
   job::Coordinator* const coordinator_;
+  Guard* const guard_;
 };
 
 }  // namespace takt::coordinator_rpc

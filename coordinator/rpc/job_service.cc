@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "common/access/decide.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "coordinator/rpc/job_streams.h"
@@ -38,14 +39,23 @@ absl::StatusOr<std::int64_t> ParsePageToken(const std::string& token) {
 using Change = void (job::Cluster::*)(const std::string& request_id, const std::string& name,
                                       job::Reply<store::JobRecord> reply, Moment now);
 
+// On the deciding thread, so that the job is still the same when it is changed.
+absl::Status MayChange(const access::Identity& who, const job::Cluster& cluster,
+                       const std::string& name) {
+  const std::optional<std::string> owner = cluster.OwnerOf(name);
+  return owner ? access::MayUseJob(who, name, *owner) : absl::OkStatus();
+}
+
 template <class Request, class Response>
-grpc::ServerUnaryReactor* ChangeJob(job::Coordinator* coordinator,
+grpc::ServerUnaryReactor* ChangeJob(job::Coordinator* coordinator, Deed deed,
                                     grpc::CallbackServerContext* context, const Request* request,
                                     Response* response, Change change) {
-  auto call = std::make_shared<UnaryCall>(context);
+  auto call = std::make_shared<UnaryCall>(context, std::move(deed));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   coordinator->Post(
       [request, response, change, call = std::move(call)](job::Cluster& cluster, Moment now) {
+        if (absl::Status status = MayChange(call->who(), cluster, request->name()); !status.ok())
+          return call->Finish(status);
         (cluster.*change)(
             request->request_id(), request->name(),
             [response, call](absl::StatusOr<store::JobRecord> job) {
@@ -57,7 +67,25 @@ grpc::ServerUnaryReactor* ChangeJob(job::Coordinator* coordinator,
   return reactor;
 }
 
+// Of a job; empty where nobody was asked who he is.
+std::string OwnerName(const access::Identity& who) {
+  return who.role == access::Role::kTrusted ? "" : who.ToString();
+}
+
 }  // namespace
+
+Deed JobService::DeedOn(const grpc::CallbackServerContext& context, absl::string_view method,
+                        const std::string& job) const {
+  return guard_->DeedOf(context, MethodOf<v1::JobService>(method), "job/" + job);
+}
+
+absl::StatusOr<job::JobView> JobService::Find(const grpc::CallbackServerContext& context,
+                                              const std::string& name) const {
+  job::JobView job = coordinator_->board().FindByName(name);
+  if (job == nullptr) return NoSuchJob(name);
+  RETURN_IF_ERROR(access::MayUseJob(guard_->CallerOf(context), name, job->owner));
+  return job;
+}
 
 absl::StatusOr<config::JobSpec> JobService::Judge(const v1::JobSpec& spec,
                                                   v1::Job* described) const {
@@ -79,7 +107,8 @@ absl::StatusOr<config::JobSpec> JobService::Judge(const v1::JobSpec& spec,
 grpc::ServerUnaryReactor* JobService::SubmitJob(grpc::CallbackServerContext* context,
                                                 const v1::SubmitJobRequest* request,
                                                 v1::SubmitJobResponse* response) {
-  auto call = std::make_shared<UnaryCall>(context);
+  auto call =
+      std::make_shared<UnaryCall>(context, DeedOn(*context, "SubmitJob", request->spec().name()));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   absl::StatusOr<config::JobSpec> spec = Judge(request->spec(), response->mutable_job());
   if (!spec.ok()) {
@@ -94,7 +123,10 @@ grpc::ServerUnaryReactor* JobService::SubmitJob(grpc::CallbackServerContext* con
     coordinator_->Post([request, response, spec = *std::move(spec), call = std::move(call)](
                            job::Cluster& cluster, Moment now) {
       cluster.Submit(
-          request->request_id(), request->spec().SerializeAsString(), spec,
+          {.request_id = request->request_id(),
+           .spec = request->spec().SerializeAsString(),
+           .parsed = spec,
+           .owner = OwnerName(call->who())},
           [response, call](absl::StatusOr<store::JobRecord> job) {
             response->Clear();
             if (job.ok()) *response->mutable_job() = store::ToProto(*job);
@@ -110,9 +142,9 @@ grpc::ServerUnaryReactor* JobService::GetJob(grpc::CallbackServerContext* contex
                                              const v1::GetJobRequest* request,
                                              v1::GetJobResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const job::JobView job = coordinator_->board().FindByName(request->name());
-  if (job != nullptr) *response->mutable_job() = store::ToProto(*job);
-  reactor->Finish(job != nullptr ? grpc::Status::OK : ToGrpc(NoSuchJob(request->name()), *context));
+  const absl::StatusOr<job::JobView> job = Find(*context, request->name());
+  if (job.ok()) *response->mutable_job() = store::ToProto(**job);
+  reactor->Finish(ToGrpc(job.status(), *context));
   return reactor;
 }
 
@@ -127,7 +159,10 @@ grpc::ServerUnaryReactor* JobService::ListJobs(grpc::CallbackServerContext* cont
   }
   const int asked = request->page_size();
   const int limit = asked > 0 ? std::min(asked, kMaxPageSize) : kDefaultPageSize;
-  const std::vector<job::JobView> jobs = coordinator_->board().List(*before, limit + 1);
+  const std::vector<job::JobView> jobs = coordinator_->board().List(
+      *before, limit + 1, [who = guard_->CallerOf(*context)](const store::JobRecord& job) {
+        return access::MayUseJob(who, job.name, job.owner).ok();
+      });
   const std::size_t shown = std::min<std::size_t>(jobs.size(), limit);
   for (std::size_t i = 0; i < shown; ++i) *response->add_jobs() = store::ToProto(*jobs[i]);
   if (jobs.size() > shown) response->set_next_page_token(absl::StrCat(jobs[shown - 1]->number));
@@ -137,33 +172,39 @@ grpc::ServerUnaryReactor* JobService::ListJobs(grpc::CallbackServerContext* cont
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
-  return StartWatch(context, coordinator_, request->name(), StepId(request->after_step()));
+  return StartWatch(context, coordinator_, Find(*context, request->name()),
+                    StepId(request->after_step()));
 }
 
 grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* context,
                                                 const v1::CancelJobRequest* request,
                                                 v1::CancelJobResponse* response) {
-  return ChangeJob(coordinator_, context, request, response, &job::Cluster::Cancel);
+  return ChangeJob(coordinator_, DeedOn(*context, "CancelJob", request->name()), context, request,
+                   response, &job::Cluster::Cancel);
 }
 
 grpc::ServerUnaryReactor* JobService::PauseJob(grpc::CallbackServerContext* context,
                                                const v1::PauseJobRequest* request,
                                                v1::PauseJobResponse* response) {
-  return ChangeJob(coordinator_, context, request, response, &job::Cluster::Pause);
+  return ChangeJob(coordinator_, DeedOn(*context, "PauseJob", request->name()), context, request,
+                   response, &job::Cluster::Pause);
 }
 
 grpc::ServerUnaryReactor* JobService::ResumeJob(grpc::CallbackServerContext* context,
                                                 const v1::ResumeJobRequest* request,
                                                 v1::ResumeJobResponse* response) {
-  return ChangeJob(coordinator_, context, request, response, &job::Cluster::Resume);
+  return ChangeJob(coordinator_, DeedOn(*context, "ResumeJob", request->name()), context, request,
+                   response, &job::Cluster::Resume);
 }
 
 grpc::ServerUnaryReactor* JobService::DeleteJob(grpc::CallbackServerContext* context,
                                                 const v1::DeleteJobRequest* request,
                                                 v1::DeleteJobResponse*) {
-  auto call = std::make_shared<UnaryCall>(context);
+  auto call = std::make_shared<UnaryCall>(context, DeedOn(*context, "DeleteJob", request->name()));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   coordinator_->Post([request, call = std::move(call)](job::Cluster& cluster, Moment) {
+    if (absl::Status status = MayChange(call->who(), cluster, request->name()); !status.ok())
+      return call->Finish(status);
     cluster.Delete(request->request_id(), request->name(),
                    [call](absl::StatusOr<bool> deleted) { call->Finish(deleted.status()); });
   });
@@ -172,12 +213,12 @@ grpc::ServerUnaryReactor* JobService::DeleteJob(grpc::CallbackServerContext* con
 
 grpc::ServerWriteReactor<v1::GetJobLogsResponse>* JobService::GetJobLogs(
     grpc::CallbackServerContext* context, const v1::GetJobLogsRequest* request) {
-  return StartLogs(context, coordinator_, *request);
+  return StartLogs(context, coordinator_, Find(*context, request->name()), *request);
 }
 
 grpc::ServerWriteReactor<v1::GetTraceResponse>* JobService::GetTrace(
     grpc::CallbackServerContext* context, const v1::GetTraceRequest* request) {
-  return StartTrace(context, coordinator_->board(), traces_, *request);
+  return StartTrace(context, Find(*context, request->name()).status(), traces_, *request);
 }
 
 }  // namespace takt::coordinator_rpc

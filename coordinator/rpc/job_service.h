@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "coordinator/job/coordinator.h"
+#include "coordinator/rpc/guard.h"
 #include "coordinator/traces/trace_keeper.h"
 #include "takt/v1/job_service.grpc.pb.h"
 
@@ -13,8 +14,8 @@ namespace takt::coordinator_rpc {
 class JobService final : public v1::JobService::CallbackService {
  public:
   // Borrowed. traces: null: none are kept.
-  JobService(job::Coordinator* coordinator, const traces::TraceKeeper* traces)
-      : coordinator_(coordinator), traces_(traces) {}
+  JobService(job::Coordinator* coordinator, const traces::TraceKeeper* traces, Guard* guard)
+      : coordinator_(coordinator), traces_(traces), guard_(guard) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
@@ -45,11 +46,17 @@ class JobService final : public v1::JobService::CallbackService {
       grpc::CallbackServerContext* context, const v1::GetTraceRequest* request) override;
 
  private:
+  Deed DeedOn(const grpc::CallbackServerContext& context, absl::string_view method,
+              const std::string& job) const;
+  // The job, if the caller may use it. kNotFound, kPermissionDenied.
+  absl::StatusOr<job::JobView> Find(const grpc::CallbackServerContext& context,
+                                    const std::string& name) const;
   // Judges the spec and, as far as it can be made before the workers are known, its plan.
   absl::StatusOr<config::JobSpec> Judge(const v1::JobSpec& spec, v1::Job* described) const;
 
   job::Coordinator* const coordinator_;
   const traces::TraceKeeper* const traces_;
+  Guard* const guard_;
 };
 
 }  // namespace takt::coordinator_rpc

@@ -23,15 +23,13 @@ template <class Response>
 class Follower : public WritingStream<grpc::ServerWriteReactor<Response>, Response>,
                  public std::enable_shared_from_this<Follower<Response>> {
  public:
-  void Begin(const std::string& name) {
+  void Begin(const absl::StatusOr<job::JobView>& job) {
     this->KeepUntilDone(this->shared_from_this());
-    const job::JobView job = coordinator_->board().FindByName(name);
-    if (job == nullptr) {
-      this->Cut(
-          absl::NotFoundError(absl::StrCat("no job named ", name, "; `takt jobs` lists them")));
+    if (!job.ok()) {
+      this->Cut(job.status());
       return;
     }
-    id_ = job->id;
+    id_ = (*job)->id;
     // Weak: the board must not keep a stream alive.
     subscription_ = coordinator_->board().Subscribe(id_, [weak = this->weak_from_this()] {
       if (const auto self = weak.lock()) self->OnChange();
@@ -201,17 +199,19 @@ class LogStream final : public Follower<v1::GetJobLogsResponse> {
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* StartWatch(grpc::CallbackServerContext* context,
                                                            job::Coordinator* coordinator,
-                                                           const std::string& name, StepId after) {
+                                                           const absl::StatusOr<job::JobView>& job,
+                                                           StepId after) {
   auto stream = std::make_shared<WatchStream>(context, coordinator, after);
-  stream->Begin(name);
+  stream->Begin(job);
   return stream.get();
 }
 
 grpc::ServerWriteReactor<v1::GetJobLogsResponse>* StartLogs(grpc::CallbackServerContext* context,
                                                             job::Coordinator* coordinator,
+                                                            const absl::StatusOr<job::JobView>& job,
                                                             const v1::GetJobLogsRequest& request) {
   auto stream = std::make_shared<LogStream>(context, coordinator, request);
-  stream->Begin(request.name());
+  stream->Begin(job);
   return stream.get();
 }
 

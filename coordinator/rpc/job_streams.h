@@ -13,12 +13,14 @@
 
 namespace takt::coordinator_rpc {
 
-// The reactor owns itself. coordinator: borrowed.
+// The reactor owns itself. coordinator: borrowed. job: an error ends the stream with it.
 grpc::ServerWriteReactor<v1::WatchJobResponse>* StartWatch(grpc::CallbackServerContext* context,
                                                            job::Coordinator* coordinator,
-                                                           const std::string& name, StepId after);
+                                                           const absl::StatusOr<job::JobView>& job,
+                                                           StepId after);
 grpc::ServerWriteReactor<v1::GetJobLogsResponse>* StartLogs(grpc::CallbackServerContext* context,
                                                             job::Coordinator* coordinator,
+                                                            const absl::StatusOr<job::JobView>& job,
                                                             const v1::GetJobLogsRequest& request);
 
 }  // namespace takt::coordinator_rpc

@@ -11,14 +11,15 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/net/door.h"
 #include "common/net/socket.h"
+#include "common/rpc/credentials.h"
 #include "coordinator/rpc/attachment_service.h"
 #include "coordinator/rpc/cluster_service.h"
+#include "coordinator/rpc/guard.h"
 #include "coordinator/rpc/job_service.h"
 #include "proto/channel_arguments.h"
 #include "proto/rpc_status.h"
@@ -26,8 +27,6 @@
 namespace takt::coordinator_rpc {
 namespace {
 
-constexpr char kUnix[] = "unix:";
-constexpr std::size_t kMaxSocketPath = 107;  // sun_path less its final zero
 constexpr int kMaxReceiveBytes = 8 << 20;
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr std::size_t kMemoryQuotaBytes = 256u << 20;
@@ -35,21 +34,48 @@ constexpr int kHandshakeMillis = 10'000;
 constexpr int kIdleMillis = 300'000;
 constexpr std::chrono::milliseconds kShutdownGrace(300);
 
+rpc::Endpoint EndpointOf(const ServerOptions& options) {
+  return {.flag = "--listen",
+          .address = options.listen,
+          .tls = options.tls,
+          .insecure = options.insecure};
+}
+
+// Of the identities that are let in; nullopt: none are asked for.
+absl::StatusOr<std::optional<std::string>> DomainOf(const ServerOptions& options) {
+  const rpc::Endpoint endpoint = EndpointOf(options);
+  RETURN_IF_ERROR(rpc::CheckEndpoint(endpoint, absl::Now()));
+  if (!endpoint.is_tls()) return std::nullopt;
+  ASSIGN_OR_RETURN(const certificates::CertificateFacts facts,
+                   certificates::ReadFacts(options.tls.certificate));
+  if (facts.identity.role == access::Role::kCoordinator) return facts.identity.domain;
+  return InvalidField(
+      {.field = "--tls-certificate",
+       .value = options.tls.certificate,
+       .rule = absl::StrCat("is of ", facts.identity.ToString(),
+                            ", and clients look for a coordinator's"),
+       .fix = "issue one with `takt certs issue DIR coordinator NAME --host HOST`"});
+}
+
 class GrpcServer final : public Server {
  public:
-  GrpcServer(const ServerOptions& options, job::Coordinator* coordinator)
-      : attachment_(coordinator, options.traces,
+  GrpcServer(const ServerOptions& options, std::optional<std::string> domain,
+             job::Coordinator* coordinator)
+      : endpoint_(EndpointOf(options)),
+        guard_({.domain = std::move(domain), .rate = options.rate}),
+        attachment_(coordinator, options.traces, &guard_,
                     {.heartbeat = options.heartbeat, .lease = options.lease}),
-        cluster_(coordinator),
-        jobs_(coordinator, options.traces),
-        rendezvous_(coordinator) {}
+        cluster_(coordinator, &guard_),
+        jobs_(coordinator, options.traces, &guard_),
+        rendezvous_(coordinator, &guard_) {}
 
   ~GrpcServer() override {
     door_.reset();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   }
 
-  absl::Status Listen(const std::string& listen) {
+  absl::Status Listen() {
+    const std::string& listen = endpoint_.address;
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -66,9 +92,10 @@ class GrpcServer final : public Server {
     builder.RegisterService(&cluster_);
     builder.RegisterService(&jobs_);
     builder.RegisterService(&rendezvous_);
-    const auto credentials = grpc::InsecureServerCredentials();
-    return absl::StartsWith(listen, kUnix) ? ServeSocketFile(builder, listen, credentials)
-                                           : ServeTcp(builder, listen, credentials);
+    const auto credentials = rpc::ServerCredentialsFor(endpoint_);
+    if (endpoint_.is_tls()) credentials->SetAuthMetadataProcessor(guard_.Processor());
+    return endpoint_.is_unix() ? ServeSocketFile(builder, listen, credentials)
+                               : ServeTcp(builder, listen, credentials);
   }
 
   const std::string& address() const override { return address_; }
@@ -116,6 +143,8 @@ class GrpcServer final : public Server {
                      "; check that nothing else does and that the address is this host's"));
   }
 
+  const rpc::Endpoint endpoint_;
+  Guard guard_;
   AttachmentService attachment_;
   ClusterService cluster_;
   JobService jobs_;
@@ -128,36 +157,13 @@ class GrpcServer final : public Server {
 
 }  // namespace
 
-absl::Status CheckListen(const ServerOptions& options) {
-  if (absl::StartsWith(options.listen, kUnix)) {
-    const std::size_t length = options.listen.size() - (sizeof(kUnix) - 1);
-    if (length > 0 && length <= kMaxSocketPath) return absl::OkStatus();
-    return InvalidField({.field = "--listen",
-                         .value = options.listen,
-                         .rule = absl::StrCat("the path of a Unix socket has 1 to ", kMaxSocketPath,
-                                              " bytes, not ", length),
-                         .fix = "give a shorter path, e.g. under /run or /tmp"});
-  }
-  if (options.listen.rfind(':') == std::string::npos) {
-    return InvalidField({.field = "--listen",
-                         .value = options.listen,
-                         .rule = "must be unix:PATH or HOST:PORT",
-                         .fix = "e.g. unix:/run/takt/coordinator.sock or 0.0.0.0:7070"});
-  }
-  if (options.insecure) return absl::OkStatus();
-  return InvalidField(
-      {.field = "--listen",
-       .value = options.listen,
-       .rule = "TCP without certificates lets anyone who reaches the port run jobs and read their "
-               "secrets",
-       .fix = "listen on unix:PATH, or add --insecure if everyone on that network may do this"});
-}
+absl::Status CheckListen(const ServerOptions& options) { return DomainOf(options).status(); }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       job::Coordinator* coordinator) {
-  RETURN_IF_ERROR(CheckListen(options));
-  auto server = std::make_unique<GrpcServer>(options, coordinator);
-  RETURN_IF_ERROR(server->Listen(options.listen));
+  ASSIGN_OR_RETURN(std::optional<std::string> domain, DomainOf(options));
+  auto server = std::make_unique<GrpcServer>(options, std::move(domain), coordinator);
+  RETURN_IF_ERROR(server->Listen());
   return server;
 }
 

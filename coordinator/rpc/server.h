@@ -7,21 +7,24 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/access/rate_limiter.h"
+#include "common/certificates/tls_files.h"
 #include "coordinator/job/coordinator.h"
 #include "coordinator/traces/trace_keeper.h"
 
 namespace takt::coordinator_rpc {
 
 struct ServerOptions {
-  std::string listen;     // unix:PATH or HOST:PORT; port 0: chosen by the system
-  bool insecure = false;  // serve TCP without certificates
+  std::string listen;          // unix:PATH or HOST:PORT; port 0: chosen by the system
+  certificates::TlsFiles tls;  // of HOST:PORT
+  bool insecure = false;       // serve TCP without certificates
+  access::RateLimit rate;      // of each identity
   absl::Duration heartbeat = absl::Seconds(1);
   absl::Duration lease = absl::Seconds(5);
   traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept
 };
 
-// kInvalidArgument (FieldError on --listen): neither form, a path too long for a socket, or TCP
-// without --insecure.
+// kInvalidArgument (FieldError): as rpc::CheckEndpoint, or the certificate is not a coordinator's.
 absl::Status CheckListen(const ServerOptions& options);
 
 class Server {

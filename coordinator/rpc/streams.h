@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "coordinator/rpc/guard.h"
 #include "proto/rpc_status.h"
 
 namespace takt::coordinator_rpc {
@@ -21,8 +22,8 @@ namespace takt::coordinator_rpc {
 // stops, it answers UNAVAILABLE. One caller at a time.
 class UnaryCall final {
  public:
-  explicit UnaryCall(grpc::CallbackServerContext* context)
-      : context_(context), reactor_(context->DefaultReactor()) {}
+  UnaryCall(grpc::CallbackServerContext* context, Deed deed)
+      : context_(context), reactor_(context->DefaultReactor()), deed_(std::move(deed)) {}
   ~UnaryCall() {
     if (reactor_ != nullptr)
       Finish(
@@ -32,14 +33,17 @@ class UnaryCall final {
   UnaryCall& operator=(const UnaryCall&) = delete;
 
   void Finish(const absl::Status& status) {
+    deed_.Audit(status);
     std::exchange(reactor_, nullptr)->Finish(ToGrpc(status, *context_));
   }
   // What the handler returns; valid until Finish.
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+  const access::Identity& who() const { return deed_.who; }
 
  private:
   grpc::CallbackServerContext* const context_;
   grpc::ServerUnaryReactor* reactor_;
+  const Deed deed_;
 };
 
 // The writing half of a stream. Lives until its call is done and its last owner has let go of it;

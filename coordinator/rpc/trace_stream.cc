@@ -31,12 +31,8 @@ std::vector<v1::GetTraceResponse> ToMessages(const trace::JobTrace& trace) {
   return messages;
 }
 
-absl::StatusOr<trace::JobTrace> Find(const job::Board& board, const traces::TraceKeeper* traces,
+absl::StatusOr<trace::JobTrace> Find(const traces::TraceKeeper* traces,
                                      const v1::GetTraceRequest& request) {
-  if (board.FindByName(request.name()) == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("no job named ", request.name(), "; `takt jobs` lists them"));
-  }
   if (request.first_step() < 0 || request.last_step() < request.first_step()) {
     return InvalidField({.field = "steps",
                          .value = absl::StrCat(request.first_step(), "..", request.last_step()),
@@ -65,9 +61,9 @@ class TraceStream final : public WritingStream<Reactor, v1::GetTraceResponse>,
 
 }  // namespace
 
-Reactor* StartTrace(grpc::CallbackServerContext* context, const job::Board& board,
+Reactor* StartTrace(grpc::CallbackServerContext* context, const absl::Status& job,
                     const traces::TraceKeeper* traces, const v1::GetTraceRequest& request) {
-  const absl::StatusOr<trace::JobTrace> trace = Find(board, traces, request);
+  const absl::StatusOr<trace::JobTrace> trace = job.ok() ? Find(traces, request) : job;
   std::vector<v1::GetTraceResponse> messages;
   if (trace.ok()) messages = ToMessages(*trace);
   auto stream = std::make_shared<TraceStream>(context, messages.size() + 1);

@@ -139,7 +139,8 @@ struct JobRecord {
   std::int64_t number = 0;  // order of submission, never reused
   std::string id;           // random, never reused
   std::string name;
-  std::string spec;  // takt.v1.JobSpec, serialized, as submitted
+  std::string spec;   // takt.v1.JobSpec, serialized, as submitted
+  std::string owner;  // who submitted it, "ROLE/NAME"; empty: nobody who showed a certificate
   JobState state = JobState::kQueued;
   std::string reason;
   std::vector<Transition> transitions;

@@ -186,6 +186,7 @@ v1::Job ToProto(const JobRecord& job) {
   out.set_name(job.name);
   out.set_id(job.id);
   out.mutable_spec()->ParseFromString(job.spec);
+  out.set_owner(job.owner);
   out.set_state(static_cast<v1::JobState>(job.state));
   out.set_reason(job.reason);
   for (const Transition& transition : job.transitions) {
@@ -251,6 +252,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
   out.id = job.id();
   out.name = job.name();
   out.spec = job.spec().SerializeAsString();
+  out.owner = job.owner();
   out.state = static_cast<JobState>(job.state());
   out.reason = job.reason();
   for (const v1::JobTransition& transition : job.transitions()) {

@@ -94,6 +94,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   job.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
   job.checkpoint = {.step = StepId(6), .time = absl::FromUnixSeconds(5)};
   job.resumed_step = StepId(3);
+  job.owner = "user/alice";
   job.saving = {.open = {{.step = StepId(7),
                           .written = {Rank(1), Rank(0)},
                           .files = {{.name = "f", .bytes = 9, .xxh3_128 = "ab"}},
@@ -122,6 +123,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.id, "id-a");
   EXPECT_EQ(got.state, JobState::kRunning);
   EXPECT_EQ(got.reason, "training");
+  EXPECT_EQ(got.owner, "user/alice");
   ASSERT_THAT(got.transitions, SizeIs(1));
   EXPECT_EQ(got.transitions[0].time, absl::FromUnixNanos(1'000'000'007));
   EXPECT_EQ(got.end_time, absl::FromUnixSeconds(9));

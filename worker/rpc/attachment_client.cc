@@ -4,15 +4,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
+#include "common/rpc/endpoint.h"
 #include "worker/rpc/attachment_serde.h"
 
 namespace takt::rpc {
 namespace {
 
-// A coordinator of another version is asked again only rarely.
+// A coordinator of another version, or one that does not let this worker in, is asked again only
+// rarely.
 constexpr absl::Duration kRefusedBackoff = absl::Seconds(10);
 constexpr absl::Duration kLastWords = absl::Seconds(1);
 
@@ -188,11 +191,13 @@ void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
 absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
   SetAttachment(absl::UnavailableError(absl::StrCat("not attached: ", status.message())));
   agent_.Detached();
-  const bool refused = absl::IsFailedPrecondition(status);
+  const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status) ||
+                       absl::IsUnauthenticated(status);
   // Once for each kind of trouble, not at every attempt.
   if (status.code() != last_end_.code()) {
     Log(refused ? LogLevel::kError : LogLevel::kWarning, "not attached; will try again",
-        {{"error", status.ToString()}});
+        {{"error", status.ToString()},
+         {"explanation", ExplainTlsFailure(std::string(status.message()), absl::Now())}});
     last_end_ = status;
   }
   if (!refused) return absl::ZeroDuration();

@@ -7,17 +7,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/certificates/tls_files.h"
 
 namespace takt::rpc {
 
 struct ChannelOptions {
   std::string coordinator;  // unix:PATH or HOST:PORT
-  bool insecure = false;    // TCP without TLS is meant
+  certificates::TlsFiles tls;
+  bool insecure = false;  // TCP without TLS is meant
 };
 
-// Connects lazily and again after every loss.
-// Errors: kInvalidArgument (FieldError): no address, a path longer than a Unix socket's may be, TCP
-// without --insecure.
+// Connects lazily and again after every loss. Errors: as CheckEndpoint.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CoordinatorChannel(const ChannelOptions& options);
 
 }  // namespace takt::rpc

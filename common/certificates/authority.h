@@ -9,21 +9,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/access/identity.h"
 
-namespace takt::cli {
-
-// Who a certificate speaks for: the last two parts of its SAN URI,
-// spiffe://DOMAIN/takt/ROLE/NAME.
-struct Identity {
-  std::string role;  // coordinator, worker, user or admin
-  std::string name;  // letters, digits, '.', '_', '-'
-};
+namespace takt::certificates {
 
 struct IssueOptions {
-  Identity identity;
+  access::Identity identity;       // its domain is the authority's
   std::vector<std::string> hosts;  // names and addresses at which a coordinator is reached
   absl::Duration validity;
   absl::Time now;
+  // In the place of an older certificate, for the same key: one file changes, at once.
+  bool renew = false;
 };
 
 struct IssuedFiles {
@@ -38,9 +34,9 @@ absl::Status CreateAuthority(const std::string& directory, const std::string& do
                              absl::Time now);
 
 // Writes OUT/NAME.pem and OUT/NAME.key, signed by the authority in `directory`. Errors: kNotFound
-// (no authority there), kAlreadyExists (files of that name), kInvalidArgument (role, name, host),
-// others: the disk's.
+// (no authority there; renew: no key), kAlreadyExists (files of that name), kInvalidArgument (name,
+// host), others: the disk's.
 absl::StatusOr<IssuedFiles> IssueCertificate(const std::string& directory, const std::string& out,
                                              const IssueOptions& options);
 
-}  // namespace takt::cli
+}  // namespace takt::certificates

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/certificate_authority.h"
+#include "common/certificates/authority.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,12 +11,14 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cli/test_directory.h"
 #include "common/base/status.h"
+#include "common/certificates/openssl.h"
+#include "common/certificates/test_authority.h"
 
-namespace takt::cli {
+namespace takt::certificates {
 namespace {
 
+using access::Role;
 using ::testing::HasSubstr;
 
 X509* Load(const std::string& path) {
@@ -29,15 +31,14 @@ X509* Load(const std::string& path) {
 
 class CertificateAuthorityTest : public ::testing::Test {
  protected:
-  CertificateAuthorityTest() { EXPECT_TRUE(CreateAuthority(ca_, "lab.example", absl::Now()).ok()); }
-
-  absl::StatusOr<IssuedFiles> Issue(const std::string& role, const std::string& name,
-                                    std::vector<std::string> hosts = {}) {
+  absl::StatusOr<IssuedFiles> Issue(access::Role role, const std::string& name,
+                                    std::vector<std::string> hosts = {}, bool renew = false) {
     return IssueCertificate(ca_, ca_,
                             {.identity = {.role = role, .name = name},
                              .hosts = std::move(hosts),
                              .validity = absl::Hours(24),
-                             .now = absl::Now()});
+                             .now = absl::Now(),
+                             .renew = renew});
   }
 
   // 0, or OpenSSL's error, of the chain of `certificate` at `time`.
@@ -64,12 +65,12 @@ class CertificateAuthorityTest : public ::testing::Test {
     return status.st_mode & 0777;
   }
 
-  const TestDirectory directory_;
-  const std::string ca_ = directory_.path() + "/ca";
+  const TestAuthority directory_;
+  const std::string ca_ = directory_.ca();
 };
 
 TEST_F(CertificateAuthorityTest, WhatItIssuesIsSignedByItAndExpires) {
-  const auto files = Issue("worker", "n2");
+  const auto files = Issue(Role::kWorker, "n2");
   ASSERT_TRUE(files.ok()) << files.status();
   EXPECT_EQ(files->uri, "spiffe://lab.example/takt/worker/n2");
   EXPECT_EQ(Verify(files->certificate, ca_ + "/ca.pem", absl::Now()), X509_V_OK);
@@ -81,7 +82,7 @@ TEST_F(CertificateAuthorityTest, WhatItIssuesIsSignedByItAndExpires) {
 }
 
 TEST_F(CertificateAuthorityTest, ACoordinatorsCertificateNamesItsHosts) {
-  const auto files = Issue("coordinator", "n1", {"n1.lab.example", "10.77.0.1", "::1"});
+  const auto files = Issue(Role::kCoordinator, "n1", {"n1.lab.example", "10.77.0.1", "::1"});
   ASSERT_TRUE(files.ok()) << files.status();
   X509* certificate = Load(files->certificate);
   EXPECT_EQ(X509_check_host(certificate, "n1.lab.example", 0, 0, nullptr), 1);
@@ -93,7 +94,7 @@ TEST_F(CertificateAuthorityTest, ACoordinatorsCertificateNamesItsHosts) {
 }
 
 TEST_F(CertificateAuthorityTest, OnlyACoordinatorMayServe) {
-  const auto files = Issue("worker", "n2");
+  const auto files = Issue(Role::kWorker, "n2");
   X509* certificate = Load(files->certificate);
   EXPECT_EQ(X509_check_purpose(certificate, X509_PURPOSE_SSL_SERVER, 0), 0);
   EXPECT_EQ(X509_check_purpose(certificate, X509_PURPOSE_SSL_CLIENT, 0), 1);
@@ -101,7 +102,7 @@ TEST_F(CertificateAuthorityTest, OnlyACoordinatorMayServe) {
 }
 
 TEST_F(CertificateAuthorityTest, KeysAreTheirOwnersAlone) {
-  const auto files = Issue("admin", "alice");
+  const auto files = Issue(Role::kAdmin, "alice");
   EXPECT_EQ(ModeOf(files->key), 0600);
   EXPECT_EQ(ModeOf(ca_ + "/ca.key"), 0600);
 }
@@ -109,29 +110,43 @@ TEST_F(CertificateAuthorityTest, KeysAreTheirOwnersAlone) {
 TEST_F(CertificateAuthorityTest, NothingIsOverwritten) {
   EXPECT_EQ(CreateAuthority(ca_, "lab.example", absl::Now()).code(),
             absl::StatusCode::kAlreadyExists);
-  ASSERT_TRUE(Issue("user", "bob").ok());
-  EXPECT_EQ(Issue("user", "bob").status().code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(Issue(Role::kUser, "bob").ok());
+  EXPECT_EQ(Issue(Role::kUser, "bob").status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(CertificateAuthorityTest, ARenewedCertificateKeepsItsKey) {
+  EXPECT_EQ(Issue(Role::kUser, "bob", {}, /*renew=*/true).status().code(),
+            absl::StatusCode::kNotFound);
+  const auto first = Issue(Role::kUser, "bob");
+  const std::string old_key = ReadFile(first->key).value();
+  const std::string old_certificate = ReadFile(first->certificate).value();
+  const auto renewed = Issue(Role::kUser, "bob", {}, /*renew=*/true);
+  ASSERT_TRUE(renewed.ok()) << renewed.status();
+  EXPECT_EQ(ReadFile(renewed->key).value(), old_key);
+  EXPECT_NE(ReadFile(renewed->certificate).value(), old_certificate);
+  EXPECT_TRUE(
+      CheckTlsFiles({renewed->certificate, renewed->key, ca_ + "/ca.pem"}, absl::Now()).ok());
 }
 
 TEST_F(CertificateAuthorityTest, WhatCouldSayMoreThanAnIdentityIsRefused) {
   for (const char* name : {"", "a/b", "a,DNS:b", "a b", "\xc3\xa4", "../ca"})
-    EXPECT_EQ(Issue("worker", name).status().code(), absl::StatusCode::kInvalidArgument) << name;
-  EXPECT_THAT(Issue("root", "x").status().message(), HasSubstr("coordinator, worker, user, admin"));
-  EXPECT_THAT(Issue("coordinator", "n1", {"a,URI:b"}).status().message(), HasSubstr("--host"));
+    EXPECT_EQ(Issue(Role::kWorker, name).status().code(), absl::StatusCode::kInvalidArgument)
+        << name;
+  EXPECT_THAT(Issue(Role::kCoordinator, "n1", {"a,URI:b"}).status().message(), HasSubstr("--host"));
   EXPECT_EQ(CreateAuthority(directory_.path() + "/x", "a/b", absl::Now()).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(CertificateAuthorityTest, AMissingOrDamagedAuthorityIsNamed) {
   const auto nowhere = IssueCertificate(directory_.path() + "/none", directory_.path(),
-                                        {.identity = {.role = "user", .name = "bob"},
+                                        {.identity = {.role = Role::kUser, .name = "bob"},
                                          .validity = absl::Hours(1),
                                          .now = absl::Now()});
   EXPECT_EQ(nowhere.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(nowhere.status().message(), HasSubstr("takt certs init"));
   std::ofstream(ca_ + "/ca.key") << "garbage";
-  EXPECT_THAT(Issue("user", "bob").status().message(), HasSubstr("ca.key"));
+  EXPECT_THAT(Issue(Role::kUser, "bob").status().message(), HasSubstr("ca.key"));
 }
 
 }  // namespace
-}  // namespace takt::cli
+}  // namespace takt::certificates

@@ -1,70 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/certificate_authority.h"
+#include "common/certificates/authority.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <openssl/bio.h>
-#include <openssl/err.h>
-#include <openssl/evp.h>
+#include <openssl/bn.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
-#include <openssl/x509v3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-#include <memory>
+#include <cstdio>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/base/status.h"
+#include "common/certificates/openssl.h"
 
-namespace takt::cli {
+namespace takt::certificates {
 namespace {
 
 constexpr char kCaCertificate[] = "/ca.pem";
 constexpr char kCaKey[] = "/ca.key";
 constexpr char kUriPrefix[] = "spiffe://";
-constexpr std::array<const char*, 4> kRoles = {"coordinator", "worker", "user", "admin"};
 constexpr absl::Duration kAuthorityValidity = absl::Hours(24 * 3650);
 constexpr absl::Duration kClockSkew = absl::Minutes(5);  // between who issues and who checks
-constexpr std::size_t kMaxName = 63;
-
-template <auto kFree>
-struct Freed {
-  template <class T>
-  void operator()(T* object) const {
-    kFree(object);
-  }
-};
-using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
-using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
-
-absl::Status SslError(const std::string& what) {
-  char text[256] = "unknown reason";
-  if (const unsigned long code = ERR_get_error(); code != 0)
-    ERR_error_string_n(code, text, sizeof(text));
-  return absl::InternalError(absl::StrCat(what, ": ", text));
-}
-
-// Of names, domains and hosts: they become part of a URI and of OpenSSL's extension syntax.
-bool IsPlain(const std::string& text, const char* more) {
-  return !text.empty() && text.size() <= kMaxName &&
-         std::ranges::all_of(text, [more](unsigned char c) {
-           return absl::ascii_isalnum(c) || std::strchr(more, c) != nullptr;
-         });
-}
 
 absl::Status CheckName(const std::string& field, const std::string& value) {
-  if (IsPlain(value, "._-")) return absl::OkStatus();
+  if (access::IsName(value)) return absl::OkStatus();
   return InvalidField({.field = field,
                        .value = value,
                        .rule = "is 1 to 63 letters, digits, '.', '_' or '-'",
@@ -77,14 +44,10 @@ bool IsAddress(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
-absl::Status CheckIdentity(const Identity& identity) {
-  if (std::ranges::find(kRoles, identity.role) == kRoles.end()) {
-    return InvalidField({.field = "ROLE",
-                         .value = identity.role,
-                         .rule = "is not a role",
-                         .fix = "use one of " + absl::StrJoin(kRoles, ", ")});
-  }
-  return CheckName("NAME", identity.name);
+// It becomes part of OpenSSL's extension syntax.
+bool IsHostName(absl::string_view host) {
+  absl::ConsumePrefix(&host, "*.");
+  return !absl::StrContains(host, "_") && access::IsName(host);
 }
 
 absl::StatusOr<std::string> SanOf(const IssueOptions& options, const std::string& uri) {
@@ -92,7 +55,7 @@ absl::StatusOr<std::string> SanOf(const IssueOptions& options, const std::string
   for (const std::string& host : options.hosts) {
     if (IsAddress(host)) {
       absl::StrAppend(&san, ",IP:", host);
-    } else if (IsPlain(host, ".-*")) {
+    } else if (IsHostName(host)) {
       absl::StrAppend(&san, ",DNS:", host);
     } else {
       return InvalidField({.field = "--host",
@@ -104,31 +67,24 @@ absl::StatusOr<std::string> SanOf(const IssueOptions& options, const std::string
   return san;
 }
 
-absl::Status FileError(const std::string& path, int error) {
-  const std::string text = absl::StrCat(path, ": ", std::strerror(error));
-  if (error == EEXIST) return absl::AlreadyExistsError(text);
-  if (error == ENOENT) return absl::NotFoundError(text);
-  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(text);
-  return absl::UnavailableError(text);
-}
-
-// A new file, whole or not at all.
-absl::Status WriteNew(const std::string& path, const std::string& text, mode_t mode) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  if (fd < 0) return FileError(path, errno);
-  const bool written =
+// A new file, whole or not at all. replace: in the place of an older one.
+absl::Status WriteFile(const std::string& path, const std::string& text, mode_t mode,
+                       bool replace = false) {
+  const std::string written_path = replace ? path + ".new" : path;
+  const int fd = open(written_path.c_str(),
+                      O_WRONLY | O_CREAT | O_CLOEXEC | (replace ? O_TRUNC : O_EXCL), mode);
+  if (fd < 0) return FileError(written_path, errno);
+  bool written =
       write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
-  const int error = errno;
+  int error = errno;
   close(fd);
+  if (written && replace) {
+    written = rename(written_path.c_str(), path.c_str()) == 0;
+    error = errno;
+  }
   if (written) return absl::OkStatus();
-  unlink(path.c_str());
+  unlink(written_path.c_str());
   return FileError(path, error);
-}
-
-absl::StatusOr<std::string> Read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return FileError(path, errno);
-  return std::string{std::istreambuf_iterator<char>(file), {}};
 }
 
 template <class Write>
@@ -196,39 +152,61 @@ struct Authority {
 };
 
 absl::StatusOr<Authority> LoadAuthority(const std::string& directory) {
-  const absl::StatusOr<std::string> certificate_text = Read(directory + kCaCertificate);
+  const std::string certificate_path = directory + kCaCertificate;
+  const absl::StatusOr<std::string> certificate_text = ReadFile(certificate_path);
   if (!certificate_text.ok()) {
     return absl::NotFoundError(absl::StrCat(certificate_text.status().message(),
                                             "; make an authority with `takt certs init`"));
   }
-  ASSIGN_OR_RETURN(const std::string key_text, Read(directory + kCaKey));
-  const Bio certificate_bio(BIO_new_mem_buf(certificate_text->data(), certificate_text->size()));
-  const Bio key_bio(BIO_new_mem_buf(key_text.data(), key_text.size()));
-  Authority authority;
-  authority.certificate.reset(PEM_read_bio_X509(certificate_bio.get(), nullptr, nullptr, nullptr));
-  authority.key.reset(PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
-  if (authority.certificate == nullptr) return SslError(directory + kCaCertificate);
-  if (authority.key == nullptr) return SslError(directory + kCaKey);
+  ASSIGN_OR_RETURN(const std::string key_text, ReadFile(directory + kCaKey));
+  ASSIGN_OR_RETURN(std::vector<Certificate> certificates,
+                   ReadCertificates(*certificate_text, certificate_path));
+  Authority authority{.certificate = std::move(certificates.front())};
+  ASSIGN_OR_RETURN(authority.key, ReadKey(key_text, directory + kCaKey));
   if (X509_check_private_key(authority.certificate.get(), authority.key.get()) != 1) {
     return absl::DataLossError(
         absl::StrCat(directory, ": ca.key is not the key of ca.pem; restore both from one backup"));
   }
-  GENERAL_NAMES* names = static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(authority.certificate.get(), NID_subject_alt_name, nullptr, nullptr));
-  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
-    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names, i);
-    if (name->type != GEN_URI) continue;
-    const ASN1_STRING* uri = name->d.uniformResourceIdentifier;
-    const std::string text(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
-                           ASN1_STRING_length(uri));
-    if (absl::StartsWith(text, kUriPrefix)) authority.domain = text.substr(sizeof(kUriPrefix) - 1);
+  for (const std::string& uri : UrisOf(authority.certificate.get())) {
+    absl::string_view domain = uri;
+    if (absl::ConsumePrefix(&domain, kUriPrefix)) authority.domain = std::string(domain);
   }
-  GENERAL_NAMES_free(names);
   if (authority.domain.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        directory, kCaCertificate, " names no trust domain; make it with `takt certs init`"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(certificate_path, " names no trust domain; make it with `takt certs init`"));
   }
   return authority;
+}
+
+// The certificate of an identity, in PEM, for whoever has the private part of `key`.
+absl::StatusOr<std::string> Certify(const Authority& authority, EVP_PKEY* key,
+                                    const IssueOptions& options, const std::string& san) {
+  ASSIGN_OR_RETURN(const Certificate certificate,
+                   NewCertificate(key, options.identity.name, options.now, options.validity));
+  X509* const leaf = certificate.get();
+  X509* const ca = authority.certificate.get();
+  const bool serves = options.identity.role == access::Role::kCoordinator;
+  if (!AddExtension(leaf, ca, NID_basic_constraints, "critical,CA:FALSE") ||
+      !AddExtension(leaf, ca, NID_key_usage, "critical,digitalSignature") ||
+      !AddExtension(leaf, ca, NID_ext_key_usage, serves ? "serverAuth,clientAuth" : "clientAuth") ||
+      !AddExtension(leaf, ca, NID_subject_alt_name, san)) {
+    return SslError("cannot make the certificate");
+  }
+  RETURN_IF_ERROR(Sign(leaf, ca, authority.key.get()));
+  return PemOf(leaf);
+}
+
+// Of a new certificate, or of the one that is renewed.
+absl::StatusOr<Key> KeyFor(const std::string& path, bool renew) {
+  if (renew) {
+    ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    return ReadKey(text, path);
+  }
+  Key key(EVP_EC_gen("P-256"));
+  if (key == nullptr) return SslError("cannot make a key");
+  ASSIGN_OR_RETURN(const std::string text, PemOf(key.get()));
+  RETURN_IF_ERROR(WriteFile(path, text, 0600));
+  return key;
 }
 
 }  // namespace
@@ -251,46 +229,32 @@ absl::Status CreateAuthority(const std::string& directory, const std::string& do
   RETURN_IF_ERROR(Sign(ca, ca, key.get()));
   ASSIGN_OR_RETURN(const std::string key_text, PemOf(key.get()));
   ASSIGN_OR_RETURN(const std::string certificate_text, PemOf(ca));
-  RETURN_IF_ERROR(WriteNew(directory + kCaKey, key_text, 0600));
-  const absl::Status written = WriteNew(directory + kCaCertificate, certificate_text, 0644);
+  RETURN_IF_ERROR(WriteFile(directory + kCaKey, key_text, 0600));
+  const absl::Status written = WriteFile(directory + kCaCertificate, certificate_text, 0644);
   if (!written.ok()) unlink((directory + kCaKey).c_str());
   return written;
 }
 
 absl::StatusOr<IssuedFiles> IssueCertificate(const std::string& directory, const std::string& out,
                                              const IssueOptions& options) {
-  RETURN_IF_ERROR(CheckIdentity(options.identity));
+  RETURN_IF_ERROR(CheckName("NAME", options.identity.name));
   ASSIGN_OR_RETURN(const Authority authority, LoadAuthority(directory));
-  IssuedFiles files{.certificate = absl::StrCat(out, "/", options.identity.name, ".pem"),
-                    .key = absl::StrCat(out, "/", options.identity.name, ".key"),
-                    .uri = absl::StrCat(kUriPrefix, authority.domain, "/takt/",
-                                        options.identity.role, "/", options.identity.name),
+  access::Identity identity = options.identity;
+  identity.domain = authority.domain;
+  IssuedFiles files{.certificate = absl::StrCat(out, "/", identity.name, ".pem"),
+                    .key = absl::StrCat(out, "/", identity.name, ".key"),
+                    .uri = identity.Uri(),
                     .expires = options.now + options.validity};
   ASSIGN_OR_RETURN(const std::string san, SanOf(options, files.uri));
-  const Key key(EVP_EC_gen("P-256"));
-  if (key == nullptr) return SslError("cannot make a key");
-  ASSIGN_OR_RETURN(const Certificate certificate,
-                   NewCertificate(key.get(), options.identity.name, options.now, options.validity));
-  X509* leaf = certificate.get();
-  X509* ca = authority.certificate.get();
-  const bool serves = options.identity.role == kRoles[0];
-  if (!AddExtension(leaf, ca, NID_basic_constraints, "critical,CA:FALSE") ||
-      !AddExtension(leaf, ca, NID_key_usage, "critical,digitalSignature") ||
-      !AddExtension(leaf, ca, NID_ext_key_usage, serves ? "serverAuth,clientAuth" : "clientAuth") ||
-      !AddExtension(leaf, ca, NID_subject_alt_name, san)) {
-    return SslError("cannot make the certificate");
-  }
-  RETURN_IF_ERROR(Sign(leaf, ca, authority.key.get()));
-  ASSIGN_OR_RETURN(const std::string key_text, PemOf(key.get()));
-  ASSIGN_OR_RETURN(const std::string certificate_text, PemOf(leaf));
   if (mkdir(out.c_str(), 0700) != 0 && errno != EEXIST) return FileError(out, errno);
-  RETURN_IF_ERROR(WriteNew(files.key, key_text, 0600));
-  const absl::Status written = WriteNew(files.certificate, certificate_text, 0644);
-  if (!written.ok()) {
-    unlink(files.key.c_str());
-    return written;
-  }
-  return files;
+  ASSIGN_OR_RETURN(const Key key, KeyFor(files.key, options.renew));
+  const absl::StatusOr<std::string> certificate = Certify(authority, key.get(), options, san);
+  const absl::Status written = certificate.ok()
+                                   ? WriteFile(files.certificate, *certificate, 0644, options.renew)
+                                   : certificate.status();
+  if (written.ok()) return files;
+  if (!options.renew) unlink(files.key.c_str());
+  return written;
 }
 
-}  // namespace takt::cli
+}  // namespace takt::certificates

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/access/method_table.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+
+namespace takt::access {
+namespace {
+
+constexpr Roles kWorker(Role::kWorker);
+constexpr Roles kUsers(Role::kUser, Role::kAdmin);
+constexpr Roles kAdmin(Role::kAdmin);
+constexpr Roles kEverybody(Role::kCoordinator, Role::kWorker, Role::kUser, Role::kAdmin);
+
+// A row a line, so that it can be read as a table.
+// clang-format off
+constexpr auto kTable = std::to_array<MethodRule>({
+    // method                                                       who         subject           changes
+    {"/takt.v1.AttachmentService/Attach",                           kWorker,    Subject::kWorker, true},
+    {"/takt.v1.AttachmentService/StreamBulk",                       kWorker,    Subject::kWorker, true},
+
+    {"/takt.v1.ClusterService/DrainWorker",                         kAdmin,     Subject::kNone,   true},
+    {"/takt.v1.ClusterService/GetVersion",                          kEverybody, Subject::kNone,   false},
+    {"/takt.v1.ClusterService/ListWorkers",                         kUsers,     Subject::kNone,   false},
+    {"/takt.v1.ClusterService/UndrainWorker",                       kAdmin,     Subject::kNone,   true},
+
+    {"/takt.v1.JobService/CancelJob",                               kUsers,     Subject::kJob,    true},
+    {"/takt.v1.JobService/DeleteJob",                               kUsers,     Subject::kJob,    true},
+    {"/takt.v1.JobService/GetJob",                                  kUsers,     Subject::kJob,    false},
+    {"/takt.v1.JobService/GetJobLogs",                              kUsers,     Subject::kJob,    false},
+    {"/takt.v1.JobService/GetTrace",                                kUsers,     Subject::kJob,    false},
+    {"/takt.v1.JobService/ListJobs",                                kUsers,     Subject::kJobs,   false},
+    {"/takt.v1.JobService/PauseJob",                                kUsers,     Subject::kJob,    true},
+    {"/takt.v1.JobService/ResumeJob",                               kUsers,     Subject::kJob,    true},
+    {"/takt.v1.JobService/SubmitJob",                               kUsers,     Subject::kNone,   true},
+    {"/takt.v1.JobService/WatchJob",                                kUsers,     Subject::kJob,    false},
+
+    {"/takt.v1.RendezvousService/ClearKeys",                        kWorker,    Subject::kGang,   true},
+    {"/takt.v1.RendezvousService/SetKey",                           kWorker,    Subject::kGang,   true},
+    {"/takt.v1.RendezvousService/WaitKeys",                         kWorker,    Subject::kGang,   false},
+
+    {"/grpc.health.v1.Health/Check",                                kEverybody, Subject::kNone,   false},
+    {"/grpc.health.v1.Health/Watch",                                kEverybody, Subject::kNone,   false},
+    {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", kUsers,  Subject::kNone,   false},
+});
+// clang-format on
+
+}  // namespace
+
+std::string Roles::ToString() const {
+  std::vector<absl::string_view> names;
+  for (const Role role :
+       {Role::kNobody, Role::kCoordinator, Role::kWorker, Role::kUser, Role::kAdmin}) {
+    if (Has(role)) names.push_back(Name(role));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+std::span<const MethodRule> MethodTable() { return kTable; }
+
+const MethodRule* FindRule(absl::string_view method) {
+  const auto it = std::ranges::find(kTable, method, &MethodRule::method);
+  return it != kTable.end() ? &*it : nullptr;
+}
+
+}  // namespace takt::access

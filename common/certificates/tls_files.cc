@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/certificates/tls_files.h"
+
+#include <openssl/err.h>
+#include <openssl/x509_vfy.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/certificates/openssl.h"
+
+namespace takt::certificates {
+namespace {
+
+constexpr char kCertificateFlag[] = "--tls-certificate";
+constexpr char kKeyFlag[] = "--tls-key";
+constexpr char kAuthorityFlag[] = "--tls-authority";
+
+using Store = std::unique_ptr<X509_STORE, Freed<X509_STORE_free>>;
+using StoreContext = std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX_free>>;
+// Borrows its certificates.
+using Stack = std::unique_ptr<STACK_OF(X509), Freed<[](STACK_OF(X509) * s) { sk_X509_free(s); }>>;
+
+absl::StatusOr<std::string> Read(const char* flag, const std::string& path) {
+  if (path.empty()) {
+    return InvalidField(
+        {.field = flag,
+         .rule = "is not given, and certificate, key and authority are needed together",
+         .fix = "give all three, e.g. those that `takt certs init` and `takt certs issue` make"});
+  }
+  absl::StatusOr<std::string> text = ReadFile(path);
+  if (text.ok()) return text;
+  return InvalidField({.field = flag,
+                       .value = path,
+                       .rule = absl::StrCat("cannot be read: ", text.status().message()),
+                       .fix = "name a file that this user may read"});
+}
+
+absl::Status Wrong(const char* flag, const std::string& path, const absl::Status& status) {
+  return InvalidField({.field = flag,
+                       .value = path,
+                       .rule = std::string(status.message()),
+                       .fix = "name the file that `takt certs` made for it"});
+}
+
+absl::StatusOr<CertificateFacts> FactsOf(const X509* certificate) {
+  const std::vector<std::string> uris = UrisOf(certificate);
+  if (uris.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("has ", uris.size(),
+                                                   " URIs, not the one that says whose it is, "
+                                                   "spiffe://DOMAIN/takt/ROLE/NAME"));
+  }
+  ASSIGN_OR_RETURN(access::Identity identity, access::ParseUri(uris[0]));
+  return CertificateFacts{.identity = std::move(identity),
+                          .not_before = ToTime(X509_get0_notBefore(certificate)),
+                          .not_after = ToTime(X509_get0_notAfter(certificate))};
+}
+
+std::string Text(absl::Time time) { return absl::FormatTime(time, absl::UTCTimeZone()); }
+
+absl::Status CheckValidity(const std::string& path, const CertificateFacts& facts, absl::Time now) {
+  if (now >= facts.not_before && now <= facts.not_after) return absl::OkStatus();
+  const bool early = now < facts.not_before;
+  return InvalidField(
+      {.field = kCertificateFlag,
+       .value = path,
+       .rule = absl::StrCat(early ? "is not valid before " : "expired at ",
+                            Text(early ? facts.not_before : facts.not_after),
+                            ", and this machine's clock says ", Text(now)),
+       .fix = "set the clock if it is wrong, else renew the certificate with `takt certs issue`"});
+}
+
+// OpenSSL's reason why the chain does not end at the authority; null: it does.
+const char* ChainError(const std::vector<Certificate>& chain,
+                       const std::vector<Certificate>& authority, absl::Time now) {
+  const Store store(X509_STORE_new());
+  for (const Certificate& trusted : authority) X509_STORE_add_cert(store.get(), trusted.get());
+  const Stack between(sk_X509_new_null());
+  for (std::size_t i = 1; i < chain.size(); ++i) sk_X509_push(between.get(), chain[i].get());
+  const StoreContext context(X509_STORE_CTX_new());
+  X509_STORE_CTX_init(context.get(), store.get(), chain.front().get(), between.get());
+  X509_STORE_CTX_set_time(context.get(), 0, absl::ToTimeT(now));
+  const bool good = X509_verify_cert(context.get()) == 1;
+  ERR_clear_error();
+  return good ? nullptr : X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get()));
+}
+
+}  // namespace
+
+absl::Status CheckKeyMode(const std::string& path) {
+  struct stat file {};
+  if (stat(path.c_str(), &file) != 0) {
+    return InvalidField({.field = kKeyFlag,
+                         .value = path,
+                         .rule = std::strerror(errno),
+                         .fix = "name a file that this user may read"});
+  }
+  const mode_t allowed = file.st_uid == 0 ? S_IRWXU | S_IRGRP : S_IRWXU;
+  const mode_t mode = file.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO);
+  if ((mode & ~allowed) == 0) return absl::OkStatus();
+  return InvalidField(
+      {.field = kKeyFlag,
+       .value = path,
+       .rule = absl::StrFormat("has mode %04o: others than its owner may use the key", mode),
+       .fix = absl::StrCat("chmod 600 ", path,
+                           " (or 640 where root owns it), and issue it anew if "
+                           "it may have been read")});
+}
+
+absl::StatusOr<CertificateFacts> ReadFacts(const std::string& certificate_path) {
+  ASSIGN_OR_RETURN(const std::string text, Read(kCertificateFlag, certificate_path));
+  const absl::StatusOr<std::vector<Certificate>> chain = ReadCertificates(text, "the file");
+  if (!chain.ok()) return Wrong(kCertificateFlag, certificate_path, chain.status());
+  absl::StatusOr<CertificateFacts> facts = FactsOf(chain->front().get());
+  if (!facts.ok()) return Wrong(kCertificateFlag, certificate_path, facts.status());
+  return facts;
+}
+
+absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files, absl::Time now) {
+  ASSIGN_OR_RETURN(const CertificateFacts facts, ReadFacts(files.certificate));
+  ASSIGN_OR_RETURN(const std::string key_text, Read(kKeyFlag, files.key));
+  RETURN_IF_ERROR(CheckKeyMode(files.key));
+  ASSIGN_OR_RETURN(const std::string authority_text, Read(kAuthorityFlag, files.authority));
+
+  ASSIGN_OR_RETURN(const std::string chain_text, Read(kCertificateFlag, files.certificate));
+  ASSIGN_OR_RETURN(const std::vector<Certificate> chain, ReadCertificates(chain_text, "the file"));
+  const absl::StatusOr<Key> key = ReadKey(key_text, "the file");
+  if (!key.ok()) return Wrong(kKeyFlag, files.key, key.status());
+  if (X509_check_private_key(chain.front().get(), key->get()) != 1) {
+    ERR_clear_error();
+    return Wrong(kKeyFlag, files.key,
+                 absl::InvalidArgumentError("is not the key of " + files.certificate));
+  }
+  const absl::StatusOr<std::vector<Certificate>> authority =
+      ReadCertificates(authority_text, "the file");
+  if (!authority.ok()) return Wrong(kAuthorityFlag, files.authority, authority.status());
+
+  RETURN_IF_ERROR(CheckValidity(files.certificate, facts, now));
+  if (const char* error = ChainError(chain, *authority, now)) {
+    return InvalidField({.field = kAuthorityFlag,
+                         .value = files.authority,
+                         .rule = absl::StrCat("did not sign ", files.certificate, ": ", error),
+                         .fix = "name the ca.pem of the authority that issued the certificate"});
+  }
+  return facts;
+}
+
+}  // namespace takt::certificates

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// gRPC's credentials of an endpoint, and who has come through them.
+#pragma once
+
+#include <grpcpp/security/auth_context.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+
+#include <memory>
+#include <string>
+
+#include "common/access/identity.h"
+#include "common/rpc/endpoint.h"
+
+namespace takt::rpc {
+
+// The files are read again when they change (looked at every second): connections that exist go on,
+// new ones use the new ones. Endpoints must have passed CheckEndpoint.
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsFor(const Endpoint& endpoint);
+std::shared_ptr<grpc::ServerCredentials> ServerCredentialsFor(const Endpoint& endpoint);
+
+// Who a peer of a TLS server is. kNobody: it showed no certificate, or one without exactly one
+// identity of `domain`.
+access::Identity PeerOf(const grpc::AuthContext& context, const std::string& domain);
+
+}  // namespace takt::rpc
