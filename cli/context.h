@@ -48,18 +48,19 @@ struct Context {
   absl::Duration timeout() const { return absl::Seconds(timeout_seconds); }
 };
 
+// Adds a command that does `action`. Compiled once, in context.cc: what CLI11 needs to make a
+// command is most of a file's build time.
+CLI::App* AddAction(CLI::App& parent, Context& context, const std::string& name,
+                    const std::string& summary, std::function<absl::StatusOr<ExitCode>()> action);
+
 // Adds a command that runs `run(context, options)` with the options `declare` filled.
 template <class Options, class Declare, class Run>
 CLI::App* AddCommand(CLI::App& parent, Context& context, const std::string& name,
                      const std::string& summary, Declare declare, Run run) {
-  CLI::App* command = parent.add_subcommand(name, summary);
   auto options = std::make_shared<Options>();
+  CLI::App* command = AddAction(parent, context, name, summary,
+                                [&context, options, run] { return run(context, *options); });
   declare(*command, *options);
-  command->callback([&context, options, run] {
-    context.action = [&context, options, run]() -> absl::StatusOr<ExitCode> {
-      return run(context, *options);
-    };
-  });
   return command;
 }
 

@@ -47,6 +47,9 @@ function(takt_binary name)
   takt_add_sanitizer_support(${name})
 endfunction()
 
+# Everything that `ctest -L unit` runs, without the programs and benchmarks that it does not.
+add_custom_target(unit_tests)
+
 # takt_test(NAME SOURCES ... DEPS ... [LABELS unit|slow|gpu] [TIMEOUT seconds])
 # One executable a folder; ctest sees it as one test per suite runner.
 function(takt_test name)
@@ -64,6 +67,9 @@ function(takt_test name)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
+  endif()
+  if("unit" IN_LIST arg_LABELS)
+    add_dependencies(unit_tests ${name})
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})

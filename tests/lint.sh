@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What a machine can say about the source: formatting, the include rules of docs/architecture.md, sizes, READMEs; and, with
-# --tidy, clang-tidy and clang's thread safety over every source of build/release (or only those that differ from REV: --tidy --since REV).
+# --tidy, clang-tidy and clang's thread safety over every source of build/release (only those that differ from REV: --tidy --since REV; only
+# what ships: --tidy --without-tests).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0
@@ -38,7 +39,11 @@ done
 if [ "${1:-}" = --tidy ]; then
   # A source that the build does not compile (the fuzzers' entry point) has no flags to be judged with.
   mapfile -t tidy < <(comm -12 \
-    <(if [ "${2:-}" = --since ]; then git diff --name-only --diff-filter=d "$3" -- '*.cc'; else git ls-files '*.cc'; fi | sort) \
+    <(case "${2:-}" in
+        --since) git diff --name-only --diff-filter=d "$3" -- '*.cc' ;;
+        --without-tests) git ls-files '*.cc' ':!tests' ':!*_test.cc' ;;
+        *) git ls-files '*.cc' ;;
+      esac | sort) \
     <(sed -n "s#^ *\"file\": \"$PWD/\(.*\)\".*#\1#p" build/release/compile_commands.json | sort -u))
   [ ${#tidy[@]} -eq 0 ] || printf '%s\0' "${tidy[@]}" | xargs -0 -P"$(nproc)" -n1 clang-tidy --quiet --extra-arg=-Wthread-safety -p build/release || complain "clang-tidy"
 fi

@@ -8,13 +8,18 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 preset=release
+target=all
 selection=(-LE gpu)
 label=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --gpu) selection=() ;;
     --preset) preset=${2:?--preset needs a name}; shift ;;
-    --label) label=(-L "${2:?--label needs a name}"); shift ;;
+    --label)
+      label=(-L "${2:?--label needs a name}")
+      [ "$2" != unit ] || target=unit_tests
+      shift
+      ;;
     -h | --help) sed -n '3,7p' "$0"; exit 0 ;;
     *) echo "run.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
@@ -24,7 +29,7 @@ done
 deploy/install-deps.sh --browser
 echo "== configure and build ($preset)"
 cmake --preset "$preset" >/dev/null
-cmake --build --preset "$preset"
+cmake --build --preset "$preset" --target "$target"
 echo "== test ($preset)"
 # Two at a time: integration tests start a cluster of their own each and are RUN_SERIAL.
 ctest --preset "$preset" "${selection[@]}" "${label[@]}" --parallel 2
