@@ -3,7 +3,7 @@
 import dashboards
 
 
-def gpt(directory, checkpoint_every=20):
+def gpt(directory, steps=1_000_000, checkpoint_every=10):
     """A small GPT with all that a job can have: validation, checkpoints, a schedule of the learning rate. Learns our documents."""
     text = directory / "data.txt"
     text.write_text("".join(path.read_text() for path in sorted(dashboards.ROOT.glob("docs/*.md"))))
@@ -12,11 +12,11 @@ def gpt(directory, checkpoint_every=20):
         "model": {"family": "gpt2", "layers": 8, "hidden": 64, "heads": 4, "context": 64, "vocab": 256},
         "data": {
             "train": {"path": str(text), "format": "bytes"},
-            "validation": {"path": str(text), "format": "bytes", "every_steps": 10, "batches": 2},
+            "validation": {"path": str(text), "format": "bytes", "every_steps": 5, "batches": 1},
         },
         "batch": {"global": 16, "microbatch": 2},
-        "optimizer": {"adamw": {"learning_rate": 1e-3}, "lr_schedule": {"warmup_steps": 20, "decay": "cosine", "decay_steps": 5000}},
-        "steps": 1_000_000,
+        "optimizer": {"adamw": {"learning_rate": 1e-3}, "lr_schedule": {"warmup_steps": 20, "decay": "cosine", "decay_steps": 10_000}},
+        "steps": steps,
         "parallelism": {"pipeline": 4, "schedule": "1f1b", "threads": 1},
         "checkpoint": {"directory": str(directory / "checkpoints"), "every_steps": checkpoint_every, "keep": 2},
         "seed": 1,

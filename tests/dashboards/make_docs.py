@@ -56,7 +56,7 @@ def kill_a_worker_of(running, job):
 def main(binaries, seconds):
     lines = []
     with stack.Stack(binaries, num_workers=9) as running:
-        for job in (jobs.gpt(running.directory, checkpoint_every=250), jobs.emulated()):
+        for job in (jobs.gpt(running.directory, steps=10_000, checkpoint_every=50), jobs.emulated()):
             running.submit(job)
         time.sleep(0.7 * seconds)
         kill_a_worker_of(running, "gpt")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws a dashboard as SVG from what Prometheus answers to its panels: close to what Grafana shows, for documents and for eyes."""
+import itertools
 import math
 import re
 from xml.sax.saxutils import escape
@@ -8,6 +9,7 @@ COLUMN, UNIT_HEIGHT, GAP = 50, 30, 6  # pixels of Grafana's grid of 24 columns
 PALETTE = ["#5a9e4b", "#d9a520", "#3fb1c9", "#e0752d", "#c4162a", "#1f60c4", "#a352cc", "#705da0", "#508642", "#967302", "#447ebc", "#890f02"]
 THRESHOLD_COLORS = {"green": "#3f8f3f", "orange": "#d9822b", "red": "#c4162a", "blue": "#1f60c4", "text": "#222"}
 MAX_LEGEND = 8
+SHADES = 6
 
 
 def scaled(value, base, prefixes):
@@ -41,7 +43,7 @@ def text_of(value, unit, decimals=None):
     if decimals is not None:
         return f"{value:.{decimals}f}"
     if unit == "sci":
-        return f"{value:.2g}"
+        return f"{value:.3g}"
     return scaled(value, 1000, ["", " K", " Mil", " Bil"])
 
 
@@ -131,11 +133,12 @@ def draw_numbers(svg, box, panel, series):
             name = f"{legend}: " if len(values) > 1 else ""
             svg.text(box.x + box.w / 2, y + height / 2 + size / 3, name + text, round(size), color, "middle", bold=True)
             continue
-        bar = min(height - 4, 26)
+        bar, left = min(height - 4, 26), min(130, box.w / 4)
+        width = box.w - left - 60
         svg.text(box.x, y + height / 2 + 4, legend[:24])
         share = min(max(value / defaults.get("max", 1), 0), 1) if not math.isnan(value) else 0
-        svg.rect(box.x + 130, y + (height - bar) / 2, box.w - 200, bar, "#e6e6e6")
-        svg.rect(box.x + 130, y + (height - bar) / 2, (box.w - 200) * share, bar, color)
+        svg.rect(box.x + left, y + (height - bar) / 2, width, bar, "#e6e6e6")
+        svg.rect(box.x + left, y + (height - bar) / 2, width * share, bar, color)
         svg.text(box.x + box.w, y + height / 2 + 4, text, 12, color, "end", bold=True)
 
 
@@ -163,10 +166,11 @@ def draw_axes(svg, box, bottom, top, unit, start, end):
     def x_of(moment):
         return box.x + box.w * (moment - start) / (end - start)
 
+    decimals = max(0, math.ceil(-math.log10(25 * (top - bottom)))) if unit == "percentunit" else None
     for i in range(5):
         value = bottom + (top - bottom) * i / 4
         svg.line([(box.x, y_of(value)), (box.x + box.w, y_of(value))], "#e0e0e0", width=1)
-        svg.text(box.x - 4, y_of(value) + 4, text_of(value, unit), 10, "#666", "end")
+        svg.text(box.x - 4, y_of(value) + 4, text_of(value, unit, decimals), 10, "#666", "end")
     for i in range(4):
         moment = start + (end - start) * i / 3
         svg.text(x_of(moment), box.y + box.h + 13, f"{moment - start:.0f} s", 10, "#666", ["start", "middle", "middle", "end"][i])
@@ -224,13 +228,18 @@ def draw_heatmap(svg, box, panel, series, start, end):
     color = {"Oranges": "#d9480f", "Blues": "#1f60c4"}[scheme]
     plot = plot_of(box)
     height = plot.h / max(len(rows), 1)
-    width = plot.w / max(len(rows[0][1]) if rows else 1, 1)
+    times = sorted({t for _, cells in rows for t in cells})
+    width = plot.w / max(len(times), 1)
     for i, (bound, cells) in enumerate(rows):
         y = plot.y + plot.h - (i + 1) * height
         svg.text(plot.x - 4, y + 4, text_of(bound, "s"), 10, "#666", "end")
-        for t, value in cells.items():
-            if value > 0.01 * largest:
-                svg.rect(plot.x + (plot.w - width) * (t - start) / (end - start), y, width + 0.5, height, color, max(0.08, math.sqrt(value / largest)))
+        shades = [math.ceil(SHADES * math.sqrt(max(cells.get(t, 0), 0) / largest) - 0.1) for t in times]
+        first = 0
+        for shade, run in itertools.groupby(shades):  # neighbours of one shade are one rectangle
+            length = len(list(run))
+            if shade > 0:
+                svg.rect(plot.x + first * width, y, length * width, height, color, shade / SHADES)
+            first += length
     svg.text(plot.x, box.y + box.h - 6, "rows: at most this long; the darker, the more", 10, "#444")
     for i in range(2):
         svg.text(plot.x + plot.w * i, plot.y + plot.h + 13, f"{(end - start) * i:.0f} s", 10, "#666", ["start", "end"][i])
