@@ -144,7 +144,7 @@ class WatchTest : public testing::Test {
   std::unique_ptr<OnTerminal> Watch(const std::string& name, unsigned short columns = 80,
                                     unsigned short rows = 30, const std::string& term = "xterm") {
     return std::make_unique<OnTerminal>(
-        std::vector<std::string>{"/usr/bin/env", "TERM=" + term, "LC_ALL=C",
+        std::vector<std::string>{"/usr/bin/env", "TERM=" + term, "LC_ALL=C", "NO_COLOR=1",
                                  absl::StrCat(TAKT_BINARY_DIR, "/takt"), "--coordinator",
                                  coordinator_->address(), "watch", name},
         columns, rows);
