@@ -7,6 +7,11 @@
 #include "common/base/status.h"
 
 namespace takt::store {
+namespace {
+
+constexpr int kBusyTimeoutMillis = 2000;
+
+}  // namespace
 
 SqliteStatement::SqliteStatement(SqliteDb& db, std::string_view sql) : db_(db) {
   // A statement that does not compile leaves statement_ null: its first use reports the error.
@@ -67,7 +72,9 @@ absl::StatusOr<std::unique_ptr<SqliteDb>> SqliteDb::Open(const std::string& path
                       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   if (code != SQLITE_OK) return db->Error();
   sqlite3_extended_result_codes(db->handle_, 1);
-  RETURN_IF_ERROR(db->Execute("PRAGMA locking_mode=EXCLUSIVE"));
+  // StateDir keeps a second coordinator out; who backs the file up or looks at it is let in, and
+  // waited for where it holds what a commit needs.
+  sqlite3_busy_timeout(db->handle_, kBusyTimeoutMillis);
   RETURN_IF_ERROR(db->Execute("PRAGMA journal_mode=WAL"));
   RETURN_IF_ERROR(db->Execute("PRAGMA synchronous=FULL"));
   SqliteStatement check(*db, "PRAGMA quick_check(1)");

@@ -66,6 +66,26 @@ TEST_F(SqliteStoreTest, WhatWasCommittedSurvivesAKilledProcess) {
   EXPECT_EQ(OpenSqliteStore(path_).value()->ReadSteps("x", StepId(0), 100).value().size(), 50u);
 }
 
+// As `sqlite3 FILE ".backup COPY"` does it.
+TEST_F(SqliteStoreTest, IsBackedUpWhileItIsOpen) {
+  const auto store = OpenSqliteStore(path_).value();
+  ASSERT_TRUE(store->Commit({.jobs = {{.number = 3, .id = "i", .name = "n"}}}).ok());
+  const std::string copy = dir_ + "/copy.sqlite";
+  sqlite3* from = nullptr;
+  sqlite3* to = nullptr;
+  ASSERT_EQ(sqlite3_open_v2(path_.c_str(), &from, SQLITE_OPEN_READWRITE, nullptr), SQLITE_OK);
+  ASSERT_EQ(sqlite3_open(copy.c_str(), &to), SQLITE_OK);
+  sqlite3_backup* const backup = sqlite3_backup_init(to, "main", from, "main");
+  ASSERT_NE(backup, nullptr);
+  EXPECT_EQ(sqlite3_backup_step(backup, /*nPage=*/1), SQLITE_OK);
+  EXPECT_TRUE(store->Commit({.jobs = {{.number = 4, .id = "k", .name = "later"}}}).ok());
+  EXPECT_EQ(sqlite3_backup_step(backup, /*nPage=*/-1), SQLITE_DONE);
+  sqlite3_backup_finish(backup);
+  sqlite3_close(from);
+  sqlite3_close(to);
+  EXPECT_EQ(OpenSqliteStore(copy).value()->Load().value().jobs.size(), 2u);
+}
+
 TEST_F(SqliteStoreTest, AFailedCommitKeepsNothing) {
   auto store = OpenSqliteStore(path_).value();
   // Two jobs of one number cannot be: the transaction fails at its second statement.
