@@ -10,12 +10,25 @@ export MACHINES_DIR=${MACHINES_DIR:-/var/tmp/takt-machines}
 . tests/deploy/machines.sh
 shared=$MACHINES_DIR/shared
 debs=$MACHINES_DIR/debs
+certs=$MACHINES_DIR/certs
 coordinator=10.77.0.1:7070
 workers=(2:a 2:b 3:a 3:b)
 
 say() { printf '== %s (%s s)\n' "$*" "$SECONDS"; }
 die() { printf 'systemd.sh: %s\n' "$*" >&2; exit 1; }
-takt() { build/release/bin/takt --insecure --coordinator "$coordinator" "$@"; }
+takt() {
+  TAKT_COORDINATOR=$coordinator TAKT_TLS_CERTIFICATE=$certs/${as:-admin}.pem TAKT_TLS_KEY=$certs/${as:-admin}.key \
+    TAKT_TLS_AUTHORITY=$certs/ca.pem build/release/bin/takt "$@"
+}
+# certificate MACHINE NAME: its files where the daemons of that machine find them.
+certificate() {
+  local dir
+  dir=$(machine_root "$1")/etc/takt/tls
+  install -d -m 0755 "$dir"
+  install -m 0644 "$certs/ca.pem" "$certs/$2.pem" "$dir"
+  install -m 0640 -g "$(machine_run "$1" id -g takt)" "$certs/$2.key" "$dir"
+}
+tls_settings() { printf 'tls_%s: /etc/takt/tls/%s\n' certificate "$1.pem" key "$1.key" authority ca.pem; }
 install_package() { machine_run "$1" sh -c "dpkg -i /srv/debs/$2/$3_*.deb" >/dev/null; }  # MACHINE old|new PACKAGE
 finish() {
   local n
@@ -23,7 +36,7 @@ finish() {
     for n in "${machines_up[@]}"; do machine_run "$n" journalctl -u 'takt-*' --no-pager -n 40 || true; done
   fi
   machines_down
-  rm -rf "$shared" "$debs"
+  rm -rf "$shared" "$debs" "$certs"
 }
 trap 'finish $?' EXIT
 
@@ -33,6 +46,14 @@ mkdir -p "$shared" "$debs"/{old,new}
 deploy/package.sh "$debs/old" >/dev/null
 (cd build/release && cpack -D CPACK_PACKAGE_VERSION=99.0.0 -B "$debs/new" >/dev/null)
 dependencies=$(for deb in "$debs"/old/*.deb; do dpkg-deb -f "$deb" Depends; done | tr ',' '\n' | sed 's/(.*//; s/ //g' | sort -u)
+
+say "certificates"
+rm -rf "$certs"
+build/release/bin/takt certs init "$certs" >/dev/null 2>&1
+issue() { build/release/bin/takt certs issue "$certs" "$@" >/dev/null 2>&1; }
+issue coordinator n1 --host "${coordinator%:*}"
+issue admin admin
+for worker in "${workers[@]}"; do issue worker "n${worker/:/}"; done
 
 say "machines"
 # shellcheck disable=SC2086
@@ -47,9 +68,10 @@ install_package 1 old takt-coordinator
 cat >"$(machine_root 1)/etc/takt/coordinator.yaml" <<YAML
 state: /var/lib/takt/coordinator
 listen: $coordinator
-insecure: true
+$(tls_settings n1)
 metrics_listen: 10.77.0.1:9464
 YAML
+certificate 1 n1
 machine_run 1 systemctl restart takt-coordinator
 for n in 2 3; do
   install_package "$n" old takt-worker
@@ -63,18 +85,22 @@ for worker in "${workers[@]}"; do
   cat >"$(machine_root "$n")/etc/takt/worker-$name.yaml" <<YAML
 name: n$n$name
 coordinator: $coordinator
-insecure: true
+$(tls_settings "n$n$name")
+health_socket: /run/takt-worker-$name/health.sock
 data_root: $shared
 checkpoint_root: $shared
 data_address: 10.77.0.$n
 metrics_listen: "127.0.0.1:0"
 threads: 1
 YAML
+  certificate "$n" "n$n$name"
   machine_run "$n" systemctl daemon-reload
   machine_run "$n" systemctl enable --now "takt-worker@$name" 2>/dev/null
 done
 takt workers
 [ "$(takt workers | grep -c IDLE)" -eq 4 ] || die "not all four workers are attached and idle"
+machine_run 2 takt-worker --settings /etc/takt/worker-a.yaml --health=ready
+! as=n2a takt jobs 2>/dev/null || die "a worker's certificate lists jobs"
 
 # job NAME: two stages, two replicas, a checkpoint every 20 steps; enough steps that upgrades fall into them.
 cp deploy/examples/tiny.txt "$shared/tiny.txt"

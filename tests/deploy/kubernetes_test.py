@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every overlay of deploy/kubernetes builds, refers to nothing that is not there, and its settings are settings of the programs.
+  python3 -B -m unittest kubernetes_test      BIN: the programs' directory. Skips, aloud, without kubectl; checks schemas if the
+                                              package kubernetes-validate can be imported."""
+import copy
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import manifests
+import pods
+import yaml
+
+BIN = pathlib.Path(os.environ.get("BIN", manifests.ROOT / "build" / "release" / "bin"))
+
+
+def mounts(workload):
+    return [mount["mountPath"] for c in manifests.containers(workload) for mount in c["volumeMounts"]]
+
+
+def program(workload):
+    return manifests.containers(workload)[0]["args"][0]
+
+
+def ask(program_name, settings_text):
+    """What a program says to these settings: exit code and text. Code 2: they are wrong; 1: nobody runs with them."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(settings_text)
+        file.flush()
+        answer = subprocess.run([BIN / program_name, "--settings", file.name, "--health"], capture_output=True, text=True)
+    return answer.returncode, answer.stderr
+
+
+@unittest.skipUnless(shutil.which("kubectl"), "SKIPPED: needs kubectl")
+class Overlays(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.overlays = {overlay: manifests.build(overlay) for overlay in manifests.OVERLAYS}
+
+    def each_workload(self):
+        return [(objects, workload) for objects in self.overlays.values() for workload in manifests.workloads(objects)]
+
+    def test_references_lead_somewhere(self):
+        for overlay, objects in self.overlays.items():
+            self.assertEqual(list(manifests.reference_faults(objects)), [], overlay)
+
+    def test_pods_are_restricted(self):
+        for overlay, objects in self.overlays.items():
+            self.assertEqual(list(manifests.security_faults(objects)), [], overlay)
+
+    def test_the_client_fits_the_base(self):
+        objects = self.overlays["base"] + manifests.client()
+        self.assertEqual(list(manifests.reference_faults(objects)) + list(manifests.security_faults(objects)), [])
+
+    def test_everything_is_in_one_namespace(self):
+        for objects in self.overlays.values():
+            namespaces = {o["metadata"].get("namespace") for o in objects if o["kind"] not in ("Namespace", "PriorityClass")}
+            self.assertEqual(namespaces, manifests.names(objects, "Namespace"))
+
+    def test_settings_are_settings_of_the_program(self):
+        for objects, workload in self.each_workload():
+            code, text = ask(program(workload), manifests.settings(objects, workload)[1])
+            self.assertEqual(code, 1, text)
+
+    def test_environment_is_known_to_the_program(self):
+        for _, workload in self.each_workload():
+            help_text = subprocess.run([BIN / program(workload), "--help"], capture_output=True, text=True).stdout
+            known = set(re.findall(r"Env:(\w+)", help_text))
+            used = {variable["name"] for c in manifests.containers(workload) for variable in c.get("env", [])}
+            self.assertEqual(used - known, set())
+
+    def test_settings_agree_with_the_pod(self):
+        for objects, workload in self.each_workload():
+            values = yaml.safe_load(manifests.settings(objects, workload)[1])
+            ports = {p["name"]: p["containerPort"] for c in manifests.containers(workload) for p in c["ports"]}
+            self.assertEqual(values["metrics_listen"], f"0.0.0.0:{ports['metrics']}")
+            if "listen" in values:
+                self.assertEqual(values["listen"], f"0.0.0.0:{ports['grpc']}")
+            for key in ("state", "health_socket", "data_root", "checkpoint_root", "tls_certificate", "tls_key", "tls_authority"):
+                if key in values:
+                    self.assertTrue(any(values[key].startswith(path) for path in mounts(workload)), key)
+            grace = manifests.template(workload)["spec"]["terminationGracePeriodSeconds"]
+            self.assertGreater(grace, values.get("leave_seconds", 0))
+
+    def test_workers_dial_the_service_of_the_coordinator(self):
+        for objects in self.overlays.values():
+            worker = next(w for w in manifests.workloads(objects) if program(w) == "takt-worker")
+            host, port = yaml.safe_load(manifests.settings(objects, worker)[1])["coordinator"].split(":")
+            service = next(s for s in manifests.of_kind(objects, "Service") if s["metadata"]["name"] == host)
+            self.assertEqual([p["port"] for p in service["spec"]["ports"]], [int(port)])
+            for certificate in manifests.of_kind(objects, "Certificate"):
+                if certificate["metadata"]["name"] == host:
+                    self.assertIn(host, certificate["spec"]["dnsNames"])
+
+    def test_probes_ask_the_program_itself(self):
+        for _, workload in self.each_workload():
+            for c in manifests.containers(workload):
+                for probe, asked in (("startupProbe", "--health"), ("livenessProbe", "--health=live"), ("readinessProbe", "--health=ready")):
+                    self.assertEqual(c[probe]["exec"]["command"], [program(workload), asked])
+                    self.assertGreater(c[probe]["timeoutSeconds"], 10, "the answer's own time limit")
+
+    def test_a_gpu_worker_has_one_gpu(self):
+        worker = next(w for w in manifests.workloads(self.overlays["overlays/gpu"]) if program(w) == "takt-worker")
+        self.assertEqual(manifests.containers(worker)[0]["resources"]["limits"]["nvidia.com/gpu"], 1)
+
+    def test_pods_for_podman_keep_what_the_workload_says(self):
+        objects = self.overlays["overlays/local"]
+        made = pods.of_workload(objects, "takt-worker", 1, "10.9.0.12", {"takt-coordinator": "10.9.0.10"}, "/secrets")
+        pod = next(o for o in made if o["kind"] == "Pod")
+        self.assertEqual(pod["metadata"]["name"], "takt-worker-1")
+        env = {v["name"]: v["value"] for v in pod["spec"]["containers"][0]["env"]}
+        self.assertEqual(env["TAKT_WORKER_NAME"], "takt-worker-1")
+        self.assertEqual(env["TAKT_WORKER_DATA_ADDRESS"], "10.9.0.12")
+        self.assertEqual(env["TAKT_WORKER_TLS_KEY"], "/run/takt-tls/takt-worker-1.key")
+        self.assertTrue(pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"])
+
+    def test_schemas(self):
+        if importlib.util.find_spec("kubernetes_validate") is None:
+            self.skipTest("SKIPPED: needs the Python package kubernetes-validate")
+        import kubernetes_validate
+        for objects in [*self.overlays.values(), manifests.client()]:
+            for o in objects:
+                if o["apiVersion"] not in ("cert-manager.io/v1", "monitoring.coreos.com/v1"):
+                    kubernetes_validate.validate(o, kubernetes_validate.latest_version(), strict=True)
+
+    # A mistake of each kind is seen.
+    def assert_seen(self, faults, change, text):
+        objects = copy.deepcopy(self.overlays["overlays/ha"])
+        change({f"{o['kind']}/{o['metadata']['name']}": o for o in objects})
+        self.assertRegex("\n".join(faults(objects)), text)
+
+    def test_faults_are_seen(self):
+        def pod(o, name):
+            return o[f"StatefulSet/{name}"]["spec"]["template"]
+
+        references, security = manifests.reference_faults, manifests.security_faults
+        self.assert_seen(references, lambda o: pod(o, "takt-worker")["metadata"]["labels"].pop("app.kubernetes.io/component"),
+                         "does not take its own pods")
+        self.assert_seen(references, lambda o: o["Service/takt-coordinator"]["spec"]["ports"][0].update(targetPort="http"), "no port http")
+        self.assert_seen(references, lambda o: o["PodMonitor/takt"]["spec"]["podMetricsEndpoints"][0].update(port="web"), "no port web")
+        self.assert_seen(references, lambda o: o["NetworkPolicy/takt-worker"]["spec"]["egress"][0]["ports"][0].update(port="rpc"),
+                         "no port rpc")
+        self.assert_seen(references, lambda o: next(v for v in pod(o, "takt-worker")["spec"]["volumes"] if "configMap" in v)
+                         ["configMap"].update(name="other"), "no ConfigMap other")
+        self.assert_seen(references, lambda o: o["PersistentVolumeClaim/takt-data"]["metadata"].update(name="other"), "no Persistent.* takt-data")
+        self.assert_seen(references, lambda o: o["Issuer/takt"]["metadata"].update(name="other"), "no Issuer takt")
+        self.assert_seen(references, lambda o: pod(o, "takt-coordinator")["spec"].update(priorityClassName="high"), "no such PriorityClass")
+        self.assert_seen(security, lambda o: pod(o, "takt-worker")["spec"]["containers"][0]["securityContext"].pop("capabilities"), "may do more")
+        self.assert_seen(security, lambda o: pod(o, "takt-worker")["spec"]["securityContext"].pop("seccompProfile"), "seccomp")
+        self.assert_seen(security, lambda o: o["NetworkPolicy/takt-default-deny"]["spec"].update(policyTypes=["Ingress"]), "no default deny")
+
+
+if __name__ == "__main__":
+    unittest.main()
