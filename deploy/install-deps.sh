@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that building and testing Takt needs, those that are missing and no others.
-#   deploy/install-deps.sh [--no-tests] [--example] [--browser] [--package] [--print]
+#   deploy/install-deps.sh [--no-tests] [--example] [--browser] [--prometheus] [--package] [--print]
 #     --no-tests  not what only tests and linters need
 #     --example   also the King James text of deploy/examples/kjv.yaml
 #     --browser   also Chromium, for tests/browser
+#     --prometheus  also Prometheus, for tests/dashboards
 #     --package   also what deploy/package.sh needs
 #     --print     only names what is missing
 set -euo pipefail
@@ -17,6 +18,7 @@ build=(g++ cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compil
 tests=(libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev clang-format clang-tidy git python3 python3-yaml)
 example=(bible-kjv bible-kjv-text)
 browser=(chromium)
+prometheus=(prometheus)
 package=(help2man dpkg-dev file)
 
 wanted=("${build[@]}")
@@ -27,9 +29,10 @@ for argument in "$@"; do
     --no-tests) with_tests=false ;;
     --example) wanted+=("${example[@]}") ;;
     --browser) wanted+=("${browser[@]}") ;;
+    --prometheus) wanted+=("${prometheus[@]}") ;;
     --package) wanted+=("${package[@]}") ;;
     --print) print_only=true ;;
-    -h | --help) sed -n '3,9p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,10p' "$0"; exit 0 ;;
     *) echo "install-deps.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done

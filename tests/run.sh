@@ -26,7 +26,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-deploy/install-deps.sh --browser
+deploy/install-deps.sh --browser --prometheus
 echo "== configure and build ($preset)"
 cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset" --target "$target"

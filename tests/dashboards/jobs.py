@@ -9,12 +9,12 @@ def gpt(directory, steps=1_000_000, checkpoint_every=10):
     text.write_text("".join(path.read_text() for path in sorted(dashboards.ROOT.glob("docs/*.md"))))
     return {
         "name": "gpt",
-        "model": {"family": "gpt2", "layers": 8, "hidden": 64, "heads": 4, "context": 64, "vocab": 256},
+        "model": {"family": "gpt2", "layers": 4, "hidden": 64, "heads": 4, "context": 64, "vocab": 256},
         "data": {
             "train": {"path": str(text), "format": "bytes"},
             "validation": {"path": str(text), "format": "bytes", "every_steps": 5, "batches": 1},
         },
-        "batch": {"global": 16, "microbatch": 2},
+        "batch": {"global": 16, "microbatch": 4},
         "optimizer": {"adamw": {"learning_rate": 1e-3}, "lr_schedule": {"warmup_steps": 20, "decay": "cosine", "decay_steps": 10_000}},
         "steps": steps,
         "parallelism": {"pipeline": 4, "schedule": "1f1b", "threads": 1},

@@ -17,7 +17,7 @@ import yaml
 
 # What a healthy job need not have, by the names of jobs.py: all else has a value.
 ABSENT = {("emulated", "takt_validation_loss")}
-SECONDS_UNTIL_ALL_IS_THERE = 30
+SECONDS_UNTIL_ALL_IS_THERE = 60
 
 
 def rule_files():
@@ -58,6 +58,8 @@ class Prometheus(unittest.TestCase):
         cls.jobs = [jobs.gpt(cls.stack.directory), jobs.emulated()]
         for job in cls.jobs:
             cls.stack.submit(job)
+        num_targets = len(cls.stack.targets)
+        stack.await_true("every target is scraped", lambda: len(cls.stack.query("takt_build_info")) == num_targets)
 
     def ask_for_all(self, queries):
         """Prints the value of each {name: expression} once all have one; fails with those that have none in time."""
