@@ -172,7 +172,10 @@ absl::StatusOr<int> Serve(const Flags& flags) {
              return session::CommitCheckpoint(*files, flags.checkpoint_root, request);
            },
        .leave_timeout = absl::Seconds(flags.leave_seconds),
-       .on_job_replaced = [&](const std::string& job) { registry.DropJob(job); }});
+       .on_job_replaced =
+           [&](const std::string& job) {
+             registry.Drop({{"job", job}});
+           }});
   log_shipping.Start(agent.outbox());
   runner_options.on_trace = [&](std::string trace) { agent.outbox().AddTrace(std::move(trace)); };
   rpc::AttachmentClient client(

@@ -82,15 +82,15 @@ inline constexpr Metric kRankCompute = {
     Source::kCoordinator,
     Kind::kGauge,
     Unit::kSeconds,
-    "Compute of this pp rank in the newest explained step, norms and optimizer included.",
+    "Compute of this pp rank in the newest explained step: forward and backward, mean of its "
+    "replicas.",
     {"job", "pp_rank"}};
-inline constexpr Metric kRankComputePredicted = {
-    "takt_rank_compute_predicted_seconds",
-    Source::kCoordinator,
-    Kind::kGauge,
-    Unit::kSeconds,
-    "Compute of this pp rank in one step, as the plan has it.",
-    {"job", "pp_rank"}};
+inline constexpr Metric kRankComputePredicted = {"takt_rank_compute_predicted_seconds",
+                                                 Source::kCoordinator,
+                                                 Kind::kGauge,
+                                                 Unit::kSeconds,
+                                                 "The same, as the plan has it; 0: it has none.",
+                                                 {"job", "pp_rank"}};
 inline constexpr Metric kRankIdle = {
     "takt_rank_idle_seconds",
     Source::kCoordinator,
@@ -142,7 +142,8 @@ inline constexpr Metric kModelFlopsUtilization = {
     Kind::kGauge,
     Unit::kRatio,
     "FLOPs of the model (nothing computed twice counts) in the last step, as a share of what the "
-    "job's workers could have done at the matmul rates they measured; 0 for emulated models.",
+    "job's workers could have done at the f32 matmul rates that they measured; 0 for emulated "
+    "models.",
     {"job"}};
 inline constexpr Metric kMemoryPredicted = {
     "takt_memory_predicted_bytes",
@@ -172,12 +173,13 @@ inline constexpr Metric kCheckpointTimestamp = {
     Unit::kUnixSeconds,
     "When the newest checkpoint became visible; before the first, when the job began to run.",
     {"job"}};
-inline constexpr Metric kCheckpointEvery = {"takt_checkpoint_every_steps",
-                                            Source::kCoordinator,
-                                            Kind::kGauge,
-                                            Unit::kNone,
-                                            "Steps from one checkpoint to the next, as asked for.",
-                                            {"job"}};
+inline constexpr Metric kCheckpointEvery = {
+    "takt_checkpoint_every_steps",
+    Source::kCoordinator,
+    Kind::kGauge,
+    Unit::kNone,
+    "Steps from one checkpoint to the next, as asked for; 0: none, or only at the end.",
+    {"job"}};
 inline constexpr Metric kCheckpointDuration = {
     "takt_checkpoint_duration_seconds",
     Source::kCoordinator,
@@ -195,19 +197,22 @@ inline constexpr Metric kRecoveries = {"takt_job_recoveries_total",
 // The cluster, as the coordinator knows it.
 inline constexpr Metric kJobs = {"takt_jobs", Source::kCoordinator, Kind::kGauge,
                                  Unit::kNone, "Jobs by state.",     {"state"}};
-inline constexpr Metric kWorkers = {"takt_workers",
-                                    Source::kCoordinator,
-                                    Kind::kGauge,
-                                    Unit::kNone,
-                                    "Workers by state: idle, busy, lost, and drained beside them.",
-                                    {"state"}};
-inline constexpr Metric kWorkerConnected = {
-    "takt_worker_connected",
+inline constexpr Metric kWorkers = {
+    "takt_workers",
     Source::kCoordinator,
     Kind::kGauge,
     Unit::kNone,
-    "1 while the worker is attached, 0 from its loss until it is forgotten an hour later.",
-    {"worker"}};
+    "Workers by state: idle, busy, lost (but not those that left as asked), and drained beside "
+    "them.",
+    {"state"}};
+inline constexpr Metric kWorkerConnected = {"takt_worker_connected",
+                                            Source::kCoordinator,
+                                            Kind::kGauge,
+                                            Unit::kNone,
+                                            "1 while the worker is attached, 0 from its loss until "
+                                            "it is forgotten an hour later; not there "
+                                            "for one that left as asked or is drained and away.",
+                                            {"worker"}};
 inline constexpr Metric kWorkerLosses = {
     "takt_worker_losses_total",
     Source::kCoordinator,

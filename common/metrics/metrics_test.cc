@@ -105,12 +105,17 @@ TEST(Registry, SameLabelsGiveTheSameSeries) {
   EXPECT_THAT(registry.Text(), HasSubstr("takt_tokens_total{job=\"b\"} 7"));
 }
 
-TEST(Registry, DropJobRemovesItsSeriesAndNoOthers) {
+TEST(Registry, DropRemovesTheSeriesWithAllOfTheLabelsAndNoOthers) {
   Registry registry;
   registry.Gauge(kLoss, {"a"}).Set(1.5);
   registry.Gauge(kLoss, {"b"}).Set(2.5);
   registry.Gauge(kWorkers, {"a"}).Set(4);  // a state that is called as the job is
-  registry.DropJob("a");
+  registry.Gauge(kBubbleFraction, {"b", "0"}).Set(0.125);
+  registry.Gauge(kBubbleFraction, {"b", "1"}).Set(0.25);
+  registry.Drop({{"job", "a"}});
+  registry.Drop({{"job", "b"}, {"pp_rank", "1"}});
+  EXPECT_THAT(registry.Text(), HasSubstr("pp_rank=\"0\"} 0.125"));
+  EXPECT_THAT(registry.Text(), Not(HasSubstr("pp_rank=\"1\"")));
   EXPECT_THAT(registry.Text(), Not(HasSubstr("takt_loss{job=\"a\"}")));
   EXPECT_THAT(registry.Text(), HasSubstr("takt_loss{job=\"b\"} 2.5"));
   EXPECT_THAT(registry.Text(), HasSubstr("takt_workers{state=\"a\"} 4"));

@@ -58,13 +58,18 @@ prometheus::Histogram& Registry::Histogram(const Metric& metric, std::vector<std
                                           std::vector<double>(bounds.begin(), bounds.end()));
 }
 
-void Registry::DropJob(std::string_view job) {
+void Registry::Drop(std::initializer_list<LabelValue> labels) {
   absl::MutexLock lock(&mutex_);
   std::erase_if(series_, [&](const auto& entry) {
-    const auto& [metric, labels] = entry.first;
-    const bool of_job = !labels.empty() && metric->label_names[0] == "job" && labels[0] == job;
-    if (of_job) entry.second.remove();
-    return of_job;
+    const SeriesKey& key = entry.first;
+    const bool drop = std::ranges::all_of(labels, [&](const LabelValue& label) {
+      for (std::size_t i = 0; i < key.second.size(); ++i) {
+        if (key.first->label_names[i] == label.first) return key.second[i] == label.second;
+      }
+      return false;
+    });
+    if (drop) entry.second.remove();
+    return drop;
   });
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,9 +36,10 @@ class Registry {
   prometheus::Gauge& Gauge(const Metric& metric, std::vector<std::string> labels = {});
   prometheus::Histogram& Histogram(const Metric& metric, std::vector<std::string> labels = {});
 
-  // Removes every series whose label `job` has this value. References to them must not be used any
+  // Removes every series that has all of these labels. References to them must not be used any
   // more.
-  void DropJob(std::string_view job);
+  using LabelValue = std::pair<std::string_view, std::string_view>;
+  void Drop(std::initializer_list<LabelValue> labels);
 
   // The exposition text, as /metrics shows it.
   std::string Text() const;

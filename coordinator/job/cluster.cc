@@ -176,7 +176,10 @@ void Cluster::SendTo(const std::string& worker, Command command) {
 }
 
 void Cluster::Tick(Moment now) {
-  for (const membership::Loss& loss : members_.Expire(now)) HandleLoss(loss, now);
+  for (const membership::Loss& loss : members_.Expire(now)) {
+    ++outbox_.workers_lost;
+    HandleLoss(loss, now);
+  }
   rendezvous_->Expire(now.steady);
   const bool batch = now.steady - last_batch_ >= options_.batch_interval;
   if (batch && HasWaitingBatch()) last_batch_ = now.steady;

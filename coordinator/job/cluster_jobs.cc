@@ -38,6 +38,14 @@ bool IsFault(const store::JobStop& stop) {
          stop.state == JobState::kRecovering;
 }
 
+// Of one microbatch; what is computed twice counts once.
+double ModelFlops(const model::Model& model) {
+  double flops = 0;
+  for (const model::Layer& layer : model.layers)
+    flops += layer.cost.forward_flops + layer.cost.input_grad_flops + layer.cost.weight_grad_flops;
+  return flops;
+}
+
 // Of a job that trains again after a fault; nothing if the last run did not end by one.
 std::optional<RecoveryTimes> TimesOfRecovery(const std::vector<store::Transition>& transitions) {
   absl::Time running = transitions.back().time, planning = running, queued = running;
@@ -125,6 +133,7 @@ void Cluster::StopRun(JobEntry& job, store::JobStop stop, Moment now) {
 void Cluster::CountRecovery(JobEntry& job, const std::string& reason, Moment now) {
   store::Recoveries& recoveries = job.record.recoveries;
   const StepId last(job.run->committed_steps);
+  outbox_.recovering.push_back(job.record.name);
   recoveries = {.count = last > recoveries.at_step ? 1 : recoveries.count + 1, .at_step = last};
   job.run->state = JobState::kRecovering;
   SetState(job, JobState::kRecovering, reason, now);
@@ -284,12 +293,21 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
   for (std::size_t i = job.record.ranks.size(); i < job.reserved.size(); ++i)
     members_.Release(job.reserved[i]);
   job.reserved.clear();
-  job.record.plan = {.schedule = plan.schedule.name,
-                     .mesh = plan.mesh,
-                     .partition = plan.partition,
-                     .predicted_step_seconds = plan.predicted_step_seconds,
-                     .predicted_bubble_fraction = plan.predicted_bubble_fraction,
-                     .warnings = plan.warnings};
+  job.record.plan = {
+      .schedule = plan.schedule.name,
+      .mesh = plan.mesh,
+      .partition = plan.partition,
+      .predicted_step_seconds = plan.predicted_step_seconds,
+      .predicted_bubble_fraction = plan.predicted_bubble_fraction,
+      .warnings = plan.warnings,
+      .model_flops = ModelFlops(plan.model) * job.spec.global_batch / job.spec.microbatch,
+      .checkpoint_every_steps = job.spec.checkpoint ? job.spec.checkpoint->every_steps : 0};
+  for (const MemoryBytes& memory : plan.memory)
+    job.record.plan.memory_bytes.push_back(memory.total());
+  for (const store::BoundRank& bound : job.record.ranks) {
+    job.record.plan.matmul_flops_per_second +=
+        members_.Find(bound.worker)->hello.matmul_flops_per_second;
+  }
   job.steps.emplace(plan.mesh, StepId(job.run->committed_steps));
   launch->ranks = job.record.ranks;
   launch->plan = std::move(plan);

@@ -139,7 +139,10 @@ void Cluster::Update(SessionId id, const JobUpdate& update, Moment now) {
 }
 
 void Cluster::Detach(SessionId id, const std::string& reason, Moment now) {
-  if (const std::optional<Loss> loss = members_.Detach(id, reason)) HandleLoss(*loss, now);
+  const std::optional<Loss> loss = members_.Detach(id, reason);
+  if (!loss) return;
+  outbox_.workers_lost += members_.Find(loss->worker)->leaving ? 0 : 1;
+  HandleLoss(*loss, now);
 }
 
 void Cluster::ResumeAfterStall(absl::Duration stall, Moment now) {

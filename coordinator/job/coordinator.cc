@@ -22,9 +22,12 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
   };
   coordinator->cluster_ = std::make_unique<Cluster>(std::move(cluster), std::move(snapshot), store,
                                                     &coordinator->rendezvous_, coordinator->now());
+  if (coordinator->options_.metrics != nullptr) {
+    coordinator->metrics_.emplace(coordinator->options_.metrics, &coordinator->board_);
+    coordinator->metrics_->Tick(coordinator->cluster_->workers(), coordinator->now().wall);
+  }
   // Readers see the restored jobs before the first RPC comes.
   RETURN_IF_ERROR(coordinator->Flush(coordinator->cluster_->TakeOutbox()));
-  if (coordinator->options_.metrics != nullptr) coordinator->RecordMetrics({});
   coordinator->planning_thread_ = std::thread(&Coordinator::Plan, coordinator.get());
   coordinator->deciding_thread_ = std::thread(&Coordinator::Decide, coordinator.get());
   return coordinator;
@@ -95,6 +98,10 @@ bool Coordinator::DecideOnce() {
   for (const TimedEvent& event : events) event.event(*cluster_, event.arrival);
   cluster_->Tick(before);
   const absl::Status status = Flush(cluster_->TakeOutbox());
+  if (metrics_ && before.steady - last_metrics_ >= options_.tick) {
+    last_metrics_ = before.steady;
+    metrics_->Tick(cluster_->workers(), before.wall);
+  }
   if (status.ok()) return true;
   Log(LogLevel::kError, "state cannot be stored; the coordinator ends",
       {{"error", status.ToString()}});
@@ -106,10 +113,10 @@ bool Coordinator::DecideOnce() {
 
 absl::Status Coordinator::Flush(Outbox outbox) {
   if (!outbox.changes.empty()) RETURN_IF_ERROR(store_->Commit(outbox.changes));
-  if (options_.metrics != nullptr) DropMetrics(outbox);
+  if (metrics_) metrics_->Drop(outbox);
   for (const std::string& id : outbox.removed) board_.Remove(id);
   for (const store::JobRecord& job : outbox.published) board_.Publish(job);
-  if (options_.metrics != nullptr && !outbox.empty()) RecordMetrics(outbox);
+  if (metrics_) metrics_->Record(outbox, now().wall);
   for (const std::function<void()>& effect : outbox.effects) effect();
   return absl::OkStatus();
 }

@@ -16,6 +16,7 @@
 #include "common/metrics/registry.h"
 #include "coordinator/job/board.h"
 #include "coordinator/job/cluster.h"
+#include "coordinator/job/cluster_metrics.h"
 
 namespace takt::job {
 
@@ -78,9 +79,6 @@ class Coordinator final {
   bool DecideOnce();
   absl::Status Flush(Outbox outbox);
   void Plan();
-  // coordinator_metrics.cc
-  void DropMetrics(const Outbox& outbox);
-  void RecordMetrics(const Outbox& outbox);
 
   const CoordinatorOptions options_;
   store::Store* const store_;
@@ -95,7 +93,8 @@ class Coordinator final {
 
   // Of the deciding thread.
   std::unique_ptr<Cluster> cluster_;
-  absl::Duration last_round_;
+  std::optional<ClusterMetrics> metrics_;
+  absl::Duration last_round_, last_metrics_;
   std::thread planning_thread_, deciding_thread_;
 };
 

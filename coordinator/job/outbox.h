@@ -34,8 +34,10 @@ struct Outbox {
   std::vector<std::function<void()>> effects;
   std::vector<SettledCheckpoint> checkpoints;
   std::vector<RecoveryTimes> recoveries;
+  std::vector<std::string> recovering;  // names of jobs that had a fault and go on
+  int workers_lost = 0;
 
-  // Checkpoints and recoveries never come alone.
+  // What is for metrics alone does not count.
   bool empty() const {
     return changes.empty() && published.empty() && removed.empty() && effects.empty();
   }

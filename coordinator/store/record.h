@@ -92,6 +92,10 @@ struct PlanSummary {
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;
+  double model_flops = 0;                   // of a step; 0: its layers only take time
+  double matmul_flops_per_second = 0;       // of all its workers together
+  std::vector<std::int64_t> memory_bytes;   // that its workers will need, by pp rank
+  std::int64_t checkpoint_every_steps = 0;  // 0: none, or only at the end
 };
 
 // The decision to end a generation, durable before its ranks have let go of it.
@@ -163,6 +167,10 @@ struct JobRecord {
   // From the step log, not stored with the job.
   std::optional<StepRecord> last_step;
 };
+
+// Until the job is done, if each step takes as long as the last one, or before the first as long as
+// predicted.
+double EtaSeconds(const JobRecord& job);
 
 // A mutating request that was answered. `job` is what it was answered with.
 struct RequestRecord {

@@ -53,6 +53,8 @@ OpenCheckpoint FromProto(const v1::OpenCheckpoint& open) {
   return out;
 }
 
+}  // namespace
+
 double EtaSeconds(const JobRecord& job) {
   if (HasEnded(job.state)) return 0;
   const std::int64_t done =
@@ -61,8 +63,6 @@ double EtaSeconds(const JobRecord& job) {
       job.last_step ? job.last_step->step_seconds : job.plan.predicted_step_seconds;
   return static_cast<double>(job.steps - done) * step_seconds;
 }
-
-}  // namespace
 
 const char* Name(JobState state) {
   switch (state) {
@@ -243,6 +243,11 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   out.set_recoveries(job.recoveries.count);
   out.set_recovered_at_step(job.recoveries.at_step.value());
   out.mutable_notices()->Add(job.notices.begin(), job.notices.end());
+  out.set_model_flops_per_step(job.plan.model_flops);
+  out.set_matmul_flops_per_second(job.plan.matmul_flops_per_second);
+  out.mutable_predicted_memory_bytes()->Add(job.plan.memory_bytes.begin(),
+                                            job.plan.memory_bytes.end());
+  out.set_checkpoint_every_steps(job.plan.checkpoint_every_steps);
   return out;
 }
 
@@ -267,7 +272,12 @@ JobRecord FromProto(const v1::JobRecord& record) {
               .mesh = {.pp_size = record.pp_size(), .dp_size = record.dp_size()},
               .predicted_step_seconds = job.predicted_step_seconds(),
               .predicted_bubble_fraction = job.predicted_bubble_fraction(),
-              .warnings = {job.warnings().begin(), job.warnings().end()}};
+              .warnings = {job.warnings().begin(), job.warnings().end()},
+              .model_flops = record.model_flops_per_step(),
+              .matmul_flops_per_second = record.matmul_flops_per_second(),
+              .memory_bytes = {record.predicted_memory_bytes().begin(),
+                               record.predicted_memory_bytes().end()},
+              .checkpoint_every_steps = record.checkpoint_every_steps()};
   for (const v1::StageAssignment& stage : job.stages()) {
     mesh::Stage& to = out.plan.partition.emplace_back();
     to = {StageId(stage.stage()), PpRank(stage.pp_rank()), LayerId(stage.first_layer()),

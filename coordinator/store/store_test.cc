@@ -74,7 +74,11 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
               .partition = {{StageId(0), PpRank(1), LayerId(2), LayerId(4)}},
               .predicted_step_seconds = 0.5,
               .predicted_bubble_fraction = 0.25,
-              .warnings = {"slow"}};
+              .warnings = {"slow"},
+              .model_flops = 1e12,
+              .matmul_flops_per_second = 2e11,
+              .memory_bytes = {5, 6},
+              .checkpoint_every_steps = 50};
   job.ranks = {{Rank(1), "w1", "inc", "127.0.0.1"}};
   job.fault = {{.rank = Rank(1),
                 .worker = "w1",
@@ -134,6 +138,10 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   ASSERT_THAT(got.plan.partition, SizeIs(1));
   EXPECT_EQ(got.plan.partition[0].last_layer, LayerId(4));
   EXPECT_THAT(got.plan.warnings, ElementsAre("slow"));
+  EXPECT_EQ(got.plan.model_flops, 1e12);
+  EXPECT_EQ(got.plan.matmul_flops_per_second, 2e11);
+  EXPECT_THAT(got.plan.memory_bytes, ElementsAre(5, 6));
+  EXPECT_EQ(got.plan.checkpoint_every_steps, 50);
   ASSERT_THAT(got.ranks, SizeIs(1));
   EXPECT_EQ(got.ranks[0].incarnation, "inc");
   ASSERT_THAT(got.fault, SizeIs(1));

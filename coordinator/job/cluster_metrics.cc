@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/cluster_metrics.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/explain/explain.h"
+#include "common/metrics/catalog.h"
+
+namespace takt::job {
+namespace {
+
+using store::JobRecord;
+using store::JobState;
+
+constexpr int kNumStates = static_cast<int>(JobState::kPaused);
+
+double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+double Value(StepId step) { return static_cast<double>(step.value()); }
+
+// When the job last began to run; nothing if it never did.
+std::optional<absl::Time> RunningSince(const JobRecord& job) {
+  const auto last =
+      std::find_if(job.transitions.rbegin(), job.transitions.rend(),
+                   [](const auto& transition) { return transition.state == JobState::kRunning; });
+  if (last == job.transitions.rend()) return std::nullopt;
+  return last->time;
+}
+
+bool IsFinite(const store::StepRecord& step) {
+  return std::isfinite(step.loss) && std::isfinite(step.grad_norm);
+}
+
+// It was told to go, or stands aside for maintenance.
+bool MayBeAway(const membership::Worker& worker) { return worker.leaving || worker.drained; }
+
+}  // namespace
+
+void ClusterMetrics::Drop(const Outbox& outbox) {
+  for (const std::string& id : outbox.removed) {
+    if (const JobView job = board_.FindById(id)) DropJob(job->name);
+  }
+}
+
+void ClusterMetrics::DropJob(const std::string& name) {
+  registry_.Drop({{"job", name}});
+  jobs_.erase(name);
+}
+
+void ClusterMetrics::Record(const Outbox& outbox, absl::Time now) {
+  std::map<std::string, const std::string*> names;  // of jobs whose series are there, by id
+  for (const JobRecord& job : outbox.published) {
+    if (job.end_time && *job.end_time + kKeepEnded <= now) continue;
+    names[job.id] = &job.name;
+    RecordJob(job, jobs_[job.name]);
+  }
+  for (const store::StepRecord& step : outbox.changes.steps) {
+    const auto name = names.find(step.job_id);
+    if (name != names.end()) CountStep(*name->second, step);
+  }
+  for (const SettledCheckpoint& checkpoint : outbox.checkpoints) CountCheckpoint(checkpoint);
+  for (const std::string& job : outbox.recovering)
+    registry_.Counter(metrics::kRecoveries, {job}).Increment();
+  for (const RecoveryTimes& times : outbox.recoveries) {
+    const auto observe = [&](const char* phase, absl::Duration time) {
+      registry_.Histogram(metrics::kRecoveryDuration, {phase}).Observe(absl::ToDoubleSeconds(time));
+    };
+    observe("stop", times.stop);
+    observe("queue", times.queue);
+    observe("start", times.start);
+  }
+  registry_.Counter(metrics::kWorkerLosses).Increment(outbox.workers_lost);
+}
+
+void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
+  const std::string& name = job.name;
+  shown.end = job.end_time;
+  for (int state = 1; state <= kNumStates; ++state) {
+    registry_.Gauge(metrics::kJobState, {name, store::Name(static_cast<JobState>(state))})
+        .Set(state == static_cast<int>(job.state) ? 1 : 0);
+  }
+  const StepId last = std::max(job.resumed_step, job.last_step ? job.last_step->step : StepId(0));
+  registry_.Gauge(metrics::kJobStep, {name}).Set(Value(last));
+  registry_.Gauge(metrics::kJobTargetStep, {name}).Set(static_cast<double>(job.steps));
+  registry_.Gauge(metrics::kJobEta, {name}).Set(store::EtaSeconds(job));
+  // What may never happen is 0 from the beginning.
+  registry_.Counter(metrics::kTokens, {name});
+  registry_.Counter(metrics::kNonfiniteSteps, {name});
+  registry_.Counter(metrics::kRecoveries, {name});
+  for (const char* result : {"done", "failed"})
+    registry_.Counter(metrics::kCheckpoints, {name, result});
+  for (const char* phase : {"snapshot", "write"})
+    registry_.Histogram(metrics::kCheckpointDuration, {name, phase});
+  RecordPlan(job, shown);
+  RecordLastStep(job);
+  RecordCheckpoint(job);
+  SplitView split = board_.FindSplit(job.id);
+  if (split != nullptr && split != shown.split) RecordSplit(name, *split);
+  shown.split = std::move(split);
+}
+
+void ClusterMetrics::RecordPlan(const JobRecord& job, Shown& shown) {
+  if (job.plan.schedule.empty()) return;
+  registry_.Gauge(metrics::kBubblePredicted, {job.name}).Set(job.plan.predicted_bubble_fraction);
+  registry_.Gauge(metrics::kStepPredicted, {job.name}).Set(job.plan.predicted_step_seconds);
+  const int pp_size = job.plan.mesh.pp_size;
+  for (int p = pp_size; p < shown.pp_size; ++p)
+    registry_.Drop({{"job", job.name}, {"pp_rank", absl::StrCat(p)}});
+  shown.pp_size = pp_size;
+  for (std::size_t p = 0; p < job.plan.memory_bytes.size(); ++p) {
+    registry_.Gauge(metrics::kMemoryPredicted, {job.name, absl::StrCat(p)})
+        .Set(static_cast<double>(job.plan.memory_bytes[p]));
+  }
+}
+
+void ClusterMetrics::RecordLastStep(const JobRecord& job) {
+  const std::optional<absl::Time> since = RunningSince(job);
+  const absl::Time begin = since.value_or(absl::InfinitePast());
+  const absl::Time last = job.last_step ? job.last_step->time : absl::InfinitePast();
+  if (since || job.last_step) {
+    registry_.Gauge(metrics::kLastStepTimestamp, {job.name})
+        .Set(UnixSeconds(std::max(begin, last)));
+  }
+  if (!job.last_step) return;
+  const store::StepRecord& step = *job.last_step;
+  registry_.Gauge(metrics::kLoss, {job.name}).Set(step.loss);
+  registry_.Gauge(metrics::kGradNorm, {job.name}).Set(step.grad_norm);
+  registry_.Gauge(metrics::kLearningRate, {job.name}).Set(step.learning_rate);
+  const int pp_size =
+      std::min(job.plan.mesh.pp_size, static_cast<int>(step.bubble_by_pp_rank.size()));
+  for (int p = 0; p < pp_size; ++p) {
+    registry_.Gauge(metrics::kBubbleFraction, {job.name, absl::StrCat(p)})
+        .Set(step.bubble_by_pp_rank[p]);
+  }
+  const double possible = job.plan.matmul_flops_per_second * step.step_seconds;
+  registry_.Gauge(metrics::kModelFlopsUtilization, {job.name})
+      .Set(possible > 0 ? job.plan.model_flops / possible : 0);
+}
+
+void ClusterMetrics::RecordCheckpoint(const JobRecord& job) {
+  registry_.Gauge(metrics::kCheckpointEvery, {job.name})
+      .Set(static_cast<double>(job.plan.checkpoint_every_steps));
+  registry_.Gauge(metrics::kCheckpointStep, {job.name})
+      .Set(job.checkpoint ? Value(job.checkpoint->step) : 0);
+  const auto first =
+      std::ranges::find(job.transitions, JobState::kRunning, &store::Transition::state);
+  if (job.checkpoint || first != job.transitions.end()) {
+    registry_.Gauge(metrics::kCheckpointTimestamp, {job.name})
+        .Set(UnixSeconds(job.checkpoint ? job.checkpoint->time : first->time));
+  }
+}
+
+void ClusterMetrics::RecordSplit(const std::string& job, const StepSplit& split) {
+  for (int part = 0; part < explain::kNumParts; ++part) {
+    registry_
+        .Gauge(metrics::kStepComponent,
+               {job, std::string(explain::Name(static_cast<explain::Part>(part)))})
+        .Set(split.parts[part]);
+  }
+  for (std::size_t p = 0; p < split.pp_ranks.size(); ++p) {
+    const PpRankSplit& rank = split.pp_ranks[p];
+    const std::string pp_rank = absl::StrCat(p);
+    registry_.Gauge(metrics::kRankCompute, {job, pp_rank}).Set(rank.compute_seconds);
+    registry_.Gauge(metrics::kRankComputePredicted, {job, pp_rank})
+        .Set(rank.predicted_compute_seconds);
+    for (int cause = 1; cause <= trace::kNumCauses; ++cause) {
+      registry_
+          .Gauge(metrics::kRankIdle,
+                 {job, pp_rank, std::string(trace::Name(static_cast<trace::Cause>(cause)))})
+          .Set(rank.idle_seconds[cause]);
+    }
+  }
+}
+
+void ClusterMetrics::CountStep(const std::string& job, const store::StepRecord& step) {
+  registry_.Histogram(metrics::kStepDuration, {job}).Observe(step.step_seconds);
+  registry_.Counter(metrics::kTokens, {job}).Increment(static_cast<double>(step.tokens));
+  if (!IsFinite(step)) registry_.Counter(metrics::kNonfiniteSteps, {job}).Increment();
+  if (step.validation_loss)
+    registry_.Gauge(metrics::kValidationLoss, {job}).Set(*step.validation_loss);
+}
+
+void ClusterMetrics::CountCheckpoint(const SettledCheckpoint& checkpoint) {
+  const std::string& job = checkpoint.job;
+  registry_.Counter(metrics::kCheckpoints, {job, checkpoint.failed ? "failed" : "done"})
+      .Increment();
+  if (checkpoint.failed) return;
+  registry_.Histogram(metrics::kCheckpointDuration, {job, "snapshot"})
+      .Observe(checkpoint.snapshot_seconds);
+  registry_.Histogram(metrics::kCheckpointDuration, {job, "write"})
+      .Observe(checkpoint.write_seconds);
+}
+
+void ClusterMetrics::Tick(const std::map<std::string, membership::Worker>& workers,
+                          absl::Time now) {
+  std::vector<std::string> over;
+  for (const auto& [name, shown] : jobs_) {
+    if (shown.end && *shown.end + kKeepEnded <= now) over.push_back(name);
+  }
+  for (const std::string& name : over) DropJob(name);
+  std::map<JobState, int> by_state = board_.CountByState();
+  for (int state = 1; state <= kNumStates; ++state) {
+    const auto s = static_cast<JobState>(state);
+    registry_.Gauge(metrics::kJobs, {store::Name(s)}).Set(by_state[s]);
+  }
+  for (const char* phase : {"stop", "queue", "start"})
+    registry_.Histogram(metrics::kRecoveryDuration, {phase});
+  RecordWorkers(workers);
+}
+
+void ClusterMetrics::RecordWorkers(const std::map<std::string, membership::Worker>& workers) {
+  int idle = 0, busy = 0, lost = 0, drained = 0;
+  std::set<std::string> shown;
+  for (const auto& [name, worker] : workers) {
+    const membership::WorkerState state = worker.state();
+    const bool away = state == membership::WorkerState::kLost;
+    drained += worker.drained;
+    idle += state == membership::WorkerState::kIdle;
+    busy += state == membership::WorkerState::kBusy;
+    if (away && MayBeAway(worker)) continue;
+    lost += away;
+    registry_.Gauge(metrics::kWorkerConnected, {name}).Set(away ? 0 : 1);
+    shown.insert(name);
+  }
+  for (const std::string& name : workers_) {
+    if (!shown.contains(name)) registry_.Drop({{"worker", name}});
+  }
+  workers_ = std::move(shown);
+  registry_.Gauge(metrics::kWorkers, {"idle"}).Set(idle);
+  registry_.Gauge(metrics::kWorkers, {"busy"}).Set(busy);
+  registry_.Gauge(metrics::kWorkers, {"lost"}).Set(lost);
+  registry_.Gauge(metrics::kWorkers, {"drained"}).Set(drained);
+}
+
+}  // namespace takt::job

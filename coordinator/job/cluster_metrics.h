@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the coordinator tells about its jobs and workers on /metrics.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/metrics/registry.h"
+#include "coordinator/job/board.h"
+#include "coordinator/job/outbox.h"
+#include "coordinator/membership/membership.h"
+
+namespace takt::job {
+
+// One caller at a time.
+class ClusterMetrics final {
+ public:
+  // How long the series of a job that has ended stay: for the last of them to be scraped.
+  static constexpr absl::Duration kKeepEnded = absl::Minutes(10);
+
+  // Both borrowed.
+  ClusterMetrics(metrics::Registry* registry, const Board* board)
+      : registry_(*registry), board_(*board) {}
+
+  // To be called before the board forgets the jobs that the outbox removes,
+  void Drop(const Outbox& outbox);
+  // and after it shows those that it publishes.
+  void Record(const Outbox& outbox, absl::Time now);
+  // What time alone may change: the counts of jobs and workers, and who is lost.
+  void Tick(const std::map<std::string, membership::Worker>& workers, absl::Time now);
+
+ private:
+  // What is shown of a job.
+  struct Shown {
+    int pp_size = 0;
+    SplitView split;
+    std::optional<absl::Time> end;
+  };
+
+  void RecordJob(const store::JobRecord& job, Shown& shown);
+  void RecordPlan(const store::JobRecord& job, Shown& shown);
+  void RecordLastStep(const store::JobRecord& job);
+  void RecordCheckpoint(const store::JobRecord& job);
+  void RecordSplit(const std::string& job, const StepSplit& split);
+  void CountStep(const std::string& job, const store::StepRecord& step);
+  void CountCheckpoint(const SettledCheckpoint& checkpoint);
+  void RecordWorkers(const std::map<std::string, membership::Worker>& workers);
+  void DropJob(const std::string& name);
+
+  metrics::Registry& registry_;
+  const Board& board_;
+  std::map<std::string, Shown> jobs_;  // by name
+  std::set<std::string> workers_;      // with a series of their own
+};
+
+}  // namespace takt::job
