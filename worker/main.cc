@@ -32,6 +32,7 @@
 #include "worker/backend/backend.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/flags.h"
+#include "worker/process_memory.h"
 #include "worker/rpc/attachment_client.h"
 #include "worker/rpc/coordinator_channel.h"
 #include "worker/rpc/rendezvous_client.h"
@@ -142,10 +143,13 @@ absl::StatusOr<int> Serve(const Flags& flags) {
   const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
     registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
   });
+  backend::MemoryLedger ledger;
   std::unique_ptr<daemon::MetricsServer> metrics_server;
   if (!flags.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen,
-                                                                  [&] { return registry.Text(); }));
+    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen, [&] {
+                       RecordMemory(ledger.Read(), registry);
+                       return registry.Text();
+                     }));
   }
   const std::string metrics_address = metrics_server != nullptr ? metrics_server->address() : "";
 
@@ -160,7 +164,8 @@ absl::StatusOr<int> Serve(const Flags& flags) {
                                                                                          key);
                                                     },
                                                 .files = files.get(),
-                                                .metrics = &registry};
+                                                .metrics = &registry,
+                                                .ledger = &ledger};
   LogShipping log_shipping;  // outlives the agent's threads
   session::Agent agent(
       {.runner_factory =
@@ -172,7 +177,7 @@ absl::StatusOr<int> Serve(const Flags& flags) {
              return session::CommitCheckpoint(*files, flags.checkpoint_root, request);
            },
        .leave_timeout = absl::Seconds(flags.leave_seconds),
-       .on_job_replaced =
+       .on_job_over =
            [&](const std::string& job) {
              registry.Drop({{"job", job}});
            }});
@@ -185,7 +190,7 @@ absl::StatusOr<int> Serve(const Flags& flags) {
        .host = HostName(),
        .data_address = flags.data_address,
        .cores = cores,
-       .memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE),
+       .memory_bytes = MemoryLimitBytes(),
        .matmul_flops_per_second = MatmulFlopsPerSecond(threads),
        .on_attached =
            [&] { daemon::NotifyReady(absl::StrCat("attached to ", flags.coordinator)); }},

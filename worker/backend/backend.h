@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/memory_kind.h"
+#include "worker/backend/memory_ledger.h"
 #include "worker/backend/ops.h"
 
 namespace takt::backend {
@@ -72,6 +73,7 @@ struct CpuOptions {
   int threads = 1;  // >= 1, the caller's included: threads - 1 are created, once
   // "avx512", "avx2" or "baseline" of our own kernels; empty: the best this machine has.
   std::string instruction_set;
+  MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: nobody counts
 };
 
 // f32 on the host: oneDNN matmuls, own vectorised kernels for the rest (AVX-512, AVX2 or baseline,

@@ -66,12 +66,20 @@ int Agent::Run(CoordinatorLink& link) {
     if (const std::function<Effects()> event = NextEvent()) Apply(event(), link);
     if (held_job_.LeaveIsDue(Now())) Apply(held_job_.Leave(ThreadStatus(), Now()), link);
     if (!exit_code_.has_value()) Apply(held_job_.Tick(Now()), link);
+    ForgetOldJob();
     absl::MutexLock lock(&mutex_);
     shown_.reset();
     if (held_job_.state() != HeldJob::State::kIdle) shown_ = {held_job_.key(), held_job_.rank()};
   }
   committer_.reset();
   return *exit_code_;
+}
+
+void Agent::ForgetOldJob() {
+  if (held_job_.state() != HeldJob::State::kIdle) idle_since_ = Now();
+  if (last_job_.empty() || Now() - idle_since_ < options_.keep_job) return;
+  if (options_.on_job_over) options_.on_job_over(last_job_);
+  last_job_.clear();
 }
 
 void Agent::Post(std::function<Effects()> event) {
@@ -119,7 +127,7 @@ void Agent::Apply(const Effects& effects, CoordinatorLink& link) {
 
 void Agent::Build(const JobKey& key) {
   TAKT_CHECK(decode_.has_value() && decode_->first == key);
-  if (options_.on_job_replaced && !last_job_.empty()) options_.on_job_replaced(last_job_);
+  if (options_.on_job_over && !last_job_.empty()) options_.on_job_over(last_job_);
   last_job_ = key.job;
   outbox_.BeginJob(key, held_job_.rank());
   auto thread = std::make_unique<JobThread>(std::move(decode_->second), options_.runner_factory,

@@ -40,8 +40,10 @@ struct AgentOptions {
   // How long a worker that was asked to leave waits for its job to be halted.
   absl::Duration leave_timeout = absl::Minutes(1);
   const Clock* clock = &Clock::Real();
-  // A new job takes the place of `job` (for metrics of the one before); may be empty.
-  std::function<void(const std::string& job)> on_job_replaced;
+  // Nothing of `job` is shown any more: its last rank here ended keep_job ago, or another rank
+  // takes its place (for metrics); may be empty.
+  std::function<void(const std::string& job)> on_job_over;
+  absl::Duration keep_job = absl::Minutes(10);
   BulkOutboxOptions outbox;
 };
 
@@ -92,6 +94,7 @@ class Agent {
   JobThread::Callbacks ThreadCallbacks();
   RankStatus ThreadStatus() const;
   Effects CheckFlushed();
+  void ForgetOldJob();
   absl::Duration Now() const { return absl::Nanoseconds(options_.clock->SteadyNanos()); }
 
   const AgentOptions options_;
@@ -106,7 +109,8 @@ class Agent {
   // Of the deciding thread.
   HeldJob held_job_;
   std::optional<std::pair<JobKey, DecodeAssignment>> decode_;  // of the newest Prepare
-  std::string last_job_;
+  std::string last_job_;  // empty: there was none, or it is over
+  absl::Duration idle_since_;
   std::optional<int> exit_code_;
   std::unique_ptr<Committer> committer_;  // while Run runs
 };

@@ -123,7 +123,8 @@ class AgentTest : public testing::Test {
     agent_ = std::make_unique<Agent>(AgentOptions{
         .runner_factory = [this](Assignment) { return std::make_unique<FakeRunner>(script_); },
         .commit = [this](const CommitRequest& request) { return commit_(request); },
-        .clock = &clock_});
+        .clock = &clock_,
+        .on_job_over = [this](const std::string& job) { on_job_over_(job); }});
     thread_ = std::thread([this] { exit_code_ = agent_->Run(link_); });
   }
   void Prepare() {
@@ -139,6 +140,7 @@ class AgentTest : public testing::Test {
 
   std::shared_ptr<Script> script_ = std::make_shared<Script>();
   std::function<absl::Status(const CommitRequest&)> commit_;
+  std::function<void(const std::string&)> on_job_over_ = [](const std::string&) {};
   SharedClock clock_;
   FakeLink link_;
   std::unique_ptr<Agent> agent_;
@@ -220,6 +222,26 @@ TEST_F(AgentTest, HaltsTheRunAndTellsItAsTheEnd) {
   agent_->Start(kJob);
   agent_->Halt(kJob, "paused");
   EXPECT_EQ(link_.Update(1).phase, Phase::kHalted);
+}
+
+TEST_F(AgentTest, AJobIsOverTenMinutesAfterItsRankEnded) {
+  absl::Notification over;
+  on_job_over_ = [&](const std::string& job) {
+    EXPECT_EQ(job, kJob.job);
+    over.Notify();
+  };
+  script_->run = absl::UnavailableError("peer left");
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Start(kJob);
+  EXPECT_EQ(link_.Update(1).phase, Phase::kFailed);
+  agent_->Acknowledge(kJob);
+  // Until the agent has seen that it is idle, its ten minutes have not begun.
+  while (agent_->held().has_value()) std::this_thread::yield();
+  EXPECT_FALSE(over.HasBeenNotified());
+  clock_.Advance(absl::Minutes(10));
+  over.WaitForNotification();
 }
 
 TEST_F(AgentTest, AStuckTeardownEndsTheWorker) {

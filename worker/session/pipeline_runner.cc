@@ -75,8 +75,7 @@ class PipelineRunner final : public RankRunner {
     RETURN_IF_ERROR(CreateEngines());
     SetPhase("CONNECT", "the start");
     if (options_.metrics != nullptr) {
-      step_metrics_.emplace(*options_.metrics, assignment_.key.job, assignment_.rank,
-                            assignment_.program);
+      step_metrics_.emplace(*options_.metrics, assignment_.key.job, dp_rank_, assignment_.program);
     }
     return resumed_;
   }
@@ -204,7 +203,8 @@ class PipelineRunner final : public RankRunner {
                                     .pp_group = groups_.pipeline(),
                                     .tied_group = groups_.tied(),
                                     .restore = std::move(restore),
-                                    .halt_requested = &halt_requested_}));
+                                    .halt_requested = &halt_requested_,
+                                    .ledger = options_.ledger}));
     if (!checkpoints_.has_value()) return absl::OkStatus();
     if (trainer_->parameters() == nullptr) RETURN_IF_ERROR(Restore(nullptr).status());
     return checkpoints_->Allocate(trainer_->parameters());
@@ -309,7 +309,7 @@ class PipelineRunner final : public RankRunner {
       absl::MutexLock lock(&mutex_);
       status_.last_step = timing.step;
     }
-    if (step_metrics_.has_value()) step_metrics_->Record(timing, report, options_.clock->Now());
+    if (step_metrics_.has_value()) step_metrics_->Record(*timing.timings);
     SendTrace(timing, report);
     return report;
   }

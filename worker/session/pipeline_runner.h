@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/metrics/registry.h"
+#include "worker/backend/memory_ledger.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/abortable_rendezvous.h"
 #include "worker/session/rank_runner.h"
@@ -24,6 +25,7 @@ struct PipelineRunnerOptions {
   const Clock* clock = &Clock::Real();
   checkpoint::FileSystem* files = nullptr;  // of checkpoints; borrowed for the runner's life
   metrics::Registry* metrics = nullptr;     // likewise; may be null
+  backend::MemoryLedger* ledger = nullptr;  // likewise
   // What was measured of a step (common/trace/encoding.h); called by an engine thread. May be
   // empty.
   std::function<void(std::string)> on_trace;

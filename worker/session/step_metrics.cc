@@ -8,63 +8,114 @@
 #include <utility>
 
 namespace takt::session {
+namespace {
 
-StepMetrics::StepMetrics(metrics::Registry& registry, const std::string& job, Rank rank,
-                         const program::Program& program)
-    : step_duration_(&registry.Histogram(metrics::kStepDuration, {job})),
-      last_step_timestamp_(&registry.Gauge(metrics::kLastStepTimestamp, {job})) {
-  const std::string pp_rank = std::to_string(program.pp_rank.value());
-  bubble_fraction_ = &registry.Gauge(metrics::kBubbleFraction, {job, pp_rank});
-  activation_bytes_ = &registry.Counter(metrics::kP2pBytes, {job, pp_rank, "activation"});
-  gradient_bytes_ = &registry.Counter(metrics::kP2pBytes, {job, pp_rank, "gradient"});
-  std::map<std::pair<StageId, program::Op>, std::size_t> places;
-  for (const program::Instruction& instruction : program.body) {
+using program::Instruction;
+using program::Op;
+using program::Program;
+
+std::string Label(StageId stage) { return stage.value() < 0 ? "" : std::to_string(stage.value()); }
+
+// Microbatches of each stage between F and the end of W (or B), at most, in the order of the body.
+std::map<StageId, int> MostInFlight(const Program& program) {
+  std::map<StageId, int> now, most;
+  const auto run = [&](const std::vector<Instruction>& list) {
+    for (const Instruction& instruction : list) {
+      if (instruction.op == Op::kForward || instruction.op == Op::kOverlap) {
+        most[instruction.stage] = std::max(most[instruction.stage], ++now[instruction.stage]);
+      }
+      if (instruction.op == Op::kWeightGrad || instruction.op == Op::kBackward)
+        --now[instruction.stage];
+      if (instruction.op == Op::kOverlap) --now[instruction.backward_stage];
+    }
+  };
+  run(program.prologue);
+  run(program.body);
+  return most;
+}
+
+}  // namespace
+
+StepMetrics::StepMetrics(metrics::Registry& registry, const std::string& job, DpRank dp_rank,
+                         const Program& program) {
+  registry
+      .Gauge(metrics::kRankInfo,
+             {job, std::to_string(program.pp_rank.value()), std::to_string(dp_rank.value())})
+      .Set(1);
+  for (const auto& [stage, most] : MostInFlight(program))
+    registry.Gauge(metrics::kInFlight, {job, Label(stage)}).Set(most);
+  AddOps(registry, job, program);
+  AddMessages(registry, job, program);
+  FindConsumers(program);
+}
+
+void StepMetrics::AddOps(metrics::Registry& registry, const std::string& job,
+                         const Program& program) {
+  std::map<std::pair<StageId, Op>, std::size_t> places;
+  for (const Instruction& instruction : program.body) {
     const auto [place, is_new] =
         places.try_emplace({instruction.stage, instruction.op}, op_series_.size());
     series_of_instruction_.push_back(place->second);
-    if (is_new) {
-      const std::string stage =
-          instruction.stage.value() < 0 ? "" : std::to_string(instruction.stage.value());
-      op_series_.push_back(
-          {.histogram = &registry.Histogram(
-               metrics::kOpDuration, {job, stage, std::string(program::Name(instruction.op))}),
-           .counts = std::vector<double>(metrics::HistogramBounds().size() + 1)});
-    }
-    if (instruction.op != program::Op::kSend) continue;
-    const bool activation =
-        program.lanes[instruction.lane.value()].direction == program::Direction::kActivation;
-    double& bytes = activation ? activation_bytes_per_step_ : gradient_bytes_per_step_;
-    for (const SlotId slot : instruction.reads)
-      bytes += static_cast<double>(program.slots[slot.value()].bytes);
+    if (!is_new) continue;
+    op_series_.push_back({.histogram = &registry.Histogram(
+                              metrics::kOpDuration, {job, Label(instruction.stage),
+                                                     std::string(program::Name(instruction.op))}),
+                          .counts = std::vector<double>(metrics::HistogramBounds().size() + 1)});
   }
-  if (rank != Rank(0)) return;
-  loss_ = &registry.Gauge(metrics::kLoss, {job});
-  grad_norm_ = &registry.Gauge(metrics::kGradNorm, {job});
-  learning_rate_ = &registry.Gauge(metrics::kLearningRate, {job});
-  tokens_ = &registry.Counter(metrics::kTokens, {job});
 }
 
-void StepMetrics::Record(const engine::StepTiming& timing, const StepReport& report,
-                         absl::Time now) {
-  if (timing.timings != nullptr) RecordOps(*timing.timings);
-  step_duration_->Observe(report.step_seconds);
-  if (report.step_seconds > 0) {
-    bubble_fraction_->Set(std::max(0.0, 1 - report.busy_seconds / report.step_seconds));
+void StepMetrics::AddMessages(metrics::Registry& registry, const std::string& job,
+                              const Program& program) {
+  const std::string pp_rank = std::to_string(program.pp_rank.value());
+  const auto add = [&](Messages& messages, const char* direction) {
+    messages.bytes = &registry.Counter(metrics::kP2pBytes, {job, pp_rank, direction});
+    messages.wait_seconds = &registry.Counter(metrics::kP2pWait, {job, pp_rank, direction});
+  };
+  add(activations_, "activation");
+  add(gradients_, "gradient");
+  for (const Instruction& instruction : program.body) {
+    Messages*& of_instruction = messages_of_instruction_.emplace_back(nullptr);
+    if (instruction.op != Op::kSend && instruction.op != Op::kRecv) continue;
+    const bool activation =
+        program.lanes[instruction.lane.value()].direction == program::Direction::kActivation;
+    of_instruction = activation ? &activations_ : &gradients_;
+    if (instruction.op != Op::kSend) continue;
+    for (const SlotId slot : instruction.reads)
+      of_instruction->bytes_per_step += static_cast<double>(program.slots[slot.value()].bytes);
   }
-  last_step_timestamp_->Set(absl::ToDoubleSeconds(now - absl::UnixEpoch()));
-  activation_bytes_->Increment(activation_bytes_per_step_);
-  gradient_bytes_->Increment(gradient_bytes_per_step_);
-  if (loss_ == nullptr) return;
-  loss_->Set(report.loss);
-  grad_norm_->Set(report.grad_norm);
-  learning_rate_->Set(report.learning_rate);
-  tokens_->Increment(static_cast<double>(report.tokens));
+}
+
+void StepMetrics::FindConsumers(const Program& program) {
+  const program::WaitLists waits = program::Dependencies(program);
+  std::vector<std::vector<std::size_t>> by_lane(program.lanes.size());  // instructions
+  for (std::size_t i = 0; i < program.body.size(); ++i)
+    by_lane[program.body[i].lane.value()].push_back(i);
+  for (const std::vector<std::size_t>& lane : by_lane) {
+    for (std::size_t position = 0; position < lane.size(); ++position) {
+      const std::size_t i = lane[position];
+      if (program.lanes[program.body[i].lane.value()].kind != program::LaneKind::kCompute) break;
+      Consumer consumer{.instruction = i, .previous = position == 0 ? i : lane[position - 1]};
+      for (const program::Wait& wait : waits[i]) {
+        if (wait.position < 0) continue;  // of the iteration before: over long ago
+        const std::size_t awaited = by_lane[wait.lane.value()][wait.position];
+        if (messages_of_instruction_[awaited] != nullptr) consumer.messages.push_back(awaited);
+      }
+      if (!consumer.messages.empty()) consumers_.push_back(std::move(consumer));
+    }
+  }
+}
+
+void StepMetrics::Record(const std::vector<engine::InstructionTiming>& timings) {
+  if (timings.size() != series_of_instruction_.size()) return;  // another program
+  RecordOps(timings);
+  RecordWaits(timings);
+  for (const Messages* messages : {&activations_, &gradients_})
+    messages->bytes->Increment(messages->bytes_per_step);
 }
 
 void StepMetrics::RecordOps(const std::vector<engine::InstructionTiming>& timings) {
   const std::span<const double> bounds = metrics::HistogramBounds();
-  const std::size_t n = std::min(timings.size(), series_of_instruction_.size());
-  for (std::size_t i = 0; i < n; ++i) {
+  for (std::size_t i = 0; i < timings.size(); ++i) {
     OpSeries& series = op_series_[series_of_instruction_[i]];
     const double seconds =
         static_cast<double>(timings[i].end_nanos - timings[i].start_nanos) * 1e-9;
@@ -75,6 +126,20 @@ void StepMetrics::RecordOps(const std::vector<engine::InstructionTiming>& timing
     series.histogram->ObserveMultiple(series.counts, series.sum_seconds);
     std::ranges::fill(series.counts, 0.0);
     series.sum_seconds = 0;
+  }
+}
+
+void StepMetrics::RecordWaits(const std::vector<engine::InstructionTiming>& timings) {
+  for (const Consumer& consumer : consumers_) {
+    const std::size_t last = *std::ranges::max_element(
+        consumer.messages, {}, [&](std::size_t message) { return timings[message].end_nanos; });
+    // Before the first instruction of a step its rank waits from when the message was asked for.
+    const std::int64_t idle_since = consumer.previous == consumer.instruction
+                                        ? timings[last].start_nanos
+                                        : timings[consumer.previous].end_nanos;
+    const std::int64_t nanos = timings[last].end_nanos - idle_since;
+    if (nanos > 0)
+      messages_of_instruction_[last]->wait_seconds->Increment(static_cast<double>(nanos) * 1e-9);
   }
 }
 

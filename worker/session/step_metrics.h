@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's steps as metrics. Sums a step's instructions before it touches a metric, so that a
-// step costs a few microseconds whatever the number of scrapes.
+// One rank's instructions as metrics. Sums a step before it touches a metric, so that a step costs
+// a few microseconds whatever the number of scrapes.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
+#include "common/mesh/mesh.h"
 #include "common/metrics/registry.h"
 #include "common/program/program.h"
 #include "worker/engine/engine.h"
-#include "worker/session/job_update.h"
 
 namespace takt::session {
 
@@ -19,10 +18,11 @@ namespace takt::session {
 class StepMetrics {
  public:
   // registry: borrowed for the object's life; its series of `job` must not be dropped before.
-  StepMetrics(metrics::Registry& registry, const std::string& job, Rank rank,
+  StepMetrics(metrics::Registry& registry, const std::string& job, DpRank dp_rank,
               const program::Program& program);
 
-  void Record(const engine::StepTiming& timing, const StepReport& report, absl::Time now);
+  // timings: of the body, in its order.
+  void Record(const std::vector<engine::InstructionTiming>& timings);
 
  private:
   struct OpSeries {
@@ -30,22 +30,32 @@ class StepMetrics {
     std::vector<double> counts;  // by bucket, of the step at hand
     double sum_seconds = 0;
   };
+  // Of one direction of messages.
+  struct Messages {
+    prometheus::Counter* bytes = nullptr;
+    prometheus::Counter* wait_seconds = nullptr;
+    double bytes_per_step = 0;
+  };
+  // An instruction that computes, and the messages that it needs: those that must have come, and
+  // those that must have gone for their buffer to be free.
+  struct Consumer {
+    std::size_t instruction = 0;
+    std::size_t previous = 0;  // on its lane; its own number: it is the first
+    std::vector<std::size_t> messages;
+  };
 
+  void AddOps(metrics::Registry& registry, const std::string& job, const program::Program& program);
+  void AddMessages(metrics::Registry& registry, const std::string& job,
+                   const program::Program& program);
+  void FindConsumers(const program::Program& program);
   void RecordOps(const std::vector<engine::InstructionTiming>& timings);
+  void RecordWaits(const std::vector<engine::InstructionTiming>& timings);
 
   std::vector<OpSeries> op_series_;
   std::vector<std::size_t> series_of_instruction_;  // by position in the body
-  prometheus::Histogram* step_duration_;
-  prometheus::Gauge* bubble_fraction_;
-  prometheus::Gauge* last_step_timestamp_;
-  prometheus::Counter* activation_bytes_;
-  prometheus::Counter* gradient_bytes_;
-  double activation_bytes_per_step_ = 0, gradient_bytes_per_step_ = 0;
-  // Of rank 0 alone, else null.
-  prometheus::Gauge* loss_ = nullptr;
-  prometheus::Gauge* grad_norm_ = nullptr;
-  prometheus::Gauge* learning_rate_ = nullptr;
-  prometheus::Counter* tokens_ = nullptr;
+  Messages activations_, gradients_;
+  std::vector<Messages*> messages_of_instruction_;  // null: it is not one
+  std::vector<Consumer> consumers_;
 };
 
 }  // namespace takt::session

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/step_metrics.h"
 
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "common/program/lowering.h"
+#include "common/sim/program_edit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -8,40 +15,33 @@ namespace takt::session {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
-// Two forwards of stage 1 and the send of one of them.
-program::Program TwoForwardsAndASend() {
-  program::Program program{
-      .pp_rank = PpRank(1), .pp_size = 2, .num_stages = 2, .num_microbatches = 2};
-  program.lanes = {{.kind = program::LaneKind::kCompute},
-                   {.kind = program::LaneKind::kSend,
-                    .peer = PpRank(0),
-                    .direction = program::Direction::kActivation}};
-  program.slots = {{.kind = program::SlotKind::kOutput, .stage = StageId(1), .bytes = 4096}};
-  program.body = {
-      {.op = program::Op::kForward, .lane = LaneId(0), .stage = StageId(1)},
-      {.op = program::Op::kForward, .lane = LaneId(0), .stage = StageId(1)},
-      {.op = program::Op::kSend, .lane = LaneId(1), .stage = StageId(1), .reads = {SlotId(0)}}};
-  return program;
-}
+constexpr std::int64_t kMillisecond = 1'000'000;
 
-std::string AfterTwoSteps(Rank rank) {
-  metrics::Registry registry;
-  StepMetrics metrics(registry, "kjv", rank, TwoForwardsAndASend());
-  // 5 ms, 50 ms, 150 us
-  const std::vector<engine::InstructionTiming> timings = {
-      {0, 5'000'000}, {5'000'000, 55'000'000}, {5'000'000, 5'150'000}};
-  const engine::StepTiming timing{.timings = &timings};
-  const StepReport report{
-      .rank = rank, .step_seconds = 0.1, .busy_seconds = 0.075, .loss = 2.5, .tokens = 64};
-  metrics.Record(timing, report, absl::UnixEpoch() + absl::Seconds(7));
-  metrics.Record(timing, report, absl::UnixEpoch() + absl::Seconds(8));
-  return registry.Text();
-}
+// Stage 1 of two: F of two microbatches that come from pp rank 0, then B and the gradients back.
+program::Program LastOfTwo() { return sim::Programs("gpipe", 2, 2, {})[1]; }
 
-TEST(StepMetrics, InstructionsAreCountedByStageAndKind) {
-  const std::string text = AfterTwoSteps(Rank(1));
+class StepMetricsTest : public testing::Test {
+ protected:
+  // Of every instruction a timing without length, but those that print so.
+  void Set(const char* text, std::int64_t start, std::int64_t end) {
+    timings_[sim::IndexOf(program_, text)] = {start, end};
+  }
+  std::string TextAfter(int steps) {
+    metrics::Registry registry;
+    StepMetrics metrics(registry, "kjv", DpRank(2), program_);
+    for (int i = 0; i < steps; ++i) metrics.Record(timings_);
+    return registry.Text();
+  }
+
+  program::Program program_ = LastOfTwo();
+  std::vector<engine::InstructionTiming> timings_{program_.body.size()};
+};
+
+TEST_F(StepMetricsTest, InstructionsAreCountedByStageAndKind) {
+  Set("1F0", 0, 5 * kMillisecond);
+  Set("1F1", 0, 50 * kMillisecond);
+  const std::string text = TextAfter(2);
   EXPECT_THAT(text,
               HasSubstr("takt_op_duration_seconds_count{job=\"kjv\",kind=\"F\",stage=\"1\"} 4"));
   EXPECT_THAT(text,
@@ -49,24 +49,58 @@ TEST(StepMetrics, InstructionsAreCountedByStageAndKind) {
   // 5 ms is at most 6.4 ms and above 3.2 ms
   EXPECT_THAT(text, HasSubstr("kind=\"F\",stage=\"1\",le=\"0.0064\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("kind=\"F\",stage=\"1\",le=\"0.0032\"} 0\n"));
-  EXPECT_THAT(text, HasSubstr("kind=\"SEND\",stage=\"1\",le=\"0.0002\"} 2\n"));
 }
 
-TEST(StepMetrics, StepsBubbleAndBytes) {
-  const std::string text = AfterTwoSteps(Rank(1));
-  EXPECT_THAT(text, HasSubstr("takt_step_duration_seconds_count{job=\"kjv\"} 2"));
-  EXPECT_THAT(text, HasSubstr("takt_bubble_fraction{job=\"kjv\",pp_rank=\"1\"} 0.25"));
-  EXPECT_THAT(
-      text,
-      HasSubstr("takt_p2p_bytes_total{direction=\"activation\",job=\"kjv\",pp_rank=\"1\"} 8192"));
-  EXPECT_THAT(text, HasSubstr("takt_last_step_timestamp_seconds{job=\"kjv\"} 8"));
+TEST_F(StepMetricsTest, SaysWhichRankThisIsAndWhatItHolds) {
+  const std::string text = TextAfter(0);
+  EXPECT_THAT(text, HasSubstr("takt_rank_info{dp_rank=\"2\",job=\"kjv\",pp_rank=\"1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("takt_in_flight_microbatches{job=\"kjv\",stage=\"1\"} 2\n"));
 }
 
-TEST(StepMetrics, OnlyRankZeroShowsWhatOnlyItKnows) {
-  EXPECT_THAT(AfterTwoSteps(Rank(1)), Not(HasSubstr("takt_loss")));
-  const std::string text = AfterTwoSteps(Rank(0));
-  EXPECT_THAT(text, HasSubstr("takt_loss{job=\"kjv\"} 2.5"));
-  EXPECT_THAT(text, HasSubstr("takt_tokens_total{job=\"kjv\"} 128"));
+TEST_F(StepMetricsTest, BytesAreThoseOfSentMessages) {
+  for (program::Slot& slot : program_.slots) slot.bytes = 4096;
+  const std::string text = TextAfter(3);
+  EXPECT_THAT(text, HasSubstr("takt_p2p_bytes_total{direction=\"gradient\",job=\"kjv\","
+                              "pp_rank=\"1\"} 24576\n"));
+  EXPECT_THAT(text, HasSubstr("takt_p2p_bytes_total{direction=\"activation\",job=\"kjv\","
+                              "pp_rank=\"1\"} 0\n"));
+}
+
+TEST_F(StepMetricsTest, AWaitIsWhatAMessageTookAfterTheInstructionBefore) {
+  for (engine::InstructionTiming& timing : timings_)
+    timing = {100 * kMillisecond, 100 * kMillisecond};
+  Set("0RECV_F1", 1 * kMillisecond, 8 * kMillisecond);  // asked for at once, there at 8 ms
+  Set("1F0", 2 * kMillisecond, 5 * kMillisecond);
+  Set("1F1", 8 * kMillisecond, 11 * kMillisecond);
+  Set("0RECV_F0", 1 * kMillisecond, 2 * kMillisecond);
+  const std::string text = TextAfter(1);
+  // Until 2 ms for the first, from 5 to 8 ms for the second.
+  EXPECT_THAT(text, HasSubstr("takt_p2p_wait_seconds_total{direction=\"activation\",job=\"kjv\","
+                              "pp_rank=\"1\"} 0.004\n"));
+}
+
+TEST_F(StepMetricsTest, StaysWithinTheBoundOnSeries) {
+  for (const char* family : {"1f1b", "zb-h1", "interleaved-1f1b"}) {
+    const std::vector<program::Program> programs = sim::Programs(family, 4, 8, {});
+    const metrics::JobShape shape{.stages = programs[0].num_stages, .pp_ranks = 4, .dp_ranks = 1};
+    std::map<std::string_view, int> series;  // over all targets
+    for (const program::Program& program : programs) {
+      metrics::Registry registry;
+      StepMetrics metrics(registry, "j", DpRank(0), program);
+      const std::vector<std::string> lines = absl::StrSplit(registry.Text(), '\n');
+      for (const metrics::Metric* metric : metrics::AllMetrics()) {
+        if (!metric->of_job() || metric->source != metrics::Source::kWorker) continue;
+        series[metric->name] += std::ranges::count_if(lines, [&](const std::string& line) {
+          return absl::StartsWith(line, std::string(metric->name));
+        });
+      }
+    }
+    for (const metrics::Metric* metric : metrics::AllMetrics()) {
+      if (!metric->of_job() || metric->source != metrics::Source::kWorker) continue;
+      EXPECT_GT(series[metric->name], 0) << metric->name;
+      EXPECT_LE(series[metric->name], metrics::MostSeriesPerJob(*metric, shape)) << metric->name;
+    }
+  }
 }
 
 }  // namespace

@@ -116,8 +116,9 @@ class ModelTrainer final : public Trainer {
       reduce_ = backend::CreateMetaBackend(*options_.meta);
       return absl::OkStatus();
     }
-    ASSIGN_OR_RETURN(compute_, backend::CreateCpuBackend({.threads = options_.threads}));
-    ASSIGN_OR_RETURN(reduce_, backend::CreateCpuBackend({.threads = 1}));
+    ASSIGN_OR_RETURN(compute_, backend::CreateCpuBackend(
+                                   {.threads = options_.threads, .ledger = options_.ledger}));
+    ASSIGN_OR_RETURN(reduce_, backend::CreateCpuBackend({.threads = 1, .ledger = options_.ledger}));
     return absl::OkStatus();
   }
 

@@ -53,6 +53,7 @@ struct TrainerOptions {
   // Whether this rank was asked to halt; null: it never is. All ranks learn of it with the loss.
   const std::atomic<bool>* halt_requested = nullptr;
   const TensorObserver* observer = nullptr;  // for tests
+  backend::MemoryLedger* ledger = nullptr;   // of what is allocated; null: nobody counts
   // Not null: shapes and bytes only (meta_run.h); no file is read and no weights are made.
   backend::MetaCounts* meta = nullptr;
 };

@@ -31,8 +31,9 @@ std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, const Kernels& kernels)
+  CpuBackend(int threads, const Kernels& kernels, MemoryLedger* ledger)
       : kernels_(kernels),
+        ledger_(ledger),
         team_(threads),
         bf16_(team_, kernels_),
         scratch_(static_cast<std::size_t>(threads)) {}
@@ -42,7 +43,7 @@ class CpuBackend final : public Backend {
     return std::visit([this](const auto& o) { return Execute(o); }, op);
   }
 
-  absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind /*kind*/) override {
+  absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
     constexpr std::size_t kAddressSpace = std::size_t{1} << 47;
     if (bytes >= kAddressSpace) return NoMemory(bytes);
     const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
@@ -56,7 +57,12 @@ class CpuBackend final : public Backend {
     ForPieces(static_cast<std::int64_t>(size), std::int64_t{4} << 20, [&](Range range) {
       std::memset(data + range.begin, 0, static_cast<std::size_t>(range.end - range.begin));
     });
-    return Buffer(data, bytes, [](std::byte* p) { std::free(p); });
+    const auto counted = static_cast<std::int64_t>(size);
+    if (ledger_ != nullptr) ledger_->Add(kind, counted);
+    return Buffer(data, bytes, [ledger = ledger_, kind, counted](std::byte* p) {
+      std::free(p);
+      if (ledger != nullptr) ledger->Add(kind, -counted);
+    });
   }
 
   absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
@@ -309,6 +315,7 @@ class CpuBackend final : public Backend {
   }
 
   const Kernels& kernels_;
+  MemoryLedger* const ledger_;
   ThreadTeam team_;
   Bf16Products bf16_;
   // Owned by the caller's thread between loops, entry t by thread t within one.
@@ -327,7 +334,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& opti
   }
   for (const Kernels* kernels : RunnableKernels()) {
     if (options.instruction_set.empty() || options.instruction_set == kernels->name) {
-      return std::make_unique<CpuBackend>(options.threads, *kernels);
+      return std::make_unique<CpuBackend>(options.threads, *kernels, options.ledger);
     }
   }
   return absl::InvalidArgumentError(absl::StrCat("instruction_set is \"", options.instruction_set,

@@ -144,6 +144,17 @@ TEST(CpuBackend, GivesTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
+TEST(CpuBackend, CountsWhatIsAllocatedByKind) {
+  MemoryLedger ledger;
+  const auto backend = CreateOrDie({.threads = 1, .ledger = &ledger});
+  {
+    const Buffer stash = backend->Allocate(std::size_t{3} << 20, MemoryKind::kStash).value();
+    EXPECT_EQ(ledger.Read()[MemoryKind::kStash], std::int64_t{4} << 20);  // in huge pages
+    EXPECT_EQ(ledger.Read()[MemoryKind::kWeights], 0);
+  }
+  EXPECT_EQ(ledger.Read(), MemoryBytes());
+}
+
 TEST(CpuBackend, AllocatesZeroedAlignedMemory) {
   const auto backend = CreateOrDie({.threads = 2});
   for (const std::size_t bytes :
