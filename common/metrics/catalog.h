@@ -159,13 +159,13 @@ inline constexpr Metric kCheckpoints = {
     Unit::kNone,
     "Checkpoints of a job that became visible (done) or did not (failed).",
     {"job", "result"}};
-inline constexpr Metric kCheckpointStep = {
-    "takt_checkpoint_step",
-    Source::kCoordinator,
-    Kind::kGauge,
-    Unit::kNone,
-    "Step of the newest checkpoint that is visible; 0 before the first.",
-    {"job"}};
+inline constexpr Metric kCheckpointStep = {"takt_checkpoint_step",
+                                           Source::kCoordinator,
+                                           Kind::kGauge,
+                                           Unit::kNone,
+                                           "Step of the newest checkpoint that is visible, or that "
+                                           "the job went on from; 0: there is none.",
+                                           {"job"}};
 inline constexpr Metric kCheckpointTimestamp = {
     "takt_checkpoint_timestamp_seconds",
     Source::kCoordinator,

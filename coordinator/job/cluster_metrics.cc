@@ -143,7 +143,7 @@ void ClusterMetrics::RecordCheckpoint(const JobRecord& job) {
   registry_.Gauge(metrics::kCheckpointEvery, {job.name})
       .Set(static_cast<double>(job.plan.checkpoint_every_steps));
   registry_.Gauge(metrics::kCheckpointStep, {job.name})
-      .Set(job.checkpoint ? Value(job.checkpoint->step) : 0);
+      .Set(Value(std::max(job.resumed_step, job.checkpoint ? job.checkpoint->step : StepId(0))));
   const auto first =
       std::ranges::find(job.transitions, JobState::kRunning, &store::Transition::state);
   if (job.checkpoint || first != job.transitions.end()) {

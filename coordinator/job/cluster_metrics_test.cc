@@ -117,6 +117,14 @@ TEST_F(ClusterMetricsTest, BeforeTheFirstStepAndCheckpointTimesCountFromTheStart
   EXPECT_THAT(Text(), Not(HasSubstr("takt_loss{")));
 }
 
+TEST_F(ClusterMetricsTest, WhatAnotherJobSavedCounts) {
+  store::JobRecord job = Running();
+  job.checkpoint.reset();
+  job.resumed_step = StepId(3);
+  Publish(job);
+  EXPECT_THAT(Text(), HasSubstr("takt_checkpoint_step{job=\"j\"} 3\n"));
+}
+
 TEST_F(ClusterMetricsTest, StepsWithoutAFiniteLossOrNormAreCounted) {
   Outbox outbox;
   outbox.changes.steps = {Step(3), Step(4, std::numeric_limits<double>::quiet_NaN())};
