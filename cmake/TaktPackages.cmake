@@ -13,7 +13,9 @@ install(FILES ${units}/takt-coordinator.service DESTINATION ${unit_dir} COMPONEN
 install(FILES ${settings}/coordinator.yaml DESTINATION /etc/takt COMPONENT coordinator)
 # Grafana and Prometheus read them there (docs/dashboards.md).
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/dashboards DESTINATION ${CMAKE_INSTALL_DATADIR}/takt COMPONENT coordinator
-  PATTERN README.md EXCLUDE PATTERN .lint EXCLUDE)
+  PATTERN README.md EXCLUDE PATTERN .lint EXCLUDE PATTERN tests EXCLUDE)
+install(FILES ${PROJECT_SOURCE_DIR}/docs/alerts.md ${PROJECT_SOURCE_DIR}/docs/metrics.md
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-coordinator COMPONENT coordinator)
 install(TARGETS takt-worker RUNTIME COMPONENT worker)
 install(FILES ${units}/takt-worker.service ${units}/takt-worker@.service DESTINATION ${unit_dir} COMPONENT worker)
 install(FILES ${settings}/worker.yaml DESTINATION /etc/takt COMPONENT worker)

@@ -22,7 +22,7 @@
 
 namespace takt::metrics {
 
-// Thread-safe. A series is made at its first use and lives until DropJob or the registry's end;
+// Thread-safe. A series is made at its first use and lives until Drop or the registry's end;
 // look it up once, not at every record. Label values are given in the order of the metric's label
 // names; a wrong number or a metric of another kind is a bug.
 class Registry {

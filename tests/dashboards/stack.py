@@ -63,6 +63,13 @@ class Stack:
         self._processes[name].kill()
         self._processes[name].wait()
 
+    def pid(self, name):
+        return self._processes[name].pid
+
+    def wait(self, name):
+        """Its exit code."""
+        return self._processes[name].wait(PATIENCE_SECONDS)
+
     def submit(self, job):
         """job: the content of a job file."""
         file = self.directory / f"{job['name']}.yaml"
