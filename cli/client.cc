@@ -20,6 +20,7 @@
 #include "proto/rpc_status.h"
 #include "takt/v1/cluster_service.grpc.pb.h"
 #include "takt/v1/job_service.grpc.pb.h"
+#include "takt/v1/join_service.grpc.pb.h"
 
 namespace takt::cli {
 namespace {
@@ -40,7 +41,8 @@ rpc::Endpoint EndpointOf(const ClientOptions& options) {
   return {.flag = "--coordinator",
           .address = options.address,
           .tls = options.tls,
-          .insecure = options.insecure};
+          .insecure = options.insecure,
+          .joins = options.joins};
 }
 
 }  // namespace
@@ -50,15 +52,18 @@ struct Client::Wire {
       : channel(grpc::CreateCustomChannel(endpoint.address, rpc::ChannelCredentialsFor(endpoint),
                                           ClientArguments())),
         jobs(v1::JobService::NewStub(channel)),
-        cluster(v1::ClusterService::NewStub(channel)) {}
+        cluster(v1::ClusterService::NewStub(channel)),
+        join(v1::JoinService::NewStub(channel)) {}
 
   // The service of a method, picked by the method's class.
   v1::JobService::Stub& stub(v1::JobService::Stub*) const { return *jobs; }
   v1::ClusterService::Stub& stub(v1::ClusterService::Stub*) const { return *cluster; }
+  v1::JoinService::Stub& stub(v1::JoinService::Stub*) const { return *join; }
 
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<v1::JobService::Stub> jobs;
   const std::unique_ptr<v1::ClusterService::Stub> cluster;
+  const std::unique_ptr<v1::JoinService::Stub> join;
 };
 
 Client::Client(ClientOptions options)
@@ -225,6 +230,30 @@ absl::StatusOr<v1::Worker> Client::UndrainWorker(const std::string& worker) {
 
 absl::StatusOr<v1::GetVersionResponse> Client::GetVersion() {
   return Call("version", &v1::ClusterService::Stub::GetVersion, v1::GetVersionRequest(), false);
+}
+
+absl::StatusOr<std::string> Client::CreateJoinToken(const std::string& worker,
+                                                    absl::Duration lifetime) {
+  v1::CreateTokenRequest request;
+  request.set_worker(worker);
+  request.set_lifetime_seconds(absl::ToDoubleSeconds(lifetime));
+  ASSIGN_OR_RETURN(const v1::CreateTokenResponse response,
+                   Call("token", &v1::JoinService::Stub::CreateToken, request, true));
+  return response.token();
+}
+
+absl::StatusOr<std::string> Client::Join(ClientOptions options, const std::string& token,
+                                         const std::string& request) {
+  options.joins = true;
+  options.tls.certificate.clear();
+  options.tls.key.clear();
+  ASSIGN_OR_RETURN(const auto client, Connect(std::move(options)));
+  v1::JoinRequest join;
+  join.set_token(token);
+  join.set_certificate_request(request);
+  ASSIGN_OR_RETURN(const v1::JoinResponse response,
+                   client->Call("join", &v1::JoinService::Stub::Join, join, true));
+  return response.certificate();
 }
 
 struct Client::StreamStop::State {

@@ -28,6 +28,7 @@ struct ClientOptions {
   std::string address;  // "unix:PATH" or "HOST:PORT"
   certificates::TlsFiles tls = {};
   bool insecure = false;  // TCP without TLS is meant
+  bool joins = false;     // has no certificate yet
   absl::Duration connect_timeout = absl::Seconds(3);
   absl::Duration call_timeout = absl::Seconds(15);  // with retries
 };
@@ -53,6 +54,12 @@ class Client final {
   absl::StatusOr<v1::Worker> DrainWorker(const std::string& worker);
   absl::StatusOr<v1::Worker> UndrainWorker(const std::string& worker);
   absl::StatusOr<v1::GetVersionResponse> GetVersion();
+
+  absl::StatusOr<std::string> CreateJoinToken(const std::string& worker, absl::Duration lifetime);
+  // Without a certificate: of options.tls the authority alone counts. request: PKCS #10 in PEM.
+  // Gives a certificate in PEM.
+  static absl::StatusOr<std::string> Join(ClientOptions options, const std::string& token,
+                                          const std::string& request);
 
   // Lets another thread end a stream that is being read.
   class StreamStop {

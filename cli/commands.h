@@ -36,7 +36,8 @@ void AddScheduleSimulate(CLI::App& schedule, Context& context);
 void AddScheduleCompare(CLI::App& schedule, Context& context);
 void AddScheduleDocs(CLI::App& schedule, Context& context);
 void AddScheduleVerify(CLI::App& schedule, Context& context);
-void AddCerts(CLI::App& app, Context& context);  // certs init, certs issue
+void AddCerts(CLI::App& app, Context& context);        // certs init, certs issue
+void AddCertsJoin(CLI::App& certs, Context& context);  // certs token, certs join
 void AddCompletion(CLI::App& app, Context& context);
 void AddVersion(CLI::App& app, Context& context);
 

@@ -101,7 +101,7 @@ absl::StatusOr<std::string> CoordinatorAddress(const Context& context) {
       "TAKT_COORDINATOR, or start one with: takt local up");
 }
 
-absl::StatusOr<std::unique_ptr<Client>> ConnectToCoordinator(const Context& context) {
+absl::StatusOr<ClientOptions> ClientOptionsOf(const Context& context) {
   ASSIGN_OR_RETURN(std::string address, CoordinatorAddress(context));
   const auto given = [&](const std::string& option, const char* variable) {
     return option.empty() ? context.environment(variable).value_or("") : option;
@@ -111,10 +111,15 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectToCoordinator(const Context& cont
       .key = given(context.tls.key, "TAKT_TLS_KEY"),
       .authority = given(context.tls.authority, "TAKT_TLS_AUTHORITY")};
   const bool insecure = context.insecure || context.environment("TAKT_INSECURE") == "1";
-  return Client::Connect({.address = std::move(address),
-                          .tls = std::move(tls),
-                          .insecure = insecure,
-                          .call_timeout = context.timeout()});
+  return ClientOptions{.address = std::move(address),
+                       .tls = std::move(tls),
+                       .insecure = insecure,
+                       .call_timeout = context.timeout()};
+}
+
+absl::StatusOr<std::unique_ptr<Client>> ConnectToCoordinator(const Context& context) {
+  ASSIGN_OR_RETURN(ClientOptions options, ClientOptionsOf(context));
+  return Client::Connect(std::move(options));
 }
 
 absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, const FollowOptions& options) {

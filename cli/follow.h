@@ -34,6 +34,8 @@ absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
 // (kUnknown).
 absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, const FollowOptions& options);
 
+// Where it is and how it is dialled, of options and environment.
+absl::StatusOr<ClientOptions> ClientOptionsOf(const Context& context);
 // The address of the coordinator: --coordinator, else TAKT_COORDINATOR, else that of `takt local
 // up`. kUnavailable: none.
 absl::StatusOr<std::string> CoordinatorAddress(const Context& context);

@@ -42,6 +42,7 @@ struct Flags {
   std::string health;  // ask instead of run: "live" or "ready"
   std::string log_level = "info", log_format = "text";
   certificates::TlsFiles tls;
+  std::string join_authority;
   bool insecure = false;
 };
 
@@ -98,6 +99,7 @@ absl::Status Run(const Flags& flags) {
       .listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure};
   server_options.lease = options.cluster.membership.lease;
   server_options.traces = &traces;
+  server_options.join_authority = flags.join_authority;
   // After the coordinator, before it in destruction: but the coordinator is stopped first, below.
   ASSIGN_OR_RETURN(std::unique_ptr<coordinator_rpc::Server> server,
                    coordinator_rpc::Server::Start(server_options, coordinator.get()));
@@ -156,6 +158,9 @@ int Main(int argc, char** argv) {
   app.add_option("--tls-key", flags.tls.key, "PEM file of its private key, for its owner alone");
   app.add_option("--tls-authority", flags.tls.authority,
                  "PEM file of the authority whose certificates are let in");
+  app.add_option("--join-authority", flags.join_authority,
+                 "Directory of `takt certs init` whose key signs workers' first certificates, for "
+                 "tokens of `takt certs token`; default: none are signed");
   app.add_flag("--insecure", flags.insecure,
                "Serve TCP without certificates: anyone who reaches the port may do anything");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")

@@ -13,6 +13,8 @@ namespace {
 constexpr Roles kWorker(Role::kWorker);
 constexpr Roles kUsers(Role::kUser, Role::kAdmin);
 constexpr Roles kAdmin(Role::kAdmin);
+constexpr Roles kAnybody(Role::kNobody, Role::kCoordinator, Role::kWorker, Role::kUser,
+                         Role::kAdmin);
 constexpr Roles kEverybody(Role::kCoordinator, Role::kWorker, Role::kUser, Role::kAdmin);
 
 // A row a line, so that it can be read as a table.
@@ -37,6 +39,9 @@ constexpr auto kTable = std::to_array<MethodRule>({
     {"/takt.v1.JobService/ResumeJob",                               kUsers,     Subject::kJob,    true},
     {"/takt.v1.JobService/SubmitJob",                               kUsers,     Subject::kNone,   true},
     {"/takt.v1.JobService/WatchJob",                                kUsers,     Subject::kJob,    false},
+
+    {"/takt.v1.JoinService/CreateToken",                            kAdmin,     Subject::kNone,   true},
+    {"/takt.v1.JoinService/Join",                                   kAnybody,   Subject::kNone,   true},
 
     {"/takt.v1.RendezvousService/ClearKeys",                        kWorker,    Subject::kGang,   true},
     {"/takt.v1.RendezvousService/SetKey",                           kWorker,    Subject::kGang,   true},

@@ -145,6 +145,8 @@ absl::Status Sign(X509* certificate, X509* issuer, EVP_PKEY* issuer_key) {
   return absl::OkStatus();
 }
 
+using CertificateRequest = std::unique_ptr<X509_REQ, Freed<X509_REQ_free>>;
+
 struct Authority {
   Certificate certificate;
   Key key;
@@ -254,6 +256,54 @@ absl::StatusOr<IssuedFiles> IssueCertificate(const std::string& directory, const
                                    : certificate.status();
   if (written.ok()) return files;
   if (!options.renew) unlink(files.key.c_str());
+  return written;
+}
+
+absl::StatusOr<Request> MakeRequest() {
+  const Key key(EVP_EC_gen("P-256"));
+  const CertificateRequest request(X509_REQ_new());
+  if (key == nullptr || request == nullptr || X509_REQ_set_pubkey(request.get(), key.get()) != 1 ||
+      X509_REQ_sign(request.get(), key.get(), EVP_sha256()) == 0) {
+    return SslError("cannot make a request");
+  }
+  ASSIGN_OR_RETURN(std::string key_text, PemOf(key.get()));
+  ASSIGN_OR_RETURN(std::string text,
+                   Pem([&](BIO* bio) { return PEM_write_bio_X509_REQ(bio, request.get()); }));
+  return Request{.key = std::move(key_text), .text = std::move(text)};
+}
+
+absl::StatusOr<std::string> CertifyRequest(const std::string& directory, const std::string& request,
+                                           const IssueOptions& options) {
+  RETURN_IF_ERROR(CheckName("NAME", options.identity.name));
+  ASSIGN_OR_RETURN(const Authority authority, LoadAuthority(directory));
+  const Bio bio(BIO_new_mem_buf(request.data(), static_cast<int>(request.size())));
+  const CertificateRequest parsed(PEM_read_bio_X509_REQ(bio.get(), nullptr, nullptr, nullptr));
+  EVP_PKEY* const key = parsed != nullptr ? X509_REQ_get0_pubkey(parsed.get()) : nullptr;
+  if (key == nullptr || X509_REQ_verify(parsed.get(), key) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a request that its key signed: ", SslError("PKCS #10").message()));
+  }
+  access::Identity identity = options.identity;
+  identity.domain = authority.domain;
+  ASSIGN_OR_RETURN(const std::string san, SanOf(options, identity.Uri()));
+  return Certify(authority, key, options, san);
+}
+
+absl::StatusOr<IssuedFiles> WriteIssued(const std::string& out, const std::string& key,
+                                        const std::string& certificate) {
+  ASSIGN_OR_RETURN(const std::vector<Certificate> parsed,
+                   ReadCertificates(certificate, "the answer"));
+  const std::vector<std::string> uris = UrisOf(parsed.front().get());
+  ASSIGN_OR_RETURN(const access::Identity identity, access::ParseUri(uris.empty() ? "" : uris[0]));
+  IssuedFiles files{.certificate = absl::StrCat(out, "/", identity.name, ".pem"),
+                    .key = absl::StrCat(out, "/", identity.name, ".key"),
+                    .uri = uris[0],
+                    .expires = ToTime(X509_get0_notAfter(parsed.front().get()))};
+  if (mkdir(out.c_str(), 0700) != 0 && errno != EEXIST) return FileError(out, errno);
+  RETURN_IF_ERROR(WriteFile(files.key, key, 0600));
+  const absl::Status written = WriteFile(files.certificate, certificate, 0644);
+  if (written.ok()) return files;
+  unlink(files.key.c_str());
   return written;
 }
 

@@ -39,4 +39,19 @@ absl::Status CreateAuthority(const std::string& directory, const std::string& do
 absl::StatusOr<IssuedFiles> IssueCertificate(const std::string& directory, const std::string& out,
                                              const IssueOptions& options);
 
+// What somebody without a certificate sends to the authority, and the key that stays with him.
+struct Request {
+  std::string key, text;  // PEM; PKCS #10 in PEM
+};
+absl::StatusOr<Request> MakeRequest();
+
+// A certificate (PEM) of `options.identity` for the key of a request, of which nothing else counts.
+// kInvalidArgument: not a request, or not signed by its key.
+absl::StatusOr<std::string> CertifyRequest(const std::string& directory, const std::string& request,
+                                           const IssueOptions& options);
+
+// Writes what CertifyRequest gave, as IssueCertificate does: OUT/NAME.pem and OUT/NAME.key.
+absl::StatusOr<IssuedFiles> WriteIssued(const std::string& out, const std::string& key,
+                                        const std::string& certificate);
+
 }  // namespace takt::certificates

@@ -128,6 +128,28 @@ TEST_F(CertificateAuthorityTest, ARenewedCertificateKeepsItsKey) {
       CheckTlsFiles({renewed->certificate, renewed->key, ca_ + "/ca.pem"}, absl::Now()).ok());
 }
 
+TEST_F(CertificateAuthorityTest, ARequestIsCertifiedForItsKeyAndTheNameThatWasGranted) {
+  const auto request = MakeRequest();
+  ASSERT_TRUE(request.ok()) << request.status();
+  const IssueOptions options = {.identity = {.role = Role::kWorker, .name = "n9"},
+                                .validity = absl::Hours(1),
+                                .now = absl::Now()};
+  const auto certificate = CertifyRequest(ca_, request->text, options);
+  ASSERT_TRUE(certificate.ok()) << certificate.status();
+  const auto files = WriteIssued(directory_.path() + "/n9", request->key, *certificate);
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->uri, "spiffe://lab.example/takt/worker/n9");
+  EXPECT_EQ(ModeOf(files->key), 0600);
+  EXPECT_TRUE(CheckTlsFiles({files->certificate, files->key, ca_ + "/ca.pem"}, absl::Now()).ok());
+
+  std::string forged = request->text;
+  forged[forged.size() / 2] = forged[forged.size() / 2] == 'A' ? 'B' : 'A';
+  for (const std::string& wrong : {std::string(), std::string("nonsense"), forged}) {
+    EXPECT_EQ(CertifyRequest(ca_, wrong, options).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_F(CertificateAuthorityTest, WhatCouldSayMoreThanAnIdentityIsRefused) {
   for (const char* name : {"", "a/b", "a,DNS:b", "a b", "\xc3\xa4", "../ca"})
     EXPECT_EQ(Issue(Role::kWorker, name).status().code(), absl::StatusCode::kInvalidArgument)

@@ -91,7 +91,16 @@ const char* ChainError(const std::vector<Certificate>& chain,
   return good ? nullptr : X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get()));
 }
 
+absl::StatusOr<std::vector<Certificate>> ReadAuthority(const TlsFiles& files) {
+  ASSIGN_OR_RETURN(const std::string text, Read(kAuthorityFlag, files.authority));
+  absl::StatusOr<std::vector<Certificate>> authority = ReadCertificates(text, "the file");
+  if (!authority.ok()) return Wrong(kAuthorityFlag, files.authority, authority.status());
+  return authority;
+}
+
 }  // namespace
+
+absl::Status CheckAuthority(const TlsFiles& files) { return ReadAuthority(files).status(); }
 
 absl::Status CheckKeyMode(const std::string& path) {
   struct stat file {};
@@ -126,7 +135,6 @@ absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files, absl::Time
   ASSIGN_OR_RETURN(const CertificateFacts facts, ReadFacts(files.certificate));
   ASSIGN_OR_RETURN(const std::string key_text, Read(kKeyFlag, files.key));
   RETURN_IF_ERROR(CheckKeyMode(files.key));
-  ASSIGN_OR_RETURN(const std::string authority_text, Read(kAuthorityFlag, files.authority));
 
   ASSIGN_OR_RETURN(const std::string chain_text, Read(kCertificateFlag, files.certificate));
   ASSIGN_OR_RETURN(const std::vector<Certificate> chain, ReadCertificates(chain_text, "the file"));
@@ -137,12 +145,10 @@ absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files, absl::Time
     return Wrong(kKeyFlag, files.key,
                  absl::InvalidArgumentError("is not the key of " + files.certificate));
   }
-  const absl::StatusOr<std::vector<Certificate>> authority =
-      ReadCertificates(authority_text, "the file");
-  if (!authority.ok()) return Wrong(kAuthorityFlag, files.authority, authority.status());
+  ASSIGN_OR_RETURN(const std::vector<Certificate> authority, ReadAuthority(files));
 
   RETURN_IF_ERROR(CheckValidity(files.certificate, facts, now));
-  if (const char* error = ChainError(chain, *authority, now)) {
+  if (const char* error = ChainError(chain, authority, now)) {
     return InvalidField({.field = kAuthorityFlag,
                          .value = files.authority,
                          .rule = absl::StrCat("did not sign ", files.certificate, ": ", error),

@@ -30,6 +30,9 @@ struct CertificateFacts {
 // of that authority, or is not valid at `now`, which may be the clock's fault.
 absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files, absl::Time now);
 
+// The authority alone, of who has no certificate yet. FieldError on --tls-authority.
+absl::Status CheckAuthority(const TlsFiles& files);
+
 // What the certificate says, without judging it.
 absl::StatusOr<CertificateFacts> ReadFacts(const std::string& certificate_path);
 

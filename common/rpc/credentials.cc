@@ -26,18 +26,27 @@ std::shared_ptr<grpc::experimental::CertificateProviderInterface> Watch(
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsFor(const Endpoint& endpoint) {
   if (!endpoint.is_tls()) return grpc::InsecureChannelCredentials();
   grpc::experimental::TlsChannelCredentialsOptions options;
-  options.set_certificate_provider(Watch(endpoint.tls));
+  if (endpoint.joins) {
+    options.set_certificate_provider(
+        std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(endpoint.tls.authority,
+                                                                             kReloadSeconds));
+  } else {
+    options.set_certificate_provider(Watch(endpoint.tls));
+    options.watch_identity_key_cert_pairs();
+  }
   options.watch_root_certs();
-  options.watch_identity_key_cert_pairs();
   return grpc::experimental::TlsCredentials(options);
 }
 
-std::shared_ptr<grpc::ServerCredentials> ServerCredentialsFor(const Endpoint& endpoint) {
+std::shared_ptr<grpc::ServerCredentials> ServerCredentialsFor(const Endpoint& endpoint,
+                                                              bool strangers) {
   if (!endpoint.is_tls()) return grpc::InsecureServerCredentials();
   grpc::experimental::TlsServerCredentialsOptions options(Watch(endpoint.tls));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.set_cert_request_type(strangers
+                                    ? GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY
+                                    : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   return grpc::experimental::TlsServerCredentials(options);
 }
 

@@ -17,7 +17,9 @@ namespace takt::rpc {
 // The files are read again when they change (looked at every second): connections that exist go on,
 // new ones use the new ones. Endpoints must have passed CheckEndpoint.
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsFor(const Endpoint& endpoint);
-std::shared_ptr<grpc::ServerCredentials> ServerCredentialsFor(const Endpoint& endpoint);
+// strangers: who shows no certificate at all connects, too, as kNobody.
+std::shared_ptr<grpc::ServerCredentials> ServerCredentialsFor(const Endpoint& endpoint,
+                                                              bool strangers = false);
 
 // Who a peer of a TLS server is. kNobody: it showed no certificate, or one without exactly one
 // identity of `domain`.

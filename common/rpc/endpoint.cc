@@ -64,6 +64,7 @@ absl::Status CheckEndpoint(const Endpoint& endpoint, absl::Time now) {
                              "makes them), or use unix:PATH, or add --insecure if everyone on "
                              "that network may do this"});
   }
+  if (endpoint.joins) return certificates::CheckAuthority(endpoint.tls);
   return certificates::CheckTlsFiles(endpoint.tls, now).status();
 }
 

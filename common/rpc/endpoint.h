@@ -20,6 +20,7 @@ struct Endpoint {
   std::string address;  // unix:PATH or HOST:PORT
   certificates::TlsFiles tls;
   bool insecure = false;  // TCP without certificates is meant
+  bool joins = false;     // dials without a certificate of its own, to ask for one
 
   bool is_unix() const { return address.starts_with("unix:"); }
   bool is_tls() const { return !is_unix() && !insecure; }

@@ -11,11 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/access/method_table.h"
 #include "common/base/log.h"
+#include "common/certificates/authority.h"
 #include "common/certificates/test_authority.h"
 #include "common/rpc/credentials.h"
 #include "coordinator/rpc/rpc_harness.h"
 #include "grpc/health/v1/health.pb.h"
 #include "proto/rpc_status.h"
+#include "takt/v1/join_service.grpc.pb.h"
 
 namespace takt::coordinator_rpc {
 namespace {
@@ -169,6 +171,8 @@ std::optional<std::string> RequestFor(absl::string_view method, const std::strin
       {"/takt.v1.JobService/ResumeJob", named(v1::ResumeJobRequest())},
       {"/takt.v1.JobService/SubmitJob", ""},
       {"/takt.v1.JobService/WatchJob", named(v1::WatchJobRequest())},
+      {"/takt.v1.JoinService/CreateToken", on_worker(v1::CreateTokenRequest())},
+      {"/takt.v1.JoinService/Join", ""},
       {"/takt.v1.RendezvousService/ClearKeys", in_scope(v1::ClearKeysRequest())},
       {"/takt.v1.RendezvousService/SetKey", in_scope(v1::SetKeyRequest())},
       {"/takt.v1.RendezvousService/WaitKeys", in_scope(wait)},
@@ -231,6 +235,49 @@ TEST_F(AccessTest, EveryCallOfEveryCallerGivesWhatTheTableSays) {
           << rule.method << " by " << caller.name << ": " << status.error_code() << " "
           << status.error_message();
     }
+  }
+}
+
+TEST_F(AccessTest, ATokenIsGoodForOneCertificate) {
+  server_.reset();
+  server_ = Server::Start({.listen = "127.0.0.1:0",
+                           .tls = authority_.Issue(Role::kCoordinator, "c2"),
+                           .join_authority = authority_.ca()},
+                          coordinator_.get())
+                .value();
+  const auto admin = Dial(Role::kAdmin, "root");
+  v1::CreateTokenRequest for_n7;
+  for_n7.set_worker("n7");
+  v1::CreateTokenResponse token;
+  ASSERT_TRUE(
+      v1::JoinService::NewStub(admin)->CreateToken(NewContext().get(), for_n7, &token).ok());
+
+  const rpc::Endpoint stranger = {
+      .address = server_->address(), .tls = {.authority = authority_.authority()}, .joins = true};
+  const auto channel = grpc::CreateChannel(stranger.address, rpc::ChannelCredentialsFor(stranger));
+  const certificates::Request request = certificates::MakeRequest().value();
+  v1::JoinRequest join;
+  join.set_token(token.token());
+  join.set_certificate_request(request.text);
+  v1::JoinResponse joined;
+  const auto stub = v1::JoinService::NewStub(channel);
+  const grpc::Status status = stub->Join(NewContext().get(), join, &joined);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(stub->Join(NewContext().get(), join, &joined).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+
+  const auto files =
+      certificates::WriteIssued(authority_.path() + "/n7", request.key, joined.certificate());
+  ASSERT_TRUE(files.ok()) << files.status();
+  RpcWorker worker(Dial({files->certificate, files->key, authority_.authority()}), "n7");
+  EXPECT_TRUE(worker.Attach().ok());
+
+  // A stranger may do nothing else.
+  for (const MethodRule& rule : access::MethodTable()) {
+    if (rule.who.Has(Role::kNobody)) continue;
+    EXPECT_EQ(AnyCall(channel, std::string(rule.method), "").Result().error_code(),
+              grpc::StatusCode::UNAUTHENTICATED)
+        << rule.method;
   }
 }
 

@@ -172,7 +172,7 @@ grpc::ServerUnaryReactor* JobService::ListJobs(grpc::CallbackServerContext* cont
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
-  return StartWatch(context, coordinator_, Find(*context, request->name()),
+  return StartWatch(context, coordinator_, Find(*context, request->name()), stall_,
                     StepId(request->after_step()));
 }
 
@@ -213,7 +213,7 @@ grpc::ServerUnaryReactor* JobService::DeleteJob(grpc::CallbackServerContext* con
 
 grpc::ServerWriteReactor<v1::GetJobLogsResponse>* JobService::GetJobLogs(
     grpc::CallbackServerContext* context, const v1::GetJobLogsRequest* request) {
-  return StartLogs(context, coordinator_, Find(*context, request->name()), *request);
+  return StartLogs(context, coordinator_, Find(*context, request->name()), stall_, *request);
 }
 
 grpc::ServerWriteReactor<v1::GetTraceResponse>* JobService::GetTrace(

@@ -13,9 +13,10 @@ namespace takt::coordinator_rpc {
 
 class JobService final : public v1::JobService::CallbackService {
  public:
-  // Borrowed. traces: null: none are kept.
-  JobService(job::Coordinator* coordinator, const traces::TraceKeeper* traces, Guard* guard)
-      : coordinator_(coordinator), traces_(traces), guard_(guard) {}
+  // Borrowed. traces: null: none are kept. stall: of who follows a job and does not read.
+  JobService(job::Coordinator* coordinator, const traces::TraceKeeper* traces, Guard* guard,
+             absl::Duration stall)
+      : coordinator_(coordinator), traces_(traces), guard_(guard), stall_(stall) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const v1::SubmitJobRequest* request,
@@ -57,6 +58,7 @@ class JobService final : public v1::JobService::CallbackService {
   job::Coordinator* const coordinator_;
   const traces::TraceKeeper* const traces_;
   Guard* const guard_;
+  const absl::Duration stall_;
 };
 
 }  // namespace takt::coordinator_rpc

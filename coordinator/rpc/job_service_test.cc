@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Users against a coordinator, over the wire.
+#include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 
 #include <future>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "coordinator/rpc/rpc_harness.h"
 #include "gmock/gmock.h"
@@ -245,6 +248,42 @@ TEST_F(RpcTest, TheVersionIsTold) {
   ASSERT_TRUE(cluster_->GetVersion(NewContext().get(), {}, &response).ok());
   EXPECT_EQ(response.protocol_version(), 1);
   EXPECT_THAT(response.program_version(), ::testing::Not(IsEmpty()));
+}
+
+TEST_F(RpcTest, WhoFollowsAJobAndDoesNotReadIsCut) {
+  server_.reset();
+  server_ =
+      Server::Start({.listen = absl::StrCat("unix:", dir_, "/t"), .stall = absl::Milliseconds(100)},
+                    coordinator_.get())
+          .value();
+  grpc::ChannelArguments arguments;  // of a client that holds little of what it has not read
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 10);
+  channel_ =
+      grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), arguments);
+  jobs_ = v1::JobService::NewStub(channel_);
+  const auto workers = RunJob("j", 1, /*steps=*/1000);
+  // More than the connection holds.
+  for (int i = 0; i < 1000; ++i) workers[0]->WriteLog(std::string(2000, 'x'));
+  workers[0]->Report(1);
+  workers[0]->AwaitAcknowledged(1);
+
+  absl::Notification cut;
+  SetLogSink([&](LogLevel, std::string_view line) {
+    if (line.find("does not read") != std::string_view::npos && !cut.HasBeenNotified())
+      cut.Notify();
+  });
+  v1::GetJobLogsRequest request;
+  request.set_name("j");
+  const auto context = NewContext();
+  const auto reader = jobs_->GetJobLogs(context.get(), request);
+  EXPECT_TRUE(cut.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  SetLogSink(nullptr);
+  v1::GetJobLogsResponse line;
+  int lines = 0;
+  while (reader->Read(&line)) ++lines;
+  EXPECT_LT(lines, 1000);
+  EXPECT_FALSE(reader->Finish().ok());
 }
 
 TEST(CheckListen, TcpNeedsInsecure) {

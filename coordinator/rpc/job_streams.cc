@@ -15,8 +15,6 @@ namespace {
 
 constexpr int kBatch = 256;
 constexpr std::size_t kMaxQueue = 1024;
-// A follower whose write does not finish for so long is dropped.
-constexpr absl::Duration kStall = absl::Minutes(1);
 
 // Pulls when told that there may be something, one puller at a time.
 template <class Response>
@@ -40,8 +38,9 @@ class Follower : public WritingStream<grpc::ServerWriteReactor<Response>, Respon
   void OnCancel() override { this->Cut(absl::CancelledError("the client left")); }
 
  protected:
-  Follower(grpc::CallbackServerContext* context, job::Coordinator* coordinator)
-      : WritingStream<grpc::ServerWriteReactor<Response>, Response>(context, kMaxQueue),
+  Follower(grpc::CallbackServerContext* context, job::Coordinator* coordinator,
+           absl::Duration stall)
+      : WritingStream<grpc::ServerWriteReactor<Response>, Response>(context, kMaxQueue, stall),
         coordinator_(coordinator) {}
 
   // Pushes what is new, at most a batch; `job`: as last published. True: there may be more.
@@ -55,32 +54,26 @@ class Follower : public WritingStream<grpc::ServerWriteReactor<Response>, Respon
 
   void OnChange() {
     absl::MutexLock lock(&pull_mutex_);
-    const absl::Duration now = coordinator_->now().steady;
     while (!this->finished()) {
-      if (this->writing()) {
-        if (now - last_push_ >= kStall)
-          this->Cut(absl::ResourceExhaustedError("the client does not read"));
-        return;
-      }
+      if (this->writing()) return;
       const job::JobView job = coordinator_->board().FindById(id_);
       if (job == nullptr) {
         this->Cut(absl::NotFoundError("the job was deleted"));
         return;
       }
-      last_push_ = now;
       if (!Pull(*job)) return;
     }
   }
 
   absl::Mutex pull_mutex_;  // before the stream's own
-  absl::Duration last_push_ ABSL_GUARDED_BY(pull_mutex_) = absl::ZeroDuration();
   job::Board::Subscription subscription_;
 };
 
 class WatchStream final : public Follower<v1::WatchJobResponse> {
  public:
-  WatchStream(grpc::CallbackServerContext* context, job::Coordinator* coordinator, StepId after)
-      : Follower(context, coordinator), after_(after) {}
+  WatchStream(grpc::CallbackServerContext* context, job::Coordinator* coordinator,
+              absl::Duration stall, StepId after)
+      : Follower(context, coordinator, stall), after_(after) {}
 
  private:
   void PushJob(const store::JobRecord& job) {
@@ -165,8 +158,8 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
 class LogStream final : public Follower<v1::GetJobLogsResponse> {
  public:
   LogStream(grpc::CallbackServerContext* context, job::Coordinator* coordinator,
-            const v1::GetJobLogsRequest& request)
-      : Follower(context, coordinator),
+            absl::Duration stall, const v1::GetJobLogsRequest& request)
+      : Follower(context, coordinator, stall),
         follow_(request.follow()),
         ranks_(request.ranks().begin(), request.ranks().end()) {}
 
@@ -200,8 +193,8 @@ class LogStream final : public Follower<v1::GetJobLogsResponse> {
 grpc::ServerWriteReactor<v1::WatchJobResponse>* StartWatch(grpc::CallbackServerContext* context,
                                                            job::Coordinator* coordinator,
                                                            const absl::StatusOr<job::JobView>& job,
-                                                           StepId after) {
-  auto stream = std::make_shared<WatchStream>(context, coordinator, after);
+                                                           absl::Duration stall, StepId after) {
+  auto stream = std::make_shared<WatchStream>(context, coordinator, stall, after);
   stream->Begin(job);
   return stream.get();
 }
@@ -209,8 +202,9 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* StartWatch(grpc::CallbackServerC
 grpc::ServerWriteReactor<v1::GetJobLogsResponse>* StartLogs(grpc::CallbackServerContext* context,
                                                             job::Coordinator* coordinator,
                                                             const absl::StatusOr<job::JobView>& job,
+                                                            absl::Duration stall,
                                                             const v1::GetJobLogsRequest& request) {
-  auto stream = std::make_shared<LogStream>(context, coordinator, request);
+  auto stream = std::make_shared<LogStream>(context, coordinator, stall, request);
   stream->Begin(job);
   return stream.get();
 }

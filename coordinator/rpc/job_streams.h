@@ -14,13 +14,15 @@
 namespace takt::coordinator_rpc {
 
 // The reactor owns itself. coordinator: borrowed. job: an error ends the stream with it.
+// stall: WritingStream.
 grpc::ServerWriteReactor<v1::WatchJobResponse>* StartWatch(grpc::CallbackServerContext* context,
                                                            job::Coordinator* coordinator,
                                                            const absl::StatusOr<job::JobView>& job,
-                                                           StepId after);
+                                                           absl::Duration stall, StepId after);
 grpc::ServerWriteReactor<v1::GetJobLogsResponse>* StartLogs(grpc::CallbackServerContext* context,
                                                             job::Coordinator* coordinator,
                                                             const absl::StatusOr<job::JobView>& job,
+                                                            absl::Duration stall,
                                                             const v1::GetJobLogsRequest& request);
 
 }  // namespace takt::coordinator_rpc

@@ -21,6 +21,7 @@
 #include "coordinator/rpc/cluster_service.h"
 #include "coordinator/rpc/guard.h"
 #include "coordinator/rpc/job_service.h"
+#include "coordinator/rpc/join_service.h"
 #include "proto/channel_arguments.h"
 #include "proto/rpc_status.h"
 
@@ -66,8 +67,10 @@ class GrpcServer final : public Server {
         attachment_(coordinator, options.traces, &guard_,
                     {.heartbeat = options.heartbeat, .lease = options.lease}),
         cluster_(coordinator, &guard_),
-        jobs_(coordinator, options.traces, &guard_),
-        rendezvous_(coordinator, &guard_) {}
+        jobs_(coordinator, options.traces, &guard_, options.stall),
+        rendezvous_(coordinator, &guard_),
+        strangers_(!options.join_authority.empty()),
+        join_(options.join_authority, &guard_) {}
 
   ~GrpcServer() override {
     door_.reset();
@@ -92,7 +95,8 @@ class GrpcServer final : public Server {
     builder.RegisterService(&cluster_);
     builder.RegisterService(&jobs_);
     builder.RegisterService(&rendezvous_);
-    const auto credentials = rpc::ServerCredentialsFor(endpoint_);
+    builder.RegisterService(&join_);
+    const auto credentials = rpc::ServerCredentialsFor(endpoint_, strangers_);
     if (endpoint_.is_tls()) credentials->SetAuthMetadataProcessor(guard_.Processor());
     return endpoint_.is_unix() ? ServeSocketFile(builder, listen, credentials)
                                : ServeTcp(builder, listen, credentials);
@@ -149,6 +153,8 @@ class GrpcServer final : public Server {
   ClusterService cluster_;
   JobService jobs_;
   RendezvousService rendezvous_;
+  const bool strangers_;  // may connect, to join
+  JoinService join_;
   std::string address_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;  // after the services, which it uses

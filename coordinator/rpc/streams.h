@@ -3,6 +3,7 @@
 // from any thread.
 #pragma once
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
@@ -13,10 +14,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/log.h"
 #include "coordinator/rpc/guard.h"
 #include "proto/rpc_status.h"
 
 namespace takt::coordinator_rpc {
+
+inline constexpr absl::Duration kStall = absl::Minutes(1);
 
 // One unary call, answered once. Dropped without an answer, which happens when the coordinator
 // stops, it answers UNAVAILABLE. One caller at a time.
@@ -67,11 +73,16 @@ class WritingStream : public Reactor {
   void OnDone() final { std::exchange(self_, nullptr).reset(); }
 
  protected:
-  WritingStream(grpc::CallbackServerContext* context, std::size_t max_queue)
-      : context_(context), max_queue_(max_queue) {}
+  // stall: a peer that does not take one message for so long, at most twice, loses its stream.
+  WritingStream(grpc::CallbackServerContext* context, std::size_t max_queue,
+                absl::Duration stall = kStall)
+      : context_(context), max_queue_(max_queue), stall_(stall) {}
 
   // To be called once, before any operation starts.
-  void KeepUntilDone(std::shared_ptr<WritingStream> self) { self_ = std::move(self); }
+  void KeepUntilDone(std::shared_ptr<WritingStream> self) {
+    self_ = std::move(self);
+    LookLater(self_);
+  }
 
   // Everything pushed was written.
   virtual void OnWrittenOut() {}
@@ -113,6 +124,31 @@ class WritingStream : public Reactor {
   grpc::CallbackServerContext& context() { return *context_; }
 
  private:
+  // The alarm holds nothing alive, and is a new one each time: it may not be set in its own
+  // callback.
+  void LookLater(const std::shared_ptr<WritingStream>& self) {
+    alarm_ = std::make_unique<grpc::Alarm>();
+    alarm_->Set(absl::ToChronoTime(absl::Now() + stall_),
+                [weak = std::weak_ptr<WritingStream>(self)](bool fired) {
+                  const std::shared_ptr<WritingStream> stream = weak.lock();
+                  if (fired && stream != nullptr && stream->GoesOn()) stream->LookLater(stream);
+                });
+  }
+
+  // False: it has ended, or is cut because the message of the last look is still on its way.
+  bool GoesOn() {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return false;
+    if (writing_ && num_writes_ == num_writes_seen_) {
+      Log(LogLevel::kWarning, "a peer does not read: its stream is cut",
+          {{"peer", context_->peer()}, {"stall", absl::FormatDuration(stall_)}});
+      CutLocked(absl::ResourceExhaustedError("the peer does not read what is sent to it"));
+      return false;
+    }
+    num_writes_seen_ = num_writes_;
+    return true;
+  }
+
   void CutLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (finished_) return;
     if (!finish_status_) finish_status_ = status;
@@ -131,6 +167,7 @@ class WritingStream : public Reactor {
     if (finished_) return;
     if (!queue_.empty()) {
       writing_ = true;
+      ++num_writes_;
       this->StartWrite(&queue_.front());
     } else if (finish_status_) {
       finished_ = true;
@@ -140,10 +177,15 @@ class WritingStream : public Reactor {
 
   grpc::CallbackServerContext* const context_;
   const std::size_t max_queue_;
+  const absl::Duration stall_;
   std::shared_ptr<WritingStream> self_;
+  std::unique_ptr<grpc::Alarm>
+      alarm_;  // of whoever sets it: at first the handler, then its callback
   mutable absl::Mutex mutex_;
   std::deque<Response> queue_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::int64_t num_writes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t num_writes_seen_ ABSL_GUARDED_BY(mutex_) = 0;  // by the last look
   std::optional<absl::Status> finish_status_ ABSL_GUARDED_BY(mutex_);
   bool finished_ ABSL_GUARDED_BY(mutex_) =
       false;  // Finish was called: no operation starts any more

@@ -195,9 +195,9 @@ absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
                        absl::IsUnauthenticated(status);
   // Once for each kind of trouble, not at every attempt.
   if (status.code() != last_end_.code()) {
+    const std::string tls = ExplainTlsFailure(std::string(status.message()), absl::Now());
     Log(refused ? LogLevel::kError : LogLevel::kWarning, "not attached; will try again",
-        {{"error", status.ToString()},
-         {"explanation", ExplainTlsFailure(std::string(status.message()), absl::Now())}});
+        {{"error", tls.empty() ? status.ToString() : tls}});
     last_end_ = status;
   }
   if (!refused) return absl::ZeroDuration();

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace takt::certificates {
+
+// What workers without a certificate show once. Keeps hashes, not tokens. One thread at a time.
+class JoinTokens final {
+ public:
+  // kResourceExhausted: too many are out.
+  absl::StatusOr<std::string> Create(const std::string& worker, absl::Duration lifetime,
+                                     absl::Time now);
+
+  // The worker that the token is for; it is used up. kPermissionDenied: unknown, used or expired.
+  absl::StatusOr<std::string> Redeem(const std::string& token, absl::Time now);
+
+ private:
+  struct Grant {
+    std::string worker;
+    absl::Time expires;
+  };
+  std::map<std::string, Grant> grants_;  // by hash
+};
+
+}  // namespace takt::certificates

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// takt.v1.JoinService: workers' first certificates.
+#pragma once
+
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/certificates/join_tokens.h"
+#include "coordinator/rpc/guard.h"
+#include "takt/v1/join_service.grpc.pb.h"
+
+namespace takt::coordinator_rpc {
+
+class JoinService final : public v1::JoinService::CallbackService {
+ public:
+  // authority: directory of the one that signs; empty: nobody joins. guard: borrowed.
+  JoinService(std::string authority, Guard* guard)
+      : authority_(std::move(authority)), guard_(guard) {}
+
+  grpc::ServerUnaryReactor* CreateToken(grpc::CallbackServerContext* context,
+                                        const v1::CreateTokenRequest* request,
+                                        v1::CreateTokenResponse* response) override;
+  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
+                                 const v1::JoinRequest* request,
+                                 v1::JoinResponse* response) override;
+
+ private:
+  absl::Status CheckAuthority() const;
+  absl::StatusOr<std::string> NewToken(const v1::CreateTokenRequest& request);
+  absl::StatusOr<std::string> Redeem(const std::string& token);
+  absl::StatusOr<std::string> Certify(const std::string& worker, const std::string& request) const;
+
+  const std::string authority_;
+  Guard* const guard_;
+  absl::Mutex mutex_;
+  certificates::JoinTokens tokens_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace takt::coordinator_rpc

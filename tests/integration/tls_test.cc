@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cluster over TCP with certificates, and what is refused without.
+#include <sys/stat.h>
+
+#include "common/certificates/test_authority.h"
+#include "gmock/gmock.h"
+#include "tests/integration/command.h"
+
+namespace takt::integration {
+namespace {
+
+using access::Role;
+using certificates::TestAuthority;
+using certificates::TlsFiles;
+using nlohmann::json;
+using testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// As long as nobody cancels it.
+constexpr char kEndlessJob[] =
+    "name: a\n"
+    "model: {family: emulated, layers: 2, forward_ms: 1, input_grad_ms: 1, weight_grad_ms: 1, "
+    "activation_bytes: 4096}\n"
+    "batch: {global: 4, microbatch: 1}\n"
+    "steps: 1000000\n"
+    "parallelism: {pipeline: 2, data: 1, schedule: 1f1b}\n";
+
+class TlsTest : public testing::Test {
+ protected:
+  using Arguments = std::vector<std::string>;
+
+  static Arguments With(Arguments arguments, const TlsFiles& files) {
+    arguments.insert(arguments.end(), {"--tls-certificate", files.certificate, "--tls-key",
+                                       files.key, "--tls-authority", files.authority});
+    return arguments;
+  }
+  Arguments CoordinatorArguments() const {
+    return {"--settings", "", "--state", directory_.Path("state"), "--listen", "127.0.0.1:0"};
+  }
+  Arguments WorkerArguments(const std::string& address) const {
+    return {"--settings",        "",  "--coordinator", address, "--data-root",      "/",
+            "--checkpoint-root", "/", "--threads",     "1",     "--metrics-listen", ""};
+  }
+
+  void StartCluster() {
+    coordinator_ = std::make_unique<Command>("takt-coordinator",
+                                             With(CoordinatorArguments(), coordinator_files_));
+    ASSERT_TRUE(coordinator_->WaitForText("coordinator ready")) << coordinator_->err();
+    address_ = json::parse(ReadFile(directory_.Path("state/coordinator.json")))["listen"];
+    for (const char* name : {"w0", "w1"}) {
+      workers_.push_back(std::make_unique<Command>(
+          "takt-worker", With(WorkerArguments(address_), authority_.Issue(Role::kWorker, name))));
+    }
+    for (const auto& worker : workers_)
+      ASSERT_TRUE(worker->WaitForText("attached")) << worker->err();
+  }
+
+  struct Result {
+    std::string end, out, err;
+  };
+  static Result Run(const std::string& program, const Arguments& arguments) {
+    Command command(program, arguments);
+    std::string end = command.Wait();
+    return {std::move(end), command.out(), command.err()};
+  }
+  Result Takt(Arguments arguments, const TlsFiles& files) const {
+    arguments.insert(arguments.end(), {"--coordinator", address_});
+    return Run("takt", With(std::move(arguments), files));
+  }
+  // Of job a, once it has trained beyond `step`.
+  json AwaitStep(std::int64_t step) const {
+    const absl::Time end = absl::Now() + kPatience;
+    while (absl::Now() < end) {
+      const Result shown = Takt({"job", "a", "-o", "json"}, alice_);
+      if (shown.end != "exit status 0") continue;  // the files are about to be read again
+      json job = json::parse(shown.out);
+      if (job.contains("last_step") && job["last_step"]["step"] > step) return job;
+    }
+    ADD_FAILURE() << "no step after " << step;
+    return {};
+  }
+
+  const TestDirectory directory_;
+  const TestAuthority authority_;
+  const TlsFiles coordinator_files_ = authority_.Issue(Role::kCoordinator, "c1");
+  const TlsFiles alice_ = authority_.Issue(Role::kUser, "alice");
+  std::unique_ptr<Command> coordinator_;
+  std::vector<std::unique_ptr<Command>> workers_;
+  std::string address_;
+};
+
+TEST_F(TlsTest, AJobTrainsOnWhileItsCertificatesExpireAndAreRenewed) {
+  StartCluster();
+  const Result submitted = Takt({"submit", directory_.Write("a.yaml", kEndlessJob)}, alice_);
+  ASSERT_EQ(submitted.end, "exit status 0") << submitted.err;
+  json job = AwaitStep(0);
+  EXPECT_EQ(job["owner"], "user/alice");
+
+  authority_.Issue(Role::kCoordinator, "c1", {.from = absl::Now() - absl::Hours(3), .renew = true});
+  for (const char* name : {"w0", "w1"})
+    authority_.Issue(Role::kWorker, name, {.from = absl::Now() - absl::Hours(3), .renew = true});
+  ASSERT_TRUE(coordinator_->WaitForText("certificate cannot be used")) << coordinator_->err();
+  ASSERT_TRUE(workers_[0]->WaitForText("certificate cannot be used")) << workers_[0]->err();
+  Result refused;
+  const absl::Time end = absl::Now() + kPatience;
+  do {
+    refused = Takt({"jobs"}, alice_);
+  } while (refused.end == "exit status 0" && absl::Now() < end);
+  EXPECT_EQ(refused.end, "exit status 3");
+  EXPECT_THAT(refused.err, HasSubstr("the coordinator's certificate is not believed"));
+  EXPECT_THAT(refused.err, HasSubstr("this machine's clock"));
+
+  for (const char* name : {"w0", "w1"}) authority_.Issue(Role::kWorker, name, {.renew = true});
+  authority_.Issue(Role::kCoordinator, "c1", {.renew = true});
+  ASSERT_TRUE(coordinator_->WaitForText("certificate renewed")) << coordinator_->err();
+  const json after = AwaitStep(job["last_step"]["step"]);
+  EXPECT_EQ(after["state"], "RUNNING");
+  EXPECT_EQ(after["generation"], job["generation"]);
+
+  const TlsFiles bob = authority_.Issue(Role::kUser, "bob");
+  const Result cancelled = Takt({"cancel", "a"}, bob);
+  EXPECT_EQ(cancelled.end, "exit status 5");
+  EXPECT_THAT(cancelled.err, HasSubstr("user/bob"));
+  EXPECT_THAT(cancelled.err, HasSubstr("does not own job a"));
+  EXPECT_EQ(Takt({"drain", "w0"}, alice_).end, "exit status 5");
+  EXPECT_EQ(Takt({"cancel", "a"}, authority_.Issue(Role::kAdmin, "root")).end, "exit status 0");
+  EXPECT_THAT(coordinator_->err(), HasSubstr("audit who=user/bob"));
+  EXPECT_THAT(coordinator_->err(), HasSubstr("audit who=admin/root"));
+}
+
+TEST_F(TlsTest, NothingRunsOpenByAccident) {
+  const Result open = Run("takt-coordinator", CoordinatorArguments());
+  EXPECT_EQ(open.end, "exit status 2");
+  EXPECT_THAT(open.err, HasSubstr("TCP without certificates"));
+  EXPECT_THAT(open.err, HasSubstr("--insecure"));
+  const Result worker = Run("takt-worker", WorkerArguments("127.0.0.1:1"));
+  EXPECT_EQ(worker.end, "exit status 2");
+  EXPECT_THAT(worker.err, HasSubstr("TCP without certificates"));
+  const Result takt = Run("takt", {"jobs", "--coordinator", "127.0.0.1:1"});
+  EXPECT_EQ(takt.end, "exit status 2");
+  EXPECT_THAT(takt.err, HasSubstr("--tls-certificate"));
+}
+
+TEST_F(TlsTest, FilesThatCannotWorkAreRefusedAtTheStart) {
+  const TlsFiles expired =
+      authority_.Issue(Role::kUser, "late", {.from = absl::Now() - absl::Hours(3)});
+  const Result late = Run("takt", With({"jobs", "--coordinator", "127.0.0.1:1"}, expired));
+  EXPECT_EQ(late.end, "exit status 2");
+  EXPECT_THAT(late.err, HasSubstr("this machine's clock says"));
+
+  const TlsFiles w0 = authority_.Issue(Role::kWorker, "w0");
+  Arguments other_name = With(WorkerArguments("127.0.0.1:1"), w0);
+  other_name.insert(other_name.end(), {"--name", "w1"});
+  const Result named = Run("takt-worker", other_name);
+  EXPECT_EQ(named.end, "exit status 2");
+  EXPECT_THAT(named.err, HasSubstr("a worker speaks only for itself"));
+
+  chmod(coordinator_files_.key.c_str(), 0644);
+  const Result readable = Run("takt-coordinator", With(CoordinatorArguments(), coordinator_files_));
+  EXPECT_EQ(readable.end, "exit status 2");
+  EXPECT_THAT(readable.err, HasSubstr("has mode 0644"));
+  EXPECT_THAT(readable.err, HasSubstr("chmod 600"));
+}
+
+}  // namespace
+}  // namespace takt::integration
