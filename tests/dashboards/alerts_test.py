@@ -41,7 +41,7 @@ def breaking(directory):
 
 
 class Hindered:
-    """A context: a process that runs a tenth of the time: none of its instructions, of 5 ms, is over in time."""
+    """A context: a process that stands still most of the time: each of its instructions, of 5 ms, takes several times that."""
 
     def __init__(self, pid):
         self._pid = pid
@@ -56,9 +56,9 @@ class Hindered:
         self._thread.join()
 
     def _hinder(self):
-        while not self._end.wait(0.001):
+        while not self._end.wait(0.002):
             os.kill(self._pid, signal.SIGSTOP)
-            time.sleep(0.009)
+            time.sleep(0.020)
             os.kill(self._pid, signal.SIGCONT)
 
 
