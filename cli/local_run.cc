@@ -12,9 +12,11 @@
 #include "cli/job_input.h"
 #include "cli/local_cluster.h"
 #include "cli/local_state.h"
+#include "cli/new_file.h"
 #include "cli/report.h"
 #include "cli/signals.h"
 #include "cli/step_printer.h"
+#include "cli/timeline_file.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 
@@ -26,6 +28,7 @@ struct RunOptions {
   std::vector<std::string> set;
   int workers = 0;  // 0: what the job needs
   std::string state;
+  std::string trace;  // file; empty: none
   int threads = 0;
 };
 
@@ -51,8 +54,11 @@ int WorkersFor(const RunOptions& options, const v1::ParallelismSpec& parallelism
 // leave word and wake it.
 class LocalRun {
  public:
-  LocalRun(const Context& context, LocalState& state, PreparedJob job)
-      : state_(state),
+  // trace_file: where the timeline of its last steps goes; empty: nowhere.
+  LocalRun(const Context& context, LocalState& state, PreparedJob job, std::string trace_file)
+      : context_(context),
+        state_(state),
+        trace_file_(std::move(trace_file)),
         job_input_(std::move(job)),
         spec_(job_input_.spec),
         printer_(context, Clock::Real()) {}
@@ -66,11 +72,23 @@ class LocalRun {
     running_cluster_ = cluster_.get();
     const absl::StatusOr<v1::Job> job = SubmitAndFollow();
     if (job.ok()) printer_.OnEnd(*job);
+    if (job.ok() && !trace_file_.empty()) traced_ = Trace();
     cluster_->Stop();
     return job;
   }
+  // Why the timeline was not written, if it was asked for.
+  const absl::Status& traced() const { return traced_; }
 
  private:
+  // While the cluster is still there to be asked.
+  absl::Status Trace() {
+    const TimelineFileOptions wanted{.job = spec_.name(), .file = trace_file_};
+    ASSIGN_OR_RETURN(const TimelineFile written,
+                     WriteTimeline(context_, cluster_->client(), wanted));
+    SayTimeline(context_, wanted, written);
+    return absl::OkStatus();
+  }
+
   // On the signal thread.
   void OnSignal(int signal) {
     if (signal == SIGCHLD) {
@@ -163,7 +181,10 @@ class LocalRun {
     return absl::OkStatus();
   }
 
+  const Context& context_;
   LocalState& state_;
+  const std::string trace_file_;
+  absl::Status traced_;
   const PreparedJob job_input_;
   const v1::JobSpec& spec_;
   int num_workers_ = 0;
@@ -185,14 +206,15 @@ absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& op
   ASSIGN_OR_RETURN(
       const PreparedJob job,
       PrepareJob({.path = options.job, .set = options.set, .make_paths_absolute = true}));
+  if (!options.trace.empty()) RETURN_IF_ERROR(CheckNewFile(options.trace));
   const int num_workers = WorkersFor(options, job.spec.parallelism());
   const bool temporary = options.state.empty();
   ASSIGN_OR_RETURN(LocalState state, temporary ? LocalState::OpenTemporary(context)
                                                : LocalState::Open(options.state));
-  const absl::StatusOr<v1::Job> ended = LocalRun(context, state, job)
-                                            .Run({.program_directory = context.program_directory,
-                                                  .num_workers = num_workers,
-                                                  .threads = options.threads});
+  LocalRun run(context, state, job, options.trace);
+  const absl::StatusOr<v1::Job> ended = run.Run({.program_directory = context.program_directory,
+                                                 .num_workers = num_workers,
+                                                 .threads = options.threads});
   const absl::Status error = job.locate(ended.ok() ? ErrorOf(*ended) : ended.status());
   const ExitCode code = ExitCodeOf(error);
   if (temporary && (code == ExitCode::kDone || code == ExitCode::kInvalidInput)) {
@@ -201,8 +223,11 @@ absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& op
     Say(context, absl::StrCat("logs are in ", state.directory(), "/logs"));
   }
   // How a job ended has been told in text, but not what to mend in its file.
-  if (ended.ok() && !ended->invalid_input() && !context.json()) return code;
+  if (code != ExitCode::kDone && ended.ok() && !ended->invalid_input() && !context.json()) {
+    return code;
+  }
   if (!error.ok()) return error;
+  RETURN_IF_ERROR(run.traced());
   return code;
 }
 
@@ -226,6 +251,10 @@ void AddLocalRun(CLI::App& local, Context& context) {
         app.add_option("--state", options.state,
                        "Directory for state and logs; default: a temporary one, removed on success")
             ->type_name("DIR");
+        app.add_option("--trace", options.trace,
+                       "Write the timeline of the last steps here, as `takt trace` does; it must "
+                       "not be there yet")
+            ->type_name("FILE.html");
         app.add_option("--threads", options.threads,
                        "Compute threads of a worker; 0: the cores shared out")
             ->type_name("N")
@@ -241,7 +270,8 @@ void AddLocalRun(CLI::App& local, Context& context) {
       "Examples:\n"
       "  takt local run deploy/examples/kjv.yaml\n"
       "  takt -o json local run job.yaml --set steps=10 | jq .loss\n"
-      "  takt local run job.yaml --workers 8 --state /tmp/state");
+      "  takt local run job.yaml --workers 8 --state /tmp/state\n"
+      "  takt local run job.yaml --trace timeline.html");
 }
 
 }  // namespace takt::cli

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/follow.h"
 #include "cli/new_file.h"
 #include "cli/report.h"
+#include "cli/timeline_file.h"
 #include "common/base/status.h"
-#include "common/trace/page.h"
-#include "common/trace/perfetto.h"
-#include "common/trace/svg.h"
-#include "common/trace/timeline.h"
 
 namespace takt::cli {
 namespace {
@@ -41,56 +36,30 @@ absl::StatusOr<StepsWanted> ParseSteps(const std::string& text) {
                        .fix = "e.g. --steps 5..8"});
 }
 
-struct Picture {
-  std::string text;
-  std::string left_out;
-};
-
-absl::StatusOr<Picture> Draw(const trace::Timeline& timeline, const std::string& format) {
-  if (format == "perfetto") {
-    ASSIGN_OR_RETURN(trace::PerfettoFile file, trace::WritePerfetto(timeline));
-    return Picture{std::move(file.json), std::move(file.left_out)};
-  }
-  if (format == "svg") {
-    ASSIGN_OR_RETURN(std::string text, trace::RenderSvg(timeline));
-    return Picture{std::move(text), ""};
-  }
-  return Picture{trace::WritePage(timeline), ""};
-}
-
 absl::StatusOr<ExitCode> Trace(const Context& context, const TraceOptions& options) {
   ASSIGN_OR_RETURN(const StepsWanted steps, ParseSteps(options.steps));
   // Before anything is asked for; made for good at the end.
   RETURN_IF_ERROR(CheckNewFile(options.file));
   ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
-  ASSIGN_OR_RETURN(
-      const trace::JobTrace trace,
-      client->GetTrace(options.name, steps.first, steps.last, options.last, context.timeout()));
-  ASSIGN_OR_RETURN(const trace::Timeline timeline, trace::MakeTimeline(trace));
-  ASSIGN_OR_RETURN(const Picture picture, Draw(timeline, options.format));
-  RETURN_IF_ERROR(WriteNewFile(options.file, picture.text));
-  const std::int64_t first = timeline.steps.front().step.value();
-  const std::int64_t last = timeline.steps.back().step.value();
+  const TimelineFileOptions wanted{.job = options.name,
+                                   .file = options.file,
+                                   .format = options.format,
+                                   .first = steps.first,
+                                   .last = steps.last,
+                                   .newest = options.last};
+  ASSIGN_OR_RETURN(const TimelineFile written, WriteTimeline(context, *client, wanted));
   if (context.json()) {
-    PrintJson(context,
-              {{"file", options.file},
-               {"format", options.format},
-               {"first_step", first},
-               {"last_step", last},
-               {"steps", timeline.steps.size()},
-               {"ranks", trace.num_ranks()},
-               {"bytes", picture.text.size()},
-               {"left_out", picture.left_out},
-               {"clock_error_seconds", 1e-9 * static_cast<double>(timeline.clock_error_nanos)}});
-    return ExitCode::kDone;
-  }
-  const std::string hint = options.format == "perfetto" ? "; open it at ui.perfetto.dev" : "";
-  Say(context,
-      absl::StrFormat("%s: steps %d to %d of %d ranks, %.1f MB%s", options.file, first, last,
-                      trace.num_ranks(), 1e-6 * static_cast<double>(picture.text.size()), hint));
-  if (!picture.left_out.empty()) {
-    Say(context, absl::StrCat("left out, to stay below 50 MB: ", picture.left_out,
-                              "; take fewer steps to see all"));
+    PrintJson(context, {{"file", options.file},
+                        {"format", options.format},
+                        {"first_step", written.first},
+                        {"last_step", written.last},
+                        {"steps", written.num_steps},
+                        {"ranks", written.num_ranks},
+                        {"bytes", written.bytes},
+                        {"left_out", written.left_out},
+                        {"clock_error_seconds", written.clock_error_seconds}});
+  } else {
+    SayTimeline(context, wanted, written);
   }
   return ExitCode::kDone;
 }

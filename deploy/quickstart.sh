@@ -20,13 +20,15 @@ mkdir -p "$state"
 deploy/examples/make-kjv-text.sh "$state"
 cp deploy/examples/kjv.yaml "$state/kjv.yaml"
 rm -rf "$state/checkpoints"  # of an earlier run, which would be resumed at its end
+rm -f "$state/timeline.html"
 
 say "train: one coordinator, four workers, a 1F1B pipeline of four stages"
-build/release/bin/takt local run "$state/kjv.yaml" --workers 4 --state "$state/run"
+build/release/bin/takt local run "$state/kjv.yaml" --workers 4 --state "$state/run" --trace "$state/timeline.html"
 
 cat <<TEXT
 
 The cluster has stopped; its store and logs are in $state/run.
+The timeline of its last steps, measured above predicted; open it in a browser: $state/timeline.html
 The checkpoint, a Hugging Face folder with the optimizer's state beside it: $(readlink -f "$state/checkpoints/latest")
 Next:
   build/release/bin/takt local up --workers 4          keeps a cluster running in the background

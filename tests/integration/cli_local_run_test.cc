@@ -65,6 +65,18 @@ TEST_F(LocalRunTest, TrainsOnAFileBesideTheJobFromAnyDirectory) {
   EXPECT_LT(steps[3]["loss"].get<double>(), steps[0]["loss"].get<double>());
 }
 
+TEST_F(LocalRunTest, WritesTheTimelineOfItsLastSteps) {
+  const std::string page = directory_.Path("timeline.html");
+  Command run("takt", {"local", "run", Emulated(), "--state", state(), "--trace", page});
+  EXPECT_EQ(run.Wait(), "exit status 0") << run.err();
+  EXPECT_THAT(run.err(), HasSubstr(page + ": steps "));
+  EXPECT_THAT(ReadFile(page), HasSubstr("job emulated, step"));
+
+  Command again("takt", {"local", "run", Emulated(), "--state", state(), "--trace", page});
+  EXPECT_EQ(again.Wait(), "exit status 2");
+  EXPECT_THAT(again.err(), HasSubstr("nothing is overwritten"));
+}
+
 TEST_F(LocalRunTest, CanBeRepeatedOnTheSameState) {
   std::vector<std::string> losses;
   directory_.Write("text.txt", std::string(4096, 'a'));
