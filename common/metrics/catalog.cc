@@ -68,7 +68,7 @@ constexpr Label kAllLabels[] = {
     {"component",
      "compute, imbalance, schedule, communication, data, sync, runtime (docs/explain.md)",
      {7}},
-    {"cause", "peer, link, reduction, sync, data, runtime (docs/tracing.md)", {6}},
+    {"cause", "peer, link, reduction, sync, data, runtime, pause (docs/tracing.md)", {7}},
     {"direction", "activation, gradient", {2}},
     {"result", "done, failed", {2}},
     {"phase", "of a checkpoint: snapshot, write; of a recovery: stop, queue, start", {3}},

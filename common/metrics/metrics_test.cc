@@ -80,8 +80,8 @@ TEST(Catalog, BoundsTheSeriesOfAJob) {
   const JobShape shape{.stages = 8, .pp_ranks = 4, .dp_ranks = 2};
   EXPECT_EQ(MostSeriesPerJob(kLoss, shape), 1);
   EXPECT_EQ(MostSeriesPerJob(kStepComponent, shape), 7);
-  EXPECT_EQ(MostSeriesPerJob(kRankIdle, shape), 4 * 6);
-  EXPECT_EQ(SeriesPerJobFormula(kRankIdle), "P 6");
+  EXPECT_EQ(MostSeriesPerJob(kRankIdle, shape), 4 * 7);
+  EXPECT_EQ(SeriesPerJobFormula(kRankIdle), "P 7");
   // A stage is on one pp rank; instructions without a stage are on each; and all that twice.
   EXPECT_EQ(MostSeriesPerJob(kOpDuration, shape), 24 * (8 + 4) * 17 * 2);
   EXPECT_EQ(SeriesPerJobFormula(kOpDuration), "24 (S+P) 17 D");

@@ -10,6 +10,7 @@ namespace takt::trace {
 namespace {
 
 constexpr int kMaxVarintBytes = 10;
+constexpr std::uint64_t kWithoutPrologue = 1;
 // Ten thousand years of steady clock would not reach this; sums of two values stay in range.
 constexpr std::int64_t kMaxNanos = std::numeric_limits<std::int64_t>::max() / 4;
 
@@ -23,6 +24,15 @@ std::uint64_t ZigZag(std::int64_t value) {
 }
 std::int64_t UnZigZag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1);
+}
+
+void PutSpans(const std::vector<Span>& spans, std::int64_t previous_end, std::string& bytes) {
+  PutVarint(spans.size(), bytes);
+  for (const Span& span : spans) {
+    PutVarint(ZigZag(span.start_nanos - previous_end), bytes);
+    PutVarint(static_cast<std::uint64_t>(span.end_nanos - span.start_nanos), bytes);
+    previous_end = span.end_nanos;
+  }
 }
 
 class Reader {
@@ -49,6 +59,25 @@ class Reader {
     return static_cast<std::int64_t>(value);
   }
 
+  absl::StatusOr<std::vector<Span>> Spans(std::int64_t previous_end) {
+    // Each instruction takes two bytes at least: nobody makes us reserve more than that.
+    ASSIGN_OR_RETURN(const std::int64_t count, UpTo(static_cast<std::int64_t>(left() / 2)));
+    std::vector<Span> spans;
+    spans.reserve(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      ASSIGN_OR_RETURN(const std::uint64_t zigzag, Varint());
+      ASSIGN_OR_RETURN(const std::int64_t duration, UpTo(kMaxNanos));
+      const std::int64_t gap = UnZigZag(zigzag);
+      if (gap > kMaxNanos || gap < -kMaxNanos) return Bad("has a time out of range");
+      Span span{.start_nanos = previous_end + gap};
+      span.end_nanos = span.start_nanos + duration;
+      if (span.start_nanos < 0 || span.end_nanos > kMaxNanos) return Bad("has a time out of range");
+      spans.push_back(span);
+      previous_end = span.end_nanos;
+    }
+    return spans;
+  }
+
   std::size_t left() const { return bytes_.size() - at_; }
 
   absl::Status Bad(absl::string_view what) const {
@@ -65,18 +94,13 @@ class Reader {
 
 std::string Encode(const StepTrace& trace) {
   std::string bytes;
-  bytes.reserve(32 + 8 * trace.body.size());
-  PutVarint(kEncodingVersion, bytes);
+  bytes.reserve(32 + 8 * (trace.prologue.size() + trace.body.size()));
+  PutVarint(trace.prologue.empty() ? kWithoutPrologue : kEncodingVersion, bytes);
   PutVarint(static_cast<std::uint64_t>(trace.rank.value()), bytes);
   PutVarint(static_cast<std::uint64_t>(trace.step.value()), bytes);
   PutVarint(static_cast<std::uint64_t>(trace.start_nanos), bytes);
-  PutVarint(trace.body.size(), bytes);
-  std::int64_t previous_end = trace.start_nanos;
-  for (const Span& span : trace.body) {
-    PutVarint(ZigZag(span.start_nanos - previous_end), bytes);
-    PutVarint(static_cast<std::uint64_t>(span.end_nanos - span.start_nanos), bytes);
-    previous_end = span.end_nanos;
-  }
+  PutSpans(trace.body, trace.start_nanos, bytes);
+  if (!trace.prologue.empty()) PutSpans(trace.prologue, trace.start_nanos, bytes);
   return bytes;
 }
 
@@ -84,33 +108,21 @@ absl::StatusOr<StepTrace> Decode(std::string_view bytes) {
   constexpr std::int64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
   Reader reader(bytes);
   ASSIGN_OR_RETURN(const std::uint64_t version, reader.Varint());
-  if (version != kEncodingVersion) {
-    return reader.Bad(absl::StrCat("is of version ", version, ", expected ", kEncodingVersion));
+  if (version != kWithoutPrologue && version != kEncodingVersion) {
+    return reader.Bad(
+        absl::StrCat("is of version ", version, ", expected at most ", kEncodingVersion));
   }
   StepTrace trace;
   ASSIGN_OR_RETURN(const std::int64_t rank, reader.UpTo(kMaxRank));
   ASSIGN_OR_RETURN(const std::int64_t step, reader.UpTo(kMaxNanos));
   ASSIGN_OR_RETURN(trace.start_nanos, reader.UpTo(kMaxNanos));
-  // Each instruction takes two bytes at least: nobody makes us reserve more than that.
-  ASSIGN_OR_RETURN(const std::int64_t count,
-                   reader.UpTo(static_cast<std::int64_t>(reader.left() / 2)));
+  ASSIGN_OR_RETURN(trace.body, reader.Spans(trace.start_nanos));
+  if (version != kWithoutPrologue) {
+    ASSIGN_OR_RETURN(trace.prologue, reader.Spans(trace.start_nanos));
+    if (trace.prologue.empty()) return reader.Bad("has a prologue of nothing");
+  }
   trace.rank = Rank(static_cast<std::int32_t>(rank));
   trace.step = StepId(step);
-  trace.body.reserve(count);
-  std::int64_t previous_end = trace.start_nanos;
-  for (std::int64_t i = 0; i < count; ++i) {
-    ASSIGN_OR_RETURN(const std::uint64_t zigzag, reader.Varint());
-    ASSIGN_OR_RETURN(const std::int64_t duration, reader.UpTo(kMaxNanos));
-    const std::int64_t gap = UnZigZag(zigzag);
-    if (gap > kMaxNanos || gap < -kMaxNanos) return reader.Bad("has a time out of range");
-    Span span{.start_nanos = previous_end + gap};
-    span.end_nanos = span.start_nanos + duration;
-    if (span.start_nanos < 0 || span.end_nanos > kMaxNanos) {
-      return reader.Bad("has a time out of range");
-    }
-    trace.body.push_back(span);
-    previous_end = span.end_nanos;
-  }
   if (reader.left() != 0) return reader.Bad("goes on after its last instruction");
   return trace;
 }

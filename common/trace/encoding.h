@@ -11,7 +11,8 @@
 
 namespace takt::trace {
 
-inline constexpr int kEncodingVersion = 1;
+inline constexpr int kEncodingVersion =
+    2;  // 1: without a prologue; still written where there is none
 
 // At most 18 bytes an instruction (usually 6 to 8) and 32 more. Precondition: no span ends before
 // it starts, times fit (checked when decoded).

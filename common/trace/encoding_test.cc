@@ -18,6 +18,7 @@ RC_GTEST_PROP(Encoding, ReadsBackWhatWasWritten, ()) {
       rc::gen::pair(rc::gen::inRange<std::int64_t>(0, std::int64_t{1} << 59),
                     rc::gen::inRange<std::int64_t>(0, std::int64_t{1} << 40)));
   for (const auto& [start, length] : spans) trace.body.push_back({start, start + length});
+  if (*rc::gen::arbitrary<bool>()) trace.prologue = trace.body;
   const auto decoded = Decode(Encode(trace));
   RC_ASSERT(decoded.ok());
   RC_ASSERT(*decoded == trace);
@@ -45,7 +46,8 @@ TEST(Encoding, RefusesWhatIsNotInRange) {
     return decoded.ok() ? std::string("taken") : std::string(decoded.status().message());
   };
   using std::string_literals::operator""s;
-  EXPECT_THAT(refusal("\x02"s), HasSubstr("is of version 2, expected 1"));
+  EXPECT_THAT(refusal("\x03"s), HasSubstr("is of version 3, expected at most 2"));
+  EXPECT_THAT(refusal("\x02\x00\x01\x00\x00\x00"s), HasSubstr("a prologue of nothing"));
   EXPECT_THAT(refusal("\x01\x81\x00"s), HasSubstr("not in its shortest form"));
   EXPECT_THAT(refusal("\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"s), HasSubstr("shortest form"));
   EXPECT_THAT(refusal("\x01\xff\xff\xff\xff\x0f\x01\x00\x00"s), HasSubstr("out of range"));

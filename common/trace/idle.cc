@@ -18,8 +18,9 @@ using program::Program;
 // The bodies of all ranks, with who waits for whom.
 class IdleFinder {
  public:
-  IdleFinder(const JobTrace& trace, const std::vector<Slice>& slices)
-      : trace_(trace), slices_(slices) {
+  IdleFinder(const JobTrace& trace, const std::vector<Slice>& slices,
+             const std::vector<Slice>& prologue)
+      : trace_(trace), slices_(slices), prologue_(prologue) {
     std::size_t begin = 0;
     for (int rank = 0; rank < trace.num_ranks(); ++rank) {
       const Program& program = trace.ProgramOf(rank);
@@ -47,6 +48,7 @@ class IdleFinder {
         // A step that is not there may have run in between.
         std::optional<std::int64_t> idle_since;
         if (follows(rank, step)) idle_since = last_end_;
+        if (pauses(rank, step)) idle_since = ExplainPause(rank, step, idle_since);
         for (std::size_t i = 0; i < program.body.size(); ++i) {
           if (program.lanes[program.body[i].lane.value()].kind != LaneKind::kCompute) continue;
           const Slice& slice = At(step, {rank, static_cast<std::int32_t>(i)});
@@ -78,6 +80,39 @@ class IdleFinder {
     const StepTrace& raw = trace_.ranks[rank].steps[step];
     if (raw.body.empty()) return 0;
     return At(step, {rank, 0}).start_nanos - raw.body[0].start_nanos + raw.start_nanos;
+  }
+
+  // Whether the step begins anew: not where the one before ended.
+  bool pauses(int rank, int step) const {
+    const std::vector<StepTrace>& steps = trace_.ranks[rank].steps;
+    if (!steps[step].prologue.empty()) return true;
+    if (!follows(rank, step)) return false;
+    std::int64_t end = 0;
+    for (const Span& span : steps[step - 1].body) end = std::max(end, span.end_nanos);
+    return steps[step].start_nanos > end;
+  }
+
+  // All that is idle up to where the step begins. Returns where that is.
+  std::int64_t ExplainPause(int rank, int step, std::optional<std::int64_t> idle_since) {
+    const Program& program = trace_.ProgramOf(rank);
+    const auto compute = std::ranges::find_if(program.body, [&](const Instruction& instruction) {
+      return program.lanes[instruction.lane.value()].kind == LaneKind::kCompute;
+    });
+    if (compute == program.body.end()) return StartOf(rank, step);
+    const Slice& first =
+        At(step, {rank, static_cast<std::int32_t>(compute - program.body.begin())});
+    std::int64_t begin = StartOf(rank, step);
+    cursor_ = idle_since.value_or(begin);
+    for (const Slice& slice : prologue_) {
+      if (slice.rank != rank || slice.step != first.step) continue;
+      begin = std::max(begin, slice.end_nanos);
+      const LaneId lane = program.prologue[slice.instruction].lane;
+      if (program.lanes[lane.value()].kind != LaneKind::kCompute) continue;
+      Until(slice.start_nanos, first, Cause::kPause);
+      cursor_ = slice.end_nanos;
+    }
+    Until(begin, first, Cause::kPause);
+    return begin;
   }
 
   // What an instruction waited for on its rank.
@@ -179,6 +214,7 @@ class IdleFinder {
 
   const JobTrace& trace_;
   const std::vector<Slice>& slices_;
+  const std::vector<Slice>& prologue_;
   std::vector<std::size_t> begin_;                             // in slices_, by rank
   std::vector<program::WaitLists> waits_;                      // by rank
   std::vector<std::vector<std::vector<std::int32_t>>> lanes_;  // by rank and lane
@@ -191,8 +227,9 @@ class IdleFinder {
 
 }  // namespace
 
-std::vector<Idle> FindIdle(const JobTrace& trace, const std::vector<Slice>& slices) {
-  return IdleFinder(trace, slices).Find();
+std::vector<Idle> FindIdle(const JobTrace& trace, const std::vector<Slice>& slices,
+                           const std::vector<Slice>& prologue) {
+  return IdleFinder(trace, slices, prologue).Find();
 }
 
 }  // namespace takt::trace

@@ -8,7 +8,9 @@
 
 namespace takt::trace {
 
-// The idle time of every compute lane, cut where its cause changes. timeline: has its slices.
-std::vector<Idle> FindIdle(const JobTrace& trace, const std::vector<Slice>& slices);
+// The idle time of every compute lane, cut where its cause changes. slices, prologue: as of a
+// Timeline.
+std::vector<Idle> FindIdle(const JobTrace& trace, const std::vector<Slice>& slices,
+                           const std::vector<Slice>& prologue);
 
 }  // namespace takt::trace

@@ -19,17 +19,26 @@ absl::Status CheckStep(const JobTrace& trace, int rank, int index) {
   if (index > 0 && step.step <= trace.ranks[rank].steps[index - 1].step) {
     return bad("steps are not in ascending order");
   }
-  if (step.body.size() != trace.ProgramOf(rank).body.size()) {
-    return bad(absl::StrCat("has ", step.body.size(), " instructions, its program ",
-                            trace.ProgramOf(rank).body.size()));
+  const program::Program& program = trace.ProgramOf(rank);
+  if (!Fits(step, program)) {
+    return bad(absl::StrCat("has ", step.prologue.size(), " + ", step.body.size(),
+                            " instructions, its program ", program.prologue.size(), " + ",
+                            program.body.size()));
   }
-  for (const Span& span : step.body) {
-    if (span.end_nanos < span.start_nanos) return bad("an instruction ends before it starts");
+  for (const std::vector<Span>* list : {&step.prologue, &step.body}) {
+    for (const Span& span : *list) {
+      if (span.end_nanos < span.start_nanos) return bad("an instruction ends before it starts");
+    }
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+bool Fits(const StepTrace& step, const program::Program& program) {
+  return step.body.size() == program.body.size() &&
+         (step.prologue.empty() || step.prologue.size() == program.prologue.size());
+}
 
 absl::Status CheckJobTrace(const JobTrace& trace) {
   RETURN_IF_ERROR(sim::CheckTogether(trace.programs));

@@ -41,6 +41,9 @@ struct JobTrace {
   }
 };
 
+// Whether a step can be one of the program's.
+bool Fits(const StepTrace& step, const program::Program& program);
+
 // kInvalidArgument: programs that do not belong together, ranks or instructions that are missing,
 // steps that are not the same ones in ascending order, spans that end before they start.
 absl::Status CheckJobTrace(const JobTrace& trace);

@@ -63,6 +63,8 @@ std::string_view Meaning(Cause cause) {
       return "tokens were not there";
     case Cause::kRuntime:
       return "all was there: the engine, or a process that did not run";
+    case Cause::kPause:
+      return "between two steps: validation, a snapshot, the pipeline filling again";
   }
   return "";
 }

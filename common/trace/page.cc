@@ -51,19 +51,26 @@ const char* KindOf(Op op) {
 
 json ProgramJson(const Program& program) {
   const std::vector<LaneId> order = LanesInOrder(program);
-  json lanes = json::array(), body = json::array();
+  json lanes = json::array();
   std::vector<int> place(program.lanes.size());
   for (std::size_t i = 0; i < order.size(); ++i) {
     place[order[i].value()] = static_cast<int>(i);
     lanes.push_back(LaneName(program.lanes[order[i].value()]));
   }
   const std::set<StageId> held = program::HeldStages(program);
-  for (const Instruction& instruction : program.body) {
-    const auto chunk = std::distance(held.begin(), held.lower_bound(instruction.stage));
-    body.push_back({ToString(instruction, program), KindOf(instruction.op), chunk,
-                    place[instruction.lane.value()]});
-  }
-  return {{"lanes", lanes}, {"body", body}, {"chunks", held.size()}};
+  const auto list = [&](const std::vector<Instruction>& instructions) {
+    json described = json::array();
+    for (const Instruction& instruction : instructions) {
+      const auto chunk = std::distance(held.begin(), held.lower_bound(instruction.stage));
+      described.push_back({ToString(instruction, program), KindOf(instruction.op), chunk,
+                           place[instruction.lane.value()]});
+    }
+    return described;
+  };
+  return {{"lanes", lanes},
+          {"body", list(program.body)},
+          {"prologue", list(program.prologue)},
+          {"chunks", held.size()}};
 }
 
 // Start and length of each instruction, starts from the end of the one before in the list.
@@ -77,6 +84,21 @@ json StepJson(std::span<const Slice> slices) {
     at = end;
   }
   return deltas;
+}
+
+std::int64_t PlaceOf(const Timeline& timeline, StepId step) {
+  return std::ranges::find(timeline.steps, step, &StepWindow::step) - timeline.steps.begin();
+}
+
+// What ran before the steps: of each its step, instruction, start and end.
+json PrologueJson(const Timeline& timeline, int rank) {
+  json list = json::array();
+  for (const Slice& slice : timeline.prologue) {
+    if (slice.rank != rank) continue;
+    list.push_back({PlaceOf(timeline, slice.step), slice.instruction, Units(slice.start_nanos),
+                    Units(slice.end_nanos)});
+  }
+  return list;
 }
 
 json RanksJson(const Timeline& timeline) {
@@ -94,13 +116,10 @@ json RanksJson(const Timeline& timeline) {
     std::int64_t at = 0;
     for (; idle != timeline.idle.end() && idle->rank == rank; ++idle) {
       const std::int64_t start = Units(idle->start_nanos), end = Units(idle->end_nanos);
-      const auto step =
-          std::find_if(timeline.steps.begin(), timeline.steps.end(),
-                       [&](const StepWindow& window) { return window.step == idle->step; });
       for (const std::int64_t value :
            {start - at, end - start, static_cast<std::int64_t>(idle->cause),
             static_cast<std::int64_t>(idle->peer), static_cast<std::int64_t>(idle->before),
-            static_cast<std::int64_t>(step - timeline.steps.begin())}) {
+            PlaceOf(timeline, idle->step)}) {
         idle_list.push_back(value);
       }
       at = end;
@@ -108,6 +127,7 @@ json RanksJson(const Timeline& timeline) {
     ranks.push_back({{"name", RankName(trace, rank)},
                      {"program", trace.mesh.PpRankOf(Rank(rank)).value()},
                      {"steps", steps},
+                     {"prologue", PrologueJson(timeline, rank)},
                      {"idle", idle_list}});
   }
   return ranks;

@@ -121,25 +121,29 @@ class Writer {
     }
   }
 
-  int ThreadOf(int rank, std::int32_t instruction) const {
-    return threads_[rank][trace_.ProgramOf(rank).body[instruction].lane.value()];
+  int ThreadOf(int rank, const program::Instruction& instruction) const {
+    return threads_[rank][instruction.lane.value()];
+  }
+  int ThreadOf(const Slice& slice) const {
+    return ThreadOf(slice.rank, InstructionOf(trace_, slice));
   }
 
   void Slices() {
-    for (const Slice& slice : timeline_.slices) {
-      const int thread = ThreadOf(slice.rank, slice.instruction);
-      if (thread == 0 || full()) continue;
-      const Program& program = trace_.ProgramOf(slice.rank);
-      Complete(ToString(program.body[slice.instruction], program), ProcessOf(slice.rank), thread,
-               slice.start_nanos, slice.end_nanos);
+    for (const std::vector<Slice>* slices : {&timeline_.prologue, &timeline_.slices}) {
+      for (const Slice& slice : *slices) {
+        const int thread = ThreadOf(slice);
+        if (thread == 0 || full()) continue;
+        Complete(ToString(InstructionOf(trace_, slice), trace_.ProgramOf(slice.rank)),
+                 ProcessOf(slice.rank), thread, slice.start_nanos, slice.end_nanos);
+      }
     }
   }
 
   void IdleTime() {
     for (const Idle& idle : timeline_.idle) {
       if (full()) return;
-      Complete(IdleName(idle), ProcessOf(idle.rank), ThreadOf(idle.rank, idle.before),
-               idle.start_nanos, idle.end_nanos);
+      const int thread = ThreadOf(idle.rank, trace_.ProgramOf(idle.rank).body[idle.before]);
+      Complete(IdleName(idle), ProcessOf(idle.rank), thread, idle.start_nanos, idle.end_nanos);
     }
   }
 
@@ -169,7 +173,7 @@ class Writer {
                           "{\"ph\":\"%s\",\"cat\":\"m\",\"id\":%d,\"pid\":%d,"
                           "\"tid\":%d,\"ts\":",
                           begins ? "s" : "f\",\"bp\":\"e", id, ProcessOf(slice.rank),
-                          ThreadOf(slice.rank, slice.instruction));
+                          ThreadOf(slice));
     AppendMicros(at_nanos);
     json_ += "},\n";
   }

@@ -114,6 +114,11 @@ TEST(Perfetto, SlicesNestAndFlowsConnectForEveryKindOfProgram) {
     EXPECT_EQ(file.num_flows(), MakeTimeline(trace)->flows.size());
     EXPECT_EQ(file.Names("steps", "steps"), (std::vector<std::string>{"step 1", "step 2"}));
   }
+  SyntheticTrace filled("pipedream-2bw", 4, 8);
+  filled.AddStep(0.1);
+  const Checked with_prologue(Written(filled.Get()));
+  const std::vector<std::string> first = with_prologue.Names("rank 0", "compute");
+  EXPECT_EQ(std::count(first.begin(), first.end(), "SNAPSHOT"), 1);
   SyntheticTrace copies("1f1b", 2, 4, {.dp_size = 2});
   EXPECT_EQ(Checked(Written(copies.Get())).Names("rank 3 (pp 1, dp 1)", "predicted").size(), 16u);
 }

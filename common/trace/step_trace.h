@@ -21,9 +21,11 @@ struct Span {
 struct StepTrace {
   Rank rank;
   StepId step;
-  // The end of the step before on this rank, or the first instruction's start if there was none.
+  // The end of the step before on this rank, or, if none came right before it, the first
+  // instruction's start, the prologue's if there is one.
   std::int64_t start_nanos = 0;
-  std::vector<Span> body;  // as program.body
+  std::vector<Span> body;      // as program.body
+  std::vector<Span> prologue;  // as program.prologue; empty: it did not run before this step
   bool operator==(const StepTrace&) const = default;
 };
 

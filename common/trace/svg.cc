@@ -26,8 +26,8 @@ constexpr double kNarrowestTime = 900, kWidestTime = 24000;
 constexpr double kCharWidth = 6.2;                  // of a label, at its font size of 10
 constexpr double kShortestWidth = 21;               // that most actions should have
 constexpr std::string_view kOtherWork = "#c4c4c4";  // norms, optimizer
-constexpr std::string_view kIdleFills[kNumCauses + 1] = {"",        "#e6b8b0", "#e0693e", "#5b54c9",
-                                                         "#c0408a", "#8a6d3b", "#333333"};
+constexpr std::string_view kIdleFills[kNumCauses + 1] = {
+    "", "#e6b8b0", "#e0693e", "#5b54c9", "#c0408a", "#8a6d3b", "#333333", "#9fb7b0"};
 
 ActionKind KindOf(Op op) {
   switch (op) {
@@ -80,6 +80,7 @@ class Drawing {
     Steps();
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) RankLabel(rank);
     for (const Idle& idle : timeline_.idle) IdleBox(idle);
+    for (const Slice& slice : timeline_.prologue) WorkBox(slice);
     for (const Slice& slice : timeline_.slices) WorkBox(slice);
     Predictions();
     for (const Flow& flow : timeline_.flows) Arrow(flow);
@@ -214,8 +215,8 @@ class Drawing {
 
   void WorkBox(const Slice& slice) {
     const Program& program = trace_.ProgramOf(slice.rank);
-    const Instruction& instruction = program.body[slice.instruction];
-    if (!OnComputeLane(program, instruction)) return;
+    const Instruction& instruction = InstructionOf(trace_, slice);
+    if (!OnComputeLane(program, instruction) || slice.start_nanos < origin_) return;
     const std::string label = ToString(instruction, program);
     const double x = X(slice.start_nanos), width = X(slice.end_nanos) - x, y = Y(slice.rank);
     Work(program, instruction, x, width, y, kRowHeight,

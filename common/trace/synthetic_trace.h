@@ -80,10 +80,13 @@ class SyntheticTrace {
     }
   }
 
-  // Another step with the durations as they are now.
-  void AddStep() {
+  // Another step with the durations as they are now. After a pause nothing of it runs ahead, and
+  // each rank's prologue, if it has one, takes the second half of the pause.
+  void AddStep(double pause = 0) {
     const sim::Replayed replayed = sim::Replay(spread_, durations_).value();
-    const double begin = now_ - replayed.end_of_previous;
+    const double prologue_begin = now_ + pause / 2;
+    now_ += pause;
+    const double begin = now_ - (pause > 0 ? FirstStart(replayed) : replayed.end_of_previous);
     ++step_;
     for (std::size_t rank = 0; rank < spread_.size(); ++rank) {
       StepTrace& step = trace_.ranks[rank].steps.emplace_back();
@@ -94,8 +97,9 @@ class SyntheticTrace {
         step.body.push_back({Nanos(begin + span.start), Nanos(begin + span.end)});
       }
       BeginWhenReady(spread_[rank], step);
+      if (pause > 0) AddPrologue(spread_[rank], prologue_begin, step);
     }
-    now_ += replayed.step_time;
+    now_ = begin + replayed.end_of_previous + replayed.step_time;
   }
 
   // With steps added until there are `num_steps`.
@@ -106,6 +110,24 @@ class SyntheticTrace {
   const std::vector<program::Program>& spread() const { return spread_; }
 
  private:
+  static double FirstStart(const sim::Replayed& replayed) {
+    double first = replayed.end_of_previous;
+    for (const auto& spans : replayed.spans) {
+      for (const auto& span : spans) first = std::min(first, span.start);
+    }
+    return first;
+  }
+
+  // From `begin` to where the body begins, one instruction after the other.
+  void AddPrologue(const program::Program& program, double begin, StepTrace& step) const {
+    const double each = (now_ - begin) / static_cast<double>(program.prologue.size());
+    for (std::size_t i = 0; i < program.prologue.size(); ++i) {
+      const double start = begin + static_cast<double>(i) * each;
+      step.prologue.push_back({Nanos(start), Nanos(start + each)});
+    }
+    if (!step.prologue.empty()) step.start_nanos = step.prologue.front().start_nanos;
+  }
+
   // The simulator begins messages and sums when all ends are there, a rank when it comes to them.
   static void BeginWhenReady(const program::Program& program, StepTrace& step) {
     const program::WaitLists waits = program::Dependencies(program);

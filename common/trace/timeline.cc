@@ -14,17 +14,20 @@ namespace takt::trace {
 namespace {
 
 // On the coordinator's clock.
-std::vector<Slice> AlignedSlices(const JobTrace& trace, const Alignment& alignment) {
+std::vector<Slice> AlignedSlices(const JobTrace& trace, const Alignment& alignment,
+                                 std::vector<Span> StepTrace::*list) {
   std::vector<Slice> slices;
   for (int rank = 0; rank < trace.num_ranks(); ++rank) {
     const std::int64_t offset = alignment.offset_nanos[rank];
     for (const StepTrace& step : trace.ranks[rank].steps) {
-      for (std::size_t i = 0; i < step.body.size(); ++i) {
+      const std::vector<Span>& spans = step.*list;
+      for (std::size_t i = 0; i < spans.size(); ++i) {
         slices.push_back({.rank = rank,
                           .instruction = static_cast<std::int32_t>(i),
                           .step = step.step,
-                          .start_nanos = step.body[i].start_nanos + offset,
-                          .end_nanos = step.body[i].end_nanos + offset});
+                          .start_nanos = spans[i].start_nanos + offset,
+                          .end_nanos = spans[i].end_nanos + offset,
+                          .in_prologue = list == &StepTrace::prologue});
       }
     }
   }
@@ -41,6 +44,9 @@ std::vector<StepWindow> FindWindows(const JobTrace& trace, const Alignment& alig
       const StepTrace& step = trace.ranks[rank].steps[index];
       const std::int64_t offset = alignment.offset_nanos[rank];
       window.start_nanos = std::max(window.start_nanos, step.start_nanos + offset);
+      for (const Span& span : step.prologue) {
+        window.start_nanos = std::max(window.start_nanos, span.end_nanos + offset);
+      }
       for (const Span& span : step.body) {
         window.end_nanos = std::max(window.end_nanos, span.end_nanos + offset);
       }
@@ -72,10 +78,14 @@ std::vector<Flow> FindFlows(const JobTrace& trace) {
 
 void MoveToOrigin(Timeline& timeline) {
   std::int64_t origin = timeline.steps.front().start_nanos;
-  for (const Slice& slice : timeline.slices) origin = std::min(origin, slice.start_nanos);
-  for (Slice& slice : timeline.slices) {
-    slice.start_nanos -= origin;
-    slice.end_nanos -= origin;
+  for (std::vector<Slice>* slices : {&timeline.slices, &timeline.prologue}) {
+    for (const Slice& slice : *slices) origin = std::min(origin, slice.start_nanos);
+  }
+  for (std::vector<Slice>* slices : {&timeline.slices, &timeline.prologue}) {
+    for (Slice& slice : *slices) {
+      slice.start_nanos -= origin;
+      slice.end_nanos -= origin;
+    }
   }
   for (StepWindow& step : timeline.steps) {
     step.start_nanos -= origin;
@@ -86,9 +96,14 @@ void MoveToOrigin(Timeline& timeline) {
 }  // namespace
 
 std::string_view Name(Cause cause) {
-  constexpr std::string_view kNames[] = {"",     "peer", "link",   "reduction",
-                                         "sync", "data", "runtime"};
+  constexpr std::string_view kNames[] = {"",     "peer", "link",    "reduction",
+                                         "sync", "data", "runtime", "pause"};
   return kNames[static_cast<int>(cause)];
+}
+
+const program::Instruction& InstructionOf(const JobTrace& trace, const Slice& slice) {
+  const program::Program& program = trace.ProgramOf(slice.rank);
+  return (slice.in_prologue ? program.prologue : program.body)[slice.instruction];
 }
 
 absl::StatusOr<Timeline> MakeTimeline(const JobTrace& trace) {
@@ -99,11 +114,13 @@ absl::StatusOr<Timeline> MakeTimeline(const JobTrace& trace) {
   const Alignment alignment = AlignClocks(trace);
   Timeline timeline{.trace = &trace,
                     .steps = FindWindows(trace, alignment),
-                    .slices = AlignedSlices(trace, alignment),
+                    .slices = AlignedSlices(trace, alignment, &StepTrace::body),
+                    .prologue = AlignedSlices(trace, alignment, &StepTrace::prologue),
                     .flows = FindFlows(trace),
                     .clock_error_nanos = alignment.error_nanos};
   MoveToOrigin(timeline);
-  timeline.idle = FindIdle(trace, timeline.slices);
+  timeline.idle = FindIdle(trace, timeline.slices, timeline.prologue);
+  if (std::ranges::any_of(trace.programs, program::IsAsynchronous)) return timeline;
   absl::StatusOr<sim::Report> predicted = sim::Simulate(trace.programs, trace.predicted);
   if (predicted.ok()) timeline.predicted = *std::move(predicted);
   return timeline;

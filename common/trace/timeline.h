@@ -18,9 +18,10 @@ namespace takt::trace {
 
 struct Slice {
   int rank = 0;
-  std::int32_t instruction = 0;  // index in the body
+  std::int32_t instruction = 0;  // index in the body, or in the prologue
   StepId step;
   std::int64_t start_nanos = 0, end_nanos = 0;
+  bool in_prologue = false;
 };
 
 // What a compute lane that ran nothing waited for.
@@ -31,10 +32,11 @@ enum class Cause : std::uint8_t {
   kSync = 4,       // the exchange of norms, all ranks being there
   kData = 5,       // tokens
   kRuntime = 6,    // nothing: from when it could have begun to when it did
+  kPause = 7,      // between two steps: validation, a snapshot, the pipeline filling again
 };
-inline constexpr int kNumCauses = 6;
+inline constexpr int kNumCauses = 7;
 
-// "peer", "link", "reduction", "sync", "data", "runtime".
+// "peer", "link", "reduction", "sync", "data", "runtime", "pause".
 std::string_view Name(Cause cause);
 
 struct Idle {
@@ -50,21 +52,27 @@ struct Flow {
   std::size_t send = 0, recv = 0;  // indices in `slices`
 };
 
+// From where the last rank ended the step before, or after a pause began this one (its prologue
+// done), to where the last rank ended it.
 struct StepWindow {
   StepId step;
-  std::int64_t start_nanos = 0, end_nanos = 0;  // the last rank's ends of the step before and of it
+  std::int64_t start_nanos = 0, end_nanos = 0;
 };
 
 struct Timeline {
   const JobTrace* trace = nullptr;  // borrowed
   std::vector<StepWindow> steps;
-  std::vector<Slice> slices;  // by rank, step, instruction
-  std::vector<Idle> idle;     // by rank and start; zero-length ones left out
+  std::vector<Slice> slices;    // by rank, step, instruction
+  std::vector<Slice> prologue;  // of the steps before which it ran, in the same order
+  std::vector<Idle> idle;       // by rank and start; zero-length ones left out
   std::vector<Flow> flows;
-  // Of one step, in seconds from its start, by pp rank. Unset: the programs cannot be simulated.
+  // Of one step, in seconds from its start, by pp rank. Unset: the programs cannot be simulated, or
+  // have no flush, so that a step of theirs is never alone.
   std::optional<sim::Report> predicted;
   std::int64_t clock_error_nanos = 0;
 };
+
+const program::Instruction& InstructionOf(const JobTrace& trace, const Slice& slice);
 
 // trace: at least one step; borrowed for the timeline's life. Idle time before the first
 // instruction of the first step on a rank counts from the end of the step before. kInvalidArgument:

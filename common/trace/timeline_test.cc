@@ -147,6 +147,43 @@ TEST(Timeline, ADelayOfTheEngineIsNobodysFault) {
   EXPECT_NEAR(causes.at(Cause::kRuntime), 5 * kMillisecond, 5);
 }
 
+TEST(Timeline, APauseBetweenStepsIsOfNoStep) {
+  constexpr std::int64_t kPause = 50 * kMillisecond;
+  for (const char* family : {"1f1b", "pipedream-2bw"}) {
+    SCOPED_TRACE(family);
+    SyntheticTrace synthetic(family, 4, 8, {.num_steps = 4});
+    synthetic.AddStep();
+    synthetic.AddStep();
+    synthetic.AddStep(1e-9 * kPause);
+    const JobTrace& trace = synthetic.Get();
+    const Timeline timeline = MakeTimeline(trace).value();
+    // The pipeline fills in the pause, where it has to.
+    EXPECT_EQ(timeline.prologue.empty(), trace.programs[0].prologue.empty());
+    EXPECT_NEAR(timeline.steps[2].start_nanos - timeline.steps[1].end_nanos, kPause, 10);
+    EXPECT_EQ(timeline.steps[3].start_nanos, timeline.steps[2].end_nanos);
+    for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+      std::int64_t work = 0;
+      for (const Slice& slice : timeline.prologue) {
+        const LaneId lane = InstructionOf(trace, slice).lane;
+        const bool computes =
+            trace.ProgramOf(rank).lanes[lane.value()].kind == program::LaneKind::kCompute;
+        if (slice.rank == rank && computes) work += slice.end_nanos - slice.start_nanos;
+      }
+      for (int step = 1; step <= 4; ++step) {
+        const auto causes = ByCause(timeline, rank, StepId(step));
+        const auto pause = causes.find(Cause::kPause);
+        const std::int64_t idle = pause == causes.end() ? 0 : pause->second;
+        // From where its own compute lane ended, which may be sooner than the step.
+        if (step == 3) {
+          EXPECT_GE(idle + work, kPause - 10) << rank;
+        } else {
+          EXPECT_EQ(idle, 0) << rank;
+        }
+      }
+    }
+  }
+}
+
 TEST(Timeline, StepsFollowEachOther) {
   SyntheticTrace synthetic("1f1b", 4, 8, {.num_steps = 3});
   const Timeline timeline = MakeTimeline(synthetic.Get()).value();

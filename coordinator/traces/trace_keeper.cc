@@ -169,7 +169,7 @@ void TraceKeeper::Add(const std::string& worker, const std::string& incarnation,
   const int rank = step->rank.value();
   if (rank >= static_cast<int>(run->holders.size()) ||
       run->holders[rank] != std::pair(worker, incarnation) ||
-      run->header.ProgramOf(rank).body.size() != step->body.size()) {
+      !trace::Fits(*step, run->header.ProgramOf(rank))) {
     return;
   }
   trace::ClockOffset clock;

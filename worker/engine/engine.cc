@@ -63,7 +63,8 @@ class ProgramEngine final : public Engine {
   void WakeWaiters(const Lane& lane, std::uint64_t done);
   absl::Status Execute(Lane& lane, const Instruction& instruction, std::span<std::byte> message,
                        StepId step);
-  void RunList(const std::vector<Instruction>& list, StepId iteration_step);
+  void RunList(const std::vector<Instruction>& list, StepId iteration_step,
+               std::vector<InstructionTiming>& timings);
   void Report(std::uint64_t begin, std::int64_t previous_end,
               const std::function<void(const StepTiming&)>& on_step);
   StepTiming Summarize(std::uint64_t iteration, std::int64_t previous_end) const;
@@ -94,7 +95,8 @@ class ProgramEngine final : public Engine {
   std::atomic<std::uint64_t> end_{0};       // of Run: the first iteration that it does not do
   std::atomic<std::int64_t> run_nanos_{0};  // when the last Run began
   TimingRing timings_;
-  std::atomic<std::uint64_t> reported_{0};  // iterations whose timings were handed over
+  std::vector<InstructionTiming> prologue_timings_;  // of the caller of Run
+  std::atomic<std::uint64_t> reported_{0};           // iterations whose timings were handed over
   transport::WakeWord reported_moved_;
 
   std::atomic<bool> stopped_{false};
@@ -166,7 +168,7 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
   const std::int64_t now = MonotonicNanos();
   run_nanos_.store(now, std::memory_order_relaxed);
   const std::int64_t start = program_.prologue.empty() ? 0 : now;
-  RunList(program_.prologue, first);
+  RunList(program_.prologue, first, prologue_timings_);
   {
     std::vector<std::jthread> threads;
     for (const auto& lane : lanes_) {
@@ -176,7 +178,8 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
     Report(begin, start, on_step);
   }
   iterations_ = end();
-  RunList(program_.epilogue, StepOf(iterations_ - 1));
+  std::vector<InstructionTiming> epilogue_timings;  // belong to no step
+  RunList(program_.epilogue, StepOf(iterations_ - 1), epilogue_timings);
   return failure();
 }
 
@@ -207,9 +210,9 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
   const LaneEntry& entry = lane.entries[position];
   if (!AwaitOthers(lane, entry, iteration)) return false;
   const StepId step = WorksFor(*entry.instruction, StepOf(iteration));
-  timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
+  if (options_.times_instructions) timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
   const absl::Status status = Execute(lane, *entry.instruction, entry.message, step);
-  timings_.SetEnd(iteration, entry.body_index, MonotonicNanos());
+  if (options_.times_instructions) timings_.SetEnd(iteration, entry.body_index, MonotonicNanos());
   if (!status.ok()) {
     const bool first = Fail(
         Annotate(status, absl::StrCat("step ", step.value(), ", pp rank ", program_.pp_rank.value(),
@@ -284,12 +287,17 @@ absl::Status ProgramEngine::Execute(Lane& lane, const Instruction& instruction,
                                      : lane.recv->Recv(tag, message);
 }
 
-void ProgramEngine::RunList(const std::vector<Instruction>& list, StepId iteration_step) {
-  for (const Instruction& instruction : list) {
+void ProgramEngine::RunList(const std::vector<Instruction>& list, StepId iteration_step,
+                            std::vector<InstructionTiming>& timings) {
+  timings.assign(list.size(), {});
+  for (std::size_t i = 0; i < list.size(); ++i) {
     if (stopped()) return;
+    const Instruction& instruction = list[i];
     const StepId step = WorksFor(instruction, iteration_step);
+    timings[i].start_nanos = MonotonicNanos();
     absl::Status status =
         Execute(*lanes_[instruction.lane.value()], instruction, MessageOf(instruction), step);
+    timings[i].end_nanos = MonotonicNanos();
     if (!status.ok()) {
       Fail(Annotate(
           status, absl::StrCat("step ", step.value(), ", pp rank ", program_.pp_rank.value(), ", ",
@@ -310,7 +318,8 @@ void ProgramEngine::Report(std::uint64_t begin, std::int64_t previous_end,
       // A step that was complete when the engine stopped is reported all the same.
       if (lane->done.load(std::memory_order_acquire) < count) return;
     }
-    const StepTiming timing = Summarize(iteration, previous_end);
+    StepTiming timing = Summarize(iteration, previous_end);
+    if (iteration == begin && !prologue_timings_.empty()) timing.prologue = &prologue_timings_;
     previous_end = timing.end_nanos;
     if (on_step) on_step(timing);
     reported_.store(iteration + 1, std::memory_order_seq_cst);

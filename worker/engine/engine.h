@@ -31,6 +31,8 @@ struct StepTiming {
   std::int64_t start_nanos = 0, end_nanos = 0;
   std::int64_t compute_nanos = 0;  // busy on the compute lane, F I W B only
   const std::vector<InstructionTiming>* timings = nullptr;
+  // As program.prologue; null: it did not run right before this step.
+  const std::vector<InstructionTiming>* prologue = nullptr;
 };
 
 // What a lane does right now; for status lines and for the report of a fault.
@@ -61,6 +63,8 @@ struct EngineOptions {
   std::int64_t generation = 0;
   std::string channel_prefix;  // tells two engines on one transport apart
   std::string thread_name_prefix = "takt";
+  // False: no instruction is timed (its timing stays 0), so that what timing costs can be measured.
+  bool times_instructions = true;
 };
 
 // Thread-safe except Run (one caller, once at a time).

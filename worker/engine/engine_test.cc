@@ -143,7 +143,16 @@ TEST(Engine, PrologueAndEpilogueRunOnceAroundTheStepsAndWorkMayBeForTheNext) {
     return absl::OkStatus();
   };
   const auto engine = MakeEngine(program, compute);
-  ASSERT_TRUE(engine->Run(StepId(4), StepId(5), nullptr).ok());
+  const auto on_step = [&](const StepTiming& timing) {
+    EXPECT_EQ(timing.prologue != nullptr, timing.step == StepId(4));
+    if (timing.prologue == nullptr) return;
+    ASSERT_EQ(timing.prologue->size(), 1u);
+    const InstructionTiming& prologue = timing.prologue->front();
+    EXPECT_LE(timing.start_nanos, prologue.start_nanos);
+    EXPECT_LE(prologue.start_nanos, prologue.end_nanos);
+    EXPECT_LE(prologue.end_nanos, timing.timings->front().start_nanos);
+  };
+  ASSERT_TRUE(engine->Run(StepId(4), StepId(5), on_step).ok());
   EXPECT_THAT(ran, ElementsAre("0@4", "1@4", "3@5", "1@5", "3@6", "2@5"));
 }
 

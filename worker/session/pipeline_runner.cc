@@ -318,10 +318,15 @@ class PipelineRunner final : public RankRunner {
     if (!options_.on_trace || !trace_sampler_.Takes(timing.step, report.step_seconds)) return;
     trace::StepTrace trace{
         .rank = assignment_.rank, .step = timing.step, .start_nanos = timing.start_nanos};
-    trace.body.reserve(timing.timings->size());
-    for (const engine::InstructionTiming& each : *timing.timings) {
-      trace.body.push_back({each.start_nanos, each.end_nanos});
-    }
+    const auto add_all = [](const std::vector<engine::InstructionTiming>& timings,
+                            std::vector<trace::Span>& spans) {
+      spans.reserve(timings.size());
+      for (const engine::InstructionTiming& each : timings) {
+        spans.push_back({each.start_nanos, each.end_nanos});
+      }
+    };
+    add_all(*timing.timings, trace.body);
+    if (timing.prologue != nullptr) add_all(*timing.prologue, trace.prologue);
     options_.on_trace(trace::Encode(trace));
   }
 
