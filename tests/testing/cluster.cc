@@ -11,12 +11,14 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
 #include "common/config/spec_files.h"
+#include "common/trace/job_trace_serde.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
@@ -70,8 +72,14 @@ std::string EmulatedJob::Yaml() const {
                       ", data: ", data, ", schedule: ", schedule, "}\n");
 }
 
-Cluster::Cluster(int num_workers, Network network)
+Cluster::Cluster(int num_workers, Network network) : Cluster(num_workers, network, {}) {}
+
+Cluster::Cluster(int num_workers, std::map<std::string, WorkerPlace> places)
+    : Cluster(num_workers, Network::kSocketFile, std::move(places)) {}
+
+Cluster::Cluster(int num_workers, Network network, std::map<std::string, WorkerPlace> places)
     : network_(network),
+      places_(std::move(places)),
       directory_(MakeDirectory()),
       address_(network == Network::kSocketFile ? "unix:" + directory_ + "/socket" : "") {
   std::ofstream data(directory_ + "/data.txt");
@@ -104,6 +112,11 @@ absl::StatusOr<cli::Process> Cluster::Spawn(const std::string& name,
                                             std::vector<std::string> argv) {
   argv[0] = std::string(TAKT_BINARY_DIR) + "/" + argv[0];
   argv.insert(argv.end(), {"--settings", ""});  // not the machine's own
+  if (const auto place = places_.find(name); place != places_.end()) {
+    const WorkerPlace& its = place->second;
+    argv.insert(argv.end(), its.arguments.begin(), its.arguments.end());
+    argv.insert(argv.begin(), its.wrapper.begin(), its.wrapper.end());
+  }
   return cli::Process::Spawn(
       {.name = name, .argv = std::move(argv), .log_path = directory_ + "/" + name + ".log"});
 }
@@ -259,6 +272,27 @@ std::vector<v1::StepReport> Cluster::Steps(const std::string& name) {
     return stream->Finish();
   });
   return steps;
+}
+
+trace::JobTrace Cluster::Trace(const std::string& name, int newest_steps) {
+  v1::GetTraceRequest request;
+  request.set_name(name);
+  request.set_newest_steps(newest_steps);
+  absl::StatusOr<trace::JobTrace> trace;
+  Call("trace of " + name, [&](grpc::ClientContext* context) {
+    trace::TraceReader reader;
+    absl::Status damage;
+    const auto stream = jobs_->GetTrace(context, request);
+    for (v1::GetTraceResponse response; stream->Read(&response);) {
+      if (response.has_header()) damage.Update(reader.AddHeader(response.header()));
+      if (response.has_program()) damage.Update(reader.AddProgram(response.program()));
+      if (response.has_step()) damage.Update(reader.AddStep(response.step()));
+    }
+    trace = damage.ok() ? reader.Take() : damage;
+    return stream->Finish();
+  });
+  if (!trace.ok()) ADD_FAILURE() << "trace of " << name << ": " << trace.status();
+  return trace.ok() ? *std::move(trace) : trace::JobTrace{};
 }
 
 void Cluster::Cancel(const std::string& name) {

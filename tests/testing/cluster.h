@@ -16,10 +16,17 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/process.h"
+#include "common/trace/job_trace.h"
 #include "takt/v1/cluster_service.grpc.pb.h"
 #include "takt/v1/job_service.grpc.pb.h"
 
 namespace takt::testing {
+
+// Where a worker runs, and how.
+struct WorkerPlace {
+  std::vector<std::string> wrapper;    // a program and its arguments, which becomes the worker
+  std::vector<std::string> arguments;  // more of the worker's own
+};
 
 // One thread. Nothing it started outlives it: the destructor kills and reaps, and the kernel kills
 // the processes if the test itself dies. When a test has failed, it prints the ends of the logs.
@@ -36,6 +43,8 @@ class Cluster final {
 
   // Starts the coordinator and workers w0, w1, ..., and waits until all are idle.
   explicit Cluster(int num_workers, Network network = Network::kSocketFile);
+  // places: of workers that are not like the others, by name.
+  explicit Cluster(int num_workers, std::map<std::string, WorkerPlace> places);
   ~Cluster();
   Cluster(const Cluster&) = delete;
 
@@ -62,6 +71,8 @@ class Cluster final {
   v1::Job AwaitStep(const std::string& name, std::int64_t step, absl::Duration timeout = kPatience);
   // The step log of a job that ended.
   std::vector<v1::StepReport> Steps(const std::string& name);
+  // Of the newest steps, at most so many.
+  trace::JobTrace Trace(const std::string& name, int newest_steps);
   void Cancel(const std::string& name);
   void Pause(const std::string& name);
   void Resume(const std::string& name);
@@ -77,6 +88,7 @@ class Cluster final {
   const std::string& address() const { return address_; }
 
  private:
+  Cluster(int num_workers, Network network, std::map<std::string, WorkerPlace> places);
   absl::StatusOr<cli::Process> Spawn(const std::string& name, std::vector<std::string> argv);
   std::string AwaitAddress();
   std::string Tail(const std::string& name) const;
@@ -84,6 +96,7 @@ class Cluster final {
   bool Poll(const std::function<bool()>& done, absl::Duration timeout);
 
   const Network network_;
+  const std::map<std::string, WorkerPlace> places_;
   const std::string directory_;
   std::string address_;
   std::unique_ptr<v1::JobService::Stub> jobs_;

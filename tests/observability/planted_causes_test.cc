@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Something known is done to real daemons, and the split of their steps says what it was.
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/explain/advice.h"
+#include "common/explain/explain.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/observability/delayed_link.h"
+#include "tests/testing/cluster.h"
+
+namespace takt::observability {
+namespace {
+
+using explain::Explanation;
+using explain::Part;
+using explain::Parts;
+using testing::Cluster;
+
+constexpr int kSteps = 10;
+// The first steps are unlike the others: nothing is ahead of them.
+constexpr int kSkippedSteps = 2;
+constexpr int kMicrobatches = 8;
+// Of a stage's forward, of each of its two gradients.
+constexpr double kOpSeconds = 0.004;
+constexpr int kLayers = 10;
+
+double Of(const Parts& parts, Part part) { return parts[static_cast<int>(part)]; }
+
+// An emulated job whose stages have so many layers; 10 take kOpSeconds forward.
+std::string Job(const std::string& name, const std::vector<int>& stage_layers,
+                const std::string& parallelism = "", int steps = kSteps) {
+  const int layers = std::accumulate(stage_layers.begin(), stage_layers.end(), 0);
+  const double layer_ms = 1e3 * kOpSeconds / kLayers;
+  return absl::StrCat(
+      "name: ", name, "\nmodel: {family: emulated, layers: ", layers, ", forward_ms: ", layer_ms,
+      ", input_grad_ms: ", layer_ms, ", weight_grad_ms: ", layer_ms,
+      ", activation_bytes: 4096}\nbatch: {global: ", kMicrobatches,
+      ", microbatch: 1}\nsteps: ", steps, "\nparallelism: {pipeline: ", stage_layers.size(),
+      ", data: 1, schedule: 1f1b, stage_layers: [", absl::StrJoin(stage_layers, ", "), "]",
+      parallelism, "}\n");
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+std::vector<Explanation> ExplainAll(const trace::Timeline& timeline) {
+  std::vector<Explanation> all;
+  for (const trace::StepWindow& window : timeline.steps) {
+    if (window.step <= StepId(kSkippedSteps)) continue;
+    all.push_back(explain::Explain(timeline, window.step).value());
+  }
+  return all;
+}
+
+// The parts add up to each step, and all steps together to what the step log says of them.
+void ExpectToAddUp(Cluster& cluster, const std::string& job, const std::vector<Explanation>& all) {
+  double explained = 0, logged = 0;
+  for (const Explanation& each : all) {
+    const double sum = std::accumulate(each.parts.begin(), each.parts.end(), 0.0);
+    EXPECT_NEAR(sum, each.step_seconds, 1e-6 * each.step_seconds);
+    explained += sum;
+  }
+  for (const v1::StepReport& step : cluster.Steps(job)) {
+    const bool is_explained = std::any_of(all.begin(), all.end(), [&](const Explanation& each) {
+      return each.step == StepId(step.step());
+    });
+    if (is_explained) logged += step.step_seconds();
+  }
+  // The log has rank 0's steps, whose ends are not those of the last rank: on a busy machine by
+  // whole time slices.
+  constexpr double kEnds = 0.010;
+  EXPECT_NEAR(explained, logged, 1e-3 * logged + kEnds);
+}
+
+// Of the usual step.
+struct Split {
+  double step = 0;
+  Parts parts{};
+};
+
+Split Usual(const std::vector<Explanation>& all) {
+  Split usual;
+  const auto median_of = [&](const auto& value) {
+    std::vector<double> values;
+    for (const Explanation& each : all) values.push_back(value(each));
+    return Median(std::move(values));
+  };
+  usual.step = median_of([](const Explanation& each) { return each.step_seconds; });
+  for (int part = 0; part < explain::kNumParts; ++part) {
+    usual.parts[part] = median_of([&](const Explanation& each) { return each.parts[part]; });
+  }
+  return usual;
+}
+
+Split RunAndSplit(Cluster& cluster, const std::string& name, const std::string& yaml) {
+  cluster.Submit(yaml);
+  EXPECT_EQ(cluster.AwaitEnd(name).state(), v1::JOB_STATE_SUCCEEDED);
+  const trace::JobTrace trace = cluster.Trace(name, kSteps);
+  const trace::Timeline timeline = trace::MakeTimeline(trace).value();
+  const std::vector<Explanation> all = ExplainAll(timeline);
+  EXPECT_GE(all.size(), 5u) << "of " << kSteps << " steps";
+  ExpectToAddUp(cluster, name, all);
+  const Split usual = Usual(all);
+  std::printf("%-12s step %6.1f ms:", name.c_str(), 1e3 * usual.step);
+  for (int part = 0; part < explain::kNumParts; ++part) {
+    std::printf(" %s %.1f", std::string(Name(Part(part))).c_str(), 1e3 * usual.parts[part]);
+  }
+  std::printf("\n");
+  return usual;
+}
+
+// Of what a step can lose, `part` grew most, and by so many seconds, give or take a share of them.
+void ExpectGrowth(const Split& calm, const Split& planted, Part part, double seconds,
+                  double tolerance) {
+  const auto growth = [&](Part of) { return Of(planted.parts, of) - Of(calm.parts, of); };
+  EXPECT_NEAR(growth(part), seconds, tolerance * seconds) << Name(part);
+  for (const Part other :
+       {Part::kImbalance, Part::kCommunication, Part::kData, Part::kSync, Part::kRuntime}) {
+    if (other == part) continue;
+    EXPECT_LT(growth(other), growth(part)) << Name(other);
+  }
+}
+
+TEST(PlantedCause, StageThatIsSlowerBy30PercentIsImbalance) {
+  Cluster cluster(4);
+  const Split calm = RunAndSplit(cluster, "calm", Job("calm", {10, 10, 10, 10}));
+  const Split slow = RunAndSplit(cluster, "slow-stage", Job("slow-stage", {10, 10, 13, 10}));
+  // A step is the slowest stage's microbatches and once the way to it and back; balanced stages
+  // would take the mean of all for each. In units of one forward and backward of a stage:
+  const double unit = 3 * kOpSeconds, mean = 1.075;
+  const double as_is = 1.3 * kMicrobatches + 3, balanced = mean * (kMicrobatches + 3);
+  ExpectGrowth(calm, slow, Part::kImbalance, unit * (as_is - balanced), 0.25);
+
+  const trace::JobTrace trace = cluster.Trace("slow-stage", kSteps);
+  const trace::Timeline timeline = trace::MakeTimeline(trace).value();
+  const StepId last = timeline.steps.back().step;
+  const Explanation explanation = explain::Explain(timeline, last).value();
+  ASSERT_TRUE(explanation.worst_op.has_value());
+  EXPECT_EQ(explanation.worst_op->stage, StageId(2));
+  const std::vector<explain::Advice> advice = explain::Advise(timeline, last).value();
+  EXPECT_TRUE(std::any_of(advice.begin(), advice.end(), [](const explain::Advice& each) {
+    return each.kind == explain::Advice::Kind::kMoveLayer;
+  }));
+}
+
+TEST(PlantedCause, LinkThatTakes20MillisecondsMoreIsCommunication) {
+  constexpr double kDelay = 0.020;
+  const auto link = DelayedLink::Create(absl::Seconds(kDelay));
+  if (!link.ok()) GTEST_SKIP() << "no delayed link on this machine: " << link.status();
+  // The wire is between ranks 0 and 1. The ranks of the calm job are neighbours.
+  const auto at = [&](int side) {
+    return testing::WorkerPlace{.wrapper = {TAKT_ELSEWHERE, "--net", (*link)->NetFile(side)},
+                                .arguments = {"--data-address", DelayedLink::Address(side)}};
+  };
+  const std::string transport = ", transport: gloo";
+  Split calm;
+  {
+    Cluster cluster(3, {{"w0", at(1)}, {"w1", at(1)}, {"w2", at(1)}});
+    calm = RunAndSplit(cluster, "calm", Job("calm", {10, 10, 10}, transport));
+  }
+  Cluster cluster(3, {{"w0", at(0)}, {"w1", at(1)}, {"w2", at(1)}});
+  const Split slow = RunAndSplit(cluster, "slow-link", Job("slow-link", {10, 10, 10}, transport));
+  // The sums over ranks use the wire too: rank 0 meets two others, each time there and back.
+  const double of_sums = Of(slow.parts, Part::kSync) - Of(calm.parts, Part::kSync);
+  EXPECT_GE(of_sums, 2 * kDelay);
+  EXPECT_LE(of_sums, 6 * kDelay);
+  const double grown = slow.step - calm.step;
+  EXPECT_GT(grown, 2 * kDelay);
+  ExpectGrowth(calm, slow, Part::kCommunication, grown - of_sums, 0.15);
+
+  const trace::JobTrace trace = cluster.Trace("slow-link", kSteps);
+  const trace::Timeline timeline = trace::MakeTimeline(trace).value();
+  const auto explanation = explain::Explain(timeline, timeline.steps.back().step).value();
+  ASSERT_TRUE(explanation.worst_link.has_value());
+  EXPECT_EQ(std::max(explanation.worst_link->from, explanation.worst_link->to), 1);
+}
+
+TEST(PlantedCause, DataFileOnASlowDiskIsData) {
+  constexpr double kPageSeconds = 0.050;
+  const auto faults = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY));
+  if (faults < 0) GTEST_SKIP() << "no userfaultfd on this machine";
+  close(faults);
+  // A step reads a page of the file, and a byte of the next.
+  const auto job = [](const std::string& name) {
+    return absl::StrCat("name: ", name,
+                        "\nmodel: {family: gpt2, layers: 4, hidden: 96, heads: 4, context: 128, "
+                        "vocab: 256}\ndata: {train: {path: data.txt, format: bytes}, "
+                        "shuffle: false}\nbatch: {global: 32, microbatch: 4}\nsteps: ",
+                        kSteps, "\nparallelism: {pipeline: 2, data: 1, schedule: 1f1b}\n");
+  };
+  Split calm;
+  {
+    Cluster cluster(2);
+    calm = RunAndSplit(cluster, "calm", job("calm"));
+  }
+  // The file is made by the cluster; its name is known only then.
+  const std::string file = ::testing::TempDir() + absl::StrCat("/takt-slow-data-", getpid());
+  const testing::WorkerPlace place{
+      .wrapper = {"/usr/bin/env", absl::StrCat("LD_PRELOAD=", TAKT_SLOW_FILE),
+                  "TAKT_SLOW_FILE=" + file,
+                  absl::StrCat("TAKT_SLOW_MILLISECONDS=", std::lround(1e3 * kPageSeconds))}};
+  Cluster cluster(2, {{"w0", place}, {"w1", place}});
+  ASSERT_EQ(link((cluster.directory() + "/data.txt").c_str(), file.c_str()), 0);
+  const Split slow = RunAndSplit(cluster, "slow-disk", job("slow-disk"));
+  unlink(file.c_str());
+  ExpectGrowth(calm, slow, Part::kData, kPageSeconds, 0.3);
+}
+
+TEST(PlantedCause, WorkerThatStoodStillFor100MillisecondsIsRuntime) {
+  constexpr absl::Duration kStop = absl::Milliseconds(100);
+  constexpr int kManySteps = 24;
+  Cluster cluster(4);
+  cluster.Submit(Job("stopped", {10, 10, 10, 10}, "", kManySteps));
+  cluster.AwaitStep("stopped", 6);
+  cluster.worker("w1").Signal(SIGSTOP);
+  absl::SleepFor(kStop);  // what is planted
+  cluster.worker("w1").Signal(SIGCONT);
+  EXPECT_EQ(cluster.AwaitEnd("stopped").state(), v1::JOB_STATE_SUCCEEDED);
+
+  const trace::JobTrace trace = cluster.Trace("stopped", kManySteps);
+  const trace::Timeline timeline = trace::MakeTimeline(trace).value();
+  const std::vector<Explanation> all = ExplainAll(timeline);
+  ExpectToAddUp(cluster, "stopped", all);
+  const Split usual = Usual(all);
+  const auto hit = std::max_element(
+      all.begin(), all.end(),
+      [](const Explanation& a, const Explanation& b) { return a.step_seconds < b.step_seconds; });
+  const double lost = hit->step_seconds - usual.step;
+  std::printf("step %ld lost %.1f ms, of which runtime %.1f ms\n",
+              static_cast<long>(hit->step.value()), 1e3 * lost,
+              1e3 * Of(hit->parts, Part::kRuntime));
+  // Some of it may have been idle time anyway.
+  EXPECT_GT(lost, 0.4 * absl::ToDoubleSeconds(kStop));
+  ExpectGrowth(usual, {.step = hit->step_seconds, .parts = hit->parts}, Part::kRuntime, lost, 0.2);
+}
+
+}  // namespace
+}  // namespace takt::observability
