@@ -8,7 +8,7 @@
 #   machines_down                 all of them, and the bridge
 machines_bridge=takt-br0
 machines_up=()
-MACHINES_DIR=${MACHINES_DIR:-/var/tmp/takt-machines}
+MACHINES_DIR=${MACHINES_DIR:-/srv/takt-machines}
 
 machine_root() { echo "$MACHINES_DIR/n$1/tree"; }
 

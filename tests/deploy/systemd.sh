@@ -6,7 +6,7 @@
 # By hand, as root:  tests/deploy/systemd.sh   (installs debootstrap and systemd-container; the base tree stays in $MACHINES_DIR)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-export MACHINES_DIR=${MACHINES_DIR:-/var/tmp/takt-machines}
+export MACHINES_DIR=${MACHINES_DIR:-/srv/takt-machines}  # not under /var/tmp: the units have one of their own
 . tests/deploy/machines.sh
 shared=$MACHINES_DIR/shared
 debs=$MACHINES_DIR/debs
