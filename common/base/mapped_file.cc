@@ -11,12 +11,20 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/open_real.h"
 
 namespace takt {
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   // Not blocking: opening a FIFO that nobody writes would otherwise never return.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  return Map(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path);
+}
+
+absl::StatusOr<MappedFile> MappedFile::OpenReal(const std::string& path) {
+  return Map(takt::OpenReal(path, O_RDONLY | O_NONBLOCK), path);
+}
+
+absl::StatusOr<MappedFile> MappedFile::Map(int fd, const std::string& path) {
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   const absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat info {};

@@ -37,7 +37,7 @@ bool Exists(const std::string& path) {
 
 absl::StatusOr<MappedFile> Map(const std::string& path, const HfFolder::Resolve& resolve) {
   ASSIGN_OR_RETURN(const std::string real, resolve(path));
-  return MappedFile::Open(real);
+  return MappedFile::OpenReal(real);
 }
 
 std::string_view Text(const MappedFile& file) {
@@ -60,7 +60,10 @@ absl::StatusOr<HfFolder> HfFolder::Open(const std::string& directory, const Reso
 }
 
 absl::StatusOr<HfFolder> HfFolder::Open(const std::string& directory) {
-  return Open(directory, [](const std::string& path) { return path; });
+  return Open(directory, [](const std::string& path) {
+    std::error_code ignored;  // opening it says more
+    return fs::weakly_canonical(path, ignored).string();
+  });
 }
 
 absl::Status HfFolder::OpenFile(const std::string& directory, const std::string& name,

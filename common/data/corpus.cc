@@ -17,7 +17,7 @@ absl::StatusOr<Corpus> Corpus::Open(CorpusPath path) {
 }
 
 absl::StatusOr<std::span<const std::byte>> Corpus::Map(const std::string& path) {
-  absl::StatusOr<MappedFile> mapped = MappedFile::Open(path);
+  absl::StatusOr<MappedFile> mapped = MappedFile::OpenReal(path);
   if (!mapped.ok()) {
     return InvalidField(
         {.field = path_.field,

@@ -71,10 +71,22 @@ std::string PrefixOf(const std::string& name) {
 absl::StatusOr<std::vector<std::string>> FindNames(const CorpusPath& path) {
   ASSIGN_OR_RETURN(std::string name, JoinUnderRoot(path.field, path.data_root, path.path));
   std::error_code error;
-  if (fs::is_directory(name, error)) return ListDirectory(path, name);
+  if (fs::is_directory(name, error)) {
+    // Not even its names are told if a link leads out.
+    RETURN_IF_ERROR(ResolveUnderRoot(path.field, path.data_root, path.path).status());
+    return ListDirectory(path, name);
+  }
   const bool is_pattern = path.path.find_first_of("*?[") != std::string::npos;
   if (is_pattern && !fs::exists(name, error)) return MatchPattern(path);
   return std::vector<std::string>{std::move(name)};
+}
+
+// Errors tell of the path as the job gave it: not what a pattern found beyond a link.
+absl::StatusOr<std::string> Resolve(const CorpusPath& path, const std::string& name) {
+  absl::StatusOr<std::string> real = ResolveUnderRoot(path.field, path.data_root, name);
+  if (real.ok()) return real;
+  const FieldError error = FieldErrorsOf(real.status()).front();
+  return Refuse(path, error.rule, error.fix);
 }
 
 }  // namespace
@@ -94,10 +106,9 @@ absl::StatusOr<std::vector<CorpusFile>> FindCorpusFiles(const CorpusPath& path) 
   std::vector<CorpusFile> files;
   for (const std::string& name : names) {
     CorpusFile& file = files.emplace_back();
-    ASSIGN_OR_RETURN(file.file, ResolveUnderRoot(path.field, path.data_root,
-                                                 is_megatron ? name + ".bin" : name));
+    ASSIGN_OR_RETURN(file.file, Resolve(path, is_megatron ? name + ".bin" : name));
     if (!is_megatron) continue;
-    ASSIGN_OR_RETURN(file.index, ResolveUnderRoot(path.field, path.data_root, name + ".idx"));
+    ASSIGN_OR_RETURN(file.index, Resolve(path, name + ".idx"));
   }
   return files;
 }

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 using config::DataFormat;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 class Folder {
  public:
@@ -102,6 +103,8 @@ TEST(Corpus, PatternsDoNotLeadOutOfTheRoot) {
                 HasSubstr("must lie under the worker's data root"))
         << path;
   }
+  EXPECT_THAT(folder.Open("link/*", DataFormat::kBytes).status().ToString(),
+              Not(HasSubstr("a.bin")));
 }
 
 // However a stream is cut into files, its windows are the same.

@@ -71,6 +71,18 @@ TEST_F(DataRoot, RefusesToBeLeft) {
   ExpectRefused("up/secret.bin", rule);
 }
 
+TEST_F(DataRoot, RefusesTheKernelsWaysOut) {
+  const std::string rule = "must lie under the worker's data root " + root_.string();
+  for (const char* way : {"/proc/self/environ", "/proc/self/root/etc/passwd", "/dev/stdin"})
+    ExpectRefused(way, rule);
+  fs::create_directory_symlink("/proc/self/root", root_ / "root");
+  ExpectRefused("root/etc/passwd", rule);
+  fs::create_directory_symlink("/proc/self/cwd", root_ / "cwd");
+  ExpectRefused("cwd", rule);
+  fs::create_symlink("/proc/self/environ", root_ / "environ.bin");
+  ExpectRefused("environ.bin", rule);
+}
+
 TEST_F(DataRoot, DoesNotTellWhatExistsOutside) {
   const absl::Status there = Resolve("../secret.bin").status();
   const absl::Status absent = Resolve("../absent.bin").status();

@@ -30,7 +30,8 @@ class WritableFile {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // An empty file, whatever was there before.
+  // An empty file, whatever was there before. No part of `path` is a symbolic link, here and in
+  // List, which is an error: none leads out of the checkpoint root.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
   // OK if it is there already; its parent must be.
   virtual absl::Status CreateDirectory(const std::string& path) = 0;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
+#include <string_view>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/open_real.h"
 #include "worker/checkpoint/file_system.h"
 
 namespace takt::checkpoint {
@@ -54,7 +55,7 @@ class PosixFile final : public WritableFile {
 class PosixFileSystem final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    const int fd = OpenReal(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     if (fd < 0) return Failed("create", path);
     return std::make_unique<PosixFile>(path, fd);
   }
@@ -88,13 +89,21 @@ class PosixFileSystem final : public FileSystem {
   }
 
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {
-    std::vector<std::string> names;
-    std::error_code error;
-    std::filesystem::directory_iterator it(directory, error);
-    for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
-      names.push_back(it->path().filename().string());
+    const int fd = OpenReal(directory, O_RDONLY | O_DIRECTORY);
+    DIR* const stream = fd < 0 ? nullptr : fdopendir(fd);
+    if (stream == nullptr) {
+      const absl::Status status = Failed("list", directory);
+      if (fd >= 0) close(fd);
+      return status;
     }
-    if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot list ", directory));
+    const absl::Cleanup close_stream = [stream] { closedir(stream); };
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent* const entry = readdir(stream)) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+    }
+    if (errno != 0) return Failed("list", directory);
     return names;
   }
 

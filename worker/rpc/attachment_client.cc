@@ -145,7 +145,7 @@ void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
     case v1::AttachResponse::kWelcome: {
       const v1::Welcome& welcome = response.welcome();
       outbox_.Welcomed(absl::Seconds(welcome.heartbeat_seconds()));
-      last_end_ = absl::OkStatus();
+      trouble_.Over();
       Log(LogLevel::kInfo, "attached", {{"coordinator_version", welcome.program_version()}});
       SetAttachment(absl::OkStatus());
       agent_.Attached();
@@ -193,12 +193,10 @@ absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
   agent_.Detached();
   const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status) ||
                        absl::IsUnauthenticated(status);
-  // Once for each kind of trouble, not at every attempt.
-  if (status.code() != last_end_.code()) {
+  if (trouble_.IsNews(status.code(), absl::Nanoseconds(Clock::Real().SteadyNanos()))) {
     const std::string tls = ExplainTlsFailure(std::string(status.message()), absl::Now());
     Log(refused ? LogLevel::kError : LogLevel::kWarning, "not attached; will try again",
         {{"error", tls.empty() ? status.ToString() : tls}});
-    last_end_ = status;
   }
   if (!refused) return absl::ZeroDuration();
   agent_.Refused(std::string(status.message()));

@@ -17,6 +17,7 @@
 #include "takt/v1/attachment_service.grpc.pb.h"
 #include "worker/rpc/control_outbox.h"
 #include "worker/rpc/stream.h"
+#include "worker/rpc/trouble.h"
 #include "worker/session/agent.h"
 
 namespace takt::rpc {
@@ -66,7 +67,7 @@ class AttachmentClient final : public session::CoordinatorLink {
   session::Agent& agent_;
   const std::unique_ptr<v1::AttachmentService::Stub> stub_;
   ControlOutbox outbox_;
-  absl::Status last_end_;  // of the control stream's thread: what was logged last
+  Trouble trouble_;  // of the control stream's thread
   mutable absl::Mutex mutex_;
   absl::Status attachment_ ABSL_GUARDED_BY(mutex_) =
       absl::UnavailableError("not attached: no answer from the coordinator yet");

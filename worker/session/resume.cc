@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/resume.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -15,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/open_real.h"
 #include "common/base/status.h"
 #include "common/checkpoint/layout.h"
 #include "common/config/resumable.h"
@@ -63,6 +68,17 @@ std::string RandomText() {
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Not through a link that waits there.
+absl::Status WriteNew(const std::string& path, const std::string& text) {
+  const int fd = OpenReal(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", path));
+  const bool written = write(fd, text.data(), text.size()) == std::ssize(text);
+  const int error = errno;
+  close(fd);
+  if (written) return absl::OkStatus();
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
 }
 
 // An answer of every other rank to `key`: empty, or what is wrong. The first that is wrong.
@@ -206,7 +222,7 @@ absl::Status CheckShared(const RankMeeting& meeting, const std::string& director
     return Answer(meeting, key, seen ? "" : absl::StrCat("does not see ", path));
   }
   const std::string text = RandomText();
-  std::ofstream(path) << text;
+  RETURN_IF_ERROR(WriteNew(path, text));
   RETURN_IF_ERROR(meeting.rendezvous->Set(key, text));
   const absl::StatusOr<std::string> complaint = FirstComplaint(meeting, key);
   std::remove(path.c_str());

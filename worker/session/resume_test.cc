@@ -180,5 +180,17 @@ TEST_F(ResumeTest, StorageThatIsNotSharedIsNoticed) {
   }
 }
 
+TEST_F(ResumeTest, NothingIsWrittenThroughALinkThatWaits) {
+  const takt::testing::TemporaryDirectory outside;
+  const std::string treasure = outside.path() + "/treasure";
+  std::ofstream(treasure) << "gold";
+  std::filesystem::create_symlink(treasure, directory() + "/.shared");
+  takt::testing::MapRendezvous rendezvous;
+  const absl::Status status = CheckShared(
+      {.rendezvous = &rendezvous, .rank = Rank(0), .num_ranks = 2}, directory(), ".shared");
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(std::filesystem::file_size(treasure), 4u);
+}
+
 }  // namespace
 }  // namespace takt::session

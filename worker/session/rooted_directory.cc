@@ -20,7 +20,7 @@ absl::StatusOr<std::string> MakeDirectoryUnderRoot(checkpoint::FileSystem& files
     there = there.parent_path();
   RETURN_IF_ERROR(data::ResolveUnderRoot(field, root, there.string()).status());
   RETURN_IF_ERROR(checkpoint::EnsureDirectory(files, joined));
-  return joined;
+  return data::ResolveUnderRoot(field, root, joined);
 }
 
 }  // namespace takt::session

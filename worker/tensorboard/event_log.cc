@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
+#include "common/base/open_real.h"
 #include "common/base/status.h"
 
 namespace takt::tensorboard {
@@ -46,7 +47,7 @@ absl::StatusOr<std::unique_ptr<EventLog>> EventLog::Create(EventLogOptions optio
       absl::StrCat(options.directory, "/",
                    absl::StrFormat("%s%010d.%s", std::string(kPrefix),
                                    NextSeconds(options.directory, options.now), options.name));
-  const int fd = open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);
+  const int fd = OpenReal(path, O_CREAT | O_EXCL | O_WRONLY | O_APPEND, 0644);
   if (fd < 0) return absl::ErrnoToStatus(errno, path);
   const absl::Time now = options.now;
   const StepId first_step = options.first_step;

@@ -151,7 +151,7 @@ absl::StatusOr<std::string> FormatCheckpointConfig(const config::JobSpec& job,
   ASSIGN_OR_RETURN(const std::string path,
                    data::ResolveUnderRoot("model.init_from", data_root,
                                           absl::StrCat(job.init_from, "/config.json")));
-  const absl::StatusOr<MappedFile> source = MappedFile::Open(path);
+  const absl::StatusOr<MappedFile> source = MappedFile::OpenReal(path);
   if (!source.ok()) return RefuseInitFrom(job, source.status());
   ASSIGN_OR_RETURN(const model::Model model, model::BuildModel(job.model, job.microbatch));
   std::vector<std::string> names;
