@@ -21,7 +21,7 @@ namespace {
 namespace tcp = gloo::transport::tcp;
 
 // What the library allocates for one: our view of its layout (missing_memory.h) is right.
-static_assert(sizeof(tcp::Pair) == 0x380);
+static_assert(sizeof(tcp::Pair) == 0x380, "not the Gloo of Debian 12: see docs/adr/0005");
 
 // Calls a function once on the thread that handles the events of a device, between two events.
 class LoopCall final : public tcp::Handler {
