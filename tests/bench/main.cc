@@ -12,11 +12,14 @@ int main(int argc, char** argv) {
       "takt-bench");
   app.require_subcommand(1);
   absl::Status result;
+  takt::bench::AddBubbleCommand(app, result);
   takt::bench::AddCheckpointCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddMemoryCommand(app, result);
   takt::bench::AddPlannerCommand(app, result);
+  takt::bench::AddReportsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
+  takt::bench::AddTracingCommand(app, result);
   takt::bench::AddTransportCommand(app, result);
   takt::bench::AddTrainCommand(app, result);
   takt::bench::AddSearchCommand(app, result);

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a coordinator on one core takes of many workers' step reports, on its real way from gRPC to
+// the disk.
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "tests/bench/commands.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/worker_swarm.h"
+
+namespace takt::bench {
+namespace {
+
+using testing::WorkerSwarm;
+
+struct Options {
+  int workers = 1024, ranks = 8, seconds = 10;
+  std::vector<double> rates = {1, 4};
+  bool traces = true;
+  std::string output = "text";
+};
+
+// The processes started meanwhile run on one core.
+class OneCore {
+ public:
+  OneCore() {
+    CPU_ZERO(&before_);
+    sched_getaffinity(0, sizeof before_, &before_);
+    int core = CPU_SETSIZE - 1;
+    while (core > 0 && !CPU_ISSET(core, &before_)) --core;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    sched_setaffinity(0, sizeof one, &one);
+  }
+  ~OneCore() { sched_setaffinity(0, sizeof before_, &before_); }
+
+ private:
+  cpu_set_t before_;
+};
+
+std::unique_ptr<testing::Cluster> StartCoordinator() {
+  const OneCore pinned;
+  return std::make_unique<testing::Cluster>(0);
+}
+
+// User and system time of a process and all its threads.
+double CpuSeconds(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::istringstream fields(text.substr(text.rfind(')') + 1));  // the third field comes next
+  std::string skipped;
+  for (int field = 3; field < 14; ++field) fields >> skipped;
+  double user = 0, system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+struct Row {
+  double rate = 0;  // steps a second of each worker
+  double offered = 0, acknowledged = 0, core_share = 0;
+  double ack_p50 = 0, ack_p99 = 0;
+};
+
+double Quantile(const std::vector<double>& sorted, double q) {
+  if (sorted.empty()) return 0;
+  return sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1))];
+}
+
+// Workers step one after the other, evenly over each period.
+Row Measure(WorkerSwarm& swarm, pid_t coordinator, const Options& options, double rate) {
+  swarm.TakeAckSeconds();
+  const WorkerSwarm::Counts before = swarm.counts();
+  const double cpu_before = CpuSeconds(coordinator);
+  const absl::Time start = absl::Now();
+  const auto num_steps = static_cast<std::int64_t>(rate * options.seconds);
+  for (std::int64_t i = 0; i < num_steps * options.workers; ++i) {
+    const absl::Time due = start + absl::Seconds(static_cast<double>(i) / (rate * options.workers));
+    if (due > absl::Now()) absl::SleepFor(due - absl::Now());
+    swarm.Step(static_cast<int>(i % options.workers));
+  }
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  const WorkerSwarm::Counts after = swarm.counts();
+  const double cpu = CpuSeconds(coordinator) - cpu_before;
+  swarm.AwaitAcknowledged(absl::Seconds(30));
+  std::vector<double> acks = swarm.TakeAckSeconds();
+  std::sort(acks.begin(), acks.end());
+  return {.rate = rate,
+          .offered = static_cast<double>(after.reported - before.reported) / seconds,
+          .acknowledged = static_cast<double>(after.acknowledged - before.acknowledged) / seconds,
+          .core_share = cpu / seconds,
+          .ack_p50 = Quantile(acks, 0.5),
+          .ack_p99 = Quantile(acks, 0.99)};
+}
+
+std::string JobFile(const Options& options, int number, std::int64_t steps) {
+  testing::EmulatedJob job{.name = absl::StrCat("job-", number),
+                           .pipeline = options.ranks,
+                           .microbatches = 2 * options.ranks,
+                           .steps = steps};
+  return job.Yaml();
+}
+
+absl::Status Run(const Options& options) {
+  constexpr absl::Duration kPatience = absl::Minutes(2);
+  if (options.workers % options.ranks != 0) {
+    return absl::InvalidArgumentError("--workers must be a multiple of --ranks");
+  }
+  std::int64_t steps = 1;  // one that is never told of: no job ends while it is measured
+  for (const double rate : options.rates) {
+    steps += static_cast<std::int64_t>(rate * options.seconds);
+  }
+  const std::unique_ptr<testing::Cluster> cluster = StartCoordinator();
+  const auto swarm = WorkerSwarm::Start({.coordinator = "unix:" + cluster->directory() + "/socket",
+                                         .num_workers = options.workers,
+                                         .steps = steps,
+                                         .traces = options.traces});
+  if (!swarm->AwaitAttached(kPatience)) return absl::DeadlineExceededError("workers not attached");
+  for (int job = 0; job < options.workers / options.ranks; ++job) {
+    cluster->Submit(JobFile(options, job, steps));
+  }
+  if (!swarm->AwaitTraining(kPatience)) return absl::DeadlineExceededError("jobs not started");
+  const bool json = options.output == "json";
+  nlohmann::json result = {{"workers", options.workers},
+                           {"jobs", options.workers / options.ranks},
+                           {"traces", options.traces},
+                           {"rows", nlohmann::json::array()}};
+  if (!json) {
+    absl::PrintF("%d workers, %d jobs of %d ranks, %s; the coordinator on one core\n",
+                 options.workers, options.workers / options.ranks, options.ranks,
+                 options.traces ? "reports and traces" : "reports");
+    absl::PrintF(
+        "steps/s each  reports/s  acknowledged/s  core used  ms to durable: median   p99\n");
+  }
+  for (const double rate : options.rates) {
+    const Row row = Measure(*swarm, cluster->coordinator().pid(), options, rate);
+    result["rows"].push_back({{"steps_per_second", row.rate},
+                              {"reports_per_second", row.offered},
+                              {"acknowledged_per_second", row.acknowledged},
+                              {"core_share", row.core_share},
+                              {"durable_seconds_p50", row.ack_p50},
+                              {"durable_seconds_p99", row.ack_p99}});
+    if (json) continue;
+    absl::PrintF("%12.1f  %9.0f  %14.0f  %8.1f%%  %21.1f  %5.1f\n", row.rate, row.offered,
+                 row.acknowledged, 100 * row.core_share, 1e3 * row.ack_p50, 1e3 * row.ack_p99);
+  }
+  const WorkerSwarm::Counts counts = swarm->counts();
+  result["lost_streams"] = counts.lost_streams;
+  if (json) absl::PrintF("%s\n", result.dump());
+  if (counts.lost_streams == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(counts.lost_streams, " streams were lost"));
+}
+
+}  // namespace
+
+void AddReportsCommand(CLI::App& app, absl::Status& result) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "reports", "Step reports of many workers, taken by a coordinator on one core");
+  command->add_option("--workers", options->workers, "Workers, each on a connection of its own")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  command->add_option("--ranks", options->ranks, "Ranks of each job")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--rates", options->rates, "Steps a second of each worker")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--seconds", options->seconds, "For how long, each rate")
+      ->check(CLI::Range(1, 3600))
+      ->capture_default_str();
+  command->add_flag("!--no-traces", options->traces, "Reports alone");
+  command->add_option("-o,--output", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->callback([options, &result] { result = Run(*options); });
+}
+
+}  // namespace takt::bench
