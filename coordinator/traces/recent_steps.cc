@@ -8,7 +8,8 @@ namespace takt::traces {
 namespace {
 
 std::int64_t BytesOf(const trace::StepTrace& step) {
-  return static_cast<std::int64_t>(sizeof(step) + step.body.size() * sizeof(trace::Span));
+  return static_cast<std::int64_t>(sizeof(step) +
+                                   (step.body.size() + step.prologue.size()) * sizeof(trace::Span));
 }
 
 }  // namespace
