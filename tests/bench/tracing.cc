@@ -70,12 +70,12 @@ Seconds Now() {
 class Recorder {
  public:
   explicit Recorder(const program::Program& program)
-      : metrics_(registry_, "bench", Rank(0), program) {
+      : metrics_(registry_, "bench", DpRank(0), program) {
     outbox_.BeginJob({"bench", Generation(1)}, Rank(0));
   }
 
   void Take(const engine::StepTiming& timing) {
-    metrics_.Record(timing, {.rank = Rank(0), .step = timing.step}, Clock::Real().Now());
+    metrics_.Record(*timing.timings);
     trace::StepTrace trace{.step = timing.step, .start_nanos = timing.start_nanos};
     trace.body.reserve(timing.timings->size());
     for (const engine::InstructionTiming& each : *timing.timings) {
