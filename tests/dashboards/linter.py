@@ -165,6 +165,13 @@ def legends(dashboard):
                 yield title, f"the legend of {target['refId']} does not tell series of one {label} from another's"
 
 
+def ages(dashboard):
+    """The age of a step or checkpoint of a job that is over or paused only grows: as a ramp it would look like a stall."""
+    for title, target in targets(dashboard):
+        if "timestamp(" in target["expr"] and "takt_job_state{" not in target["expr"]:
+            yield title, f"an age that no state of the job bounds: {target['expr']}"
+
+
 def known_variables(dashboard):
     known = GRAFANA_VARIABLES | set(dashboards.variables(dashboard))
     texts = [(title, target["expr"]) for title, target in targets(dashboard)]
@@ -213,5 +220,6 @@ RULES = {
     "grid": grid,
     "thresholds": thresholds,
     "legends": legends,
+    "ages": ages,
     "known-variables": known_variables,
 }

@@ -68,6 +68,7 @@ PLANTED = {
     "grid": lambda d: first(d)["gridPos"].update(x=20),
     "thresholds": lambda d: first(d, "stat")["fieldConfig"]["defaults"].pop("thresholds"),
     "legends": set_expression('sum by (job) (takt_loss{job=~"$job"})', legendFormat="loss"),
+    "ages": set_expression('timestamp(takt_loss{job=~"$job"}) - takt_last_step_timestamp_seconds{job=~"$job"}'),
     "known-variables": set_expression('takt_loss{job=~"$job", instance="$worker"}'),
 }
 
