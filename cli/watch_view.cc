@@ -238,21 +238,38 @@ class Renderer {
         .Append(wide ? rest : "");
   }
 
-  // Those of all replicas; what is not well is said.
+  // Those of all replicas, who is not well first; as many as half a line holds, so that there is
+  // room for the bar.
   void AppendWorkers(StyledLine& line, int pp_rank, int pp_size) const {
     const int replicas = std::max(1, state_.job.ranks_size() / pp_size);
-    bool first = true;
+    std::vector<StyledLine> workers;
+    std::ptrdiff_t num_unwell = 0;
     for (const v1::BoundRank& rank : state_.job.ranks()) {
       if (rank.rank() / replicas != pp_rank) continue;
-      line.Append(first ? "" : ",").Append(Printable(rank.worker()));
-      first = false;
-      const auto worker =
-          std::ranges::find(state_.workers, rank.worker(), [](const auto& w) { return w.name(); });
-      if (worker == state_.workers.end()) continue;
-      if (worker->state() == v1::WORKER_STATE_LOST) line.Append(" LOST", Style::kBad);
-      if (worker->leaving()) line.Append(" LEAVING", Style::kWarn);
-      if (worker->drained()) line.Append(" DRAINED", Style::kWarn);
+      const StyledLine trouble = TroubleOf(rank.worker());
+      StyledLine worker(Printable(rank.worker()));
+      worker.Append(trouble);
+      const bool well = trouble.width() == 0;
+      workers.insert(well ? workers.end() : workers.begin() + num_unwell++, std::move(worker));
     }
+    std::size_t shown = 0;
+    for (const StyledLine& worker : workers) {
+      if (shown > 0 && line.width() + 1 + worker.width() > screen_.columns / 2) break;
+      line.Append(shown++ > 0 ? "," : "").Append(worker);
+    }
+    if (shown < workers.size()) line.Append(absl::StrCat(" +", workers.size() - shown));
+  }
+
+  // " LOST"; nothing: it is well, or nothing is known of it.
+  StyledLine TroubleOf(const std::string& name) const {
+    StyledLine trouble;
+    const auto worker =
+        std::ranges::find(state_.workers, name, [](const auto& w) { return w.name(); });
+    if (worker == state_.workers.end()) return trouble;
+    if (worker->state() == v1::WORKER_STATE_LOST) trouble.Append(" LOST", Style::kBad);
+    if (worker->leaving()) trouble.Append(" LEAVING", Style::kWarn);
+    if (worker->drained()) trouble.Append(" DRAINED", Style::kWarn);
+    return trouble;
   }
 
   static void CutStages(Lines& stages, int room) {

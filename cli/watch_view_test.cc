@@ -236,6 +236,22 @@ TEST(WatchView, ReplicasAndChunksShareALine) {
   EXPECT_THAT(lines, Contains(HasSubstr("stages 1,3 w2 LOST,w3")));
 }
 
+TEST(WatchView, ManyReplicasLeaveRoomForTheBar) {
+  WatchState state = Training();
+  state.job.clear_ranks();
+  for (int i = 0; i < 64; ++i) {
+    state.job.add_ranks()->set_rank(i);
+    state.job.mutable_ranks(i)->set_worker(absl::StrCat("worker-", i));
+  }
+  state.workers.clear();
+  state.workers.emplace_back().set_name("worker-31");
+  state.workers.back().set_state(v1::WORKER_STATE_LOST);
+  const auto lines = RenderWatch(state, {.columns = 80, .rows = 40});
+  EXPECT_THAT(lines, Contains("stage 0 worker-0,worker-1,worker-2 +13   [###########-----]  70.0%"
+                              "  bubble 30.0%"));
+  EXPECT_THAT(lines, Contains(HasSubstr("stage 1 worker-31 LOST,worker-16 +14")));
+}
+
 TEST(WatchView, ALossThatIsNotFiniteIsShownAsSuch) {
   WatchState state = Training();
   v1::StepReport step = *state.step;
