@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/live_screen.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -28,10 +29,19 @@ constexpr std::array kSignals = {SIGABRT, SIGBUS,  SIGFPE,  SIGHUP,  SIGILL,
 std::atomic<int> screen_fd = -1;
 std::array<struct sigaction, kSignals.size()> before;
 
+// Whether a write failed for want of room alone, which there is now: another program may have made
+// the terminal one that does not block.
+bool AwaitRoom(int fd) {
+  if (errno != EAGAIN) return false;
+  pollfd room{.fd = fd, .events = POLLOUT, .revents = 0};
+  return poll(&room, 1, -1) >= 0 || errno == EINTR;
+}
+
+// False: the terminal is gone.
 bool WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && (errno == EINTR || AwaitRoom(fd))) continue;
     if (written <= 0) return false;
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }

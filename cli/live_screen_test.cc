@@ -2,6 +2,7 @@
 // On a pseudo-terminal: what a terminal would be told.
 #include "cli/live_screen.h"
 
+#include <fcntl.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -10,7 +11,9 @@
 
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -102,6 +105,21 @@ TEST_F(LiveScreenTest, StoppedItGivesTheScreenBackUntilItGoesOn) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(WEXITSTATUS(status), 7);
   EXPECT_THAT(ReadAll(), HasSubstr(std::string(kLeave) + kEnter));
+}
+
+TEST_F(LiveScreenTest, ATerminalThatDoesNotBlockIsWaitedFor) {
+  ASSERT_EQ(fcntl(terminal_, F_SETFL, O_NONBLOCK), 0);
+  std::thread reader([this] {
+    char buffer[4096];
+    while (read(ours_, buffer, sizeof buffer) > 0) continue;
+  });
+  {
+    LiveScreen screen(terminal_);
+    const std::vector<std::string> lines(100, std::string(10'000, 'x'));  // far more than it holds
+    EXPECT_TRUE(screen.Draw(lines, {.columns = 10'000, .rows = 100}));
+  }
+  close(std::exchange(terminal_, -1));
+  reader.join();
 }
 
 TEST_F(LiveScreenTest, ItsSizeIsThatOfTheWindowNow) {
