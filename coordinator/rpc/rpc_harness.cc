@@ -16,7 +16,7 @@ namespace takt::coordinator_rpc {
 
 std::unique_ptr<grpc::ClientContext> NewContext() {
   auto context = std::make_unique<grpc::ClientContext>();
-  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
   context->set_wait_for_ready(true);
   return context;
 }

@@ -166,7 +166,7 @@ TEST_P(TransportProcessTest, AbortEndsAWaitForAStoppedPeer) {
   transport_->Abort();
   traffic.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TransportProcessTest, ::testing::Values("shm", "gloo", "auto"),

@@ -192,7 +192,7 @@ TEST_P(TransportTest, AbortEndsABlockedReceive) {
   rank_[1]->Abort();
   receiver.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
   std::vector<std::byte> data(10);
   EXPECT_EQ(link.recv->Recv(Tag(0), data).code(), absl::StatusCode::kAborted);
   rank_[1]->Abort();  // again: nothing happens
@@ -215,7 +215,7 @@ TEST_P(TransportTest, AbortEndsABlockedSend) {
   rank_[0]->Abort();
   sender.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
   EXPECT_EQ(link.send->Send(Tag(0), Bytes(1, 1)).code(), absl::StatusCode::kAborted);
 }
 
@@ -230,7 +230,7 @@ TEST_P(TransportTest, AbortEndsABlockedOpening) {
   receiver.join();
   EXPECT_EQ(send_status.code(), absl::StatusCode::kAborted) << send_status;
   EXPECT_EQ(recv_status.code(), absl::StatusCode::kAborted) << recv_status;
-  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
   EXPECT_EQ(rank_[0]->OpenSend(Rank(1), "G", 10).status().code(), absl::StatusCode::kAborted);
 }
 
@@ -311,7 +311,7 @@ class TransportSecretTest : public TransportTest {
  protected:
   void ExpectRefused(TransportOptions options1) {
     TransportOptions options0 = LoopbackOptions(0);
-    options0.connect_timeout = options1.connect_timeout = absl::Milliseconds(300);
+    options0.connect_timeout = options1.connect_timeout = absl::Seconds(1);
     Connect(options0, options1);
     absl::Status send_status;
     std::thread sender([&] { send_status = rank_[0]->OpenSend(Rank(1), "F", 10).status(); });

@@ -19,7 +19,7 @@ import dashboards
 import jobs
 import stack
 
-SECONDS = 60  # until an alert fires, at most
+SECONDS = 120  # until an alert fires, at most
 
 
 def hastened(directory):
@@ -58,7 +58,7 @@ class Hindered:
     def _hinder(self):
         while not self._end.wait(0.002):
             os.kill(self._pid, signal.SIGSTOP)
-            time.sleep(0.020)
+            time.sleep(0.040)
             os.kill(self._pid, signal.SIGCONT)
 
 

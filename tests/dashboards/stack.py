@@ -14,9 +14,9 @@ import urllib.request
 
 import yaml
 
-SCRAPE_INTERVAL = "500ms"
-RATE_INTERVAL = "3s"  # what Grafana makes of it: four scrapes and the step of the graph
-PATIENCE_SECONDS = 60
+SCRAPE_INTERVAL = "1s"  # also the time limit of a scrape: on a busy machine a shorter one makes gaps
+RATE_INTERVAL = "5s"  # what Grafana makes of it: four scrapes and the step of the graph
+PATIENCE_SECONDS = 120
 
 
 def is_installed():

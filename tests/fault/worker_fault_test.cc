@@ -133,7 +133,7 @@ TEST_P(WorkerFault, EndsTheJobInTimeNamingTheVictimAndWhatTheOthersWaitedFor) {
   }
 
   const std::set<std::string> survivors = Survivors(victim);
-  cluster_.AwaitIdle(survivors, absl::Seconds(5));
+  cluster_.AwaitIdle(survivors);
   cluster_.Submit(EmulatedJob{.name = "next", .pipeline = 3, .steps = 3}.Yaml());
   EXPECT_EQ(cluster_.AwaitEnd("next").state(), v1::JOB_STATE_SUCCEEDED);
 }

@@ -102,7 +102,7 @@ TEST_F(LocalRunTest, InterruptCancelsTheJobAndExitsWith1) {
   Command run("takt", {"local", "run", Emulated(), "--set", "steps=1000000", "--state", state()});
   ASSERT_TRUE(run.WaitForText("step 1/")) << run.err();
   run.Signal(SIGINT);
-  EXPECT_EQ(run.Wait(absl::Seconds(30)), "exit status 1") << run.err();
+  EXPECT_EQ(run.Wait(), "exit status 1") << run.err();
   EXPECT_THAT(run.err(), HasSubstr("CANCELLED"));
   EXPECT_EQ(CountProcesses(state()), 0);
 }
@@ -112,7 +112,7 @@ TEST_F(LocalRunTest, SecondInterruptKillsAtOnce) {
   ASSERT_TRUE(run.WaitForText("step 1/")) << run.err();
   run.Signal(SIGINT);
   run.Signal(SIGTERM);  // not the same number, which the kernel would merge with the first
-  EXPECT_EQ(run.Wait(absl::Seconds(10)), "exit status 1") << run.err();
+  EXPECT_EQ(run.Wait(), "exit status 1") << run.err();
   EXPECT_TRUE(WaitForNoProcess(state()));
 }
 
@@ -136,7 +136,7 @@ TEST_F(LocalRunTest, LostWorkerFailsTheJobWithTheReason) {
   pid_t pid = 0;
   ASSERT_TRUE(pid_file >> pid);
   ASSERT_EQ(kill(pid, SIGKILL), 0);
-  EXPECT_EQ(run.Wait(absl::Seconds(30)), "exit status 1") << run.err();
+  EXPECT_EQ(run.Wait(), "exit status 1") << run.err();
   EXPECT_THAT(run.err(), HasSubstr("worker-1"));
   EXPECT_THAT(run.err(), HasSubstr("FAILED"));
 }

@@ -82,7 +82,7 @@ class Command final {
   std::string out() const { return ReadFile(directory_.Path("out")); }
   std::string err() const { return ReadFile(directory_.Path("err")); }
   // Until stdout or stderr holds `text`; false: it ended, or took too long, without.
-  bool WaitForText(const std::string& text, absl::Duration timeout = absl::Seconds(60)) {
+  bool WaitForText(const std::string& text, absl::Duration timeout = absl::Seconds(120)) {
     const absl::Time deadline = absl::Now() + timeout;
     while (true) {
       const bool ended = process_->HasEnded();
@@ -117,7 +117,7 @@ inline int CountProcesses(const std::string& text) {
 }
 
 // As above, until there are none.
-inline bool WaitForNoProcess(const std::string& text, absl::Duration timeout = absl::Seconds(20)) {
+inline bool WaitForNoProcess(const std::string& text, absl::Duration timeout = absl::Seconds(60)) {
   const absl::Time deadline = absl::Now() + timeout;
   while (CountProcesses(text) > 0) {
     if (absl::Now() > deadline) return false;

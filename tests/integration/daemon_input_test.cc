@@ -28,7 +28,7 @@ class DaemonInput : public ::testing::Test {
   static void ExpectEnd(const std::string& program, const Arguments& arguments,
                         const std::string& status, const std::vector<std::string>& words) {
     Command daemon(program, arguments);
-    EXPECT_EQ(daemon.Wait(absl::Seconds(30)), "exit status " + status) << daemon.err();
+    EXPECT_EQ(daemon.Wait(), "exit status " + status) << daemon.err();
     for (const std::string& word : words)
       EXPECT_THAT(daemon.out() + daemon.err(), HasSubstr(word)) << program;
   }

@@ -15,7 +15,7 @@ using certificates::TlsFiles;
 using nlohmann::json;
 using testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kPatience = absl::Seconds(120);
 
 // As long as nobody cancels it.
 constexpr char kEndlessJob[] =

@@ -70,8 +70,8 @@ TEST(Clocks, HalfASecondApartInTwoNetworksNoMessageArrivesBeforeItWasSent) {
   ASSERT_EQ(cluster.AwaitEnd("apart").state(), v1::JOB_STATE_SUCCEEDED);
   const trace::JobTrace trace = cluster.Trace("apart", kSteps);
   ASSERT_GT(trace.num_steps(), 5);
-  // One of two directions, all of it: the clocks were apart indeed.
-  EXPECT_EQ(CountImpossible(trace), CountMessages(trace) / 2);
+  // One of two directions, but for a message that took longer than that: the clocks were apart.
+  EXPECT_GT(CountImpossible(trace), CountMessages(trace) / 4);
   // Whichever rank it is that is ahead.
   const std::int64_t measured =
       std::abs(trace.ranks[0].clock.offset_nanos - trace.ranks[1].clock.offset_nanos);

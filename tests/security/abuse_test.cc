@@ -50,7 +50,7 @@ net::Socket Connect(const std::string& address) {
   net::Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(connect(socket.fd(), target->get(), target->size), 0) << address;
   // Nobody here may wait for ever.
-  const timeval patience{.tv_sec = 20};
+  const timeval patience{.tv_sec = 60};
   setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   setsockopt(socket.fd(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   return socket;

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -66,6 +67,20 @@ std::string Scrape(const std::string& address) {
   }
 }
 
+// Text of every file below, by path. A job that saves makes and removes directories meanwhile.
+void ReadFiles(const std::filesystem::path& directory, std::map<std::string, std::string>& files) {
+  std::error_code gone;
+  std::filesystem::directory_iterator entry(directory, gone);
+  for (; !gone && entry != std::filesystem::directory_iterator(); entry.increment(gone)) {
+    std::error_code ignored;
+    if (entry->is_directory(ignored)) {
+      ReadFiles(entry->path(), files);
+    } else if (entry->is_regular_file(ignored)) {
+      files[entry->path()] = integration::ReadFile(entry->path());
+    }
+  }
+}
+
 class Secrets : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -80,10 +95,7 @@ class Secrets : public ::testing::Test {
   // Everything that can be seen from outside, by where.
   std::map<std::string, std::string> Visible() {
     std::map<std::string, std::string> visible;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(cluster_.directory())) {
-      if (entry.is_regular_file())
-        visible[entry.path().string()] = integration::ReadFile(entry.path().string());
-    }
+    ReadFiles(cluster_.directory(), visible);
     for (const pid_t pid :
          {cluster_.coordinator().pid(), cluster_.worker("w0").pid(), cluster_.worker("w1").pid()}) {
       for (const char* file : {"cmdline", "environ", "comm", "maps"})

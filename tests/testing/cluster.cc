@@ -27,7 +27,7 @@ namespace {
 
 constexpr char kCoordinator[] = "coordinator";
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
-constexpr absl::Duration kCallTimeout = absl::Seconds(20);
+constexpr absl::Duration kCallTimeout = absl::Seconds(60);
 constexpr std::size_t kTailBytes = 6000;
 
 std::string MakeDirectory() {

@@ -35,7 +35,7 @@ struct WorkerPlace {
 // there is.
 class Cluster final {
  public:
-  static constexpr absl::Duration kPatience = absl::Seconds(60);
+  static constexpr absl::Duration kPatience = absl::Seconds(120);
 
   // How the processes can be reached. kTcp: control at 127.0.0.1, data at 127.0.0.2, metrics at
   // 127.0.0.3, each on a free port; the coordinator may not be started again.

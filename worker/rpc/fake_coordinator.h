@@ -23,7 +23,7 @@ namespace takt::rpc {
 
 class FakeCoordinator final : public v1::AttachmentService::Service {
  public:
-  static constexpr absl::Duration kPatience = absl::Seconds(20);
+  static constexpr absl::Duration kPatience = absl::Seconds(60);
 
   FakeCoordinator();
   ~FakeCoordinator() override;

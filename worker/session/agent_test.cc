@@ -18,7 +18,7 @@ namespace takt::session {
 namespace {
 
 const JobKey kJob{"kjv", Generation(1)};
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kPatience = absl::Seconds(60);
 
 // What the test tells the runner to do, and what the runner was told.
 struct Script {

@@ -193,7 +193,7 @@ TEST_F(PeerListenerTest, ADialerUsesNoListenerThatDoesNotKnowTheSecret) {
     send(socket.fd(), &welcome, sizeof(welcome), MSG_NOSIGNAL);
   });
   TransportOptions hasty = OptionsOf(1);
-  hasty.connect_timeout = absl::Milliseconds(200);
+  hasty.connect_timeout = absl::Seconds(1);
   const std::string address = net::ToString(*net::LocalAddress(listening));
   EXPECT_EQ(DialPeer(hasty, Rank(0), address, *abort_).status().code(),
             absl::StatusCode::kPermissionDenied);
