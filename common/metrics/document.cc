@@ -26,7 +26,7 @@ an alert.
   of is joined to its rank by target: `takt_memory_bytes * on (instance) group_left (pp_rank) takt_rank_info`.
 - Counters begin at 0 with the process; a coordinator that is started again sets the gauges of its jobs to what it remembers.
 - The series of a job are there from when it is submitted (workers: from when they hold a rank of it) until ten minutes after its end,
-  or until it is deleted; a worker's also end when it takes a rank of another job.
+  or until it is deleted; a worker's also end when it takes its next rank, of that job or another.
 - Histograms have the same buckets everywhere: doubling from 100 microseconds to 105 seconds.
 
 )";
