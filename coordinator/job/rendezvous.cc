@@ -9,6 +9,9 @@
 namespace takt::job {
 namespace {
 
+// Of one wait, whose answer has all their values.
+constexpr std::size_t kMaxKeysAtOnce = 64;
+
 // A callback and what it is to be told, collected under the lock and called after it.
 using Due = std::vector<std::pair<Rendezvous::Callback, absl::StatusOr<Rendezvous::Values>>>;
 
@@ -105,6 +108,9 @@ void Rendezvous::Wait(const std::string& job, Generation generation, std::vector
     const absl::StatusOr<Scope*> scope = FindLocked(job, generation);
     if (!scope.ok()) {
       result = scope.status();
+    } else if (keys.size() > kMaxKeysAtOnce) {
+      result = absl::ResourceExhaustedError(
+          absl::StrCat(keys.size(), " rendezvous keys at once: at most ", kMaxKeysAtOnce));
     } else if (auto [values, missing] = Lookup((*scope)->values, keys); missing == nullptr) {
       result = std::move(values);
     } else if ((*scope)->waits.size() >= limits_.waits) {

@@ -87,6 +87,9 @@ TEST_F(RendezvousTest, SizesAndNumbersAreLimited) {
   for (int i = 0; i < 3; ++i) Wait({"x"});
   ASSERT_THAT(results_, SizeIs(1));
   EXPECT_EQ(results_[0].status().code(), absl::StatusCode::kResourceExhausted);
+  // The same one, too: the answer would be as long as whoever asks likes.
+  Wait(std::vector<std::string>(65, "a"));
+  EXPECT_EQ(results_.back().status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(RendezvousTest, ClearForgetsTheKeys) {

@@ -380,6 +380,34 @@ TEST_F(AccessTest, WhoChangesSomethingLeavesALine) {
                                            HasSubstr("outcome=PERMISSION_DENIED"))));
 }
 
+TEST_F(AccessTest, WhoAsksTooOftenDoesNotFillTheLog) {
+  server_.reset();
+  server_ = Server::Start({.listen = "127.0.0.1:0",
+                           .tls = authority_.Issue(Role::kCoordinator, "c2"),
+                           .rate = {.per_second = 0.001, .burst = 2}},
+                          coordinator_.get())
+                .value();
+  AuditLines audit;
+  Use(Dial(Role::kUser, "bob"));
+  for (int i = 0; i < 5; ++i) {
+    v1::DrainWorkerRequest drain;
+    drain.set_worker("w0");
+    v1::DrainWorkerResponse drained;
+    EXPECT_EQ(cluster_->DrainWorker(NewContext().get(), drain, &drained).error_code(),
+              i < 2 ? grpc::StatusCode::PERMISSION_DENIED : grpc::StatusCode::RESOURCE_EXHAUSTED);
+  }
+  EXPECT_EQ(audit.Take().size(), 2u);
+}
+
+TEST_F(AccessTest, TheAnswerToARequestIsWhoAskedsAlone) {
+  Use(Dial(Role::kUser, "alice"));
+  ASSERT_TRUE(Submit(Spec("a", 8), "r1").ok());
+  EXPECT_TRUE(Submit(Spec("a", 8), "r1").ok()) << "asked again";
+  Use(Dial(Role::kUser, "bob"));
+  EXPECT_TRUE(absl::IsAlreadyExists(Submit(Spec("a", 8), "r1").status()));
+  EXPECT_EQ(Submit(Spec("b", 8), "r1")->owner(), "user/bob");
+}
+
 TEST_F(AccessTest, ServingNeedsACoordinatorsCertificate) {
   const absl::Status status =
       CheckListen({.listen = "127.0.0.1:0", .tls = authority_.Issue(Role::kWorker, "n1")});

@@ -26,7 +26,8 @@ class GuardProcessor final : public grpc::AuthMetadataProcessor {
     const Deed deed{.who = rpc::PeerOf(*context, domain_), .method = method};
     const absl::Status status = guard_->Admit(deed.who, method);
     if (status.ok()) return grpc::Status::OK;
-    deed.Audit(status);
+    // Not of those who ask too often: they would fill the log.
+    if (!absl::IsResourceExhausted(status)) deed.Audit(status);
     // Its FieldError cannot travel from here: the message says all of it.
     return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
   }
@@ -58,13 +59,17 @@ access::Identity Guard::CallerOf(const grpc::ServerContextBase& context) const {
 }
 
 absl::Status Guard::Admit(const access::Identity& who, absl::string_view method) {
-  if (absl::Status status = access::MayCall(who, method); !status.ok()) return status;
   if (who.role == access::Role::kTrusted) return absl::OkStatus();
   const absl::Duration now = Moment::Of(*options_.clock).steady;
-  absl::MutexLock lock(&mutex_);
-  if (limiter_.Allow(who.ToString(), now)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      who.ToString(), " makes more than ", options_.rate.per_second, " calls a second; slow down"));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!limiter_.Allow(who.ToString(), now)) {
+      return absl::ResourceExhaustedError(absl::StrCat(who.ToString(), " makes more than ",
+                                                       options_.rate.per_second,
+                                                       " calls a second; slow down"));
+    }
+  }
+  return access::MayCall(who, method);
 }
 
 std::shared_ptr<grpc::AuthMetadataProcessor> Guard::Processor() {

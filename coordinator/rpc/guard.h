@@ -57,8 +57,8 @@ class Guard final {
     return {CallerOf(context), std::move(method), std::move(subject)};
   }
 
-  // kPermissionDenied, kUnauthenticated; kResourceExhausted: more calls a second than an identity
-  // may make.
+  // kPermissionDenied, kUnauthenticated; kResourceExhausted: more calls a second, refused ones
+  // too, than an identity may make.
   absl::Status Admit(const access::Identity& who, absl::string_view method);
 
   // For the credentials of a TLS server: Admit before every call of every service. Borrows the

@@ -36,6 +36,12 @@ absl::StatusOr<std::int64_t> ParsePageToken(const std::string& token) {
                        .fix = "leave it empty for the first page"});
 }
 
+// Under which the answer to a request is remembered: nobody is given another one's.
+std::string RequestIdOf(const access::Identity& who, const std::string& request_id) {
+  if (request_id.empty() || who.role == access::Role::kTrusted) return request_id;
+  return absl::StrCat(who.ToString(), "/", request_id);
+}
+
 using Change = void (job::Cluster::*)(const std::string& request_id, const std::string& name,
                                       job::Reply<store::JobRecord> reply, Moment now);
 
@@ -57,7 +63,7 @@ grpc::ServerUnaryReactor* ChangeJob(job::Coordinator* coordinator, Deed deed,
         if (absl::Status status = MayChange(call->who(), cluster, request->name()); !status.ok())
           return call->Finish(status);
         (cluster.*change)(
-            request->request_id(), request->name(),
+            RequestIdOf(call->who(), request->request_id()), request->name(),
             [response, call](absl::StatusOr<store::JobRecord> job) {
               if (job.ok()) *response->mutable_job() = store::ToProto(*job);
               call->Finish(job.status());
@@ -123,7 +129,7 @@ grpc::ServerUnaryReactor* JobService::SubmitJob(grpc::CallbackServerContext* con
     coordinator_->Post([request, response, spec = *std::move(spec), call = std::move(call)](
                            job::Cluster& cluster, Moment now) {
       cluster.Submit(
-          {.request_id = request->request_id(),
+          {.request_id = RequestIdOf(call->who(), request->request_id()),
            .spec = request->spec().SerializeAsString(),
            .parsed = spec,
            .owner = OwnerName(call->who())},
@@ -205,7 +211,7 @@ grpc::ServerUnaryReactor* JobService::DeleteJob(grpc::CallbackServerContext* con
   coordinator_->Post([request, call = std::move(call)](job::Cluster& cluster, Moment) {
     if (absl::Status status = MayChange(call->who(), cluster, request->name()); !status.ok())
       return call->Finish(status);
-    cluster.Delete(request->request_id(), request->name(),
+    cluster.Delete(RequestIdOf(call->who(), request->request_id()), request->name(),
                    [call](absl::StatusOr<bool> deleted) { call->Finish(deleted.status()); });
   });
   return reactor;

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -155,13 +156,19 @@ std::optional<TraceKeeper::Run> TraceKeeper::LoadRun(const std::string& job) con
 
 TraceKeeper::Run* TraceKeeper::FindRun(const std::string& job) {
   auto found = runs_.find(job);
-  // Before a restart of the coordinator it was known.
-  if (found == runs_.end()) found = runs_.emplace(job, LoadRun(job)).first;
-  return found->second.has_value() ? &*found->second : nullptr;
+  if (found == runs_.end()) {
+    // Before a restart of the coordinator it was known.
+    std::optional<Run> loaded = LoadRun(job);
+    if (!loaded.has_value()) return nullptr;
+    found = runs_.emplace(job, std::move(loaded)).first;
+  }
+  return &*found->second;
 }
 
 void TraceKeeper::Add(const std::string& worker, const std::string& incarnation, const JobKey& key,
                       const std::string& encoded) {
+  // A worker's word, which becomes part of a path.
+  if (absl::StrContains(key.job, '/')) return;
   absl::StatusOr<trace::StepTrace> step = trace::Decode(encoded);
   absl::MutexLock lock(&mutex_);
   Run* const run = FindRun(key.job);

@@ -79,7 +79,7 @@ class TraceKeeper {
 
   const TraceKeeperOptions options_;
   mutable absl::Mutex mutex_;
-  // By job; empty: nothing is kept of it, and its file was looked for.
+  // By job; none is empty: what workers name and nothing is kept of takes no memory.
   std::map<std::string, std::optional<Run>> runs_ ABSL_GUARDED_BY(mutex_);
   struct WorkerClock {
     std::string incarnation;

@@ -79,6 +79,15 @@ TEST_F(TraceKeeperTest, GivesBackWhatAllRanksToldOf) {
   EXPECT_EQ(trace.predicted.forward, synthetic_.Get().predicted.forward);
 }
 
+TEST_F(TraceKeeperTest, AJobThatAWorkerNamesLeavesNotTheDirectory) {
+  TraceKeeper outside({.directory = directory_});
+  outside.Begin(Launch("j"));
+  TraceKeeper keeper(Options());
+  Tell(keeper, 1, "../j");
+  EXPECT_FALSE(fs::exists(directory_ + "/j.steps"));
+  EXPECT_THAT(keeper.JobsWithNews(), ElementsAre());
+}
+
 TEST_F(TraceKeeperTest, NewsAreTakenOnce) {
   TraceKeeper keeper(Options());
   keeper.Begin(Launch("j"));
