@@ -11,8 +11,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/certificates/test_authority.h"
 #include "common/net/socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -24,6 +27,9 @@
 namespace takt::security {
 namespace {
 
+using access::Role;
+using certificates::TestAuthority;
+using certificates::TlsFiles;
 using integration::Command;
 using testing::Cluster;
 using ::testing::IsEmpty;
@@ -151,6 +157,98 @@ TEST_F(Secrets, OfAGenerationAreSeenNowhere) {
   EXPECT_GE(with_name, 10) << visible.size() << " places";
   cluster_.Cancel(kJob);
   cluster_.AwaitIdle({"w0", "w1"});
+}
+
+// The lines between a PEM file's first and last.
+std::set<std::string> BodyOf(const std::string& pem_path) {
+  std::set<std::string> body;
+  for (const auto line : absl::StrSplit(integration::ReadFile(pem_path), '\n', absl::SkipEmpty()))
+    if (!absl::StartsWith(line, "-----")) body.emplace(line);
+  return body;
+}
+
+using Arguments = std::vector<std::string>;
+
+Arguments With(Arguments arguments, const TlsFiles& files) {
+  arguments.insert(arguments.end(), {"--tls-certificate", files.certificate, "--tls-key", files.key,
+                                     "--tls-authority", files.authority});
+  return arguments;
+}
+
+std::string Takt(const Arguments& arguments) {
+  Command takt("takt", arguments);
+  EXPECT_EQ(takt.Wait(), "exit status 0") << takt.err();
+  return takt.out();
+}
+
+TEST(TlsSecrets, KeysAndJoinTokensAreSeenNowhere) {
+  const integration::TestDirectory directory;
+  const TestAuthority authority;
+  const TlsFiles server = authority.Issue(Role::kCoordinator, "c1");
+  const TlsFiles admin = authority.Issue(Role::kAdmin, "root");
+  const std::string state = directory.Path("state");
+  Command coordinator(
+      "takt-coordinator",
+      With({"--settings", "", "--state", state, "--listen", "127.0.0.1:0", "--metrics-listen",
+            "127.0.0.3:0", "--join-authority", authority.ca(), "--log-level", "debug"},
+           server));
+  ASSERT_TRUE(coordinator.WaitForText("coordinator ready")) << coordinator.err();
+  const std::string address =
+      nlohmann::json::parse(integration::ReadFile(state + "/coordinator.json"))["listen"];
+
+  const Arguments as_admin = With({"--coordinator", address}, admin);
+  const auto ask = [&](Arguments arguments) {
+    arguments.insert(arguments.end(), as_admin.begin(), as_admin.end());
+    return Takt(arguments);
+  };
+  const std::string token(absl::StripAsciiWhitespace(ask({"certs", "token", "w0"})));
+  ASSERT_EQ(token.size(), 64u);
+  Takt({"certs", "join", "--coordinator", address, "--tls-authority", authority.authority(),
+        "--token-file", directory.Write("w0.token", token), "--out", directory.Path("w0")});
+  const TlsFiles w0{.certificate = directory.Path("w0/w0.pem"),
+                    .key = directory.Path("w0/w0.key"),
+                    .authority = authority.authority()};
+  Command worker("takt-worker", With({"--settings", "", "--coordinator", address, "--data-root",
+                                      "/", "--checkpoint-root", "/", "--threads", "1",
+                                      "--metrics-listen", "127.0.0.3:0", "--log-level", "debug"},
+                                     w0));
+  ASSERT_TRUE(worker.WaitForText("attached")) << worker.err();
+  const std::string job = directory.Write(
+      "job.yaml", absl::StrCat("name: ", kJob,
+                               "\nmodel: {family: emulated, layers: 2, forward_ms: 1, "
+                               "input_grad_ms: 1, weight_grad_ms: 1, activation_bytes: 4096}"
+                               "\nbatch: {global: 4, microbatch: 1}\nsteps: 3"
+                               "\nparallelism: {pipeline: 1, data: 1, schedule: 1f1b}\n"));
+  ask({"submit", job});
+  ask({"wait", kJob});
+
+  std::map<std::string, std::string> visible = {{"job", ask({"job", kJob, "-o", "json"})},
+                                                {"workers", ask({"workers", "-o", "json"})},
+                                                {"logs", ask({"logs", kJob, "-o", "json"})},
+                                                {"coordinator's log", coordinator.err()},
+                                                {"worker's log", worker.err()},
+                                                {"coordinator's out", coordinator.out()}};
+  for (const pid_t pid : {coordinator.pid(), worker.pid()}) {
+    for (const char* file : {"cmdline", "environ"})
+      visible[absl::StrCat("/proc/", pid, "/", file)] = ProcFile(pid, file);
+    for (const std::string& page : ListeningAddresses(pid))
+      if (page.starts_with("127.0.0.3:")) visible["http://" + page] = Scrape(page);
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(state))
+    if (entry.is_regular_file())
+      visible[entry.path().string()] = integration::ReadFile(entry.path().string());
+  ASSERT_THAT(visible["coordinator's log"], ::testing::HasSubstr("JoinService/CreateToken"));
+  EXPECT_GE(visible.size(), 13u);
+
+  std::set<std::string> secrets = BodyOf(authority.ca() + "/ca.key");
+  for (const TlsFiles& files : {server, admin, w0}) secrets.merge(BodyOf(files.key));
+  ASSERT_GE(secrets.size(), 8u);
+  const std::vector<std::string> spellings = Spellings(absl::HexStringToBytes(token));
+  secrets.insert(spellings.begin(), spellings.end());
+  for (const auto& [where, text] : visible) {
+    for (const std::string& secret : secrets)
+      EXPECT_EQ(text.find(secret), std::string::npos) << where;
+  }
 }
 
 }  // namespace
