@@ -115,7 +115,7 @@ Split RunAndSplit(Cluster& cluster, const std::string& name, const std::string& 
   const trace::JobTrace trace = cluster.Trace(name, kSteps);
   const trace::Timeline timeline = trace::MakeTimeline(trace).value();
   const std::vector<Explanation> all = ExplainAll(timeline);
-  EXPECT_GE(all.size(), 5u) << "of " << kSteps << " steps";
+  EXPECT_GE(all.size(), 3u) << "of the newest " << kSteps << " steps";
   ExpectToAddUp(cluster, name, all);
   const Split usual = Usual(all);
   std::printf("%-12s step %6.1f ms:", name.c_str(), 1e3 * usual.step);
@@ -198,13 +198,13 @@ TEST(PlantedCause, DataFileOnASlowDiskIsData) {
   if (faults < 0) GTEST_SKIP() << "no userfaultfd on this machine";
   close(faults);
   // A step reads a page of the file, and a byte of the next. It computes next to nothing: how long
-  // that takes is up to other load.
+  // that takes is up to other load. Not every step that is so short is traced, so there are more.
   const auto job = [](const std::string& name) {
     return absl::StrCat("name: ", name,
                         "\nmodel: {family: gpt2, layers: 4, hidden: 8, heads: 1, context: 128, "
                         "vocab: 256}\ndata: {train: {path: data.txt, format: bytes}, "
                         "shuffle: false}\nbatch: {global: 32, microbatch: 4}\nsteps: ",
-                        kSteps, "\nparallelism: {pipeline: 2, data: 1, schedule: 1f1b}\n");
+                        2 * kSteps, "\nparallelism: {pipeline: 2, data: 1, schedule: 1f1b}\n");
   };
   Split calm;
   {
