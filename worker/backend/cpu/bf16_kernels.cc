@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From f32 to bf16: row by row, or into the panels that bf16_gemm.h describes.
+#include <utility>
+
 #include "worker/backend/cpu/isa_kernels.h"
 #include "worker/backend/cpu/vec.h"
 
@@ -18,23 +20,25 @@ inline void StorePair(Bf16* pair, std::int64_t column, Vec even, Vec odd) {
 typedef std::int64_t PairVec __attribute__((vector_size(4 * kWidth)));
 constexpr int kPairs = kWidth / 2;
 
-// A square of elements, by halves: rows i and i + half exchange what lies beyond the diagonal.
+// Rows i and i + kHalf of a square of elements exchange what lies beyond the diagonal of each block
+// of 2 * kHalf.
+template <int kHalf, int... kLane>
+inline void Exchange(PairVec& upper, PairVec& lower, std::integer_sequence<int, kLane...>) {
+  const PairVec a = upper, b = lower;
+  upper = __builtin_shufflevector(a, b, ((kLane & kHalf) == 0 ? kLane : kPairs + kLane - kHalf)...);
+  lower = __builtin_shufflevector(a, b, ((kLane & kHalf) == 0 ? kLane + kHalf : kPairs + kLane)...);
+}
+
+// The square, by halves of halves.
+template <int kHalf = kPairs / 2>
 inline void Transpose(PairVec (&rows)[kPairs]) {
 #pragma GCC unroll 8
-  for (int half = kPairs / 2; half >= 1; half /= 2) {
-    PairVec upper, lower;
-    for (int j = 0; j < kPairs; ++j) {
-      upper[j] = (j & half) == 0 ? j : kPairs + j - half;
-      lower[j] = (j & half) == 0 ? j + half : kPairs + j;
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < kPairs; ++i) {
-      if ((i & half) != 0) continue;
-      const PairVec a = rows[i], b = rows[i + half];
-      rows[i] = __builtin_shuffle(a, b, upper);
-      rows[i + half] = __builtin_shuffle(a, b, lower);
+  for (int i = 0; i < kPairs; ++i) {
+    if ((i & kHalf) == 0) {
+      Exchange<kHalf>(rows[i], rows[i + kHalf], std::make_integer_sequence<int, kPairs>());
     }
   }
+  if constexpr (kHalf > 1) Transpose<kHalf / 2>(rows);
 }
 
 inline Vec LoadN(const float* p, std::int64_t n) {
