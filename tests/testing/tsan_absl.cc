@@ -108,6 +108,20 @@ void Mutex::LockWhen(const Condition& condition) {
   __tsan_mutex_post_lock(this, kWrite, 0);
 }
 
+// As for the waits below: one is the other's, told once.
+bool Mutex::LockWhenWithTimeout(const Condition& condition, Duration timeout) {
+  return LockWhenWithDeadline(condition, absl::Now() + timeout);
+}
+
+bool Mutex::LockWhenWithDeadline(const Condition& condition, Time deadline) {
+  __tsan_mutex_pre_lock(this, kWrite);
+  const bool held =
+      Call<bool>(TAKT_REAL("5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE"), this,
+                 &condition, deadline);
+  __tsan_mutex_post_lock(this, kWrite, 0);
+  return held;
+}
+
 void Mutex::Await(const Condition& condition) {
   const Waiting waiting(this);
   Call<void>(TAKT_REAL("5Mutex5AwaitERKNS0_9ConditionE"), this, &condition);
