@@ -311,7 +311,7 @@ class TransportSecretTest : public TransportTest {
  protected:
   void ExpectRefused(TransportOptions options1) {
     TransportOptions options0 = LoopbackOptions(0);
-    options0.connect_timeout = options1.connect_timeout = absl::Seconds(1);
+    options0.connect_timeout = options1.connect_timeout = absl::Seconds(2);
     Connect(options0, options1);
     absl::Status send_status;
     std::thread sender([&] { send_status = rank_[0]->OpenSend(Rank(1), "F", 10).status(); });
