@@ -147,7 +147,7 @@ TEST(Commands, LogsShowWhoWroteALineAndAtWhichStepAndNothingThatATerminalActsOn)
   };
   const Outcome text = RunTakt(coordinator, {"logs", "j", "--rank", "3,4"});
   EXPECT_EQ(text.code, ExitCode::kDone);
-  EXPECT_EQ(text.out, "2023-11-14T22:13:20.250Z w3 rank=3 step=12 warning a [2J b\n");
+  EXPECT_EQ(text.out, "2023-11-14T22:13:20.250Z w3 rank=3 step=12 warning a?[2J b\n");
   EXPECT_EQ(ranks, (std::vector<int>{3, 4}));
   const json line = json::parse(RunTakt(coordinator, {"-o", "json", "logs", "j"}).out);
   EXPECT_EQ(line["worker"], "w3");

@@ -2,6 +2,7 @@
 #include "cli/job_text.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -52,7 +53,7 @@ void PrintPlacement(std::ostream& out, const v1::Job& job) {
 
 void PrintJob(const Context& context, const v1::Job& job) {
   if (context.json()) return PrintJson(context, ToJson(job));
-  std::ostream& out = context.terminal.out;
+  std::ostringstream out;
   out << "name: " << job.name() << '\n' << "state: " << StateName(job.state()) << '\n';
   if (!job.reason().empty()) out << "reason: " << job.reason() << '\n';
   if (!job.owner().empty()) out << "owner: " << job.owner() << '\n';
@@ -84,7 +85,7 @@ void PrintJob(const Context& context, const v1::Job& job) {
     out << '\n';
     if (rank.recent_size() > 0) out << "    last done: " << RecentText(rank) << '\n';
   }
-  out << std::flush;
+  context.terminal.out << Harmless(out.str()) << std::flush;
 }
 
 std::string FaultText(const v1::RankStatus& rank) {

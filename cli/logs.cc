@@ -3,12 +3,12 @@
 
 #include <atomic>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/follow.h"
 #include "cli/report.h"
 #include "cli/signals.h"
+#include "cli/text.h"
 #include "common/base/status.h"
 
 namespace takt::cli {
@@ -23,14 +23,6 @@ struct LogsOptions {
   std::vector<int> ranks;
 };
 
-// Nothing that a terminal would take for more than text.
-std::string OneLine(std::string text) {
-  for (char& c : text) {
-    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = ' ';
-  }
-  return text;
-}
-
 bool PrintLogLine(const Context& context, const v1::LogLine& line, bool flush) {
   if (context.json()) {
     PrintJson(context, ToJson(line));
@@ -38,7 +30,7 @@ bool PrintLogLine(const Context& context, const v1::LogLine& line, bool flush) {
     const absl::Time time = absl::FromUnixNanos(line.unix_nanos());
     context.terminal.out << absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone())
                          << ' ' << line.worker() << " rank=" << line.rank()
-                         << " step=" << line.step() << ' ' << line.level() << ' '
+                         << " step=" << line.step() << ' ' << OneLine(line.level()) << ' '
                          << OneLine(line.text()) << '\n';
     if (flush) context.terminal.out << std::flush;
   }

@@ -2,6 +2,7 @@
 #include "cli/report.h"
 
 #include "absl/strings/str_split.h"
+#include "cli/text.h"
 #include "common/base/status.h"
 
 namespace takt::cli {
@@ -11,7 +12,7 @@ constexpr char kRed[] = "\x1b[31m", kPlain[] = "\x1b[0m";
 
 void PrintErrorLine(const Terminal& terminal, std::string_view line) {
   terminal.err << (terminal.color ? kRed : "") << "error:" << (terminal.color ? kPlain : "") << ' '
-               << line << '\n';
+               << Harmless(line) << '\n';
 }
 
 }  // namespace
@@ -21,7 +22,7 @@ void PrintJson(const Context& context, const Json& json) {
 }
 
 void Say(const Context& context, std::string_view line) {
-  context.terminal.err << line << '\n' << std::flush;
+  context.terminal.err << Harmless(line) << '\n' << std::flush;
 }
 
 Json ViolationsJson(const absl::Status& status) {

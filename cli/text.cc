@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -41,6 +42,31 @@ std::string FormatBytes(double bytes) {
 }
 
 std::string FormatPercent(double fraction) { return absl::StrFormat("%.1f%%", fraction * 100); }
+
+std::string Harmless(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+    // U+0080 to U+009F: among them another name for the escape that begins a sequence.
+    const bool is_c1 =
+        byte(i) == 0xc2 && i + 1 < text.size() && byte(i + 1) >= 0x80 && byte(i + 1) <= 0x9f;
+    const bool is_c0 = absl::ascii_iscntrl(byte(i)) && text[i] != '\n' && text[i] != '\t';
+    out += is_c1 || is_c0 ? '?' : text[i];
+    if (is_c1) ++i;
+  }
+  return out;
+}
+
+std::string OneLine(std::string_view text) {
+  std::string line = Harmless(text);
+  std::replace_if(line.begin(), line.end(), absl::ascii_isspace, ' ');
+  return line;
+}
+
+void Table::Add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = OneLine(cell);
+  rows_.push_back(std::move(row));
+}
 
 std::string Table::ToString() const {
   std::vector<std::size_t> widths;

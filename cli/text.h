@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace takt::cli {
@@ -16,11 +17,18 @@ std::string FormatBytes(double bytes);
 // "27.3%"
 std::string FormatPercent(double fraction);
 
-// Columns padded to their widest cell, two blanks between them, nothing after the last.
+// UTF-8 that others wrote (reasons, names, log lines), with '?' for every control character but
+// newlines and tabs: nothing that a terminal would take for more than text.
+std::string Harmless(std::string_view text);
+// The same on one line: newlines and tabs become blanks.
+std::string OneLine(std::string_view text);
+
+// Columns padded to their widest cell, two blanks between them, nothing after the last. Each cell
+// is one line, harmless.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { Add(std::move(header)); }
-  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void Add(std::vector<std::string> row);
   std::string ToString() const;
 
  private:

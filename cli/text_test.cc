@@ -32,5 +32,23 @@ TEST(Text, TableAlignsColumnsAndEndsLinesWithoutBlanks) {
   EXPECT_EQ(table.ToString(), "A    LONG  C\nxyz  1\n");
 }
 
+TEST(Harmless, LeavesTextAndTakesWhatMovesTheCursor) {
+  EXPECT_EQ(Harmless("a\tb\n\xc3\xa0 \xe2\x80\x94"), "a\tb\n\xc3\xa0 \xe2\x80\x94");
+  EXPECT_EQ(Harmless("\x1b[2Jx\r\x07\x7f"), "?[2Jx???");
+  EXPECT_EQ(Harmless("\xc2\x9b"
+                     "31m\xc2\xa0"
+                     "end\xc2"),
+            "?31m\xc2\xa0"
+            "end\xc2");
+}
+
+TEST(OneLine, HasNoLineMore) { EXPECT_EQ(OneLine("a\nb\tc\r"), "a b c?"); }
+
+TEST(Table, HoldsItsCellsToALine) {
+  Table table({"NAME", "REASON"});
+  table.Add({"a", "lost\nits \x1b[2Jworker"});
+  EXPECT_EQ(table.ToString(), "NAME  REASON\na     lost its ?[2Jworker\n");
+}
+
 }  // namespace
 }  // namespace takt::cli
