@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cli/certs.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/commands.h"
@@ -50,6 +51,13 @@ absl::StatusOr<ExitCode> Issue(const Context& context, const IssueArguments& opt
                         .validity = absl::Hours(24) * options.days,
                         .now = absl::Now(),
                         .renew = options.renew}));
+  PrintIssued(context, files);
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+void PrintIssued(const Context& context, const certificates::IssuedFiles& files) {
   if (context.json()) {
     context.terminal.out << nlohmann::ordered_json{{"certificate", files.certificate},
                                                    {"key", files.key},
@@ -60,10 +68,7 @@ absl::StatusOr<ExitCode> Issue(const Context& context, const IssueArguments& opt
     context.terminal.out << files.certificate << "\n" << files.key << std::endl;
     context.terminal.err << files.uri << ", until " << absl::FormatTime(files.expires) << "\n";
   }
-  return ExitCode::kDone;
 }
-
-}  // namespace
 
 void AddCerts(CLI::App& app, Context& context) {
   CLI::App* certs = app.add_subcommand("certs", "A small private certificate authority");

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/ascii.h"
+#include "cli/certs.h"
 #include "cli/commands.h"
 #include "cli/follow.h"
 #include "cli/report.h"
@@ -60,16 +61,7 @@ absl::StatusOr<ExitCode> Join(const Context& context, const JoinOptions& options
                    Client::Join(std::move(coordinator), token, request.text));
   ASSIGN_OR_RETURN(const certificates::IssuedFiles files,
                    certificates::WriteIssued(options.out, request.key, certificate));
-  if (context.json()) {
-    context.terminal.out << nlohmann::ordered_json{{"certificate", files.certificate},
-                                                   {"key", files.key},
-                                                   {"uri", files.uri},
-                                                   {"expires", absl::FormatTime(files.expires)}}
-                         << std::endl;
-  } else {
-    context.terminal.out << files.certificate << "\n" << files.key << std::endl;
-    context.terminal.err << files.uri << ", until " << absl::FormatTime(files.expires) << "\n";
-  }
+  PrintIssued(context, files);
   return ExitCode::kDone;
 }
 
