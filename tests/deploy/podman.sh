@@ -41,7 +41,7 @@ cleanup() {
 trap 'cleanup $?' EXIT
 
 say "image"
-podman build --quiet --pull=missing ${CCACHE:+-v "$CCACHE:/root/.cache/ccache"} -f deploy/container/Containerfile -t $image . >/dev/null
+podman build --quiet --pull=missing ${CCACHE:+-v "$CCACHE:/ccache"} -f deploy/container/Containerfile -t $image . >/dev/null
 podman network create --subnet $subnet.0/24 $network >/dev/null
 podman images --format '{{.Repository}}:{{.Tag}} {{.Size}}' $image
 for tool in gcc g++ cc c++ ld as make cmake; do
