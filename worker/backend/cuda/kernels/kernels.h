@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Our own kernels on the GPU: every op of ops.h but products of matrices. Needs no CUDA headers.
+//
+// Rules that hold for every launch beside those of ops.h:
+// - `op` has passed ValidateOp. All its pointers are device memory, also those that ops.h places in
+//   host memory (CrossEntropy::loss_sum, SumOfSquares::result): who runs the op copies them.
+// - Returns when enqueued on the stream. What the launch itself makes of an error is what
+//   cudaGetLastError says afterwards. Allocates nothing, waits for nothing, may be captured into a
+//   CUDA graph.
+// - `scratch` is at least ScratchBytes(op), 256-byte aligned, and the launch's until it is done;
+//   launches on one stream may share it. What it holds before does not matter.
+// - Bits of results depend on the data and on the sizes alone: not on the device's number of
+//   multiprocessors, on addresses or on their alignment. No atomics add.
+// - Pointers that are 16-byte aligned, with rows of a multiple of 4 elements, are read and written
+//   16 bytes at a time, others by element: the same bits, slower.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "worker/backend/ops.h"
+
+struct CUstream_st;  // cudaStream_t points to one
+
+namespace takt::backend::cuda {
+
+struct LaunchContext {
+  CUstream_st* stream = nullptr;
+  void* scratch = nullptr;
+};
+
+// 0 for ops that need none, matrix products among them (cuBLASLt's workspace is none of ours).
+std::int64_t ScratchBytes(const Op& op);
+
+void Launch(const BiasGrad& op, const LaunchContext& context);
+void Launch(const LayerNormForward& op, const LaunchContext& context);
+void Launch(const LayerNormBackwardInput& op, const LaunchContext& context);
+void Launch(const LayerNormBackwardWeights& op, const LaunchContext& context);
+void Launch(const RmsNormForward& op, const LaunchContext& context);
+void Launch(const RmsNormBackwardInput& op, const LaunchContext& context);
+void Launch(const RmsNormBackwardWeights& op, const LaunchContext& context);
+void Launch(const Rotary& op, const LaunchContext& context);
+void Launch(const SwigluForward& op, const LaunchContext& context);
+void Launch(const SwigluBackward& op, const LaunchContext& context);
+void Launch(const GeluForward& op, const LaunchContext& context);
+void Launch(const GeluBackward& op, const LaunchContext& context);
+void Launch(const EmbeddingForward& op, const LaunchContext& context);
+// At most kMaxEmbeddingRows rows (batch * context).
+void Launch(const EmbeddingBackward& op, const LaunchContext& context);
+void Launch(const CrossEntropy& op, const LaunchContext& context);
+void Launch(const AdamwUpdate& op, const LaunchContext& context);
+void Launch(const SumOfSquares& op, const LaunchContext& context);
+void Launch(const Fill& op, const LaunchContext& context);
+void Launch(const Copy& op, const LaunchContext& context);
+void Launch(const Add& op, const LaunchContext& context);
+
+inline constexpr std::int64_t kMaxEmbeddingRows = std::int64_t{1} << 24;
+
+// Many tensors in few launches, each with the bits of an op of its own. No two may overlap.
+void Launch(std::span<const AdamwUpdate> ops, const LaunchContext& context);
+
+// packed: row-major [k,n], rows PackedBf16Stride(n) elements apart, zeros between; whatever the
+// order of the source.
+constexpr std::int64_t PackedBf16Stride(std::int64_t n) {
+  constexpr std::int64_t kPerVector = 8;  // so that every row is 16-byte aligned
+  return (n + kPerVector - 1) / kPerVector * kPerVector;
+}
+void Launch(const PackBf16& op, const LaunchContext& context);
+
+// rounded[i] = input[i] to nearest, ties to even: an Operand in f32 for a product in bf16.
+struct RoundBf16 {
+  const float* input = nullptr;
+  Bf16* rounded = nullptr;
+  std::int64_t count = 0;  // may be 0
+};
+void Launch(const RoundBf16& op, const LaunchContext& context);
+
+// In what the products inside attention are multiplied; sums and softmax are f32 always.
+enum class AttentionProducts {
+  kF32,
+  kBf16,  // q, k, v, d_output, probabilities and their gradients are rounded where multiplied
+};
+
+// Own attention, for head sizes up to kMaxHeadSize.
+inline constexpr std::int64_t kMaxHeadSize = 256;
+void Launch(const AttentionForward& op, AttentionProducts products, const LaunchContext& context);
+void Launch(const AttentionBackward& op, AttentionProducts products, const LaunchContext& context);
+
+}  // namespace takt::backend::cuda
