@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults caused for real set off their alerts, in a Prometheus that knows the rules of dashboards/prometheus with minutes made seconds.
 
+What this machine does not let us cause (a debugger's stop, a limit on memory) is skipped aloud.
+
   alerts_test.py BIN [unittest's arguments]      BIN: the folder of takt, takt-coordinator and takt-worker
 """
+import ctypes
 import os
 import pathlib
+import random
 import re
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,11 +28,11 @@ SECONDS = 120  # until an alert fires, at most
 
 
 def hastened(directory):
-    """Copies of the rules in which a minute is a second."""
+    """Copies of the rules in which a minute is a second, and the minute that a job must stand still six of them."""
     files = []
     for source in sorted((dashboards.ROOT / "dashboards" / "prometheus" / "rules").glob("*.yaml")):
         files.append(directory / source.name)
-        files[-1].write_text(re.sub(r"\b(\d+)m\b", r"\1s", source.read_text()))
+        files[-1].write_text(re.sub(r"> 60$", "> 6", re.sub(r"\b(\d+)m\b", r"\1s", source.read_text()), flags=re.MULTILINE))
     return files
 
 
@@ -38,6 +43,79 @@ def breaking(directory):
     job["optimizer"] = {"adamw": {"learning_rate": 1e30}}
     del job["checkpoint"], job["data"]["validation"]
     return job
+
+
+def spiking(file):
+    """Learns in no time that its data is one byte again and again."""
+    file.write_bytes(b"a" * 65536)
+    return {
+        "name": "spiking",
+        "model": {"family": "gpt2", "layers": 2, "hidden": 32, "heads": 2, "context": 32, "vocab": 256},
+        "data": {"train": {"path": str(file), "format": "bytes"}},
+        "batch": {"global": 16, "microbatch": 8},
+        "optimizer": {"adamw": {"learning_rate": 1e-3}},
+        "steps": 1_000_000,
+        "parallelism": {"pipeline": 2, "threads": 1},
+    }
+
+
+class Seized:
+    """A context: one thread of a process, as a debugger stops it. The others go on: the process is not dead, and does not seem so."""
+
+    SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17
+
+    def __init__(self, pid, name):
+        tasks = pathlib.Path(f"/proc/{pid}/task")
+        self._tid = next(int(task.name) for task in tasks.iterdir() if (task / "comm").read_text().strip() == name)
+
+    def __enter__(self):
+        self._ptrace(self.SEIZE)
+        self._ptrace(self.INTERRUPT)
+
+    def __exit__(self, *error):
+        self._ptrace(self.DETACH)
+
+    def _ptrace(self, request):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.ptrace.argtypes = [ctypes.c_long] * 4
+        if libc.ptrace(request, self._tid, 0, 0) != 0:
+            raise unittest.SkipTest(f"ptrace is not permitted here: {os.strerror(ctypes.get_errno())}")
+
+
+class MemoryLimit:
+    """A context: a control group of its own for a process, with a limit."""
+
+    def __init__(self, pid, limit_bytes):
+        self._pid, self._limit = pid, limit_bytes
+
+    def __enter__(self):
+        self._parent, limit_file = self._find()
+        self._group = self._parent / f"takt-test-{self._pid}"
+        try:
+            self._group.mkdir()
+            (self._group / limit_file).write_text(str(self._limit))
+            (self._group / "cgroup.procs").write_text(str(self._pid))
+        except OSError as error:
+            self._remove()
+            raise unittest.SkipTest(f"no memory limit can be set here: {error}") from None
+
+    def __exit__(self, *error):
+        self._remove()
+
+    def _remove(self):
+        if self._group.exists():
+            (self._parent / "cgroup.procs").write_text(str(self._pid))
+            self._group.rmdir()
+
+    def _find(self):
+        """The group that the process is in, of either hierarchy, and the name of the file with its limit."""
+        for line in pathlib.Path(f"/proc/{self._pid}/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers == "memory":
+                return pathlib.Path("/sys/fs/cgroup/memory") / group.lstrip("/"), "memory.limit_in_bytes"
+            if controllers == "":
+                unified = pathlib.Path("/sys/fs/cgroup") / group.lstrip("/"), "memory.max"
+        return unified
 
 
 class Hindered:
@@ -65,10 +143,19 @@ class Hindered:
 class Faults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        rules = hastened(pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())))
-        cls.stack = cls.enterClassContext(stack.Stack(BINARIES, num_workers=10, rule_files=rules))
+        cls.directory = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.issue("init", cls.directory)
+        cls.issue("issue", cls.directory, "worker", "w9")
+        tls = [f"--tls-{file}={cls.directory / name}" for file, name in (("certificate", "w9.pem"), ("key", "w9.key"), ("authority", "ca.pem"))]
+        cls.stack = cls.enterClassContext(
+            stack.Stack(BINARIES, num_workers=10, rule_files=hastened(cls.directory), worker_arguments={"w9": tls})
+        )
         for job in (jobs.gpt(cls.stack.directory, checkpoint_every=5), jobs.emulated(), breaking(cls.stack.directory)):
             cls.stack.submit(job)
+
+    @staticmethod
+    def issue(*arguments):
+        subprocess.run([pathlib.Path(BINARIES) / "takt", "certs", *arguments], check=True, capture_output=True)
 
     def fires(self, name, **labels):
         def firing():
@@ -92,25 +179,49 @@ class Faults(unittest.TestCase):
     # In the order of their names: the last ones end what the others need.
     def test_1_a_loss_that_breaks(self):
         self.fires("TaktLossNotFinite", job="breaking")
+        self.stack.takt("cancel", "breaking")
 
-    def test_2_a_stage_that_is_slow(self):
+    def test_2_a_loss_that_jumps(self):
+        file = self.directory / "data"
+        self.stack.submit(spiking(file))
+        self.await_query('takt_loss{job="spiking"} < 0.5 and quantile_over_time(0.5, takt_loss{job="spiking"}[30s]) < 0.5')
+        with file.open("r+b") as data:  # the one that is being read
+            data.write(random.Random(1).randbytes(file.stat().st_size))
+        self.fires("TaktLossSpiking", job="spiking")
+
+    def test_3_a_stage_that_is_slow(self):
         self.await_query('takt_rank_compute_seconds{job="emulated"}')
         with Hindered(self.stack.pid(self.worker_of("emulated", 2))):
             self.fires("TaktStragglingStage", job="emulated", pp_rank="2")
+            self.fires("TaktBubbleAbovePrediction", job="emulated")
 
-    def test_3_a_disk_that_takes_no_more(self):
+    def test_4_a_thread_that_stands_still(self):
+        with Seized(self.stack.pid(self.worker_of("emulated", 1)), "takt/compute"):
+            self.fires("TaktJobStalled", job="emulated")
+
+    def test_5_memory_that_ends(self):
+        labels, used = self.stack.query("sum without (kind) (takt_memory_bytes)")[0]
+        pid = self.stack.pid(f"w{self.stack.targets.index(labels['instance']) - 1}")
+        with MemoryLimit(pid, int(used / 0.95)):
+            self.fires("TaktMemoryNearLimit", instance=labels["instance"])
+
+    def test_6_a_certificate_that_expires(self):
+        self.issue("issue", self.directory, "worker", "w9", "--renew", "--days", "1")
+        self.fires("TaktCertificateExpiring", instance=self.stack.targets[-1])
+
+    def test_7_a_disk_that_takes_no_more(self):
         self.await_query('takt_checkpoint_step{job="gpt"} > 0')
         resource.prlimit(self.stack.pid(self.worker_of("gpt", 1)), resource.RLIMIT_FSIZE, (4096, 4096))
         self.fires("TaktCheckpointFailing", job="gpt")
         self.fires("TaktCheckpointTooOld", job="gpt")
 
-    def test_4_a_worker_that_dies(self):
+    def test_8_a_worker_that_dies(self):
         name = self.worker_of("emulated", 1)
         os.kill(self.stack.pid(name), signal.SIGKILL)
         self.fires("TaktWorkerLost", worker=name)
         self.fires("TaktWorkerNotScraped")
 
-    def test_5_a_coordinator_that_is_gone(self):
+    def test_9_a_coordinator_that_is_gone(self):
         os.kill(self.stack.pid("coordinator"), signal.SIGKILL)
         self.fires("TaktCoordinatorDown")
 

@@ -38,8 +38,10 @@ def await_true(what, condition, seconds=PATIENCE_SECONDS):
 class Stack:
     """A context: what it started ends with it, or with this process."""
 
-    def __init__(self, binaries, num_workers, rule_files=()):
+    def __init__(self, binaries, num_workers, rule_files=(), worker_arguments=None):
+        """worker_arguments: by name, more of a worker's own."""
         self._binaries = pathlib.Path(binaries)
+        self._worker_arguments = worker_arguments or {}
         self._num_workers = num_workers
         self._rule_files = [str(file) for file in rule_files]
         self._processes = {}
@@ -74,10 +76,10 @@ class Stack:
         """job: the content of a job file."""
         file = self.directory / f"{job['name']}.yaml"
         file.write_text(yaml.safe_dump(job))
-        self.takt("submit", str(file))
+        self.takt("submit", file)
 
     def takt(self, *arguments):
-        command = [self._binaries / "takt", "--coordinator", self._address, *arguments]
+        command = [self._binaries / "takt", "--coordinator", self._address, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"takt {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
@@ -105,6 +107,7 @@ class Stack:
         files = [self.directory / f"w{i}.json" for i in range(self._num_workers)]
         for file in files:
             arguments = ["--coordinator", self._address, "--name", file.stem, "--data-root", "/", "--checkpoint-root", "/"]
+            arguments += self._worker_arguments.get(file.stem, [])
             self._spawn(file.stem, "takt-worker", *arguments, "--threads", "1", "--state-file", file, *metrics)
         coordinator = self._await_file(coordinator_file)["metrics"]
         workers = [self._await_file(file)["metrics_address"] for file in files]
