@@ -16,6 +16,7 @@
 #include "common/base/memory_kind.h"
 #include "worker/backend/memory_ledger.h"
 #include "worker/backend/ops.h"
+#include "worker/backend/stream.h"
 
 namespace takt::backend {
 
@@ -39,34 +40,54 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
-// Owned by whoever created it; ends when destroyed. Thread: one caller at a time; a lane that
-// computes beside another has a backend of its own (on the CPU with one thread it costs nothing,
-// and buffers may be shared between CPU backends).
+// Owned by whoever created it; ends when destroyed, after what was given to it is done. Thread: one
+// caller at a time; a lane that computes beside another has a backend of its own.
+//
+// Run and the copies may return before they are done: they happen in the order given, each reads
+// what those before it wrote. What the host sees of them (host outputs of ops, memory that was
+// copied to, the memory itself if it is host memory) is there after Synchronize, or after a wait
+// for an event that `stream()` recorded behind them; until then the host leaves it alone, and what
+// is copied from. Without a stream all of it is done on return.
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Runs `op` after all ops before it. On return its host outputs (losses, norms) hold their
-  // values; other outputs are readable by later ops, and by the host if memory is host memory, else
-  // after Synchronize. Errors: kInvalidArgument (a size or a pointer that the op's rules forbid),
-  // kInternal (device fault).
+  // Runs `op` after all ops before it. Its host outputs (losses, norms) are memory of AllocateHost.
+  // Errors: kInvalidArgument (a size or a pointer that the op's rules forbid), kInternal (device
+  // fault, perhaps of an earlier op).
   virtual absl::Status Run(const Op& op) = 0;
 
-  // Zeroed memory, of which AllocatedBytes are taken.  Errors: kResourceExhausted.
+  // Zeroed memory, of which AllocatedBytes are taken; of all backends of one factory.
+  // Errors: kResourceExhausted.
   virtual absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) = 0;
+  // Zeroed memory of the host that ops and copies reach without a detour (pinned); counted nowhere.
+  // May outlive the backend, not its factory.
+  virtual absl::StatusOr<Buffer> AllocateHost(std::size_t bytes) = 0;
 
-  // Between host memory and memory of this backend, in order with the ops; complete on return.
+  // Between any memory of the host and memory of this backend. Beside other work only from and to
+  // memory of AllocateHost.
   virtual absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) = 0;
   virtual absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) = 0;
 
-  // Blocks until every op is done.
+  // Blocks until everything is done.  Errors: of any of it.
   virtual absl::Status Synchronize() = 0;
 
+  // Null: Run and the copies are done when they return.
+  virtual Stream* stream() = 0;
   virtual bool memory_is_host() const = 0;
   virtual int threads() const = 0;
   // For logs and for comparing numerics: results have the same bits between backends of equal
   // description.
   virtual std::string description() const = 0;
+};
+
+// Where a rank gets the backends of its lanes: one device (or host) of which all of them share the
+// memory. Outlives them and their buffers. Thread-safe.
+class BackendFactory {
+ public:
+  virtual ~BackendFactory() = default;
+  virtual absl::StatusOr<std::unique_ptr<Backend>> Create(StreamKind kind) = 0;
+  virtual bool memory_is_host() const = 0;  // of its backends
 };
 
 struct CpuOptions {
@@ -80,6 +101,9 @@ struct CpuOptions {
 // chosen at run time).
 // Errors: kInvalidArgument (threads, or an instruction set that this machine has not).
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& options);
+
+// options.threads: of backends that compute; others have one.
+std::unique_ptr<BackendFactory> CreateCpuBackends(const CpuOptions& options);
 
 // What CpuOptions::instruction_set may be here, best first.
 std::vector<std::string> CpuInstructionSets();

@@ -44,6 +44,44 @@ class CpuBackend final : public Backend {
   }
 
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
+    ASSIGN_OR_RETURN(Memory memory, Take(bytes));
+    const auto counted = static_cast<std::int64_t>(memory.bytes);
+    if (ledger_ != nullptr) ledger_->Add(kind, counted);
+    return Buffer(memory.data, bytes, [ledger = ledger_, kind, counted](std::byte* p) {
+      std::free(p);
+      if (ledger != nullptr) ledger->Add(kind, -counted);
+    });
+  }
+
+  absl::StatusOr<Buffer> AllocateHost(std::size_t bytes) override {
+    ASSIGN_OR_RETURN(const Memory memory, Take(bytes));
+    return Buffer(memory.data, bytes, [](std::byte* p) { std::free(p); });
+  }
+
+  absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
+    if (!source.empty()) std::memcpy(destination, source.data(), source.size());
+    return absl::OkStatus();
+  }
+  absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
+    if (!destination.empty()) std::memcpy(destination.data(), source, destination.size());
+    return absl::OkStatus();
+  }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  Stream* stream() override { return nullptr; }
+  bool memory_is_host() const override { return true; }
+  int threads() const override { return team_.size(); }
+  std::string description() const override {
+    return absl::StrCat("cpu ", kernels_.name, MultipliesBf16(kernels_) ? " bf16" : "");
+  }
+
+ private:
+  // What std::free takes back.
+  struct Memory {
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;  // at least those asked for
+  };
+  absl::StatusOr<Memory> Take(std::size_t bytes) {
     constexpr std::size_t kAddressSpace = std::size_t{1} << 47;
     if (bytes >= kAddressSpace) return NoMemory(bytes);
     const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
@@ -57,31 +95,8 @@ class CpuBackend final : public Backend {
     ForPieces(static_cast<std::int64_t>(size), std::int64_t{4} << 20, [&](Range range) {
       std::memset(data + range.begin, 0, static_cast<std::size_t>(range.end - range.begin));
     });
-    const auto counted = static_cast<std::int64_t>(size);
-    if (ledger_ != nullptr) ledger_->Add(kind, counted);
-    return Buffer(data, bytes, [ledger = ledger_, kind, counted](std::byte* p) {
-      std::free(p);
-      if (ledger != nullptr) ledger->Add(kind, -counted);
-    });
+    return Memory{data, size};
   }
-
-  absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
-    if (!source.empty()) std::memcpy(destination, source.data(), source.size());
-    return absl::OkStatus();
-  }
-  absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
-    if (!destination.empty()) std::memcpy(destination.data(), source, destination.size());
-    return absl::OkStatus();
-  }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
-
-  bool memory_is_host() const override { return true; }
-  int threads() const override { return team_.size(); }
-  std::string description() const override {
-    return absl::StrCat("cpu ", kernels_.name, MultipliesBf16(kernels_) ? " bf16" : "");
-  }
-
- private:
   static absl::Status NoMemory(std::size_t bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
@@ -324,6 +339,20 @@ class CpuBackend final : public Backend {
   std::vector<double> row_losses_, block_sums_;
 };
 
+class CpuBackends final : public BackendFactory {
+ public:
+  explicit CpuBackends(CpuOptions options) : options_(std::move(options)) {}
+  absl::StatusOr<std::unique_ptr<Backend>> Create(StreamKind kind) override {
+    CpuOptions options = options_;
+    if (kind != StreamKind::kCompute) options.threads = 1;
+    return CreateCpuBackend(options);
+  }
+  bool memory_is_host() const override { return true; }
+
+ private:
+  const CpuOptions options_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& options) {
@@ -340,6 +369,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& opti
   return absl::InvalidArgumentError(absl::StrCat("instruction_set is \"", options.instruction_set,
                                                  "\", this machine has ",
                                                  absl::StrJoin(CpuInstructionSets(), ", ")));
+}
+
+std::unique_ptr<BackendFactory> CreateCpuBackends(const CpuOptions& options) {
+  return std::make_unique<CpuBackends>(options);
 }
 
 std::vector<std::string> CpuInstructionSets() {

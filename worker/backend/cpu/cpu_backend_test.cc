@@ -178,6 +178,19 @@ TEST(CpuBackend, SaysWhatItIs) {
   }
 }
 
+TEST(CpuBackends, GiveThreadsToWhatComputes) {
+  const std::unique_ptr<BackendFactory> backends = CreateCpuBackends({.threads = 3});
+  for (const auto& [kind, threads] :
+       {std::pair(StreamKind::kCompute, 3), {StreamKind::kReduce, 1}, {StreamKind::kTransfer, 1}}) {
+    const auto backend = backends->Create(kind);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    EXPECT_EQ((*backend)->threads(), threads);
+    EXPECT_EQ((*backend)->stream(), nullptr);
+  }
+  EXPECT_THAT(CreateCpuBackends({.threads = 0})->Create(StreamKind::kCompute).status().message(),
+              HasSubstr("threads is 0"));
+}
+
 TEST(CpuBackend, RefusesOptionsItCannotServe) {
   EXPECT_THAT(CreateCpuBackend({.threads = 0}).status().message(), HasSubstr("threads is 0"));
   EXPECT_THAT(CreateCpuBackend({.threads = 1, .instruction_set = "neon2"}).status().message(),

@@ -99,6 +99,9 @@ class TimedBackend final : public Backend {
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
     return memory_->Allocate(bytes, kind);
   }
+  absl::StatusOr<Buffer> AllocateHost(std::size_t bytes) override {
+    return memory_->AllocateHost(bytes);
+  }
   absl::Status CopyFromHost(std::span<const std::byte>, std::byte*) override {
     return absl::OkStatus();
   }
@@ -106,6 +109,7 @@ class TimedBackend final : public Backend {
     return absl::OkStatus();
   }
   absl::Status Synchronize() override { return absl::OkStatus(); }
+  Stream* stream() override { return nullptr; }
   bool memory_is_host() const override { return true; }
   int threads() const override { return 1; }
   std::string description() const override { return "timed"; }

@@ -69,6 +69,10 @@ class MetaBackend final : public Backend {
       if (real) std::free(p);
     });
   }
+  absl::StatusOr<Buffer> AllocateHost(std::size_t bytes) override {
+    auto* data = static_cast<std::byte*>(std::calloc(1, std::max<std::size_t>(bytes, 1)));
+    return Buffer(data, bytes, [](std::byte* p) { std::free(p); });
+  }
 
   absl::Status CopyFromHost(std::span<const std::byte>, std::byte*) override {
     return absl::OkStatus();
@@ -78,6 +82,7 @@ class MetaBackend final : public Backend {
     return absl::OkStatus();
   }
   absl::Status Synchronize() override { return absl::OkStatus(); }
+  Stream* stream() override { return nullptr; }
   bool memory_is_host() const override { return false; }
   int threads() const override { return 1; }
   std::string description() const override { return "meta"; }
@@ -95,10 +100,26 @@ class MetaBackend final : public Backend {
   std::uintptr_t next_ = std::uintptr_t{1} << 48;
 };
 
+class MetaBackends final : public BackendFactory {
+ public:
+  explicit MetaBackends(MetaCounts& counts) : counts_(counts) {}
+  absl::StatusOr<std::unique_ptr<Backend>> Create(StreamKind) override {
+    return CreateMetaBackend(counts_);
+  }
+  bool memory_is_host() const override { return false; }
+
+ private:
+  MetaCounts& counts_;
+};
+
 }  // namespace
 
 std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts) {
   return std::make_unique<MetaBackend>(counts);
+}
+
+std::unique_ptr<BackendFactory> CreateMetaBackends(MetaCounts& counts) {
+  return std::make_unique<MetaBackends>(counts);
 }
 
 }  // namespace takt::backend

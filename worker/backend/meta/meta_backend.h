@@ -22,5 +22,6 @@ struct MetaCounts {
 // writes and reads, get real memory.
 // counts: borrowed; of all that use it together.
 std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts);
+std::unique_ptr<BackendFactory> CreateMetaBackends(MetaCounts& counts);
 
 }  // namespace takt::backend

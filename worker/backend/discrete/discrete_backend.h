@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// A simulated accelerator, for tests on any machine: memory that faults the host, ops and copies
+// that happen later, on streams. CPU kernels underneath, with their bits.
+#pragma once
+
+#include <memory>
+
+#include "worker/backend/backend.h"
+
+namespace takt::backend {
+
+struct DiscreteOptions {
+  int threads = 1;  // of backends that compute
+  // True: a stream does nothing before somebody waits for it, so that whoever forgets to finds
+  // nothing done. False: it does what it is given at once, beside the host.
+  bool lazy = false;
+  MemoryLedger* ledger = nullptr;  // as CpuOptions
+};
+
+// Each call is another device.
+std::unique_ptr<BackendFactory> CreateDiscreteBackends(const DiscreteOptions& options);
+
+}  // namespace takt::backend

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/discrete/discrete_backend.h"
+
+#include <cstring>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/backend/cpu/op_testing.h"
+
+namespace takt::backend::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::span<const std::byte> BytesOf(const Floats& values) {
+  return std::as_bytes(std::span(values));
+}
+
+class Discrete : public ::testing::TestWithParam<bool> {
+ protected:
+  Buffer OnDevice(const Floats& values) {
+    Buffer buffer = backend_->Allocate(values.size() * sizeof(float), MemoryKind::kScratch).value();
+    EXPECT_TRUE(backend_->CopyFromHost(BytesOf(values), buffer.data()).ok());
+    EXPECT_TRUE(backend_->Synchronize().ok());
+    return buffer;
+  }
+  static absl::Status Fetch(Backend& backend, const Buffer& buffer, Floats& values) {
+    return backend.CopyToHost(buffer.data(), std::as_writable_bytes(std::span(values)));
+  }
+  Floats OnHost(const Buffer& buffer) {
+    Floats values(buffer.bytes() / sizeof(float));
+    EXPECT_TRUE(Fetch(*backend_, buffer, values).ok());
+    EXPECT_TRUE(backend_->Synchronize().ok());
+    return values;
+  }
+
+  const std::unique_ptr<BackendFactory> device_ = CreateDiscreteBackends({.lazy = GetParam()});
+  const std::unique_ptr<Backend> backend_ = device_->Create(StreamKind::kCompute).value();
+};
+INSTANTIATE_TEST_SUITE_P(, Discrete, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Lazy" : "Eager"; });
+
+using DiscreteDeathTest = Discrete;
+INSTANTIATE_TEST_SUITE_P(, DiscreteDeathTest, ::testing::Values(true));
+
+TEST_P(DiscreteDeathTest, EndsWhoeverTouchesItsMemory) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Buffer buffer = backend_->Allocate(64, MemoryKind::kScratch).value();
+  EXPECT_DEATH(std::memset(buffer.data(), 1, 64), "");
+}
+
+TEST_P(Discrete, ComputesWhatTheCpuDoes) {
+  constexpr std::int64_t kRows = 5, kVocab = 7, kInner = 9;
+  const Floats a = Random(kRows * kInner, 1), b = Random(kInner * kVocab, 2);
+  const std::vector<std::int32_t> targets = RandomTokens(kRows, kVocab, 3);
+  const auto run = [&](Backend& backend, const float* a, const float* b, float* logits,
+                       const std::int32_t* targets, double* loss) {
+    EXPECT_TRUE(
+        backend.Run(Matmul{.a = a, .b = b, .c = logits, .m = kRows, .n = kVocab, .k = kInner})
+            .ok());
+    EXPECT_TRUE(backend
+                    .Run(CrossEntropy{.logits = logits,
+                                      .targets = targets,
+                                      .loss_sum = loss,
+                                      .rows = kRows,
+                                      .vocab = kVocab})
+                    .ok());
+  };
+  Floats expected = Unset(kRows * kVocab);
+  double expected_loss = 0;
+  run(*CreateOrDie({}), a.data(), b.data(), expected.data(), targets.data(), &expected_loss);
+
+  const Buffer device_a = OnDevice(a), device_b = OnDevice(b);
+  const Buffer logits = OnDevice(Unset(kRows * kVocab));
+  const Buffer device_targets = backend_->Allocate(targets.size() * 4, MemoryKind::kTokens).value();
+  ASSERT_TRUE(
+      backend_->CopyFromHost(std::as_bytes(std::span(targets)), device_targets.data()).ok());
+  const Buffer loss = backend_->AllocateHost(sizeof(double)).value();
+  auto* const loss_sum = reinterpret_cast<double*>(loss.data());
+  run(*backend_, device_a.floats(), device_b.floats(), logits.floats(),
+      reinterpret_cast<const std::int32_t*>(device_targets.data()), loss_sum);
+  EXPECT_EQ(OnHost(logits), expected);
+  EXPECT_EQ(*loss_sum, expected_loss);
+}
+
+TEST_P(Discrete, RefusesMemoryOfTheHost) {
+  Floats host(4);
+  const Buffer buffer = OnDevice(host);
+  EXPECT_THAT(
+      backend_->Run(Copy{.input = host.data(), .output = buffer.floats(), .count = 4}).message(),
+      HasSubstr("is no memory of the device"));
+  EXPECT_THAT(
+      backend_->CopyFromHost(BytesOf(host), reinterpret_cast<std::byte*>(host.data())).message(),
+      HasSubstr("is no memory of the device"));
+  EXPECT_THAT(backend_->Run(Fill{.output = nullptr, .count = 4}).message(),
+              HasSubstr("output is null"));
+}
+
+TEST_P(Discrete, StreamsWaitForEachOther) {
+  const std::unique_ptr<Backend> other = device_->Create(StreamKind::kTransfer).value();
+  const Buffer buffer = OnDevice(Floats(1000, 1));
+  const std::unique_ptr<Event> written = backend_->stream()->CreateEvent().value();
+  for (float value = 2; value < 50; ++value) {
+    ASSERT_TRUE(backend_->Run(Fill{.output = buffer.floats(), .value = value, .count = 1000}).ok());
+    ASSERT_TRUE(backend_->stream()->Record(*written).ok());
+    ASSERT_TRUE(other->stream()->Await(*written).ok());
+    Floats values(1000);
+    ASSERT_TRUE(Fetch(*other, buffer, values).ok());
+    const std::unique_ptr<Event> read = other->stream()->CreateEvent().value();
+    ASSERT_TRUE(other->stream()->Record(*read).ok());
+    ASSERT_TRUE(read->Wait().ok());
+    EXPECT_EQ(values, Floats(1000, value));
+    EXPECT_LE(written->Nanos().value(), read->Nanos().value());
+  }
+}
+
+TEST_P(Discrete, AnEventNeverRecordedIsReached) {
+  const std::unique_ptr<Event> event = backend_->stream()->CreateEvent().value();
+  EXPECT_TRUE(event->Wait().ok());
+  EXPECT_TRUE(backend_->stream()->Await(*event).ok());
+  EXPECT_TRUE(backend_->Synchronize().ok());
+}
+
+TEST(LazyDevice, DoesNothingBeforeSomebodyWaits) {
+  const std::unique_ptr<BackendFactory> device = CreateDiscreteBackends({.lazy = true});
+  const std::unique_ptr<Backend> backend = device->Create(StreamKind::kCompute).value();
+  const Buffer host = backend->AllocateHost(8).value();
+  const Buffer buffer = backend->Allocate(8, MemoryKind::kScratch).value();
+  ASSERT_TRUE(backend->Run(Fill{.output = buffer.floats(), .value = 3, .count = 2}).ok());
+  ASSERT_TRUE(backend->CopyToHost(buffer.data(), {host.data(), 8}).ok());
+  EXPECT_EQ(host.floats()[1], 0);
+  ASSERT_TRUE(backend->Synchronize().ok());
+  EXPECT_EQ(host.floats()[1], 3);
+}
+
+}  // namespace
+}  // namespace takt::backend::testing

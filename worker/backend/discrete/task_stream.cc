@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/discrete/task_stream.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <utility>
+
+#include "common/base/clock.h"
+
+namespace takt::backend {
+
+class TaskStream::TaskEvent final : public Event {
+ public:
+  absl::Status Wait() override {
+    const auto [stream, count] = point();
+    return stream == nullptr ? absl::OkStatus() : stream->WaitFor(count);
+  }
+
+  absl::StatusOr<std::int64_t> Nanos() override { return nanos_->load(); }
+
+  struct Point {
+    TaskStream* stream = nullptr;  // null: never recorded
+    std::uint64_t count = 0;       // tasks of the stream that are done when it is reached
+  };
+  Point point() const {
+    const absl::MutexLock lock(&mutex_);
+    return point_;
+  }
+  void SetPoint(const Point& point) {
+    const absl::MutexLock lock(&mutex_);
+    point_ = point;
+  }
+  // The task that notes when the point was reached; the event may be gone by then.
+  Task Note() const {
+    return [nanos = nanos_] {
+      nanos->store(Clock::Real().SteadyNanos());
+      return absl::OkStatus();
+    };
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  Point point_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<std::atomic<std::int64_t>> nanos_ =
+      std::make_shared<std::atomic<std::int64_t>>(0);
+};
+
+TaskStream::TaskStream(bool lazy)
+    : wanted_(lazy ? 0 : std::numeric_limits<std::uint64_t>::max()), thread_([this] { Main(); }) {}
+
+TaskStream::~TaskStream() {
+  Drain().IgnoreError();
+  {
+    const absl::MutexLock lock(&mutex_);
+    ended_ = true;
+  }
+  thread_.join();
+}
+
+void TaskStream::Push(Task task) {
+  const absl::MutexLock lock(&mutex_);
+  tasks_.push_back(std::move(task));
+}
+
+absl::Status TaskStream::Drain() {
+  std::uint64_t count = 0;
+  {
+    const absl::MutexLock lock(&mutex_);
+    count = done_ + tasks_.size();
+  }
+  return WaitFor(count);
+}
+
+absl::StatusOr<std::unique_ptr<Event>> TaskStream::CreateEvent() {
+  return std::make_unique<TaskEvent>();
+}
+
+absl::Status TaskStream::Record(Event& event) {
+  auto& recorded = static_cast<TaskEvent&>(event);
+  const absl::MutexLock lock(&mutex_);
+  tasks_.push_back(recorded.Note());
+  recorded.SetPoint({this, done_ + tasks_.size()});
+  return absl::OkStatus();
+}
+
+absl::Status TaskStream::Await(Event& event) {
+  const TaskEvent::Point point = static_cast<TaskEvent&>(event).point();
+  if (point.stream == nullptr || point.stream == this) return absl::OkStatus();
+  Push([point] { return point.stream->WaitFor(point.count); });
+  return absl::OkStatus();
+}
+
+absl::Status TaskStream::WaitFor(std::uint64_t count) {
+  const absl::MutexLock lock(&mutex_);
+  wanted_ = std::max(wanted_, count);
+  const auto done = [this, count]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ >= count; };
+  mutex_.Await(absl::Condition(&done));
+  return failure_;
+}
+
+void TaskStream::Main() {
+  pthread_setname_np(pthread_self(), "takt-stream");
+  const absl::MutexLock lock(&mutex_);
+  for (;;) {
+    mutex_.Await(absl::Condition(this, &TaskStream::MayRunLocked));
+    if (ended_) return;
+    // Stays in the list while it runs: it is not done.
+    const Task task = std::move(tasks_.front());
+    absl::Status status = failure_;
+    if (status.ok()) {
+      mutex_.Unlock();
+      status = task();
+      mutex_.Lock();
+    }
+    tasks_.pop_front();
+    ++done_;
+    failure_ = std::move(status);
+  }
+}
+
+}  // namespace takt::backend

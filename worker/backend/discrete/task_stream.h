@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/backend/stream.h"
+
+namespace takt::backend {
+
+// A stream whose work is functions, run one after the other by a thread of its own. The first error
+// sticks: what comes after it is not run. Thread-safe.
+class TaskStream final : public Stream {
+ public:
+  using Task = std::function<absl::Status()>;
+
+  // lazy: nothing is run before somebody waits for it, or for what comes after it.
+  explicit TaskStream(bool lazy);
+  // Runs what is left.
+  ~TaskStream() override;
+
+  void Push(Task task);
+  // Blocks until everything is done that was pushed before.
+  absl::Status Drain();
+
+  absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
+  absl::Status Record(Event& event) override;
+  absl::Status Await(Event& event) override;
+
+ private:
+  class TaskEvent;
+  // Until so many tasks are done, of all that were ever pushed.
+  absl::Status WaitFor(std::uint64_t count);
+  void Main();
+  bool MayRunLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return ended_ || (!tasks_.empty() && done_ < wanted_);
+  }
+
+  absl::Mutex mutex_;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t wanted_ ABSL_GUARDED_BY(mutex_);  // how many are to be done
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace takt::backend
