@@ -4,8 +4,11 @@
 add_library(takt_options INTERFACE)
 target_include_directories(takt_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/proto)
 target_compile_definitions(takt_options INTERFACE TAKT_VERSION="${PROJECT_VERSION}")
+set(warnings -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-unknown-warning-option)
+target_compile_options(takt_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
+list(JOIN warnings , warnings)
 target_compile_options(takt_options INTERFACE
-  -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-unknown-warning-option)
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=${warnings}>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(takt_options INTERFACE -Wthread-safety)  # what ABSL_GUARDED_BY and its like promise
 endif()

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device as a message: workers say it at attach, operators read it.
+#pragma once
+
+#include "common/base/device.h"
+#include "takt/v1/device.pb.h"
+
+namespace takt {
+
+v1::Device ToProto(const Device& device);
+Device FromProto(const v1::Device& device);
+
+}  // namespace takt

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the worker and its modules say to each other. A module is compiled with the worker, by the
+// same compiler and against the same shared libraries: so plain C++ types cross, and `version` is
+// the one field that may be read before it is known to be so.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/device.h"
+#include "worker/backend/backend.h"
+
+namespace takt::plugin {
+
+struct CudaBackendOptions {
+  int device = 0;
+  backend::MemoryLedger* ledger = nullptr;  // borrowed, outlives the backend; null: nobody counts
+};
+
+// takt_cuda.so.
+struct CudaEntry {
+  const char* version;  // kTaktVersion of its build
+  // In the driver's order. Errors: kUnavailable (no driver; no device), kFailedPrecondition (driver
+  // too old), kInternal.
+  absl::StatusOr<std::vector<Device>> (*list_devices)();
+  // Errors: as list_devices; kInvalidArgument (no such device), kResourceExhausted.
+  absl::StatusOr<std::unique_ptr<backend::Backend>> (*create_backend)(
+      const CudaBackendOptions& options);
+};
+
+// takt_nccl.so.
+struct NcclEntry {
+  const char* version;  // kTaktVersion of its build
+  // Of the library that was found at run time: "2.28.9".
+  absl::StatusOr<std::string> (*library_version)();
+};
+
+// What a module exports. Never null.
+inline constexpr char kCudaEntryName[] = "TaktCudaPlugin";
+inline constexpr char kNcclEntryName[] = "TaktNcclPlugin";
+
+}  // namespace takt::plugin

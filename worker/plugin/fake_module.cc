@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A module with one device and no kernels, for the loader's test. TAKT_FAKE_VERSION: the version
+// that it claims; TAKT_FAKE_NEEDS: a function of a library that is taken away after linking.
+#include "absl/status/status.h"
+#include "worker/plugin/entry.h"
+
+#ifdef TAKT_FAKE_NEEDS
+extern "C" int TaktFakeLibrary();
+#else
+static int TaktFakeLibrary() { return 0; }
+#endif
+
+namespace takt::plugin {
+namespace {
+
+absl::StatusOr<std::vector<Device>> ListDevices() {
+  return std::vector<Device>{{.index = TaktFakeLibrary(), .name = "Fake", .uuid = "GPU-fake"}};
+}
+
+absl::StatusOr<std::unique_ptr<backend::Backend>> CreateBackend(const CudaBackendOptions&) {
+  return absl::UnavailableError("computes nothing");
+}
+
+constexpr CudaEntry kEntry = {
+    .version = TAKT_FAKE_VERSION, .list_devices = ListDevices, .create_backend = CreateBackend};
+
+}  // namespace
+}  // namespace takt::plugin
+
+extern "C" const takt::plugin::CudaEntry* TaktCudaPlugin() { return &takt::plugin::kEntry; }
