@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace takt {
@@ -44,6 +45,12 @@ class MemoryBytes {
  private:
   std::array<std::int64_t, kNumMemoryKinds> bytes_{};
 };
+
+// "2.1 GiB", "17 MiB", "300 B".
+std::string FormatBytes(std::int64_t bytes);
+
+// "2.1 GiB: weights 1.0 GiB, stash 0.9 GiB, ...", largest first; what is nothing is left out.
+std::string ToString(const MemoryBytes& bytes);
 
 inline constexpr std::int64_t kHugePageBytes = std::int64_t{2} << 20;
 

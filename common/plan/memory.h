@@ -4,8 +4,6 @@
 // part.
 #pragma once
 
-#include <string>
-
 #include "common/base/memory_kind.h"
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
@@ -24,11 +22,5 @@ struct MemoryInputs {
 
 // Resident bytes of the process at its peak, by kind.
 MemoryBytes PredictMemory(const MemoryInputs& inputs);
-
-// "2.1 GiB", "17 MiB", "300 B".
-std::string FormatBytes(std::int64_t bytes);
-
-// "2.1 GiB: weights 1.0 GiB, stash 0.9 GiB, ...", largest first; what is nothing is left out.
-std::string ToString(const MemoryBytes& bytes);
 
 }  // namespace takt::plan

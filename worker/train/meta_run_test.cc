@@ -89,7 +89,7 @@ void ExpectAsPredicted(const config::JobSpec& job) {
     ASSERT_TRUE(report.ok()) << report.status();
     MemoryBytes predicted = plan->memory[rank];
     predicted[MemoryKind::kProcess] = 0;
-    EXPECT_EQ(plan::ToString(report->counts.bytes), plan::ToString(predicted));
+    EXPECT_EQ(ToString(report->counts.bytes), ToString(predicted));
     EXPECT_EQ(report->counts.bytes, predicted);
     EXPECT_EQ(report->counts.peak_bytes, predicted.total());
     const program::Program& program = plan->programs[rank];

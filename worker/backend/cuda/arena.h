@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of one device: reserved at once by the plan's prediction, handed out in pieces. Knows
+// addresses only and touches none, so it runs without a device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/memory_kind.h"
+#include "worker/backend/memory_ledger.h"
+
+namespace takt::backend::cuda {
+
+inline constexpr std::int64_t kArenaAlignment = 256;  // what cuBLASLt and vector loads like best
+
+// Where an arena's memory comes from: the device, or plain numbers in a test. Thread: one caller at
+// a time.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+
+  // Aligned to kArenaAlignment.  Errors: kResourceExhausted.
+  virtual absl::StatusOr<std::byte*> Reserve(std::int64_t bytes) = 0;
+  virtual void Release(std::byte* base) = 0;
+  virtual std::int64_t FreeBytes() = 0;  // what Reserve might still give
+};
+
+struct ArenaOptions {
+  // What the plan says the device will hold: reserved by Create. Nothing: a region is reserved when
+  // it is needed.
+  MemoryBytes predicted;
+  MemoryLedger* ledger = nullptr;  // borrowed, outlives the arena; null: nobody counts
+};
+
+// Thread-safe. Ends after all its memory came back; gives its regions back then.
+class Arena {
+ public:
+  // source: borrowed, outlives the arena.
+  // Errors: kResourceExhausted (the prediction does not fit the device).
+  static absl::StatusOr<std::unique_ptr<Arena>> Create(MemorySource& source,
+                                                       const ArenaOptions& options);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // The smallest free piece that fits, else a new region of the source; contents unspecified.
+  // Takes AllocatedBytes(bytes), in units of kArenaAlignment.
+  // Errors: kResourceExhausted, with what was asked for what, what is free, what holds the rest,
+  // and what the plan predicted.
+  absl::StatusOr<std::byte*> Allocate(std::int64_t bytes, MemoryKind kind);
+
+  // data: of Allocate, not freed yet.
+  void Free(std::byte* data);
+
+  // Regions taken from the source so far: constant after step 1.
+  int num_reservations() const;
+  std::int64_t reserved_bytes() const;
+  MemoryBytes taken() const;
+
+ private:
+  struct Piece {
+    std::int64_t bytes = 0;
+    MemoryKind kind = MemoryKind::kScratch;
+  };
+  using FreePieces = std::map<std::byte*, std::int64_t>;
+
+  Arena(MemorySource& source, const ArenaOptions& options) : source_(source), options_(options) {}
+
+  absl::Status ReserveLocked(std::int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  FreePieces::iterator BestFitLocked(std::int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoMemoryLocked(std::int64_t bytes, MemoryKind kind, const absl::Status& reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddLocked(MemoryKind kind, std::int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  MemorySource& source_;
+  const ArenaOptions options_;
+  mutable absl::Mutex mutex_;
+  std::map<std::byte*, std::int64_t> regions_ ABSL_GUARDED_BY(mutex_);
+  FreePieces free_ ABSL_GUARDED_BY(mutex_);  // never across two regions
+  std::map<std::byte*, Piece> taken_ ABSL_GUARDED_BY(mutex_);
+  MemoryBytes bytes_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace takt::backend::cuda

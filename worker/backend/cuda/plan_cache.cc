@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/cuda/plan_cache.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::backend::cuda {
+
+absl::StatusOr<KernelPlan> PlanCache::Get(
+    std::string_view key, const std::function<absl::StatusOr<KernelPlan>()>& choose) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (const auto it = plans_.find(key); it != plans_.end()) return it->second;
+    if (frozen_) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the job's kernel plan has no choice for ", std::string(key), " (it has ", plans_.size(),
+          " others); a choice of this rank's own could differ from other ranks': start the job "
+          "without a kernel plan to have one made"));
+    }
+  }
+  // Outside the lock: candidates are timed on the device.
+  ASSIGN_OR_RETURN(const KernelPlan chosen, choose());
+  absl::MutexLock lock(&mutex_);
+  return plans_.try_emplace(std::string(key), chosen).first->second;
+}
+
+void PlanCache::Freeze() {
+  absl::MutexLock lock(&mutex_);
+  frozen_ = true;
+}
+
+bool PlanCache::frozen() const {
+  absl::MutexLock lock(&mutex_);
+  return frozen_;
+}
+
+void PlanCache::Merge(const Plans& plans) {
+  absl::MutexLock lock(&mutex_);
+  plans_.insert(plans.begin(), plans.end());
+}
+
+PlanCache::Plans PlanCache::plans() const {
+  absl::MutexLock lock(&mutex_);
+  return plans_;
+}
+
+}  // namespace takt::backend::cuda
