@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 failed=0
 complain() { echo "lint: $*" >&2; failed=1; }
 
-mapfile -t sources < <(git ls-files '*.h' '*.cc')
+mapfile -t sources < <(git ls-files '*.h' '*.cc' '*.cuh' '*.cu')
 clang-format --dry-run -Werror "${sources[@]}" || complain "formatting: clang-format -i the files above"
 
 # Rooms: common includes no other room; coordinator, worker and cli never include one another; gRPC stays in rpc/ and cli/.
@@ -25,7 +25,7 @@ rule 'common/* :!common/rpc/* coordinator/membership/* coordinator/job/* coordin
   '#include [<"]grpcpp/' "grpcpp outside rpc/ and cli/"
 rule 'common/* coordinator/* worker/engine/* worker/train/* worker/backend/* worker/data/* worker/checkpoint/* cli/*' '#include [<"]gloo/' "Gloo outside worker/transport/gloo"
 
-for file in $(git ls-files '*.h' '*.cc' '*.proto' '*.sh' '*.py' '*.cmake' '*CMakeLists.txt'); do
+for file in $(git ls-files '*.h' '*.cc' '*.cuh' '*.cu' '*.proto' '*.sh' '*.py' '*.cmake' '*CMakeLists.txt'); do
   lines=$(wc -l <"$file")
   [ "$lines" -le 600 ] || complain "$file has $lines lines (at most 600)"
 done

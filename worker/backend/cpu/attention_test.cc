@@ -119,7 +119,7 @@ TEST_P(AttentionTest, BackwardAgreesWithFiniteDifferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, ::testing::ValuesIn(CpuInstructionSets()));
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, ::testing::ValuesIn(TestedBackends()));
 
 }  // namespace
 }  // namespace takt::backend::testing

@@ -222,7 +222,7 @@ TEST(Bf16, RefusesWhatIsNotThere) {
   EXPECT_EQ(backend->Run(PackBf16{.k = 1, .n = 1}).message(), "PackBf16.b is null");
 }
 
-INSTANTIATE_TEST_SUITE_P(InstructionSets, Bf16Test, ::testing::ValuesIn(CpuInstructionSets()));
+INSTANTIATE_TEST_SUITE_P(InstructionSets, Bf16Test, ::testing::ValuesIn(TestedBackends()));
 
 }  // namespace
 }  // namespace takt::backend::testing

@@ -265,9 +265,9 @@ TEST_P(OptimizerTest, FillCopyAndAddReachEveryElement) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, ElementwiseTest, ::testing::ValuesIn(CpuInstructionSets()));
-INSTANTIATE_TEST_SUITE_P(Isa, CrossEntropyTest, ::testing::ValuesIn(CpuInstructionSets()));
-INSTANTIATE_TEST_SUITE_P(Isa, OptimizerTest, ::testing::ValuesIn(CpuInstructionSets()));
+INSTANTIATE_TEST_SUITE_P(Backends, ElementwiseTest, ::testing::ValuesIn(TestedBackends()));
+INSTANTIATE_TEST_SUITE_P(Backends, CrossEntropyTest, ::testing::ValuesIn(TestedBackends()));
+INSTANTIATE_TEST_SUITE_P(Backends, OptimizerTest, ::testing::ValuesIn(TestedBackends()));
 
 }  // namespace
 }  // namespace takt::backend::testing

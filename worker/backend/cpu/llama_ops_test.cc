@@ -179,9 +179,9 @@ TEST_P(SwigluTest, BackwardAgreesWithFiniteDifferences) {
              "d_gate and d_up");
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, RmsNormTest, ::testing::ValuesIn(CpuInstructionSets()));
-INSTANTIATE_TEST_SUITE_P(Isa, RotaryTest, ::testing::ValuesIn(CpuInstructionSets()));
-INSTANTIATE_TEST_SUITE_P(Isa, SwigluTest, ::testing::ValuesIn(CpuInstructionSets()));
+INSTANTIATE_TEST_SUITE_P(Backends, RmsNormTest, ::testing::ValuesIn(TestedBackends()));
+INSTANTIATE_TEST_SUITE_P(Backends, RotaryTest, ::testing::ValuesIn(TestedBackends()));
+INSTANTIATE_TEST_SUITE_P(Backends, SwigluTest, ::testing::ValuesIn(TestedBackends()));
 
 }  // namespace
 }  // namespace takt::backend::testing

@@ -162,8 +162,8 @@ TEST_P(BiasGradTest, AddsColumnsUp) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, LayerNormTest, ::testing::ValuesIn(CpuInstructionSets()));
-INSTANTIATE_TEST_SUITE_P(Isa, BiasGradTest, ::testing::ValuesIn(CpuInstructionSets()));
+INSTANTIATE_TEST_SUITE_P(Backends, LayerNormTest, ::testing::ValuesIn(TestedBackends()));
+INSTANTIATE_TEST_SUITE_P(Backends, BiasGradTest, ::testing::ValuesIn(TestedBackends()));
 
 }  // namespace
 }  // namespace takt::backend::testing

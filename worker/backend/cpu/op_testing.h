@@ -120,11 +120,15 @@ inline void ExpectNearWhereKnown(const Floats& actual, const Doubles& expected, 
   for (const float value : actual) ASSERT_FALSE(std::isnan(value)) << what;
 }
 
-// Ops on every instruction set that this machine has.
+// Whose ops a test program tests: it links one definition of these (tested_backends.cc).
+std::vector<std::string> TestedBackends();
+std::unique_ptr<Backend> CreateTestedBackend(const std::string& name);
+
+// Ops on every backend that the program tests; all have memory that is the host's.
 class OpTest : public ::testing::TestWithParam<std::string> {
  protected:
   void Run(const Op& op) { ASSERT_EQ(backend_->Run(op).message(), ""); }
-  std::unique_ptr<Backend> backend_ = CreateOrDie({.threads = 2, .instruction_set = GetParam()});
+  std::unique_ptr<Backend> backend_ = CreateTestedBackend(GetParam());
 };
 
 }  // namespace takt::backend::testing

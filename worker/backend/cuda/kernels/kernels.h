@@ -2,8 +2,9 @@
 // Our own kernels on the GPU: every op of ops.h but products of matrices. Needs no CUDA headers.
 //
 // Rules that hold for every launch beside those of ops.h:
-// - `op` has passed ValidateOp. All its pointers are device memory, also those that ops.h places in
-//   host memory (CrossEntropy::loss_sum, SumOfSquares::result): who runs the op copies them.
+// - `op` has passed ValidateOp. The device writes through all its pointers, also those that ops.h
+//   places in host memory (CrossEntropy::loss_sum, SumOfSquares::result): they are device memory or
+//   pinned host memory.
 // - Returns when enqueued on the stream. What the launch itself makes of an error is what
 //   cudaGetLastError says afterwards. Allocates nothing, waits for nothing, may be captured into a
 //   CUDA graph.
@@ -74,6 +75,22 @@ struct RoundBf16 {
   std::int64_t count = 0;  // may be 0
 };
 void Launch(const RoundBf16& op, const LaunchContext& context);
+
+// output[i] = input[i].
+struct WidenBf16 {
+  const Bf16* input = nullptr;
+  float* output = nullptr;
+  std::int64_t count = 0;  // may be 0
+};
+void Launch(const WidenBf16& op, const LaunchContext& context);
+
+// x[rows,columns] += bias[columns], in place: where a product's epilogue does not add it.
+struct AddBias {
+  float* x = nullptr;
+  const float* bias = nullptr;
+  std::int64_t rows = 0, columns = 0;
+};
+void Launch(const AddBias& op, const LaunchContext& context);
 
 // In what the products inside attention are multiplied; sums and softmax are f32 always.
 enum class AttentionProducts {

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/cuda/emulator/emulator.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace takt::emulator {
+namespace {
+
+constexpr std::size_t kStackBytes = std::size_t{256} << 10;
+constexpr std::size_t kSharedAlignment = 128;
+
+enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
+
+// The stack that is left and the one that is entered, told to AddressSanitizer.
+struct Stack {
+  const void* bottom = nullptr;
+  std::size_t bytes = 0;
+  void* left = nullptr;  // what the sanitizer keeps of it meanwhile
+};
+
+void BeginSwitch([[maybe_unused]] Stack* from, [[maybe_unused]] const Stack& to) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(from != nullptr ? &from->left : nullptr, to.bottom, to.bytes);
+#endif
+}
+
+void EndSwitch([[maybe_unused]] const Stack& entered, [[maybe_unused]] Stack* from) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(entered.left, from != nullptr ? &from->bottom : nullptr,
+                                  from != nullptr ? &from->bytes : nullptr);
+#endif
+}
+
+struct Fiber {
+  std::unique_ptr<std::byte[]> memory{new std::byte[kStackBytes]};
+  Stack stack;
+  ucontext_t context{};
+  State state = State::kReady;
+  dim3 thread;
+  std::uint64_t given[2] = {};  // to the last two exchanges: the slower lanes still read the older
+  unsigned exchanges = 0;
+};
+
+struct FreeShared {
+  void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{kSharedAlignment}); }
+};
+
+// One machine; what is below runs on the thread of the caller of RunGrid.
+struct Machine {
+  ThreadOrder order = ThreadOrder::kForward;
+  std::mt19937 random{1};
+  std::vector<Fiber> fibers;  // of the current block; stacks are kept for the next
+  std::unique_ptr<std::byte, FreeShared> shared;
+  const std::function<void()>* body = nullptr;
+  ucontext_t scheduler{};
+  Stack scheduler_stack;
+  Fiber* running = nullptr;
+
+  std::vector<unsigned> Permutation(unsigned count) {
+    std::vector<unsigned> numbers(count);
+    std::iota(numbers.begin(), numbers.end(), 0U);
+    if (order == ThreadOrder::kBackward) std::reverse(numbers.begin(), numbers.end());
+    if (order == ThreadOrder::kShuffled) std::shuffle(numbers.begin(), numbers.end(), random);
+    return numbers;
+  }
+};
+Machine machine;
+
+void FiberMain() {
+  EndSwitch({}, &machine.scheduler_stack);
+  (*machine.body)();
+  machine.running->state = State::kDone;
+  BeginSwitch(nullptr, machine.scheduler_stack);
+  setcontext(&machine.scheduler);
+}
+
+void Start(Fiber& fiber, unsigned thread) {
+  fiber.state = State::kReady;
+  fiber.thread = {thread, 0, 0};
+  fiber.exchanges = 0;
+  fiber.stack = {.bottom = fiber.memory.get(), .bytes = kStackBytes};
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.memory.get();
+  fiber.context.uc_stack.ss_size = kStackBytes;
+  makecontext(&fiber.context, FiberMain, 0);
+}
+
+// Until its next barrier or its end.
+void Resume(Fiber& fiber) {
+  machine.running = &fiber;
+  place.thread = fiber.thread;
+  BeginSwitch(&machine.scheduler_stack, fiber.stack);
+  swapcontext(&machine.scheduler, &fiber.context);
+  EndSwitch(machine.scheduler_stack, nullptr);
+}
+
+void WaitAt(State barrier) {
+  Fiber& fiber = *machine.running;
+  fiber.state = barrier;
+  BeginSwitch(&fiber.stack, machine.scheduler_stack);
+  swapcontext(&fiber.context, &machine.scheduler);
+  EndSwitch(fiber.stack, &machine.scheduler_stack);
+}
+
+// Lets fibers [begin, end) go on if all of them wait at `barrier`.
+bool Release(unsigned begin, unsigned end, State barrier) {
+  for (unsigned i = begin; i < end; ++i) {
+    if (machine.fibers[i].state != barrier) return false;
+  }
+  for (unsigned i = begin; i < end; ++i) machine.fibers[i].state = State::kReady;
+  return true;
+}
+
+void RunBlock(unsigned threads) {
+  for (unsigned t = 0; t < threads; ++t) Start(machine.fibers[t], t);
+  while (true) {
+    for (const unsigned t : machine.Permutation(threads)) {
+      if (machine.fibers[t].state == State::kReady) Resume(machine.fibers[t]);
+    }
+    if (Release(0, threads, State::kDone)) return;
+    bool released = Release(0, threads, State::kAtBlockBarrier);
+    for (unsigned t = 0; t < threads; t += kWarp) {
+      released = Release(t, t + kWarp, State::kAtWarpBarrier) || released;
+    }
+    if (!released) Die("threads of a block wait at different barriers, or some have ended");
+  }
+}
+
+}  // namespace
+
+void Die(const char* why) {
+  std::fprintf(stderr, "emulator: %s (block %u %u %u, thread %u)\n", why, place.block.x,
+               place.block.y, place.block.z, place.thread.x);
+  std::abort();
+}
+
+void SetThreadOrder(ThreadOrder order) { machine.order = order; }
+
+void RunGrid(const Grid& grid, const std::function<void()>& body) {
+  if (grid.threads == 0 || grid.threads > 1024 || grid.threads % kWarp != 0) {
+    Die("a block that no number of warps fills");
+  }
+  if (machine.fibers.size() < grid.threads) machine.fibers.resize(grid.threads);
+  machine.shared.reset(static_cast<std::byte*>(
+      ::operator new (grid.shared_bytes, std::align_val_t{kSharedAlignment})));
+  machine.body = &body;
+  const auto [x, y, z] = grid.blocks;
+  place.grid_size = grid.blocks;
+  place.block_size = {grid.threads, 1, 1};
+  for (const unsigned block : machine.Permutation(x * y * z)) {
+    place.block = {block % x, block / x % y, block / x / y};
+    std::memset(machine.shared.get(), 0xff, grid.shared_bytes);  // NaN
+    RunBlock(grid.threads);
+  }
+}
+
+void* SharedMemory() { return machine.shared.get(); }
+void WaitForBlock() { WaitAt(State::kAtBlockBarrier); }
+void WaitForWarp() { WaitAt(State::kAtWarpBarrier); }
+
+std::uint64_t Exchange(std::uint64_t value, unsigned source) {
+  Fiber& fiber = *machine.running;
+  const unsigned slot = fiber.exchanges++ % 2;
+  fiber.given[slot] = value;
+  WaitForWarp();
+  return machine.fibers[fiber.thread.x / kWarp * kWarp + source].given[slot];
+}
+
+}  // namespace takt::emulator

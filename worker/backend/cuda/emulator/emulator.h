@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of CUDA C++ that our kernels use, for a plain C++ compiler: a kernel runs block after
+// block on the caller's thread, the threads of a block as fibers that are switched at barriers and
+// shuffles only. The same .cu files are compiled by nvcc and, against this header, by the host's
+// compiler (kernels/device.cuh picks), so that kernels are tested where there is no GPU.
+//
+// What it proves: indices, bounds (with AddressSanitizer: shared memory is exactly as large as was
+// asked for), formulas, and that every thread of a block or warp comes to the same barriers. Shared
+// memory is full of NaN when a block begins. Threads and blocks run in an order that the test picks
+// (ThreadOrder): a result that needs a barrier which is not there differs between the orders.
+// What it cannot show: races of which every order of whole runs between barriers gives the same
+// result, what the device's own arithmetic rounds otherwise (exp, contraction to FMA), limits of
+// registers and shared memory, and speed.
+//
+// Narrower than CUDA on purpose, and the process ends with a message at: a block of a number of
+// threads that no warp divides, a shuffle of part of a warp, a thread that ends while others of its
+// block wait at a barrier.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): CUDA's own names.
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st*;
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+namespace takt::emulator {
+
+// In which order the blocks of a grid run, and the threads of a block between two barriers.
+enum class ThreadOrder {
+  kForward,
+  kBackward,
+  kShuffled,  // another one at every barrier, the same in every process
+};
+void SetThreadOrder(ThreadOrder order);
+
+struct Grid {
+  dim3 blocks;
+  unsigned threads = 0;          // of a block
+  std::size_t shared_bytes = 0;  // of a block
+};
+
+// Runs body() as every thread of the grid.  Thread: one caller at a time.
+void RunGrid(const Grid& grid, const std::function<void()>& body);
+
+// Of the thread that runs now.
+struct Place {
+  dim3 block, thread, grid_size, block_size;
+};
+inline Place place;
+
+void* SharedMemory();
+void WaitForBlock();
+void WaitForWarp();
+
+// What the lane whose number is `source` gave, after all 32 lanes have given something.
+std::uint64_t Exchange(std::uint64_t value, unsigned source);
+
+template <class T>
+T Shuffle(T value, unsigned source) {
+  static_assert(sizeof(T) <= sizeof(std::uint64_t));
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = Exchange(bits, source);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+inline constexpr unsigned kWarp = 32;
+[[noreturn]] void Die(const char* why);
+inline void CheckWholeWarp(unsigned mask) {
+  if (mask != 0xffffffff) Die("a shuffle or barrier of part of a warp");
+}
+
+}  // namespace takt::emulator
+
+#define threadIdx (::takt::emulator::place.thread)
+#define blockIdx (::takt::emulator::place.block)
+#define blockDim (::takt::emulator::place.block_size)
+#define gridDim (::takt::emulator::place.grid_size)
+
+inline void __syncthreads() { takt::emulator::WaitForBlock(); }
+
+inline void __syncwarp(unsigned mask = 0xffffffff) {
+  takt::emulator::CheckWholeWarp(mask);
+  takt::emulator::WaitForWarp();
+}
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source) {
+  takt::emulator::CheckWholeWarp(mask);
+  return takt::emulator::Shuffle(value, static_cast<unsigned>(source) % takt::emulator::kWarp);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
+  takt::emulator::CheckWholeWarp(mask);
+  return takt::emulator::Shuffle(
+      value, threadIdx.x % takt::emulator::kWarp ^ static_cast<unsigned>(lane_mask));
+}
+
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta) {
+  takt::emulator::CheckWholeWarp(mask);
+  const unsigned lane = threadIdx.x % takt::emulator::kWarp;
+  return takt::emulator::Shuffle(value, lane + delta < takt::emulator::kWarp ? lane + delta : lane);
+}
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// That the emulator is one: barriers, shuffles and shared memory do what CUDA's do, and what CUDA
+// leaves open ends the process or differs between orders of threads.
+#include "worker/backend/cuda/emulator/emulator.h"
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "worker/backend/cuda/kernels/device.cuh"
+
+namespace takt::emulator {
+namespace {
+
+using backend::cuda::LaunchKernel;
+using backend::cuda::Shared;
+
+constexpr unsigned kThreads = 64;
+constexpr ThreadOrder kOrders[] = {ThreadOrder::kForward, ThreadOrder::kBackward,
+                                   ThreadOrder::kShuffled};
+
+struct Numbers {
+  float values[kThreads];
+};
+
+// output[block * kThreads + t] = what the next thread has put into shared memory.
+void NextOf(float* output, bool with_barrier) {
+  auto& shared = Shared<Numbers>();
+  shared.values[threadIdx.x] = static_cast<float>(blockIdx.x * kThreads + threadIdx.x);
+  if (with_barrier) __syncthreads();
+  output[blockIdx.x * kThreads + threadIdx.x] = shared.values[(threadIdx.x + 1) % kThreads];
+}
+
+std::vector<float> RunNextOf(ThreadOrder order, bool with_barrier) {
+  std::vector<float> output(2 * kThreads);
+  SetThreadOrder(order);
+  LaunchKernel(NextOf, {{2}, kThreads, sizeof(Numbers)}, nullptr, output.data(), with_barrier);
+  return output;
+}
+
+TEST(Emulator, ThreadsSeeAcrossABarrierWhatOthersWrote) {
+  for (const ThreadOrder order : kOrders) {
+    const std::vector<float> output = RunNextOf(order, true);
+    for (unsigned i = 0; i < output.size(); ++i) {
+      const unsigned block = i / kThreads;
+      ASSERT_EQ(output[i], static_cast<float>(block * kThreads + (i + 1) % kThreads));
+    }
+  }
+}
+
+TEST(Emulator, AMissingBarrierShowsAsNanThatDependsOnTheOrder) {
+  const auto nans = [](ThreadOrder order) {
+    unsigned count = 0;
+    for (const float value : RunNextOf(order, false)) count += std::isnan(value) ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(nans(ThreadOrder::kForward), 2 * (kThreads - 1));
+  EXPECT_EQ(nans(ThreadOrder::kBackward), 2);
+}
+
+void Shuffles(unsigned* output) {
+  const unsigned thread = threadIdx.x;
+  output[thread] = __shfl_xor_sync(0xffffffff, thread, 5);
+  output[kThreads + thread] = __shfl_down_sync(0xffffffff, thread, 3);
+  output[2 * kThreads + thread] = __shfl_sync(0xffffffff, thread, 7);
+}
+
+TEST(Emulator, ShufflesStayInTheWarp) {
+  for (const ThreadOrder order : kOrders) {
+    SetThreadOrder(order);
+    std::vector<unsigned> output(3 * kThreads);
+    LaunchKernel(Shuffles, {{1}, kThreads, 0}, nullptr, output.data());
+    for (unsigned t = 0; t < kThreads; ++t) {
+      ASSERT_EQ(output[t], t ^ 5U);
+      ASSERT_EQ(output[kThreads + t], t % 32 + 3 < 32 ? t + 3 : t);
+      ASSERT_EQ(output[2 * kThreads + t], t / 32 * 32 + 7);
+    }
+  }
+}
+
+TEST(Emulator, GridsHaveThreeDimensions) {
+  std::vector<int> seen(2 * 3 * 4);
+  RunGrid({{2, 3, 4}, 32, 0}, [&] {
+    if (threadIdx.x == 0) ++seen[(blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x];
+  });
+  EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
+}
+
+TEST(EmulatorDeathTest, EndsWhereADeviceMightHang) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [](unsigned threads, const std::function<void()>& body) {
+    RunGrid({{1}, threads, 0}, body);
+  };
+  EXPECT_DEATH(run(64,
+                   [] {
+                     if (threadIdx.x < 32) __syncthreads();
+                   }),
+               "different barriers, or some have ended");
+  EXPECT_DEATH(run(32, [] { __shfl_xor_sync(0xffff, 1, 1); }), "part of a warp");
+  EXPECT_DEATH(run(33, [] {}), "no number of warps");
+}
+
+}  // namespace
+}  // namespace takt::emulator

@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kernel, emulated: the same bits in every order of threads and blocks and at every
+// alignment, and the CPU backend's numbers. The op tests of cpu/ run beside these, against
+// references in double.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "worker/backend/cpu/op_testing.h"
+#include "worker/backend/cuda/emulator/emulated_backend.h"
+
+namespace takt::backend::cuda {
+namespace {
+
+using emulator::ThreadOrder;
+using testing::Floats;
+
+// Tensors at a distance of some floats from a boundary of 64 bytes; what is behind each is checked.
+class Tensors {
+ public:
+  explicit Tensors(std::size_t offset) : offset_(offset) {}
+
+  float* Put(const Floats& values) {
+    constexpr std::size_t kSpare = 32;
+    auto& memory = memory_.emplace_back(values.size() + kSpare, kGuard);
+    auto* aligned =
+        reinterpret_cast<float*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
+    std::copy(values.begin(), values.end(), aligned + offset_);
+    ends_.push_back(aligned + offset_ + values.size());
+    return aligned + offset_;
+  }
+  float* Random(std::int64_t count, float scale = 1) {
+    return Put(testing::Random(count, ++seed_, scale));
+  }
+  float* Unset(std::int64_t count) { return Put(testing::Unset(count)); }
+  Bf16* UnsetBf16(std::int64_t count) { return reinterpret_cast<Bf16*>(Unset((count + 1) / 2)); }
+  const std::int32_t* Tokens(std::int64_t count, std::int64_t vocab) {
+    tokens_.push_back(testing::RandomTokens(count, vocab, ++seed_));
+    return tokens_.back().data();
+  }
+  bool BoundsHeld() const {
+    return std::all_of(ends_.begin(), ends_.end(), [](const float* end) { return *end == kGuard; });
+  }
+
+ private:
+  static constexpr float kGuard = 12345;
+  const std::size_t offset_;
+  unsigned seed_ = 0;
+  std::vector<Floats> memory_;
+  std::vector<const float*> ends_;
+  std::vector<std::vector<std::int32_t>> tokens_;
+};
+
+// What an op left.
+class Result {
+ public:
+  void Add(const float* data, std::int64_t count) {
+    values.insert(values.end(), data, data + count);
+  }
+  void Add(const Bf16* data, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(data[i].bits) << 16));
+    }
+  }
+  void Add(double value) { values.push_back(static_cast<float>(value)); }
+  Floats values;
+};
+
+// Runs ops on tensors that it makes, and tells what they left.
+using Case = std::function<Result(Backend&, Tensors&)>;
+
+void RunOp(Backend& backend, const Op& op) { ASSERT_EQ(backend.Run(op).message(), ""); }
+
+Result RunCase(const Case& run, Backend& backend, std::size_t offset = 0) {
+  Tensors tensors(offset);
+  Result result = run(backend, tensors);
+  EXPECT_TRUE(tensors.BoundsHeld()) << "written beyond a tensor";
+  return result;
+}
+
+bool SameBits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// tolerance: of an element, relative to 1 + its size; negative: the CPU's numbers are others.
+void Check(const std::string& what, double tolerance, const Case& run,
+           AttentionProducts products = AttentionProducts::kF32) {
+  const auto emulated = [&](ThreadOrder order, std::size_t offset) {
+    return RunCase(run, *CreateEmulatedBackend({.order = order, .products = products}), offset)
+        .values;
+  };
+  const Floats result = emulated(ThreadOrder::kForward, 0);
+  EXPECT_TRUE(SameBits(result, emulated(ThreadOrder::kBackward, 0))) << what << ", backward";
+  EXPECT_TRUE(SameBits(result, emulated(ThreadOrder::kShuffled, 1))) << what << ", not aligned";
+  if (tolerance < 0) return;
+  const Floats expected = RunCase(run, *testing::CreateOrDie({.threads = 1})).values;
+  testing::ExpectNear(
+      result, testing::ToDoubles(expected),
+      [&](std::size_t i) { return tolerance * (1 + std::abs(expected[i])); }, what);
+}
+
+struct Sizes {
+  std::int64_t rows, columns;
+};
+// Around groups of 4, warps, teams of a warp and of a block, runs of 64 rows.
+constexpr Sizes kSizes[] = {{1, 1}, {3, 12}, {5, 131}, {2, 1028}, {70, 37}, {130, 8}};
+constexpr double kExact = 1e-30;
+constexpr double kFew = 32 * testing::kEpsilon;
+
+std::string Name(const char* op, Sizes s) {
+  return std::string(op) + " " + std::to_string(s.rows) + "x" + std::to_string(s.columns);
+}
+
+// An op with an Output, once in f32 and once in bf16.
+template <class F>
+void CheckBothOutputs(const std::string& what, const F& run) {
+  Check(what, kFew, [&](Backend& backend, Tensors& t) { return run(backend, t, false); });
+  // Of a sum that ends beside the middle of two neighbours in bf16, the CPU may take the other.
+  Check(what + " bf16", 0x1p-7,
+        [&](Backend& backend, Tensors& t) { return run(backend, t, true); });
+}
+
+TEST(CudaKernels, LayerNorm) {
+  for (const Sizes s : kSizes) {
+    const std::int64_t count = s.rows * s.columns;
+    CheckBothOutputs(Name("forward", s), [&](Backend& backend, Tensors& t, bool bf16) {
+      LayerNormForward op = {.input = t.Random(count), .residual = t.Random(count)};
+      op.sum = const_cast<float*>(op.input);
+      op.weight = t.Random(s.columns), op.bias = t.Random(s.columns);
+      if (bf16) {
+        op.output = t.UnsetBf16(count);
+      } else {
+        op.output = t.Unset(count);
+      }
+      op.mean = t.Unset(s.rows), op.rstd = t.Unset(s.rows);
+      op.rows = s.rows, op.columns = s.columns, op.epsilon = 0.1F;
+      RunOp(backend, op);
+      Result result;
+      bf16 ? result.Add(op.output.bf16, count) : result.Add(op.output.f32, count);
+      result.Add(op.sum, count);
+      result.Add(op.mean, s.rows);
+      result.Add(op.rstd, s.rows);
+      return result;
+    });
+    Check(Name("backward", s), kFew, [&](Backend& backend, Tensors& t) {
+      const float *d_output = t.Random(count), *x = t.Random(count), *mean = t.Random(s.rows),
+                  *rstd = t.Random(s.rows);
+      float *d_weight = t.Random(s.columns), *d_bias = t.Random(s.columns);
+      float *overwritten = t.Unset(s.columns), *overwritten_bias = t.Unset(s.columns);
+      for (const bool accumulate : {false, true}) {
+        RunOp(backend, LayerNormBackwardWeights{.d_output = d_output,
+                                                .x = x,
+                                                .mean = mean,
+                                                .rstd = rstd,
+                                                .d_weight = accumulate ? d_weight : overwritten,
+                                                .d_bias = accumulate ? d_bias : overwritten_bias,
+                                                .rows = s.rows,
+                                                .columns = s.columns,
+                                                .accumulate = accumulate});
+      }
+      Result result;
+      for (const float* sums : {d_weight, d_bias, overwritten, overwritten_bias}) {
+        result.Add(sums, s.columns);
+      }
+      // In place of each of its inputs.
+      for (const int in_place : {0, 1, 2}) {
+        float* tensors[] = {t.Random(count), t.Random(count), t.Random(count)};
+        RunOp(backend, LayerNormBackwardInput{.d_output = tensors[0],
+                                              .x = tensors[1],
+                                              .weight = t.Random(s.columns),
+                                              .mean = mean,
+                                              .rstd = rstd,
+                                              .residual_gradient = tensors[2],
+                                              .d_input = tensors[in_place],
+                                              .rows = s.rows,
+                                              .columns = s.columns});
+        result.Add(tensors[in_place], count);
+      }
+      return result;
+    });
+  }
+}
+
+TEST(CudaKernels, RmsNorm) {
+  for (const Sizes s : kSizes) {
+    const std::int64_t count = s.rows * s.columns;
+    CheckBothOutputs(Name("forward", s), [&](Backend& backend, Tensors& t, bool bf16) {
+      RmsNormForward op = {.input = t.Random(count), .weight = t.Random(s.columns)};
+      if (bf16) {
+        op.output = t.UnsetBf16(count);
+      } else {
+        op.output = t.Unset(count);
+      }
+      op.rstd = t.Unset(s.rows), op.rows = s.rows, op.columns = s.columns;
+      RunOp(backend, op);
+      Result result;
+      bf16 ? result.Add(op.output.bf16, count) : result.Add(op.output.f32, count);
+      result.Add(op.rstd, s.rows);
+      return result;
+    });
+    Check(Name("backward", s), kFew, [&](Backend& backend, Tensors& t) {
+      RmsNormBackwardInput op = {.d_output = t.Random(count),
+                                 .x = t.Random(count),
+                                 .weight = t.Random(s.columns),
+                                 .rstd = t.Random(s.rows),
+                                 .d_input = t.Unset(count),
+                                 .rows = s.rows,
+                                 .columns = s.columns};
+      float* d_weight = t.Random(s.columns);
+      RunOp(backend, op);
+      RunOp(backend, RmsNormBackwardWeights{.d_output = op.d_output,
+                                            .x = op.x,
+                                            .rstd = op.rstd,
+                                            .d_weight = d_weight,
+                                            .rows = s.rows,
+                                            .columns = s.columns,
+                                            .accumulate = true});
+      Result result;
+      result.Add(op.d_input, count);
+      result.Add(d_weight, s.columns);
+      return result;
+    });
+  }
+}
+
+TEST(CudaKernels, SumsOfColumnsAndSquares) {
+  for (const Sizes s : {Sizes{1, 1}, Sizes{130, 37}, Sizes{9, 260}, Sizes{20000, 3}}) {
+    Check(Name("sums", s), 8 * kFew, [&](Backend& backend, Tensors& t) {
+      const float* d_output = t.Random(s.rows * s.columns);
+      float* d_bias = t.Unset(s.columns);
+      RunOp(backend,
+            BiasGrad{.d_output = d_output, .d_bias = d_bias, .rows = s.rows, .columns = s.columns});
+      double squares = -1, nothing = -1;
+      RunOp(backend,
+            SumOfSquares{.input = d_output, .result = &squares, .count = s.rows * s.columns});
+      RunOp(backend, SumOfSquares{.result = &nothing});
+      Result result;
+      result.Add(d_bias, s.columns);
+      result.Add(squares);
+      result.Add(nothing);
+      return result;
+    });
+  }
+}
+
+TEST(CudaKernels, Elementwise) {
+  for (const std::int64_t count : {1, 4, 131, 5000}) {
+    CheckBothOutputs(
+        "activations of " + std::to_string(count), [&](Backend& backend, Tensors& t, bool bf16) {
+          const float *x = t.Random(count, 3), *up = t.Random(count);
+          Output gelu, swiglu;
+          if (bf16) {
+            gelu = t.UnsetBf16(count), swiglu = t.UnsetBf16(count);
+          } else {
+            gelu = t.Unset(count), swiglu = t.Unset(count);
+          }
+          RunOp(backend, GeluForward{.input = x, .output = gelu, .count = count});
+          RunOp(backend, SwigluForward{.gate = x, .up = up, .output = swiglu, .count = count});
+          Result result;
+          for (const Output& output : {gelu, swiglu}) {
+            bf16 ? result.Add(output.bf16, count) : result.Add(output.f32, count);
+          }
+          return result;
+        });
+    Check("gradients and copies of " + std::to_string(count), kFew,
+          [&](Backend& backend, Tensors& t) {
+            const float *x = t.Random(count, 3), *d_output = t.Random(count);
+            float *gate = t.Random(count, 3), *up = t.Random(count);
+            float *gelu = t.Random(count), *filled = t.Unset(count), *copied = t.Unset(count);
+            RunOp(backend,
+                  GeluBackward{.input = x, .d_output = gelu, .d_input = gelu, .count = count});
+            RunOp(backend, SwigluBackward{.gate = gate,
+                                          .up = up,
+                                          .d_output = d_output,
+                                          .d_gate = gate,
+                                          .d_up = up,
+                                          .count = count});
+            RunOp(backend, Fill{.output = filled, .value = 1.5F, .count = count});
+            RunOp(backend, Copy{.input = x, .output = copied, .count = count});
+            RunOp(backend, Add{.a = copied, .b = filled, .output = filled, .count = count});
+            RunOp(backend, Fill{});
+            RunOp(backend, Copy{});
+            RunOp(backend, Add{});
+            Result result;
+            for (const float* output : {gelu, gate, up, filled, copied}) result.Add(output, count);
+            return result;
+          });
+  }
+}
+
+TEST(CudaKernels, Rotary) {
+  for (const std::int64_t head_size : {2, 6, 12, 64}) {
+    Check("head size " + std::to_string(head_size), kFew, [&](Backend& backend, Tensors& t) {
+      const std::int64_t batch = 2, context = 3, heads = 5, stride = 4 * heads * head_size;
+      Rotary op = {.x = t.Random(batch * context * stride),
+                   .table = t.Random(context * head_size),
+                   .batch = batch,
+                   .context = context,
+                   .heads = heads,
+                   .head_size = head_size,
+                   .stride = stride,
+                   .inverse = head_size == 6};
+      RunOp(backend, op);
+      Result result;
+      result.Add(op.x, batch * context * stride);
+      return result;
+    });
+  }
+}
+
+TEST(CudaKernels, Embedding) {
+  for (const std::int64_t columns : {1, 12, 131, 516}) {
+    for (const bool accumulate : {false, true}) {
+      Check("columns " + std::to_string(columns), kExact, [&](Backend& backend, Tensors& t) {
+        const std::int64_t batch = 3, context = 101, vocab = 11, positions = 103;
+        const auto table = [&](std::int64_t rows) {
+          return accumulate ? t.Random(rows * columns) : t.Unset(rows * columns);
+        };
+        EmbeddingForward forward = {.tokens = t.Tokens(batch * context, vocab - 1),
+                                    .token_table = t.Random(vocab * columns),
+                                    .position_table = t.Random(positions * columns),
+                                    .output = t.Unset(batch * context * columns),
+                                    .batch = batch,
+                                    .context = context,
+                                    .columns = columns};
+        RunOp(backend, forward);
+        EmbeddingBackward op = {.tokens = forward.tokens,
+                                .d_output = forward.output,
+                                .d_token_table = table(vocab),
+                                .d_position_table = table(positions),
+                                .batch = batch,
+                                .context = context,
+                                .columns = columns,
+                                .vocab = vocab,
+                                .positions = positions,
+                                .accumulate = accumulate};
+        RunOp(backend, op);
+        Result result;
+        result.Add(forward.output, batch * context * columns);
+        result.Add(op.d_token_table, vocab * columns);
+        result.Add(op.d_position_table, positions * columns);
+        return result;
+      });
+    }
+  }
+}
+
+TEST(CudaKernels, CrossEntropy) {
+  // 520 rows: more losses than are added at a time.
+  for (const Sizes s : {Sizes{1, 1}, Sizes{520, 3}, Sizes{3, 131}, Sizes{2, 2500}}) {
+    for (const bool gradient : {false, true}) {
+      if (gradient && s.rows == 520) continue;
+      Check(Name("rows", s), kFew, [&](Backend& backend, Tensors& t) {
+        std::vector<std::int32_t> targets(s.rows, kIgnoredTarget);
+        const std::int32_t* scored = t.Tokens(s.rows, s.columns);
+        for (std::int64_t r = 0; r < s.rows; r += 2) targets[r] = scored[r];
+        double loss = -1;
+        CrossEntropy op = {.logits = t.Random(s.rows * s.columns, 3),
+                           .targets = targets.data(),
+                           .loss_sum = &loss,
+                           .rows = s.rows,
+                           .vocab = s.columns,
+                           .scale = 0.25F,
+                           .gradient = gradient};
+        RunOp(backend, op);
+        Result result;
+        result.Add(loss);
+        result.Add(op.logits, s.rows * s.columns);
+        return result;
+      });
+    }
+  }
+}
+
+struct AttentionCase {
+  std::int64_t batch, context, heads, kv_heads, head_size;
+  bool bf16 = false;
+};
+
+TEST(CudaKernels, Attention) {
+  for (const AttentionCase& c :
+       {AttentionCase{1, 1, 1, 1, 12}, AttentionCase{2, 65, 2, 1, 12},
+        AttentionCase{1, 130, 1, 1, 64}, AttentionCase{1, 67, 2, 2, 100},
+        AttentionCase{1, 33, 2, 1, 130}, AttentionCase{1, 66, 1, 1, 8, true}}) {
+    // Against the CPU, whose products are f32: each of a row's factors is off by 2^-9 of itself.
+    const double tolerance = c.bf16 ? 0x1p-5 : 4 * kFew;
+    Check(
+        "context " + std::to_string(c.context) + ", head size " + std::to_string(c.head_size),
+        tolerance,
+        [&](Backend& backend, Tensors& t) {
+          const std::int64_t rows = c.batch * c.context, q = c.heads * c.head_size,
+                             kv = c.kv_heads * c.head_size, stride = q + 2 * kv;
+          const AttentionShape shape = {.batch = c.batch,
+                                        .context = c.context,
+                                        .heads = c.heads,
+                                        .kv_heads = c.kv_heads,
+                                        .head_size = c.head_size,
+                                        .q_stride = stride,
+                                        .kv_stride = stride,
+                                        .out_stride = q};
+          const float* qkv = t.Random(rows * stride);
+          float* output = t.Unset(rows * q);
+          float* logsumexp = t.Unset(rows * c.heads);
+          RunOp(backend, AttentionForward{.shape = shape,
+                                          .q = qkv,
+                                          .k = qkv + q,
+                                          .v = qkv + q + kv,
+                                          .output = output,
+                                          .logsumexp = logsumexp});
+          float* d_qkv = t.Unset(rows * stride);
+          RunOp(backend, AttentionBackward{.shape = shape,
+                                           .q = qkv,
+                                           .k = qkv + q,
+                                           .v = qkv + q + kv,
+                                           .output = output,
+                                           .logsumexp = logsumexp,
+                                           .d_output = t.Random(rows * q),
+                                           .d_q = d_qkv,
+                                           .d_k = d_qkv + q,
+                                           .d_v = d_qkv + q + kv});
+          Result result;
+          result.Add(output, rows * q);
+          result.Add(logsumexp, rows * c.heads);
+          result.Add(d_qkv, rows * stride);
+          return result;
+        },
+        c.bf16 ? AttentionProducts::kBf16 : AttentionProducts::kF32);
+  }
+}
+
+TEST(CudaKernels, AdamwOverAListIsThatOfEachTensor) {
+  // More tensors than a launch has, some empty, some longer than a block.
+  std::vector<std::int64_t> counts = {4097, 0, 1, 4096, 12};
+  while (counts.size() < 40) counts.push_back(7 + static_cast<std::int64_t>(counts.size()));
+  const auto updates = [&](Tensors& t) {
+    std::vector<AdamwUpdate> ops;
+    for (const std::int64_t count : counts) {
+      ops.push_back({.parameter = t.Random(count),
+                     .gradient = t.Random(count),
+                     .m = t.Random(count),
+                     .v = t.Put(Floats(static_cast<std::size_t>(count), 0.5F)),
+                     .count = count,
+                     .step = 3,
+                     .learning_rate = ops.size() == 4 ? 0 : 1e-3,
+                     .weight_decay = ops.size() % 2 == 0 ? 0.1 : 0});
+    }
+    ops[3].previous = t.Random(ops[3].count);
+    return ops;
+  };
+  const auto result = [](const std::vector<AdamwUpdate>& ops) {
+    Result left;
+    for (const AdamwUpdate& op : ops) {
+      for (const float* tensor : {op.parameter, op.m, op.v}) left.Add(tensor, op.count);
+    }
+    return left;
+  };
+  const Case one_by_one = [&](Backend& backend, Tensors& t) {
+    const std::vector<AdamwUpdate> ops = updates(t);
+    for (const AdamwUpdate& op : ops) RunOp(backend, op);
+    return result(ops);
+  };
+  Check("adamw", kFew, one_by_one);
+  Tensors tensors(0);
+  const std::vector<AdamwUpdate> ops = updates(tensors);
+  Launch(ops, {});
+  EXPECT_TRUE(tensors.BoundsHeld());
+  EXPECT_TRUE(SameBits(result(ops).values, RunCase(one_by_one, *CreateEmulatedBackend({})).values));
+}
+
+TEST(CudaKernels, PackBf16IsRowMajorWithRowsOfEights) {
+  for (const auto& [k, n] : {std::pair{1, 1}, std::pair{3, 131}, std::pair{70, 36}}) {
+    for (const bool transposed : {false, true}) {
+      Tensors t(0);
+      const float* b = t.Random(k * n);
+      const std::int64_t stride = PackedBf16Stride(n);
+      ASSERT_LE(k * stride, PackedBf16Elements(k, n));
+      Bf16* packed = t.UnsetBf16(k * stride);
+      RunOp(*CreateEmulatedBackend({.order = ThreadOrder::kShuffled}),
+            PackBf16{.b = b, .transposed = transposed, .packed = packed, .k = k, .n = n});
+      EXPECT_TRUE(t.BoundsHeld());
+      std::vector<Bf16> rounded(static_cast<std::size_t>(k) * n);
+      Launch(RoundBf16{b, rounded.data(), k * n}, {});
+      for (std::int64_t i = 0; i < k; ++i) {
+        for (std::int64_t j = 0; j < stride; ++j) {
+          const std::int64_t from = transposed ? j * k + i : i * n + j;
+          ASSERT_EQ(packed[i * stride + j].bits, j < n ? rounded[from].bits : 0) << i << " " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaKernels, RoundsToNearestEven) {
+  const std::uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0xbf818000,
+                                0x7f7fffff, 0x7f800000, 0x00000001, 0x7f800001};
+  const std::uint16_t expected[] = {0x3f80, 0x3f82, 0x3f81, 0x3f80, 0xbf82,
+                                    0x7f80, 0x7f80, 0x0000, 0x7fc0};
+  Floats values;
+  for (const std::uint32_t b : bits) values.push_back(std::bit_cast<float>(b));
+  Bf16 rounded[std::size(bits)];
+  Launch(RoundBf16{values.data(), rounded, std::size(bits)}, {});
+  for (std::size_t i = 0; i < std::size(bits); ++i) EXPECT_EQ(rounded[i].bits, expected[i]) << i;
+  Floats widened = testing::Unset(std::size(bits));
+  Launch(WidenBf16{rounded, widened.data(), std::size(bits)}, {});
+  for (std::size_t i = 0; i < std::size(bits); ++i) {
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(widened[i]), expected[i] << 16) << i;
+  }
+}
+
+TEST(CudaKernels, AddsABiasToEveryRow) {
+  for (const Sizes s : kSizes) {
+    Check(Name("rows", s), -1, [&](Backend&, Tensors& t) {
+      float* x = t.Random(s.rows * s.columns);
+      const float* bias = t.Random(s.columns);
+      const Floats before(x, x + s.rows * s.columns);
+      Launch(AddBias{x, bias, s.rows, s.columns}, {});
+      for (std::int64_t i = 0; i < s.rows * s.columns; ++i) {
+        EXPECT_EQ(x[i], before[static_cast<std::size_t>(i)] + bias[i % s.columns]);
+      }
+      Result result;
+      result.Add(x, s.rows * s.columns);
+      return result;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace takt::backend::cuda

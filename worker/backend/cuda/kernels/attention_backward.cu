@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradient of causal attention. FlashAttention-2 (Dao 2023, algorithm 2) adds to d_q from many
+// blocks at once; we compute scores twice instead, once where a block owns a tile of queries (d_q)
+// and once where it owns a tile of keys (d_k, d_v): seven products in place of five, and no sum
+// whose order changes.
+#include "worker/backend/cuda/kernels/attention.cuh"
+
+namespace takt::backend::cuda {
+namespace {
+
+template <class T>
+struct BackwardShared {
+  typename T::Tile q, k, v, d_output;
+  typename T::Weights weights;
+  float logsumexp[T::kRows];  // of the queries, in powers of two
+  float delta[T::kRows];      // sum(d_output * output) of the queries
+};
+
+// delta[B,H,T], a warp for each of its numbers.
+constexpr int kDeltaThreads = 256;
+__global__ __launch_bounds__(kDeltaThreads) void DeltaKernel(AttentionBackward op, float* delta) {
+  const AttentionShape& s = op.shape;
+  const std::int64_t item =
+      static_cast<std::int64_t>(blockIdx.x) * (kDeltaThreads / kWarpSize) + threadIdx.x / kWarpSize;
+  if (item >= s.batch * s.context * s.heads) return;
+  const std::int64_t row = item / s.heads, head = item % s.heads;
+  const std::int64_t begin = row * s.out_stride + head * s.head_size;
+  float sum = 0;
+  for (std::int64_t i = threadIdx.x % kWarpSize; i < s.head_size; i += kWarpSize) {
+    sum += op.d_output[begin + i] * op.output[begin + i];
+  }
+  sum = WarpSum(sum);
+  if (threadIdx.x % kWarpSize == 0) {
+    delta[(row / s.context * s.heads + head) * s.context + row % s.context] = sum;
+  }
+}
+
+// Places of what a block reads.
+template <class T>
+struct Reader {
+  const AttentionBackward& op;
+  const float* delta;
+  bool fours;
+  std::int64_t batch;
+
+  __device__ std::int64_t Row(std::int64_t t) const { return batch * op.shape.context + t; }
+  __device__ int Size() const { return static_cast<int>(op.shape.head_size); }
+
+  __device__ void FillQueries(std::int64_t head, std::int64_t begin) const {
+    const AttentionShape& s = op.shape;
+    auto& shared = Shared<BackwardShared<T>>();
+    const std::int64_t left = s.context - begin;
+    T::Fill(shared.q,
+            {op.q + Row(begin) * s.q_stride + head * Size(), s.q_stride, left, Size(), fours});
+    T::Fill(shared.d_output, {op.d_output + Row(begin) * s.out_stride + head * Size(), s.out_stride,
+                              left, Size(), fours});
+    const auto row = static_cast<int>(threadIdx.x);
+    if (row >= T::kRows) return;
+    const std::int64_t i = (batch * s.heads + head) * s.context + begin + row;
+    shared.logsumexp[row] = row < left ? op.logsumexp[i] * kLog2E : 0;
+    shared.delta[row] = row < left ? delta[i] : 0;
+  }
+
+  __device__ void FillKeys(std::int64_t kv_head, std::int64_t begin) const {
+    const AttentionShape& s = op.shape;
+    auto& shared = Shared<BackwardShared<T>>();
+    const std::int64_t offset = Row(begin) * s.kv_stride + kv_head * Size();
+    T::Fill(shared.k, {op.k + offset, s.kv_stride, s.context - begin, Size(), fours});
+    T::Fill(shared.v, {op.v + offset, s.kv_stride, s.context - begin, Size(), fours});
+  }
+
+  // Of the tiles in shared memory: p = probabilities, ds = gradients of scores before the scale.
+  // Queries and keys beyond the context have d_output, q and k of zeros, and add nothing.
+  __device__ void Scores(bool diagonal, typename T::Scores& p, typename T::Scores& ds) const {
+    const auto& shared = Shared<BackwardShared<T>>();
+    const float scale = kLog2E / sqrtf(static_cast<float>(Size()));
+    T::Multiply(shared.q, shared.k, p);
+    T::Multiply(shared.d_output, shared.v, ds);
+#pragma unroll
+    for (int a = 0; a < T::kPer; ++a) {
+      const float logsumexp = shared.logsumexp[T::Row(a)], row_delta = shared.delta[T::Row(a)];
+#pragma unroll
+      for (int b = 0; b < T::kPer; ++b) {
+        const bool seen = !diagonal || T::Key(b) <= T::Row(a);
+        p[a][b] = seen ? exp2f(p[a][b] * scale - logsumexp) : 0;
+        ds[a][b] = p[a][b] * (ds[a][b] - row_delta);
+      }
+    }
+  }
+};
+
+template <class T>
+__global__ __launch_bounds__(kAttentionThreads) void QueryGradientKernel(AttentionBackward op,
+                                                                         const float* delta,
+                                                                         bool fours) {
+  constexpr int kRows = T::kRows;
+  auto& shared = Shared<BackwardShared<T>>();
+  const AttentionShape& s = op.shape;
+  const AttentionBlock block = ReversedBlock(s.heads, CeilDiv(s.context, kRows), s.batch * s.heads);
+  const Reader<T> read = {op, delta, fours, block.batch};
+  const std::int64_t q_begin = block.tile * kRows;
+  read.FillQueries(block.head, q_begin);
+  typename T::Columns d_q;
+  T::Zero(d_q);
+  for (std::int64_t k_begin = 0; k_begin <= q_begin; k_begin += kRows) {
+    __syncthreads();  // the last tile of keys has been read
+    read.FillKeys(block.head / (s.heads / s.kv_heads), k_begin);
+    __syncthreads();
+    typename T::Scores p, ds;
+    read.Scores(k_begin == q_begin, p, ds);
+    T::Put(shared.weights, ds);
+    __syncthreads();
+    T::Accumulate(shared.weights, shared.k, d_q);
+  }
+  const float scale = 1.0F / sqrtf(static_cast<float>(s.head_size));
+#pragma unroll
+  for (int a = 0; a < T::kPer; ++a) {
+    const std::int64_t query = q_begin + T::Row(a);
+    if (query >= s.context) continue;
+    T::StoreRow(d_q, a, scale, op.d_q + read.Row(query) * s.q_stride + block.head * read.Size(),
+                read.Size(), fours);
+  }
+}
+
+template <class T>
+__global__ __launch_bounds__(kAttentionThreads) void KeyGradientKernel(AttentionBackward op,
+                                                                       const float* delta,
+                                                                       bool fours) {
+  constexpr int kRows = T::kRows;
+  auto& shared = Shared<BackwardShared<T>>();
+  const AttentionShape& s = op.shape;
+  const AttentionBlock block = ForwardBlock(s.kv_heads, s.batch * s.kv_heads);
+  const Reader<T> read = {op, delta, fours, block.batch};
+  const std::int64_t k_begin = block.tile * kRows, group = s.heads / s.kv_heads;
+  read.FillKeys(block.head, k_begin);
+  typename T::Columns d_k, d_v;
+  T::Zero(d_k);
+  T::Zero(d_v);
+  for (std::int64_t head = block.head * group; head < (block.head + 1) * group; ++head) {
+    for (std::int64_t q_begin = k_begin; q_begin < s.context; q_begin += kRows) {
+      __syncthreads();  // the last tile of queries and its weights have been read
+      read.FillQueries(head, q_begin);
+      __syncthreads();
+      typename T::Scores p, ds;
+      read.Scores(k_begin == q_begin, p, ds);
+      T::Put(shared.weights, p);
+      __syncthreads();
+      T::AccumulateTransposed(shared.weights, shared.d_output, d_v);
+      __syncthreads();
+      T::Put(shared.weights, ds);
+      __syncthreads();
+      T::AccumulateTransposed(shared.weights, shared.q, d_k);
+    }
+  }
+  const float scale = 1.0F / sqrtf(static_cast<float>(s.head_size));
+#pragma unroll
+  for (int a = 0; a < T::kPer; ++a) {
+    const std::int64_t key = k_begin + T::Row(a);
+    if (key >= s.context) continue;
+    const std::int64_t offset = read.Row(key) * s.kv_stride + block.head * read.Size();
+    T::StoreRow(d_k, a, scale, op.d_k + offset, read.Size(), fours);
+    T::StoreRow(d_v, a, 1, op.d_v + offset, read.Size(), fours);
+  }
+}
+
+}  // namespace
+
+void Launch(const AttentionBackward& op, AttentionProducts products, const LaunchContext& context) {
+  const AttentionShape& s = op.shape;
+  const bool fours = StridesInFours(s) &&
+                     InFours(s.head_size, op.q, op.k, op.v, op.d_output, op.d_q, op.d_k, op.d_v);
+  auto* delta = static_cast<float*>(context.scratch);
+  const std::int64_t deltas = s.batch * s.context * s.heads;
+  LaunchKernel(
+      DeltaKernel,
+      Blocks{{static_cast<unsigned>(CeilDiv(deltas, kDeltaThreads / kWarpSize))}, kDeltaThreads},
+      context.stream, op, delta);
+  ForTiling(s.head_size, products, [&]<class T>(T) {
+    const std::int64_t tiles = CeilDiv(s.context, T::kRows);
+    const auto blocks = [&](std::int64_t heads) {
+      return Blocks{{static_cast<unsigned>(s.batch * heads * tiles)},
+                    kAttentionThreads,
+                    sizeof(BackwardShared<T>)};
+    };
+    LaunchKernel(QueryGradientKernel<T>, blocks(s.heads), context.stream, op,
+                 static_cast<const float*>(delta), fours);
+    LaunchKernel(KeyGradientKernel<T>, blocks(s.kv_heads), context.stream, op,
+                 static_cast<const float*>(delta), fours);
+  });
+}
+
+}  // namespace takt::backend::cuda

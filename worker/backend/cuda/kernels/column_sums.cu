@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums over rows, of each column: gradients of biases and of the weights of norms. Two stages:
+// blocks add up runs of rows side by side, then the runs are added in order. Within a run warp w
+// has rows w, w + 8, ...; the eight warps are added in order.
+#include "worker/backend/cuda/kernels/device.cuh"
+#include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/backend/cuda/kernels/scratch.cuh"
+
+namespace takt::backend::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * kWarpSize;
+constexpr int kColumns = kWarpSize * 4;  // of a block
+
+// What of row r is added to the sums, for each output. kFours holds for all that is read.
+struct BiasTerms {
+  static constexpr int kOutputs = 1;
+  const float* d_output;
+  std::int64_t stride;  // floats between rows
+  template <bool kFours>
+  __device__ void operator()(std::int64_t r, std::int64_t i, std::int64_t n, Four* terms) const {
+    terms[0] = Load<kFours>(d_output + r * stride, i, n);
+  }
+};
+
+struct LayerNormTerms {
+  static constexpr int kOutputs = 2;  // weight, bias
+  const float* d_output;
+  const float* x;
+  const float* mean;
+  const float* rstd;
+  template <bool kFours>
+  __device__ void operator()(std::int64_t r, std::int64_t i, std::int64_t n, Four* terms) const {
+    const Four d = Load<kFours>(d_output + r * n, i, n), v = Load<kFours>(x + r * n, i, n);
+    terms[0] = Each([&](int k) { return d.v[k] * ((v.v[k] - mean[r]) * rstd[r]); });
+    terms[1] = d;
+  }
+};
+
+struct RmsNormTerms {
+  static constexpr int kOutputs = 1;
+  const float* d_output;
+  const float* x;
+  const float* rstd;
+  template <bool kFours>
+  __device__ void operator()(std::int64_t r, std::int64_t i, std::int64_t n, Four* terms) const {
+    const Four d = Load<kFours>(d_output + r * n, i, n), v = Load<kFours>(x + r * n, i, n);
+    terms[0] = Each([&](int k) { return d.v[k] * (v.v[k] * rstd[r]); });
+  }
+};
+
+struct ColumnShared {
+  Four sums[kWarps][kWarpSize];
+};
+
+// output[run * run_stride + o * output_stride + column] (+)= sums of output o over the rows of run
+// blockIdx.y.
+struct Sums {
+  float* output;
+  std::int64_t run_stride, output_stride;
+  std::int64_t rows, rows_per_run, columns;
+  bool accumulate;
+};
+
+template <bool kFours, class Terms>
+__global__ __launch_bounds__(kThreads) void SumColumnsKernel(Terms terms, Sums op) {
+  constexpr int kOutputs = Terms::kOutputs;
+  const unsigned warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + lane * 4;
+  const std::int64_t begin = blockIdx.y * op.rows_per_run;
+  const std::int64_t end = std::min(op.rows, begin + op.rows_per_run);
+  Four sums[kOutputs] = {};
+  if (column < op.columns) {
+#pragma unroll 4
+    for (std::int64_t r = begin + warp; r < end; r += kWarps) {
+      Four row[kOutputs];
+      terms.template operator()<kFours>(r, column, op.columns, row);
+#pragma unroll
+      for (int o = 0; o < kOutputs; ++o) {
+        sums[o] = Each([&](int k) { return sums[o].v[k] + row[o].v[k]; });
+      }
+    }
+  }
+  auto& shared = Shared<ColumnShared>();
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+    if (o > 0) __syncthreads();
+    shared.sums[warp][lane] = sums[o];
+    __syncthreads();
+    if (warp != 0 || column >= op.columns) continue;
+    Four sum = {};
+    for (int w = 0; w < kWarps; ++w) {
+      const Four add = shared.sums[w][lane];
+      sum = Each([&](int k) { return sum.v[k] + add.v[k]; });
+    }
+    float* output = op.output + blockIdx.y * op.run_stride + o * op.output_stride;
+    if (op.accumulate) {
+      const Four before = Load<kFours>(output, column, op.columns);
+      sum = Each([&](int k) { return before.v[k] + sum.v[k]; });
+    }
+    Store<kFours>(output, column, op.columns, sum);
+  }
+}
+
+template <class Terms>
+struct Outputs {
+  float* data[Terms::kOutputs];
+};
+
+template <class Terms>
+void SumColumns(const Terms& terms, std::int64_t rows, std::int64_t columns, bool fours,
+                const Outputs<Terms>& outputs, bool accumulate, const LaunchContext& context) {
+  const RowRuns runs(rows);
+  const std::int64_t stride = PartialStride(columns), run_stride = Terms::kOutputs * stride;
+  auto* partials = static_cast<float*>(context.scratch);
+  const auto blocks = [&](std::int64_t count) {
+    return Blocks{{static_cast<unsigned>(CeilDiv(columns, kColumns)), static_cast<unsigned>(count)},
+                  kThreads,
+                  sizeof(ColumnShared)};
+  };
+  Choose(fours, [&](auto kFours) {
+    constexpr bool kF = decltype(kFours)::value;
+    LaunchKernel(SumColumnsKernel<kF, Terms>, blocks(runs.count), context.stream, terms,
+                 Sums{partials, run_stride, stride, rows, runs.rows_per_run, columns, false});
+  });
+  for (int o = 0; o < Terms::kOutputs; ++o) {
+    const BiasTerms partial_terms = {partials + o * stride, run_stride};
+    const Sums sums = {outputs.data[o], 0, 0, runs.count, runs.count, columns, accumulate};
+    Choose(InFours(columns, outputs.data[o]), [&](auto kFours) {
+      constexpr bool kF = decltype(kFours)::value;
+      LaunchKernel(SumColumnsKernel<kF, BiasTerms>, blocks(1), context.stream, partial_terms, sums);
+    });
+  }
+}
+
+}  // namespace
+
+void Launch(const BiasGrad& op, const LaunchContext& context) {
+  SumColumns(BiasTerms{op.d_output, op.columns}, op.rows, op.columns,
+             InFours(op.columns, op.d_output), {{op.d_bias}}, op.accumulate, context);
+}
+
+void Launch(const LayerNormBackwardWeights& op, const LaunchContext& context) {
+  SumColumns(LayerNormTerms{op.d_output, op.x, op.mean, op.rstd}, op.rows, op.columns,
+             InFours(op.columns, op.d_output, op.x), {{op.d_weight, op.d_bias}}, op.accumulate,
+             context);
+}
+
+void Launch(const RmsNormBackwardWeights& op, const LaunchContext& context) {
+  SumColumns(RmsNormTerms{op.d_output, op.x, op.rstd}, op.rows, op.columns,
+             InFours(op.columns, op.d_output, op.x), {{op.d_weight}}, op.accumulate, context);
+}
+
+}  // namespace takt::backend::cuda

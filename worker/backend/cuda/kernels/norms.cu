@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Norms along rows: forward, and the gradient of the input. A team of threads has a row: a warp if
+// the row is short, else a block. It reads a row two or three times; all but the first find it in
+// the L1 or L2 cache.
+#include "worker/backend/cuda/kernels/device.cuh"
+#include "worker/backend/cuda/kernels/kernels.h"
+
+namespace takt::backend::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::int64_t kColumnsOfAWarp = 1024;  // part of what defines the result
+
+struct NormShared {
+  float sums[kThreads / kWarpSize];
+};
+
+// The row of this thread's team and the thread's groups of four in it.
+template <int kTeam>
+struct Team {
+  __device__ static std::int64_t Row() {
+    return static_cast<std::int64_t>(blockIdx.x) * (kThreads / kTeam) + threadIdx.x / kTeam;
+  }
+  // f(i) for each group's first column.
+  template <class F>
+  __device__ static void ForGroups(std::int64_t columns, const F& f) {
+    for (std::int64_t i = threadIdx.x % kTeam * 4; i < columns; i += kTeam * 4) f(i);
+  }
+  __device__ static bool First() { return threadIdx.x % kTeam == 0; }
+  __device__ static float Sum(float value) {
+    return TeamSum<kTeam>(value, Shared<NormShared>().sums);
+  }
+};
+
+// launch(team, fours, blocks) with the two as types.
+template <class F>
+void ForTeams(std::int64_t rows, std::int64_t columns, bool fours, const F& launch) {
+  Choose(columns <= kColumnsOfAWarp, [&](auto warp) {
+    constexpr int kTeam = decltype(warp)::value ? kWarpSize : kThreads;
+    const Blocks blocks = {
+        {static_cast<unsigned>(CeilDiv(rows, kThreads / kTeam))}, kThreads, sizeof(NormShared)};
+    Choose(fours, [&](auto kFours) { launch(Team<kTeam>(), kFours, blocks); });
+  });
+}
+
+__device__ inline float SumOf(const Four& x) { return (x.v[0] + x.v[1]) + (x.v[2] + x.v[3]); }
+
+template <class T, bool kFours, class OutputType>
+__global__ __launch_bounds__(kThreads) void LayerNormForwardKernel(LayerNormForward op,
+                                                                   OutputType* output) {
+  const std::int64_t row = T::Row(), columns = op.columns, begin = row * columns;
+  if (row >= op.rows) return;  // a whole warp: no barrier is missed
+  float sum = 0;
+  T::ForGroups(columns, [&](std::int64_t i) {
+    Four x = Load<kFours>(op.input + begin, i, columns);
+    if (op.residual != nullptr) {
+      const Four residual = Load<kFours>(op.residual + begin, i, columns);
+      x = Each([&](int k) { return x.v[k] + residual.v[k]; });
+      Store<kFours>(op.sum + begin, i, columns, x);
+    }
+    sum += SumOf(x);
+  });
+  const float* x_row = (op.residual != nullptr ? op.sum : op.input) + begin;
+  const float mean = T::Sum(sum) / static_cast<float>(columns);
+  float squares = 0;
+  T::ForGroups(columns, [&](std::int64_t i) {
+    const Four x = Load<kFours>(x_row, i, columns);
+    squares += SumOf(Each([&](int k) {
+      const float d = i + k < columns ? x.v[k] - mean : 0;
+      return d * d;
+    }));
+  });
+  const float variance = T::Sum(squares) / static_cast<float>(columns);
+  const float rstd = 1.0F / sqrtf(variance + op.epsilon);
+  if (T::First()) {
+    op.mean[row] = mean;
+    op.rstd[row] = rstd;
+  }
+  T::ForGroups(columns, [&](std::int64_t i) {
+    const Four x = Load<kFours>(x_row, i, columns), weight = Load<kFours>(op.weight, i, columns),
+               bias = Load<kFours>(op.bias, i, columns);
+    Store<kFours>(output + begin, i, columns,
+                  Each([&](int k) { return (x.v[k] - mean) * rstd * weight.v[k] + bias.v[k]; }));
+  });
+}
+
+template <class T, bool kFours, class OutputType>
+__global__ __launch_bounds__(kThreads) void RmsNormForwardKernel(RmsNormForward op,
+                                                                 OutputType* output) {
+  const std::int64_t row = T::Row(), columns = op.columns, begin = row * columns;
+  if (row >= op.rows) return;
+  float squares = 0;
+  T::ForGroups(columns, [&](std::int64_t i) {
+    const Four x = Load<kFours>(op.input + begin, i, columns);
+    squares += SumOf(Each([&](int k) { return x.v[k] * x.v[k]; }));
+  });
+  const float rstd = 1.0F / sqrtf(T::Sum(squares) / static_cast<float>(columns) + op.epsilon);
+  if (T::First()) op.rstd[row] = rstd;
+  T::ForGroups(columns, [&](std::int64_t i) {
+    const Four x = Load<kFours>(op.input + begin, i, columns),
+               weight = Load<kFours>(op.weight, i, columns);
+    Store<kFours>(output + begin, i, columns,
+                  Each([&](int k) { return x.v[k] * rstd * weight.v[k]; }));
+  });
+}
+
+// What both backward passes read of a row. kCentred: LayerNorm's; else RmsNorm's, whose mean is 0.
+struct NormGradient {
+  const float* d_output;
+  const float* x;
+  const float* weight;
+  const float* mean;  // null if not centred
+  const float* rstd;
+  const float* residual_gradient;
+  float* d_input;
+  std::int64_t rows, columns;
+};
+
+// With h = (x - mean) rstd and g = d_output * weight: d_x = rstd (g - mean(g) - h mean(g h)), where
+// mean(g) is there only if centred.
+template <class T, bool kFours, bool kCentred>
+__global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(NormGradient op) {
+  const std::int64_t row = T::Row(), columns = op.columns, begin = row * columns;
+  if (row >= op.rows) return;
+  const float mean = kCentred ? op.mean[row] : 0, rstd = op.rstd[row];
+  float g_sum = 0, gh_sum = 0;
+  T::ForGroups(columns, [&](std::int64_t i) {
+    const Four d = Load<kFours>(op.d_output + begin, i, columns),
+               weight = Load<kFours>(op.weight, i, columns),
+               x = Load<kFours>(op.x + begin, i, columns);
+    const Four g = Each([&](int k) { return d.v[k] * weight.v[k]; });
+    if constexpr (kCentred) g_sum += SumOf(g);
+    gh_sum += SumOf(Each([&](int k) { return g.v[k] * ((x.v[k] - mean) * rstd); }));
+  });
+  const float g_mean = kCentred ? T::Sum(g_sum) / static_cast<float>(columns) : 0;
+  const float gh_mean = T::Sum(gh_sum) / static_cast<float>(columns);
+  T::ForGroups(columns, [&](std::int64_t i) {
+    const Four d = Load<kFours>(op.d_output + begin, i, columns),
+               weight = Load<kFours>(op.weight, i, columns),
+               x = Load<kFours>(op.x + begin, i, columns);
+    Four residual = {};
+    if (op.residual_gradient != nullptr) {
+      residual = Load<kFours>(op.residual_gradient + begin, i, columns);
+    }
+    Store<kFours>(op.d_input + begin, i, columns, Each([&](int k) {
+                    const float h = (x.v[k] - mean) * rstd;
+                    return rstd * (d.v[k] * weight.v[k] - g_mean - h * gh_mean) + residual.v[k];
+                  }));
+  });
+}
+
+template <bool kCentred>
+void LaunchBackwardInput(const NormGradient& op, const LaunchContext& context) {
+  const bool fours =
+      InFours(op.columns, op.d_output, op.x, op.weight, op.residual_gradient, op.d_input);
+  ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
+    LaunchKernel(NormBackwardInputKernel<T, decltype(kFours)::value, kCentred>, blocks,
+                 context.stream, op);
+  });
+}
+
+}  // namespace
+
+void Launch(const LayerNormForward& op, const LaunchContext& context) {
+  const bool fours =
+      InFours(op.columns, op.output, op.input, op.residual, op.sum, op.weight, op.bias);
+  ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
+    To(op.output, [&]<class OutputType>(OutputType* output) {
+      LaunchKernel(LayerNormForwardKernel<T, decltype(kFours)::value, OutputType>, blocks,
+                   context.stream, op, output);
+    });
+  });
+}
+
+void Launch(const RmsNormForward& op, const LaunchContext& context) {
+  const bool fours = InFours(op.columns, op.output, op.input, op.weight);
+  ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
+    To(op.output, [&]<class OutputType>(OutputType* output) {
+      LaunchKernel(RmsNormForwardKernel<T, decltype(kFours)::value, OutputType>, blocks,
+                   context.stream, op, output);
+    });
+  });
+}
+
+void Launch(const LayerNormBackwardInput& op, const LaunchContext& context) {
+  LaunchBackwardInput<true>({op.d_output, op.x, op.weight, op.mean, op.rstd, op.residual_gradient,
+                             op.d_input, op.rows, op.columns},
+                            context);
+}
+
+void Launch(const RmsNormBackwardInput& op, const LaunchContext& context) {
+  LaunchBackwardInput<false>({op.d_output, op.x, op.weight, nullptr, op.rstd, op.residual_gradient,
+                              op.d_input, op.rows, op.columns},
+                             context);
+}
+
+}  // namespace takt::backend::cuda

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/cuda/kernels/scratch.cuh"
+#include "worker/backend/cuda/kernels/kernels.h"
+
+namespace takt::backend::cuda {
+namespace {
+
+std::int64_t PartialBytes(std::int64_t rows, std::int64_t columns, std::int64_t outputs) {
+  return RowRuns(rows).count * outputs * PartialStride(columns) *
+         static_cast<std::int64_t>(sizeof(float));
+}
+
+struct Scratch {
+  std::int64_t operator()(const BiasGrad& op) const { return PartialBytes(op.rows, op.columns, 1); }
+  std::int64_t operator()(const LayerNormBackwardWeights& op) const {
+    return PartialBytes(op.rows, op.columns, 2);
+  }
+  std::int64_t operator()(const RmsNormBackwardWeights& op) const {
+    return PartialBytes(op.rows, op.columns, 1);
+  }
+  // The rows in order of token.
+  std::int64_t operator()(const EmbeddingBackward& op) const {
+    return op.batch * op.context * static_cast<std::int64_t>(sizeof(std::int32_t));
+  }
+  // A loss of each row.
+  std::int64_t operator()(const CrossEntropy& op) const {
+    return op.rows * static_cast<std::int64_t>(sizeof(double));
+  }
+  std::int64_t operator()(const SumOfSquares& op) const {
+    return (op.count + kSquaresPerBlock - 1) / kSquaresPerBlock *
+           static_cast<std::int64_t>(sizeof(double));
+  }
+  // sum(d_output * output) of each row and head.
+  std::int64_t operator()(const AttentionBackward& op) const {
+    return op.shape.batch * op.shape.context * op.shape.heads *
+           static_cast<std::int64_t>(sizeof(float));
+  }
+  template <class Other>
+  std::int64_t operator()(const Other& /*op*/) const {
+    return 0;
+  }
+};
+
+}  // namespace
+
+std::int64_t ScratchBytes(const Op& op) { return std::visit(Scratch(), op); }
+
+}  // namespace takt::backend::cuda

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ops are cut, which decides both their scratch and the order of their sums: functions of sizes
+// alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "worker/backend/ops.h"
+
+namespace takt::backend::cuda {
+
+// Runs of rows whose column sums are added up apart, and then in order.
+struct RowRuns {
+  explicit RowRuns(std::int64_t rows)
+      : rows_per_run(std::max<std::int64_t>(kFewest, (rows + kMost - 1) / kMost)),
+        count((rows + rows_per_run - 1) / rows_per_run) {}
+  static constexpr std::int64_t kFewest = 64;  // rows of a run
+  static constexpr std::int64_t kMost = 256;   // runs
+  std::int64_t rows_per_run, count;
+};
+
+// Of a row of partial sums, so that every one is 16-byte aligned.
+inline std::int64_t PartialStride(std::int64_t columns) { return (columns + 3) / 4 * 4; }
+
+constexpr std::int64_t kSquaresPerBlock = 4096;  // ops.h
+
+}  // namespace takt::backend::cuda

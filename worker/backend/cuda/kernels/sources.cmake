@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+# Our own kernels: compiled by nvcc into the module, and by the host's compiler against the emulator for tests.
+set(TAKT_CUDA_KERNELS
+  ${CMAKE_CURRENT_LIST_DIR}/attention_backward.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention_forward.cu
+  ${CMAKE_CURRENT_LIST_DIR}/column_sums.cu
+  ${CMAKE_CURRENT_LIST_DIR}/elementwise.cu
+  ${CMAKE_CURRENT_LIST_DIR}/embedding.cu
+  ${CMAKE_CURRENT_LIST_DIR}/norms.cu
+  ${CMAKE_CURRENT_LIST_DIR}/optimizer.cu
+  ${CMAKE_CURRENT_LIST_DIR}/pack.cu
+  ${CMAKE_CURRENT_LIST_DIR}/sums.cu)
+# What of them is plain C++.
+set(TAKT_CUDA_KERNELS_HOST ${CMAKE_CURRENT_LIST_DIR}/scratch.cc)
