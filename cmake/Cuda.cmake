@@ -76,6 +76,10 @@ endif()
 
 if(TAKT_HAVE_CUDA)
   enable_language(CUDA)
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know that nvcc has it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
   if(CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
   endif()
@@ -115,6 +119,8 @@ function(takt_cuda_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} MODULE ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE takt_options ${arg_DEPS} CUDA::cudart)
+  # Constant functions of our headers and of the standard library run on the device too.
+  target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>")
   # All symbols are found now, and only the entry is seen: the worker has its own copies of our static libraries.
   target_link_options(${name} PRIVATE -Wl,-z,defs -Wl,--exclude-libs,ALL)
   set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib/takt

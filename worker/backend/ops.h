@@ -241,6 +241,9 @@ struct AttentionShape {
   std::int64_t heads = 0, kv_heads = 0, head_size = 0;  // heads divisible by kv_heads
   std::int64_t q_stride = 0, kv_stride = 0,
                out_stride = 0;  // floats between rows: of q; of k and v; of the output
+  // Operands of the products inside may be rounded to bf16 first, where that is faster: not on the
+  // CPU.
+  bool bf16 = false;
 };
 
 // output = softmax(causal(q k^T / sqrt(D))) v, heads side by side.

@@ -23,6 +23,9 @@ class Linear {
         weight_(weight),
         bias_(bias) {}
 
+  // Whether its operands are rounded.
+  bool in_bf16() const { return weight_.packed != nullptr; }
+
   // y [N,out] = x W + b + addend (optional, [N,out]).
   absl::Status Forward(backend::Backend& backend, const backend::Operand& x, const float* addend,
                        float* y) const {
@@ -86,8 +89,6 @@ class Linear {
   }
 
  private:
-  bool in_bf16() const { return weight_.packed != nullptr; }
-
   // dW (+)= left^T right
   absl::Status MatrixGrad(backend::Backend& backend, const backend::Operand& left,
                           const backend::Operand& right, bool accumulate) const {
