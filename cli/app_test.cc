@@ -75,7 +75,8 @@ TEST(Help, OfEveryCommandIsCompleteAndHasExamples) {
 
 TEST(Version, IsPrinted) {
   EXPECT_THAT(RunTakt({"--version"}).out, HasSubstr("takt "));
-  EXPECT_THAT(RunTakt({"version"}).out, HasSubstr("protocol 1"));
+  EXPECT_THAT(RunTakt({"version"}).out,
+              testing::AllOf(HasSubstr("protocol 1"), HasSubstr("built in: "), HasSubstr("cuda")));
 }
 
 TEST(Completion, ScriptsNameEveryCommandAndOption) {

@@ -78,7 +78,8 @@ absl::Status LocalCluster::StartCoordinator() {
   }
 }
 
-std::vector<std::string> LocalCluster::WorkerArguments(const std::string& name) const {
+// Worker `index` has the GPU of that number, counted round.
+std::vector<std::string> LocalCluster::WorkerArguments(const std::string& name, int index) const {
   const int threads =
       options_.threads > 0 ? options_.threads : std::max(1, NumCores() / options_.num_workers);
   std::vector<std::string> arguments = {"--coordinator",
@@ -90,7 +91,11 @@ std::vector<std::string> LocalCluster::WorkerArguments(const std::string& name) 
                                         "--checkpoint-root",
                                         "/",
                                         "--threads",
-                                        absl::StrCat(threads)};
+                                        absl::StrCat(threads),
+                                        "--share-device",
+                                        "--device",
+                                        options_.device};
+  if (options_.device != "cpu") absl::StrAppend(&arguments.back(), ":", index);
   if (options_.die_with_parent) arguments.push_back("--die-with-parent");
   return arguments;
 }
@@ -98,7 +103,7 @@ std::vector<std::string> LocalCluster::WorkerArguments(const std::string& name) 
 absl::Status LocalCluster::StartWorkers() {
   for (int i = 0; i < options_.num_workers; ++i) {
     const std::string name = absl::StrCat("worker-", i);
-    RETURN_IF_ERROR(Spawn(name, WorkerArguments(name)));
+    RETURN_IF_ERROR(Spawn(name, WorkerArguments(name, i)));
   }
   return absl::OkStatus();
 }
@@ -107,7 +112,7 @@ absl::Status LocalCluster::RestartWorkers() {
   for (std::size_t i = 1; i < processes_.size(); ++i) {
     if (!processes_[i].HasEnded()) continue;
     const std::string name = processes_[i].name();
-    ASSIGN_OR_RETURN(Process process, Launch(name, WorkerArguments(name)));
+    ASSIGN_OR_RETURN(Process process, Launch(name, WorkerArguments(name, static_cast<int>(i) - 1)));
     absl::MutexLock lock(&kill_mutex_);
     processes_[i] = std::move(process);
     end_taken_[i] = false;

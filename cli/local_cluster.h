@@ -17,7 +17,8 @@ namespace takt::cli {
 struct LocalClusterOptions {
   std::string program_directory;
   int num_workers = 4;
-  int threads = 0;  // of each worker; 0: this machine's cores shared out
+  int threads = 0;              // of each worker; 0: this machine's cores shared out
+  std::string device = "auto";  // "auto", "cpu" or "cuda": of workers that share the GPUs out
   // Children end with this process; false: they go on in the background.
   bool die_with_parent = true;
 };
@@ -60,7 +61,7 @@ class LocalCluster final {
   absl::Status StartWorkers();
   absl::Status Spawn(const std::string& name, std::vector<std::string> arguments);
   absl::StatusOr<Process> Launch(const std::string& name, std::vector<std::string> arguments) const;
-  std::vector<std::string> WorkerArguments(const std::string& name) const;
+  std::vector<std::string> WorkerArguments(const std::string& name, int index) const;
   std::string EndText(const Process& process) const;
 
   const LocalState& state_;

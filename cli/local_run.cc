@@ -30,6 +30,7 @@ struct RunOptions {
   std::string state;
   std::string trace;  // file; empty: none
   int threads = 0;
+  std::string device = "auto";
 };
 
 constexpr int kDefaultWorkers = 4;
@@ -214,7 +215,8 @@ absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& op
   LocalRun run(context, state, job, options.trace);
   const absl::StatusOr<v1::Job> ended = run.Run({.program_directory = context.program_directory,
                                                  .num_workers = num_workers,
-                                                 .threads = options.threads});
+                                                 .threads = options.threads,
+                                                 .device = options.device});
   const absl::Status error = job.locate(ended.ok() ? ErrorOf(*ended) : ended.status());
   const ExitCode code = ExitCodeOf(error);
   if (temporary && (code == ExitCode::kDone || code == ExitCode::kInvalidInput)) {
@@ -255,6 +257,12 @@ void AddLocalRun(CLI::App& local, Context& context) {
                        "Write the timeline of the last steps here, as `takt trace` does; it must "
                        "not be there yet")
             ->type_name("FILE.html");
+        app.add_option(
+               "--device", options.device,
+               "What workers may compute on: auto (GPUs if there are any), cpu or cuda; more "
+               "workers than GPUs share them")
+            ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+            ->capture_default_str();
         app.add_option("--threads", options.threads,
                        "Compute threads of a worker; 0: the cores shared out")
             ->type_name("N")

@@ -15,6 +15,7 @@ struct UpOptions {
   std::string state;
   int workers = 4;
   int threads = 0;
+  std::string device = "auto";
 };
 
 absl::StatusOr<ExitCode> Up(const Context& context, const UpOptions& options) {
@@ -25,6 +26,7 @@ absl::StatusOr<ExitCode> Up(const Context& context, const UpOptions& options) {
                    LocalCluster::Start(state, {.program_directory = context.program_directory,
                                                .num_workers = options.workers,
                                                .threads = options.threads,
+                                               .device = options.device,
                                                .die_with_parent = false}));
   RETURN_IF_ERROR(cluster->WaitForWorkers());
   RETURN_IF_ERROR(state.WriteAddress());
@@ -81,6 +83,12 @@ void AddLocalUp(CLI::App& local, Context& context) {
         app.add_option("--workers", options.workers, "Worker processes")
             ->type_name("N")
             ->check(CLI::Range(1, 1024))
+            ->capture_default_str();
+        app.add_option(
+               "--device", options.device,
+               "What workers may compute on: auto (GPUs if there are any), cpu or cuda; more "
+               "workers than GPUs share them")
+            ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
             ->capture_default_str();
         app.add_option("--threads", options.threads,
                        "Compute threads of a worker; 0: the cores shared out")

@@ -17,15 +17,19 @@ absl::StatusOr<ExitCode> Version(const Context& context, const VersionOptions&) 
     coordinator = (*client)->GetVersion();
   }
   if (context.json()) {
-    Json json = {{"version", kTaktVersion}, {"protocol_version", kProtocolVersion}};
+    Json json = {
+        {"version", kTaktVersion}, {"protocol_version", kProtocolVersion}, {"build", kTaktBuild}};
     if (coordinator.ok()) json["coordinator"] = ToJson(*coordinator);
     PrintJson(context, json);
     return ExitCode::kDone;
   }
-  context.terminal.out << "takt " << kTaktVersion << " (protocol " << kProtocolVersion << ")\n";
+  context.terminal.out << "takt " << kTaktVersion << " (protocol " << kProtocolVersion << ")\n"
+                       << "built in: " << kTaktBuild << "\n";
   if (coordinator.ok()) {
     context.terminal.out << "coordinator " << coordinator->program_version() << " (protocol "
                          << coordinator->protocol_version() << ")\n";
+    if (!coordinator->build().empty())
+      context.terminal.out << "built in: " << coordinator->build() << "\n";
   }
   return ExitCode::kDone;
 }
@@ -34,7 +38,8 @@ absl::StatusOr<ExitCode> Version(const Context& context, const VersionOptions&) 
 
 void AddVersion(CLI::App& app, Context& context) {
   AddCommand<VersionOptions>(
-      app, context, "version", "Print the version of takt, and of the coordinator if one answers",
+      app, context, "version",
+      "Print the version of takt and what was built in, and of the coordinator if one answers",
       [](CLI::App&, VersionOptions&) {}, Version)
       ->footer("Example:\n  takt version");
 }

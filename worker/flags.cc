@@ -28,7 +28,8 @@ std::string DefaultName() {
 Flags ParseFlags(int argc, char** argv) {
   Flags flags;
   CLI::App app("takt-worker: runs one rank of a training job for a Takt coordinator.");
-  app.set_version_flag("--version", std::string("takt-worker ") + kTaktVersion);
+  app.set_version_flag("--version",
+                       std::string("takt-worker ") + kTaktVersion + "\nbuilt in: " + kTaktBuild);
   app.add_option("--coordinator", flags.coordinator, "unix:PATH or HOST:PORT")
       ->capture_default_str();
   app.add_option(
@@ -50,6 +51,14 @@ Flags ParseFlags(int argc, char** argv) {
                  "Compute threads of jobs that leave the choice; 0: one for each core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option("--device", flags.device,
+                 "What jobs that ask for GPUs compute on here: auto (the first GPU, if there is "
+                 "one), cpu, cuda or "
+                 "cuda:N; each worker has a GPU of its own")
+      ->capture_default_str();
+  app.add_flag("--share-device", flags.share_device,
+               "Other workers that say so, too, may compute on the same GPU, for tests; cuda:N "
+               "counts round");
   app.add_option("--data-address", flags.data_address,
                  "Address on which other workers reach this one")
       ->capture_default_str();

@@ -16,7 +16,9 @@ struct Flags {
   std::string name;  // of its certificate; without one HOST-PID if it is not given
   std::string data_root = "/var/lib/takt/data";
   std::string checkpoint_root = "/var/lib/takt/checkpoints";
-  int threads = 0;  // 0: one for each core
+  int threads = 0;              // 0: one for each core
+  std::string device = "auto";  // plugin::ParseDeviceWish
+  bool share_device = false;
   std::string data_address = "127.0.0.1";
   std::string metrics_listen = "127.0.0.1:0";  // empty: none
   int leave_seconds = 300;

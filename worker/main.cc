@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -32,6 +33,8 @@
 #include "worker/backend/backend.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/flags.h"
+#include "worker/plugin/choose_device.h"
+#include "worker/plugin/loader.h"
 #include "worker/process_memory.h"
 #include "worker/rpc/attachment_client.h"
 #include "worker/rpc/coordinator_channel.h"
@@ -73,6 +76,40 @@ double MatmulFlopsPerSecond(int threads) {
   if (!flops.ok())
     Log(LogLevel::kWarning, "matmul rate not measured", {{"error", flops.status().ToString()}});
   return flops.value_or(0);
+}
+
+// What jobs on GPUs compute on here. Logs what there is, or why there is nothing.
+absl::StatusOr<std::optional<Device>> ComputeDevice(const Flags& flags) {
+  ASSIGN_OR_RETURN(plugin::DeviceWish wish, plugin::ParseDeviceWish(flags.device));
+  wish.shared = flags.share_device;
+  const auto load = []() -> absl::StatusOr<const plugin::CudaEntry*> {
+    RETURN_IF_ERROR(plugin::FindDriver());
+    return plugin::LoadCuda(plugin::ModuleDirectory());
+  };
+  ASSIGN_OR_RETURN(const plugin::ChosenDevice chosen, plugin::ChooseDevice(wish, load, "/sys"));
+  if (chosen.device) {
+    Log(LogLevel::kInfo, "computes on a GPU",
+        {{"device", absl::StrCat("cuda:", chosen.device->index)},
+         {"name", chosen.device->name},
+         {"uuid", chosen.device->uuid}});
+  } else if (!chosen.why_not.empty()) {
+    Log(LogLevel::kInfo, "computes on its cores alone", {{"reason", chosen.why_not}});
+  }
+  return chosen.device;
+}
+
+// Logs which, or why there is none.
+bool HasNccl() {
+  const absl::StatusOr<const plugin::NcclEntry*> nccl = plugin::LoadNccl(plugin::ModuleDirectory());
+  const absl::StatusOr<std::string> version =
+      nccl.ok() ? (*nccl)->library_version() : nccl.status();
+  if (version.ok()) {
+    Log(LogLevel::kInfo, "has NCCL", {{"version", *version}});
+  } else {
+    Log(LogLevel::kWarning, "has no NCCL: its GPU exchanges through the host",
+        {{"reason", std::string(version.status().message())}});
+  }
+  return version.ok();
 }
 
 // Whole or not at all, so that who waits for the file never reads a part.
@@ -136,6 +173,7 @@ absl::StatusOr<int> Serve(const Flags& flags) {
   ASSIGN_OR_RETURN(const auto channel, rpc::CoordinatorChannel({.coordinator = flags.coordinator,
                                                                 .tls = flags.tls,
                                                                 .insecure = flags.insecure}));
+  ASSIGN_OR_RETURN(const std::optional<Device> device, ComputeDevice(flags));
   const int cores = NumCores();
   const int threads = flags.threads > 0 ? flags.threads : cores;
   const std::string incarnation = RandomId();
@@ -192,6 +230,8 @@ absl::StatusOr<int> Serve(const Flags& flags) {
        .cores = cores,
        .memory_bytes = MemoryLimitBytes(),
        .matmul_flops_per_second = MatmulFlopsPerSecond(threads),
+       .device = device,
+       .has_nccl = device.has_value() && HasNccl(),
        .on_attached =
            [&] { daemon::NotifyReady(absl::StrCat("attached to ", flags.coordinator)); }},
       agent);

@@ -23,6 +23,7 @@ enum class DataFormat : std::uint8_t {
 };
 enum class LrDecay : std::uint8_t { kConstant = 1, kCosine };
 enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
+enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
 using model::Precision;
 
 // Rows after which the mixing of several corpora starts over (common/data/mixture.h): no corpus may
@@ -65,6 +66,7 @@ struct Parallelism {
   std::vector<int> stage_layers;            // empty: balanced by FLOPs
   std::vector<model::Recompute> recompute;  // one for all stages, or one a stage; empty: auto
   TransportKind transport = TransportKind::kAuto;
+  DeviceKind device = DeviceKind::kAuto;
 };
 
 struct Checkpoint {

@@ -379,6 +379,26 @@ void ReadRecompute(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules)
   }
 }
 
+// Whether there are such devices is seen when the job gets its workers.
+void CheckDevice(const v1::ParallelismSpec& proto, const model::ModelConfig& model, Rules& rules) {
+  rules.Supported("parallelism.transport", NameOf(proto.transport()),
+                  v1::TransportKind_IsValid(proto.transport()), "auto, shm, gloo or nccl");
+  rules.Supported("parallelism.device", NameOf(proto.device()),
+                  v1::DeviceKind_IsValid(proto.device()), "auto, cpu or cuda");
+  const bool cuda = proto.device() == v1::DEVICE_KIND_CUDA;
+  const bool nccl = proto.transport() == v1::TRANSPORT_KIND_NCCL;
+  const bool emulated = model.family == model::Family::kEmulated;
+  rules.Check(!cuda || !emulated, {.field = "parallelism.device",
+                                   .value = "cuda",
+                                   .rule = "emulated layers compute nothing",
+                                   .fix = "use auto or cpu"});
+  rules.Check(!nccl || (!emulated && proto.device() != v1::DEVICE_KIND_CPU),
+              {.field = "parallelism.transport",
+               .value = "nccl",
+               .rule = "moves memory of GPUs, and this job computes on CPUs",
+               .fix = "use auto, shm or gloo, or device: cuda"});
+}
+
 void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules) {
   constexpr int kMaxRanks = 4096, kMaxThreads = 1024;
   Parallelism& p = job.parallelism;
@@ -391,6 +411,7 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
   p.schedule_csv = proto.schedule_csv();
   p.stage_layers.assign(proto.stage_layers().begin(), proto.stage_layers().end());
   p.transport = static_cast<TransportKind>(proto.transport());
+  p.device = static_cast<DeviceKind>(proto.device());
   bool sizes_ok = true;
   const auto check = [&](const char* field, const std::optional<int>& value, int most) {
     if (value.has_value()) sizes_ok &= rules.Between(field, *value, 1, most);
@@ -406,14 +427,7 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
                .value = Shown(p.schedule),
                .rule = "names a file whose text did not come with the job",
                .fix = "submit with takt, and check that the file is not empty"});
-  rules.Supported("parallelism.transport", NameOf(proto.transport()),
-                  proto.transport() >= v1::TRANSPORT_KIND_UNSPECIFIED &&
-                      proto.transport() <= v1::TRANSPORT_KIND_GLOO,
-                  "auto, shm or gloo");
-  rules.Supported(
-      "parallelism.device", NameOf(proto.device()),
-      proto.device() == v1::DEVICE_KIND_UNSPECIFIED || proto.device() == v1::DEVICE_KIND_CPU,
-      "auto or cpu");
+  CheckDevice(proto, job.model, rules);
   ReadRecompute(proto, job, rules);
 }
 

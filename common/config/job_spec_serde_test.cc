@@ -89,7 +89,7 @@ TEST(JobSpecSerde, WarnsOfTheDataOfAnEmulatedModel) {
 TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   const std::vector<std::string> changes[] = {
       {"parallelism={pipeline: 2, chunks: 2, data: 2, schedule: interleaved-1f1b, threads: 3, "
-       "group: 2, transport: gloo}",
+       "group: 2, transport: gloo, device: cuda}",
        "parallelism.stage_layers=[1, 1, 1, 1]",
        "data.validation={path: v, format: uint16, batches: 3}", "seed=99",
        "optimizer.lr_schedule={warmup_steps: 2, decay: cosine, min_learning_rate: 1e-5}",
@@ -110,6 +110,7 @@ TEST(JobSpecSerde, ProtoAndBackIsTheSameJob) {
   const JobSpec job = *ToJobSpec(ToProto(*ToJobSpec(Parse(changes[0]))));
   EXPECT_EQ(job.parallelism.chunks, 2);
   EXPECT_EQ(job.parallelism.transport, TransportKind::kGloo);
+  EXPECT_EQ(job.parallelism.device, DeviceKind::kCuda);
   EXPECT_EQ(job.validation->batches, 3);
   EXPECT_EQ(job.model.positions, 64);
   EXPECT_EQ(job.lr_schedule.min_learning_rate, 1e-5);
@@ -213,10 +214,9 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "parallelism.schedule is file:x.csv: names a file whose text did not come with the job; "
        "submit with takt, and check "
        "that the file is not empty"},
-      {"parallelism.transport=nccl",
-       "parallelism.transport is nccl: is not supported by this version; use auto, shm or gloo"},
-      {"parallelism.device=cuda",
-       "parallelism.device is cuda: is not supported by this version; use auto or cpu"},
+      {"parallelism={device: cpu, transport: nccl}",
+       "parallelism.transport is nccl: moves memory of GPUs, and this job computes on CPUs; use "
+       "auto, shm or gloo, or device: cuda"},
       {"checkpoint.every_steps=5", "checkpoint.directory: is missing; name a folder"},
       {"checkpoint={directory: c, every_steps: -1}",
        "checkpoint.every_steps is -1: must be 0 or more; set it"},
@@ -231,6 +231,12 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
   };
   for (const auto& [override, message] : cases)
     EXPECT_EQ(ErrorOf(Parse({override})), message) << override;
+}
+
+TEST(JobSpecSerde, AnEmulatedModelTakesNoGpu) {
+  EXPECT_EQ(ErrorOf(Parse({"parallelism.device=cuda",
+                           "model={family: emulated, layers: 3, activation_bytes: 9}"})),
+            "parallelism.device is cuda: emulated layers compute nothing; use auto or cpu");
 }
 
 TEST(JobSpecSerde, ReadsPrecisionsAndWarnsWhereNothingIsMultiplied) {

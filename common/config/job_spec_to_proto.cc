@@ -52,6 +52,9 @@ void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
   if (parallelism.transport != TransportKind::kAuto) {
     proto.set_transport(static_cast<v1::TransportKind>(parallelism.transport));
   }
+  if (parallelism.device != DeviceKind::kAuto) {
+    proto.set_device(static_cast<v1::DeviceKind>(parallelism.device));
+  }
 }
 
 void Write(const Checkpoint& checkpoint, v1::CheckpointSpec& proto) {

@@ -165,7 +165,9 @@ class Cluster final {
   void CountRecovery(JobEntry& job, const std::string& reason, Moment now);
   void EndRun(JobEntry& job, const Decision& decision, Moment now);
   void ServeQueue(Moment now);
-  std::int64_t LeastMemory(const std::vector<std::string>& workers) const;
+  config::DeviceKind DeviceOf(const JobEntry& job) const;
+  std::int64_t LeastMemory(const std::vector<std::string>& workers,
+                           config::DeviceKind device) const;
   void BeginPlanning(JobEntry& job, const std::vector<std::string>& workers, Moment now);
   void Launch(JobEntry& job, plan::Plan plan, Moment now);
   void ReleaseReserved(JobEntry& job);

@@ -71,7 +71,8 @@ void ClusterTest::Advance(absl::Duration by) {
 }
 
 FakeWorker& ClusterTest::Attach(const std::string& name, const std::string& incarnation,
-                                std::optional<membership::Hold> running) {
+                                std::optional<membership::Hold> running,
+                                std::optional<Device> device) {
   FakeWorker& worker = workers_[name] = {name, incarnation, SessionId(++last_session_),
                                          std::make_shared<FakeSession>()};
   cluster_->Attach({.worker = name,
@@ -79,7 +80,8 @@ FakeWorker& ClusterTest::Attach(const std::string& name, const std::string& inca
                     .protocol_version = 1,
                     .host = "h",
                     .cores = 8,
-                    .running = std::move(running)},
+                    .running = std::move(running),
+                    .device = std::move(device)},
                    worker.id, worker.session, Moment::Of(clock_));
   Settle();
   return worker;

@@ -50,7 +50,8 @@ class ClusterTest : public ::testing::Test {
   void Advance(absl::Duration by);
 
   FakeWorker& Attach(const std::string& name, const std::string& incarnation = "a",
-                     std::optional<membership::Hold> running = std::nullopt);
+                     std::optional<membership::Hold> running = std::nullopt,
+                     std::optional<Device> device = std::nullopt);
   void AttachWorkers(int count);
   void Detach(const std::string& name);
   void Say(const std::string& worker, const JobKey& key, int rank, RankPhase phase,

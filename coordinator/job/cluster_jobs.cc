@@ -12,16 +12,19 @@
 namespace takt::job {
 namespace {
 
+using config::DeviceKind;
 using store::JobState;
 
 // What the plan may assume about workers that did not measure themselves.
 constexpr double kDefaultFlopsPerSecond = 1e11;
 constexpr int kSecretBytes = 32;
 
-Need NeedOf(const config::JobSpec& spec) {
+Need NeedOf(const config::JobSpec& spec, config::DeviceKind device) {
   const config::Parallelism& p = spec.parallelism;
   return {.workers = p.pipeline.value_or(1) * p.data.value_or(1),
-          .up_to_all = !p.pipeline.has_value()};
+          .up_to_all = !p.pipeline.has_value(),
+          .device = device,
+          .nccl = p.transport == config::TransportKind::kNccl};
 }
 
 // Which checkpoint the next generation goes on from, and the newest that it may be. Once the job
@@ -31,6 +34,12 @@ std::pair<std::string, StepId> ResumeOf(const store::JobRecord& job,
                                         const config::Checkpoint& spec) {
   if (!job.checkpoint || spec.resume == "auto") return {spec.resume, StepId(0)};
   return {"auto", job.checkpoint->step};
+}
+
+// 0: not measured.
+double FlopsPerSecond(const membership::Hello& hello, DeviceKind device) {
+  if (device != DeviceKind::kCuda) return hello.matmul_flops_per_second;
+  return hello.device ? hello.device->matmul_flops_per_second : 0;
 }
 
 bool IsFault(const store::JobStop& stop) {
@@ -173,7 +182,7 @@ void Cluster::ServeQueue(Moment now) {
   std::vector<JobEntry*> entries;
   for (auto& [number, job] : jobs_) {
     if (job.record.state != JobState::kQueued) continue;
-    waiting.emplace_back(job.record.name, NeedOf(job.spec));
+    waiting.emplace_back(job.record.name, NeedOf(job.spec, DeviceOf(job)));
     entries.push_back(&job);
   }
   if (waiting.empty()) return;
@@ -190,7 +199,11 @@ void Cluster::ServeQueue(Moment now) {
   }
   // Neighbours in the pipeline are neighbours on a host where possible.
   std::ranges::stable_sort(idle, {}, [](const membership::Worker* w) { return w->hello.host; });
-  for (const membership::Worker* worker : idle) capacity.idle.push_back(worker->hello.worker);
+  for (const membership::Worker* worker : idle) {
+    capacity.idle.push_back({.name = worker->hello.worker,
+                             .has_gpu = worker->hello.device.has_value(),
+                             .has_nccl = worker->hello.has_nccl});
+  }
 
   const std::vector<Grant> grants = GrantGangs(waiting, std::move(capacity));
   for (std::size_t i = 0; i < grants.size(); ++i) {
@@ -202,14 +215,36 @@ void Cluster::ServeQueue(Moment now) {
   }
 }
 
-// Workers on one host share its memory evenly. 0: none of them says how much it has.
-std::int64_t Cluster::LeastMemory(const std::vector<std::string>& workers) const {
-  std::map<std::string, int> on_host;
-  for (const std::string& name : workers) ++on_host[members_.Find(name)->hello.host];
+// What all ranks of the job compute on. A job that leaves the choice gets GPUs where there are any,
+// and keeps to the kind that it had: another one rounds differently.
+DeviceKind Cluster::DeviceOf(const JobEntry& job) const {
+  const config::Parallelism& p = job.spec.parallelism;
+  if (p.device != DeviceKind::kAuto) return p.device;
+  if (job.spec.model.family == model::Family::kEmulated) return DeviceKind::kCpu;
+  if (p.transport == config::TransportKind::kNccl) return DeviceKind::kCuda;
+  if (job.record.plan.device != DeviceKind::kAuto) return job.record.plan.device;
+  const bool any_gpu = std::ranges::any_of(members_.workers(), [](const auto& entry) {
+    return entry.second.state() != membership::WorkerState::kLost &&
+           entry.second.hello.device.has_value();
+  });
+  return any_gpu ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
+// Workers on one host share its memory evenly, those on one GPU the GPU's. 0: none of them says how
+// much it has.
+std::int64_t Cluster::LeastMemory(const std::vector<std::string>& workers,
+                                  DeviceKind device) const {
+  const bool cuda = device == DeviceKind::kCuda;
+  const auto owner = [&](const membership::Hello& hello) {
+    return cuda ? hello.device->uuid : hello.host;
+  };
+  std::map<std::string, int> sharing;
+  for (const std::string& name : workers) ++sharing[owner(members_.Find(name)->hello)];
   std::int64_t least = 0;
   for (const std::string& name : workers) {
     const membership::Hello& hello = members_.Find(name)->hello;
-    const std::int64_t share = hello.memory_bytes / on_host[hello.host];
+    const std::int64_t bytes = cuda ? hello.device->memory_bytes : hello.memory_bytes;
+    const std::int64_t share = bytes / sharing[owner(hello)];
     if (share > 0) least = least > 0 ? std::min(least, share) : share;
   }
   return least;
@@ -218,16 +253,18 @@ std::int64_t Cluster::LeastMemory(const std::vector<std::string>& workers) const
 void Cluster::BeginPlanning(JobEntry& job, const std::vector<std::string>& workers, Moment now) {
   ++job.record.generation;
   job.reserved = workers;
+  const DeviceKind device = DeviceOf(job);
+  job.record.plan.device = device;
   plan::PlanOptions options{.max_workers = static_cast<int>(workers.size()),
                             .matmul_flops_per_second = kDefaultFlopsPerSecond};
   double slowest = 0;
   for (const std::string& name : workers) {
     members_.SetHold(name, {job.record.name, job.record.generation, Rank(-1)});
-    const double rate = members_.Find(name)->hello.matmul_flops_per_second;
+    const double rate = FlopsPerSecond(members_.Find(name)->hello, device);
     if (rate > 0) slowest = slowest > 0 ? std::min(slowest, rate) : rate;
   }
   if (slowest > 0) options.matmul_flops_per_second = slowest;
-  options.worker_memory_bytes = LeastMemory(workers);
+  options.worker_memory_bytes = LeastMemory(workers, device);
   SetState(job, JobState::kPlanning,
            absl::StrCat("planning for up to ", workers.size(), " workers"), now);
   outbox_.effects.push_back(
@@ -270,6 +307,7 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
   launch->key = key;
   launch->spec = job.record.spec;
   launch->transport = job.spec.parallelism.transport;
+  launch->device = job.record.plan.device;
   launch->secret = options_.random_bytes(kSecretBytes);
   if (job.spec.checkpoint)
     std::tie(launch->resume, launch->resume_at_most) = ResumeOf(job.record, *job.spec.checkpoint);
@@ -294,6 +332,7 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
     members_.Release(job.reserved[i]);
   job.reserved.clear();
   job.record.plan = {
+      .device = launch->device,
       .schedule = plan.schedule.name,
       .mesh = plan.mesh,
       .partition = plan.partition,
@@ -306,7 +345,7 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
     job.record.plan.memory_bytes.push_back(memory.total());
   for (const store::BoundRank& bound : job.record.ranks) {
     job.record.plan.matmul_flops_per_second +=
-        members_.Find(bound.worker)->hello.matmul_flops_per_second;
+        FlopsPerSecond(members_.Find(bound.worker)->hello, launch->device);
   }
   job.steps.emplace(plan.mesh, StepId(job.run->committed_steps));
   launch->ranks = job.record.ranks;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/job/queue.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,14 +14,30 @@ std::string Count(int number, const char* noun) {
   return absl::StrCat(number, " ", noun, number == 1 ? "" : "s");
 }
 
-std::string WhyNot(const Need& need, const Capacity& capacity) {
+bool Serves(const IdleWorker& worker, const Need& need) {
+  if (need.device != config::DeviceKind::kCuda) return true;
+  return worker.has_gpu && (worker.has_nccl || !need.nccl);
+}
+
+std::string Wanted(const Need& need) {
+  std::string text = Count(need.workers, "worker");
+  if (need.device == config::DeviceKind::kCuda)
+    absl::StrAppend(&text, " with a GPU", need.nccl ? " and NCCL" : "");
+  return text;
+}
+
+std::string WhyNot(const Need& need, const Capacity& capacity, int num_serving) {
   std::vector<std::string> others;
+  const int num_lacking = static_cast<int>(capacity.idle.size()) - num_serving;
+  if (num_lacking > 0) {
+    others.push_back(absl::StrCat(num_lacking, " idle without, which device: cpu would take"));
+  }
   for (const auto& [job, number] : capacity.held)
     others.push_back(absl::StrCat(number, " held by job ", job));
   if (capacity.drained > 0) others.push_back(absl::StrCat(capacity.drained, " drained"));
   if (capacity.leaving > 0) others.push_back(absl::StrCat(capacity.leaving, " leaving"));
   if (others.empty()) others.push_back("no other is attached");
-  return absl::StrCat("needs ", Count(need.workers, "worker"), ", ", capacity.idle.size(),
+  return absl::StrCat("needs ", Wanted(need), ", ", num_serving,
                       " idle: ", absl::StrJoin(others, ", "));
 }
 
@@ -31,13 +48,20 @@ std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& w
   std::vector<Grant> grants;
   for (const auto& [job, need] : waiting) {
     Grant& grant = grants.emplace_back();
-    if (static_cast<int>(capacity.idle.size()) < need.workers) {
-      grant.reason = WhyNot(need, capacity);
+    std::vector<IdleWorker> gang;
+    std::ranges::copy_if(capacity.idle, std::back_inserter(gang),
+                         [&](const IdleWorker& worker) { return Serves(worker, need); });
+    if (static_cast<int>(gang.size()) < need.workers) {
+      grant.reason = WhyNot(need, capacity, static_cast<int>(gang.size()));
       continue;
     }
-    const auto end = need.up_to_all ? capacity.idle.end() : capacity.idle.begin() + need.workers;
-    grant.workers.assign(capacity.idle.begin(), end);
-    capacity.idle.erase(capacity.idle.begin(), end);
+    if (need.device != config::DeviceKind::kCuda)
+      std::ranges::stable_sort(gang, {}, &IdleWorker::has_gpu);
+    if (!need.up_to_all) gang.resize(need.workers);
+    for (const IdleWorker& worker : gang) grant.workers.push_back(worker.name);
+    std::erase_if(capacity.idle, [&](const IdleWorker& worker) {
+      return std::ranges::find(grant.workers, worker.name) != grant.workers.end();
+    });
     capacity.held[job] += static_cast<int>(grant.workers.size());
     grant.reason = absl::StrCat("got ", Count(static_cast<int>(grant.workers.size()), "worker"));
   }

@@ -8,16 +8,27 @@
 #include <string>
 #include <vector>
 
+#include "common/config/job_spec.h"
+
 namespace takt::job {
 
 // A job's need: exactly `workers`, or with `up_to_all` at least that many and as many as are idle.
 struct Need {
   int workers = 1;
   bool up_to_all = false;
+  // What all of them compute on: kCpu or kCuda. Every worker has cores; those that have no more
+  // come first.
+  config::DeviceKind device = config::DeviceKind::kCpu;
+  bool nccl = false;
+};
+
+struct IdleWorker {
+  std::string name;
+  bool has_gpu = false, has_nccl = false;
 };
 
 struct Capacity {
-  std::vector<std::string>
+  std::vector<IdleWorker>
       idle;  // attached, not held, not drained; in the order ranks are given out
   std::map<std::string, int> held;  // by job
   int drained = 0, leaving = 0;     // attached, not held

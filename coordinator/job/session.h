@@ -30,6 +30,7 @@ struct Launch {
   std::string spec;  // takt.v1.JobSpec, serialized
   plan::Plan plan;
   config::TransportKind transport = config::TransportKind::kAuto;
+  config::DeviceKind device = config::DeviceKind::kCpu;
   std::vector<store::BoundRank> ranks;
   std::vector<int> threads;  // by rank
   std::string secret;        // 32 random bytes; never stored, never logged

@@ -38,6 +38,7 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const Hello& hello, Sess
                          .fix = "give the worker a name and a random incarnation"});
   }
   RETURN_IF_ERROR(CheckProtocol(hello.protocol_version, options_.protocol_version));
+  RETURN_IF_ERROR(CheckDevice(hello));
   std::deque<std::string>& superseded = superseded_[hello.worker];
   if (std::ranges::find(superseded, hello.incarnation) != superseded.end()) {
     return absl::AbortedError(absl::StrCat("worker ", hello.worker, " incarnation ",
@@ -72,6 +73,21 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const Hello& hello, Sess
   worker.last_heard = now.steady;
   sessions_[session] = hello.worker;
   return attached;
+}
+
+// One rank a GPU: two would halve each other's memory and speed unseen.
+absl::Status Membership::CheckDevice(const Hello& hello) const {
+  if (!hello.device) return absl::OkStatus();
+  for (const auto& [name, other] : workers_) {
+    if (name == hello.worker || other.session == SessionId(0) || !other.hello.device) continue;
+    const Device& device = *other.hello.device;
+    if (device.uuid != hello.device->uuid || (device.shared && hello.device->shared)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", hello.worker, " on ", hello.host, " computes on the same GPU as worker ", name,
+        " on ", other.hello.host, ": ", device.name, ", ", device.uuid, "; start ", hello.worker,
+        " with --device cuda:N of another one, or both with --share-device"));
+  }
+  return absl::OkStatus();
 }
 
 void Membership::Heard(SessionId session, Moment now) {

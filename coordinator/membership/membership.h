@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/device.h"
 #include "common/base/id.h"
 
 namespace takt::membership {
@@ -48,6 +49,8 @@ struct Hello {
   double matmul_flops_per_second = 0;
   std::string data_address;
   std::optional<Hold> running;
+  std::optional<Device> device;  // nullopt: it computes on its cores alone
+  bool has_nccl = false;
 };
 
 struct Worker {
@@ -93,9 +96,9 @@ class Membership final {
     std::optional<Loss> replaced;
   };
   // Errors: kInvalidArgument (no name or incarnation), kFailedPrecondition (protocol; names both
-  // versions), kAborted (another incarnation of the name is alive, or this one was superseded). A
-  // session whose hold equals hello.running keeps it; otherwise the new session starts without a
-  // hold.
+  // versions; the GPU is another worker's, and not shared by both), kAborted (another incarnation
+  // of the name is alive, or this one was superseded). A session whose hold equals hello.running
+  // keeps it; otherwise the new session starts without a hold.
   absl::StatusOr<Attached> Attach(const Hello& hello, SessionId session, Moment now);
 
   // Anything heard on the session. An unknown session is ignored.
@@ -119,6 +122,7 @@ class Membership final {
   const std::map<std::string, Worker>& workers() const { return workers_; }
 
  private:
+  absl::Status CheckDevice(const Hello& hello) const;
   Loss Lose(Worker& worker, std::string reason);
 
   const MembershipOptions options_;

@@ -145,5 +145,35 @@ TEST_F(MembershipTest, LongLostWorkersAreForgottenUnlessDrained) {
   EXPECT_NE(members_.Find("old"), nullptr);
 }
 
+Hello OnGpu(const std::string& worker, const std::string& uuid, bool shared = false) {
+  return {.worker = worker,
+          .incarnation = worker,
+          .protocol_version = 3,
+          .host = "node-of-" + worker,
+          .device = Device{.name = "NVIDIA H200", .uuid = uuid, .shared = shared}};
+}
+
+TEST_F(MembershipTest, ASecondWorkerOnAGpuIsRefusedAndBothAreNamed) {
+  ASSERT_TRUE(members_.Attach(OnGpu("w0", "GPU-1"), SessionId(1), Moment::Of(clock_)).ok());
+  EXPECT_TRUE(members_.Attach(OnGpu("w1", "GPU-2"), SessionId(2), Moment::Of(clock_)).ok());
+  for (const bool shared : {false, true}) {
+    const absl::Status status =
+        members_.Attach(OnGpu("w2", "GPU-1", shared), SessionId(3), Moment::Of(clock_)).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status));
+    EXPECT_EQ(status.message(),
+              "worker w2 on node-of-w2 computes on the same GPU as worker w0 on node-of-w0: NVIDIA "
+              "H200, GPU-1; start w2 with --device cuda:N of another one, or both with "
+              "--share-device");
+  }
+  ASSERT_TRUE(members_.Detach(SessionId(1), "its stream ended").has_value());
+  EXPECT_TRUE(members_.Attach(OnGpu("w2", "GPU-1"), SessionId(3), Moment::Of(clock_)).ok());
+}
+
+TEST_F(MembershipTest, AGpuIsSharedByThoseThatAllSaySo) {
+  ASSERT_TRUE(members_.Attach(OnGpu("w0", "GPU-1", true), SessionId(1), Moment::Of(clock_)).ok());
+  EXPECT_TRUE(members_.Attach(OnGpu("w1", "GPU-1", true), SessionId(2), Moment::Of(clock_)).ok());
+  EXPECT_FALSE(members_.Attach(OnGpu("w2", "GPU-1"), SessionId(3), Moment::Of(clock_)).ok());
+}
+
 }  // namespace
 }  // namespace takt::membership

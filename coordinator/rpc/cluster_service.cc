@@ -71,6 +71,7 @@ grpc::ServerUnaryReactor* ClusterService::GetVersion(grpc::CallbackServerContext
                                                      const v1::GetVersionRequest*,
                                                      v1::GetVersionResponse* response) {
   response->set_program_version(kTaktVersion);
+  response->set_build(kTaktBuild);
   response->set_protocol_version(kProtocolVersion);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);

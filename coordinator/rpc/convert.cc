@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/rpc/convert.h"
 
+#include "common/base/device_serde.h"
 #include "common/base/field_error_serde.h"
 #include "common/base/version.h"
 #include "common/program/program_serde.h"
@@ -40,6 +41,7 @@ v1::Assignment ToAssignment(const job::Launch& launch, Rank rank) {
   binding->set_dp_size(launch.plan.mesh.dp_size);
   binding->set_threads(launch.threads[rank.value()]);
   binding->set_transport(static_cast<v1::TransportKind>(launch.transport));
+  binding->set_device(static_cast<v1::DeviceKind>(launch.device));
   binding->set_secret(launch.secret);
   out.set_predicted_step_seconds(launch.plan.predicted_step_seconds);
   out.set_predicted_bubble_fraction(launch.plan.predicted_bubble_fraction);
@@ -59,7 +61,9 @@ membership::Hello FromProto(const v1::Hello& hello) {
                         .cores = hello.cores(),
                         .memory_bytes = hello.memory_bytes(),
                         .matmul_flops_per_second = hello.matmul_flops_per_second(),
-                        .data_address = hello.data_address()};
+                        .data_address = hello.data_address(),
+                        .has_nccl = hello.has_nccl()};
+  if (hello.has_device()) out.device = takt::FromProto(hello.device());
   if (hello.has_running()) {
     out.running = membership::Hold{.job = hello.running().job(),
                                    .generation = Generation(hello.running().generation()),
@@ -194,6 +198,8 @@ v1::Worker ToProto(const membership::Worker& worker) {
   out.set_matmul_flops_per_second(hello.matmul_flops_per_second);
   out.set_program_version(hello.program_version);
   out.set_protocol_version(hello.protocol_version);
+  if (hello.device) *out.mutable_device() = takt::ToProto(*hello.device);
+  out.set_has_nccl(hello.has_nccl);
   *out.mutable_attach_time() = store::ToProto(worker.attach_time);
   *out.mutable_last_seen() = store::ToProto(worker.last_seen);
   return out;

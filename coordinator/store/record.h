@@ -12,6 +12,7 @@
 #include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/checkpoint/manifest.h"
+#include "common/config/job_spec.h"
 #include "common/mesh/mesh.h"
 
 namespace takt::store {
@@ -86,6 +87,8 @@ struct StepRecord {
 
 // The part of the plan that people and reports ask for; the plan itself can be made again.
 struct PlanSummary {
+  // What its workers compute on; kAuto: none yet.
+  config::DeviceKind device = config::DeviceKind::kAuto;
   std::string schedule;
   mesh::Mesh mesh;
   mesh::Partition partition;

@@ -201,6 +201,7 @@ v1::Job ToProto(const JobRecord& job) {
   if (job.last_step) *out.mutable_last_step() = ToProto(*job.last_step);
   out.set_steps(job.steps);
   out.set_schedule(job.plan.schedule);
+  out.set_device(static_cast<v1::DeviceKind>(job.plan.device));
   for (const mesh::Stage& stage : job.plan.partition) *out.add_stages() = ToProto(stage);
   for (const BoundRank& bound : job.ranks) *out.add_ranks() = ToProto(bound);
   out.set_predicted_step_seconds(job.plan.predicted_step_seconds);
@@ -268,7 +269,8 @@ JobRecord FromProto(const v1::JobRecord& record) {
   if (job.has_end_time()) out.end_time = FromProto(job.end_time());
   out.generation = Generation(job.generation());
   out.steps = job.steps();
-  out.plan = {.schedule = job.schedule(),
+  out.plan = {.device = static_cast<config::DeviceKind>(job.device()),
+              .schedule = job.schedule(),
               .mesh = {.pp_size = record.pp_size(), .dp_size = record.dp_size()},
               .predicted_step_seconds = job.predicted_step_seconds(),
               .predicted_bubble_fraction = job.predicted_bubble_fraction(),

@@ -53,6 +53,12 @@ std::string ModuleDirectory() {
   return (program.parent_path().parent_path() / "lib" / "takt").string();
 }
 
+absl::Status FindDriver() {
+  if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "no NVIDIA driver: ", dlerror(), "; install one (docs/deploy.md), or use --device cpu"));
+}
+
 absl::StatusOr<const CudaEntry*> LoadCuda(const std::string& directory) {
   return Load<CudaEntry>(absl::StrCat(directory, "/takt_cuda.so"), kCudaEntryName);
 }

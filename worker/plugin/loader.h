@@ -13,6 +13,10 @@ namespace takt::plugin {
 // machine.
 std::string ModuleDirectory();
 
+// Whether a driver can be opened at all: cheaper to ask than takt_cuda.so, which opens the
+// libraries of CUDA. Errors: kUnavailable.
+absl::Status FindDriver();
+
 // takt_cuda.so and takt_nccl.so of `directory`. They stay open for the life of the process: devices
 // and threads refer to them. Errors, each a sentence for an operator: kNotFound (no such module),
 // kFailedPrecondition (a library that it needs is missing, as the system's loader says it; it is of

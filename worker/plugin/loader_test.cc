@@ -58,6 +58,14 @@ TEST(Loader, RefusesWhatIsNoModule) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("has no TaktNcclPlugin"));
 }
 
+// Holds with a driver and without one.
+TEST(Loader, SaysThatADriverIsNotThere) {
+  const absl::Status status = FindDriver();
+  if (status.ok()) return;
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no NVIDIA driver: libcuda.so.1: "));
+}
+
 TEST(Loader, LooksBesideTheProgram) {
   const std::filesystem::path tests = std::filesystem::canonical("/proc/self/exe").parent_path();
   EXPECT_EQ(ModuleDirectory(), tests.parent_path() / "lib" / "takt");

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/device_serde.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
 #include "common/rpc/endpoint.h"
@@ -119,6 +120,8 @@ v1::AttachRequest AttachmentClient::Hello() {
   hello.set_memory_bytes(options_.memory_bytes);
   hello.set_matmul_flops_per_second(options_.matmul_flops_per_second);
   hello.set_data_address(options_.data_address);
+  if (options_.device) *hello.mutable_device() = takt::ToProto(*options_.device);
+  hello.set_has_nccl(options_.has_nccl);
   if (const auto held = agent_.held(); held.has_value()) {
     v1::RunningJob& running = *hello.mutable_running();
     running.set_job(held->key.job);

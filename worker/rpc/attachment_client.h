@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/device.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 #include "worker/rpc/control_outbox.h"
 #include "worker/rpc/stream.h"
@@ -30,7 +32,9 @@ struct AttachmentOptions {
   std::string data_address;
   int cores = 1;
   std::int64_t memory_bytes = 0;
-  double matmul_flops_per_second = 0;
+  double matmul_flops_per_second = 0;  // of its cores
+  std::optional<Device> device;        // nullopt: it computes on its cores alone
+  bool has_nccl = false;
   std::function<void()> on_attached;  // every time; may be empty
 };
 

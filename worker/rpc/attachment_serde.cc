@@ -137,6 +137,7 @@ absl::StatusOr<session::Assignment> ToAssignment(const v1::Assignment& proto) {
   }
   assignment.threads = binding.threads();
   assignment.transport = static_cast<config::TransportKind>(binding.transport());
+  assignment.device = static_cast<config::DeviceKind>(binding.device());
   if (binding.secret().size() != kSecretBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the assignment's secret has ", binding.secret().size(), " bytes, not ", kSecretBytes));

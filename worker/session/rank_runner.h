@@ -29,6 +29,7 @@ struct Assignment {
   std::optional<program::Program> validation_program;
   int threads = 0;  // 0: the worker's own choice
   config::TransportKind transport = config::TransportKind::kAuto;
+  config::DeviceKind device = config::DeviceKind::kAuto;  // kAuto: cores
   std::string secret;
   // Which checkpoint to go on from: "auto" (the newest that loads), "none", or a step.
   std::string resume = "none";

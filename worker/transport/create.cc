@@ -80,8 +80,8 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportOptions opti
   if (kind == config::TransportKind::kNccl) {
     return InvalidField({.field = "parallelism.transport",
                          .value = "nccl",
-                         .rule = "moves device memory; this rank computes on the CPU",
-                         .fix = "use auto, shm or gloo, or device: cuda"});
+                         .rule = "this version's NCCL module carries no messages yet",
+                         .fix = "use auto, shm or gloo: GPUs exchange through the host"});
   }
   auto abort = std::make_shared<AbortSignal>();
   std::unique_ptr<Transport> shm = CreateShmTransport(options, rendezvous, abort);
