@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` puts where, and the three Debian packages that `cpack` makes of it (deploy/package.sh).
+# What `cmake --install` puts where, and the Debian packages that `cpack` makes of it (deploy/package.sh): three, and a fourth of the GPU
+# modules where they are built.
 if(TAKT_PACKAGES)
   set(CMAKE_INSTALL_PREFIX /usr)
 endif()
@@ -20,6 +21,10 @@ install(TARGETS takt-worker RUNTIME COMPONENT worker)
 install(FILES ${units}/takt-worker.service ${units}/takt-worker@.service DESTINATION ${unit_dir} COMPONENT worker)
 install(FILES ${settings}/worker.yaml DESTINATION /etc/takt COMPONENT worker)
 install(FILES ${units}/takt-worker-gpu.conf DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-worker/examples COMPONENT worker)
+get_property(modules GLOBAL PROPERTY TAKT_CUDA_MODULES)
+if(modules)
+  install(TARGETS ${modules} LIBRARY DESTINATION lib/takt COMPONENT cuda)  # ../lib/takt of the worker's folder
+endif()
 install(TARGETS takt RUNTIME COMPONENT cli)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy/examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-cli/examples
   COMPONENT cli)
@@ -46,6 +51,10 @@ endfunction()
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/man)
 execute_process(COMMAND gzip --best --no-name --stdout ${PROJECT_SOURCE_DIR}/CHANGELOG.md
   OUTPUT_FILE ${PROJECT_BINARY_DIR}/man/CHANGELOG.md.gz COMMAND_ERROR_IS_FATAL ANY)
+if(modules)
+  install(FILES ${PROJECT_SOURCE_DIR}/deploy/debian/copyright ${PROJECT_BINARY_DIR}/man/CHANGELOG.md.gz
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/takt-worker-cuda COMPONENT cuda)
+endif()
 takt_man(takt-coordinator 8 coordinator "plans pipeline-parallel training jobs and hands them to workers")
 takt_man(takt-worker 8 worker "runs one rank of a pipeline-parallel training job")
 takt_man(takt 1 cli "submits and watches pipeline-parallel training jobs")
@@ -70,6 +79,9 @@ set(CPACK_PACKAGE_CONTACT "The Takt authors <authors@takt.invalid>")
 set(CPACK_SET_DESTDIR ON)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL coordinator worker cli)
+if(modules)
+  list(APPEND CPACK_COMPONENTS_ALL cuda)
+endif()
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
@@ -94,12 +106,18 @@ function(takt_daemon_package component state)
 endfunction()
 takt_daemon_package(coordinator "/var/lib/takt/coordinator")
 takt_daemon_package(worker "/var/lib/takt/data /var/lib/takt/checkpoints")
+# The libraries of CUDA come from NVIDIA in many ways, few of which dpkg knows: none is named, a missing one is a message of the worker.
+set(CPACK_DEBIAN_CUDA_PACKAGE_NAME takt-worker-cuda)
+set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "takt-worker (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_CLI_PACKAGE_NAME takt-cli)
 set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS "takt-coordinator, takt-worker")
 set(CPACK_COMPONENT_COORDINATOR_DESCRIPTION
   "coordinator of the Takt training service\n Plans pipeline-parallel training jobs, proves their schedules and hands\n them to workers.")
 set(CPACK_COMPONENT_WORKER_DESCRIPTION
   "worker of the Takt training service\n Runs one rank of a pipeline-parallel training job.")
+set(CPACK_COMPONENT_CUDA_DESCRIPTION
+  "GPU modules of the worker of the Takt training service\n Built with: ${TAKT_BUILT_IN}.\n Needs NVIDIA's driver and libraries.")
 set(CPACK_COMPONENT_CLI_DESCRIPTION
   "command line of the Takt training service\n Submits and watches pipeline-parallel training jobs, shows schedules;\n `takt local` runs a job on one machine.")
 include(CPack)

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that building and testing Takt needs, those that are missing and no others.
-#   deploy/install-deps.sh [--no-tests] [--example] [--browser] [--prometheus] [--package] [--print]
+#   deploy/install-deps.sh [--no-tests] [--example] [--browser] [--prometheus] [--package] [--cuda] [--print]
 #     --no-tests  not what only tests and linters need
 #     --example   also the King James text of deploy/examples/kjv.yaml
 #     --browser   also Chromium, for tests/browser
 #     --prometheus  also Prometheus, for tests/dashboards
 #     --package   also what deploy/package.sh needs
+#     --cuda      also says what of CUDA is there (no Debian package brings it; NVIDIA's do) and fails without the toolkit: CUDA 12 or newer
+#                 (13.0 is what is tested) with nvcc on PATH or in /usr/local/cuda/bin, cudart and cuBLASLt; if they are there, too,
+#                 cuDNN 9 with the headers of nvidia-cudnn-frontend (docs/deploy.md) and NCCL 2.28
 #     --print     only names what is missing
 set -euo pipefail
 
@@ -23,6 +26,7 @@ package=(help2man dpkg-dev file)
 
 wanted=("${build[@]}")
 with_tests=true
+with_cuda=false
 print_only=false
 for argument in "$@"; do
   case "$argument" in
@@ -31,12 +35,44 @@ for argument in "$@"; do
     --browser) wanted+=("${browser[@]}") ;;
     --prometheus) wanted+=("${prometheus[@]}") ;;
     --package) wanted+=("${package[@]}") ;;
+    --cuda) with_cuda=true ;;
     --print) print_only=true ;;
-    -h | --help) sed -n '3,10p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,13p' "$0"; exit 0 ;;
     *) echo "install-deps.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
 
+# Prints a line for each part; fails without the toolkit.
+check_cuda() {
+  local nvcc prefix
+  nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
+  [ -n "$nvcc" ] || { echo "install-deps: CUDA: no nvcc on PATH or in /usr/local/cuda/bin: install NVIDIA's CUDA toolkit" >&2; return 1; }
+  prefix=$(dirname "$(dirname "$(realpath "$nvcc")")")
+  echo "install-deps: CUDA: $nvcc $("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')"
+  part() { # NAME WITHOUT FILE...
+    local name=$1 without=$2 file folder
+    shift 2
+    for file in "$@"; do
+      for folder in "$prefix"/{include,lib64,lib,targets/*/lib,targets/*/include} /usr/{include,lib/*,local/include,local/lib}; do
+        [ ! -e "$folder/$file" ] || continue 2
+      done
+      echo "install-deps: CUDA: no $name ($file): $without"
+      return
+    done
+    echo "install-deps: CUDA: $name"
+  }
+  part cuBLASLt "no GPU modules" cublasLt.h libcublasLt.so
+  part cuDNN "attention takes its own kernels" cudnn.h libcudnn.so
+  part "cudnn_frontend" "attention takes its own kernels, unless -DTAKT_CUDNN_FRONTEND=DIR names its headers" cudnn_frontend.h
+  part NCCL "GPUs exchange through the host" nccl.h libnccl.so
+  if [ -e /proc/driver/nvidia/version ]; then
+    echo "install-deps: CUDA: $(head -1 /proc/driver/nvidia/version)"
+  else
+    echo "install-deps: CUDA: no driver here: the modules build, and workers compute on cores"
+  fi
+}
+
+if $with_cuda; then check_cuda; fi
 $with_tests && wanted+=("${tests[@]}")
 
 missing=()

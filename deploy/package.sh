@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the Debian packages takt-coordinator, takt-worker and takt-cli.
+# Builds the Debian packages takt-coordinator, takt-worker and takt-cli, and takt-worker-cuda where the CUDA toolkit is.
 #   deploy/package.sh [--no-tests] [--cuda AUTO|ON|OFF] [OUT]     default OUT: build/release/packages
 #     --no-tests  needs nothing that only the tests need
 set -euo pipefail
@@ -22,7 +22,7 @@ out=$(realpath -m "$out")
 
 deploy/install-deps.sh "${dependencies[@]}"
 cmake --preset release "${options[@]}" >/dev/null
-cmake --build --preset release --target takt-coordinator-man takt-worker-man takt-man takt-completions
+cmake --build --preset release --target takt-coordinator-man takt-worker-man takt-man takt-completions takt-modules
 (cd build/release && cpack -B "$out" >/dev/null)
 rm -rf "$out/_CPack_Packages"
 ls -l "$out"/*.deb

@@ -24,6 +24,8 @@ rule 'cli/*' '#include "(coordinator|worker)/' "cli includes another program"
 rule 'common/* :!common/rpc/* coordinator/membership/* coordinator/job/* coordinator/store/* worker/engine/* worker/transport/* worker/train/* worker/backend/* worker/data/* worker/checkpoint/*' \
   '#include [<"]grpcpp/' "grpcpp outside rpc/ and cli/"
 rule 'common/* coordinator/* worker/engine/* worker/train/* worker/backend/* worker/data/* worker/checkpoint/* cli/*' '#include [<"]gloo/' "Gloo outside worker/transport/gloo"
+rule '*.h *.cc :!worker/backend/cuda/* :!worker/transport/nccl/*' '#include [<"](cuda_runtime|cuda_runtime_api|cudnn|cudnn_frontend|cublasLt|nccl)\.h' \
+  "CUDA outside worker/backend/cuda and worker/transport/nccl"
 
 for file in $(git ls-files '*.h' '*.cc' '*.cuh' '*.cu' '*.proto' '*.sh' '*.py' '*.cmake' '*CMakeLists.txt'); do
   lines=$(wc -l <"$file")
@@ -32,12 +34,12 @@ done
 for file in "${sources[@]}"; do
   head -1 "$file" | grep -q 'SPDX-License-Identifier' || complain "$file: first line must carry the licence"
 done
-for folder in $(git ls-files '*.cc' '*.h' | xargs -n1 dirname | sort -u); do
+for folder in $(git ls-files '*.cc' '*.h' '*.cu' | xargs -n1 dirname | sort -u); do
   [ -e "$folder/README.md" ] || complain "$folder has no README.md"
 done
 
 if [ "${1:-}" = --tidy ]; then
-  # A source that the build does not compile (the fuzzers' entry point) has no flags to be judged with.
+  # A source that the build does not compile (the fuzzers' entry point; the GPU modules' without the toolkit) has no flags to be judged with.
   mapfile -t tidy < <(comm -12 \
     <(case "${2:-}" in
         --since) git diff --name-only --diff-filter=d "$3" -- '*.cc' ;;

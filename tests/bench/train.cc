@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training step of one worker, planned and executed as a job's would be, against the time oneDNN
 // needs for its matmuls alone.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,25 +29,51 @@ namespace {
 
 struct Options {
   std::string model = "gpt2-124m", precision = "f32", output = "text";
-  int batch = 8, microbatch = 0, context = 256, threads = 1, steps = 4;
+  int batch = 8, microbatch = 0, context = 256, threads = 1, steps = 3, warmup = 1;
 };
 
+// Those of tests/bench/torch_baseline.py are the same.
+const std::map<std::string, model::ModelConfig>& Models() {
+  static const std::map<std::string, model::ModelConfig> models = {
+      {"tiny", {.layers = 2, .hidden = 64, .heads = 4, .vocab = 512}},
+      {"gpt2-6m", {.layers = 8, .hidden = 256, .heads = 8, .vocab = 256}},  // the example job
+      {"gpt2-124m", {.layers = 12, .hidden = 768, .heads = 12, .vocab = 50257}},
+      {"gpt2-355m", {.layers = 24, .hidden = 1024, .heads = 16, .vocab = 50257}},
+      {"gpt2-774m", {.layers = 36, .hidden = 1280, .heads = 20, .vocab = 50257}},
+      {"gpt2-1558m", {.layers = 48, .hidden = 1600, .heads = 25, .vocab = 50257}},
+      {"llama-110m",  // stories110M
+       {.family = model::Family::kLlama,
+        .layers = 12,
+        .hidden = 768,
+        .heads = 12,
+        .inner = 2048,
+        .vocab = 32000,
+        .tied_head = false}},
+      {"llama-1b",  // Llama-3.2-1B
+       {.family = model::Family::kLlama,
+        .layers = 16,
+        .hidden = 2048,
+        .heads = 32,
+        .kv_heads = 8,
+        .inner = 8192,
+        .vocab = 128256,
+        .tied_head = true}},
+      {"llama-8b-slice",  // 8 of the 32 blocks of Llama-3.1-8B
+       {.family = model::Family::kLlama,
+        .layers = 8,
+        .hidden = 4096,
+        .heads = 32,
+        .kv_heads = 8,
+        .inner = 14336,
+        .vocab = 128256,
+        .tied_head = false}},
+  };
+  return models;
+}
+
 model::ModelConfig ModelOf(const Options& options) {
-  model::ModelConfig config;
-  if (options.model == "gpt2-124m") {
-    config = {.layers = 12, .hidden = 768, .heads = 12, .vocab = 50257};
-  } else if (options.model == "llama-110m") {  // the shape of stories110M
-    config = {.family = model::Family::kLlama,
-              .layers = 12,
-              .hidden = 768,
-              .heads = 12,
-              .inner = 2048,
-              .vocab = 32000,
-              .tied_head = false};
-  } else {  // gpt2-6m: the size of the example job, for a quick look
-    config = {.layers = 8, .hidden = 256, .heads = 8, .vocab = 256};
-  }
-  config.kv_heads = config.heads;
+  model::ModelConfig config = Models().at(options.model);
+  if (config.kv_heads == 0) config.kv_heads = config.heads;
   if (config.inner == 0) config.inner = 4 * config.hidden;
   config.context = options.context;
   config.positions = std::max(1024, options.context);
@@ -77,9 +104,10 @@ class TemporaryFolder {
 void WriteTokens(const std::string& path, const Options& options, int vocab) {
   std::mt19937 generator(1);
   std::ofstream file(path, std::ios::binary);
-  const std::int64_t count = std::int64_t{options.steps} * options.batch * options.context + 1;
+  const std::int64_t steps = options.warmup + options.steps;
+  const std::int64_t count = steps * options.batch * options.context + 1;
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto token = static_cast<std::uint16_t>(generator() % static_cast<unsigned>(vocab));
+    const std::uint32_t token = generator() % static_cast<unsigned>(vocab);
     file.write(reinterpret_cast<const char*>(&token), sizeof token);
   }
 }
@@ -90,9 +118,10 @@ model::Precision PrecisionOf(const Options& options) {
 
 struct Measurement {
   std::vector<double>
-      step_seconds;  // without the first step, which touches memory for the first time
+      step_seconds;  // without the steps that warm up: the first touches memory for the first time
   std::map<std::string, double> op_seconds;  // by kind of instruction, mean of those steps
   double model_flops = 0;                    // of a step, attention counted causally
+  double attention_flops = 0;  // those of attention in it: as many again if nothing were masked
   double first_loss = 0, last_loss = 0;
 };
 
@@ -102,10 +131,10 @@ absl::StatusOr<Measurement> MeasureSteps(const Options& options) {
   job.name = "bench";
   job.model = ModelOf(options);
   job.precision = PrecisionOf(options);
-  job.train = {{.path = "tokens.bin", .format = config::DataFormat::kUint16}};
+  job.train = {{.path = "tokens.bin", .format = config::DataFormat::kUint32}};
   job.global_batch = options.batch;
   job.microbatch = options.microbatch > 0 ? options.microbatch : options.batch;
-  job.steps = options.steps;
+  job.steps = options.warmup + options.steps;
   job.parallelism.pipeline = 1;
   job.parallelism.schedule = "1f1b";
   WriteTokens(absl::StrCat(folder.path(), "/tokens.bin"), options, job.model.vocab);
@@ -124,24 +153,22 @@ absl::StatusOr<Measurement> MeasureSteps(const Options& options) {
                    engine::Engine::Create(program, *trainer, {}));
   Measurement result;
   result.model_flops = plan.model.FlopsPerToken() * options.batch * options.context;
-  RETURN_IF_ERROR(
-      engine->Run(StepId(1), StepId(options.steps), [&](const engine::StepTiming& step) {
-        result.last_loss = trainer->result(step.step).loss;
-        if (step.step == StepId(1)) {
-          result.first_loss = result.last_loss;
-          return;
-        }
-        result.step_seconds.push_back(static_cast<double>(step.end_nanos - step.start_nanos) *
-                                      1e-9);
-        for (std::size_t i = 0; i < program.body.size(); ++i) {
-          const program::Instruction& instruction = program.body[i];
-          std::string kind = program::ToString(instruction, program);
-          if (program::IsCompute(instruction.op)) kind = kind.substr(kind.find_first_of("FIWB"), 1);
-          const engine::InstructionTiming& timing = (*step.timings)[i];
-          result.op_seconds[kind] += static_cast<double>(timing.end_nanos - timing.start_nanos) *
-                                     1e-9 / (options.steps - 1);
-        }
-      }));
+  result.attention_flops =
+      6.0 * job.model.layers * job.model.hidden * options.context * options.batch * options.context;
+  RETURN_IF_ERROR(engine->Run(StepId(1), StepId(job.steps), [&](const engine::StepTiming& step) {
+    result.last_loss = trainer->result(step.step).loss;
+    if (step.step == StepId(1)) result.first_loss = result.last_loss;
+    if (step.step <= StepId(options.warmup)) return;
+    result.step_seconds.push_back(static_cast<double>(step.end_nanos - step.start_nanos) * 1e-9);
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      const program::Instruction& instruction = program.body[i];
+      std::string kind = program::ToString(instruction, program);
+      if (program::IsCompute(instruction.op)) kind = kind.substr(kind.find_first_of("FIWB"), 1);
+      const engine::InstructionTiming& timing = (*step.timings)[i];
+      result.op_seconds[kind] +=
+          static_cast<double>(timing.end_nanos - timing.start_nanos) * 1e-9 / options.steps;
+    }
+  }));
   return result;
 }
 
@@ -163,6 +190,13 @@ MatmulLimit MeasureLimit(const Options& options) {
     (matmul.name.ends_with(" F") ? limit.forward_seconds : limit.backward_seconds) += seconds;
   }
   return limit;
+}
+
+// Of this process.
+double PeakBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
 }
 
 double Median(std::vector<double> values) {
@@ -198,6 +232,8 @@ nlohmann::json Report(const Options& options, const Measurement& measured,
           {"step_seconds", step},
           {"all_step_seconds", measured.step_seconds},
           {"model_flops", measured.model_flops},
+          {"attention_flops", measured.attention_flops},
+          {"peak_bytes", PeakBytes()},
           {"matmul_flops", limit.flops},
           {"first_loss", measured.first_loss},
           {"last_loss", measured.last_loss},
@@ -244,7 +280,7 @@ void AddTrainCommand(CLI::App& app, absl::Status& result) {
   CLI::App* command = app.add_subcommand(
       "train", "model FLOP/s of training steps over oneDNN's FLOP/s on their matmuls");
   command->add_option("--model", options->model)
-      ->check(CLI::IsMember({"gpt2-124m", "llama-110m", "gpt2-6m"}))
+      ->check(CLI::IsMember(&Models()))
       ->capture_default_str();
   command->add_option("--batch", options->batch, "Sequences of a step")
       ->check(CLI::Range(1, 4096))
@@ -263,8 +299,11 @@ void AddTrainCommand(CLI::App& app, absl::Status& result) {
   command->add_option("--threads", options->threads, "Threads, of oneDNN's own run too")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--steps", options->steps, "Steps to run; the first one does not count")
-      ->check(CLI::Range(2, 1000))
+  command->add_option("--steps", options->steps, "Steps that count")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--warmup", options->warmup, "Steps before them")
+      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_option("-o,--output", options->output)
       ->check(CLI::IsMember({"text", "json"}))

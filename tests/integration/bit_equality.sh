@@ -3,9 +3,10 @@
 # The promise "same loss, bit for bit", seen from outside: the loss and grad_norm that `takt local run -o json` prints, digit for
 # digit, over all families, pipeline sizes, chunks, partitions, transports and threads; for replicas over partitions and runs; for two
 # copies of the weights beside twice as many replicas; the same in bf16; and that the steps name the schedule that ran.
-#   tests/integration/bit_equality.sh [BIN_DIR]     default: build/release/bin
+#   tests/integration/bit_equality.sh [BIN_DIR [DEVICE]]     default: build/release/bin auto; DEVICE: cpu or cuda
 set -euo pipefail
 bin=$(realpath "${1:-$(dirname "$0")/../../build/release/bin}")
+device=${2:-auto}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
@@ -33,7 +34,7 @@ YAML
 # PARALLELISM names its schedule, or runs the default one.
 run() {
   job "$1" "$2" >"$dir/job.yaml"
-  if ! "$bin/takt" local run "$dir/job.yaml" -o json >"$dir/steps" 2>"$dir/talk"; then
+  if ! "$bin/takt" local run "$dir/job.yaml" --device "$device" -o json >"$dir/steps" 2>"$dir/talk"; then
     cat "$dir/talk" >&2
     echo "bit_equality: the job with '$2' failed" >&2
     exit 1
