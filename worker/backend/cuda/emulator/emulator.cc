@@ -171,12 +171,15 @@ void* SharedMemory() { return machine.shared.get(); }
 void WaitForBlock() { WaitAt(State::kAtBlockBarrier); }
 void WaitForWarp() { WaitAt(State::kAtWarpBarrier); }
 
-std::uint64_t Exchange(std::uint64_t value, unsigned source) {
+std::array<std::uint64_t, kWarp> ExchangeAll(std::uint64_t value) {
   Fiber& fiber = *machine.running;
   const unsigned slot = fiber.exchanges++ % 2;
   fiber.given[slot] = value;
   WaitForWarp();
-  return machine.fibers[fiber.thread.x / kWarp * kWarp + source].given[slot];
+  const Fiber* warp = &machine.fibers[fiber.thread.x / kWarp * kWarp];
+  std::array<std::uint64_t, kWarp> given{};
+  for (unsigned lane = 0; lane < kWarp; ++lane) given[lane] = warp[lane].given[slot];
+  return given;
 }
 
 }  // namespace takt::emulator

@@ -17,6 +17,7 @@
 // block wait at a barrier.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -66,20 +67,21 @@ void* SharedMemory();
 void WaitForBlock();
 void WaitForWarp();
 
-// What the lane whose number is `source` gave, after all 32 lanes have given something.
-std::uint64_t Exchange(std::uint64_t value, unsigned source);
+inline constexpr unsigned kWarp = 32;
+
+// What every lane of the warp gave, after all of them have.
+std::array<std::uint64_t, kWarp> ExchangeAll(std::uint64_t value);
 
 template <class T>
 T Shuffle(T value, unsigned source) {
   static_assert(sizeof(T) <= sizeof(std::uint64_t));
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
-  bits = Exchange(bits, source);
+  bits = ExchangeAll(bits)[source];
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
 
-inline constexpr unsigned kWarp = 32;
 [[noreturn]] void Die(const char* why);
 inline void CheckWholeWarp(unsigned mask) {
   if (mask != 0xffffffff) Die("a shuffle or barrier of part of a warp");

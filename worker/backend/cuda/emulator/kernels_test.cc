@@ -381,7 +381,8 @@ TEST(CudaKernels, Attention) {
   for (const AttentionCase& c :
        {AttentionCase{1, 1, 1, 1, 12}, AttentionCase{2, 65, 2, 1, 12},
         AttentionCase{1, 130, 1, 1, 64}, AttentionCase{1, 67, 2, 2, 100},
-        AttentionCase{1, 33, 2, 1, 130}, AttentionCase{1, 66, 1, 1, 8, true}}) {
+        AttentionCase{1, 33, 2, 1, 130}, AttentionCase{1, 66, 1, 1, 8, true},
+        AttentionCase{1, 65, 2, 1, 100, true}, AttentionCase{1, 40, 1, 1, 130, true}}) {
     // Against the CPU, whose products are f32: each of a row's factors is off by 2^-9 of itself.
     const double tolerance = c.bf16 ? 0x1p-5 : 4 * kFew;
     Check(

@@ -54,6 +54,7 @@ struct Reader {
             {op.q + Row(begin) * s.q_stride + head * Size(), s.q_stride, left, Size(), fours});
     T::Fill(shared.d_output, {op.d_output + Row(begin) * s.out_stride + head * Size(), s.out_stride,
                               left, Size(), fours});
+    static_assert(T::kThreads >= T::kRows);
     const auto row = static_cast<int>(threadIdx.x);
     if (row >= T::kRows) return;
     const std::int64_t i = (batch * s.heads + head) * s.context + begin + row;
@@ -77,10 +78,10 @@ struct Reader {
     T::Multiply(shared.q, shared.k, p);
     T::Multiply(shared.d_output, shared.v, ds);
 #pragma unroll
-    for (int a = 0; a < T::kPer; ++a) {
+    for (int a = 0; a < T::kRowsOfThread; ++a) {
       const float logsumexp = shared.logsumexp[T::Row(a)], row_delta = shared.delta[T::Row(a)];
 #pragma unroll
-      for (int b = 0; b < T::kPer; ++b) {
+      for (int b = 0; b < T::kKeysOfThread; ++b) {
         const bool seen = !diagonal || T::Key(b) <= T::Row(a);
         p[a][b] = seen ? exp2f(p[a][b] * scale - logsumexp) : 0;
         ds[a][b] = p[a][b] * (ds[a][b] - row_delta);
@@ -90,18 +91,18 @@ struct Reader {
 };
 
 template <class T>
-__global__ __launch_bounds__(kAttentionThreads) void QueryGradientKernel(AttentionBackward op,
-                                                                         const float* delta,
-                                                                         bool fours) {
+__global__ __launch_bounds__(T::kThreads) void QueryGradientKernel(AttentionBackward op,
+                                                                   const float* delta, bool fours) {
   constexpr int kRows = T::kRows;
   auto& shared = Shared<BackwardShared<T>>();
   const AttentionShape& s = op.shape;
-  const AttentionBlock block = ReversedBlock(s.heads, CeilDiv(s.context, kRows), s.batch * s.heads);
+  const AttentionBlock block =
+      BlockOfQueries(s.heads, s.batch * s.heads, CeilDiv(s.context, kRows));
   const Reader<T> read = {op, delta, fours, block.batch};
   const std::int64_t q_begin = block.tile * kRows;
   read.FillQueries(block.head, q_begin);
   typename T::Columns d_q;
-  T::Zero(d_q);
+  Zero<T>(d_q);
   for (std::int64_t k_begin = 0; k_begin <= q_begin; k_begin += kRows) {
     __syncthreads();  // the last tile of keys has been read
     read.FillKeys(block.head / (s.heads / s.kv_heads), k_begin);
@@ -114,7 +115,7 @@ __global__ __launch_bounds__(kAttentionThreads) void QueryGradientKernel(Attenti
   }
   const float scale = 1.0F / sqrtf(static_cast<float>(s.head_size));
 #pragma unroll
-  for (int a = 0; a < T::kPer; ++a) {
+  for (int a = 0; a < T::kRowsOfThread; ++a) {
     const std::int64_t query = q_begin + T::Row(a);
     if (query >= s.context) continue;
     T::StoreRow(d_q, a, scale, op.d_q + read.Row(query) * s.q_stride + block.head * read.Size(),
@@ -123,19 +124,18 @@ __global__ __launch_bounds__(kAttentionThreads) void QueryGradientKernel(Attenti
 }
 
 template <class T>
-__global__ __launch_bounds__(kAttentionThreads) void KeyGradientKernel(AttentionBackward op,
-                                                                       const float* delta,
-                                                                       bool fours) {
+__global__ __launch_bounds__(T::kThreads) void KeyGradientKernel(AttentionBackward op,
+                                                                 const float* delta, bool fours) {
   constexpr int kRows = T::kRows;
   auto& shared = Shared<BackwardShared<T>>();
   const AttentionShape& s = op.shape;
-  const AttentionBlock block = ForwardBlock(s.kv_heads, s.batch * s.kv_heads);
+  const AttentionBlock block = BlockOfKeys(s.kv_heads, s.batch * s.kv_heads);
   const Reader<T> read = {op, delta, fours, block.batch};
   const std::int64_t k_begin = block.tile * kRows, group = s.heads / s.kv_heads;
   read.FillKeys(block.head, k_begin);
   typename T::Columns d_k, d_v;
-  T::Zero(d_k);
-  T::Zero(d_v);
+  Zero<T>(d_k);
+  Zero<T>(d_v);
   for (std::int64_t head = block.head * group; head < (block.head + 1) * group; ++head) {
     for (std::int64_t q_begin = k_begin; q_begin < s.context; q_begin += kRows) {
       __syncthreads();  // the last tile of queries and its weights have been read
@@ -154,7 +154,7 @@ __global__ __launch_bounds__(kAttentionThreads) void KeyGradientKernel(Attention
   }
   const float scale = 1.0F / sqrtf(static_cast<float>(s.head_size));
 #pragma unroll
-  for (int a = 0; a < T::kPer; ++a) {
+  for (int a = 0; a < T::kRowsOfThread; ++a) {
     const std::int64_t key = k_begin + T::Row(a);
     if (key >= s.context) continue;
     const std::int64_t offset = read.Row(key) * s.kv_stride + block.head * read.Size();
@@ -178,14 +178,11 @@ void Launch(const AttentionBackward& op, AttentionProducts products, const Launc
   ForTiling(s.head_size, products, [&]<class T>(T) {
     const std::int64_t tiles = CeilDiv(s.context, T::kRows);
     const auto blocks = [&](std::int64_t heads) {
-      return Blocks{{static_cast<unsigned>(s.batch * heads * tiles)},
-                    kAttentionThreads,
-                    sizeof(BackwardShared<T>)};
+      return Blocks{
+          {static_cast<unsigned>(s.batch * heads * tiles)}, T::kThreads, sizeof(BackwardShared<T>)};
     };
-    LaunchKernel(QueryGradientKernel<T>, blocks(s.heads), context.stream, op,
-                 static_cast<const float*>(delta), fours);
-    LaunchKernel(KeyGradientKernel<T>, blocks(s.kv_heads), context.stream, op,
-                 static_cast<const float*>(delta), fours);
+    LaunchKernel(QueryGradientKernel<T>, blocks(s.heads), context.stream, op, delta, fours);
+    LaunchKernel(KeyGradientKernel<T>, blocks(s.kv_heads), context.stream, op, delta, fours);
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal attention after FlashAttention-2 (Dao 2023, algorithm 1): a block has a tile of queries of
-// one head and walks over the tiles of keys that they see. Products are on ordinary cores.
+// one head and walks over the tiles of keys that they see.
 #include "worker/backend/cuda/kernels/attention.cuh"
 
 namespace takt::backend::cuda {
@@ -13,13 +13,14 @@ struct ForwardShared {
 };
 
 template <class T>
-__global__ __launch_bounds__(kAttentionThreads) void AttentionForwardKernel(AttentionForward op,
-                                                                            bool fours) {
-  constexpr int kRows = T::kRows, kPer = T::kPer;
+__global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionForward op,
+                                                                      bool fours) {
+  constexpr int kRows = T::kRows, kRowsOfThread = T::kRowsOfThread;
   auto& shared = Shared<ForwardShared<T>>();
   const AttentionShape& s = op.shape;
   const auto size = static_cast<int>(s.head_size);
-  const AttentionBlock block = ReversedBlock(s.heads, CeilDiv(s.context, kRows), s.batch * s.heads);
+  const AttentionBlock block =
+      BlockOfQueries(s.heads, s.batch * s.heads, CeilDiv(s.context, kRows));
   const std::int64_t kv_head = block.head / (s.heads / s.kv_heads);
   const std::int64_t first_row = block.batch * s.context, q_begin = block.tile * kRows;
   const float scale = kLog2E / sqrtf(static_cast<float>(size));  // scores in powers of two
@@ -27,10 +28,10 @@ __global__ __launch_bounds__(kAttentionThreads) void AttentionForwardKernel(Atte
   T::Fill(shared.q, {op.q + (first_row + q_begin) * s.q_stride + block.head * size, s.q_stride,
                      s.context - q_begin, size, fours});
   typename T::Columns sums;
-  T::Zero(sums);
-  float max[kPer], sum[kPer];  // sum: of this thread's keys
+  Zero<T>(sums);
+  float max[kRowsOfThread], sum[kRowsOfThread];  // sum: of this thread's keys
 #pragma unroll
-  for (int a = 0; a < kPer; ++a) {
+  for (int a = 0; a < kRowsOfThread; ++a) {
     max[a] = kMasked;
     sum[a] = 0;
   }
@@ -42,27 +43,25 @@ __global__ __launch_bounds__(kAttentionThreads) void AttentionForwardKernel(Atte
     typename T::Scores p;
     T::Multiply(shared.q, shared.kv, p);
 #pragma unroll
-    for (int a = 0; a < kPer; ++a) {
+    for (int a = 0; a < kRowsOfThread; ++a) {
       float row_max = max[a];
 #pragma unroll
-      for (int b = 0; b < kPer; ++b) {
+      for (int b = 0; b < T::kKeysOfThread; ++b) {
         const bool seen = k_begin < q_begin || T::Key(b) <= T::Row(a);
         p[a][b] = seen ? p[a][b] * scale : kMasked;
         row_max = fmaxf(row_max, p[a][b]);
       }
-      row_max = WarpMax<kSide>(row_max);
+      row_max = WarpMax<T::kLanesOfRow>(row_max);
       const float correction = exp2f(max[a] - row_max);
       max[a] = row_max;
       sum[a] *= correction;
 #pragma unroll
-      for (int b = 0; b < kPer; ++b) {
+      for (int b = 0; b < T::kKeysOfThread; ++b) {
         p[a][b] = exp2f(p[a][b] - row_max);
         sum[a] += p[a][b];
       }
 #pragma unroll
-      for (int c = 0; c < T::kGroups; ++c) {
-        sums[a][c] = Each([&](int k) { return sums[a][c].v[k] * correction; });
-      }
+      for (int c = 0; c < T::kColumnsOfThread; ++c) sums[a][c] *= correction;
     }
     T::Put(shared.p, p);
     __syncthreads();  // and the keys have been read
@@ -71,13 +70,13 @@ __global__ __launch_bounds__(kAttentionThreads) void AttentionForwardKernel(Atte
     T::Accumulate(shared.p, shared.kv, sums);
   }
 #pragma unroll
-  for (int a = 0; a < kPer; ++a) {
-    const float row_sum = WarpSum<kSide>(sum[a]);
+  for (int a = 0; a < kRowsOfThread; ++a) {
+    const float row_sum = WarpSum<T::kLanesOfRow>(sum[a]);
     const std::int64_t query = q_begin + T::Row(a);
     if (query >= s.context) continue;
     T::StoreRow(sums, a, 1.0F / row_sum,
                 op.output + (first_row + query) * s.out_stride + block.head * size, size, fours);
-    if (T::X() == 0) {
+    if (T::FirstLaneOfRow()) {
       op.logsumexp[(block.batch * s.heads + block.head) * s.context + query] =
           max[a] * kLn2 + logf(row_sum);
     }
@@ -91,9 +90,8 @@ void Launch(const AttentionForward& op, AttentionProducts products, const Launch
   const bool fours = StridesInFours(s) && InFours(s.head_size, op.q, op.k, op.v, op.output);
   ForTiling(s.head_size, products, [&]<class T>(T) {
     const auto blocks = static_cast<unsigned>(s.batch * s.heads * CeilDiv(s.context, T::kRows));
-    LaunchKernel(AttentionForwardKernel<T>,
-                 Blocks{{blocks}, kAttentionThreads, sizeof(ForwardShared<T>)}, context.stream, op,
-                 fours);
+    LaunchKernel(AttentionForwardKernel<T>, Blocks{{blocks}, T::kThreads, sizeof(ForwardShared<T>)},
+                 context.stream, op, fours);
   });
 }
 

@@ -69,7 +69,8 @@ __global__ __launch_bounds__(kThreads) void SumColumnsKernel(Terms terms, Sums o
   const unsigned warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + lane * 4;
   const std::int64_t begin = blockIdx.y * op.rows_per_run;
-  const std::int64_t end = std::min(op.rows, begin + op.rows_per_run);
+  const std::int64_t run_end = begin + op.rows_per_run;
+  const std::int64_t end = run_end < op.rows ? run_end : op.rows;
   Four sums[kOutputs] = {};
   if (column < op.columns) {
 #pragma unroll 4

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of 16 x 8 x 16 in bf16 on tensor cores (sm_80 and later), and what loads their operands.
+// Both are executed by a warp together; the emulator follows the layouts that PTX documents
+// (mma.m16n8k16, ldmatrix).
+#pragma once
+
+#include "worker/backend/cuda/kernels/device.cuh"
+
+namespace takt::backend::cuda {
+
+// A lane's share of 16 x 16 elements of the left operand, or of 16 x 16 of the right one (two of
+// its 8-column tiles: registers 0 and 1, then 2 and 3). Each register has two neighbours in k.
+struct Fragments {
+  std::uint32_t r[4];
+};
+
+#ifndef __CUDACC__
+// What all lanes hold, while it lives.
+class OperandsOfWarp {
+ public:
+  struct Operands {
+    Fragments left, right;
+  };
+  explicit OperandsOfWarp(const Operands& own)
+      : all_(emulator::ExchangeAll(reinterpret_cast<std::uintptr_t>(&own))) {}
+  OperandsOfWarp(const OperandsOfWarp&) = delete;
+  OperandsOfWarp& operator=(const OperandsOfWarp&) = delete;
+  ~OperandsOfWarp() { __syncwarp(); }
+  float Left(unsigned lane, int index, unsigned half) const {
+    return Half(Of(lane).left.r[index], half);
+  }
+  float Right(unsigned lane, int index, unsigned half) const {
+    return Half(Of(lane).right.r[index], half);
+  }
+
+ private:
+  static float Half(std::uint32_t pair, unsigned half) {
+    return Widened({static_cast<std::uint16_t>(pair >> (16 * half))});
+  }
+  const Operands& Of(unsigned lane) const { return *reinterpret_cast<const Operands*>(all_[lane]); }
+
+  const std::array<std::uint64_t, emulator::kWarp> all_;
+};
+#endif
+
+// Four matrices of 8 x 8: lane l gives the address (16-byte aligned, shared memory) of row l % 8 of
+// matrix l / 8. Register m gets of matrix m row l / 4, columns 2 (l % 4) and the next;
+// kTransposed: of its transpose.
+template <bool kTransposed>
+__device__ inline Fragments LoadMatrices(const Bf16* row) {
+  Fragments f;
+#ifdef __CUDACC__
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(f.r[0]), "=r"(f.r[1]), "=r"(f.r[2]), "=r"(f.r[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(f.r[0]), "=r"(f.r[1]), "=r"(f.r[2]), "=r"(f.r[3])
+                 : "r"(address)
+                 : "memory");
+  }
+#else
+  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) emulator::Die("ldmatrix is not aligned");
+  const auto rows = emulator::ExchangeAll(reinterpret_cast<std::uintptr_t>(row));
+  const unsigned lane = threadIdx.x % kWarpSize, group = lane / 4, pair = lane % 4 * 2;
+  for (unsigned m = 0; m < 4; ++m) {
+    const auto element = [&](unsigned i, unsigned j) -> std::uint32_t {
+      return reinterpret_cast<const Bf16*>(rows[m * 8 + i])[j].bits;
+    };
+    f.r[m] = kTransposed ? element(pair, group) | element(pair + 1, group) << 16
+                         : element(group, pair) | element(group, pair + 1) << 16;
+  }
+  __syncwarp();  // nobody writes what another lane is still to read
+#endif
+  return f;
+}
+
+// The two 16 x 8 tiles of sums += left * right. Lane l has of a tile rows l / 4 (upper) and
+// l / 4 + 8 (lower), columns 2 (l % 4) and the next; its elements of the two tiles follow each
+// other.
+__device__ inline void MultiplyAdd(float* upper, float* lower, const Fragments& left,
+                                   const Fragments& right) {
+#ifdef __CUDACC__
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, "
+        "{%0,%1,%2,%3};\n"
+        : "+f"(upper[tile * 2]), "+f"(upper[tile * 2 + 1]), "+f"(lower[tile * 2]),
+          "+f"(lower[tile * 2 + 1])
+        : "r"(left.r[0]), "r"(left.r[1]), "r"(left.r[2]), "r"(left.r[3]), "r"(right.r[tile * 2]),
+          "r"(right.r[tile * 2 + 1]));
+  }
+#else
+  const OperandsOfWarp::Operands own = {left, right};
+  const OperandsOfWarp warp(own);
+  const unsigned lane = threadIdx.x % kWarpSize, group = lane / 4;
+  for (int tile = 0; tile < 2; ++tile) {
+    for (unsigned e = 0; e < 2; ++e) {
+      const unsigned column = lane % 4 * 2 + e;
+      for (unsigned k = 0; k < 16; ++k) {
+        const unsigned quarter = k % 8 / 2;
+        const int high = k >= 8 ? 1 : 0;
+        const float factor = warp.Right(column * 4 + quarter, tile * 2 + high, k % 2);
+        upper[tile * 2 + static_cast<int>(e)] +=
+            warp.Left(group * 4 + quarter, high * 2, k % 2) * factor;
+        lower[tile * 2 + static_cast<int>(e)] +=
+            warp.Left(group * 4 + quarter, high * 2 + 1, k % 2) * factor;
+      }
+    }
+  }
+#endif
+}
+
+}  // namespace takt::backend::cuda
