@@ -122,7 +122,8 @@ function(takt_cuda_module name)
   # Constant functions of our headers and of the standard library run on the device too.
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>")
   # All symbols are found now, and only the entry is seen: the worker has its own copies of our static libraries.
-  target_link_options(${name} PRIVATE -Wl,-z,defs -Wl,--exclude-libs,ALL)
+  target_link_options(${name} PRIVATE -Wl,-z,defs -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/module.map)
+  set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/module.map)
   set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib/takt
     CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
     CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Shared INSTALL_RPATH "$ORIGIN")

@@ -10,14 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/device.h"
-#include "worker/backend/backend.h"
+#include "worker/backend/cuda/cuda_backend.h"
 
 namespace takt::plugin {
-
-struct CudaBackendOptions {
-  int device = 0;
-  backend::MemoryLedger* ledger = nullptr;  // borrowed, outlives the backend; null: nobody counts
-};
 
 // takt_cuda.so.
 struct CudaEntry {
@@ -25,9 +20,8 @@ struct CudaEntry {
   // In the driver's order. Errors: kUnavailable (no driver; no device), kFailedPrecondition (driver
   // too old), kInternal.
   absl::StatusOr<std::vector<Device>> (*list_devices)();
-  // Errors: as list_devices; kInvalidArgument (no such device), kResourceExhausted.
-  absl::StatusOr<std::unique_ptr<backend::Backend>> (*create_backend)(
-      const CudaBackendOptions& options);
+  absl::StatusOr<std::unique_ptr<backend::cuda::CudaDevice>> (*open_device)(
+      const backend::cuda::CudaOptions& options);
 };
 
 // takt_nccl.so.

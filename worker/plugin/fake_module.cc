@@ -17,12 +17,13 @@ absl::StatusOr<std::vector<Device>> ListDevices() {
   return std::vector<Device>{{.index = TaktFakeLibrary(), .name = "Fake", .uuid = "GPU-fake"}};
 }
 
-absl::StatusOr<std::unique_ptr<backend::Backend>> CreateBackend(const CudaBackendOptions&) {
+absl::StatusOr<std::unique_ptr<backend::cuda::CudaDevice>> OpenDevice(
+    const backend::cuda::CudaOptions&) {
   return absl::UnavailableError("computes nothing");
 }
 
 constexpr CudaEntry kEntry = {
-    .version = TAKT_FAKE_VERSION, .list_devices = ListDevices, .create_backend = CreateBackend};
+    .version = TAKT_FAKE_VERSION, .list_devices = ListDevices, .open_device = OpenDevice};
 
 }  // namespace
 }  // namespace takt::plugin

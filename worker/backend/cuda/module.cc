@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // takt_cuda.so: what the worker finds in it.
-#include "absl/status/status.h"
 #include "common/base/version.h"
+#include "worker/backend/cuda/cuda_backend.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/plugin/entry.h"
 
 namespace takt::backend::cuda {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const plugin::CudaBackendOptions&) {
-  return absl::UnavailableError("this version has no kernels for GPUs yet");
-}
-
 constexpr plugin::CudaEntry kEntry = {
-    .version = kTaktVersion, .list_devices = ListDevices, .create_backend = CreateBackend};
+    .version = kTaktVersion, .list_devices = ListDevices, .open_device = OpenDevice};
 
 }  // namespace
 }  // namespace takt::backend::cuda

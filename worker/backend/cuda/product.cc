@@ -10,6 +10,18 @@
 namespace takt::backend::cuda {
 namespace {
 
+const char* AddendText(Addend addend) {
+  switch (addend) {
+    case Addend::kNone:
+      return "";
+    case Addend::kOutput:
+      return " +c";
+    case Addend::kOther:
+      return " +addend";
+  }
+  return "";
+}
+
 int CommonAlignment(const Product& product) {
   constexpr std::uintptr_t kMost = 16;
   std::uintptr_t bits = kMost;
@@ -22,7 +34,9 @@ int CommonAlignment(const Product& product) {
 
 Product Completed(Product product) {
   product.shape.bias = product.bias != nullptr;
-  product.shape.addend = product.addend != nullptr;
+  product.shape.addend = product.addend == nullptr     ? Addend::kNone
+                         : product.addend == product.c ? Addend::kOutput
+                                                       : Addend::kOther;
   product.shape.alignment = CommonAlignment(product);
   return product;
 }
@@ -36,7 +50,7 @@ std::string ToString(const ProductShape& s) {
                                : " f32",
                       s.a_transposed ? " a^T:" : " a:", s.a_stride,
                       s.b_transposed ? " b^T:" : " b:", s.b_stride, s.bias ? " +bias" : "",
-                      s.addend ? " +addend" : "", " aligned ", s.alignment);
+                      AddendText(s.addend), " aligned ", s.alignment);
 }
 
 Product ProductOf(const Matmul& op, bool tf32) {

@@ -5,11 +5,17 @@
 
 #include <cstdint>
 #include <string>
-#include <tuple>
+#include <utility>
 
 #include "worker/backend/ops.h"
 
 namespace takt::backend::cuda {
+
+enum class Addend : std::uint8_t {
+  kNone,
+  kOutput,  // c += a b
+  kOther,
+};
 
 // c[m,n] = a b (+ bias) (+ addend), all row-major, c and addend dense.
 struct ProductShape {
@@ -18,7 +24,8 @@ struct ProductShape {
   bool a_transposed = false, b_transposed = false;
   bool bf16 = false;  // a and b; f32 else
   bool tf32 = false;  // operands in f32 may lose their last 13 bits
-  bool bias = false, addend = false;
+  bool bias = false;
+  Addend addend = Addend::kNone;
   // Of all pointers, in bytes, up to what any kernel asks for. The same wherever a tensor lies,
   // since tensors start on cache lines: so no plan hangs on the layout of memory.
   int alignment = 0;
@@ -31,7 +38,7 @@ struct ProductShape {
   }
 };
 
-// "matmul 2048x768x3072 bf16 a:3072 b^T:3072 +bias +addend aligned 16".
+// "matmul 2048x768x3072 bf16 a:3072 b^T:3072 +bias +addend aligned 16"; +c: it adds to c itself.
 std::string ToString(const ProductShape& shape);
 
 struct Product {

@@ -18,14 +18,15 @@ TEST(Product, NamesAllThatAChoiceHangsOn) {
             "matmul 2048x768x3072 f32 a:3072 b:768 +bias aligned 16");
   Matmul backward = Forward();
   backward.bias = nullptr;
-  backward.addend = memory;
+  backward.addend = memory + 16;
   backward.b_transposed = true;
   EXPECT_EQ(ToString(ProductOf(backward, true).shape),
             "matmul 2048x768x3072 tf32 a:3072 b^T:3072 +addend aligned 16");
+  backward.addend = backward.c;
   backward.a_transposed = true;
   backward.b_transposed = false;
   EXPECT_EQ(ToString(ProductOf(backward, false).shape),
-            "matmul 2048x768x3072 f32 a^T:2048 b:768 +addend aligned 16");
+            "matmul 2048x768x3072 f32 a^T:2048 b:768 +c aligned 16");
 }
 
 TEST(Product, AlignmentIsThatOfTheWorstPointerAndSixteenAtMost) {
@@ -50,7 +51,7 @@ TEST(Product, GradientsOfWeightsAddToThemselves) {
   op.accumulate = true;
   const Product product = ProductOf(op, a, b);
   EXPECT_EQ(product.addend, op.c);
-  EXPECT_EQ(ToString(product.shape), "matmul 5x13x7 bf16 a^T:8 b:16 +addend aligned 16");
+  EXPECT_EQ(ToString(product.shape), "matmul 5x13x7 bf16 a^T:8 b:16 +c aligned 16");
 }
 
 }  // namespace

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// What only the GPU backend has: products against the CPU's, kernel plans, memory, streams.
+#include <cstring>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/gpu/gpu.h"
+#include "worker/backend/backend.h"
+#include "worker/backend/cpu/op_testing.h"
+#include "worker/backend/cuda/plan_cache_text.h"
+
+namespace takt::backend::cuda {
+namespace {
+
+using testing::ExpectNear;
+using testing::Floats;
+using testing::Random;
+using testing::SumTolerance;
+using testing::ToDoubles;
+
+struct Shape {
+  std::int64_t m, n, k;
+};
+
+class CudaBackendTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto device = gpu::OpenGpu({.ledger = &ledger_});
+    TAKT_SKIP_WITHOUT(device);
+    device_ = *std::move(device);
+    backend_ = device_->Create(StreamKind::kCompute).value();
+  }
+
+  float* Upload(const Floats& values) {
+    Buffer buffer = backend_->Allocate(values.size() * sizeof(float), MemoryKind::kScratch).value();
+    EXPECT_TRUE(backend_->CopyFromHost(std::as_bytes(std::span(values)), buffer.data()).ok());
+    EXPECT_TRUE(backend_->Synchronize().ok());
+    buffers_.push_back(std::move(buffer));
+    return buffers_.back().floats();
+  }
+  Floats Download(const float* data, std::int64_t count) {
+    Floats values(static_cast<std::size_t>(count));
+    EXPECT_TRUE(backend_
+                    ->CopyToHost(reinterpret_cast<const std::byte*>(data),
+                                 std::as_writable_bytes(std::span(values)))
+                    .ok());
+    EXPECT_EQ(backend_->Synchronize().message(), "");
+    return values;
+  }
+
+  // The product of random matrices on the device, and on the CPU.
+  void ExpectProduct(const Shape& s, bool a_transposed, bool b_transposed, bool bias, bool addend) {
+    const Floats a = Random(s.m * s.k, 1), b = Random(s.k * s.n, 2), row = Random(s.n, 3);
+    Floats c = Random(s.m * s.n, 4);
+    Matmul op{.a = Upload(a), .b = Upload(b), .c = Upload(c), .m = s.m, .n = s.n, .k = s.k};
+    op.a_transposed = a_transposed;
+    op.b_transposed = b_transposed;
+    if (bias) op.bias = Upload(row);
+    if (addend) op.addend = op.c;
+    ASSERT_EQ(backend_->Run(op).message(), "");
+    const Floats got = Download(op.c, s.m * s.n);
+    op.a = a.data();
+    op.b = b.data();
+    op.c = c.data();
+    if (bias) op.bias = row.data();
+    if (addend) op.addend = c.data();
+    ASSERT_TRUE(cpu_->Run(op).ok());
+    ExpectNear(got, ToDoubles(c), 2 * SumTolerance(s.k, 2 * std::sqrt(static_cast<double>(s.k))),
+               "c");
+  }
+
+  MemoryLedger ledger_;
+  std::unique_ptr<CudaDevice> device_;
+  std::unique_ptr<Backend> backend_;
+  std::vector<Buffer> buffers_;  // freed before the device
+  const std::unique_ptr<Backend> cpu_ = testing::CreateOrDie({.threads = 2});
+};
+
+TEST_F(CudaBackendTest, ProductsAgreeWithTheCpu) {
+  for (const Shape s : {Shape{1, 1, 1}, Shape{1, 131, 48}, Shape{7, 12, 5}, Shape{300, 131, 33},
+                        Shape{48, 70, 1100}, Shape{256, 512, 128}}) {
+    for (int bits = 0; bits < 16; ++bits) {
+      SCOPED_TRACE(::testing::Message() << s.m << "x" << s.n << "x" << s.k << " " << bits);
+      ExpectProduct(s, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0);
+    }
+  }
+}
+
+TEST_F(CudaBackendTest, AKernelPlanReadBackGivesTheSameBits) {
+  const Floats a = Random(384 * 640, 1), b = Random(640 * 512, 2), bias = Random(512, 3);
+  const auto multiply = [&] {
+    Matmul op{.a = Upload(a), .b = Upload(b), .c = Upload(Floats(384 * 512))};
+    op.bias = Upload(bias);
+    op.m = 384;
+    op.n = 512;
+    op.k = 640;
+    EXPECT_EQ(backend_->Run(op).message(), "");
+    return Download(op.c, op.m * op.n);
+  };
+  const Floats first = multiply();
+  const std::string text = PlanText(device_->plans());
+  EXPECT_EQ(device_->plans().plans().size(), 1u);
+
+  buffers_.clear();
+  backend_ = nullptr;
+  device_ = gpu::OpenGpu({.ledger = &ledger_}).value();
+  backend_ = device_->Create(StreamKind::kCompute).value();
+  ASSERT_EQ(MergePlanText(text, "plan", device_->plans()).message(), "");
+  device_->plans().Freeze();
+  EXPECT_EQ(multiply(), first);
+  EXPECT_EQ(PlanText(device_->plans()), text);
+
+  Matmul other{.a = Upload(a), .b = Upload(b), .c = Upload(a), .m = 8, .n = 8, .k = 8};
+  EXPECT_THAT(std::string(backend_->Run(other).message()),
+              ::testing::HasSubstr("matmul 8x8x8 f32"));
+}
+
+TEST_F(CudaBackendTest, MemoryStaysAsItIsAfterTheFirstRound) {
+  const auto round = [&] {
+    ExpectProduct({256, 512, 128}, false, false, true, false);
+    buffers_.clear();
+  };
+  round();
+  const int reservations = device_->arena().num_reservations();
+  const std::int64_t taken = ledger_.Read().total();
+  for (int i = 0; i < 3; ++i) round();
+  EXPECT_EQ(device_->arena().num_reservations(), reservations);
+  EXPECT_EQ(ledger_.Read().total(), taken);
+}
+
+TEST_F(CudaBackendTest, RefusesMoreThanTheDeviceHas) {
+  const auto buffer = backend_->Allocate(std::size_t{1} << 46, MemoryKind::kStash);
+  EXPECT_EQ(buffer.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(buffer.status().message()), ::testing::HasSubstr("of stash"));
+  EXPECT_TRUE(backend_->Allocate(1024, MemoryKind::kStash).ok()) << "and goes on";
+}
+
+TEST_F(CudaBackendTest, AStreamWaitsForAnEventOfAnother) {
+  const auto other = device_->Create(StreamKind::kTransfer).value();
+  const std::int64_t count = std::int64_t{1} << 22;
+  float* const data = Upload(Floats(static_cast<std::size_t>(count)));
+  const auto begin = backend_->stream()->CreateEvent().value();
+  const auto end = backend_->stream()->CreateEvent().value();
+  ASSERT_TRUE(backend_->stream()->Record(*begin).ok());
+  for (int i = 1; i <= 64; ++i) {
+    ASSERT_TRUE(
+        backend_->Run(Fill{.output = data, .value = static_cast<float>(i), .count = count}).ok());
+  }
+  ASSERT_TRUE(backend_->stream()->Record(*end).ok());
+  ASSERT_TRUE(other->stream()->Await(*end).ok());
+  Floats last(1);
+  ASSERT_TRUE(other
+                  ->CopyToHost(reinterpret_cast<std::byte*>(data + count - 1),
+                               std::as_writable_bytes(std::span(last)))
+                  .ok());
+  ASSERT_TRUE(other->Synchronize().ok());
+  EXPECT_EQ(last[0], 64);
+  ASSERT_TRUE(end->Wait().ok());
+  EXPECT_GT(end->Nanos().value(), begin->Nanos().value());
+}
+
+}  // namespace
+}  // namespace takt::backend::cuda

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who computes attention: cuDNN, where it is built in, found at run time and knows the shape; our
+// own kernels else.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/backend/cuda/arena.h"
+#include "worker/backend/ops.h"
+
+namespace takt::backend::cuda {
+
+// Of one stream. Thread: its backend's.
+class Attention {
+ public:
+  virtual ~Attention() = default;
+
+  // Asked before Run; hangs on the op's sizes and on how its tensors lie to each other.
+  virtual bool CanRun(const AttentionForward& op) = 0;
+  virtual bool CanRun(const AttentionBackward& op) = 0;
+
+  // Enqueued on return.  Errors: kInternal (device fault).
+  virtual absl::Status Run(const AttentionForward& op) = 0;
+  virtual absl::Status Run(const AttentionBackward& op) = 0;
+};
+
+struct AttentionOptions {
+  cudaStream_t stream = nullptr;
+  Arena* arena = nullptr;  // borrowed, outlives the attention
+};
+
+std::unique_ptr<Attention> CreateOwnAttention(const AttentionOptions& options);
+
+// In bf16, always in the same order of additions. Null: not built in.
+absl::StatusOr<std::unique_ptr<Attention>> CreateCudnnAttention(const AttentionOptions& options);
+
+// "9.13.0", of the library that was found; empty: not built in.
+std::string CudnnVersion();
+
+}  // namespace takt::backend::cuda

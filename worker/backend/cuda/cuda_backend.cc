@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops as launches on one stream.
+#include "worker/backend/cuda/cuda_backend.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "worker/backend/cuda/attention.h"
+#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/kernels/kernels.h"
+#include "worker/backend/cuda/matmul.h"
+#include "worker/backend/cuda/scratch.h"
+#include "worker/backend/cuda/stream.h"
+#include "worker/backend/validate.h"
+
+namespace takt::backend::cuda {
+namespace {
+
+class DeviceMemory final : public MemorySource {
+ public:
+  explicit DeviceMemory(int device) : device_(device) {}
+
+  absl::StatusOr<std::byte*> Reserve(std::int64_t bytes) override {
+    RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
+    void* base = nullptr;
+    RETURN_IF_ERROR(ToStatus(cudaMalloc(&base, static_cast<std::size_t>(bytes)),
+                             absl::StrCat("reserving ", FormatBytes(bytes))));
+    return static_cast<std::byte*>(base);
+  }
+  void Release(std::byte* base) override {
+    static_cast<void>(cudaSetDevice(device_));
+    static_cast<void>(cudaFree(base));
+  }
+  std::int64_t FreeBytes() override {
+    std::size_t free = 0, total = 0;
+    if (cudaSetDevice(device_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess)
+      return 0;
+    return static_cast<std::int64_t>(free);
+  }
+
+ private:
+  const int device_;
+};
+
+// What the backends of one device share.
+struct Shared {
+  int device;
+  Arena& arena;
+  PlanCache& plans;
+  DeviceClock& clock;
+  bool tf32;
+  std::string description;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  static absl::StatusOr<std::unique_ptr<Backend>> Create(const Shared& shared, StreamKind kind) {
+    auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(shared));
+    ASSIGN_OR_RETURN(backend->stream_, CudaStream::Create(shared.device, kind, shared.clock));
+    const cudaStream_t stream = backend->stream_->get();
+    backend->scratch_ = std::make_unique<Scratch>(shared.arena);
+    ASSIGN_OR_RETURN(backend->matmuls_, Matmuls::Create({.stream = stream,
+                                                         .arena = &shared.arena,
+                                                         .plans = &shared.plans,
+                                                         .tf32 = shared.tf32}));
+    const AttentionOptions attention{.stream = stream, .arena = &shared.arena};
+    backend->own_attention_ = CreateOwnAttention(attention);
+    ASSIGN_OR_RETURN(backend->cudnn_attention_, CreateCudnnAttention(attention));
+    return backend;
+  }
+
+  // Scratch memory goes back to the arena: nothing may use it any more.
+  ~CudaBackend() override {
+    if (stream_ != nullptr) static_cast<void>(Synchronize());
+  }
+
+  absl::Status Run(const Op& op) override {
+    RETURN_IF_ERROR(ValidateOp(op));
+    RETURN_IF_ERROR(Use());
+    return std::visit([this](const auto& o) { return Execute(o); }, op);
+  }
+
+  absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
+    RETURN_IF_ERROR(Use());
+    ASSIGN_OR_RETURN(std::byte* const data,
+                     shared_.arena.Allocate(static_cast<std::int64_t>(bytes), kind));
+    Buffer buffer(data, bytes, [arena = &shared_.arena](std::byte* p) { arena->Free(p); });
+    // Any stream may still use what was freed here, and any may use it next. Buffers are made
+    // before step 1, so the device may wait.
+    RETURN_IF_ERROR(ToStatus(cudaDeviceSynchronize(), "waiting for the device"));
+    if (bytes > 0) {
+      RETURN_IF_ERROR(
+          ToStatus(cudaMemsetAsync(data, 0, bytes, stream_->get()), "zeroing a buffer"));
+    }
+    RETURN_IF_ERROR(Synchronize());
+    return buffer;
+  }
+
+  absl::StatusOr<Buffer> AllocateHost(std::size_t bytes) override {
+    RETURN_IF_ERROR(Use());
+    void* data = nullptr;
+    const std::size_t size = std::max<std::size_t>(bytes, 1);
+    RETURN_IF_ERROR(ToStatus(cudaHostAlloc(&data, size, cudaHostAllocPortable),
+                             absl::StrCat("pinning ", bytes, " bytes of the host")));
+    std::memset(data, 0, size);
+    return Buffer(static_cast<std::byte*>(data), bytes,
+                  [](std::byte* p) { static_cast<void>(cudaFreeHost(p)); });
+  }
+
+  // The driver stages what is not pinned.
+  absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
+    return Copied(destination, source.data(), source.size(), cudaMemcpyHostToDevice);
+  }
+  absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
+    return Copied(destination.data(), source, destination.size(), cudaMemcpyDeviceToHost);
+  }
+
+  absl::Status Synchronize() override {
+    RETURN_IF_ERROR(Use());
+    return ToStatus(cudaStreamSynchronize(stream_->get()), "waiting for the device");
+  }
+
+  Stream* stream() override { return stream_.get(); }
+  bool memory_is_host() const override { return false; }
+  int threads() const override { return 1; }
+  std::string description() const override { return shared_.description; }
+
+ private:
+  explicit CudaBackend(const Shared& shared) : shared_(shared) {}
+
+  // The device is a property of the calling thread.
+  absl::Status Use() { return ToStatus(cudaSetDevice(shared_.device), "choosing the device"); }
+
+  absl::Status Copied(void* destination, const void* source, std::size_t bytes,
+                      cudaMemcpyKind kind) {
+    if (bytes == 0) return absl::OkStatus();
+    RETURN_IF_ERROR(Use());
+    return ToStatus(cudaMemcpyAsync(destination, source, bytes, kind, stream_->get()),
+                    absl::StrCat("copying ", bytes, " bytes"));
+  }
+
+  absl::Status Execute(const Matmul& op) { return matmuls_->Run(op); }
+  absl::Status Execute(const MatmulBf16& op) { return matmuls_->Run(op); }
+  absl::Status Execute(const MatmulTransposedBf16& op) { return matmuls_->Run(op); }
+  absl::Status Execute(const AttentionForward& op) { return Attend(op); }
+  absl::Status Execute(const AttentionBackward& op) { return Attend(op); }
+  absl::Status Execute(const EmbeddingBackward& op) {
+    if (op.batch * op.context > kMaxEmbeddingRows) {
+      return absl::InvalidArgumentError(absl::StrCat("EmbeddingBackward: batch * context is ",
+                                                     op.batch * op.context, ", must be at most ",
+                                                     kMaxEmbeddingRows, " on a GPU"));
+    }
+    return Enqueue(op);
+  }
+  template <class OwnOp>
+  absl::Status Execute(const OwnOp& op) {
+    return Enqueue(op);
+  }
+
+  template <class OwnOp>
+  absl::Status Enqueue(const OwnOp& op) {
+    ASSIGN_OR_RETURN(std::byte* const scratch, scratch_->AtLeast(ScratchBytes(op)));
+    Launch(op, {.stream = stream_->get(), .scratch = scratch});
+    return ToStatus(cudaGetLastError(), "enqueueing an op");
+  }
+
+  template <class AttentionOp>
+  absl::Status Attend(const AttentionOp& op) {
+    for (Attention* attention : {cudnn_attention_.get(), own_attention_.get()}) {
+      if (attention != nullptr && attention->CanRun(op)) return attention->Run(op);
+    }
+    return absl::InvalidArgumentError(absl::StrCat("attention: head_size is ", op.shape.head_size,
+                                                   ", must be at most ", kMaxHeadSize,
+                                                   " on a GPU"));
+  }
+
+  const Shared& shared_;
+  std::unique_ptr<CudaStream> stream_;  // outlives all that enqueues on it
+  std::unique_ptr<Scratch> scratch_;
+  std::unique_ptr<Matmuls> matmuls_;
+  std::unique_ptr<Attention> own_attention_;
+  std::unique_ptr<Attention> cudnn_attention_;  // null: not built in
+};
+
+class DeviceImpl final : public CudaDevice {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(const CudaOptions& options) {
+    ASSIGN_OR_RETURN(const std::vector<Device> devices, ListDevices());
+    if (options.device < 0 || options.device >= std::ssize(devices)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("device is ", options.device, ", this machine has ", devices.size()));
+    }
+    cudaDeviceProp properties;
+    RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, options.device),
+                             "reading the device's properties"));
+    PlanTarget target{.compute_capability = absl::StrCat(properties.major, ".", properties.minor),
+                      .sm_count = properties.multiProcessorCount,
+                      .cublaslt = CublasLtVersion(),
+                      .cudnn = CudnnVersion()};
+    auto device = std::unique_ptr<DeviceImpl>(new DeviceImpl(options.device, std::move(target)));
+    ASSIGN_OR_RETURN(device->arena_, Arena::Create(device->memory_, {.predicted = options.predicted,
+                                                                     .ledger = options.ledger}));
+    ASSIGN_OR_RETURN(device->clock_, DeviceClock::Create(options.device));
+    device->shared_ = std::unique_ptr<Shared>(
+        new Shared{.device = options.device,
+                   .arena = *device->arena_,
+                   .plans = device->plans_,
+                   .clock = *device->clock_,
+                   .tf32 = options.tf32,
+                   .description = Description(device->plans_.target(), options.tf32)});
+    return device;
+  }
+
+  absl::StatusOr<std::unique_ptr<Backend>> Create(StreamKind kind) override {
+    return CudaBackend::Create(*shared_, kind);
+  }
+  bool memory_is_host() const override { return false; }
+  PlanCache& plans() override { return plans_; }
+  const Arena& arena() const override { return *arena_; }
+
+ private:
+  DeviceImpl(int device, PlanTarget target) : memory_(device), plans_(std::move(target)) {}
+
+  static std::string Description(const PlanTarget& target, bool tf32) {
+    return absl::StrCat("cuda sm ", target.compute_capability, " x ", target.sm_count,
+                        ", cublasLt ", target.cublaslt,
+                        target.cudnn.empty() ? "" : absl::StrCat(", cudnn ", target.cudnn),
+                        tf32 ? ", tf32" : "");
+  }
+
+  DeviceMemory memory_;
+  PlanCache plans_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<DeviceClock> clock_;
+  std::unique_ptr<Shared> shared_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> OpenDevice(const CudaOptions& options) {
+  return DeviceImpl::Open(options);
+}
+
+}  // namespace takt::backend::cuda

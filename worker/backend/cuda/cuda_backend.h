@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// One GPU as backends. Needs no CUDA headers: module.cc hands it to the worker.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/base/memory_kind.h"
+#include "worker/backend/backend.h"
+#include "worker/backend/cuda/arena.h"
+#include "worker/backend/cuda/plan_cache.h"
+#include "worker/backend/memory_ledger.h"
+
+namespace takt::backend::cuda {
+
+struct CudaOptions {
+  int device = 0;         // in the order of ListDevices
+  MemoryBytes predicted;  // what the plan says this rank holds on the device; see ArenaOptions
+  MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: nobody counts
+  bool tf32 = false;               // products of f32 may drop the operands' last 13 bits
+};
+
+// Its backends compute on streams of their own, and share memory and kernel plans. Host outputs of
+// their ops are memory of AllocateHost, which the device writes itself.
+class CudaDevice : public BackendFactory {
+ public:
+  // What was chosen so far. Merge what others chose, and Freeze, before the first op.
+  virtual PlanCache& plans() = 0;
+  virtual const Arena& arena() const = 0;
+};
+
+// Errors: those of ListDevices; kInvalidArgument (no such device); kResourceExhausted (the
+// prediction does not fit).
+absl::StatusOr<std::unique_ptr<CudaDevice>> OpenDevice(const CudaOptions& options);
+
+}  // namespace takt::backend::cuda

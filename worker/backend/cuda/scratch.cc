@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/cuda/scratch.h"
+
+#include <cuda_runtime_api.h>
+
+#include "common/base/status.h"
+#include "worker/backend/cuda/device.h"
+
+namespace takt::backend::cuda {
+
+Scratch::~Scratch() {
+  if (data_ != nullptr) arena_.Free(data_);
+}
+
+absl::StatusOr<std::byte*> Scratch::AtLeast(std::int64_t bytes) {
+  if (bytes <= bytes_) return data_;
+  // Ops that were given to any stream may still use what is given back here, or what was before.
+  RETURN_IF_ERROR(ToStatus(cudaDeviceSynchronize(), "waiting for the device"));
+  if (data_ != nullptr) arena_.Free(data_);
+  data_ = nullptr;
+  bytes_ = 0;
+  ASSIGN_OR_RETURN(data_, arena_.Allocate(bytes, MemoryKind::kScratch));
+  bytes_ = bytes;
+  return data_;
+}
+
+}  // namespace takt::backend::cuda

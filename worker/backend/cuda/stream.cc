@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/cuda/stream.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "worker/backend/cuda/device.h"
+
+namespace takt::backend::cuda {
+namespace {
+
+// Old enough to measure the rate by, recent enough for a rate that is off by 1e-6.
+constexpr std::int64_t kReadAgainNanos = 500'000'000;
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent(int device, cudaEvent_t event, DeviceClock& clock)
+      : device_(device), event_(event), clock_(clock) {}
+  ~CudaEvent() override { static_cast<void>(cudaEventDestroy(event_)); }
+
+  absl::Status Wait() override {
+    RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
+    return ToStatus(cudaEventSynchronize(event_), "waiting for the device");
+  }
+  absl::StatusOr<std::int64_t> Nanos() override { return clock_.Nanos(event_); }
+
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  const int device_;
+  const cudaEvent_t event_;
+  DeviceClock& clock_;
+};
+
+// Every event of this device is one of ours.
+cudaEvent_t EventOf(Event& event) { return static_cast<CudaEvent&>(event).get(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceClock>> DeviceClock::Create(int device) {
+  auto clock = std::unique_ptr<DeviceClock>(new DeviceClock(device));
+  absl::MutexLock lock(&clock->mutex_);
+  RETURN_IF_ERROR(ToStatus(cudaSetDevice(device), "choosing the device"));
+  RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithFlags(&clock->stream_, cudaStreamNonBlocking),
+                           "creating a stream"));
+  RETURN_IF_ERROR(ToStatus(cudaEventCreate(&clock->moment_), "creating an event"));
+  RETURN_IF_ERROR(ToStatus(cudaEventCreate(&clock->next_), "creating an event"));
+  RETURN_IF_ERROR(clock->ReadBothLocked());
+  return clock;
+}
+
+DeviceClock::~DeviceClock() {
+  absl::MutexLock lock(&mutex_);
+  for (const cudaEvent_t event : {moment_, next_}) {
+    if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
+  }
+  if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+absl::Status DeviceClock::ReadBothLocked() {
+  constexpr int kMostTries = 8;
+  constexpr std::int64_t kCloseEnoughNanos = 20'000;
+  std::int64_t before = 0, after = 0;
+  for (int i = 0; i < kMostTries; ++i) {
+    before = Clock::Real().SteadyNanos();
+    RETURN_IF_ERROR(ToStatus(cudaEventRecord(next_, stream_), "recording an event"));
+    RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(next_), "waiting for the device"));
+    after = Clock::Real().SteadyNanos();
+    if (after - before <= kCloseEnoughNanos) break;
+  }
+  const std::int64_t nanos = before + (after - before) / 2;
+  if (moment_nanos_ != 0) {
+    float milliseconds = 0;
+    RETURN_IF_ERROR(
+        ToStatus(cudaEventElapsedTime(&milliseconds, moment_, next_), "reading an event"));
+    if (milliseconds > 0)
+      rate_ =
+          static_cast<double>(nanos - moment_nanos_) / (1e6 * static_cast<double>(milliseconds));
+  }
+  moment_nanos_ = nanos;
+  std::swap(moment_, next_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::int64_t> DeviceClock::Nanos(cudaEvent_t event) {
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
+  if (Clock::Real().SteadyNanos() - moment_nanos_ > kReadAgainNanos) {
+    RETURN_IF_ERROR(ReadBothLocked());
+  }
+  float milliseconds = 0;  // negative for what was reached before the moment
+  RETURN_IF_ERROR(
+      ToStatus(cudaEventElapsedTime(&milliseconds, moment_, event), "reading an event"));
+  return moment_nanos_ + std::llround(1e6 * static_cast<double>(milliseconds) * rate_);
+}
+
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(int device, StreamKind kind,
+                                                               DeviceClock& clock) {
+  RETURN_IF_ERROR(ToStatus(cudaSetDevice(device), "choosing the device"));
+  int least = 0, greatest = 0;  // the most urgent is the smallest number
+  RETURN_IF_ERROR(ToStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                           "reading the range of priorities"));
+  const int priority = std::max(greatest, least - static_cast<int>(kind));
+  cudaStream_t stream = nullptr;
+  RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
+                           "creating a stream"));
+  return std::unique_ptr<CudaStream>(new CudaStream(device, stream, clock));
+}
+
+CudaStream::~CudaStream() {
+  static_cast<void>(cudaSetDevice(device_));
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+absl::StatusOr<std::unique_ptr<Event>> CudaStream::CreateEvent() {
+  RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
+  cudaEvent_t event = nullptr;
+  // Who waits sleeps: lanes that wait would otherwise keep the host's cores from those that
+  // enqueue.
+  RETURN_IF_ERROR(
+      ToStatus(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "creating an event"));
+  return std::make_unique<CudaEvent>(device_, event, clock_);
+}
+
+absl::Status CudaStream::Record(Event& event) {
+  RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
+  return ToStatus(cudaEventRecord(EventOf(event), stream_), "recording an event");
+}
+
+absl::Status CudaStream::Await(Event& event) {
+  RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
+  return ToStatus(cudaStreamWaitEvent(stream_, EventOf(event), 0), "waiting for an event");
+}
+
+}  // namespace takt::backend::cuda

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams and events of one device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/backend/stream.h"
+
+namespace takt::backend::cuda {
+
+// The device's time as the host's steady time. Both run at rates that differ by parts in a million,
+// so points of a stream are placed by the nearest of moments at which both clocks were read.
+// Thread-safe.
+class DeviceClock {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceClock>> Create(int device);
+  ~DeviceClock();
+  DeviceClock(const DeviceClock&) = delete;
+  DeviceClock& operator=(const DeviceClock&) = delete;
+
+  // Of an event that was recorded and reached.
+  absl::StatusOr<std::int64_t> Nanos(cudaEvent_t event);
+
+ private:
+  explicit DeviceClock(int device) : device_(device) {}
+
+  // Reads both clocks at about the same time.
+  absl::Status ReadBothLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int device_;
+  absl::Mutex mutex_;
+  // On a stream of its own, which is always idle.
+  cudaStream_t stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  cudaEvent_t moment_ ABSL_GUARDED_BY(mutex_) = nullptr, next_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::int64_t moment_nanos_ ABSL_GUARDED_BY(mutex_) = 0;
+  double rate_ ABSL_GUARDED_BY(mutex_) = 1;  // nanoseconds of the host in one of the device
+};
+
+// clock: borrowed, outlives the stream and its events.
+class CudaStream final : public Stream {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaStream>> Create(int device, StreamKind kind,
+                                                            DeviceClock& clock);
+  ~CudaStream() override;
+
+  absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
+  absl::Status Record(Event& event) override;
+  absl::Status Await(Event& event) override;
+
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  CudaStream(int device, cudaStream_t stream, DeviceClock& clock)
+      : device_(device), stream_(stream), clock_(clock) {}
+
+  const int device_;
+  const cudaStream_t stream_;
+  DeviceClock& clock_;
+};
+
+}  // namespace takt::backend::cuda
