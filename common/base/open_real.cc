@@ -6,9 +6,36 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace takt {
+namespace {
+
+// Opens one directory after the other, each by a name that must not be a link.
+int WalkReal(const std::string& path, int flags, mode_t mode) {
+  constexpr int kDirectory = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  const std::size_t slash = path.find_last_of('/');
+  const std::string directories = slash != std::string::npos ? path.substr(0, slash) : "";
+  const std::string last = slash != std::string::npos ? path.substr(slash + 1) : path;
+  int at = open(path.starts_with('/') ? "/" : ".", kDirectory);
+  const auto step = [&at](const std::string& name, int how, mode_t its_mode) {
+    const int next = openat(at, name.c_str(), how, its_mode);
+    const int error = errno;
+    close(at);
+    errno = error;
+    at = next;
+  };
+  for (std::size_t begin = 0; at >= 0 && begin < directories.size();) {
+    const std::size_t end = std::min(directories.find('/', begin), directories.size());
+    if (end > begin) step(directories.substr(begin, end - begin), kDirectory, 0);
+    begin = end + 1;
+  }
+  if (at >= 0) step(last.empty() ? "." : last, flags | O_NOFOLLOW | O_CLOEXEC, mode);
+  return at;
+}
+
+}  // namespace
 
 int OpenReal(const std::string& path, int flags, mode_t mode) {
   open_how how{};
@@ -16,9 +43,9 @@ int OpenReal(const std::string& path, int flags, mode_t mode) {
   how.mode = (flags & O_CREAT) != 0 ? mode : 0;  // else it must be none
   how.resolve = RESOLVE_NO_SYMLINKS;
   const long fd = syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof(how));
+  // Kernels before 5.6, and the filters of containers that do not know the call.
   const bool unknown = fd < 0 && (errno == ENOSYS || errno == EPERM);
-  if (unknown) return open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, mode);
-  return static_cast<int>(fd);
+  return unknown ? WalkReal(path, flags, mode) : static_cast<int>(fd);
 }
 
 }  // namespace takt

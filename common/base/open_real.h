@@ -8,9 +8,8 @@
 namespace takt {
 
 // open(2) of a path that had no symbolic link in it when somebody checked where it leads, e.g.
-// data::ResolveUnderRoot: fails with ELOOP if it has one by now, anywhere, so that nobody can swap
-// one in between the check and the use. (On kernels and sandboxes without openat2 only the last
-// part is looked at.) O_CLOEXEC is added.
+// data::ResolveUnderRoot: fails with ELOOP or ENOTDIR if it has one by now, anywhere, so that
+// nobody can swap one in between the check and the use. O_CLOEXEC is added.
 int OpenReal(const std::string& path, int flags, mode_t mode = 0);
 
 }  // namespace takt
