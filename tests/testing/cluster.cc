@@ -150,15 +150,17 @@ std::string Cluster::AwaitAddress() {
 
 void Cluster::StartWorker(const std::string& name, const std::string& coordinator) {
   const bool tcp = network_ == Network::kTcp;
+  const auto place = places_.find(name);
+  const std::string root = place != places_.end() ? place->second.root : WorkerPlace().root;
   std::vector<std::string> argv = {"takt-worker",
                                    "--coordinator",
                                    coordinator.empty() ? address_ : coordinator,
                                    "--name",
                                    name,
                                    "--data-root",
-                                   "/",
+                                   root,
                                    "--checkpoint-root",
-                                   "/",
+                                   root,
                                    "--threads",
                                    "1",
                                    "--metrics-listen",
