@@ -18,7 +18,10 @@ build=(g++ cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compil
   libyaml-cpp-dev nlohmann-json3-dev libxxhash-dev libisal-dev libssl-dev libsystemd-dev)
 # Fuzzing (tests/fuzz/README.md) also needs clang and libclang-rt-14-dev.
 # ocl-icd-opencl-dev: the CMake file of libdnnl-dev asks for OpenCL, which the package only recommends.
-tests=(libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev clang-format clang-tidy git python3 python3-yaml)
+tests=(libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev clang-format clang-tidy git python3 python3-yaml
+  python3-kubernetes iproute2)
+# A kubectl of another origin does, too, and would be in the way of Debian's.
+command -v kubectl >/dev/null || tests+=(kubernetes-client)
 example=(bible-kjv bible-kjv-text)
 browser=(chromium)
 prometheus=(prometheus)

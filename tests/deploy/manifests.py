@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The objects of an overlay of deploy/kubernetes, as `kubectl kustomize` builds it, and what refers to what in them."""
 import pathlib
+import shutil
 import subprocess
+import tempfile
 
 import yaml
 
@@ -12,9 +14,31 @@ OVERLAYS = ["base", "overlays/local", "overlays/gpu", "overlays/ha"]
 SECRETS_BY_HAND = {"takt-coordinator-tls", "takt-worker-tls", "takt-client-tls"}
 
 
+def kustomize(folder):
+    return subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True)
+
+
 def build(overlay):
-    built = subprocess.run(["kubectl", "kustomize", FOLDER / overlay], check=True, capture_output=True, text=True)
+    built = kustomize(FOLDER / overlay)
+    if "patchesStrategicMerge" in built.stderr:
+        built = build_as_of_old(overlay)
+    if built.returncode != 0:
+        raise RuntimeError(f"kubectl kustomize {overlay}: {built.stderr}")
     return list(yaml.safe_load_all(built.stdout))
+
+
+def build_as_of_old(overlay):
+    """With the kubectl of Debian 12 (1.20), which knows folders and merging files under other names."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = pathlib.Path(directory) / "kubernetes"
+        shutil.copytree(FOLDER, copy)
+        for file in copy.rglob("kustomization.yaml"):
+            content = yaml.safe_load(file.read_text())
+            content["bases"] = [name for name in content["resources"] if (file.parent / name).is_dir()]
+            content["resources"] = [name for name in content["resources"] if name not in content["bases"]]
+            content["patchesStrategicMerge"] = [patch["path"] for patch in content.pop("patches", [])]
+            file.write_text(yaml.safe_dump(content))
+        return kustomize(copy / overlay)
 
 
 def client():
