@@ -7,6 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export MACHINES_DIR=${MACHINES_DIR:-/srv/takt-machines}  # not under /var/tmp: the units have one of their own
+. tests/deploy/jobs.sh
 . tests/deploy/machines.sh
 shared=$MACHINES_DIR/shared
 debs=$MACHINES_DIR/debs
@@ -14,8 +15,6 @@ certs=$MACHINES_DIR/certs
 coordinator=10.77.0.1:7070
 workers=(2:a 2:b 3:a 3:b)
 
-say() { printf '== %s (%s s)\n' "$*" "$SECONDS"; }
-die() { printf 'systemd.sh: %s\n' "$*" >&2; exit 1; }
 takt() {
   TAKT_COORDINATOR=$coordinator TAKT_TLS_CERTIFICATE=$certs/${as:-admin}.pem TAKT_TLS_KEY=$certs/${as:-admin}.key \
     TAKT_TLS_AUTHORITY=$certs/ca.pem build/release/bin/takt "$@"
@@ -102,39 +101,22 @@ takt workers
 machine_run 2 takt-worker --settings /etc/takt/worker-a.yaml --health=ready
 ! as=n2a takt jobs 2>/dev/null || die "a worker's certificate lists jobs"
 
-# job NAME: two stages, two replicas, a checkpoint every 20 steps; enough steps that upgrades fall into them.
 cp deploy/examples/tiny.txt "$shared/tiny.txt"
-job() {
-  cat >"$shared/$1.yaml" <<YAML
-name: $1
-model: {family: gpt2, layers: 4, hidden: 64, heads: 4, context: 64, vocab: 256}
-data: {train: {path: tiny.txt, format: bytes}, shuffle: true}
-batch: {global: 16, microbatch: 2}
-optimizer: {adamw: {learning_rate: 1.0e-3}}
-steps: 600
-parallelism: {pipeline: 2, data: 2, schedule: 1f1b}
-checkpoint: {directory: checkpoints-$1, every_steps: 20}
-seed: 7
-YAML
-}
-losses() { takt -o json watch "$1" --after-step 0 | jq -r 'select(.step) | "\(.step) \(.loss)"' | sort -n -u; }
-
 say "an undisturbed job"
-job calm
+job calm 600 >"$shared/calm.yaml"
 takt submit "$shared/calm.yaml" --wait >/dev/null
-losses calm >"$shared/calm.losses"
-[ "$(wc -l <"$shared/calm.losses")" -eq 600 ] || die "the step log of the first job does not have 600 steps"
+losses calm 600 >"$shared/calm.losses"
 
 say "the same job, upgraded under way and one worker drained"
-job upgraded
+job upgraded 600 >"$shared/upgraded.yaml"
 takt submit "$shared/upgraded.yaml"
-until [ "$(takt -o json job upgraded | jq -r '.last_step.step // 0')" -ge 30 ]; do sleep 0.2; done
+await_step upgraded 30
 takt drain n3b
 install_package 1 new takt-coordinator
 for n in 2 3; do install_package "$n" new takt-worker; done
 takt undrain n3b
 takt wait upgraded >/dev/null
-losses upgraded >"$shared/upgraded.losses"
+losses upgraded 600 >"$shared/upgraded.losses"
 cmp "$shared/calm.losses" "$shared/upgraded.losses" || die "the upgraded job's losses differ from the undisturbed ones"
 takt job upgraded | grep -iE 'halt|paus|queued|drain|leav' || die "the second job was not disturbed at all"
 [ "$(machine_run 2 dpkg-query -W -f '${Version}' takt-worker)" = 99.0.0 ] || die "the upgrade did not take place"
