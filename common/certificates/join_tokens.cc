@@ -37,16 +37,18 @@ absl::StatusOr<std::string> JoinTokens::Create(const std::string& worker, absl::
   return token;
 }
 
-absl::StatusOr<std::string> JoinTokens::Redeem(const std::string& token, absl::Time now) {
+absl::StatusOr<std::string> JoinTokens::Find(const std::string& token, absl::Time now) const {
   const auto it = grants_.find(Hash(token));
-  if (it != grants_.end()) {
-    const Grant grant = it->second;
-    grants_.erase(it);
-    if (grant.expires >= now) return grant.worker;
-  }
+  if (it != grants_.end() && it->second.expires >= now) return it->second.worker;
   return absl::PermissionDeniedError(
       "the token is not known, was used, or has expired; an administrator makes another with `takt "
       "certs token WORKER`");
+}
+
+absl::StatusOr<std::string> JoinTokens::Redeem(const std::string& token, absl::Time now) {
+  absl::StatusOr<std::string> worker = Find(token, now);
+  grants_.erase(Hash(token));
+  return worker;
 }
 
 }  // namespace takt::certificates

@@ -16,7 +16,9 @@ class JoinTokens final {
   absl::StatusOr<std::string> Create(const std::string& worker, absl::Duration lifetime,
                                      absl::Time now);
 
-  // The worker that the token is for; it is used up. kPermissionDenied: unknown, used or expired.
+  // The worker that the token is for. kPermissionDenied: unknown, used or expired.
+  absl::StatusOr<std::string> Find(const std::string& token, absl::Time now) const;
+  // The same, and it is used up.
   absl::StatusOr<std::string> Redeem(const std::string& token, absl::Time now);
 
  private:

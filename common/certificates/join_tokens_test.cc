@@ -12,13 +12,16 @@ TEST(JoinTokens, OneIsGoodOnceForItsWorker) {
   JoinTokens tokens;
   const std::string token = tokens.Create("n1", absl::Hours(1), kNow).value();
   EXPECT_EQ(token.size(), 64u);
+  EXPECT_EQ(tokens.Find(token, kNow).value(), "n1");
   EXPECT_EQ(tokens.Redeem(token, kNow + absl::Minutes(59)).value(), "n1");
+  EXPECT_EQ(tokens.Find(token, kNow).status().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(tokens.Redeem(token, kNow).status().code(), absl::StatusCode::kPermissionDenied);
 }
 
 TEST(JoinTokens, OneExpires) {
   JoinTokens tokens;
   const std::string token = tokens.Create("n1", absl::Hours(1), kNow).value();
+  EXPECT_FALSE(tokens.Find(token, kNow + absl::Minutes(61)).ok());
   EXPECT_FALSE(tokens.Redeem(token, kNow + absl::Minutes(61)).ok());
 }
 

@@ -17,8 +17,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
   std::unique_ptr<Coordinator> coordinator(new Coordinator(std::move(options), store));
   ClusterOptions cluster = coordinator->options_.cluster;
   cluster.plan = [self = coordinator.get()](PlanRequest request) {
-    absl::MutexLock lock(&self->mutex_);
-    self->plans_.push_back(std::move(request));
+    self->PlanFor(std::move(request));
   };
   coordinator->cluster_ = std::make_unique<Cluster>(std::move(cluster), std::move(snapshot), store,
                                                     &coordinator->rendezvous_, coordinator->now());
@@ -53,12 +52,22 @@ bool Coordinator::TryPost(Event event) {
   return true;
 }
 
+bool Coordinator::TryPlan(config::JobSpec spec, const plan::PlanOptions& options, Planned done) {
+  absl::MutexLock lock(&mutex_);
+  if (asked_plans_.size() >= options_.max_asked_plans) return false;
+  if (!stopping_) asked_plans_.push_back({std::move(spec), options, std::move(done)});
+  return true;
+}
+
 void Coordinator::Stop() {
-  std::deque<TimedEvent> dropped;  // outside the lock: dropping a request answers it
+  // Outside the lock: dropping a request answers it.
+  std::deque<TimedEvent> dropped;
+  std::deque<WantedPlan> dropped_plans;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     dropped.swap(events_);
+    dropped_plans.swap(asked_plans_);
   }
   rendezvous_.Stop();
 }
@@ -121,26 +130,34 @@ absl::Status Coordinator::Flush(Outbox outbox) {
   return absl::OkStatus();
 }
 
+void Coordinator::PlanFor(PlanRequest request) {
+  const auto done = [this, id = request.job_id,
+                     generation = request.generation](absl::StatusOr<plan::Plan> made) {
+    auto plan = std::make_shared<absl::StatusOr<plan::Plan>>(std::move(made));
+    Post([id, generation, plan](Cluster& cluster, Moment now) {
+      cluster.Planned(id, generation, std::move(*plan), now);
+    });
+  };
+  absl::MutexLock lock(&mutex_);
+  plans_.push_back({std::move(request.spec), std::move(request.options), done});
+}
+
 void Coordinator::Plan() {
   pthread_setname_np(pthread_self(), "takt-plan");
   while (true) {
-    PlanRequest request;
+    WantedPlan wanted;
     {
       absl::MutexLock lock(&mutex_);
       const auto some = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || !plans_.empty();
+        return stopping_ || !plans_.empty() || !asked_plans_.empty();
       };
       mutex_.Await(absl::Condition(&some));
       if (stopping_) return;
-      request = std::move(plans_.front());
-      plans_.pop_front();
+      std::deque<WantedPlan>& next = plans_.empty() ? asked_plans_ : plans_;
+      wanted = std::move(next.front());
+      next.pop_front();
     }
-    auto plan = std::make_shared<absl::StatusOr<plan::Plan>>(
-        options_.make_plan(request.spec, request.options));
-    Post(
-        [id = request.job_id, generation = request.generation, plan](Cluster& cluster, Moment now) {
-          cluster.Planned(id, generation, std::move(*plan), now);
-        });
+    wanted.done(options_.make_plan(wanted.spec, wanted.options));
   }
 }
 

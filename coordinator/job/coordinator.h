@@ -30,6 +30,8 @@ struct CoordinatorOptions {
   absl::Duration tick = absl::Milliseconds(100);
   // Events that wait; beyond it TryPost refuses.
   std::size_t max_events = 100'000;
+  // Plans that clients wait for; beyond it TryPlan refuses.
+  std::size_t max_asked_plans = 16;
   metrics::Registry* metrics = nullptr;  // may be null
 };
 
@@ -49,6 +51,11 @@ class Coordinator final {
   // The same for what a worker can send without bound; false: too much is waiting.
   bool TryPost(Event event);
 
+  // Plans on the planning thread, once no job waits for its plan, and calls `done` there. After
+  // Stop it is dropped. False: too many wait.
+  using Planned = std::function<void(absl::StatusOr<plan::Plan>)>;
+  bool TryPlan(config::JobSpec spec, const plan::PlanOptions& options, Planned done);
+
   // Jobs go on; nothing more is decided, and requests that wait for an answer are told
   // kUnavailable.
   void Stop();
@@ -57,10 +64,6 @@ class Coordinator final {
 
   const Board& board() const { return board_; }
   Board& board() { return board_; }
-  absl::StatusOr<plan::Plan> MakePlan(const config::JobSpec& spec,
-                                      const plan::PlanOptions& options) const {
-    return options_.make_plan(spec, options);
-  }
   Rendezvous& rendezvous() { return rendezvous_; }
   store::Store& store() { return *store_; }
   Moment now() const { return Moment::Of(*options_.clock); }
@@ -74,10 +77,18 @@ class Coordinator final {
     Moment arrival;
   };
 
+  struct WantedPlan {
+    config::JobSpec spec;
+    plan::PlanOptions options;
+    Planned done;
+  };
+
   void Decide();
   // False: the coordinator ends.
   bool DecideOnce();
   absl::Status Flush(Outbox outbox);
+  // What the cluster needs to go on.
+  void PlanFor(PlanRequest request);
   void Plan();
 
   const CoordinatorOptions options_;
@@ -87,7 +98,8 @@ class Coordinator final {
 
   absl::Mutex mutex_;
   std::deque<TimedEvent> events_ ABSL_GUARDED_BY(mutex_);
-  std::deque<PlanRequest> plans_ ABSL_GUARDED_BY(mutex_);
+  std::deque<WantedPlan> plans_ ABSL_GUARDED_BY(mutex_);        // of jobs
+  std::deque<WantedPlan> asked_plans_ ABSL_GUARDED_BY(mutex_);  // of clients
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 

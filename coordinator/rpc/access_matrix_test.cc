@@ -261,6 +261,11 @@ TEST_F(AccessTest, ATokenIsGoodForOneCertificate) {
   join.set_certificate_request(request.text);
   v1::JoinResponse joined;
   const auto stub = v1::JoinService::NewStub(channel);
+  v1::JoinRequest wrong = join;
+  wrong.set_certificate_request("not a request");
+  EXPECT_EQ(stub->Join(NewContext().get(), wrong, &joined).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT)
+      << "and the token is still good";
   const grpc::Status status = stub->Join(NewContext().get(), join, &joined);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(stub->Join(NewContext().get(), join, &joined).error_code(),
@@ -279,6 +284,31 @@ TEST_F(AccessTest, ATokenIsGoodForOneCertificate) {
               grpc::StatusCode::UNAUTHENTICATED)
         << rule.method;
   }
+}
+
+TEST_F(AccessTest, StrangersThatJoinTooOftenKeepOutNobodyElse) {
+  server_.reset();
+  server_ = Server::Start({.listen = "127.0.0.1:0",
+                           .tls = authority_.Issue(Role::kCoordinator, "c2"),
+                           .rate = {.per_second = 0.001, .burst = 2},
+                           .join_authority = authority_.ca()},
+                          coordinator_.get())
+                .value();
+  const rpc::Endpoint stranger = {
+      .address = server_->address(), .tls = {.authority = authority_.authority()}, .joins = true};
+  const auto join = [](const std::shared_ptr<grpc::Channel>& channel) {
+    v1::JoinResponse joined;
+    return v1::JoinService::NewStub(channel)->Join(NewContext().get(), {}, &joined).error_code();
+  };
+  const auto channel = grpc::CreateChannel(stranger.address, rpc::ChannelCredentialsFor(stranger));
+  EXPECT_EQ(join(channel), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(join(channel), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(join(channel), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // Of the same address; it is known who they are.
+  EXPECT_EQ(join(Dial(Role::kUser, "alice")), grpc::StatusCode::PERMISSION_DENIED);
+  // What a stranger may not call at all is another count.
+  EXPECT_EQ(AnyCall(channel, "/takt.v1.JobService/ListJobs", "").Result().error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(AccessTest, AMethodThatIsNotThereIsRefused) {

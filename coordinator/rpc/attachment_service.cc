@@ -52,59 +52,76 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      if (attached_) Detach();
+      if (attached_) coordinator_->Post(Detach());
       FinishAfterWrites(absl::OkStatus());
-      return;
+    } else if (!attached_) {
+      Hello();
+    } else {
+      Decide(EventOf(request_));
     }
-    if (Handle()) StartRead(&request_);
   }
   void OnCancel() override { Cut(absl::CancelledError("the worker's stream ended")); }
 
  private:
-  // False: the stream is over.
-  bool Handle() {
-    if (!attached_) {
-      if (!request_.has_hello()) {
-        Cut(absl::InvalidArgumentError("the first message of Attach must be a Hello"));
-        return false;
-      }
-      if (const absl::Status status = MayBegin(deed_, request_.hello().worker()); !status.ok()) {
-        Cut(status);
-        return false;
-      }
-      attached_ = true;
-      worker_ = request_.hello().worker();
-      incarnation_ = request_.hello().incarnation();
-      coordinator_->Post(
-          [hello = FromProto(request_.hello()), id = id_, self = shared_from_this()](
-              Cluster& cluster, Moment now) { cluster.Attach(hello, id, self, now); });
-    } else if (request_.has_heartbeat()) {
-      coordinator_->Post([status = FromProto(request_.heartbeat()), id = id_](
-                             Cluster& cluster, Moment now) { cluster.Heartbeat(id, status, now); });
-      AskForClock();
-    } else if (request_.has_clock()) {
-      const v1::ClockAnswer& answer = request_.clock();
-      if (traces_ != nullptr) {
-        traces_->AddClock(worker_, incarnation_, answer.coordinator_nanos(), answer.worker_nanos(),
-                          SteadyNanos());
-      }
-    } else if (request_.has_update()) {
-      if (const std::optional<job::JobUpdate> update = FromProto(request_.update())) {
-        coordinator_->Post([update = *update, id = id_](Cluster& cluster, Moment now) {
-          cluster.Update(id, update, now);
+  void Hello() {
+    if (!request_.has_hello())
+      return Cut(absl::InvalidArgumentError("the first message of Attach must be a Hello"));
+    const v1::Hello& hello = request_.hello();
+    if (const absl::Status status = MayBegin(deed_, hello.worker()); !status.ok())
+      return Cut(status);
+    attached_ = true;
+    worker_ = hello.worker();
+    incarnation_ = hello.incarnation();
+    Decide([hello = FromProto(hello), id = id_, self = shared_from_this()](
+               Cluster& cluster, Moment now) { cluster.Attach(hello, id, self, now); });
+  }
+
+  // The next message is read when this one was decided on: who sends faster than that waits, and
+  // fills no queue here.
+  void Decide(Coordinator::Event event) {
+    coordinator_->Post(
+        [event = std::move(event), self = shared_from_this()](Cluster& cluster, Moment now) {
+          event(cluster, now);
+          if (!self->ReadOn(&self->request_)) self->Detach()(cluster, now);
         });
-      }
-    } else if (request_.has_leaving()) {
-      coordinator_->Post([reason = request_.leaving().reason(), id = id_](
-                             Cluster& cluster, Moment now) { cluster.Leave(id, reason, now); });
-    } else if (request_.has_committed()) {
-      coordinator_->Post([answer = FromProto(request_.committed()), id = id_](
-                             Cluster& cluster, Moment now) { cluster.Committed(id, answer, now); });
+  }
+
+  Coordinator::Event EventOf(const v1::AttachRequest& request) {
+    switch (request.message_case()) {
+      case v1::AttachRequest::kHeartbeat:
+        AskForClock();
+        return [status = FromProto(request.heartbeat()), id = id_](Cluster& cluster, Moment now) {
+          cluster.Heartbeat(id, status, now);
+        };
+      case v1::AttachRequest::kUpdate:
+        return [update = FromProto(request.update()), id = id_](Cluster& cluster, Moment now) {
+          if (update) cluster.Update(id, *update, now);
+        };
+      case v1::AttachRequest::kLeaving:
+        return [reason = request.leaving().reason(), id = id_](Cluster& cluster, Moment now) {
+          cluster.Leave(id, reason, now);
+        };
+      case v1::AttachRequest::kCommitted:
+        return [answer = FromProto(request.committed()), id = id_](Cluster& cluster, Moment now) {
+          cluster.Committed(id, answer, now);
+        };
+      case v1::AttachRequest::kClock:
+        AddClock(request.clock());
+        break;
+      case v1::AttachRequest::kHello:
+      case v1::AttachRequest::MESSAGE_NOT_SET:
+        break;
     }
-    return true;
+    return [](Cluster&, Moment) {};
   }
 
   std::int64_t SteadyNanos() const { return absl::ToInt64Nanoseconds(coordinator_->now().steady); }
+
+  void AddClock(const v1::ClockAnswer& answer) {
+    if (traces_ == nullptr) return;
+    traces_->AddClock(worker_, incarnation_, answer.coordinator_nanos(), answer.worker_nanos(),
+                      SteadyNanos());
+  }
 
   void AskForClock() {
     if (traces_ == nullptr) return;
@@ -113,9 +130,9 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
     Push(std::move(response));
   }
 
-  void Detach() {
-    coordinator_->Post(
-        [id = id_](Cluster& cluster, Moment now) { cluster.Detach(id, "its stream ended", now); });
+  Coordinator::Event Detach() const {
+    return
+        [id = id_](Cluster& cluster, Moment now) { cluster.Detach(id, "its stream ended", now); };
   }
 
   Deed deed_;

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/rpc/guard.h"
 
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/access/decide.h"
 #include "common/access/method_table.h"
 #include "common/base/log.h"
+#include "common/base/status.h"
 #include "common/rpc/credentials.h"
 
 namespace takt::coordinator_rpc {
@@ -60,20 +66,43 @@ access::Identity Guard::CallerOf(const grpc::ServerContextBase& context) const {
 
 absl::Status Guard::Admit(const access::Identity& who, absl::string_view method) {
   if (who.role == access::Role::kTrusted) return absl::OkStatus();
+  const absl::Status allowed = access::MayCall(who, method);
+  const bool counted_later = who.role == access::Role::kNobody && allowed.ok();
+  if (!counted_later) RETURN_IF_ERROR(Count(who.ToString()));
+  return allowed;
+}
+
+absl::Status Guard::AdmitStranger(const grpc::ServerContextBase& context) {
+  if (CallerOf(context).role != access::Role::kNobody) return absl::OkStatus();
+  return Count(NetworkOf(context.peer()));
+}
+
+absl::Status Guard::Count(const std::string& who) {
   const absl::Duration now = Moment::Of(*options_.clock).steady;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!limiter_.Allow(who.ToString(), now)) {
-      return absl::ResourceExhaustedError(absl::StrCat(who.ToString(), " makes more than ",
-                                                       options_.rate.per_second,
-                                                       " calls a second; slow down"));
-    }
-  }
-  return access::MayCall(who, method);
+  absl::MutexLock lock(&mutex_);
+  if (limiter_.Allow(who, now)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      who, " makes more than ", options_.rate.per_second, " calls a second; slow down"));
 }
 
 std::shared_ptr<grpc::AuthMetadataProcessor> Guard::Processor() {
   return std::make_shared<GuardProcessor>(this, options_.domain.value_or(""));
+}
+
+std::string NetworkOf(const std::string& peer) {
+  const std::string address = peer.substr(0, peer.rfind(':'));
+  const std::string kind = address.substr(0, address.find(':'));
+  if (kind != "ipv6") return address;
+  std::string host = absl::StrReplaceAll(address.substr(kind.size() + 1),
+                                         {{"%5B", ""}, {"%5D", ""}, {"[", ""}, {"]", ""}});
+  host = host.substr(0, host.find('%'));  // without the interface
+  in6_addr bytes{};
+  if (inet_pton(AF_INET6, host.c_str(), &bytes) != 1 || IN6_IS_ADDR_V4MAPPED(&bytes))
+    return address;
+  std::fill(std::begin(bytes.s6_addr) + 8, std::end(bytes.s6_addr), 0);
+  char text[INET6_ADDRSTRLEN];
+  inet_ntop(AF_INET6, &bytes, text, sizeof(text));
+  return absl::StrCat("ipv6:", text, "/64");
 }
 
 }  // namespace takt::coordinator_rpc

@@ -61,6 +61,10 @@ class Guard final {
   // too, than an identity may make.
   absl::Status Admit(const access::Identity& who, absl::string_view method);
 
+  // Once more, for what a peer without a certificate may call: so many calls a second of one
+  // address, so that no stranger keeps another out. Others were counted by Admit.
+  absl::Status AdmitStranger(const grpc::ServerContextBase& context);
+
   // For the credentials of a TLS server: Admit before every call of every service. Borrows the
   // guard.
   std::shared_ptr<grpc::AuthMetadataProcessor> Processor();
@@ -69,9 +73,16 @@ class Guard final {
   const std::string* domain() const { return options_.domain ? &*options_.domain : nullptr; }
 
  private:
+  // kResourceExhausted
+  absl::Status Count(const std::string& who);
+
   const GuardOptions options_;
   absl::Mutex mutex_;
   access::RateLimiter limiter_ ABSL_GUARDED_BY(mutex_);
 };
+
+// "ipv4:10.0.0.1:4711" (grpc::ServerContextBase::peer) without the port; of IPv6 the first half,
+// since a host may choose the other.
+std::string NetworkOf(const std::string& peer);
 
 }  // namespace takt::coordinator_rpc

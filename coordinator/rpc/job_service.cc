@@ -78,6 +78,58 @@ std::string OwnerName(const access::Identity& who) {
   return who.role == access::Role::kTrusted ? "" : who.ToString();
 }
 
+// A call of SubmitJob on its way: spec, plan, then the deciding thread.
+struct Submission {
+  std::shared_ptr<UnaryCall> call;
+  const v1::SubmitJobRequest* request;
+  v1::SubmitJobResponse* response;
+};
+
+// What is known of a job before it is stored.
+void Describe(const config::JobSpec& spec, const Submission& submission) {
+  v1::Job& job = *submission.response->mutable_job();
+  job.set_name(spec.name);
+  job.set_steps(spec.steps);
+  *job.mutable_spec() = submission.request->spec();
+}
+
+void Take(job::Coordinator* coordinator, const Submission& submission,
+          const config::JobSpec& spec) {
+  coordinator->Post([submission, spec](job::Cluster& cluster, Moment now) {
+    const auto& [call, request, response] = submission;
+    if (request->validate_only()) return call->Finish(cluster.CheckSubmit(spec));
+    cluster.Submit(
+        {.request_id = RequestIdOf(call->who(), request->request_id()),
+         .spec = request->spec().SerializeAsString(),
+         .parsed = spec,
+         .owner = OwnerName(call->who())},
+        [call, response](absl::StatusOr<store::JobRecord> job) {
+          response->Clear();
+          if (job.ok()) *response->mutable_job() = store::ToProto(*job);
+          call->Finish(job.status());
+        },
+        now);
+  });
+}
+
+void Plan(job::Coordinator* coordinator, const Submission& submission,
+          const config::JobSpec& spec) {
+  const config::Parallelism& parallelism = spec.parallelism;
+  const plan::PlanOptions options{.max_workers =
+                                      *parallelism.pipeline * parallelism.data.value_or(1)};
+  const auto planned = [coordinator, submission, spec](const absl::StatusOr<plan::Plan>& plan) {
+    if (!plan.ok()) return submission.call->Finish(plan.status());
+    Describe(spec, submission);
+    v1::Job& job = *submission.response->mutable_job();
+    job.set_schedule(plan->schedule.name);
+    job.mutable_warnings()->Add(plan->warnings.begin(), plan->warnings.end());
+    Take(coordinator, submission, spec);
+  };
+  if (coordinator->TryPlan(spec, options, planned)) return;
+  submission.call->Finish(absl::ResourceExhaustedError(
+      "too many jobs that were submitted wait to be planned; submit again in some seconds"));
+}
+
 }  // namespace
 
 Deed JobService::DeedOn(const grpc::CallbackServerContext& context, absl::string_view method,
@@ -93,53 +145,24 @@ absl::StatusOr<job::JobView> JobService::Find(const grpc::CallbackServerContext&
   return job;
 }
 
-absl::StatusOr<config::JobSpec> JobService::Judge(const v1::JobSpec& spec,
-                                                  v1::Job* described) const {
-  ASSIGN_OR_RETURN(config::JobSpec parsed, config::ToJobSpec(spec));
-  described->set_name(parsed.name);
-  described->set_steps(parsed.steps);
-  *described->mutable_spec() = spec;
-  // With `pipeline: auto` the plan depends on the workers that will be there.
-  const config::Parallelism& parallelism = parsed.parallelism;
-  if (!parallelism.pipeline) return parsed;
-  const plan::PlanOptions options{.max_workers =
-                                      *parallelism.pipeline * parallelism.data.value_or(1)};
-  ASSIGN_OR_RETURN(const plan::Plan plan, coordinator_->MakePlan(parsed, options));
-  described->set_schedule(plan.schedule.name);
-  described->mutable_warnings()->Add(plan.warnings.begin(), plan.warnings.end());
-  return parsed;
-}
-
 grpc::ServerUnaryReactor* JobService::SubmitJob(grpc::CallbackServerContext* context,
                                                 const v1::SubmitJobRequest* request,
                                                 v1::SubmitJobResponse* response) {
-  auto call =
-      std::make_shared<UnaryCall>(context, DeedOn(*context, "SubmitJob", request->spec().name()));
-  grpc::ServerUnaryReactor* const reactor = call->reactor();
-  absl::StatusOr<config::JobSpec> spec = Judge(request->spec(), response->mutable_job());
+  const Submission submission = {
+      .call = std::make_shared<UnaryCall>(context,
+                                          DeedOn(*context, "SubmitJob", request->spec().name())),
+      .request = request,
+      .response = response};
+  grpc::ServerUnaryReactor* const reactor = submission.call->reactor();
+  absl::StatusOr<config::JobSpec> spec = config::ToJobSpec(request->spec());
   if (!spec.ok()) {
-    response->Clear();
-    call->Finish(spec.status());
-  } else if (request->validate_only()) {
-    coordinator_->Post(
-        [spec = *std::move(spec), call = std::move(call)](job::Cluster& cluster, Moment) {
-          call->Finish(cluster.CheckSubmit(spec));
-        });
+    submission.call->Finish(spec.status());
+  } else if (!spec->parallelism.pipeline) {
+    // `pipeline: auto`: the plan depends on the workers that will be there.
+    Describe(*spec, submission);
+    Take(coordinator_, submission, *spec);
   } else {
-    coordinator_->Post([request, response, spec = *std::move(spec), call = std::move(call)](
-                           job::Cluster& cluster, Moment now) {
-      cluster.Submit(
-          {.request_id = RequestIdOf(call->who(), request->request_id()),
-           .spec = request->spec().SerializeAsString(),
-           .parsed = spec,
-           .owner = OwnerName(call->who())},
-          [response, call](absl::StatusOr<store::JobRecord> job) {
-            response->Clear();
-            if (job.ok()) *response->mutable_job() = store::ToProto(*job);
-            call->Finish(job.status());
-          },
-          now);
-    });
+    Plan(coordinator_, submission, *spec);
   }
   return reactor;
 }

@@ -52,8 +52,6 @@ class JobService final : public v1::JobService::CallbackService {
   // The job, if the caller may use it. kNotFound, kPermissionDenied.
   absl::StatusOr<job::JobView> Find(const grpc::CallbackServerContext& context,
                                     const std::string& name) const;
-  // Judges the spec and, as far as it can be made before the workers are known, its plan.
-  absl::StatusOr<config::JobSpec> Judge(const v1::JobSpec& spec, v1::Job* described) const;
 
   job::Coordinator* const coordinator_;
   const traces::TraceKeeper* const traces_;

@@ -193,7 +193,12 @@ TEST_F(RpcTest, LogsAreFollowedUntilTheJobEndsAndKeptAfterwards) {
 
 TEST_F(RpcTest, StoppingIsQuickAndEndsEveryCall) {
   const auto workers = RunJob("j", 1);
-  auto watch = std::async(std::launch::async, [this] { return Watch("j"); });
+  v1::WatchJobRequest of_j;
+  of_j.set_name("j");
+  v1::WatchJobResponse seen;
+  const auto watch_context = NewContext();
+  const auto watch = jobs_->WatchJob(watch_context.get(), of_j);
+  ASSERT_TRUE(watch->Read(&seen));
   auto wait = std::async(std::launch::async, [this] {
     v1::WaitKeysRequest request;
     request.mutable_scope()->set_job("j");
@@ -209,7 +214,9 @@ TEST_F(RpcTest, StoppingIsQuickAndEndsEveryCall) {
   StopServer();
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));  // the calls would wait longer
   EXPECT_NE(wait.get(), grpc::StatusCode::OK);
-  EXPECT_FALSE(watch.get().status.ok());
+  while (watch->Read(&seen)) {
+  }
+  EXPECT_FALSE(watch->Finish().ok());
 }
 
 // Calls a unary method by name with the request's bytes; the response's bytes.

@@ -39,18 +39,23 @@ absl::StatusOr<std::string> JoinService::NewToken(const v1::CreateTokenRequest& 
   return tokens_.Create(request.worker(), absl::Seconds(seconds), absl::Now());
 }
 
-absl::StatusOr<std::string> JoinService::Redeem(const std::string& token) {
+absl::StatusOr<std::string> JoinService::FindWorker(const std::string& token) {
   RETURN_IF_ERROR(CheckAuthority());
   absl::MutexLock lock(&mutex_);
-  return tokens_.Redeem(token, absl::Now());
+  return tokens_.Find(token, absl::Now());
 }
 
 absl::StatusOr<std::string> JoinService::Certify(const std::string& worker,
-                                                 const std::string& request) const {
-  return certificates::CertifyRequest(authority_, request,
-                                      {.identity = {.role = access::Role::kWorker, .name = worker},
-                                       .validity = kCertificateLifetime,
-                                       .now = absl::Now()});
+                                                 const v1::JoinRequest& request) {
+  ASSIGN_OR_RETURN(
+      std::string certificate,
+      certificates::CertifyRequest(authority_, request.certificate_request(),
+                                   {.identity = {.role = access::Role::kWorker, .name = worker},
+                                    .validity = kCertificateLifetime,
+                                    .now = absl::Now()}));
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(tokens_.Redeem(request.token(), absl::Now()).status());
+  return certificate;
 }
 
 grpc::ServerUnaryReactor* JoinService::CreateToken(grpc::CallbackServerContext* context,
@@ -68,12 +73,18 @@ grpc::ServerUnaryReactor* JoinService::CreateToken(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* JoinService::Join(grpc::CallbackServerContext* context,
                                             const v1::JoinRequest* request,
                                             v1::JoinResponse* response) {
-  const absl::StatusOr<std::string> worker = Redeem(request->token());
+  if (absl::Status status = guard_->AdmitStranger(*context); !status.ok()) {
+    // Of those who ask too often nothing is written down.
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(status, *context));
+    return reactor;
+  }
+  const absl::StatusOr<std::string> worker = FindWorker(request->token());
   UnaryCall call(context, guard_->DeedOf(*context, MethodOf<v1::JoinService>("Join"),
                                          worker.ok() ? "worker/" + *worker : ""));
   grpc::ServerUnaryReactor* const reactor = call.reactor();
   const absl::StatusOr<std::string> certificate =
-      worker.ok() ? Certify(*worker, request->certificate_request()) : worker.status();
+      worker.ok() ? Certify(*worker, *request) : worker.status();
   if (certificate.ok()) response->set_certificate(*certificate);
   call.Finish(certificate.status());
   return reactor;

@@ -30,8 +30,9 @@ class JoinService final : public v1::JoinService::CallbackService {
  private:
   absl::Status CheckAuthority() const;
   absl::StatusOr<std::string> NewToken(const v1::CreateTokenRequest& request);
-  absl::StatusOr<std::string> Redeem(const std::string& token);
-  absl::StatusOr<std::string> Certify(const std::string& worker, const std::string& request) const;
+  absl::StatusOr<std::string> FindWorker(const std::string& token);
+  // Only who gets a certificate has used the token up.
+  absl::StatusOr<std::string> Certify(const std::string& worker, const v1::JoinRequest& request);
 
   const std::string authority_;
   Guard* const guard_;

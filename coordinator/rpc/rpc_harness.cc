@@ -136,6 +136,7 @@ void RpcWorker::Die() {
 RpcTest::RpcTest() {
   std::string pattern = ::testing::TempDir() + "takt-rpc-XXXXXX";
   dir_ = mkdtemp(pattern.data());
+  options_.make_plan = plan::MakePlan;
   Restart();
 }
 
@@ -156,14 +157,13 @@ void RpcTest::Restart() {
   coordinator_.reset();
   store_.reset();
   store_ = store::OpenSqliteStore(dir_ + "/state.sqlite").value();
-  job::CoordinatorOptions options{.make_plan = plan::MakePlan};
-  options.cluster.membership.protocol_version = 1;
-  options.cluster.membership.lease = absl::Minutes(1);  // no heartbeats here
-  options.cluster.batch_interval = absl::Milliseconds(1);
-  options.cluster.random_bytes = [seed = 0](int count) mutable {
+  options_.cluster.membership.protocol_version = 1;
+  options_.cluster.membership.lease = absl::Minutes(1);  // no heartbeats here
+  options_.cluster.batch_interval = absl::Milliseconds(1);
+  options_.cluster.random_bytes = [seed = 0](int count) mutable {
     return std::string(count, static_cast<char>(++seed));
   };
-  coordinator_ = job::Coordinator::Start(options, store_.get()).value();
+  coordinator_ = job::Coordinator::Start(options_, store_.get()).value();
   server_ =
       Server::Start({.listen = absl::StrCat("unix:", dir_, "/s")}, coordinator_.get()).value();
   grpc::ChannelArguments arguments;

@@ -92,6 +92,7 @@ class RpcTest : public ::testing::Test {
   std::vector<std::unique_ptr<RpcWorker>> RunJob(const std::string& name, int pipeline,
                                                  std::int64_t steps = 2);
 
+  job::CoordinatorOptions options_;  // of the next Restart
   std::string dir_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<job::Coordinator> coordinator_;

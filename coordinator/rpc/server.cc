@@ -31,6 +31,8 @@ namespace {
 constexpr int kMaxReceiveBytes = 8 << 20;
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr std::size_t kMemoryQuotaBytes = 256u << 20;
+// Of reflection, the one service whose calls keep a thread each: calls beyond it are refused.
+constexpr int kMaxThreads = 8;
 constexpr int kHandshakeMillis = 10'000;
 constexpr int kIdleMillis = 300'000;
 constexpr std::chrono::milliseconds kShutdownGrace(300);
@@ -90,7 +92,8 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
     // So is who asks nothing for long; clients dial again when they have something to ask.
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMillis);
-    builder.SetResourceQuota(grpc::ResourceQuota("coordinator").Resize(kMemoryQuotaBytes));
+    builder.SetResourceQuota(
+        grpc::ResourceQuota("coordinator").Resize(kMemoryQuotaBytes).SetMaxThreads(kMaxThreads));
     builder.RegisterService(&attachment_);
     builder.RegisterService(&cluster_);
     builder.RegisterService(&jobs_);

@@ -87,6 +87,16 @@ class WritingStream : public Reactor {
   // Everything pushed was written.
   virtual void OnWrittenOut() {}
 
+  // Starts the next read, from any thread. False: the stream is finished, and nobody is told of its
+  // end any more.
+  template <class Request>
+  [[nodiscard]] bool ReadOn(Request* request) {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return false;
+    this->StartRead(request);
+    return true;
+  }
+
   // A peer that lets more than max_queue messages pile up loses its stream.
   void Push(Response response) {
     absl::MutexLock lock(&mutex_);

@@ -40,7 +40,7 @@ class PeerListener::Stranger final : public net::Guest {
     if (received_bytes_ < sizeof(answer_)) return POLLIN;
     if (!IsProven(answer_, challenge_, listener_.options_)) {
       door.Refuse(fd(), "does not know this generation's secret");
-      listener_.NoteImpostor(answer_.rank);
+      listener_.NoteImpostor(answer_.rank, net::PeerName(fd()));
     } else if (SendWhole(socket_, WelcomeFor(answer_, challenge_, listener_.options_))) {
       listener_.Welcome(Rank(static_cast<int>(answer_.rank)), std::move(socket_));
     }
@@ -87,12 +87,12 @@ absl::StatusOr<net::Socket> PeerListener::Accept(Rank peer) {
       changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.connect_timeout), came);
   if (abort_->raised()) return AbortedStatus();
   if (in_time) return std::move(proven_.extract(peer).mapped());
-  if (impersonated_.contains(peer.value())) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("rank ", peer.value(), " does not know this generation's secret"));
+  std::string what = absl::StrCat("rank ", peer.value(), " to connect to ", address());
+  if (const auto impostor = impostors_.find(peer.value()); impostor != impostors_.end()) {
+    absl::StrAppend(&what, "; ", impostor->second,
+                    " claimed to be it and does not know this generation's secret");
   }
-  return TimeoutStatus(absl::StrCat("rank ", peer.value(), " to connect to ", address()),
-                       options_.connect_timeout);
+  return TimeoutStatus(what, options_.connect_timeout);
 }
 
 void PeerListener::Welcome(Rank peer, net::Socket socket) {
@@ -102,9 +102,9 @@ void PeerListener::Welcome(Rank peer, net::Socket socket) {
   changed_.notify_all();
 }
 
-void PeerListener::NoteImpostor(std::int64_t claimed_rank) {
+void PeerListener::NoteImpostor(std::int64_t claimed_rank, const std::string& address) {
   std::lock_guard lock(mutex_);
-  if (claimed_rank >= 0 && claimed_rank < options_.num_ranks) impersonated_.insert(claimed_rank);
+  if (claimed_rank >= 0 && claimed_rank < options_.num_ranks) impostors_[claimed_rank] = address;
 }
 
 }  // namespace takt::transport

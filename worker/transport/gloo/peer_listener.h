@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -30,8 +29,8 @@ class PeerListener {
   const std::string& address() const { return door_.address(); }
 
   // The connection that `peer` made and proved; each is given once.  Blocks: until it comes
-  // (options.connect_timeout). Errors: kAborted; kPermissionDenied (someone that claimed to be the
-  // peer did not know the secret, and nobody else came); kDeadlineExceeded.
+  // (options.connect_timeout). Errors: kAborted; kDeadlineExceeded (and who claimed to be the peer
+  // meanwhile, and did not know the secret).
   absl::StatusOr<net::Socket> Accept(Rank peer);
 
  private:
@@ -43,15 +42,15 @@ class PeerListener {
   // The door's thread: a connection comes; it has proved whose it is; it has not.
   std::unique_ptr<net::Guest> Greet(net::Socket socket);
   void Welcome(Rank peer, net::Socket socket);
-  void NoteImpostor(std::int64_t claimed_rank);
+  void NoteImpostor(std::int64_t claimed_rank, const std::string& address);
 
   const TransportOptions options_;
   const std::shared_ptr<AbortSignal> abort_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<Rank, net::Socket> proven_;   // guarded by mutex_
-  std::set<std::int64_t> impersonated_;  // guarded by mutex_; of ranks that exist
+  std::map<Rank, net::Socket> proven_;             // guarded by mutex_
+  std::map<std::int64_t, std::string> impostors_;  // guarded by mutex_; the last of each rank
 
   net::Door door_;  // last: its thread uses the rest
 };

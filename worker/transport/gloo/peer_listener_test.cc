@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -14,6 +15,9 @@
 
 namespace takt::transport {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TransportOptions OptionsOf(int rank) {
   return {.rank = Rank(rank),
@@ -175,7 +179,9 @@ TEST_F(PeerListenerTest, AnImpostorIsNamedWhenNobodyElseComes) {
   wrong.secret = "?";
   stranger.Say(AnswerTo(stranger.ReadChallenge(), wrong, Rank(0)));
   EXPECT_TRUE(stranger.WasRefused());
-  EXPECT_EQ(listener->Accept(Rank(1)).status().code(), absl::StatusCode::kPermissionDenied);
+  const absl::Status status = listener->Accept(Rank(1)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(status.ToString(), AllOf(HasSubstr("; 127.0.0.1:"), HasSubstr("claimed to be it")));
 }
 
 TEST_F(PeerListenerTest, ADialerUsesNoListenerThatDoesNotKnowTheSecret) {
