@@ -61,7 +61,7 @@ inline constexpr std::int64_t kMaxEmbeddingRows = std::int64_t{1} << 24;
 void Launch(std::span<const AdamwUpdate> ops, const LaunchContext& context);
 
 // packed: row-major [k,n], rows PackedBf16Stride(n) elements apart, zeros between; whatever the
-// order of the source.
+// order of the source. 16-byte aligned.
 constexpr std::int64_t PackedBf16Stride(std::int64_t n) {
   constexpr std::int64_t kPerVector = 8;  // so that every row is 16-byte aligned
   return (n + kPerVector - 1) / kPerVector * kPerVector;

@@ -10,10 +10,11 @@ constexpr int kTile = 32;
 constexpr int kThreads = 256;
 constexpr int kRowsAtOnce = kThreads / kTile;
 
-// Block: rows of tile blockIdx.x in the order stored. Each of four elements of the packed row.
+// stride: PackedBf16Stride(n).
+// A block has a row that is stored as it is packed.
 template <bool kFours>
-__global__ __launch_bounds__(kThreads) void PackKernel(PackBf16 op) {
-  const std::int64_t stride = PackedBf16Stride(op.n), row = blockIdx.x;
+__global__ __launch_bounds__(kThreads) void PackKernel(PackBf16 op, std::int64_t stride) {
+  const std::int64_t row = blockIdx.x;
   for (std::int64_t i = threadIdx.x * 4; i < stride; i += kThreads * 4) {
     Four x = {};
     if (i < op.n) x = Load<kFours>(op.b + row * op.n, i, op.n);
@@ -25,11 +26,10 @@ __global__ __launch_bounds__(kThreads) void PackKernel(PackBf16 op) {
 struct PackShared {
   float tile[kTile][kTile + 1];  // one more: columns lie in different banks
 };
-__global__ __launch_bounds__(kThreads) void PackTransposedKernel(PackBf16 op) {
+__global__ __launch_bounds__(kThreads) void PackTransposedKernel(PackBf16 op, std::int64_t stride) {
   auto& tile = Shared<PackShared>().tile;
   const auto column = static_cast<int>(threadIdx.x % kTile);
   const auto first_row = static_cast<int>(threadIdx.x / kTile);
-  const std::int64_t stride = PackedBf16Stride(op.n);
   const std::int64_t n_begin = static_cast<std::int64_t>(blockIdx.x) * kTile;
   const std::int64_t k_begin = static_cast<std::int64_t>(blockIdx.y) * kTile;
 #pragma unroll
@@ -48,17 +48,18 @@ __global__ __launch_bounds__(kThreads) void PackTransposedKernel(PackBf16 op) {
 }  // namespace
 
 void Launch(const PackBf16& op, const LaunchContext& context) {
+  const std::int64_t stride = PackedBf16Stride(op.n);
   if (op.transposed) {
     const Blocks blocks = {
         {static_cast<unsigned>(CeilDiv(op.n, kTile)), static_cast<unsigned>(CeilDiv(op.k, kTile))},
         kThreads,
         sizeof(PackShared)};
-    LaunchKernel(PackTransposedKernel, blocks, context.stream, op);
+    LaunchKernel(PackTransposedKernel, blocks, context.stream, op, stride);
     return;
   }
   const Blocks blocks = {{static_cast<unsigned>(op.k)}, kThreads};
   Choose(InFours(op.n, op.b), [&](auto kFours) {
-    LaunchKernel(PackKernel<decltype(kFours)::value>, blocks, context.stream, op);
+    LaunchKernel(PackKernel<decltype(kFours)::value>, blocks, context.stream, op, stride);
   });
 }
 
