@@ -140,4 +140,21 @@ std::vector<double> RotaryFrequencies(const ModelConfig& config) {
   return frequencies;
 }
 
+std::int64_t RotaryTableElements(const ModelConfig& config) {
+  const bool turns = config.family == Family::kLlama || config.family == Family::kQwen2;
+  return turns ? std::int64_t{config.context} * config.head_size : 0;
+}
+
+std::vector<float> RotaryTable(const ModelConfig& config) {
+  std::vector<float> table;
+  if (RotaryTableElements(config) == 0) return table;
+  table.reserve(static_cast<std::size_t>(RotaryTableElements(config)));
+  const std::vector<double> frequencies = RotaryFrequencies(config);
+  for (int t = 0; t < config.context; ++t) {
+    for (const double f : frequencies) table.push_back(static_cast<float>(std::cos(t * f)));
+    for (const double f : frequencies) table.push_back(static_cast<float>(std::sin(t * f)));
+  }
+  return table;
+}
+
 }  // namespace takt::model

@@ -40,4 +40,9 @@ std::vector<Layer> LlamaLayers(const ModelConfig& config, int microbatch, Precis
 // between them smoothly).
 std::vector<double> RotaryFrequencies(const ModelConfig& config);
 
+// [context, head_size]: of each position the cosines of its angles, then their sines. Empty for
+// families that turn nothing. Angles in double.
+std::vector<float> RotaryTable(const ModelConfig& config);
+std::int64_t RotaryTableElements(const ModelConfig& config);
+
 }  // namespace takt::model

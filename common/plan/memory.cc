@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/regions.h"
+#include "common/model/llama.h"
 #include "common/model/stage_layout.h"
 #include "common/program/slot_bytes.h"
 
@@ -105,6 +106,9 @@ class Prediction {
                                       .scratch_bytes);
     }
     Add(MemoryKind::kScratch, scratch);
+    if (const std::int64_t table = model::RotaryTableElements(inputs_.model.config); table > 0) {
+      Add(MemoryKind::kScratch, table * kFloatBytes);
+    }
   }
 
   void AddSlots(const Program& program) {

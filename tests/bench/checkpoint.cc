@@ -157,8 +157,9 @@ absl::StatusOr<Result> Measure(const Options& options) {
   const float* copy = snapshot.layers()[0].parameters[0].weight.data();
   Result result{.bytes = snapshot.bytes()};
   for (int run = 0; run < options.runs; ++run) {
-    KeepBest(result.snapshot_seconds,
-             SecondsOf([&] { snapshot.Take(live.states, options.threads); }));
+    KeepBest(result.snapshot_seconds, SecondsOf([&] {
+               TAKT_CHECK(snapshot.Take(live.states, {.threads = options.threads}).ok());
+             }));
   }
 
   const std::unique_ptr<checkpoint::FileSystem> files = checkpoint::CreatePosixFileSystem();

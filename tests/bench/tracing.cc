@@ -21,6 +21,7 @@
 #include "common/plan/plan.h"
 #include "common/trace/encoding.h"
 #include "tests/bench/commands.h"
+#include "worker/backend/backend.h"
 #include "worker/engine/engine.h"
 #include "worker/session/bulk_outbox.h"
 #include "worker/session/step_metrics.h"
@@ -121,13 +122,14 @@ absl::StatusOr<Result> Measure(const Options& options) {
   const config::JobSpec job = SmallJob(options, tokens);
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {}));
   const program::Program& program = plan.programs.front();
+  const auto backends = backend::CreateCpuBackends({.threads = 1});
   ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
                    train::CreateTrainer({.job = &job,
                                          .model = &plan.model,
                                          .partition = &plan.partition,
                                          .program = &program,
                                          .mesh = plan.mesh,
-                                         .threads = 1,
+                                         .backends = backends.get(),
                                          .data_root = "/"}));
   std::filesystem::remove(tokens);
   ASSIGN_OR_RETURN(const auto measured, engine::Engine::Create(program, *trainer, {}));

@@ -21,6 +21,7 @@
 #include "common/plan/plan.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/reference_rates.h"
+#include "worker/backend/backend.h"
 #include "worker/engine/engine.h"
 #include "worker/train/trainer.h"
 
@@ -141,13 +142,14 @@ absl::StatusOr<Measurement> MeasureSteps(const Options& options) {
 
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {}));
   const program::Program& program = plan.programs.front();
+  const auto backends = backend::CreateCpuBackends({.threads = options.threads});
   ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
                    train::CreateTrainer({.job = &job,
                                          .model = &plan.model,
                                          .partition = &plan.partition,
                                          .program = &program,
                                          .mesh = plan.mesh,
-                                         .threads = options.threads,
+                                         .backends = backends.get(),
                                          .data_root = folder.path()}));
   ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
                    engine::Engine::Create(program, *trainer, {}));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/model/llama.h"
 #include "common/plan/plan.h"
 #include "gtest/gtest.h"
 #include "tests/numerics/in_process_run.h"
@@ -33,7 +34,11 @@ class WholeModel {
     store_ = train::ParameterStore::Create(model_, layers, *backend_).value();
     EXPECT_TRUE(train::InitializeWeights(job, "/", *store_, *backend_).ok());
     const mesh::Stage all{StageId(0), PpRank(0), LayerId(0), LayerId(std::ssize(layers))};
-    stage_.emplace(model_, all, *store_, *backend_);
+    stage_.emplace(train::StageOptions{.model = model_,
+                                       .stage = all,
+                                       .parameters = *store_,
+                                       .backend = *backend_,
+                                       .rotary_table = rotary_table_.data()});
     stash_ = backend_->Allocate(stage_->layout().stash_bytes, MemoryKind::kStash).value();
     scratch_ = backend_->Allocate(stage_->layout().scratch_bytes, MemoryKind::kScratch).value();
     stage_->set_scratch(scratch_.data());
@@ -111,6 +116,7 @@ class WholeModel {
   const model::Model model_;
   const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
   std::unique_ptr<train::ParameterStore> store_;
+  const std::vector<float> rotary_table_ = model::RotaryTable(model_.config);
   std::optional<train::Stage> stage_;
   backend::Buffer stash_, scratch_;
 };

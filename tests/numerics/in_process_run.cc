@@ -16,6 +16,7 @@
 #include "worker/session/rank_groups.h"
 #include "worker/train/parameter_store.h"
 #include "worker/transport/inproc/inproc.h"
+#include "worker/transport/staged/staged.h"
 
 namespace takt::numerics {
 namespace {
@@ -33,7 +34,11 @@ class RankRunner {
   RankRunner(const RunOptions& options, const plan::Plan& plan, transport::InprocHub& hub,
              Rank rank, const train::TensorObserver* observer)
       : options_(options), plan_(plan), mesh_(plan.mesh), rank_(rank), observer_(observer) {
+    const int threads = options.job.parallelism.threads.value_or(1);
+    backends_ = options.make_backends ? options.make_backends(threads)
+                                      : backend::CreateCpuBackends({.threads = threads});
     transport_ = hub.Connect({.rank = rank, .num_ranks = mesh_.size(), .job = "numerics"});
+    staged_ = transport::StageTransport(*transport_, *backends_);
   }
 
   RankResult Run() {
@@ -50,7 +55,9 @@ class RankRunner {
     const auto rank_of = [this](PpRank pp) { return mesh_.RankOf(pp, mesh_.DpRankOf(rank_)); };
     return engine::Engine::Create(
         program, compute,
-        {.transport = transport_.get(), .rank_of = rank_of, .channel_prefix = channel_prefix});
+        {.transport = staged_ != nullptr ? staged_.get() : transport_.get(),
+         .rank_of = rank_of,
+         .channel_prefix = channel_prefix});
   }
 
   absl::Status RunSteps(RankResult& result) {
@@ -63,7 +70,8 @@ class RankRunner {
                           .mesh = mesh_,
                           .partition = &plan_.partition,
                           .program = &program,
-                          .tied_embeddings = !plan_.model.layers.back().tied_parameters.empty()}));
+                          .tied_embeddings = !plan_.model.layers.back().tied_parameters.empty(),
+                          .backends = backends_.get()}));
     const program::Program* validation =
         plan_.validation_programs.empty() ? nullptr : &plan_.validation_programs[pp_rank];
     ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
@@ -75,7 +83,7 @@ class RankRunner {
                           .validation_program = validation,
                           .mesh = mesh_,
                           .rank = rank_,
-                          .threads = options_.job.parallelism.threads.value_or(1),
+                          .backends = backends_.get(),
                           .data_root = "/",
                           .replicas = groups.replicas(),
                           .pp_group = groups.pipeline(),
@@ -92,8 +100,7 @@ class RankRunner {
       }));
     }
     if (validation != nullptr) RETURN_IF_ERROR(Validate(*validation, *trainer, result));
-    TakeHome(*trainer->parameters(), result);
-    return absl::OkStatus();
+    return TakeHome(*trainer->parameters(), result);
   }
 
   absl::Status Validate(const program::Program& program, train::Trainer& trainer,
@@ -108,15 +115,21 @@ class RankRunner {
     return absl::OkStatus();
   }
 
-  static void TakeHome(const train::ParameterStore& parameters, RankResult& result) {
+  static absl::Status TakeHome(const train::ParameterStore& parameters, RankResult& result) {
+    const auto fetch = [&](const float* from, std::vector<float>& to, std::int64_t count) {
+      to.resize(static_cast<std::size_t>(count));
+      return parameters.backend().CopyToHost(reinterpret_cast<const std::byte*>(from),
+                                             std::as_writable_bytes(std::span(to)));
+    };
     for (const train::LayerParameters& layer : parameters.layers()) {
       for (const train::ParameterRef& ref : layer.refs) {
         if (ref.m == nullptr) continue;
-        const auto count = static_cast<std::size_t>(ref.parameter->elements());
-        result.gradients[ref.parameter->name].assign(ref.gradient, ref.gradient + count);
-        result.weights[ref.parameter->name].assign(ref.weight, ref.weight + count);
+        const std::int64_t count = ref.parameter->elements();
+        RETURN_IF_ERROR(fetch(ref.gradient, result.gradients[ref.parameter->name], count));
+        RETURN_IF_ERROR(fetch(ref.weight, result.weights[ref.parameter->name], count));
       }
     }
+    return parameters.backend().Synchronize();
   }
 
   const RunOptions& options_;
@@ -124,7 +137,9 @@ class RankRunner {
   const mesh::Mesh mesh_;
   const Rank rank_;
   const train::TensorObserver* observer_;
+  std::unique_ptr<backend::BackendFactory> backends_;
   std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::Transport> staged_;  // null: transport_ takes messages
 };
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {

@@ -3,13 +3,16 @@
 // engine.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/config/job_spec.h"
+#include "worker/backend/backend.h"
 #include "worker/train/trainer.h"
 
 namespace takt::numerics {
@@ -22,6 +25,8 @@ struct RunOptions {
   train::TensorObserver observer;
   // Steps of one Run of the engine, as between two validations; 0: all of them.
   std::int64_t stop_every = 0;
+  // What each rank computes on; empty: the CPU.
+  std::function<std::unique_ptr<backend::BackendFactory>(int threads)> make_backends = {};
 };
 
 using Tensors = std::map<std::string, std::vector<float>>;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -57,10 +59,29 @@ std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_la
   return files;
 }
 
+// The memory of a device, filled by several threads. Thread-safe.
+class DeviceWriter {
+ public:
+  explicit DeviceWriter(backend::Backend& device) : device_(device) {}
+  absl::Status Write(std::span<const std::byte> from, std::byte* to) {
+    const std::lock_guard lock(mutex_);
+    RETURN_IF_ERROR(device_.CopyFromHost(from, to));
+    return device_.Synchronize();
+  }
+
+ private:
+  std::mutex mutex_;
+  backend::Backend& device_;  // guarded by mutex_
+};
+
 class FileLoader {
  public:
-  FileLoader(const StepFiles& step, const FileToLoad& file)
-      : step_(step), file_(file), path_(absl::StrCat(step.path(), "/", file.name)) {}
+  // device: of what is wanted; null: it is host memory.
+  FileLoader(const StepFiles& step, const FileToLoad& file, DeviceWriter* device)
+      : step_(step),
+        file_(file),
+        device_(device),
+        path_(absl::StrCat(step.path(), "/", file.name)) {}
 
   // That the file holds what is wanted, by its header.
   absl::Status Check() const {
@@ -91,13 +112,25 @@ class FileLoader {
       const auto wanted = file_.wanted.find(tensor.name);
       RETURN_IF_ERROR(wanted == file_.wanted.end()
                           ? Skip(file, tensor.bytes.size())
-                          : Read(file, std::as_writable_bytes(wanted->second.destination)));
+                          : ReadWanted(file, std::as_writable_bytes(wanted->second.destination)));
     }
     const std::string hash = hasher_.Digest();
     return hash == entry.xxh3_128 ? absl::OkStatus() : HashMismatch(path_, hash, entry);
   }
 
  private:
+  absl::Status ReadWanted(SequentialFile& file, std::span<std::byte> out) {
+    if (device_ == nullptr) return Read(file, out);
+    block_.resize(kBlockBytes);
+    while (!out.empty()) {
+      const std::span<std::byte> block = std::span(block_).first(std::min(out.size(), kBlockBytes));
+      RETURN_IF_ERROR(Read(file, block));
+      RETURN_IF_ERROR(device_->Write(block, out.data()));
+      out = out.subspan(block.size());
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Read(SequentialFile& file, std::span<std::byte> out) {
     while (!out.empty()) {
       const std::span<std::byte> block = out.first(std::min(out.size(), kBlockBytes));
@@ -110,10 +143,10 @@ class FileLoader {
 
   // Hashed like the rest.
   absl::Status Skip(SequentialFile& file, std::size_t bytes) {
-    skipped_.resize(kBlockBytes);
+    block_.resize(kBlockBytes);
     while (bytes > 0) {
       const std::size_t count = std::min(bytes, kBlockBytes);
-      RETURN_IF_ERROR(Read(file, std::span(skipped_).first(count)));
+      RETURN_IF_ERROR(Read(file, std::span(block_).first(count)));
       bytes -= count;
     }
     return absl::OkStatus();
@@ -121,9 +154,10 @@ class FileLoader {
 
   const StepFiles& step_;
   const FileToLoad& file_;
+  DeviceWriter* const device_;
   const std::string path_;
   Hasher hasher_;
-  std::vector<std::byte> skipped_;
+  std::vector<std::byte> block_;  // of what is not read where it is wanted
 };
 
 }  // namespace
@@ -132,13 +166,16 @@ absl::Status LoadLayers(const StepFiles& step, std::span<const LayerTarget> targ
                         const LoadOptions& options) {
   std::vector<FileToLoad> files = FilesOf(targets, options.num_layers);
   // Before gigabytes are read: is this the right model at all?
-  for (const FileToLoad& file : files) RETURN_IF_ERROR(FileLoader(step, file).Check());
+  std::optional<DeviceWriter> writer;
+  if (options.device != nullptr) writer.emplace(*options.device);
+  DeviceWriter* const device = writer.has_value() ? &*writer : nullptr;
+  for (const FileToLoad& file : files) RETURN_IF_ERROR(FileLoader(step, file, device).Check());
   // The largest first: no thread is left with one at the end.
   std::ranges::stable_sort(files, std::greater(), [&step](const FileToLoad& file) {
     return step.manifest().Find(file.name)->bytes;
   });
   return RunOnThreads(options.threads, files.size(),
-                      [&](std::size_t i) { return FileLoader(step, files[i]).Load(); });
+                      [&](std::size_t i) { return FileLoader(step, files[i], device).Load(); });
 }
 
 absl::Status VerifyFiles(const StepFiles& step, std::span<const std::string> names, int threads) {

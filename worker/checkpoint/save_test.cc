@@ -95,7 +95,7 @@ TEST_F(SaveTest, SnapshotIsACopyOfTheMoment) {
   auto snapshot = Snapshot::Create(live.Layers(all));
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   EXPECT_EQ(snapshot->bytes(), 12 * job_.model().num_parameters());
-  snapshot->Take(live.Layers(all), 3);
+  ASSERT_TRUE(snapshot->Take(live.Layers(all), {.threads = 3}).ok());
   live.Targets(all)[0].parameters[0].weight[0] = 1234.5F;
   EXPECT_NE(snapshot->layers()[0].parameters[0].weight[0], 1234.5F);
   const Snapshot moved = *std::move(snapshot);

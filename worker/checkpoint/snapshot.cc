@@ -72,7 +72,7 @@ Snapshot::~Snapshot() {
   if (!memory_.empty()) munmap(memory_.data(), memory_.size_bytes());
 }
 
-void Snapshot::Take(std::span<const LayerState> live, int threads) {
+absl::Status Snapshot::Take(std::span<const LayerState> live, const From& from) {
   struct Piece {
     std::span<const float> from;
     float* to = nullptr;
@@ -93,11 +93,18 @@ void Snapshot::Take(std::span<const LayerState> live, int threads) {
       copy(state.v);
     }
   }
-  const absl::Status copied = RunOnThreads(threads, pieces.size(), [&](std::size_t i) {
+  if (from.device != nullptr) {
+    for (const Piece& piece : pieces) {
+      RETURN_IF_ERROR(
+          from.device->CopyToHost(reinterpret_cast<const std::byte*>(piece.from.data()),
+                                  std::as_writable_bytes(std::span(piece.to, piece.from.size()))));
+    }
+    return from.device->Synchronize();
+  }
+  return RunOnThreads(from.threads, pieces.size(), [&](std::size_t i) {
     std::memcpy(pieces[i].to, pieces[i].from.data(), pieces[i].from.size_bytes());
     return absl::OkStatus();
   });
-  TAKT_CHECK(copied.ok());
 }
 
 }  // namespace takt::checkpoint

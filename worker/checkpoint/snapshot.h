@@ -5,7 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/backend/backend.h"
 #include "worker/checkpoint/layer_state.h"
 
 namespace takt::checkpoint {
@@ -22,9 +24,13 @@ class Snapshot {
   Snapshot& operator=(Snapshot&& other) noexcept;
   ~Snapshot();
 
-  // Copies `live`, whose shapes are those of Create, on so many threads. Training pauses for no
-  // more than this.
-  void Take(std::span<const LayerState> live, int threads);
+  // Copies `live`, whose shapes are those of Create. Training pauses for no more than this.
+  // Errors: of the device.
+  struct From {
+    int threads = 1;                     // that copy memory of the host
+    backend::Backend* device = nullptr;  // whose memory `live` is; null: the host's
+  };
+  absl::Status Take(std::span<const LayerState> live, const From& from);
 
   // The copy.
   std::span<const LayerState> layers() const { return copy_; }

@@ -10,16 +10,21 @@
 #include "absl/status/status.h"
 #include "common/base/id.h"
 #include "common/program/program.h"
+#include "worker/backend/stream.h"
 
 namespace takt::engine {
 
 class Compute {
  public:
   virtual ~Compute() = default;
-  // Runs one instruction of any lane that is not SEND or RECV to its end.
+  // Runs one instruction of any lane that is not SEND or RECV, to its end or onto StreamOf it.
   // step: 1-based.  Thread: the lane's own; different lanes call at the same time, only with
   // instructions whose slots do not conflict.  Errors end the program; the first one sticks.
   virtual absl::Status Run(const program::Instruction& instruction, StepId step) = 0;
+  // The stream on which Run leaves the work of this instruction, to be done later; null: it is done
+  // on return. The same answer for the life of the program; the stream is of the instruction's lane
+  // alone.
+  virtual backend::Stream* StreamOf(const program::Instruction&) { return nullptr; }
   // Memory of a slot that SEND reads or RECV writes; stable for the life of the program.
   virtual std::span<std::byte> SlotBytes(SlotId slot) = 0;
 };

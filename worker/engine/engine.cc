@@ -53,10 +53,14 @@ class ProgramEngine final : public Engine {
 
  private:
   absl::Status OpenChannels();
+  absl::Status OpenStreams();
   std::span<std::byte> MessageOf(const Instruction& instruction);  // of SEND and RECV
+  backend::Stream* StreamOf(const Lane& lane, const Instruction& instruction);
   void RunLane(Lane& lane, std::uint64_t begin);
   // False: the engine was stopped.
   bool RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position);
+  absl::Status ExecuteOnDevice(Lane& lane, const LaneEntry& entry, std::uint64_t iteration,
+                               StepId step);
   bool AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration);
   bool AwaitReports(Lane& lane, std::uint64_t iteration);
   bool AwaitLane(Lane& lane, Lane& other, std::uint64_t count);
@@ -67,6 +71,10 @@ class ProgramEngine final : public Engine {
                std::vector<InstructionTiming>& timings);
   void Report(std::uint64_t begin, std::int64_t previous_end,
               const std::function<void(const StepTiming&)>& on_step);
+  bool AwaitDevices(std::uint64_t iteration);
+  absl::Status AwaitDevice(const LaneEntry& entry, std::uint64_t iteration);
+  absl::Status Drain(backend::Stream* stream);
+  absl::Status Named(const absl::Status& status, const Instruction& instruction, StepId step) const;
   StepTiming Summarize(std::uint64_t iteration, std::int64_t previous_end) const;
   // When the lane came to its entry number `done`, which may be waiting for others.
   std::int64_t ArrivedNanos(const Lane& lane, std::uint64_t done) const;
@@ -88,6 +96,8 @@ class ProgramEngine final : public Engine {
   Compute& compute_;
   const EngineOptions options_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // constant after Open
+  // Of all instructions, each with an event to drain it by.
+  std::map<backend::Stream*, std::unique_ptr<backend::Event>> streams_;
 
   // Iterations count from 0 over all calls of Run; iteration i is step first_step_ + i.
   std::uint64_t iterations_ = 0;  // of the caller of Run
@@ -109,7 +119,29 @@ absl::Status ProgramEngine::Open() {
   for (const auto& lane : lanes_) {
     for (LaneEntry& entry : lane->entries) entry.message = MessageOf(*entry.instruction);
   }
-  return OpenChannels();
+  RETURN_IF_ERROR(OpenChannels());
+  return OpenStreams();
+}
+
+absl::Status ProgramEngine::OpenStreams() {
+  for (const auto* list : {&program_.prologue, &program_.body, &program_.epilogue}) {
+    for (const Instruction& instruction : *list) {
+      backend::Stream* const stream = StreamOf(*lanes_[instruction.lane.value()], instruction);
+      if (stream == nullptr || streams_.contains(stream)) continue;
+      ASSIGN_OR_RETURN(streams_[stream], stream->CreateEvent());
+    }
+  }
+  return AddDeviceParts(
+      program_,
+      [this](const Lane& lane, const Instruction& instruction) {
+        return StreamOf(lane, instruction);
+      },
+      lanes_);
+}
+
+backend::Stream* ProgramEngine::StreamOf(const Lane& lane, const Instruction& instruction) {
+  if (instruction.op == Op::kSend) return nullptr;
+  return instruction.op == Op::kRecv ? lane.recv->stream() : compute_.StreamOf(instruction);
 }
 
 std::span<std::byte> ProgramEngine::MessageOf(const Instruction& instruction) {
@@ -177,6 +209,8 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
     }
     Report(begin, start, on_step);
   }
+  // What was given to a device before a failure still uses the slots.
+  for (const auto& [stream, event] : streams_) Drain(stream).IgnoreError();
   iterations_ = end();
   std::vector<InstructionTiming> epilogue_timings;  // belong to no step
   RunList(program_.epilogue, StepOf(iterations_ - 1), epilogue_timings);
@@ -211,12 +245,12 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
   if (!AwaitOthers(lane, entry, iteration)) return false;
   const StepId step = WorksFor(*entry.instruction, StepOf(iteration));
   if (options_.times_instructions) timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
-  const absl::Status status = Execute(lane, *entry.instruction, entry.message, step);
+  const absl::Status status = entry.device == nullptr
+                                  ? Execute(lane, *entry.instruction, entry.message, step)
+                                  : ExecuteOnDevice(lane, entry, iteration, step);
   if (options_.times_instructions) timings_.SetEnd(iteration, entry.body_index, MonotonicNanos());
   if (!status.ok()) {
-    const bool first = Fail(
-        Annotate(status, absl::StrCat("step ", step.value(), ", pp rank ", program_.pp_rank.value(),
-                                      ", ", program::ToString(*entry.instruction, program_))));
+    const bool first = Fail(Named(status, *entry.instruction, step));
     if (first) lane.failed.store(true, std::memory_order_relaxed);
     return false;
   }
@@ -225,6 +259,23 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
   WakeWaiters(lane, done);
   if (position + 1 == lane.length()) lane.iteration_ended.Wake();
   return true;
+}
+
+// With a stream: to the stream. Its times are those of giving until AwaitDevice knows better.
+absl::Status ProgramEngine::ExecuteOnDevice(Lane& lane, const LaneEntry& entry,
+                                            std::uint64_t iteration, StepId step) {
+  const DevicePart& part = *entry.device;
+  lane.activity.store(kAwaitingDevice, std::memory_order_relaxed);
+  RETURN_IF_ERROR(AwaitPoints(lanes_, part, iteration));
+  lane.activity.store(kRunning, std::memory_order_relaxed);
+  if (part.stream == nullptr) {
+    if (options_.times_instructions)
+      timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
+    return Execute(lane, *entry.instruction, entry.message, step);
+  }
+  RETURN_IF_ERROR(part.stream->Record(*part.PointsOf(iteration).start));
+  RETURN_IF_ERROR(Execute(lane, *entry.instruction, entry.message, step));
+  return part.stream->Record(*part.PointsOf(iteration).end);
 }
 
 bool ProgramEngine::AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_t iteration) {
@@ -294,15 +345,14 @@ void ProgramEngine::RunList(const std::vector<Instruction>& list, StepId iterati
     if (stopped()) return;
     const Instruction& instruction = list[i];
     const StepId step = WorksFor(instruction, iteration_step);
+    Lane& lane = *lanes_[instruction.lane.value()];
     timings[i].start_nanos = MonotonicNanos();
-    absl::Status status =
-        Execute(*lanes_[instruction.lane.value()], instruction, MessageOf(instruction), step);
-    timings[i].end_nanos = MonotonicNanos();
-    if (!status.ok()) {
-      Fail(Annotate(
-          status, absl::StrCat("step ", step.value(), ", pp rank ", program_.pp_rank.value(), ", ",
-                               program::ToString(instruction, program_))));
+    absl::Status status = Execute(lane, instruction, MessageOf(instruction), step);
+    if (backend::Stream* const stream = StreamOf(lane, instruction); stream != nullptr) {
+      status.Update(Drain(stream));
     }
+    timings[i].end_nanos = MonotonicNanos();
+    if (!status.ok()) Fail(Named(status, instruction, step));
   }
 }
 
@@ -318,6 +368,7 @@ void ProgramEngine::Report(std::uint64_t begin, std::int64_t previous_end,
       // A step that was complete when the engine stopped is reported all the same.
       if (lane->done.load(std::memory_order_acquire) < count) return;
     }
+    if (!streams_.empty() && !AwaitDevices(iteration)) return;
     StepTiming timing = Summarize(iteration, previous_end);
     if (iteration == begin && !prologue_timings_.empty()) timing.prologue = &prologue_timings_;
     previous_end = timing.end_nanos;
@@ -325,6 +376,46 @@ void ProgramEngine::Report(std::uint64_t begin, std::int64_t previous_end,
     reported_.store(iteration + 1, std::memory_order_seq_cst);
     reported_moved_.Wake();
   }
+}
+
+// The whole of an iteration; false: the engine was stopped by an error of a device.
+bool ProgramEngine::AwaitDevices(std::uint64_t iteration) {
+  for (const auto& lane : lanes_) {
+    for (const LaneEntry& entry : lane->entries) {
+      if (entry.device == nullptr || entry.device->stream == nullptr) continue;
+      const absl::Status status = AwaitDevice(entry, iteration);
+      if (status.ok()) continue;
+      if (Fail(Named(status, *entry.instruction, WorksFor(*entry.instruction, StepOf(iteration)))))
+        lane->failed.store(true, std::memory_order_relaxed);
+      return false;
+    }
+  }
+  return true;
+}
+
+// Until the entry has run; then the ring has the times at which it did.
+absl::Status ProgramEngine::AwaitDevice(const LaneEntry& entry, std::uint64_t iteration) {
+  const DevicePart::Points& points = entry.device->PointsOf(iteration);
+  RETURN_IF_ERROR(points.end->Wait());
+  if (!options_.times_instructions) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::int64_t start, points.start->Nanos());
+  ASSIGN_OR_RETURN(const std::int64_t end, points.end->Nanos());
+  timings_.SetStart(iteration, entry.body_index, start);
+  timings_.SetEnd(iteration, entry.body_index, end);
+  return absl::OkStatus();
+}
+
+absl::Status ProgramEngine::Drain(backend::Stream* stream) {
+  backend::Event& end = *streams_.at(stream);
+  RETURN_IF_ERROR(stream->Record(end));
+  return end.Wait();
+}
+
+absl::Status ProgramEngine::Named(const absl::Status& status, const Instruction& instruction,
+                                  StepId step) const {
+  return Annotate(status,
+                  absl::StrCat("step ", step.value(), ", pp rank ", program_.pp_rank.value(), ", ",
+                               program::ToString(instruction, program_)));
 }
 
 StepTiming ProgramEngine::Summarize(std::uint64_t iteration, std::int64_t previous_end) const {

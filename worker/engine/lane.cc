@@ -94,7 +94,9 @@ absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const Program& prog
   for (std::size_t i = 0; i < program.body.size(); ++i) {
     const Instruction& instruction = program.body[i];
     lanes[instruction.lane.value()]->entries.push_back(
-        {&instruction, static_cast<std::int32_t>(i), {waits[i].begin(), waits[i].end()}, {}});
+        {.instruction = &instruction,
+         .body_index = static_cast<std::int32_t>(i),
+         .waits = {waits[i].begin(), waits[i].end()}});
   }
   return lanes;
 }
@@ -102,6 +104,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const Program& prog
 std::string DescribeWait(const Program& program, const std::vector<std::unique_ptr<Lane>>& lanes,
                          const LaneEntry& entry, std::int32_t activity) {
   if (activity == kReporting) return "the report of an earlier step";
+  if (activity == kAwaitingDevice) return "what its device was given before";
   if (activity >= 0) {
     const program::Wait wait = entry.waits[activity];
     const Lane& other = *lanes[wait.lane.value()];

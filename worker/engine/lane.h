@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/program/program.h"
+#include "worker/engine/device_part.h"
 #include "worker/transport/transport.h"
 #include "worker/transport/wake_word.h"
 
@@ -24,7 +25,8 @@ struct LaneEntry {
   const program::Instruction* instruction = nullptr;
   std::int32_t body_index = 0;
   std::vector<program::Wait> waits;
-  std::span<std::byte> message;  // SEND, RECV
+  std::span<std::byte> message;        // SEND, RECV
+  std::unique_ptr<DevicePart> device;  // null: it and all that it waits for are the host's
 };
 
 // What a lane is doing, besides its position.
@@ -32,6 +34,7 @@ enum LaneActivity : std::int32_t {
   kIdle = -1,       // before or after Run
   kRunning = -2,    // inside the instruction
   kReporting = -3,  // waits for the report of an earlier step
+  kAwaitingDevice = -4,
   // 0 and above: waits for that entry of its `waits`.
 };
 
@@ -48,7 +51,8 @@ struct Lane {
   std::unique_ptr<transport::RecvChannel> recv;
 
   // Written by the lane's thread, read by all. `done` counts instructions over all iterations:
-  // entry p of iteration i is done when done > i * entries.size() + p.
+  // entry p of iteration i is done when done > i * entries.size() + p. One that has a stream is
+  // done, in this sense, once it was given to that.
   alignas(64) std::atomic<std::uint64_t> done{0};
   // By waiting lane: the count of `done` that it waits for. Only those that it concerns are woken:
   // the others would take the cores just when what this lane has done is to be sent.

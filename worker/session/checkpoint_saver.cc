@@ -47,9 +47,16 @@ void CheckpointSaver::Save(StepId step, std::span<const checkpoint::LayerState> 
          {"seconds", absl::StrCat(waited)}});
   }
   const std::int64_t start = options_.clock->SteadyNanos();
-  snapshot_.Take(live, options_.threads);
+  const absl::Status taken =
+      snapshot_.Take(live, {.threads = options_.threads, .device = options_.device});
   CheckpointReport part{
       .rank = options_.rank, .step = step, .snapshot_seconds = SecondsSince(start)};
+  if (!taken.ok()) {
+    part.error = taken;
+    LogEnd(part);
+    report(std::move(part));
+    return;
+  }
   absl::MutexLock lock(&mutex_);
   next_.emplace(Job{.report = std::move(part), .done = std::move(report)});
 }

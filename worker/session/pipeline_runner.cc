@@ -25,6 +25,7 @@
 #include "worker/session/trace_sampler.h"
 #include "worker/train/trainer.h"
 #include "worker/transport/create.h"
+#include "worker/transport/staged/staged.h"
 
 namespace takt::session {
 namespace {
@@ -43,6 +44,9 @@ class BoundaryCompute final : public engine::Compute {
     if (instruction.op == program::Op::kNormExchange && trainer_.result(step).halting)
       end_after_(StepId(step.value() + 1));
     return absl::OkStatus();
+  }
+  backend::Stream* StreamOf(const program::Instruction& instruction) override {
+    return trainer_.StreamOf(instruction);
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return trainer_.SlotBytes(slot); }
 
@@ -64,6 +68,7 @@ class PipelineRunner final : public RankRunner {
                                                assignment_.job.precision));
     RETURN_IF_ERROR(CheckLayers());
     RETURN_IF_ERROR(OpenCheckpoints());
+    ASSIGN_OR_RETURN(backends_, MakeBackends());
     RETURN_IF_ERROR(Connect());
     SetPhase("LOAD", "");
     RETURN_IF_ERROR(CreateTrainer());
@@ -128,6 +133,12 @@ class PipelineRunner final : public RankRunner {
         absl::StrCat("the partition covers ", given, " layers, the model has ", layers));
   }
 
+  absl::StatusOr<std::unique_ptr<backend::BackendFactory>> MakeBackends() const {
+    const bool computes = model_.config.family != model::Family::kEmulated;
+    if (computes && options_.make_backends) return options_.make_backends(assignment_, threads());
+    return backend::CreateCpuBackends({.threads = threads(), .ledger = options_.ledger});
+  }
+
   absl::Status Connect() {
     SetPhase("CONNECT", "its peers to open their channels");
     transport::TransportOptions transport_options{.rank = assignment_.rank,
@@ -141,6 +152,7 @@ class PipelineRunner final : public RankRunner {
     {
       absl::MutexLock lock(&mutex_);
       transport_ = std::move(transport);
+      staged_ = transport::StageTransport(*transport_, *backends_);
       if (!stop_reason_.ok()) return stop_reason_;
     }
     ASSIGN_OR_RETURN(
@@ -150,6 +162,7 @@ class PipelineRunner final : public RankRunner {
                                    .partition = &assignment_.partition,
                                    .program = &assignment_.program,
                                    .tied_embeddings = !model_.layers.back().tied_parameters.empty(),
+                                   .backends = backends_.get(),
                                    .generation = assignment_.key.generation.value()}));
     return absl::OkStatus();
   }
@@ -197,14 +210,13 @@ class PipelineRunner final : public RankRunner {
                                                               : nullptr,
                                     .mesh = assignment_.mesh,
                                     .rank = assignment_.rank,
-                                    .threads = threads(),
+                                    .backends = backends_.get(),
                                     .data_root = options_.data_root,
                                     .replicas = groups_.replicas(),
                                     .pp_group = groups_.pipeline(),
                                     .tied_group = groups_.tied(),
                                     .restore = std::move(restore),
-                                    .halt_requested = &halt_requested_,
-                                    .ledger = options_.ledger}));
+                                    .halt_requested = &halt_requested_}));
     if (!checkpoints_.has_value()) return absl::OkStatus();
     if (trainer_->parameters() == nullptr) RETURN_IF_ERROR(Restore(nullptr).status());
     return checkpoints_->Allocate(trainer_->parameters());
@@ -224,7 +236,7 @@ class PipelineRunner final : public RankRunner {
         auto engine,
         engine::Engine::Create(
             program, compute,
-            {.transport = transport_.get(),
+            {.transport = staged_ != nullptr ? staged_.get() : transport_.get(),
              .rank_of = [this](PpRank pp) { return assignment_.mesh.RankOf(pp, dp_rank_); },
              .generation = assignment_.key.generation.value(),
              .channel_prefix = std::move(channel_prefix),
@@ -377,7 +389,9 @@ class PipelineRunner final : public RankRunner {
   model::Model model_;
   Resumed resumed_;
   std::optional<RankCheckpoints> checkpoints_;  // nothing: the job has none
+  std::unique_ptr<backend::BackendFactory> backends_;
   std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::Transport> staged_;  // of messages; null: transport_ takes them
   RankGroups groups_;
   std::unique_ptr<train::Trainer> trainer_;
   std::optional<StepMetrics> step_metrics_;

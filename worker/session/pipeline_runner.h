@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/metrics/registry.h"
+#include "worker/backend/backend.h"
 #include "worker/backend/memory_ledger.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/abortable_rendezvous.h"
@@ -26,6 +27,10 @@ struct PipelineRunnerOptions {
   checkpoint::FileSystem* files = nullptr;  // of checkpoints; borrowed for the runner's life
   metrics::Registry* metrics = nullptr;     // likewise; may be null
   backend::MemoryLedger* ledger = nullptr;  // likewise
+  // What a job computes on: its lanes' backends. Empty: the cores, so many threads of them.
+  std::function<absl::StatusOr<std::unique_ptr<backend::BackendFactory>>(const Assignment&,
+                                                                         int threads)>
+      make_backends;
   // What was measured of a step (common/trace/encoding.h); called by an engine thread. May be
   // empty.
   std::function<void(std::string)> on_trace;

@@ -37,6 +37,11 @@ std::vector<std::string> UnloadedFiles(const checkpoint::Manifest& manifest, int
   return others;
 }
 
+// Null: the store is in the host's memory.
+backend::Backend* DeviceOf(const train::ParameterStore& store) {
+  return store.backend().memory_is_host() ? nullptr : &store.backend();
+}
+
 }  // namespace
 
 RankCheckpoints::RankCheckpoints(RankCheckpointsOptions options)
@@ -83,8 +88,9 @@ absl::Status RankCheckpoints::Load(const checkpoint::StepFiles& step,
     config_text_ = {std::istreambuf_iterator<char>(config), {}};
   }
   if (store == nullptr) return absl::OkStatus();
-  return checkpoint::LoadLayers(step, LoadTargets(*options_.model, *store),
-                                {.num_layers = num_layers(), .threads = options_.threads});
+  return checkpoint::LoadLayers(
+      step, LoadTargets(*options_.model, *store),
+      {.num_layers = num_layers(), .threads = options_.threads, .device = DeviceOf(*store)});
 }
 
 absl::StatusOr<std::vector<checkpoint::TextFile>> RankCheckpoints::Texts() const {
@@ -112,6 +118,7 @@ absl::Status RankCheckpoints::Allocate(train::ParameterStore* store) {
                                .directory = directory_,
                                .num_layers = num_layers(),
                                .threads = options_.threads,
+                               .device = store == nullptr ? nullptr : DeviceOf(*store),
                                .given_up = &given_up_,
                                .files = options_.files,
                                .clock = options_.clock};

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/transport/collective.h"
+#include "worker/transport/staged/staged.h"
 
 namespace takt::session {
 namespace {
@@ -86,6 +87,9 @@ absl::StatusOr<engine::Collective*> RankGroups::Group(transport::Transport& tran
     return Annotate(created.status(), absl::StrCat("connecting the group ", name));
   }
   group = *std::move(created);
+  if (options.backends != nullptr) {
+    ASSIGN_OR_RETURN(group, transport::StageCollective(std::move(group), *options.backends));
+  }
   return group.get();
 }
 

@@ -14,6 +14,7 @@
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
+#include "worker/backend/backend.h"
 #include "worker/engine/compute.h"
 #include "worker/transport/transport.h"
 
@@ -33,9 +34,10 @@ class RankGroups {
     const mesh::Partition* partition = nullptr;  // borrowed for the call of Connect
     const program::Program* program = nullptr;   // of this rank
     bool tied_embeddings = false;
+    backend::BackendFactory* backends = nullptr;  // of the gradients; null: host memory
     std::int64_t generation = 0;
   };
-  // transport: borrowed for the groups' life.
+  // transport, options.backends: borrowed for the groups' life.
   // Blocks: until all ranks of the groups do the same.
   static absl::StatusOr<RankGroups> Connect(transport::Transport& transport,
                                             const Options& options);

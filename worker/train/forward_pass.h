@@ -25,15 +25,17 @@
 namespace takt::train {
 
 // Threads: Load on the load lane, Forward on the compute lane, loss_share on the reduce lane; the
-// slots of the program order them.
+// slots of the program order them. What the host writes and reads itself (tokens before they are
+// copied, losses) lies in its own memory; everything else it knows the addresses of.
 class ForwardPass {
  public:
   struct Options {
     const program::Program* program = nullptr;  // all pointers borrowed
     const model::Model* model = nullptr;
     std::map<StageId, Stage>* stages = nullptr;  // of this rank
-    backend::Backend* backend = nullptr;
-    data::TokenSourceOptions tokens;  // opened only if a stage here reads them
+    backend::Backend* backend = nullptr;         // of the stages
+    backend::Backend* load_backend = nullptr;    // of the load lane
+    data::TokenSourceOptions tokens;             // opened only if a stage here reads them
     DpRank dp_rank;
     bool opens_data = true;  // false: nothing is loaded
     bool gradient = true;    // false: nobody will ask for I and W
@@ -43,14 +45,16 @@ class ForwardPass {
   static absl::StatusOr<ForwardPass> Create(const Options& options);
 
   absl::Status Load(const program::Instruction& instruction, StepId step);
-  absl::Status Forward(const program::ComputePart& forward);
-  // Of the step that Forward went through last.
-  LossShare loss_share() const;
+  absl::Status Forward(const program::ComputePart& forward, StepId step);
+  // Of a step whose F are done, before the F of the step after the next begin.
+  LossShare loss_share(StepId step) const;
 
   std::span<std::byte> SlotBytes(SlotId slot) { return slots_.Bytes(slot); }
+  // Where Forward leaves its work.
+  backend::Stream* stream() const { return options_.backend->stream(); }
   // What F takes and gives.
   StageBuffers ForwardBuffers(const program::ComputePart& forward);
-  LossCall LossOf(const program::ComputePart& forward);
+  LossCall LossOf(const program::ComputePart& forward, StepId step);
   // What I and W take and give.
   StageBuffers BackwardBuffers(const program::ComputePart& backward);
 
@@ -61,11 +65,16 @@ class ForwardPass {
   };
   explicit ForwardPass(const Options& options) : options_(options) {}
   absl::Status Allocate();
+  absl::Status AllocateHostMemory();
   StageBuffers ReadBuffers(const program::ComputePart& part);
   // Memory of the written slot of the part's stage, or of a neighbouring stage on this rank; null:
   // it writes none.
   float* Written(const program::ComputePart& part, program::SlotKind kind, int neighbour);
-  std::span<std::byte> TokensOf(const program::ComputePart& part);
+  // SlotId(-1): it reads none.
+  SlotId TokensOf(const program::ComputePart& part) const;
+  // Where the host writes and reads the tokens of a slot.
+  std::span<std::byte> HostTokens(SlotId slot) const;
+  std::span<MicrobatchLoss> LossesOf(StepId step) const;
 
   Options options_;
   // Its place in the kTokens slot that holds it.
@@ -76,12 +85,14 @@ class ForwardPass {
   bool updates_microbatches_ = false;  // so each gradient is the mean over its own tokens
   TokenBlock tokens_;
   SlotMemory slots_;
+  std::vector<backend::Buffer> host_tokens_;   // by slot; empty: the slots are host memory
   std::unique_ptr<data::TokenSource> source_;  // null: no stage here reads tokens
   // The step whose global batch LOAD has counted last.
   StepId counted_step_{0};
   std::int64_t counted_ = 0;
-  // What kScalars stands for.
-  std::vector<MicrobatchLoss> losses_;
+  // What kScalars stands for: MicrobatchLoss of two steps, since without a flush one is told while
+  // the next comes in.
+  backend::Buffer losses_;
 };
 
 }  // namespace takt::train

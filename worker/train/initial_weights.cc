@@ -70,7 +70,8 @@ absl::Status CopyTensor(const checkpoint::Tensor& tensor, float* weights,
                         backend::Backend& backend) {
   const checkpoint::FloatFormat format = *checkpoint::FloatFormatOfDtype(tensor.dtype);
   if (format == checkpoint::FloatFormat::kF32) {
-    return backend.CopyFromHost(tensor.bytes, reinterpret_cast<std::byte*>(weights));
+    RETURN_IF_ERROR(backend.CopyFromHost(tensor.bytes, reinterpret_cast<std::byte*>(weights)));
+    return backend.Synchronize();
   }
   const std::size_t width = checkpoint::BytesOf(format);
   std::vector<float> piece(std::min(tensor.bytes.size() / width, kPieceElements));
@@ -80,6 +81,7 @@ absl::Status CopyTensor(const checkpoint::Tensor& tensor, float* weights,
     checkpoint::ReadFloats(format, rest.first(values.size() * width), values);
     RETURN_IF_ERROR(
         backend.CopyFromHost(std::as_bytes(values), reinterpret_cast<std::byte*>(weights)));
+    RETURN_IF_ERROR(backend.Synchronize());  // the piece is used again
     weights += values.size();
     rest = rest.subspan(values.size() * width);
   }
@@ -138,6 +140,7 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
       FillInitialWeights(*ref.parameter, job.seed, values);
       RETURN_IF_ERROR(backend.CopyFromHost(std::as_bytes(std::span(values)),
                                            reinterpret_cast<std::byte*>(ref.weight)));
+      RETURN_IF_ERROR(backend.Synchronize());  // `values` is used again
     }
   }
   return absl::OkStatus();

@@ -85,6 +85,8 @@ struct LayerOptions {
   const model::Layer& layer;          // of its list
   const LayerParameters& parameters;  // the layer's own in the model's order, then the tied ones
   const model::StashLayout& stash;    // of layer.stash
+  // As backend::Rotary wants it, borrowed likewise; null in families that turn nothing.
+  const float* rotary_table = nullptr;
 };
 std::unique_ptr<Layer> MakeLayer(const LayerOptions& options);
 

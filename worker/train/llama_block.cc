@@ -2,7 +2,6 @@
 // x2 = x + o_proj(attention(rope(q_proj(n)), rope(k_proj(n)), v_proj(n))),  n = RMS1(x)
 // y  = x2 + down_proj(silu(gate_proj(n)) * up_proj(n)),                     n = RMS2(x2)
 // Touvron et al. 2023; Qwen2 adds biases to q, k and v.
-#include <cmath>
 #include <span>
 #include <vector>
 
@@ -26,18 +25,6 @@ struct Widths {
         query(std::int64_t{config.heads} * config.head_size),
         key(std::int64_t{config.kv_heads} * config.head_size) {}
 };
-
-// [T,D]: of each position the D/2 cosines, then the D/2 sines. Angles in double.
-std::vector<float> RotaryTable(const model::ModelConfig& config) {
-  const std::vector<double> frequencies = model::RotaryFrequencies(config);
-  std::vector<float> table;
-  table.reserve(static_cast<std::size_t>(config.context) * config.head_size);
-  for (int t = 0; t < config.context; ++t) {
-    for (const double f : frequencies) table.push_back(static_cast<float>(std::cos(t * f)));
-    for (const double f : frequencies) table.push_back(static_cast<float>(std::sin(t * f)));
-  }
-  return table;
-}
 
 using enum model::LlamaBlockStash::Tensor;
 
@@ -118,7 +105,7 @@ class LlamaBlock final : public Layer {
         batch_(options.model.microbatch),
         rows_(batch_ * config_.context),
         width_(config_),
-        rotary_table_(RotaryTable(config_)),
+        rotary_table_(options.rotary_table),
         norm1_(rows_, config_.norm_epsilon, {p.norm1, 1}),
         q_(rows_, kOutIn, *p.q, p.q_bias),
         k_(rows_, kOutIn, *p.k, p.k_bias),
@@ -221,7 +208,7 @@ class LlamaBlock final : public Layer {
 
   // Rotary positions of q and k, or the way back for their gradients.
   absl::Status Turn(backend::Backend& backend, float* q, float* k, bool inverse) const {
-    backend::Rotary op{.table = rotary_table_.data(),
+    backend::Rotary op{.table = rotary_table_,
                        .batch = batch_,
                        .context = config_.context,
                        .head_size = config_.head_size,
@@ -255,7 +242,7 @@ class LlamaBlock final : public Layer {
   const model::StashLayout layout_;
   const std::int64_t batch_, rows_;
   const Widths width_;
-  const std::vector<float> rotary_table_;  // host memory
+  const float* const rotary_table_;
   const RmsNorm norm1_;
   const Linear q_, k_, v_, o_;
   const RmsNorm norm2_;

@@ -29,7 +29,10 @@ absl::Status Run(engine::Compute& compute, const Instruction& instruction) {
 absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options) {
   MetaReport report;
   Silence others;
-  options.meta = &report.counts;
+  const std::unique_ptr<backend::BackendFactory> backends =
+      backend::CreateMetaBackends(report.counts);
+  options.backends = backends.get();
+  options.shapes_only = true;
   for (const StageId stage : program::HeldStages(*options.program))
     options.replicas[stage] = &others;
   options.pp_group = options.tied_group = &others;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/llama.h"
 #include "common/program/compute_part.h"
 #include "worker/backend/backend.h"
 #include "worker/data/token_source.h"
@@ -25,6 +26,7 @@
 namespace takt::train {
 namespace {
 
+using backend::StreamKind;
 using program::ComputePart;
 using program::Instruction;
 using program::Op;
@@ -45,10 +47,12 @@ class ModelTrainer final : public Trainer {
     RETURN_IF_ERROR(CreateStages());
     // Before weights are made, which takes longer: what is wrong with files shows sooner.
     RETURN_IF_ERROR(CreatePasses());
-    if (options_.meta == nullptr) RETURN_IF_ERROR(FillParameters());
+    if (!options_.shapes_only) RETURN_IF_ERROR(FillParameters());
     RETURN_IF_ERROR(parameters_->Pack(*compute_));
-    optimizer_.emplace(*options_.job, *options_.model, *parameters_, Groups());
-    return absl::OkStatus();
+    ASSIGN_OR_RETURN(Optimizer optimizer,
+                     Optimizer::Create(*options_.job, *options_.model, *parameters_, Groups()));
+    optimizer_.emplace(std::move(optimizer));
+    return compute_->Synchronize();
   }
 
   absl::Status Run(const Instruction& instruction, StepId step) override {
@@ -57,7 +61,7 @@ class ModelTrainer final : public Trainer {
         return pass_->Load(instruction, step);
       case Op::kForward:
         SelectWeights(WholePart(instruction));
-        return pass_->Forward(WholePart(instruction));
+        return pass_->Forward(WholePart(instruction), step);
       case Op::kInputGrad:
         return InputGrad(WholePart(instruction));
       case Op::kWeightGrad:
@@ -66,7 +70,7 @@ class ModelTrainer final : public Trainer {
         SelectWeights(WholePart(instruction));
         return Backward(WholePart(instruction));
       case Op::kOverlap:
-        return Overlap(program::PartsOf(instruction, program_));
+        return Overlap(program::PartsOf(instruction, program_), step);
       case Op::kReduceGrad:
         return ReduceGrad(instruction, step);
       case Op::kReduceTied:
@@ -83,6 +87,13 @@ class ModelTrainer final : public Trainer {
         return absl::InternalError("no rank's trainer knows " +
                                    program::ToString(instruction, program_));
     }
+  }
+
+  // What waits for others (groups) or reads files is done on return.
+  backend::Stream* StreamOf(const Instruction& instruction) override {
+    const program::LaneKind lane = program_.lanes[instruction.lane.value()].kind;
+    if (lane == program::LaneKind::kCompute) return compute_->stream();
+    return instruction.op == Op::kReduceTied && SumsTiedAlone() ? reduce_->stream() : nullptr;
   }
 
   std::span<std::byte> SlotBytes(SlotId slot) override { return pass_->SlotBytes(slot); }
@@ -111,14 +122,9 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status CreateBackends() {
-    if (options_.meta != nullptr) {
-      compute_ = backend::CreateMetaBackend(*options_.meta);
-      reduce_ = backend::CreateMetaBackend(*options_.meta);
-      return absl::OkStatus();
-    }
-    ASSIGN_OR_RETURN(compute_, backend::CreateCpuBackend(
-                                   {.threads = options_.threads, .ledger = options_.ledger}));
-    ASSIGN_OR_RETURN(reduce_, backend::CreateCpuBackend({.threads = 1, .ledger = options_.ledger}));
+    ASSIGN_OR_RETURN(compute_, options_.backends->Create(StreamKind::kCompute));
+    ASSIGN_OR_RETURN(reduce_, options_.backends->Create(StreamKind::kReduce));
+    ASSIGN_OR_RETURN(load_, options_.backends->Create(StreamKind::kTransfer));
     return absl::OkStatus();
   }
 
@@ -149,11 +155,16 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status CreateStages() {
+    RETURN_IF_ERROR(MakeRotaryTable());
     std::int64_t scratch_bytes = 0;
     for (const mesh::Stage& stage : *options_.partition) {
       if (!held_.contains(stage.id)) continue;
       const auto [it, inserted] =
-          stages_.try_emplace(stage.id, *options_.model, stage, *parameters_, *compute_);
+          stages_.try_emplace(stage.id, StageOptions{.model = *options_.model,
+                                                     .stage = stage,
+                                                     .parameters = *parameters_,
+                                                     .backend = *compute_,
+                                                     .rotary_table = rotary_table_.floats()});
       TAKT_CHECK(inserted);
       scratch_bytes = std::max(scratch_bytes, it->second.layout().scratch_bytes);
     }
@@ -166,6 +177,18 @@ class ModelTrainer final : public Trainer {
     return absl::OkStatus();
   }
 
+  absl::Status MakeRotaryTable() {
+    const auto floats =
+        static_cast<std::size_t>(model::RotaryTableElements(options_.model->config));
+    if (floats == 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(rotary_table_,
+                     compute_->Allocate(floats * sizeof(float), MemoryKind::kScratch));
+    if (options_.shapes_only) return absl::OkStatus();
+    const std::vector<float> table = model::RotaryTable(options_.model->config);
+    RETURN_IF_ERROR(compute_->CopyFromHost(std::as_bytes(std::span(table)), rotary_table_.data()));
+    return compute_->Synchronize();
+  }
+
   absl::Status CreatePasses() {
     const config::JobSpec& job = *options_.job;
     const int dp_size = options_.mesh.dp_size;
@@ -173,9 +196,10 @@ class ModelTrainer final : public Trainer {
                               .model = options_.model,
                               .stages = &stages_,
                               .backend = compute_.get(),
+                              .load_backend = load_.get(),
                               .tokens = data::TrainingTokens(job, options_.data_root, dp_size),
                               .dp_rank = options_.mesh.DpRankOf(options_.rank),
-                              .opens_data = options_.meta == nullptr};
+                              .opens_data = !options_.shapes_only};
     ASSIGN_OR_RETURN(pass_, ForwardPass::Create(pass));
     if (options_.validation_program == nullptr) return absl::OkStatus();
     pass.program = options_.validation_program;
@@ -224,12 +248,12 @@ class ModelTrainer final : public Trainer {
 
   // F and B take turns: a layer of one, a layer of the other. Neither touches what the other does,
   // but for weights, which both read, and scratch, which holds nothing between two layers.
-  absl::Status Overlap(const program::OverlapParts& parts) {
+  absl::Status Overlap(const program::OverlapParts& parts, StepId step) {
     Stage& forward = stages_.at(parts.forward.stage);
     Stage& backward = stages_.at(parts.backward.stage);
     const StageBuffers f = pass_->ForwardBuffers(parts.forward);
     const StageBuffers b = pass_->BackwardBuffers(parts.backward);
-    const LossCall loss = pass_->LossOf(parts.forward);
+    const LossCall loss = pass_->LossOf(parts.forward, step);
     const bool accumulate = Accumulates(parts.backward.stage);
     const std::size_t turns = std::max(forward.num_layers(), backward.num_layers());
     for (std::size_t turn = 0; turn < turns; ++turn) {
@@ -253,7 +277,7 @@ class ModelTrainer final : public Trainer {
 
   absl::Status ReduceTied(StepId step) {
     const ParameterStore::TiedUses uses = parameters_->tied_uses();
-    if (uses.own != nullptr && uses.tied != nullptr) {
+    if (SumsTiedAlone()) {
       return reduce_->Run(backend::Add{.a = uses.own->gradient,
                                        .b = uses.tied->gradient,
                                        .output = uses.own->gradient,
@@ -264,15 +288,21 @@ class ModelTrainer final : public Trainer {
         step, std::span<float>(use.gradient, static_cast<std::size_t>(use.parameter->elements())));
   }
 
-  // Without a flush the next step begins before the exchange.
+  // Whether both uses of a tied embedding are here.
+  bool SumsTiedAlone() const {
+    const ParameterStore::TiedUses uses = parameters_->tied_uses();
+    return uses.own != nullptr && uses.tied != nullptr;
+  }
+
+  // Without a flush the next step begins before the exchange: there is no norm.
   absl::Status NormPartial() {
-    loss_ = pass_->loss_share();
     return asynchronous_ ? absl::OkStatus() : optimizer_->NormPartial(*compute_);
   }
 
   absl::Status NormExchange(StepId step) {
-    loss_.halting = options_.halt_requested != nullptr && options_.halt_requested->load() ? 1 : 0;
-    ASSIGN_OR_RETURN(const StepResult result, optimizer_->Exchange(step, loss_));
+    LossShare loss = pass_->loss_share(step);
+    loss.halting = options_.halt_requested != nullptr && options_.halt_requested->load() ? 1 : 0;
+    ASSIGN_OR_RETURN(const StepResult result, optimizer_->Exchange(step, loss));
     results_.Put(step, result);
     return absl::OkStatus();
   }
@@ -293,15 +323,15 @@ class ModelTrainer final : public Trainer {
   const bool asynchronous_;
   std::unique_ptr<backend::Backend> compute_;  // of the compute lane; outlives every buffer below
   std::unique_ptr<backend::Backend> reduce_;   // of the reduce lane
+  std::unique_ptr<backend::Backend> load_;     // of the load lane
   std::unique_ptr<ParameterStore> parameters_;
-  backend::Buffer scratch_;
+  backend::Buffer scratch_, rotary_table_;
   std::map<StageId, Stage> stages_;
   std::optional<ForwardPass> pass_;
   std::unique_ptr<Validator> validator_;  // null: the job has no validation set
   std::optional<Optimizer> optimizer_;
 
   std::map<StageId, bool> has_gradients_;  // compute lane only
-  LossShare loss_;                         // from NORM_PARTIAL to NORM_EXCHANGE
   ResultRing results_;
 };
 

@@ -15,21 +15,23 @@ constexpr std::size_t kNumOthers = 3;  // entries after the sums of squares
 
 }  // namespace
 
-Optimizer::Optimizer(const config::JobSpec& job, const model::Model& model,
-                     ParameterStore& parameters, ResultGroups groups)
-    : job_(job),
-      parameters_(parameters),
-      groups_(groups),
-      exchanged_(model.AllParameters().size() + kNumOthers) {}
+absl::StatusOr<Optimizer> Optimizer::Create(const config::JobSpec& job, const model::Model& model,
+                                            ParameterStore& parameters, ResultGroups groups) {
+  const std::size_t entries = model.AllParameters().size() + kNumOthers;
+  ASSIGN_OR_RETURN(backend::Buffer exchanged,
+                   parameters.backend().AllocateHost(entries * sizeof(double)));
+  return Optimizer(job, parameters, groups, std::move(exchanged));
+}
 
 absl::Status Optimizer::NormPartial(backend::Backend& backend) {
-  std::fill(exchanged_.begin(), exchanged_.end(), 0.0);
+  const std::span<double> sums = exchanged();
+  std::ranges::fill(sums, 0.0);
   for (const LayerParameters& layer : parameters_.layers()) {
     if (!layer.primary) continue;
     for (const ParameterRef& ref : layer.refs) {
       if (ref.norm_index < 0) continue;
       RETURN_IF_ERROR(backend.Run(backend::SumOfSquares{.input = ref.gradient,
-                                                        .result = &exchanged_[ref.norm_index],
+                                                        .result = &sums[ref.norm_index],
                                                         .count = ref.parameter->elements()}));
     }
   }
@@ -37,19 +39,19 @@ absl::Status Optimizer::NormPartial(backend::Backend& backend) {
 }
 
 absl::StatusOr<StepResult> Optimizer::Exchange(StepId step, const LossShare& loss) {
-  const std::size_t num_squares = exchanged_.size() - kNumOthers;
-  double& loss_sum = exchanged_[num_squares];
-  double& scored = exchanged_[num_squares + 1];
-  double& halting = exchanged_[num_squares + 2];
+  const std::span<double> sums = exchanged();
+  const std::size_t num_squares = sums.size() - kNumOthers;
+  double& loss_sum = sums[num_squares];
+  double& scored = sums[num_squares + 1];
+  double& halting = sums[num_squares + 2];
   ASSIGN_OR_RETURN(const LossShare told, SumOverHolders(step, loss, groups_));
   loss_sum = told.sum;
   scored = static_cast<double>(told.scored);
   halting = told.halting;
-  if (groups_.pipeline != nullptr)
-    RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(step, std::span<double>(exchanged_)));
+  if (groups_.pipeline != nullptr) RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(step, sums));
 
   double squares = 0;
-  for (std::size_t i = 0; i < num_squares; ++i) squares += exchanged_[i];
+  for (std::size_t i = 0; i < num_squares; ++i) squares += sums[i];
   result_ = {.loss = scored > 0 ? loss_sum / scored : 0,
              .grad_norm = std::sqrt(squares),
              .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step.value()),

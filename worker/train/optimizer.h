@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/config/job_spec.h"
 #include "common/model/model.h"
@@ -22,11 +24,12 @@ namespace takt::train {
 // Exchange tells the loss alone and may run beside Update.
 class Optimizer {
  public:
-  // All borrowed.
-  Optimizer(const config::JobSpec& job, const model::Model& model, ParameterStore& parameters,
-            ResultGroups groups);
+  // All borrowed.  Errors: kResourceExhausted.
+  static absl::StatusOr<Optimizer> Create(const config::JobSpec& job, const model::Model& model,
+                                          ParameterStore& parameters, ResultGroups groups);
 
   // Sum of squares of every parameter whose gradient this rank counts: each once in a pipeline.
+  // They are there when what `backend` was given is done.
   absl::Status NormPartial(backend::Backend& backend);
 
   // Every entry of the exchanged vector comes from one rank and is zero elsewhere, so that its sum
@@ -40,11 +43,18 @@ class Optimizer {
   absl::Status Update(backend::Backend& backend, StepId step, std::int64_t number);
 
  private:
+  Optimizer(const config::JobSpec& job, ParameterStore& parameters, ResultGroups groups,
+            backend::Buffer exchanged)
+      : job_(job), parameters_(parameters), groups_(groups), exchanged_(std::move(exchanged)) {}
+  std::span<double> exchanged() const {
+    return {reinterpret_cast<double*>(exchanged_.data()), exchanged_.bytes() / sizeof(double)};
+  }
+
   const config::JobSpec& job_;
   ParameterStore& parameters_;
   const ResultGroups groups_;
   // [sum of squares by parameter..., loss sum, scored tokens, ranks asked to halt]
-  std::vector<double> exchanged_;
+  backend::Buffer exchanged_;
   StepResult result_;
 };
 

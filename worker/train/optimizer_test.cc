@@ -67,7 +67,7 @@ class OptimizerTest : public testing::Test {
 };
 
 TEST_F(OptimizerTest, NormIsOverAllParametersATiedOneOnce) {
-  Optimizer optimizer(job_, model_, *parameters_, {});
+  Optimizer optimizer = Optimizer::Create(job_, model_, *parameters_, {}).value();
   SetGradients(3);
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const StepResult result =
@@ -93,7 +93,9 @@ TEST_F(OptimizerTest, SecondCopiesCountNeitherInTheNormNorInTheLoss) {
     counted += ref.parameter->elements();
 
   FakeGroup holders({6, 0});
-  Optimizer optimizer(job_, model_, *copies, {.last_stage = &holders, .tells_loss = false});
+  Optimizer optimizer =
+      Optimizer::Create(job_, model_, *copies, {.last_stage = &holders, .tells_loss = false})
+          .value();
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const StepResult result =
       optimizer.Exchange(StepId(1), {.sum = 4, .scored = 5, .known = true}).value();
@@ -108,7 +110,8 @@ TEST_F(OptimizerTest, SumsLossOverReplicasAndNormOverThePipeline) {
   std::vector<double> others(model_.AllParameters().size() + 3);
   others[0] = 100;
   FakeGroup pp(others);
-  Optimizer optimizer(job_, model_, *parameters_, {.last_stage = &dp, .pipeline = &pp});
+  Optimizer optimizer =
+      Optimizer::Create(job_, model_, *parameters_, {.last_stage = &dp, .pipeline = &pp}).value();
   SetGradients(0);
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const StepResult result =
@@ -128,12 +131,13 @@ TEST_F(OptimizerTest, ThatARankWasAskedToHaltIsKnownOnAllRanksInTheSameStep) {
     std::vector<double> others(model_.AllParameters().size() + 3);
     others.back() = c.teller;
     FakeGroup pp(others);
-    Optimizer optimizer(job_, model_, *parameters_, {.last_stage = &dp, .pipeline = &pp});
+    Optimizer optimizer =
+        Optimizer::Create(job_, model_, *parameters_, {.last_stage = &dp, .pipeline = &pp}).value();
     const LossShare share{.halting = c.own, .known = true};
     EXPECT_EQ(optimizer.Exchange(StepId(1), share)->halting, c.own + c.replica + c.teller > 0);
   }
   // A rank that holds no last stage cannot tell the other pipelines, and so tells nobody.
-  Optimizer elsewhere(job_, model_, *parameters_, {});
+  Optimizer elsewhere = Optimizer::Create(job_, model_, *parameters_, {}).value();
   EXPECT_FALSE(elsewhere.Exchange(StepId(1), {.halting = 1})->halting);
 }
 
@@ -142,7 +146,7 @@ TEST_F(OptimizerTest, ClipsToTheNormAndDecaysMatricesOnly) {
   // g / (|g| + epsilon).
   job_.adamw.epsilon = 1;
   job_.adamw.clip_norm = 1;
-  Optimizer optimizer(job_, model_, *parameters_, {});
+  Optimizer optimizer = Optimizer::Create(job_, model_, *parameters_, {}).value();
   SetGradients(3);
   ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
   const double norm = optimizer.Exchange(StepId(1), {}).value().grad_norm;
@@ -161,7 +165,7 @@ TEST_F(OptimizerTest, DoesNotClipBelowTheNormOrWithoutOne) {
   for (const double clip : {0.0, 1e6}) {
     job_.adamw.epsilon = 1;
     job_.adamw.clip_norm = clip;
-    Optimizer optimizer(job_, model_, *parameters_, {});
+    Optimizer optimizer = Optimizer::Create(job_, model_, *parameters_, {}).value();
     SetGradients(3);
     ASSERT_TRUE(optimizer.NormPartial(*backend_).ok());
     ASSERT_TRUE(optimizer.Exchange(StepId(1), {}).ok());

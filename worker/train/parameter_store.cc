@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
   TAKT_CHECK(options.num_versions >= 1);
   std::sort(layers.begin(), layers.end());
   auto store = std::unique_ptr<ParameterStore>(new ParameterStore);
+  store->backend_ = &backend;
   store->num_versions_ = options.num_versions;
   for (const model::Layer& layer : model.layers) {
     if (!layer.tied_parameters.empty()) store->tied_name_ = layer.tied_parameters.front();

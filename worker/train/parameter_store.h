@@ -63,7 +63,7 @@ struct ParameterStoreOptions {
 // Memory is laid out once at Create. Not synchronised: the slots of the program order its users.
 class ParameterStore {
  public:
-  // layers: of this rank. model, backend: borrowed.
+  // layers: of this rank. model, backend: borrowed for the store's life.
   static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(
       const model::Model& model, std::vector<LayerId> layers, backend::Backend& backend,
       const ParameterStoreOptions& options = {});
@@ -80,6 +80,9 @@ class ParameterStore {
 
   // After every change of the newest weights: makes their `packed` matrices anew.
   absl::Status Pack(backend::Backend& backend);
+
+  // Of its memory; who reads or writes that from the host asks it.
+  backend::Backend& backend() const { return *backend_; }
 
   const LayerParameters& Layer(LayerId layer) const;
   std::span<const LayerParameters> layers() const { return layers_; }
@@ -113,6 +116,7 @@ class ParameterStore {
   absl::Status PackVersion(backend::Backend& backend, int version);
   Versions VersionsOf(std::string_view name) const;  // of the use that owns the weight
 
+  backend::Backend* backend_ = nullptr;
   std::vector<LayerParameters> layers_;
   std::vector<std::vector<Versions>> versions_;  // by layer, by use
   int num_versions_ = 1;

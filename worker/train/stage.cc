@@ -5,18 +5,19 @@
 
 namespace takt::train {
 
-Stage::Stage(const model::Model& model, const mesh::Stage& stage, const ParameterStore& parameters,
-             backend::Backend& backend)
-    : model_(model),
-      first_layer_(stage.first_layer),
-      layout_(model::LayOutStage(model, stage.first_layer, stage.last_layer, stage.recompute)),
-      backend_(backend) {
+Stage::Stage(const StageOptions& options)
+    : model_(options.model),
+      first_layer_(options.stage.first_layer),
+      layout_(model::LayOutStage(options.model, options.stage.first_layer, options.stage.last_layer,
+                                 options.stage.recompute)),
+      backend_(options.backend) {
   for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
     const LayerId id(first_layer_.value() + static_cast<std::int32_t>(i));
-    layers_.push_back(MakeLayer({.model = model,
-                                 .layer = model.layers[id.value()],
-                                 .parameters = parameters.Layer(id),
-                                 .stash = layout_.layers[i].stash}));
+    layers_.push_back(MakeLayer({.model = options.model,
+                                 .layer = options.model.layers[id.value()],
+                                 .parameters = options.parameters.Layer(id),
+                                 .stash = layout_.layers[i].stash,
+                                 .rotary_table = options.rotary_table}));
   }
 }
 
@@ -58,7 +59,7 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
        .gradient = loss.gradient,
        .loss_scale = buffers.loss_scale,
        .loss_sum = loss.sum,
-       .probe = {observer_, buffers.microbatch}});
+       .probe = {observer_, buffers.microbatch, &backend_}});
 }
 
 absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
@@ -78,7 +79,7 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i) {
                                 .d_input = i == 0 ? buffers.d_input : Between(buffers, i - 1),
                                 .stash = stash,
                                 .scratch = scratch_,
-                                .probe = {observer_, buffers.microbatch}});
+                                .probe = {observer_, buffers.microbatch, &backend_}});
 }
 
 absl::Status Stage::WeightGradLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {

@@ -36,18 +36,24 @@ struct LossCall {
   bool gradient = true;
 };
 
+struct StageOptions {
+  const model::Model& model;  // all borrowed for the stage's life, but `stage`
+  const mesh::Stage& stage;
+  const ParameterStore& parameters;
+  backend::Backend& backend;
+  const float* rotary_table = nullptr;  // as LayerOptions
+};
+
 // The layers of one stage in a chain. Between two of them lies an activation in the stash, which I
 // overwrites with its own gradient: the d_output that the W of the layer below needs. What the
 // stash does not keep lies in scratch for as long as F of a layer, or Backward of one, runs; from
 // an I to a W apart from it, in StageBuffers::recomputed. One caller at a time (the compute lane).
 class Stage {
  public:
-  // All borrowed.  scratch: at least layout().scratch_bytes of every stage that shares it, set
-  // before the first pass.
-  Stage(const model::Model& model, const mesh::Stage& stage, const ParameterStore& parameters,
-        backend::Backend& backend);
+  explicit Stage(const StageOptions& options);
 
   const model::StageLayout& layout() const { return layout_; }
+  // At least layout().scratch_bytes of every stage that shares it; before the first pass.
   void set_scratch(std::byte* scratch) { scratch_ = scratch; }
   void set_observer(const TensorObserver* observer) { observer_ = observer; }
 

@@ -26,8 +26,9 @@ class StageTest : public testing::Test {
         for (std::int64_t i = 0; i < ref.parameter->elements(); ++i) ref.weight[i] = normal(random);
       }
     }
-    stage_.emplace(model_, mesh::Stage{StageId(0), PpRank(0), LayerId(0), LayerId(4)}, *parameters_,
-                   *backend_);
+    const mesh::Stage stage{StageId(0), PpRank(0), LayerId(0), LayerId(4)};
+    stage_.emplace(StageOptions{
+        .model = model_, .stage = stage, .parameters = *parameters_, .backend = *backend_});
     stash_ = backend_->Allocate(stage_->layout().stash_bytes, MemoryKind::kStash).value();
     scratch_ = backend_->Allocate(stage_->layout().scratch_bytes, MemoryKind::kScratch).value();
     stage_->set_scratch(scratch_.data());

@@ -5,8 +5,11 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/id.h"
+#include "common/base/status.h"
+#include "worker/backend/backend.h"
 
 namespace takt::train {
 
@@ -20,10 +23,18 @@ using TensorObserver = std::function<void(const std::string& name, MicrobatchId 
 struct TensorProbe {
   const TensorObserver* observer = nullptr;
   MicrobatchId microbatch;
+  backend::Backend* backend = nullptr;  // whose memory is looked at
 
   explicit operator bool() const { return observer != nullptr; }
+  // Waits until what the backend was given is done.
   void operator()(const std::string& name, const float* data, std::int64_t floats) const {
-    (*observer)(name, microbatch, {data, static_cast<std::size_t>(floats)});
+    std::vector<float> values(static_cast<std::size_t>(floats));
+    TAKT_CHECK(backend
+                   ->CopyToHost(reinterpret_cast<const std::byte*>(data),
+                                std::as_writable_bytes(std::span(values)))
+                   .ok());
+    TAKT_CHECK(backend->Synchronize().ok());
+    (*observer)(name, microbatch, values);
   }
 };
 

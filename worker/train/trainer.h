@@ -14,7 +14,7 @@
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
-#include "worker/backend/meta/meta_backend.h"
+#include "worker/backend/backend.h"
 #include "worker/engine/compute.h"
 #include "worker/train/tensor_observer.h"
 
@@ -39,7 +39,8 @@ struct TrainerOptions {
   const program::Program* validation_program = nullptr;  // null: the job has no validation set
   mesh::Mesh mesh;
   Rank rank;
-  int threads = 1;
+  // Of its lanes' backends; null for an emulated model, which computes nothing.
+  backend::BackendFactory* backends = nullptr;
   std::string data_root;  // prefix of relative paths; paths may not leave it
   // All ranks that hold a stage of this rank, in the order in which they are summed; no entry: this
   // rank alone.
@@ -53,9 +54,8 @@ struct TrainerOptions {
   // Whether this rank was asked to halt; null: it never is. All ranks learn of it with the loss.
   const std::atomic<bool>* halt_requested = nullptr;
   const TensorObserver* observer = nullptr;  // for tests
-  backend::MemoryLedger* ledger = nullptr;   // of what is allocated; null: nobody counts
-  // Not null: shapes and bytes only (meta_run.h); no file is read and no weights are made.
-  backend::MetaCounts* meta = nullptr;
+  // True: nothing but shapes and bytes matters (meta_run.h): no file is read, no weights are made.
+  bool shapes_only = false;
 };
 
 // Runs the validation program on the trainer's weights, between two Runs of the training program.

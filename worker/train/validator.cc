@@ -24,7 +24,7 @@ class ForwardValidator final : public Validator {
       case Op::kLoad:
         return pass_.Load(instruction, batch);
       case Op::kForward:
-        return pass_.Forward(program::WholePart(instruction));
+        return pass_.Forward(program::WholePart(instruction), batch);
       case Op::kEval:
         return Exchange(batch);
       default:
@@ -33,13 +33,16 @@ class ForwardValidator final : public Validator {
     }
   }
 
+  backend::Stream* StreamOf(const Instruction& instruction) override {
+    return instruction.op == Op::kForward ? pass_.stream() : nullptr;
+  }
   std::span<std::byte> SlotBytes(SlotId slot) override { return pass_.SlotBytes(slot); }
   void Reset() override { loss_sum_ = scored_ = 0; }
   double loss() const override { return scored_ > 0 ? loss_sum_ / scored_ : 0; }
 
  private:
   absl::Status Exchange(StepId batch) {
-    ASSIGN_OR_RETURN(const LossShare told, SumOverHolders(batch, pass_.loss_share(), groups_));
+    ASSIGN_OR_RETURN(const LossShare told, SumOverHolders(batch, pass_.loss_share(batch), groups_));
     std::array<double, 2> sums{told.sum, static_cast<double>(told.scored)};
     if (groups_.pipeline != nullptr) {
       RETURN_IF_ERROR(groups_.pipeline->AllReduceSum(batch, std::span<double>(sums)));

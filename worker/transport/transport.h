@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/id.h"
+#include "worker/backend/stream.h"
 
 namespace takt::transport {
 
@@ -33,7 +34,8 @@ struct MessageTag {
 class SendChannel {
  public:
   virtual ~SendChannel() = default;
-  // Hands one message over.  data: host memory, untouched by the caller until the call returns.
+  // Hands one message over.  data: host memory (a staged transport: of its device), untouched by
+  // the caller until the call returns.
   // Blocks: until the receiver took it or it lies in a buffer of the transport; never after
   // Transport::Abort. Errors: kUnavailable (peer left), kDeadlineExceeded
   // (options.operation_timeout), kAborted (Transport::Abort).
@@ -46,6 +48,9 @@ class RecvChannel {
   // Takes the next message into `data`.  Blocks: until it came.
   // Errors: as Send; kInternal if its tag or size is not the one expected (names both).
   virtual absl::Status Recv(const MessageTag& tag, std::span<std::byte> data) = 0;
+  // Where Recv leaves the rest of its work: the message is in `data` when what this stream was
+  // given is done. Null: it is there on return.
+  virtual backend::Stream* stream() { return nullptr; }
 };
 
 struct TransportOptions {

@@ -99,7 +99,7 @@ absl::Status TaskStream::WaitFor(std::uint64_t count) {
   const auto done = [this, count]()
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ >= count; };
   mutex_.Await(absl::Condition(&done));
-  return failure_;
+  return count < last_run_ ? absl::OkStatus() : failure_;
 }
 
 void TaskStream::Main() {
@@ -110,15 +110,15 @@ void TaskStream::Main() {
     if (ended_) return;
     // Stays in the list while it runs: it is not done.
     const Task task = std::move(tasks_.front());
-    absl::Status status = failure_;
-    if (status.ok()) {
+    if (failure_.ok()) {
       mutex_.Unlock();
-      status = task();
+      absl::Status status = task();
       mutex_.Lock();
+      last_run_ = done_ + 1;
+      failure_ = std::move(status);
     }
     tasks_.pop_front();
     ++done_;
-    failure_ = std::move(status);
   }
 }
 

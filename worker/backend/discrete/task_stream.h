@@ -47,6 +47,8 @@ class TaskStream final : public Stream {
   std::uint64_t wanted_ ABSL_GUARDED_BY(mutex_);  // how many are to be done
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  // The number of the last task that was run, from 1: the one that failed, if one did.
+  std::uint64_t last_run_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;  // last: it uses everything above
 };
 

@@ -61,13 +61,8 @@ class MetaBackend final : public Backend {
     const std::int64_t taken = AllocatedBytes(static_cast<std::int64_t>(bytes));
     counts_.bytes[kind] += taken;
     counts_.peak_bytes = std::max(counts_.peak_bytes, counts_.bytes.total());
-    const bool real = kind == MemoryKind::kTokens;
-    auto* data = real ? static_cast<std::byte*>(std::calloc(1, std::max<std::size_t>(bytes, 1)))
-                      : Place(bytes);
-    return Buffer(data, bytes, [&counts = counts_, kind, taken, real](std::byte* p) {
-      counts.bytes[kind] -= taken;
-      if (real) std::free(p);
-    });
+    return Buffer(Place(bytes), bytes,
+                  [&counts = counts_, kind, taken](std::byte*) { counts.bytes[kind] -= taken; });
   }
   absl::StatusOr<Buffer> AllocateHost(std::size_t bytes) override {
     auto* data = static_cast<std::byte*>(std::calloc(1, std::max<std::size_t>(bytes, 1)));

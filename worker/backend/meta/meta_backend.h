@@ -18,8 +18,7 @@ struct MetaCounts {
   double flops = 0;  // of products of matrices and of attention, which counts causally
 };
 
-// Ops are held to the rules of validate.h; their host outputs become 0. Tokens, which the host
-// writes and reads, get real memory.
+// Ops are held to the rules of validate.h; their host outputs become 0.
 // counts: borrowed; of all that use it together.
 std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts);
 std::unique_ptr<BackendFactory> CreateMetaBackends(MetaCounts& counts);

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine with instructions that are left on streams, some of which do nothing before somebody
+// waits for them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "worker/backend/discrete/task_stream.h"
+#include "worker/engine/engine_testing.h"
+
+namespace takt::engine {
+namespace {
+
+using backend::TaskStream;
+using program::Instruction;
+using program::Program;
+using ::testing::HasSubstr;
+
+// Leaves instructions on streams, as `streams` says.
+class ToyDevice final : public Compute {
+ public:
+  explicit ToyDevice(std::size_t num_slots) : toy(num_slots) {}
+
+  absl::Status Run(const Instruction& instruction, StepId step) override {
+    const auto it = streams.find(&instruction);
+    if (it == streams.end()) return toy.Run(instruction, step);
+    it->second->Push([this, &instruction, step] { return toy.Run(instruction, step); });
+    return absl::OkStatus();
+  }
+  backend::Stream* StreamOf(const Instruction& instruction) override {
+    const auto it = streams.find(&instruction);
+    return it == streams.end() ? nullptr : it->second;
+  }
+  std::span<std::byte> SlotBytes(SlotId slot) override { return toy.SlotBytes(slot); }
+
+  ToyCompute toy;
+  std::map<const Instruction*, TaskStream*> streams;
+};
+
+std::vector<std::uint64_t> RunAlone(const Program& program, std::int64_t steps) {
+  ToyCompute toy(program.slots.size());
+  for (StepId step(1); step.value() <= steps; ++step) {
+    for (const Instruction& instruction : program.body) toy.Mix(instruction, step);
+  }
+  return toy.slots;
+}
+
+TEST(EngineOnStreams, EqualsSequentialExecutionOnRandomPrograms) {
+  constexpr std::int64_t kSteps = 7;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Program program = RandomProgram(seed);
+    std::mt19937 random(seed);
+    std::vector<std::unique_ptr<TaskStream>> streams;  // one a lane, or none
+    for (std::size_t i = 0; i < program.lanes.size(); ++i) {
+      const bool lazy = random() % 2 == 0;
+      streams.push_back(random() % 3 == 0 ? nullptr : std::make_unique<TaskStream>(lazy));
+    }
+    ToyDevice device(program.slots.size());
+    for (const Instruction& instruction : program.body) {
+      TaskStream* const stream = streams[instruction.lane.value()].get();
+      // Lanes with a stream leave most instructions on it.
+      if (stream != nullptr && random() % 4 != 0) device.streams[&instruction] = stream;
+    }
+    std::int64_t reported = 0;
+    const std::unique_ptr<Engine> engine = MakeEngine(program, device);
+    const auto on_step = [&](const StepTiming& timing) {
+      ++reported;
+      for (const InstructionTiming& each : *timing.timings) {
+        EXPECT_LE(each.start_nanos, each.end_nanos);
+        EXPECT_LE(each.end_nanos, timing.end_nanos);
+      }
+    };
+    ASSERT_TRUE(engine->Run(StepId(1), StepId(3), on_step).ok());
+    ASSERT_TRUE(engine->Run(StepId(4), StepId(kSteps), on_step).ok());
+    EXPECT_EQ(reported, kSteps);
+    EXPECT_EQ(device.toy.slots, RunAlone(program, kSteps));
+  }
+}
+
+TEST(EngineOnStreams, PrologueAndEpilogueAreOverBeforeWhatFollows) {
+  Program program = RandomProgram(5);
+  program.prologue = {program.body.front()};
+  program.epilogue = {program.body.back()};
+  std::vector<std::unique_ptr<TaskStream>> streams;
+  for (std::size_t i = 0; i < program.lanes.size(); ++i)
+    streams.push_back(std::make_unique<TaskStream>(/*lazy=*/true));
+  ToyDevice device(program.slots.size());
+  for (const auto* list : {&program.prologue, &program.body, &program.epilogue}) {
+    for (const Instruction& instruction : *list)
+      device.streams[&instruction] = streams[instruction.lane.value()].get();
+  }
+  ToyCompute alone(program.slots.size());
+  alone.Mix(program.prologue.front(), StepId(1));
+  for (const Instruction& instruction : program.body) alone.Mix(instruction, StepId(1));
+  alone.Mix(program.epilogue.front(), StepId(1));
+  const std::unique_ptr<Engine> engine = MakeEngine(program, device);
+  ASSERT_TRUE(engine->Run(StepId(1), StepId(1), nullptr).ok());
+  EXPECT_EQ(device.toy.slots, alone.slots);
+}
+
+TEST(EngineOnStreams, AnErrorOfTheDeviceNamesTheInstructionAndLeavesNothingRunning) {
+  Program program;
+  program.slots.resize(2);
+  program.lanes.resize(2);
+  for (int i = 0; i < 4; ++i) {
+    program.body.push_back({.op = program::Op::kForward,
+                            .lane = LaneId(i % 2),
+                            .stage = StageId(0),
+                            .microbatch = MicrobatchId(i),
+                            .writes = {SlotId(i % 2)}});
+  }
+  TaskStream first(/*lazy=*/false), second(/*lazy=*/true);
+  ToyDevice device(program.slots.size());
+  for (const Instruction& instruction : program.body)
+    device.streams[&instruction] = instruction.lane.value() == 0 ? &first : &second;
+  std::atomic<int> runs = 0;
+  device.toy.before = [&](const Instruction& instruction, StepId step) {
+    ++runs;
+    const bool fails = step == StepId(2) && instruction.microbatch == MicrobatchId(2);
+    return fails ? absl::InternalError("the device fell off") : absl::OkStatus();
+  };
+  const std::unique_ptr<Engine> engine = MakeEngine(program, device);
+  const absl::Status status = engine->Run(StepId(1), StepId(9), nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("step 2"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("0F2"));
+  const int before = runs;
+  EXPECT_TRUE(second.Drain().ok());
+  EXPECT_EQ(runs, before);
+}
+
+}  // namespace
+}  // namespace takt::engine

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// On devices that do nothing before somebody waits for them.
+#include "worker/transport/staged/staged.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "worker/backend/discrete/discrete_backend.h"
+#include "worker/transport/collective.h"
+#include "worker/transport/inproc/inproc.h"
+
+namespace takt::transport {
+namespace {
+
+using backend::StreamKind;
+
+constexpr std::size_t kFloats = 1000;
+
+std::unique_ptr<Transport> Connect(InprocHub& hub, int rank) {
+  TransportOptions options;
+  options.rank = Rank(rank);
+  options.num_ranks = 2;
+  return hub.Connect(options);
+}
+
+std::unique_ptr<backend::BackendFactory> LazyDevice() {
+  return backend::CreateDiscreteBackends({.lazy = true});
+}
+
+// A rank with a device of its own.
+class Node {
+ public:
+  Node(InprocHub& hub, int rank)
+      : transport_(Connect(hub, rank)), staged_(StageTransport(*transport_, *device_)) {}
+
+  Transport& host() { return *transport_; }
+  Transport& staged() { return *staged_; }
+  backend::BackendFactory& device() { return *device_; }
+
+  backend::Buffer Allocate() {
+    return backend_->Allocate(kFloats * sizeof(float), MemoryKind::kMessages).value();
+  }
+  void Fill(const backend::Buffer& buffer, float value) {
+    EXPECT_TRUE(
+        backend_->Run(backend::Fill{.output = buffer.floats(), .value = value, .count = kFloats})
+            .ok());
+    EXPECT_TRUE(backend_->Synchronize().ok());
+  }
+  std::vector<float> Read(const backend::Buffer& buffer) {
+    std::vector<float> values(kFloats);
+    EXPECT_TRUE(
+        backend_->CopyToHost(buffer.data(), std::as_writable_bytes(std::span(values))).ok());
+    EXPECT_TRUE(backend_->Synchronize().ok());
+    return values;
+  }
+  backend::Stream& stream() { return *backend_->stream(); }
+
+ private:
+  const std::unique_ptr<backend::BackendFactory> device_ = LazyDevice();
+  const std::unique_ptr<backend::Backend> backend_ = device_->Create(StreamKind::kCompute).value();
+  const std::unique_ptr<Transport> transport_, staged_;
+};
+
+std::span<std::byte> BytesOf(const backend::Buffer& buffer) {
+  return {buffer.data(), buffer.bytes()};
+}
+
+TEST(StagedTransport, MessagesArriveOnTheReceiversStream) {
+  constexpr int kMessages = 5;  // each buffer is used again
+  InprocHub hub;
+  Node sender(hub, 0), receiver(hub, 1);
+  std::thread sending([&] {
+    const auto channel = sender.staged().OpenSend(Rank(1), "F", kFloats * sizeof(float)).value();
+    const backend::Buffer buffer = sender.Allocate();
+    for (int m = 0; m < kMessages; ++m) {
+      sender.Fill(buffer, static_cast<float>(m));
+      EXPECT_TRUE(channel->Send({.microbatch = m}, BytesOf(buffer)).ok());
+    }
+  });
+  const auto channel = receiver.staged().OpenRecv(Rank(0), "F", kFloats * sizeof(float)).value();
+  ASSERT_NE(channel->stream(), nullptr);
+  const std::unique_ptr<backend::Event> arrived = channel->stream()->CreateEvent().value();
+  std::vector<backend::Buffer> buffers;
+  for (int m = 0; m < kMessages; ++m) {
+    buffers.push_back(receiver.Allocate());
+    EXPECT_TRUE(channel->Recv({.microbatch = m}, BytesOf(buffers.back())).ok());
+  }
+  ASSERT_TRUE(channel->stream()->Record(*arrived).ok());
+  ASSERT_TRUE(receiver.stream().Await(*arrived).ok());
+  for (int m = 0; m < kMessages; ++m) {
+    EXPECT_EQ(receiver.Read(buffers[static_cast<std::size_t>(m)]),
+              std::vector<float>(kFloats, static_cast<float>(m)));
+  }
+  sending.join();
+}
+
+TEST(StagedTransport, AnAbortEndsAReceive) {
+  InprocHub hub;
+  Node sender(hub, 0), receiver(hub, 1);
+  std::thread opening([&] {
+    EXPECT_TRUE(sender.staged().OpenSend(Rank(1), "F", kFloats * sizeof(float)).ok());
+    receiver.staged().Abort();
+  });
+  const auto channel = receiver.staged().OpenRecv(Rank(0), "F", kFloats * sizeof(float)).value();
+  const backend::Buffer buffer = receiver.Allocate();
+  EXPECT_FALSE(channel->Recv({}, BytesOf(buffer)).ok());
+  opening.join();
+}
+
+TEST(StagedCollective, SumsTheMemoryOfDevices) {
+  InprocHub hub;
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (int rank = 0; rank < 2; ++rank) nodes.push_back(std::make_unique<Node>(hub, rank));
+  const auto sum = [&](int rank) {
+    Node& node = *nodes[static_cast<std::size_t>(rank)];
+    const auto group =
+        StageCollective(
+            CreateCollective(&node.host(),
+                             {.name = "sum", .ranks = {Rank(0), Rank(1)}, .index = rank})
+                .value(),
+            node.device())
+            .value();
+    EXPECT_EQ(group->size(), 2);
+    const backend::Buffer buffer = node.Allocate();
+    node.Fill(buffer, static_cast<float>(1 + rank));
+    EXPECT_TRUE(group->AllReduceSum(StepId(1), buffer.float_span()).ok());
+    EXPECT_EQ(node.Read(buffer), std::vector<float>(kFloats, 3));
+    double host = 1 + rank;
+    EXPECT_TRUE(group->AllReduceSum(StepId(1), std::span<double>(&host, 1)).ok());
+    EXPECT_EQ(host, 3);
+  };
+  std::thread other([&] { sum(1); });
+  sum(0);
+  other.join();
+}
+
+TEST(Staged, HostMemoryNeedsNone) {
+  InprocHub hub;
+  const auto transport = Connect(hub, 0);
+  const auto backends = backend::CreateCpuBackends({});
+  EXPECT_EQ(StageTransport(*transport, *backends), nullptr);
+  auto group = CreateCollective(nullptr, {.name = "alone", .ranks = {Rank(0)}}).value();
+  const engine::Collective* const inner = group.get();
+  EXPECT_EQ(StageCollective(std::move(group), *backends).value().get(), inner);
+}
+
+}  // namespace
+}  // namespace takt::transport
