@@ -99,14 +99,15 @@ TEST(StagedTransport, MessagesArriveOnTheReceiversStream) {
 TEST(StagedTransport, AnAbortEndsAReceive) {
   InprocHub hub;
   Node sender(hub, 0), receiver(hub, 1);
-  std::thread opening([&] {
-    EXPECT_TRUE(sender.staged().OpenSend(Rank(1), "F", kFloats * sizeof(float)).ok());
-    receiver.staged().Abort();
-  });
+  std::unique_ptr<SendChannel> other_end;
+  std::thread opening(
+      [&] { other_end = sender.staged().OpenSend(Rank(1), "F", kFloats * sizeof(float)).value(); });
   const auto channel = receiver.staged().OpenRecv(Rank(0), "F", kFloats * sizeof(float)).value();
-  const backend::Buffer buffer = receiver.Allocate();
-  EXPECT_FALSE(channel->Recv({}, BytesOf(buffer)).ok());
   opening.join();
+  std::thread aborting([&] { receiver.staged().Abort(); });
+  const backend::Buffer buffer = receiver.Allocate();
+  EXPECT_EQ(channel->Recv({}, BytesOf(buffer)).code(), absl::StatusCode::kAborted);
+  aborting.join();
 }
 
 TEST(StagedCollective, SumsTheMemoryOfDevices) {
