@@ -32,6 +32,7 @@
 #include "nlohmann/json.hpp"
 #include "worker/backend/backend.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/compute_backends.h"
 #include "worker/flags.h"
 #include "worker/plugin/choose_device.h"
 #include "worker/plugin/loader.h"
@@ -192,18 +193,22 @@ absl::StatusOr<int> Serve(const Flags& flags) {
   const std::string metrics_address = metrics_server != nullptr ? metrics_server->address() : "";
 
   const auto files = checkpoint::CreatePosixFileSystem();
-  session::PipelineRunnerOptions runner_options{.data_root = flags.data_root,
-                                                .checkpoint_root = flags.checkpoint_root,
-                                                .data_address = flags.data_address,
-                                                .threads = threads,
-                                                .make_rendezvous =
-                                                    [channel](const session::JobKey& key) {
-                                                      return rpc::CreateRendezvousClient(channel,
-                                                                                         key);
-                                                    },
-                                                .files = files.get(),
-                                                .metrics = &registry,
-                                                .ledger = &ledger};
+  session::PipelineRunnerOptions runner_options{
+      .data_root = flags.data_root,
+      .checkpoint_root = flags.checkpoint_root,
+      .data_address = flags.data_address,
+      .threads = threads,
+      .make_rendezvous =
+          [channel](const session::JobKey& key) {
+            return rpc::CreateRendezvousClient(channel, key);
+          },
+      .files = files.get(),
+      .metrics = &registry,
+      .ledger = &ledger,
+      .make_backends =
+          [&](const session::Assignment& job, int job_threads) {
+            return CreateComputeBackends({.device = device, .ledger = &ledger}, job, job_threads);
+          }};
   LogShipping log_shipping;  // outlives the agent's threads
   session::Agent agent(
       {.runner_factory =

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/compute_backends.h"
+
+#include "common/base/status.h"
+#include "common/model/model.h"
+#include "common/plan/memory.h"
+#include "worker/plugin/loader.h"
+
+namespace takt {
+namespace {
+
+// What of the prediction is on the device: neither the process nor the copy that a checkpoint is
+// written from.
+absl::StatusOr<MemoryBytes> PredictedOnDevice(const session::Assignment& assignment) {
+  ASSIGN_OR_RETURN(
+      const model::Model model,
+      model::BuildModel(assignment.job.model, assignment.job.microbatch, assignment.job.precision));
+  MemoryBytes predicted = plan::PredictMemory(
+      {.model = model,
+       .partition = assignment.partition,
+       .program = assignment.program,
+       .validation = assignment.validation_program ? &*assignment.validation_program : nullptr,
+       .dp_size = assignment.mesh.dp_size});
+  predicted[MemoryKind::kProcess] = 0;
+  predicted[MemoryKind::kSnapshot] = 0;
+  return predicted;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
+    const ComputeOptions& options, const session::Assignment& assignment, int threads) {
+  if (assignment.device != config::DeviceKind::kCuda)
+    return backend::CreateCpuBackends({.threads = threads, .ledger = options.ledger});
+  if (!options.device) {
+    return absl::FailedPreconditionError(
+        "the job computes on GPUs and this worker has none: it was started without --device cuda, "
+        "or "
+        "says in its log why it has none");
+  }
+  ASSIGN_OR_RETURN(const plugin::CudaEntry* const cuda,
+                   plugin::LoadCuda(plugin::ModuleDirectory()));
+  ASSIGN_OR_RETURN(const MemoryBytes predicted, PredictedOnDevice(assignment));
+  return cuda->open_device(
+      {.device = options.device->index, .predicted = predicted, .ledger = options.ledger});
+}
+
+}  // namespace takt

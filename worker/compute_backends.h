@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the lanes of a job compute on.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "common/base/device.h"
+#include "worker/backend/backend.h"
+#include "worker/session/rank_runner.h"
+
+namespace takt {
+
+struct ComputeOptions {
+  std::optional<Device> device;             // the GPU that this worker has
+  backend::MemoryLedger* ledger = nullptr;  // borrowed, outlives the backends
+};
+
+// The cores, so many threads of them, or the GPU if the job's ranks compute on GPUs; its memory is
+// reserved as predicted.  Errors: kFailedPrecondition (no GPU here), those of the module.
+absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
+    const ComputeOptions& options, const session::Assignment& assignment, int threads);
+
+}  // namespace takt

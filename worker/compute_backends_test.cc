@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/compute_backends.h"
+
+#include "gmock/gmock.h"
+
+namespace takt {
+namespace {
+
+TEST(ComputeBackends, AreTheCoresUnlessTheJobAsksForGpus) {
+  for (const auto device : {config::DeviceKind::kAuto, config::DeviceKind::kCpu}) {
+    const auto backends = CreateComputeBackends({}, {.device = device}, 1);
+    ASSERT_TRUE(backends.ok()) << backends.status();
+    EXPECT_TRUE((*backends)->memory_is_host());
+  }
+}
+
+TEST(ComputeBackends, RefusesAJobOnGpusWhereThereIsNone) {
+  const auto backends = CreateComputeBackends({}, {.device = config::DeviceKind::kCuda}, 1);
+  EXPECT_EQ(backends.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(backends.status().message()),
+              ::testing::HasSubstr("this worker has none"));
+}
+
+}  // namespace
+}  // namespace takt
