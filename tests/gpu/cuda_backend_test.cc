@@ -25,7 +25,7 @@ struct Shape {
 class CudaBackendTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto device = gpu::OpenGpu({.ledger = &ledger_});
+    auto device = gpu::OpenGpu({.ledger = &ledger_, .tune = true});
     TAKT_SKIP_WITHOUT(device);
     device_ = *std::move(device);
     backend_ = device_->Create(StreamKind::kCompute).value();
@@ -103,7 +103,7 @@ TEST_F(CudaBackendTest, AKernelPlanReadBackGivesTheSameBits) {
 
   buffers_.clear();
   backend_ = nullptr;
-  device_ = gpu::OpenGpu({.ledger = &ledger_}).value();
+  device_ = gpu::OpenGpu({.ledger = &ledger_, .tune = true}).value();
   backend_ = device_->Create(StreamKind::kCompute).value();
   ASSERT_EQ(MergePlanText(text, "plan", device_->plans()).message(), "");
   device_->plans().Freeze();

@@ -56,7 +56,7 @@ struct Shared {
   Arena& arena;
   PlanCache& plans;
   DeviceClock& clock;
-  bool tf32;
+  bool tf32, tune;
   std::string description;
 };
 
@@ -70,7 +70,8 @@ class CudaBackend final : public Backend {
     ASSIGN_OR_RETURN(backend->matmuls_, Matmuls::Create({.stream = stream,
                                                          .arena = &shared.arena,
                                                          .plans = &shared.plans,
-                                                         .tf32 = shared.tf32}));
+                                                         .tf32 = shared.tf32,
+                                                         .tune = shared.tune}));
     const AttentionOptions attention{.stream = stream, .arena = &shared.arena};
     backend->own_attention_ = CreateOwnAttention(attention);
     ASSIGN_OR_RETURN(backend->cudnn_attention_, CreateCudnnAttention(attention));
@@ -215,6 +216,7 @@ class DeviceImpl final : public CudaDevice {
                    .plans = device->plans_,
                    .clock = *device->clock_,
                    .tf32 = options.tf32,
+                   .tune = options.tune,
                    .description = Description(device->plans_.target(), options.tf32)});
     return device;
   }

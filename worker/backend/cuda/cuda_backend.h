@@ -18,6 +18,9 @@ struct CudaOptions {
   MemoryBytes predicted;  // what the plan says this rank holds on the device; see ArenaOptions
   MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: nobody counts
   bool tf32 = false;               // products of f32 may drop the operands' last 13 bits
+  // Choices that the plan lacks are timed, and so may differ from run to run; else they are the
+  // libraries' first guesses, which hang on the shape, the device and the versions alone.
+  bool tune = false;
 };
 
 // Its backends compute on streams of their own, and share memory and kernel plans. Host outputs of

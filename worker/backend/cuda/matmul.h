@@ -30,6 +30,7 @@ struct MatmulOptions {
   Arena* arena = nullptr;  // both borrowed, outlive the products
   PlanCache* plans = nullptr;
   bool tf32 = false;  // of products in f32
+  bool tune = false;  // see CudaOptions
 };
 
 // Thread: its backend's.

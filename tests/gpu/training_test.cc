@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training on the GPU: against the float64 references, and the same bits over schedules and stages.
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "gtest/gtest.h"
+#include "tests/gpu/gpu.h"
+#include "tests/numerics/golden.h"
+#include "tests/numerics/in_process_run.h"
+
+namespace takt::numerics {
+namespace {
+
+using backend::cuda::CudaDevice;
+using config::Precision;
+
+// The ranks of a process share one GPU, its memory and its kernel plan.
+class Lent final : public backend::BackendFactory {
+ public:
+  explicit Lent(CudaDevice& device) : device_(device) {}
+  absl::StatusOr<std::unique_ptr<backend::Backend>> Create(backend::StreamKind kind) override {
+    return device_.Create(kind);
+  }
+  bool memory_is_host() const override { return false; }
+
+ private:
+  CudaDevice& device_;
+};
+
+class GpuTraining : public testing::TestWithParam<std::tuple<std::string, Precision>> {
+ protected:
+  void SetUp() override {
+    auto device = gpu::OpenGpu();
+    TAKT_SKIP_WITHOUT(device);
+    device_ = *std::move(device);
+    golden_ = LoadGolden(std::get<0>(GetParam()));
+    golden_.job.precision = std::get<1>(GetParam());
+  }
+
+  RunResult Train(const config::Parallelism& parallelism) {
+    golden_.job.parallelism = parallelism;
+    absl::StatusOr<RunResult> result =
+        TrainInProcess({.job = golden_.job,
+                        .make_backends = [this](int) -> std::unique_ptr<backend::BackendFactory> {
+                          return std::make_unique<Lent>(*device_);
+                        }});
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : RunResult();
+  }
+
+  std::unique_ptr<CudaDevice> device_;
+  GoldenCase golden_;
+};
+
+TEST_P(GpuTraining, TenStepsAgreeInLossNormAndWeights) {
+  const RunResult run = Train({.pipeline = 1, .data = 1, .chunks = 1, .schedule = "naive"});
+  ASSERT_EQ(run.steps.size(), golden_.steps.size());
+  const Tolerances& allowed = TolerancesOf(golden_.job.precision);
+  Comparison compare(golden_.name);
+  for (std::size_t i = 0; i < run.steps.size(); ++i) {
+    const std::string step = "step " + std::to_string(i + 1);
+    compare.Absolute("loss", step, run.steps[i].loss, golden_.steps[i].loss, allowed.loss_abs);
+    compare.Absolute("grad_norm", step, run.steps[i].grad_norm / golden_.steps[i].grad_norm, 1,
+                     allowed.grad_norm_rel);
+  }
+  CompareFinalWeights(golden_, run.weights, allowed, compare);
+}
+
+TEST_P(GpuTraining, GivesTheSameBitsForAllSchedulesAndStages) {
+  const RunResult first = Train({.pipeline = 1, .data = 1, .chunks = 1, .schedule = "naive"});
+  for (const int stages : {1, 2, 3}) {
+    for (const char* schedule : {"1f1b", "zb-h1", "gpipe"}) {
+      const RunResult run =
+          Train({.pipeline = stages, .data = 1, .chunks = 1, .schedule = schedule});
+      SCOPED_TRACE(std::string(schedule) + " on " + std::to_string(stages));
+      ASSERT_EQ(run.steps.size(), first.steps.size());
+      for (std::size_t i = 0; i < run.steps.size(); ++i) {
+        EXPECT_EQ(run.steps[i].loss, first.steps[i].loss) << "step " << i + 1;
+        EXPECT_EQ(run.steps[i].grad_norm, first.steps[i].grad_norm) << "step " << i + 1;
+      }
+      EXPECT_EQ(run.weights, first.weights);
+    }
+  }
+}
+
+TEST_P(GpuTraining, ReservesNoMemoryAfterTheFirstRun) {
+  const config::Parallelism parallelism{.pipeline = 2, .data = 1, .chunks = 1, .schedule = "1f1b"};
+  Train(parallelism);
+  const int reservations = device_->arena().num_reservations();
+  Train(parallelism);
+  EXPECT_EQ(device_->arena().num_reservations(), reservations);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuTraining,
+                         testing::Combine(testing::Values("gpt2-tiny", "gpt2-ignore-index",
+                                                          "llama-tiny", "qwen2-tiny"),
+                                          testing::Values(Precision::kF32, Precision::kBf16)));
+
+}  // namespace
+}  // namespace takt::numerics
