@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/map_rendezvous.h"
+#include "worker/session/shared_rendezvous_testing.h"
 
 namespace takt::session {
 namespace {
@@ -27,21 +28,6 @@ constexpr std::int64_t kActivationBytes = 256;
 MATCHER_P(IsEnd, end, "") { return arg.ok() && *arg == end; }
 
 StepId StepOf(const Report& report) { return std::get<StepReport>(report).step; }
-
-class SharedRendezvous final : public AbortableRendezvous {
- public:
-  explicit SharedRendezvous(std::shared_ptr<testing::MapRendezvous> map) : map_(std::move(map)) {}
-  absl::Status Set(const std::string& key, const std::string& value) override {
-    return map_->Set(key, value);
-  }
-  absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) override {
-    return map_->Wait(key, timeout);
-  }
-  void Abort() override {}  // its waits are short: the transport looks up from each
-
- private:
-  const std::shared_ptr<testing::MapRendezvous> map_;
-};
 
 class PipelineRunnerTest : public ::testing::Test {
  protected:
