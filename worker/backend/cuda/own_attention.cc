@@ -22,8 +22,7 @@ class OwnAttention final : public Attention {
   template <class AttentionOp>
   absl::Status Enqueue(const AttentionOp& op) {
     ASSIGN_OR_RETURN(std::byte* const scratch, scratch_.AtLeast(ScratchBytes(op)));
-    const auto products = op.shape.bf16 ? AttentionProducts::kBf16 : AttentionProducts::kF32;
-    Launch(op, products, {.stream = stream_, .scratch = scratch});
+    Launch(op, {.stream = stream_, .scratch = scratch});
     return ToStatus(cudaGetLastError(), "enqueueing attention");
   }
 

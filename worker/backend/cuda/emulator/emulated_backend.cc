@@ -6,6 +6,7 @@
 #include <new>
 
 #include "common/base/status.h"
+#include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/validate.h"
 
 namespace takt::backend::cuda {
@@ -26,14 +27,14 @@ Aligned Allocated(std::size_t bytes, int value) {
 
 class EmulatedBackend final : public Backend {
  public:
-  explicit EmulatedBackend(const EmulatedOptions& options) : options_(options) {}
+  explicit EmulatedBackend(emulator::ThreadOrder order) : order_(order) {}
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
     constexpr int kNan = 0xff;
     const Aligned scratch = Allocated(static_cast<std::size_t>(ScratchBytes(op)), kNan);
     const LaunchContext context = {.scratch = scratch.get()};
-    emulator::SetThreadOrder(options_.order);
+    emulator::SetThreadOrder(order_);
     return std::visit([&](const auto& o) { return Execute(o, context); }, op);
   }
 
@@ -63,22 +64,19 @@ class EmulatedBackend final : public Backend {
     if constexpr (std::is_same_v<O, Matmul> || std::is_same_v<O, MatmulBf16> ||
                   std::is_same_v<O, MatmulTransposedBf16>) {
       return absl::UnimplementedError("products of matrices are not emulated");
-    } else if constexpr (std::is_same_v<O, AttentionForward> ||
-                         std::is_same_v<O, AttentionBackward>) {
-      Launch(op, options_.products, context);
     } else {
       Launch(op, context);
     }
     return absl::OkStatus();
   }
 
-  const EmulatedOptions options_;
+  const emulator::ThreadOrder order_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> CreateEmulatedBackend(const EmulatedOptions& options) {
-  return std::make_unique<EmulatedBackend>(options);
+std::unique_ptr<Backend> CreateEmulatedBackend(emulator::ThreadOrder order) {
+  return std::make_unique<EmulatedBackend>(order);
 }
 
 }  // namespace takt::backend::cuda

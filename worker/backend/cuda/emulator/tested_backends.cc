@@ -9,7 +9,7 @@ namespace takt::backend::testing {
 std::vector<std::string> TestedBackends() { return {"emulated"}; }
 
 std::unique_ptr<Backend> CreateTestedBackend(const std::string& /*name*/) {
-  return cuda::CreateEmulatedBackend({.order = emulator::ThreadOrder::kShuffled});
+  return cuda::CreateEmulatedBackend(emulator::ThreadOrder::kShuffled);
 }
 
 }  // namespace takt::backend::testing

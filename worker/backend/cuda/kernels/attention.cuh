@@ -38,13 +38,13 @@ __device__ inline AttentionBlock BlockOfQueries(std::int64_t heads, std::int64_t
   return block;
 }
 
-// launch(tiling) for a head size and kind of products.
+// launch(tiling) for a shape.
 template <class F>
-void ForTiling(std::int64_t head_size, AttentionProducts products, const F& launch) {
-  const bool bf16 = products == AttentionProducts::kBf16;
-  if (head_size <= 64) {
+void ForTiling(const AttentionShape& shape, const F& launch) {
+  const bool bf16 = shape.bf16;
+  if (shape.head_size <= 64) {
     bf16 ? launch(TensorTiling<64>()) : launch(ScalarTiling<64, F32Factors>());
-  } else if (head_size <= 128) {
+  } else if (shape.head_size <= 128) {
     bf16 ? launch(TensorTiling<128>()) : launch(ScalarTiling<128, F32Factors>());
   } else {  // two gradients of such rows are more than the registers of a TensorTiling hold
     bf16 ? launch(ScalarTiling<256, Bf16Factors>()) : launch(ScalarTiling<256, F32Factors>());

@@ -165,7 +165,7 @@ __global__ __launch_bounds__(T::kThreads) void KeyGradientKernel(AttentionBackwa
 
 }  // namespace
 
-void Launch(const AttentionBackward& op, AttentionProducts products, const LaunchContext& context) {
+void Launch(const AttentionBackward& op, const LaunchContext& context) {
   const AttentionShape& s = op.shape;
   const bool fours = StridesInFours(s) &&
                      InFours(s.head_size, op.q, op.k, op.v, op.d_output, op.d_q, op.d_k, op.d_v);
@@ -175,7 +175,7 @@ void Launch(const AttentionBackward& op, AttentionProducts products, const Launc
       DeltaKernel,
       Blocks{{static_cast<unsigned>(CeilDiv(deltas, kDeltaThreads / kWarpSize))}, kDeltaThreads},
       context.stream, op, delta);
-  ForTiling(s.head_size, products, [&]<class T>(T) {
+  ForTiling(s, [&]<class T>(T) {
     const std::int64_t tiles = CeilDiv(s.context, T::kRows);
     const auto blocks = [&](std::int64_t heads) {
       return Blocks{

@@ -85,10 +85,10 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
 
 }  // namespace
 
-void Launch(const AttentionForward& op, AttentionProducts products, const LaunchContext& context) {
+void Launch(const AttentionForward& op, const LaunchContext& context) {
   const AttentionShape& s = op.shape;
   const bool fours = StridesInFours(s) && InFours(s.head_size, op.q, op.k, op.v, op.output);
-  ForTiling(s.head_size, products, [&]<class T>(T) {
+  ForTiling(s, [&]<class T>(T) {
     const auto blocks = static_cast<unsigned>(s.batch * s.heads * CeilDiv(s.context, T::kRows));
     LaunchKernel(AttentionForwardKernel<T>, Blocks{{blocks}, T::kThreads, sizeof(ForwardShared<T>)},
                  context.stream, op, fours);

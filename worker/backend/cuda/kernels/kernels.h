@@ -92,15 +92,10 @@ struct AddBias {
 };
 void Launch(const AddBias& op, const LaunchContext& context);
 
-// In what the products inside attention are multiplied; sums and softmax are f32 always.
-enum class AttentionProducts {
-  kF32,
-  kBf16,  // q, k, v, d_output, probabilities and their gradients are rounded where multiplied
-};
-
-// Own attention, for head sizes up to kMaxHeadSize.
+// Own attention, for head sizes up to kMaxHeadSize. With `bf16` in the shape, q, k, v, d_output,
+// probabilities and their gradients are rounded where they are multiplied.
 inline constexpr std::int64_t kMaxHeadSize = 256;
-void Launch(const AttentionForward& op, AttentionProducts products, const LaunchContext& context);
-void Launch(const AttentionBackward& op, AttentionProducts products, const LaunchContext& context);
+void Launch(const AttentionForward& op, const LaunchContext& context);
+void Launch(const AttentionBackward& op, const LaunchContext& context);
 
 }  // namespace takt::backend::cuda
