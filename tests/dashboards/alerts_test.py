@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults caused for real set off their alerts, in a Prometheus that knows the rules of dashboards/prometheus with minutes made seconds.
 
-What this machine does not let us cause (a debugger's stop, a limit on memory) is skipped aloud.
+What this machine does not let us cause (a debugger's stop, a limit on memory, a disk of its own) is skipped aloud.
 
   alerts_test.py BIN [unittest's arguments]      BIN: the folder of takt, takt-coordinator and takt-worker
 """
@@ -10,7 +10,6 @@ import os
 import pathlib
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import urllib.request
 
 import dashboards
 import jobs
+import small_disk
 import stack
 
 SECONDS = 120  # until an alert fires, at most
@@ -148,7 +148,13 @@ class Faults(unittest.TestCase):
         cls.issue("issue", cls.directory, "worker", "w9")
         tls = [f"--tls-{file}={cls.directory / name}" for file, name in (("certificate", "w9.pem"), ("key", "w9.key"), ("authority", "ca.pem"))]
         cls.stack = cls.enterClassContext(
-            stack.Stack(BINARIES, num_workers=10, rule_files=hastened(cls.directory), worker_arguments={"w9": tls})
+            stack.Stack(
+                BINARIES,
+                num_workers=10,
+                rule_files=hastened(cls.directory),
+                worker_arguments={"w9": tls},
+                disks={"checkpoints": "16m", "state/traces": "128k"},
+            )
         )
         for job in (jobs.gpt(cls.stack.directory, checkpoint_every=5), jobs.emulated(), breaking(cls.stack.directory)):
             cls.stack.submit(job)
@@ -210,10 +216,23 @@ class Faults(unittest.TestCase):
         self.fires("TaktCertificateExpiring", instance=self.stack.targets[-1])
 
     def test_7_a_disk_that_takes_no_more(self):
+        if self.stack.disk_error is not None:
+            self.skipTest(f"no small disk can be mounted here: {self.stack.disk_error}")
         self.await_query('takt_checkpoint_step{job="gpt"} > 0')
-        resource.prlimit(self.stack.pid(self.worker_of("gpt", 1)), resource.RLIMIT_FSIZE, (4096, 4096))
+        filler = self.stack.directory / "checkpoints" / "filler"
+        small_disk.fill(filler)
         self.fires("TaktCheckpointFailing", job="gpt")
         self.fires("TaktCheckpointTooOld", job="gpt")
+        step = self.stack.query('takt_job_step{job="gpt"}')[0][1]
+        filler.unlink()
+        self.await_query(f'takt_checkpoint_step{{job="gpt"}} > {step}')
+
+        # That of the coordinator's traces fills by itself. It says so once, and goes on: the newest steps are explained all the same.
+        complaint = "traces cannot be kept"
+        stack.await_true("the disk for traces is full", lambda: complaint in self.stack.log("coordinator"), SECONDS)
+        self.assertIn("runtime", self.stack.takt("explain", "gpt"))
+        self.await_query('changes(takt_step_component_seconds{job="gpt",component="compute"}[5s]) > 0')
+        self.assertEqual(self.stack.log("coordinator").count(complaint), 1)
 
     def test_8_a_worker_that_dies(self):
         name = self.worker_of("emulated", 1)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A coordinator, workers and a Prometheus that scrapes them: real processes in a directory of their own, ports chosen by the kernel."""
+import contextlib
 import ctypes
 import json
 import pathlib
@@ -13,6 +14,8 @@ import urllib.parse
 import urllib.request
 
 import yaml
+
+import small_disk
 
 SCRAPE_INTERVAL = "1s"  # also the time limit of a scrape: on a busy machine a shorter one makes gaps
 RATE_INTERVAL = "5s"  # what Grafana makes of it: four scrapes and the step of the graph
@@ -38,8 +41,11 @@ def await_true(what, condition, seconds=PATIENCE_SECONDS):
 class Stack:
     """A context: what it started ends with it, or with this process."""
 
-    def __init__(self, binaries, num_workers, rule_files=(), worker_arguments=None):
-        """worker_arguments: by name, more of a worker's own."""
+    def __init__(self, binaries, num_workers, rule_files=(), worker_arguments=None, disks=None):
+        """worker_arguments: by name, more of a worker's own. disks: small ones, sizes by their place in `directory`; see `disk_error`."""
+        self._disks = disks or {}
+        self.disk_error = None  # why this machine has no small disks
+        self._mounts = contextlib.ExitStack()
         self._binaries = pathlib.Path(binaries)
         self._worker_arguments = worker_arguments or {}
         self._num_workers = num_workers
@@ -58,6 +64,7 @@ class Stack:
     def __exit__(self, *error):
         for name in self._processes:
             self.kill(name)
+        self._mounts.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def kill(self, name):
@@ -77,6 +84,9 @@ class Stack:
         file = self.directory / f"{job['name']}.yaml"
         file.write_text(yaml.safe_dump(job))
         self.takt("submit", file)
+
+    def log(self, name):
+        return (self.directory / f"{name}.log").read_text()
 
     def takt(self, *arguments):
         command = [self._binaries / "takt", "--coordinator", self._address, *map(str, arguments)]
@@ -98,7 +108,16 @@ class Stack:
         """[(labels, value)] of now."""
         return [(sample["metric"], float(sample["value"][1])) for sample in self.api("query", query=expression)["result"]]
 
+    def _mount(self):
+        for place, size in self._disks.items():
+            (self.directory / place).mkdir(parents=True)
+            try:
+                self._mounts.enter_context(small_disk.mounted(self.directory / place, size))
+            except OSError as error:
+                self.disk_error = error
+
     def _start(self):
+        self._mount()
         coordinator_file = self.directory / "state" / "coordinator.json"
         self._address = f"unix:{self.directory}/socket"
         metrics = ["--metrics-listen", "127.0.0.1:0", "--settings", ""]
