@@ -72,10 +72,10 @@ absl::StatusOr<RoundedOperand> Matmuls::Rounded(const Operand& operand, std::int
   if (operand.bf16 != nullptr) {
     const auto width = static_cast<std::size_t>(columns * kElement);
     const auto pitch = static_cast<std::size_t>(stride * kElement);
-    RETURN_IF_ERROR(ToStatus(cudaMemcpy2DAsync(rounded, pitch, operand.bf16, width, width,
-                                               static_cast<std::size_t>(rows),
-                                               cudaMemcpyDeviceToDevice, options_.stream),
-                             "copying an operand"));
+    RETURN_IF_ERROR(ToStatus(
+        cudaMemcpy2DAsync(rounded, pitch, operand.bf16, width, width,
+                          static_cast<std::size_t>(rows), cudaMemcpyDefault, options_.stream),
+        "copying an operand"));
   } else if (stride == columns) {
     Launch(RoundBf16{.input = operand.f32, .rounded = rounded, .count = rows * columns}, context);
   } else {
@@ -86,16 +86,17 @@ absl::StatusOr<RoundedOperand> Matmuls::Rounded(const Operand& operand, std::int
 }
 
 absl::Status Matmuls::Multiply(const Product& product) {
-  ASSIGN_OR_RETURN(const Prepared* const prepared, Prepare(product.shape));
+  ASSIGN_OR_RETURN(const Prepared* const prepared, Prepare(product));
   const absl::Status status = Enqueue(product, prepared->described, prepared->plan);
   return status.ok() ? status
                      : absl::Status(status.code(),
                                     absl::StrCat(ToString(product.shape), ": ", status.message()));
 }
 
-absl::StatusOr<const Matmuls::Prepared*> Matmuls::Prepare(const ProductShape& shape) {
+absl::StatusOr<const Matmuls::Prepared*> Matmuls::Prepare(const Product& product) {
+  const ProductShape& shape = product.shape;
   if (const auto it = prepared_.find(shape); it != prepared_.end()) return it->second.get();
-  ASSIGN_OR_RETURN(Described described, Describe(shape));
+  ASSIGN_OR_RETURN(Described described, Describe(product));
   ASSIGN_OR_RETURN(const KernelPlan plan,
                    options_.plans->Get(ToString(shape), [&] { return Choose(shape, described); }));
   auto prepared = std::make_unique<Prepared>(Prepared{std::move(described), plan});
@@ -103,10 +104,17 @@ absl::StatusOr<const Matmuls::Prepared*> Matmuls::Prepare(const ProductShape& sh
   return prepared_.emplace(shape, std::move(prepared)).first->second.get();
 }
 
+absl::Status Matmuls::SetBias(const Product& product, const Desc& desc) {
+  return ToStatus(cublasLtMatmulDescSetAttribute(desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                 &product.bias, sizeof(product.bias)),
+                  "setting the bias");
+}
+
 // cuBLASLt's matrices are stored by columns. What we store by rows is to it the transposed matrix,
 // so it computes c^T = b^T a^T: our b is its first operand, our n its rows, and our bias, one
 // number a column, its bias of one number a row.
-absl::StatusOr<Matmuls::Described> Matmuls::Describe(const ProductShape& s) const {
+absl::StatusOr<Matmuls::Described> Matmuls::Describe(const Product& product) const {
+  const ProductShape& s = product.shape;
   const cudaDataType_t type = s.bf16 ? CUDA_R_16BF : CUDA_R_32F;
   const auto layout = [](cudaDataType_t of, std::int64_t stored_rows, std::int64_t stored_columns,
                          std::int64_t stride, Layout& out) {
@@ -131,7 +139,8 @@ absl::StatusOr<Matmuls::Described> Matmuls::Describe(const ProductShape& s) cons
     RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
     if (!fused) return absl::OkStatus();
     RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F));
-    return set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
+    return SetBias(product, out);  // each product sets its own; the heuristic wants to see one
   };
   Described described;
   RETURN_IF_ERROR(desc(false, described.plain));

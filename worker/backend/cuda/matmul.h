@@ -79,8 +79,9 @@ class Matmuls {
   absl::Status Multiply(const Product& product);
   absl::Status Enqueue(const Product& product, const Described& described, const KernelPlan& plan);
 
-  absl::StatusOr<const Prepared*> Prepare(const ProductShape& shape);
-  absl::StatusOr<Described> Describe(const ProductShape& shape) const;
+  absl::StatusOr<const Prepared*> Prepare(const Product& product);
+  absl::StatusOr<Described> Describe(const Product& product) const;
+  static absl::Status SetBias(const Product& product, const Desc& desc);
   absl::Status Check(const ProductShape& shape, const Prepared& prepared) const;
 
   absl::StatusOr<KernelPlan> Choose(const ProductShape& shape, const Described& described);
