@@ -38,7 +38,8 @@ Json RankJson(int rank, const explain::RankSplit& split) {
   return {{"rank", rank},
           {"parts", PartsJson(split.parts)},
           {"busy_seconds", split.busy_seconds},
-          {"idle_seconds", std::move(idle)}};
+          {"idle_seconds", std::move(idle)},
+          {"stalled_seconds", split.stalled_seconds}};
 }
 
 Json ToJson(const explain::Explanation& explanation, const std::vector<explain::Advice>& advice) {

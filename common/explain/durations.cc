@@ -17,9 +17,6 @@ using program::Op;
 using trace::Place;
 using trace::Slice;
 
-// An instruction that takes this much longer than usual stood still: its process did not run.
-constexpr double kStandstillFactor = 1.5;
-
 double Seconds(std::int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
 
 // Cuts one step out of a timeline.
@@ -35,7 +32,7 @@ class Extractor {
   }
 
   sim::Durations Usual() {
-    for (int rank = 0; rank < trace_.num_ranks(); ++rank) Compute(rank);
+    for (int rank = 0; rank < trace_.num_ranks(); ++rank) SetLane(rank);
     for (const trace::Message& message : trace::FindMessages(trace_)) {
       const std::int64_t start =
           std::max(At(message.send).start_nanos, At(message.recv).start_nanos);
@@ -46,7 +43,6 @@ class Extractor {
       std::int64_t start = At(meeting.front()).start_nanos;
       for (const Place& place : meeting) start = std::max(start, At(place).start_nanos);
       for (const Place& place : meeting) Set(place, start, meeting);
-      CapAtUsual(meeting);
     }
     return std::move(durations_);
   }
@@ -58,8 +54,8 @@ class Extractor {
   }
   const Slice& At(Place place) const { return At(index_, place); }
 
-  // Compute as usual, everything else as it was; remembers who stood still.
-  void Compute(int rank) {
+  // Compute as usual, everything else as it was.
+  void SetLane(int rank) {
     using Kind = std::tuple<Op, StageId, StageId>;
     const program::Program& program = trace_.ProgramOf(rank);
     const auto kind_of = [&](std::int32_t i) {
@@ -78,56 +74,34 @@ class Extractor {
     std::map<Kind, double> usual;
     for (auto& [kind, seconds] : samples) usual[kind] = Median(std::move(seconds));
     std::vector<double>& durations = durations_.emplace_back();
-    std::vector<const Slice*>& standstills = standstills_.emplace_back();
     for (std::int32_t i = 0; i < length; ++i) {
-      const Slice& slice = At({rank, i});
-      const double measured = Seconds(slice.end_nanos - slice.start_nanos);
-      if (WorkOf(program.body[i].op) != Work::kCompute) {
-        durations.push_back(measured);
-        continue;
-      }
-      durations.push_back(usual[kind_of(i)]);
-      if (measured > kStandstillFactor * durations.back()) standstills.push_back(&slice);
+      const bool computes = WorkOf(program.body[i].op) == Work::kCompute;
+      const Place place = {rank, i};
+      durations.push_back(computes ? usual[kind_of(i)]
+                                   : Lasted(place, At(place).start_nanos, {place}));
     }
   }
 
-  // From when all were there, less the time in which one of them stood still.
   void Set(Place place, std::int64_t start, const std::vector<Place>& together) {
+    durations_[place.rank][place.instruction] = Lasted(place, start, together);
+  }
+
+  // From `start`, when all were there, less the time in which one of them stood still.
+  double Lasted(Place place, std::int64_t start, const std::vector<Place>& together) const {
     const std::int64_t end = std::max(start, At(place).end_nanos);
-    double stood_still = 0;
+    std::vector<trace::Span> stalls;
     for (const Place& each : together) {
-      stood_still = std::max(stood_still, StoodStill(each.rank, start, end));
-    }
-    double& seconds = durations_[place.rank][place.instruction];
-    seconds = std::max(0.0, Seconds(end - start) - stood_still);
-  }
-
-  // A rank that stood still while it waited in a sum is seen by nobody else than the sum, which
-  // then takes far longer than in other steps.
-  void CapAtUsual(const std::vector<Place>& meeting) {
-    for (const Place& place : meeting) {
-      std::vector<double> samples;
-      for (int step = 0; step < trace_.num_steps(); ++step) {
-        std::int64_t start = 0;
-        for (const Place& each : meeting) start = std::max(start, At(step, each).start_nanos);
-        samples.push_back(Seconds(std::max<std::int64_t>(0, At(step, place).end_nanos - start)));
+      for (const trace::Span& stall : timeline_.stalls[each.rank]) {
+        const trace::Span during = {std::max(start, stall.start_nanos),
+                                    std::min(end, stall.end_nanos)};
+        if (during.start_nanos < during.end_nanos) stalls.push_back(during);
       }
-      const double usual = Median(std::move(samples));
-      double& seconds = durations_[place.rank][place.instruction];
-      if (seconds > kStandstillFactor * usual) seconds = usual;
     }
-  }
-
-  double StoodStill(int rank, std::int64_t start, std::int64_t end) const {
-    double seconds = 0;
-    for (const Slice* slice : standstills_[rank]) {
-      const double overlap =
-          Seconds(std::min(end, slice->end_nanos) - std::max(start, slice->start_nanos));
-      const double excess =
-          Seconds(slice->end_nanos - slice->start_nanos) - durations_[rank][slice->instruction];
-      seconds += std::max(0.0, std::min(overlap, excess));
+    std::int64_t lasted = end - start;
+    for (const trace::Span& stall : trace::Merged(std::move(stalls))) {
+      lasted -= stall.end_nanos - stall.start_nanos;
     }
-    return seconds;
+    return Seconds(lasted);
   }
 
   const trace::Timeline& timeline_;
@@ -135,7 +109,6 @@ class Extractor {
   const int index_;  // of the step
   std::vector<std::size_t> begin_;
   sim::Durations durations_;
-  std::vector<std::vector<const Slice*>> standstills_;  // by rank
 };
 
 }  // namespace

@@ -32,10 +32,9 @@ class MeasuredStep {
     return static_cast<double>(window_.end_nanos - window_.start_nanos) * 1e-9;
   }
 
-  // Messages, sums and data as measured; compute as this rank usually takes for it (the median over
-  // all steps of the timeline), and without what an instruction that stood still, far longer than
-  // usual, kept messages and sums from ending. A sum that took far longer than usual counts as
-  // usual.
+  // Compute as this rank usually takes for it (the median over all steps of the timeline);
+  // messages, sums and data as measured, less the time in which the process of one of their ranks
+  // stood still.
   const sim::Durations& usual() const { return usual_; }
 
   double StepTime(const sim::Durations& durations) const;

@@ -64,6 +64,18 @@ void SplitStep(const MeasuredStep& step, Explanation& result) {
   }
 }
 
+void SumStalls(const trace::Timeline& timeline, const trace::StepWindow& step,
+               Explanation& result) {
+  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+    for (const trace::Span& stall : timeline.stalls[rank]) {
+      const std::int64_t nanos =
+          std::min(step.end_nanos, stall.end_nanos) - std::max(step.start_nanos, stall.start_nanos);
+      result.ranks[rank].stalled_seconds +=
+          static_cast<double>(std::max<std::int64_t>(0, nanos)) * 1e-9;
+    }
+  }
+}
+
 void SumLanes(const trace::Timeline& timeline, Explanation& result) {
   const trace::JobTrace& trace = *timeline.trace;
   double busy = 0;  // F, I, W, B, O: what a bubble is the absence of
@@ -159,6 +171,7 @@ absl::StatusOr<Explanation> Explain(const trace::Timeline& timeline, StepId step
   result.ranks.resize(step.programs().size());
   SplitStep(step, result);
   SumLanes(timeline, result);
+  SumStalls(timeline, step.window(), result);
   result.worst_op = FindWorstOp(step);
   result.worst_link = FindWorstLink(step);
   return result;

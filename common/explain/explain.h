@@ -41,6 +41,7 @@ struct RankSplit {
   // What its compute lane was measured to do in its own step: work, and idle time by trace::Cause.
   double busy_seconds = 0;
   std::array<double, trace::kNumCauses + 1> idle_seconds{};
+  double stalled_seconds = 0;  // of the step, in which its process did not run
 };
 
 // The kind of instruction of one rank that costs most beyond the mean of its kind.

@@ -88,6 +88,12 @@ std::string ToString(const Explanation& explanation, const std::vector<Advice>& 
         &text, "slowest link: rank %d to rank %d, %s ms a message; others %s ms\n", worst.from,
         worst.to, Milliseconds(worst.seconds), Milliseconds(worst.others_seconds));
   }
+  for (std::size_t rank = 0; rank < explanation.ranks.size(); ++rank) {
+    const double stalled = explanation.ranks[rank].stalled_seconds;
+    if (stalled == 0) continue;
+    absl::StrAppendFormat(&text, "rank %d's process did not run for %s ms\n", rank,
+                          Milliseconds(stalled));
+  }
   if (!advice.empty()) text += "\nwould help, as simulated:\n";
   for (const Advice& each : advice) absl::StrAppendFormat(&text, "  %s\n", each.text);
   return text;

@@ -10,7 +10,7 @@ namespace takt::trace {
 namespace {
 
 constexpr int kMaxVarintBytes = 10;
-constexpr std::uint64_t kWithoutPrologue = 1;
+constexpr std::uint64_t kBodyOnly = 1, kWithoutStalls = 2;
 // Ten thousand years of steady clock would not reach this; sums of two values stay in range.
 constexpr std::int64_t kMaxNanos = std::numeric_limits<std::int64_t>::max() / 4;
 
@@ -33,6 +33,12 @@ void PutSpans(const std::vector<Span>& spans, std::int64_t previous_end, std::st
     PutVarint(static_cast<std::uint64_t>(span.end_nanos - span.start_nanos), bytes);
     previous_end = span.end_nanos;
   }
+}
+
+// The least that can say all of it: each trace has one form.
+std::uint64_t VersionOf(const StepTrace& trace) {
+  if (!trace.stalls.empty()) return kEncodingVersion;
+  return trace.prologue.empty() ? kBodyOnly : kWithoutStalls;
 }
 
 class Reader {
@@ -93,14 +99,16 @@ class Reader {
 }  // namespace
 
 std::string Encode(const StepTrace& trace) {
+  const std::uint64_t version = VersionOf(trace);
   std::string bytes;
-  bytes.reserve(32 + 8 * (trace.prologue.size() + trace.body.size()));
-  PutVarint(trace.prologue.empty() ? kWithoutPrologue : kEncodingVersion, bytes);
+  bytes.reserve(32 + 8 * (trace.prologue.size() + trace.body.size() + trace.stalls.size()));
+  PutVarint(version, bytes);
   PutVarint(static_cast<std::uint64_t>(trace.rank.value()), bytes);
   PutVarint(static_cast<std::uint64_t>(trace.step.value()), bytes);
   PutVarint(static_cast<std::uint64_t>(trace.start_nanos), bytes);
   PutSpans(trace.body, trace.start_nanos, bytes);
-  if (!trace.prologue.empty()) PutSpans(trace.prologue, trace.start_nanos, bytes);
+  if (version > kBodyOnly) PutSpans(trace.prologue, trace.start_nanos, bytes);
+  if (version > kWithoutStalls) PutSpans(trace.stalls, trace.start_nanos, bytes);
   return bytes;
 }
 
@@ -108,7 +116,7 @@ absl::StatusOr<StepTrace> Decode(std::string_view bytes) {
   constexpr std::int64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
   Reader reader(bytes);
   ASSIGN_OR_RETURN(const std::uint64_t version, reader.Varint());
-  if (version != kWithoutPrologue && version != kEncodingVersion) {
+  if (version < kBodyOnly || version > kEncodingVersion) {
     return reader.Bad(
         absl::StrCat("is of version ", version, ", expected at most ", kEncodingVersion));
   }
@@ -117,10 +125,14 @@ absl::StatusOr<StepTrace> Decode(std::string_view bytes) {
   ASSIGN_OR_RETURN(const std::int64_t step, reader.UpTo(kMaxNanos));
   ASSIGN_OR_RETURN(trace.start_nanos, reader.UpTo(kMaxNanos));
   ASSIGN_OR_RETURN(trace.body, reader.Spans(trace.start_nanos));
-  if (version != kWithoutPrologue) {
+  if (version > kBodyOnly) {
     ASSIGN_OR_RETURN(trace.prologue, reader.Spans(trace.start_nanos));
-    if (trace.prologue.empty()) return reader.Bad("has a prologue of nothing");
   }
+  if (version > kWithoutStalls) {
+    ASSIGN_OR_RETURN(trace.stalls, reader.Spans(trace.start_nanos));
+    if (trace.stalls.size() > kMostStalls) return reader.Bad("has too many stalls");
+  }
+  if (version != VersionOf(trace)) return reader.Bad("is of a version for more than it has");
   trace.rank = Rank(static_cast<std::int32_t>(rank));
   trace.step = StepId(step);
   if (reader.left() != 0) return reader.Bad("goes on after its last instruction");

@@ -19,6 +19,8 @@ RC_GTEST_PROP(Encoding, ReadsBackWhatWasWritten, ()) {
                     rc::gen::inRange<std::int64_t>(0, std::int64_t{1} << 40)));
   for (const auto& [start, length] : spans) trace.body.push_back({start, start + length});
   if (*rc::gen::arbitrary<bool>()) trace.prologue = trace.body;
+  if (*rc::gen::arbitrary<bool>()) trace.stalls = trace.body;
+  if (trace.stalls.size() > kMostStalls) trace.stalls.resize(kMostStalls);
   const auto decoded = Decode(Encode(trace));
   RC_ASSERT(decoded.ok());
   RC_ASSERT(*decoded == trace);
@@ -33,7 +35,9 @@ RC_GTEST_PROP(Encoding, TakesNothingElse, ()) {
 
 TEST(Encoding, RefusesEveryPartOfATraceAndAnyMore) {
   SyntheticTrace synthetic("1f1b", 2, 4);
-  const std::string bytes = Encode(synthetic.Get().ranks[1].steps[1]);
+  StepTrace& step = synthetic.Get().ranks[1].steps[1];
+  step.stalls = {step.body[0], step.body[1]};
+  const std::string bytes = Encode(step);
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_FALSE(Decode(std::string_view(bytes).substr(0, length)).ok()) << length;
   }
@@ -46,8 +50,11 @@ TEST(Encoding, RefusesWhatIsNotInRange) {
     return decoded.ok() ? std::string("taken") : std::string(decoded.status().message());
   };
   using std::string_literals::operator""s;
-  EXPECT_THAT(refusal("\x03"s), HasSubstr("is of version 3, expected at most 2"));
-  EXPECT_THAT(refusal("\x02\x00\x01\x00\x00\x00"s), HasSubstr("a prologue of nothing"));
+  EXPECT_THAT(refusal("\x04"s), HasSubstr("is of version 4, expected at most 3"));
+  EXPECT_THAT(refusal("\x02\x00\x01\x00\x00\x00"s), HasSubstr("version for more than it has"));
+  EXPECT_THAT(refusal("\x03\x00\x01\x00\x00\x00\x00"s), HasSubstr("for more than it has"));
+  EXPECT_THAT(refusal("\x03\x00\x01\x00\x00\x00\x41"s + std::string(2 * 0x41, '\0')),
+              HasSubstr("too many stalls"));
   EXPECT_THAT(refusal("\x01\x81\x00"s), HasSubstr("not in its shortest form"));
   EXPECT_THAT(refusal("\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"s), HasSubstr("shortest form"));
   EXPECT_THAT(refusal("\x01\xff\xff\xff\xff\x0f\x01\x00\x00"s), HasSubstr("out of range"));

@@ -18,25 +18,27 @@ using program::Program;
 // The bodies of all ranks, with who waits for whom.
 class IdleFinder {
  public:
-  IdleFinder(const JobTrace& trace, const std::vector<Slice>& slices,
-             const std::vector<Slice>& prologue)
-      : trace_(trace), slices_(slices), prologue_(prologue) {
+  explicit IdleFinder(const Timeline& timeline)
+      : trace_(*timeline.trace),
+        slices_(timeline.slices),
+        prologue_(timeline.prologue),
+        stalls_(timeline.stalls) {
     std::size_t begin = 0;
-    for (int rank = 0; rank < trace.num_ranks(); ++rank) {
-      const Program& program = trace.ProgramOf(rank);
+    for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
+      const Program& program = trace_.ProgramOf(rank);
       begin_.push_back(begin);
-      begin += program.body.size() * trace.num_steps();
+      begin += program.body.size() * trace_.num_steps();
       waits_.push_back(program::Dependencies(program));
       std::vector<std::vector<std::int32_t>>& lanes = lanes_.emplace_back(program.lanes.size());
       for (std::size_t i = 0; i < program.body.size(); ++i) {
         lanes[program.body[i].lane.value()].push_back(static_cast<std::int32_t>(i));
       }
     }
-    for (const Message& message : FindMessages(trace)) {
+    for (const Message& message : FindMessages(trace_)) {
       other_end_[message.send] = message.recv;
       other_end_[message.recv] = message.send;
     }
-    for (const std::vector<Place>& meeting : FindMeetings(trace)) {
+    for (const std::vector<Place>& meeting : FindMeetings(trace_)) {
       for (const Place& place : meeting) meetings_[place] = meeting;
     }
   }
@@ -200,7 +202,18 @@ class IdleFinder {
     }
   }
 
+  // While the rank's own process stood still it waited for nothing else.
   void Until(std::int64_t end, const Slice& slice, Cause cause, int peer = -1) {
+    for (const Span& stall : stalls_[slice.rank]) {
+      if (stall.end_nanos <= cursor_ || cause == Cause::kPause) continue;
+      if (stall.start_nanos >= end) break;
+      Add(std::min(stall.start_nanos, end), slice, cause, peer);
+      Add(std::min(stall.end_nanos, end), slice, Cause::kRuntime, -1);
+    }
+    Add(end, slice, cause, peer);
+  }
+
+  void Add(std::int64_t end, const Slice& slice, Cause cause, int peer) {
     if (end <= cursor_) return;
     idle_.push_back({.rank = slice.rank,
                      .before = slice.instruction,
@@ -215,6 +228,7 @@ class IdleFinder {
   const JobTrace& trace_;
   const std::vector<Slice>& slices_;
   const std::vector<Slice>& prologue_;
+  const std::vector<std::vector<Span>>& stalls_;
   std::vector<std::size_t> begin_;                             // in slices_, by rank
   std::vector<program::WaitLists> waits_;                      // by rank
   std::vector<std::vector<std::vector<std::int32_t>>> lanes_;  // by rank and lane
@@ -227,9 +241,6 @@ class IdleFinder {
 
 }  // namespace
 
-std::vector<Idle> FindIdle(const JobTrace& trace, const std::vector<Slice>& slices,
-                           const std::vector<Slice>& prologue) {
-  return IdleFinder(trace, slices, prologue).Find();
-}
+std::vector<Idle> FindIdle(const Timeline& timeline) { return IdleFinder(timeline).Find(); }
 
 }  // namespace takt::trace

@@ -8,9 +8,8 @@
 
 namespace takt::trace {
 
-// The idle time of every compute lane, cut where its cause changes. slices, prologue: as of a
-// Timeline.
-std::vector<Idle> FindIdle(const JobTrace& trace, const std::vector<Slice>& slices,
-                           const std::vector<Slice>& prologue);
+// The idle time of every compute lane, cut where its cause changes. timeline: all but `idle` and
+// what was predicted.
+std::vector<Idle> FindIdle(const Timeline& timeline);
 
 }  // namespace takt::trace

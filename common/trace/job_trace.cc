@@ -25,9 +25,9 @@ absl::Status CheckStep(const JobTrace& trace, int rank, int index) {
                             " instructions, its program ", program.prologue.size(), " + ",
                             program.body.size()));
   }
-  for (const std::vector<Span>* list : {&step.prologue, &step.body}) {
+  for (const std::vector<Span>* list : {&step.prologue, &step.body, &step.stalls}) {
     for (const Span& span : *list) {
-      if (span.end_nanos < span.start_nanos) return bad("an instruction ends before it starts");
+      if (span.end_nanos < span.start_nanos) return bad("something ends before it starts");
     }
   }
   return absl::OkStatus();

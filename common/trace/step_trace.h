@@ -2,6 +2,7 @@
 // When each instruction of one step ran on one rank: what a worker measures, always.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
+inline constexpr std::size_t kMostStalls = 64;
+
 // An instruction's span begins when all that it waited for on its rank was there. So compute is
 // pure work; a SEND or RECV ends when its message has gone or come; a sum over ranks ends when all
 // came.
@@ -26,6 +29,9 @@ struct StepTrace {
   std::int64_t start_nanos = 0;
   std::vector<Span> body;      // as program.body
   std::vector<Span> prologue;  // as program.prologue; empty: it did not run before this step
+  // When the rank's process did not run: it was stopped, or others had the processor. The last
+  // kMostStalls of those that overlap the step.
+  std::vector<Span> stalls;
   bool operator==(const StepTrace&) const = default;
 };
 

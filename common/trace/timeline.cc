@@ -76,6 +76,21 @@ std::vector<Flow> FindFlows(const JobTrace& trace) {
   return flows;
 }
 
+std::vector<std::vector<Span>> AlignedStalls(const JobTrace& trace, const Alignment& alignment) {
+  std::vector<std::vector<Span>> stalls;
+  for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+    const std::int64_t offset = alignment.offset_nanos[rank];
+    std::vector<Span> of_rank;
+    for (const StepTrace& step : trace.ranks[rank].steps) {
+      for (const Span& stall : step.stalls) {
+        of_rank.push_back({stall.start_nanos + offset, stall.end_nanos + offset});
+      }
+    }
+    stalls.push_back(Merged(std::move(of_rank)));
+  }
+  return stalls;
+}
+
 void MoveToOrigin(Timeline& timeline) {
   std::int64_t origin = timeline.steps.front().start_nanos;
   for (std::vector<Slice>* slices : {&timeline.slices, &timeline.prologue}) {
@@ -91,6 +106,12 @@ void MoveToOrigin(Timeline& timeline) {
     step.start_nanos -= origin;
     step.end_nanos -= origin;
   }
+  for (std::vector<Span>& stalls : timeline.stalls) {
+    for (Span& stall : stalls) {
+      stall.start_nanos -= origin;
+      stall.end_nanos -= origin;
+    }
+  }
 }
 
 }  // namespace
@@ -99,6 +120,19 @@ std::string_view Name(Cause cause) {
   constexpr std::string_view kNames[] = {"",     "peer", "link",    "reduction",
                                          "sync", "data", "runtime", "pause"};
   return kNames[static_cast<int>(cause)];
+}
+
+std::vector<Span> Merged(std::vector<Span> spans) {
+  std::ranges::sort(spans, {}, &Span::start_nanos);
+  std::vector<Span> merged;
+  for (const Span& span : spans) {
+    if (merged.empty() || span.start_nanos > merged.back().end_nanos) {
+      merged.push_back(span);
+    } else {
+      merged.back().end_nanos = std::max(merged.back().end_nanos, span.end_nanos);
+    }
+  }
+  return merged;
 }
 
 const program::Instruction& InstructionOf(const JobTrace& trace, const Slice& slice) {
@@ -117,9 +151,10 @@ absl::StatusOr<Timeline> MakeTimeline(const JobTrace& trace) {
                     .slices = AlignedSlices(trace, alignment, &StepTrace::body),
                     .prologue = AlignedSlices(trace, alignment, &StepTrace::prologue),
                     .flows = FindFlows(trace),
+                    .stalls = AlignedStalls(trace, alignment),
                     .clock_error_nanos = alignment.error_nanos};
   MoveToOrigin(timeline);
-  timeline.idle = FindIdle(trace, timeline.slices, timeline.prologue);
+  timeline.idle = FindIdle(timeline);
   if (std::ranges::any_of(trace.programs, program::IsAsynchronous)) return timeline;
   absl::StatusOr<sim::Report> predicted = sim::Simulate(trace.programs, trace.predicted);
   if (predicted.ok()) timeline.predicted = *std::move(predicted);

@@ -31,8 +31,9 @@ enum class Cause : std::uint8_t {
   kReduction = 3,  // a sum of gradients, all ranks being there
   kSync = 4,       // the exchange of norms, all ranks being there
   kData = 5,       // tokens
-  kRuntime = 6,    // nothing: from when it could have begun to when it did
-  kPause = 7,      // between two steps: validation, a snapshot, the pipeline filling again
+  kRuntime =
+      6,       // nothing: from when it could have begun to when it did; or its process stood still
+  kPause = 7,  // between two steps: validation, a snapshot, the pipeline filling again
 };
 inline constexpr int kNumCauses = 7;
 
@@ -52,6 +53,9 @@ struct Flow {
   std::size_t send = 0, recv = 0;  // indices in `slices`
 };
 
+// Ascending by start, those that overlap or touch as one.
+std::vector<Span> Merged(std::vector<Span> spans);
+
 // From where the last rank ended the step before, or after a pause began this one (its prologue
 // done), to where the last rank ended it.
 struct StepWindow {
@@ -66,6 +70,8 @@ struct Timeline {
   std::vector<Slice> prologue;  // of the steps before which it ran, in the same order
   std::vector<Idle> idle;       // by rank and start; zero-length ones left out
   std::vector<Flow> flows;
+  // By rank: when its process did not run; ascending, none touches another.
+  std::vector<std::vector<Span>> stalls;
   // Of one step, in seconds from its start, by pp rank. Unset: the programs cannot be simulated, or
   // have no flush, so that a step of theirs is never alone.
   std::optional<sim::Report> predicted;

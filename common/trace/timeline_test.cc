@@ -256,5 +256,24 @@ TEST(AlignClocks, LetsNoMessageArriveBeforeItWasSent) {
   }
 }
 
+TEST(Timeline, WhileItsProcessStoodStillARankWaitedForNothing) {
+  SyntheticTrace synthetic("1f1b", 2, 2);
+  JobTrace& trace = synthetic.Get();
+  const std::size_t first = sim::IndexOf(trace.programs[1], "1F0");
+  const std::int64_t start = trace.ranks[1].steps[1].body[first].start_nanos;
+  const Timeline before = MakeTimeline(trace).value();
+  // Rank 1 waits for 10 ms for the first message. It told of the stall in both steps.
+  trace.ranks[1].steps[1].stalls = {{start - 6 * kMillisecond, start - 2 * kMillisecond},
+                                    {start - 4 * kMillisecond, start - kMillisecond}};
+  trace.ranks[1].steps[0].stalls = trace.ranks[1].steps[1].stalls;
+  const Timeline timeline = MakeTimeline(trace).value();
+  ASSERT_EQ(timeline.stalls[1].size(), 1u);
+  const std::int64_t stalled = 5 * kMillisecond;
+  auto expected = ByCause(before, 1, StepId(2));
+  expected[Cause::kPeer] -= stalled;
+  expected[Cause::kRuntime] += stalled;
+  EXPECT_EQ(ByCause(timeline, 1, StepId(2)), expected);
+}
+
 }  // namespace
 }  // namespace takt::trace

@@ -20,6 +20,7 @@
 #include "common/model/hf_config_text.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
+#include "common/trace/encoding.h"
 #include "takt/v1/job_spec.pb.h"
 
 namespace takt::fuzz {
@@ -127,6 +128,12 @@ void Manifest(Bytes input) {
   TAKT_CHECK(again.ok() && *again == text);
 }
 
+// What is taken has one form.
+void StepTrace(Bytes input) {
+  const auto step = trace::Decode(Text(input));
+  if (step.ok()) TAKT_CHECK(trace::Encode(*step) == Text(input));
+}
+
 constexpr Target kTargets[] = {{"llmc", Llmc},
                                {"megatron", Megatron},
                                {"safetensors", Safetensors},
@@ -134,7 +141,8 @@ constexpr Target kTargets[] = {{"llmc", Llmc},
                                {"job_yaml", JobYaml},
                                {"hf_config", HfConfig},
                                {"hf_index", HfIndex},
-                               {"manifest", Manifest}};
+                               {"manifest", Manifest},
+                               {"step_trace", StepTrace}};
 
 }  // namespace
 

@@ -127,26 +127,31 @@ Split RunAndSplit(Cluster& cluster, const std::string& name, const std::string& 
 }
 
 // Of what a step can lose by what is planted, `part` grew most, and by so many seconds, give or
-// take a share of them. Runtime is what a step loses by other load on the machine, too.
-void ExpectGrowth(const Split& calm, const Split& planted, Part part, double seconds,
-                  double tolerance) {
+// take a fifth. Runtime is what a step loses by other load on the machine, too.
+void ExpectGrowth(const Split& calm, const Split& planted, Part part, double seconds) {
   const auto growth = [&](Part of) { return Of(planted.parts, of) - Of(calm.parts, of); };
-  EXPECT_NEAR(growth(part), seconds, tolerance * seconds) << Name(part);
+  EXPECT_NEAR(growth(part), seconds, 0.2 * seconds) << Name(part);
   for (const Part other : {Part::kImbalance, Part::kCommunication, Part::kData, Part::kSync}) {
     if (other == part) continue;
     EXPECT_LT(growth(other), growth(part)) << Name(other);
   }
 }
 
+// Of an undisturbed emulated job: others have the cores for so much of a step that each of its
+// parts is chance.
+bool IsTooBusy(const Split& calm) { return Of(calm.parts, Part::kRuntime) > 0.2 * calm.step; }
+constexpr char kTooBusy[] = "other programs have the cores of this machine: see the line above";
+
 TEST(PlantedCause, StageThatIsSlowerBy30PercentIsImbalance) {
   Cluster cluster(4);
   const Split calm = RunAndSplit(cluster, "calm", Job("calm", {10, 10, 10, 10}));
+  if (IsTooBusy(calm)) GTEST_SKIP() << kTooBusy;
   const Split slow = RunAndSplit(cluster, "slow-stage", Job("slow-stage", {10, 10, 13, 10}));
   // A step is the slowest stage's microbatches and once the way to it and back; balanced stages
   // would take the mean of all for each. In units of one forward and backward of a stage:
   const double unit = 3 * kOpSeconds, mean = 1.075;
   const double as_is = 1.3 * kMicrobatches + 3, balanced = mean * (kMicrobatches + 3);
-  ExpectGrowth(calm, slow, Part::kImbalance, unit * (as_is - balanced), 0.45);
+  ExpectGrowth(calm, slow, Part::kImbalance, unit * (as_is - balanced));
 
   const trace::JobTrace trace = cluster.Trace("slow-stage", kSteps);
   const trace::Timeline timeline = trace::MakeTimeline(trace).value();
@@ -175,6 +180,7 @@ TEST(PlantedCause, LinkThatTakes20MillisecondsMoreIsCommunication) {
     Cluster cluster(3, {{"w0", at(1)}, {"w1", at(1)}, {"w2", at(1)}});
     calm = RunAndSplit(cluster, "calm", Job("calm", {10, 10, 10}, transport));
   }
+  if (IsTooBusy(calm)) GTEST_SKIP() << kTooBusy;
   Cluster cluster(3, {{"w0", at(0)}, {"w1", at(1)}, {"w2", at(1)}});
   const Split slow = RunAndSplit(cluster, "slow-link", Job("slow-link", {10, 10, 10}, transport));
   // The sums over ranks use the wire too: rank 0 meets two others, each time there and back.
@@ -183,7 +189,7 @@ TEST(PlantedCause, LinkThatTakes20MillisecondsMoreIsCommunication) {
   EXPECT_LE(of_sums, 9 * kDelay);
   const double grown = slow.step - calm.step;
   EXPECT_GT(grown, 2 * kDelay);
-  ExpectGrowth(calm, slow, Part::kCommunication, grown - of_sums, 0.3);
+  ExpectGrowth(calm, slow, Part::kCommunication, grown - of_sums);
 
   const trace::JobTrace trace = cluster.Trace("slow-link", kSteps);
   const trace::Timeline timeline = trace::MakeTimeline(trace).value();
@@ -223,18 +229,47 @@ TEST(PlantedCause, DataFileOnASlowDiskIsData) {
   ASSERT_EQ(link((cluster.directory() + "/data.txt").c_str(), file.c_str()), 0);
   const Split slow = RunAndSplit(cluster, "slow-disk", job("slow-disk"));
   unlink(file.c_str());
-  ExpectGrowth(calm, slow, Part::kData, kPageSeconds, 0.3);
+  ExpectGrowth(calm, slow, Part::kData, kPageSeconds);
 }
 
-TEST(PlantedCause, WorkerThatStoodStillFor300MillisecondsIsRuntime) {
-  constexpr absl::Duration kStop = absl::Milliseconds(300);
-  constexpr int kManySteps = 24;
+// A rank's process stood still, so the steps that it was in were longer.
+struct Stop {
+  double lost = 0;  // by these steps, against the usual one
+  Parts growth{};   // of these steps' parts, likewise
+};
+
+Stop StopOf(const std::vector<Explanation>& all, const trace::Timeline& timeline,
+            const trace::Span& stall, const Split& usual) {
+  Stop stop;
+  for (const Explanation& each : all) {
+    const auto window =
+        std::find_if(timeline.steps.begin(), timeline.steps.end(),
+                     [&](const trace::StepWindow& step) { return step.step == each.step; });
+    if (window->end_nanos < stall.start_nanos || window->start_nanos > stall.end_nanos) continue;
+    stop.lost += each.step_seconds - usual.step;
+    for (int part = 0; part < explain::kNumParts; ++part) {
+      stop.growth[part] += each.parts[part] - usual.parts[part];
+    }
+  }
+  return stop;
+}
+
+TEST(PlantedCause, WorkerThatStoodStillIsRuntimeWhereverItWasStopped) {
+  constexpr absl::Duration kStop = absl::Milliseconds(100);
+  constexpr int kStops = 6, kStepsBetween = 3;
+  constexpr int kManySteps = kSkippedSteps + (kStops + 1) * kStepsBetween;
+  constexpr double kStepSeconds = 3 * kOpSeconds * (kMicrobatches + 3);
   Cluster cluster(4);
   cluster.Submit(Job("stopped", {10, 10, 10, 10}, "", kManySteps));
-  cluster.AwaitStep("stopped", 6);
-  cluster.worker("w1").Signal(SIGSTOP);
-  absl::SleepFor(kStop);  // what is planted
-  cluster.worker("w1").Signal(SIGCONT);
+  for (int i = 0; i < kStops; ++i) {
+    cluster.AwaitStep("stopped", kSkippedSteps + 1 + i * kStepsBetween);
+    // What is planted: each worker in turn, each time at another place of its step.
+    absl::SleepFor(absl::Seconds(kStepSeconds) * i / kStops);
+    cli::Process& worker = cluster.worker(absl::StrCat("w", i % 4));
+    worker.Signal(SIGSTOP);
+    absl::SleepFor(kStop);
+    worker.Signal(SIGCONT);
+  }
   EXPECT_EQ(cluster.AwaitEnd("stopped").state(), v1::JOB_STATE_SUCCEEDED);
 
   const trace::JobTrace trace = cluster.Trace("stopped", kManySteps);
@@ -242,18 +277,24 @@ TEST(PlantedCause, WorkerThatStoodStillFor300MillisecondsIsRuntime) {
   const std::vector<Explanation> all = ExplainAll(timeline);
   ExpectToAddUp(cluster, "stopped", all);
   const Split usual = Usual(all);
-  const auto hit = std::max_element(
-      all.begin(), all.end(),
-      [](const Explanation& a, const Explanation& b) { return a.step_seconds < b.step_seconds; });
-  const double lost = hit->step_seconds - usual.step;
-  const auto growth = [&](Part part) { return Of(hit->parts, part) - Of(usual.parts, part); };
-  std::printf("step %ld lost %.1f ms: runtime %.1f ms, communication %.1f ms\n",
-              static_cast<long>(hit->step.value()), 1e3 * lost, 1e3 * growth(Part::kRuntime),
-              1e3 * growth(Part::kCommunication));
-  // Some of it may have been idle time anyway.
-  EXPECT_GT(lost, 0.4 * absl::ToDoubleSeconds(kStop));
-  // Who stands still while a message is on its way to him makes that message late.
-  EXPECT_NEAR(growth(Part::kRuntime) + growth(Part::kCommunication), lost, 0.3 * lost);
+  int found = 0;
+  double lost = 0;
+  for (const std::vector<trace::Span>& stalls : timeline.stalls) {
+    for (const trace::Span& stall : stalls) {
+      const double stalled = static_cast<double>(stall.end_nanos - stall.start_nanos) * 1e-9;
+      if (stalled < 0.8 * absl::ToDoubleSeconds(kStop)) continue;
+      const Stop stop = StopOf(all, timeline, stall, usual);
+      std::printf("stopped for %.1f ms, lost %.1f ms: runtime %.1f ms, communication %.1f ms\n",
+                  1e3 * stalled, 1e3 * stop.lost, 1e3 * Of(stop.growth, Part::kRuntime),
+                  1e3 * Of(stop.growth, Part::kCommunication));
+      EXPECT_NEAR(Of(stop.growth, Part::kRuntime), stop.lost, 0.2 * stalled);
+      lost += stop.lost;
+      ++found;
+    }
+  }
+  EXPECT_GE(found, kStops);  // a busy machine may add some
+  // Some of it was idle time anyway.
+  EXPECT_GT(lost, 0.5 * kStops * absl::ToDoubleSeconds(kStop));
 }
 
 }  // namespace

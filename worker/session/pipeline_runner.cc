@@ -21,6 +21,7 @@
 #include "worker/session/rank_checkpoints.h"
 #include "worker/session/rank_groups.h"
 #include "worker/session/rank_status.h"
+#include "worker/session/stall_watch.h"
 #include "worker/session/step_metrics.h"
 #include "worker/session/trace_sampler.h"
 #include "worker/train/trainer.h"
@@ -61,7 +62,8 @@ class PipelineRunner final : public RankRunner {
       : options_(std::move(options)),
         assignment_(std::move(assignment)),
         dp_rank_(assignment_.mesh.DpRankOf(assignment_.rank)),
-        rendezvous_(options_.make_rendezvous(assignment_.key)) {}
+        rendezvous_(options_.make_rendezvous(assignment_.key)),
+        stall_log_(*options_.clock) {}
 
   absl::StatusOr<Resumed> Prepare() override {
     ASSIGN_OR_RETURN(model_, model::BuildModel(assignment_.job.model, assignment_.job.microbatch,
@@ -339,6 +341,12 @@ class PipelineRunner final : public RankRunner {
     };
     add_all(*timing.timings, trace.body);
     if (timing.prologue != nullptr) add_all(*timing.prologue, trace.prologue);
+    // Receives of a step are posted while the one before still runs.
+    std::int64_t first_start = timing.start_nanos;
+    for (const trace::Span& span : trace.body) {
+      first_start = std::min(first_start, span.start_nanos);
+    }
+    trace.stalls = stall_log_.Between(first_start, timing.end_nanos);
     options_.on_trace(trace::Encode(trace));
   }
 
@@ -397,6 +405,8 @@ class PipelineRunner final : public RankRunner {
   std::optional<StepMetrics> step_metrics_;
   std::unique_ptr<Curves> curves_;  // null: none wanted of this rank
   TraceSampler trace_sampler_;      // of the engine's thread that reports steps
+  StallLog stall_log_;
+  const StallWatch stall_watch_{stall_log_};
   std::optional<BoundaryCompute> boundary_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<engine::Engine> validation_engine_;  // null: nothing to validate

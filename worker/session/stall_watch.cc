@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/stall_watch.h"
+
+#include <pthread.h>
+
+#include <chrono>
+
+namespace takt::session {
+
+void StallLog::Awake() {
+  absl::MutexLock lock(&mutex_);
+  AwakeLocked();
+}
+
+void StallLog::AwakeLocked() {
+  const std::int64_t now = clock_.SteadyNanos();
+  const std::int64_t due = seen_nanos_ + kPeriodNanos;
+  seen_nanos_ = now;
+  if (now - due < kLeastStallNanos) return;
+  // It ran for a part of the period before; nobody knows which.
+  stalls_.push_back({due, now});
+  if (stalls_.size() > trace::kMostStalls) stalls_.pop_front();
+}
+
+std::vector<trace::Span> StallLog::Between(std::int64_t start_nanos, std::int64_t end_nanos) {
+  absl::MutexLock lock(&mutex_);
+  // The threads of a process that goes on wake in any order: whoever is first says so.
+  AwakeLocked();
+  std::vector<trace::Span> stalls;
+  for (const trace::Span& stall : stalls_) {
+    if (stall.end_nanos > start_nanos && stall.start_nanos < end_nanos) stalls.push_back(stall);
+  }
+  return stalls;
+}
+
+StallWatch::StallWatch(StallLog& log) : log_(log), thread_(&StallWatch::Loop, this) {}
+
+StallWatch::~StallWatch() {
+  stopping_ = true;
+  thread_.join();
+}
+
+void StallWatch::Loop() {
+  pthread_setname_np(pthread_self(), "takt-stalls");
+  // No timed wait of a mutex: those of Abseil end by the wall clock, which may jump.
+  while (!stopping_) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(StallLog::kPeriodNanos));
+    log_.Awake();
+  }
+}
+
+}  // namespace takt::session
