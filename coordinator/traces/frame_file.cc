@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -16,8 +15,7 @@ constexpr std::string_view kMagic = "takt-frames 1\n";
 constexpr std::size_t kSizeBytes = 4;  // little-endian, before each frame
 constexpr std::uint32_t kMostFrameBytes = 64u << 20;
 
-void ReadFile(const std::string& path, std::vector<std::string>& frames) {
-  std::ifstream file(path, std::ios::binary);
+void ReadFile(std::ifstream& file, std::vector<std::string>& frames) {
   std::string magic(kMagic.size(), '\0');
   if (!file.read(magic.data(), static_cast<std::streamsize>(magic.size())) || magic != kMagic)
     return;
@@ -51,13 +49,24 @@ absl::Status FrameFile::Append(std::string_view frame) {
   file.write(record.data(), static_cast<std::streamsize>(record.size()));
   file.flush();
   if (file.good()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+  const int cause = errno;
+  file.close();
+  // The next frame would be read as the rest of this one.
+  std::filesystem::resize_file(path_, is_new ? 0 : size, error);
+  return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(cause)));
 }
 
-std::vector<std::string> FrameFile::Read() const {
+FrameReader FrameFile::Open() const {
+  FrameReader reader;
+  reader.old_.open(path_ + ".old", std::ios::binary);
+  reader.newest_.open(path_, std::ios::binary);
+  return reader;
+}
+
+std::vector<std::string> FrameReader::Read() {
   std::vector<std::string> frames;
-  ReadFile(path_ + ".old", frames);
-  ReadFile(path_, frames);
+  ReadFile(old_, frames);
+  ReadFile(newest_, frames);
   return frames;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,18 @@
 #include "absl/status/statusor.h"
 
 namespace takt::traces {
+
+// One caller at a time.
+class FrameReader {
+ public:
+  FrameReader() = default;
+  // Oldest first; a torn one ends its file.
+  std::vector<std::string> Read();
+
+ private:
+  friend class FrameFile;
+  std::ifstream old_, newest_;
+};
 
 // One caller at a time. Two files, PATH and PATH.old: when the first is half of what both may be it
 // takes the place of the second.
@@ -22,8 +35,8 @@ class FrameFile {
 
   // Errors: those of the file system; the frame is not there then.
   absl::Status Append(std::string_view frame);
-  // Oldest first; a torn one ends its file.
-  std::vector<std::string> Read() const;
+  // What is there now, to be read at any time, whatever becomes of the file.
+  FrameReader Open() const;
 
  private:
   std::string path_;

@@ -9,7 +9,8 @@ namespace {
 
 std::int64_t BytesOf(const trace::StepTrace& step) {
   return static_cast<std::int64_t>(sizeof(step) +
-                                   (step.body.size() + step.prologue.size()) * sizeof(trace::Span));
+                                   (step.body.size() + step.prologue.size() + step.stalls.size()) *
+                                       sizeof(trace::Span));
 }
 
 }  // namespace
@@ -19,9 +20,8 @@ void RecentSteps::Add(trace::StepTrace step, const trace::ClockOffset& clock) {
   const StepId id = step.step;
   clocks_[rank] = clock;
   std::map<int, trace::StepTrace>& ranks = steps_[id];
-  bytes_ += BytesOf(step);
-  const auto [told, is_new] = ranks.try_emplace(rank, std::move(step));
-  if (!is_new) bytes_ -= BytesOf(told->second);  // told again: of the same size
+  const std::int64_t its_bytes = BytesOf(step);
+  if (ranks.try_emplace(rank, std::move(step)).second) bytes_ += its_bytes;  // else: told again
   if (static_cast<int>(ranks.size()) == num_ranks_)
     newest_complete_ = std::max(newest_complete_, id);
   while (bytes_ > max_bytes_ && steps_.size() > 2) Drop();

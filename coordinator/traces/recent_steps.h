@@ -20,6 +20,7 @@ class RecentSteps {
   // step.rank: below num_ranks. Beyond max_bytes the oldest steps go, but never the last two.
   void Add(trace::StepTrace step, const trace::ClockOffset& clock);
 
+  std::int64_t bytes() const { return bytes_; }
   // 0: of no step have all ranks told.
   StepId newest_complete() const { return newest_complete_; }
   // Of all ranks the newest complete steps, ascending, at most `count`.

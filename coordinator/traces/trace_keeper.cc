@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -22,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::int64_t kClockKeptNanos = 3600ll * 1'000'000'000;
 constexpr char kHeader[] = ".header", kSteps[] = ".steps", kOldSteps[] = ".steps.old";
 
 // FLOPs and seconds never meet in one model.
@@ -134,9 +136,15 @@ void TraceKeeper::AddClock(const std::string& worker, const std::string& incarna
                            std::int64_t sent_nanos, std::int64_t theirs_nanos,
                            std::int64_t received_nanos) {
   absl::MutexLock lock(&mutex_);
+  if (!clocks_.contains(worker)) {
+    std::erase_if(clocks_, [&](const auto& entry) {
+      return received_nanos - entry.second.answered_nanos > kClockKeptNanos;
+    });
+  }
   WorkerClock& clock = clocks_[worker];
   // Of another life: perhaps of another host.
   if (clock.incarnation != incarnation) clock = {.incarnation = incarnation};
+  clock.answered_nanos = received_nanos;
   clock.filter.Add(sent_nanos, theirs_nanos, received_nanos);
 }
 
@@ -187,6 +195,24 @@ void TraceKeeper::Add(const std::string& worker, const std::string& incarnation,
   Complain(FrameFile(PathOf(key.job, kSteps), options_.max_job_bytes)
                .Append(FormatStep(encoded, clock)));
   run->recent.Add(*std::move(step), clock);
+  run->told = ++told_;
+  DropOldSteps();
+}
+
+void TraceKeeper::DropOldSteps() {
+  std::int64_t bytes = 0;
+  for (const auto& [job, run] : runs_) bytes += run->recent.bytes();
+  while (bytes > options_.max_all_recent_bytes) {
+    // Of the job that told of nothing for longest, but never of the one that just did.
+    const auto oldest = std::ranges::min_element(runs_, {}, [](const auto& entry) {
+      const Run& run = *entry.second;
+      return run.recent.bytes() == 0 ? std::numeric_limits<std::int64_t>::max() : run.told;
+    });
+    Run& run = *oldest->second;
+    if (run.told == told_) return;
+    bytes -= run.recent.bytes();
+    run.recent = RecentSteps(run.header.mesh.size(), options_.max_recent_bytes);
+  }
 }
 
 std::vector<std::string> TraceKeeper::JobsWithNews() const {
@@ -217,15 +243,16 @@ void TraceKeeper::Complain(const absl::Status& status) {
 absl::StatusOr<trace::JobTrace> TraceKeeper::Read(const std::string& job,
                                                   const StepRange& range) const {
   std::optional<Run> run;
-  std::vector<std::string> frames;
+  FrameReader reader;
   {
+    // Of one generation, both; they are read while nobody waits: what is added meanwhile may be
+    // there or not.
     absl::MutexLock lock(&mutex_);
     run = LoadRun(job);
-    if (run.has_value()) {
-      frames = FrameFile(PathOf(job, kSteps), options_.max_job_bytes).Read();
-    }
+    reader = FrameFile(PathOf(job, kSteps), options_.max_job_bytes).Open();
   }
   if (!run.has_value()) return NoneKept(job);
+  const std::vector<std::string> frames = reader.Read();
   trace::JobTrace trace = std::move(run->header);
   std::map<StepId, std::map<int, trace::StepTrace>> steps;  // by rank
   trace.ranks.resize(trace.mesh.size());

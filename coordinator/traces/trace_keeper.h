@@ -20,10 +20,11 @@
 namespace takt::traces {
 
 struct TraceKeeperOptions {
-  std::string directory;                       // made if missing
-  std::int64_t max_job_bytes = 64ll << 20;     // of the steps of one job
-  int max_jobs = 32;                           // the ones that began last
-  std::int64_t max_recent_bytes = 16ll << 20;  // in memory, of the newest steps of one job
+  std::string directory;                           // made if missing
+  std::int64_t max_job_bytes = 64ll << 20;         // of the steps of one job
+  int max_jobs = 32;                               // the ones that began last
+  std::int64_t max_recent_bytes = 16ll << 20;      // in memory, of the newest steps of one job
+  std::int64_t max_all_recent_bytes = 64ll << 20;  // of all jobs
 };
 
 // Which steps are wanted: first to last, or, both 0, the newest.
@@ -44,7 +45,8 @@ class TraceKeeper {
   // The job is deleted.
   void Forget(const std::string& job);
 
-  // A worker answered a question about its clock (trace::ClockFilter).
+  // A worker answered a question about its clock (trace::ClockFilter). Forgotten once it has not
+  // answered for an hour.
   void AddClock(const std::string& worker, const std::string& incarnation, std::int64_t sent_nanos,
                 std::int64_t theirs_nanos, std::int64_t received_nanos);
   // One step of one rank (trace/encoding.h). Dropped: damaged, of another generation, or from a
@@ -68,22 +70,26 @@ class TraceKeeper {
     trace::JobTrace header;                                    // without steps
     std::vector<std::pair<std::string, std::string>> holders;  // by rank: worker, incarnation
     RecentSteps recent;
-    StepId taken;  // the newest step that TakeNewest gave
+    std::int64_t told = 0;  // when the last step came: counts up over all jobs
+    StepId taken;           // the newest step that TakeNewest gave
   };
 
   std::string PathOf(const std::string& job, const char* suffix) const;
   Run* FindRun(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Run> LoadRun(const std::string& job) const;
   void DropOldJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropOldSteps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Complain(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const TraceKeeperOptions options_;
   mutable absl::Mutex mutex_;
   // By job; none is empty: what workers name and nothing is kept of takes no memory.
   std::map<std::string, std::optional<Run>> runs_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t told_ ABSL_GUARDED_BY(mutex_) = 0;
   struct WorkerClock {
     std::string incarnation;
     trace::ClockFilter filter;
+    std::int64_t answered_nanos = 0;
   };
   std::map<std::string, WorkerClock> clocks_ ABSL_GUARDED_BY(mutex_);  // by worker
   bool complained_ ABSL_GUARDED_BY(mutex_) = false;

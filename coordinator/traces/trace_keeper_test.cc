@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/traces/trace_keeper.h"
 
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -209,14 +211,69 @@ TEST_F(TraceKeeperTest, StampsStepsWithTheClockOfTheirWorker) {
   EXPECT_EQ(trace.ranks[0].clock.error_nanos, 0);
 }
 
+TEST_F(TraceKeeperTest, ForgetsTheClockOfAWorkerThatIsSilentForLong) {
+  constexpr std::int64_t kHour = 3600ll * 1'000'000'000;
+  TraceKeeper keeper(Options());
+  keeper.Begin(Launch("j"));
+  keeper.AddClock("w0", "life", 0, 0, 10);
+  keeper.AddClock("w1", "life", 0, 1000, 10);
+  keeper.AddClock("w0", "life", kHour, kHour, kHour + 10);
+  keeper.AddClock("another", "life", kHour, kHour, kHour + 20);  // when there is somebody new
+  Tell(keeper, 1);
+  const auto trace = keeper.Read("j", {}).value();
+  EXPECT_EQ(trace.ranks[0].clock.error_nanos, 5);
+  EXPECT_EQ(trace.ranks[1].clock.error_nanos, 0);
+}
+
+TEST_F(TraceKeeperTest, KeepsInMemoryTheStepsOfTheJobsThatToldLast) {
+  TraceKeeperOptions options = Options();
+  TraceKeeper roomy(options);
+  options.directory += "-2";
+  options.max_all_recent_bytes = 1;  // nothing fits
+  TraceKeeper narrow(options);
+  for (TraceKeeper* keeper : {&roomy, &narrow}) {
+    for (const char* job : {"j", "k"}) keeper->Begin(Launch(job));
+    Tell(*keeper, 1, "j");
+    Tell(*keeper, 1, "k");
+  }
+  EXPECT_THAT(roomy.JobsWithNews(), ElementsAre("j", "k"));
+  EXPECT_THAT(narrow.JobsWithNews(), ElementsAre("k"));
+  EXPECT_THAT(Steps(narrow.Read("j", {})), ElementsAre(1));  // from its file
+}
+
+TEST_F(TraceKeeperTest, ReadsWhatWasThereWhenItWasOpened) {
+  FrameFile file(directory_ + "/frames", 1 << 20);
+  ASSERT_TRUE(file.Append("one").ok());
+  FrameReader reader = file.Open();
+  fs::remove(directory_ + "/frames");
+  ASSERT_TRUE(file.Append("of the next generation").ok());
+  EXPECT_THAT(reader.Read(), ElementsAre("one"));
+}
+
+TEST_F(TraceKeeperTest, AFrameThatThereWasNoRoomForIsGoneWhole) {
+  FrameFile file(directory_ + "/frames", 1 << 20);
+  ASSERT_TRUE(file.Append("one").ok());
+  const auto no_signal = signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit narrow{.rlim_cur = fs::file_size(directory_ + "/frames") + 6,
+                      .rlim_max = before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &narrow);
+  EXPECT_FALSE(file.Append("too long").ok());
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, no_signal);
+  ASSERT_TRUE(file.Append("two").ok());
+  EXPECT_THAT(file.Open().Read(), ElementsAre("one", "two"));
+}
+
 TEST_F(TraceKeeperTest, ReadsUpToATornFrame) {
   FrameFile file(directory_ + "/frames", 1 << 20);
   ASSERT_TRUE(file.Append("one").ok());
   ASSERT_TRUE(file.Append("two").ok());
   fs::resize_file(directory_ + "/frames", fs::file_size(directory_ + "/frames") - 1);
-  EXPECT_THAT(file.Read(), ElementsAre("one"));
+  EXPECT_THAT(file.Open().Read(), ElementsAre("one"));
   std::ofstream(directory_ + "/frames") << "something else entirely";
-  EXPECT_THAT(file.Read(), ElementsAre());
+  EXPECT_THAT(file.Open().Read(), ElementsAre());
 }
 
 }  // namespace
