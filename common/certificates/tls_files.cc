@@ -76,9 +76,9 @@ absl::Status CheckValidity(const std::string& path, const CertificateFacts& fact
        .fix = "set the clock if it is wrong, else renew the certificate with `takt certs issue`"});
 }
 
-// OpenSSL's reason why the chain does not end at the authority; null: it does.
-const char* ChainError(const std::vector<Certificate>& chain,
-                       const std::vector<Certificate>& authority, absl::Time now) {
+// OpenSSL's reason why the chain does not end at the authority; X509_V_OK: it does.
+int ChainError(const std::vector<Certificate>& chain, const std::vector<Certificate>& authority,
+               absl::Time now) {
   const Store store(X509_STORE_new());
   for (const Certificate& trusted : authority) X509_STORE_add_cert(store.get(), trusted.get());
   const Stack between(sk_X509_new_null());
@@ -88,7 +88,24 @@ const char* ChainError(const std::vector<Certificate>& chain,
   X509_STORE_CTX_set_time(context.get(), 0, absl::ToTimeT(now));
   const bool good = X509_verify_cert(context.get()) == 1;
   ERR_clear_error();
-  return good ? nullptr : X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get()));
+  return good ? X509_V_OK : X509_STORE_CTX_get_error(context.get());
+}
+
+absl::Status CheckChain(const TlsFiles& files, const std::vector<Certificate>& chain,
+                        const std::vector<Certificate>& authority, absl::Time now) {
+  const int error = ChainError(chain, authority, now);
+  if (error == X509_V_OK) return absl::OkStatus();
+  std::string rule =
+      absl::StrCat("did not sign ", files.certificate, ": ", X509_verify_cert_error_string(error));
+  std::string fix = "name the ca.pem of the authority that issued the certificate";
+  if (error == X509_V_ERR_CERT_NOT_YET_VALID || error == X509_V_ERR_CERT_HAS_EXPIRED) {
+    absl::StrAppend(&rule, ", and this machine's clock says ", Text(now));
+    fix = "set the clock if it is wrong, else make another authority";
+  }
+  return InvalidField({.field = kAuthorityFlag,
+                       .value = files.authority,
+                       .rule = std::move(rule),
+                       .fix = std::move(fix)});
 }
 
 absl::StatusOr<std::vector<Certificate>> ReadAuthority(const TlsFiles& files) {
@@ -148,12 +165,7 @@ absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files, absl::Time
   ASSIGN_OR_RETURN(const std::vector<Certificate> authority, ReadAuthority(files));
 
   RETURN_IF_ERROR(CheckValidity(files.certificate, facts, now));
-  if (const char* error = ChainError(chain, authority, now)) {
-    return InvalidField({.field = kAuthorityFlag,
-                         .value = files.authority,
-                         .rule = absl::StrCat("did not sign ", files.certificate, ": ", error),
-                         .fix = "name the ca.pem of the authority that issued the certificate"});
-  }
+  RETURN_IF_ERROR(CheckChain(files, chain, authority, now));
   return facts;
 }
 

@@ -92,6 +92,15 @@ TEST_F(TlsFilesTest, AClockThatIsAYearOffIsSaid) {
   EXPECT_THAT(ErrorOf(files_, absl::Now() - kYear).rule, HasSubstr("is not valid before"));
 }
 
+TEST_F(TlsFilesTest, AnAuthorityThatIsNotValidByThisClockIsNotCalledAnothers) {
+  const absl::Time before = absl::Now() - kYear;
+  const FieldError error =
+      ErrorOf(authority_.Issue(Role::kWorker, "early", {.from = before}), before);
+  EXPECT_EQ(error.field, "--tls-authority");
+  EXPECT_THAT(error.rule, HasSubstr("this machine's clock says"));
+  EXPECT_THAT(error.fix, HasSubstr("set the clock"));
+}
+
 TEST_F(TlsFilesTest, ACertificateWithoutAnIdentityIsRefused) {
   files_.certificate = authority_.authority();  // its URI names the domain alone
   EXPECT_THAT(ErrorOf(files_).rule, HasSubstr("spiffe://DOMAIN/takt/ROLE/NAME"));

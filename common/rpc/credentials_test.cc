@@ -28,6 +28,7 @@ namespace {
 using access::Role;
 using certificates::TestAuthority;
 using certificates::TlsFiles;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const bool kTls13 = (RequireTls13(), true);
@@ -215,6 +216,9 @@ TEST_F(CredentialsTest, StrangersDoNotConnect) {
   TlsFiles stranger = other.Issue(Role::kUser, "alice");
   stranger.authority = authority_.authority();  // so that it is the server that refuses
   ExpectRefused(stranger);
+  EXPECT_THAT(
+      ExplainTlsFailure(Who(Dial(stranger)).error_message(), absl::Now()),
+      AllOf(HasSubstr("hung up during the handshake"), HasSubstr("this machine's says 20")));
   ExpectRefused(authority_.Issue(Role::kUser, "late", {.from = absl::Now() - absl::Hours(3)}));
   ExpectRefused(authority_.Issue(Role::kUser, "early", {.from = absl::Now() + absl::Hours(3)}));
   EXPECT_EQ(Who(Dial({}, /*insecure=*/true)).error_code(), grpc::StatusCode::UNAVAILABLE);

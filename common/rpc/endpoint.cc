@@ -79,6 +79,15 @@ std::string ExplainTlsFailure(const std::string& message, absl::Time now) {
     return "the coordinator's certificate is for other names than the one dialled: dial one of "
            "those, or issue it again with this one as --host";
   }
+  if (absl::StrContains(message, "failed to connect") &&
+      (absl::StrContains(message, "Socket closed") ||
+       absl::StrContains(message, "Connection reset"))) {
+    return absl::StrCat(
+        "the coordinator hung up during the handshake: it wants a certificate that it believes, "
+        "and was shown none, or one of another authority, or one that is not valid by its clock "
+        "(this machine's says ",
+        absl::FormatTime(now, absl::UTCTimeZone()), ")");
+  }
   if (absl::StrContains(message, "WRONG_VERSION_NUMBER") ||
       absl::StrContains(message, "wrong version number")) {
     return "the coordinator speaks no TLS there: it was started with --insecure, or this is "

@@ -13,6 +13,7 @@ using access::Role;
 using certificates::TestAuthority;
 using certificates::TlsFiles;
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(120);
@@ -161,6 +162,26 @@ TEST_F(TlsTest, FilesThatCannotWorkAreRefusedAtTheStart) {
   EXPECT_EQ(readable.end, "exit status 2");
   EXPECT_THAT(readable.err, HasSubstr("has mode 0644"));
   EXPECT_THAT(readable.err, HasSubstr("chmod 600"));
+}
+
+TEST_F(TlsTest, AClockThatIsAYearOffIsNamedByEveryProgram) {
+  const TlsFiles worker = authority_.Issue(Role::kWorker, "w0");
+  const std::vector<std::pair<std::string, Arguments>> starts = {
+      {"takt-coordinator", With(CoordinatorArguments(), coordinator_files_)},
+      {"takt-worker", With(WorkerArguments("127.0.0.1:1"), worker)},
+      {"takt", With({"jobs", "--coordinator", "127.0.0.1:1"}, alice_)}};
+  for (const auto& [program, arguments] : starts) {
+    for (const absl::Duration ahead : {absl::Hours(24 * 366), absl::Hours(-24 * 366)}) {
+      Command command(program, arguments,
+                      {"LD_PRELOAD=" TAKT_JUMPING_CLOCK,
+                       absl::StrCat("TAKT_CLOCK_AHEAD=", absl::ToInt64Seconds(ahead))});
+      EXPECT_EQ(command.Wait(), "exit status 2") << program;
+      EXPECT_THAT(command.err(),
+                  AllOf(HasSubstr(ahead > absl::ZeroDuration() ? "expired at" : "not valid before"),
+                        HasSubstr("this machine's clock says"), HasSubstr("set the clock")))
+          << program;
+    }
+  }
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded (LD_PRELOAD): a wall clock that is set two seconds ahead and back again four times a
-// second. No more, because timed waits of this Abseil go by the wall clock (docs/footguns.md).
+// Preloaded (LD_PRELOAD): a wall clock that is TAKT_CLOCK_AHEAD (of the environment) seconds ahead;
+// without that, one that is set two seconds ahead and back again four times a second. No more for
+// what is to run, because timed waits of this Abseil go by the wall clock (docs/footguns.md).
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <cstdlib>
 
 namespace {
 
@@ -16,9 +19,14 @@ timespec Read(clockid_t clock) {
   return time;
 }
 
+long SecondsAhead() {
+  if (const char* ahead = getenv("TAKT_CLOCK_AHEAD")) return std::atol(ahead);
+  return Read(CLOCK_MONOTONIC).tv_nsec / 125'000'000 % 2 == 1 ? kJumpSeconds : 0;
+}
+
 timespec WallClock() {
   timespec time = Read(CLOCK_REALTIME);
-  if (Read(CLOCK_MONOTONIC).tv_nsec / 125'000'000 % 2 == 1) time.tv_sec += kJumpSeconds;
+  time.tv_sec += SecondsAhead();
   return time;
 }
 
