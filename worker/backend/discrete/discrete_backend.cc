@@ -26,7 +26,8 @@ class Translation {
   explicit Translation(const DeviceMemory& memory) : memory_(memory) {}
 
   absl::StatusOr<Op> operator()(Op op) {
-    std::visit([this](auto& o) { ForEachPointer(o, [this](auto& field) { Move(field); }); }, op);
+    std::visit([this](auto& o) { ForEachPointer(o, [this](auto& field) { this->Move(field); }); },
+               op);
     if (stranger_ != nullptr) return NotOurs(stranger_);
     return op;
   }
