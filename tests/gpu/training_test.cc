@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training on the GPU: against the float64 references, and the same bits over schedules and stages.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -92,10 +93,17 @@ TEST_P(GpuTraining, ReservesNoMemoryAfterTheFirstRun) {
   EXPECT_EQ(device_->arena().num_reservations(), reservations);
 }
 
+std::string NameOf(const testing::TestParamInfo<GpuTraining::ParamType>& info) {
+  std::string name = std::get<0>(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name + (std::get<1>(info.param) == Precision::kBf16 ? "_bf16" : "_f32");
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, GpuTraining,
                          testing::Combine(testing::Values("gpt2-tiny", "gpt2-ignore-index",
                                                           "llama-tiny", "qwen2-tiny"),
-                                          testing::Values(Precision::kF32, Precision::kBf16)));
+                                          testing::Values(Precision::kF32, Precision::kBf16)),
+                         NameOf);
 
 }  // namespace
 }  // namespace takt::numerics
