@@ -222,6 +222,31 @@ TEST(Commands, OutputOptionIsTakenBeforeAndAfterTheCommand) {
   EXPECT_EQ(after.out, before.out);
 }
 
+TEST(Commands, WorkersShowsWhatEachComputesOn) {
+  FakeCoordinator coordinator;
+  coordinator.workers = [](auto&, auto&, v1::ListWorkersResponse& response) {
+    response.add_workers()->set_name("cores");
+    v1::Worker& worker = *response.add_workers();
+    worker.set_name("gpu");
+    worker.set_has_nccl(true);
+    v1::Device& device = *worker.mutable_device();
+    device.set_index(1);
+    device.set_name("NVIDIA H200");
+    device.set_uuid("GPU-1");
+    device.set_memory_bytes(std::int64_t{140} << 30);
+    device.set_compute_capability("9.0");
+    device.set_driver_version("13.0");
+    device.set_numa_node(0);
+    return grpc::Status::OK;
+  };
+  const Outcome text = RunTakt(coordinator, {"workers"});
+  EXPECT_THAT(text.out, HasSubstr("cuda:1 NVIDIA H200 (140 GiB, compute 9.0, driver 13.0, node 0, "
+                                  "NCCL)"));
+  const json workers = json::parse(RunTakt(coordinator, {"workers", "-o", "json"}).out)["workers"];
+  EXPECT_EQ(workers[1]["device"]["uuid"], "GPU-1");
+  EXPECT_FALSE(workers[0].contains("device"));
+}
+
 TEST(Commands, WatchStreamsOneObjectAStepAndExitsWithTheVerdict) {
   FakeCoordinator coordinator;
   coordinator.watch = [](auto&, const v1::WatchJobRequest& request, auto& writer) {

@@ -79,6 +79,22 @@ double MatmulFlopsPerSecond(int threads) {
   return flops.value_or(0);
 }
 
+// 0 if it cannot be measured. The device is given back.
+double MatmulFlopsPerSecond(const plugin::CudaEntry& cuda, int index) {
+  const auto measure = [&]() -> absl::StatusOr<double> {
+    ASSIGN_OR_RETURN(const auto device, cuda.open_device({.device = index}));
+    ASSIGN_OR_RETURN(const auto backend, device->Create(backend::StreamKind::kCompute));
+    Log(LogLevel::kInfo, "backend", {{"description", backend->description()}});
+    return backend::MeasureMatmulFlops(*backend);
+  };
+  const absl::StatusOr<double> flops = measure();
+  if (!flops.ok()) {
+    Log(LogLevel::kWarning, "matmul rate of the GPU not measured",
+        {{"error", flops.status().ToString()}});
+  }
+  return flops.value_or(0);
+}
+
 // What jobs on GPUs compute on here. Logs what there is, or why there is nothing.
 absl::StatusOr<std::optional<Device>> ComputeDevice(const Flags& flags) {
   ASSIGN_OR_RETURN(plugin::DeviceWish wish, plugin::ParseDeviceWish(flags.device));
@@ -87,8 +103,10 @@ absl::StatusOr<std::optional<Device>> ComputeDevice(const Flags& flags) {
     RETURN_IF_ERROR(plugin::FindDriver());
     return plugin::LoadCuda(plugin::ModuleDirectory());
   };
-  ASSIGN_OR_RETURN(const plugin::ChosenDevice chosen, plugin::ChooseDevice(wish, load, "/sys"));
+  ASSIGN_OR_RETURN(plugin::ChosenDevice chosen, plugin::ChooseDevice(wish, load, "/sys"));
   if (chosen.device) {
+    ASSIGN_OR_RETURN(const plugin::CudaEntry* const cuda, load());
+    chosen.device->matmul_flops_per_second = MatmulFlopsPerSecond(*cuda, chosen.device->index);
     Log(LogLevel::kInfo, "computes on a GPU",
         {{"device", absl::StrCat("cuda:", chosen.device->index)},
          {"name", chosen.device->name},

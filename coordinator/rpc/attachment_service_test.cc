@@ -28,6 +28,7 @@ TEST_F(RpcTest, AJobRunsToItsEndOverTheWire) {
   EXPECT_THAT(assignment.stages(), SizeIs(2));
   EXPECT_THAT(assignment.binding().ranks(), SizeIs(2));
   EXPECT_EQ(assignment.binding().secret().size(), 32u);
+  EXPECT_EQ(assignment.binding().device(), v1::DEVICE_KIND_CPU);
   EXPECT_GT(assignment.predicted_step_seconds(), 0);
   EXPECT_EQ(w1->ReadPrepare().program().pp_rank(), 1);
   w0->Say(v1::JobUpdate::PHASE_ADMITTED);
@@ -171,6 +172,40 @@ TEST_F(RpcTest, WorkersAreListedWithWhatTheyAreHeldFor) {
   EXPECT_EQ(response.workers(1).state(), v1::WORKER_STATE_BUSY);
   EXPECT_EQ(response.workers(1).job(), "j");
   EXPECT_EQ(response.workers(1).rank(), 1);
+}
+
+TEST_F(RpcTest, WorkersAreListedWithTheGpuThatTheyTellOf) {
+  const auto stub = v1::AttachmentService::NewStub(channel_);
+  const auto context = NewContext();
+  const auto stream = stub->Attach(context.get());
+  v1::AttachRequest request;
+  v1::Hello& hello = *request.mutable_hello();
+  hello.set_worker("gpu");
+  hello.set_incarnation("a");
+  hello.set_protocol_version(1);
+  v1::Device& device = *hello.mutable_device();
+  device.set_kind(v1::DEVICE_KIND_CUDA);
+  device.set_index(1);
+  device.set_name("NVIDIA H200");
+  device.set_uuid("GPU-1");
+  device.set_memory_bytes(150'000'000'000);
+  device.set_compute_capability("9.0");
+  device.set_driver_version("13.0");
+  device.set_pci_bus_id("0000:17:00.0");
+  device.set_numa_node(0);
+  device.set_matmul_flops_per_second(5e14);
+  device.set_shared(true);
+  hello.set_has_nccl(true);
+  ASSERT_TRUE(stream->Write(request));
+  v1::AttachResponse welcome;
+  ASSERT_TRUE(stream->Read(&welcome));
+
+  v1::ListWorkersResponse response;
+  ASSERT_TRUE(cluster_->ListWorkers(NewContext().get(), {}, &response).ok());
+  ASSERT_THAT(response.workers(), SizeIs(1));
+  EXPECT_EQ(response.workers(0).device().SerializeAsString(), device.SerializeAsString());
+  EXPECT_TRUE(response.workers(0).has_nccl());
+  context->TryCancel();
 }
 
 TEST_F(RpcTest, RendezvousBelongsToTheLiveGeneration) {

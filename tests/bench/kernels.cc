@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every CPU kernel on the shapes of a GPT-2 step: matmuls beside oneDNN's own, the rest beside
-// memcpy.
+// Every kernel on the shapes of a GPT-2 step. On the CPU matmuls beside oneDNN's own, the rest
+// beside memcpy; on a GPU beside the rates of a large product and of a large copy.
+#include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "common/base/status.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/device.h"
 #include "tests/bench/reference_rates.h"
 #include "worker/backend/backend.h"
 
@@ -24,15 +29,17 @@ struct Row {
 
 struct Options {
   int threads = 1, batch = 8, context = 256, runs = 3;
+  std::string device = "cpu", precision = "f32";  // bf16: of products, on a GPU
   std::string only;
   std::string output = "text";
 };
 
+constexpr std::int64_t kRandomValues = 1 << 22;  // then the same again
+
 class KernelBench {
  public:
-  explicit KernelBench(const Options& options)
-      : options_(options),
-        backend_(backend::CreateCpuBackend({.threads = options.threads}).value()) {
+  KernelBench(const Options& options, backend::BackendFactory& backends)
+      : options_(options), backend_(backends.Create(backend::StreamKind::kCompute).value()) {
     model_.layers = 12;
     model_.hidden = 768;
     model_.heads = 12;
@@ -43,8 +50,14 @@ class KernelBench {
   }
 
   std::vector<Row> Run() {
+    if (on_gpu()) {
+      const bool bf16 = options_.precision == "bf16";
+      square_flops_per_second_ = MatmulFlopsPerSecond(*backend_, bf16, options_.runs);
+      copy_bytes_per_second_ = CopyBytesPerSecond(*backend_, options_.runs);
+    } else {
+      copy_bytes_per_second_ = MemcpyBytesPerSecond(options_.threads);
+    }
     for (const StepMatmul& m : StepMatmuls(model_, rows_)) Matmul(m);
-    memcpy_bytes_per_second_ = MemcpyBytesPerSecond(options_.threads);
     Layers();
     Model();
     return rows_out_;
@@ -55,11 +68,20 @@ class KernelBench {
     backend::Buffer buffer =
         backend_->Allocate(static_cast<std::size_t>(count) * sizeof(float), MemoryKind::kScratch)
             .value();
+    std::vector<float> values(static_cast<std::size_t>(std::min(count, kRandomValues)));
     std::uint32_t state = 1;
-    for (float& value : buffer.float_span()) {
+    for (float& value : values) {
       state = state * 1664525 + 1013904223;
       value = static_cast<float>(state >> 8) * 0x1p-23F - 1;
     }
+    for (std::int64_t begin = 0; begin < count; begin += kRandomValues) {
+      const std::int64_t part = std::min(count - begin, kRandomValues);
+      const auto source = std::as_bytes(std::span(values).first(static_cast<std::size_t>(part)));
+      TAKT_CHECK(
+          backend_->CopyFromHost(source, reinterpret_cast<std::byte*>(buffer.floats() + begin))
+              .ok());
+    }
+    TAKT_CHECK(backend_->Synchronize().ok());
     return buffer;
   }
 
@@ -67,36 +89,46 @@ class KernelBench {
     return name.find(options_.only) != std::string::npos;
   }
 
-  double Time(const backend::Op& op) {
-    return BestSeconds(options_.runs, [&] {
-      if (const absl::Status status = backend_->Run(op); !status.ok()) std::abort();
-    });
-  }
+  double Time(const backend::Op& op) { return OpSeconds(*backend_, op, options_.runs); }
 
   void Matmul(const StepMatmul& m) {
     if (!Wanted("matmul " + m.name)) return;
     float* a = pool_.floats();
     float* b = a + m.m * m.k;
     float* c = b + m.k * m.n;
-    const double ours = Time(backend::Matmul{.a = a,
-                                             .b = b,
-                                             .c = c,
-                                             .a_transposed = m.a_transposed,
-                                             .b_transposed = m.b_transposed,
-                                             .m = m.m,
-                                             .n = m.n,
-                                             .k = m.k});
+    const backend::Matmul f32{.a = a,
+                              .b = b,
+                              .c = c,
+                              .a_transposed = m.a_transposed,
+                              .b_transposed = m.b_transposed,
+                              .m = m.m,
+                              .n = m.n,
+                              .k = m.k};
+    const bool bf16 = options_.precision == "bf16";
     rows_out_.push_back(
-        {"matmul " + m.name, ours, m.flops(), 0, m.count,
-         OneDnnSeconds(m, model::Precision::kF32, options_.threads, options_.runs)});
+        {"matmul " + m.name, bf16 ? Time(ToBf16(f32)) : Time(f32), m.flops(), 0, m.count,
+         on_gpu() ? m.flops() / square_flops_per_second_
+                  : OneDnnSeconds(m, model::Precision::kF32, options_.threads, options_.runs)});
   }
+
+  // Both operands in bf16 already, as a step has them.
+  static backend::Op ToBf16(const backend::Matmul& op) {
+    const auto* a = reinterpret_cast<const backend::Bf16*>(op.a);
+    const auto* b = reinterpret_cast<const backend::Bf16*>(op.b);
+    if (op.a_transposed)
+      return backend::MatmulTransposedBf16{
+          .a = a, .b = b, .c = op.c, .m = op.m, .n = op.n, .k = op.k};
+    return backend::MatmulBf16{.a = a, .b = b, .c = op.c, .m = op.m, .n = op.n, .k = op.k};
+  }
+
+  bool on_gpu() const { return !backend_->memory_is_host(); }
 
   // streams: tensors of `count` floats read or written once.
   void Elementwise(const std::string& name, const backend::Op& op, std::int64_t count,
                    double streams, int times) {
     if (!Wanted(name)) return;
     const double bytes = streams * static_cast<double>(count) * sizeof(float);
-    rows_out_.push_back({name, Time(op), 0, bytes, times, bytes / memcpy_bytes_per_second_});
+    rows_out_.push_back({name, Time(op), 0, bytes, times, bytes / copy_bytes_per_second_});
   }
 
   void Layers() {
@@ -160,18 +192,25 @@ class KernelBench {
 
   void Model() {
     const std::int64_t n = rows_, c = model_.hidden, v = model_.vocab;
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(n));
-    for (std::size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<std::int32_t>(i * 7919 % static_cast<std::size_t>(v));
-    double result = 0;
+    std::vector<std::int32_t> values(static_cast<std::size_t>(n));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<std::int32_t>(i * 7919 % static_cast<std::size_t>(v));
+    const auto bytes = std::as_bytes(std::span(values));
+    const backend::Buffer token_buffer =
+        backend_->Allocate(bytes.size(), MemoryKind::kTokens).value();
+    TAKT_CHECK(backend_->CopyFromHost(bytes, token_buffer.data()).ok());
+    TAKT_CHECK(backend_->Synchronize().ok());
+    const auto* tokens = reinterpret_cast<const std::int32_t*>(token_buffer.data());
+    const backend::Buffer result_buffer = backend_->AllocateHost(sizeof(double)).value();
+    auto* result = reinterpret_cast<double*>(result_buffer.data());
     float* x = pool_.floats();
-    Elementwise("cross entropy", backend::CrossEntropy{x, tokens.data(), &result, n, v, 1e-3F},
-                n * v, 2, 1);
+    Elementwise("cross entropy", backend::CrossEntropy{x, tokens, result, n, v, 1e-3F}, n * v, 2,
+                1);
     const std::int64_t parameters = v * c;
     float* m = x + parameters;
     // The second moment holds squares: it is the last quarter, made positive.
     float* second = m + 2 * parameters;
-    Elementwise("sum of squares", backend::SumOfSquares{x, &result, parameters}, parameters, 1, 3);
+    Elementwise("sum of squares", backend::SumOfSquares{x, result, parameters}, parameters, 1, 3);
     if (const absl::Status status = backend_->Run(backend::Fill{second, 0.5F, parameters});
         !status.ok())
       std::abort();
@@ -184,11 +223,10 @@ class KernelBench {
                                      .learning_rate = 1e-4,
                                      .weight_decay = 0.1},
                 parameters, 7, 3);
-    Elementwise("embedding F", backend::EmbeddingForward{tokens.data(), m, nullptr, x, 1, n, c},
-                n * c, 2, 1);
-    Elementwise("embedding W",
-                backend::EmbeddingBackward{tokens.data(), x, m, nullptr, 1, n, c, v, 0}, parameters,
-                1, 1);
+    Elementwise("embedding F", backend::EmbeddingForward{tokens, m, nullptr, x, 1, n, c}, n * c, 2,
+                1);
+    Elementwise("embedding W", backend::EmbeddingBackward{tokens, x, m, nullptr, 1, n, c, v, 0},
+                parameters, 1, 1);
     Elementwise("copy", backend::Copy{x, m, parameters}, parameters, 2, 0);
   }
 
@@ -197,7 +235,7 @@ class KernelBench {
   std::int64_t rows_ = 0;
   std::unique_ptr<backend::Backend> backend_;
   backend::Buffer pool_;  // every op takes its operands from here
-  double memcpy_bytes_per_second_ = 0, square_flops_per_second_ = 0;
+  double copy_bytes_per_second_ = 0, square_flops_per_second_ = 0;
   std::vector<Row> rows_out_;
 };
 
@@ -228,12 +266,28 @@ void PrintJson(const Options& options, const std::vector<Row>& rows) {
   absl::PrintF("%s\n", json.dump());
 }
 
+absl::Status Run(const Options& options) {
+  if (options.device == "cpu" && options.precision != "f32") {
+    return absl::InvalidArgumentError(
+        "--precision bf16 is for --device cuda; on the CPU `takt-bench train` measures it");
+  }
+  ASSIGN_OR_RETURN(const auto backends,
+                   OpenDevice({.device = options.device, .threads = options.threads}));
+  const std::vector<Row> rows = KernelBench(options, *backends).Run();
+  options.output == "json" ? PrintJson(options, rows) : PrintText(rows);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddKernelsCommand(CLI::App& app, absl::Status& result) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "kernels", "CPU kernels on the shapes of gpt2-124m, each beside its limit");
+  CLI::App* command =
+      app.add_subcommand("kernels", "kernels on the shapes of gpt2-124m, each beside its limit");
+  command->add_option("--device", options->device, "cpu, or cuda: the first GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command->add_option("--precision", options->precision, "Of products on a GPU: f32 or bf16")
+      ->check(CLI::IsMember({"f32", "bf16"}));
   command->add_option("--threads", options->threads, "Threads, of the limits too")
       ->check(CLI::Range(1, 1024));
   command->add_option("--batch", options->batch, "Sequences")->check(CLI::Range(1, 1024));
@@ -244,11 +298,7 @@ void AddKernelsCommand(CLI::App& app, absl::Status& result) {
   command->add_option("--only", options->only, "Only kernels whose name contains this");
   command->add_option("-o,--output", options->output, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
-  command->callback([options, &result] {
-    const std::vector<Row> rows = KernelBench(*options).Run();
-    options->output == "json" ? PrintJson(*options, rows) : PrintText(rows);
-    result = absl::OkStatus();
-  });
+  command->callback([options, &result] { result = Run(*options); });
 }
 
 }  // namespace takt::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step of one worker, planned and executed as a job's would be, against the time oneDNN
-// needs for its matmuls alone.
+// A training step of one worker, planned and executed as a job's would be, against the time that
+// its matmuls need alone.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -20,6 +20,7 @@
 #include "common/base/status.h"
 #include "common/plan/plan.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/device.h"
 #include "tests/bench/reference_rates.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/engine.h"
@@ -29,7 +30,7 @@ namespace takt::bench {
 namespace {
 
 struct Options {
-  std::string model = "gpt2-124m", precision = "f32", output = "text";
+  std::string model = "gpt2-124m", device = "cpu", precision = "f32", output = "text";
   int batch = 8, microbatch = 0, context = 256, threads = 1, steps = 3, warmup = 1;
 };
 
@@ -117,6 +118,15 @@ model::Precision PrecisionOf(const Options& options) {
   return options.precision == "bf16" ? model::Precision::kBf16 : model::Precision::kF32;
 }
 
+bool OnGpu(const Options& options) { return options.device != "cpu"; }
+
+// Of this process.
+double PeakBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
 struct Measurement {
   std::vector<double>
       step_seconds;  // without the steps that warm up: the first touches memory for the first time
@@ -124,6 +134,7 @@ struct Measurement {
   double model_flops = 0;                    // of a step, attention counted causally
   double attention_flops = 0;  // those of attention in it: as many again if nothing were masked
   double first_loss = 0, last_loss = 0;
+  double peak_bytes = 0;  // of the device; on the CPU of the process
 };
 
 absl::StatusOr<Measurement> MeasureSteps(const Options& options) {
@@ -142,7 +153,13 @@ absl::StatusOr<Measurement> MeasureSteps(const Options& options) {
 
   ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {}));
   const program::Program& program = plan.programs.front();
-  const auto backends = backend::CreateCpuBackends({.threads = options.threads});
+  MemoryBytes predicted = plan.memory.front();
+  predicted[MemoryKind::kProcess] = 0;
+  backend::MemoryLedger ledger;
+  ASSIGN_OR_RETURN(const auto backends, OpenDevice({.device = options.device,
+                                                    .threads = options.threads,
+                                                    .predicted = predicted,
+                                                    .ledger = &ledger}));
   ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
                    train::CreateTrainer({.job = &job,
                                          .model = &plan.model,
@@ -171,34 +188,37 @@ absl::StatusOr<Measurement> MeasureSteps(const Options& options) {
           static_cast<double>(timing.end_nanos - timing.start_nanos) * 1e-9 / options.steps;
     }
   }));
+  result.peak_bytes = OnGpu(options) ? static_cast<double>(ledger.Read().total()) : PeakBytes();
   return result;
 }
 
-// What oneDNN alone needs for the matmuls of a step: forward, and both gradients.
+// What the matmuls of a step need alone, forward and both gradients: oneDNN's on the CPU; on a GPU
+// at the rate of a large one.
 struct MatmulLimit {
   double flops = 0, forward_seconds = 0, backward_seconds = 0;
   double seconds() const { return forward_seconds + backward_seconds; }
 };
 
-MatmulLimit MeasureLimit(const Options& options) {
+absl::StatusOr<MatmulLimit> MeasureLimit(const Options& options) {
+  double gpu_rate = 0;
+  if (OnGpu(options)) {
+    ASSIGN_OR_RETURN(const auto backends, OpenDevice({.device = options.device}));
+    ASSIGN_OR_RETURN(const auto backend, backends->Create(backend::StreamKind::kCompute));
+    gpu_rate = MatmulFlopsPerSecond(*backend, options.precision == "bf16", 5);
+  }
   const int microbatch = options.microbatch > 0 ? options.microbatch : options.batch;
   const int microbatches = options.batch / microbatch;
   MatmulLimit limit;
   for (const StepMatmul& matmul :
        StepMatmuls(ModelOf(options), std::int64_t{microbatch} * options.context)) {
-    const double seconds = OneDnnSeconds(matmul, PrecisionOf(options), options.threads, 3) *
-                           matmul.count * microbatches;
+    const double once = OnGpu(options)
+                            ? matmul.flops() / gpu_rate
+                            : OneDnnSeconds(matmul, PrecisionOf(options), options.threads, 3);
+    const double seconds = once * matmul.count * microbatches;
     limit.flops += matmul.flops() * matmul.count * microbatches;
     (matmul.name.ends_with(" F") ? limit.forward_seconds : limit.backward_seconds) += seconds;
   }
   return limit;
-}
-
-// Of this process.
-double PeakBytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) * 1024;
 }
 
 double Median(std::vector<double> values) {
@@ -219,10 +239,11 @@ nlohmann::json Report(const Options& options, const Measurement& measured,
                            : kind == "B" ? limit.backward_seconds
                                          : 0;
     parts.push_back(
-        {{"instruction", kind}, {"seconds", seconds}, {"matmul_seconds_of_onednn", matmuls}});
+        {{"instruction", kind}, {"seconds", seconds}, {"matmul_seconds_at_limit", matmuls}});
     accounted += seconds;
   }
   return {{"model", options.model},
+          {"device", options.device},
           {"precision", options.precision},
           {"batch", options.batch},
           {"context", options.context},
@@ -235,7 +256,7 @@ nlohmann::json Report(const Options& options, const Measurement& measured,
           {"all_step_seconds", measured.step_seconds},
           {"model_flops", measured.model_flops},
           {"attention_flops", measured.attention_flops},
-          {"peak_bytes", PeakBytes()},
+          {"peak_bytes", measured.peak_bytes},
           {"matmul_flops", limit.flops},
           {"first_loss", measured.first_loss},
           {"last_loss", measured.last_loss},
@@ -247,15 +268,16 @@ void PrintText(const nlohmann::json& report) {
   const auto number = [&](const char* key) { return report[key].get<double>(); };
   absl::PrintF("model    %7.1f GFLOP/s (attention counted causally)\n",
                number("model_flops_per_second") * 1e-9);
-  absl::PrintF("oneDNN   %7.1f GFLOP/s on the same matmuls and threads\n",
-               number("matmul_flops_per_second") * 1e-9);
+  absl::PrintF(
+      "limit    %7.1f GFLOP/s: the same matmuls by oneDNN, or at the GPU's rate of large ones\n",
+      number("matmul_flops_per_second") * 1e-9);
   absl::PrintF("ratio    %7.3f\n", number("ratio"));
   absl::PrintF("step     %7.3f s, %.0f tokens/s, %d threads\n", number("step_seconds"),
                number("tokens_per_second"), report["threads"].get<int>());
-  absl::PrintF("where a step goes:        s   of which oneDNN's matmuls alone\n");
+  absl::PrintF("where a step goes:        s   of which matmuls at the limit\n");
   for (const nlohmann::json& part : report["parts"]) {
     absl::PrintF("  %-16s %8.3f %10.3f\n", part["instruction"].get<std::string>(),
-                 part["seconds"].get<double>(), part["matmul_seconds_of_onednn"].get<double>());
+                 part["seconds"].get<double>(), part["matmul_seconds_at_limit"].get<double>());
   }
   absl::PrintF("  %-16s %8.3f\n", "(between)", number("outside_instructions_seconds"));
 }
@@ -266,7 +288,8 @@ absl::Status Run(const Options& options) {
                                                    " does not divide --batch ", options.batch));
   }
   ASSIGN_OR_RETURN(const Measurement measured, MeasureSteps(options));
-  const nlohmann::json report = Report(options, measured, MeasureLimit(options));
+  ASSIGN_OR_RETURN(const MatmulLimit limit, MeasureLimit(options));
+  const nlohmann::json report = Report(options, measured, limit);
   if (options.output == "json") {
     absl::PrintF("%s\n", report.dump());
   } else {
@@ -280,9 +303,12 @@ absl::Status Run(const Options& options) {
 void AddTrainCommand(CLI::App& app, absl::Status& result) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
-      "train", "model FLOP/s of training steps over oneDNN's FLOP/s on their matmuls");
+      "train", "model FLOP/s of training steps over those of their matmuls alone");
   command->add_option("--model", options->model)
       ->check(CLI::IsMember(&Models()))
+      ->capture_default_str();
+  command->add_option("--device", options->device, "cpu, or cuda: the first GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command->add_option("--batch", options->batch, "Sequences of a step")
       ->check(CLI::Range(1, 4096))

@@ -133,7 +133,12 @@ class AttachmentClientTest : public testing::Test {
     const auto channel = CoordinatorChannel({.coordinator = coordinator_.address()});
     ASSERT_TRUE(channel.ok()) << channel.status();
     client_ = std::make_unique<AttachmentClient>(
-        AttachmentOptions{.channel = *channel, .worker = "w0", .incarnation = "life-1", .cores = 2},
+        AttachmentOptions{.channel = *channel,
+                          .worker = "w0",
+                          .incarnation = "life-1",
+                          .cores = 2,
+                          .device = Device{.uuid = "GPU-1", .numa_node = 0},
+                          .has_nccl = true},
         *agent_);
     thread_ = std::thread([this] { exit_code_ = agent_->Run(*client_); });
   }
@@ -171,6 +176,9 @@ TEST_F(AttachmentClientTest, SaysHelloWithVersionsAndHoldsNothing) {
   EXPECT_EQ(hello.incarnation(), "life-1");
   EXPECT_EQ(hello.protocol_version(), kProtocolVersion);
   EXPECT_EQ(hello.cores(), 2);
+  EXPECT_EQ(hello.device().uuid(), "GPU-1");
+  EXPECT_TRUE(hello.device().has_numa_node());
+  EXPECT_TRUE(hello.has_nccl());
   EXPECT_FALSE(hello.has_running());
 }
 
