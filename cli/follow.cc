@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <atomic>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -124,13 +123,14 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectToCoordinator(const Context& cont
 
 absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, const FollowOptions& options) {
   Client::StreamStop stop;
-  std::atomic<bool> interrupted = false;
-  const SignalThread signals({SIGINT, SIGTERM}, [&](int) {
-    interrupted = true;
-    stop.Stop();
-  });
+  return FollowUntilInterrupted(client, stop, options);
+}
+
+absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, Client::StreamStop& stop,
+                                               const FollowOptions& options) {
+  const SignalThread signals({SIGINT, SIGTERM}, [&](int) { stop.Stop(); });
   absl::StatusOr<v1::Job> job = FollowJob(client, stop, options);
-  if (!job.ok() && interrupted) {
+  if (!job.ok() && stop.stopped()) {
     return absl::UnknownError(absl::StrCat("no longer watching; ", options.job,
                                            " goes on (takt watch ", options.job,
                                            " looks again, takt cancel ", options.job, " ends it)"));

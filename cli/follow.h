@@ -30,8 +30,10 @@ struct FollowOptions {
 absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
                                   const FollowOptions& options);
 
-// As FollowJob, until Ctrl-C, which leaves the job alone: its outcome stays unknown to us
+// As FollowJob, until Ctrl-C or `stop`, which leave the job alone: its outcome stays unknown to us
 // (kUnknown).
+absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, Client::StreamStop& stop,
+                                               const FollowOptions& options);
 absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, const FollowOptions& options);
 
 // Where it is and how it is dialled, of options and environment.

@@ -80,7 +80,11 @@ void Install(int signal, struct sigaction* old) {
 LiveScreen::LiveScreen(int fd) : fd_(fd) {
   TAKT_CHECK(screen_fd == -1);
   screen_fd = fd;
-  for (std::size_t i = 0; i < kSignals.size(); ++i) Install(kSignals[i], &before[i]);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    Install(kSignals[i], &before[i]);
+    // As with nohup: it is not to end us.
+    if (before[i].sa_handler == SIG_IGN) sigaction(kSignals[i], &before[i], nullptr);
+  }
   WriteAll(fd_, kEnter);
 }
 

@@ -43,9 +43,10 @@ bool SpeaksUtf8(const Context& context) {
 // the thread that follows the job.
 class LiveWatch {
  public:
-  // client: borrowed; asked for the workers.
-  LiveWatch(const Context& context, Client& client, const v1::Job& job)
+  // client: borrowed; asked for the workers. stop: borrowed; used when the terminal is gone.
+  LiveWatch(const Context& context, Client& client, Client::StreamStop& stop, const v1::Job& job)
       : client_(client),
+        stop_(stop),
         unicode_(SpeaksUtf8(context)),
         color_(context.environment("NO_COLOR").value_or("").empty()),
         screen_(STDOUT_FILENO),
@@ -67,11 +68,10 @@ class LiveWatch {
     state_.job = job;
     state_.notice.clear();
   }
-  bool OnStep(const v1::StepReport& step) {
+  void OnStep(const v1::StepReport& step) {
     absl::MutexLock lock(&mutex_);
     state_.TakeStep(step);
     state_.notice.clear();
-    return !gone_;
   }
   void OnSplit(const v1::StepSplit& split) {
     absl::MutexLock lock(&mutex_);
@@ -105,8 +105,8 @@ class LiveWatch {
             {.columns = size.columns, .rows = size.rows, .unicode = unicode_, .color = color_});
       }
       if (screen_.Draw(std::move(lines), size)) continue;
-      absl::MutexLock lock(&mutex_);
-      gone_ = true;
+      stop_.Stop();
+      return;
     } while (Sleep(kRedraw));
   }
 
@@ -120,13 +120,13 @@ class LiveWatch {
   }
 
   Client& client_;
+  Client::StreamStop& stop_;
   const bool unicode_, color_;
   LiveScreen screen_;
   mutable absl::Mutex mutex_;
   WatchState state_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // the terminal
-  std::thread drawing_, asking_;               // last: they use everything above
+  std::thread drawing_, asking_;  // last: they use everything above
 };
 
 }  // namespace
@@ -146,14 +146,20 @@ absl::StatusOr<ExitCode> WatchLive(const Context& context, Client& client, const
   ASSIGN_OR_RETURN(const auto asking, ConnectToCoordinator(brief));
   std::string last_line;
   absl::StatusOr<v1::Job> job = [&] {
-    LiveWatch watch(context, *asking, first);
+    Client::StreamStop stop;
+    LiveWatch watch(context, *asking, stop, first);
     absl::StatusOr<v1::Job> followed = FollowUntilInterrupted(
-        client, {.job = name,
-                 .after_step = after_step,
-                 .on_job = [&](const v1::Job& job) { watch.OnJob(job); },
-                 .on_step = [&](const v1::StepReport& step) { return watch.OnStep(step); },
-                 .on_split = [&](const v1::StepSplit& split) { watch.OnSplit(split); },
-                 .say = [&](std::string_view line) { watch.Say(line); }});
+        client, stop,
+        {.job = name,
+         .after_step = after_step,
+         .on_job = [&](const v1::Job& job) { watch.OnJob(job); },
+         .on_step =
+             [&](const v1::StepReport& step) {
+               watch.OnStep(step);
+               return true;
+             },
+         .on_split = [&](const v1::StepSplit& split) { watch.OnSplit(split); },
+         .say = [&](std::string_view line) { watch.Say(line); }});
     last_line = watch.LastLine();
     return followed;
   }();

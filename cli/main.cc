@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <iostream>
 
 #include "cli/app.h"
+#include "cli/report.h"
 #include "common/rpc/endpoint.h"
 
 namespace {
@@ -33,6 +35,21 @@ takt::cli::Terminal MakeTerminal() {
           .columns = ColumnsOf(STDERR_FILENO)};
 }
 
+// Who read what we write wants no more of it: `| head`, a terminal that went away.
+bool ReaderIsGone(int fd) {
+  pollfd writable{.fd = fd, .events = POLLOUT, .revents = 0};
+  return poll(&writable, 1, 0) == 1 && (writable.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+// No command says that it is done when its output is not all there.
+takt::cli::ExitCode CheckOutput(const takt::cli::Context& context, takt::cli::ExitCode code) {
+  if (std::cout.flush().good() || ReaderIsGone(STDOUT_FILENO)) return code;
+  takt::cli::PrintError(
+      context, absl::DataLossError("stdout did not take all of the output: its disk is full, or it "
+                                   "is closed; write to another place"));
+  return code == takt::cli::ExitCode::kDone ? takt::cli::ExitCode::kFailed : code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -46,6 +63,7 @@ int main(int argc, char** argv) {
       .terminal = MakeTerminal(),
       .environment = Environment,
       .program_directory = std::filesystem::read_symlink("/proc/self/exe", error).parent_path()};
-  return static_cast<int>(
-      takt::cli::RunApp(std::vector<std::string>(argv + 1, argv + argc), context));
+  const takt::cli::ExitCode code =
+      takt::cli::RunApp(std::vector<std::string>(argv + 1, argv + argc), context);
+  return static_cast<int>(CheckOutput(context, code));
 }

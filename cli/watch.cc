@@ -38,8 +38,7 @@ void AddWatch(CLI::App& app, Context& context) {
       "On a terminal a live view: progress, the curve of the loss, where the time of a step goes,\n"
       "how busy each stage is and its workers. Elsewhere, and with --lines, a line now and then;\n"
       "with -o json one object a step. NO_COLOR and TERM=dumb are honoured. Ends with the job's "
-      "verdict; Ctrl-C leaves the job alone "
-      "(exit status 6).\n\n"
+      "verdict; Ctrl-C, or a terminal that goes away, leaves the job alone (exit status 6).\n\n"
       "Examples:\n"
       "  takt watch kjv-gpt\n"
       "  takt -o json watch kjv-gpt --after-step 100 | jq -r '[.step, .loss] | @tsv'");

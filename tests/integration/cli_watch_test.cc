@@ -42,7 +42,7 @@ class OnTerminal final {
   ~OnTerminal() {
     if (pid_ > 0) kill(pid_, SIGKILL);
     if (pid_ > 0) waitpid(pid_, nullptr, 0);
-    close(terminal_);
+    if (terminal_ >= 0) close(terminal_);
   }
   OnTerminal(const OnTerminal&) = delete;
 
@@ -65,6 +65,8 @@ class OnTerminal final {
   void Type(const std::string& keys) const {
     EXPECT_EQ(write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
   }
+  // The terminal is gone.
+  void HangUp() { close(std::exchange(terminal_, -1)); }
   // All that it wrote; `status`: its exit status, or -1.
   std::string End(int& status) {
     while (Read()) {
@@ -78,6 +80,7 @@ class OnTerminal final {
  private:
   // False: nobody will write more.
   bool Read() {
+    if (terminal_ < 0) return false;
     pollfd readable{.fd = terminal_, .events = POLLIN};
     if (poll(&readable, 1, 1000) == 0) return true;
     char buffer[4096];
@@ -182,6 +185,19 @@ TEST_F(WatchTest, CtrlCPutsTheScreenBackAndLeavesTheJobAlone) {
   EXPECT_EQ(status, 6);
   EXPECT_THAT(text.substr(text.find(kLeave)),
               AllOf(HasSubstr("step 31/40  loss"), HasSubstr("j goes on")));
+}
+
+TEST_F(WatchTest, ATerminalThatGoesAwayLeavesTheJobAlone) {
+  // With nohup it is not the signal that ends it.
+  OnTerminal watch({"/bin/sh", "-c", "trap '' HUP; exec \"$@\"", "sh", "/usr/bin/env", "TERM=xterm",
+                    absl::StrCat(TAKT_BINARY_DIR, "/takt"), "--coordinator",
+                    coordinator_->address(), "watch", "j"},
+                   80, 30);
+  EXPECT_TRUE(watch.WaitForText("31/40"));
+  watch.HangUp();
+  int status = 0;
+  watch.End(status);
+  EXPECT_EQ(status, 6);
 }
 
 TEST_F(WatchTest, SaysThatTheCoordinatorIsAwayAndGoesOn) {
