@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -26,11 +27,11 @@ class TaskStream::TaskEvent final : public Event {
     std::uint64_t count = 0;       // tasks of the stream that are done when it is reached
   };
   Point point() const {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     return point_;
   }
   void SetPoint(const Point& point) {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     point_ = point;
   }
   // The task that notes when the point was reached; the event may be gone by then.
@@ -42,8 +43,8 @@ class TaskStream::TaskEvent final : public Event {
   }
 
  private:
-  mutable absl::Mutex mutex_;
-  Point point_ ABSL_GUARDED_BY(mutex_);
+  mutable std::mutex mutex_;
+  Point point_;  // guarded by mutex_
   const std::shared_ptr<std::atomic<std::int64_t>> nanos_ =
       std::make_shared<std::atomic<std::int64_t>>(0);
 };
