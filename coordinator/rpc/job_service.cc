@@ -96,17 +96,18 @@ void Describe(const config::JobSpec& spec, const Submission& submission) {
 void Take(job::Coordinator* coordinator, const Submission& submission,
           const config::JobSpec& spec) {
   coordinator->Post([submission, spec](job::Cluster& cluster, Moment now) {
-    const auto& [call, request, response] = submission;
-    if (request->validate_only()) return call->Finish(cluster.CheckSubmit(spec));
+    const v1::SubmitJobRequest& request = *submission.request;
+    if (request.validate_only()) return submission.call->Finish(cluster.CheckSubmit(spec));
+    const access::Identity& who = submission.call->who();
     cluster.Submit(
-        {.request_id = RequestIdOf(call->who(), request->request_id()),
-         .spec = request->spec().SerializeAsString(),
+        {.request_id = RequestIdOf(who, request.request_id()),
+         .spec = request.spec().SerializeAsString(),
          .parsed = spec,
-         .owner = OwnerName(call->who())},
-        [call, response](absl::StatusOr<store::JobRecord> job) {
-          response->Clear();
-          if (job.ok()) *response->mutable_job() = store::ToProto(*job);
-          call->Finish(job.status());
+         .owner = OwnerName(who)},
+        [submission](absl::StatusOr<store::JobRecord> job) {
+          submission.response->Clear();
+          if (job.ok()) *submission.response->mutable_job() = store::ToProto(*job);
+          submission.call->Finish(job.status());
         },
         now);
   });
