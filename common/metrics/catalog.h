@@ -274,7 +274,8 @@ inline constexpr Metric kMemory = {
     Source::kWorker,
     Kind::kGauge,
     Unit::kBytes,
-    "Memory by what it is for; all kinds together are what the process has resident.",
+    "Memory by what it is for: what each kind has allocated, and as `process` what the process has "
+    "resident beyond them.",
     {"kind"}};
 inline constexpr Metric kMemoryLimit = {
     "takt_memory_limit_bytes",

@@ -52,8 +52,8 @@ void Cluster::ReportCheckpoint(const std::string& worker, const std::string& inc
   const bool current = found != nullptr && found->hello.incarnation == incarnation;
   if (!current || FindRank(key, report.rank, *found) == nullptr) return;  // stale: refused
   JobEntry& job = *FindRunning(key);
+  if (!job.steps->AddOther(report.rank, report.sequence, report.step)) return;
   if (AddReport(job.record.saving, report)) Touch(job);
-  job.steps->AddOther(report.rank, report.sequence, report.step);
   job.bulk[report.rank] = session;
   job.acknowledge = true;
 }

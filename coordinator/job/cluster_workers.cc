@@ -205,9 +205,9 @@ void Cluster::Report(const std::string& worker, const std::string& incarnation, 
   const bool current = found != nullptr && found->hello.incarnation == incarnation;
   RankRun* const rank = current ? FindRank(key, report.rank, *found) : nullptr;
   if (rank == nullptr) return;  // stale: refused
-  rank->status.last_step = std::max(rank->status.last_step, report.step);
   JobEntry& job = *FindRunning(key);
   if (!job.steps->Add(report)) return;
+  rank->status.last_step = std::max(rank->status.last_step, report.step);
   job.bulk[report.rank] = session;
   job.acknowledge = true;
 }

@@ -50,8 +50,19 @@ std::vector<store::RankStatus> FaultOf(const JobRun& run) {
   return fault;
 }
 
-void LogFault(const std::string& job, Generation generation,
-              const std::vector<store::RankStatus>& fault) {
+void LogFault(const std::string& job, Generation generation, std::vector<store::RankStatus> fault) {
+  // Who waits for nothing is who the others wait for.
+  std::ranges::stable_sort(
+      fault, {}, [](const store::RankStatus& status) { return !status.waiting_for.empty(); });
+  if (fault.size() > kLoggedRanks) {
+    Log(LogLevel::kWarning, "job at the fault",
+        {{"job", job},
+         {"generation", absl::StrCat(generation.value())},
+         {"ranks", absl::StrCat(fault.size())},
+         {"shown", absl::StrCat(kLoggedRanks)},
+         {"all", absl::StrCat("takt job ", job)}});
+    fault.resize(kLoggedRanks);
+  }
   for (const store::RankStatus& status : fault) {
     Log(LogLevel::kWarning, "rank at the fault",
         {{"job", job},

@@ -22,8 +22,9 @@ store::RankStatus ToKeep(store::RankStatus status, const store::BoundRank& bound
 // By rank.
 std::vector<store::RankStatus> FaultOf(const JobRun& run);
 
-// One line a rank.
-void LogFault(const std::string& job, Generation generation,
-              const std::vector<store::RankStatus>& fault);
+inline constexpr std::size_t kLoggedRanks = 16;
+
+// A line a rank, of at most kLoggedRanks: those first that waited for nobody.
+void LogFault(const std::string& job, Generation generation, std::vector<store::RankStatus> fault);
 
 }  // namespace takt::job

@@ -2,9 +2,10 @@
 #include "coordinator/job/fault_record.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/time/clock.h"
-
+#include "common/base/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -54,6 +55,21 @@ TEST(FaultRecord, AJobOfManyRanksKeepsLessOfEach) {
   EXPECT_EQ(fault[0].recent.back().instruction, "0F15");
   run.ranks.resize(2);
   EXPECT_THAT(FaultOf(run), Each(testing::Field(&store::RankStatus::recent, SizeIs(16))));
+}
+
+TEST(FaultRecord, TheLogHasThoseWhomTheOthersWaitForAndFewLines) {
+  std::vector<store::RankStatus> fault(1024);
+  for (std::size_t i = 0; i < fault.size(); ++i) {
+    fault[i].rank = Rank(static_cast<std::int32_t>(i));
+    if (i != 1000) fault[i].waiting_for = "RECV";
+  }
+  std::vector<std::string> lines;
+  SetLogSink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  LogFault("j", Generation(1), fault);
+  SetLogSink(nullptr);
+  ASSERT_THAT(lines, SizeIs(1 + kLoggedRanks));
+  EXPECT_THAT(lines[0], testing::HasSubstr("ranks=1024"));
+  EXPECT_THAT(lines[1], testing::HasSubstr("rank=1000 "));
 }
 
 }  // namespace

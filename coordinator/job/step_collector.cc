@@ -9,9 +9,7 @@ StepCollector::StepCollector(mesh::Mesh mesh, StepId after)
     : mesh_(mesh), last_taken_(after), newest_of_rank0_(after), ended_(mesh.size()) {}
 
 bool StepCollector::Add(const RankStepReport& report) {
-  if (report.rank < Rank(0) || report.rank >= Rank(mesh_.size()) || report.step < StepId(1))
-    return false;
-  unacknowledged_[report.rank].emplace_back(report.sequence, report.step);
+  if (report.step < StepId(1) || !AddOther(report.rank, report.sequence, report.step)) return false;
   if (report.step <= last_taken_)
     return true;  // sent again, or too late to count: durable without it
   pending_[report.step].try_emplace(report.rank, report);
@@ -19,8 +17,12 @@ bool StepCollector::Add(const RankStepReport& report) {
   return true;
 }
 
-void StepCollector::AddOther(Rank rank, std::int64_t sequence, StepId step) {
-  unacknowledged_[rank].emplace_back(sequence, step);
+bool StepCollector::AddOther(Rank rank, std::int64_t sequence, StepId step) {
+  if (rank < Rank(0) || rank >= Rank(mesh_.size()) || step < StepId(0)) return false;
+  if (step.value() - last_taken_.value() > kMaxAhead) return false;
+  std::int64_t& newest = unacknowledged_[rank].try_emplace(step, sequence).first->second;
+  newest = std::max(newest, sequence);
+  return true;
 }
 
 void StepCollector::EndRank(Rank rank) { ended_[rank.value()] = true; }
@@ -89,10 +91,10 @@ std::vector<store::StepRecord> StepCollector::TakeRest() { return Take(true); }
 
 std::map<Rank, std::int64_t> StepCollector::TakeAcknowledgements(StepId committed) {
   std::map<Rank, std::int64_t> newest;
-  for (auto& [rank, queue] : unacknowledged_) {
-    while (!queue.empty() && queue.front().second <= committed) {
-      newest[rank] = std::max(newest[rank], queue.front().first);
-      queue.pop_front();
+  for (auto& [rank, sequences] : unacknowledged_) {
+    while (!sequences.empty() && sequences.begin()->first <= committed) {
+      newest[rank] = std::max(newest[rank], sequences.begin()->second);
+      sequences.erase(sequences.begin());
     }
   }
   return newest;

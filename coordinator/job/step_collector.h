@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -32,10 +31,12 @@ class StepCollector final {
   // after: the last committed step.
   StepCollector(mesh::Mesh mesh, StepId after);
 
-  // False: not a report of this mesh (no such rank, or no such step).
+  // False: not a report of this mesh (no such rank, or no such step), or more than kMaxAhead steps
+  // ahead.
   bool Add(const RankStepReport& report);
-  // A report that is no step's part came with this sequence: acknowledged after the step's.
-  void AddOther(Rank rank, std::int64_t sequence, StepId step);
+  // A report that is no step's part came with this sequence: acknowledged after the step's (0: the
+  // state before the first). False: as Add.
+  bool AddOther(Rank rank, std::int64_t sequence, StepId step);
   // Its reports are not waited for any more.
   void EndRank(Rank rank);
 
@@ -53,6 +54,9 @@ class StepCollector final {
   std::map<Rank, std::int64_t> TakeAcknowledgements(StepId committed);
 
   static constexpr std::int64_t kMaxLag = 64;
+  // So many reports a worker keeps until they are acknowledged, and no more: one that tells of a
+  // later step made it up.
+  static constexpr std::int64_t kMaxAhead = 1 << 18;
 
  private:
   using Parts = std::map<Rank, RankStepReport>;
@@ -65,7 +69,8 @@ class StepCollector final {
   StepId newest_of_rank0_;
   std::map<StepId, Parts> pending_;
   std::vector<bool> ended_;  // by rank
-  std::map<Rank, std::deque<std::pair<std::int64_t, StepId>>> unacknowledged_;
+  // By rank and step the newest sequence: what is sent again and again takes no more room.
+  std::map<Rank, std::map<StepId, std::int64_t>> unacknowledged_;
 };
 
 }  // namespace takt::job

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/job/step_collector.h"
 
+#include <limits>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -112,6 +114,14 @@ TEST_F(StepCollectorTest, ReportsOfNoSuchRankOrStepAreRefused) {
   EXPECT_FALSE(Add(4, 1));
   EXPECT_FALSE(Add(-1, 1));
   EXPECT_FALSE(Add(0, 0));
+}
+
+TEST_F(StepCollectorTest, ReportsOfStepsThatNobodyCanHaveDoneAreRefused) {
+  EXPECT_TRUE(Add(0, StepCollector::kMaxAhead));
+  EXPECT_FALSE(Add(0, StepCollector::kMaxAhead + 1));
+  EXPECT_FALSE(collector_.AddOther(Rank(0), 1, StepId(StepCollector::kMaxAhead + 1)));
+  EXPECT_FALSE(collector_.AddOther(Rank(4), 1, StepId(1)));
+  EXPECT_FALSE(Add(0, std::numeric_limits<std::int64_t>::max()));
 }
 
 }  // namespace

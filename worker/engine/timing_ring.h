@@ -46,10 +46,10 @@ class TimingRing {
   InstructionTiming& At(std::uint64_t iteration, std::size_t body_index) {
     return kept_[iteration % kKept][body_index];
   }
-  // As cheap as plain ones where it matters. Acquire: who peeks looks afterwards how far the lane
-  // has come, and only then.
+  // Who peeks looks afterwards how far the lane has come. Release and acquire: if he saw the time
+  // of a later iteration, he also sees that the lane had come to it.
   static void Store(std::int64_t& to, std::int64_t nanos) {
-    std::atomic_ref(to).store(nanos, std::memory_order_relaxed);
+    std::atomic_ref(to).store(nanos, std::memory_order_release);
   }
   static std::int64_t Load(const std::int64_t& from) {
     return std::atomic_ref(const_cast<std::int64_t&>(from)).load(std::memory_order_acquire);
