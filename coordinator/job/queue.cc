@@ -46,7 +46,8 @@ std::string WhyNot(const Need& need, const Capacity& capacity, int num_serving) 
 std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& waiting,
                               Capacity capacity) {
   std::vector<Grant> grants;
-  for (const auto& [job, need] : waiting) {
+  for (const auto& [job, its_need] : waiting) {
+    const Need& need = its_need;  // a lambda captures no part of a pair in clang 14
     Grant& grant = grants.emplace_back();
     std::vector<IdleWorker> gang;
     std::ranges::copy_if(capacity.idle, std::back_inserter(gang),
