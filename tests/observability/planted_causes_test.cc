@@ -127,10 +127,10 @@ Split RunAndSplit(Cluster& cluster, const std::string& name, const std::string& 
 }
 
 // Of what a step can lose by what is planted, `part` grew most, and by so many seconds, give or
-// take a fifth. Runtime is what a step loses by other load on the machine, too.
+// take three tenths: runtime is what a step loses by other load on the machine, too.
 void ExpectGrowth(const Split& calm, const Split& planted, Part part, double seconds) {
   const auto growth = [&](Part of) { return Of(planted.parts, of) - Of(calm.parts, of); };
-  EXPECT_NEAR(growth(part), seconds, 0.2 * seconds) << Name(part);
+  EXPECT_NEAR(growth(part), seconds, 0.3 * seconds) << Name(part);
   for (const Part other : {Part::kImbalance, Part::kCommunication, Part::kData, Part::kSync}) {
     if (other == part) continue;
     EXPECT_LT(growth(other), growth(part)) << Name(other);
