@@ -483,6 +483,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   rules.AtLeast("steps", proto.steps(), 1);
   ReadParallelism(proto.parallelism(), job, rules);
   ReadPrecision(proto, job, rules);
+  rules.Supported("exact", "false", !proto.has_exact() || proto.exact(), "true");
   if (proto.has_checkpoint()) ReadCheckpoint(proto.checkpoint(), job, rules);
   ReadLogging(proto.logging(), job, rules);
   if (!rules.ok()) return InvalidFields(rules.Take());
