@@ -21,6 +21,9 @@ class Event {
   // fault).
   virtual absl::Status Wait() = 0;
 
+  // Whether the point is reached.  Blocks: never.  Errors: as Wait, as far as they are known.
+  virtual absl::StatusOr<bool> Reached() = 0;
+
   // When it was reached, in nanoseconds of the steady clock, to within a few microseconds however
   // long the process has run. Only after Wait.
   virtual absl::StatusOr<std::int64_t> Nanos() = 0;
@@ -40,6 +43,10 @@ class Stream {
   // What is given from now on begins once the point that `event` stands for now is reached. event:
   // of any stream of the device.  Blocks: never.
   virtual absl::Status Await(Event& event) = 0;
+
+  // The stream as the device's own libraries know it: a cudaStream_t; of a simulated device, its
+  // TaskStream. For libraries that give work to streams themselves.
+  virtual void* native() = 0;
 };
 
 // What a stream is for. Where several have work, the device begins with that of the later kind:

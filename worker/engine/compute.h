@@ -35,9 +35,12 @@ class Collective {
  public:
   virtual ~Collective() = default;
   virtual int size() const = 0;
-  // In place. Deterministic: element i is ((x0 + x1) + x2) + ... by group rank.
+  // In place. Deterministic: element i is ((x0 + x1) + x2) + ... by group rank. Floats are memory
+  // of the device, if the group is of one; doubles the host's.
   virtual absl::Status AllReduceSum(StepId step, std::span<float> data) = 0;
   virtual absl::Status AllReduceSum(StepId step, std::span<double> data) = 0;
+  // Where a sum of floats is left, to be done later; null: it is done on return.
+  virtual backend::Stream* stream() { return nullptr; }
 };
 
 }  // namespace takt::engine

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <random>
 
@@ -101,6 +102,115 @@ TEST(EngineOnStreams, PrologueAndEpilogueAreOverBeforeWhatFollows) {
   const std::unique_ptr<Engine> engine = MakeEngine(program, device);
   ASSERT_TRUE(engine->Run(StepId(1), StepId(1), nullptr).ok());
   EXPECT_EQ(device.toy.slots, alone.slots);
+}
+
+// Sends leave the value of the slot on a stream that does nothing before it must.
+class StreamTransport final : public transport::Transport {
+ public:
+  explicit StreamTransport(TaskStream& stream) : stream_(stream) {}
+
+  absl::StatusOr<std::unique_ptr<transport::SendChannel>> OpenSend(Rank, const std::string&,
+                                                                   std::size_t) override {
+    return std::make_unique<Channel>(*this);
+  }
+  absl::StatusOr<std::unique_ptr<transport::RecvChannel>> OpenRecv(Rank, const std::string&,
+                                                                   std::size_t) override {
+    return absl::InternalError("not in this test");
+  }
+  void Abort() override {}
+  absl::Status status() const override {
+    return failed ? absl::UnavailableError("a link broke") : absl::OkStatus();
+  }
+
+  std::vector<std::uint64_t> sent;
+  std::atomic<bool> failed = false;
+
+ private:
+  class Channel final : public transport::SendChannel {
+   public:
+    explicit Channel(StreamTransport& parent) : parent_(parent) {}
+    absl::Status Send(const transport::MessageTag&, std::span<const std::byte> data) override {
+      parent_.stream_.Push([this, data] {
+        std::memcpy(&parent_.sent.emplace_back(), data.data(), sizeof(std::uint64_t));
+        return absl::OkStatus();
+      });
+      return absl::OkStatus();
+    }
+    backend::Stream* stream() override { return &parent_.stream_; }
+
+   private:
+    StreamTransport& parent_;
+  };
+
+  TaskStream& stream_;
+};
+
+// F writes what SEND sends, again and again.
+Program SendingProgram() {
+  Program program{.pp_size = 2};
+  program.slots.resize(1);
+  program.lanes = {{.kind = program::LaneKind::kCompute},
+                   {.kind = program::LaneKind::kSend, .peer = PpRank(1)}};
+  for (int m = 0; m < 3; ++m) {
+    program.body.push_back({.op = program::Op::kForward,
+                            .lane = LaneId(0),
+                            .stage = StageId(0),
+                            .microbatch = MicrobatchId(m),
+                            .writes = {SlotId(0)}});
+    program.body.push_back({.op = program::Op::kSend,
+                            .lane = LaneId(1),
+                            .stage = StageId(0),
+                            .microbatch = MicrobatchId(m),
+                            .reads = {SlotId(0)}});
+  }
+  return program;
+}
+
+TEST(EngineOnStreams, ASlotIsWrittenAgainOnceTheStreamHasSentIt) {
+  const Program program = SendingProgram();
+  ToyCompute alone(1);
+  std::vector<std::uint64_t> expected;
+  for (StepId step(1); step.value() <= 4; ++step) {
+    for (const Instruction& instruction : program.body) {
+      if (instruction.op == program::Op::kSend) {
+        expected.push_back(alone.slots[0]);
+      } else {
+        alone.Mix(instruction, step);
+      }
+    }
+  }
+  for (const bool computes_on_stream : {false, true}) {
+    TaskStream computes(/*lazy=*/true), sends(/*lazy=*/true);
+    StreamTransport link(sends);
+    ToyDevice device(1);
+    if (computes_on_stream) {
+      for (const Instruction& instruction : program.body) device.streams[&instruction] = &computes;
+    }
+    const std::unique_ptr<Engine> engine =
+        MakeEngine(program, device,
+                   {.transport = &link, .rank_of = [](PpRank pp) { return Rank(pp.value()); }});
+    ASSERT_TRUE(engine->Run(StepId(1), StepId(4), nullptr).ok());
+    EXPECT_EQ(link.sent, expected);
+  }
+}
+
+TEST(EngineOnStreams, AStepWhoseTransportFailedIsNotReported) {
+  const Program program = SendingProgram();
+  TaskStream sends(/*lazy=*/false);
+  StreamTransport link(sends);
+  ToyDevice device(1);
+  device.toy.before = [&](const Instruction&, StepId step) {
+    if (step == StepId(3)) link.failed = true;  // what streams did of it may be anything
+    return absl::OkStatus();
+  };
+  std::int64_t reported = 0;
+  const std::unique_ptr<Engine> engine = MakeEngine(
+      program, device, {.transport = &link, .rank_of = [](PpRank pp) { return Rank(pp.value()); }});
+  const absl::Status status =
+      engine->Run(StepId(1), StepId(9), [&](const StepTiming&) { ++reported; });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a link broke"));
+  EXPECT_LE(reported, 2);
 }
 
 TEST(EngineOnStreams, AnErrorOfTheDeviceNamesTheInstructionAndLeavesNothingRunning) {

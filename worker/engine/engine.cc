@@ -74,6 +74,11 @@ class ProgramEngine final : public Engine {
   bool AwaitDevices(std::uint64_t iteration);
   absl::Status AwaitDevice(const LaneEntry& entry, std::uint64_t iteration);
   absl::Status Drain(backend::Stream* stream);
+  // Ask before using what a stream did: an aborted transport ends its streams' work as if it were
+  // done.
+  absl::Status TransportStatus() const {
+    return options_.transport == nullptr ? absl::OkStatus() : options_.transport->status();
+  }
   absl::Status Named(const absl::Status& status, const Instruction& instruction, StepId step) const;
   StepTiming Summarize(std::uint64_t iteration, std::int64_t previous_end) const;
   // When the lane came to its entry number `done`, which may be waiting for others.
@@ -140,7 +145,7 @@ absl::Status ProgramEngine::OpenStreams() {
 }
 
 backend::Stream* ProgramEngine::StreamOf(const Lane& lane, const Instruction& instruction) {
-  if (instruction.op == Op::kSend) return nullptr;
+  if (instruction.op == Op::kSend) return lane.send->stream();
   return instruction.op == Op::kRecv ? lane.recv->stream() : compute_.StreamOf(instruction);
 }
 
@@ -269,6 +274,7 @@ absl::Status ProgramEngine::ExecuteOnDevice(Lane& lane, const LaneEntry& entry,
   RETURN_IF_ERROR(AwaitPoints(lanes_, part, iteration));
   lane.activity.store(kRunning, std::memory_order_relaxed);
   if (part.stream == nullptr) {
+    RETURN_IF_ERROR(TransportStatus());
     if (options_.times_instructions)
       timings_.SetStart(iteration, entry.body_index, MonotonicNanos());
     return Execute(lane, *entry.instruction, entry.message, step);
@@ -350,6 +356,7 @@ void ProgramEngine::RunList(const std::vector<Instruction>& list, StepId iterati
     absl::Status status = Execute(lane, instruction, MessageOf(instruction), step);
     if (backend::Stream* const stream = StreamOf(lane, instruction); stream != nullptr) {
       status.Update(Drain(stream));
+      status.Update(TransportStatus());
     }
     timings[i].end_nanos = MonotonicNanos();
     if (!status.ok()) Fail(Named(status, instruction, step));
@@ -378,12 +385,14 @@ void ProgramEngine::Report(std::uint64_t begin, std::int64_t previous_end,
   }
 }
 
-// The whole of an iteration; false: the engine was stopped by an error of a device.
+// The whole of an iteration; false: the engine was stopped by an error of a device, or of what it
+// sent and received.
 bool ProgramEngine::AwaitDevices(std::uint64_t iteration) {
   for (const auto& lane : lanes_) {
     for (const LaneEntry& entry : lane->entries) {
       if (entry.device == nullptr || entry.device->stream == nullptr) continue;
-      const absl::Status status = AwaitDevice(entry, iteration);
+      absl::Status status = AwaitDevice(entry, iteration);
+      status.Update(TransportStatus());
       if (status.ok()) continue;
       if (Fail(Named(status, *entry.instruction, WorksFor(*entry.instruction, StepOf(iteration)))))
         lane->failed.store(true, std::memory_order_relaxed);

@@ -56,8 +56,12 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
                                   HoldersOf(stage, options.mesh, *options.program)));
     if (replicas != nullptr) groups.replicas_[stage] = replicas;
   }
+  // The pipeline sums numbers of the host alone.
+  Options host = options;
+  host.backends = nullptr;
+  host.make_sums = nullptr;
   ASSIGN_OR_RETURN(groups.pipeline_,
-                   groups.Group(transport, options, "pipeline", PipelineRanks(options)));
+                   groups.Group(transport, host, "pipeline", PipelineRanks(options)));
   if (options.tied_embeddings) {
     ASSIGN_OR_RETURN(groups.tied_, groups.Group(transport, options, "tied", TiedRanks(options)));
   }
@@ -79,18 +83,26 @@ absl::StatusOr<engine::Collective*> RankGroups::Group(transport::Transport& tran
         "rank ", options.rank.value(), " is not of the group ", name, " that its program needs"));
   }
   absl::StatusOr<std::unique_ptr<engine::Collective>> created =
-      transport::CreateCollective(&transport, {.name = name,
-                                               .ranks = ranks,
-                                               .index = static_cast<int>(self - ranks.begin()),
-                                               .generation = options.generation});
+      Open(transport, options,
+           {.name = name,
+            .ranks = ranks,
+            .index = static_cast<int>(self - ranks.begin()),
+            .generation = options.generation});
   if (!created.ok()) {
     return Annotate(created.status(), absl::StrCat("connecting the group ", name));
   }
   group = *std::move(created);
-  if (options.backends != nullptr) {
-    ASSIGN_OR_RETURN(group, transport::StageCollective(std::move(group), *options.backends));
-  }
   return group.get();
+}
+
+absl::StatusOr<std::unique_ptr<engine::Collective>> RankGroups::Open(
+    transport::Transport& transport, const Options& options,
+    const transport::CollectiveOptions& group) {
+  if (options.make_sums) return options.make_sums(group);
+  ASSIGN_OR_RETURN(std::unique_ptr<engine::Collective> opened,
+                   transport::CreateCollective(&transport, group));
+  if (options.backends == nullptr) return opened;
+  return transport::StageCollective(std::move(opened), *options.backends);
 }
 
 }  // namespace takt::session

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 #include "common/program/program.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/compute.h"
+#include "worker/transport/collective.h"
 #include "worker/transport/transport.h"
 
 namespace takt::session {
@@ -35,6 +37,10 @@ class RankGroups {
     const program::Program* program = nullptr;   // of this rank
     bool tied_embeddings = false;
     backend::BackendFactory* backends = nullptr;  // of the gradients; null: host memory
+    // Opens a group that sums gradients where they are. Empty: they go through the host.
+    std::function<absl::StatusOr<std::unique_ptr<engine::Collective>>(
+        const transport::CollectiveOptions&)>
+        make_sums;
     std::int64_t generation = 0;
   };
   // transport, options.backends: borrowed for the groups' life.
@@ -54,6 +60,9 @@ class RankGroups {
   absl::StatusOr<engine::Collective*> Group(transport::Transport& transport, const Options& options,
                                             const std::string& kind,
                                             const std::vector<Rank>& ranks);
+  static absl::StatusOr<std::unique_ptr<engine::Collective>> Open(
+      transport::Transport& transport, const Options& options,
+      const transport::CollectiveOptions& group);
 
   std::map<std::string, std::unique_ptr<engine::Collective>> groups_;  // by name
   std::map<StageId, engine::Collective*> replicas_;

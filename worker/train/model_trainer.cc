@@ -89,11 +89,13 @@ class ModelTrainer final : public Trainer {
     }
   }
 
-  // What waits for others (groups) or reads files is done on return.
+  // What reads files is done on return, and what the host sums.
   backend::Stream* StreamOf(const Instruction& instruction) override {
     const program::LaneKind lane = program_.lanes[instruction.lane.value()].kind;
     if (lane == program::LaneKind::kCompute) return compute_->stream();
-    return instruction.op == Op::kReduceTied && SumsTiedAlone() ? reduce_->stream() : nullptr;
+    if (instruction.op == Op::kReduceTied && SumsTiedAlone()) return reduce_->stream();
+    engine::Collective* const group = GroupOf(instruction);
+    return group == nullptr ? nullptr : group->stream();
   }
 
   std::span<std::byte> SlotBytes(SlotId slot) override { return pass_->SlotBytes(slot); }
@@ -223,6 +225,12 @@ class ModelTrainer final : public Trainer {
     return group == options_.replicas.end() ? nullptr : group->second;
   }
 
+  // Whom REDUCE_GRAD and REDUCE_TIED sum with; null: nobody, or another instruction.
+  engine::Collective* GroupOf(const Instruction& instruction) const {
+    if (instruction.op == Op::kReduceGrad) return ReplicasOf(instruction.stage);
+    return instruction.op == Op::kReduceTied ? options_.tied_group : nullptr;
+  }
+
   absl::Status InputGrad(const ComputePart& part) {
     return stages_.at(part.stage).InputGrad(pass_->BackwardBuffers(part));
   }
@@ -266,7 +274,7 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status ReduceGrad(const Instruction& instruction, StepId step) {
-    engine::Collective* const group = ReplicasOf(instruction.stage);
+    engine::Collective* const group = GroupOf(instruction);
     if (group == nullptr) {
       return absl::InternalError(absl::StrCat(program::ToString(instruction, program_),
                                               ": no other rank holds stage ",

@@ -34,12 +34,15 @@ struct MessageTag {
 class SendChannel {
  public:
   virtual ~SendChannel() = default;
-  // Hands one message over.  data: host memory (a staged transport: of its device), untouched by
-  // the caller until the call returns.
+  // Hands one message over.  data: host memory (of a transport of device memory: its device's),
+  // untouched by the caller until the call returns, or until stream() is done with it.
   // Blocks: until the receiver took it or it lies in a buffer of the transport; never after
   // Transport::Abort. Errors: kUnavailable (peer left), kDeadlineExceeded
   // (options.operation_timeout), kAborted (Transport::Abort).
   virtual absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) = 0;
+  // Where Send leaves the rest of its work: what this stream was given before is done first, and
+  // `data` is the caller's again once the message is. Null: all is done on return.
+  virtual backend::Stream* stream() { return nullptr; }
 };
 
 class RecvChannel {
@@ -86,9 +89,12 @@ class Transport {
                                                                 std::size_t max_bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name,
                                                                 std::size_t max_bytes) = 0;
-  // Every call in progress and every later one returns kAborted soon (well under a second). Safe
-  // from any thread, idempotent.
+  // Every call in progress and every later one returns kAborted soon (well under a second), and the
+  // streams of its channels come to an end. Safe from any thread, idempotent.
   virtual void Abort() = 0;
+  // Not OK: something of what was left on streams may have ended early, as if it were done. Ask
+  // after waiting for a stream, before using what it did.
+  virtual absl::Status status() const { return absl::OkStatus(); }
 };
 
 }  // namespace takt::transport

@@ -25,6 +25,13 @@ class CudaEvent final : public Event {
     RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
     return ToStatus(cudaEventSynchronize(event_), "waiting for the device");
   }
+  absl::StatusOr<bool> Reached() override {
+    RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
+    const cudaError_t result = cudaEventQuery(event_);
+    if (result == cudaErrorNotReady) return false;
+    RETURN_IF_ERROR(ToStatus(result, "asking for an event"));
+    return true;
+  }
   absl::StatusOr<std::int64_t> Nanos() override { return clock_.Nanos(event_); }
 
   cudaEvent_t get() const { return event_; }

@@ -53,6 +53,7 @@ class CudaStream final : public Stream {
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
   absl::Status Record(Event& event) override;
   absl::Status Await(Event& event) override;
+  void* native() override { return stream_; }
 
   cudaStream_t get() const { return stream_; }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/status.h"
 
 namespace takt::backend {
 
@@ -18,6 +19,12 @@ class TaskStream::TaskEvent final : public Event {
   absl::Status Wait() override {
     const auto [stream, count] = point();
     return stream == nullptr ? absl::OkStatus() : stream->WaitFor(count);
+  }
+
+  absl::StatusOr<bool> Reached() override {
+    const auto [stream, count] = point();
+    if (stream == nullptr) return true;
+    return stream->IsDone(count);
   }
 
   absl::StatusOr<std::int64_t> Nanos() override { return nanos_->load(); }
@@ -100,7 +107,14 @@ absl::Status TaskStream::WaitFor(std::uint64_t count) {
   const auto done = [this, count]()
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ >= count; };
   mutex_.Await(absl::Condition(&done));
-  return count < last_run_ ? absl::OkStatus() : failure_;
+  return ResultLocked(count);
+}
+
+absl::StatusOr<bool> TaskStream::IsDone(std::uint64_t count) {
+  const absl::MutexLock lock(&mutex_);
+  if (done_ < count) return false;
+  RETURN_IF_ERROR(ResultLocked(count));
+  return true;
 }
 
 void TaskStream::Main() {

@@ -31,11 +31,17 @@ class TaskStream final : public Stream {
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
   absl::Status Record(Event& event) override;
   absl::Status Await(Event& event) override;
+  void* native() override { return this; }
 
  private:
   class TaskEvent;
   // Until so many tasks are done, of all that were ever pushed.
   absl::Status WaitFor(std::uint64_t count);
+  // Whether they are, without asking for them.
+  absl::StatusOr<bool> IsDone(std::uint64_t count);
+  absl::Status ResultLocked(std::uint64_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return count < last_run_ ? absl::OkStatus() : failure_;
+  }
   void Main();
   bool MayRunLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return ended_ || (!tasks_.empty() && done_ < wanted_);

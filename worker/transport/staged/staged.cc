@@ -87,6 +87,7 @@ class StagedTransport final : public Transport {
   }
 
   void Abort() override { inner_.Abort(); }
+  absl::Status status() const override { return inner_.status(); }
 
  private:
   Transport& inner_;
