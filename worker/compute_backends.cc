@@ -12,9 +12,9 @@ namespace {
 // What of the prediction is on the device: neither the process nor the copy that a checkpoint is
 // written from.
 absl::StatusOr<MemoryBytes> PredictedOnDevice(const session::Assignment& assignment) {
-  ASSIGN_OR_RETURN(
-      const model::Model model,
-      model::BuildModel(assignment.job.model, assignment.job.microbatch, assignment.job.precision));
+  ASSIGN_OR_RETURN(const model::Model model,
+                   model::BuildModel(assignment.job.model, assignment.job.microbatch,
+                                     config::PrecisionsOf(assignment.job, assignment.device)));
   MemoryBytes predicted = plan::PredictMemory(
       {.model = model,
        .partition = assignment.partition,

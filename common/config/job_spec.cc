@@ -17,4 +17,9 @@ double LearningRate(const Adamw& adamw, const LrSchedule& schedule, std::int64_t
   return min + 0.5 * (peak - min) * (1 + std::cos(turn));
 }
 
+model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {
+  return {.products = job.precision,
+          .activations = device == DeviceKind::kCuda ? job.precision : Precision::kF32};
+}
+
 }  // namespace takt::config

@@ -99,4 +99,8 @@ struct JobSpec {
   int MicrobatchesPerStep(int dp_size) const { return global_batch / (microbatch * dp_size); }
 };
 
+// What a job rounds to bf16 on ranks that compute on `device`: of `precision: bf16` the operands of
+// products, and on GPUs, which are bound by memory, activations too.
+model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device);
+
 }  // namespace takt::config

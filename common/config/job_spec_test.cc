@@ -48,5 +48,18 @@ TEST(LearningRate, DropsToItsMinimumWhenTheDecayEndsWithTheWarmup) {
   EXPECT_EQ(LearningRate({.learning_rate = 1}, schedule, 4), 0.5);
 }
 
+TEST(PrecisionsOf, ActivationsAreInBf16OnGpusAlone) {
+  JobSpec job;
+  using enum Precision;
+  for (const DeviceKind device : {DeviceKind::kAuto, DeviceKind::kCpu, DeviceKind::kCuda}) {
+    job.precision = kF32;
+    EXPECT_EQ(PrecisionsOf(job, device).products, kF32);
+    EXPECT_EQ(PrecisionsOf(job, device).activations, kF32);
+    job.precision = kBf16;
+    EXPECT_EQ(PrecisionsOf(job, device).products, kBf16);
+    EXPECT_EQ(PrecisionsOf(job, device).activations, device == DeviceKind::kCuda ? kBf16 : kF32);
+  }
+}
+
 }  // namespace
 }  // namespace takt::config

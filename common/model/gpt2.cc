@@ -30,21 +30,21 @@ double LinearFlops(const ModelConfig& config) {
 
 // By Gpt2BlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
-                                      Precision precision) {
+                                      const Precisions& precisions) {
   const std::int64_t c = config.hidden;
   std::vector<StashTensor> stash;
-  AddNorm(stash, Factor(precision, rows, c), rows, c, 2);
+  AddNorm(stash, Factor(precisions, rows, c), rows, c, 2);
   stash.push_back(Product(rows, 3 * c));
   stash.push_back(Product(rows, c));
   stash.push_back(Product(rows, config.heads));
   stash.push_back(Product(rows, c));
-  AddNorm(stash, Factor(precision, rows, c), rows, c, 2);
+  AddNorm(stash, Factor(precisions, rows, c), rows, c, 2);
   stash.push_back(Product(rows, config.inner));
-  stash.push_back(Factor(precision, rows, config.inner));
+  stash.push_back(Factor(precisions, rows, config.inner));
   return stash;
 }
 
-Layer Block(const ModelConfig& config, int microbatch, Precision precision, int block) {
+Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisions, int block) {
   const std::int64_t c = config.hidden;
   const double stddev = config.initializer_range;
   // GPT-2 scales what is added to the residual stream by the number of additions, two a block.
@@ -71,7 +71,7 @@ Layer Block(const ModelConfig& config, int microbatch, Precision precision, int 
   // All but the last product, whose output nobody reads.
   layer.cost.recompute_flops =
       layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
-  layer.stash = BlockTensors(config, rows, precision);
+  layer.stash = BlockTensors(config, rows, precisions);
   // The gradient of gelu's output, later of q k v; that of what a norm gives.
   layer.scratch = {kFloatBytes * rows * std::max<std::int64_t>(config.inner, 3 * c),
                    ActivationBytes(config, microbatch)};
@@ -94,12 +94,13 @@ Layer Head(const ModelConfig& config, int microbatch) {
 
 }  // namespace
 
-std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch, Precision precision) {
+std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch,
+                              const Precisions& precisions) {
   std::vector<Layer> layers;
   layers.reserve(config.layers + 2);
   layers.push_back(Embedding(config, microbatch));
   for (int block = 0; block < config.layers; ++block)
-    layers.push_back(Block(config, microbatch, precision, block));
+    layers.push_back(Block(config, microbatch, precisions, block));
   layers.push_back(Head(config, microbatch));
   return layers;
 }

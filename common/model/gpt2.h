@@ -29,6 +29,7 @@ struct Gpt2BlockStash {
 };
 
 // Embedding, blocks, head.  Precondition: `config` is valid (BuildModel checked it).
-std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch, Precision precision);
+std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch,
+                              const Precisions& precisions);
 
 }  // namespace takt::model

@@ -57,9 +57,9 @@ inline StashTensor Rowwise(std::int64_t rows, std::int64_t columns) {
 }
 
 // That only products read.
-inline StashTensor Factor(Precision precision, std::int64_t rows, std::int64_t columns) {
+inline StashTensor Factor(const Precisions& precisions, std::int64_t rows, std::int64_t columns) {
   StashTensor tensor = Rowwise(rows, columns);
-  if (precision == Precision::kBf16) {
+  if (precisions.products == Precision::kBf16) {
     tensor.bf16 = true;
     tensor.bytes /= 2;
   }

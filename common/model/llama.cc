@@ -36,19 +36,19 @@ double LinearFlops(const ModelConfig& config) {
 
 // By LlamaBlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
-                                      Precision precision) {
+                                      const Precisions& precisions) {
   std::vector<StashTensor> stash;
-  AddNorm(stash, Factor(precision, rows, config.hidden), rows, config.hidden, 1);
+  AddNorm(stash, Factor(precisions, rows, config.hidden), rows, config.hidden, 1);
   stash.push_back(Product(rows, QueryWidth(config)));
   stash.push_back(Product(rows, KeyWidth(config)));
   stash.push_back(Product(rows, KeyWidth(config)));
   stash.push_back(Product(rows, QueryWidth(config)));
   stash.push_back(Product(rows, config.heads));
   stash.push_back(Product(rows, config.hidden));
-  AddNorm(stash, Factor(precision, rows, config.hidden), rows, config.hidden, 1);
+  AddNorm(stash, Factor(precisions, rows, config.hidden), rows, config.hidden, 1);
   stash.push_back(Product(rows, config.inner));
   stash.push_back(Product(rows, config.inner));
-  stash.push_back(Factor(precision, rows, config.inner));
+  stash.push_back(Factor(precisions, rows, config.inner));
   return stash;
 }
 
@@ -59,7 +59,7 @@ void AddProjection(std::vector<Parameter>& to, const std::string& name,
   if (bias) to.push_back(Zeros(name + ".bias", out));
 }
 
-Layer Block(const ModelConfig& config, int microbatch, Precision precision, int block) {
+Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisions, int block) {
   const std::int64_t c = config.hidden;
   const bool bias = config.family == Family::kQwen2;
   const std::string prefix = absl::StrCat("model.layers.", block, ".");
@@ -80,7 +80,7 @@ Layer Block(const ModelConfig& config, int microbatch, Precision precision, int 
   // All but the last product, whose output nobody reads.
   layer.cost.recompute_flops =
       layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
-  layer.stash = BlockTensors(config, rows, precision);
+  layer.stash = BlockTensors(config, rows, precisions);
   // The gradient of the MLP's product, later of q, k and v; that of attention's output, later of
   // what a norm gives.
   layer.scratch = {
@@ -120,12 +120,13 @@ double Scaled(double frequency, const RopeScaling& scaling) {
 
 }  // namespace
 
-std::vector<Layer> LlamaLayers(const ModelConfig& config, int microbatch, Precision precision) {
+std::vector<Layer> LlamaLayers(const ModelConfig& config, int microbatch,
+                               const Precisions& precisions) {
   std::vector<Layer> layers;
   layers.reserve(config.layers + 2);
   layers.push_back(Embedding(config, microbatch));
   for (int block = 0; block < config.layers; ++block)
-    layers.push_back(Block(config, microbatch, precision, block));
+    layers.push_back(Block(config, microbatch, precisions, block));
   layers.push_back(Head(config, microbatch));
   return layers;
 }

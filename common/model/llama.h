@@ -33,7 +33,8 @@ struct LlamaBlockStash {
 };
 
 // Embedding, blocks, head.  Precondition: `config` is valid (BuildModel checked it).
-std::vector<Layer> LlamaLayers(const ModelConfig& config, int microbatch, Precision precision);
+std::vector<Layer> LlamaLayers(const ModelConfig& config, int microbatch,
+                               const Precisions& precisions);
 
 // Radians per position of each pair (i, i + head_size/2), i = 0 .. head_size/2 - 1: theta^(-2i/d),
 // slowed down as config.rope_scaling says (Llama 3.1: long wavelengths by `factor`, short ones not,

@@ -209,19 +209,20 @@ std::vector<FieldError> CheckConfig(const ModelConfig& given) {
   return check.Take();
 }
 
-absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch, Precision precision) {
+absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
+                                 const Precisions& precisions) {
   TAKT_CHECK(microbatch >= 1);
   if (std::vector<FieldError> errors = CheckConfig(config); !errors.empty()) {
     return InvalidFields(std::move(errors));
   }
-  Model model{.config = Complete(config), .microbatch = microbatch, .precision = precision};
+  Model model{.config = Complete(config), .microbatch = microbatch, .precisions = precisions};
   switch (config.family) {
     case Family::kGpt2:
-      model.layers = Gpt2Layers(model.config, microbatch, precision);
+      model.layers = Gpt2Layers(model.config, microbatch, precisions);
       break;
     case Family::kLlama:
     case Family::kQwen2:
-      model.layers = LlamaLayers(model.config, microbatch, precision);
+      model.layers = LlamaLayers(model.config, microbatch, precisions);
       break;
     case Family::kEmulated:
       for (int block = 0; block < config.layers; ++block) {
@@ -245,7 +246,7 @@ std::int64_t PackedBytes(const Parameter& parameter) {
 }
 
 std::int64_t PackedWeightBytes(const Model& model, const Layer& layer) {
-  if (model.precision != Precision::kBf16) return 0;
+  if (model.precisions.products != Precision::kBf16) return 0;
   std::int64_t bytes = 0;
   const auto add = [&](const Parameter& parameter) {
     if (layer.MultipliesBy(parameter)) bytes += PackedBytes(parameter);

@@ -17,8 +17,16 @@
 
 namespace takt::model {
 
-// Of products of matrices; everything else, weights and gradients are f32 in either.
 enum class Precision : std::uint8_t { kF32 = 1, kBf16 = 2 };
+
+// What is rounded to bf16, if anything. Weights and their gradients, what is added up over layers
+// (what a layer passes on, and its gradient), statistics and the loss are f32 always.
+struct Precisions {
+  Precision products = Precision::kF32;  // operands of products of matrices
+  // What a layer's products, attention and activations give, and their gradients. In bf16 only if
+  // products are.
+  Precision activations = Precision::kF32;
+};
 
 enum class Family : std::uint8_t { kGpt2 = 1, kLlama = 2, kQwen2 = 3, kEmulated = 4 };
 
@@ -129,7 +137,7 @@ struct Layer {
 struct Model {
   ModelConfig config;
   int microbatch = 1;  // B that the costs are for
-  Precision precision = Precision::kF32;
+  Precisions precisions;
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
   // Parameters in the model's own order (a tied one once); index i here is entry i of every norm
@@ -148,13 +156,13 @@ std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
 // kInvalidArgument with what CheckConfig found.  Precondition: microbatch >= 1.
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
-                                 Precision precision = Precision::kF32);
+                                 const Precisions& precisions = {});
 
 // What a rank keeps of a matrix in bf16 besides the f32 one: in the order in which F multiplies by
 // it and in that of I, rows filled up to 32 and columns to 64.
 std::int64_t PackedBytes(const Parameter& parameter);
 
-// Of all matrices that `layer` multiplies by, in a model of precision bf16.
+// Of all matrices that `layer` multiplies by, in a model whose products are in bf16.
 std::int64_t PackedWeightBytes(const Model& model, const Layer& layer);
 
 }  // namespace takt::model

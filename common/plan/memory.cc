@@ -58,7 +58,7 @@ class Prediction {
   // As ParameterStore: each use of a parameter has a gradient, and in bf16 packed matrices; weights
   // and moments are there once.
   void AddParameters() {
-    const bool in_bf16 = inputs_.model.precision == model::Precision::kBf16;
+    const bool in_bf16 = inputs_.model.precisions.products == model::Precision::kBf16;
     std::set<std::string> here;
     for (const LayerId id : HeldLayers()) {
       const model::Layer& layer = inputs_.model.layers[id.value()];

@@ -215,7 +215,8 @@ absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& opt
   Plan plan;
   plan.mesh.dp_size = job.parallelism.data.value_or(1);
   RETURN_IF_ERROR(CheckBatch(job, plan.mesh.dp_size));
-  ASSIGN_OR_RETURN(plan.model, model::BuildModel(job.model, job.microbatch, job.precision));
+  ASSIGN_OR_RETURN(plan.model, model::BuildModel(job.model, job.microbatch,
+                                                 config::PrecisionsOf(job, options.device)));
   RETURN_IF_ERROR(CheckSize(job, plan));
   const CandidateInputs inputs{
       .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};

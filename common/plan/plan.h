@@ -19,6 +19,8 @@ namespace takt::plan {
 struct PlanOptions {
   // Workers that the plan may use at most; `pipeline: auto` takes as many as help.
   int max_workers = 1;
+  // What they compute on, which decides what a bf16 job keeps in bf16.
+  config::DeviceKind device = config::DeviceKind::kCpu;
   // Rate that turns FLOPs into seconds until profiles exist, and what a message costs until links
   // are measured.
   double matmul_flops_per_second = 1e11;

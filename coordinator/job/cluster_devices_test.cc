@@ -40,6 +40,7 @@ TEST_F(ClusterDevices, AJobGetsGpusWhereThereAreAnyAndIsPlannedForTheirMemoryAnd
   AttachWithGpu("w1", "GPU-0", /*shared=*/true);
   ASSERT_TRUE(Submit(ComputingSpec("j")).ok());
   ASSERT_EQ(plans_.size(), 1u);
+  EXPECT_EQ(plans_[0].options.device, DeviceKind::kCuda);
   EXPECT_EQ(plans_[0].options.worker_memory_bytes, 300);
   EXPECT_EQ(plans_[0].options.matmul_flops_per_second, 5e14);
   hold_plans_ = false;

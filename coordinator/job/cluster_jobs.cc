@@ -256,6 +256,7 @@ void Cluster::BeginPlanning(JobEntry& job, const std::vector<std::string>& worke
   const DeviceKind device = DeviceOf(job);
   job.record.plan.device = device;
   plan::PlanOptions options{.max_workers = static_cast<int>(workers.size()),
+                            .device = device,
                             .matmul_flops_per_second = kDefaultFlopsPerSecond};
   double slowest = 0;
   for (const std::string& name : workers) {

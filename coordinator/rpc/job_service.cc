@@ -116,8 +116,9 @@ void Take(job::Coordinator* coordinator, const Submission& submission,
 void Plan(job::Coordinator* coordinator, const Submission& submission,
           const config::JobSpec& spec) {
   const config::Parallelism& parallelism = spec.parallelism;
-  const plan::PlanOptions options{.max_workers =
-                                      *parallelism.pipeline * parallelism.data.value_or(1)};
+  const plan::PlanOptions options{
+      .max_workers = *parallelism.pipeline * parallelism.data.value_or(1),
+      .device = parallelism.device};
   const auto planned = [coordinator, submission, spec](const absl::StatusOr<plan::Plan>& plan) {
     if (!plan.ok()) return submission.call->Finish(plan.status());
     Describe(spec, submission);

@@ -151,7 +151,9 @@ absl::StatusOr<Measurement> MeasureSteps(const Options& options) {
   job.parallelism.schedule = "1f1b";
   WriteTokens(absl::StrCat(folder.path(), "/tokens.bin"), options, job.model.vocab);
 
-  ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {}));
+  ASSIGN_OR_RETURN(const plan::Plan plan,
+                   plan::MakePlan(job, {.device = OnGpu(options) ? config::DeviceKind::kCuda
+                                                                 : config::DeviceKind::kCpu}));
   const program::Program& program = plan.programs.front();
   MemoryBytes predicted = plan.memory.front();
   predicted[MemoryKind::kProcess] = 0;

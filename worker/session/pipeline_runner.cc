@@ -66,8 +66,9 @@ class PipelineRunner final : public RankRunner {
         stall_log_(*options_.clock) {}
 
   absl::StatusOr<Resumed> Prepare() override {
-    ASSIGN_OR_RETURN(model_, model::BuildModel(assignment_.job.model, assignment_.job.microbatch,
-                                               assignment_.job.precision));
+    ASSIGN_OR_RETURN(model_,
+                     model::BuildModel(assignment_.job.model, assignment_.job.microbatch,
+                                       config::PrecisionsOf(assignment_.job, assignment_.device)));
     RETURN_IF_ERROR(CheckLayers());
     RETURN_IF_ERROR(OpenCheckpoints());
     ASSIGN_OR_RETURN(backends_, MakeBackends());

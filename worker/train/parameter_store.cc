@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
       }
     }
   }
-  if (model.precision == model::Precision::kBf16) {
+  if (model.precisions.products == model::Precision::kBf16) {
     RETURN_IF_ERROR(store->AllocatePacked(model, backend));
   }
   store->ShowVersion(0);

@@ -23,7 +23,7 @@ struct ParameterRef {
   const model::Parameter* parameter = nullptr;
   float* weight = nullptr;          // of the version that is selected
   const float* previous = nullptr;  // what the newest weights were made of; `weight` if in place
-  // In a model of precision bf16, if the layer multiplies by it: the selected version's matrix as
+  // If products are in bf16 and the layer multiplies by it: the selected version's matrix as
   // it is stored, and its transpose, as PackBf16 leaves them.
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;

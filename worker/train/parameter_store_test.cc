@@ -186,7 +186,7 @@ TEST_F(OneWeightVersion, IsUpdatedInPlace) {
 class PackedWeights : public ParameterStoreTest {
  protected:
   PackedWeights() {
-    model_bf16_.precision = model::Precision::kBf16;
+    model_bf16_.precisions.products = model::Precision::kBf16;
     std::vector<LayerId> all;
     for (int id = 0; id < static_cast<int>(model_bf16_.layers.size()); ++id) {
       all.push_back(LayerId(id));
