@@ -12,7 +12,10 @@
 #include "common/base/status.h"
 #include "common/explain/explain.h"
 #include "common/trace/timeline.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/statistics.h"
+#include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
 
 namespace takt::bench {
@@ -21,11 +24,10 @@ namespace {
 constexpr double kLimit = 0.02;
 constexpr int kSkippedSteps = 2;  // nothing is ahead of them
 
-struct Options {
+struct Options : CommonOptions {
   std::vector<std::string> schedules = {"gpipe", "1f1b", "zb-h1", "interleaved-1f1b"};
   int ranks = 4, microbatches = 8, steps = 20;
   double milliseconds = 10;
-  std::string output = "text";
 };
 
 struct Row {
@@ -36,12 +38,6 @@ struct Row {
 
   double difference() const { return bubble / predicted_bubble - 1; }
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 absl::StatusOr<Row> Measure(testing::Cluster& cluster, const std::string& schedule,
                             const Options& options) {
@@ -83,14 +79,6 @@ absl::StatusOr<Row> Measure(testing::Cluster& cluster, const std::string& schedu
   return row;
 }
 
-void PrintRow(const Row& row) {
-  absl::PrintF("%-17s %9.2f  %9.2f  %8.4f  %9.4f  %+9.2f%%  %10.2f%%  %12.2f%%  %5.2f%%%s\n",
-               row.schedule, 1e3 * row.step_seconds, 1e3 * row.predicted_step_seconds, row.bubble,
-               row.predicted_bubble, 100 * row.difference(), 100 * row.runtime_share,
-               100 * row.communication_share, 100 * row.sync_share,
-               std::abs(row.difference()) > kLimit ? "  over" : "");
-}
-
 nlohmann::json RowJson(const Row& row) {
   return {{"schedule", row.schedule},
           {"step_seconds", row.step_seconds},
@@ -104,54 +92,48 @@ nlohmann::json RowJson(const Row& row) {
 }
 
 absl::Status Run(const Options& options) {
-  const bool json = options.output == "json";
   testing::Cluster cluster(options.ranks);
-  nlohmann::json rows = nlohmann::json::array();
-  if (!json) {
+  if (!options.json()) {
     absl::PrintF("%d ranks, %d microbatches, F = I = W = %g ms; medians of %d steps\n",
                  options.ranks, options.microbatches, options.milliseconds, options.steps);
-    absl::PrintF(
-        "schedule            step ms  simulated    bubble  simulated  difference  runtime of step  "
-        "messages   sums (limit %.0f %%)\n",
-        100 * kLimit);
   }
+  Table table(options.json(), {{"schedule", "schedule", 17},
+                               {"step ms", "step_seconds", 9, 2, 1e3},
+                               {"simulated", "predicted_step_seconds", 9, 2, 1e3},
+                               {"bubble", "bubble_fraction", 8, 4},
+                               {"simulated", "predicted_bubble_fraction", 9, 4},
+                               {absl::StrFormat("difference %% (limit %.0f)", 100 * kLimit),
+                                "difference", 0, 2, 100},
+                               {"runtime % of step", "runtime_share", 0, 2, 100},
+                               {"messages %", "communication_share", 0, 2, 100},
+                               {"sums %", "sync_share", 0, 2, 100}});
   for (const std::string& schedule : options.schedules) {
     ASSIGN_OR_RETURN(const Row row, Measure(cluster, schedule, options));
-    if (json) {
-      rows.push_back(RowJson(row));
-    } else {
-      PrintRow(row);
-    }
+    table.Add(RowJson(row), std::abs(row.difference()) > kLimit ? "over" : "");
   }
-  if (json) absl::PrintF("%s\n", nlohmann::json{{"rows", rows}}.dump());
+  table.End({});
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddBubbleCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "bubble", "The bubble of emulated stages on real daemons against the simulated one");
-  command->add_option("--schedules", options->schedules, "Families")
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--ranks", options->ranks, "Workers, each a rank of the pipeline")
-      ->check(CLI::Range(1, 32))
-      ->capture_default_str();
-  command->add_option("--microbatches", options->microbatches, "Of a step")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--milliseconds", options->milliseconds, "Of each of F, I and W of a stage")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--steps", options->steps, "Steps of which medians are taken")
-      ->check(CLI::Range(1, 500))
-      ->capture_default_str();
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &result] { result = Run(*options); });
+  AddCommand<Options>(
+      app, result, "bubble",
+      "The bubble of emulated stages on real daemons against the simulated one",
+      [](CLI::App& command, Options& options) {
+        command.add_option("--schedules", options.schedules, "Families")->delimiter(',');
+        command.add_option("--ranks", options.ranks, "Workers, each a rank of the pipeline")
+            ->check(CLI::Range(1, 32));
+        command.add_option("--microbatches", options.microbatches, "Of a step")
+            ->check(CLI::Range(1, 1024));
+        command
+            .add_option("--milliseconds", options.milliseconds, "Of each of F, I and W of a stage")
+            ->check(CLI::PositiveNumber);
+        command.add_option("--steps", options.steps, "Steps of which medians are taken")
+            ->check(CLI::Range(1, 500));
+      },
+      Run);
 }
 
 }  // namespace takt::bench

@@ -21,6 +21,7 @@
 #include "common/checkpoint/directory.h"
 #include "common/checkpoint/layout.h"
 #include "common/model/model.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "worker/checkpoint/commit.h"
 #include "worker/checkpoint/load.h"
@@ -35,10 +36,9 @@ namespace fs = std::filesystem;
 constexpr double kLeastLoadShare = 0.60;            // of memcpy's rate
 constexpr double kMostSnapshotSecondsPerGb = 1.00;  // training pauses for it
 
-struct Options {
+struct Options : CommonOptions {
   int layers = 28, threads = 1, runs = 5;
   std::string directory;
-  std::string output = "text";
 };
 
 struct Result {
@@ -233,32 +233,32 @@ void PrintJson(const Options& options, const Result& result) {
   absl::PrintF("%s\n", json.dump());
 }
 
+absl::Status Run(const Options& options) {
+  ASSIGN_OR_RETURN(const Result result, Measure(options));
+  options.json() ? PrintJson(options, result) : PrintText(options, result);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddCheckpointCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "checkpoint", "Snapshot, save and load of a GPT-2 of width 1024, beside memcpy");
-  command
-      ->add_option("--layers", options->layers,
-                   "Blocks: 0.15 GB each beside 0.63 GB; needs twice that in memory and once more "
-                   "for the page cache")
-      ->check(CLI::Range(1, 1000));
-  command->add_option("--threads", options->threads, "Threads, of memcpy too")
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--runs", options->runs, "The best of so many runs counts")
-      ->check(CLI::Range(1, 1000));
-  command->add_option("--directory", options->directory,
-                      "Where to write, in a folder that is removed again; default: the system's "
-                      "for temporary files");
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}));
-  command->callback([options, &result] {
-    const absl::StatusOr<Result> measured = Measure(*options);
-    result = measured.status();
-    if (!measured.ok()) return;
-    options->output == "json" ? PrintJson(*options, *measured) : PrintText(*options, *measured);
-  });
+  AddCommand<Options>(
+      app, result, "checkpoint", "Snapshot, save and load of a GPT-2 of width 1024, beside memcpy",
+      [](CLI::App& command, Options& options) {
+        command
+            .add_option("--layers", options.layers,
+                        "Blocks: 0.15 GB each beside 0.63 GB; needs twice that in memory and once "
+                        "more for the page cache")
+            ->check(CLI::Range(1, 1000));
+        command.add_option("--threads", options.threads, "Threads, of memcpy too")
+            ->check(CLI::Range(1, 1024));
+        command.add_option("--runs", options.runs, "The best of so many runs counts")
+            ->check(CLI::Range(1, 1000));
+        command.add_option("--directory", options.directory,
+                           "Where to write, in a folder that is removed again; default: the "
+                           "system's for temporary files");
+      },
+      Run);
 }
 
 }  // namespace takt::bench

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/device.h"
 #include "tests/bench/reference_rates.h"
@@ -27,11 +28,10 @@ struct Row {
   double reference_seconds = 0;  // the limit's time for the same work
 };
 
-struct Options {
+struct Options : CommonOptions {
   int threads = 1, batch = 8, context = 256, runs = 3;
   std::string device = "cpu", precision = "f32";  // bf16: of products, on a GPU
   std::string only;
-  std::string output = "text";
 };
 
 constexpr std::int64_t kRandomValues = 1 << 22;  // then the same again
@@ -274,31 +274,30 @@ absl::Status Run(const Options& options) {
   ASSIGN_OR_RETURN(const auto backends,
                    OpenDevice({.device = options.device, .threads = options.threads}));
   const std::vector<Row> rows = KernelBench(options, *backends).Run();
-  options.output == "json" ? PrintJson(options, rows) : PrintText(rows);
+  options.json() ? PrintJson(options, rows) : PrintText(rows);
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddKernelsCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("kernels", "kernels on the shapes of gpt2-124m, each beside its limit");
-  command->add_option("--device", options->device, "cpu, or cuda: the first GPU")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
-  command->add_option("--precision", options->precision, "Of products on a GPU: f32 or bf16")
-      ->check(CLI::IsMember({"f32", "bf16"}));
-  command->add_option("--threads", options->threads, "Threads, of the limits too")
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--batch", options->batch, "Sequences")->check(CLI::Range(1, 1024));
-  command->add_option("--context", options->context, "Tokens of a sequence")
-      ->check(CLI::Range(1, 65536));
-  command->add_option("--runs", options->runs, "The best of so many runs counts")
-      ->check(CLI::Range(1, 1000));
-  command->add_option("--only", options->only, "Only kernels whose name contains this");
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}));
-  command->callback([options, &result] { result = Run(*options); });
+  AddCommand<Options>(
+      app, result, "kernels", "Kernels on the shapes of gpt2-124m, each beside its limit",
+      [](CLI::App& command, Options& options) {
+        command.add_option("--device", options.device, "cpu, or cuda: the first GPU")
+            ->check(CLI::IsMember({"cpu", "cuda"}));
+        command.add_option("--precision", options.precision, "Of products on a GPU: f32 or bf16")
+            ->check(CLI::IsMember({"f32", "bf16"}));
+        command.add_option("--threads", options.threads, "Threads, of the limits too")
+            ->check(CLI::Range(1, 1024));
+        command.add_option("--batch", options.batch, "Sequences")->check(CLI::Range(1, 1024));
+        command.add_option("--context", options.context, "Tokens of a sequence")
+            ->check(CLI::Range(1, 65536));
+        command.add_option("--runs", options.runs, "The best of so many runs counts")
+            ->check(CLI::Range(1, 1000));
+        command.add_option("--only", options.only, "Only kernels whose name contains this");
+      },
+      Run);
 }
 
 }  // namespace takt::bench

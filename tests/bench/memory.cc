@@ -13,6 +13,7 @@
 #include "common/config/job_spec_serde.h"
 #include "common/plan/memory.h"
 #include "common/plan/plan.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/testing/cluster.h"
 
@@ -22,12 +23,11 @@ namespace {
 constexpr int kRanks = 2;
 constexpr absl::Duration kPatience = absl::Minutes(20);
 
-struct Options {
+struct Options : CommonOptions {
   std::vector<std::string> shapes = {"gpt2-56m", "llama-85m", "gpt2-wide-vocab"};
   std::vector<std::string> recompute = {"none", "selective", "full"};
   std::vector<std::string> precisions = {"f32"};
   double limit = 0.05;
-  std::string output = "text";
 };
 
 // Three that differ in what is large: layers, tables, logits. Few FLOPs for their bytes.
@@ -166,7 +166,7 @@ absl::Status Run(const Options& options) {
       }
     }
   }
-  if (options.output == "json") {
+  if (options.json()) {
     nlohmann::json rows = nlohmann::json::array();
     for (const Row& row : all) rows.push_back(ToJson(row));
     absl::PrintF("%s\n", rows.dump());
@@ -184,25 +184,20 @@ absl::Status Run(const Options& options) {
 }  // namespace
 
 void AddMemoryCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "memory", "Peak resident MiB of workers beside the prediction of the plan, by kind");
-  command->add_option("--shape", options->shapes)
-      ->check(CLI::IsMember({"gpt2-56m", "llama-85m", "gpt2-wide-vocab"}))
-      ->capture_default_str();
-  command->add_option("--recompute", options->recompute)
-      ->check(CLI::IsMember({"none", "selective", "full"}))
-      ->capture_default_str();
-  command->add_option("--precision", options->precisions)
-      ->check(CLI::IsMember({"f32", "bf16"}))
-      ->capture_default_str();
-  command->add_option("--limit", options->limit, "Difference that is allowed, as a share")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("-o,--output", options->output)
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &result] { result = Run(*options); });
+  AddCommand<Options>(
+      app, result, "memory",
+      "Peak resident MiB of workers beside the prediction of the plan, by kind",
+      [](CLI::App& command, Options& options) {
+        command.add_option("--shape", options.shapes)
+            ->check(CLI::IsMember({"gpt2-56m", "llama-85m", "gpt2-wide-vocab"}));
+        command.add_option("--recompute", options.recompute)
+            ->check(CLI::IsMember({"none", "selective", "full"}));
+        command.add_option("--precision", options.precisions)
+            ->check(CLI::IsMember({"f32", "bf16"}));
+        command.add_option("--limit", options.limit, "Difference that is allowed, as a share")
+            ->check(CLI::Range(0.0, 1.0));
+      },
+      Run);
 }
 
 }  // namespace takt::bench

@@ -16,7 +16,9 @@
 #include "common/schedule/generate.h"
 #include "common/sim/prove.h"
 #include "common/sim/simulate.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/table.h"
 
 namespace takt::bench {
 namespace {
@@ -28,10 +30,9 @@ constexpr double kMostBytes = 1e9;
 // Ascending, so that the memory of each is the process's peak after it.
 constexpr int kAllMicrobatches[] = {128, 256, 512, 1024, 2048};
 
-struct Options {
+struct Options : CommonOptions {
   std::string schedule = "interleaved-1f1b";
   int ranks = 64, chunks = 4, runs = 3;
-  std::string output = "text";
 };
 
 // CPU time of one thread: what other programs do does not count.
@@ -103,22 +104,6 @@ double NanosecondsPerAction(const Row& row) {
   return row.seconds.total() * 1e9 / static_cast<double>(row.actions);
 }
 
-void PrintText(const Options& options, const std::vector<Row>& rows) {
-  absl::PrintF("%s, %d ranks, %d chunks, one thread\n", options.schedule, options.ranks,
-               options.chunks);
-  absl::PrintF("%12s %9s %12s %9s %9s %9s %9s %9s %10s %8s\n", "microbatches", "actions",
-               "instructions", "generate", "lower", "prove", "simulate", "total s", "ns/action",
-               "peak MB");
-  for (const Row& row : rows) {
-    absl::PrintF("%12d %9d %12d %9.3f %9.3f %9.3f %9.3f %9.3f %10.0f %8.0f\n", row.microbatches,
-                 row.actions, row.instructions, row.seconds.generate, row.seconds.lower,
-                 row.seconds.prove, row.seconds.simulate, row.seconds.total(),
-                 NanosecondsPerAction(row), static_cast<double>(row.peak_rss_bytes) * 1e-6);
-    if (row.microbatches != kMicrobatches) continue;
-    absl::PrintF("%12s limits: %g s, %g MB\n", "", kMostSeconds, kMostBytes * 1e-6);
-  }
-}
-
 nlohmann::json ToJson(const Row& row) {
   return {{"microbatches", row.microbatches},
           {"actions", row.actions},
@@ -132,41 +117,54 @@ nlohmann::json ToJson(const Row& row) {
           {"peak_rss_bytes", row.peak_rss_bytes}};
 }
 
-// The row that the limits are about, and all rows.
-void PrintJson(const Options& options, const std::vector<Row>& rows) {
-  nlohmann::json json = {{"schedule", options.schedule}, {"ranks", options.ranks},
-                         {"chunks", options.chunks},     {"limit_seconds", kMostSeconds},
-                         {"limit_bytes", kMostBytes},    {"rows", nlohmann::json::array()}};
-  for (const Row& row : rows) {
-    if (row.microbatches == kMicrobatches) json.update(ToJson(row));
-    json["rows"].push_back(ToJson(row));
-  }
-  absl::PrintF("%s\n", json.dump());
-}
-
 absl::Status Run(const Options& options) {
-  std::vector<Row> rows;
-  for (const int microbatches : kAllMicrobatches) {
-    ASSIGN_OR_RETURN(rows.emplace_back(), BestRun(options, microbatches));
+  if (!options.json()) {
+    absl::PrintF("%s, %d ranks, %d chunks, one thread\n", options.schedule, options.ranks,
+                 options.chunks);
   }
-  options.output == "json" ? PrintJson(options, rows) : PrintText(options, rows);
+  Table table(options.json(), {{"microbatches", "microbatches"},
+                               {"actions", "actions", 9},
+                               {"instructions", "instructions"},
+                               {"generate", "generate_seconds", 0, 3},
+                               {"lower", "lower_seconds", 8, 3},
+                               {"prove", "prove_seconds", 8, 3},
+                               {"simulate", "simulate_seconds", 0, 3},
+                               {"total s", "total_seconds", 8, 3},
+                               {"ns/action", "nanoseconds_per_action"},
+                               {"peak MB", "peak_rss_bytes", 0, 0, 1e-6}});
+  nlohmann::json summary = {{"schedule", options.schedule},
+                            {"ranks", options.ranks},
+                            {"chunks", options.chunks},
+                            {"limit_seconds", kMostSeconds},
+                            {"limit_bytes", kMostBytes}};
+  for (const int microbatches : kAllMicrobatches) {
+    ASSIGN_OR_RETURN(const Row row, BestRun(options, microbatches));
+    const nlohmann::json json = ToJson(row);
+    if (microbatches != kMicrobatches) {
+      table.Add(json);
+      continue;
+    }
+    summary.update(json);
+    table.Add(json, absl::StrFormat("limits: %g s, %g MB", kMostSeconds, kMostBytes * 1e-6));
+  }
+  table.End(std::move(summary));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddPlannerCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "planner", "Generate, lower, prove and simulate a schedule for 128 to 2048 microbatches");
-  command->add_option("--schedule", options->schedule, "Family")->capture_default_str();
-  command->add_option("--ranks", options->ranks, "Ranks")->check(CLI::Range(1, 1024));
-  command->add_option("--chunks", options->chunks, "Chunks per rank")->check(CLI::Range(1, 64));
-  command->add_option("--runs", options->runs, "The best of so many runs counts")
-      ->check(CLI::Range(1, 1000));
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}));
-  command->callback([options, &result] { result = Run(*options); });
+  AddCommand<Options>(
+      app, result, "planner",
+      "Generate, lower, prove and simulate a schedule for 128 to 2048 microbatches",
+      [](CLI::App& command, Options& options) {
+        command.add_option("--schedule", options.schedule, "Family");
+        command.add_option("--ranks", options.ranks, "Ranks")->check(CLI::Range(1, 1024));
+        command.add_option("--chunks", options.chunks, "Chunks per rank")->check(CLI::Range(1, 64));
+        command.add_option("--runs", options.runs, "The best of so many runs counts")
+            ->check(CLI::Range(1, 1000));
+      },
+      Run);
 }
 
 }  // namespace takt::bench

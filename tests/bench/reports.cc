@@ -16,7 +16,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/table.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/worker_swarm.h"
 
@@ -25,11 +27,10 @@ namespace {
 
 using testing::WorkerSwarm;
 
-struct Options {
+struct Options : CommonOptions {
   int workers = 1024, ranks = 8, seconds = 10;
   std::vector<double> rates = {1, 4};
   bool traces = true;
-  std::string output = "text";
 };
 
 // The processes started meanwhile run on one core.
@@ -132,33 +133,31 @@ absl::Status Run(const Options& options) {
     cluster->Submit(JobFile(options, job, steps));
   }
   if (!swarm->AwaitTraining(kPatience)) return absl::DeadlineExceededError("jobs not started");
-  const bool json = options.output == "json";
-  nlohmann::json result = {{"workers", options.workers},
-                           {"jobs", options.workers / options.ranks},
-                           {"traces", options.traces},
-                           {"rows", nlohmann::json::array()}};
-  if (!json) {
+  if (!options.json()) {
     absl::PrintF("%d workers, %d jobs of %d ranks, %s; the coordinator on one core\n",
                  options.workers, options.workers / options.ranks, options.ranks,
                  options.traces ? "reports and traces" : "reports");
-    absl::PrintF(
-        "steps/s each  reports/s  acknowledged/s  core used  ms to durable: median   p99\n");
   }
+  Table table(options.json(), {{"steps/s each", "steps_per_second", 0, 1},
+                               {"reports/s", "reports_per_second"},
+                               {"acknowledged/s", "acknowledged_per_second"},
+                               {"core used %", "core_share", 0, 1, 100},
+                               {"ms to durable: median", "durable_seconds_p50", 0, 1, 1e3},
+                               {"p99", "durable_seconds_p99", 6, 1, 1e3}});
   for (const double rate : options.rates) {
     const Row row = Measure(*swarm, cluster->coordinator().pid(), options, rate);
-    result["rows"].push_back({{"steps_per_second", row.rate},
-                              {"reports_per_second", row.offered},
-                              {"acknowledged_per_second", row.acknowledged},
-                              {"core_share", row.core_share},
-                              {"durable_seconds_p50", row.ack_p50},
-                              {"durable_seconds_p99", row.ack_p99}});
-    if (json) continue;
-    absl::PrintF("%12.1f  %9.0f  %14.0f  %8.1f%%  %21.1f  %5.1f\n", row.rate, row.offered,
-                 row.acknowledged, 100 * row.core_share, 1e3 * row.ack_p50, 1e3 * row.ack_p99);
+    table.Add({{"steps_per_second", row.rate},
+               {"reports_per_second", row.offered},
+               {"acknowledged_per_second", row.acknowledged},
+               {"core_share", row.core_share},
+               {"durable_seconds_p50", row.ack_p50},
+               {"durable_seconds_p99", row.ack_p99}});
   }
   const WorkerSwarm::Counts counts = swarm->counts();
-  result["lost_streams"] = counts.lost_streams;
-  if (json) absl::PrintF("%s\n", result.dump());
+  table.End({{"workers", options.workers},
+             {"jobs", options.workers / options.ranks},
+             {"traces", options.traces},
+             {"lost_streams", counts.lost_streams}});
   if (counts.lost_streams == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(counts.lost_streams, " streams were lost"));
 }
@@ -166,27 +165,21 @@ absl::Status Run(const Options& options) {
 }  // namespace
 
 void AddReportsCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "reports", "Step reports of many workers, taken by a coordinator on one core");
-  command->add_option("--workers", options->workers, "Workers, each on a connection of its own")
-      ->check(CLI::Range(1, 8192))
-      ->capture_default_str();
-  command->add_option("--ranks", options->ranks, "Ranks of each job")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command->add_option("--rates", options->rates, "Steps a second of each worker")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--seconds", options->seconds, "For how long, each rate")
-      ->check(CLI::Range(1, 3600))
-      ->capture_default_str();
-  command->add_flag("!--no-traces", options->traces, "Reports alone");
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &result] { result = Run(*options); });
+  AddCommand<Options>(
+      app, result, "reports", "Step reports of many workers, taken by a coordinator on one core",
+      [](CLI::App& command, Options& options) {
+        command
+            .add_option("--workers", options.workers, "Workers, each on a connection of its own")
+            ->check(CLI::Range(1, 8192));
+        command.add_option("--ranks", options.ranks, "Ranks of each job")->check(CLI::Range(1, 64));
+        command.add_option("--rates", options.rates, "Steps a second of each worker")
+            ->delimiter(',')
+            ->check(CLI::PositiveNumber);
+        command.add_option("--seconds", options.seconds, "For how long, each rate")
+            ->check(CLI::Range(1, 3600));
+        command.add_flag("!--no-traces", options.traces, "Reports alone");
+      },
+      Run);
 }
 
 }  // namespace takt::bench

@@ -19,9 +19,12 @@
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
 #include "common/sim/simulate.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/instruction_cost.h"
 #include "tests/bench/process_group.h"
+#include "tests/bench/statistics.h"
+#include "tests/bench/table.h"
 #include "worker/engine/engine.h"
 #include "worker/train/trainer.h"
 #include "worker/transport/collective.h"
@@ -42,12 +45,11 @@ constexpr double kLimit = 1.02;
 // Simulated in a row: without a flush a step counts in the midst of others.
 constexpr int kStepsWithoutFlush = 4;
 
-struct Options {
+struct Options : CommonOptions {
   std::vector<int> ranks = {2, 4, 8};
   std::vector<std::string> schedules = {"1f1b", "interleaved-1f1b"};
   std::vector<std::string> transports = {"shm", "gloo"};
   int steps = 20;
-  std::string output = "text";
 };
 
 struct Case {
@@ -68,12 +70,6 @@ struct Setup {
   mesh::Partition partition;
   std::vector<program::Program> programs;
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 absl::StatusOr<Setup> MakeSetup(const Case& c) {
   Setup setup;
@@ -348,15 +344,6 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
   return row;
 }
 
-void PrintRow(const Row& row) {
-  absl::PrintF("%5d  %-17s %-5s %4d  %8.3f  %10.1f  %10.1f  %12.1f  %7.2f  %9.2f  %6.4f%s\n",
-               row.c.num_ranks, row.c.schedule, row.c.transport, row.c.num_microbatches(),
-               row.op_seconds * 1e3, row.latency_seconds * 1e6, row.cpu_seconds_per_message * 1e6,
-               row.switches_per_message, row.measured_seconds * 1e3, row.simulated_seconds * 1e3,
-               row.ratio(), row.ratio() > kLimit ? "  over" : "");
-  std::fflush(stdout);
-}
-
 nlohmann::json RowJson(const Row& row) {
   return {{"ranks", row.c.num_ranks},
           {"schedule", row.c.schedule},
@@ -385,38 +372,34 @@ std::vector<std::string> Expand(const std::vector<std::string>& schedules) {
 }
 
 absl::Status Run(const Options& options) {
-  const bool json = options.output == "json";
-  nlohmann::json result = {{"rows", nlohmann::json::array()}};
-  if (!json) {
-    absl::PrintF(
-        "ranks  schedule          link     M     op ms  latency us  cpu us/msg  switches/msg  step "
-        "ms  simulated   ratio (limit %.2f)\n",
-        kLimit);
-  }
+  Table table(options.json(), {{"ranks", "ranks"},
+                               {"schedule", "schedule", 17},
+                               {"link", "transport", 5},
+                               {"M", "microbatches", 4},
+                               {"op ms", "op_milliseconds", 8, 3},
+                               {"latency us", "latency_microseconds", 0, 1},
+                               {"cpu us/msg", "cpu_microseconds_per_message", 0, 1},
+                               {"switches/msg", "context_switches_per_message", 0, 1},
+                               {"step ms", "measured_seconds", 8, 2, 1e3},
+                               {"simulated", "simulated_seconds", 9, 2, 1e3},
+                               {absl::StrFormat("ratio (limit %.2f)", kLimit), "ratio", 0, 4}});
   for (const int num_ranks : options.ranks) {
     for (const std::string& schedule : Expand(options.schedules)) {
       for (const std::string& transport : options.transports) {
         ASSIGN_OR_RETURN(const Row row, RunCase({num_ranks, schedule, transport}, options.steps));
-        if (json) {
-          result["rows"].push_back(RowJson(row));
-        } else {
-          PrintRow(row);
-        }
+        table.Add(RowJson(row), row.ratio() > kLimit ? "over" : "");
       }
     }
   }
   // Last: it starts threads, and the ranks are forked from this process.
   const InstructionCost cost = MeasureInstructionCost();
-  result["instruction_nanoseconds"] = cost.instruction_nanoseconds;
-  result["handoff_nanoseconds"] = cost.handoff_nanoseconds;
-  if (json) {
-    absl::PrintF("%s\n", result.dump());
-  } else {
-    absl::PrintF(
-        "one instruction with nothing to do: %.0f ns (limit 2000); with a wait for another lane "
-        "each time: %.0f ns\n",
-        cost.instruction_nanoseconds, cost.handoff_nanoseconds);
-  }
+  table.End({{"instruction_nanoseconds", cost.instruction_nanoseconds},
+             {"handoff_nanoseconds", cost.handoff_nanoseconds}});
+  if (options.json()) return absl::OkStatus();
+  absl::PrintF(
+      "one instruction with nothing to do: %.0f ns (limit 2000); with a wait for another lane "
+      "each time: %.0f ns\n",
+      cost.instruction_nanoseconds, cost.handoff_nanoseconds);
   return absl::OkStatus();
 }
 
@@ -429,29 +412,23 @@ std::vector<std::string> FamilyNames() {
 }  // namespace
 
 void AddRuntimeCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "runtime",
-      "Step time of emulated stages on worker processes against the simulator's makespan");
-  command->add_option("--ranks", options->ranks, "Worker processes of each row")
-      ->delimiter(',')
-      ->check(CLI::Range(2, 64))
-      ->capture_default_str();
-  command->add_option("--schedule,--schedules", options->schedules, "Families, or all")
-      ->delimiter(',')
-      ->check(CLI::IsMember(FamilyNames()))
-      ->capture_default_str();
-  command->add_option("--transport", options->transports, "Links")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"shm", "gloo"}))
-      ->capture_default_str();
-  command->add_option("--steps", options->steps, "Steps of which the median is taken")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &result] { result = Run(*options); });
+  AddCommand<Options>(
+      app, result, "runtime",
+      "Step time of emulated stages on worker processes against the simulator's makespan",
+      [](CLI::App& command, Options& options) {
+        command.add_option("--ranks", options.ranks, "Worker processes of each row")
+            ->delimiter(',')
+            ->check(CLI::Range(2, 64));
+        command.add_option("--schedule,--schedules", options.schedules, "Families, or all")
+            ->delimiter(',')
+            ->check(CLI::IsMember(FamilyNames()));
+        command.add_option("--transport", options.transports, "Links")
+            ->delimiter(',')
+            ->check(CLI::IsMember({"shm", "gloo"}));
+        command.add_option("--steps", options.steps, "Steps of which the median is taken")
+            ->check(CLI::Range(1, 100000));
+      },
+      Run);
 }
 
 }  // namespace takt::bench

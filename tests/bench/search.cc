@@ -11,17 +11,17 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 
 namespace takt::bench {
 namespace {
 
-struct Options {
+struct Options : CommonOptions {
   std::vector<int> ranks = {4, 8, 16};
   std::vector<int> chunks = {1, 2, 4};
   std::int64_t candidates = search::Request{}.max_candidates;
   double max_seconds = 60;
-  std::string output = "text";
 };
 
 const std::map<std::string, cost::Costs>& CostSets() {
@@ -130,7 +130,7 @@ void PrintJson(const std::vector<Row>& rows) {
 
 absl::Status RunSearch(const Options& options) {
   ASSIGN_OR_RETURN(const std::vector<Row> rows, Measure(options));
-  if (options.output == "json") {
+  if (options.json()) {
     PrintJson(rows);
   } else {
     PrintText(rows);
@@ -141,17 +141,16 @@ absl::Status RunSearch(const Options& options) {
 }  // namespace
 
 void AddSearchCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* const command =
-      app.add_subcommand("search", "schedules that are searched, beside the lower bound");
-  command->add_option("--ranks", options->ranks, "P; M is P, 2P and 4P")->delimiter(',');
-  command->add_option("--chunks", options->chunks, "V; memory is V*P chunks a rank")
-      ->delimiter(',');
-  command->add_option("--candidates", options->candidates, "orders timed for each placement");
-  command->add_option("--max-seconds", options->max_seconds, "of one search");
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}));
-  command->callback([options, &result] { result = RunSearch(*options); });
+  AddCommand<Options>(
+      app, result, "search", "Schedules that are searched, beside the lower bound",
+      [](CLI::App& command, Options& options) {
+        command.add_option("--ranks", options.ranks, "P; M is P, 2P and 4P")->delimiter(',');
+        command.add_option("--chunks", options.chunks, "V; memory is V*P chunks a rank")
+            ->delimiter(',');
+        command.add_option("--candidates", options.candidates, "Orders timed for each placement");
+        command.add_option("--max-seconds", options.max_seconds, "Of one search");
+      },
+      RunSearch);
 }
 
 }  // namespace takt::bench

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,13 @@
 #include "common/metrics/registry.h"
 #include "common/plan/plan.h"
 #include "common/trace/encoding.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/statistics.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/engine.h"
 #include "worker/session/bulk_outbox.h"
+#include "worker/session/stall_watch.h"
 #include "worker/session/step_metrics.h"
 #include "worker/train/trainer.h"
 
@@ -32,9 +36,8 @@ namespace {
 
 constexpr double kLimit = 0.01;
 
-struct Options {
+struct Options : CommonOptions {
   int turns = 60, steps = 4, microbatches = 32;
-  std::string output = "text";
 };
 
 // The example job's model, one sequence at a time: the shortest instructions that anybody would
@@ -75,13 +78,14 @@ class Recorder {
     outbox_.BeginJob({"bench", Generation(1)}, Rank(0));
   }
 
-  void Take(const engine::StepTiming& timing) {
+  void Take(const engine::StepTiming& timing, session::StallLog& stalls) {
     metrics_.Record(*timing.timings);
     trace::StepTrace trace{.step = timing.step, .start_nanos = timing.start_nanos};
     trace.body.reserve(timing.timings->size());
     for (const engine::InstructionTiming& each : *timing.timings) {
       trace.body.push_back({each.start_nanos, each.end_nanos});
     }
+    trace.stalls = stalls.Between(timing.start_nanos, timing.end_nanos);
     std::string encoded = trace::Encode(trace);
     encoded_bytes_ = encoded.size();
     outbox_.AddTrace(std::move(encoded));
@@ -94,20 +98,6 @@ class Recorder {
   session::BulkOutbox outbox_;
   std::size_t encoded_bytes_ = 0;
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-// Half the distance between the quartiles, over the root of their number: how far the median of
-// another such run may be.
-double Spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const double quartiles = values[values.size() * 3 / 4] - values[values.size() / 4];
-  return quartiles / 2 / std::sqrt(static_cast<double>(values.size()));
-}
 
 struct Result {
   std::size_t instructions = 0, trace_bytes = 0;
@@ -139,10 +129,13 @@ absl::StatusOr<Result> Measure(const Options& options) {
   StepId done(0);
   const auto run = [&](engine::Engine& engine, bool records) -> absl::StatusOr<Seconds> {
     const StepId last(done.value() + options.steps);
+    session::StallLog stalls(Clock::Real());
+    std::optional<session::StallWatch> watch;
+    if (records) watch.emplace(stalls);
     const Seconds before = Now();
     RETURN_IF_ERROR(
         engine.Run(StepId(done.value() + 1), last, [&](const engine::StepTiming& timing) {
-          if (records) recorder.Take(timing);
+          if (records) recorder.Take(timing, stalls);
         }));
     const Seconds after = Now();
     done = last;
@@ -167,7 +160,7 @@ absl::StatusOr<Result> Measure(const Options& options) {
 
 absl::Status Run(const Options& options) {
   ASSIGN_OR_RETURN(const Result result, Measure(options));
-  if (options.output == "json") {
+  if (options.json()) {
     const nlohmann::json json = {
         {"instructions", result.instructions},          {"trace_bytes", result.trace_bytes},
         {"step_seconds", result.step_seconds},          {"wall_cost", Median(result.wall_cost)},
@@ -191,22 +184,18 @@ absl::Status Run(const Options& options) {
 }  // namespace
 
 void AddTracingCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("tracing", "What timing every instruction and keeping it costs training");
-  command->add_option("--turns", options->turns, "Pairs of runs, with and without")
-      ->check(CLI::Range(2, 100000))
-      ->capture_default_str();
-  command->add_option("--steps", options->steps, "Steps of each run")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--microbatches", options->microbatches, "Of each step, one sequence each")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &result] { result = Run(*options); });
+  AddCommand<Options>(
+      app, result, "tracing", "What timing every instruction and keeping it costs training",
+      [](CLI::App& command, Options& options) {
+        command.add_option("--turns", options.turns, "Pairs of runs, with and without")
+            ->check(CLI::Range(2, 100000));
+        command.add_option("--steps", options.steps, "Steps of each run")
+            ->check(CLI::Range(1, 1000));
+        command
+            .add_option("--microbatches", options.microbatches, "Of each step, one sequence each")
+            ->check(CLI::Range(1, 1024));
+      },
+      Run);
 }
 
 }  // namespace takt::bench

@@ -19,9 +19,11 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/plan/plan.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/device.h"
 #include "tests/bench/reference_rates.h"
+#include "tests/bench/statistics.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/engine.h"
 #include "worker/train/trainer.h"
@@ -29,8 +31,8 @@
 namespace takt::bench {
 namespace {
 
-struct Options {
-  std::string model = "gpt2-124m", device = "cpu", precision = "f32", output = "text";
+struct Options : CommonOptions {
+  std::string model = "gpt2-124m", device = "cpu", precision = "f32";
   int batch = 8, microbatch = 0, context = 256, threads = 1, steps = 3, warmup = 1;
 };
 
@@ -223,12 +225,6 @@ absl::StatusOr<MatmulLimit> MeasureLimit(const Options& options) {
   return limit;
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 nlohmann::json Report(const Options& options, const Measurement& measured,
                       const MatmulLimit& limit) {
   const double step = Median(measured.step_seconds);
@@ -292,7 +288,7 @@ absl::Status Run(const Options& options) {
   ASSIGN_OR_RETURN(const Measurement measured, MeasureSteps(options));
   ASSIGN_OR_RETURN(const MatmulLimit limit, MeasureLimit(options));
   const nlohmann::json report = Report(options, measured, limit);
-  if (options.output == "json") {
+  if (options.json()) {
     absl::PrintF("%s\n", report.dump());
   } else {
     PrintText(report);
@@ -303,42 +299,29 @@ absl::Status Run(const Options& options) {
 }  // namespace
 
 void AddTrainCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "train", "model FLOP/s of training steps over those of their matmuls alone");
-  command->add_option("--model", options->model)
-      ->check(CLI::IsMember(&Models()))
-      ->capture_default_str();
-  command->add_option("--device", options->device, "cpu, or cuda: the first GPU")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  command->add_option("--batch", options->batch, "Sequences of a step")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command
-      ->add_option("--microbatch", options->microbatch,
-                   "Sequences of a microbatch; 0: the whole batch")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  command->add_option("--context", options->context, "Tokens of a sequence")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  command->add_option("--precision", options->precision)
-      ->check(CLI::IsMember({"f32", "bf16"}))
-      ->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads, of oneDNN's own run too")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--steps", options->steps, "Steps that count")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--warmup", options->warmup, "Steps before them")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("-o,--output", options->output)
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &result] { result = Run(*options); });
+  AddCommand<Options>(
+      app, result, "train", "Model FLOP/s of training steps over those of their matmuls alone",
+      [](CLI::App& command, Options& options) {
+        command.add_option("--model", options.model)->check(CLI::IsMember(&Models()));
+        command.add_option("--device", options.device, "cpu, or cuda: the first GPU")
+            ->check(CLI::IsMember({"cpu", "cuda"}));
+        command.add_option("--batch", options.batch, "Sequences of a step")
+            ->check(CLI::Range(1, 4096));
+        command
+            .add_option("--microbatch", options.microbatch,
+                        "Sequences of a microbatch; 0: the whole batch")
+            ->check(CLI::Range(0, 4096));
+        command.add_option("--context", options.context, "Tokens of a sequence")
+            ->check(CLI::Range(1, 65536));
+        command.add_option("--precision", options.precision)->check(CLI::IsMember({"f32", "bf16"}));
+        command.add_option("--threads", options.threads, "Threads, of oneDNN's own run too")
+            ->check(CLI::Range(1, 1024));
+        command.add_option("--steps", options.steps, "Steps that count")
+            ->check(CLI::Range(1, 1000));
+        command.add_option("--warmup", options.warmup, "Steps before them")
+            ->check(CLI::Range(1, 1000));
+      },
+      Run);
 }
 
 }  // namespace takt::bench

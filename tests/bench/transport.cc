@@ -14,8 +14,11 @@
 // The limit that our Gloo transport is measured against.
 #include "gloo/transport/context.h"
 #include "gloo/transport/tcp/device.h"
+#include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/process_group.h"
+#include "tests/bench/statistics.h"
+#include "tests/bench/table.h"
 #include "worker/transport/create.h"
 #include "worker/transport/wake_word.h"
 
@@ -25,17 +28,11 @@ namespace {
 
 using transport::MonotonicNanos;
 
-struct Options {
+struct Options : CommonOptions {
   std::vector<std::string> transports = {"shm", "gloo"};
   std::vector<std::size_t> sizes = {4096, 256 * 1024, 3 * 1024 * 1024};
   int messages = 1000;
-  std::string output = "text";
 };
-
-double Median(std::vector<double>& values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 // Half of the median round trip, in seconds, by rank 0's clock.  send, recv: of this rank, one
 // message.
@@ -51,7 +48,7 @@ absl::StatusOr<double> PingPong(Rank rank, int messages, const Ends& ends) {
     if (i >= messages / 10)
       seconds.push_back(static_cast<double>(MonotonicNanos() - start) * 0.5e-9);
   }
-  return Median(seconds);
+  return Median(std::move(seconds));
 }
 
 absl::StatusOr<double> PingPongOurs(config::TransportKind kind, std::size_t size, int messages,
@@ -117,7 +114,7 @@ double MemcpySeconds(std::size_t size, int messages) {
     asm volatile("" ::"r"(to.data()) : "memory");
     if (i >= messages / 10) seconds.push_back(static_cast<double>(MonotonicNanos() - start) * 1e-9);
   }
-  return Median(seconds);
+  return Median(std::move(seconds));
 }
 
 using Measurement = std::function<absl::StatusOr<double>(Rank, transport::Rendezvous&)>;
@@ -186,18 +183,11 @@ absl::StatusOr<Row> Measure(const std::string& transport, std::size_t size, int 
   return row;
 }
 
-void PrintRow(const Row& row) {
-  absl::PrintF("%-5s %9d  %9.1f  %8.2f  %-9s %9.1f  %6.3f  %s%s\n", row.transport, row.size,
-               row.seconds * 1e6, static_cast<double>(row.size) / row.seconds * 1e-9, row.peer,
-               row.peer_seconds * 1e6, row.peer_seconds / row.seconds, row.rule,
-               row.holds ? "" : "  MISSED");
-  std::fflush(stdout);
-}
-
 nlohmann::json RowJson(const Row& row) {
   return {{"transport", row.transport},
           {"bytes", row.size},
           {"one_way_seconds", row.seconds},
+          {"bytes_per_second", static_cast<double>(row.size) / row.seconds},
           {"peer", row.peer},
           {"peer_seconds", row.peer_seconds},
           {"speed_ratio", row.peer_seconds / row.seconds},
@@ -206,45 +196,42 @@ nlohmann::json RowJson(const Row& row) {
 }
 
 absl::Status Run(const Options& options) {
-  const bool json = options.output == "json";
-  nlohmann::json result = {{"rows", nlohmann::json::array()}};
-  if (!json)
-    absl::PrintF("link      bytes  one way us     GB/s  peer      peer us   ratio  rule\n");
+  Table table(options.json(), {{"link", "transport", 5},
+                               {"bytes", "bytes", 8},
+                               {"one way us", "one_way_seconds", 0, 1, 1e6},
+                               {"GB/s", "bytes_per_second", 7, 2, 1e-9},
+                               {"peer", "peer", 9},
+                               {"peer us", "peer_seconds", 0, 1, 1e6},
+                               {"ratio", "speed_ratio", 6, 3},
+                               {"rule", "rule", 16}});
   for (const std::string& transport : options.transports) {
     for (const std::size_t size : options.sizes) {
       ASSIGN_OR_RETURN(const Row row, Measure(transport, size, options.messages));
-      if (json) {
-        result["rows"].push_back(RowJson(row));
-      } else {
-        PrintRow(row);
-      }
+      table.Add(RowJson(row), row.holds ? "" : "MISSED");
     }
   }
-  if (json) absl::PrintF("%s\n", result.dump());
+  table.End({});
   return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddTransportCommand(CLI::App& app, absl::Status& result) {
-  auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "transport", "Messages between two processes, beside memcpy and a bare Gloo loop");
-  command->add_option("--transport", options->transports, "Links")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"shm", "gloo"}))
-      ->capture_default_str();
-  command->add_option("--bytes", options->sizes, "Message sizes")
-      ->delimiter(',')
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30))
-      ->capture_default_str();
-  command->add_option("--messages", options->messages, "Round trips of which the median is taken")
-      ->check(CLI::Range(10, 10'000'000))
-      ->capture_default_str();
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &result] { result = Run(*options); });
+  AddCommand<Options>(
+      app, result, "transport",
+      "Messages between two processes, beside memcpy and a bare Gloo loop",
+      [](CLI::App& command, Options& options) {
+        command.add_option("--transport", options.transports, "Links")
+            ->delimiter(',')
+            ->check(CLI::IsMember({"shm", "gloo"}));
+        command.add_option("--bytes", options.sizes, "Message sizes")
+            ->delimiter(',')
+            ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30));
+        command
+            .add_option("--messages", options.messages, "Round trips of which the median is taken")
+            ->check(CLI::Range(10, 10'000'000));
+      },
+      Run);
 }
 
 }  // namespace takt::bench
