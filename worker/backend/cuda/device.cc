@@ -44,6 +44,9 @@ absl::StatusOr<Device> Describe(int index, const std::string& driver_version) {
 
 absl::Status ToStatus(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
+  // Told now: cudaGetLastError after the next launch shall not tell it once more. One that stays
+  // (a poisoned device) comes back by itself.
+  static_cast<void>(cudaGetLastError());
   const std::string text = absl::StrCat(std::string(what), ": ", cudaGetErrorString(error), " (",
                                         cudaGetErrorName(error), ")");
   switch (error) {

@@ -28,7 +28,10 @@ class CudaEvent final : public Event {
   absl::StatusOr<bool> Reached() override {
     RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
     const cudaError_t result = cudaEventQuery(event_);
-    if (result == cudaErrorNotReady) return false;
+    if (result == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());  // which else tells the next launch of it
+      return false;
+    }
     RETURN_IF_ERROR(ToStatus(result, "asking for an event"));
     return true;
   }
@@ -41,6 +44,16 @@ class CudaEvent final : public Event {
   const cudaEvent_t event_;
   DeviceClock& clock_;
 };
+
+// From `a` to `b`, negative if `b` was reached first. The manual does not say what the library
+// makes of that order: asked both ways, it need not be signed, as long as it is not positive then.
+absl::StatusOr<double> MillisecondsBetween(cudaEvent_t a, cudaEvent_t b) {
+  float forward = 0, backward = 0;
+  RETURN_IF_ERROR(ToStatus(cudaEventElapsedTime(&forward, a, b), "reading an event"));
+  if (forward > 0) return forward;
+  RETURN_IF_ERROR(ToStatus(cudaEventElapsedTime(&backward, b, a), "reading an event"));
+  return -static_cast<double>(backward);
+}
 
 // Every event of this device is one of ours.
 cudaEvent_t EventOf(Event& event) { return static_cast<CudaEvent&>(event).get(); }
@@ -80,12 +93,8 @@ absl::Status DeviceClock::ReadBothLocked() {
   }
   const std::int64_t nanos = before + (after - before) / 2;
   if (moment_nanos_ != 0) {
-    float milliseconds = 0;
-    RETURN_IF_ERROR(
-        ToStatus(cudaEventElapsedTime(&milliseconds, moment_, next_), "reading an event"));
-    if (milliseconds > 0)
-      rate_ =
-          static_cast<double>(nanos - moment_nanos_) / (1e6 * static_cast<double>(milliseconds));
+    ASSIGN_OR_RETURN(const double milliseconds, MillisecondsBetween(moment_, next_));
+    if (milliseconds > 0) rate_ = static_cast<double>(nanos - moment_nanos_) / (1e6 * milliseconds);
   }
   moment_nanos_ = nanos;
   std::swap(moment_, next_);
@@ -98,10 +107,8 @@ absl::StatusOr<std::int64_t> DeviceClock::Nanos(cudaEvent_t event) {
   if (Clock::Real().SteadyNanos() - moment_nanos_ > kReadAgainNanos) {
     RETURN_IF_ERROR(ReadBothLocked());
   }
-  float milliseconds = 0;  // negative for what was reached before the moment
-  RETURN_IF_ERROR(
-      ToStatus(cudaEventElapsedTime(&milliseconds, moment_, event), "reading an event"));
-  return moment_nanos_ + std::llround(1e6 * static_cast<double>(milliseconds) * rate_);
+  ASSIGN_OR_RETURN(const double milliseconds, MillisecondsBetween(moment_, event));
+  return moment_nanos_ + std::llround(1e6 * milliseconds * rate_);
 }
 
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(int device, StreamKind kind,
