@@ -26,7 +26,10 @@ StageLayout LayOutStage(const Model& model, LayerId first, LayerId last, Recompu
     StageLayout::LayerPlace place{.stash = StashLayout(layer.stash, ModeOf(layer, recompute))};
     place.kept = kept.Add(place.stash.kept_bytes());
     place.recomputed = recomputed.Add(place.stash.recomputed_bytes());
-    if (id.value() + 1 < last.value()) place.output = kept.Add(layer.cost.output_bytes);
+    if (id.value() + 1 < last.value()) {
+      place.output = kept.Add(layer.cost.output_bytes);
+      place.output_room = kept.size() - place.output;
+    }
     stage.scratch_bytes =
         std::max(stage.scratch_bytes, layer.scratch.bytes() + place.stash.recomputed_bytes());
     stage.layers.push_back(std::move(place));

@@ -16,7 +16,8 @@ struct StageLayout {
   struct LayerPlace {
     StashLayout stash;
     std::int64_t kept = 0, recomputed = 0;  // offsets of the stash's two parts
-    std::int64_t output = 0;                // offset of its output; none of the last layer
+    // Offset of its output, and bytes from there to what follows; none of the last layer.
+    std::int64_t output = 0, output_room = 0;
   };
   std::vector<LayerPlace> layers;
   std::int64_t stash_bytes = 0;       // from F to W

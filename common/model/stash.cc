@@ -25,7 +25,9 @@ StashLayout::StashLayout(const std::vector<StashTensor>& tensors, Recompute reco
   Regions kept, recomputed;
   for (const StashTensor& tensor : tensors) {
     const bool keep = IsKept(tensor.origin, recompute);
-    places_.push_back({keep, (keep ? kept : recomputed).Add(tensor.bytes), tensor.bf16});
+    Regions& regions = keep ? kept : recomputed;
+    const std::int64_t offset = regions.Add(tensor.bytes);
+    places_.push_back({keep, offset, regions.size() - offset, tensor.bf16});
   }
   kept_bytes_ = kept.size();
   recomputed_bytes_ = recomputed.size();

@@ -43,6 +43,7 @@ class StashLayout {
   struct Place {
     bool kept = true;
     std::int64_t offset = 0;  // in bytes, in the memory of those kept, or of those recomputed
+    std::int64_t room = 0;    // bytes from there to the next one
     bool bf16 = false;
   };
   // By index in the list.

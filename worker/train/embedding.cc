@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // output = token table[token] (+ position table[position], if the family has one). Keeps nothing;
 // has no input gradient.
+#include "common/base/status.h"
 #include "worker/train/layer.h"
 
 namespace takt::train {
@@ -30,17 +31,22 @@ class Embedding final : public Layer {
   absl::Status InputGrad(const InputGradCall&) const override { return absl::OkStatus(); }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
-    return call.backend->Run(backend::EmbeddingBackward{
-        .tokens = call.view.tokens,
-        .d_output = call.d_output,
-        .d_token_table = token_table_.gradient,
-        .d_position_table = position_table_ != nullptr ? position_table_->gradient : nullptr,
-        .batch = batch_,
-        .context = config_.context,
-        .columns = config_.hidden,
-        .vocab = config_.vocab,
-        .positions = config_.positions,
-        .accumulate = call.accumulate});
+    bool accumulate = call.accumulate;
+    for (const WeightGradInput& microbatch : call.microbatches) {
+      RETURN_IF_ERROR(call.backend->Run(backend::EmbeddingBackward{
+          .tokens = microbatch.view.tokens,
+          .d_output = microbatch.d_output,
+          .d_token_table = token_table_.gradient,
+          .d_position_table = position_table_ != nullptr ? position_table_->gradient : nullptr,
+          .batch = batch_,
+          .context = config_.context,
+          .columns = config_.hidden,
+          .vocab = config_.vocab,
+          .positions = config_.positions,
+          .accumulate = accumulate}));
+      accumulate = true;
+    }
+    return absl::OkStatus();
   }
 
  private:

@@ -84,14 +84,14 @@ class Gpt2Block final : public Layer {
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     backend::Backend& backend = *call.backend;
-    const StashView s(layout_, call.stash);
+    const auto s = [&](auto tensor) { return call.Stashed(layout_, tensor); };
     const bool add = call.accumulate;
-    RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s.Factor(kActivated), call.d_output, add));
-    RETURN_IF_ERROR(fc_.WeightGrad(backend, s.Factor(kNorm2), s[kInner], add));
-    RETURN_IF_ERROR(norm2_.WeightGrad(backend, Norm2(s), add));
-    RETURN_IF_ERROR(projection_.WeightGrad(backend, s[kAttention], s[kMiddle], add));
-    RETURN_IF_ERROR(qkv_.WeightGrad(backend, s.Factor(kNorm1), s[kQkv], add));
-    return norm1_.WeightGrad(backend, Norm1(s), add);
+    RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s(kActivated), call.d_output(), add));
+    RETURN_IF_ERROR(fc_.WeightGrad(backend, s(kNorm2), s(kInner), add));
+    RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
+    RETURN_IF_ERROR(projection_.WeightGrad(backend, s(kAttention), s(kMiddle), add));
+    RETURN_IF_ERROR(qkv_.WeightGrad(backend, s(kNorm1), s(kQkv), add));
+    return norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
 
  private:

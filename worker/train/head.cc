@@ -57,9 +57,9 @@ class Head final : public Layer {
   }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
-    const StashView s(layout_, call.stash);
-    RETURN_IF_ERROR(product_.WeightGrad(*call.backend, s[kNorm], s[kLogits], call.accumulate));
-    return norm_.WeightGrad(*call.backend, NormOf(s), call.accumulate);
+    const auto s = [&](auto tensor) { return call.Stashed(layout_, tensor); };
+    RETURN_IF_ERROR(product_.WeightGrad(*call.backend, s(kNorm), s(kLogits), call.accumulate));
+    return norm_.WeightGrad(*call.backend, s(kNormPart), call.accumulate);
   }
 
  private:

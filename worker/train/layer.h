@@ -15,6 +15,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/model/model.h"
@@ -61,12 +63,33 @@ struct InputGradCall {
   TensorProbe probe;
 };
 
-struct WeightGradCall {
-  backend::Backend* backend = nullptr;
+// What W takes of one microbatch.
+struct WeightGradInput {
   TokenView view;
   const float* d_output = nullptr;
-  StashMemory stash;        // is only read
+  StashMemory stash;  // is only read
+};
+
+struct WeightGradCall {
+  backend::Backend* backend = nullptr;
+  // At least one, in ascending order. Gradients of several are summed in an order of the layer's
+  // own, those of one after the other in theirs.
+  std::span<const WeightGradInput> microbatches;
   bool accumulate = false;  // false: the step's first microbatch overwrites the gradients
+
+  // By microbatch: where the d_output lies, or a tensor of the stash.
+  std::vector<backend::Operand> d_output() const {
+    std::vector<backend::Operand> result;
+    for (const WeightGradInput& each : microbatches) result.emplace_back(each.d_output);
+    return result;
+  }
+  std::vector<backend::Operand> Stashed(const model::StashLayout& layout,
+                                        std::size_t tensor) const {
+    std::vector<backend::Operand> result;
+    for (const WeightGradInput& each : microbatches)
+      result.push_back(StashView(layout, each.stash).Factor(tensor));
+    return result;
+  }
 };
 
 // Stateless but for what it points to: one caller at a time (they share scratch).

@@ -3,6 +3,8 @@
 // [out,in], as most others do. In bf16 if W is packed.
 #pragma once
 
+#include <span>
+
 #include "absl/status/status.h"
 #include "common/base/status.h"
 #include "worker/backend/backend.h"
@@ -75,23 +77,43 @@ class Linear {
                                        .k = out_});
   }
 
-  // dW (+)= x^T dy, or its transpose; db (+)= column sums of dy
-  absl::Status WeightGrad(backend::Backend& backend, const backend::Operand& x, const float* dy,
-                          bool accumulate) const {
+  // dW (+)= x^T dy, or its transpose; db (+)= column sums of dy. x, dy: by microbatch. Those that
+  // lie one after the other in both are one product with so many more rows.
+  absl::Status WeightGrad(backend::Backend& backend, std::span<const backend::Operand> x,
+                          std::span<const backend::Operand> dy, bool accumulate) const {
+    for (std::size_t first = 0, end = 0; first < x.size(); first = end) {
+      end = first + 1;
+      while (end < x.size() && Follows(x[end - 1], x[end], rows_ * in_) &&
+             Follows(dy[end - 1], dy[end], rows_ * out_)) {
+        ++end;
+      }
+      const std::int64_t rows = rows_ * static_cast<std::int64_t>(end - first);
+      RETURN_IF_ERROR(WeightGrad(backend, rows, x[first], dy[first], accumulate || first > 0));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static bool Follows(const backend::Operand& a, const backend::Operand& b, std::int64_t elements) {
+    return a.bf16 != nullptr ? a.bf16 + elements == b.bf16 : a.f32 + elements == b.f32;
+  }
+
+  absl::Status WeightGrad(backend::Backend& backend, std::int64_t rows, const backend::Operand& x,
+                          const backend::Operand& dy, bool accumulate) const {
     const backend::Operand left = out_in_ ? dy : x, right = out_in_ ? x : dy;
-    RETURN_IF_ERROR(MatrixGrad(backend, left, right, accumulate));
+    RETURN_IF_ERROR(MatrixGrad(backend, rows, left, right, accumulate));
     if (bias_ == nullptr) return absl::OkStatus();
-    return backend.Run(backend::BiasGrad{.d_output = dy,
+    return backend.Run(backend::BiasGrad{.d_output = dy.f32,
                                          .d_bias = bias_->gradient,
-                                         .rows = rows_,
+                                         .rows = rows,
                                          .columns = out_,
                                          .accumulate = accumulate});
   }
 
- private:
   // dW (+)= left^T right
-  absl::Status MatrixGrad(backend::Backend& backend, const backend::Operand& left,
-                          const backend::Operand& right, bool accumulate) const {
+  absl::Status MatrixGrad(backend::Backend& backend, std::int64_t rows,
+                          const backend::Operand& left, const backend::Operand& right,
+                          bool accumulate) const {
     const std::int64_t m = out_in_ ? out_ : in_, n = out_in_ ? in_ : out_;
     if (in_bf16()) {
       return backend.Run(backend::MatmulTransposedBf16{.a = left,
@@ -100,7 +122,7 @@ class Linear {
                                                        .accumulate = accumulate,
                                                        .m = m,
                                                        .n = n,
-                                                       .k = rows_});
+                                                       .k = rows});
     }
     return backend.Run(backend::Matmul{.a = left.f32,
                                        .b = right.f32,
@@ -109,7 +131,7 @@ class Linear {
                                        .a_transposed = true,
                                        .m = m,
                                        .n = n,
-                                       .k = rows_});
+                                       .k = rows});
   }
 
   const std::int64_t rows_;

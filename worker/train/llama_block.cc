@@ -60,17 +60,17 @@ class LlamaBlock final : public Layer {
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     backend::Backend& backend = *call.backend;
-    const StashView s(layout_, call.stash);
+    const auto s = [&](auto tensor) { return call.Stashed(layout_, tensor); };
     const bool add = call.accumulate;
-    RETURN_IF_ERROR(down_.WeightGrad(backend, s.Factor(kProduct), call.d_output, add));
-    RETURN_IF_ERROR(up_.WeightGrad(backend, s.Factor(kNorm2), s[kUp], add));
-    RETURN_IF_ERROR(gate_.WeightGrad(backend, s.Factor(kNorm2), s[kGate], add));
-    RETURN_IF_ERROR(norm2_.WeightGrad(backend, Norm2(s), add));
-    RETURN_IF_ERROR(o_.WeightGrad(backend, s[kAttention], s[kMiddle], add));
-    RETURN_IF_ERROR(v_.WeightGrad(backend, s.Factor(kNorm1), s[kV], add));
-    RETURN_IF_ERROR(k_.WeightGrad(backend, s.Factor(kNorm1), s[kK], add));
-    RETURN_IF_ERROR(q_.WeightGrad(backend, s.Factor(kNorm1), s[kQ], add));
-    return norm1_.WeightGrad(backend, Norm1(s), add);
+    RETURN_IF_ERROR(down_.WeightGrad(backend, s(kProduct), call.d_output(), add));
+    RETURN_IF_ERROR(up_.WeightGrad(backend, s(kNorm2), s(kUp), add));
+    RETURN_IF_ERROR(gate_.WeightGrad(backend, s(kNorm2), s(kGate), add));
+    RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
+    RETURN_IF_ERROR(o_.WeightGrad(backend, s(kAttention), s(kMiddle), add));
+    RETURN_IF_ERROR(v_.WeightGrad(backend, s(kNorm1), s(kV), add));
+    RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), s(kK), add));
+    RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), s(kQ), add));
+    return norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
 
  private:

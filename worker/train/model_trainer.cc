@@ -236,7 +236,8 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status WeightGrad(const ComputePart& part) {
-    return stages_.at(part.stage).WeightGrad(pass_->BackwardBuffers(part), Accumulates(part.stage));
+    const StageBuffers buffers = pass_->BackwardBuffers(part);
+    return stages_.at(part.stage).WeightGrad({&buffers, 1}, Accumulates(part.stage));
   }
 
   absl::Status Backward(const ComputePart& part) {

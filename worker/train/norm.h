@@ -84,9 +84,15 @@ class LayerNorm {
                                                        .columns = columns_});
   }
 
-  absl::Status WeightGrad(backend::Backend& backend, const NormStash& s, bool accumulate) const {
-    RETURN_IF_ERROR(AddPart(backend, s.part, weight_, accumulate));
-    return AddPart(backend, s.part + columns_, bias_, accumulate);
+  // parts: by microbatch.
+  absl::Status WeightGrad(backend::Backend& backend, std::span<const backend::Operand> parts,
+                          bool accumulate) const {
+    for (const backend::Operand& part : parts) {
+      RETURN_IF_ERROR(AddPart(backend, part.f32, weight_, accumulate));
+      RETURN_IF_ERROR(AddPart(backend, part.f32 + columns_, bias_, accumulate));
+      accumulate = true;
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -135,8 +141,14 @@ class RmsNorm {
                                                      .columns = columns_});
   }
 
-  absl::Status WeightGrad(backend::Backend& backend, const NormStash& s, bool accumulate) const {
-    return AddPart(backend, s.part, weight_, accumulate);
+  // parts: by microbatch.
+  absl::Status WeightGrad(backend::Backend& backend, std::span<const backend::Operand> parts,
+                          bool accumulate) const {
+    for (const backend::Operand& part : parts) {
+      RETURN_IF_ERROR(AddPart(backend, part.f32, weight_, accumulate));
+      accumulate = true;
+    }
+    return absl::OkStatus();
   }
 
  private:

@@ -34,10 +34,10 @@ absl::Status Stage::InputGrad(const StageBuffers& buffers) {
   return absl::OkStatus();
 }
 
-absl::Status Stage::WeightGrad(const StageBuffers& buffers, bool accumulate) {
-  RETURN_IF_ERROR(CheckApart(buffers));
+absl::Status Stage::WeightGrad(std::span<const StageBuffers> microbatches, bool accumulate) {
+  for (const StageBuffers& buffers : microbatches) RETURN_IF_ERROR(CheckApart(buffers));
   for (std::size_t i = layers_.size(); i-- > 0;) {
-    RETURN_IF_ERROR(WeightGradLayer(buffers, accumulate, i));
+    RETURN_IF_ERROR(WeightGradLayer(microbatches, accumulate, i));
   }
   return absl::OkStatus();
 }
@@ -64,7 +64,7 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
 
 absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
   RETURN_IF_ERROR(InputGradLayer(buffers, i));
-  return WeightGradLayer(buffers, accumulate, i);
+  return WeightGradLayer({&buffers, 1}, accumulate, i);
 }
 
 absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i) {
@@ -82,22 +82,27 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i) {
                                 .probe = {observer_, buffers.microbatch, &backend_}});
 }
 
-absl::Status Stage::WeightGradLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
-  return layers_[i]->WeightGrad({.backend = &backend_,
-                                 .view = buffers.view,
-                                 .d_output = DOutput(buffers, i),
-                                 .stash = BackwardStash(buffers, i),
-                                 .accumulate = accumulate});
+absl::Status Stage::WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
+                                    std::size_t i) {
+  std::vector<WeightGradInput> inputs;
+  for (const StageBuffers& buffers : microbatches) {
+    inputs.push_back({.view = buffers.view,
+                      .d_output = DOutput(buffers, i),
+                      .stash = BackwardStash(buffers, i)});
+  }
+  return layers_[i]->WeightGrad(
+      {.backend = &backend_, .microbatches = inputs, .accumulate = accumulate});
 }
 
 absl::Status Stage::CheckApart(const StageBuffers& buffers) const {
-  if (layout_.recomputed_bytes == 0 || buffers.recomputed != nullptr) return absl::OkStatus();
+  if (layout_.recomputed_bytes == 0 || buffers.recomputed.base != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "the program runs I and W of a stage that recomputes, and has no slots for what it does");
 }
 
 float* Stage::Between(const StageBuffers& buffers, std::size_t i) const {
-  return reinterpret_cast<float*>(buffers.stash + layout_.layers[i].output);
+  const model::StageLayout::LayerPlace& place = layout_.layers[i];
+  return reinterpret_cast<float*>(buffers.stash.At(place.output, place.output_room));
 }
 
 const float* Stage::InputOf(const StageBuffers& buffers, std::size_t i) const {
@@ -109,15 +114,15 @@ const float* Stage::DOutput(const StageBuffers& buffers, std::size_t i) const {
 }
 
 StashMemory Stage::ForwardStash(const StageBuffers& buffers, std::size_t i) const {
-  return {buffers.stash + layout_.layers[i].kept, scratch_};
+  return {buffers.stash.From(layout_.layers[i].kept), scratch_};
 }
 
 StashMemory Stage::BackwardStash(const StageBuffers& buffers, std::size_t i) const {
   const model::StageLayout::LayerPlace& place = layout_.layers[i];
   const model::Layer& layer = model_.layers[first_layer_.value() + static_cast<std::int32_t>(i)];
-  return {buffers.stash + place.kept, buffers.recomputed != nullptr
-                                          ? buffers.recomputed + place.recomputed
-                                          : scratch_ + layer.scratch.bytes()};
+  return {buffers.stash.From(place.kept), buffers.recomputed.base != nullptr
+                                              ? buffers.recomputed.From(place.recomputed)
+                                              : SlotRoom(scratch_ + layer.scratch.bytes())};
 }
 
 }  // namespace takt::train

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,9 +25,9 @@ struct StageBuffers {
   float* output = nullptr;          // F; null on the last stage
   const float* d_output = nullptr;  // I, W; null on the last stage
   float* d_input = nullptr;         // I; null on stage 0
-  std::byte* stash = nullptr;
+  SlotRoom stash;
   // I and W, where they are apart and the stage recomputes.
-  std::byte* recomputed = nullptr;
+  SlotRoom recomputed;
   float loss_scale = 0;  // the last stage: 1 / scored tokens of the global batch
 };
 
@@ -59,8 +60,8 @@ class Stage {
 
   absl::Status Forward(const StageBuffers& buffers, const LossCall& loss);
   absl::Status InputGrad(const StageBuffers& buffers);
-  // accumulate: false for the first microbatch of a step.
-  absl::Status WeightGrad(const StageBuffers& buffers, bool accumulate);
+  // Of one microbatch, or of several in ascending order. accumulate: false for the first of a step.
+  absl::Status WeightGrad(std::span<const StageBuffers> microbatches, bool accumulate);
   // Both, with the same bits: I and W of a layer, then of the one below.
   absl::Status Backward(const StageBuffers& buffers, bool accumulate);
 
@@ -71,7 +72,8 @@ class Stage {
 
  private:
   absl::Status InputGradLayer(const StageBuffers& buffers, std::size_t i);
-  absl::Status WeightGradLayer(const StageBuffers& buffers, bool accumulate, std::size_t i);
+  absl::Status WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
+                               std::size_t i);
   // The activation that layer i passes on, or its gradient.
   float* Between(const StageBuffers& buffers, std::size_t i) const;
   // Whether there is room for what an I apart from its W recomputes.

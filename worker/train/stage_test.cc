@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/stage.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -32,7 +33,7 @@ class StageTest : public testing::Test {
     stash_ = backend_->Allocate(stage_->layout().stash_bytes, MemoryKind::kStash).value();
     scratch_ = backend_->Allocate(stage_->layout().scratch_bytes, MemoryKind::kScratch).value();
     stage_->set_scratch(scratch_.data());
-    for (int i = 0; i < 10; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       tokens_.push_back(i % 11);
       targets_.push_back(i % 4 == 1 ? backend::kIgnoredTarget : (i * 7 + 3) % 11);
     }
@@ -58,13 +59,17 @@ class StageTest : public testing::Test {
     return all;
   }
 
+  // So many that every tensor is a whole number of cache lines, and so follows that of the slot
+  // before it.
+  static constexpr int kRows = 16;
+
   const model::Model model_ = model::BuildModel({.layers = 2,
                                                  .hidden = 6,
                                                  .heads = 2,
                                                  .kv_heads = 2,
                                                  .inner = 24,
-                                                 .context = 5,
-                                                 .positions = 7,
+                                                 .context = kRows / 2,
+                                                 .positions = 10,
                                                  .vocab = 11},
                                                 2)
                                   .value();
@@ -75,12 +80,12 @@ class StageTest : public testing::Test {
   std::vector<std::int32_t> tokens_, targets_;
 };
 
-// Central differences of the f32 loss sum (about 20) with h = 2^-7: rounding 20 * 2^-24 / h
-// = 1.5e-4, and h^2 / 6 times a third derivative of order 1 to 10.
+// Central differences of the f32 loss sum (about 30) with h = 2^-7: rounding 30 * 2^-24 / h
+// = 2.3e-4, and h^2 / 6 times a third derivative of order 1 to 10.
 TEST_F(StageTest, GradientsAgreeWithFiniteDifferences) {
   Loss(true);
   ASSERT_TRUE(stage_->InputGrad(Buffers()).ok());
-  ASSERT_TRUE(stage_->WeightGrad(Buffers(), false).ok());
+  ASSERT_TRUE(stage_->WeightGrad(std::vector{Buffers()}, false).ok());
   const auto [own, tied] = parameters_->tied_uses();
   constexpr float kStep = 1.0F / 128;
   for (const LayerParameters& layer : parameters_->layers()) {
@@ -107,12 +112,12 @@ TEST_F(StageTest, AccumulatesOverMicrobatches) {
   for (const bool accumulate : {false, true, true}) {
     Loss(true);
     ASSERT_TRUE(stage_->InputGrad(Buffers()).ok());
-    ASSERT_TRUE(stage_->WeightGrad(Buffers(), accumulate).ok());
+    ASSERT_TRUE(stage_->WeightGrad(std::vector{Buffers()}, accumulate).ok());
   }
   const std::vector<float> three = Gradients();
   Loss(true);
   ASSERT_TRUE(stage_->InputGrad(Buffers()).ok());
-  ASSERT_TRUE(stage_->WeightGrad(Buffers(), false).ok());
+  ASSERT_TRUE(stage_->WeightGrad(std::vector{Buffers()}, false).ok());
   const std::vector<float> one = Gradients();
   double largest = 0;
   for (std::size_t i = 0; i < one.size(); ++i) {
@@ -120,6 +125,41 @@ TEST_F(StageTest, AccumulatesOverMicrobatches) {
     largest = std::max<double>(largest, std::abs(one[i]));
   }
   EXPECT_GT(largest, 0.1);
+}
+
+// Three microbatches in rooms that they share, in neighbouring slots and in ones that are not.
+TEST_F(StageTest, WeightGradientsOfSeveralMicrobatchesTogetherAreTheirSum) {
+  constexpr std::int64_t kSlots = 4;
+  const backend::Buffer memory =
+      backend_->Allocate(kSlots * stage_->layout().stash_bytes, MemoryKind::kStash).value();
+  for (const std::vector<std::int64_t>& slots : {std::vector<std::int64_t>{1, 2, 3}, {3, 0, 1}}) {
+    std::vector<StageBuffers> microbatches;
+    std::vector<std::vector<std::int32_t>> targets;
+    for (std::size_t m = 0; m < slots.size(); ++m) {
+      targets.push_back(targets_);
+      std::ranges::rotate(targets.back(), targets.back().begin() + static_cast<int>(m));
+      microbatches.push_back(Buffers());
+      microbatches.back().view.targets = targets.back().data();
+      microbatches.back().stash = {memory.data(), kSlots, slots[m]};
+    }
+    double loss = 0;
+    for (const StageBuffers& each : microbatches) {
+      ASSERT_TRUE(stage_->Forward(each, {.sum = &loss}).ok());
+      ASSERT_TRUE(stage_->InputGrad(each).ok());
+    }
+    for (std::size_t m = 0; m < microbatches.size(); ++m)
+      ASSERT_TRUE(stage_->WeightGrad({&microbatches[m], 1}, m > 0).ok());
+    const std::vector<float> apart = Gradients();
+    ASSERT_TRUE(stage_->WeightGrad(microbatches, false).ok());
+    const std::vector<float> together = Gradients();
+    // One sum over all rows instead of three: roundings of partial sums, each at most 2^-24
+    // of the sum of magnitudes, which here is below 10 times the largest gradient.
+    float largest = 0;
+    for (const float gradient : apart) largest = std::max(largest, std::abs(gradient));
+    for (std::size_t i = 0; i < apart.size(); ++i)
+      ASSERT_NEAR(together[i], apart[i], largest * 10 * 3 * kRows * 0x1p-24) << i;
+    EXPECT_GT(largest, 0.1);
+  }
 }
 
 // Two microbatches one after the other, then with the layers of the second one's F between those of
@@ -137,10 +177,10 @@ TEST_F(StageTest, LayersInTurnsLeaveTheSameBitsAsApart) {
   LossCall loss{.sum = &loss_apart};
   Loss(true);
   ASSERT_TRUE(stage_->InputGrad(first).ok());
-  ASSERT_TRUE(stage_->WeightGrad(first, false).ok());
+  ASSERT_TRUE(stage_->WeightGrad({&first, 1}, false).ok());
   ASSERT_TRUE(stage_->Forward(second, loss).ok());
   ASSERT_TRUE(stage_->InputGrad(second).ok());
-  ASSERT_TRUE(stage_->WeightGrad(second, true).ok());
+  ASSERT_TRUE(stage_->WeightGrad({&second, 1}, true).ok());
   const std::vector<float> apart = Gradients();
 
   Loss(true);
@@ -152,7 +192,7 @@ TEST_F(StageTest, LayersInTurnsLeaveTheSameBitsAsApart) {
     ASSERT_TRUE(stage_->BackwardLayer(first, false, layers - 1 - i).ok());
   }
   ASSERT_TRUE(stage_->InputGrad(second).ok());
-  ASSERT_TRUE(stage_->WeightGrad(second, true).ok());
+  ASSERT_TRUE(stage_->WeightGrad({&second, 1}, true).ok());
   EXPECT_EQ(loss_in_turns, loss_apart);
   EXPECT_EQ(Gradients(), apart);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "common/base/status.h"
 #include "common/model/stash.h"
@@ -9,10 +10,30 @@
 
 namespace takt::train {
 
+// Room for what is laid out once, in one of several like slots. They share memory tensor by tensor:
+// the first tensor of every slot, then the second of every slot. So that of neighbouring slots lies
+// in one piece. A slot by itself holds its tensors as they are laid out.
+struct SlotRoom {
+  SlotRoom() = default;
+  SlotRoom(std::byte* memory) : base(memory) {}  // NOLINT(google-explicit-constructor)
+  SlotRoom(std::byte* memory, std::int64_t num_slots, std::int64_t slot_index)
+      : base(memory), slots(num_slots), slot(slot_index) {}
+
+  // offset, room: of a tensor in the layout, in bytes; room reaches to the next one.
+  std::byte* At(std::int64_t offset, std::int64_t room) const {
+    return base + offset * slots + slot * room;
+  }
+  // Of a part of the layout.
+  SlotRoom From(std::int64_t offset) const { return {base + offset * slots, slots, slot}; }
+
+  std::byte* base = nullptr;  // null: there is none
+  std::int64_t slots = 1, slot = 0;
+};
+
 // The memory of one layer's stash of one microbatch, in two parts.
 struct StashMemory {
-  std::byte* kept = nullptr;
-  std::byte* recomputed = nullptr;  // F: scratch; I and W: the same memory for both
+  SlotRoom kept;
+  SlotRoom recomputed;  // F: scratch; I and W: the same memory for both
 };
 
 // The tensors in it. Borrows the layout.
@@ -36,7 +57,7 @@ class StashView {
  private:
   std::byte* Bytes(std::size_t tensor) const {
     const model::StashLayout::Place& place = layout_[tensor];
-    return (place.kept ? memory_.kept : memory_.recomputed) + place.offset;
+    return (place.kept ? memory_.kept : memory_.recomputed).At(place.offset, place.room);
   }
 
   const model::StashLayout& layout_;
