@@ -65,7 +65,7 @@ class WholeModel {
     double loss = 0;
     EXPECT_TRUE(stage_->Forward(buffers, {.sum = &loss}).ok());
     EXPECT_TRUE(stage_->InputGrad(buffers).ok());
-    EXPECT_TRUE(stage_->WeightGrad(buffers, accumulate).ok());
+    EXPECT_TRUE(stage_->WeightGrad({&buffers, 1}, accumulate).ok());
     return loss;
   }
 
