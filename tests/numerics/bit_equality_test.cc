@@ -228,6 +228,24 @@ TEST_F(BitEquality, OfADeviceOverFamilies) {
   }
 }
 
+// All ranks on one device: messages and sums never leave its memory.
+TEST_F(BitEquality, OfADeviceThatRanksShare) {
+  config::JobSpec job = Job();
+  job.steps = 2;
+  for (const std::string_view schedule : {"1f1b", "zb-v", "chimera"}) {
+    job.parallelism = {.pipeline = 2, .data = 2, .chunks = std::nullopt, .threads = 1};
+    job.parallelism.schedule = schedule;
+    const RunResult reference = Train(job);
+    for (const bool lazy : {false, true}) {
+      SCOPED_TRACE(std::string(schedule) + (lazy ? " late" : " early"));
+      const auto device = backend::CreateDiscreteBackends({.lazy = lazy});
+      const absl::StatusOr<RunResult> shared = TrainInProcess({.job = job, .device = device.get()});
+      ASSERT_TRUE(shared.ok()) << shared.status();
+      ExpectSameBits(reference, *shared);
+    }
+  }
+}
+
 TEST_F(BitEquality, OfADeviceOverModelsAndReplicas) {
   for (const bool llama : {false, true}) {
     for (const config::Precision precision : {config::Precision::kF32, config::Precision::kBf16}) {

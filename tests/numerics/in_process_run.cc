@@ -6,141 +6,73 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/plan/plan.h"
+#include "tests/testing/virtual_ranks.h"
 #include "worker/engine/engine.h"
-#include "worker/session/rank_groups.h"
 #include "worker/train/parameter_store.h"
-#include "worker/transport/inproc/inproc.h"
-#include "worker/transport/staged/staged.h"
 
 namespace takt::numerics {
 namespace {
 
 // What one rank brings home.
 struct RankResult {
-  absl::Status status;
   std::vector<train::StepResult> steps;
   Tensors gradients, weights;
   std::optional<double> validation_loss;
 };
 
-class RankRunner {
- public:
-  RankRunner(const RunOptions& options, const plan::Plan& plan, transport::InprocHub& hub,
-             Rank rank, const train::TensorObserver* observer)
-      : options_(options), plan_(plan), mesh_(plan.mesh), rank_(rank), observer_(observer) {
-    const int threads = options.job.parallelism.threads.value_or(1);
-    backends_ = options.make_backends ? options.make_backends(threads)
-                                      : backend::CreateCpuBackends({.threads = threads});
-    transport_ = hub.Connect({.rank = rank, .num_ranks = mesh_.size(), .job = "numerics"});
-    staged_ = transport::StageTransport(*transport_, *backends_);
-  }
+absl::Status Validate(const RunOptions& options, const program::Program& program,
+                      testing::VirtualRank& rank, RankResult& result) {
+  train::Validator& validator = *rank.trainer().validator();
+  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
+                   rank.MakeEngine(program, validator, "validation/"));
+  validator.Reset();
+  RETURN_IF_ERROR(engine->Run(StepId(1), StepId(options.job.validation->batches),
+                              [](const engine::StepTiming&) {}));
+  result.validation_loss = validator.loss();
+  return absl::OkStatus();
+}
 
-  RankResult Run() {
-    RankResult result;
-    result.status = RunSteps(result);
-    if (!result.status.ok()) transport_->Abort();  // the others wait for us
-    return result;
-  }
-
- private:
-  absl::StatusOr<std::unique_ptr<engine::Engine>> MakeEngine(const program::Program& program,
-                                                             engine::Compute& compute,
-                                                             const std::string& channel_prefix) {
-    const auto rank_of = [this](PpRank pp) { return mesh_.RankOf(pp, mesh_.DpRankOf(rank_)); };
-    return engine::Engine::Create(
-        program, compute,
-        {.transport = staged_ != nullptr ? staged_.get() : transport_.get(),
-         .rank_of = rank_of,
-         .channel_prefix = channel_prefix});
-  }
-
-  absl::Status RunSteps(RankResult& result) {
-    const int pp_rank = mesh_.PpRankOf(rank_).value();
-    const program::Program& program = plan_.programs[pp_rank];
-    ASSIGN_OR_RETURN(
-        const session::RankGroups groups,
-        session::RankGroups::Connect(
-            *transport_, {.rank = rank_,
-                          .mesh = mesh_,
-                          .partition = &plan_.partition,
-                          .program = &program,
-                          .tied_embeddings = !plan_.model.layers.back().tied_parameters.empty(),
-                          .backends = backends_.get()}));
-    const program::Program* validation =
-        plan_.validation_programs.empty() ? nullptr : &plan_.validation_programs[pp_rank];
-    ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,
-                     train::CreateTrainer(
-                         {.job = &options_.job,
-                          .model = &plan_.model,
-                          .partition = &plan_.partition,
-                          .program = &program,
-                          .validation_program = validation,
-                          .mesh = mesh_,
-                          .rank = rank_,
-                          .backends = backends_.get(),
-                          .data_root = "/",
-                          .replicas = groups.replicas(),
-                          .pp_group = groups.pipeline(),
-                          .tied_group = groups.tied(),
-                          .observer = mesh_.DpRankOf(rank_) == DpRank(0) ? observer_ : nullptr}));
-    ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
-                     MakeEngine(program, *trainer, "train/"));
-    const std::int64_t steps = options_.job.steps;
-    const std::int64_t stride = options_.stop_every > 0 ? options_.stop_every : steps;
-    for (std::int64_t first = 1; first <= steps; first += stride) {
-      const StepId last(std::min(steps, first + stride - 1));
-      RETURN_IF_ERROR(engine->Run(StepId(first), last, [&](const engine::StepTiming& timing) {
-        result.steps.push_back(trainer->result(timing.step));
-      }));
+absl::Status TakeHome(const train::ParameterStore& parameters, RankResult& result) {
+  const auto fetch = [&](const float* from, std::vector<float>& to, std::int64_t count) {
+    to.resize(static_cast<std::size_t>(count));
+    return parameters.backend().CopyToHost(reinterpret_cast<const std::byte*>(from),
+                                           std::as_writable_bytes(std::span(to)));
+  };
+  for (const train::LayerParameters& layer : parameters.layers()) {
+    for (const train::ParameterRef& ref : layer.refs) {
+      if (ref.m == nullptr) continue;
+      const std::int64_t count = ref.parameter->elements();
+      RETURN_IF_ERROR(fetch(ref.gradient, result.gradients[ref.parameter->name], count));
+      RETURN_IF_ERROR(fetch(ref.weight, result.weights[ref.parameter->name], count));
     }
-    if (validation != nullptr) RETURN_IF_ERROR(Validate(*validation, *trainer, result));
-    return TakeHome(*trainer->parameters(), result);
   }
+  return parameters.backend().Synchronize();
+}
 
-  absl::Status Validate(const program::Program& program, train::Trainer& trainer,
-                        RankResult& result) {
-    train::Validator& validator = *trainer.validator();
-    ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
-                     MakeEngine(program, validator, "validation/"));
-    validator.Reset();
-    RETURN_IF_ERROR(engine->Run(StepId(1), StepId(options_.job.validation->batches),
-                                [](const engine::StepTiming&) {}));
-    result.validation_loss = validator.loss();
-    return absl::OkStatus();
+absl::Status RunSteps(const RunOptions& options, const plan::Plan& plan, testing::VirtualRank& rank,
+                      RankResult& result) {
+  train::Trainer& trainer = rank.trainer();
+  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
+                   rank.MakeEngine(rank.program(), trainer, "train/"));
+  const std::int64_t steps = options.job.steps;
+  const std::int64_t stride = options.stop_every > 0 ? options.stop_every : steps;
+  for (std::int64_t first = 1; first <= steps; first += stride) {
+    const StepId last(std::min(steps, first + stride - 1));
+    RETURN_IF_ERROR(engine->Run(StepId(first), last, [&](const engine::StepTiming& timing) {
+      result.steps.push_back(trainer.result(timing.step));
+    }));
   }
-
-  static absl::Status TakeHome(const train::ParameterStore& parameters, RankResult& result) {
-    const auto fetch = [&](const float* from, std::vector<float>& to, std::int64_t count) {
-      to.resize(static_cast<std::size_t>(count));
-      return parameters.backend().CopyToHost(reinterpret_cast<const std::byte*>(from),
-                                             std::as_writable_bytes(std::span(to)));
-    };
-    for (const train::LayerParameters& layer : parameters.layers()) {
-      for (const train::ParameterRef& ref : layer.refs) {
-        if (ref.m == nullptr) continue;
-        const std::int64_t count = ref.parameter->elements();
-        RETURN_IF_ERROR(fetch(ref.gradient, result.gradients[ref.parameter->name], count));
-        RETURN_IF_ERROR(fetch(ref.weight, result.weights[ref.parameter->name], count));
-      }
-    }
-    return parameters.backend().Synchronize();
+  if (!plan.validation_programs.empty()) {
+    const int pp_rank = rank.program().pp_rank.value();
+    RETURN_IF_ERROR(Validate(options, plan.validation_programs[pp_rank], rank, result));
   }
-
-  const RunOptions& options_;
-  const plan::Plan& plan_;
-  const mesh::Mesh mesh_;
-  const Rank rank_;
-  const train::TensorObserver* observer_;
-  std::unique_ptr<backend::BackendFactory> backends_;
-  std::unique_ptr<transport::Transport> transport_;
-  std::unique_ptr<transport::Transport> staged_;  // null: transport_ takes messages
-};
+  return TakeHome(*trainer.parameters(), result);
+}
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -185,25 +117,25 @@ absl::StatusOr<RunResult> TrainInProcess(const RunOptions& options) {
     options.observer(name, m, values);
   };
 
-  transport::InprocHub hub;
+  testing::VirtualRanks::Options ranks_options{.job = &options.job,
+                                               .plan = &plan,
+                                               .device = options.device,
+                                               .observer = options.observer ? &observer : nullptr};
+  if (options.device == nullptr) {
+    ranks_options.make_backends = [&] {
+      const int threads = parallelism.threads.value_or(1);
+      return options.make_backends ? options.make_backends(threads)
+                                   : backend::CreateCpuBackends({.threads = threads});
+    };
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<testing::VirtualRanks> ranks,
+                   testing::VirtualRanks::Create(ranks_options));
   std::vector<RankResult> results(plan.mesh.size());
-  {
-    std::vector<std::jthread> threads;
-    for (Rank rank(0); rank.value() < plan.mesh.size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        RankRunner runner(options, plan, hub, rank, options.observer ? &observer : nullptr);
-        results[rank.value()] = runner.Run();
-      });
-    }
-  }
-
-  for (const RankResult& result : results) {
-    if (!result.status.ok() && result.status.code() != absl::StatusCode::kAborted)
-      return result.status;
-  }
+  RETURN_IF_ERROR(ranks->ForAll([&](testing::VirtualRank& rank) {
+    return RunSteps(options, plan, rank, results[rank.rank().value()]);
+  }));
   RunResult merged;
   for (RankResult& result : results) {
-    RETURN_IF_ERROR(result.status);
     if (merged.steps.empty()) {
       merged.steps = result.steps;
       merged.validation_loss = result.validation_loss;

@@ -27,6 +27,8 @@ struct RunOptions {
   std::int64_t stop_every = 0;
   // What each rank computes on; empty: the CPU.
   std::function<std::unique_ptr<backend::BackendFactory>(int threads)> make_backends = {};
+  // What all ranks compute on together; null: each has its own.
+  backend::BackendFactory* device = nullptr;
 };
 
 using Tensors = std::map<std::string, std::vector<float>>;

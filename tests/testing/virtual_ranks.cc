@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing/virtual_ranks.h"
+
+#include <mutex>
+#include <thread>
+
+#include "common/base/status.h"
+#include "worker/transport/staged/staged.h"
+
+namespace takt::testing {
+
+absl::StatusOr<std::unique_ptr<engine::Engine>> VirtualRank::MakeEngine(
+    const program::Program& program, engine::Compute& compute, const std::string& channel_prefix) {
+  const auto rank_of = [this](PpRank pp) { return mesh_.RankOf(pp, mesh_.DpRankOf(rank_)); };
+  return engine::Engine::Create(program, compute,
+                                {.transport = device_ != nullptr ? device_.get() : host_.get(),
+                                 .rank_of = rank_of,
+                                 .channel_prefix = channel_prefix});
+}
+
+absl::StatusOr<std::unique_ptr<VirtualRanks>> VirtualRanks::Create(const Options& options) {
+  std::unique_ptr<VirtualRanks> all(new VirtualRanks());
+  if (options.device != nullptr && !options.device->memory_is_host())
+    all->shared_ = std::make_unique<transport::SharedDevice>(*options.device);
+  const mesh::Mesh mesh = options.plan->mesh;
+  for (Rank id(0); id.value() < mesh.size(); ++id) {
+    std::unique_ptr<VirtualRank> rank(new VirtualRank());
+    rank->rank_ = id;
+    rank->mesh_ = mesh;
+    rank->program_ = &options.plan->programs[mesh.PpRankOf(id).value()];
+    if (options.make_backends) rank->own_backends_ = options.make_backends();
+    rank->backends_ = options.make_backends ? rank->own_backends_.get() : options.device;
+    rank->host_ = all->hub_.Connect({.rank = id, .num_ranks = mesh.size(), .job = "virtual"});
+    rank->device_ = all->shared_ != nullptr
+                        ? all->shared_->Connect(*rank->host_, id)
+                        : transport::StageTransport(*rank->host_, *rank->backends_);
+    all->ranks_.push_back(std::move(rank));
+  }
+  RETURN_IF_ERROR(
+      all->ForAll([&](VirtualRank& rank) { return Prepare(options, all->shared_.get(), rank); }));
+  return all;
+}
+
+absl::Status VirtualRanks::Prepare(const Options& options, transport::SharedDevice* shared,
+                                   VirtualRank& rank) {
+  const plan::Plan& plan = *options.plan;
+  session::RankGroups::Options groups{
+      .rank = rank.rank_,
+      .mesh = rank.mesh_,
+      .partition = &plan.partition,
+      .program = rank.program_,
+      .tied_embeddings = !plan.model.layers.back().tied_parameters.empty(),
+      .backends = rank.backends_};
+  if (shared != nullptr) {
+    groups.make_sums = [&](const transport::CollectiveOptions& group) {
+      return shared->CreateSums(*rank.host_, group);
+    };
+  }
+  ASSIGN_OR_RETURN(rank.groups_, session::RankGroups::Connect(*rank.host_, groups));
+  const bool validates = !plan.validation_programs.empty();
+  const bool observed = rank.mesh_.DpRankOf(rank.rank_) == DpRank(0);
+  ASSIGN_OR_RETURN(
+      rank.trainer_,
+      train::CreateTrainer(
+          {.job = options.job,
+           .model = &plan.model,
+           .partition = &plan.partition,
+           .program = rank.program_,
+           .validation_program =
+               validates ? &plan.validation_programs[rank.program_->pp_rank.value()] : nullptr,
+           .mesh = rank.mesh_,
+           .rank = rank.rank_,
+           .backends = rank.backends_,
+           .data_root = options.data_root,
+           .replicas = rank.groups_.replicas(),
+           .pp_group = rank.groups_.pipeline(),
+           .tied_group = rank.groups_.tied(),
+           .observer = observed ? options.observer : nullptr}));
+  return absl::OkStatus();
+}
+
+absl::Status VirtualRanks::ForAll(const std::function<absl::Status(VirtualRank&)>& body) {
+  std::mutex mutex;
+  absl::Status first;
+  std::vector<std::jthread> threads;
+  for (const auto& rank : ranks_) {
+    threads.emplace_back([&, rank = rank.get()] {
+      const absl::Status status = body(*rank);
+      if (status.ok()) return;
+      {
+        const std::lock_guard lock(mutex);
+        if (!first.ok()) return;  // what that brought about
+        first = status;
+      }
+      for (const auto& other : ranks_) other->host_->Abort();
+    });
+  }
+  threads.clear();  // joined
+  return first;
+}
+
+}  // namespace takt::testing

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages and sums of device memory between ranks that are threads of one process and share a
+// device: addresses pass over the in-process transport, bytes from memory to memory.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/backend/backend.h"
+#include "worker/engine/compute.h"
+#include "worker/transport/collective.h"
+#include "worker/transport/transport.h"
+
+namespace takt::transport {
+
+// Outlives what it makes. Thread-safe.
+class SharedDevice {
+ public:
+  explicit SharedDevice(backend::BackendFactory& backends);  // borrowed, of a device
+  ~SharedDevice();
+
+  // Channels for memory of the device. A send is a rendezvous: it returns when the receiver has
+  // given the copy to its stream; the message may be overwritten when SendChannel::stream is past
+  // it. Messages are whole floats.  host: of `rank`, an InprocHub's; borrowed.
+  std::unique_ptr<Transport> Connect(Transport& host, Rank rank);
+
+  // Sums of floats are of the device's memory, done by the first rank of the group; those of
+  // doubles are the host's.  host: as above.  Blocks: as CreateCollective.
+  absl::StatusOr<std::unique_ptr<engine::Collective>> CreateSums(Transport& host,
+                                                                 const CollectiveOptions& options);
+
+ private:
+  class SharedTransport;
+  // What one end of a channel, or one rank of a group, waits on, and the newest point of it that
+  // others wait for.
+  struct End {
+    std::unique_ptr<backend::Backend> backend;
+    std::unique_ptr<backend::Event> event;
+  };
+
+  // By the channel and the side, or the group and the rank. Ends stay where they are.
+  absl::StatusOr<End*> MakeEnd(const std::string& key, backend::StreamKind kind);
+  End& FindEnd(const std::string& key);
+
+  backend::BackendFactory& backends_;
+  std::mutex mutex_;
+  std::map<std::string, End> ends_;  // guarded by mutex_
+};
+
+}  // namespace takt::transport
