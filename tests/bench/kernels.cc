@@ -204,7 +204,7 @@ class KernelBench {
     const backend::Buffer result_buffer = backend_->AllocateHost(sizeof(double)).value();
     auto* result = reinterpret_cast<double*>(result_buffer.data());
     float* x = pool_.floats();
-    Elementwise("cross entropy", backend::CrossEntropy{x, tokens, result, n, v, 1e-3F}, n * v, 2,
+    Elementwise("cross entropy", backend::CrossEntropy{x, tokens, result, n, v, 0, 1e-3F}, n * v, 2,
                 1);
     const std::int64_t parameters = v * c;
     float* m = x + parameters;
@@ -214,15 +214,12 @@ class KernelBench {
     if (const absl::Status status = backend_->Run(backend::Fill{second, 0.5F, parameters});
         !status.ok())
       std::abort();
-    Elementwise("adamw",
-                backend::AdamwUpdate{.parameter = x,
-                                     .gradient = m + parameters,
-                                     .m = m,
-                                     .v = second,
-                                     .count = parameters,
-                                     .learning_rate = 1e-4,
-                                     .weight_decay = 0.1},
-                parameters, 7, 3);
+    const backend::AdamwTensor tensors[] = {
+        {.parameter = x, .gradient = m + parameters, .m = m, .v = second, .count = parameters}};
+    Elementwise(
+        "adamw",
+        backend::AdamwUpdate{.tensors = tensors, .learning_rate = 1e-4, .weight_decay = 0.1},
+        parameters, 7, 3);
     Elementwise("embedding F", backend::EmbeddingForward{tokens, m, nullptr, x, 1, n, c}, n * c, 2,
                 1);
     Elementwise("embedding W", backend::EmbeddingBackward{tokens, x, m, nullptr, 1, n, c, v, 0},

@@ -224,20 +224,23 @@ class Recurrence {
 
   void Update(const Tensors& gradients, int step) {
     Tensors next = weights_.back();
+    std::vector<backend::AdamwTensor> tensors;
     for (const model::Parameter* parameter : whole_.model().AllParameters()) {
       const std::string& name = parameter->name;
-      whole_.Adamw({.parameter = next[name].data(),
-                    .gradient = gradients.at(name).data(),
-                    .m = m_[name].data(),
-                    .v = v_[name].data(),
-                    .count = parameter->elements(),
-                    .step = std::ssize(weights_),
-                    .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step + 1),
-                    .beta1 = job_.adamw.beta1,
-                    .beta2 = job_.adamw.beta2,
-                    .epsilon = job_.adamw.epsilon,
-                    .weight_decay = parameter->decayed() ? job_.adamw.weight_decay : 0});
+      tensors.push_back({.parameter = next[name].data(),
+                         .gradient = gradients.at(name).data(),
+                         .m = m_[name].data(),
+                         .v = v_[name].data(),
+                         .count = parameter->elements(),
+                         .decayed = parameter->decayed()});
     }
+    whole_.Adamw({.tensors = tensors,
+                  .step = std::ssize(weights_),
+                  .learning_rate = config::LearningRate(job_.adamw, job_.lr_schedule, step + 1),
+                  .beta1 = job_.adamw.beta1,
+                  .beta2 = job_.adamw.beta2,
+                  .epsilon = job_.adamw.epsilon,
+                  .weight_decay = job_.adamw.weight_decay});
     weights_.push_back(std::move(next));
   }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations a backend runs: plain structs of pointers, sizes and flags. All tensors are f32
 // unless said otherwise, row-major and dense unless a stride is given; all pointers are memory of
-// the backend that runs the op (backend.h).
+// the backend that runs the op (backend.h). A tensor that is an `Operand` or an `Output` may be in
+// bf16 instead: sums, softmax and functions are of f32 all the same.
 //
 // Letters: B sequences, T context, N = B * T rows (row b * T + t), C hidden, H heads, D head size,
 // V vocabulary.
@@ -10,15 +11,20 @@
 // - Outputs are overwritten, unless the op has `accumulate` (then: overwrite if false, add if true)
 // or `addend`.
 //   An overwritten output may hold anything before, also NaN.
-// - An output overlaps no input and no other output, except where a comment says "may be".
+// - An output overlaps no input and no other output, except where a comment says "may be"; then
+// both have one type.
+// - Operands and Outputs of one op are all in f32 or all in bf16, except where a comment says "in
+// either type".
+// - A stride is the distance of rows in elements, at least their columns; 0: dense.
 // - The same op on the same data gives the same bits on every run and for every number of threads.
-// - Sizes are at least 1 (AdamwUpdate, SumOfSquares, Fill, Copy and Add also take a count of 0).
+// - Sizes are at least 1 (SumOfSquares, Fill, Copy, Add and tensors of AdamwUpdate may have none).
 // - Where a layer has input gradients (I) and weight gradients (W), they are different ops, and W
 // reads nothing that I writes
 //   beyond its declared outputs: a joint backward is I, then W, with the same bits.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <variant>
 
 namespace takt::backend {
@@ -26,12 +32,38 @@ namespace takt::backend {
 // A target with this value is not scored.
 inline constexpr std::int32_t kIgnoredTarget = -100;
 
+// bfloat16: an f32 without the lower half of its bits.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+// A tensor that an op reads, in f32 or in bf16. What products multiply in bf16 is rounded first
+// where it comes in f32, to nearest, ties to even. Converts from either pointer.
+struct Operand {
+  Operand() = default;
+  Operand(const float* tensor) : f32(tensor) {}  // NOLINT(google-explicit-constructor)
+  Operand(const Bf16* tensor) : bf16(tensor) {}  // NOLINT(google-explicit-constructor)
+  const float* f32 = nullptr;
+  const Bf16* bf16 = nullptr;  // one of the two
+};
+
+// A tensor that an op writes: in f32, or rounded to bf16.
+struct Output {
+  Output() = default;
+  Output(float* tensor) : f32(tensor) {}  // NOLINT(google-explicit-constructor)
+  Output(Bf16* tensor) : bf16(tensor) {}  // NOLINT(google-explicit-constructor)
+  operator Operand() const {              // NOLINT(google-explicit-constructor)
+    return bf16 != nullptr ? Operand(bf16) : Operand(f32);
+  }
+  float* f32 = nullptr;
+  Bf16* bf16 = nullptr;  // one of the two
+};
+
 // c[m,n] = a * b + bias + addend, the last two optional.
-//   y  = x W + bias            {.a = x,  .b = W,  .c = y,  .bias = bias, .m = N, .n = out, .k = in}
-//   dX = dY W^T                {.a = dY, .b = W,  .c = dX, .b_transposed = true, .m = N, .n = in,
-//   .k = out} dW = X^T dY (first, then +) {.a = X, .b = dY, .c = dW, .addend = first ? nullptr :
-//   dW, .a_transposed = true,
-//                                .m = in, .n = out, .k = N}
+//   y  = x W + bias  {.a = x, .b = W, .c = y, .bias = bias, .m = N, .n = out, .k = in}
+//   dX = dY W^T      {.a = dY, .b = W, .c = dX, .b_transposed = true, .m = N, .n = in, .k = out}
+//   dW (+)= X^T dY   {.a = X, .b = dY, .c = dW, .addend = first ? nullptr : dW,
+//                     .a_transposed = true, .m = in, .n = out, .k = N}
 struct Matmul {
   const float* a = nullptr;       // [m,k]; stored [k,m] if a_transposed
   const float* b = nullptr;       // [k,n]; stored [n,k] if b_transposed
@@ -43,36 +75,8 @@ struct Matmul {
   std::int64_t m = 0, n = 0, k = 0;
 };
 
-// bfloat16: an f32 without the lower half of its bits.
-struct Bf16 {
-  std::uint16_t bits;
-};
-
-// A matrix that is multiplied in bf16: already in it, or in f32 and rounded first, to nearest, ties
-// to even. Converts from either pointer.
-struct Operand {
-  Operand() = default;
-  Operand(const float* matrix) : f32(matrix) {}  // NOLINT(google-explicit-constructor)
-  Operand(const Bf16* matrix) : bf16(matrix) {}  // NOLINT(google-explicit-constructor)
-  const float* f32 = nullptr;
-  const Bf16* bf16 = nullptr;  // one of the two
-};
-
-// A matrix that only products read, where an op leaves it: in f32, or rounded to bf16, where it
-// overlaps no input.
-struct Output {
-  Output() = default;
-  Output(float* matrix) : f32(matrix) {}  // NOLINT(google-explicit-constructor)
-  Output(Bf16* matrix) : bf16(matrix) {}  // NOLINT(google-explicit-constructor)
-  operator Operand() const {              // NOLINT(google-explicit-constructor)
-    return bf16 != nullptr ? Operand(bf16) : Operand(f32);
-  }
-  float* f32 = nullptr;
-  Bf16* bf16 = nullptr;  // one of the two
-};
-
-// Products of matrices in bf16: only operands are rounded; products of two, which are exact in f32,
-// are summed in f32, and bias, addend and result are f32.
+// Products of matrices in bf16: operands are rounded; products of two, which are exact in f32, are
+// summed in f32, and bias and addend are f32. Operands and results come in either type.
 //   y  = x W + bias   PackBf16{.b = W, ...} after each change of W; MatmulBf16{.a = x, .b = packed}
 //   dX = dY W^T       the same with .transposed, into another buffer
 //   dW (+)= X^T dY    MatmulTransposedBf16{.a = X, .b = dY}
@@ -91,28 +95,40 @@ struct PackBf16 {
   std::int64_t k = 0, n = 0;
 };
 
+// What a product's result goes through. Both need c in bf16 and dense, and no addend.
+enum class Activation : std::uint8_t {
+  kNone,
+  kGelu,      // inner = a * b + bias; c = gelu of it, before it is rounded or after
+  kGeluGrad,  // c = (a * b, rounded or not) * gelu'(inner); no bias
+};
+
 // c[m,n] = a * b + bias + addend, the last two optional.
 struct MatmulBf16 {
   Operand a;                      // [m,k]
   const Bf16* b = nullptr;        // [k,n] as PackBf16 leaves it
-  float* c = nullptr;             // [m,n]
+  Output c;                       // [m,n]
   const float* bias = nullptr;    // [n]
-  const float* addend = nullptr;  // [m,n]; may be c itself
+  const float* addend = nullptr;  // laid out as c, which is in f32; may be c itself
+  std::int64_t a_stride = 0, c_stride = 0;
+  Activation activation = Activation::kNone;
+  Bf16* inner = nullptr;  // [m,n]: of kGelu written, of kGeluGrad read
   std::int64_t m = 0, n = 0, k = 0;
 };
 
-// c[m,n] (+)= a^T * b
+// c[m,n] (+)= a^T * b;  column_sums[n] (+)= sums over the rows of b as it comes: the bias part of W
 struct MatmulTransposedBf16 {
-  Operand a;           // [k,m]
-  Operand b;           // [k,n]
-  float* c = nullptr;  // [m,n]
+  Operand a;  // [k,m]
+  Operand b;  // [k,n]
+  std::int64_t a_stride = 0, b_stride = 0;
+  float* c = nullptr;            // [m,n]
+  float* column_sums = nullptr;  // [n]; needs a dense b
   bool accumulate = false;
   std::int64_t m = 0, n = 0, k = 0;
 };
 
 // d_bias[C] (+)= sum over rows of d_output[N,C].  The bias part of W.
 struct BiasGrad {
-  const float* d_output = nullptr;
+  Operand d_output;
   float* d_bias = nullptr;
   std::int64_t rows = 0, columns = 0;
   bool accumulate = false;
@@ -135,25 +151,25 @@ struct LayerNormForward {
 
 // I: d_input = (gradient through the norm) + residual_gradient.
 struct LayerNormBackwardInput {
-  const float* d_output = nullptr;  // [N,C]
-  const float* x = nullptr;         // [N,C] what was normalised (`sum` or `input` of the forward)
-  const float* weight = nullptr;    // [C]
-  const float* mean = nullptr;      // [N]
-  const float* rstd = nullptr;      // [N]
+  Operand d_output;               // [N,C]
+  const float* x = nullptr;       // [N,C] what was normalised (`sum` or `input` of the forward)
+  const float* weight = nullptr;  // [C]
+  const float* mean = nullptr;    // [N]
+  const float* rstd = nullptr;    // [N]
   const float* residual_gradient = nullptr;  // [N,C] or null
-  float* d_input = nullptr;                  // [N,C]; may be x, residual_gradient or d_output
+  float* d_input = nullptr;  // [N,C]; may be x, residual_gradient or (in f32) d_output
   std::int64_t rows = 0, columns = 0;
 };
 
 // W: d_weight[C] (+)= sum over rows of d_output * (x - mean) * rstd;  d_bias[C] (+)= sum over rows
 // of d_output.
 struct LayerNormBackwardWeights {
-  const float* d_output = nullptr;  // [N,C]
-  const float* x = nullptr;         // [N,C]
-  const float* mean = nullptr;      // [N]
-  const float* rstd = nullptr;      // [N]
-  float* d_weight = nullptr;        // [C]
-  float* d_bias = nullptr;          // [C]
+  Operand d_output;             // [N,C]
+  const float* x = nullptr;     // [N,C]
+  const float* mean = nullptr;  // [N]
+  const float* rstd = nullptr;  // [N]
+  float* d_weight = nullptr;    // [C]
+  float* d_bias = nullptr;      // [C]
   std::int64_t rows = 0, columns = 0;
   bool accumulate = false;
 };
@@ -171,21 +187,21 @@ struct RmsNormForward {
 
 // I: d_input = (gradient through the norm) + residual_gradient.
 struct RmsNormBackwardInput {
-  const float* d_output = nullptr;           // [N,C]
+  Operand d_output;                          // [N,C]
   const float* x = nullptr;                  // [N,C] input of the forward
   const float* weight = nullptr;             // [C]
   const float* rstd = nullptr;               // [N]
   const float* residual_gradient = nullptr;  // [N,C] or null
-  float* d_input = nullptr;                  // [N,C]; may be x, residual_gradient or d_output
+  float* d_input = nullptr;  // [N,C]; may be x, residual_gradient or (in f32) d_output
   std::int64_t rows = 0, columns = 0;
 };
 
 // W: d_weight[C] (+)= sum over rows of d_output * x * rstd.
 struct RmsNormBackwardWeights {
-  const float* d_output = nullptr;  // [N,C]
-  const float* x = nullptr;         // [N,C]
-  const float* rstd = nullptr;      // [N]
-  float* d_weight = nullptr;        // [C]
+  Operand d_output;             // [N,C]
+  const float* x = nullptr;     // [N,C]
+  const float* rstd = nullptr;  // [N]
+  float* d_weight = nullptr;    // [C]
   std::int64_t rows = 0, columns = 0;
   bool accumulate = false;
 };
@@ -194,42 +210,42 @@ struct RmsNormBackwardWeights {
 // half-split order: (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin). In place. `inverse` turns
 // back, which is the gradient too. (Su et al. 2021.)
 struct Rotary {
-  float* x = nullptr;            // row r of head h at x + r * stride + h * head_size
+  Output x;                      // row r of head h at x + r * stride + h * head_size
   const float* table = nullptr;  // [T,D]: the D/2 cosines of a position, then its D/2 sines
   std::int64_t batch = 0, context = 0, heads = 0, head_size = 0;  // D even
-  std::int64_t stride = 0;                                        // floats between rows
+  std::int64_t stride = 0;                                        // elements between rows
   bool inverse = false;
 };
 
 // output = silu(gate) * up, silu(x) = x / (1 + e^-x)  (Shazeer 2020).
 struct SwigluForward {
-  const float* gate = nullptr;
-  const float* up = nullptr;
-  Output output;  // may be gate or up
+  Operand gate;
+  Operand up;
+  Output output;  // may be gate or up; also in bf16 if these are in f32
   std::int64_t count = 0;
 };
 
 struct SwigluBackward {
-  const float* gate = nullptr;  // of the forward
-  const float* up = nullptr;    // of the forward
-  const float* d_output = nullptr;
-  float* d_gate = nullptr;  // may be gate
-  float* d_up = nullptr;    // may be up
+  Operand gate;  // of the forward
+  Operand up;    // of the forward
+  Operand d_output;
+  Output d_gate;  // may be gate
+  Output d_up;    // may be up
   std::int64_t count = 0;
 };
 
 // output = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 struct GeluForward {
-  const float* input = nullptr;
-  Output output;  // may be input
+  Operand input;
+  Output output;  // may be input; also in bf16 if that is in f32
   std::int64_t count = 0;
 };
 
 // d_input = d_output * gelu'(input)
 struct GeluBackward {
-  const float* input = nullptr;  // of the forward
-  const float* d_output = nullptr;
-  float* d_input = nullptr;  // may be d_output or input
+  Operand input;  // of the forward
+  Operand d_output;
+  Output d_input;  // may be d_output or input
   std::int64_t count = 0;
 };
 
@@ -240,9 +256,9 @@ struct AttentionShape {
   std::int64_t batch = 0, context = 0;                  // B, T
   std::int64_t heads = 0, kv_heads = 0, head_size = 0;  // heads divisible by kv_heads
   std::int64_t q_stride = 0, kv_stride = 0,
-               out_stride = 0;  // floats between rows: of q; of k and v; of the output
+               out_stride = 0;  // elements between rows: of q; of k and v; of the output
   // Operands of the products inside may be rounded to bf16 first, where that is faster: not on the
-  // CPU.
+  // CPU. So they may where tensors are in bf16.
   bool bf16 = false;
 };
 
@@ -251,25 +267,25 @@ struct AttentionShape {
 // et al. 2022, algorithm 1).
 struct AttentionForward {
   AttentionShape shape;
-  const float* q = nullptr;
-  const float* k = nullptr;
-  const float* v = nullptr;
-  float* output = nullptr;
+  Operand q;
+  Operand k;
+  Operand v;
+  Output output;
   float* logsumexp = nullptr;  // [B,H,T]: of the scaled scores of each query; for the backward
 };
 
 // I of attention (it has no W). Recomputes probabilities block by block from `logsumexp`.
 struct AttentionBackward {
   AttentionShape shape;
-  const float* q = nullptr;
-  const float* k = nullptr;
-  const float* v = nullptr;
-  const float* output = nullptr;     // of the forward
+  Operand q;
+  Operand k;
+  Operand v;
+  Operand output;                    // of the forward
   const float* logsumexp = nullptr;  // of the forward
-  const float* d_output = nullptr;   // stride out_stride
-  float* d_q = nullptr;              // stride q_stride; no overlap with q, k, v
-  float* d_k = nullptr;              // stride kv_stride
-  float* d_v = nullptr;              // stride kv_stride
+  Operand d_output;                  // stride out_stride
+  Output d_q;                        // stride q_stride; no overlap with q, k, v
+  Output d_k;                        // stride kv_stride
+  Output d_v;                        // stride kv_stride
 };
 
 // output[b*T+t] = token_table[tokens[b*T+t]] + position_table[t].  The caller has checked 0 <=
@@ -296,30 +312,36 @@ struct EmbeddingBackward {
 // Softmax and cross-entropy over rows of logits.
 // loss_sum: sum over scored rows of -log softmax(logits)[target], row losses summed in double in
 // row order; not divided. logits: overwritten by scale * (softmax - onehot(target)), zeros in rows
-// that are not scored; untouched if !gradient. To give the gradient of the mean over the global
-// batch, scale is 1 / (its number of scored tokens).
+// that are not scored and in columns between vocab and stride; untouched if !gradient. To give the
+// gradient of the mean over the global batch, scale is 1 / (its number of scored tokens).
 struct CrossEntropy {
-  float* logits = nullptr;                // [N,V]
+  Output logits;                          // [N,V], rows `stride` apart
   const std::int32_t* targets = nullptr;  // [N]; kIgnoredTarget or 0 <= target < V
   double* loss_sum = nullptr;             // one number, host memory
-  std::int64_t rows = 0, vocab = 0;
+  std::int64_t rows = 0, vocab = 0, stride = 0;
   float scale = 1;
   bool gradient = true;
 };
 
-// One AdamW step with decoupled decay, for scaled gradients g = gradient_scale * gradient:
-//   m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  p = p * (1 - lr * weight_decay)
-//   p = p - lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon)
-struct AdamwUpdate {
+struct AdamwTensor {
   float* parameter = nullptr;
   const float* previous = nullptr;  // the parameter as it was, left alone; null: in place
   const float* gradient = nullptr;
   float* m = nullptr;
   float* v = nullptr;
-  std::int64_t count = 0;
-  std::int64_t step = 1;  // 1-based
+  std::int64_t count = 0;  // may be 0
+  bool decayed = true;
+};
+
+// One AdamW step of many tensors, with decoupled decay of some, for scaled gradients
+// g = gradient_scale * gradient:
+//   m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  p = p * (1 - lr * weight_decay)
+//   p = p - lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon)
+struct AdamwUpdate {
+  std::span<const AdamwTensor> tensors;  // the list: host memory, read before Run returns
+  std::int64_t step = 1;                 // 1-based
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double weight_decay = 0;    // 0 for tensors that are not decayed
+  double weight_decay = 0;    // of the decayed tensors
   double gradient_scale = 1;  // of clipping
 };
 
@@ -338,8 +360,8 @@ struct Fill {
 };
 
 struct Copy {
-  const float* input = nullptr;
-  float* output = nullptr;
+  Operand input;
+  Output output;
   std::int64_t count = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <vector>
 
 #include "common/base/status.h"
 
@@ -66,26 +67,27 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
       adamw.clip_norm > 0 ? std::min(1.0, adamw.clip_norm / (result_.grad_norm + 1e-6)) : 1.0;
   const double learning_rate = config::LearningRate(adamw, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
+  std::vector<backend::AdamwTensor> tensors;
   for (const LayerParameters& layer : parameters_.layers()) {
     for (const ParameterRef& ref : layer.refs) {
       if (ref.m == nullptr) continue;
-      RETURN_IF_ERROR(backend.Run(
-          backend::AdamwUpdate{.parameter = ref.weight,
-                               .previous = ref.previous,
-                               .gradient = ref.gradient,
-                               .m = ref.m,
-                               .v = ref.v,
-                               .count = ref.parameter->elements(),
-                               .step = number,
-                               .learning_rate = learning_rate,
-                               .beta1 = adamw.beta1,
-                               .beta2 = adamw.beta2,
-                               .epsilon = adamw.epsilon,
-                               .weight_decay = ref.parameter->decayed() ? adamw.weight_decay : 0,
-                               .gradient_scale = scale}));
+      tensors.push_back({.parameter = ref.weight,
+                         .previous = ref.previous,
+                         .gradient = ref.gradient,
+                         .m = ref.m,
+                         .v = ref.v,
+                         .count = ref.parameter->elements(),
+                         .decayed = ref.parameter->decayed()});
     }
   }
-  return absl::OkStatus();
+  return backend.Run(backend::AdamwUpdate{.tensors = tensors,
+                                          .step = number,
+                                          .learning_rate = learning_rate,
+                                          .beta1 = adamw.beta1,
+                                          .beta2 = adamw.beta2,
+                                          .epsilon = adamw.epsilon,
+                                          .weight_decay = adamw.weight_decay,
+                                          .gradient_scale = scale});
 }
 
 }  // namespace takt::train

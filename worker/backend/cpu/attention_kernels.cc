@@ -247,16 +247,16 @@ void AttentionForwardItem(const AttentionForward& op, std::int64_t item_index, f
   float* q = v + item.context * width;              // [kQueries, W], times scale
   float* output = q + kQueries * width;             // [kQueries, W]
   float* scores = output + kQueries * width;        // [kQueries, kKeys]
-  PackTransposed(op.k + item.kv_offset, shape.kv_stride, item.context, item.size, item.keys,
+  PackTransposed(op.k.f32 + item.kv_offset, shape.kv_stride, item.context, item.size, item.keys,
                  k_transposed);
-  PackRows(op.v + item.kv_offset, shape.kv_stride, item.context, item.size, width, 1, v);
+  PackRows(op.v.f32 + item.kv_offset, shape.kv_stride, item.context, item.size, width, 1, v);
 
   for (std::int64_t head = item.kv_head * item.group; head < (item.kv_head + 1) * item.group;
        ++head) {
     float* logsumexp = op.logsumexp + (item.batch * shape.heads + head) * item.context;
     for (std::int64_t begin = 0; begin < item.context; begin += kQueries) {
       const std::int64_t rows = Min(kQueries, item.context - begin);
-      PackRows(op.q + item.q_offset(shape, head, begin), shape.q_stride, rows, item.size, width,
+      PackRows(op.q.f32 + item.q_offset(shape, head, begin), shape.q_stride, rows, item.size, width,
                item.scale, q);
       Zero(output, rows * width);
       Running running;
@@ -277,7 +277,7 @@ void AttentionForwardItem(const AttentionForward& op, std::int64_t item_index, f
             static_cast<float>(static_cast<double>(running.max[r]) +
                                __builtin_log(static_cast<double>(running.sum[r])));
       }
-      Unpack(output, width, rows, item.size, 1, op.output + item.out_offset(shape, head, begin),
+      Unpack(output, width, rows, item.size, 1, op.output.f32 + item.out_offset(shape, head, begin),
              shape.out_stride);
     }
   }
@@ -328,9 +328,11 @@ void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index,
   float* d_q = d_output + kQueries * width;               // [kQueries, W]
   float* scores = d_q + kQueries * width;                 // [kQueries, kKeys]
   float* d_scores = scores + kQueries * kKeys;            // [kQueries, kKeys]
-  PackTransposed(op.k + item.kv_offset, shape.kv_stride, context, size, item.keys, k_transposed);
-  PackTransposed(op.v + item.kv_offset, shape.kv_stride, context, size, item.keys, v_transposed);
-  PackRows(op.k + item.kv_offset, shape.kv_stride, context, size, width, 1, k);
+  PackTransposed(op.k.f32 + item.kv_offset, shape.kv_stride, context, size, item.keys,
+                 k_transposed);
+  PackTransposed(op.v.f32 + item.kv_offset, shape.kv_stride, context, size, item.keys,
+                 v_transposed);
+  PackRows(op.k.f32 + item.kv_offset, shape.kv_stride, context, size, width, 1, k);
   Zero(d_k, 2 * context * width);
 
   for (std::int64_t head = item.kv_head * item.group; head < (item.kv_head + 1) * item.group;
@@ -339,13 +341,14 @@ void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index,
     for (std::int64_t begin = 0; begin < context; begin += kQueries) {
       const std::int64_t rows = Min(kQueries, context - begin);
       const std::int64_t out_offset = item.out_offset(shape, head, begin);
-      PackRows(op.q + item.q_offset(shape, head, begin), shape.q_stride, rows, size, width,
+      PackRows(op.q.f32 + item.q_offset(shape, head, begin), shape.q_stride, rows, size, width,
                item.scale, q);
-      PackRows(op.d_output + out_offset, shape.out_stride, rows, size, width, 1, d_output);
+      PackRows(op.d_output.f32 + out_offset, shape.out_stride, rows, size, width, 1, d_output);
       Zero(d_q, rows * width);
       float delta[kQueries];
       for (std::int64_t r = 0; r < rows; ++r) {
-        delta[r] = Dot(op.output + out_offset + r * shape.out_stride, d_output + r * width, size);
+        delta[r] =
+            Dot(op.output.f32 + out_offset + r * shape.out_stride, d_output + r * width, size);
       }
       ForKeyBlocks(begin, begin + rows, [&](const Block& block) {
         const std::int64_t first = block.k_begin * width;
@@ -361,12 +364,12 @@ void AttentionBackwardItem(const AttentionBackward& op, std::int64_t item_index,
         Multiply({d_scores, kKeys, 1}, {k + first, width}, {d_q, width, true}, rows, width,
                  block.columns);
       });
-      Unpack(d_q, width, rows, size, item.scale, op.d_q + item.q_offset(shape, head, begin),
+      Unpack(d_q, width, rows, size, item.scale, op.d_q.f32 + item.q_offset(shape, head, begin),
              shape.q_stride);
     }
   }
-  Unpack(d_k, width, context, size, 1, op.d_k + item.kv_offset, shape.kv_stride);
-  Unpack(d_v, width, context, size, 1, op.d_v + item.kv_offset, shape.kv_stride);
+  Unpack(d_k, width, context, size, 1, op.d_k.f32 + item.kv_offset, shape.kv_stride);
+  Unpack(d_v, width, context, size, 1, op.d_v.f32 + item.kv_offset, shape.kv_stride);
 }
 
 }  // namespace takt::backend::TAKT_ISA

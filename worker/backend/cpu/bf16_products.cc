@@ -32,7 +32,8 @@ void Bf16Products::Pack(const PackBf16& op) {
 }
 
 absl::Status Bf16Products::Run(const MatmulBf16& op) {
-  const Bf16* a = Rounded(op.a, op.m * op.k, a_);
+  const Rows a = Rounded(op.a, op.m, op.k, op.a_stride, a_);
+  const std::int64_t c_stride = op.c_stride == 0 ? op.n : op.c_stride;
   const std::int64_t depth = CeilDiv(op.k, kBf16PanelDepth) * kBf16PanelDepth;
   const auto multiply = [&](std::int64_t row, std::int64_t column, std::int64_t rows,
                             std::int64_t columns, Thread& thread) {
@@ -42,51 +43,54 @@ absl::Status Bf16Products::Run(const MatmulBf16& op) {
                                      .m = rows,
                                      .n = columns,
                                      .k = op.k,
-                                     .a_stride = op.k,
+                                     .a_stride = a.stride,
                                      .c_stride = columns},
-                                    a + row * op.k, op.b + column * depth, tile.data()));
-    const std::int64_t at = row * op.n + column;
+                                    a.data + row * a.stride, op.b + column * depth, tile.data()));
+    const std::int64_t at = row * c_stride + column;
     kernels_.epilogue({.product = tile.data(),
                        .product_stride = columns,
-                       .c = op.c + at,
+                       .c = op.c.f32 + at,
                        .bias = op.bias != nullptr ? op.bias + column : nullptr,
                        .addend = op.addend != nullptr ? op.addend + at : nullptr,
                        .rows = rows,
                        .columns = columns,
-                       .stride = op.n});
+                       .stride = c_stride});
     return absl::OkStatus();
   };
   return ForBlocks(CutProduct(op.m, op.n, op.k, kPacked), op.m, op.n, multiply);
 }
 
 absl::Status Bf16Products::Run(const MatmulTransposedBf16& op) {
-  const Bf16* a = Rounded(op.a, op.k * op.m, a_);
-  const Bf16* b = Rounded(op.b, op.k * op.n, b_);
+  const Rows a = Rounded(op.a, op.k, op.m, op.a_stride, a_);
+  const Rows b = Rounded(op.b, op.k, op.n, op.b_stride, b_);
   const auto multiply = [&](std::int64_t row, std::int64_t column, std::int64_t rows,
                             std::int64_t columns, Thread& thread) {
     return thread.gemm.Run({.a_transposed = true,
                             .m = rows,
                             .n = columns,
                             .k = op.k,
-                            .a_stride = op.m,
-                            .b_stride = op.n,
+                            .a_stride = a.stride,
+                            .b_stride = b.stride,
                             .c_stride = op.n,
                             .accumulate = op.accumulate},
-                           a + row, b + column, op.c + row * op.n + column);
+                           a.data + row, b.data + column, op.c + row * op.n + column);
   };
   return ForBlocks(CutProduct(op.m, op.n, op.k, kTransposed), op.m, op.n, multiply);
 }
 
-const Bf16* Bf16Products::Rounded(const Operand& operand, std::int64_t count,
-                                  std::vector<Bf16>& scratch) {
-  if (operand.bf16 != nullptr) return operand.bf16;
+Bf16Products::Rows Bf16Products::Rounded(const Operand& operand, std::int64_t rows,
+                                         std::int64_t columns, std::int64_t stride,
+                                         std::vector<Bf16>& scratch) {
+  if (stride == 0) stride = columns;
+  if (operand.bf16 != nullptr) return {operand.bf16, stride};
+  const std::int64_t count = (rows - 1) * stride + columns;  // with what lies between rows
   scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(count)));
   team_.ParallelFor(CeilDiv(count, kElementsPerPiece), [&](std::int64_t piece, int) {
     kernels_.round_bf16(
         operand.f32, scratch.data(),
         {piece * kElementsPerPiece, std::min(count, (piece + 1) * kElementsPerPiece)});
   });
-  return scratch.data();
+  return {scratch.data(), stride};
 }
 
 template <class Body>

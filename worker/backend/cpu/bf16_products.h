@@ -21,7 +21,9 @@ class Bf16Products {
   Bf16Products(ThreadTeam& team, const Kernels& kernels);
 
   void Pack(const PackBf16& op);
+  // c in f32; leaves the activation to the caller.
   absl::Status Run(const MatmulBf16& op);
+  // Leaves the column sums to the caller.
   absl::Status Run(const MatmulTransposedBf16& op);
 
  private:
@@ -30,7 +32,13 @@ class Bf16Products {
     std::vector<float> tile;  // one block of the output, before bias and addend
   };
 
-  const Bf16* Rounded(const Operand& operand, std::int64_t count, std::vector<Bf16>& scratch);
+  // An operand as products take it.
+  struct Rows {
+    const Bf16* data;
+    std::int64_t stride;
+  };
+  Rows Rounded(const Operand& operand, std::int64_t rows, std::int64_t columns, std::int64_t stride,
+               std::vector<Bf16>& scratch);
   // body(row, column, rows, columns, thread) for each block of the output [m,n].
   template <class Body>
   absl::Status ForBlocks(const MatmulBlocks& blocks, std::int64_t m, std::int64_t n,

@@ -89,7 +89,8 @@ TEST_P(Bf16Test, ProductIsThatOfRoundedOperands) {
 
       Floats sum = addend;
       op.bias = bias.data();
-      op.addend = op.c = sum.data();
+      op.addend = sum.data();
+      op.c = sum.data();
       Run(op);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         expected[i] += static_cast<double>(bias[i % bias.size()]) + addend[i];

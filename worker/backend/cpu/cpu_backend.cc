@@ -15,6 +15,7 @@
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/matmul.h"
 #include "worker/backend/cpu/thread_team.h"
+#include "worker/backend/cpu/widening.h"
 #include "worker/backend/validate.h"
 
 namespace takt::backend {
@@ -40,7 +41,7 @@ class CpuBackend final : public Backend {
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
-    return std::visit([this](const auto& o) { return Execute(o); }, op);
+    return std::visit([this](const auto& o) { return InF32(o); }, op);
   }
 
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
@@ -133,6 +134,14 @@ class CpuBackend final : public Backend {
         std::align(kCacheLine, static_cast<std::size_t>(count) * sizeof(float), start, space));
   }
 
+  template <class O>
+  absl::Status InF32(const O& op) {
+    Widening widening(team_, kernels_);
+    RETURN_IF_ERROR(Execute(widening.Widen(op)));
+    widening.Round();
+    return absl::OkStatus();
+  }
+
   absl::Status Execute(const Matmul& op) {
     const MatmulBlocks blocks = CutMatmul(op);
     std::vector<absl::Status> errors(static_cast<std::size_t>(team_.size()));
@@ -148,8 +157,30 @@ class CpuBackend final : public Backend {
     bf16_.Pack(op);
     return absl::OkStatus();
   }
-  absl::Status Execute(const MatmulBf16& op) { return bf16_.Run(op); }
-  absl::Status Execute(const MatmulTransposedBf16& op) { return bf16_.Run(op); }
+  absl::Status Execute(const MatmulBf16& op) {
+    RETURN_IF_ERROR(bf16_.Run(op));
+    const std::int64_t count = op.m * op.n;
+    float* const c = op.c.f32;
+    switch (op.activation) {
+      case Activation::kNone:
+        return absl::OkStatus();
+      case Activation::kGelu:
+        ForElements(count, [&](Range range) { kernels_.round_bf16(c, op.inner, range); });
+        return Execute(GeluForward{.input = c, .output = c, .count = count});
+      case Activation::kGeluGrad:
+        return InF32(GeluBackward{.input = op.inner, .d_output = c, .d_input = c, .count = count});
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Execute(const MatmulTransposedBf16& op) {
+    RETURN_IF_ERROR(bf16_.Run(op));
+    if (op.column_sums == nullptr) return absl::OkStatus();
+    return InF32(BiasGrad{.d_output = op.b,
+                          .d_bias = op.column_sums,
+                          .rows = op.k,
+                          .columns = op.n,
+                          .accumulate = op.accumulate});
+  }
 
   // Column sums: partial sums of fixed runs of rows side by side, then their sum in order.
   // partial(rows, out) writes `width` floats; output(i) is where columns [i * columns, (i+1) *
@@ -285,7 +316,9 @@ class CpuBackend final : public Backend {
   }
 
   absl::Status Execute(const AdamwUpdate& op) {
-    ForElements(op.count, [&](Range range) { kernels_.adamw(op, range); });
+    for (const AdamwTensor& tensor : op.tensors) {
+      ForElements(tensor.count, [&](Range range) { kernels_.adamw(op, tensor, range); });
+    }
     return absl::OkStatus();
   }
 
@@ -311,10 +344,13 @@ class CpuBackend final : public Backend {
   }
 
   absl::Status Execute(const Copy& op) {
-    ForElements(op.count, [&](Range range) {
-      std::memcpy(op.output + range.begin, op.input + range.begin,
-                  static_cast<std::size_t>(range.end - range.begin) * sizeof(float));
-    });
+    const auto copy = [&](auto* output, const auto* input) {
+      ForElements(op.count, [=](Range range) {
+        std::copy(input + range.begin, input + range.end, output + range.begin);
+      });
+    };
+    op.input.bf16 != nullptr ? copy(op.output.bf16, op.input.bf16)
+                             : copy(op.output.f32, op.input.f32);
     return absl::OkStatus();
   }
 

@@ -104,7 +104,7 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
              .k = c},
       {&logits});
   double loss = 0, norm = 0;
-  run(CrossEntropy{logits.data(), tokens.data(), &loss, n, vocab, 1.0F / static_cast<float>(n)},
+  run(CrossEntropy{logits.data(), tokens.data(), &loss, n, vocab, 0, 1.0F / static_cast<float>(n)},
       {&logits});
   keep(loss);
   Floats d_table = Unset(vocab * c), d_positions = Unset(context * c);
@@ -114,11 +114,12 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
   run(SumOfSquares{d_table.data(), &norm, vocab * c}, {});
   keep(norm);
   Floats m(table.size(), 0), v(table.size(), 0);
-  run(AdamwUpdate{.parameter = table.data(),
-                  .gradient = d_table.data(),
-                  .m = m.data(),
-                  .v = v.data(),
-                  .count = vocab * c,
+  const AdamwTensor tensors[] = {{.parameter = table.data(),
+                                  .gradient = d_table.data(),
+                                  .m = m.data(),
+                                  .v = v.data(),
+                                  .count = vocab * c}};
+  run(AdamwUpdate{.tensors = tensors,
                   .learning_rate = 1e-3,
                   .weight_decay = 0.1,
                   .gradient_scale = 1 / norm},

@@ -69,7 +69,7 @@ void RotaryRows(const Rotary& op, Range rows) {
     const float* cosines = op.table + r % op.context * op.head_size;
     const float* sines = cosines + half;
     for (std::int64_t h = 0; h < op.heads; ++h) {
-      float* low = op.x + r * op.stride + h * op.head_size;
+      float* low = op.x.f32 + r * op.stride + h * op.head_size;
       float* high = low + half;
       ForVectors({0, half}, [&](std::int64_t i, std::int64_t n) {
         const Vec a = LoadN(low + i, n), b = LoadN(high + i, n);
@@ -85,25 +85,26 @@ void RotaryRows(const Rotary& op, Range rows) {
 void SwigluForwardRange(const SwigluForward& op, Range elements) {
   To(op.output, [&](auto* output) {
     ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
-      const Vec x = LoadN(op.gate + i, n);
-      StoreN(output + i, x / (1.0F + Exp(-x)) * LoadN(op.up + i, n), n);
+      const Vec x = LoadN(op.gate.f32 + i, n);
+      StoreN(output + i, x / (1.0F + Exp(-x)) * LoadN(op.up.f32 + i, n), n);
     });
   });
 }
 
 void SwigluBackwardRange(const SwigluBackward& op, Range elements) {
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
-    const Vec x = LoadN(op.gate + i, n), up = LoadN(op.up + i, n), d = LoadN(op.d_output + i, n);
+    const Vec x = LoadN(op.gate.f32 + i, n), up = LoadN(op.up.f32 + i, n),
+              d = LoadN(op.d_output.f32 + i, n);
     const Vec sigmoid = 1.0F / (1.0F + Exp(-x));
-    StoreN(op.d_gate + i, d * up * (sigmoid * (1.0F + x * (1.0F - sigmoid))), n);
-    StoreN(op.d_up + i, d * (x * sigmoid), n);
+    StoreN(op.d_gate.f32 + i, d * up * (sigmoid * (1.0F + x * (1.0F - sigmoid))), n);
+    StoreN(op.d_up.f32 + i, d * (x * sigmoid), n);
   });
 }
 
 void GeluForwardRange(const GeluForward& op, Range elements) {
   To(op.output, [&](auto* output) {
     ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
-      const Vec x = LoadN(op.input + i, n);
+      const Vec x = LoadN(op.input.f32 + i, n);
       StoreN(output + i, x / (1.0F + ExpOfMinus2U(x)), n);
     });
   });
@@ -111,19 +112,19 @@ void GeluForwardRange(const GeluForward& op, Range elements) {
 
 void GeluBackwardRange(const GeluBackward& op, Range elements) {
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
-    const Vec x = LoadN(op.input + i, n);
+    const Vec x = LoadN(op.input.f32 + i, n);
     const Vec e = ExpOfMinus2U(x);
     const Vec gate = 1.0F / (1.0F + e);
     // Beyond +-13, where e * gate or 1 - gate is nothing, x^3 must not grow faster than that
     // shrinks.
     const Vec near = Clamp(x, -13.0F, 13.0F);
     const Vec slope = -kGeluLinear - 3.0F * kGeluCubic * near * near;  // d(2u)/dx
-    StoreN(op.d_input + i, LoadN(op.d_output + i, n) * gate * (1.0F + near * (e * gate) * slope),
-           n);
+    StoreN(op.d_input.f32 + i,
+           LoadN(op.d_output.f32 + i, n) * gate * (1.0F + near * (e * gate) * slope), n);
   });
 }
 
-void AdamwRange(const AdamwUpdate& op, Range elements) {
+void AdamwRange(const AdamwUpdate& op, const AdamwTensor& tensor, Range elements) {
   const double correction1 = 1 - __builtin_pow(op.beta1, static_cast<double>(op.step));
   const double correction2 = 1 - __builtin_pow(op.beta2, static_cast<double>(op.step));
   const auto beta1 = static_cast<float>(op.beta1), rest1 = static_cast<float>(1 - op.beta1);
@@ -134,18 +135,18 @@ void AdamwRange(const AdamwUpdate& op, Range elements) {
   const auto scale = static_cast<float>(op.gradient_scale);
   // p (1 - lr wd) - update is computed as p - (lr wd p + update): rounding 1 - lr wd to a float
   // would change the decay.
-  const auto decay = static_cast<float>(op.learning_rate * op.weight_decay);
-  const float* previous = op.previous != nullptr ? op.previous : op.parameter;
+  const auto decay = static_cast<float>(tensor.decayed ? op.learning_rate * op.weight_decay : 0);
+  const float* previous = tensor.previous != nullptr ? tensor.previous : tensor.parameter;
   const bool moves = op.learning_rate != 0;  // else every bit stays, also the sign of a zero
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
-    const Vec g = LoadN(op.gradient + i, n) * scale;
-    const Vec m = LoadN(op.m + i, n) * beta1 + g * rest1;
-    const Vec v = LoadN(op.v + i, n) * beta2 + g * g * rest2;
+    const Vec g = LoadN(tensor.gradient + i, n) * scale;
+    const Vec m = LoadN(tensor.m + i, n) * beta1 + g * rest1;
+    const Vec v = LoadN(tensor.v + i, n) * beta2 + g * g * rest2;
     const Vec p = LoadN(previous + i, n);
-    StoreN(op.m + i, m, n);
-    StoreN(op.v + i, v, n);
+    StoreN(tensor.m + i, m, n);
+    StoreN(tensor.v + i, v, n);
     const Vec moved = p - (p * decay + rate * m / (Sqrt(v * v_scale) + epsilon));
-    StoreN(op.parameter + i, moves ? moved : p, n);
+    StoreN(tensor.parameter + i, moves ? moved : p, n);
   });
 }
 

@@ -16,7 +16,7 @@ void SwigluForwardRange(const SwigluForward& op, Range elements);
 void SwigluBackwardRange(const SwigluBackward& op, Range elements);
 void GeluForwardRange(const GeluForward& op, Range elements);
 void GeluBackwardRange(const GeluBackward& op, Range elements);
-void AdamwRange(const AdamwUpdate& op, Range elements);
+void AdamwRange(const AdamwUpdate& op, const AdamwTensor& tensor, Range elements);
 void AddRange(const Add& op, Range elements);
 double SumOfSquaresBlock(const float* input, std::int64_t count);
 void EmbeddingForwardRows(const EmbeddingForward& op, Range rows);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The single-threaded pieces that CPU ops are cut into, one table per instruction set. A piece
 // covers a range of the op's rows (or what is said here), and its result does not depend on how the
-// ranges are cut, except for *_partial.
+// ranges are cut, except for *_partial. Operands and Outputs are in f32, Outputs of forward ops in
+// either type.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ struct Kernels {
 
   // rounded[i] of input[i] for i in the range: to nearest, ties to even.
   void (*round_bf16)(const float* input, Bf16* rounded, Range elements);
-  // The panels in the range; bf16_matrix.h says how they lie.
+  // The panels in the range; bf16_gemm.h says how they lie.
   void (*pack_bf16)(const PackBf16&, Range panels);
 
   // partial[C]: sums of the rows in the range.
@@ -59,7 +60,7 @@ struct Kernels {
   void (*swiglu_backward)(const SwigluBackward&, Range elements);
   void (*gelu_forward)(const GeluForward&, Range elements);
   void (*gelu_backward)(const GeluBackward&, Range elements);
-  void (*adamw)(const AdamwUpdate&, Range elements);
+  void (*adamw)(const AdamwUpdate&, const AdamwTensor&, Range elements);
   void (*add)(const Add&, Range elements);
   double (*sum_of_squares)(const float* input, std::int64_t count);
 

@@ -111,7 +111,7 @@ void LayerNormBackwardInputRows(const LayerNormBackwardInput& op, Range rows) {
   const std::int64_t columns = op.columns;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
     const float* x = op.x + r * columns;
-    const float* d_output = op.d_output + r * columns;
+    const float* d_output = op.d_output.f32 + r * columns;
     const float mean = op.mean[r], rstd = op.rstd[r];
     Vec g_sum = {}, gh_sum = {};
     for (std::int64_t i = 0; i < columns; i += kWidth) {
@@ -161,7 +161,7 @@ void RmsNormBackwardInputRows(const RmsNormBackwardInput& op, Range rows) {
   const std::int64_t columns = op.columns;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
     const float* x = op.x + r * columns;
-    const float* d_output = op.d_output + r * columns;
+    const float* d_output = op.d_output.f32 + r * columns;
     const float rstd = op.rstd[r];
     Vec gh_sum = {};
     for (std::int64_t i = 0; i < columns; i += kWidth) {
@@ -187,7 +187,7 @@ void RmsNormWeightsPartial(const RmsNormBackwardWeights& op, Range rows, float* 
   __builtin_memset(partial, 0, static_cast<std::size_t>(columns) * sizeof(float));
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
     const float* x = op.x + r * columns;
-    const float* d_output = op.d_output + r * columns;
+    const float* d_output = op.d_output.f32 + r * columns;
     const float rstd = op.rstd[r];
     for (std::int64_t i = 0; i < columns; i += kWidth) {
       const std::int64_t n = columns - i;
@@ -202,7 +202,7 @@ void BiasGradPartial(const BiasGrad& op, Range rows, float* partial) {
   __builtin_memset(partial, 0, static_cast<std::size_t>(columns) * sizeof(float));
   std::int64_t r = rows.begin;
   for (; r + 4 <= rows.end; r += 4) {
-    const float* d = op.d_output + r * columns;
+    const float* d = op.d_output.f32 + r * columns;
     for (std::int64_t i = 0; i < columns; i += kWidth) {
       const std::int64_t n = columns - i;
       const Vec low = LoadN(d + i, n) + LoadN(d + columns + i, n);
@@ -211,7 +211,7 @@ void BiasGradPartial(const BiasGrad& op, Range rows, float* partial) {
     }
   }
   for (; r < rows.end; ++r) {
-    const float* d = op.d_output + r * columns;
+    const float* d = op.d_output.f32 + r * columns;
     for (std::int64_t i = 0; i < columns; i += kWidth) {
       StoreN(partial + i, LoadN(partial + i, columns - i) + LoadN(d + i, columns - i), columns - i);
     }
@@ -225,7 +225,7 @@ void LayerNormWeightsPartial(const LayerNormBackwardWeights& op, Range rows, flo
   __builtin_memset(partial, 0, static_cast<std::size_t>(2 * columns) * sizeof(float));
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
     const float* x = op.x + r * columns;
-    const float* d_output = op.d_output + r * columns;
+    const float* d_output = op.d_output.f32 + r * columns;
     const float mean = op.mean[r], rstd = op.rstd[r];
     for (std::int64_t i = 0; i < columns; i += kWidth) {
       const std::int64_t n = columns - i;
@@ -250,12 +250,16 @@ void SumPartials(const float* partials, std::int64_t count, std::int64_t stride,
 
 void CrossEntropyRows(const CrossEntropy& op, Range rows, double* row_losses) {
   const std::int64_t vocab = op.vocab;
+  const std::int64_t stride = op.stride == 0 ? vocab : op.stride;
+  const auto clear = [](float* begin, const float* end) {
+    __builtin_memset(begin, 0, static_cast<std::size_t>(end - begin) * sizeof(float));
+  };
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    float* logits = op.logits + r * vocab;
+    float* logits = op.logits.f32 + r * stride;
     const std::int32_t target = op.targets[r];
     row_losses[r] = 0;
     if (target == kIgnoredTarget) {
-      if (op.gradient) __builtin_memset(logits, 0, static_cast<std::size_t>(vocab) * sizeof(float));
+      if (op.gradient) clear(logits, logits + stride);
       continue;
     }
     const float max = RowMax(logits, vocab);
@@ -268,6 +272,7 @@ void CrossEntropyRows(const CrossEntropy& op, Range rows, double* row_losses) {
       StoreN(logits + i, LoadN(logits + i, vocab - i) * factor, vocab - i);
     }
     logits[target] -= op.scale;
+    clear(logits + vocab, logits + stride);
   }
 }
 

@@ -47,11 +47,18 @@ absl::StatusOr<std::unique_ptr<Matmuls>> Matmuls::Create(const MatmulOptions& op
 absl::Status Matmuls::Run(const Matmul& op) { return Multiply(ProductOf(op, options_.tf32)); }
 
 absl::Status Matmuls::Run(const MatmulBf16& op) {
+  if (op.c.bf16 != nullptr || op.a_stride != 0 || op.c_stride != 0) {
+    return absl::UnimplementedError("MatmulBf16: c in bf16 and strides have no kernels yet");
+  }
   ASSIGN_OR_RETURN(const RoundedOperand a, Rounded(op.a, op.m, op.k, a_));
   return Multiply(ProductOf(op, a));
 }
 
 absl::Status Matmuls::Run(const MatmulTransposedBf16& op) {
+  if (op.a_stride != 0 || op.b_stride != 0 || op.column_sums != nullptr) {
+    return absl::UnimplementedError(
+        "MatmulTransposedBf16: strides and column sums have no kernels yet");
+  }
   ASSIGN_OR_RETURN(const RoundedOperand a, Rounded(op.a, op.k, op.m, a_));
   ASSIGN_OR_RETURN(const RoundedOperand b, Rounded(op.b, op.k, op.n, b_));
   return Multiply(ProductOf(op, a, b));

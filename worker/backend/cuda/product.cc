@@ -78,7 +78,7 @@ Product ProductOf(const MatmulBf16& op, const RoundedOperand& a) {
                               .bf16 = true},
                     .a = a.data,
                     .b = op.b,
-                    .c = op.c,
+                    .c = op.c.f32,
                     .bias = op.bias,
                     .addend = op.addend});
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -20,19 +21,38 @@ absl::Status NotOurs(const void* address) {
       "0x", absl::Hex(reinterpret_cast<std::uintptr_t>(address)), " is no memory of the device"));
 }
 
+// An op with all that it refers to in the caller's memory.
+struct Held {
+  Op op;
+  std::vector<AdamwTensor> tensors;
+
+  const Op& Whole() {
+    if (auto* const adamw = std::get_if<AdamwUpdate>(&op)) adamw->tensors = tensors;
+    return op;
+  }
+};
+
 // Replaces the pointers of an op by their twins.
 class Translation {
  public:
   explicit Translation(const DeviceMemory& memory) : memory_(memory) {}
 
-  absl::StatusOr<Op> operator()(Op op) {
-    std::visit([this](auto& o) { ForEachPointer(o, [this](auto& field) { this->Move(field); }); },
-               op);
+  absl::StatusOr<Held> operator()(const Op& op) {
+    Held held{.op = op};
+    if (const auto* const adamw = std::get_if<AdamwUpdate>(&op)) {
+      held.tensors.assign(adamw->tensors.begin(), adamw->tensors.end());
+    }
+    std::visit([this](auto& o) { MoveAll(o); }, held.op);
+    for (AdamwTensor& tensor : held.tensors) MoveAll(tensor);
     if (stranger_ != nullptr) return NotOurs(stranger_);
-    return op;
+    return held;
   }
 
  private:
+  template <class O>
+  void MoveAll(O& o) {
+    ForEachPointer(o, [this](auto& field) { this->Move(field); });
+  }
   template <class T>
   void Move(T*& pointer) {
     if (pointer == nullptr) return;
@@ -55,8 +75,8 @@ class DiscreteBackend final : public Backend {
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
-    ASSIGN_OR_RETURN(Op moved, Translation(memory_)(op));
-    stream_.Push([this, moved] { return cpu_->Run(moved); });
+    ASSIGN_OR_RETURN(Held moved, Translation(memory_)(op));
+    stream_.Push([this, moved = std::move(moved)]() mutable { return cpu_->Run(moved.Whole()); });
     return absl::OkStatus();
   }
 

@@ -19,11 +19,11 @@ void ForEachPointer(PackBf16& o, const F& f) {
 }
 template <class F>
 void ForEachPointer(MatmulBf16& o, const F& f) {
-  f(o.a), f(o.b), f(o.c), f(o.bias), f(o.addend);
+  f(o.a), f(o.b), f(o.c), f(o.bias), f(o.addend), f(o.inner);
 }
 template <class F>
 void ForEachPointer(MatmulTransposedBf16& o, const F& f) {
-  f(o.a), f(o.b), f(o.c);
+  f(o.a), f(o.b), f(o.c), f(o.column_sums);
 }
 template <class F>
 void ForEachPointer(BiasGrad& o, const F& f) {
@@ -94,7 +94,9 @@ void ForEachPointer(CrossEntropy& o, const F& f) {
   f(o.logits), f(o.targets);
 }
 template <class F>
-void ForEachPointer(AdamwUpdate& o, const F& f) {
+void ForEachPointer(AdamwUpdate&, const F&) {}  // its tensors have theirs
+template <class F>
+void ForEachPointer(AdamwTensor& o, const F& f) {
   f(o.parameter), f(o.previous), f(o.gradient), f(o.m), f(o.v);
 }
 template <class F>

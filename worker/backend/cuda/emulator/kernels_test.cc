@@ -63,6 +63,9 @@ class Result {
       values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(data[i].bits) << 16));
     }
   }
+  void Add(const Operand& tensor, std::int64_t count) {
+    tensor.bf16 != nullptr ? Add(tensor.bf16, count) : Add(tensor.f32, count);
+  }
   void Add(double value) { values.push_back(static_cast<float>(value)); }
   Floats values;
 };
@@ -429,41 +432,44 @@ TEST(CudaKernels, Attention) {
 TEST(CudaKernels, AdamwOverAListIsThatOfEachTensor) {
   // More tensors than a launch has, some empty, some longer than a block.
   std::vector<std::int64_t> counts = {4097, 0, 1, 4096, 12};
-  while (counts.size() < 40) counts.push_back(7 + static_cast<std::int64_t>(counts.size()));
-  const auto updates = [&](Tensors& t) {
-    std::vector<AdamwUpdate> ops;
+  while (counts.size() < 80) counts.push_back(7 + static_cast<std::int64_t>(counts.size()));
+  const auto tensors_of = [&](Tensors& t) {
+    std::vector<AdamwTensor> tensors;
     for (const std::int64_t count : counts) {
-      ops.push_back({.parameter = t.Random(count),
-                     .gradient = t.Random(count),
-                     .m = t.Random(count),
-                     .v = t.Put(Floats(static_cast<std::size_t>(count), 0.5F)),
-                     .count = count,
-                     .step = 3,
-                     .learning_rate = ops.size() == 4 ? 0 : 1e-3,
-                     .weight_decay = ops.size() % 2 == 0 ? 0.1 : 0});
+      tensors.push_back({.parameter = t.Random(count),
+                         .gradient = t.Random(count),
+                         .m = t.Random(count),
+                         .v = t.Put(Floats(static_cast<std::size_t>(count), 0.5F)),
+                         .count = count,
+                         .decayed = tensors.size() % 2 == 0});
     }
-    ops[3].previous = t.Random(ops[3].count);
-    return ops;
+    tensors[3].previous = t.Random(tensors[3].count);
+    return tensors;
   };
-  const auto result = [](const std::vector<AdamwUpdate>& ops) {
+  const auto run = [](Backend& backend, std::span<const AdamwTensor> tensors) {
+    RunOp(backend,
+          AdamwUpdate{.tensors = tensors, .step = 3, .learning_rate = 1e-3, .weight_decay = 0.1});
+  };
+  const auto result = [](const std::vector<AdamwTensor>& tensors) {
     Result left;
-    for (const AdamwUpdate& op : ops) {
-      for (const float* tensor : {op.parameter, op.m, op.v}) left.Add(tensor, op.count);
+    for (const AdamwTensor& tensor : tensors) {
+      for (const float* part : {tensor.parameter, tensor.m, tensor.v}) left.Add(part, tensor.count);
     }
     return left;
   };
-  const Case one_by_one = [&](Backend& backend, Tensors& t) {
-    const std::vector<AdamwUpdate> ops = updates(t);
-    for (const AdamwUpdate& op : ops) RunOp(backend, op);
-    return result(ops);
+  const Case together = [&](Backend& backend, Tensors& t) {
+    const std::vector<AdamwTensor> tensors = tensors_of(t);
+    run(backend, tensors);
+    return result(tensors);
   };
-  Check("adamw", kFew, one_by_one);
-  Tensors tensors(0);
-  const std::vector<AdamwUpdate> ops = updates(tensors);
-  Launch(ops, {});
-  EXPECT_TRUE(tensors.BoundsHeld());
-  EXPECT_TRUE(SameBits(result(ops).values,
-                       RunCase(one_by_one, *CreateEmulatedBackend(ThreadOrder::kForward)).values));
+  const Case one_by_one = [&](Backend& backend, Tensors& t) {
+    const std::vector<AdamwTensor> tensors = tensors_of(t);
+    for (const AdamwTensor& tensor : tensors) run(backend, std::span(&tensor, 1));
+    return result(tensors);
+  };
+  Check("adamw", kFew, together);
+  const auto emulated = CreateEmulatedBackend(ThreadOrder::kForward);
+  EXPECT_TRUE(SameBits(RunCase(together, *emulated).values, RunCase(one_by_one, *emulated).values));
 }
 
 TEST(CudaKernels, PackBf16IsRowMajorWithRowsOfEights) {

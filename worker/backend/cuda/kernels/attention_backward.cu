@@ -27,7 +27,7 @@ __global__ __launch_bounds__(kDeltaThreads) void DeltaKernel(AttentionBackward o
   const std::int64_t begin = row * s.out_stride + head * s.head_size;
   float sum = 0;
   for (std::int64_t i = threadIdx.x % kWarpSize; i < s.head_size; i += kWarpSize) {
-    sum += op.d_output[begin + i] * op.output[begin + i];
+    sum += op.d_output.f32[begin + i] * op.output.f32[begin + i];
   }
   sum = WarpSum(sum);
   if (threadIdx.x % kWarpSize == 0) {
@@ -51,9 +51,9 @@ struct Reader {
     auto& shared = Shared<BackwardShared<T>>();
     const std::int64_t left = s.context - begin;
     T::Fill(shared.q,
-            {op.q + Row(begin) * s.q_stride + head * Size(), s.q_stride, left, Size(), fours});
-    T::Fill(shared.d_output, {op.d_output + Row(begin) * s.out_stride + head * Size(), s.out_stride,
-                              left, Size(), fours});
+            {op.q.f32 + Row(begin) * s.q_stride + head * Size(), s.q_stride, left, Size(), fours});
+    T::Fill(shared.d_output, {op.d_output.f32 + Row(begin) * s.out_stride + head * Size(),
+                              s.out_stride, left, Size(), fours});
     static_assert(T::kThreads >= T::kRows);
     const auto row = static_cast<int>(threadIdx.x);
     if (row >= T::kRows) return;
@@ -66,8 +66,8 @@ struct Reader {
     const AttentionShape& s = op.shape;
     auto& shared = Shared<BackwardShared<T>>();
     const std::int64_t offset = Row(begin) * s.kv_stride + kv_head * Size();
-    T::Fill(shared.k, {op.k + offset, s.kv_stride, s.context - begin, Size(), fours});
-    T::Fill(shared.v, {op.v + offset, s.kv_stride, s.context - begin, Size(), fours});
+    T::Fill(shared.k, {op.k.f32 + offset, s.kv_stride, s.context - begin, Size(), fours});
+    T::Fill(shared.v, {op.v.f32 + offset, s.kv_stride, s.context - begin, Size(), fours});
   }
 
   // Of the tiles in shared memory: p = probabilities, ds = gradients of scores before the scale.
@@ -118,7 +118,7 @@ __global__ __launch_bounds__(T::kThreads) void QueryGradientKernel(AttentionBack
   for (int a = 0; a < T::kRowsOfThread; ++a) {
     const std::int64_t query = q_begin + T::Row(a);
     if (query >= s.context) continue;
-    T::StoreRow(d_q, a, scale, op.d_q + read.Row(query) * s.q_stride + block.head * read.Size(),
+    T::StoreRow(d_q, a, scale, op.d_q.f32 + read.Row(query) * s.q_stride + block.head * read.Size(),
                 read.Size(), fours);
   }
 }
@@ -158,8 +158,8 @@ __global__ __launch_bounds__(T::kThreads) void KeyGradientKernel(AttentionBackwa
     const std::int64_t key = k_begin + T::Row(a);
     if (key >= s.context) continue;
     const std::int64_t offset = read.Row(key) * s.kv_stride + block.head * read.Size();
-    T::StoreRow(d_k, a, scale, op.d_k + offset, read.Size(), fours);
-    T::StoreRow(d_v, a, 1, op.d_v + offset, read.Size(), fours);
+    T::StoreRow(d_k, a, scale, op.d_k.f32 + offset, read.Size(), fours);
+    T::StoreRow(d_v, a, 1, op.d_v.f32 + offset, read.Size(), fours);
   }
 }
 
@@ -167,8 +167,9 @@ __global__ __launch_bounds__(T::kThreads) void KeyGradientKernel(AttentionBackwa
 
 void Launch(const AttentionBackward& op, const LaunchContext& context) {
   const AttentionShape& s = op.shape;
-  const bool fours = StridesInFours(s) &&
-                     InFours(s.head_size, op.q, op.k, op.v, op.d_output, op.d_q, op.d_k, op.d_v);
+  const bool fours =
+      StridesInFours(s) && InFours(s.head_size, op.q.f32, op.k.f32, op.v.f32, op.d_output.f32,
+                                   op.d_q.f32, op.d_k.f32, op.d_v.f32);
   auto* delta = static_cast<float*>(context.scratch);
   const std::int64_t deltas = s.batch * s.context * s.heads;
   LaunchKernel(

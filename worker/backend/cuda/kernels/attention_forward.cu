@@ -25,7 +25,7 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
   const std::int64_t first_row = block.batch * s.context, q_begin = block.tile * kRows;
   const float scale = kLog2E / sqrtf(static_cast<float>(size));  // scores in powers of two
 
-  T::Fill(shared.q, {op.q + (first_row + q_begin) * s.q_stride + block.head * size, s.q_stride,
+  T::Fill(shared.q, {op.q.f32 + (first_row + q_begin) * s.q_stride + block.head * size, s.q_stride,
                      s.context - q_begin, size, fours});
   typename T::Columns sums;
   Zero<T>(sums);
@@ -38,7 +38,7 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
   for (std::int64_t k_begin = 0; k_begin <= q_begin; k_begin += kRows) {
     const std::int64_t kv_offset = (first_row + k_begin) * s.kv_stride + kv_head * size;
     __syncthreads();  // the last tile of values has been read
-    T::Fill(shared.kv, {op.k + kv_offset, s.kv_stride, s.context - k_begin, size, fours});
+    T::Fill(shared.kv, {op.k.f32 + kv_offset, s.kv_stride, s.context - k_begin, size, fours});
     __syncthreads();
     typename T::Scores p;
     T::Multiply(shared.q, shared.kv, p);
@@ -65,7 +65,7 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
     }
     T::Put(shared.p, p);
     __syncthreads();  // and the keys have been read
-    T::Fill(shared.kv, {op.v + kv_offset, s.kv_stride, s.context - k_begin, size, fours});
+    T::Fill(shared.kv, {op.v.f32 + kv_offset, s.kv_stride, s.context - k_begin, size, fours});
     __syncthreads();
     T::Accumulate(shared.p, shared.kv, sums);
   }
@@ -75,7 +75,8 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
     const std::int64_t query = q_begin + T::Row(a);
     if (query >= s.context) continue;
     T::StoreRow(sums, a, 1.0F / row_sum,
-                op.output + (first_row + query) * s.out_stride + block.head * size, size, fours);
+                op.output.f32 + (first_row + query) * s.out_stride + block.head * size, size,
+                fours);
     if (T::FirstLaneOfRow()) {
       op.logsumexp[(block.batch * s.heads + block.head) * s.context + query] =
           max[a] * kLn2 + logf(row_sum);
@@ -87,7 +88,8 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
 
 void Launch(const AttentionForward& op, const LaunchContext& context) {
   const AttentionShape& s = op.shape;
-  const bool fours = StridesInFours(s) && InFours(s.head_size, op.q, op.k, op.v, op.output);
+  const bool fours =
+      StridesInFours(s) && InFours(s.head_size, op.q.f32, op.k.f32, op.v.f32, op.output.f32);
   ForTiling(s, [&]<class T>(T) {
     const auto blocks = static_cast<unsigned>(s.batch * s.heads * CeilDiv(s.context, T::kRows));
     LaunchKernel(AttentionForwardKernel<T>, Blocks{{blocks}, T::kThreads, sizeof(ForwardShared<T>)},

@@ -138,19 +138,19 @@ void SumColumns(const Terms& terms, std::int64_t rows, std::int64_t columns, boo
 }  // namespace
 
 void Launch(const BiasGrad& op, const LaunchContext& context) {
-  SumColumns(BiasTerms{op.d_output, op.columns}, op.rows, op.columns,
-             InFours(op.columns, op.d_output), {{op.d_bias}}, op.accumulate, context);
+  SumColumns(BiasTerms{op.d_output.f32, op.columns}, op.rows, op.columns,
+             InFours(op.columns, op.d_output.f32), {{op.d_bias}}, op.accumulate, context);
 }
 
 void Launch(const LayerNormBackwardWeights& op, const LaunchContext& context) {
-  SumColumns(LayerNormTerms{op.d_output, op.x, op.mean, op.rstd}, op.rows, op.columns,
-             InFours(op.columns, op.d_output, op.x), {{op.d_weight, op.d_bias}}, op.accumulate,
+  SumColumns(LayerNormTerms{op.d_output.f32, op.x, op.mean, op.rstd}, op.rows, op.columns,
+             InFours(op.columns, op.d_output.f32, op.x), {{op.d_weight, op.d_bias}}, op.accumulate,
              context);
 }
 
 void Launch(const RmsNormBackwardWeights& op, const LaunchContext& context) {
-  SumColumns(RmsNormTerms{op.d_output, op.x, op.rstd}, op.rows, op.columns,
-             InFours(op.columns, op.d_output, op.x), {{op.d_weight}}, op.accumulate, context);
+  SumColumns(RmsNormTerms{op.d_output.f32, op.x, op.rstd}, op.rows, op.columns,
+             InFours(op.columns, op.d_output.f32, op.x), {{op.d_weight}}, op.accumulate, context);
 }
 
 }  // namespace takt::backend::cuda

@@ -164,7 +164,7 @@ __global__ __launch_bounds__(kRotaryThreads) void RotaryKernel(Rotary op) {
   const float* sines = cosines + half;
   for (int item = static_cast<int>(threadIdx.x); item < static_cast<int>(op.heads) * groups;
        item += kRotaryThreads) {
-    float* low = op.x + row * op.stride + item / groups * op.head_size;
+    float* low = op.x.f32 + row * op.stride + item / groups * op.head_size;
     float* high = low + half;
     const int i = item % groups * 4;
     const Four a = Load<kFours>(low, i, half), b = Load<kFours>(high, i, half);
@@ -182,31 +182,33 @@ __global__ __launch_bounds__(kRotaryThreads) void RotaryKernel(Rotary op) {
 
 void Launch(const GeluForward& op, const LaunchContext& context) {
   To(op.output, [&]<class T>(T* output) {
-    LaunchMap(GeluForwardMap<T>{op.input, output}, op.count, InFours(op.count, op.output, op.input),
-              context);
+    LaunchMap(GeluForwardMap<T>{op.input.f32, output}, op.count,
+              InFours(op.count, op.output, op.input.f32), context);
   });
 }
 
 void Launch(const GeluBackward& op, const LaunchContext& context) {
-  LaunchMap(GeluBackwardMap{op.input, op.d_output, op.d_input}, op.count,
-            InFours(op.count, op.input, op.d_output, op.d_input), context);
+  LaunchMap(GeluBackwardMap{op.input.f32, op.d_output.f32, op.d_input.f32}, op.count,
+            InFours(op.count, op.input.f32, op.d_output.f32, op.d_input.f32), context);
 }
 
 void Launch(const SwigluForward& op, const LaunchContext& context) {
   To(op.output, [&]<class T>(T* output) {
-    LaunchMap(SwigluForwardMap<T>{op.gate, op.up, output}, op.count,
-              InFours(op.count, op.output, op.gate, op.up), context);
+    LaunchMap(SwigluForwardMap<T>{op.gate.f32, op.up.f32, output}, op.count,
+              InFours(op.count, op.output, op.gate.f32, op.up.f32), context);
   });
 }
 
 void Launch(const SwigluBackward& op, const LaunchContext& context) {
-  LaunchMap(SwigluBackwardMap{op.gate, op.up, op.d_output, op.d_gate, op.d_up}, op.count,
-            InFours(op.count, op.gate, op.up, op.d_output, op.d_gate, op.d_up), context);
+  LaunchMap(SwigluBackwardMap{op.gate.f32, op.up.f32, op.d_output.f32, op.d_gate.f32, op.d_up.f32},
+            op.count,
+            InFours(op.count, op.gate.f32, op.up.f32, op.d_output.f32, op.d_gate.f32, op.d_up.f32),
+            context);
 }
 
 void Launch(const Copy& op, const LaunchContext& context) {
-  LaunchMap(CopyMap<float, float>{op.input, op.output}, op.count,
-            InFours(op.count, op.input, op.output), context);
+  LaunchMap(CopyMap<float, float>{op.input.f32, op.output.f32}, op.count,
+            InFours(op.count, op.input.f32, op.output.f32), context);
 }
 
 void Launch(const RoundBf16& op, const LaunchContext& context) {
@@ -237,7 +239,7 @@ void Launch(const AddBias& op, const LaunchContext& context) {
 
 void Launch(const Rotary& op, const LaunchContext& context) {
   const Blocks blocks = {{static_cast<unsigned>(op.batch * op.context)}, kRotaryThreads};
-  const bool fours = op.stride % 4 == 0 && InFours(op.head_size / 2, op.x, op.table);
+  const bool fours = op.stride % 4 == 0 && InFours(op.head_size / 2, op.x.f32, op.table);
   Choose(fours, [&](auto kFours) {
     LaunchKernel(RotaryKernel<decltype(kFours)::value>, blocks, context.stream, op);
   });

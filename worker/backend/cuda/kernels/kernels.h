@@ -17,7 +17,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "worker/backend/ops.h"
 
@@ -49,6 +48,7 @@ void Launch(const EmbeddingForward& op, const LaunchContext& context);
 // At most kMaxEmbeddingRows rows (batch * context).
 void Launch(const EmbeddingBackward& op, const LaunchContext& context);
 void Launch(const CrossEntropy& op, const LaunchContext& context);
+// Few launches for many tensors.
 void Launch(const AdamwUpdate& op, const LaunchContext& context);
 void Launch(const SumOfSquares& op, const LaunchContext& context);
 void Launch(const Fill& op, const LaunchContext& context);
@@ -56,9 +56,6 @@ void Launch(const Copy& op, const LaunchContext& context);
 void Launch(const Add& op, const LaunchContext& context);
 
 inline constexpr std::int64_t kMaxEmbeddingRows = std::int64_t{1} << 24;
-
-// Many tensors in few launches, each with the bits of an op of its own. No two may overlap.
-void Launch(std::span<const AdamwUpdate> ops, const LaunchContext& context);
 
 // packed: row-major [k,n], rows PackedBf16Stride(n) elements apart, zeros between; whatever the
 // order of the source. 16-byte aligned.

@@ -183,14 +183,14 @@ void Launch(const RmsNormForward& op, const LaunchContext& context) {
 }
 
 void Launch(const LayerNormBackwardInput& op, const LaunchContext& context) {
-  LaunchBackwardInput<true>({op.d_output, op.x, op.weight, op.mean, op.rstd, op.residual_gradient,
-                             op.d_input, op.rows, op.columns},
+  LaunchBackwardInput<true>({op.d_output.f32, op.x, op.weight, op.mean, op.rstd,
+                             op.residual_gradient, op.d_input, op.rows, op.columns},
                             context);
 }
 
 void Launch(const RmsNormBackwardInput& op, const LaunchContext& context) {
-  LaunchBackwardInput<false>({op.d_output, op.x, op.weight, nullptr, op.rstd, op.residual_gradient,
-                              op.d_input, op.rows, op.columns},
+  LaunchBackwardInput<false>({op.d_output.f32, op.x, op.weight, nullptr, op.rstd,
+                              op.residual_gradient, op.d_input, op.rows, op.columns},
                              context);
 }
 

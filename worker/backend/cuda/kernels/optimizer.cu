@@ -12,40 +12,45 @@ constexpr int kThreads = 256;
 constexpr int kGroups = 4;  // of four elements, of a thread
 constexpr std::int64_t kElementsPerBlock = kThreads * kGroups * 4;
 
-struct AdamwTensor {
+struct Rule {
+  float scale, beta1, rest1, beta2, rest2, rate, v_scale, epsilon, decay;
+  bool moves;  // else every bit stays, also the sign of a zero
+};
+
+struct Entry {
   float* parameter;
   const float* previous;
   const float* gradient;
   float* m;
   float* v;
   std::int64_t count;
-  float scale, beta1, rest1, beta2, rest2, rate, v_scale, epsilon, decay;
-  bool moves;  // else every bit stays, also the sign of a zero
-  bool fours;
   unsigned first_block;
+  bool decayed, fours;
 };
 
 // All that a launch reads but the tensors themselves: a kernel takes 4 KB by value.
 struct AdamwList {
-  static constexpr int kMost = 36;
-  AdamwTensor tensors[kMost];
+  static constexpr int kMost = 72;
+  Rule rule;
+  Entry entries[kMost];
   int count;
 };
 static_assert(sizeof(AdamwList) <= 4096);
 
 template <bool kFours>
-__device__ inline void UpdateGroup(const AdamwTensor& t, std::int64_t i) {
+__device__ inline void UpdateGroup(const Rule& rule, const Entry& t, std::int64_t i) {
   Four g = Load<kFours>(t.gradient, i, t.count), m = Load<kFours>(t.m, i, t.count),
        v = Load<kFours>(t.v, i, t.count), p = Load<kFours>(t.previous, i, t.count);
+  const float decay = t.decayed ? rule.decay : 0;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    g.v[k] *= t.scale;
-    m.v[k] = m.v[k] * t.beta1 + g.v[k] * t.rest1;
-    v.v[k] = v.v[k] * t.beta2 + g.v[k] * g.v[k] * t.rest2;
+    g.v[k] *= rule.scale;
+    m.v[k] = m.v[k] * rule.beta1 + g.v[k] * rule.rest1;
+    v.v[k] = v.v[k] * rule.beta2 + g.v[k] * g.v[k] * rule.rest2;
     // p (1 - lr wd) - update: rounding 1 - lr wd to a float would change the decay.
-    const float moved =
-        p.v[k] - (p.v[k] * t.decay + t.rate * m.v[k] / (sqrtf(v.v[k] * t.v_scale) + t.epsilon));
-    if (t.moves) p.v[k] = moved;
+    const float update = rule.rate * m.v[k] / (sqrtf(v.v[k] * rule.v_scale) + rule.epsilon);
+    const float moved = p.v[k] - (p.v[k] * decay + update);
+    if (rule.moves) p.v[k] = moved;
   }
   Store<kFours>(t.m, i, t.count, m);
   Store<kFours>(t.v, i, t.count, v);
@@ -54,28 +59,21 @@ __device__ inline void UpdateGroup(const AdamwTensor& t, std::int64_t i) {
 
 __global__ __launch_bounds__(kThreads) void AdamwKernel(AdamwList list) {
   int index = 0;
-  while (index + 1 < list.count && list.tensors[index + 1].first_block <= blockIdx.x) ++index;
-  const AdamwTensor& t = list.tensors[index];
+  while (index + 1 < list.count && list.entries[index + 1].first_block <= blockIdx.x) ++index;
+  const Entry& t = list.entries[index];
   const std::int64_t begin =
       (blockIdx.x - t.first_block) * kElementsPerBlock + static_cast<int>(threadIdx.x) * 4;
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     const std::int64_t i = begin + group * kThreads * 4;
     if (i >= t.count) break;
-    t.fours ? UpdateGroup<true>(t, i) : UpdateGroup<false>(t, i);
+    t.fours ? UpdateGroup<true>(list.rule, t, i) : UpdateGroup<false>(list.rule, t, i);
   }
 }
 
-AdamwTensor TensorOf(const AdamwUpdate& op, unsigned first_block) {
+Rule RuleOf(const AdamwUpdate& op) {
   const auto step = static_cast<double>(op.step);
-  const float* previous = op.previous != nullptr ? op.previous : op.parameter;
   return {
-      .parameter = op.parameter,
-      .previous = previous,
-      .gradient = op.gradient,
-      .m = op.m,
-      .v = op.v,
-      .count = op.count,
       .scale = static_cast<float>(op.gradient_scale),
       .beta1 = static_cast<float>(op.beta1),
       .rest1 = static_cast<float>(1 - op.beta1),
@@ -86,15 +84,28 @@ AdamwTensor TensorOf(const AdamwUpdate& op, unsigned first_block) {
       .epsilon = static_cast<float>(op.epsilon),
       .decay = static_cast<float>(op.learning_rate * op.weight_decay),
       .moves = op.learning_rate != 0,
-      .fours = InFours(op.count, op.parameter, previous, op.gradient, op.m, op.v),
+  };
+}
+
+Entry EntryOf(const AdamwTensor& t, unsigned first_block) {
+  const float* previous = t.previous != nullptr ? t.previous : t.parameter;
+  return {
+      .parameter = t.parameter,
+      .previous = previous,
+      .gradient = t.gradient,
+      .m = t.m,
+      .v = t.v,
+      .count = t.count,
       .first_block = first_block,
+      .decayed = t.decayed,
+      .fours = InFours(t.count, t.parameter, previous, t.gradient, t.m, t.v),
   };
 }
 
 }  // namespace
 
-void Launch(std::span<const AdamwUpdate> ops, const LaunchContext& context) {
-  AdamwList list{};
+void Launch(const AdamwUpdate& op, const LaunchContext& context) {
+  AdamwList list{.rule = RuleOf(op), .entries = {}, .count = 0};
   unsigned blocks = 0;
   const auto flush = [&] {
     if (list.count == 0) return;
@@ -102,17 +113,13 @@ void Launch(std::span<const AdamwUpdate> ops, const LaunchContext& context) {
     list.count = 0;
     blocks = 0;
   };
-  for (const AdamwUpdate& op : ops) {
-    if (op.count == 0) continue;
-    list.tensors[list.count++] = TensorOf(op, blocks);
-    blocks += static_cast<unsigned>(CeilDiv(op.count, kElementsPerBlock));
+  for (const AdamwTensor& tensor : op.tensors) {
+    if (tensor.count == 0) continue;
+    list.entries[list.count++] = EntryOf(tensor, blocks);
+    blocks += static_cast<unsigned>(CeilDiv(tensor.count, kElementsPerBlock));
     if (list.count == AdamwList::kMost) flush();
   }
   flush();
-}
-
-void Launch(const AdamwUpdate& op, const LaunchContext& context) {
-  Launch(std::span(&op, 1), context);
 }
 
 }  // namespace takt::backend::cuda

@@ -121,7 +121,7 @@ template <bool kFours>
 __global__ __launch_bounds__(kRowThreads) void CrossEntropyKernel(CrossEntropy op,
                                                                   double* row_losses) {
   const std::int64_t row = blockIdx.x, vocab = op.vocab;
-  float* logits = op.logits + row * vocab;
+  float* logits = op.logits.f32 + row * vocab;
   const std::int32_t target = op.targets[row];
   const bool scored = target != kIgnoredTarget;
   Softmax softmax;
@@ -166,7 +166,7 @@ void Launch(const SumOfSquares& op, const LaunchContext& context) {
 
 void Launch(const CrossEntropy& op, const LaunchContext& context) {
   auto* row_losses = static_cast<double*>(context.scratch);
-  Choose(InFours(op.vocab, op.logits), [&](auto kFours) {
+  Choose(InFours(op.vocab, op.logits.f32), [&](auto kFours) {
     LaunchKernel(CrossEntropyKernel<decltype(kFours)::value>,
                  Blocks{{static_cast<unsigned>(op.rows)}, kRowThreads, sizeof(CrossEntropyShared)},
                  context.stream, op, row_losses);
