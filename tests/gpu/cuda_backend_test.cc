@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What only the GPU backend has: products against the CPU's, kernel plans, memory, streams.
 #include <cstring>
+#include <memory>
+#include <thread>
 #include <vector>
 
+#include "common/base/status.h"
 #include "gmock/gmock.h"
 #include "tests/gpu/gpu.h"
 #include "worker/backend/backend.h"
@@ -157,6 +160,75 @@ TEST_F(CudaBackendTest, AStreamWaitsForAnEventOfAnother) {
   EXPECT_EQ(last[0], 64);
   ASSERT_TRUE(end->Wait().ok());
   EXPECT_GT(end->Nanos().value(), begin->Nanos().value());
+}
+
+TEST_F(CudaBackendTest, RecordedOpsAreDoneAtEachReplay) {
+  constexpr std::int64_t kRows = 64, kColumns = 48;
+  float* const a = Upload(Random(kRows * kRows, 1));
+  float* const b = Upload(Random(kRows * kColumns, 2));
+  float* const sum = Upload(Floats(kRows * kColumns, 0));
+  float* const row = Upload(Floats(kColumns, 0));
+  // A product of cuBLASLt and an own kernel that needs scratch, both of which add.
+  const auto add = [&]() -> absl::Status {
+    RETURN_IF_ERROR(backend_->Run(
+        Matmul{.a = a, .b = b, .c = sum, .addend = sum, .m = kRows, .n = kColumns, .k = kRows}));
+    return backend_->Run(BiasGrad{
+        .d_output = sum, .d_bias = row, .rows = kRows, .columns = kColumns, .accumulate = true});
+  };
+  const auto clear = [&] {
+    ASSERT_TRUE(backend_->Run(Fill{.output = sum, .count = kRows * kColumns}).ok());
+    ASSERT_TRUE(backend_->Run(Fill{.output = row, .count = kColumns}).ok());
+  };
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(add().message(), "");
+  const Floats expected = Download(row, kColumns);
+  clear();
+  auto recording = backend_->recorder()->Record(add);
+  ASSERT_EQ(recording.status().message(), "");
+  EXPECT_EQ(Download(row, kColumns), Floats(kColumns, 0)) << "it was done, too";
+  for (int i = 0; i < 3; ++i) ASSERT_EQ((*recording)->Replay().message(), "");
+  recording->reset();  // while it is under way
+  ASSERT_EQ(add().message(), "");
+  EXPECT_EQ(Download(row, kColumns), expected);
+}
+
+TEST_F(CudaBackendTest, ARecordingEndsWhenScratchMoves) {
+  float* const x = Upload(Floats(4, 0));
+  const std::unique_ptr<Recording> recording =
+      backend_->recorder()
+          ->Record([&] { return backend_->Run(Fill{.output = x, .value = 1, .count = 4}); })
+          .value();
+  ASSERT_EQ(recording->Replay().message(), "");
+  ASSERT_TRUE(backend_->Synchronize().ok());
+  backend_->Allocate(4, MemoryKind::kScratch).value();  // and given back
+  EXPECT_EQ(recording->Replay().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CudaBackendTest, WhatCannotBeRecordedIsAnErrorAfterWhichItWorks) {
+  float* const x = Upload(Floats(4, 0));
+  const auto refused = [&](absl::FunctionRef<absl::Status()> ops) {
+    const absl::Status status = backend_->recorder()->Record(ops).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  };
+  refused([&] { return backend_->Synchronize(); });
+  refused([&] { return backend_->Allocate(4, MemoryKind::kScratch).status(); });
+  refused([&] { return backend_->recorder()->Record([] { return absl::OkStatus(); }).status(); });
+  ASSERT_EQ(backend_->Run(Fill{.output = x, .value = 2, .count = 4}).message(), "");
+  EXPECT_EQ(Download(x, 4), Floats(4, 2));
+}
+
+// Others may make memory and wait for the device meanwhile: they wait for each other.
+TEST_F(CudaBackendTest, OneThreadRecordsWhileAnotherMakesMemory) {
+  float* const x = Upload(Floats(4, 0));
+  const std::unique_ptr<Backend> other = device_->Create(StreamKind::kTransfer).value();
+  std::thread making([&] {
+    for (int i = 0; i < 200; ++i) EXPECT_TRUE(other->Allocate(256, MemoryKind::kStash).ok());
+  });
+  for (int i = 0; i < 200; ++i) {
+    const auto recording = backend_->recorder()->Record(
+        [&] { return backend_->Run(Fill{.output = x, .value = 3, .count = 4}); });
+    ASSERT_EQ(recording.status().message(), "");
+  }
+  making.join();
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "common/base/memory_kind.h"
 #include "worker/backend/memory_ledger.h"
 #include "worker/backend/ops.h"
+#include "worker/backend/recorder.h"
 #include "worker/backend/stream.h"
 
 namespace takt::backend {
@@ -74,6 +75,8 @@ class Backend {
 
   // Null: Run and the copies are done when they return.
   virtual Stream* stream() = 0;
+  // Null: it cannot record.
+  virtual Recorder* recorder() { return nullptr; }
   virtual bool memory_is_host() const = 0;
   virtual int threads() const = 0;
   // For logs and for comparing numerics: results have the same bits between backends of equal

@@ -32,6 +32,7 @@ namespace takt::train {
 struct TokenView {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
+  bool operator==(const TokenView&) const = default;
 };
 
 struct ForwardCall {

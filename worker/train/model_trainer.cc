@@ -19,6 +19,7 @@
 #include "worker/train/initial_weights.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/parameter_store.h"
+#include "worker/train/replays.h"
 #include "worker/train/result_ring.h"
 #include "worker/train/stage.h"
 #include "worker/train/validator.h"
@@ -61,7 +62,7 @@ class ModelTrainer final : public Trainer {
         return pass_->Load(instruction, step);
       case Op::kForward:
         SelectWeights(WholePart(instruction));
-        return pass_->Forward(WholePart(instruction), step);
+        return Forward(WholePart(instruction), step);
       case Op::kInputGrad:
         return InputGrad(WholePart(instruction));
       case Op::kWeightGrad:
@@ -176,7 +177,16 @@ class ModelTrainer final : public Trainer {
       stage.set_scratch(scratch_.data());
       stage.set_observer(options_.observer);
     }
+    // An observer looks on between two ops.
+    const bool records = options_.observer == nullptr && HoldsShortStages();
+    replays_.emplace(records ? compute_->recorder() : nullptr);
     return absl::OkStatus();
+  }
+
+  bool HoldsShortStages() const {
+    return std::ranges::all_of(*options_.partition, [this](const mesh::Stage& stage) {
+      return !held_.contains(stage.id) || IsShort(*options_.model, stage);
+    });
   }
 
   absl::Status MakeRotaryTable() {
@@ -231,17 +241,49 @@ class ModelTrainer final : public Trainer {
     return instruction.op == Op::kReduceTied ? options_.tied_group : nullptr;
   }
 
+  absl::Status Forward(const ComputePart& part, StepId step) {
+    const StageBuffers buffers = pass_->ForwardBuffers(part);
+    const LossCall loss = pass_->LossOf(part, step);
+    return replays_->Run(
+        Arguments(
+            {.op = Op::kForward, .forward_stage = part.stage, .forward = buffers, .loss = loss}),
+        [&] { return stages_.at(part.stage).Forward(buffers, loss); });
+  }
+
   absl::Status InputGrad(const ComputePart& part) {
-    return stages_.at(part.stage).InputGrad(pass_->BackwardBuffers(part));
+    const StageBuffers buffers = pass_->BackwardBuffers(part);
+    return replays_->Run(
+        Arguments({.op = Op::kInputGrad, .backward_stage = part.stage, .backward = buffers}),
+        [&] { return stages_.at(part.stage).InputGrad(buffers); });
   }
 
   absl::Status WeightGrad(const ComputePart& part) {
     const StageBuffers buffers = pass_->BackwardBuffers(part);
-    return stages_.at(part.stage).WeightGrad({&buffers, 1}, Accumulates(part.stage));
+    const bool accumulate = Accumulates(part.stage);
+    return replays_->Run(Arguments({.op = Op::kWeightGrad,
+                                    .backward_stage = part.stage,
+                                    .backward = buffers,
+                                    .accumulate = accumulate}),
+                         [&] {
+                           return stages_.at(part.stage).WeightGrad({&buffers, 1}, accumulate);
+                         });
   }
 
   absl::Status Backward(const ComputePart& part) {
-    return stages_.at(part.stage).Backward(pass_->BackwardBuffers(part), Accumulates(part.stage));
+    const StageBuffers buffers = pass_->BackwardBuffers(part);
+    const bool accumulate = Accumulates(part.stage);
+    return replays_->Run(Arguments({.op = Op::kBackward,
+                                    .backward_stage = part.stage,
+                                    .backward = buffers,
+                                    .accumulate = accumulate}),
+                         [&] { return stages_.at(part.stage).Backward(buffers, accumulate); });
+  }
+
+  // Completed by what no caller knows. Only an observer is told a microbatch's number.
+  PartArguments Arguments(PartArguments part) const {
+    part.forward.microbatch = part.backward.microbatch = MicrobatchId(0);
+    part.weights = parameters_->selected_place();
+    return part;
   }
 
   // Whether earlier W have left gradients to add to, which OPT has not seen. One call for each W.
@@ -258,20 +300,30 @@ class ModelTrainer final : public Trainer {
   // F and B take turns: a layer of one, a layer of the other. Neither touches what the other does,
   // but for weights, which both read, and scratch, which holds nothing between two layers.
   absl::Status Overlap(const program::OverlapParts& parts, StepId step) {
-    Stage& forward = stages_.at(parts.forward.stage);
-    Stage& backward = stages_.at(parts.backward.stage);
     const StageBuffers f = pass_->ForwardBuffers(parts.forward);
     const StageBuffers b = pass_->BackwardBuffers(parts.backward);
     const LossCall loss = pass_->LossOf(parts.forward, step);
     const bool accumulate = Accumulates(parts.backward.stage);
-    const std::size_t turns = std::max(forward.num_layers(), backward.num_layers());
-    for (std::size_t turn = 0; turn < turns; ++turn) {
-      if (turn < forward.num_layers()) RETURN_IF_ERROR(forward.ForwardLayer(f, loss, turn));
-      if (turn >= backward.num_layers()) continue;
-      const std::size_t layer = backward.num_layers() - 1 - turn;
-      RETURN_IF_ERROR(backward.BackwardLayer(b, accumulate, layer));
-    }
-    return absl::OkStatus();
+    Stage& forward = stages_.at(parts.forward.stage);
+    Stage& backward = stages_.at(parts.backward.stage);
+    const auto take_turns = [&]() -> absl::Status {
+      const std::size_t turns = std::max(forward.num_layers(), backward.num_layers());
+      for (std::size_t turn = 0; turn < turns; ++turn) {
+        if (turn < forward.num_layers()) RETURN_IF_ERROR(forward.ForwardLayer(f, loss, turn));
+        if (turn >= backward.num_layers()) continue;
+        const std::size_t layer = backward.num_layers() - 1 - turn;
+        RETURN_IF_ERROR(backward.BackwardLayer(b, accumulate, layer));
+      }
+      return absl::OkStatus();
+    };
+    return replays_->Run(Arguments({.op = Op::kOverlap,
+                                    .forward_stage = parts.forward.stage,
+                                    .backward_stage = parts.backward.stage,
+                                    .forward = f,
+                                    .backward = b,
+                                    .loss = loss,
+                                    .accumulate = accumulate}),
+                         take_turns);
   }
 
   absl::Status ReduceGrad(const Instruction& instruction, StepId step) {
@@ -322,6 +374,8 @@ class ModelTrainer final : public Trainer {
     const std::int64_t before = step.value() - 1;
     const std::int64_t number = m >= 0 ? before * program_.num_microbatches + m : before;
     RETURN_IF_ERROR(optimizer_->Update(*compute_, step, number + 1));
+    // Every kind of part has run by now.
+    replays_->Start();
     return parameters_->Pack(*compute_);
   }
 
@@ -341,6 +395,7 @@ class ModelTrainer final : public Trainer {
   std::optional<Optimizer> optimizer_;
 
   std::map<StageId, bool> has_gradients_;  // compute lane only
+  std::optional<Replays> replays_;         // likewise
   ResultRing results_;
 };
 

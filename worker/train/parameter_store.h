@@ -70,6 +70,8 @@ class ParameterStore {
 
   // Makes the weights of this age the ones that layers see. Touches nothing but pointers.
   void SelectVersion(int version);
+  // The same whenever the weights that are selected lie in the same memory.
+  int selected_place() const { return (newest_ + selected_) % num_versions_; }
 
   // All versions grow older by one and the oldest makes room: every `weight` shows where the new
   // ones go, every `previous` those that were the newest.

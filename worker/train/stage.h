@@ -29,12 +29,14 @@ struct StageBuffers {
   // I and W, where they are apart and the stage recomputes.
   SlotRoom recomputed;
   float loss_scale = 0;  // the last stage: 1 / scored tokens of the global batch
+  bool operator==(const StageBuffers&) const = default;
 };
 
 // What the last stage's F gives.
 struct LossCall {
   double* sum = nullptr;
   bool gradient = true;
+  bool operator==(const LossCall&) const = default;
 };
 
 struct StageOptions {

@@ -28,6 +28,7 @@ struct SlotRoom {
 
   std::byte* base = nullptr;  // null: there is none
   std::int64_t slots = 1, slot = 0;
+  bool operator==(const SlotRoom&) const = default;
 };
 
 // The memory of one layer's stash of one microbatch, in two parts.

@@ -67,6 +67,7 @@ void Arena::Free(std::byte* data) {
   if (it == taken_.end()) return;
   std::int64_t bytes = it->second.bytes;
   AddLocked(it->second.kind, -bytes);
+  if (it->second.kind == MemoryKind::kScratch) ++scratch_returns_;
   taken_.erase(it);
   // Joins its free neighbours. A region starts where none can end: neighbours are of one region.
   auto next = free_.lower_bound(data);
@@ -99,6 +100,11 @@ std::int64_t Arena::reserved_bytes() const {
 MemoryBytes Arena::taken() const {
   absl::MutexLock lock(&mutex_);
   return bytes_;
+}
+
+std::int64_t Arena::scratch_returns() const {
+  absl::MutexLock lock(&mutex_);
+  return scratch_returns_;
 }
 
 absl::Status Arena::ReserveLocked(std::int64_t bytes) {

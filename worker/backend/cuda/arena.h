@@ -64,6 +64,8 @@ class Arena {
   int num_reservations() const;
   std::int64_t reserved_bytes() const;
   MemoryBytes taken() const;
+  // Pieces of kScratch that came back so far: whoever kept the address of one keeps it no longer.
+  std::int64_t scratch_returns() const;
 
  private:
   struct Piece {
@@ -87,6 +89,7 @@ class Arena {
   FreePieces free_ ABSL_GUARDED_BY(mutex_);  // never across two regions
   std::map<std::byte*, Piece> taken_ ABSL_GUARDED_BY(mutex_);
   MemoryBytes bytes_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t scratch_returns_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace takt::backend::cuda

@@ -62,6 +62,18 @@ TEST(Arena, ReservesThePredictionAtOnceAndNoMoreWhileItHolds) {
   EXPECT_EQ(arena->num_reservations(), 1);
 }
 
+TEST(Arena, TellsThatScratchCameBack) {
+  FakeSource source(1000 * kMebi);
+  const auto arena = Create(source);
+  std::byte* const scratch = arena->Allocate(kMebi, kScratch).value();
+  std::byte* const stash = arena->Allocate(kMebi, kStash).value();
+  EXPECT_EQ(arena->scratch_returns(), 0);
+  arena->Free(stash);
+  EXPECT_EQ(arena->scratch_returns(), 0);
+  arena->Free(scratch);
+  EXPECT_EQ(arena->scratch_returns(), 1);
+}
+
 TEST(Arena, GivesDisjointAlignedPiecesAndCountsThemByKind) {
   FakeSource source(1000 * kMebi);
   MemoryLedger ledger;

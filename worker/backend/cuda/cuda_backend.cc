@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/backend/cuda/attention.h"
+#include "worker/backend/cuda/capture.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/matmul.h"
@@ -74,9 +75,10 @@ bool IsNewForm(const O& op) {
   return false;
 }
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public Recorder {
  public:
   static absl::StatusOr<std::unique_ptr<Backend>> Create(const Shared& shared, StreamKind kind) {
+    const NoCapture none;
     auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(shared));
     ASSIGN_OR_RETURN(backend->stream_, CudaStream::Create(shared.device, kind, shared.clock));
     const cudaStream_t stream = backend->stream_->get();
@@ -94,7 +96,10 @@ class CudaBackend final : public Backend {
 
   // Scratch memory goes back to the arena: nothing may use it any more.
   ~CudaBackend() override {
+    const NoCapture none;
     if (stream_ != nullptr) static_cast<void>(Synchronize());
+    cudnn_attention_ = nullptr;
+    matmuls_ = nullptr;
   }
 
   absl::Status Run(const Op& op) override {
@@ -113,7 +118,7 @@ class CudaBackend final : public Backend {
     Buffer buffer(data, bytes, [arena = &shared_.arena](std::byte* p) { arena->Free(p); });
     // Any stream may still use what was freed here, and any may use it next. Buffers are made
     // before step 1, so the device may wait.
-    RETURN_IF_ERROR(ToStatus(cudaDeviceSynchronize(), "waiting for the device"));
+    RETURN_IF_ERROR(WaitForDevice());
     if (bytes > 0) {
       RETURN_IF_ERROR(
           ToStatus(cudaMemsetAsync(data, 0, bytes, stream_->get()), "zeroing a buffer"));
@@ -146,7 +151,14 @@ class CudaBackend final : public Backend {
     return ToStatus(cudaStreamSynchronize(stream_->get()), "waiting for the device");
   }
 
+  absl::StatusOr<std::unique_ptr<Recording>> Record(
+      absl::FunctionRef<absl::Status()> ops) override {
+    RETURN_IF_ERROR(Use());
+    return Capture(stream_->get(), shared_.arena, ops);
+  }
+
   Stream* stream() override { return stream_.get(); }
+  Recorder* recorder() override { return this; }
   bool memory_is_host() const override { return false; }
   int threads() const override { return 1; }
   std::string description() const override { return shared_.description; }

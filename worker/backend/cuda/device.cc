@@ -55,6 +55,10 @@ absl::Status ToStatus(cudaError_t error, std::string_view what) {
     case cudaErrorNoDevice:
       return absl::UnavailableError(absl::StrCat(
           text, ": nvidia-smi, CUDA_VISIBLE_DEVICES and the container's devices say why"));
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureImplicit:
+      return absl::FailedPreconditionError(text);
     default:
       return absl::InternalError(text);
   }

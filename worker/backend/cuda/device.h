@@ -14,7 +14,8 @@
 namespace takt::backend::cuda {
 
 // `what` names the call. kResourceExhausted (out of memory), kUnavailable (no device is visible),
-// kInternal (the device is poisoned or gone: the process must end).
+// kFailedPrecondition (what a stream that captures cannot do), kInternal (the device is poisoned or
+// gone: the process must end).
 absl::Status ToStatus(cudaError_t error, std::string_view what);
 
 // In the driver's order. Errors: those of CheckDriver, else of ToStatus.

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/scratch.h"
 
-#include <cuda_runtime_api.h>
-
 #include "common/base/status.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/capture.h"
 
 namespace takt::backend::cuda {
 
@@ -15,7 +13,7 @@ Scratch::~Scratch() {
 absl::StatusOr<std::byte*> Scratch::AtLeast(std::int64_t bytes) {
   if (bytes <= bytes_) return data_;
   // Ops that were given to any stream may still use what is given back here, or what was before.
-  RETURN_IF_ERROR(ToStatus(cudaDeviceSynchronize(), "waiting for the device"));
+  RETURN_IF_ERROR(WaitForDevice());
   if (data_ != nullptr) arena_.Free(data_);
   data_ = nullptr;
   bytes_ = 0;

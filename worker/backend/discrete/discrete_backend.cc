@@ -26,9 +26,10 @@ struct Held {
   Op op;
   std::vector<AdamwTensor> tensors;
 
-  const Op& Whole() {
-    if (auto* const adamw = std::get_if<AdamwUpdate>(&op)) adamw->tensors = tensors;
-    return op;
+  Op Whole() const {
+    Op whole = op;
+    if (auto* const adamw = std::get_if<AdamwUpdate>(&whole)) adamw->tensors = tensors;
+    return whole;
   }
 };
 
@@ -67,24 +68,36 @@ class Translation {
   const void* stranger_ = nullptr;
 };
 
-class DiscreteBackend final : public Backend {
+using Ops = std::vector<Held>;
+
+absl::Status NotWhileRecording(const char* what) {
+  return absl::FailedPreconditionError(absl::StrCat(what, " cannot be recorded"));
+}
+
+class DiscreteBackend final : public Backend, public Recorder {
  public:
   DiscreteBackend(std::unique_ptr<Backend> cpu, DeviceMemory& memory,
                   const DiscreteOptions& options)
-      : cpu_(std::move(cpu)), memory_(memory), ledger_(options.ledger), stream_(options.lazy) {}
+      : cpu_(std::move(cpu)), memory_(memory), options_(options), stream_(options.lazy) {}
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
     ASSIGN_OR_RETURN(Held moved, Translation(memory_)(op));
-    stream_.Push([this, moved = std::move(moved)]() mutable { return cpu_->Run(moved.Whole()); });
+    if (recorded_ != nullptr) {
+      recorded_->push_back(std::move(moved));
+    } else {
+      stream_.Push([this, moved = std::move(moved)] { return cpu_->Run(moved.Whole()); });
+    }
     return absl::OkStatus();
   }
 
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
+    if (recorded_ != nullptr) return NotWhileRecording("making memory");
     ASSIGN_OR_RETURN(std::byte* const data, memory_.Allocate(bytes));
     const std::int64_t counted = AllocatedBytes(static_cast<std::int64_t>(bytes));
-    if (ledger_ != nullptr) ledger_->Add(kind, counted);
-    return Buffer(data, bytes, [&memory = memory_, ledger = ledger_, kind, counted](std::byte* p) {
+    MemoryLedger* const ledger = options_.ledger;
+    if (ledger != nullptr) ledger->Add(kind, counted);
+    return Buffer(data, bytes, [&memory = memory_, ledger, kind, counted](std::byte* p) {
       memory.Free(p);
       if (ledger != nullptr) ledger->Add(kind, -counted);
     });
@@ -97,6 +110,7 @@ class DiscreteBackend final : public Backend {
   }
 
   absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
+    if (recorded_ != nullptr) return NotWhileRecording("a copy");
     if (source.empty()) return absl::OkStatus();
     std::byte* const twin = memory_.Twin(destination);
     if (twin == nullptr) return NotOurs(destination);
@@ -108,6 +122,7 @@ class DiscreteBackend final : public Backend {
   }
 
   absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
+    if (recorded_ != nullptr) return NotWhileRecording("a copy");
     if (destination.empty()) return absl::OkStatus();
     const std::byte* const twin = memory_.Twin(source);
     if (twin == nullptr) return NotOurs(source);
@@ -118,18 +133,52 @@ class DiscreteBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status Synchronize() override { return stream_.Drain(); }
+  absl::Status Synchronize() override {
+    return recorded_ != nullptr ? NotWhileRecording("waiting for the device") : stream_.Drain();
+  }
+
+  absl::StatusOr<std::unique_ptr<Recording>> Record(
+      absl::FunctionRef<absl::Status()> ops) override {
+    if (recorded_ != nullptr) return NotWhileRecording("a recording");
+    const auto recorded = std::make_shared<Ops>();
+    recorded_ = recorded.get();
+    const absl::Status given = ops();
+    recorded_ = nullptr;
+    RETURN_IF_ERROR(given);
+    return std::make_unique<DiscreteRecording>(*this, recorded);
+  }
 
   Stream* stream() override { return &stream_; }
+  Recorder* recorder() override { return this; }
   bool memory_is_host() const override { return false; }
   int threads() const override { return cpu_->threads(); }
   std::string description() const override { return cpu_->description(); }
 
  private:
+  class DiscreteRecording final : public Recording {
+   public:
+    DiscreteRecording(DiscreteBackend& backend, std::shared_ptr<const Ops> ops)
+        : backend_(backend), ops_(std::move(ops)) {}
+
+    absl::Status Replay() override {
+      backend_.stream_.Push([&cpu = *backend_.cpu_, ops = ops_] {
+        for (const Held& op : *ops) RETURN_IF_ERROR(cpu.Run(op.Whole()));
+        return absl::OkStatus();
+      });
+      if (backend_.options_.replays != nullptr) ++*backend_.options_.replays;
+      return absl::OkStatus();
+    }
+
+   private:
+    DiscreteBackend& backend_;
+    const std::shared_ptr<const Ops> ops_;  // shared with replays that are under way
+  };
+
   const std::unique_ptr<Backend> cpu_;  // of the stream's thread
   DeviceMemory& memory_;
-  MemoryLedger* const ledger_;
-  TaskStream stream_;  // last: what it runs uses everything above
+  const DiscreteOptions options_;
+  Ops* recorded_ = nullptr;  // null: ops are done, not recorded
+  TaskStream stream_;        // last: what it runs uses everything above
 };
 
 class DiscreteBackends final : public BackendFactory {

@@ -3,6 +3,8 @@
 // that happen later, on streams. CPU kernels underneath, with their bits.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "worker/backend/backend.h"
@@ -14,6 +16,8 @@ struct DiscreteOptions {
   // True: a stream does nothing before somebody waits for it, so that whoever forgets to finds
   // nothing done. False: it does what it is given at once, beside the host.
   bool lazy = false;
+  // Where replays of recordings are counted; borrowed, outlives the backends. Null: nowhere.
+  std::atomic<std::int64_t>* replays = nullptr;
   MemoryLedger* ledger = nullptr;  // as CpuOptions
 };
 

@@ -122,6 +122,46 @@ TEST_P(Discrete, AnEventNeverRecordedIsReached) {
   EXPECT_TRUE(backend_->Synchronize().ok());
 }
 
+TEST_P(Discrete, ReplaysWhatWasRecorded) {
+  const Buffer sum = OnDevice(Floats(3, 0)), one = OnDevice(Floats(3, 1));
+  const auto add = [&] {
+    return backend_->Run(
+        Add{.a = sum.floats(), .b = one.floats(), .output = sum.floats(), .count = 3});
+  };
+  std::unique_ptr<Recording> recording = backend_->recorder()->Record(add).value();
+  EXPECT_EQ(OnHost(sum), Floats(3, 0)) << "it was done, too";
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(recording->Replay().ok());
+  ASSERT_TRUE(add().ok());
+  recording.reset();  // while it may be under way
+  EXPECT_EQ(OnHost(sum), Floats(3, 4));
+}
+
+TEST_P(Discrete, RecordsNothingButOps) {
+  Floats host(4);
+  const Buffer buffer = OnDevice(host);
+  const auto refused = [&](absl::FunctionRef<absl::Status()> ops) {
+    const absl::Status status = backend_->recorder()->Record(ops).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  };
+  refused([&] { return backend_->CopyFromHost(BytesOf(host), buffer.data()); });
+  refused([&] { return Fetch(*backend_, buffer, host); });
+  refused([&] { return backend_->Synchronize(); });
+  refused([&] { return backend_->Allocate(4, MemoryKind::kScratch).status(); });
+  refused([&] { return backend_->recorder()->Record([] { return absl::OkStatus(); }).status(); });
+  const Fill fill{.output = buffer.floats(), .value = 2, .count = 4};
+  const absl::Status failed = absl::InternalError("half way");
+  EXPECT_EQ(backend_->recorder()
+                ->Record([&] {
+                  EXPECT_TRUE(backend_->Run(fill).ok());
+                  return failed;
+                })
+                .status(),
+            failed);
+  EXPECT_EQ(OnHost(buffer), host);
+  ASSERT_TRUE(backend_->Run(fill).ok());
+  EXPECT_EQ(OnHost(buffer), Floats(4, 2)) << "it still records";
+}
+
 TEST(LazyDevice, DoesNothingBeforeSomebodyWaits) {
   const std::unique_ptr<BackendFactory> device = CreateDiscreteBackends({.lazy = true});
   const std::unique_ptr<Backend> backend = device->Create(StreamKind::kCompute).value();

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/cuda/capture.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/base/const_init.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/status.h"
+#include "worker/backend/cuda/device.h"
+
+namespace takt::backend::cuda {
+namespace {
+
+// Shared by those that capture.
+absl::Mutex captures(absl::kConstInit);
+thread_local bool captures_here = false;
+
+struct DestroyGraph {
+  void operator()(cudaGraph_t graph) const { static_cast<void>(cudaGraphDestroy(graph)); }
+};
+using Graph = std::unique_ptr<CUgraph_st, DestroyGraph>;
+
+// The driver frees one that is under way when it is done.
+struct DestroyExecutable {
+  void operator()(cudaGraphExec_t graph) const { static_cast<void>(cudaGraphExecDestroy(graph)); }
+};
+using Executable = std::unique_ptr<CUgraphExec_st, DestroyExecutable>;
+
+class CapturedGraph final : public Recording {
+ public:
+  CapturedGraph(Executable graph, cudaStream_t stream, const Arena& arena)
+      : graph_(std::move(graph)),
+        stream_(stream),
+        arena_(arena),
+        scratch_returns_(arena.scratch_returns()) {}
+
+  absl::Status Replay() override {
+    if (arena_.scratch_returns() != scratch_returns_) {
+      return absl::FailedPreconditionError("scratch memory has moved since ops were recorded");
+    }
+    return ToStatus(cudaGraphLaunch(graph_.get(), stream_), "launching a graph");
+  }
+
+ private:
+  const Executable graph_;
+  const cudaStream_t stream_;
+  const Arena& arena_;
+  const std::int64_t scratch_returns_;
+};
+
+// An error of an op says more than that the capture has broken off.
+absl::StatusOr<Graph> EndCapture(cudaStream_t stream, const absl::Status& given) {
+  cudaGraph_t captured = nullptr;
+  const cudaError_t error = cudaStreamEndCapture(stream, &captured);
+  Graph graph(captured);
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // it is told here, and once
+  RETURN_IF_ERROR(given);
+  if (error != cudaSuccess || graph == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "ending a capture: ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")"));
+  }
+  return graph;
+}
+
+}  // namespace
+
+NoCapture::NoCapture() { captures.Lock(); }
+NoCapture::~NoCapture() { captures.Unlock(); }
+
+absl::Status WaitForDevice() {
+  if (captures_here) {
+    return absl::FailedPreconditionError("waiting for the device cannot be recorded");
+  }
+  const NoCapture none;
+  return ToStatus(cudaDeviceSynchronize(), "waiting for the device");
+}
+
+absl::StatusOr<std::unique_ptr<Recording>> Capture(cudaStream_t stream, const Arena& arena,
+                                                   absl::FunctionRef<absl::Status()> ops) {
+  if (captures_here) return absl::FailedPreconditionError("a recording cannot be recorded");
+  absl::ReaderMutexLock lock(&captures);
+  RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                           "beginning a capture"));
+  captures_here = true;
+  const absl::Status given = ops();
+  captures_here = false;
+  ASSIGN_OR_RETURN(const Graph graph, EndCapture(stream, given));
+  cudaGraphExec_t made = nullptr;
+  RETURN_IF_ERROR(ToStatus(cudaGraphInstantiate(&made, graph.get(), 0), "making a graph"));
+  Executable executable(made);
+  // So that its first launch costs no more than later ones.
+  RETURN_IF_ERROR(ToStatus(cudaGraphUpload(executable.get(), stream), "uploading a graph"));
+  return std::make_unique<CapturedGraph>(std::move(executable), stream, arena);
+}
+
+}  // namespace takt::backend::cuda

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA graphs: what a thread gives to a stream, captured and launched again. And the calls that
+// must not happen while some thread captures.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/backend/cuda/arena.h"
+#include "worker/backend/recorder.h"
+
+namespace takt::backend::cuda {
+
+// A capture fails if a thread, whichever, waits for the whole device meanwhile, and so do libraries
+// when they open and close. Such a call is made in the scope of one of these: it waits for captures
+// to end, and they for it. Not on a thread that captures; WaitForDevice takes one itself.
+class ABSL_SCOPED_LOCKABLE NoCapture {
+ public:
+  NoCapture();
+  ~NoCapture();
+  NoCapture(const NoCapture&) = delete;
+  NoCapture& operator=(const NoCapture&) = delete;
+};
+
+// Blocks until the device of this thread has done everything.
+// Errors: kFailedPrecondition (this thread captures: what it waits for cannot be recorded),
+// kInternal (device fault).
+absl::Status WaitForDevice();
+
+// Captures what `ops` gives to the stream, in the mode in which other threads may call what they
+// like but for NoCapture's. The recording is void once memory was given back to the arena for
+// `scratch`.  arena: borrowed, outlives the recording.
+// Errors: as Recorder::Record; kResourceExhausted (no memory for a graph).
+absl::StatusOr<std::unique_ptr<Recording>> Capture(cudaStream_t stream, const Arena& arena,
+                                                   absl::FunctionRef<absl::Status()> ops);
+
+}  // namespace takt::backend::cuda
