@@ -43,6 +43,7 @@ config::TransportKind KindOf(const std::string& kind) {
 
 std::unique_ptr<TransportGroup> MakeGroup(const std::string& kind) {
   if (kind == "inproc") return std::make_unique<InprocGroup>();
+  if (kind == "nccl") return MakeNcclGroup();
   return std::make_unique<RendezvousGroup>(KindOf(kind));
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transports under test, by name: "inproc", "shm", "gloo", "auto".
+// The transports under test, by name: "inproc", "shm", "gloo", "auto"; "nccl" is the one between
+// simulated devices, with the library faked, behind ends that take memory of the host and wait.
 #pragma once
 
 #include <memory>
@@ -20,6 +21,7 @@ class TransportGroup {
 };
 
 std::unique_ptr<TransportGroup> MakeGroup(const std::string& kind);
+std::unique_ptr<TransportGroup> MakeNcclGroup();
 
 // For kinds whose ranks may be processes.
 config::TransportKind KindOf(const std::string& kind);

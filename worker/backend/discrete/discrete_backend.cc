@@ -78,7 +78,7 @@ class DiscreteBackend final : public Backend, public Recorder {
  public:
   DiscreteBackend(std::unique_ptr<Backend> cpu, DeviceMemory& memory,
                   const DiscreteOptions& options)
-      : cpu_(std::move(cpu)), memory_(memory), options_(options), stream_(options.lazy) {}
+      : cpu_(std::move(cpu)), memory_(memory), options_(options), stream_(options.lazy, &memory) {}
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));

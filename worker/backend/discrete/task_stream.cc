@@ -56,8 +56,10 @@ class TaskStream::TaskEvent final : public Event {
       std::make_shared<std::atomic<std::int64_t>>(0);
 };
 
-TaskStream::TaskStream(bool lazy)
-    : wanted_(lazy ? 0 : std::numeric_limits<std::uint64_t>::max()), thread_([this] { Main(); }) {}
+TaskStream::TaskStream(bool lazy, const DeviceMemory* memory)
+    : memory_(memory),
+      wanted_(lazy ? 0 : std::numeric_limits<std::uint64_t>::max()),
+      thread_([this] { Main(); }) {}
 
 TaskStream::~TaskStream() {
   Drain().IgnoreError();

@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "worker/backend/discrete/device_memory.h"
 #include "worker/backend/stream.h"
 
 namespace takt::backend {
@@ -19,12 +20,17 @@ class TaskStream final : public Stream {
  public:
   using Task = std::function<absl::Status()>;
 
-  // lazy: nothing is run before somebody waits for it, or for what comes after it.
-  explicit TaskStream(bool lazy);
+  // lazy: nothing is run before somebody waits for it, or for what comes after it. memory: of its
+  // device, borrowed; null: it has none.
+  explicit TaskStream(bool lazy, const DeviceMemory* memory = nullptr);
   // Runs what is left.
   ~TaskStream() override;
 
   void Push(Task task);
+  // Where a task finds what the host knows as `address`; null: that is no memory of the device.
+  std::byte* Twin(const void* address) const {
+    return memory_ == nullptr ? nullptr : memory_->Twin(address);
+  }
   // Blocks until everything is done that was pushed before.
   absl::Status Drain();
 
@@ -47,6 +53,7 @@ class TaskStream final : public Stream {
     return ended_ || (!tasks_.empty() && done_ < wanted_);
   }
 
+  const DeviceMemory* const memory_;
   absl::Mutex mutex_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -61,7 +61,7 @@ class StagedRecv final : public RecvChannel {
   std::size_t next_ = 0;
 };
 
-class StagedTransport final : public Transport {
+class StagedTransport final : public DeviceTransport {
  public:
   StagedTransport(Transport& inner, backend::BackendFactory& backends)
       : inner_(inner), backends_(backends) {}
@@ -84,6 +84,12 @@ class StagedTransport final : public Transport {
     }
     ASSIGN_OR_RETURN(std::unique_ptr<RecvChannel> channel, inner_.OpenRecv(peer, name, max_bytes));
     return std::make_unique<StagedRecv>(std::move(channel), std::move(backend), std::move(stages));
+  }
+
+  absl::StatusOr<std::unique_ptr<engine::Collective>> OpenSums(
+      const CollectiveOptions& group) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<engine::Collective> sums, CreateCollective(&inner_, group));
+    return StageCollective(std::move(sums), backends_);
   }
 
   void Abort() override { inner_.Abort(); }
@@ -125,7 +131,8 @@ class StagedCollective final : public engine::Collective {
 
 }  // namespace
 
-std::unique_ptr<Transport> StageTransport(Transport& inner, backend::BackendFactory& backends) {
+std::unique_ptr<DeviceTransport> StageTransport(Transport& inner,
+                                                backend::BackendFactory& backends) {
   if (backends.memory_is_host()) return nullptr;
   return std::make_unique<StagedTransport>(inner, backends);
 }

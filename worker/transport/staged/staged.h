@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/compute.h"
+#include "worker/transport/device_transport.h"
 #include "worker/transport/transport.h"
 
 namespace takt::transport {
@@ -16,7 +17,8 @@ namespace takt::transport {
 // which `inner` itself takes. Each channel has a stream and host buffers for its largest message:
 // one to send from; two to receive into, so that the copy of a message to the device runs while the
 // next one comes in (RecvChannel::stream).  inner, backends: borrowed for the transport's life.
-std::unique_ptr<Transport> StageTransport(Transport& inner, backend::BackendFactory& backends);
+std::unique_ptr<DeviceTransport> StageTransport(Transport& inner,
+                                                backend::BackendFactory& backends);
 
 // `inner`, a group on host memory, whose sums of floats are of the device's; those of doubles stay
 // the host's.  backends: borrowed likewise.

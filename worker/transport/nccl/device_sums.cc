@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/transport/nccl/device_sums.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "common/base/status.h"
+
+namespace takt::transport::nccl {
+namespace {
+
+class DeviceSums final : public engine::Collective {
+ public:
+  explicit DeviceSums(DeviceSumsOptions options) : options_(std::move(options)) {}
+  // What is on the stream uses our memory.
+  ~DeviceSums() override {
+    options_.backend->Synchronize().IgnoreError();
+    Communicators::Forget(*options_.communicator);
+  }
+
+  // Connects every two ranks before any of them trains.
+  absl::Status Open() {
+    ASSIGN_OR_RETURN(scratch_,
+                     options_.backend->Allocate(options_.scratch_bytes, MemoryKind::kMessages));
+    return Exchange(
+        [&](int peer) {
+          const std::span<float> anything = Slot(peer);
+          return std::pair(anything.first(1), anything.subspan(1, 1));
+        },
+        /*first=*/true);
+  }
+
+  int size() const override { return options_.host->size(); }
+  backend::Stream* stream() override { return options_.backend->stream(); }
+
+  absl::Status AllReduceSum(StepId, std::span<float> data) override {
+    const std::size_t round = SlotFloats() * static_cast<std::size_t>(size());
+    for (; !data.empty(); data = data.subspan(std::min(round, data.size()))) {
+      RETURN_IF_ERROR(Reduce(data.first(std::min(round, data.size()))));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status AllReduceSum(StepId step, std::span<double> data) override {
+    return options_.host->AllReduceSum(step, data);
+  }
+
+ private:
+  // What goes to a rank, and where what comes from it is put.
+  using Plan = absl::FunctionRef<std::pair<std::span<float>, std::span<float>>(int peer)>;
+
+  absl::Status Reduce(std::span<float> data) {
+    const auto slice = [&](int rank) {
+      const auto n = static_cast<std::size_t>(size()), r = static_cast<std::size_t>(rank);
+      const std::size_t begin = data.size() * r / n;
+      return data.subspan(begin, data.size() * (r + 1) / n - begin);
+    };
+    const std::span<float> mine = slice(options_.index);
+    RETURN_IF_ERROR(
+        Exchange([&](int peer) { return std::pair(slice(peer), Slot(peer).first(mine.size())); }));
+    RETURN_IF_ERROR(Sum(mine));
+    return Exchange([&](int peer) { return std::pair(mine, slice(peer)); });
+  }
+
+  // mine[i] = ((x0[i] + x1[i]) + x2[i]) + ..., ours in its place among the others'.
+  absl::Status Sum(std::span<float> mine) {
+    if (mine.empty()) return absl::OkStatus();
+    const auto values = [&](int rank) {
+      return rank == options_.index ? mine.data() : Slot(rank).data();
+    };
+    const float* sum = values(0);
+    for (int rank = 1; rank < size(); ++rank) {
+      const bool in_place = options_.index == 0 || rank == size() - 1;
+      float* const output = in_place ? mine.data() : Slot(0).data();
+      RETURN_IF_ERROR(
+          options_.backend->Run(backend::Add{.a = sum,
+                                             .b = values(rank),
+                                             .output = output,
+                                             .count = static_cast<std::int64_t>(mine.size())}));
+      sum = output;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Exchange(Plan plan, bool first = false) {
+    const Api& api = *options_.api;
+    return options_.communicators->Give(
+        *options_.communicator, *options_.backend->stream(),
+        [&](Comm comm, NativeStream stream) {
+          Result result = kSuccess;
+          const auto keep = [&](Result next) {
+            if (next != kSuccess && next != kInProgress) result = next;
+          };
+          for (int peer = 0; peer < size() && result == kSuccess; ++peer) {
+            if (peer == options_.index) continue;
+            const auto [out, in] = plan(peer);
+            if (!out.empty()) keep(api.send(out.data(), out.size_bytes(), peer, comm, stream));
+            if (!in.empty()) keep(api.recv(in.data(), in.size_bytes(), peer, comm, stream));
+          }
+          return result;
+        },
+        first);
+  }
+
+  // For what `rank` sends; there is none for ourselves.
+  std::span<float> Slot(int rank) {
+    const auto place = static_cast<std::size_t>(rank < options_.index ? rank : rank - 1);
+    return scratch_.float_span().subspan(place * SlotFloats(), SlotFloats());
+  }
+
+  std::size_t SlotFloats() const {
+    // Whole lines of the device's memory.
+    constexpr std::size_t kLineFloats = 64;
+    const std::size_t others = static_cast<std::size_t>(size()) - 1;
+    return options_.scratch_bytes / sizeof(float) / others / kLineFloats * kLineFloats;
+  }
+
+  const DeviceSumsOptions options_;
+  backend::Buffer scratch_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<engine::Collective>> CreateDeviceSums(DeviceSumsOptions options) {
+  auto sums = std::make_unique<DeviceSums>(std::move(options));
+  RETURN_IF_ERROR(sums->Open());
+  return sums;
+}
+
+}  // namespace takt::transport::nccl

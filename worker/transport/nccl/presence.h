@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks tell each other before they choose NCCL or the way through the host.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace takt::transport::nccl {
+
+struct Presence {
+  int version = 0;          // of the library, as it counts (22809); 0: there is none
+  std::string device;       // uuid of the GPU
+  bool shares_gpu = false;  // its NCCL was told that several ranks may be on one GPU
+};
+
+// "22809 shares GPU-1f2e..."; "none".
+std::string ToText(const Presence& presence);
+absl::StatusOr<Presence> ParsePresence(std::string_view text);
+
+// Whether two ranks may be in one communicator. kFailedPrecondition: why not, as a part of a
+// sentence.
+absl::Status CanMeet(const Presence& a, const Presence& b);
+
+}  // namespace takt::transport::nccl

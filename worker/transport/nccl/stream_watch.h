@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nothing tells when work on a stream hangs: NCCL waits for its peer for ever. This looks.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "worker/backend/stream.h"
+
+namespace takt::transport::nccl {
+
+// Of one stream at a time, whose events outlive neither it nor this. Thread-safe.
+class StreamWatch {
+ public:
+  // timeout: from the time that something on the stream could begin (all before it is done).
+  explicit StreamWatch(absl::Duration timeout) : timeout_(timeout) {}
+
+  // Between the two, something is given to the stream.
+  absl::Status Begin(backend::Stream& stream);
+  absl::Status End(backend::Stream& stream);
+
+  // Errors: kDeadlineExceeded; those of the stream.
+  absl::Status Check(std::int64_t now_nanos);
+
+  // Lets go of the stream.
+  void Forget();
+
+ private:
+  struct Work {
+    std::unique_ptr<backend::Event> begun, done;
+    std::int64_t begun_nanos = 0;  // when Check first saw it begun; 0: not yet
+    bool given = false;            // whole
+  };
+  absl::StatusOr<Work> SpareLocked(backend::Stream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const absl::Duration timeout_;
+  absl::Mutex mutex_;
+  std::deque<Work> works_ ABSL_GUARDED_BY(mutex_);  // not known to be done, in order
+  std::vector<Work> spare_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace takt::transport::nccl
