@@ -2,6 +2,7 @@
 // Every kernel on the shapes of a GPT-2 step. On the CPU matmuls beside oneDNN's own, the rest
 // beside memcpy; on a GPU beside the rates of a large product and of a large copy.
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -46,13 +47,12 @@ class KernelBench {
     model_.inner = 4 * 768;
     model_.vocab = 50257;
     rows_ = std::int64_t{options.batch} * options.context;
-    pool_ = Random(rows_ * model_.vocab + 4 * model_.vocab * model_.hidden);
+    pool_ = Random(rows_ * Padded(model_.vocab) + 4 * Padded(model_.vocab) * model_.hidden);
   }
 
   std::vector<Row> Run() {
     if (on_gpu()) {
-      const bool bf16 = options_.precision == "bf16";
-      square_flops_per_second_ = MatmulFlopsPerSecond(*backend_, bf16, options_.runs);
+      square_flops_per_second_ = MatmulFlopsPerSecond(*backend_, bf16(), options_.runs);
       copy_bytes_per_second_ = CopyBytesPerSecond(*backend_, options_.runs);
     } else {
       copy_bytes_per_second_ = MemcpyBytesPerSecond(options_.threads);
@@ -73,6 +73,7 @@ class KernelBench {
     for (float& value : values) {
       state = state * 1664525 + 1013904223;
       value = static_cast<float>(state >> 8) * 0x1p-23F - 1;
+      if (bf16()) value = TwoInBf16(value);
     }
     for (std::int64_t begin = 0; begin < count; begin += kRandomValues) {
       const std::int64_t part = std::min(count - begin, kRandomValues);
@@ -104,23 +105,53 @@ class KernelBench {
                               .m = m.m,
                               .n = m.n,
                               .k = m.k};
-    const bool bf16 = options_.precision == "bf16";
     rows_out_.push_back(
-        {"matmul " + m.name, bf16 ? Time(ToBf16(f32)) : Time(f32), m.flops(), 0, m.count,
+        {"matmul " + m.name, bf16() ? Time(InBf16(m)) : Time(f32), m.flops(), 0, m.count,
          on_gpu() ? m.flops() / square_flops_per_second_
                   : OneDnnSeconds(m, model::Precision::kF32, options_.threads, options_.runs)});
   }
 
-  // Both operands in bf16 already, as a step has them.
-  static backend::Op ToBf16(const backend::Matmul& op) {
-    const auto* a = reinterpret_cast<const backend::Bf16*>(op.a);
-    const auto* b = reinterpret_cast<const backend::Bf16*>(op.b);
-    if (op.a_transposed)
-      return backend::MatmulTransposedBf16{
-          .a = a, .b = b, .c = op.c, .m = op.m, .n = op.n, .k = op.k};
-    return backend::MatmulBf16{.a = a, .b = b, .c = op.c, .m = op.m, .n = op.n, .k = op.k};
+  // Rows of logits begin so far apart.
+  static std::int64_t Padded(std::int64_t columns) { return (columns + 63) / 64 * 64; }
+
+  // As a step in bf16 has it on a GPU: with what its kernel may do as well, in the types that it
+  // reads and writes, logits in padded rows.
+  backend::Op InBf16(const StepMatmul& m) {
+    const auto is = [&m](const char* prefix) { return m.name.rfind(prefix, 0) == 0; };
+    const char pass = m.name.back();
+    const bool head = is("head"), residual = is("proj") || is("fc2");
+    float* a = pool_.floats();
+    float* b = a + Padded(m.m) * Padded(m.k);
+    float* c = b + Padded(m.k) * Padded(m.n);
+    float* inner = c + m.m * Padded(m.n);
+    float* small = inner + m.m * m.n;
+    const auto halves = [](float* p) { return reinterpret_cast<backend::Bf16*>(p); };
+    if (pass == 'W') {
+      backend::MatmulTransposedBf16 op{.a = halves(a), .c = c, .m = m.m, .n = m.n, .k = m.k};
+      op.b = residual ? backend::Operand(b) : backend::Operand(halves(b));
+      if (head) op.a_stride = Padded(m.m);
+      if (!head) op.column_sums = small;
+      return op;
+    }
+    backend::MatmulBf16 op{.b = halves(b), .m = m.m, .n = m.n, .k = m.k};
+    op.a = residual && pass == 'I' ? backend::Operand(a) : backend::Operand(halves(a));
+    op.c = residual && pass == 'F' ? backend::Output(c) : backend::Output(halves(c));
+    if (pass == 'F' && !head) op.bias = small;
+    if (pass == 'F' && residual) op.addend = c;
+    if (head) (pass == 'F' ? op.c_stride : op.a_stride) = Padded(model_.vocab);
+    if (m.name == "fc F") op.activation = backend::Activation::kGelu;
+    if (m.name == "fc2 I") op.activation = backend::Activation::kGeluGrad;
+    if (op.activation != backend::Activation::kNone) op.inner = halves(inner);
+    return op;
   }
 
+  // Whose halves, read as bf16, are both about the number.
+  static float TwoInBf16(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    return std::bit_cast<float>((bits & 0xffff0000U) | bits >> 16);
+  }
+
+  bool bf16() const { return options_.precision == "bf16"; }
   bool on_gpu() const { return !backend_->memory_is_host(); }
 
   // streams: tensors of `count` floats read or written once.
@@ -164,18 +195,25 @@ class KernelBench {
 
     const std::int64_t head_size = c / model_.heads;
     const backend::AttentionShape shape{
-        options_.batch, options_.context, model_.heads, model_.heads, head_size, 3 * c, 3 * c, c};
+        options_.batch, options_.context, model_.heads, model_.heads, head_size, 3 * c, 3 * c, c,
+        bf16()};
     float* logsumexp = small;
     float* output = small + n * model_.heads;
+    const auto tensor = [this](float* p, std::int64_t offset = 0) {
+      return bf16() ? backend::Output(reinterpret_cast<backend::Bf16*>(p) + offset)
+                    : backend::Output(p + offset);
+    };
     // Causal: half of the products, two of them forward and five backward.
     const double product = static_cast<double>(n) * options_.context * static_cast<double>(c);
     Attention("attention F",
-              backend::AttentionForward{shape, x, x + c, x + 2 * c, output, logsumexp},
+              backend::AttentionForward{shape, tensor(x), tensor(x, c), tensor(x, 2 * c),
+                                        tensor(output), logsumexp},
               2 * product);
-    Attention("attention I",
-              backend::AttentionBackward{shape, x, x + c, x + 2 * c, output, logsumexp, y, z, z + c,
-                                         z + 2 * c},
-              5 * product);
+    Attention(
+        "attention I",
+        backend::AttentionBackward{shape, tensor(x), tensor(x, c), tensor(x, 2 * c), tensor(output),
+                                   logsumexp, tensor(y), tensor(z), tensor(z, c), tensor(z, 2 * c)},
+        5 * product);
   }
 
   // Its limit: a matmul of as many FLOPs at the rate of a large square one.

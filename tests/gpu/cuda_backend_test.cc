@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What only the GPU backend has: products against the CPU's, kernel plans, memory, streams.
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -72,6 +74,91 @@ class CudaBackendTest : public ::testing::Test {
                "c");
   }
 
+  std::vector<Bf16> RandomBf16(std::int64_t count, unsigned seed) {
+    std::vector<Bf16> halves;
+    for (const float value : Random(count, seed))
+      halves.push_back({static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16)});
+    return halves;
+  }
+  Bf16* UploadBf16(const std::vector<Bf16>& values) {
+    Floats bits((values.size() + 1) / 2);
+    std::memcpy(bits.data(), values.data(), values.size() * sizeof(Bf16));
+    return reinterpret_cast<Bf16*>(Upload(bits));
+  }
+  Floats DownloadBf16(const Bf16* data, std::int64_t count) {
+    Floats bits = Download(reinterpret_cast<const float*>(data), (count + 1) / 2);
+    const auto* halves = reinterpret_cast<const Bf16*>(bits.data());
+    Floats values;
+    for (std::int64_t i = 0; i < count; ++i) values.push_back(Widened(halves[i]));
+    return values;
+  }
+  static float Widened(Bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
+  static Floats Widened(const std::vector<Bf16>& values) {
+    Floats floats;
+    for (const Bf16 value : values) floats.push_back(Widened(value));
+    return floats;
+  }
+  // Of a result in bf16: three roundings of it, of its bias and of what it is made of.
+  static double Bf16Tolerance(std::int64_t depth) { return 3 * 0x1p-8 * 4 * std::sqrt(depth); }
+
+  void ExpectEpilogue(const Shape& s, Activation activation, bool has_bias) {
+    const std::vector<Bf16> a = RandomBf16(s.m * s.k, 1), inner = RandomBf16(s.m * s.n, 5);
+    const Floats weight = Random(s.k * s.n, 2), bias = Random(s.n, 3);
+    const auto run = [&](Backend& backend, const Bf16* a_at, const float* weight_at,
+                         const float* bias_at, Bf16* packed, Bf16* c, Bf16* inner_at) {
+      ASSERT_EQ(
+          backend.Run(PackBf16{.b = weight_at, .packed = packed, .k = s.k, .n = s.n}).message(),
+          "");
+      ASSERT_EQ(backend
+                    .Run(MatmulBf16{.a = a_at,
+                                    .b = packed,
+                                    .c = c,
+                                    .bias = has_bias ? bias_at : nullptr,
+                                    .activation = activation,
+                                    .inner = activation == Activation::kNone ? nullptr : inner_at,
+                                    .m = s.m,
+                                    .n = s.n,
+                                    .k = s.k})
+                    .message(),
+                "");
+    };
+    const std::vector<Bf16> room(static_cast<std::size_t>(PackedBf16Elements(s.k, s.n)));
+    std::vector<Bf16> packed = room, c(static_cast<std::size_t>(s.m * s.n)), kept = inner;
+    Bf16* const c_there = UploadBf16(c);
+    Bf16* const inner_there = UploadBf16(inner);
+    run(*backend_, UploadBf16(a), Upload(weight), Upload(bias), UploadBf16(room), c_there,
+        inner_there);
+    run(*cpu_, a.data(), weight.data(), bias.data(), packed.data(), c.data(), kept.data());
+    ExpectNear(DownloadBf16(c_there, s.m * s.n), ToDoubles(Widened(c)), Bf16Tolerance(s.k), "c");
+    if (activation != Activation::kNone) {
+      ExpectNear(DownloadBf16(inner_there, s.m * s.n), ToDoubles(Widened(kept)), Bf16Tolerance(s.k),
+                 "inner");
+    }
+  }
+
+  void ExpectWeightGradient(const Shape& s, bool accumulate) {
+    const std::vector<Bf16> a = RandomBf16(s.k * s.m, 1), b = RandomBf16(s.k * s.n, 2);
+    Floats c = Random(s.m * s.n, 3), sums = Random(s.n, 4);
+    MatmulTransposedBf16 op{.a = UploadBf16(a),
+                            .b = UploadBf16(b),
+                            .c = Upload(c),
+                            .column_sums = Upload(sums),
+                            .accumulate = accumulate,
+                            .m = s.m,
+                            .n = s.n,
+                            .k = s.k};
+    ASSERT_EQ(backend_->Run(op).message(), "");
+    const Floats got = Download(op.c, s.m * s.n), got_sums = Download(op.column_sums, s.n);
+    op.a = a.data();
+    op.b = b.data();
+    op.c = c.data();
+    op.column_sums = sums.data();
+    ASSERT_TRUE(cpu_->Run(op).ok());
+    const double tolerance = 2 * SumTolerance(s.k, 2 * std::sqrt(static_cast<double>(s.k)));
+    ExpectNear(got, ToDoubles(c), tolerance, "c");
+    ExpectNear(got_sums, ToDoubles(sums), tolerance, "sums");
+  }
+
   MemoryLedger ledger_;
   std::unique_ptr<CudaDevice> device_;
   std::unique_ptr<Backend> backend_;
@@ -86,6 +173,30 @@ TEST_F(CudaBackendTest, ProductsAgreeWithTheCpu) {
       SCOPED_TRACE(::testing::Message() << s.m << "x" << s.n << "x" << s.k << " " << bits);
       ExpectProduct(s, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0);
     }
+  }
+}
+
+// Both ways to do an epilogue against the CPU's, with rows that have gaps and whole vectors or not.
+TEST_F(CudaBackendTest, EpiloguesAgreeWithTheCpu) {
+  for (const bool fused : {false, true}) {
+    buffers_.clear();
+    backend_ = nullptr;
+    device_ = gpu::OpenGpu({.ledger = &ledger_, .fused_epilogues = fused}).value();
+    backend_ = device_->Create(StreamKind::kCompute).value();
+    for (const Shape s : {Shape{64, 128, 96}, Shape{300, 264, 136}, Shape{40, 61, 72}}) {
+      for (const Activation activation :
+           {Activation::kNone, Activation::kGelu, Activation::kGeluGrad}) {
+        for (const bool bias : {false, true}) {
+          if (bias && activation == Activation::kGeluGrad) continue;
+          SCOPED_TRACE(::testing::Message()
+                       << s.m << "x" << s.n << "x" << s.k << " activation "
+                       << static_cast<int>(activation) << " bias " << bias << " fused " << fused);
+          ExpectEpilogue(s, activation, bias);
+        }
+      }
+      for (const bool accumulate : {false, true}) ExpectWeightGradient(s, accumulate);
+    }
+    buffers_.clear();
   }
 }
 

@@ -102,7 +102,9 @@ enum class Activation : std::uint8_t {
   kGeluGrad,  // c = (a * b, rounded or not) * gelu'(inner); no bias
 };
 
-// c[m,n] = a * b + bias + addend, the last two optional.
+// c[m,n] = a * b + bias + addend, the last two optional. Where rows are padded, they are so for
+// whole vectors: in bf16, `a` holds zeros from column k up to the next multiple of 8, and what c
+// holds between n and its next multiple may change.
 struct MatmulBf16 {
   Operand a;                      // [m,k]
   const Bf16* b = nullptr;        // [k,n] as PackBf16 leaves it

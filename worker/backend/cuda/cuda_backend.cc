@@ -58,6 +58,7 @@ struct Shared {
   PlanCache& plans;
   DeviceClock& clock;
   bool tf32, tune;
+  std::optional<bool> fused_epilogues;
   std::string description;
 };
 
@@ -83,11 +84,13 @@ class CudaBackend final : public Backend, public Recorder {
     ASSIGN_OR_RETURN(backend->stream_, CudaStream::Create(shared.device, kind, shared.clock));
     const cudaStream_t stream = backend->stream_->get();
     backend->scratch_ = std::make_unique<Scratch>(shared.arena);
-    ASSIGN_OR_RETURN(backend->matmuls_, Matmuls::Create({.stream = stream,
-                                                         .arena = &shared.arena,
-                                                         .plans = &shared.plans,
-                                                         .tf32 = shared.tf32,
-                                                         .tune = shared.tune}));
+    ASSIGN_OR_RETURN(backend->matmuls_,
+                     Matmuls::Create({.stream = stream,
+                                      .arena = &shared.arena,
+                                      .plans = &shared.plans,
+                                      .tf32 = shared.tf32,
+                                      .tune = shared.tune,
+                                      .fused_epilogues = shared.fused_epilogues}));
     const AttentionOptions attention{.stream = stream, .arena = &shared.arena};
     backend->own_attention_ = CreateOwnAttention(attention);
     ASSIGN_OR_RETURN(backend->cudnn_attention_, CreateCudnnAttention(attention));
@@ -246,6 +249,7 @@ class DeviceImpl final : public CudaDevice {
                    .clock = *device->clock_,
                    .tf32 = options.tf32,
                    .tune = options.tune,
+                   .fused_epilogues = options.fused_epilogues,
                    .description = Description(device->plans_.target(), options.tf32)});
     return device;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "common/base/memory_kind.h"
@@ -21,6 +22,9 @@ struct CudaOptions {
   // Choices that the plan lacks are timed, and so may differ from run to run; else they are the
   // libraries' first guesses, which hang on the shape, the device and the versions alone.
   bool tune = false;
+  // What else a product has to do (its epilogue), wherever that is possible, in the libraries'
+  // kernel or in ours after it: to test and to measure both. Nothing: by the device, or by timings.
+  std::optional<bool> fused_epilogues;
 };
 
 // Its backends compute on streams of their own, and share memory and kernel plans. Host outputs of

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by cuDNN's fused kernels, in bf16. q, k, v and the output's gradient are rounded into
-// scratch memory, outputs come back to f32; softmax and all sums inside are f32.
+// Attention by cuDNN's fused kernels, of tensors in bf16 where they lie; softmax and all sums
+// inside are f32.
 #include <cmath>
 #include <exception>
 #include <map>
 #include <tuple>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "cudnn_frontend.h"
 #include "worker/backend/cuda/attention.h"
-#include "worker/backend/cuda/attention_layout.h"
+#include "worker/backend/cuda/cudnn_shape.h"
 #include "worker/backend/cuda/device.h"
-#include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/scratch.h"
 
 namespace takt::backend::cuda {
@@ -118,8 +116,7 @@ std::unique_ptr<Graph> DescribeBackward(const AttentionShape& s) {
   return graph;
 }
 
-Qkv<const float> Inputs(const AttentionForward& op) { return {op.q, op.k, op.v}; }
-Qkv<const float> Inputs(const AttentionBackward& op) { return {op.q, op.k, op.v}; }
+void* Pointer(const Operand& tensor) { return const_cast<Bf16*>(tensor.bf16); }
 
 class CudnnAttention final : public Attention {
  public:
@@ -139,58 +136,25 @@ class CudnnAttention final : public Attention {
   }
 
   bool CanRun(const AttentionForward& op) override {
-    return Fits(op) && PlanOf(op.shape, false).graph != nullptr;
+    return FitsCudnn(op) && PlanOf(op.shape, false).graph != nullptr;
   }
   bool CanRun(const AttentionBackward& op) override {
-    return Fits(op) && LayoutOf(op.shape, Gradients(op)) == LayoutOf(op.shape, Inputs(op)) &&
-           PlanOf(op.shape, true).graph != nullptr;
+    return FitsCudnn(op) && PlanOf(PartOf(op.shape), true).graph != nullptr;
   }
 
   absl::Status Run(const AttentionForward& op) override {
-    const Plan& plan = PlanOf(op.shape, false);
-    const std::int64_t out = OutputCount(op.shape);
-    ASSIGN_OR_RETURN(Bf16 * next, Reserve(plan, QkvCount(op.shape) + out));
-    const Qkv<Bf16> qkv = RoundQkv(op, next);
-    next += QkvCount(op.shape);
-    Bf16* const output = next;
-    next += out;
-    RETURN_IF_ERROR(Execute(
-        plan, {{kQ, qkv.q}, {kK, qkv.k}, {kV, qkv.v}, {kOutput, output}, {kStats, op.logsumexp}},
-        next));
-    Widen(output, op.output, out);
-    return cuda::ToStatus(cudaGetLastError(), "enqueueing attention");
+    return Execute(PlanOf(op.shape, false), {{kQ, Pointer(op.q)},
+                                             {kK, Pointer(op.k)},
+                                             {kV, Pointer(op.v)},
+                                             {kOutput, Pointer(op.output)},
+                                             {kStats, op.logsumexp}});
   }
 
   absl::Status Run(const AttentionBackward& op) override {
-    const Plan& plan = PlanOf(op.shape, true);
-    const std::int64_t out = OutputCount(op.shape), all = QkvCount(op.shape);
-    ASSIGN_OR_RETURN(Bf16 * next, Reserve(plan, 2 * all + 2 * out));
-    const auto take = [&next](std::int64_t count) { return std::exchange(next, next + count); };
-    const Qkv<Bf16> qkv = RoundQkv(op, take(all));
-    Bf16* const output = Round(op.output, take(out), out);
-    Bf16* const d_output = Round(op.d_output, take(out), out);
-    const QkvLayout layout = *LayoutOf(op.shape, Inputs(op));
-    const Qkv<Bf16> gradients = Place(op.shape, layout, take(all));
-    RETURN_IF_ERROR(Execute(plan,
-                            {{kQ, qkv.q},
-                             {kK, qkv.k},
-                             {kV, qkv.v},
-                             {kOutput, output},
-                             {kDOutput, d_output},
-                             {kStats, const_cast<float*>(op.logsumexp)},
-                             {kDQ, gradients.q},
-                             {kDK, gradients.k},
-                             {kDV, gradients.v}},
-                            next));
-    const std::int64_t rows = Rows(op.shape);
-    if (layout == QkvLayout::kTogether) {
-      Widen(gradients.q, op.d_q, all);
-    } else {
-      Widen(gradients.q, op.d_q, rows * QueryColumns(op.shape));
-      Widen(gradients.k, op.d_k, rows * KeyColumns(op.shape));
-      Widen(gradients.v, op.d_v, rows * KeyColumns(op.shape));
-    }
-    return cuda::ToStatus(cudaGetLastError(), "enqueueing attention");
+    const std::int64_t count = PartOf(op.shape).batch;
+    for (std::int64_t first = 0; first < op.shape.batch; first += count)
+      RETURN_IF_ERROR(RunPart(Sequences(op, first, count)));
+    return absl::OkStatus();
   }
 
  private:
@@ -200,25 +164,31 @@ class CudnnAttention final : public Attention {
     std::int64_t workspace_bytes = 0;
   };
   using PlanKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                             std::int64_t, bool>;
+                             std::int64_t, std::int64_t, std::int64_t, bool>;
 
-  explicit CudnnAttention(const AttentionOptions& options)
-      : stream_(options.stream), scratch_(*options.arena) {}
+  explicit CudnnAttention(const AttentionOptions& options) : scratch_(*options.arena) {}
 
-  static Qkv<float> Gradients(const AttentionBackward& op) { return {op.d_q, op.d_k, op.d_v}; }
-  static std::int64_t OutputCount(const AttentionShape& s) { return Rows(s) * QueryColumns(s); }
+  static AttentionShape PartOf(AttentionShape s) {
+    s.batch = SequencesAtATime(s);
+    return s;
+  }
 
-  template <class AttentionOp>
-  static bool Fits(const AttentionOp& op) {
-    constexpr std::int64_t kPerVector = 8;
-    const AttentionShape& s = op.shape;
-    return s.bf16 && s.head_size % kPerVector == 0 && s.out_stride == QueryColumns(s) &&
-           LayoutOf(s, Inputs(op)).has_value();
+  absl::Status RunPart(const AttentionBackward& op) {
+    return Execute(PlanOf(op.shape, true), {{kQ, Pointer(op.q)},
+                                            {kK, Pointer(op.k)},
+                                            {kV, Pointer(op.v)},
+                                            {kOutput, Pointer(op.output)},
+                                            {kDOutput, Pointer(op.d_output)},
+                                            {kStats, const_cast<float*>(op.logsumexp)},
+                                            {kDQ, Pointer(op.d_q)},
+                                            {kDK, Pointer(op.d_k)},
+                                            {kDV, Pointer(op.d_v)}});
   }
 
   const Plan& PlanOf(const AttentionShape& s, bool backward) {
-    const auto [it, is_new] = plans_.try_emplace(
-        PlanKey(s.batch, s.context, s.heads, s.kv_heads, s.head_size, s.q_stride, backward));
+    const auto [it, is_new] =
+        plans_.try_emplace(PlanKey(s.batch, s.context, s.heads, s.kv_heads, s.head_size, s.q_stride,
+                                   s.kv_stride, s.out_stride, backward));
     if (is_new) it->second = Build(s, backward);
     return it->second;
   }
@@ -234,52 +204,18 @@ class CudnnAttention final : public Attention {
         built.ok() ? Call("planning attention",
                           [&] { return plan.graph->get_workspace_size(plan.workspace_bytes); })
                    : built;
-    if (!sized.ok()) plan.graph = nullptr;
+    if (!sized.ok() || plan.workspace_bytes > kMostCudnnWorkspaceBytes) plan.graph = nullptr;
+    // A refusal inside leaves an error behind, which is nobody's.
+    if (plan.graph == nullptr) static_cast<void>(cudaGetLastError());
     return plan;
   }
 
-  LaunchContext context() const { return {.stream = stream_}; }
-
-  // Room for `count` elements, and the plan's workspace behind them.
-  absl::StatusOr<Bf16*> Reserve(const Plan& plan, std::int64_t count) {
-    ASSIGN_OR_RETURN(std::byte* const data,
-                     scratch_.AtLeast(count * std::int64_t{sizeof(Bf16)} + kArenaAlignment +
-                                      plan.workspace_bytes));
-    return reinterpret_cast<Bf16*>(data);
-  }
-
-  absl::Status Execute(const Plan& plan, Pointers pointers, Bf16* end) {
-    const auto address = reinterpret_cast<std::uintptr_t>(end);
-    const std::uintptr_t gap = -address % static_cast<std::uintptr_t>(kArenaAlignment);
-    std::byte* const workspace = reinterpret_cast<std::byte*>(end) + gap;
+  absl::Status Execute(const Plan& plan, Pointers pointers) {
+    ASSIGN_OR_RETURN(std::byte* const workspace, scratch_.AtLeast(plan.workspace_bytes));
     return Call("enqueueing attention",
                 [&] { return plan.graph->execute(handle_, pointers, workspace); });
   }
 
-  Bf16* Round(const float* input, Bf16* rounded, std::int64_t count) {
-    Launch(RoundBf16{.input = input, .rounded = rounded, .count = count}, context());
-    return rounded;
-  }
-  void Widen(const Bf16* input, float* output, std::int64_t count) {
-    Launch(WidenBf16{.input = input, .output = output, .count = count}, context());
-  }
-
-  template <class AttentionOp>
-  Qkv<Bf16> RoundQkv(const AttentionOp& op, Bf16* base) {
-    const AttentionShape& s = op.shape;
-    const QkvLayout layout = *LayoutOf(s, Inputs(op));
-    const Qkv<Bf16> rounded = Place(s, layout, base);
-    if (layout == QkvLayout::kTogether) {
-      Round(op.q, rounded.q, QkvCount(s));
-    } else {
-      Round(op.q, rounded.q, Rows(s) * QueryColumns(s));
-      Round(op.k, rounded.k, Rows(s) * KeyColumns(s));
-      Round(op.v, rounded.v, Rows(s) * KeyColumns(s));
-    }
-    return rounded;
-  }
-
-  const cudaStream_t stream_;
   Scratch scratch_;
   cudnnHandle_t handle_ = nullptr;
   std::map<PlanKey, Plan> plans_;

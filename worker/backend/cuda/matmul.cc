@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/matmul.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -11,6 +10,43 @@
 #include "worker/backend/cuda/kernels/kernels.h"
 
 namespace takt::backend::cuda {
+namespace {
+
+constexpr auto IsNumberOf(GemmEpilogue ours, cublasLtEpilogue_t theirs) {
+  return static_cast<std::int32_t>(ours) == static_cast<std::int32_t>(theirs);
+}
+static_assert(IsNumberOf(GemmEpilogue::kDefault, CUBLASLT_EPILOGUE_DEFAULT));
+static_assert(IsNumberOf(GemmEpilogue::kBias, CUBLASLT_EPILOGUE_BIAS));
+static_assert(IsNumberOf(GemmEpilogue::kGeluAux, CUBLASLT_EPILOGUE_GELU_AUX));
+static_assert(IsNumberOf(GemmEpilogue::kGeluAuxBias, CUBLASLT_EPILOGUE_GELU_AUX_BIAS));
+static_assert(IsNumberOf(GemmEpilogue::kDGelu, CUBLASLT_EPILOGUE_DGELU));
+static_assert(IsNumberOf(GemmEpilogue::kBGradA, CUBLASLT_EPILOGUE_BGRADA));
+
+std::int32_t TypeOf(ElementType type) {
+  return type == ElementType::kBf16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+// As much aligned as all pointers of the gemm are, and never read: the library derives from it what
+// kernels may be chosen. So the choice does not hang on where the first op's tensors lie.
+const void* AnyPointer(const Gemm& gemm) {
+  return reinterpret_cast<const void*>(static_cast<std::uintptr_t>(gemm.alignment));
+}
+
+template <class T>
+absl::Status Set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                 const T& value) {
+  return ToStatus(cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof(value)),
+                  "describing a product");
+}
+
+absl::Status SetPointers(cublasLtMatmulDesc_t desc, const Gemm& gemm, const void* vector,
+                         const void* aux) {
+  if (gemm.has_vector()) RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector));
+  if (gemm.aux_stride == 0) return absl::OkStatus();
+  return Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+}
+
+}  // namespace
 
 absl::Status ToStatus(cublasStatus_t error, std::string_view what) {
   if (error == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
@@ -34,7 +70,11 @@ std::string CublasLtVersion() {
 }
 
 Matmuls::Matmuls(const MatmulOptions& options)
-    : options_(options), a_(*options.arena), b_(*options.arena), workspace_(*options.arena) {}
+    : options_(options),
+      a_(*options.arena),
+      b_(*options.arena),
+      vector_(*options.arena),
+      workspace_(*options.arena) {}
 
 absl::StatusOr<std::unique_ptr<Matmuls>> Matmuls::Create(const MatmulOptions& options) {
   auto matmuls = std::unique_ptr<Matmuls>(new Matmuls(options));
@@ -47,158 +87,202 @@ absl::StatusOr<std::unique_ptr<Matmuls>> Matmuls::Create(const MatmulOptions& op
 absl::Status Matmuls::Run(const Matmul& op) { return Multiply(ProductOf(op, options_.tf32)); }
 
 absl::Status Matmuls::Run(const MatmulBf16& op) {
-  if (op.c.bf16 != nullptr || op.a_stride != 0 || op.c_stride != 0) {
-    return absl::UnimplementedError("MatmulBf16: c in bf16 and strides have no kernels yet");
-  }
-  ASSIGN_OR_RETURN(const RoundedOperand a, Rounded(op.a, op.m, op.k, a_));
+  ASSIGN_OR_RETURN(const RoundedOperand a, Rounded(op.a, op.m, op.k, op.a_stride, a_));
   return Multiply(ProductOf(op, a));
 }
 
 absl::Status Matmuls::Run(const MatmulTransposedBf16& op) {
-  if (op.a_stride != 0 || op.b_stride != 0 || op.column_sums != nullptr) {
-    return absl::UnimplementedError(
-        "MatmulTransposedBf16: strides and column sums have no kernels yet");
-  }
-  ASSIGN_OR_RETURN(const RoundedOperand a, Rounded(op.a, op.k, op.m, a_));
-  ASSIGN_OR_RETURN(const RoundedOperand b, Rounded(op.b, op.k, op.n, b_));
-  return Multiply(ProductOf(op, a, b));
+  ASSIGN_OR_RETURN(const RoundedOperand a, Rounded(op.a, op.k, op.m, op.a_stride, a_));
+  ASSIGN_OR_RETURN(const RoundedOperand b, Rounded(op.b, op.k, op.n, op.b_stride, b_));
+  for (const Product& product : CutToVectors(ProductOf(op, a, b)))
+    RETURN_IF_ERROR(Multiply(product));
+  return absl::OkStatus();
 }
 
-// The operand in bf16, [rows,columns], with rows that tensor cores can load (16 bytes): where it
-// is, or in `scratch`. Whether it came in f32 or rounded, its rows are as far apart: so the same
-// kernel multiplies it.
+absl::Status Matmuls::Plan(const Matmul& op) {
+  return Prepare(ProductOf(op, options_.tf32).shape).status();
+}
+
+absl::Status Matmuls::Plan(const MatmulBf16& op) {
+  return Prepare(ProductOf(op, WhereRounded(op.a, op.k, op.a_stride)).shape).status();
+}
+
+absl::Status Matmuls::Plan(const MatmulTransposedBf16& op) {
+  const Product whole =
+      ProductOf(op, WhereRounded(op.a, op.m, op.a_stride), WhereRounded(op.b, op.n, op.b_stride));
+  for (const Product& product : CutToVectors(whole))
+    RETURN_IF_ERROR(Prepare(product.shape).status());
+  return absl::OkStatus();
+}
+
+// Where a product reads the operand [rows,columns]: where it is, or in `scratch`.
 absl::StatusOr<RoundedOperand> Matmuls::Rounded(const Operand& operand, std::int64_t rows,
-                                                std::int64_t columns, Scratch& scratch) {
-  const std::int64_t stride = PackedBf16Stride(columns);
-  if (operand.bf16 != nullptr && stride == columns) return RoundedOperand{operand.bf16, stride};
+                                                std::int64_t columns, std::int64_t stride,
+                                                Scratch& scratch) {
+  RoundedOperand rounded = WhereRounded(operand, columns, stride);
+  if (rounded.data != nullptr) return rounded;
   constexpr std::int64_t kElement = sizeof(Bf16);
-  ASSIGN_OR_RETURN(std::byte* const data,
-                   scratch.AtLeast(PackedBf16Elements(rows, columns) * kElement));
-  auto* const rounded = reinterpret_cast<Bf16*>(data);
-  const LaunchContext context{.stream = options_.stream};
-  if (operand.bf16 != nullptr) {
-    const auto width = static_cast<std::size_t>(columns * kElement);
-    const auto pitch = static_cast<std::size_t>(stride * kElement);
-    RETURN_IF_ERROR(ToStatus(
-        cudaMemcpy2DAsync(rounded, pitch, operand.bf16, width, width,
-                          static_cast<std::size_t>(rows), cudaMemcpyDefault, options_.stream),
-        "copying an operand"));
-  } else if (stride == columns) {
-    Launch(RoundBf16{.input = operand.f32, .rounded = rounded, .count = rows * columns}, context);
-  } else {
-    Launch(PackBf16{.b = operand.f32, .packed = rounded, .k = rows, .n = columns}, context);
-  }
+  ASSIGN_OR_RETURN(std::byte* const data, scratch.AtLeast(rows * rounded.stride * kElement));
+  auto* const copy = reinterpret_cast<Bf16*>(data);
+  Launch(RoundBf16{.input = operand,
+                   .rounded = copy,
+                   .rows = rows,
+                   .columns = columns,
+                   .input_stride = stride,
+                   .rounded_stride = rounded.stride},
+         {.stream = options_.stream});
   RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "rounding an operand to bf16"));
-  return RoundedOperand{rounded, stride};
+  rounded.data = copy;
+  return rounded;
 }
 
 absl::Status Matmuls::Multiply(const Product& product) {
-  ASSIGN_OR_RETURN(const Prepared* const prepared, Prepare(product));
-  const absl::Status status = Enqueue(product, prepared->described, prepared->plan);
+  ASSIGN_OR_RETURN(const Prepared* const prepared, Prepare(product.shape));
+  const absl::Status status = Enqueue(product, *prepared);
   return status.ok() ? status
                      : absl::Status(status.code(),
                                     absl::StrCat(ToString(product.shape), ": ", status.message()));
 }
 
-absl::StatusOr<const Matmuls::Prepared*> Matmuls::Prepare(const Product& product) {
-  const ProductShape& shape = product.shape;
+absl::StatusOr<const Matmuls::Prepared*> Matmuls::Prepare(const ProductShape& shape) {
   if (const auto it = prepared_.find(shape); it != prepared_.end()) return it->second.get();
-  ASSIGN_OR_RETURN(Described described, Describe(product));
-  ASSIGN_OR_RETURN(const KernelPlan plan,
-                   options_.plans->Get(ToString(shape), [&] { return Choose(shape, described); }));
+  const std::string name = ToString(shape);
+  ASSIGN_OR_RETURN(const KernelPlan plan, options_.plans->Get(name, [&] { return Choose(shape); }));
+  ASSIGN_OR_RETURN(Described described, Describe(GemmOf(shape, plan.fused_epilogue)));
   auto prepared = std::make_unique<Prepared>(Prepared{std::move(described), plan});
-  RETURN_IF_ERROR(Check(shape, *prepared));
+  if (const absl::Status status = Check(*prepared); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("the kernel plan's algorithm for ", name, ": ",
+                                                    status.message()));
+  }
   return prepared_.emplace(shape, std::move(prepared)).first->second.get();
 }
 
-absl::Status Matmuls::SetBias(const Product& product, const Desc& desc) {
-  return ToStatus(cublasLtMatmulDescSetAttribute(desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                 &product.bias, sizeof(product.bias)),
-                  "setting the bias");
-}
-
-// cuBLASLt's matrices are stored by columns. What we store by rows is to it the transposed matrix,
-// so it computes c^T = b^T a^T: our b is its first operand, our n its rows, and our bias, one
-// number a column, its bias of one number a row.
-absl::StatusOr<Matmuls::Described> Matmuls::Describe(const Product& product) const {
-  const ProductShape& s = product.shape;
-  const cudaDataType_t type = s.bf16 ? CUDA_R_16BF : CUDA_R_32F;
-  const auto layout = [](cudaDataType_t of, std::int64_t stored_rows, std::int64_t stored_columns,
-                         std::int64_t stride, Layout& out) {
+absl::StatusOr<Matmuls::Described> Matmuls::Describe(const Gemm& gemm) {
+  Described described{.gemm = gemm};
+  const auto layout = [](const GemmMatrix& matrix, Layout& out) {
     cublasLtMatrixLayout_t made = nullptr;
     const cublasStatus_t error =
-        cublasLtMatrixLayoutCreate(&made, of, static_cast<std::uint64_t>(stored_columns),
-                                   static_cast<std::uint64_t>(stored_rows), stride);
+        cublasLtMatrixLayoutCreate(&made, static_cast<cudaDataType_t>(TypeOf(matrix.type)),
+                                   static_cast<std::uint64_t>(matrix.rows),
+                                   static_cast<std::uint64_t>(matrix.columns), matrix.stride);
     out.reset(made);
     return ToStatus(error, "describing a matrix");
   };
-  const auto desc = [&](bool fused, Desc& out) -> absl::Status {
-    cublasLtMatmulDesc_t made = nullptr;
-    const cublasComputeType_t compute = s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    RETURN_IF_ERROR(
-        ToStatus(cublasLtMatmulDescCreate(&made, compute, CUDA_R_32F), "describing a product"));
-    out.reset(made);
-    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, std::int32_t value) {
-      return ToStatus(cublasLtMatmulDescSetAttribute(made, attribute, &value, sizeof(value)),
-                      "describing a product");
-    };
-    RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
-    RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
-    if (!fused) return absl::OkStatus();
-    RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F));
-    RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
-    return SetBias(product, out);  // each product sets its own; the heuristic wants to see one
+  RETURN_IF_ERROR(layout(gemm.a, described.a));
+  RETURN_IF_ERROR(layout(gemm.b, described.b));
+  RETURN_IF_ERROR(layout(gemm.d, described.d));
+
+  const auto compute = gemm.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  cublasLtMatmulDesc_t desc = nullptr;
+  RETURN_IF_ERROR(
+      ToStatus(cublasLtMatmulDescCreate(&desc, compute, CUDA_R_32F), "describing a product"));
+  described.desc.reset(desc);
+  const auto operation = [](bool transposed) {
+    return static_cast<std::int32_t>(transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   };
-  Described described;
-  RETURN_IF_ERROR(desc(false, described.plain));
-  if (s.bias) RETURN_IF_ERROR(desc(true, described.fused));
-  RETURN_IF_ERROR(layout(type, s.a_transposed ? s.k : s.m, s.a_transposed ? s.m : s.k, s.a_stride,
-                         described.a));
-  RETURN_IF_ERROR(layout(type, s.b_transposed ? s.n : s.k, s.b_transposed ? s.k : s.n, s.b_stride,
-                         described.b));
-  RETURN_IF_ERROR(layout(CUDA_R_32F, s.m, s.n, s.n, described.c));
+  RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_TRANSA, operation(gemm.a_transposed)));
+  RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_TRANSB, operation(gemm.b_transposed)));
+  RETURN_IF_ERROR(
+      Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::int32_t>(gemm.epilogue)));
+  if (gemm.has_vector())
+    RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(gemm.d.type)));
+  if (gemm.aux_stride != 0)
+    RETURN_IF_ERROR(Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gemm.aux_stride));
+  RETURN_IF_ERROR(SetPointers(desc, gemm, AnyPointer(gemm), AnyPointer(gemm)));
   return described;
 }
 
-absl::Status Matmuls::Check(const ProductShape& shape, const Prepared& prepared) const {
+// A plan may be of another rank, or of a file.
+absl::Status Matmuls::Check(const Prepared& prepared) const {
   const Described& d = prepared.described;
   cublasLtMatmulAlgo_t algorithm;
   static_assert(sizeof(algorithm) == sizeof(prepared.plan.algorithm));
   std::memcpy(&algorithm, prepared.plan.algorithm.data(), sizeof(algorithm));
-  cublasLtMatmulHeuristicResult_t result;
-  const cublasStatus_t error = cublasLtMatmulAlgoCheck(
-      handle_.get(), d.desc(shape.bias && prepared.plan.fused_epilogue).get(), d.b.get(), d.a.get(),
-      d.c.get(), d.c.get(), &algorithm, &result);
-  return ToStatus(error, absl::StrCat("the kernel plan's algorithm for ", ToString(shape)));
+  cublasLtMatmulHeuristicResult_t result{};
+  RETURN_IF_ERROR(
+      ToStatus(cublasLtMatmulAlgoCheck(handle_.get(), d.desc.get(), d.a.get(), d.b.get(), d.d.get(),
+                                       d.d.get(), &algorithm, &result),
+               "checking an algorithm"));
+  if (static_cast<std::int64_t>(result.workspaceSize) <= prepared.plan.workspace_bytes)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("it needs a workspace of ",
+                                                    result.workspaceSize, " bytes, the plan says ",
+                                                    prepared.plan.workspace_bytes));
 }
 
-absl::Status Matmuls::Enqueue(const Product& product, const Described& described,
-                              const KernelPlan& plan) {
-  const ProductShape& shape = product.shape;
-  const bool fused = shape.bias && plan.fused_epilogue;
-  const Desc& desc = described.desc(fused);
-  if (fused) {
-    RETURN_IF_ERROR(
-        ToStatus(cublasLtMatmulDescSetAttribute(desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                &product.bias, sizeof(product.bias)),
-                 "setting the bias"));
+absl::Status Matmuls::Enqueue(const Product& product, const Prepared& prepared) {
+  const auto& [described, plan] = prepared;
+  const Gemm& gemm = described.gemm;
+  const GemmPointers p = PointersOf(product, gemm);
+  const void* vector = p.vector;
+  if (gemm.has_vector() && vector == nullptr) {
+    ASSIGN_OR_RETURN(vector, VectorOf(product, gemm));
   }
+  RETURN_IF_ERROR(SetPointers(described.desc.get(), gemm, vector, p.aux));
   ASSIGN_OR_RETURN(std::byte* const workspace, workspace_.AtLeast(plan.workspace_bytes));
   cublasLtMatmulAlgo_t algorithm;
   std::memcpy(&algorithm, plan.algorithm.data(), sizeof(algorithm));
-  const bool adds = shape.addend != Addend::kNone;
-  const float one = 1, beta = adds ? 1 : 0;
-  const float* const addend = adds ? product.addend : product.c;
+  const float one = 1;
   RETURN_IF_ERROR(
-      ToStatus(cublasLtMatmul(handle_.get(), desc.get(), &one, product.b, described.b.get(),
-                              product.a, described.a.get(), &beta, addend, described.c.get(),
-                              product.c, described.c.get(), &algorithm, workspace,
+      ToStatus(cublasLtMatmul(handle_.get(), described.desc.get(), &one, p.a, described.a.get(),
+                              p.b, described.b.get(), &p.beta, p.c, described.d.get(), p.d,
+                              described.d.get(), &algorithm, workspace,
                               static_cast<std::size_t>(plan.workspace_bytes), options_.stream),
                "enqueueing a product"));
-  if (!shape.bias || fused) return absl::OkStatus();
-  Launch(AddBias{.x = product.c, .bias = product.bias, .rows = shape.m, .columns = shape.n},
+  return Finish(product, gemm, vector);
+}
+
+// The bias as the library wants it, or room for sums.
+absl::StatusOr<const void*> Matmuls::VectorOf(const Product& product, const Gemm& gemm) {
+  const std::int64_t count = product.shape.n;
+  ASSIGN_OR_RETURN(std::byte* const data,
+                   vector_.AtLeast(count * static_cast<std::int64_t>(sizeof(float))));
+  if (gemm.epilogue == GemmEpilogue::kBGradA) return data;
+  Launch(RoundBf16{.input = product.bias,
+                   .rounded = reinterpret_cast<Bf16*>(data),
+                   .rows = 1,
+                   .columns = count},
          {.stream = options_.stream});
-  return ToStatus(cudaGetLastError(), "adding the bias");
+  RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "rounding a bias to bf16"));
+  return data;
+}
+
+absl::Status Matmuls::Finish(const Product& product, const Gemm& gemm, const void* vector) {
+  const ProductShape& s = product.shape;
+  const Remainder left = RemainderOf(product, gemm);
+  if (left == Remainder{}) return absl::OkStatus();
+  const auto output = [&s](void* data) {
+    return s.bf16_c ? Output(static_cast<Bf16*>(data)) : Output(static_cast<float*>(data));
+  };
+  const Output c = output(product.c);
+  LaunchContext context{.stream = options_.stream};
+  if (left.bias) {
+    Launch(AddBias{.x = c, .bias = product.bias, .rows = s.m, .columns = s.n, .stride = s.c_stride},
+           context);
+  }
+  if (left.gelu)
+    Launch(GeluForward{.input = product.inner, .output = c, .count = s.m * s.n}, context);
+  if (left.gelu_grad) {
+    Launch(GeluBackward{.input = product.inner, .d_output = c, .d_input = c, .count = s.m * s.n},
+           context);
+  }
+  if (left.add_sums) {
+    Launch(Add{.a = product.column_sums,
+               .b = static_cast<const float*>(vector),
+               .output = product.column_sums,
+               .count = s.n},
+           context);
+  }
+  if (left.column_sums) {
+    const BiasGrad sums{.d_output = product.summed,
+                        .d_bias = product.column_sums,
+                        .rows = s.k,
+                        .columns = s.n,
+                        .accumulate = s.addend == Addend::kOutput};
+    ASSIGN_OR_RETURN(context.scratch, vector_.AtLeast(ScratchBytes(sums)));
+    Launch(sums, context);
+  }
+  return ToStatus(cudaGetLastError(), "finishing a product");
 }
 
 }  // namespace takt::backend::cuda

@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/backend/cuda/gemm.h"
 #include "worker/backend/cuda/plan_cache.h"
 #include "worker/backend/cuda/product.h"
 #include "worker/backend/cuda/scratch.h"
@@ -30,9 +32,12 @@ struct MatmulOptions {
   Arena* arena = nullptr;  // both borrowed, outlive the products
   PlanCache* plans = nullptr;
   bool tf32 = false;  // of products in f32
-  bool tune = false;  // see CudaOptions
+  bool tune = false;  // this and the next: see CudaOptions
+  std::optional<bool> fused_epilogues;
 };
 
+// Of one stream: its handle and its workspace are shared with no other, which is what the library
+// asks of those who want the same bits on every run.
 // Thread: its backend's.
 class Matmuls {
  public:
@@ -43,6 +48,12 @@ class Matmuls {
   absl::Status Run(const Matmul& op);
   absl::Status Run(const MatmulBf16& op);
   absl::Status Run(const MatmulTransposedBf16& op);
+
+  // Chooses how Run would compute `op`, and computes nothing: of its pointers only alignment counts
+  // and which of them are there.
+  absl::Status Plan(const Matmul& op);
+  absl::Status Plan(const MatmulBf16& op);
+  absl::Status Plan(const MatmulTransposedBf16& op);
 
  private:
   template <auto destroy>
@@ -56,41 +67,45 @@ class Matmuls {
   using Desc = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDescDestroy>>;
   using Layout =
       std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<cublasLtMatrixLayoutDestroy>>;
+  using Preference =
+      std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<cublasLtMatmulPreferenceDestroy>>;
 
-  // What cuBLASLt is told of a shape; two ways if there is a bias to fuse.
+  // A gemm as the library is told of it.
   struct Described {
-    Desc fused, plain;  // `fused` adds the bias; without a bias only `plain` is there
-    Layout a, b, c;
-    const Desc& desc(bool with_bias) const { return with_bias ? fused : plain; }
+    Gemm gemm;
+    Desc desc;
+    Layout a, b, d;
   };
   struct Prepared {
     Described described;
     KernelPlan plan;
   };
-  struct Candidate {
-    KernelPlan plan;
-    float milliseconds = 0;
-  };
 
   explicit Matmuls(const MatmulOptions& options);
 
   absl::StatusOr<RoundedOperand> Rounded(const Operand& operand, std::int64_t rows,
-                                         std::int64_t columns, Scratch& scratch);
+                                         std::int64_t columns, std::int64_t stride,
+                                         Scratch& scratch);
   absl::Status Multiply(const Product& product);
-  absl::Status Enqueue(const Product& product, const Described& described, const KernelPlan& plan);
+  absl::StatusOr<const Prepared*> Prepare(const ProductShape& shape);
+  static absl::StatusOr<Described> Describe(const Gemm& gemm);
+  absl::Status Check(const Prepared& prepared) const;
 
-  absl::StatusOr<const Prepared*> Prepare(const Product& product);
-  absl::StatusOr<Described> Describe(const Product& product) const;
-  static absl::Status SetBias(const Product& product, const Desc& desc);
-  absl::Status Check(const ProductShape& shape, const Prepared& prepared) const;
+  absl::Status Enqueue(const Product& product, const Prepared& prepared);
+  absl::StatusOr<const void*> VectorOf(const Product& product, const Gemm& gemm);
+  absl::Status Finish(const Product& product, const Gemm& gemm, const void* vector);
 
-  absl::StatusOr<KernelPlan> Choose(const ProductShape& shape, const Described& described);
-  std::vector<Candidate> Candidates(const ProductShape& shape, const Described& described) const;
-  absl::Status Time(const Product& product, const Described& described, Candidate& candidate);
+  absl::StatusOr<KernelPlan> Choose(const ProductShape& shape);
+  absl::StatusOr<std::vector<KernelPlan>> Candidates(const ProductShape& shape, bool fused) const;
+  static absl::StatusOr<Preference> Prefer(const Gemm& gemm);
+  absl::StatusOr<KernelPlan> Fastest(const ProductShape& shape,
+                                     const std::vector<KernelPlan>& candidates);
+  absl::StatusOr<float> Milliseconds(const Product& product, const Prepared& prepared);
 
   const MatmulOptions options_;
   Handle handle_;
-  Scratch a_, b_;  // rounded operands
+  Scratch a_, b_;   // rounded operands
+  Scratch vector_;  // a rounded bias, or sums that are to be added
   Scratch workspace_;
   // Pointers to elements are handed out: they stay where they are.
   absl::flat_hash_map<ProductShape, std::unique_ptr<Prepared>> prepared_;

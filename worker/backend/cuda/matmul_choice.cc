@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which algorithm multiplies a shape: the first guess, or the fastest of a few, timed once.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -16,10 +20,8 @@ namespace {
 
 constexpr int kMostCandidates = 12;
 constexpr std::int64_t kMostWorkspaceBytes = std::int64_t{32} << 20;
-// Sums of parts of k are written apart and added in order. Not "in place", where the order is that
-// of arrival.
-constexpr std::uint32_t kReductions =
-    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+static_assert(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE == kReduceInComputeType &&
+              CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE == kReduceInOutputType);
 // A later guess must be this much faster than an earlier one: timings differ by as much from run to
 // run.
 constexpr float kGain = 0.98F;
@@ -36,32 +38,46 @@ class RandomOperands {
   RandomOperands& operator=(const RandomOperands&) = delete;
 
   // kResourceExhausted: too little is free, which is no error of the job.
-  absl::StatusOr<Product> Make(const ProductShape& shape, cudaStream_t stream) {
-    const std::int64_t element = shape.bf16 ? 2 : 4;
+  absl::StatusOr<Product> Make(const ProductShape& s, cudaStream_t stream) {
+    const std::int64_t element = s.bf16 ? 2 : 4, c_element = s.bf16_c ? 2 : 4;
     std::int64_t size = 0;
     const auto take = [&size](std::int64_t bytes) {
       const std::int64_t offset = size;
       size += (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
       return offset;
     };
-    take((shape.a_transposed ? shape.k : shape.m) * shape.a_stride * element);
-    const std::int64_t b =
-        take((shape.b_transposed ? shape.n : shape.k) * shape.b_stride * element);
-    const std::int64_t c = take(shape.m * shape.n * 4), bias = take(shape.n * 4);
-    const std::int64_t other = shape.addend == Addend::kOther ? take(shape.m * shape.n * 4) : c;
+    const std::int64_t a = take((s.a_transposed ? s.k : s.m) * s.a_stride * element);
+    const std::int64_t b = take((s.b_transposed ? s.n : s.k) * s.b_stride * element);
+    const std::int64_t c = take(s.m * s.c_stride * c_element), inner = take(s.m * s.n * c_element);
+    const std::int64_t other = s.addend == Addend::kOther ? take(s.m * s.c_stride * c_element) : c;
+    const std::int64_t bias = take(s.n * 4), sums = take(s.n * 4);
     RETURN_IF_ERROR(ToStatus(cudaMalloc(&data_, static_cast<std::size_t>(size)),
                              "allocating operands to time"));
-    RETURN_IF_ERROR(FillRandom(size, shape.bf16, stream));
+    RETURN_IF_ERROR(FillRandom(size, s.bf16, stream));
     auto* const base = static_cast<std::byte*>(data_);
-    const auto floats = [base](std::int64_t offset) {
-      return reinterpret_cast<float*>(base + offset);
-    };
-    return Product{.shape = shape,
-                   .a = base,
-                   .b = base + b,
-                   .c = floats(c),
-                   .bias = floats(bias),
-                   .addend = floats(other)};
+    const auto floats = [base](std::int64_t at) { return reinterpret_cast<float*>(base + at); };
+    const auto halves = [base](std::int64_t at) { return reinterpret_cast<Bf16*>(base + at); };
+    Product product{.shape = s, .a = base + a, .b = base + b, .c = base + c};
+    switch (s.epilogue) {
+      case Epilogue::kNone:
+        break;
+      case Epilogue::kBiasGelu:
+        product.inner = halves(inner);
+        [[fallthrough]];
+      case Epilogue::kBias:
+        product.bias = floats(bias);
+        break;
+      case Epilogue::kGelu:
+      case Epilogue::kGeluGrad:
+        product.inner = halves(inner);
+        break;
+      case Epilogue::kColumnSums:
+        product.column_sums = floats(sums);
+        product.summed = halves(b);
+        break;
+    }
+    if (s.addend != Addend::kNone) product.addend = floats(other);
+    return product;
   }
 
  private:
@@ -129,79 +145,100 @@ class Stopwatch {
 
 }  // namespace
 
-std::vector<Matmuls::Candidate> Matmuls::Candidates(const ProductShape& shape,
-                                                    const Described& described) const {
-  cublasLtMatmulPreference_t preference = nullptr;
-  if (cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS) return {};
-  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<cublasLtMatmulPreferenceDestroy>>
-      owned(preference);
-  bool known = true;
-  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-    known &= cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)) ==
-             CUBLAS_STATUS_SUCCESS;
+absl::StatusOr<Matmuls::Preference> Matmuls::Prefer(const Gemm& gemm) {
+  cublasLtMatmulPreference_t made = nullptr;
+  RETURN_IF_ERROR(ToStatus(cublasLtMatmulPreferenceCreate(&made), "asking for algorithms"));
+  Preference preference(made);
+  const auto prefer = [made](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    return ToStatus(cublasLtMatmulPreferenceSetAttribute(made, attribute, &value, sizeof(value)),
+                    "asking for algorithms");
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kMostWorkspaceBytes));
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions);
+  RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                         static_cast<std::uint64_t>(kMostWorkspaceBytes)));
+  RETURN_IF_ERROR(prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, ReductionSchemes(gemm)));
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    prefer(attribute, static_cast<std::uint32_t>(shape.alignment));
+    RETURN_IF_ERROR(prefer(attribute, static_cast<std::uint32_t>(gemm.alignment)));
   }
-  if (!known) return {};
-  std::vector<Candidate> candidates;
-  for (const bool fused : {true, false}) {
-    if (fused && !shape.bias) continue;
-    std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> results;
-    int found = 0;
-    static_cast<void>(cublasLtMatmulAlgoGetHeuristic(
-        handle_.get(), described.desc(fused).get(), described.b.get(), described.a.get(),
-        described.c.get(), described.c.get(), preference, kMostCandidates, results.data(), &found));
-    for (int i = 0; i < found; ++i) {
-      const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
-      if (result.state != CUBLAS_STATUS_SUCCESS) continue;
-      Candidate& candidate = candidates.emplace_back();
-      candidate.plan.fused_epilogue = fused;
-      candidate.plan.workspace_bytes = static_cast<std::int64_t>(result.workspaceSize);
-      std::memcpy(candidate.plan.algorithm.data(), &result.algo, sizeof(result.algo));
-    }
+  return preference;
+}
+
+// The library's guesses, best first; none if it has no kernel that does the epilogue.
+absl::StatusOr<std::vector<KernelPlan>> Matmuls::Candidates(const ProductShape& shape,
+                                                            bool fused) const {
+  const Gemm gemm = GemmOf(shape, fused);
+  ASSIGN_OR_RETURN(const Described d, Describe(gemm));
+  ASSIGN_OR_RETURN(const Preference preference, Prefer(gemm));
+  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> results;
+  int found = 0;
+  const cublasStatus_t error = cublasLtMatmulAlgoGetHeuristic(
+      handle_.get(), d.desc.get(), d.a.get(), d.b.get(), d.d.get(), d.d.get(), preference.get(),
+      kMostCandidates, results.data(), &found);
+  std::vector<KernelPlan> candidates;
+  const absl::Status status = ToStatus(error, "asking for algorithms");
+  if (absl::IsFailedPrecondition(status)) return candidates;
+  RETURN_IF_ERROR(status);
+  for (const auto& result : std::span(results).first(static_cast<std::size_t>(found))) {
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    KernelPlan& plan = candidates.emplace_back();
+    plan.fused_epilogue = fused;
+    plan.workspace_bytes = static_cast<std::int64_t>(result.workspaceSize);
+    std::memcpy(plan.algorithm.data(), &result.algo, sizeof(result.algo));
   }
   return candidates;
 }
 
-absl::Status Matmuls::Time(const Product& product, const Described& described,
-                           Candidate& candidate) {
+absl::StatusOr<float> Matmuls::Milliseconds(const Product& product, const Prepared& prepared) {
   constexpr int kRounds = 4;
   Stopwatch watch(options_.stream);
-  candidate.milliseconds = std::numeric_limits<float>::infinity();
+  float best = std::numeric_limits<float>::infinity();
   for (int round = 0; round < kRounds; ++round) {
-    ASSIGN_OR_RETURN(const float milliseconds, watch.Milliseconds([&] {
-      return Enqueue(product, described, candidate.plan);
-    }));
-    // The first one loads the kernel.
-    if (round > 0) candidate.milliseconds = std::min(candidate.milliseconds, milliseconds);
+    ASSIGN_OR_RETURN(const float milliseconds,
+                     watch.Milliseconds([&] { return Enqueue(product, prepared); }));
+    if (round > 0) best = std::min(best, milliseconds);  // the first one loads the kernel
   }
-  return absl::OkStatus();
+  return best;
 }
 
-absl::StatusOr<KernelPlan> Matmuls::Choose(const ProductShape& shape, const Described& described) {
-  std::vector<Candidate> candidates = Candidates(shape, described);
+absl::StatusOr<KernelPlan> Matmuls::Fastest(const ProductShape& shape,
+                                            const std::vector<KernelPlan>& candidates) {
+  RandomOperands operands;
+  const absl::StatusOr<Product> product = operands.Make(shape, options_.stream);
+  if (absl::IsResourceExhausted(product.status())) return candidates.front();
+  RETURN_IF_ERROR(product.status());
+  const KernelPlan* best = &candidates.front();
+  float least = std::numeric_limits<float>::infinity();
+  for (const KernelPlan& candidate : candidates) {
+    ASSIGN_OR_RETURN(Described described, Describe(GemmOf(shape, candidate.fused_epilogue)));
+    const absl::StatusOr<float> milliseconds =
+        Milliseconds(*product, {std::move(described), candidate});
+    // A guess that the library then refuses.
+    if (absl::IsFailedPrecondition(milliseconds.status())) continue;
+    RETURN_IF_ERROR(milliseconds.status());
+    if (*milliseconds >= kGain * least) continue;
+    best = &candidate;
+    least = *milliseconds;
+  }
+  return *best;
+}
+
+absl::StatusOr<KernelPlan> Matmuls::Choose(const ProductShape& shape) {
+  std::vector<bool> variants = GemmVariants(shape, options_.plans->target().compute_capability);
+  if (options_.fused_epilogues.has_value() && variants.size() > 1)
+    variants = {*options_.fused_epilogues};
+  std::vector<KernelPlan> candidates;
+  for (const bool fused : variants) {
+    if (!options_.tune && !candidates.empty()) break;
+    ASSIGN_OR_RETURN(const std::vector<KernelPlan> more, Candidates(shape, fused));
+    candidates.insert(candidates.end(), more.begin(), more.end());
+  }
   if (candidates.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("cuBLASLt ", CublasLtVersion(), " has no algorithm for ", ToString(shape)));
   }
-  if (!options_.tune) return candidates.front().plan;
-  RandomOperands operands;
-  const absl::StatusOr<Product> product = operands.Make(shape, options_.stream);
-  if (absl::IsResourceExhausted(product.status())) return candidates.front().plan;
-  RETURN_IF_ERROR(product.status());
-  const Candidate* best = nullptr;
-  for (Candidate& candidate : candidates) {
-    const absl::Status status = Time(*product, described, candidate);
-    if (absl::IsFailedPrecondition(status)) continue;  // a guess that the library then refuses
-    RETURN_IF_ERROR(status);
-    if (best == nullptr || candidate.milliseconds < kGain * best->milliseconds) best = &candidate;
-  }
-  return best != nullptr ? best->plan : candidates.front().plan;
+  if (!options_.tune) return candidates.front();
+  return Fastest(shape, candidates);
 }
 
 }  // namespace takt::backend::cuda

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/product.h"
 
-#include <algorithm>
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +8,29 @@
 
 namespace takt::backend::cuda {
 namespace {
+
+constexpr std::uintptr_t kMostAlignment = 16;
+constexpr std::int64_t kPerVector = 8;  // of bf16, in as many bytes
+
+const char* TypeText(const ProductShape& s) { return s.bf16 ? " bf16" : s.tf32 ? " tf32" : " f32"; }
+
+const char* EpilogueText(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return "";
+    case Epilogue::kBias:
+      return " bias";
+    case Epilogue::kGelu:
+      return " gelu";
+    case Epilogue::kBiasGelu:
+      return " bias gelu";
+    case Epilogue::kGeluGrad:
+      return " gelu'";
+    case Epilogue::kColumnSums:
+      return " sums";
+  }
+  return "";
+}
 
 const char* AddendText(Addend addend) {
   switch (addend) {
@@ -22,18 +44,18 @@ const char* AddendText(Addend addend) {
   return "";
 }
 
-int CommonAlignment(const Product& product) {
-  constexpr std::uintptr_t kMost = 16;
-  std::uintptr_t bits = kMost;
-  for (const void* pointer : std::initializer_list<const void*>{product.a, product.b, product.c,
-                                                                product.bias, product.addend}) {
-    bits |= reinterpret_cast<std::uintptr_t>(pointer);
+std::uintptr_t Address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+int CommonAlignment(const Product& p) {
+  std::uintptr_t bits = kMostAlignment;
+  for (const void* pointer : std::initializer_list<const void*>{p.a, p.b, p.c, p.bias, p.addend,
+                                                                p.inner, p.column_sums}) {
+    bits |= Address(pointer);
   }
   return static_cast<int>(bits & -bits);
 }
 
 Product Completed(Product product) {
-  product.shape.bias = product.bias != nullptr;
   product.shape.addend = product.addend == nullptr     ? Addend::kNone
                          : product.addend == product.c ? Addend::kOutput
                                                        : Addend::kOther;
@@ -41,16 +63,31 @@ Product Completed(Product product) {
   return product;
 }
 
+Epilogue EpilogueOf(const MatmulBf16& op) {
+  switch (op.activation) {
+    case Activation::kNone:
+      return op.bias != nullptr ? Epilogue::kBias : Epilogue::kNone;
+    case Activation::kGelu:
+      return op.bias != nullptr ? Epilogue::kBiasGelu : Epilogue::kGelu;
+    case Activation::kGeluGrad:
+      return Epilogue::kGeluGrad;
+  }
+  return Epilogue::kNone;
+}
+
+std::int64_t WholeVectors(std::int64_t elements) { return PackedBf16Stride(elements); }
+
+std::int64_t StrideOr(std::int64_t stride, std::int64_t columns) {
+  return stride != 0 ? stride : columns;
+}
+
 }  // namespace
 
 std::string ToString(const ProductShape& s) {
-  return absl::StrCat("matmul ", s.m, "x", s.n, "x", s.k,
-                      s.bf16   ? " bf16"
-                      : s.tf32 ? " tf32"
-                               : " f32",
-                      s.a_transposed ? " a^T:" : " a:", s.a_stride,
-                      s.b_transposed ? " b^T:" : " b:", s.b_stride, s.bias ? " +bias" : "",
-                      AddendText(s.addend), " aligned ", s.alignment);
+  return absl::StrCat(
+      "matmul ", s.m, "x", s.n, "x", s.k, TypeText(s), s.a_transposed ? " a^T:" : " a:", s.a_stride,
+      s.b_transposed ? " b^T:" : " b:", s.b_stride, s.bf16_c ? " -> bf16:" : " -> f32:", s.c_stride,
+      EpilogueText(s.epilogue), AddendText(s.addend), " aligned ", s.alignment);
 }
 
 Product ProductOf(const Matmul& op, bool tf32) {
@@ -59,9 +96,11 @@ Product ProductOf(const Matmul& op, bool tf32) {
                               .k = op.k,
                               .a_stride = op.a_transposed ? op.m : op.k,
                               .b_stride = op.b_transposed ? op.k : op.n,
+                              .c_stride = op.n,
                               .a_transposed = op.a_transposed,
                               .b_transposed = op.b_transposed,
-                              .tf32 = tf32},
+                              .tf32 = tf32,
+                              .epilogue = op.bias != nullptr ? Epilogue::kBias : Epilogue::kNone},
                     .a = op.a,
                     .b = op.b,
                     .c = op.c,
@@ -69,33 +108,68 @@ Product ProductOf(const Matmul& op, bool tf32) {
                     .addend = op.addend});
 }
 
+RoundedOperand WhereRounded(const Operand& operand, std::int64_t columns, std::int64_t stride) {
+  const std::int64_t actual = StrideOr(stride, columns);
+  const bool loads =
+      actual == PackedBf16Stride(actual) && Address(operand.bf16) % kMostAlignment == 0;
+  if (operand.bf16 != nullptr && loads) return {operand.bf16, actual};
+  return {nullptr, WholeVectors(columns)};
+}
+
 Product ProductOf(const MatmulBf16& op, const RoundedOperand& a) {
+  const bool bf16_c = op.c.bf16 != nullptr;
+  void* const c = bf16_c ? static_cast<void*>(op.c.bf16) : op.c.f32;
+  const std::int64_t c_stride = StrideOr(op.c_stride, op.n), padded_n = PackedBf16Stride(op.n);
+  const bool pads = EpilogueOf(op) == Epilogue::kNone && bf16_c && c_stride >= padded_n;
   return Completed({.shape = {.m = op.m,
-                              .n = op.n,
-                              .k = op.k,
+                              .n = pads ? padded_n : op.n,
+                              .k = WholeVectors(op.k),
                               .a_stride = a.stride,
-                              .b_stride = PackedBf16Stride(op.n),
-                              .bf16 = true},
+                              .b_stride = padded_n,
+                              .c_stride = c_stride,
+                              .bf16 = true,
+                              .bf16_c = bf16_c,
+                              .epilogue = EpilogueOf(op)},
                     .a = a.data,
                     .b = op.b,
-                    .c = op.c.f32,
+                    .c = c,
                     .bias = op.bias,
-                    .addend = op.addend});
+                    .addend = op.addend,
+                    .inner = op.inner});
 }
 
 Product ProductOf(const MatmulTransposedBf16& op, const RoundedOperand& a,
                   const RoundedOperand& b) {
+  const bool sums = op.column_sums != nullptr && op.b.bf16 != nullptr;
   return Completed({.shape = {.m = op.m,
                               .n = op.n,
                               .k = op.k,
                               .a_stride = a.stride,
                               .b_stride = b.stride,
+                              .c_stride = op.n,
                               .a_transposed = true,
-                              .bf16 = true},
+                              .bf16 = true,
+                              .epilogue = sums ? Epilogue::kColumnSums : Epilogue::kNone},
                     .a = a.data,
                     .b = b.data,
                     .c = op.c,
-                    .addend = op.accumulate ? op.c : nullptr});
+                    .addend = op.accumulate ? op.c : nullptr,
+                    .column_sums = op.column_sums,
+                    .summed = op.b});
+}
+
+std::vector<Product> CutToVectors(const Product& product) {
+  const std::int64_t m = product.shape.m, most_m = m - m % kPerVector;
+  if (most_m == m || most_m == 0) return {product};
+  Product most = product, rest = product;
+  most.shape.m = most_m;
+  rest.shape.m = m - most_m;
+  if (product.a != nullptr) rest.a = static_cast<const Bf16*>(product.a) + most_m;
+  rest.c = static_cast<float*>(product.c) + most_m * product.shape.c_stride;
+  if (product.addend != nullptr) rest.addend = static_cast<const float*>(rest.c);
+  rest.shape.epilogue = Epilogue::kNone;
+  rest.column_sums = nullptr;
+  return {most, Completed(rest)};
 }
 
 }  // namespace takt::backend::cuda

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "worker/backend/ops.h"
 
@@ -17,14 +18,25 @@ enum class Addend : std::uint8_t {
   kOther,
 };
 
-// c[m,n] = a b (+ bias) (+ addend), all row-major, c and addend dense.
+// What else is to be done with a product; whether its kernel does it as well, the plan says.
+enum class Epilogue : std::uint8_t {
+  kNone,
+  kBias,
+  kGelu,        // z = a b goes to `inner`, c = gelu(z)
+  kBiasGelu,    // the same of z = a b + bias
+  kGeluGrad,    // c = a b * gelu'(inner)
+  kColumnSums,  // of b, to `column_sums`
+};
+
+// c[m,n] = a b (+ bias) (+ addend), all row-major; addend laid out as c, inner dense.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
-  std::int64_t a_stride = 0, b_stride = 0;  // elements between stored rows
+  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;  // elements between stored rows
   bool a_transposed = false, b_transposed = false;
-  bool bf16 = false;  // a and b; f32 else
-  bool tf32 = false;  // operands in f32 may lose their last 13 bits
-  bool bias = false;
+  bool bf16 = false;    // a and b; f32 else
+  bool tf32 = false;    // operands in f32 may lose their last 13 bits
+  bool bf16_c = false;  // c and inner
+  Epilogue epilogue = Epilogue::kNone;
   Addend addend = Addend::kNone;
   // Of all pointers, in bytes, up to what any kernel asks for. The same wherever a tensor lies,
   // since tensors start on cache lines: so no plan hangs on the layout of memory.
@@ -33,31 +45,49 @@ struct ProductShape {
   bool operator==(const ProductShape&) const = default;
   template <class H>
   friend H AbslHashValue(H h, const ProductShape& s) {
-    return H::combine(std::move(h), s.m, s.n, s.k, s.a_stride, s.b_stride, s.a_transposed,
-                      s.b_transposed, s.bf16, s.tf32, s.bias, s.addend, s.alignment);
+    return H::combine(std::move(h), s.m, s.n, s.k, s.a_stride, s.b_stride, s.c_stride,
+                      s.a_transposed, s.b_transposed, s.bf16, s.tf32, s.bf16_c, s.epilogue,
+                      s.addend, s.alignment);
   }
 };
 
-// "matmul 2048x768x3072 bf16 a:3072 b^T:3072 +bias +addend aligned 16"; +c: it adds to c itself.
+// "matmul 2048x3072x768 bf16 a:768 b^T:768 -> bf16:3072 bias gelu +addend aligned 16"; +c: it adds
+// to c itself.
 std::string ToString(const ProductShape& shape);
 
 struct Product {
   ProductShape shape;
   const void* a = nullptr;
   const void* b = nullptr;
-  float* c = nullptr;
+  void* c = nullptr;
   const float* bias = nullptr;
   const float* addend = nullptr;
+  Bf16* inner = nullptr;         // of kBiasGelu and kGelu written, of kGeluGrad read
+  float* column_sums = nullptr;  // (+)=, as c
+  Operand summed;                // b as it came, dense
 };
 
 Product ProductOf(const Matmul& op, bool tf32);
 
 // An operand in bf16 where a product reads it.
 struct RoundedOperand {
-  const Bf16* data = nullptr;
-  std::int64_t stride = 0;  // elements between rows
+  const Bf16* data = nullptr;  // null: in scratch, not made yet
+  std::int64_t stride = 0;     // elements between rows
 };
+
+// Where an operand [.., columns] can be read from: where it is, if it is in bf16 with rows that
+// tensor cores can load (16 bytes), else scratch, where zeros follow its columns. Whether it comes
+// in f32 or rounded, its rows are as far apart if it is dense: so the same kernel multiplies it.
+RoundedOperand WhereRounded(const Operand& operand, std::int64_t columns, std::int64_t stride);
+
+// Fast kernels want whole vectors along k and, in bf16, n: columns of zeros are multiplied as well,
+// and rows of c that are padded get more of them.
 Product ProductOf(const MatmulBf16& op, const RoundedOperand& a);
+// Sums of columns are the product's only where b comes in bf16: they are of b as it comes.
 Product ProductOf(const MatmulTransposedBf16& op, const RoundedOperand& a, const RoundedOperand& b);
+
+// The same as one or two: where the rows of c, which lie along those of a, are no whole vectors,
+// the last few apart from the others.
+std::vector<Product> CutToVectors(const Product& product);
 
 }  // namespace takt::backend::cuda

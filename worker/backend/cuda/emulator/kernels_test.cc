@@ -472,23 +472,31 @@ TEST(CudaKernels, AdamwOverAListIsThatOfEachTensor) {
   EXPECT_TRUE(SameBits(RunCase(together, *emulated).values, RunCase(one_by_one, *emulated).values));
 }
 
-TEST(CudaKernels, PackBf16IsRowMajorWithRowsOfEights) {
+std::vector<Bf16> RoundedAll(std::span<const float> values) {
+  std::vector<Bf16> rounded(values.size());
+  const auto count = static_cast<std::int64_t>(values.size());
+  Launch(RoundBf16{.input = values.data(), .rounded = rounded.data(), .rows = 1, .columns = count},
+         {});
+  return rounded;
+}
+
+TEST(CudaKernels, PackBf16IsRowMajorInWholeEights) {
   for (const auto& [k, n] : {std::pair{1, 1}, std::pair{3, 131}, std::pair{70, 36}}) {
     for (const bool transposed : {false, true}) {
       Tensors t(0);
       const float* b = t.Random(k * n);
-      const std::int64_t stride = PackedBf16Stride(n);
-      ASSERT_LE(k * stride, PackedBf16Elements(k, n));
-      Bf16* packed = t.UnsetBf16(k * stride);
+      const std::int64_t stride = PackedBf16Stride(n), rows = PackedBf16Stride(k);
+      ASSERT_LE(rows * stride, PackedBf16Elements(k, n));
+      Bf16* packed = t.UnsetBf16(rows * stride);
       RunOp(*CreateEmulatedBackend(ThreadOrder::kShuffled),
             PackBf16{.b = b, .transposed = transposed, .packed = packed, .k = k, .n = n});
       EXPECT_TRUE(t.BoundsHeld());
-      std::vector<Bf16> rounded(static_cast<std::size_t>(k) * n);
-      Launch(RoundBf16{b, rounded.data(), k * n}, {});
-      for (std::int64_t i = 0; i < k; ++i) {
+      const std::vector<Bf16> rounded = RoundedAll({b, static_cast<std::size_t>(k * n)});
+      for (std::int64_t i = 0; i < rows; ++i) {
         for (std::int64_t j = 0; j < stride; ++j) {
-          const std::int64_t from = transposed ? j * k + i : i * n + j;
-          ASSERT_EQ(packed[i * stride + j].bits, j < n ? rounded[from].bits : 0) << i << " " << j;
+          const bool inside = i < k && j < n;
+          const Bf16 expected = inside ? rounded[transposed ? j * k + i : i * n + j] : Bf16{};
+          ASSERT_EQ(packed[i * stride + j].bits, expected.bits) << i << " " << j;
         }
       }
     }
@@ -502,28 +510,61 @@ TEST(CudaKernels, RoundsToNearestEven) {
                                     0x7f80, 0x7f80, 0x0000, 0x7fc0};
   Floats values;
   for (const std::uint32_t b : bits) values.push_back(std::bit_cast<float>(b));
-  Bf16 rounded[std::size(bits)];
-  Launch(RoundBf16{values.data(), rounded, std::size(bits)}, {});
+  const std::vector<Bf16> rounded = RoundedAll(values);
   for (std::size_t i = 0; i < std::size(bits); ++i) EXPECT_EQ(rounded[i].bits, expected[i]) << i;
-  Floats widened = testing::Unset(std::size(bits));
-  Launch(WidenBf16{rounded, widened.data(), std::size(bits)}, {});
-  for (std::size_t i = 0; i < std::size(bits); ++i) {
-    EXPECT_EQ(std::bit_cast<std::uint32_t>(widened[i]), expected[i] << 16) << i;
+}
+
+TEST(CudaKernels, RoundedRowsHaveZerosBetween) {
+  constexpr std::int64_t kRows = 3;
+  for (const auto& [columns, input_stride, rounded_stride] :
+       {std::tuple{131, 131, 136}, std::tuple{36, 44, 40}, std::tuple{16, 20, 16}}) {
+    Tensors t(0);
+    const float* input = t.Random(kRows * input_stride);
+    const std::vector<Bf16> halves =
+        RoundedAll({input, static_cast<std::size_t>(kRows * input_stride)});
+    for (const Operand& operand : {Operand(input), Operand(halves.data())}) {
+      Bf16* rounded = t.UnsetBf16(kRows * rounded_stride);
+      Launch(RoundBf16{.input = operand,
+                       .rounded = rounded,
+                       .rows = kRows,
+                       .columns = columns,
+                       .input_stride = input_stride,
+                       .rounded_stride = rounded_stride},
+             {});
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        for (std::int64_t i = 0; i < rounded_stride; ++i) {
+          const Bf16 expected =
+              i < columns ? halves[static_cast<std::size_t>(row * input_stride + i)] : Bf16{};
+          ASSERT_EQ(rounded[row * rounded_stride + i].bits, expected.bits) << row << " " << i;
+        }
+      }
+    }
+    EXPECT_TRUE(t.BoundsHeld());
   }
 }
 
 TEST(CudaKernels, AddsABiasToEveryRow) {
   for (const Sizes s : kSizes) {
     Check(Name("rows", s), -1, [&](Backend&, Tensors& t) {
-      float* x = t.Random(s.rows * s.columns);
+      const std::int64_t stride = s.columns + 4;
+      float* x = t.Random(s.rows * stride);
       const float* bias = t.Random(s.columns);
-      const Floats before(x, x + s.rows * s.columns);
-      Launch(AddBias{x, bias, s.rows, s.columns}, {});
-      for (std::int64_t i = 0; i < s.rows * s.columns; ++i) {
-        EXPECT_EQ(x[i], before[static_cast<std::size_t>(i)] + bias[i % s.columns]);
+      const Floats before(x, x + s.rows * stride);
+      const std::vector<Bf16> halves_before = RoundedAll(before);
+      std::vector<Bf16> halves = halves_before;
+      Launch(AddBias{x, bias, s.rows, s.columns, stride}, {});
+      Launch(AddBias{halves.data(), bias, s.rows, s.columns, stride}, {});
+      Floats sums;
+      for (std::size_t i = 0; i < before.size(); ++i) {
+        const std::int64_t column = static_cast<std::int64_t>(i) % stride;
+        const float added = column < s.columns ? bias[column] : 0;
+        EXPECT_EQ(x[i], before[i] + added);
+        sums.push_back(std::bit_cast<float>(std::uint32_t{halves_before[i].bits} << 16) + added);
       }
+      const std::vector<Bf16> expected = RoundedAll(sums);
+      for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(halves[i].bits, expected[i].bits);
       Result result;
-      result.Add(x, s.rows * s.columns);
+      result.Add(x, s.rows * stride);
       return result;
     });
   }

@@ -143,12 +143,14 @@ struct AddMap {
 };
 
 // A block has a row.
-template <bool kFours>
-__global__ __launch_bounds__(kThreads) void AddBiasKernel(AddBias op) {
-  float* row = op.x + blockIdx.x * op.columns;
-  for (std::int64_t i = threadIdx.x * 4; i < op.columns; i += kThreads * 4) {
-    const Four x = Load<kFours>(row, i, op.columns), bias = Load<kFours>(op.bias, i, op.columns);
-    Store<kFours>(row, i, op.columns, Each([&](int k) { return x.v[k] + bias.v[k]; }));
+template <bool kFours, class T>
+__global__ __launch_bounds__(kThreads) void AddBiasKernel(T* x, const float* biases,
+                                                          std::int64_t columns,
+                                                          std::int64_t stride) {
+  T* row = x + blockIdx.x * stride;
+  for (std::int64_t i = threadIdx.x * 4; i < columns; i += kThreads * 4) {
+    const Four old = Load<kFours>(row, i, columns), bias = Load<kFours>(biases, i, columns);
+    Store<kFours>(row, i, columns, Each([&](int k) { return old.v[k] + bias.v[k]; }));
   }
 }
 
@@ -211,16 +213,6 @@ void Launch(const Copy& op, const LaunchContext& context) {
             InFours(op.count, op.input.f32, op.output.f32), context);
 }
 
-void Launch(const RoundBf16& op, const LaunchContext& context) {
-  LaunchMap(CopyMap<float, Bf16>{op.input, op.rounded}, op.count,
-            InFours(op.count, op.input, op.rounded), context);
-}
-
-void Launch(const WidenBf16& op, const LaunchContext& context) {
-  LaunchMap(CopyMap<Bf16, float>{op.input, op.output}, op.count,
-            InFours(op.count, op.input, op.output), context);
-}
-
 void Launch(const Fill& op, const LaunchContext& context) {
   LaunchMap(FillMap{op.output, op.value}, op.count, InFours(op.count, op.output), context);
 }
@@ -232,8 +224,12 @@ void Launch(const Add& op, const LaunchContext& context) {
 
 void Launch(const AddBias& op, const LaunchContext& context) {
   const Blocks blocks = {{static_cast<unsigned>(op.rows)}, kThreads};
-  Choose(InFours(op.columns, op.x, op.bias), [&](auto kFours) {
-    LaunchKernel(AddBiasKernel<decltype(kFours)::value>, blocks, context.stream, op);
+  const std::int64_t stride = op.stride != 0 ? op.stride : op.columns;
+  To(op.x, [&]<class T>(T* x) {
+    Choose(stride % 4 == 0 && InFours(op.columns, op.x, op.bias), [&](auto kFours) {
+      LaunchKernel(AddBiasKernel<decltype(kFours)::value, T>, blocks, context.stream, x, op.bias,
+                   op.columns, stride);
+    });
   });
 }
 

@@ -57,35 +57,30 @@ void Launch(const Add& op, const LaunchContext& context);
 
 inline constexpr std::int64_t kMaxEmbeddingRows = std::int64_t{1} << 24;
 
-// packed: row-major [k,n], rows PackedBf16Stride(n) elements apart, zeros between; whatever the
-// order of the source. 16-byte aligned.
+// packed: row-major [k,n], rows PackedBf16Stride(n) elements apart, zeros between and in further
+// rows up to a multiple of 8; whatever the order of the source. 16-byte aligned.
 constexpr std::int64_t PackedBf16Stride(std::int64_t n) {
   constexpr std::int64_t kPerVector = 8;  // so that every row is 16-byte aligned
   return (n + kPerVector - 1) / kPerVector * kPerVector;
 }
 void Launch(const PackBf16& op, const LaunchContext& context);
 
-// rounded[i] = input[i] to nearest, ties to even: an Operand in f32 for a product in bf16.
+// rounded = input [rows,columns] to nearest, ties to even, with zeros between its rows: an operand
+// that no product in bf16 can read where it is.
 struct RoundBf16 {
-  const float* input = nullptr;
+  Operand input;
   Bf16* rounded = nullptr;
-  std::int64_t count = 0;  // may be 0
+  std::int64_t rows = 0, columns = 0;
+  std::int64_t input_stride = 0, rounded_stride = 0;  // 0: columns
 };
 void Launch(const RoundBf16& op, const LaunchContext& context);
 
-// output[i] = input[i].
-struct WidenBf16 {
-  const Bf16* input = nullptr;
-  float* output = nullptr;
-  std::int64_t count = 0;  // may be 0
-};
-void Launch(const WidenBf16& op, const LaunchContext& context);
-
 // x[rows,columns] += bias[columns], in place: where a product's epilogue does not add it.
 struct AddBias {
-  float* x = nullptr;
+  Output x;
   const float* bias = nullptr;
   std::int64_t rows = 0, columns = 0;
+  std::int64_t stride = 0;  // of x; 0: columns
 };
 void Launch(const AddBias& op, const LaunchContext& context);
 

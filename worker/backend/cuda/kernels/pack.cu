@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PackBf16: a weight rounded to bf16, row-major [k,n] with rows of PackedBf16Stride(n) elements.
+// Matrices rounded to bf16 with zeros between their rows: RoundBf16, and PackBf16, of which a
+// weight's rows are PackedBf16Stride(n) elements apart.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 
@@ -10,23 +11,41 @@ constexpr int kTile = 32;
 constexpr int kThreads = 256;
 constexpr int kRowsAtOnce = kThreads / kTile;
 
-// stride: PackedBf16Stride(n).
-// A block has a row that is stored as it is packed.
-template <bool kFours>
-__global__ __launch_bounds__(kThreads) void PackKernel(PackBf16 op, std::int64_t stride) {
+// A block has a row of the rounded matrix; rows beyond those of the input are zeros.
+template <bool kFours, class T>
+__global__ __launch_bounds__(kThreads) void RoundKernel(const T* input, Bf16* rounded,
+                                                        std::int64_t rows, std::int64_t columns,
+                                                        std::int64_t input_stride,
+                                                        std::int64_t rounded_stride) {
   const std::int64_t row = blockIdx.x;
-  for (std::int64_t i = threadIdx.x * 4; i < stride; i += kThreads * 4) {
+  for (std::int64_t i = threadIdx.x * 4; i < rounded_stride; i += kThreads * 4) {
     Four x = {};
-    if (i < op.n) x = Load<kFours>(op.b + row * op.n, i, op.n);
-    Store<true>(op.packed + row * stride, i, stride, x);
+    if (row < rows && i < columns) x = Load<kFours>(input + row * input_stride, i, columns);
+    Store<kFours>(rounded + row * rounded_stride, i, rounded_stride, x);
   }
+}
+
+// all_rows: those of the rounded matrix.
+template <class T>
+void LaunchRound(const T* input, const RoundBf16& op, std::int64_t all_rows,
+                 const LaunchContext& context) {
+  const Blocks blocks = {{static_cast<unsigned>(all_rows)}, kThreads};
+  const std::int64_t input_stride = op.input_stride != 0 ? op.input_stride : op.columns;
+  const std::int64_t rounded_stride = op.rounded_stride != 0 ? op.rounded_stride : op.columns;
+  const bool fours =
+      input_stride % 4 == 0 && rounded_stride % 4 == 0 && InFours(op.columns, input, op.rounded);
+  Choose(fours, [&](auto kFours) {
+    LaunchKernel(RoundKernel<decltype(kFours)::value, T>, blocks, context.stream, input, op.rounded,
+                 op.rows, op.columns, input_stride, rounded_stride);
+  });
 }
 
 // Block (tile of n, tile of k), through shared memory: both sides are read and written along rows.
 struct PackShared {
   float tile[kTile][kTile + 1];  // one more: columns lie in different banks
 };
-__global__ __launch_bounds__(kThreads) void PackTransposedKernel(PackBf16 op, std::int64_t stride) {
+__global__ __launch_bounds__(kThreads) void PackTransposedKernel(PackBf16 op, std::int64_t rows,
+                                                                 std::int64_t stride) {
   auto& tile = Shared<PackShared>().tile;
   const auto column = static_cast<int>(threadIdx.x % kTile);
   const auto first_row = static_cast<int>(threadIdx.x / kTile);
@@ -41,26 +60,33 @@ __global__ __launch_bounds__(kThreads) void PackTransposedKernel(PackBf16 op, st
 #pragma unroll
   for (int row = first_row; row < kTile; row += kRowsAtOnce) {
     const std::int64_t k = k_begin + row, n = n_begin + column;
-    if (k < op.k && n < stride) op.packed[k * stride + n] = Rounded(tile[column][row]);
+    if (k < rows && n < stride) op.packed[k * stride + n] = Rounded(tile[column][row]);
   }
 }
 
 }  // namespace
 
 void Launch(const PackBf16& op, const LaunchContext& context) {
-  const std::int64_t stride = PackedBf16Stride(op.n);
+  const std::int64_t rows = PackedBf16Stride(op.k), stride = PackedBf16Stride(op.n);
   if (op.transposed) {
     const Blocks blocks = {
         {static_cast<unsigned>(CeilDiv(op.n, kTile)), static_cast<unsigned>(CeilDiv(op.k, kTile))},
         kThreads,
         sizeof(PackShared)};
-    LaunchKernel(PackTransposedKernel, blocks, context.stream, op, stride);
+    LaunchKernel(PackTransposedKernel, blocks, context.stream, op, rows, stride);
     return;
   }
-  const Blocks blocks = {{static_cast<unsigned>(op.k)}, kThreads};
-  Choose(InFours(op.n, op.b), [&](auto kFours) {
-    LaunchKernel(PackKernel<decltype(kFours)::value>, blocks, context.stream, op, stride);
-  });
+  const RoundBf16 round{
+      .rounded = op.packed, .rows = op.k, .columns = op.n, .rounded_stride = stride};
+  LaunchRound(op.b, round, rows, context);
+}
+
+void Launch(const RoundBf16& op, const LaunchContext& context) {
+  if (op.input.bf16 != nullptr) {
+    LaunchRound(op.input.bf16, op, op.rows, context);
+  } else {
+    LaunchRound(op.input.f32, op, op.rows, context);
+  }
 }
 
 }  // namespace takt::backend::cuda

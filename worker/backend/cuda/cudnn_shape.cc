@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/cuda/cudnn_shape.h"
+
+#include <initializer_list>
+
+namespace takt::backend::cuda {
+namespace {
+
+constexpr std::int64_t kPerVector = 8;  // elements in 16 bytes
+constexpr std::uintptr_t kVectorBytes = 16;
+
+bool ShapeFits(const AttentionShape& s) {
+  for (const std::int64_t elements : {s.head_size, s.q_stride, s.kv_stride, s.out_stride}) {
+    if (elements % kPerVector != 0) return false;
+  }
+  return true;
+}
+
+bool TensorsFit(std::initializer_list<Operand> tensors) {
+  for (const Operand& tensor : tensors) {
+    if (tensor.bf16 == nullptr) return false;
+    if (reinterpret_cast<std::uintptr_t>(tensor.bf16) % kVectorBytes != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool FitsCudnn(const AttentionForward& op) {
+  return ShapeFits(op.shape) && TensorsFit({op.q, op.k, op.v, op.output});
+}
+
+bool FitsCudnn(const AttentionBackward& op) {
+  return ShapeFits(op.shape) &&
+         TensorsFit({op.q, op.k, op.v, op.output, op.d_output, op.d_q, op.d_k, op.d_v});
+}
+
+std::int64_t SequencesAtATime(const AttentionShape& s) {
+  constexpr std::int64_t kTile = 128;
+  const std::int64_t context = (s.context + kTile - 1) / kTile * kTile;
+  const std::int64_t bytes = s.heads * context * context * static_cast<std::int64_t>(sizeof(Bf16));
+  std::int64_t count = s.batch;
+  while (count > 1 && (s.batch % count != 0 || count * bytes > kDesiredScoreBytes)) --count;
+  return count;
+}
+
+AttentionBackward Sequences(const AttentionBackward& op, std::int64_t first, std::int64_t count) {
+  const AttentionShape& s = op.shape;
+  const std::int64_t row = first * s.context;
+  AttentionBackward part = op;
+  part.shape.batch = count;
+  const auto read = [row](Operand& tensor, std::int64_t stride) { tensor.bf16 += row * stride; };
+  const auto written = [row](Output& tensor, std::int64_t stride) { tensor.bf16 += row * stride; };
+  read(part.q, s.q_stride);
+  read(part.k, s.kv_stride);
+  read(part.v, s.kv_stride);
+  read(part.output, s.out_stride);
+  read(part.d_output, s.out_stride);
+  part.logsumexp += row * s.heads;
+  written(part.d_q, s.q_stride);
+  written(part.d_k, s.kv_stride);
+  written(part.d_v, s.kv_stride);
+  return part;
+}
+
+}  // namespace takt::backend::cuda

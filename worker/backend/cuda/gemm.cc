@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/backend/cuda/gemm.h"
+
+#include <string>
+
+#include "absl/strings/numbers.h"
+
+namespace takt::backend::cuda {
+namespace {
+
+// The library's rule for the distance of aux's columns.
+constexpr std::int64_t kAuxUnit = 8;
+
+bool IsGelu(Epilogue e) { return e == Epilogue::kGelu || e == Epilogue::kBiasGelu; }
+
+bool CanFuse(const ProductShape& s) {
+  if (s.epilogue == Epilogue::kNone) return false;
+  const bool has_inner = IsGelu(s.epilogue) || s.epilogue == Epilogue::kGeluGrad;
+  return !has_inner || s.n % kAuxUnit == 0;
+}
+
+GemmEpilogue EpilogueOf(const ProductShape& s, bool fused) {
+  switch (s.epilogue) {
+    case Epilogue::kNone:
+      return GemmEpilogue::kDefault;
+    case Epilogue::kBias:
+      return fused ? GemmEpilogue::kBias : GemmEpilogue::kDefault;
+    case Epilogue::kGelu:
+      return fused ? GemmEpilogue::kGeluAux : GemmEpilogue::kDefault;
+    case Epilogue::kBiasGelu:
+      return fused ? GemmEpilogue::kGeluAuxBias : GemmEpilogue::kBias;
+    case Epilogue::kGeluGrad:
+      return fused ? GemmEpilogue::kDGelu : GemmEpilogue::kDefault;
+    case Epilogue::kColumnSums:
+      return fused ? GemmEpilogue::kBGradA : GemmEpilogue::kDefault;
+  }
+  return GemmEpilogue::kDefault;
+}
+
+bool HasAux(GemmEpilogue e) {
+  return e == GemmEpilogue::kGeluAux || e == GemmEpilogue::kGeluAuxBias ||
+         e == GemmEpilogue::kDGelu;
+}
+
+bool HasBias(GemmEpilogue e) { return e == GemmEpilogue::kBias || e == GemmEpilogue::kGeluAuxBias; }
+
+// Which writes z, for a kernel of ours to make c of it.
+bool WritesInner(const ProductShape& s, const Gemm& gemm) {
+  return IsGelu(s.epilogue) && !HasAux(gemm.epilogue);
+}
+
+}  // namespace
+
+bool Gemm::has_vector() const { return HasBias(epilogue) || epilogue == GemmEpilogue::kBGradA; }
+
+Gemm GemmOf(const ProductShape& s, bool fused) {
+  const ElementType operands = s.bf16 ? ElementType::kBf16 : ElementType::kF32;
+  const auto by_columns = [](ElementType type, std::int64_t rows, std::int64_t columns,
+                             std::int64_t stride) {
+    return GemmMatrix{.type = type, .rows = columns, .columns = rows, .stride = stride};
+  };
+  Gemm gemm{
+      .a = by_columns(operands, s.b_transposed ? s.n : s.k, s.b_transposed ? s.k : s.n, s.b_stride),
+      .b = by_columns(operands, s.a_transposed ? s.k : s.m, s.a_transposed ? s.m : s.k, s.a_stride),
+      .d = by_columns(s.bf16_c ? ElementType::kBf16 : ElementType::kF32, s.m, s.n, s.c_stride),
+      .a_transposed = s.b_transposed,
+      .b_transposed = s.a_transposed,
+      .tf32 = s.tf32,
+      .epilogue = EpilogueOf(s, fused && CanFuse(s)),
+      .alignment = s.alignment};
+  if (HasAux(gemm.epilogue)) gemm.aux_stride = s.n;
+  return gemm;
+}
+
+// A bias costs nothing. The others are as cheap in kernels for Hopper; older devices do them in a
+// further pass over the output (as llm.c found: it fuses GELU from 9.0 on). Sums along k are known
+// for slow kernels everywhere, so without timings they are ours.
+std::vector<bool> GemmVariants(const ProductShape& s, std::string_view compute_capability) {
+  if (!CanFuse(s)) return {false};
+  constexpr double kHopper = 9.0;
+  double capability = 0;
+  const bool hopper =
+      absl::SimpleAtod(std::string(compute_capability), &capability) && capability >= kHopper;
+  const bool fused_first =
+      s.epilogue == Epilogue::kBias || (s.epilogue != Epilogue::kColumnSums && hopper);
+  return {fused_first, !fused_first};
+}
+
+std::uint32_t ReductionSchemes(const Gemm& gemm) {
+  return gemm.d.type == ElementType::kF32 ? kReduceInComputeType | kReduceInOutputType
+                                          : kReduceInComputeType;
+}
+
+GemmPointers PointersOf(const Product& p, const Gemm& gemm) {
+  const bool adds = p.shape.addend != Addend::kNone;
+  GemmPointers pointers{.a = p.b,
+                        .b = p.a,
+                        .d = WritesInner(p.shape, gemm) ? p.inner : p.c,
+                        .aux = HasAux(gemm.epilogue) ? p.inner : nullptr,
+                        .beta = adds ? 1.0F : 0.0F};
+  pointers.c = adds ? p.addend : pointers.d;
+  if (HasBias(gemm.epilogue) && gemm.d.type == ElementType::kF32) pointers.vector = p.bias;
+  if (gemm.epilogue == GemmEpilogue::kBGradA && !adds) pointers.vector = p.column_sums;
+  return pointers;
+}
+
+Remainder RemainderOf(const Product& p, const Gemm& gemm) {
+  const bool sums_are_fused = gemm.epilogue == GemmEpilogue::kBGradA;
+  return {.bias = p.bias != nullptr && !HasBias(gemm.epilogue),
+          .gelu = WritesInner(p.shape, gemm),
+          .gelu_grad = p.shape.epilogue == Epilogue::kGeluGrad && !HasAux(gemm.epilogue),
+          .column_sums = p.column_sums != nullptr && !sums_are_fused,
+          .add_sums = sums_are_fused && p.shape.addend == Addend::kOutput};
+}
+
+}  // namespace takt::backend::cuda

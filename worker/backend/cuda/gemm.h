@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// A product in the terms of cuBLASLt, as plain data: what its descriptors say, and where it reads
+// and writes. Needs no device and no toolkit, so that what we tell the library is tested against
+// what its reference says it makes of it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "worker/backend/cuda/product.h"
+
+namespace takt::backend::cuda {
+
+enum class ElementType : std::uint8_t { kF32, kBf16 };
+
+// Stored by columns, which are `stride` elements apart (the "leading dimension").
+struct GemmMatrix {
+  ElementType type = ElementType::kF32;
+  std::int64_t rows = 0, columns = 0, stride = 0;
+};
+
+// With the library's numbers.
+enum class GemmEpilogue : std::int32_t {
+  kDefault = 1,
+  kBias = 4,           // z = op(a) op(b) + beta c + vector, a number for each row of d
+  kGeluAux = 160,      // d = gelu(z), aux = z
+  kGeluAuxBias = 164,  // the same of z with vector
+  kDGelu = 192,        // d = z * gelu'(aux)
+  kBGradA = 256,       // vector = sums of op(a) along k, a number for each row of d
+};
+
+// d = op(a) op(b) + beta c, as the epilogue says. c lies as d does; aux and vector are of d's type:
+// the library knows no other.
+struct Gemm {
+  GemmMatrix a, b, d;
+  bool a_transposed = false, b_transposed = false;
+  bool tf32 = false;
+  GemmEpilogue epilogue = GemmEpilogue::kDefault;
+  std::int64_t aux_stride = 0;  // between columns; a multiple of 8; 0: no aux
+  int alignment = 0;            // of all pointers, in bytes
+
+  bool has_vector() const;
+};
+
+// cuBLASLt's matrices are stored by columns. What we store by rows is to it the transposed matrix,
+// so it computes c^T = b^T a^T: our b is its first operand, our n its rows, our bias, one number a
+// column, its bias of one number a row, and our sums over the rows of b its sums of a along k.
+// fused: whether the library's kernel does the shape's epilogue, or as little of it as it must.
+Gemm GemmOf(const ProductShape& shape, bool fused);
+
+// The values of `fused` that GemmOf may be given, first the one to take without timings.
+// compute_capability: "9.0".
+std::vector<bool> GemmVariants(const ProductShape& shape, std::string_view compute_capability);
+
+// How parts of a sum along k may be added up: bits of cublasLtReductionScheme_t. Never in place,
+// and in the output's type only if that is f32.
+inline constexpr std::uint32_t kReduceInComputeType = 2, kReduceInOutputType = 4;
+std::uint32_t ReductionSchemes(const Gemm& gemm);
+
+struct GemmPointers {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* c = nullptr;
+  void* d = nullptr;
+  void* aux = nullptr;
+  const void* vector = nullptr;
+  float beta = 0;
+};
+
+// vector: null if the gemm has one, but not the product's own: a bias that must be rounded first,
+// or sums that are added to others afterwards.
+GemmPointers PointersOf(const Product& product, const Gemm& gemm);
+
+// What is left to do after the gemm, by kernels of ours, in this order.
+struct Remainder {
+  bool bias = false;         // c += bias
+  bool gelu = false;         // c = gelu(inner)
+  bool gelu_grad = false;    // c *= gelu'(inner)
+  bool column_sums = false;  // column_sums (+)= those of `summed`
+  bool add_sums = false;     // column_sums += vector
+
+  bool operator==(const Remainder&) const = default;
+};
+Remainder RemainderOf(const Product& product, const Gemm& gemm);
+
+}  // namespace takt::backend::cuda

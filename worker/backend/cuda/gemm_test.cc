@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+// A library that does what cuBLASLt's reference says of a gemm, given each op as we describe it:
+// what comes out must be what ops.h says of the op. Numbers are small integers, so that sums are
+// exact in any order and in bf16.
+#include "worker/backend/cuda/gemm.h"
+
+#include <bit>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "gmock/gmock.h"
+
+namespace takt::backend::cuda {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr float kUntouched = 99;
+
+float Widened(Bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
+
+Bf16 Rounded(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return {static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+float Read(const void* data, ElementType type, std::int64_t i) {
+  return type == ElementType::kBf16 ? Widened(static_cast<const Bf16*>(data)[i])
+                                    : static_cast<const float*>(data)[i];
+}
+
+void Write(void* data, ElementType type, std::int64_t i, float value) {
+  if (type == ElementType::kBf16) {
+    static_cast<Bf16*>(data)[i] = Rounded(value);
+  } else {
+    static_cast<float*>(data)[i] = value;
+  }
+}
+
+float Gelu(float x) {
+  return 0.5F * x * (1 + std::tanh(0.7978845608F * (x + 0.044715F * x * x * x)));
+}
+
+float GeluSlope(float x) {
+  const float t = std::tanh(0.7978845608F * (x + 0.044715F * x * x * x));
+  return 0.5F * (1 + t) + 0.5F * x * (1 - t * t) * 0.7978845608F * (1 + 0.134145F * x * x);
+}
+
+// Row and column of op(matrix).
+float At(const void* data, const GemmMatrix& matrix, bool transposed, std::int64_t row,
+         std::int64_t column) {
+  return Read(data, matrix.type,
+              transposed ? row * matrix.stride + column : column * matrix.stride + row);
+}
+
+void Multiply(const Gemm& g, const GemmPointers& p) {
+  const std::int64_t depth = g.a_transposed ? g.a.rows : g.a.columns;
+  ASSERT_EQ(depth, g.b_transposed ? g.b.columns : g.b.rows);
+  ASSERT_EQ(g.d.rows, g.a_transposed ? g.a.columns : g.a.rows);
+  ASSERT_EQ(g.d.columns, g.b_transposed ? g.b.rows : g.b.columns);
+  for (const GemmMatrix* matrix : {&g.a, &g.b, &g.d}) ASSERT_GE(matrix->stride, matrix->rows);
+  const ElementType type = g.d.type;
+  auto* const vector = const_cast<void*>(p.vector);
+  for (std::int64_t i = 0; i < g.d.rows; ++i) {
+    float sum = 0;
+    for (std::int64_t k = 0; k < depth; ++k) sum += At(p.a, g.a, g.a_transposed, i, k);
+    if (g.epilogue == GemmEpilogue::kBGradA) Write(vector, type, i, sum);
+    for (std::int64_t j = 0; j < g.d.columns; ++j) {
+      const std::int64_t place = j * g.d.stride + i, aux = j * g.aux_stride + i;
+      float z = p.beta == 0 ? 0 : p.beta * Read(p.c, type, place);
+      for (std::int64_t k = 0; k < depth; ++k)
+        z += At(p.a, g.a, g.a_transposed, i, k) * At(p.b, g.b, g.b_transposed, k, j);
+      switch (g.epilogue) {
+        case GemmEpilogue::kDefault:
+        case GemmEpilogue::kBGradA:
+          break;
+        case GemmEpilogue::kBias:
+          z += Read(vector, type, i);
+          break;
+        case GemmEpilogue::kGeluAuxBias:
+          z += Read(vector, type, i);
+          [[fallthrough]];
+        case GemmEpilogue::kGeluAux:
+          ASSERT_EQ(g.aux_stride % 8, 0);
+          Write(p.aux, type, aux, z);
+          z = Gelu(z);
+          break;
+        case GemmEpilogue::kDGelu:
+          ASSERT_EQ(g.aux_stride % 8, 0);
+          z *= GeluSlope(Read(p.aux, type, aux));
+          break;
+      }
+      Write(p.d, type, place, z);
+    }
+  }
+}
+
+// The gemm, with a vector of its own where it needs one, and what it leaves to our kernels.
+void Compute(const Product& product, bool fused) {
+  const ProductShape& s = product.shape;
+  const Gemm gemm = GemmOf(s, fused);
+  GemmPointers pointers = PointersOf(product, gemm);
+  std::vector<float> room(static_cast<std::size_t>(s.n), kUntouched);
+  if (gemm.has_vector() && pointers.vector == nullptr) {
+    pointers.vector = room.data();
+    for (std::int64_t i = 0; product.bias != nullptr && i < s.n; ++i)
+      Write(room.data(), gemm.d.type, i, product.bias[i]);
+  }
+  Multiply(gemm, pointers);
+  const Remainder left = RemainderOf(product, gemm);
+  for (std::int64_t row = 0; row < s.m; ++row) {
+    for (std::int64_t i = 0; i < s.n; ++i) {
+      const std::int64_t place = row * s.c_stride + i;
+      float c = Read(product.c, gemm.d.type, place);
+      if (left.bias) c += product.bias[i];
+      if (left.gelu) c = Gelu(Widened(product.inner[row * s.n + i]));
+      if (left.gelu_grad) c *= GeluSlope(Widened(product.inner[row * s.n + i]));
+      Write(product.c, gemm.d.type, place, c);
+    }
+  }
+  for (std::int64_t i = 0; left.column_sums && i < s.n; ++i) {
+    float sum = s.addend == Addend::kOutput ? product.column_sums[i] : 0;
+    for (std::int64_t k = 0; k < s.k; ++k) {
+      const std::int64_t place = k * s.n + i;
+      sum += product.summed.bf16 != nullptr ? Widened(product.summed.bf16[place])
+                                            : product.summed.f32[place];
+    }
+    product.column_sums[i] = sum;
+  }
+  for (std::int64_t i = 0; left.add_sums && i < s.n; ++i) product.column_sums[i] += room[i];
+}
+
+constexpr std::int64_t kRows = 5, kColumns = 16, kDepth = 12;
+constexpr std::int64_t kPaddedDepth = 16;  // what follows a row of a, or the rows of b, is zero
+
+// A product in bf16 whose rows have gaps, which nobody writes to.
+struct Forward {
+  static constexpr std::int64_t kAStride = kPaddedDepth, kCStride = 24;
+  std::vector<Bf16> a, b, c, inner;
+  std::vector<float> bias;
+
+  Product Of(Activation activation, bool has_bias, std::int64_t c_stride) {
+    const MatmulBf16 op{.a = a.data(),
+                        .b = b.data(),
+                        .c = c.data(),
+                        .bias = has_bias ? bias.data() : nullptr,
+                        .a_stride = kAStride,
+                        .c_stride = c_stride,
+                        .activation = activation,
+                        .inner = activation == Activation::kNone ? nullptr : inner.data(),
+                        .m = kRows,
+                        .n = kColumns,
+                        .k = kDepth};
+    return ProductOf(op, {.data = a.data(), .stride = kAStride});
+  }
+  float Sum(std::int64_t row, std::int64_t column) const {
+    float sum = 0;
+    for (std::int64_t k = 0; k < kDepth; ++k)
+      sum += Widened(a[row * kAStride + k]) * Widened(b[k * kColumns + column]);
+    return sum;
+  }
+};
+
+class GemmTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static bool fused() { return GetParam(); }
+
+  std::vector<float> Numbers(std::int64_t count) {
+    std::vector<float> numbers(static_cast<std::size_t>(count));
+    for (float& number : numbers) number = static_cast<float>(integers_(generator_));
+    return numbers;
+  }
+  std::vector<Bf16> Halves(std::int64_t count) {
+    std::vector<Bf16> halves;
+    for (const float number : Numbers(count)) halves.push_back(Rounded(number));
+    return halves;
+  }
+  Forward MakeForward() {
+    Forward forward{.a = Halves(kRows * Forward::kAStride),
+                    .b = Halves(kPaddedDepth * kColumns),
+                    .c = std::vector<Bf16>(kRows * Forward::kCStride, Rounded(kUntouched)),
+                    .inner = Halves(kRows * kColumns),
+                    .bias = Numbers(kColumns)};
+    for (std::int64_t k = kDepth; k < kPaddedDepth; ++k) {
+      for (std::int64_t row = 0; row < kRows; ++row) forward.a[row * Forward::kAStride + k] = {};
+      for (std::int64_t i = 0; i < kColumns; ++i) forward.b[k * kColumns + i] = {};
+    }
+    return forward;
+  }
+  static std::vector<float> Wide(const std::vector<Bf16>& halves) {
+    std::vector<float> wide;
+    for (const Bf16 half : halves) wide.push_back(Widened(half));
+    return wide;
+  }
+
+  std::mt19937 generator_{7};
+  std::uniform_int_distribution<int> integers_{-2, 2};
+};
+
+INSTANTIATE_TEST_SUITE_P(FusedOrNot, GemmTest, ::testing::Bool());
+
+TEST_P(GemmTest, MultipliesInF32WhateverIsTransposed) {
+  for (const bool a_transposed : {false, true}) {
+    for (const bool b_transposed : {false, true}) {
+      const auto a = Numbers(kRows * kDepth), b = Numbers(kDepth * kColumns);
+      const auto bias = Numbers(kColumns), addend = Numbers(kRows * kColumns);
+      std::vector<float> c(kRows * kColumns, kUntouched), expected;
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        for (std::int64_t i = 0; i < kColumns; ++i) {
+          float sum = bias[i] + addend[row * kColumns + i];
+          for (std::int64_t k = 0; k < kDepth; ++k)
+            sum += a[a_transposed ? k * kRows + row : row * kDepth + k] *
+                   b[b_transposed ? i * kDepth + k : k * kColumns + i];
+          expected.push_back(sum);
+        }
+      }
+      const Matmul op{.a = a.data(),
+                      .b = b.data(),
+                      .c = c.data(),
+                      .bias = bias.data(),
+                      .addend = addend.data(),
+                      .a_transposed = a_transposed,
+                      .b_transposed = b_transposed,
+                      .m = kRows,
+                      .n = kColumns,
+                      .k = kDepth};
+      Compute(ProductOf(op, false), fused());
+      EXPECT_EQ(c, expected) << a_transposed << b_transposed;
+    }
+  }
+}
+
+TEST_P(GemmTest, WritesBf16WithABiasAndLeavesGapsAlone) {
+  for (const bool has_bias : {false, true}) {
+    Forward forward = MakeForward();
+    Compute(forward.Of(Activation::kNone, has_bias, Forward::kCStride), fused());
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t i = 0; i < Forward::kCStride; ++i) {
+        const float expected =
+            i >= kColumns ? kUntouched : forward.Sum(row, i) + (has_bias ? forward.bias[i] : 0);
+        ASSERT_EQ(Widened(forward.c[row * Forward::kCStride + i]), expected) << row << " " << i;
+      }
+    }
+  }
+}
+
+TEST_P(GemmTest, GeluKeepsWhatWentIn) {
+  for (const bool has_bias : {false, true}) {
+    Forward forward = MakeForward();
+    Compute(forward.Of(Activation::kGelu, has_bias, 0), fused());
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t i = 0; i < kColumns; ++i) {
+        const float z = forward.Sum(row, i) + (has_bias ? forward.bias[i] : 0);
+        ASSERT_EQ(Widened(forward.inner[row * kColumns + i]), z) << row << " " << i;
+        ASSERT_EQ(Widened(forward.c[row * kColumns + i]), Widened(Rounded(Gelu(z))));
+      }
+    }
+  }
+}
+
+TEST_P(GemmTest, GradientOfGeluReadsIt) {
+  Forward forward = MakeForward();
+  const std::vector<float> inner = Wide(forward.inner);
+  Compute(forward.Of(Activation::kGeluGrad, false, 0), fused());
+  EXPECT_EQ(Wide(forward.inner), inner);
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t i = 0; i < kColumns; ++i) {
+      const float expected = forward.Sum(row, i) * GeluSlope(inner[row * kColumns + i]);
+      ASSERT_EQ(Widened(forward.c[row * kColumns + i]), Widened(Rounded(expected)));
+    }
+  }
+}
+
+TEST_P(GemmTest, GradientOfWeightsAndOfTheirBiasOverwriteOrAdd) {
+  for (const std::int64_t rows : {std::int64_t{8}, std::int64_t{13}}) {
+    for (const bool accumulate : {false, true}) {
+      const std::int64_t stride = 16;
+      const auto a = Halves(kDepth * stride), b = Halves(kDepth * kColumns);
+      const auto old = Numbers(rows * kColumns), old_sums = Numbers(kColumns);
+      std::vector<float> c = old, sums = old_sums;
+      const MatmulTransposedBf16 op{.a = a.data(),
+                                    .b = b.data(),
+                                    .a_stride = stride,
+                                    .c = c.data(),
+                                    .column_sums = sums.data(),
+                                    .accumulate = accumulate,
+                                    .m = rows,
+                                    .n = kColumns,
+                                    .k = kDepth};
+      const RoundedOperand a_place{.data = a.data(), .stride = stride};
+      const RoundedOperand b_place{.data = b.data(), .stride = kColumns};
+      const std::vector<Product> products = CutToVectors(ProductOf(op, a_place, b_place));
+      ASSERT_EQ(products.size(), rows % 8 == 0 ? 1U : 2U);
+      for (const Product& product : products) Compute(product, fused());
+      for (std::int64_t i = 0; i < kColumns; ++i) {
+        float sum = accumulate ? old_sums[i] : 0;
+        for (std::int64_t k = 0; k < kDepth; ++k) sum += Widened(b[k * kColumns + i]);
+        ASSERT_EQ(sums[i], sum);
+        for (std::int64_t row = 0; row < rows; ++row) {
+          float product = accumulate ? old[row * kColumns + i] : 0;
+          for (std::int64_t k = 0; k < kDepth; ++k)
+            product += Widened(a[k * stride + row]) * Widened(b[k * kColumns + i]);
+          ASSERT_EQ(c[row * kColumns + i], product) << row << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GemmTest, PaddedRowsOfTheOutputGetZeros) {
+  constexpr std::int64_t kOdd = 13, kStride = 24;
+  auto a = Halves(kRows * 8), b = Halves(8 * kColumns);  // b as packed: 13 columns of 16
+  for (std::int64_t k = 0; k < 8; ++k) {
+    for (std::int64_t i = kOdd; i < kColumns; ++i) b[k * kColumns + i] = {};
+  }
+  std::vector<Bf16> c(kRows * kStride, Rounded(kUntouched));
+  const MatmulBf16 op{.a = a.data(),
+                      .b = b.data(),
+                      .c = c.data(),
+                      .c_stride = kStride,
+                      .m = kRows,
+                      .n = kOdd,
+                      .k = 8};
+  const Product product = ProductOf(op, {.data = a.data(), .stride = 8});
+  EXPECT_EQ(product.shape.n, 16);
+  Compute(product, fused());
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t i = 0; i < kStride; ++i) {
+      float expected = i < kColumns ? 0 : kUntouched;
+      for (std::int64_t k = 0; i < kOdd && k < 8; ++k)
+        expected += Widened(a[row * 8 + k]) * Widened(b[k * kColumns + i]);
+      ASSERT_EQ(Widened(c[row * kStride + i]), expected) << row << " " << i;
+    }
+  }
+}
+
+TEST(Gemm, SumsAreOfWhatCame) {
+  const std::vector<float> b(kDepth * kColumns, 1.001F);
+  std::vector<Bf16> rounded(kDepth * kColumns, Rounded(1.001F));
+  std::vector<float> c(kRows * kColumns), sums(kColumns);
+  const MatmulTransposedBf16 op{.a = rounded.data(),
+                                .b = b.data(),
+                                .c = c.data(),
+                                .column_sums = sums.data(),
+                                .m = kRows,
+                                .n = kColumns,
+                                .k = kDepth};
+  const Product product = ProductOf(op, {.data = rounded.data(), .stride = kRows},
+                                    {.data = rounded.data(), .stride = kColumns});
+  EXPECT_EQ(product.shape.epilogue, Epilogue::kNone);
+  EXPECT_EQ(RemainderOf(product, GemmOf(product.shape, true)), Remainder{.column_sums = true});
+}
+
+ProductShape Shape(Epilogue epilogue, std::int64_t n = kColumns) {
+  return {.m = kRows,
+          .n = n,
+          .k = kDepth,
+          .a_stride = 16,
+          .b_stride = n,
+          .c_stride = n,
+          .bf16 = true,
+          .bf16_c = epilogue != Epilogue::kColumnSums,
+          .epilogue = epilogue,
+          .alignment = 16};
+}
+
+TEST(Gemm, WhatIsFusedWithoutTimingsHangsOnTheDevice) {
+  EXPECT_THAT(GemmVariants(Shape(Epilogue::kNone), "9.0"), ElementsAre(false));
+  EXPECT_THAT(GemmVariants(Shape(Epilogue::kBias), "8.0"), ElementsAre(true, false));
+  for (const Epilogue gelu : {Epilogue::kGelu, Epilogue::kBiasGelu, Epilogue::kGeluGrad}) {
+    EXPECT_THAT(GemmVariants(Shape(gelu), "8.6"), ElementsAre(false, true));
+    EXPECT_THAT(GemmVariants(Shape(gelu), "9.0"), ElementsAre(true, false));
+    EXPECT_THAT(GemmVariants(Shape(gelu), "12.0"), ElementsAre(true, false));
+  }
+  EXPECT_THAT(GemmVariants(Shape(Epilogue::kColumnSums), "9.0"), ElementsAre(false, true));
+}
+
+TEST(Gemm, AuxiliaryRowsOfNoWholeVectorsAreNotFused) {
+  EXPECT_THAT(GemmVariants(Shape(Epilogue::kBiasGelu, 20), "9.0"), ElementsAre(false));
+  EXPECT_EQ(GemmOf(Shape(Epilogue::kBiasGelu, 20), true).epilogue, GemmEpilogue::kBias);
+  EXPECT_EQ(GemmOf(Shape(Epilogue::kGeluGrad, 20), true).epilogue, GemmEpilogue::kDefault);
+}
+
+TEST(Gemm, PartsOfASumAreNeverRoundedToBf16) {
+  EXPECT_EQ(ReductionSchemes(GemmOf(Shape(Epilogue::kBias), true)), kReduceInComputeType);
+  EXPECT_EQ(ReductionSchemes(GemmOf(Shape(Epilogue::kColumnSums), true)),
+            kReduceInComputeType | kReduceInOutputType);
+}
+
+}  // namespace
+}  // namespace takt::backend::cuda
