@@ -31,16 +31,17 @@ double LinearFlops(const ModelConfig& config) {
 // By Gpt2BlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
                                       const Precisions& precisions) {
+  const auto [products, activations] = precisions;
   const std::int64_t c = config.hidden;
   std::vector<StashTensor> stash;
-  AddNorm(stash, Factor(precisions, rows, c), rows, c, 2);
-  stash.push_back(Product(rows, 3 * c));
-  stash.push_back(Product(rows, c));
+  AddNorm(stash, Rowwise(rows, c, products), rows, c, 2);
+  stash.push_back(Product(rows, 3 * c, activations));
+  stash.push_back(Product(rows, c, activations));
   stash.push_back(Product(rows, config.heads));
   stash.push_back(Product(rows, c));
-  AddNorm(stash, Factor(precisions, rows, c), rows, c, 2);
-  stash.push_back(Product(rows, config.inner));
-  stash.push_back(Factor(precisions, rows, config.inner));
+  AddNorm(stash, Rowwise(rows, c, products), rows, c, 2);
+  stash.push_back(Product(rows, config.inner, activations));
+  stash.push_back(Rowwise(rows, config.inner, products));
   return stash;
 }
 
@@ -72,27 +73,38 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   layer.cost.recompute_flops =
       layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
   layer.stash = BlockTensors(config, rows, precisions);
-  // The gradient of gelu's output, later of q k v; that of what a norm gives.
-  layer.scratch = {kFloatBytes * rows * std::max<std::int64_t>(config.inner, 3 * c),
-                   ActivationBytes(config, microbatch)};
+  // The gradients of gelu's output or input and of q k v; that of what a norm or attention gives.
+  const std::int64_t inner_bytes = Bytes(precisions.activations, rows * config.inner);
+  const std::int64_t qkv_bytes = Bytes(precisions.activations, rows * 3 * c);
+  layer.scratch = {
+      std::max(inner_bytes, Gpt2QkvGradOffset(config, rows, precisions.activations) + qkv_bytes),
+      Bytes(precisions.activations, rows * c)};
   layer.cost.output_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
 
 // Final norm, logits, loss.
-Layer Head(const ModelConfig& config, int microbatch) {
+Layer Head(const ModelConfig& config, int microbatch, Precision activations) {
   Layer layer{.kind = LayerKind::kGpt2Head};
   layer.parameters = {Ones("transformer.ln_f.weight", config.hidden),
                       Zeros("transformer.ln_f.bias", config.hidden)};
   layer.tied_parameters = {kTokenTable};
   const std::int64_t tokens = Tokens(config, microbatch);
   layer.cost = CostOf(static_cast<double>(tokens), 2.0 * config.hidden * config.vocab, 0);
-  layer.stash = HeadTensors(config, tokens, 2);
-  layer.scratch.narrow_bytes = ActivationBytes(config, microbatch);
+  layer.stash = HeadTensors(config, tokens, 2, activations);
+  layer.scratch.narrow_bytes = Bytes(activations, tokens * config.hidden);
   return layer;
 }
 
 }  // namespace
+
+std::int64_t Gpt2QkvGradOffset(const ModelConfig& config, std::int64_t rows,
+                               Precision activations) {
+  if (activations == Precision::kF32) return 0;
+  Regions before;
+  before.Add(Bytes(activations, rows * config.inner));
+  return before.size();
+}
 
 std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch,
                               const Precisions& precisions) {
@@ -101,7 +113,7 @@ std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch,
   layers.push_back(Embedding(config, microbatch));
   for (int block = 0; block < config.layers; ++block)
     layers.push_back(Block(config, microbatch, precisions, block));
-  layers.push_back(Head(config, microbatch));
+  layers.push_back(Head(config, microbatch, precisions.activations));
   return layers;
 }
 

@@ -10,23 +10,27 @@
 namespace takt::model {
 
 // Layer::stash of a block. N rows of tokens, C hidden, E inner, H heads; after the arrow: what I
-// leaves there for W.
+// leaves there for W. *: in the precision of activations, **: in that of products (model.h).
 struct Gpt2BlockStash {
   enum Tensor : std::uint8_t {
-    kNorm1,       // [N,C] ln_1's output
+    kNorm1,       // [N,C] ln_1's output; **
     kNorm1Stats,  // [2,N] mean, rstd
     kNorm1Part,   // [2,C] gradients of weight and bias, of this microbatch
-    kQkv,         // [N,3C] -> its gradient
-    kAttention,   // [N,C] heads side by side
+    kQkv,         // [N,3C] -> its gradient; *
+    kAttention,   // [N,C] heads side by side; *
     kLogsumexp,   // [B,H,T]
     kMiddle,      // [N,C] between attention and MLP -> its gradient
     kNorm2,       // as of ln_1
     kNorm2Stats,
     kNorm2Part,
-    kInner,      // [N,E] before gelu -> its gradient
-    kActivated,  // [N,E] after gelu
+    kInner,      // [N,E] before gelu -> its gradient; *
+    kActivated,  // [N,E] after gelu; **
   };
 };
+
+// Where the gradient of q k v lies in a block's wide scratch, in bytes. In f32 it takes the place
+// of that of gelu's output; in bf16 it lies behind that of gelu's input, which W wants too.
+std::int64_t Gpt2QkvGradOffset(const ModelConfig& config, std::int64_t rows, Precision activations);
 
 // Embedding, blocks, head.  Precondition: `config` is valid (BuildModel checked it).
 std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch,

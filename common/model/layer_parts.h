@@ -29,6 +29,10 @@ inline std::int64_t Tokens(const ModelConfig& config, int microbatch) {
   return std::int64_t{microbatch} * config.context;
 }
 
+inline std::int64_t Bytes(Precision precision, std::int64_t elements) {
+  return elements * (precision == Precision::kBf16 ? kFloatBytes / 2 : kFloatBytes);
+}
+
 // What a layer passes on: [B,T,C] in f32.
 inline std::int64_t ActivationBytes(const ModelConfig& config, int microbatch) {
   return kFloatBytes * Tokens(config, microbatch) * config.hidden;
@@ -48,22 +52,14 @@ inline LayerCost CostOf(double tokens, double linear, double attention) {
           .weight_grad_flops = tokens * linear};
 }
 
-// Of [N,columns] in f32.
-inline StashTensor Product(std::int64_t rows, std::int64_t columns) {
-  return {Origin::kProduct, kFloatBytes * rows * columns};
+// Of [rows,columns].
+inline StashTensor Product(std::int64_t rows, std::int64_t columns,
+                           Precision precision = Precision::kF32) {
+  return {Origin::kProduct, Bytes(precision, rows * columns), precision == Precision::kBf16};
 }
-inline StashTensor Rowwise(std::int64_t rows, std::int64_t columns) {
-  return {Origin::kRowwise, kFloatBytes * rows * columns};
-}
-
-// That only products read.
-inline StashTensor Factor(const Precisions& precisions, std::int64_t rows, std::int64_t columns) {
-  StashTensor tensor = Rowwise(rows, columns);
-  if (precisions.products == Precision::kBf16) {
-    tensor.bf16 = true;
-    tensor.bytes /= 2;
-  }
-  return tensor;
+inline StashTensor Rowwise(std::int64_t rows, std::int64_t columns,
+                           Precision precision = Precision::kF32) {
+  return {Origin::kRowwise, Bytes(precision, rows * columns), precision == Precision::kBf16};
 }
 
 // A norm's output, its numbers for each row, and one microbatch's part of its weights' gradients.
@@ -77,10 +73,10 @@ inline void AddNorm(std::vector<StashTensor>& stash, const StashTensor& output, 
 
 // By HeadStash.
 inline std::vector<StashTensor> HeadTensors(const ModelConfig& config, std::int64_t rows,
-                                            std::int64_t num_stats) {
+                                            std::int64_t num_stats, Precision activations) {
   std::vector<StashTensor> stash;
-  AddNorm(stash, Rowwise(rows, config.hidden), rows, config.hidden, num_stats);
-  stash.push_back(Product(rows, config.vocab));
+  AddNorm(stash, Rowwise(rows, config.hidden, activations), rows, config.hidden, num_stats);
+  stash.push_back(Product(rows, LogitsStride(config, activations), activations));
   return stash;
 }
 

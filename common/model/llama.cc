@@ -37,18 +37,19 @@ double LinearFlops(const ModelConfig& config) {
 // By LlamaBlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
                                       const Precisions& precisions) {
+  const auto [products, activations] = precisions;
   std::vector<StashTensor> stash;
-  AddNorm(stash, Factor(precisions, rows, config.hidden), rows, config.hidden, 1);
-  stash.push_back(Product(rows, QueryWidth(config)));
-  stash.push_back(Product(rows, KeyWidth(config)));
-  stash.push_back(Product(rows, KeyWidth(config)));
-  stash.push_back(Product(rows, QueryWidth(config)));
+  AddNorm(stash, Rowwise(rows, config.hidden, products), rows, config.hidden, 1);
+  stash.push_back(Product(rows, QueryWidth(config), activations));
+  stash.push_back(Product(rows, KeyWidth(config), activations));
+  stash.push_back(Product(rows, KeyWidth(config), activations));
+  stash.push_back(Product(rows, QueryWidth(config), activations));
   stash.push_back(Product(rows, config.heads));
   stash.push_back(Product(rows, config.hidden));
-  AddNorm(stash, Factor(precisions, rows, config.hidden), rows, config.hidden, 1);
-  stash.push_back(Product(rows, config.inner));
-  stash.push_back(Product(rows, config.inner));
-  stash.push_back(Factor(precisions, rows, config.inner));
+  AddNorm(stash, Rowwise(rows, config.hidden, products), rows, config.hidden, 1);
+  stash.push_back(Product(rows, config.inner, activations));
+  stash.push_back(Product(rows, config.inner, activations));
+  stash.push_back(Rowwise(rows, config.inner, products));
   return stash;
 }
 
@@ -82,17 +83,17 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
       layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
   layer.stash = BlockTensors(config, rows, precisions);
   // The gradient of the MLP's product, later of q, k and v; that of attention's output, later of
-  // what a norm gives.
+  // what a norm gives, which is a sum over products and so in f32.
+  const std::int64_t qkv = QueryWidth(config) + 2 * KeyWidth(config);
   layer.scratch = {
-      kFloatBytes * rows *
-          std::max<std::int64_t>(config.inner, QueryWidth(config) + 2 * KeyWidth(config)),
-      kFloatBytes * rows * std::max<std::int64_t>(c, QueryWidth(config))};
+      Bytes(precisions.activations, rows * std::max<std::int64_t>(config.inner, qkv)),
+      std::max(kFloatBytes * rows * c, Bytes(precisions.activations, rows * QueryWidth(config)))};
   layer.cost.output_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
 
 // Final norm, logits, loss.
-Layer Head(const ModelConfig& config, int microbatch) {
+Layer Head(const ModelConfig& config, int microbatch, Precision activations) {
   Layer layer{.kind = LayerKind::kLlamaHead,
               .parameters = {Ones("model.norm.weight", config.hidden)}};
   if (config.tied_head) {
@@ -103,8 +104,8 @@ Layer Head(const ModelConfig& config, int microbatch) {
   }
   const std::int64_t tokens = Tokens(config, microbatch);
   layer.cost = CostOf(static_cast<double>(tokens), 2.0 * config.hidden * config.vocab, 0);
-  layer.stash = HeadTensors(config, tokens, 1);
-  layer.scratch.narrow_bytes = ActivationBytes(config, microbatch);
+  layer.stash = HeadTensors(config, tokens, 1, activations);
+  layer.scratch.narrow_bytes = Bytes(activations, tokens * config.hidden);
   return layer;
 }
 
@@ -127,7 +128,7 @@ std::vector<Layer> LlamaLayers(const ModelConfig& config, int microbatch,
   layers.push_back(Embedding(config, microbatch));
   for (int block = 0; block < config.layers; ++block)
     layers.push_back(Block(config, microbatch, precisions, block));
-  layers.push_back(Head(config, microbatch));
+  layers.push_back(Head(config, microbatch, precisions.activations));
   return layers;
 }
 

@@ -11,24 +11,25 @@
 namespace takt::model {
 
 // Layer::stash of a block. N rows of tokens, C hidden, Q and K widths of query and key, E inner, H
-// heads; after the arrow: what I leaves there for W.
+// heads; after the arrow: what I leaves there for W. *: in the precision of activations, **: in
+// that of products (model.h).
 struct LlamaBlockStash {
   enum Tensor : std::uint8_t {
-    kNorm1,       // [N,C] the first norm's output
+    kNorm1,       // [N,C] the first norm's output; **
     kNorm1Stats,  // [N] rstd
     kNorm1Part,   // [C] gradient of the weight, of this microbatch
-    kQ,           // [N,Q] turned -> its gradient
-    kK,           // [N,K] turned -> its gradient
-    kV,           // [N,K] -> its gradient
-    kAttention,   // [N,Q] heads side by side
+    kQ,           // [N,Q] turned -> its gradient; *
+    kK,           // [N,K] turned -> its gradient; *
+    kV,           // [N,K] -> its gradient; *
+    kAttention,   // [N,Q] heads side by side; *
     kLogsumexp,   // [B,H,T]
     kMiddle,      // [N,C] between attention and MLP -> its gradient
     kNorm2,       // as of the first
     kNorm2Stats,
     kNorm2Part,
-    kGate,     // [N,E] -> its gradient
-    kUp,       // [N,E] -> its gradient
-    kProduct,  // [N,E] silu(gate) * up
+    kGate,     // [N,E] -> its gradient; *
+    kUp,       // [N,E] -> its gradient; *
+    kProduct,  // [N,E] silu(gate) * up; **
   };
 };
 

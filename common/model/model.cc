@@ -233,6 +233,12 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
   return model;
 }
 
+std::int64_t LogitsStride(const ModelConfig& config, Precision activations) {
+  constexpr std::int64_t kUnit = 64;
+  if (activations == Precision::kF32) return config.vocab;
+  return (config.vocab + kUnit - 1) / kUnit * kUnit;
+}
+
 std::int64_t PackedBytes(const Parameter& parameter) {
   constexpr std::int64_t kDepth = 32, kWidth = 64, kBytes = 2;
   const auto packed = [](std::int64_t rows, std::int64_t columns) {

@@ -168,6 +168,37 @@ TEST(LlamaModel, ScaledFrequenciesKeepShortWavelengthsAndSlowLongOnes) {
   EXPECT_GT(between, 0);
 }
 
+// Bytes that F leaves a token in a layer.
+std::int64_t BytesPerToken(const Model& model, std::size_t layer, bool rowwise) {
+  std::int64_t bytes = 0;
+  for (const StashTensor& tensor : model.layers[layer].stash) {
+    if (tensor.origin == Origin::kProduct || (rowwise && tensor.origin == Origin::kRowwise))
+      bytes += tensor.bytes;
+  }
+  return bytes / (model.microbatch * model.config.context);
+}
+
+// As docs/memory.md has them.
+TEST(Model, KeepsActivationsInBf16WhereTheyAre) {
+  const Precisions kOnCpus{.products = Precision::kBf16};
+  const Precisions kOnGpus{.products = Precision::kBf16, .activations = Precision::kBf16};
+  constexpr std::int64_t kC = 64, kH = 4;
+  const Model gpt2 = *BuildModel(Tiny(), 2, kOnGpus);
+  constexpr std::int64_t kE = 256, kV = 256;
+  EXPECT_EQ(BytesPerToken(gpt2, 1, true), 16 * kC + 4 * kE + 4 * kH + 16);
+  EXPECT_EQ(BytesPerToken(gpt2, 1, false), 12 * kC + 2 * kE + 4 * kH);
+  EXPECT_EQ(BytesPerToken(gpt2, 5, true), 2 * kC + 2 * kV + 8);
+  EXPECT_EQ(BytesPerToken(*BuildModel(Tiny(), 2, kOnCpus), 1, true),
+            24 * kC + 6 * kE + 4 * kH + 16);
+
+  const Model llama = *BuildModel(TinyLlama(), 2, kOnGpus);
+  constexpr std::int64_t kQ = 64, kK = 32, kInner = 172;
+  EXPECT_EQ(BytesPerToken(llama, 1, true), 8 * kC + 4 * kQ + 4 * kK + 6 * kInner + 4 * kH + 8);
+  EXPECT_EQ(BytesPerToken(llama, 1, false), 4 * kC + 4 * kQ + 4 * kK + 4 * kInner + 4 * kH);
+  EXPECT_EQ(LogitsStride(TinyLlama(), Precision::kF32), 300);
+  EXPECT_EQ(BytesPerToken(llama, 5, false), 2 * 320);
+}
+
 TEST(EmulatedModel, HasOnlyBlocksThatTakeTime) {
   const Model model = *BuildModel({.family = Family::kEmulated,
                                    .layers = 3,

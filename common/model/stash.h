@@ -18,13 +18,14 @@ enum class Origin : std::uint8_t {
   kInputGrad,  // I, for W
 };
 
-// Layer::stash of a head, of any family. N rows of tokens, C hidden, V vocabulary.
+// Layer::stash of a head, of any family. N rows of tokens, C hidden, V vocabulary. *: in the
+// precision of activations (model.h).
 struct HeadStash {
   enum Tensor : std::uint8_t {
-    kNorm,       // [N,C] the norm's output
+    kNorm,       // [N,C] the norm's output; *
     kNormStats,  // [2,N] mean, rstd; or [N] rstd
     kNormPart,   // [2,C] or [C]: gradients of its weights, of this microbatch
-    kLogits,     // [N,V]; their gradient once the loss is known
+    kLogits,     // [N,V], rows LogitsStride apart; their gradient once the loss is known; *
   };
 };
 

@@ -43,6 +43,7 @@ class GpuTraining : public testing::TestWithParam<std::tuple<std::string, Precis
     golden_.job.parallelism = parallelism;
     absl::StatusOr<RunResult> result =
         TrainInProcess({.job = golden_.job,
+                        .planned_for = config::DeviceKind::kCuda,
                         .make_backends = [this](int) -> std::unique_ptr<backend::BackendFactory> {
                           return std::make_unique<Lent>(*device_);
                         }});

@@ -66,10 +66,25 @@ class BitEquality : public testing::Test {
     return job;
   }
 
-  static RunResult Train(const config::JobSpec& job) {
-    absl::StatusOr<RunResult> result = TrainInProcess({.job = job});
+  static RunResult Trained(const RunOptions& options) {
+    absl::StatusOr<RunResult> result = TrainInProcess(options);
     EXPECT_TRUE(result.ok()) << result.status();
     return result.ok() ? *std::move(result) : RunResult();
+  }
+  static RunResult Train(const config::JobSpec& job) { return Trained({.job = job}); }
+
+  // On a device whose memory the host cannot touch: what it is given is done later, on streams, as
+  // soon as it can be or as late as somebody waits for it.
+  static RunResult TrainOnDevice(const config::JobSpec& job, bool lazy,
+                                 config::DeviceKind planned_for = config::DeviceKind::kCpu) {
+    std::atomic<std::int64_t> replays = 0;
+    RunResult result =
+        Trained({.job = job, .planned_for = planned_for, .make_backends = [&](int threads) {
+                   return backend::CreateDiscreteBackends(
+                       {.threads = threads, .lazy = lazy, .replays = &replays});
+                 }});
+    EXPECT_TRUE(replays > 0 || job.steps <= 2) << "nothing was recorded";
+    return result;
   }
 
   fs::path directory_;
@@ -199,20 +214,6 @@ TEST_F(BitEquality, OfTwoCopiesOverWhatIsRecomputed) {
       ExpectSameBits(reference, Train(job));
     }
   }
-}
-
-// On a device whose memory the host cannot touch: what it is given is done later, on streams, as
-// soon as it can be or as late as somebody waits for it.
-RunResult TrainOnDevice(const config::JobSpec& job, bool lazy) {
-  std::atomic<std::int64_t> replays = 0;
-  absl::StatusOr<RunResult> result =
-      TrainInProcess({.job = job, .make_backends = [&](int threads) {
-                        return backend::CreateDiscreteBackends(
-                            {.threads = threads, .lazy = lazy, .replays = &replays});
-                      }});
-  EXPECT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(replays > 0 || job.steps <= 2) << "nothing was recorded";
-  return result.ok() ? *std::move(result) : RunResult();
 }
 
 TEST_F(BitEquality, OfADeviceOverFamilies) {
@@ -407,6 +408,102 @@ TEST_F(BitEquality, OfBf16ReplicasAndOfTwoCopies) {
   job.parallelism.chunks = std::nullopt;
   job.parallelism.schedule = "dualpipe";
   ExpectSameBits(reference, Train(job));
+}
+
+// As a bf16 job on GPUs: activations are rounded where they are made, never where a model is cut.
+class Bf16Activations : public BitEquality {
+ protected:
+  config::JobSpec Bf16Job() const {
+    config::JobSpec job = Job();
+    job.model.layers = 4;
+    job.precision = config::Precision::kBf16;
+    job.steps = 2;
+    return job;
+  }
+
+  static RunResult TrainAsOnGpus(const config::JobSpec& job) {
+    return Trained({.job = job, .planned_for = config::DeviceKind::kCuda});
+  }
+};
+
+TEST_F(Bf16Activations, AreOfGpusAlone) {
+  const RunResult on_gpus = TrainAsOnGpus(Bf16Job()), on_cpus = Train(Bf16Job());
+  EXPECT_NE(on_gpus.steps.at(0).loss, on_cpus.steps.at(0).loss);
+  EXPECT_NEAR(on_gpus.steps.at(0).loss, on_cpus.steps.at(0).loss, 1e-3);
+}
+
+TEST_F(Bf16Activations, GiveTheSameBitsOverFamiliesPartitionsAndThreads) {
+  for (const bool llama : {false, true}) {
+    config::JobSpec job = Bf16Job();
+    if (llama) job.model = Llama(job.model);
+    const RunResult reference = TrainAsOnGpus(job);
+    for (const schedule::Family& family : schedule::Families()) {
+      if (family.placement == schedule::Placement::kBidirectional) continue;
+      if (family.updates != schedule::Updates::kFlush) continue;
+      SCOPED_TRACE(std::string(family.name) + (llama ? " llama" : " gpt2"));
+      job.parallelism = JobWith(family, 2).parallelism;
+      ExpectSameBits(reference, TrainAsOnGpus(job));
+    }
+    job.parallelism = {.pipeline = 3,
+                       .data = 1,
+                       .chunks = 1,
+                       .threads = 2,
+                       .schedule = "1f1b",
+                       .stage_layers = {1, 2, 1}};
+    ExpectSameBits(reference, TrainAsOnGpus(job));
+  }
+}
+
+TEST_F(Bf16Activations, GiveTheSameBitsOverReplicasAndTwoCopies) {
+  config::JobSpec job = Bf16Job();
+  job.global_batch = 24;
+  job.parallelism.data = 2;
+  const RunResult reference = TrainAsOnGpus(job);
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "zb-h1";
+  ExpectSameBits(reference, TrainAsOnGpus(job));
+  job.parallelism.data = 1;
+  job.parallelism.chunks = std::nullopt;
+  job.parallelism.schedule = "dualpipe";
+  ExpectSameBits(reference, TrainAsOnGpus(job));
+}
+
+// `selective` takes GELU of what was rounded, the others may take it before: its bits are its own
+// with GPT-2, the same over schedules.
+TEST_F(Bf16Activations, GiveTheSameBitsOverWhatIsRecomputed) {
+  using enum model::Recompute;
+  for (const bool llama : {false, true}) {
+    config::JobSpec job = Bf16Job();
+    if (llama) job.model = Llama(job.model);
+    const RunResult kept = TrainAsOnGpus(job);
+    job.parallelism.recompute = {kSelective};
+    const RunResult selective = TrainAsOnGpus(job);
+    if (llama) ExpectSameBits(kept, selective);
+    for (const char* schedule : {"1f1b", "zb-h1", "zb-v"}) {
+      for (const model::Recompute mode : {kSelective, kFull}) {
+        SCOPED_TRACE(std::string(schedule) + (llama ? " llama " : " gpt2 ") +
+                     std::string(model::Name(mode)));
+        job.parallelism = {.pipeline = 2, .data = 1, .threads = 1, .schedule = schedule};
+        job.parallelism.recompute = {mode};
+        ExpectSameBits(mode == kSelective ? selective : kept, TrainAsOnGpus(job));
+      }
+    }
+  }
+}
+
+TEST_F(Bf16Activations, GiveTheSameBitsOnADevice) {
+  for (const bool llama : {false, true}) {
+    config::JobSpec job = Bf16Job();
+    if (llama) job.model = Llama(job.model);
+    job.steps = 3;  // of which some are replayed
+    job.parallelism = {.pipeline = 2, .data = 2, .chunks = 1, .threads = 2, .schedule = "zb-h1"};
+    job.parallelism.recompute = {model::Recompute::kSelective};
+    const RunResult reference = TrainAsOnGpus(job);
+    for (const bool lazy : {false, true}) {
+      SCOPED_TRACE(std::string(llama ? "llama" : "gpt2") + (lazy ? " late" : " early"));
+      ExpectSameBits(reference, TrainOnDevice(job, lazy, config::DeviceKind::kCuda));
+    }
+  }
 }
 
 // A data-parallel rank's microbatches run in the same order whatever the length of the step.

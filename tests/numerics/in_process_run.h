@@ -25,6 +25,9 @@ struct RunOptions {
   train::TensorObserver observer;
   // Steps of one Run of the engine, as between two validations; 0: all of them.
   std::int64_t stop_every = 0;
+  // The device that the plan is made for, whatever computes: kCuda has activations of a bf16 job in
+  // bf16.
+  config::DeviceKind planned_for = config::DeviceKind::kCpu;
   // What each rank computes on; empty: the CPU.
   std::function<std::unique_ptr<backend::BackendFactory>(int threads)> make_backends = {};
   // What all ranks compute on together; null: each has its own.

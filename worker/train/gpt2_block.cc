@@ -22,6 +22,8 @@ class Gpt2Block final : public Layer {
         layout_(options.stash),
         batch_(options.model.microbatch),
         rows_(batch_ * config_.context),
+        d_qkv_offset_(
+            model::Gpt2QkvGradOffset(config_, rows_, options.model.precisions.activations)),
         norm1_(rows_, config_.norm_epsilon, {Refs(options), 2}),
         qkv_(rows_, kInOut, Refs(options)[2], &Refs(options)[3]),
         projection_(rows_, kInOut, Refs(options)[4], &Refs(options)[5]),
@@ -32,10 +34,10 @@ class Gpt2Block final : public Layer {
   absl::Status Forward(const ForwardCall& call) const override {
     const StashView s(layout_, call.stash);
     if (call.probe)
-      call.probe(absl::StrCat("act.blocks.", layer_.block, ".input"), call.input,
-                 ActivationFloats());
+      call.probe(absl::StrCat("act.blocks.", layer_.block, ".input"),
+                 {call.input, rows_, config_.hidden});
     RETURN_IF_ERROR(ForwardInside(*call.backend, call.input, s, /*products=*/true));
-    return mlp_projection_.Forward(*call.backend, s.Factor(kActivated), s[kMiddle], call.output);
+    return mlp_projection_.Forward(*call.backend, s.Tensor(kActivated), s[kMiddle], call.output);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const override {
@@ -44,53 +46,25 @@ class Gpt2Block final : public Layer {
   }
 
   absl::Status InputGrad(const InputGradCall& call) const override {
-    backend::Backend& backend = *call.backend;
-    const StashView s(layout_, call.stash);
-    auto* wide = reinterpret_cast<float*>(call.scratch);
-    auto* narrow = reinterpret_cast<float*>(call.scratch + layer_.scratch.narrow_offset());
-
-    RETURN_IF_ERROR(mlp_projection_.InputGrad(backend, call.d_output, wide));
-    RETURN_IF_ERROR(backend.Run(backend::GeluBackward{.input = s[kInner],
-                                                      .d_output = wide,
-                                                      .d_input = s[kInner],
-                                                      .count = rows_ * config_.inner}));
-    RETURN_IF_ERROR(fc_.InputGrad(backend, s[kInner], narrow));
-    RETURN_IF_ERROR(norm2_.InputGrad(
-        backend, {.dy = narrow, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]},
-        Norm2(s)));
-
-    RETURN_IF_ERROR(projection_.InputGrad(backend, s[kMiddle], narrow));
-    RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
-                                                           .q = s[kQkv],
-                                                           .k = s[kQkv] + config_.hidden,
-                                                           .v = s[kQkv] + 2 * config_.hidden,
-                                                           .output = s[kAttention],
-                                                           .logsumexp = s[kLogsumexp],
-                                                           .d_output = narrow,
-                                                           .d_q = wide,
-                                                           .d_k = wide + config_.hidden,
-                                                           .d_v = wide + 2 * config_.hidden}));
-    RETURN_IF_ERROR(qkv_.InputGrad(backend, wide, narrow));
-    RETURN_IF_ERROR(backend.Run(
-        backend::Copy{.input = wide, .output = s[kQkv], .count = rows_ * 3 * config_.hidden}));
-    RETURN_IF_ERROR(norm1_.InputGrad(
-        backend, {.dy = narrow, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
-        Norm1(s)));
+    RETURN_IF_ERROR(MlpInputGrad(call));
+    RETURN_IF_ERROR(AttentionInputGrad(call));
     if (call.probe)
-      call.probe(absl::StrCat("act_grad.blocks.", layer_.block, ".input"), call.d_input,
-                 ActivationFloats());
+      call.probe(absl::StrCat("act_grad.blocks.", layer_.block, ".input"),
+                 {call.d_input, rows_, config_.hidden});
     return absl::OkStatus();
   }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     backend::Backend& backend = *call.backend;
     const auto s = [&](auto tensor) { return call.Stashed(layout_, tensor); };
+    const auto d_inner = InBf16() ? call.Left(layout_, kInner, 0) : s(kInner);
+    const auto d_qkv = call.Left(layout_, kQkv, d_qkv_offset_);
     const bool add = call.accumulate;
     RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s(kActivated), call.d_output(), add));
-    RETURN_IF_ERROR(fc_.WeightGrad(backend, s(kNorm2), s(kInner), add));
+    RETURN_IF_ERROR(fc_.WeightGrad(backend, s(kNorm2), d_inner, add));
     RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
     RETURN_IF_ERROR(projection_.WeightGrad(backend, s(kAttention), s(kMiddle), add));
-    RETURN_IF_ERROR(qkv_.WeightGrad(backend, s(kNorm1), s(kQkv), add));
+    RETURN_IF_ERROR(qkv_.WeightGrad(backend, s(kNorm1), d_qkv, add));
     return norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
 
@@ -100,32 +74,93 @@ class Gpt2Block final : public Layer {
                              bool products) const {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
-      RETURN_IF_ERROR(qkv_.Forward(backend, s.Factor(kNorm1), nullptr, s[kQkv]));
-      RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
-                                                            .q = s[kQkv],
-                                                            .k = s[kQkv] + config_.hidden,
-                                                            .v = s[kQkv] + 2 * config_.hidden,
-                                                            .output = s[kAttention],
-                                                            .logsumexp = s[kLogsumexp]}));
-      RETURN_IF_ERROR(projection_.Forward(backend, s[kAttention], input, s[kMiddle]));
+      const backend::Output qkv = s.Tensor(kQkv), attention = s.Tensor(kAttention);
+      RETURN_IF_ERROR(qkv_.Forward(backend, s.Tensor(kNorm1), nullptr, qkv));
+      RETURN_IF_ERROR(
+          backend.Run(backend::AttentionForward{.shape = Shape(),
+                                                .q = qkv,
+                                                .k = From(qkv, config_.hidden),
+                                                .v = From(qkv, 2 * std::int64_t{config_.hidden}),
+                                                .output = attention,
+                                                .logsumexp = s[kLogsumexp]}));
+      RETURN_IF_ERROR(projection_.Forward(backend, attention, input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
-    if (products) RETURN_IF_ERROR(fc_.Forward(backend, s.Factor(kNorm2), nullptr, s[kInner]));
-    return backend.Run(backend::GeluForward{
-        .input = s[kInner], .output = s.Factor(kActivated), .count = rows_ * config_.inner});
+    const backend::Output inner = s.Tensor(kInner), activated = s.Tensor(kActivated);
+    if (FusesGelu()) return fc_.ForwardGelu(backend, s.Tensor(kNorm2), inner.bf16, activated.bf16);
+    if (products) RETURN_IF_ERROR(fc_.Forward(backend, s.Tensor(kNorm2), nullptr, inner));
+    return backend.Run(
+        backend::GeluForward{.input = inner, .output = activated, .count = rows_ * config_.inner});
+  }
+
+  // With activations in bf16 a product and the gelu behind it are one op, which may take gelu of
+  // what is not rounded yet. Not where gelu alone is computed again: that has the rounded.
+  bool FusesGelu() const { return InBf16() && layout_.recompute() != model::Recompute::kSelective; }
+
+  absl::Status MlpInputGrad(const InputGradCall& call) const {
+    backend::Backend& backend = *call.backend;
+    const StashView s(layout_, call.stash);
+    const backend::Output inner = s.Tensor(kInner), wide = TensorAt(call.scratch, InBf16());
+    const backend::Output d_norm = Narrow(call);
+    const std::int64_t count = rows_ * config_.inner;
+    if (InBf16()) {
+      RETURN_IF_ERROR(
+          mlp_projection_.InputGradBeforeGelu(backend, call.d_output, inner.bf16, wide.bf16));
+      RETURN_IF_ERROR(fc_.InputGrad(backend, wide, d_norm));
+      RETURN_IF_ERROR(LeaveToWeightGrad(call, wide, inner, count));
+    } else {
+      RETURN_IF_ERROR(mlp_projection_.InputGrad(backend, call.d_output, wide));
+      RETURN_IF_ERROR(backend.Run(backend::GeluBackward{
+          .input = inner, .d_output = wide, .d_input = inner, .count = count}));
+      RETURN_IF_ERROR(fc_.InputGrad(backend, inner, d_norm));
+    }
+    return norm2_.InputGrad(
+        backend, {.dy = d_norm, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]},
+        Norm2(s));
+  }
+
+  absl::Status AttentionInputGrad(const InputGradCall& call) const {
+    backend::Backend& backend = *call.backend;
+    const StashView s(layout_, call.stash);
+    const std::int64_t c = config_.hidden;
+    const backend::Output qkv = s.Tensor(kQkv);
+    const backend::Output d_qkv = TensorAt(call.scratch + d_qkv_offset_, InBf16());
+    // d_output of attention, then of the norm.
+    const backend::Output narrow = Narrow(call);
+    RETURN_IF_ERROR(projection_.InputGrad(backend, s[kMiddle], narrow));
+    RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
+                                                           .q = qkv,
+                                                           .k = From(qkv, c),
+                                                           .v = From(qkv, 2 * c),
+                                                           .output = s.Tensor(kAttention),
+                                                           .logsumexp = s[kLogsumexp],
+                                                           .d_output = narrow,
+                                                           .d_q = d_qkv,
+                                                           .d_k = From(d_qkv, c),
+                                                           .d_v = From(d_qkv, 2 * c)}));
+    RETURN_IF_ERROR(qkv_.InputGrad(backend, d_qkv, narrow));
+    RETURN_IF_ERROR(LeaveToWeightGrad(call, d_qkv, qkv, rows_ * 3 * c));
+    return norm1_.InputGrad(
+        backend, {.dy = narrow, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
+        Norm1(s));
+  }
+
+  bool InBf16() const { return layout_[kInner].bf16; }
+
+  // [N,C] of scratch.
+  backend::Output Narrow(const InputGradCall& call) const {
+    return TensorAt(call.scratch + layer_.scratch.narrow_offset(), InBf16());
   }
 
   static const ParameterRef* Refs(const LayerOptions& options) {
     return options.parameters.refs.data();
   }
   static NormStash Norm1(const StashView& s) {
-    return {s.Factor(kNorm1), s[kNorm1Stats], s[kNorm1Part]};
+    return {s.Tensor(kNorm1), s[kNorm1Stats], s[kNorm1Part]};
   }
   static NormStash Norm2(const StashView& s) {
-    return {s.Factor(kNorm2), s[kNorm2Stats], s[kNorm2Part]};
+    return {s.Tensor(kNorm2), s[kNorm2Stats], s[kNorm2Part]};
   }
-
-  std::int64_t ActivationFloats() const { return rows_ * config_.hidden; }
 
   backend::AttentionShape Shape() const {
     return {.batch = batch_,
@@ -143,6 +178,7 @@ class Gpt2Block final : public Layer {
   const model::Layer& layer_;
   const model::StashLayout layout_;
   const std::int64_t batch_, rows_;
+  const std::int64_t d_qkv_offset_;  // in scratch
   const LayerNorm norm1_;
   const Linear qkv_, projection_;
   const LayerNorm norm2_;

@@ -18,24 +18,27 @@ class Head final : public Layer {
       : rows_(std::int64_t{options.model.microbatch} * options.model.config.context),
         columns_(options.model.config.hidden),
         vocab_(options.model.config.vocab),
+        stride_(model::LogitsStride(options.model.config, options.model.precisions.activations)),
         layer_(options.layer),
         layout_(options.stash),
         norm_(rows_, options.model.config.norm_epsilon, options.parameters.refs),
         product_(rows_, Linear::Storage::kOutIn, options.parameters.refs[Norm::kNumParameters],
-                 nullptr) {}
+                 nullptr, stride_) {}
 
   absl::Status Forward(const ForwardCall& call) const override {
     const StashView s(layout_, call.stash);
-    if (call.probe) call.probe("act.final_norm.input", call.input, rows_ * columns_);
+    const backend::Output norm = s.Tensor(kNorm), logits = s.Tensor(kLogits);
+    if (call.probe) call.probe("act.final_norm.input", {call.input, rows_, columns_});
     RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, NormOf(s)));
-    if (call.probe) call.probe("act.final_norm.output", s[kNorm], rows_ * columns_);
-    RETURN_IF_ERROR(product_.Forward(*call.backend, s[kNorm], nullptr, s[kLogits]));
-    if (call.probe) call.probe("logits", s[kLogits], rows_ * vocab_);
-    return call.backend->Run(backend::CrossEntropy{.logits = s[kLogits],
+    if (call.probe) call.probe("act.final_norm.output", {norm, rows_, columns_});
+    RETURN_IF_ERROR(product_.Forward(*call.backend, norm, nullptr, logits));
+    if (call.probe) call.probe("logits", {logits, rows_, vocab_, stride_});
+    return call.backend->Run(backend::CrossEntropy{.logits = logits,
                                                    .targets = call.view.targets,
                                                    .loss_sum = call.loss_sum,
                                                    .rows = rows_,
                                                    .vocab = vocab_,
+                                                   .stride = stride_,
                                                    .scale = call.loss_scale,
                                                    .gradient = call.gradient});
   }
@@ -47,12 +50,13 @@ class Head final : public Layer {
 
   absl::Status InputGrad(const InputGradCall& call) const override {
     const StashView s(layout_, call.stash);
-    auto* d_norm = reinterpret_cast<float*>(call.scratch + layer_.scratch.narrow_offset());
-    RETURN_IF_ERROR(product_.InputGrad(*call.backend, s[kLogits], d_norm));
-    if (call.probe) call.probe("act_grad.final_norm.output", d_norm, rows_ * columns_);
+    const backend::Output d_norm =
+        TensorAt(call.scratch + layer_.scratch.narrow_offset(), layout_[kNorm].bf16);
+    RETURN_IF_ERROR(product_.InputGrad(*call.backend, s.Tensor(kLogits), d_norm));
+    if (call.probe) call.probe("act_grad.final_norm.output", {d_norm, rows_, columns_});
     RETURN_IF_ERROR(norm_.InputGrad(
         *call.backend, {.dy = d_norm, .x = call.input, .dx = call.d_input}, NormOf(s)));
-    if (call.probe) call.probe("act_grad.final_norm.input", call.d_input, rows_ * columns_);
+    if (call.probe) call.probe("act_grad.final_norm.input", {call.d_input, rows_, columns_});
     return absl::OkStatus();
   }
 
@@ -63,9 +67,11 @@ class Head final : public Layer {
   }
 
  private:
-  static NormStash NormOf(const StashView& s) { return {s[kNorm], s[kNormStats], s[kNormPart]}; }
+  static NormStash NormOf(const StashView& s) {
+    return {s.Tensor(kNorm), s[kNormStats], s[kNormPart]};
+  }
 
-  const std::int64_t rows_, columns_, vocab_;
+  const std::int64_t rows_, columns_, vocab_, stride_;
   const model::Layer& layer_;
   const model::StashLayout layout_;
   const Norm norm_;

@@ -10,7 +10,7 @@
 // what F no longer needs there, so that a deferred W costs no memory. What the stash does not keep
 // (model::Recompute) F writes nevertheless, to memory that others use after it, and Recompute
 // writes it again just before I. *Scratch* is shared by all layers of a rank and holds nothing
-// between two calls.
+// between two calls, but for an I and the W right behind it.
 #pragma once
 
 #include <cstdint>
@@ -61,14 +61,25 @@ struct InputGradCall {
       nullptr;  // [N,C]; null for the embedding; may be `input`, which nobody needs afterwards
   StashMemory stash;
   std::byte* scratch = nullptr;  // laid out as model::Scratch
+  // This microbatch's W is the next to use scratch: what it reads may stay there. Else the stash
+  // takes it.
+  bool w_is_next = false;
   TensorProbe probe;
 };
+
+// Leaves a gradient that I computed in scratch to W.
+inline absl::Status LeaveToWeightGrad(const InputGradCall& call, const backend::Operand& gradient,
+                                      const backend::Output& in_stash, std::int64_t count) {
+  if (call.w_is_next) return absl::OkStatus();
+  return call.backend->Run(backend::Copy{.input = gradient, .output = in_stash, .count = count});
+}
 
 // What W takes of one microbatch.
 struct WeightGradInput {
   TokenView view;
   const float* d_output = nullptr;
-  StashMemory stash;  // is only read
+  StashMemory stash;             // is only read
+  std::byte* scratch = nullptr;  // as I left it, if that was told w_is_next
 };
 
 struct WeightGradCall {
@@ -88,7 +99,18 @@ struct WeightGradCall {
                                         std::size_t tensor) const {
     std::vector<backend::Operand> result;
     for (const WeightGradInput& each : microbatches)
-      result.push_back(StashView(layout, each.stash).Factor(tensor));
+      result.push_back(StashView(layout, each.stash).Tensor(tensor));
+    return result;
+  }
+  // What LeaveToWeightGrad left at `offset` of scratch, or in the stash.
+  std::vector<backend::Operand> Left(const model::StashLayout& layout, std::size_t tensor,
+                                     std::int64_t offset) const {
+    std::vector<backend::Operand> result;
+    for (const WeightGradInput& each : microbatches) {
+      result.push_back(each.scratch != nullptr
+                           ? TensorAt(each.scratch + offset, layout[tensor].bf16)
+                           : StashView(layout, each.stash).Tensor(tensor));
+    }
     return result;
   }
 };

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The three products of a linear layer y = x W + b, with W stored [in,out], as GPT-2 does, or
-// [out,in], as most others do. In bf16 if W is packed.
+// [out,in], as most others do. In bf16 if W is packed; then x, y and their gradients may be in bf16
+// too.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "absl/status/status.h"
@@ -16,37 +18,34 @@ class Linear {
  public:
   enum class Storage { kInOut, kOutIn };
 
-  // rows: N. weight, bias [out] (null: none): borrowed.
-  Linear(std::int64_t rows, Storage storage, const ParameterRef& weight, const ParameterRef* bias)
+  // rows: N. weight, bias [out] (null: none): borrowed. y_stride: elements between rows of y and of
+  // its gradient, in bf16; 0: out.
+  Linear(std::int64_t rows, Storage storage, const ParameterRef& weight, const ParameterRef* bias,
+         std::int64_t y_stride = 0)
       : rows_(rows),
         out_in_(storage == Storage::kOutIn),
         in_(weight.parameter->shape[out_in_ ? 1 : 0]),
         out_(weight.parameter->shape[out_in_ ? 0 : 1]),
         weight_(weight),
-        bias_(bias) {}
+        bias_(bias),
+        y_stride_(y_stride) {}
 
   // Whether its operands are rounded.
   bool in_bf16() const { return weight_.packed != nullptr; }
 
-  // y [N,out] = x W + b + addend (optional, [N,out]).
+  // y [N,out] = x W + b + addend (optional, [N,out], if y is in f32).
   absl::Status Forward(backend::Backend& backend, const backend::Operand& x, const float* addend,
-                       float* y) const {
-    const float* bias = bias_ != nullptr ? bias_->weight : nullptr;
+                       const backend::Output& y) const {
     if (in_bf16()) {
-      return backend.Run(
-          backend::MatmulBf16{.a = x,
-                              .b = out_in_ ? weight_.packed_transposed : weight_.packed,
-                              .c = y,
-                              .bias = bias,
-                              .addend = addend,
-                              .m = rows_,
-                              .n = out_,
-                              .k = in_});
+      backend::MatmulBf16 product = ForwardProduct(x, y);
+      product.addend = addend;
+      product.c_stride = y_stride_;
+      return backend.Run(product);
     }
     return backend.Run(backend::Matmul{.a = x.f32,
                                        .b = weight_.weight,
-                                       .c = y,
-                                       .bias = bias,
+                                       .c = y.f32,
+                                       .bias = Bias(),
                                        .addend = addend,
                                        .b_transposed = out_in_,
                                        .m = rows_,
@@ -54,27 +53,42 @@ class Linear {
                                        .k = in_});
   }
 
-  // dx [N,in] = dy W^T + addend (optional, [N,in]; may be dx).
-  absl::Status InputGrad(backend::Backend& backend, const float* dy, float* dx,
-                         const float* addend = nullptr) const {
+  // inner = x W + b and y = gelu(inner), both in bf16; y perhaps of an inner not yet rounded.
+  absl::Status ForwardGelu(backend::Backend& backend, const backend::Operand& x,
+                           backend::Bf16* inner, backend::Bf16* y) const {
+    backend::MatmulBf16 product = ForwardProduct(x, y);
+    product.activation = backend::Activation::kGelu;
+    product.inner = inner;
+    return backend.Run(product);
+  }
+
+  // dx [N,in] = dy W^T + addend (optional, [N,in], if dx is in f32; may be dx).
+  absl::Status InputGrad(backend::Backend& backend, const backend::Operand& dy,
+                         const backend::Output& dx, const float* addend = nullptr) const {
     if (in_bf16()) {
-      return backend.Run(
-          backend::MatmulBf16{.a = dy,
-                              .b = out_in_ ? weight_.packed : weight_.packed_transposed,
-                              .c = dx,
-                              .addend = addend,
-                              .m = rows_,
-                              .n = in_,
-                              .k = out_});
+      backend::MatmulBf16 product = InputGradProduct(dy, dx);
+      product.addend = addend;
+      product.a_stride = y_stride_;
+      return backend.Run(product);
     }
-    return backend.Run(backend::Matmul{.a = dy,
+    return backend.Run(backend::Matmul{.a = dy.f32,
                                        .b = weight_.weight,
-                                       .c = dx,
+                                       .c = dx.f32,
                                        .addend = addend,
                                        .b_transposed = !out_in_,
                                        .m = rows_,
                                        .n = in_,
                                        .k = out_});
+  }
+
+  // Of x = gelu(inner) and so for inner: d_inner [N,in] = dy W^T * gelu'(inner), all but dy in
+  // bf16.
+  absl::Status InputGradBeforeGelu(backend::Backend& backend, const backend::Operand& dy,
+                                   backend::Bf16* inner, backend::Bf16* d_inner) const {
+    backend::MatmulBf16 product = InputGradProduct(dy, d_inner);
+    product.activation = backend::Activation::kGeluGrad;
+    product.inner = inner;
+    return backend.Run(product);
   }
 
   // dW (+)= x^T dy, or its transpose; db (+)= column sums of dy. x, dy: by microbatch. Those that
@@ -84,7 +98,7 @@ class Linear {
     for (std::size_t first = 0, end = 0; first < x.size(); first = end) {
       end = first + 1;
       while (end < x.size() && Follows(x[end - 1], x[end], rows_ * in_) &&
-             Follows(dy[end - 1], dy[end], rows_ * out_)) {
+             Follows(dy[end - 1], dy[end], rows_ * std::max(out_, y_stride_))) {
         ++end;
       }
       const std::int64_t rows = rows_ * static_cast<std::int64_t>(end - first);
@@ -98,39 +112,72 @@ class Linear {
     return a.bf16 != nullptr ? a.bf16 + elements == b.bf16 : a.f32 + elements == b.f32;
   }
 
+  const float* Bias() const { return bias_ != nullptr ? bias_->weight : nullptr; }
+
+  backend::MatmulBf16 ForwardProduct(const backend::Operand& x, const backend::Output& y) const {
+    return {.a = x,
+            .b = out_in_ ? weight_.packed_transposed : weight_.packed,
+            .c = y,
+            .bias = Bias(),
+            .m = rows_,
+            .n = out_,
+            .k = in_};
+  }
+
+  backend::MatmulBf16 InputGradProduct(const backend::Operand& dy,
+                                       const backend::Output& dx) const {
+    return {.a = dy,
+            .b = out_in_ ? weight_.packed : weight_.packed_transposed,
+            .c = dx,
+            .m = rows_,
+            .n = in_,
+            .k = out_};
+  }
+
   absl::Status WeightGrad(backend::Backend& backend, std::int64_t rows, const backend::Operand& x,
                           const backend::Operand& dy, bool accumulate) const {
-    const backend::Operand left = out_in_ ? dy : x, right = out_in_ ? x : dy;
-    RETURN_IF_ERROR(MatrixGrad(backend, rows, left, right, accumulate));
+    if (in_bf16()) {
+      RETURN_IF_ERROR(MatrixGradBf16(backend, rows, x, dy, accumulate));
+      if (SumsWithMatrix()) return absl::OkStatus();
+    } else {
+      RETURN_IF_ERROR(MatrixGrad(backend, rows, x.f32, dy.f32, accumulate));
+    }
     if (bias_ == nullptr) return absl::OkStatus();
-    return backend.Run(backend::BiasGrad{.d_output = dy.f32,
+    return backend.Run(backend::BiasGrad{.d_output = dy,
                                          .d_bias = bias_->gradient,
                                          .rows = rows,
                                          .columns = out_,
                                          .accumulate = accumulate});
   }
 
-  // dW (+)= left^T right
-  absl::Status MatrixGrad(backend::Backend& backend, std::int64_t rows,
-                          const backend::Operand& left, const backend::Operand& right,
-                          bool accumulate) const {
-    const std::int64_t m = out_in_ ? out_ : in_, n = out_in_ ? in_ : out_;
-    if (in_bf16()) {
-      return backend.Run(backend::MatmulTransposedBf16{.a = left,
-                                                       .b = right,
-                                                       .c = weight_.gradient,
-                                                       .accumulate = accumulate,
-                                                       .m = m,
-                                                       .n = n,
-                                                       .k = rows});
-    }
-    return backend.Run(backend::Matmul{.a = left.f32,
-                                       .b = right.f32,
+  // Whether db comes with dW, where dy is the right of its two factors.
+  bool SumsWithMatrix() const { return bias_ != nullptr && !out_in_; }
+
+  absl::Status MatrixGradBf16(backend::Backend& backend, std::int64_t rows,
+                              const backend::Operand& x, const backend::Operand& dy,
+                              bool accumulate) const {
+    return backend.Run(
+        backend::MatmulTransposedBf16{.a = out_in_ ? dy : x,
+                                      .b = out_in_ ? x : dy,
+                                      .a_stride = out_in_ ? y_stride_ : 0,
+                                      .b_stride = out_in_ ? 0 : y_stride_,
+                                      .c = weight_.gradient,
+                                      .column_sums = SumsWithMatrix() ? bias_->gradient : nullptr,
+                                      .accumulate = accumulate,
+                                      .m = out_in_ ? out_ : in_,
+                                      .n = out_in_ ? in_ : out_,
+                                      .k = rows});
+  }
+
+  absl::Status MatrixGrad(backend::Backend& backend, std::int64_t rows, const float* x,
+                          const float* dy, bool accumulate) const {
+    return backend.Run(backend::Matmul{.a = out_in_ ? dy : x,
+                                       .b = out_in_ ? x : dy,
                                        .c = weight_.gradient,
                                        .addend = accumulate ? weight_.gradient : nullptr,
                                        .a_transposed = true,
-                                       .m = m,
-                                       .n = n,
+                                       .m = out_in_ ? out_ : in_,
+                                       .n = out_in_ ? in_ : out_,
                                        .k = rows});
   }
 
@@ -139,6 +186,7 @@ class Linear {
   const std::int64_t in_, out_;
   const ParameterRef& weight_;
   const ParameterRef* const bias_;
+  const std::int64_t y_stride_;
 };
 
 }  // namespace takt::train

@@ -38,10 +38,10 @@ class LlamaBlock final : public Layer {
   absl::Status Forward(const ForwardCall& call) const override {
     const StashView s(layout_, call.stash);
     if (call.probe)
-      call.probe(absl::StrCat("act.blocks.", layer_.block, ".input"), call.input,
-                 ActivationFloats());
+      call.probe(absl::StrCat("act.blocks.", layer_.block, ".input"),
+                 {call.input, rows_, width_.hidden});
     RETURN_IF_ERROR(ForwardInside(*call.backend, call.input, s, /*products=*/true));
-    return down_.Forward(*call.backend, s.Factor(kProduct), s[kMiddle], call.output);
+    return down_.Forward(*call.backend, s.Tensor(kProduct), s[kMiddle], call.output);
   }
 
   absl::Status Recompute(const RecomputeCall& call) const override {
@@ -53,8 +53,8 @@ class LlamaBlock final : public Layer {
     RETURN_IF_ERROR(MlpInputGrad(call));
     RETURN_IF_ERROR(AttentionInputGrad(call));
     if (call.probe)
-      call.probe(absl::StrCat("act_grad.blocks.", layer_.block, ".input"), call.d_input,
-                 ActivationFloats());
+      call.probe(absl::StrCat("act_grad.blocks.", layer_.block, ".input"),
+                 {call.d_input, rows_, width_.hidden});
     return absl::OkStatus();
   }
 
@@ -67,9 +67,9 @@ class LlamaBlock final : public Layer {
     RETURN_IF_ERROR(gate_.WeightGrad(backend, s(kNorm2), s(kGate), add));
     RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
     RETURN_IF_ERROR(o_.WeightGrad(backend, s(kAttention), s(kMiddle), add));
-    RETURN_IF_ERROR(v_.WeightGrad(backend, s(kNorm1), s(kV), add));
-    RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), s(kK), add));
-    RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), s(kQ), add));
+    RETURN_IF_ERROR(v_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kV, DVOffset()), add));
+    RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kK, DKOffset()), add));
+    RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kQ, 0), add));
     return norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
 
@@ -121,50 +121,50 @@ class LlamaBlock final : public Layer {
                              bool products) const {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
-      RETURN_IF_ERROR(q_.Forward(backend, s.Factor(kNorm1), nullptr, s[kQ]));
-      RETURN_IF_ERROR(k_.Forward(backend, s.Factor(kNorm1), nullptr, s[kK]));
-      RETURN_IF_ERROR(v_.Forward(backend, s.Factor(kNorm1), nullptr, s[kV]));
-      RETURN_IF_ERROR(Turn(backend, s[kQ], s[kK], /*inverse=*/false));
+      RETURN_IF_ERROR(q_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(kQ)));
+      RETURN_IF_ERROR(k_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(kK)));
+      RETURN_IF_ERROR(v_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(kV)));
+      RETURN_IF_ERROR(Turn(backend, s.Tensor(kQ), s.Tensor(kK), /*inverse=*/false));
       RETURN_IF_ERROR(backend.Run(backend::AttentionForward{.shape = Shape(),
-                                                            .q = s[kQ],
-                                                            .k = s[kK],
-                                                            .v = s[kV],
-                                                            .output = s[kAttention],
+                                                            .q = s.Tensor(kQ),
+                                                            .k = s.Tensor(kK),
+                                                            .v = s.Tensor(kV),
+                                                            .output = s.Tensor(kAttention),
                                                             .logsumexp = s[kLogsumexp]}));
-      RETURN_IF_ERROR(o_.Forward(backend, s[kAttention], input, s[kMiddle]));
+      RETURN_IF_ERROR(o_.Forward(backend, s.Tensor(kAttention), input, s[kMiddle]));
     }
     RETURN_IF_ERROR(norm2_.Forward(backend, s[kMiddle], Norm2(s)));
     if (products) {
-      RETURN_IF_ERROR(gate_.Forward(backend, s.Factor(kNorm2), nullptr, s[kGate]));
-      RETURN_IF_ERROR(up_.Forward(backend, s.Factor(kNorm2), nullptr, s[kUp]));
+      RETURN_IF_ERROR(gate_.Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kGate)));
+      RETURN_IF_ERROR(up_.Forward(backend, s.Tensor(kNorm2), nullptr, s.Tensor(kUp)));
     }
-    return backend.Run(backend::SwigluForward{.gate = s[kGate],
-                                              .up = s[kUp],
-                                              .output = s.Factor(kProduct),
+    return backend.Run(backend::SwigluForward{.gate = s.Tensor(kGate),
+                                              .up = s.Tensor(kUp),
+                                              .output = s.Tensor(kProduct),
                                               .count = rows_ * width_.inner});
   }
 
   static NormStash Norm1(const StashView& s) {
-    return {s.Factor(kNorm1), s[kNorm1Stats], s[kNorm1Part]};
+    return {s.Tensor(kNorm1), s[kNorm1Stats], s[kNorm1Part]};
   }
   static NormStash Norm2(const StashView& s) {
-    return {s.Factor(kNorm2), s[kNorm2Stats], s[kNorm2Part]};
+    return {s.Tensor(kNorm2), s[kNorm2Stats], s[kNorm2Part]};
   }
 
   absl::Status MlpInputGrad(const InputGradCall& call) const {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
-    auto* d_product = reinterpret_cast<float*>(call.scratch);
+    const backend::Output d_product = TensorAt(call.scratch, layout_[kGate].bf16);
     auto* d_norm = reinterpret_cast<float*>(call.scratch + layer_.scratch.narrow_offset());
     RETURN_IF_ERROR(down_.InputGrad(backend, call.d_output, d_product));
-    RETURN_IF_ERROR(backend.Run(backend::SwigluBackward{.gate = s[kGate],
-                                                        .up = s[kUp],
+    RETURN_IF_ERROR(backend.Run(backend::SwigluBackward{.gate = s.Tensor(kGate),
+                                                        .up = s.Tensor(kUp),
                                                         .d_output = d_product,
-                                                        .d_gate = s[kGate],
-                                                        .d_up = s[kUp],
+                                                        .d_gate = s.Tensor(kGate),
+                                                        .d_up = s.Tensor(kUp),
                                                         .count = rows_ * width_.inner}));
-    RETURN_IF_ERROR(gate_.InputGrad(backend, s[kGate], d_norm));
-    RETURN_IF_ERROR(up_.InputGrad(backend, s[kUp], d_norm, d_norm));
+    RETURN_IF_ERROR(gate_.InputGrad(backend, s.Tensor(kGate), d_norm));
+    RETURN_IF_ERROR(up_.InputGrad(backend, s.Tensor(kUp), d_norm, d_norm));
     return norm2_.InputGrad(
         backend, {.dy = d_norm, .x = s[kMiddle], .residual = call.d_output, .dx = s[kMiddle]},
         Norm2(s));
@@ -173,41 +173,47 @@ class LlamaBlock final : public Layer {
   absl::Status AttentionInputGrad(const InputGradCall& call) const {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
-    auto* d_q = reinterpret_cast<float*>(call.scratch);
-    float* d_k = d_q + rows_ * width_.query;
-    float* d_v = d_k + rows_ * width_.key;
-    // d_output of attention, then of the norm.
-    auto* narrow = reinterpret_cast<float*>(call.scratch + layer_.scratch.narrow_offset());
-    RETURN_IF_ERROR(o_.InputGrad(backend, s[kMiddle], narrow));
+    const bool bf16 = layout_[kQ].bf16;
+    const backend::Output d_q = TensorAt(call.scratch, bf16);
+    const backend::Output d_k = TensorAt(call.scratch + DKOffset(), bf16);
+    const backend::Output d_v = TensorAt(call.scratch + DVOffset(), bf16);
+    // One after the other at the same place.
+    std::byte* const narrow = call.scratch + layer_.scratch.narrow_offset();
+    const backend::Output d_attention = TensorAt(narrow, bf16);
+    auto* d_norm = reinterpret_cast<float*>(narrow);
+    RETURN_IF_ERROR(o_.InputGrad(backend, s[kMiddle], d_attention));
     RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
-                                                           .q = s[kQ],
-                                                           .k = s[kK],
-                                                           .v = s[kV],
-                                                           .output = s[kAttention],
+                                                           .q = s.Tensor(kQ),
+                                                           .k = s.Tensor(kK),
+                                                           .v = s.Tensor(kV),
+                                                           .output = s.Tensor(kAttention),
                                                            .logsumexp = s[kLogsumexp],
-                                                           .d_output = narrow,
+                                                           .d_output = d_attention,
                                                            .d_q = d_q,
                                                            .d_k = d_k,
                                                            .d_v = d_v}));
     RETURN_IF_ERROR(Turn(backend, d_q, d_k, /*inverse=*/true));
-    RETURN_IF_ERROR(q_.InputGrad(backend, d_q, narrow));
-    RETURN_IF_ERROR(k_.InputGrad(backend, d_k, narrow, narrow));
-    RETURN_IF_ERROR(v_.InputGrad(backend, d_v, narrow, narrow));
-    RETURN_IF_ERROR(Keep(backend, d_q, s[kQ], rows_ * width_.query));
-    RETURN_IF_ERROR(Keep(backend, d_k, s[kK], rows_ * width_.key));
-    RETURN_IF_ERROR(Keep(backend, d_v, s[kV], rows_ * width_.key));
+    RETURN_IF_ERROR(q_.InputGrad(backend, d_q, d_norm));
+    RETURN_IF_ERROR(k_.InputGrad(backend, d_k, d_norm, d_norm));
+    RETURN_IF_ERROR(v_.InputGrad(backend, d_v, d_norm, d_norm));
+    RETURN_IF_ERROR(LeaveToWeightGrad(call, d_q, s.Tensor(kQ), rows_ * width_.query));
+    RETURN_IF_ERROR(LeaveToWeightGrad(call, d_k, s.Tensor(kK), rows_ * width_.key));
+    RETURN_IF_ERROR(LeaveToWeightGrad(call, d_v, s.Tensor(kV), rows_ * width_.key));
     return norm1_.InputGrad(
-        backend, {.dy = narrow, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
+        backend, {.dy = d_norm, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
         Norm1(s));
   }
 
-  static absl::Status Keep(backend::Backend& backend, const float* from, float* to,
-                           std::int64_t count) {
-    return backend.Run(backend::Copy{.input = from, .output = to, .count = count});
+  // Of gradients in scratch, in bytes; that of q lies before them.
+  std::int64_t DKOffset() const { return ElementBytes() * rows_ * width_.query; }
+  std::int64_t DVOffset() const { return DKOffset() + ElementBytes() * rows_ * width_.key; }
+  std::int64_t ElementBytes() const {
+    return layout_[kQ].bf16 ? sizeof(backend::Bf16) : sizeof(float);
   }
 
   // Rotary positions of q and k, or the way back for their gradients.
-  absl::Status Turn(backend::Backend& backend, float* q, float* k, bool inverse) const {
+  absl::Status Turn(backend::Backend& backend, const backend::Output& q, const backend::Output& k,
+                    bool inverse) const {
     backend::Rotary op{.table = rotary_table_,
                        .batch = batch_,
                        .context = config_.context,
@@ -222,8 +228,6 @@ class LlamaBlock final : public Layer {
     op.stride = width_.key;
     return backend.Run(op);
   }
-
-  std::int64_t ActivationFloats() const { return rows_ * width_.hidden; }
 
   backend::AttentionShape Shape() const {
     return {.batch = batch_,

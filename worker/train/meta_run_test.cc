@@ -81,8 +81,9 @@ double Described(const plan::Plan& plan, const program::ComputePart& part) {
   return flops;
 }
 
-void ExpectAsPredicted(const config::JobSpec& job) {
-  const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8});
+void ExpectAsPredicted(const config::JobSpec& job,
+                       config::DeviceKind device = config::DeviceKind::kCpu) {
+  const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8, .device = device});
   ASSERT_TRUE(plan.ok()) << plan.status();
   for (int rank = 0; rank < plan->mesh.pp_size; ++rank) {
     const absl::StatusOr<MetaReport> report = RunRank(job, *plan, rank);
@@ -124,6 +125,25 @@ TEST(MetaRun, AllocatesAndComputesWhatIsPredicted) {
           job.validation = config::Validation{.path = "v", .every_steps = 1};
         }
         ExpectAsPredicted(job);
+      }
+    }
+  }
+}
+
+TEST(MetaRun, AllocatesWhatIsPredictedOfBf16OnGpus) {
+  const model::ModelConfig models[] = {Gpt2(), Llama(false), Llama(true)};
+  for (const model::ModelConfig& model : models) {
+    for (const std::string schedule : {"1f1b", "zb-h1", "dualpipe"}) {
+      for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(model.family),
+                                  " recompute ", std::string(Name(mode))));
+        config::JobSpec job = JobOf(model, schedule);
+        job.parallelism.recompute = {mode};
+        job.precision = model::Precision::kBf16;
+        if (mode == Recompute::kNone) {
+          job.validation = config::Validation{.path = "v", .every_steps = 1};
+        }
+        ExpectAsPredicted(job, config::DeviceKind::kCuda);
       }
     }
   }

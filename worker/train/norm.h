@@ -15,7 +15,7 @@ namespace takt::train {
 
 // What InputGrad reads and writes.
 struct NormGradients {
-  const float* dy = nullptr;        // [N,C]
+  backend::Operand dy;              // [N,C]
   const float* x = nullptr;         // [N,C] as F saw it
   const float* residual = nullptr;  // [N,C] added to dx; optional
   float* dx = nullptr;              // [N,C]; may be x

@@ -30,14 +30,15 @@ absl::Status Stage::Forward(const StageBuffers& buffers, const LossCall& loss) {
 
 absl::Status Stage::InputGrad(const StageBuffers& buffers) {
   RETURN_IF_ERROR(CheckApart(buffers));
-  for (std::size_t i = layers_.size(); i-- > 0;) RETURN_IF_ERROR(InputGradLayer(buffers, i));
+  for (std::size_t i = layers_.size(); i-- > 0;)
+    RETURN_IF_ERROR(InputGradLayer(buffers, i, /*w_is_next=*/false));
   return absl::OkStatus();
 }
 
 absl::Status Stage::WeightGrad(std::span<const StageBuffers> microbatches, bool accumulate) {
   for (const StageBuffers& buffers : microbatches) RETURN_IF_ERROR(CheckApart(buffers));
   for (std::size_t i = layers_.size(); i-- > 0;) {
-    RETURN_IF_ERROR(WeightGradLayer(microbatches, accumulate, i));
+    RETURN_IF_ERROR(WeightGradLayer(microbatches, accumulate, i, /*scratch=*/nullptr));
   }
   return absl::OkStatus();
 }
@@ -63,11 +64,11 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
 }
 
 absl::Status Stage::BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i) {
-  RETURN_IF_ERROR(InputGradLayer(buffers, i));
-  return WeightGradLayer({&buffers, 1}, accumulate, i);
+  RETURN_IF_ERROR(InputGradLayer(buffers, i, /*w_is_next=*/true));
+  return WeightGradLayer({&buffers, 1}, accumulate, i, scratch_);
 }
 
-absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i) {
+absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i, bool w_is_next) {
   const StashMemory stash = BackwardStash(buffers, i);
   if (layout_.layers[i].stash.recomputed_bytes() > 0) {
     RETURN_IF_ERROR(layers_[i]->Recompute(
@@ -79,16 +80,18 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i) {
                                 .d_input = i == 0 ? buffers.d_input : Between(buffers, i - 1),
                                 .stash = stash,
                                 .scratch = scratch_,
+                                .w_is_next = w_is_next,
                                 .probe = {observer_, buffers.microbatch, &backend_}});
 }
 
 absl::Status Stage::WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
-                                    std::size_t i) {
+                                    std::size_t i, std::byte* scratch) {
   std::vector<WeightGradInput> inputs;
   for (const StageBuffers& buffers : microbatches) {
     inputs.push_back({.view = buffers.view,
                       .d_output = DOutput(buffers, i),
-                      .stash = BackwardStash(buffers, i)});
+                      .stash = BackwardStash(buffers, i),
+                      .scratch = scratch});
   }
   return layers_[i]->WeightGrad(
       {.backend = &backend_, .microbatches = inputs, .accumulate = accumulate});

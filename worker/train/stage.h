@@ -73,9 +73,10 @@ class Stage {
   absl::Status BackwardLayer(const StageBuffers& buffers, bool accumulate, std::size_t i);
 
  private:
-  absl::Status InputGradLayer(const StageBuffers& buffers, std::size_t i);
+  absl::Status InputGradLayer(const StageBuffers& buffers, std::size_t i, bool w_is_next);
+  // scratch: if I of the same layer was the last to use it.
   absl::Status WeightGradLayer(std::span<const StageBuffers> microbatches, bool accumulate,
-                               std::size_t i);
+                               std::size_t i, std::byte* scratch);
   // The activation that layer i passes on, or its gradient.
   float* Between(const StageBuffers& buffers, std::size_t i) const;
   // Whether there is room for what an I apart from its W recomputes.

@@ -37,22 +37,33 @@ struct StashMemory {
   SlotRoom recomputed;  // F: scratch; I and W: the same memory for both
 };
 
+// Of a tensor that is in bf16 or in f32.
+inline backend::Output TensorAt(std::byte* place, bool bf16) {
+  if (bf16) return reinterpret_cast<backend::Bf16*>(place);
+  return reinterpret_cast<float*>(place);
+}
+
+// The same from element `offset` on.
+inline backend::Output From(const backend::Output& tensor, std::int64_t offset) {
+  if (tensor.bf16 != nullptr) return tensor.bf16 + offset;
+  return tensor.f32 + offset;
+}
+
 // The tensors in it. Borrows the layout.
 class StashView {
  public:
   StashView(const model::StashLayout& layout, const StashMemory& memory)
       : layout_(layout), memory_(memory) {}
 
-  // Of one in f32.
+  // Of one that is in f32 in all models.
   float* operator[](std::size_t tensor) const {
     TAKT_CHECK(!layout_[tensor].bf16);
     return reinterpret_cast<float*>(Bytes(tensor));
   }
 
-  // Of one that only products read, in the precision of the model.
-  backend::Output Factor(std::size_t tensor) const {
-    if (layout_[tensor].bf16) return reinterpret_cast<backend::Bf16*>(Bytes(tensor));
-    return reinterpret_cast<float*>(Bytes(tensor));
+  // Of one that is in the model's precision of products or activations.
+  backend::Output Tensor(std::size_t tensor) const {
+    return TensorAt(Bytes(tensor), layout_[tensor].bf16);
   }
 
  private:

@@ -5,17 +5,15 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "common/base/id.h"
-#include "common/base/status.h"
 #include "worker/backend/backend.h"
 
 namespace takt::train {
 
 // Sees activations and their gradients as they come into being, on the compute lane. For tests.
 // Names: "act.blocks.3.input", "act.final_norm.input", "act.final_norm.output", "logits", and
-// "act_grad." in place of "act." for gradients.
+// "act_grad." in place of "act." for gradients. Values that are in bf16 come widened.
 using TensorObserver = std::function<void(const std::string& name, MicrobatchId microbatch,
                                           std::span<const float> values)>;
 
@@ -25,17 +23,15 @@ struct TensorProbe {
   MicrobatchId microbatch;
   backend::Backend* backend = nullptr;  // whose memory is looked at
 
+  struct Matrix {
+    backend::Operand data;
+    std::int64_t rows = 0, columns = 0;
+    std::int64_t stride = 0;  // elements between rows; 0: columns
+  };
+
   explicit operator bool() const { return observer != nullptr; }
   // Waits until what the backend was given is done.
-  void operator()(const std::string& name, const float* data, std::int64_t floats) const {
-    std::vector<float> values(static_cast<std::size_t>(floats));
-    TAKT_CHECK(backend
-                   ->CopyToHost(reinterpret_cast<const std::byte*>(data),
-                                std::as_writable_bytes(std::span(values)))
-                   .ok());
-    TAKT_CHECK(backend->Synchronize().ok());
-    (*observer)(name, microbatch, values);
-  }
+  void operator()(const std::string& name, const Matrix& matrix) const;
 };
 
 }  // namespace takt::train
