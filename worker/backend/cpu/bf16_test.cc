@@ -12,25 +12,6 @@
 namespace takt::backend::testing {
 namespace {
 
-using Bf16s = std::vector<Bf16>;
-
-double ToDouble(Bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
-
-// The nearer of the two neighbours; of equally near ones the one with an even last bit.
-Bf16 Nearest(float x) {
-  const Bf16 toward_zero{static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16)};
-  const Bf16 away{static_cast<std::uint16_t>(toward_zero.bits + 1)};
-  const double below = std::abs(x - ToDouble(toward_zero)), above = std::abs(ToDouble(away) - x);
-  if (below == above) return toward_zero.bits % 2 == 0 ? toward_zero : away;
-  return below < above ? toward_zero : away;
-}
-
-Bf16s NearestOf(const Floats& values) {
-  Bf16s rounded;
-  for (const float value : values) rounded.push_back(Nearest(value));
-  return rounded;
-}
-
 struct Product {
   std::int64_t m, n, k;
 };

@@ -3,6 +3,7 @@
 // with a tolerance.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -44,6 +45,33 @@ inline std::vector<std::int32_t> RandomTokens(std::int64_t count, std::int64_t v
 inline Floats Unset(std::int64_t count) { return Floats(static_cast<std::size_t>(count), kNan); }
 
 inline Doubles ToDoubles(const Floats& values) { return {values.begin(), values.end()}; }
+
+using Bf16s = std::vector<Bf16>;
+
+inline double ToDouble(Bf16 x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
+
+// The nearer of the two neighbours; of equally near ones the one with an even last bit.
+inline Bf16 Nearest(float x) {
+  const Bf16 toward_zero{static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16)};
+  const Bf16 away{static_cast<std::uint16_t>(toward_zero.bits + 1)};
+  const double below = std::abs(x - ToDouble(toward_zero)), above = std::abs(ToDouble(away) - x);
+  if (below == above) return toward_zero.bits % 2 == 0 ? toward_zero : away;
+  return below < above ? toward_zero : away;
+}
+
+inline Bf16s NearestOf(const Floats& values) {
+  Bf16s rounded;
+  for (const float value : values) rounded.push_back(Nearest(value));
+  return rounded;
+}
+
+inline Floats Widened(const Bf16s& values) {
+  Floats wide;
+  for (const Bf16 value : values) wide.push_back(static_cast<float>(ToDouble(value)));
+  return wide;
+}
 
 inline std::unique_ptr<Backend> CreateOrDie(const CpuOptions& options) {
   return CreateCpuBackend(options).value();

@@ -62,20 +62,6 @@ struct Shared {
   std::string description;
 };
 
-// Forms of ops that kernels do not know yet.
-template <class O>
-bool IsNewForm(const O& op) {
-  if constexpr (requires { op.d_output.bf16; }) {
-    if (op.d_output.bf16 != nullptr) return true;
-  }
-  if constexpr (requires { op.input.bf16; }) return op.input.bf16 != nullptr;
-  if constexpr (requires { op.gate.bf16; }) return op.gate.bf16 != nullptr;
-  if constexpr (requires { op.q.bf16; }) return op.q.bf16 != nullptr;
-  if constexpr (requires { op.x.bf16; }) return op.x.bf16 != nullptr;
-  if constexpr (requires { op.logits; }) return op.logits.bf16 != nullptr || op.stride != 0;
-  return false;
-}
-
 class CudaBackend final : public Backend, public Recorder {
  public:
   static absl::StatusOr<std::unique_ptr<Backend>> Create(const Shared& shared, StreamKind kind) {
@@ -107,9 +93,6 @@ class CudaBackend final : public Backend, public Recorder {
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
-    if (std::visit([](const auto& o) { return IsNewForm(o); }, op)) {
-      return absl::UnimplementedError("an op on tensors in bf16 has no kernel yet");
-    }
     RETURN_IF_ERROR(Use());
     return std::visit([this](const auto& o) { return Execute(o); }, op);
   }

@@ -35,6 +35,12 @@ class Tensors {
   }
   float* Unset(std::int64_t count) { return Put(testing::Unset(count)); }
   Bf16* UnsetBf16(std::int64_t count) { return reinterpret_cast<Bf16*>(Unset((count + 1) / 2)); }
+  Bf16* RandomBf16(std::int64_t count) {
+    Bf16* const data = UnsetBf16(count);
+    const testing::Bf16s values = testing::NearestOf(testing::Random(count, ++seed_));
+    std::copy(values.begin(), values.end(), data);
+    return data;
+  }
   const std::int32_t* Tokens(std::int64_t count, std::int64_t vocab) {
     tokens_.push_back(testing::RandomTokens(count, vocab, ++seed_));
     return tokens_.back().data();
@@ -379,6 +385,43 @@ struct AttentionCase {
   bool bf16 = false;
 };
 
+// Both directions, of tensors that lie in rows of q, k and v.
+template <class T>
+Result RunAttention(Backend& backend, const AttentionCase& c, T* qkv, T* output, T* d_output,
+                    T* d_qkv, float* logsumexp) {
+  const std::int64_t rows = c.batch * c.context, q = c.heads * c.head_size,
+                     kv = c.kv_heads * c.head_size, stride = q + 2 * kv;
+  const AttentionShape shape = {.batch = c.batch,
+                                .context = c.context,
+                                .heads = c.heads,
+                                .kv_heads = c.kv_heads,
+                                .head_size = c.head_size,
+                                .q_stride = stride,
+                                .kv_stride = stride,
+                                .out_stride = q};
+  RunOp(backend, AttentionForward{.shape = shape,
+                                  .q = qkv,
+                                  .k = qkv + q,
+                                  .v = qkv + q + kv,
+                                  .output = output,
+                                  .logsumexp = logsumexp});
+  RunOp(backend, AttentionBackward{.shape = shape,
+                                   .q = qkv,
+                                   .k = qkv + q,
+                                   .v = qkv + q + kv,
+                                   .output = output,
+                                   .logsumexp = logsumexp,
+                                   .d_output = d_output,
+                                   .d_q = d_qkv,
+                                   .d_k = d_qkv + q,
+                                   .d_v = d_qkv + q + kv});
+  Result result;
+  result.Add(output, rows * q);
+  result.Add(logsumexp, rows * c.heads);
+  result.Add(d_qkv, rows * stride);
+  return result;
+}
+
 TEST(CudaKernels, Attention) {
   for (const AttentionCase& c :
        {AttentionCase{1, 1, 1, 1, 12}, AttentionCase{2, 65, 2, 1, 12},
@@ -389,42 +432,13 @@ TEST(CudaKernels, Attention) {
     const double tolerance = c.bf16 ? 0x1p-5 : 4 * kFew;
     Check("context " + std::to_string(c.context) + ", head size " + std::to_string(c.head_size),
           tolerance, [&](Backend& backend, Tensors& t) {
-            const std::int64_t rows = c.batch * c.context, q = c.heads * c.head_size,
-                               kv = c.kv_heads * c.head_size, stride = q + 2 * kv;
-            const AttentionShape shape = {.batch = c.batch,
-                                          .context = c.context,
-                                          .heads = c.heads,
-                                          .kv_heads = c.kv_heads,
-                                          .head_size = c.head_size,
-                                          .q_stride = stride,
-                                          .kv_stride = stride,
-                                          .out_stride = q,
-                                          .bf16 = c.bf16};
-            const float* qkv = t.Random(rows * stride);
-            float* output = t.Unset(rows * q);
+            const std::int64_t rows = c.batch * c.context, q = rows * c.heads * c.head_size,
+                               qkv = q + 2 * rows * c.kv_heads * c.head_size;
             float* logsumexp = t.Unset(rows * c.heads);
-            RunOp(backend, AttentionForward{.shape = shape,
-                                            .q = qkv,
-                                            .k = qkv + q,
-                                            .v = qkv + q + kv,
-                                            .output = output,
-                                            .logsumexp = logsumexp});
-            float* d_qkv = t.Unset(rows * stride);
-            RunOp(backend, AttentionBackward{.shape = shape,
-                                             .q = qkv,
-                                             .k = qkv + q,
-                                             .v = qkv + q + kv,
-                                             .output = output,
-                                             .logsumexp = logsumexp,
-                                             .d_output = t.Random(rows * q),
-                                             .d_q = d_qkv,
-                                             .d_k = d_qkv + q,
-                                             .d_v = d_qkv + q + kv});
-            Result result;
-            result.Add(output, rows * q);
-            result.Add(logsumexp, rows * c.heads);
-            result.Add(d_qkv, rows * stride);
-            return result;
+            return c.bf16 ? RunAttention(backend, c, t.RandomBf16(qkv), t.UnsetBf16(q),
+                                         t.RandomBf16(q), t.UnsetBf16(qkv), logsumexp)
+                          : RunAttention(backend, c, t.Random(qkv), t.Unset(q), t.Random(q),
+                                         t.Unset(qkv), logsumexp);
           });
   }
 }

@@ -38,21 +38,24 @@ __device__ inline AttentionBlock BlockOfQueries(std::int64_t heads, std::int64_t
   return block;
 }
 
-// launch(tiling) for a shape.
+// launch(tiling) for a shape and the type of its tensors.
 template <class F>
-void ForTiling(const AttentionShape& shape, const F& launch) {
-  const bool bf16 = shape.bf16;
+void ForTiling(const AttentionShape& shape, bool bf16, const F& launch) {
   if (shape.head_size <= 64) {
-    bf16 ? launch(TensorTiling<64>()) : launch(ScalarTiling<64, F32Factors>());
+    bf16 ? launch(TensorTiling<64>()) : launch(ScalarTiling<64, float>());
   } else if (shape.head_size <= 128) {
-    bf16 ? launch(TensorTiling<128>()) : launch(ScalarTiling<128, F32Factors>());
+    bf16 ? launch(TensorTiling<128>()) : launch(ScalarTiling<128, float>());
   } else {  // two gradients of such rows are more than the registers of a TensorTiling hold
-    bf16 ? launch(ScalarTiling<256, Bf16Factors>()) : launch(ScalarTiling<256, F32Factors>());
+    bf16 ? launch(ScalarTiling<256, Bf16>()) : launch(ScalarTiling<256, float>());
   }
 }
 
-inline bool StridesInFours(const AttentionShape& s) {
-  return s.q_stride % 4 == 0 && s.kv_stride % 4 == 0 && s.out_stride % 4 == 0;
+// Whether tensors of T in this shape are made of aligned groups.
+template <class T, class... Tensors>
+bool InGroupsOf16Bytes(const AttentionShape& s, const Tensors&... tensors) {
+  constexpr int kCount = kIn16Bytes<T>;
+  return s.q_stride % kCount == 0 && s.kv_stride % kCount == 0 && s.out_stride % kCount == 0 &&
+         InGroups<kCount>(s.head_size, As<T>(tensors)...);
 }
 
 }  // namespace takt::backend::cuda

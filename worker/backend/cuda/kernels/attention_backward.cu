@@ -18,6 +18,7 @@ struct BackwardShared {
 
 // delta[B,H,T], a warp for each of its numbers.
 constexpr int kDeltaThreads = 256;
+template <class E>
 __global__ __launch_bounds__(kDeltaThreads) void DeltaKernel(AttentionBackward op, float* delta) {
   const AttentionShape& s = op.shape;
   const std::int64_t item =
@@ -27,7 +28,7 @@ __global__ __launch_bounds__(kDeltaThreads) void DeltaKernel(AttentionBackward o
   const std::int64_t begin = row * s.out_stride + head * s.head_size;
   float sum = 0;
   for (std::int64_t i = threadIdx.x % kWarpSize; i < s.head_size; i += kWarpSize) {
-    sum += op.d_output.f32[begin + i] * op.output.f32[begin + i];
+    sum += Widened(As<E>(op.d_output)[begin + i]) * Widened(As<E>(op.output)[begin + i]);
   }
   sum = WarpSum(sum);
   if (threadIdx.x % kWarpSize == 0) {
@@ -38,9 +39,10 @@ __global__ __launch_bounds__(kDeltaThreads) void DeltaKernel(AttentionBackward o
 // Places of what a block reads.
 template <class T>
 struct Reader {
+  using E = typename T::Element;
   const AttentionBackward& op;
   const float* delta;
-  bool fours;
+  bool aligned;
   std::int64_t batch;
 
   __device__ std::int64_t Row(std::int64_t t) const { return batch * op.shape.context + t; }
@@ -50,10 +52,10 @@ struct Reader {
     const AttentionShape& s = op.shape;
     auto& shared = Shared<BackwardShared<T>>();
     const std::int64_t left = s.context - begin;
-    T::Fill(shared.q,
-            {op.q.f32 + Row(begin) * s.q_stride + head * Size(), s.q_stride, left, Size(), fours});
-    T::Fill(shared.d_output, {op.d_output.f32 + Row(begin) * s.out_stride + head * Size(),
-                              s.out_stride, left, Size(), fours});
+    T::Fill(shared.q, {As<E>(op.q) + Row(begin) * s.q_stride + head * Size(), s.q_stride, left,
+                       Size(), aligned});
+    T::Fill(shared.d_output, {As<E>(op.d_output) + Row(begin) * s.out_stride + head * Size(),
+                              s.out_stride, left, Size(), aligned});
     static_assert(T::kThreads >= T::kRows);
     const auto row = static_cast<int>(threadIdx.x);
     if (row >= T::kRows) return;
@@ -66,8 +68,8 @@ struct Reader {
     const AttentionShape& s = op.shape;
     auto& shared = Shared<BackwardShared<T>>();
     const std::int64_t offset = Row(begin) * s.kv_stride + kv_head * Size();
-    T::Fill(shared.k, {op.k.f32 + offset, s.kv_stride, s.context - begin, Size(), fours});
-    T::Fill(shared.v, {op.v.f32 + offset, s.kv_stride, s.context - begin, Size(), fours});
+    T::Fill(shared.k, {As<E>(op.k) + offset, s.kv_stride, s.context - begin, Size(), aligned});
+    T::Fill(shared.v, {As<E>(op.v) + offset, s.kv_stride, s.context - begin, Size(), aligned});
   }
 
   // Of the tiles in shared memory: p = probabilities, ds = gradients of scores before the scale.
@@ -92,13 +94,15 @@ struct Reader {
 
 template <class T>
 __global__ __launch_bounds__(T::kThreads) void QueryGradientKernel(AttentionBackward op,
-                                                                   const float* delta, bool fours) {
+                                                                   const float* delta,
+                                                                   bool aligned) {
+  using E = typename T::Element;
   constexpr int kRows = T::kRows;
   auto& shared = Shared<BackwardShared<T>>();
   const AttentionShape& s = op.shape;
   const AttentionBlock block =
       BlockOfQueries(s.heads, s.batch * s.heads, CeilDiv(s.context, kRows));
-  const Reader<T> read = {op, delta, fours, block.batch};
+  const Reader<T> read = {op, delta, aligned, block.batch};
   const std::int64_t q_begin = block.tile * kRows;
   read.FillQueries(block.head, q_begin);
   typename T::Columns d_q;
@@ -109,7 +113,7 @@ __global__ __launch_bounds__(T::kThreads) void QueryGradientKernel(AttentionBack
     __syncthreads();
     typename T::Scores p, ds;
     read.Scores(k_begin == q_begin, p, ds);
-    T::Put(shared.weights, ds);
+    Put<T>(shared.weights, ds);
     __syncthreads();
     T::Accumulate(shared.weights, shared.k, d_q);
   }
@@ -118,19 +122,21 @@ __global__ __launch_bounds__(T::kThreads) void QueryGradientKernel(AttentionBack
   for (int a = 0; a < T::kRowsOfThread; ++a) {
     const std::int64_t query = q_begin + T::Row(a);
     if (query >= s.context) continue;
-    T::StoreRow(d_q, a, scale, op.d_q.f32 + read.Row(query) * s.q_stride + block.head * read.Size(),
-                read.Size(), fours);
+    T::StoreRow(d_q, a, scale,
+                As<E>(op.d_q) + read.Row(query) * s.q_stride + block.head * read.Size(),
+                read.Size(), aligned);
   }
 }
 
 template <class T>
 __global__ __launch_bounds__(T::kThreads) void KeyGradientKernel(AttentionBackward op,
-                                                                 const float* delta, bool fours) {
+                                                                 const float* delta, bool aligned) {
+  using E = typename T::Element;
   constexpr int kRows = T::kRows;
   auto& shared = Shared<BackwardShared<T>>();
   const AttentionShape& s = op.shape;
   const AttentionBlock block = BlockOfKeys(s.kv_heads, s.batch * s.kv_heads);
-  const Reader<T> read = {op, delta, fours, block.batch};
+  const Reader<T> read = {op, delta, aligned, block.batch};
   const std::int64_t k_begin = block.tile * kRows, group = s.heads / s.kv_heads;
   read.FillKeys(block.head, k_begin);
   typename T::Columns d_k, d_v;
@@ -143,11 +149,11 @@ __global__ __launch_bounds__(T::kThreads) void KeyGradientKernel(AttentionBackwa
       __syncthreads();
       typename T::Scores p, ds;
       read.Scores(k_begin == q_begin, p, ds);
-      T::Put(shared.weights, p);
+      Put<T>(shared.weights, p);
       __syncthreads();
       T::AccumulateTransposed(shared.weights, shared.d_output, d_v);
       __syncthreads();
-      T::Put(shared.weights, ds);
+      Put<T>(shared.weights, ds);
       __syncthreads();
       T::AccumulateTransposed(shared.weights, shared.q, d_k);
     }
@@ -158,8 +164,8 @@ __global__ __launch_bounds__(T::kThreads) void KeyGradientKernel(AttentionBackwa
     const std::int64_t key = k_begin + T::Row(a);
     if (key >= s.context) continue;
     const std::int64_t offset = read.Row(key) * s.kv_stride + block.head * read.Size();
-    T::StoreRow(d_k, a, scale, op.d_k.f32 + offset, read.Size(), fours);
-    T::StoreRow(d_v, a, 1, op.d_v.f32 + offset, read.Size(), fours);
+    T::StoreRow(d_k, a, scale, As<E>(op.d_k) + offset, read.Size(), aligned);
+    T::StoreRow(d_v, a, 1, As<E>(op.d_v) + offset, read.Size(), aligned);
   }
 }
 
@@ -167,23 +173,23 @@ __global__ __launch_bounds__(T::kThreads) void KeyGradientKernel(AttentionBackwa
 
 void Launch(const AttentionBackward& op, const LaunchContext& context) {
   const AttentionShape& s = op.shape;
-  const bool fours =
-      StridesInFours(s) && InFours(s.head_size, op.q.f32, op.k.f32, op.v.f32, op.d_output.f32,
-                                   op.d_q.f32, op.d_k.f32, op.d_v.f32);
   auto* delta = static_cast<float*>(context.scratch);
   const std::int64_t deltas = s.batch * s.context * s.heads;
-  LaunchKernel(
-      DeltaKernel,
-      Blocks{{static_cast<unsigned>(CeilDiv(deltas, kDeltaThreads / kWarpSize))}, kDeltaThreads},
-      context.stream, op, delta);
-  ForTiling(s, [&]<class T>(T) {
+  const Blocks delta_blocks = {{static_cast<unsigned>(CeilDiv(deltas, kDeltaThreads / kWarpSize))},
+                               kDeltaThreads};
+  From(op.q, [&]<class E>(const E*) {
+    LaunchKernel(DeltaKernel<E>, delta_blocks, context.stream, op, delta);
+  });
+  ForTiling(s, op.q.bf16 != nullptr, [&]<class T>(T) {
+    const bool aligned = InGroupsOf16Bytes<typename T::Element>(s, op.q, op.k, op.v, op.d_output,
+                                                                op.d_q, op.d_k, op.d_v);
     const std::int64_t tiles = CeilDiv(s.context, T::kRows);
     const auto blocks = [&](std::int64_t heads) {
       return Blocks{
           {static_cast<unsigned>(s.batch * heads * tiles)}, T::kThreads, sizeof(BackwardShared<T>)};
     };
-    LaunchKernel(QueryGradientKernel<T>, blocks(s.heads), context.stream, op, delta, fours);
-    LaunchKernel(KeyGradientKernel<T>, blocks(s.kv_heads), context.stream, op, delta, fours);
+    LaunchKernel(QueryGradientKernel<T>, blocks(s.heads), context.stream, op, delta, aligned);
+    LaunchKernel(KeyGradientKernel<T>, blocks(s.kv_heads), context.stream, op, delta, aligned);
   });
 }
 

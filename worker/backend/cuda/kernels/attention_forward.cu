@@ -14,7 +14,8 @@ struct ForwardShared {
 
 template <class T>
 __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionForward op,
-                                                                      bool fours) {
+                                                                      bool aligned) {
+  using E = typename T::Element;
   constexpr int kRows = T::kRows, kRowsOfThread = T::kRowsOfThread;
   auto& shared = Shared<ForwardShared<T>>();
   const AttentionShape& s = op.shape;
@@ -25,8 +26,8 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
   const std::int64_t first_row = block.batch * s.context, q_begin = block.tile * kRows;
   const float scale = kLog2E / sqrtf(static_cast<float>(size));  // scores in powers of two
 
-  T::Fill(shared.q, {op.q.f32 + (first_row + q_begin) * s.q_stride + block.head * size, s.q_stride,
-                     s.context - q_begin, size, fours});
+  T::Fill(shared.q, {As<E>(op.q) + (first_row + q_begin) * s.q_stride + block.head * size,
+                     s.q_stride, s.context - q_begin, size, aligned});
   typename T::Columns sums;
   Zero<T>(sums);
   float max[kRowsOfThread], sum[kRowsOfThread];  // sum: of this thread's keys
@@ -38,7 +39,7 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
   for (std::int64_t k_begin = 0; k_begin <= q_begin; k_begin += kRows) {
     const std::int64_t kv_offset = (first_row + k_begin) * s.kv_stride + kv_head * size;
     __syncthreads();  // the last tile of values has been read
-    T::Fill(shared.kv, {op.k.f32 + kv_offset, s.kv_stride, s.context - k_begin, size, fours});
+    T::Fill(shared.kv, {As<E>(op.k) + kv_offset, s.kv_stride, s.context - k_begin, size, aligned});
     __syncthreads();
     typename T::Scores p;
     T::Multiply(shared.q, shared.kv, p);
@@ -63,9 +64,9 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
 #pragma unroll
       for (int c = 0; c < T::kColumnsOfThread; ++c) sums[a][c] *= correction;
     }
-    T::Put(shared.p, p);
+    Put<T>(shared.p, p);
     __syncthreads();  // and the keys have been read
-    T::Fill(shared.kv, {op.v.f32 + kv_offset, s.kv_stride, s.context - k_begin, size, fours});
+    T::Fill(shared.kv, {As<E>(op.v) + kv_offset, s.kv_stride, s.context - k_begin, size, aligned});
     __syncthreads();
     T::Accumulate(shared.p, shared.kv, sums);
   }
@@ -75,8 +76,8 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
     const std::int64_t query = q_begin + T::Row(a);
     if (query >= s.context) continue;
     T::StoreRow(sums, a, 1.0F / row_sum,
-                op.output.f32 + (first_row + query) * s.out_stride + block.head * size, size,
-                fours);
+                As<E>(op.output) + (first_row + query) * s.out_stride + block.head * size, size,
+                aligned);
     if (T::FirstLaneOfRow()) {
       op.logsumexp[(block.batch * s.heads + block.head) * s.context + query] =
           max[a] * kLn2 + logf(row_sum);
@@ -88,12 +89,11 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
 
 void Launch(const AttentionForward& op, const LaunchContext& context) {
   const AttentionShape& s = op.shape;
-  const bool fours =
-      StridesInFours(s) && InFours(s.head_size, op.q.f32, op.k.f32, op.v.f32, op.output.f32);
-  ForTiling(s, [&]<class T>(T) {
+  ForTiling(s, op.q.bf16 != nullptr, [&]<class T>(T) {
+    const bool aligned = InGroupsOf16Bytes<typename T::Element>(s, op.q, op.k, op.v, op.output);
     const auto blocks = static_cast<unsigned>(s.batch * s.heads * CeilDiv(s.context, T::kRows));
     LaunchKernel(AttentionForwardKernel<T>, Blocks{{blocks}, T::kThreads, sizeof(ForwardShared<T>)},
-                 context.stream, op, fours);
+                 context.stream, op, aligned);
   });
 }
 

@@ -6,29 +6,38 @@
 
 namespace takt::backend::cuda {
 
-// From the row at `from` on.
+// From the row at `from` on. kIn16Bytes<T> neighbours are aligned if `aligned`.
+template <class T>
 struct HeadRows {
-  const float* from;
+  const T* from;
   std::int64_t stride;
   std::int64_t count;  // that are there
   int head_size;
-  bool fours;
+  bool aligned;
 };
 
-// put(row, column, four) for every group of four of a tile, zeros where there are no rows or
-// columns.
-template <int kRows, int kHead, int kThreads, class F>
-__device__ inline void FillTile(const HeadRows& rows, const F& put) {
-  constexpr int kGroupsOfRow = kHead / 4;
+// put(row, column, p) for every group of kCount of a tile; p: its row, null where there are no rows
+// or columns.
+template <int kRows, int kHead, int kThreads, int kCount, class T, class F>
+__device__ inline void ForGroupsOfTile(const HeadRows<T>& rows, const F& put) {
+  constexpr int kGroupsOfRow = kHead / kCount;
 #pragma unroll 4
   for (int item = static_cast<int>(threadIdx.x); item < kRows * kGroupsOfRow; item += kThreads) {
-    const int row = item / kGroupsOfRow, i = item % kGroupsOfRow * 4;
-    Four x = {};
-    if (row < rows.count && i < rows.head_size) {
-      const float* from = rows.from + row * rows.stride;
-      x = rows.fours ? Load<true>(from, i, rows.head_size) : Load<false>(from, i, rows.head_size);
+    const int row = item / kGroupsOfRow, i = item % kGroupsOfRow * kCount;
+    const bool there = row < rows.count && i < rows.head_size;
+    put(row, i, there ? rows.from + row * rows.stride : nullptr);
+  }
+}
+
+// weights = scores, each thread its own.
+template <class T>
+__device__ inline void Put(typename T::Weights& weights, const typename T::Scores& scores) {
+#pragma unroll
+  for (int a = 0; a < T::kRowsOfThread; ++a) {
+#pragma unroll
+    for (int b = 0; b < T::kKeysOfThread; ++b) {
+      weights.rows[T::Row(a)][T::Key(b)] = Stored<typename T::Factor>(scores[a][b]);
     }
-    put(row, i, x);
   }
 }
 

@@ -14,19 +14,21 @@ constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kColumns = kWarpSize * 4;  // of a block
 
 // What of row r is added to the sums, for each output. kFours holds for all that is read.
+template <class D>
 struct BiasTerms {
   static constexpr int kOutputs = 1;
-  const float* d_output;
-  std::int64_t stride;  // floats between rows
+  const D* d_output;
+  std::int64_t stride;  // elements between rows
   template <bool kFours>
   __device__ void operator()(std::int64_t r, std::int64_t i, std::int64_t n, Four* terms) const {
     terms[0] = Load<kFours>(d_output + r * stride, i, n);
   }
 };
 
+template <class D>
 struct LayerNormTerms {
   static constexpr int kOutputs = 2;  // weight, bias
-  const float* d_output;
+  const D* d_output;
   const float* x;
   const float* mean;
   const float* rstd;
@@ -38,9 +40,10 @@ struct LayerNormTerms {
   }
 };
 
+template <class D>
 struct RmsNormTerms {
   static constexpr int kOutputs = 1;
-  const float* d_output;
+  const D* d_output;
   const float* x;
   const float* rstd;
   template <bool kFours>
@@ -126,11 +129,12 @@ void SumColumns(const Terms& terms, std::int64_t rows, std::int64_t columns, boo
                  Sums{partials, run_stride, stride, rows, runs.rows_per_run, columns, false});
   });
   for (int o = 0; o < Terms::kOutputs; ++o) {
-    const BiasTerms partial_terms = {partials + o * stride, run_stride};
+    const BiasTerms<float> partial_terms = {partials + o * stride, run_stride};
     const Sums sums = {outputs.data[o], 0, 0, runs.count, runs.count, columns, accumulate};
     Choose(InFours(columns, outputs.data[o]), [&](auto kFours) {
       constexpr bool kF = decltype(kFours)::value;
-      LaunchKernel(SumColumnsKernel<kF, BiasTerms>, blocks(1), context.stream, partial_terms, sums);
+      LaunchKernel(SumColumnsKernel<kF, BiasTerms<float>>, blocks(1), context.stream, partial_terms,
+                   sums);
     });
   }
 }
@@ -138,19 +142,24 @@ void SumColumns(const Terms& terms, std::int64_t rows, std::int64_t columns, boo
 }  // namespace
 
 void Launch(const BiasGrad& op, const LaunchContext& context) {
-  SumColumns(BiasTerms{op.d_output.f32, op.columns}, op.rows, op.columns,
-             InFours(op.columns, op.d_output.f32), {{op.d_bias}}, op.accumulate, context);
+  From(op.d_output, [&]<class D>(const D* d) {
+    SumColumns(BiasTerms<D>{d, op.columns}, op.rows, op.columns, InFours(op.columns, d),
+               {{op.d_bias}}, op.accumulate, context);
+  });
 }
 
 void Launch(const LayerNormBackwardWeights& op, const LaunchContext& context) {
-  SumColumns(LayerNormTerms{op.d_output.f32, op.x, op.mean, op.rstd}, op.rows, op.columns,
-             InFours(op.columns, op.d_output.f32, op.x), {{op.d_weight, op.d_bias}}, op.accumulate,
-             context);
+  From(op.d_output, [&]<class D>(const D* d) {
+    SumColumns(LayerNormTerms<D>{d, op.x, op.mean, op.rstd}, op.rows, op.columns,
+               InFours(op.columns, d, op.x), {{op.d_weight, op.d_bias}}, op.accumulate, context);
+  });
 }
 
 void Launch(const RmsNormBackwardWeights& op, const LaunchContext& context) {
-  SumColumns(RmsNormTerms{op.d_output.f32, op.x, op.rstd}, op.rows, op.columns,
-             InFours(op.columns, op.d_output.f32, op.x), {{op.d_weight}}, op.accumulate, context);
+  From(op.d_output, [&]<class D>(const D* d) {
+    SumColumns(RmsNormTerms<D>{d, op.x, op.rstd}, op.rows, op.columns, InFours(op.columns, d, op.x),
+               {{op.d_weight}}, op.accumulate, context);
+  });
 }
 
 }  // namespace takt::backend::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every kernel source begins with: CUDA, or the emulator where the compiler is not nvcc;
-// launches; groups of four elements; sums over a warp or block in a fixed order.
+// launches; groups of elements; sums over a warp or block in a fixed order.
 #pragma once
 
 #include <cstddef>
@@ -71,23 +71,45 @@ template <class F>
 void To(const Output& output, const F& f) {
   output.bf16 != nullptr ? f(output.bf16) : f(output.f32);
 }
+template <class F>
+void From(const Operand& operand, const F& f) {
+  operand.bf16 != nullptr ? f(operand.bf16) : f(operand.f32);
+}
+// The pointer of one type.
+template <class T>
+__host__ __device__ const T* As(const Operand& operand) {
+  if constexpr (std::is_same_v<T, Bf16>) return operand.bf16;
+  if constexpr (std::is_same_v<T, float>) return operand.f32;
+}
+template <class T>
+__host__ __device__ T* As(const Output& output) {
+  if constexpr (std::is_same_v<T, Bf16>) return output.bf16;
+  if constexpr (std::is_same_v<T, float>) return output.f32;
+}
 
-// Four neighbours of a row: a thread's share of 16 bytes.
-struct alignas(16) Four {
-  float v[4];
+// Neighbours of a row, a thread's share: 16 bytes of it, in whatever type it is stored.
+template <int kCount>
+struct alignas(16) Numbers {
+  float v[kCount];
 };
-struct alignas(8) FourBf16 {
-  Bf16 v[4];
+using Four = Numbers<4>;
+template <class T>
+inline constexpr int kIn16Bytes = 16 / static_cast<int>(sizeof(T));
+
+// As one access reads and writes them.
+template <int kWords>
+struct alignas(kWords * 4) Words {
+  std::uint32_t w[kWords];
 };
 
 // Whether rows of n elements at these pointers (null: not there) are made of aligned groups.
-template <class... Pointers>
-bool InFours(std::int64_t n, const Pointers*... pointers) {
-  return n % 4 == 0 && ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+template <int kCount, class... Pointers>
+bool InGroups(std::int64_t n, const Pointers*... pointers) {
+  return n % kCount == 0 && ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
 template <class... Pointers>
-bool InFours(std::int64_t n, const Output& output, const Pointers*... pointers) {
-  return InFours(n, output.f32, output.bf16, pointers...);
+bool InFours(std::int64_t n, const Pointers*... pointers) {
+  return InGroups<4>(n, pointers...);
 }
 
 __device__ inline std::uint32_t BitsOf(float x) {
@@ -110,75 +132,86 @@ __device__ inline float FloatOf(std::uint32_t bits) {
 #endif
 }
 
-// To nearest, ties to even; a NaN stays one. The bits of the CPU's rounding.
+// To nearest, ties to even: the bits of the CPU's rounding, but those of a NaN, which stays one.
 __device__ inline Bf16 Rounded(float x) {
   const std::uint32_t bits = BitsOf(x);
   const std::uint32_t rounded = x == x ? bits + (0x7fff + (bits >> 16 & 1)) : bits | 0x400000;
   return {static_cast<std::uint16_t>(rounded >> 16)};
 }
+// The first of two neighbours in the lower half, as they lie in memory.
+__device__ inline std::uint32_t RoundedPair(float first, float second) {
+#ifdef __CUDACC__
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+#else
+  return Rounded(first).bits | static_cast<std::uint32_t>(Rounded(second).bits) << 16;
+#endif
+}
 __device__ inline float Widened(Bf16 x) {
   return FloatOf(static_cast<std::uint32_t>(x.bits) << 16);
 }
+__device__ inline float Widened(float x) { return x; }
 
-// Elements i to i + 3 of p[0..n), zeros beyond. kFours: as InFours found.
-template <bool kFours>
-__device__ inline Four Load(const float* p, std::int64_t i, std::int64_t n) {
-  if constexpr (kFours) {
-    return *reinterpret_cast<const Four*>(p + i);
+// As stored in T.
+template <class T>
+__device__ inline T Stored(float x) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return Rounded(x);
   } else {
-    Four four = {};
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (i + k < n) four.v[k] = p[i + k];
-    }
-    return four;
+    return x;
   }
 }
 
-template <bool kFours>
-__device__ inline Four Load(const Bf16* p, std::int64_t i, std::int64_t n) {
-  FourBf16 four = {};
-  if constexpr (kFours) {
-    four = *reinterpret_cast<const FourBf16*>(p + i);
-  } else {
+// f of the places of a group.
+template <int kCount = 4, class F>
+__device__ inline Numbers<kCount> Each(const F& f) {
+  Numbers<kCount> numbers;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (i + k < n) four.v[k] = p[i + k];
-    }
-  }
-  return {{Widened(four.v[0]), Widened(four.v[1]), Widened(four.v[2]), Widened(four.v[3])}};
+  for (int k = 0; k < kCount; ++k) numbers.v[k] = f(k);
+  return numbers;
 }
 
-template <bool kFours>
-__device__ inline void Store(float* p, std::int64_t i, std::int64_t n, const Four& four) {
-  if constexpr (kFours) {
-    *reinterpret_cast<Four*>(p + i) = four;
+// Elements i to i + kCount - 1 of p[0..n), zeros beyond. kAligned: as InGroups found.
+template <bool kAligned, int kCount = 4, class T>
+__device__ inline Numbers<kCount> Load(const T* p, std::int64_t i, std::int64_t n) {
+  if constexpr (!kAligned) {
+    return Each<kCount>([&](int k) { return i + k < n ? Widened(p[i + k]) : 0.0F; });
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+    const auto pairs = *reinterpret_cast<const Words<kCount / 2>*>(p + i);
+    return Each<kCount>([&](int k) {
+      return FloatOf(k % 2 == 0 ? pairs.w[k / 2] << 16 : pairs.w[k / 2] & 0xffff0000);
+    });
   } else {
+    Numbers<kCount> numbers;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (i + k < n) p[i + k] = four.v[k];
-    }
-  }
-}
-
-template <bool kFours>
-__device__ inline void Store(Bf16* p, std::int64_t i, std::int64_t n, const Four& four) {
-  const FourBf16 rounded = {
-      {Rounded(four.v[0]), Rounded(four.v[1]), Rounded(four.v[2]), Rounded(four.v[3])}};
-  if constexpr (kFours) {
-    *reinterpret_cast<FourBf16*>(p + i) = rounded;
-  } else {
+    for (int k = 0; k < kCount; k += 4) {
+      const Four four = *reinterpret_cast<const Four*>(p + i + k);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (i + k < n) p[i + k] = rounded.v[k];
+      for (int j = 0; j < 4; ++j) numbers.v[k + j] = four.v[j];
     }
+    return numbers;
   }
 }
 
-// f of the four places.
-template <class F>
-__device__ inline Four Each(const F& f) {
-  return {{f(0), f(1), f(2), f(3)}};
+template <bool kAligned, int kCount, class T>
+__device__ inline void Store(T* p, std::int64_t i, std::int64_t n, const Numbers<kCount>& x) {
+  if constexpr (!kAligned) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      if (i + k < n) p[i + k] = Stored<T>(x.v[k]);
+    }
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+    Words<kCount / 2> pairs;
+#pragma unroll
+    for (int k = 0; k < kCount; k += 2) pairs.w[k / 2] = RoundedPair(x.v[k], x.v[k + 1]);
+    *reinterpret_cast<Words<kCount / 2>*>(p + i) = pairs;
+  } else {
+#pragma unroll
+    for (int k = 0; k < kCount; k += 4) {
+      *reinterpret_cast<Four*>(p + i + k) = Each([&](int j) { return x.v[k + j]; });
+    }
+  }
 }
 
 // Over the lanes whose numbers differ in bits below kLanes (all: 32); every one of them gets the

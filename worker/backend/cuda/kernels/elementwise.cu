@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels in which each output element depends on the same element of the inputs, or on its pair
-// (rotary). A thread has a group of four elements.
+// (rotary). A thread has a group of elements: 16 bytes of what is stored in the shortest type.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 
@@ -9,33 +9,75 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-// map(group, first element) for every group of four in [0, count).
-template <bool kFours>
+template <bool kAligned, int kSize>
 struct Group {
+  static constexpr int kCount = kSize;
   std::int64_t i, count;
   template <class T>
-  __device__ Four Load(const T* p) const {
-    return cuda::Load<kFours>(p, i, count);
+  __device__ Numbers<kCount> Load(const T* p) const {
+    return cuda::Load<kAligned, kCount>(p, i, count);
   }
   template <class T>
-  __device__ void Store(T* p, const Four& four) const {
-    cuda::Store<kFours>(p, i, count, four);
+  __device__ void Store(T* p, const Numbers<kCount>& numbers) const {
+    cuda::Store<kAligned>(p, i, count, numbers);
   }
 };
 
-template <bool kFours, class Map>
+// map(group) for every group of [0, count).
+template <bool kAligned, class Map>
 __global__ __launch_bounds__(kThreads) void MapKernel(Map map, std::int64_t count) {
-  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
-  if (i < count) map(Group<kFours>{i, count});
+  constexpr int kCount = Map::kCount;
+  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kCount;
+  if (i < count) map(Group<kAligned, kCount>{i, count});
 }
 
-template <class Map>
-void LaunchMap(const Map& map, std::int64_t count, bool fours, const LaunchContext& context) {
+// pointers: what the map reads and writes.
+template <class Map, class... Pointers>
+void LaunchMap(const LaunchContext& context, std::int64_t count, const Map& map,
+               const Pointers*... pointers) {
   if (count == 0) return;
-  const Blocks blocks = {{static_cast<unsigned>(CeilDiv(count, 4 * kThreads))}, kThreads};
-  Choose(fours, [&](auto kFours) {
-    LaunchKernel(MapKernel<decltype(kFours)::value, Map>, blocks, context.stream, map, count);
+  constexpr int kCount = Map::kCount;
+  const Blocks blocks = {{static_cast<unsigned>(CeilDiv(count, kCount * kThreads))}, kThreads};
+  Choose(InGroups<kCount>(count, pointers...), [&](auto aligned) {
+    LaunchKernel(MapKernel<decltype(aligned)::value, Map>, blocks, context.stream, map, count);
   });
+}
+
+// output = f(a)
+template <class F, class From, class To>
+struct Unary {
+  static constexpr int kCount = sizeof(From) < sizeof(To) ? kIn16Bytes<From> : kIn16Bytes<To>;
+  const From* a;
+  To* output;
+  template <class G>
+  __device__ void operator()(const G& group) const {
+    const auto x = group.Load(a);
+    group.Store(output, Each<kCount>([&](int k) { return F::Of(x.v[k]); }));
+  }
+};
+
+// output = f(a, b)
+template <class F, class From, class To>
+struct Binary {
+  static constexpr int kCount = sizeof(From) < sizeof(To) ? kIn16Bytes<From> : kIn16Bytes<To>;
+  const From* a;
+  const From* b;
+  To* output;
+  template <class G>
+  __device__ void operator()(const G& group) const {
+    const auto x = group.Load(a), y = group.Load(b);
+    group.Store(output, Each<kCount>([&](int k) { return F::Of(x.v[k], y.v[k]); }));
+  }
+};
+
+template <class F, class From, class To>
+void LaunchUnary(const LaunchContext& context, std::int64_t count, const From* a, To* output) {
+  LaunchMap(context, count, Unary<F, From, To>{a, output}, a, output);
+}
+template <class F, class From, class To>
+void LaunchBinary(const LaunchContext& context, std::int64_t count, const From* a, const From* b,
+                  To* output) {
+  LaunchMap(context, count, Binary<F, From, To>{a, b, output}, a, b, output);
 }
 
 // With u = sqrt(2/pi) (x + 0.044715 x^3): 0.5 (1 + tanh u) = 1 / (1 + e^-2u). Nothing cancels in
@@ -47,98 +89,63 @@ __device__ inline float ExpOfMinus2U(float x) {
   return expf(x * (kGeluLinear + kGeluCubic * x * x));
 }
 
-__device__ inline float Gelu(float x) { return x / (1.0F + ExpOfMinus2U(x)); }
+struct Gelu {
+  __device__ static float Of(float x) { return x / (1.0F + ExpOfMinus2U(x)); }
+};
 
-__device__ inline float GeluSlope(float x) {
-  // Beyond +-13 the slope is 0 or 1, and x^3 must not grow faster than what it is multiplied with
-  // shrinks; an e that is infinite would make NaN of that product.
-  const float near = fminf(fmaxf(x, -13.0F), 13.0F);
-  const float e = ExpOfMinus2U(fmaxf(near, -9.0F));
-  const float gate = 1.0F / (1.0F + ExpOfMinus2U(x));
-  const float rest = e / (1.0F + e);
-  return gate * (1.0F + near * rest * (-kGeluLinear - 3.0F * kGeluCubic * near * near));
-}
+struct GeluGradient {
+  __device__ static float Of(float x, float d_output) {
+    // Beyond +-13 the slope is 0 or 1, and x^3 must not grow faster than what it is multiplied with
+    // shrinks; an e that is infinite would make NaN of that product.
+    const float near = fminf(fmaxf(x, -13.0F), 13.0F);
+    const float e = ExpOfMinus2U(fmaxf(near, -9.0F));
+    const float gate = 1.0F / (1.0F + ExpOfMinus2U(x));
+    const float rest = e / (1.0F + e);
+    const float slope = -kGeluLinear - 3.0F * kGeluCubic * near * near;
+    return d_output * (gate * (1.0F + near * rest * slope));
+  }
+};
 
 __device__ inline float Sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 
-template <class T>
-struct GeluForwardMap {
-  const float* input;
-  T* output;
-  template <class G>
-  __device__ void operator()(const G& group) const {
-    const Four x = group.Load(input);
-    group.Store(output, Each([&](int k) { return Gelu(x.v[k]); }));
-  }
-};
-
-struct GeluBackwardMap {
-  const float* input;
-  const float* d_output;
-  float* d_input;
-  template <class G>
-  __device__ void operator()(const G& group) const {
-    const Four x = group.Load(input), d = group.Load(d_output);
-    group.Store(d_input, Each([&](int k) { return d.v[k] * GeluSlope(x.v[k]); }));
-  }
+struct Swiglu {
+  __device__ static float Of(float gate, float up) { return gate / (1.0F + expf(-gate)) * up; }
 };
 
 template <class T>
-struct SwigluForwardMap {
-  const float* gate;
-  const float* up;
-  T* output;
+struct SwigluGradients {
+  static constexpr int kCount = kIn16Bytes<T>;
+  const T* gate;
+  const T* up;
+  const T* d_output;
+  T* d_gate;
+  T* d_up;
   template <class G>
   __device__ void operator()(const G& group) const {
-    const Four x = group.Load(gate), u = group.Load(up);
-    group.Store(output, Each([&](int k) { return x.v[k] / (1.0F + expf(-x.v[k])) * u.v[k]; }));
-  }
-};
-
-struct SwigluBackwardMap {
-  const float* gate;
-  const float* up;
-  const float* d_output;
-  float* d_gate;
-  float* d_up;
-  template <class G>
-  __device__ void operator()(const G& group) const {
-    const Four x = group.Load(gate), u = group.Load(up), d = group.Load(d_output);
-    group.Store(d_gate, Each([&](int k) {
+    const auto x = group.Load(gate), u = group.Load(up), d = group.Load(d_output);
+    group.Store(d_gate, Each<kCount>([&](int k) {
                   const float s = Sigmoid(x.v[k]);
                   return d.v[k] * u.v[k] * (s * (1.0F + x.v[k] * (1.0F - s)));
                 }));
-    group.Store(d_up, Each([&](int k) { return d.v[k] * (x.v[k] * Sigmoid(x.v[k])); }));
+    group.Store(d_up, Each<kCount>([&](int k) { return d.v[k] * (x.v[k] * Sigmoid(x.v[k])); }));
   }
 };
 
-template <class From, class T>
-struct CopyMap {
-  const From* input;
-  T* output;
-  template <class G>
-  __device__ void operator()(const G& group) const {
-    group.Store(output, group.Load(input));
-  }
+struct Same {
+  __device__ static float Of(float x) { return x; }
+};
+
+struct Sum {
+  __device__ static float Of(float a, float b) { return a + b; }
 };
 
 struct FillMap {
+  static constexpr int kCount = 4;
   float* output;
   float value;
   template <class G>
   __device__ void operator()(const G& group) const {
-    group.Store(output, Four{{value, value, value, value}});
-  }
-};
-
-struct AddMap {
-  const float* a;
-  const float* b;
-  float* output;
-  template <class G>
-  __device__ void operator()(const G& group) const {
-    const Four x = group.Load(a), y = group.Load(b);
-    group.Store(output, Each([&](int k) { return x.v[k] + y.v[k]; }));
+    group.Store(output, Each([&](int) { return value; }));
   }
 };
 
@@ -154,79 +161,86 @@ __global__ __launch_bounds__(kThreads) void AddBiasKernel(T* x, const float* bia
   }
 }
 
-// A block has a row of all heads, a thread four pairs at a time.
+// A block has a row of all heads, a thread a group of pairs at a time.
 constexpr unsigned kRotaryThreads = 128;
 
-template <bool kFours>
-__global__ __launch_bounds__(kRotaryThreads) void RotaryKernel(Rotary op) {
+template <bool kAligned, class T>
+__global__ __launch_bounds__(kRotaryThreads) void RotaryKernel(Rotary op, T* x) {
+  constexpr int kCount = kIn16Bytes<T>;
   const std::int64_t row = blockIdx.x;
   const auto half = static_cast<int>(op.head_size / 2);
-  const int groups = (half + 3) / 4;
+  const int groups = (half + kCount - 1) / kCount;
   const float* cosines = op.table + row % op.context * op.head_size;
   const float* sines = cosines + half;
   for (int item = static_cast<int>(threadIdx.x); item < static_cast<int>(op.heads) * groups;
        item += kRotaryThreads) {
-    float* low = op.x.f32 + row * op.stride + item / groups * op.head_size;
-    float* high = low + half;
-    const int i = item % groups * 4;
-    const Four a = Load<kFours>(low, i, half), b = Load<kFours>(high, i, half);
-    const Four cosine = Load<kFours>(cosines, i, half);
-    Four sine = Load<kFours>(sines, i, half);
-    if (op.inverse) sine = Each([&](int k) { return -sine.v[k]; });
-    Store<kFours>(low, i, half,
-                  Each([&](int k) { return a.v[k] * cosine.v[k] - b.v[k] * sine.v[k]; }));
-    Store<kFours>(high, i, half,
-                  Each([&](int k) { return b.v[k] * cosine.v[k] + a.v[k] * sine.v[k]; }));
+    T* low = x + row * op.stride + item / groups * op.head_size;
+    T* high = low + half;
+    const int i = item % groups * kCount;
+    const auto load = [&](const auto* p) { return Load<kAligned, kCount>(p, i, half); };
+    const auto a = load(low), b = load(high), cosine = load(cosines);
+    auto sine = load(sines);
+    if (op.inverse) sine = Each<kCount>([&](int k) { return -sine.v[k]; });
+    Store<kAligned>(low, i, half,
+                    Each<kCount>([&](int k) { return a.v[k] * cosine.v[k] - b.v[k] * sine.v[k]; }));
+    Store<kAligned>(high, i, half,
+                    Each<kCount>([&](int k) { return b.v[k] * cosine.v[k] + a.v[k] * sine.v[k]; }));
   }
 }
 
 }  // namespace
 
 void Launch(const GeluForward& op, const LaunchContext& context) {
-  To(op.output, [&]<class T>(T* output) {
-    LaunchMap(GeluForwardMap<T>{op.input.f32, output}, op.count,
-              InFours(op.count, op.output, op.input.f32), context);
-  });
+  if (op.input.bf16 != nullptr) {
+    LaunchUnary<Gelu>(context, op.count, op.input.bf16, op.output.bf16);
+    return;
+  }
+  To(op.output, [&](auto* output) { LaunchUnary<Gelu>(context, op.count, op.input.f32, output); });
 }
 
 void Launch(const GeluBackward& op, const LaunchContext& context) {
-  LaunchMap(GeluBackwardMap{op.input.f32, op.d_output.f32, op.d_input.f32}, op.count,
-            InFours(op.count, op.input.f32, op.d_output.f32, op.d_input.f32), context);
+  To(op.d_input, [&]<class T>(T* d_input) {
+    LaunchBinary<GeluGradient>(context, op.count, As<T>(op.input), As<T>(op.d_output), d_input);
+  });
 }
 
 void Launch(const SwigluForward& op, const LaunchContext& context) {
-  To(op.output, [&]<class T>(T* output) {
-    LaunchMap(SwigluForwardMap<T>{op.gate.f32, op.up.f32, output}, op.count,
-              InFours(op.count, op.output, op.gate.f32, op.up.f32), context);
+  if (op.gate.bf16 != nullptr) {
+    LaunchBinary<Swiglu>(context, op.count, op.gate.bf16, op.up.bf16, op.output.bf16);
+    return;
+  }
+  To(op.output, [&](auto* output) {
+    LaunchBinary<Swiglu>(context, op.count, op.gate.f32, op.up.f32, output);
   });
 }
 
 void Launch(const SwigluBackward& op, const LaunchContext& context) {
-  LaunchMap(SwigluBackwardMap{op.gate.f32, op.up.f32, op.d_output.f32, op.d_gate.f32, op.d_up.f32},
-            op.count,
-            InFours(op.count, op.gate.f32, op.up.f32, op.d_output.f32, op.d_gate.f32, op.d_up.f32),
-            context);
+  To(op.d_gate, [&]<class T>(T* d_gate) {
+    const SwigluGradients<T> map = {As<T>(op.gate), As<T>(op.up), As<T>(op.d_output), d_gate,
+                                    As<T>(op.d_up)};
+    LaunchMap(context, op.count, map, map.gate, map.up, map.d_output, map.d_gate, map.d_up);
+  });
 }
 
 void Launch(const Copy& op, const LaunchContext& context) {
-  LaunchMap(CopyMap<float, float>{op.input.f32, op.output.f32}, op.count,
-            InFours(op.count, op.input.f32, op.output.f32), context);
+  if (op.count == 0) return;
+  To(op.output,
+     [&]<class T>(T* output) { LaunchUnary<Same>(context, op.count, As<T>(op.input), output); });
 }
 
 void Launch(const Fill& op, const LaunchContext& context) {
-  LaunchMap(FillMap{op.output, op.value}, op.count, InFours(op.count, op.output), context);
+  LaunchMap(context, op.count, FillMap{op.output, op.value}, op.output);
 }
 
 void Launch(const Add& op, const LaunchContext& context) {
-  LaunchMap(AddMap{op.a, op.b, op.output}, op.count, InFours(op.count, op.a, op.b, op.output),
-            context);
+  LaunchBinary<Sum>(context, op.count, op.a, op.b, op.output);
 }
 
 void Launch(const AddBias& op, const LaunchContext& context) {
   const Blocks blocks = {{static_cast<unsigned>(op.rows)}, kThreads};
   const std::int64_t stride = op.stride != 0 ? op.stride : op.columns;
   To(op.x, [&]<class T>(T* x) {
-    Choose(stride % 4 == 0 && InFours(op.columns, op.x, op.bias), [&](auto kFours) {
+    Choose(stride % 4 == 0 && InFours(op.columns, x, op.bias), [&](auto kFours) {
       LaunchKernel(AddBiasKernel<decltype(kFours)::value, T>, blocks, context.stream, x, op.bias,
                    op.columns, stride);
     });
@@ -235,9 +249,13 @@ void Launch(const AddBias& op, const LaunchContext& context) {
 
 void Launch(const Rotary& op, const LaunchContext& context) {
   const Blocks blocks = {{static_cast<unsigned>(op.batch * op.context)}, kRotaryThreads};
-  const bool fours = op.stride % 4 == 0 && InFours(op.head_size / 2, op.x.f32, op.table);
-  Choose(fours, [&](auto kFours) {
-    LaunchKernel(RotaryKernel<decltype(kFours)::value>, blocks, context.stream, op);
+  To(op.x, [&]<class T>(T* x) {
+    constexpr int kCount = kIn16Bytes<T>;
+    const bool in_groups =
+        op.stride % kCount == 0 && InGroups<kCount>(op.head_size / 2, x, op.table);
+    Choose(in_groups, [&](auto aligned) {
+      LaunchKernel(RotaryKernel<decltype(aligned)::value, T>, blocks, context.stream, op, x);
+    });
   });
 }
 

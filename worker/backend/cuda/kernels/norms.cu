@@ -106,7 +106,6 @@ __global__ __launch_bounds__(kThreads) void RmsNormForwardKernel(RmsNormForward 
 
 // What both backward passes read of a row. kCentred: LayerNorm's; else RmsNorm's, whose mean is 0.
 struct NormGradient {
-  const float* d_output;
   const float* x;
   const float* weight;
   const float* mean;  // null if not centred
@@ -118,14 +117,15 @@ struct NormGradient {
 
 // With h = (x - mean) rstd and g = d_output * weight: d_x = rstd (g - mean(g) - h mean(g h)), where
 // mean(g) is there only if centred.
-template <class T, bool kFours, bool kCentred>
-__global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(NormGradient op) {
+template <class T, bool kFours, bool kCentred, class D>
+__global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(NormGradient op,
+                                                                    const D* d_output) {
   const std::int64_t row = T::Row(), columns = op.columns, begin = row * columns;
   if (row >= op.rows) return;
   const float mean = kCentred ? op.mean[row] : 0, rstd = op.rstd[row];
   float g_sum = 0, gh_sum = 0;
   T::ForGroups(columns, [&](std::int64_t i) {
-    const Four d = Load<kFours>(op.d_output + begin, i, columns),
+    const Four d = Load<kFours>(d_output + begin, i, columns),
                weight = Load<kFours>(op.weight, i, columns),
                x = Load<kFours>(op.x + begin, i, columns);
     const Four g = Each([&](int k) { return d.v[k] * weight.v[k]; });
@@ -135,7 +135,7 @@ __global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(NormGradient
   const float g_mean = kCentred ? T::Sum(g_sum) / static_cast<float>(columns) : 0;
   const float gh_mean = T::Sum(gh_sum) / static_cast<float>(columns);
   T::ForGroups(columns, [&](std::int64_t i) {
-    const Four d = Load<kFours>(op.d_output + begin, i, columns),
+    const Four d = Load<kFours>(d_output + begin, i, columns),
                weight = Load<kFours>(op.weight, i, columns),
                x = Load<kFours>(op.x + begin, i, columns);
     Four residual = {};
@@ -150,20 +150,22 @@ __global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(NormGradient
 }
 
 template <bool kCentred>
-void LaunchBackwardInput(const NormGradient& op, const LaunchContext& context) {
-  const bool fours =
-      InFours(op.columns, op.d_output, op.x, op.weight, op.residual_gradient, op.d_input);
-  ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
-    LaunchKernel(NormBackwardInputKernel<T, decltype(kFours)::value, kCentred>, blocks,
-                 context.stream, op);
+void LaunchBackwardInput(const NormGradient& op, const Operand& d_output,
+                         const LaunchContext& context) {
+  From(d_output, [&]<class D>(const D* d) {
+    const bool fours = InFours(op.columns, d, op.x, op.weight, op.residual_gradient, op.d_input);
+    ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
+      LaunchKernel(NormBackwardInputKernel<T, decltype(kFours)::value, kCentred, D>, blocks,
+                   context.stream, op, d);
+    });
   });
 }
 
 }  // namespace
 
 void Launch(const LayerNormForward& op, const LaunchContext& context) {
-  const bool fours =
-      InFours(op.columns, op.output, op.input, op.residual, op.sum, op.weight, op.bias);
+  const bool fours = InFours(op.columns, op.output.f32, op.output.bf16, op.input, op.residual,
+                             op.sum, op.weight, op.bias);
   ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
     To(op.output, [&]<class OutputType>(OutputType* output) {
       LaunchKernel(LayerNormForwardKernel<T, decltype(kFours)::value, OutputType>, blocks,
@@ -173,7 +175,7 @@ void Launch(const LayerNormForward& op, const LaunchContext& context) {
 }
 
 void Launch(const RmsNormForward& op, const LaunchContext& context) {
-  const bool fours = InFours(op.columns, op.output, op.input, op.weight);
+  const bool fours = InFours(op.columns, op.output.f32, op.output.bf16, op.input, op.weight);
   ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
     To(op.output, [&]<class OutputType>(OutputType* output) {
       LaunchKernel(RmsNormForwardKernel<T, decltype(kFours)::value, OutputType>, blocks,
@@ -183,15 +185,15 @@ void Launch(const RmsNormForward& op, const LaunchContext& context) {
 }
 
 void Launch(const LayerNormBackwardInput& op, const LaunchContext& context) {
-  LaunchBackwardInput<true>({op.d_output.f32, op.x, op.weight, op.mean, op.rstd,
-                             op.residual_gradient, op.d_input, op.rows, op.columns},
-                            context);
+  LaunchBackwardInput<true>(
+      {op.x, op.weight, op.mean, op.rstd, op.residual_gradient, op.d_input, op.rows, op.columns},
+      op.d_output, context);
 }
 
 void Launch(const RmsNormBackwardInput& op, const LaunchContext& context) {
-  LaunchBackwardInput<false>({op.d_output.f32, op.x, op.weight, nullptr, op.rstd,
-                              op.residual_gradient, op.d_input, op.rows, op.columns},
-                             context);
+  LaunchBackwardInput<false>(
+      {op.x, op.weight, nullptr, op.rstd, op.residual_gradient, op.d_input, op.rows, op.columns},
+      op.d_output, context);
 }
 
 }  // namespace takt::backend::cuda

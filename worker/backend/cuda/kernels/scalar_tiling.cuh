@@ -8,17 +8,11 @@
 
 namespace takt::backend::cuda {
 
-// How factors of products are rounded.
-struct F32Factors {
-  __device__ static float Of(float x) { return x; }
-};
-struct Bf16Factors {
-  __device__ static float Of(float x) { return Widened(Rounded(x)); }
-};
-
-// For head sizes up to kHead; the rest of each row is zeros.
-template <int kHead, class Factors>
+// For head sizes up to kHead, the rest of each row is zeros; of tensors of E, but factors are f32.
+template <int kHead, class E>
 struct ScalarTiling {
+  using Element = E;
+  using Factor = float;
   static constexpr int kSide = 16;
   static constexpr int kThreads = kSide * kSide;
   static constexpr int kRows = kHead > 128 ? 32 : 64;  // so that shared memory of sm_80 suffices
@@ -46,9 +40,13 @@ struct ScalarTiling {
   __device__ static int Key(int b) { return X() + kSide * b; }
   __device__ static bool FirstLaneOfRow() { return X() == 0; }
 
-  __device__ static void Fill(Tile& tile, const HeadRows& rows) {
-    FillTile<kRows, kHead, kThreads>(rows, [&](int row, int i, const Four& x) {
-      Store<true>(tile.rows[row], i, kHead, Each([&](int k) { return Factors::Of(x.v[k]); }));
+  __device__ static void Fill(Tile& tile, const HeadRows<E>& rows) {
+    ForGroupsOfTile<kRows, kHead, kThreads, 4>(rows, [&](int row, int i, const E* p) {
+      Four x = {};
+      if (p != nullptr) {
+        x = rows.aligned ? Load<true>(p, i, rows.head_size) : Load<false>(p, i, rows.head_size);
+      }
+      Store<true>(tile.rows[row], i, kHead, x);
     });
   }
 
@@ -114,25 +112,15 @@ struct ScalarTiling {
     }
   }
 
-  __device__ static void Put(Weights& weights, const Scores& scores) {
-#pragma unroll
-    for (int a = 0; a < kRowsOfThread; ++a) {
-#pragma unroll
-      for (int b = 0; b < kKeysOfThread; ++b) {
-        weights.rows[Row(a)][Key(b)] = Factors::Of(scores[a][b]);
-      }
-    }
-  }
-
   // The sums of row a, times `factor`, to the row of one head at `to`.
-  __device__ static void StoreRow(const Columns& sums, int a, float factor, float* to,
-                                  int head_size, bool fours) {
+  __device__ static void StoreRow(const Columns& sums, int a, float factor, E* to, int head_size,
+                                  bool aligned) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int i = X() * 4 + 64 * g;
       if (i >= head_size) continue;
       const Four x = Each([&](int k) { return sums[a][g * 4 + k] * factor; });
-      fours ? Store<true>(to, i, head_size, x) : Store<false>(to, i, head_size, x);
+      aligned ? Store<true>(to, i, head_size, x) : Store<false>(to, i, head_size, x);
     }
   }
 };

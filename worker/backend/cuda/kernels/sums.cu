@@ -89,18 +89,21 @@ struct CrossEntropyShared {
   float sum[kRowThreads / kWarpSize];
 };
 
-template <bool kFours>
-__device__ inline Softmax SoftmaxOfRow(const float* logits, std::int64_t vocab) {
+template <bool kAligned, class T>
+__device__ inline Softmax SoftmaxOfRow(const T* logits, std::int64_t vocab, std::int64_t stride) {
+  constexpr int kCount = kIn16Bytes<T>;
   Softmax softmax;
-  for (std::int64_t i = threadIdx.x * 4; i < vocab; i += kRowThreads * 4) {
-    const Four x = Load<kFours>(logits, i, vocab);
+  for (std::int64_t i = threadIdx.x * kCount; i < vocab; i += kRowThreads * kCount) {
+    const auto x = Load<kAligned, kCount>(logits, i, stride);
     Softmax group;
-    // What is beyond the row's end must not count.
+    // What is beyond the vocabulary must not count.
 #pragma unroll
-    for (int k = 0; k < 4; ++k) group.max = fmaxf(group.max, i + k < vocab ? x.v[k] : -FLT_MAX);
+    for (int k = 0; k < kCount; ++k) {
+      group.max = fmaxf(group.max, i + k < vocab ? x.v[k] : -FLT_MAX);
+    }
     const float max = fmaxf(softmax.max, group.max);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) group.sum += i + k < vocab ? expf(x.v[k] - max) : 0;
+    for (int k = 0; k < kCount; ++k) group.sum += i + k < vocab ? expf(x.v[k] - max) : 0;
     softmax = {max, softmax.sum * expf(softmax.max - max) + group.sum};
   }
   softmax = WarpJoined(softmax);
@@ -117,19 +120,21 @@ __device__ inline Softmax SoftmaxOfRow(const float* logits, std::int64_t vocab) 
   return softmax;
 }
 
-template <bool kFours>
-__global__ __launch_bounds__(kRowThreads) void CrossEntropyKernel(CrossEntropy op,
+template <bool kAligned, class T>
+__global__ __launch_bounds__(kRowThreads) void CrossEntropyKernel(CrossEntropy op, T* all,
+                                                                  std::int64_t stride,
                                                                   double* row_losses) {
+  constexpr int kCount = kIn16Bytes<T>;
   const std::int64_t row = blockIdx.x, vocab = op.vocab;
-  float* logits = op.logits.f32 + row * vocab;
+  T* logits = all + row * stride;
   const std::int32_t target = op.targets[row];
   const bool scored = target != kIgnoredTarget;
   Softmax softmax;
   if (scored) {
-    softmax = SoftmaxOfRow<kFours>(logits, vocab);
+    softmax = SoftmaxOfRow<kAligned>(logits, vocab, stride);
     if (threadIdx.x == 0) {
       row_losses[row] = log(static_cast<double>(softmax.sum)) + static_cast<double>(softmax.max) -
-                        static_cast<double>(logits[target]);
+                        static_cast<double>(Widened(logits[target]));
     }
   } else if (threadIdx.x == 0) {
     row_losses[row] = 0;
@@ -137,15 +142,16 @@ __global__ __launch_bounds__(kRowThreads) void CrossEntropyKernel(CrossEntropy o
   if (!op.gradient) return;
   __syncthreads();  // thread 0 has read the target's logit
   const float factor = scored ? op.scale / softmax.sum : 0;
-  for (std::int64_t i = threadIdx.x * 4; i < vocab; i += kRowThreads * 4) {
-    Four d = {};
+  for (std::int64_t i = threadIdx.x * kCount; i < stride; i += kRowThreads * kCount) {
+    Numbers<kCount> d = {};
     if (scored) {
-      const Four x = Load<kFours>(logits, i, vocab);
-      d = Each([&](int k) {
-        return factor * expf(x.v[k] - softmax.max) - (i + k == target ? op.scale : 0.0F);
+      const auto x = Load<kAligned, kCount>(logits, i, stride);
+      d = Each<kCount>([&](int k) {
+        const float onehot = i + k == target ? op.scale : 0.0F;
+        return i + k < vocab ? factor * expf(x.v[k] - softmax.max) - onehot : 0.0F;
       });
     }
-    Store<kFours>(logits, i, vocab, d);
+    Store<kAligned>(logits, i, stride, d);
   }
 }
 
@@ -166,10 +172,13 @@ void Launch(const SumOfSquares& op, const LaunchContext& context) {
 
 void Launch(const CrossEntropy& op, const LaunchContext& context) {
   auto* row_losses = static_cast<double*>(context.scratch);
-  Choose(InFours(op.vocab, op.logits.f32), [&](auto kFours) {
-    LaunchKernel(CrossEntropyKernel<decltype(kFours)::value>,
-                 Blocks{{static_cast<unsigned>(op.rows)}, kRowThreads, sizeof(CrossEntropyShared)},
-                 context.stream, op, row_losses);
+  const std::int64_t stride = op.stride == 0 ? op.vocab : op.stride;
+  const Blocks blocks = {{static_cast<unsigned>(op.rows)}, kRowThreads, sizeof(CrossEntropyShared)};
+  To(op.logits, [&]<class T>(T* logits) {
+    Choose(InGroups<kIn16Bytes<T>>(stride, logits), [&](auto aligned) {
+      LaunchKernel(CrossEntropyKernel<decltype(aligned)::value, T>, blocks, context.stream, op,
+                   logits, stride, row_losses);
+    });
   });
   SumInOrder(row_losses, op.rows, op.loss_sum, context);
 }

@@ -35,7 +35,7 @@ class OperandsOfWarp {
 
  private:
   static float Half(std::uint32_t pair, unsigned half) {
-    return Widened({static_cast<std::uint16_t>(pair >> (16 * half))});
+    return Widened(Bf16{static_cast<std::uint16_t>(pair >> (16 * half))});
   }
   const Operands& Of(unsigned lane) const { return *reinterpret_cast<const Operands*>(all_[lane]); }
 

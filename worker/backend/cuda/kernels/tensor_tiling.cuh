@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of tiles on tensor cores: the same members as ScalarTiling, with tiles rounded
-// to bf16 in shared memory. Each of four warps has 16 rows of a product; lane l of them rows l / 4
-// and l / 4 + 8, and two neighbours of every eight columns.
+// Products of tiles on tensor cores: the same members as ScalarTiling, of tensors and factors in
+// bf16. Each of four warps has 16 rows of a product; lane l of them rows l / 4 and l / 4 + 8, and
+// two neighbours of every eight columns.
 #pragma once
 
 #include "worker/backend/cuda/kernels/attention_tile.cuh"
@@ -11,6 +11,8 @@ namespace takt::backend::cuda {
 
 template <int kHead>
 struct TensorTiling {
+  using Element = Bf16;
+  using Factor = Bf16;
   static constexpr int kRows = 64;
   static constexpr int kThreads = kRows / 16 * kWarpSize;
   static constexpr int kLanesOfRow = 4;
@@ -36,9 +38,22 @@ struct TensorTiling {
   __device__ static int Key(int b) { return Column(b); }
   __device__ static bool FirstLaneOfRow() { return Lane() % 4 == 0; }
 
-  __device__ static void Fill(Tile& tile, const HeadRows& rows) {
-    FillTile<kRows, kHead, kThreads>(
-        rows, [&](int row, int i, const Four& x) { Store<true>(tile.rows[row], i, kHead, x); });
+  __device__ static void Fill(Tile& tile, const HeadRows<Bf16>& rows) {
+    constexpr int kCount = kIn16Bytes<Bf16>;
+    using Group = Words<4>;
+    ForGroupsOfTile<kRows, kHead, kThreads, kCount>(rows, [&](int row, int i, const Bf16* p) {
+      auto& group = *reinterpret_cast<Group*>(&tile.rows[row][i]);
+      if (p == nullptr) {
+        group = {};
+      } else if (rows.aligned) {
+        group = *reinterpret_cast<const Group*>(p + i);
+      } else {
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) {
+          tile.rows[row][i + k] = i + k < rows.head_size ? p[i + k] : Bf16{0};
+        }
+      }
+    });
   }
 
   // Lane l's row of the 16 x 16 elements at (i, j) of a matrix. `across`: its matrices of 8 x 8 are
@@ -87,22 +102,19 @@ struct TensorTiling {
     }
   }
 
-  __device__ static void Put(Weights& weights, const Scores& scores) {
+  // The sums of row a, times `factor`, to the row of one head at `to`: pairs of neighbours.
+  __device__ static void StoreRow(const Columns& sums, int a, float factor, Bf16* to, int head_size,
+                                  bool aligned) {
 #pragma unroll
-    for (int a = 0; a < kRowsOfThread; ++a) {
-#pragma unroll
-      for (int b = 0; b < kKeysOfThread; ++b) {
-        weights.rows[Row(a)][Key(b)] = Rounded(scores[a][b]);
+    for (int c = 0; c < kColumnsOfThread; c += 2) {
+      const int column = Column(c);
+      const float x = sums[a][c] * factor, y = sums[a][c + 1] * factor;
+      if (aligned && column < head_size) {
+        reinterpret_cast<Words<1>*>(to + column)->w[0] = RoundedPair(x, y);
+      } else {
+        if (column < head_size) to[column] = Rounded(x);
+        if (column + 1 < head_size) to[column + 1] = Rounded(y);
       }
-    }
-  }
-
-  // The sums of row a, times `factor`, to the row of one head at `to`.
-  __device__ static void StoreRow(const Columns& sums, int a, float factor, float* to,
-                                  int head_size, bool /*fours*/) {
-#pragma unroll
-    for (int c = 0; c < kColumnsOfThread; ++c) {
-      if (Column(c) < head_size) to[Column(c)] = sums[a][c] * factor;
     }
   }
 };
