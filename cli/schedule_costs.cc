@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "cli/job_input.h"
 #include "common/base/status.h"
@@ -22,7 +23,9 @@ const char kCostsFileHelp[] =
     "               \"reduction\": 0}, ...],      one for all, or one a stage\n"
     "   \"latency\": 0, \"seconds_per_byte\": 0,  of every message\n"
     "   \"links\": [{\"from\": 0, \"to\": 1, \"latency\": 0, \"seconds_per_byte\": 0}, ...],\n"
-    "   \"tied_reduction\": 0, \"optimizer\": 0}\n"
+    "   \"tied_reduction\": 0, \"optimizer\": 0,\n"
+    "   \"measured\": \"what, where\"}          seconds that were measured: what comes out is said "
+    "to be a prediction\n"
     "B is I+W and O, an overlapped forward and backward, is F+B unless given. reduction is the sum "
     "of\n"
     "a stage's gradients over its replicas, tied_reduction that of the embedding over its two "
@@ -43,6 +46,7 @@ struct StageCost {
   std::optional<double> overlap;   // unset: forward + backward
   double reduction = 0;
   std::int64_t output_bytes = 0, stash_bytes = 0;
+  std::string kinds;  // that the file names
 
   double Backward() const { return backward.value_or(input_grad + weight_grad); }
 
@@ -65,7 +69,10 @@ struct StageCost {
   }
 
   bool SetInFile(std::string_view key, double value) {
-    if (key != "reduction") return Set(key, value);
+    if (key != "reduction") {
+      kinds.append(key);
+      return Set(key, value);
+    }
     reduction = value;
     return true;
   }
@@ -109,7 +116,7 @@ class CostsFile {
   explicit CostsFile(std::string path) : path_(std::move(path)) {}
 
   // `stages` has one entry, for all, and gets as many as the file has.
-  absl::Status Read(std::vector<StageCost>& stages, cost::Costs& costs) {
+  absl::Status Read(std::vector<StageCost>& stages, cost::Costs& costs, std::string& measured) {
     ASSIGN_OR_RETURN(const std::string text, ReadInputFile(path_, "--costs", kLargestCostsFile));
     const json file = json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!file.is_object()) return CostError("--costs", path_, "must hold a JSON object");
@@ -122,10 +129,13 @@ class CostsFile {
       } else if (key == "tied_reduction" || key == "optimizer") {
         RETURN_IF_ERROR(CheckNumber(key, value));
         (key == "optimizer" ? costs.optimizer : costs.tied_reduction) = value.get<double>();
+      } else if (key == "measured") {
+        if (!value.is_string() || value.empty()) return Wrong(key, value, "must be a text");
+        measured = value.get<std::string>();
       } else if (key != "latency" && key != "seconds_per_byte") {
         return Wrong(key, value,
-                     "is none of stages, latency, seconds_per_byte, links, tied_reduction and "
-                     "optimizer");
+                     "is none of stages, latency, seconds_per_byte, links, tied_reduction, "
+                     "optimizer and measured");
       }
     }
     return absl::OkStatus();
@@ -209,6 +219,39 @@ class CostsFile {
   const std::string path_;
 };
 
+bool Has(const std::string& kinds, char kind) { return kinds.find(kind) != std::string::npos; }
+
+std::string KindsOfAll(const std::vector<StageCost>& stages) {
+  std::string kinds;
+  for (const char kind : {'F', 'I', 'W', 'B', 'O'}) {
+    const bool all =
+        std::ranges::all_of(stages, [&](const StageCost& stage) { return Has(stage.kinds, kind); });
+    if (all) kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+// What was not measured would be taken for one second, or for what --cost says.
+absl::Status CheckMeasured(const std::string& kinds, const schedule::Schedule& schedule) {
+  const bool halves = Has(kinds, 'I') && Has(kinds, 'W');
+  for (const schedule::Row& row : schedule.ranks) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (row[i].joins_next && Has(kinds, 'O')) {
+        ++i;  // with its B
+        continue;
+      }
+      const char kind = schedule::Letter(row[i].kind);
+      if (Has(kinds, kind) || (kind == 'B' && halves)) continue;
+      return InvalidField({.field = "stages",
+                           .value = absl::StrCat("measured ", kinds),
+                           .rule = absl::StrFormat("must have %c of every stage, which %s runs",
+                                                   kind, schedule.name),
+                           .fix = "measure with a schedule that runs the same kinds"});
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void DeclareCosts(CLI::App& command, CostOptions& options) {
@@ -228,7 +271,8 @@ absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options) {
   StepCosts step;
   RETURN_IF_ERROR(ParseCost(options.cost, stages.front(), step.time.link.latency));
   if (!options.costs_file.empty()) {
-    RETURN_IF_ERROR(CostsFile(options.costs_file).Read(stages, step.time));
+    RETURN_IF_ERROR(CostsFile(options.costs_file).Read(stages, step.time, step.measured));
+    step.measured_kinds = KindsOfAll(stages);
   }
   cost::Costs& time = step.time;
   for (auto* list :
@@ -260,6 +304,7 @@ absl::Status CheckCostsFit(const StepCosts& costs, const schedule::Schedule& sch
         "stages", absl::StrCat(given, " entries"),
         absl::StrCat("must have 1 entry, or one for each of the ", schedule.num_stages, " stages"));
   }
+  if (!costs.measured.empty()) RETURN_IF_ERROR(CheckMeasured(costs.measured_kinds, schedule));
   for (const auto& [ends, link] : costs.time.links) {
     const int last = std::max(ends.first.value(), ends.second.value());
     if (last < schedule.num_ranks() && ends.first != ends.second) continue;

@@ -23,6 +23,10 @@ struct StepCosts {
   cost::Costs time;
   std::vector<std::int64_t> output_bytes{0};  // of a message that leaves the stage
   std::vector<std::int64_t> stash_bytes{0};   // of a microbatch in flight on the stage
+  // On what --costs says that its seconds were measured; empty: it does not say. A simulation with
+  // them is a prediction.
+  std::string measured;
+  std::string measured_kinds;  // that every stage has there, of "FIWBO"
 };
 
 void DeclareCosts(CLI::App& command, CostOptions& options);
@@ -32,7 +36,8 @@ void DeclareCosts(CLI::App& command, CostOptions& options);
 // Errors: kInvalidArgument (FieldError).
 absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options);
 
-// One value or one a stage, links between ranks that are there. kInvalidArgument (FieldError).
+// One value or one a stage, links between ranks that are there, times measured for all kinds that
+// the schedule has. kInvalidArgument (FieldError).
 absl::Status CheckCostsFit(const StepCosts& costs, const schedule::Schedule& schedule);
 
 // For --help of the commands that take costs.

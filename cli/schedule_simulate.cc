@@ -37,7 +37,8 @@ Json CriticalPathJson(const sim::Report& report) {
   return path;
 }
 
-Json ReportJson(const schedule::Schedule& schedule, const SimulatedSchedule& simulated) {
+Json ReportJson(const schedule::Schedule& schedule, const StepCosts& costs,
+                const SimulatedSchedule& simulated) {
   const sim::Report& report = simulated.report;
   Json ranks = Json::array();
   for (const sim::RankReport& rank : report.ranks) {
@@ -58,6 +59,7 @@ Json ReportJson(const schedule::Schedule& schedule, const SimulatedSchedule& sim
                {"span_bubble_fraction", report.span_bubble_fraction},
                {"step_time", report.step_time},
                {"step_bubble_fraction", report.step_bubble_fraction}};
+  if (!costs.measured.empty()) json["prediction_from"] = costs.measured;
   if (simulated.bound.has_value()) {
     json["lower_bound"] = simulated.bound->makespan;
     json["gap"] = simulated.gap();
@@ -134,8 +136,14 @@ absl::StatusOr<ExitCode> Simulate(const Context& context, const SimulateOptions&
                                     {.max_in_flight = options.source.sizes.max_in_flight(),
                                      .barrier = !options.no_barrier}));
   if (context.json()) {
-    PrintJson(context, ReportJson(schedule, simulated));
+    PrintJson(context, ReportJson(schedule, costs, simulated));
   } else {
+    if (!costs.measured.empty()) {
+      context.terminal.out << absl::StrFormat(
+          "a prediction, in seconds, for %d ranks each on a device of its own; its times are of: "
+          "%s\n",
+          schedule.num_ranks(), costs.measured);
+    }
     context.terminal.out << ReportText(simulated) << std::flush;
   }
   return ExitCode::kDone;

@@ -83,6 +83,29 @@ TEST(Schedule, CostsOfEachStageComeFromAFile) {
       11);
 }
 
+TEST(Schedule, MeasuredCostsMakeAPrediction) {
+  const std::string costs =
+      WriteFile("measured.json",
+                R"({"measured": "tiny on cpu", "stages": [{"F": 1, "B": 2}, {"F": 3, "B": 4}]})");
+  const std::vector<std::string> sizes = {"--ranks", "2", "--microbatches", "4", "--costs", costs};
+  const auto arguments = [&](const std::string& schedule) {
+    std::vector<std::string> all = {"schedule", "simulate", schedule};
+    all.insert(all.end(), sizes.begin(), sizes.end());
+    return all;
+  };
+  EXPECT_THAT(RunTakt(arguments("1f1b")).out,
+              HasSubstr("a prediction, in seconds, for 2 ranks each on a device of its own; its "
+                        "times are of: tiny on cpu\n"));
+  EXPECT_EQ(Simulate({"1f1b", "--ranks", "2", "--microbatches", "4", "--costs",
+                      costs})["prediction_from"],
+            "tiny on cpu");
+  EXPECT_FALSE(
+      Simulate({"1f1b", "--ranks", "2", "--microbatches", "4"}).contains("prediction_from"));
+  const Outcome split = RunTakt(arguments("zb-h1"));
+  EXPECT_EQ(split.code, ExitCode::kInvalidInput);
+  EXPECT_THAT(split.err, HasSubstr("stages is measured FB: must have I of every stage"));
+}
+
 TEST(Schedule, WrongCostsExitWith2) {
   for (const char* cost : {"F", "F=x", "F=-1", "F=nan", "W=inf", "comm=nan", "Q=1"}) {
     const Outcome outcome = RunTakt(
@@ -224,6 +247,7 @@ TEST(Schedule, CostsFileIsRefusedByTheNameOfTheField) {
       {R"({"links": [{"from": 0, "to": 2}]})", "links is 0 to 2"},
       {R"({"links": [{"from": 0, "to": 1, "speed": 2}]})", "links[0].speed"},
       {R"({"links": [{"from": 0, "to": 1}, {"from": 0, "to": 1}]})", "links[1]"},
+      {R"({"measured": 1})", "measured is 1"},
       {R"({"speed": 1})", "speed is 1"}};
   for (const auto& [text, reason] : cases) {
     const Outcome outcome =

@@ -23,6 +23,7 @@
 #include "tests/bench/commands.h"
 #include "tests/bench/instruction_cost.h"
 #include "tests/bench/process_group.h"
+#include "tests/bench/stage_times.h"
 #include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 #include "worker/engine/engine.h"
@@ -57,11 +58,6 @@ struct Case {
   std::string schedule, transport;
   int num_microbatches() const { return 4 * num_ranks; }
 };
-
-// F, I, W, B and O: the kinds of operation that are timed apart.
-constexpr std::array kKinds = {Op::kForward, Op::kInputGrad, Op::kWeightGrad, Op::kBackward,
-                               Op::kOverlap};
-using SecondsByKind = std::array<double, kKinds.size()>;
 
 // Everything that is the same on all ranks.
 struct Setup {
@@ -101,7 +97,7 @@ absl::StatusOr<Setup> MakeSetup(const Case& c) {
 // What one rank measured.
 struct RankResult {
   std::vector<double> step_seconds;
-  SecondsByKind op_seconds{};  // means, by position in kKinds; 0: the rank has none of the kind
+  StageTimes stages{0};
   double latency_seconds = 0;  // of an activation from its neighbour
   // Of all steps. Emulated operations sleep: what remains is the runtime's.
   double cpu_seconds = 0;
@@ -124,36 +120,6 @@ Usage UsageNow() {
   return {.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime),
           .context_switches = usage.ru_nvcsw + usage.ru_nivcsw};
 }
-
-// The means of all steps but the first ones.
-class OpClock {
- public:
-  explicit OpClock(const program::Program& program) : program_(program) {}
-
-  void Add(const engine::StepTiming& timing) {
-    for (std::size_t i = 0; i < program_.body.size(); ++i) {
-      const auto kind = std::ranges::find(kKinds, program_.body[i].op);
-      if (kind == kKinds.end()) continue;
-      const engine::InstructionTiming& t = (*timing.timings)[i];
-      const std::size_t k = kind - kKinds.begin();
-      sums_[k] += static_cast<double>(t.end_nanos - t.start_nanos) * 1e-9;
-      ++counts_[k];
-    }
-  }
-
-  SecondsByKind Means() const {
-    SecondsByKind means{};
-    for (std::size_t k = 0; k < means.size(); ++k) {
-      if (counts_[k] > 0) means[k] = sums_[k] / counts_[k];
-    }
-    return means;
-  }
-
- private:
-  const program::Program& program_;
-  SecondsByKind sums_{};
-  std::array<int, kKinds.size()> counts_{};
-};
 
 // One way, under the traffic of a step: where forwards meet backwards, every pair of neighbours
 // (0 and 1, 2 and 3, ...) exchanges messages in both directions at once, all pairs at the same
@@ -222,7 +188,7 @@ absl::StatusOr<RankResult> RunRank(const Case& c, const Setup& setup, int steps,
                                          .mesh = {.pp_size = c.num_ranks, .dp_size = 1},
                                          .rank = rank,
                                          .pp_group = barrier.get()}));
-  RankResult result;
+  RankResult result{.stages = StageTimes(program.num_stages)};
   ASSIGN_OR_RETURN(result.latency_seconds, MeasureLatency(*transport, rank, c.num_ranks, *barrier));
   ASSIGN_OR_RETURN(
       const std::unique_ptr<engine::Engine> engine,
@@ -230,17 +196,18 @@ absl::StatusOr<RankResult> RunRank(const Case& c, const Setup& setup, int steps,
                              {.transport = transport.get(),
                               .rank_of = [](PpRank pp_rank) { return Rank(pp_rank.value()); },
                               .generation = 1}));
-  OpClock clock(program);
   const auto on_step = [&](const engine::StepTiming& timing) {
     if (timing.step <= StepId(kWarmupSteps)) return;
     result.step_seconds.push_back(static_cast<double>(timing.end_nanos - timing.start_nanos) *
                                   1e-9);
-    clock.Add(timing);
+    for (std::size_t i = 0; i < program.body.size(); ++i) {
+      const engine::InstructionTiming& t = (*timing.timings)[i];
+      result.stages.Add(program.body[i], static_cast<double>(t.end_nanos - t.start_nanos) * 1e-9);
+    }
   };
   const Usage before = UsageNow();
   RETURN_IF_ERROR(engine->Run(StepId(1), StepId(kWarmupSteps + steps), on_step));
   const Usage after = UsageNow();
-  result.op_seconds = clock.Means();
   result.cpu_seconds = after.cpu_seconds - before.cpu_seconds;
   result.context_switches = after.context_switches - before.context_switches;
   result.messages = (kWarmupSteps + steps) *
@@ -249,7 +216,7 @@ absl::StatusOr<RankResult> RunRank(const Case& c, const Setup& setup, int steps,
 }
 
 nlohmann::json ToJson(const RankResult& result) {
-  return {{"steps", result.step_seconds}, {"ops", result.op_seconds},
+  return {{"steps", result.step_seconds}, {"stages", result.stages.ToJson()},
           {"cpu", result.cpu_seconds},    {"switches", result.context_switches},
           {"messages", result.messages},  {"latency", result.latency_seconds}};
 }
@@ -261,43 +228,15 @@ struct Row {
   double ratio() const { return measured_seconds / simulated_seconds; }
 };
 
-// Over the ranks that have the kind; 0: none has.
-double MeanOverRanks(const std::vector<SecondsByKind>& by_rank, std::size_t kind) {
-  double sum = 0;
-  int count = 0;
-  for (const SecondsByKind& of_rank : by_rank) {
-    sum += of_rank[kind];
-    count += of_rank[kind] > 0 ? 1 : 0;
-  }
-  return count > 0 ? sum / count : 0;
-}
-
-// What the simulator is told: for each stage the means of its rank, or of all ranks where only a
-// second copy of the stage runs the kind. Kinds that a schedule does not have are not asked for.
-cost::Costs MeasuredCosts(const Setup& setup, const std::vector<SecondsByKind>& by_rank) {
-  cost::Costs costs;
-  std::vector<double>* const of_kind[kKinds.size()] = {
-      &costs.forward, &costs.input_grad, &costs.weight_grad, &costs.backward, &costs.overlap};
-  for (std::size_t k = 0; k < kKinds.size(); ++k) {
-    of_kind[k]->clear();
-    for (const mesh::Stage& stage : setup.partition) {
-      const double seconds = by_rank[stage.pp_rank.value()][k];
-      of_kind[k]->push_back(seconds > 0 ? seconds : MeanOverRanks(by_rank, k));
-    }
-  }
-  return costs;
-}
-
 // Of one of F, I and W.
-double MeanOpSeconds(const std::vector<SecondsByKind>& by_rank) {
-  constexpr std::array kUnits = {1, 1, 1, 2, 3};  // of kKinds
+double MeanOpSeconds(const StageTimes& stages) {
+  constexpr std::array kUnits = {1, 1, 1, 2, 3};  // of StageTimes::kKinds
   double seconds = 0;
   int units = 0;
-  for (const SecondsByKind& of_rank : by_rank) {
-    for (std::size_t k = 0; k < kKinds.size(); ++k) {
-      seconds += of_rank[k];
-      units += of_rank[k] > 0 ? kUnits[k] : 0;
-    }
+  for (std::size_t k = 0; k < kUnits.size(); ++k) {
+    const double mean = stages.MeanSeconds(StageTimes::kKinds[k]);
+    seconds += mean;
+    units += mean > 0 ? kUnits[k] : 0;
   }
   return seconds / units;
 }
@@ -314,13 +253,13 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
           }));
   Row row{.c = c};
   std::vector<nlohmann::json> ranks;
-  std::vector<SecondsByKind> op_seconds;
+  StageTimes stages(static_cast<int>(setup.partition.size()));
   for (const std::string& text : texts) {
     ranks.push_back(nlohmann::json::parse(text));
-    op_seconds.push_back(ranks.back()["ops"].get<SecondsByKind>());
+    stages.Add(StageTimes::FromJson(ranks.back()["stages"]));
   }
-  cost::Costs costs = MeasuredCosts(setup, op_seconds);
-  row.op_seconds = MeanOpSeconds(op_seconds);
+  cost::Costs costs = stages.Costs();
+  row.op_seconds = MeanOpSeconds(stages);
   double messages = 0;
   for (const nlohmann::json& rank : ranks) {
     row.cpu_seconds_per_message += rank["cpu"].get<double>();

@@ -30,7 +30,7 @@ from torch import nn
 
 @dataclasses.dataclass
 class Shape:
-    """As tests/bench/train.cc has them."""
+    """As tests/bench/train_job.cc has them."""
 
     layers: int
     hidden: int
@@ -44,8 +44,8 @@ class Shape:
 
 
 SHAPES = {
-    "tiny": Shape(2, 64, 4, 256, 512),
-    "tiny-llama": Shape(2, 64, 4, 172, 512, kv_heads=2, llama=True, tied=False),
+    "tiny": Shape(4, 64, 4, 256, 512),
+    "tiny-llama": Shape(4, 64, 4, 172, 512, kv_heads=2, llama=True, tied=False),
     "gpt2-124m": Shape(12, 768, 12, 3072, 50257),
     "gpt2-355m": Shape(24, 1024, 16, 4096, 50257),
     "gpt2-774m": Shape(36, 1280, 20, 5120, 50257),

@@ -63,25 +63,23 @@ Proof ProofOf(const TransportOptions& options, const Offer& offer, const std::st
   return Prove(options, absl::StrCat("shm ", side, " ", channel, " ", ToHex(AsText(offer.token))));
 }
 
-absl::Status AwaitPhase(RingHeader& header, RingPhase phase, const TransportOptions& options,
-                        AbortSignal& abort, const std::string& channel) {
+std::int64_t ConnectDeadline(const TransportOptions& options) {
+  return MonotonicNanos() + absl::ToInt64Nanoseconds(options.connect_timeout);
+}
+
+// False: the deadline came first.
+absl::StatusOr<bool> AwaitPhase(RingHeader& header, RingPhase phase, std::int64_t deadline,
+                                AbortSignal& abort) {
   const auto hook = abort.OnRaise([&] { header.phase_moved.Wake(); });
   const bool in_time = header.phase_moved.Await(
-      [&] { return header.phase.load() >= phase || abort.raised(); },
-      MonotonicNanos() + absl::ToInt64Nanoseconds(options.connect_timeout), 0);
+      [&] { return header.phase.load() >= phase || abort.raised(); }, deadline, 0);
   if (abort.raised()) return AbortedStatus();
-  if (in_time) return absl::OkStatus();
-  return TimeoutStatus(absl::StrCat("the peer to open channel ", channel), options.connect_timeout);
+  return in_time;
 }
 
 void Advance(RingHeader& header, RingPhase phase) {
   header.phase.store(phase);
   header.phase_moved.Wake();
-}
-
-absl::Status WrongProof(const std::string& channel) {
-  return absl::PermissionDeniedError(
-      absl::StrCat("channel ", channel, ": the peer does not know this generation's secret"));
 }
 
 class ShmTransport final : public Transport {
@@ -96,9 +94,7 @@ class ShmTransport final : public Transport {
     ASSIGN_OR_RETURN(Offer offer, MakeOffer(absl::StrCat("takt-", key), max_bytes));
     RETURN_IF_ERROR(rendezvous_.Set("shm/" + key, Announcement(offer)));
     RingHeader& header = offer.header();
-    RETURN_IF_ERROR(AwaitPhase(header, kRingAttached, options_, *abort_, key));
-    if (!SameProof(header.receiver_proof, ProofOf(options_, offer, key, "receiver")))
-      return WrongProof(key);
+    RETURN_IF_ERROR(AwaitReceiver(header, ProofOf(options_, offer, key, "receiver"), key));
     header.sender_proof = ProofOf(options_, offer, key, "sender");
     Advance(header, kRingAccepted);
     return MakeRingSender(
@@ -121,9 +117,16 @@ class ShmTransport final : public Transport {
     }
     header.receiver_proof = ProofOf(options_, offer, key, "receiver");
     Advance(header, kRingAttached);
-    RETURN_IF_ERROR(AwaitPhase(header, kRingAccepted, options_, *abort_, key));
-    if (!SameProof(header.sender_proof, ProofOf(options_, offer, key, "sender")))
-      return WrongProof(key);
+    ASSIGN_OR_RETURN(const bool accepted,
+                     AwaitPhase(header, kRingAccepted, ConnectDeadline(options_), *abort_));
+    if (!accepted) {
+      return TimeoutStatus(absl::StrCat("the peer to accept us on channel ", key),
+                           options_.connect_timeout);
+    }
+    if (!SameProof(header.sender_proof, ProofOf(options_, offer, key, "sender"))) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("channel ", key, ": the peer does not know this generation's secret"));
+    }
     return MakeRingReceiver(
         EndOf(std::move(offer), max_bytes, absl::StrCat(name, " from rank ", peer.value())));
   }
@@ -131,6 +134,23 @@ class ShmTransport final : public Transport {
   void Abort() override { abort_->Raise(); }
 
  private:
+  // Until somebody comes who proves to be the receiver: whoever cannot ends nothing.
+  absl::Status AwaitReceiver(RingHeader& header, const Proof& expected,
+                             const std::string& channel) {
+    const std::int64_t deadline = ConnectDeadline(options_);
+    std::string what = absl::StrCat("the peer to open channel ", channel);
+    for (bool impostor = false;; impostor = true) {
+      ASSIGN_OR_RETURN(const bool came, AwaitPhase(header, kRingAttached, deadline, *abort_));
+      if (!came) {
+        if (impostor) what += "; somebody opened it who does not know this generation's secret";
+        return TimeoutStatus(what, options_.connect_timeout);
+      }
+      // Before the look: who comes after it says so again.
+      header.phase.store(kRingOffered);
+      if (SameProof(header.receiver_proof, expected)) return absl::OkStatus();
+    }
+  }
+
   RingOptions EndOf(Offer offer, std::size_t max_bytes, std::string channel) const {
     return {.memory = std::move(offer.memory.bytes),
             .capacity_bytes = RingCapacity(max_bytes),

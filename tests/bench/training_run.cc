@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/bench/training_run.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "common/base/status.h"
+#include "tests/bench/device.h"
+#include "tests/bench/statistics.h"
+#include "tests/bench/turns.h"
+#include "tests/testing/virtual_ranks.h"
+
+namespace takt::bench {
+namespace {
+
+using program::Instruction;
+
+// An instruction that ran.
+struct Span {
+  const Instruction* instruction = nullptr;
+  StepId step;
+  int pp_rank = 0;
+  std::int64_t start_nanos = 0, end_nanos = 0;
+};
+
+// What one rank measured.
+struct RankRecord {
+  std::vector<Span> computed;     // on its compute lane
+  std::map<StepId, double> tied;  // of the sum of a tied embedding
+  std::vector<double> step_seconds, losses;
+};
+
+double SecondsOf(std::int64_t nanos) { return 1e-9 * static_cast<double>(nanos); }
+
+// Of this process.
+double PeakBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return 1024 * static_cast<double>(usage.ru_maxrss);
+}
+
+void Record(const engine::StepTiming& step, const program::Program& program, RankRecord& record) {
+  for (std::size_t i = 0; i < program.body.size(); ++i) {
+    const Instruction& instruction = program.body[i];
+    const engine::InstructionTiming& timing = (*step.timings)[i];
+    if (program.lanes[instruction.lane.value()].kind == program::LaneKind::kCompute) {
+      record.computed.push_back(
+          {&instruction, step.step, program.pp_rank.value(), timing.start_nanos, timing.end_nanos});
+    } else if (instruction.op == program::Op::kReduceTied) {
+      record.tied[step.step] = SecondsOf(timing.end_nanos - timing.start_nanos);
+    }
+  }
+}
+
+// Whose turn it is not yet is under way, too, by its rank's clock: a turn begins when the one
+// before it ends. Counts what comes after the steps that warm up.
+void SumTurns(std::vector<Span> computed, const TrainJobOptions& options, TrainingRun& run) {
+  std::ranges::sort(computed, {}, &Span::end_nanos);
+  std::map<int, double> optimizer_of;
+  std::int64_t free_nanos = 0;
+  for (const Span& span : computed) {
+    const double seconds = SecondsOf(span.end_nanos - std::max(span.start_nanos, free_nanos));
+    free_nanos = span.end_nanos;
+    if (span.step <= StepId(options.warmup)) continue;
+    run.stages.Add(*span.instruction, seconds);
+    run.op_seconds[std::string(program::Name(span.instruction->op))] += seconds / options.steps;
+    if (!program::IsCompute(span.instruction->op))
+      optimizer_of[span.pp_rank] += seconds / options.steps;
+  }
+  for (const auto& [rank, seconds] : optimizer_of)
+    run.optimizer_seconds = std::max(run.optimizer_seconds, seconds);
+}
+
+// The last rank that comes to a sum waits for nobody.
+void SumTied(const std::vector<RankRecord>& ranks, TrainingRun& run) {
+  std::map<StepId, double> shortest;
+  for (const RankRecord& rank : ranks) {
+    for (const auto& [step, seconds] : rank.tied) {
+      const auto [it, first] = shortest.try_emplace(step, seconds);
+      it->second = std::min(it->second, seconds);
+    }
+  }
+  if (shortest.empty()) return;
+  std::vector<double> all;
+  for (const auto& [step, seconds] : shortest) all.push_back(seconds);
+  run.op_seconds[std::string(program::Name(program::Op::kReduceTied))] = Median(std::move(all));
+}
+
+absl::Status RunRank(testing::VirtualRank& rank, engine::Compute& compute,
+                     const config::JobSpec& job, int warmup, RankRecord& record) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
+                   rank.MakeEngine(rank.program(), compute, "train/"));
+  return engine->Run(StepId(1), StepId(job.steps), [&](const engine::StepTiming& step) {
+    record.losses.push_back(rank.trainer().result(step.step).loss);
+    Record(step, rank.program(), record);
+    if (step.step > StepId(warmup))
+      record.step_seconds.push_back(SecondsOf(step.end_nanos - step.start_nanos));
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingRun> RunTraining(const config::JobSpec& job, const plan::Plan& plan,
+                                        const TrainJobOptions& options,
+                                        const std::string& data_root) {
+  MemoryBytes predicted;
+  for (const MemoryBytes& rank : plan.memory) {
+    for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind)
+      predicted[static_cast<MemoryKind>(kind)] += rank[static_cast<MemoryKind>(kind)];
+  }
+  predicted[MemoryKind::kProcess] = 0;
+  backend::MemoryLedger ledger;
+  ASSIGN_OR_RETURN(const auto device, OpenDevice({.device = options.device,
+                                                  .threads = options.threads,
+                                                  .predicted = predicted,
+                                                  .ledger = &ledger}));
+  ASSIGN_OR_RETURN(
+      const auto ranks,
+      testing::VirtualRanks::Create(
+          {.job = &job, .plan = &plan, .data_root = data_root, .device = device.get()}));
+  const std::size_t num_ranks = plan.programs.size();
+  Turns turns;
+  std::vector<std::unique_ptr<engine::Compute>> computes(num_ranks);
+  std::vector<RankRecord> records(num_ranks);
+  RETURN_IF_ERROR(ranks->ForAll([&](testing::VirtualRank& rank) -> absl::Status {
+    ASSIGN_OR_RETURN(computes[rank.rank().value()],
+                     TakeTurns(rank.trainer(), rank.program(), turns));
+    return absl::OkStatus();
+  }));
+  RETURN_IF_ERROR(ranks->ForAll([&](testing::VirtualRank& rank) {
+    const int id = rank.rank().value();
+    return RunRank(rank, *computes[id], job, options.warmup, records[id]);
+  }));
+
+  // A step ends together on all ranks; rank 0 has the first and the last instruction.
+  TrainingRun run{.step_seconds = records[0].step_seconds,
+                  .losses = records[0].losses,
+                  .stages = StageTimes(static_cast<int>(plan.partition.size()))};
+  std::vector<Span> computed;
+  for (const RankRecord& record : records)
+    computed.insert(computed.end(), record.computed.begin(), record.computed.end());
+  SumTurns(std::move(computed), options, run);
+  SumTied(records, run);
+  run.peak_bytes = options.on_gpu() ? static_cast<double>(ledger.Read().total()) : PeakBytes();
+  return run;
+}
+
+}  // namespace takt::bench

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training steps of a planned job, all its ranks in this process, on one device.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/plan/plan.h"
+#include "tests/bench/stage_times.h"
+#include "tests/bench/train_job.h"
+
+namespace takt::bench {
+
+struct TrainingRun {
+  // Without the steps that warm up: the first touches memory for the first time.
+  std::vector<double> step_seconds;
+  std::vector<double> losses;  // of all steps
+  StageTimes stages{0};
+  // Of a step, summed over ranks, by kind of instruction: what is computed, and the sum of a tied
+  // embedding's gradients.
+  std::map<std::string, double> op_seconds;
+  double optimizer_seconds = 0;  // of a step, what OPT and the norm take on the slowest rank
+  double peak_bytes = 0;         // of the device; on the CPU of the process
+};
+
+// The ranks take turns on the device, so that what each instruction takes is what it would take on
+// a device of its rank's own.  data_root: of a TokenFolder.
+absl::StatusOr<TrainingRun> RunTraining(const config::JobSpec& job, const plan::Plan& plan,
+                                        const TrainJobOptions& options,
+                                        const std::string& data_root);
+
+}  // namespace takt::bench
