@@ -20,7 +20,8 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const session::Assignment& assignm
        .partition = assignment.partition,
        .program = assignment.program,
        .validation = assignment.validation_program ? &*assignment.validation_program : nullptr,
-       .dp_size = assignment.mesh.dp_size});
+       .dp_size = assignment.mesh.dp_size,
+       .device = assignment.device});
   predicted[MemoryKind::kProcess] = 0;
   predicted[MemoryKind::kSnapshot] = 0;
   return predicted;

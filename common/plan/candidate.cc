@@ -158,7 +158,8 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
                        .program = candidate.programs[rank],
                        .validation = validates ? &candidate.validation_programs[rank] : nullptr,
                        .saves = inputs.job.checkpoint.has_value(),
-                       .dp_size = inputs.dp_size}));
+                       .dp_size = inputs.dp_size,
+                       .device = inputs.options.device}));
   }
   return candidate;
 }

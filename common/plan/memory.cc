@@ -10,6 +10,7 @@
 #include "common/base/regions.h"
 #include "common/model/llama.h"
 #include "common/model/stage_layout.h"
+#include "common/plan/gpu_scratch.h"
 #include "common/program/slot_bytes.h"
 
 namespace takt::plan {
@@ -33,6 +34,9 @@ class Prediction {
     if (!emulated_) {
       AddParameters();
       AddScratch();
+      if (inputs_.device == config::DeviceKind::kCuda) {
+        bytes_[MemoryKind::kScratch] += GpuScratchOf(inputs_.model).total();
+      }
       if (inputs_.saves) AddSnapshot();
     }
     AddSlots(inputs_.program);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/plan/gpu_scratch.h"
 #include "common/plan/memory.h"
 #include "common/plan/plan.h"
 #include "common/program/compute_part.h"
@@ -90,6 +91,9 @@ void ExpectAsPredicted(const config::JobSpec& job,
     ASSERT_TRUE(report.ok()) << report.status();
     MemoryBytes predicted = plan->memory[rank];
     predicted[MemoryKind::kProcess] = 0;
+    if (device == config::DeviceKind::kCuda) {
+      predicted[MemoryKind::kScratch] -= plan::GpuScratchOf(plan->model).total();
+    }
     EXPECT_EQ(ToString(report->counts.bytes), ToString(predicted));
     EXPECT_EQ(report->counts.bytes, predicted);
     EXPECT_EQ(report->counts.peak_bytes, predicted.total());

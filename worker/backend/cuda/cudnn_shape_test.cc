@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/cudnn_shape.h"
 
+#include <array>
+
+#include "common/plan/gpu_scratch.h"
 #include "gmock/gmock.h"
 
 namespace takt::backend::cuda {
@@ -77,6 +80,24 @@ TEST(CudnnShape, GradientsOfScoresTakeAboutAGibibyte) {
   EXPECT_EQ(of(4, 4096, 32), 1);    // a gibibyte each
   EXPECT_EQ(of(2, 8192, 32), 1);    // four
   EXPECT_EQ(of(8, 1000, 128), 4);   // rows of whole tiles count
+}
+
+// What the plan of a job counts for it.
+TEST(CudnnShape, GradientsOfScoresTakeWhatIsPredicted) {
+  for (const auto& [batch, context, heads] :
+       {std::array{32, 1024, 12}, {60, 1024, 12}, {43, 1024, 12}, {2, 8192, 32}, {8, 1000, 128}}) {
+    model::Model model{
+        .config = {.hidden = heads * 64, .heads = heads, .head_size = 64, .context = context},
+        .microbatch = batch,
+        .precisions = {model::Precision::kBf16, model::Precision::kBf16}};
+    AttentionShape shape = Shape(batch, context);
+    shape.heads = heads;
+    const std::int64_t tiled = (context + 127) / 128 * 128;
+    EXPECT_EQ(plan::GpuScratchOf(model).scores,
+              SequencesAtATime(shape) * heads * tiled * tiled * 2);
+    model.precisions.activations = model::Precision::kF32;
+    EXPECT_EQ(plan::GpuScratchOf(model).scores, 0);
+  }
 }
 
 TEST(CudnnShape, PartsBeginAtTheirSequence) {
