@@ -122,6 +122,8 @@ TEST(JobFile, NamesPlaceFieldValueRuleAndFix) {
        "job.yaml:1:36: optimizer.adamw.learning_rate is nan: must be a finite number"},
       {"optimizer: {adamw: {learning_rate: .inf}}",
        "job.yaml:1:36: optimizer.adamw.learning_rate is .inf: must be a finite number"},
+      {"exact: no", "job.yaml:1:8: exact is no: must be true or false"},
+      {"exact: auto", "job.yaml:1:8: exact is auto: must be true or false"},
       {"data: {shuffle: yes}", "job.yaml:1:17: data.shuffle is yes: must be true or false"},
       {"data:\n  train:\n  - {path: a, format: byte}",
        "job.yaml:3:23: data.train[0].format is byte: must be one of bytes, uint16, uint32, llmc, "

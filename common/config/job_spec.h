@@ -92,6 +92,7 @@ struct JobSpec {
   std::optional<Checkpoint> checkpoint;
   std::string tensorboard;  // directory of event files, under the checkpoint root; empty: none
   std::uint64_t seed = 0;
+  bool exact = true;  // the same bits whatever the schedule
   // Of settings that have no effect on this job, for people. Not a part of the proto.
   std::vector<std::string> warnings;
 

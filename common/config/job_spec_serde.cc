@@ -474,6 +474,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   JobSpec job;
   job.steps = proto.steps();
   job.seed = proto.seed();
+  if (proto.has_exact()) job.exact = proto.exact();
   ReadName(proto, job, rules);
   ReadModel(proto.model(), job, rules);
   ReadData(proto.data(), job, rules);
@@ -483,7 +484,6 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   rules.AtLeast("steps", proto.steps(), 1);
   ReadParallelism(proto.parallelism(), job, rules);
   ReadPrecision(proto, job, rules);
-  rules.Supported("exact", "false", !proto.has_exact() || proto.exact(), "true");
   if (proto.has_checkpoint()) ReadCheckpoint(proto.checkpoint(), job, rules);
   ReadLogging(proto.logging(), job, rules);
   if (!rules.ok()) return InvalidFields(rules.Take());

@@ -252,6 +252,15 @@ TEST(JobSpecSerde, ReadsPrecisionsAndWarnsWhereNothingIsMultiplied) {
       testing::Contains("precision: has no effect on an emulated model, which multiplies nothing"));
 }
 
+TEST(JobSpecSerde, IsExactUnlessItSaysOtherwise) {
+  EXPECT_TRUE(ToJobSpec(Parse({}))->exact);
+  EXPECT_TRUE(ToJobSpec(Parse({"exact=true"}))->exact);
+  const JobSpec job = *ToJobSpec(Parse({"exact=false"}));
+  EXPECT_FALSE(job.exact);
+  EXPECT_FALSE(ToJobSpec(ToProto(job))->exact);
+  EXPECT_FALSE(ToProto(*ToJobSpec(Parse({}))).has_exact());  // for readers that do not know it
+}
+
 // What the file reader already refuses may still come over the wire.
 TEST(JobSpecSerde, RefusesHostileMessages) {
   v1::JobSpec spec = Parse({});

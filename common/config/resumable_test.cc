@@ -38,8 +38,8 @@ std::vector<std::string> DifferingFields(std::vector<std::string> overrides) {
 TEST(Resumable, WhatIsNoPartOfTheTrajectoryMayDiffer) {
   EXPECT_THAT(DifferingFields({}), testing::IsEmpty());
   EXPECT_THAT(
-      DifferingFields({"name=other", "steps=40", "parallelism={pipeline: 2, data: 2}",
-                       "checkpoint={directory: c, keep: 1}",
+      DifferingFields({"name=other", "steps=40", "exact=false",
+                       "parallelism={pipeline: 2, data: 2}", "checkpoint={directory: c, keep: 1}",
                        "data.validation={path: v.txt, format: bytes, every_steps: 5, batches: 1}"}),
       testing::IsEmpty());
 }

@@ -153,12 +153,13 @@ class Advisor {
     sim::Durations durations = step_.usual();
     for (const bool apply : {false, true}) {
       ForEachStageShare([&](std::size_t rank, std::size_t i, StageId, double) {
-        auto& [sum, count] = others[step_.programs()[rank].body[i].op];
+        const Instruction& instruction = step_.programs()[rank].body[i];
+        auto& [sum, count] = others[instruction.op];
         if (!apply && static_cast<int>(rank) != slow) {
           sum += step_.usual()[rank][i];
-          ++count;
+          count += instruction.num_microbatches;
         } else if (apply && static_cast<int>(rank) == slow && count > 0) {
-          durations[rank][i] = sum / count;
+          durations[rank][i] = sum / count * instruction.num_microbatches;
         }
       });
     }
@@ -231,7 +232,7 @@ class Advisor {
         }
         if (sum == nullptr) continue;
         sum->seconds += step_.usual()[rank][i];
-        ++sum->count;
+        sum->count += instruction.num_microbatches;
       }
     }
     const auto mean = [](const Sum& sum) { return sum.count > 0 ? sum.seconds / sum.count : 0; };

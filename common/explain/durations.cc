@@ -56,11 +56,12 @@ class Extractor {
 
   // Compute as usual, everything else as it was.
   void SetLane(int rank) {
-    using Kind = std::tuple<Op, StageId, StageId>;
+    using Kind = std::tuple<Op, StageId, StageId, std::int32_t>;
     const program::Program& program = trace_.ProgramOf(rank);
     const auto kind_of = [&](std::int32_t i) {
       const Instruction& instruction = program.body[i];
-      return Kind(instruction.op, instruction.stage, instruction.backward_stage);
+      return Kind(instruction.op, instruction.stage, instruction.backward_stage,
+                  instruction.num_microbatches);
     };
     const auto length = static_cast<std::int32_t>(program.body.size());
     std::map<Kind, std::vector<double>> samples;
@@ -173,22 +174,26 @@ sim::Durations WithFree(const MeasuredStep& step, sim::Durations durations, Work
 sim::Durations Balanced(const MeasuredStep& step, sim::Durations durations) {
   struct Sum {
     double seconds = 0;
-    int count = 0;
+    int count = 0;  // of microbatches
   };
   std::map<Op, Sum> sums;
   const auto for_each_compute = [&](auto visit) {
     for (std::size_t rank = 0; rank < durations.size(); ++rank) {
       for (std::size_t i = 0; i < durations[rank].size(); ++i) {
-        const Op op = step.programs()[rank].body[i].op;
-        if (WorkOf(op) == Work::kCompute) visit(op, durations[rank][i]);
+        const Instruction& instruction = step.programs()[rank].body[i];
+        if (WorkOf(instruction.op) == Work::kCompute) visit(instruction, durations[rank][i]);
       }
     }
   };
-  for_each_compute([&](Op op, double seconds) {
-    sums[op].seconds += seconds;
-    ++sums[op].count;
+  for_each_compute([&](const Instruction& instruction, double seconds) {
+    Sum& sum = sums[instruction.op];
+    sum.seconds += seconds;
+    sum.count += instruction.num_microbatches;
   });
-  for_each_compute([&](Op op, double& seconds) { seconds = sums[op].seconds / sums[op].count; });
+  for_each_compute([&](const Instruction& instruction, double& seconds) {
+    const Sum& sum = sums[instruction.op];
+    seconds = sum.seconds / sum.count * instruction.num_microbatches;
+  });
   return durations;
 }
 

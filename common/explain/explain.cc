@@ -104,7 +104,7 @@ void SumLanes(const trace::Timeline& timeline, Explanation& result) {
 std::optional<WorstOp> FindWorstOp(const MeasuredStep& step) {
   struct Sum {
     double seconds = 0;
-    int count = 0;
+    int count = 0;  // of microbatches
     double mean() const { return seconds / count; }
   };
   std::map<Op, Sum> of_op;
@@ -116,7 +116,7 @@ std::optional<WorstOp> FindWorstOp(const MeasuredStep& step) {
       for (Sum* sum : {&of_op[instruction.op],
                        &of_rank[{static_cast<int>(rank), instruction.stage, instruction.op}]}) {
         sum->seconds += step.usual()[rank][i];
-        ++sum->count;
+        sum->count += instruction.num_microbatches;
       }
     }
   }

@@ -88,6 +88,25 @@ TEST(Explain, AnUndisturbedStepIsComputeAndSchedule) {
   }
 }
 
+// Where its time goes is as it would be had they been one after the other.
+TEST(Explain, AWeightGradOfSeveralMicrobatchesIsSoMuchWork) {
+  const auto explain = [](bool merge) {
+    SyntheticOptions options = kFree;
+    options.merge_weight_grads = merge;
+    SyntheticTrace synthetic("zb-h2", 4, 8, options);
+    synthetic.Slow(2, Op::kWeightGrad, 1.5);
+    return ExplainStep(synthetic);
+  };
+  const Explanation apart = explain(false), merged = explain(true);
+  for (std::size_t part = 0; part < apart.parts.size(); ++part)
+    EXPECT_NEAR(merged.parts[part], apart.parts[part], 1e-7) << part;
+  ASSERT_TRUE(merged.worst_op.has_value());
+  EXPECT_EQ(merged.worst_op->rank, 2);
+  EXPECT_EQ(merged.worst_op->op, Op::kWeightGrad);
+  EXPECT_NEAR(merged.worst_op->seconds, 0.015, 1e-7);
+  EXPECT_NEAR(merged.worst_op->mean_seconds, apart.worst_op->mean_seconds, 1e-7);
+}
+
 TEST(Explain, TheScheduleOfEqualStagesIsItsKnownBubble) {
   SyntheticOptions options = kFree;
   options.optimizer = 0;

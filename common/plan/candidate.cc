@@ -82,7 +82,8 @@ absl::StatusOr<mesh::Partition> PartitionOf(const CandidateInputs& inputs, int n
 
 program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
                                        const mesh::Partition& partition) {
-  program::LowerOptions options{.reduce_gradients = inputs.dp_size > 1};
+  program::LowerOptions options{.reduce_gradients = inputs.dp_size > 1,
+                                .merge_weight_grads = !inputs.job.exact};
   for (const mesh::Stage& stage : partition) {
     const model::StageLayout layout =
         model::LayOutStage(inputs.model, stage.first_layer, stage.last_layer, stage.recompute);

@@ -208,6 +208,21 @@ absl::Status CheckSize(const config::JobSpec& job, const Plan& plan) {
        .fix = "use larger microbatches"});
 }
 
+void AppendMergedWeightGrads(const Plan& plan, std::string& text) {
+  int all = 0, instructions = 0;
+  for (const program::Program& program : plan.programs) {
+    for (const program::Instruction& each : program.body) {
+      if (each.op != program::Op::kWeightGrad) continue;
+      all += each.num_microbatches;
+      ++instructions;
+    }
+  }
+  if (instructions == all) return;
+  absl::StrAppend(&text, "of ", all,
+                  " W of a step, those that follow each other are one: ", instructions,
+                  " are left (exact: false)\n");
+}
+
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options) {
@@ -226,6 +241,10 @@ absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& opt
   plan.mesh.pp_size = best.schedule.num_ranks();
   plan.warnings = schedule::Warnings(best.schedule);
   plan.warnings.insert(plan.warnings.begin(), job.warnings.begin(), job.warnings.end());
+  if (!job.exact && std::ranges::none_of(best.programs, program::MergesWeightGrads)) {
+    plan.warnings.push_back(absl::StrCat("exact: false has no effect under ", best.schedule.name,
+                                         ", where no two W of a stage follow each other"));
+  }
   plan.predicted_step_seconds = best.report.step_time;
   plan.predicted_bubble_fraction = best.report.step_bubble_fraction;
   plan.costs = std::move(best.costs);
@@ -249,6 +268,7 @@ std::string ToString(const Plan& plan) {
       absl::StrAppend(&text, "  recomputes ", std::string(model::Name(stage.recompute)), "\n");
     }
   }
+  AppendMergedWeightGrads(plan, text);
   absl::StrAppendFormat(&text, "predicted step %.6g s, bubble %.1f %%\n",
                         plan.predicted_step_seconds, 100 * plan.predicted_bubble_fraction);
   for (std::size_t rank = 0; rank < plan.memory.size(); ++rank) {

@@ -11,9 +11,11 @@
 namespace takt::plan {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 config::JobSpec Gpt2Job() {
@@ -201,6 +203,26 @@ TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {
   job.parallelism.pipeline = 4;
   job.global_batch = 6;
   EXPECT_THAT(ErrorOf(job), HasSubstr("batch.global is 6: makes 3 microbatches a step"));
+}
+
+TEST(MakePlan, MergesWeightGradsOfAJobThatNeedNotBeExact) {
+  config::JobSpec job = Gpt2Job();
+  job.parallelism.pipeline = 4;
+  job.parallelism.schedule = "zb-h2";
+  const Plan exact = *MakePlan(job, {.max_workers = 4});
+  job.exact = false;
+  const Plan plan = *MakePlan(job, {.max_workers = 4});
+  EXPECT_THAT(ToString(plan), HasSubstr("of 32 W of a step, those that follow each other are one: "
+                                        "20 are left (exact: false)"));
+  EXPECT_THAT(ToString(exact), Not(HasSubstr("exact")));
+  EXPECT_EQ(plan.memory, exact.memory);
+  EXPECT_DOUBLE_EQ(plan.predicted_step_seconds, exact.predicted_step_seconds);
+  EXPECT_THAT(plan.warnings, IsEmpty());
+
+  job.parallelism.schedule = "1f1b";
+  EXPECT_THAT(MakePlan(job, {.max_workers = 4})->warnings,
+              ElementsAre("exact: false has no effect under 1f1b, where no two W of a stage follow "
+                          "each other"));
 }
 
 TEST(MakePlan, RunsTheUsersOwnSchedule) {

@@ -136,33 +136,31 @@ class SlotCheck {
 
   bool Compute(Op op) {
     const bool forward = op == Op::kForward;
-    const bool accumulates = op == Op::kWeightGrad || op == Op::kBackward;
-    const bool ends = stage_ == 0 || stage_ == last_;
-    bool ok = stage_ == 0 || Take(reads_, SlotKind::kInput, stage_);
-    ok = ok && (!ends || Take(reads_, SlotKind::kTokens, -1));
-    if (!forward) {
-      ok = ok && Take(reads_, SlotKind::kStash, stage_);
-      ok = ok && (stage_ == last_ || Take(reads_, SlotKind::kOutputGrad, stage_));
-    }
+    bool ok = TakeMicrobatch(forward);
     // Which of them do is for sim::Prove: no W may read what its I has not written.
-    if (op == Op::kWeightGrad) Take(reads_, SlotKind::kRecomputed, stage_);
     if (op == Op::kInputGrad) Take(writes_, SlotKind::kRecomputed, stage_);
     ok = ok && TakeLayers(reads_, SlotKind::kWeights);
-    if (accumulates) {
-      ok =
-          ok && TakeLayers(reads_, SlotKind::kGradient) && TakeLayers(writes_, SlotKind::kGradient);
-    }
+    if (op == Op::kBackward) ok = ok && TakeGradients();
     if (forward) {
       ok = ok && (stage_ == last_ || Take(writes_, SlotKind::kOutput, stage_) ||
                   Take(writes_, SlotKind::kInput, stage_ + 1));
       ok = ok && (stage_ != last_ ||
                   (Take(reads_, SlotKind::kScalars, -1) && Take(writes_, SlotKind::kScalars, -1)));
-    } else if (op != Op::kWeightGrad) {
+    } else {
       ok = ok && (stage_ == 0 || Take(writes_, SlotKind::kInputGrad, stage_) ||
                   Take(writes_, SlotKind::kOutputGrad, stage_ - 1));
     }
-    ok = ok && (op == Op::kWeightGrad || Take(writes_, SlotKind::kStash, stage_));
-    return ok && reads_.empty() && writes_.empty();
+    return ok && Take(writes_, SlotKind::kStash, stage_) && IsDone();
+  }
+
+  // W: what it reads for one of its microbatches (no more than that is there), and the rest.
+  bool WeightGradMicrobatch() {
+    const bool ok = TakeMicrobatch(/*forward=*/false);
+    Take(reads_, SlotKind::kRecomputed, stage_);
+    return ok && IsDone();
+  }
+  bool WeightGradLayers() {
+    return TakeLayers(reads_, SlotKind::kWeights) && TakeGradients() && IsDone();
   }
 
   bool Message(Op op, Direction direction) {
@@ -173,7 +171,7 @@ class SlotCheck {
         op == Op::kSend
             ? Take(reads_, activation ? SlotKind::kOutput : SlotKind::kInputGrad, stage_)
             : Take(writes_, activation ? SlotKind::kInput : SlotKind::kOutputGrad, taker);
-    return ok && reads_.empty() && writes_.empty();
+    return ok && IsDone();
   }
 
   // LOAD, reductions, norm, optimizer: which kinds they may touch.
@@ -215,6 +213,22 @@ class SlotCheck {
     return false;
   }
 
+  bool IsDone() const { return reads_.empty() && writes_.empty(); }
+
+  // What is read of a microbatch.
+  bool TakeMicrobatch(bool forward) {
+    const bool ends = stage_ == 0 || stage_ == last_;
+    bool ok = stage_ == 0 || Take(reads_, SlotKind::kInput, stage_);
+    ok = ok && (!ends || Take(reads_, SlotKind::kTokens, -1));
+    if (forward) return ok;
+    ok = ok && Take(reads_, SlotKind::kStash, stage_);
+    return ok && (stage_ == last_ || Take(reads_, SlotKind::kOutputGrad, stage_));
+  }
+
+  bool TakeGradients() {
+    return TakeLayers(reads_, SlotKind::kGradient) && TakeLayers(writes_, SlotKind::kGradient);
+  }
+
   // All of one kind and this stage; at least one.
   bool TakeLayers(SlotList& from, SlotKind kind) {
     bool any = false;
@@ -236,13 +250,26 @@ class SlotCheck {
   SlotList reads_, writes_;  // those not yet accounted for
 };
 
+bool WeightGradTouchesItsSlots(const Program& program, const Instruction& instruction) {
+  const std::vector<ComputePart> parts = MicrobatchParts(instruction, program);
+  std::size_t num_reads = 0;
+  for (const ComputePart& part : parts) {
+    if (!SlotCheck(program, part).WeightGradMicrobatch()) return false;
+    num_reads += part.reads.size();
+  }
+  ComputePart layers = WholePart(instruction);
+  layers.reads = layers.reads.subspan(num_reads);
+  return !parts.empty() && SlotCheck(program, layers).WeightGradLayers();
+}
+
 bool TouchesItsSlots(const Program& program, const Instruction& instruction) {
   switch (instruction.op) {
     case Op::kForward:
     case Op::kInputGrad:
-    case Op::kWeightGrad:
     case Op::kBackward:
       return SlotCheck(program, instruction).Compute(instruction.op);
+    case Op::kWeightGrad:
+      return WeightGradTouchesItsSlots(program, instruction);
     case Op::kOverlap: {
       const OverlapParts parts = PartsOf(instruction, program);
       return SlotCheck(program, parts.forward).Compute(Op::kForward) &&
@@ -299,6 +326,12 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
   if (IsCompute(instruction.op) || message) {
     const std::string_view problem = OutOfRange(program, instruction.stage, instruction.microbatch);
     if (!problem.empty()) return wrong_instruction(problem);
+  }
+  const int num_microbatches = instruction.num_microbatches;
+  if (num_microbatches != 1 &&
+      (instruction.op != Op::kWeightGrad || num_microbatches < 1 ||
+       num_microbatches > program.num_microbatches - instruction.microbatch.value())) {
+    return wrong_instruction("is of more microbatches than it can be");
   }
   if (instruction.op == Op::kOverlap) {
     const std::string_view problem =

@@ -36,6 +36,23 @@ ComputePart WholePart(const Instruction& instruction) {
           instruction.writes};
 }
 
+std::vector<ComputePart> MicrobatchParts(const Instruction& weight_grad, const Program& program) {
+  const std::span<const SlotId> reads = weight_grad.reads;
+  std::size_t num_reads = 0;
+  while (num_reads < reads.size() && !Is(program, reads, num_reads, SlotKind::kWeights)) {
+    ++num_reads;
+  }
+  const auto num_parts = static_cast<std::size_t>(weight_grad.num_microbatches);
+  std::vector<ComputePart> parts;
+  if (num_reads % num_parts != 0) return parts;
+  const std::size_t each = num_reads / num_parts;
+  for (std::size_t i = 0; i < num_parts; ++i) {
+    const MicrobatchId m(weight_grad.microbatch.value() + static_cast<std::int32_t>(i));
+    parts.push_back({weight_grad.op, weight_grad.stage, m, reads.subspan(i * each, each), {}});
+  }
+  return parts;
+}
+
 OverlapParts PartsOf(const Instruction& overlap, const Program& program) {
   const std::span<const SlotId> reads = overlap.reads, writes = overlap.writes;
   const std::size_t num_reads = NumForwardReads(program, reads);

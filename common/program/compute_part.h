@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "common/program/program.h"
 
@@ -21,8 +22,13 @@ struct OverlapParts {
   ComputePart forward, backward;
 };
 
-// instruction: F, I, W or B.
+// instruction: F, I, B, or W of one microbatch.
 ComputePart WholePart(const Instruction& instruction);
+
+// weight_grad: W of one or more microbatches. One part for each, in ascending order, with the slots
+// that it reads for that microbatch alone: no weights, no gradients. Empty if they are not the same
+// number for each, which those of a checked program are.
+std::vector<ComputePart> MicrobatchParts(const Instruction& weight_grad, const Program& program);
 
 // overlap: kOverlap of a checked program. Its slots are the F's, then the B's, each in the order of
 // docs/programs.md.

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/program/asynchronous_lowering.h"
+#include "common/program/merge_weight_grads.h"
 #include "common/program/rank_lowering.h"
 #include "common/program/receive_points.h"
 #include "common/schedule/graph.h"
@@ -56,7 +57,12 @@ absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
   std::vector<Program> programs;
   programs.reserve(schedule.ranks.size());
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
-    programs.push_back(RankLowering(graph, complete, rank).Build(receives[rank]));
+    Program program = RankLowering(graph, complete, rank).Build(receives[rank]);
+    if (complete.merge_weight_grads && MergeWeightGrads(program)) {
+      program = RankLowering(graph, complete, rank, program.slots).Build(receives[rank]);
+      MergeWeightGrads(program);
+    }
+    programs.push_back(std::move(program));
   }
   return programs;
 }

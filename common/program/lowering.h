@@ -28,6 +28,9 @@ struct LowerOptions {
   // with two copies of the weights has them whenever it has an optimizer.
   bool reduce_gradients = false;
   bool tied_embeddings = false;  // REDUCE_TIED on the first and the last stage's ranks
+  // W that follow each other on a rank are one instruction, which sums in another order; slots are
+  // then handed out in turn, so that neighbouring microbatches have neighbouring slots.
+  bool merge_weight_grads = false;
   bool optimizer =
       true;  // NORM_PARTIAL, NORM_EXCHANGE, OPT at the end of the body; false: compute and p2p only
 };

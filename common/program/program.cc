@@ -68,9 +68,13 @@ std::string ToString(const Instruction& instruction, const Program& program) {
   switch (instruction.op) {
     case Op::kForward:
     case Op::kInputGrad:
-    case Op::kWeightGrad:
     case Op::kBackward:
       return absl::StrCat(stage, name, microbatch);
+    case Op::kWeightGrad: {
+      const int last = microbatch + instruction.num_microbatches - 1;
+      return absl::StrCat(stage, name, microbatch,
+                          last == microbatch ? "" : absl::StrCat("-", last));
+    }
     case Op::kOverlap:
       return absl::StrCat("(", stage, "F", microbatch, ";", instruction.backward_stage.value(), "B",
                           instruction.backward_microbatch.value(), ")");
@@ -106,6 +110,11 @@ std::set<StageId> HeldStages(const Program& program) {
 bool IsCompute(Op op) {
   return op == Op::kForward || op == Op::kInputGrad || op == Op::kWeightGrad ||
          op == Op::kBackward || op == Op::kOverlap;
+}
+
+bool MergesWeightGrads(const Program& program) {
+  return std::any_of(program.body.begin(), program.body.end(),
+                     [](const Instruction& each) { return each.num_microbatches > 1; });
 }
 
 bool IsAsynchronous(const Program& program) {

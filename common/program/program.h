@@ -22,8 +22,8 @@
 namespace takt::program {
 
 // The newest version of the stored form. 2 adds kOverlap and `mirror`, 3
-// versions of weights and work for the next step, 4 kRecomputed.
-inline constexpr int kProgramVersion = 4;
+// versions of weights and work for the next step, 4 kRecomputed, 5 W of several microbatches.
+inline constexpr int kProgramVersion = 5;
 
 // Numbers equal takt.v1.Op and are stored.
 enum class Op : std::uint8_t {
@@ -84,6 +84,8 @@ struct Instruction {
   LaneId lane;
   StageId stage{-1};  // SEND and RECV: the stage whose F or I *made* the message
   MicrobatchId microbatch{-1};
+  // kWeightGrad: how many microbatches it is of, `microbatch` and those that follow it.
+  std::int32_t num_microbatches = 1;
   // Of how many steps later the microbatch is: 1 where a forward runs while the step before ends.
   std::int32_t step_ahead = 0;
   LayerId layer{-1};  // kReduceGrad: the bucket
@@ -115,12 +117,15 @@ struct Program {
 // "F", "SEND", "REDUCE_GRAD": without stage, direction and microbatch; the label `kind` of metrics.
 std::string_view Name(Op op);
 
-// "1F3", "(1F3;0B1)", "0SEND_F2", "3RECV_B1", "REDUCE_GRAD(4)", "OPT": the text form of logs,
-// traces and errors.
+// "1F3", "1W3-5", "(1F3;0B1)", "0SEND_F2", "3RECV_B1", "REDUCE_GRAD(4)", "OPT": the text form of
+// logs, traces and errors.
 std::string ToString(const Instruction& instruction, const Program& program);
 
 // F, I, W, B or O.
 bool IsCompute(Op op);
+
+// Whether any W is of several microbatches.
+bool MergesWeightGrads(const Program& program);
 
 // Whether it runs without a flush: tokens come, or weights change, otherwise than once a step.
 bool IsAsynchronous(const Program& program);

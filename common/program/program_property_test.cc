@@ -26,6 +26,7 @@ std::vector<Program> AnyPrograms() {
   const auto programs = Lower(schedule, {.stages = AnyStages(schedule.num_stages),
                                          .reduce_gradients = Uniform(0, 2) == 0,
                                          .tied_embeddings = Uniform(0, 2) == 0,
+                                         .merge_weight_grads = Uniform(0, 2) == 0,
                                          .optimizer = Uniform(0, 4) != 0});
   RC_ASSERT(programs.ok());
   return *programs;
@@ -67,7 +68,8 @@ RC_GTEST_PROP(ProgramProperty, EachRankReceivesInTheOrderInWhichTheOtherSends, (
 RC_GTEST_PROP(ProgramProperty, RecomputedTensorsHaveAsManySlotsAsAreAliveAtOnce, ()) {
   const schedule::Schedule schedule = schedule::AnyOrder();
   const std::vector<StageShape> stages = AnyStages(schedule.num_stages);
-  const auto programs = Lower(schedule, {.stages = stages});
+  const auto programs =
+      Lower(schedule, {.stages = stages, .merge_weight_grads = Uniform(0, 2) == 0});
   RC_ASSERT(programs.ok());
   for (const Program& program : *programs) {
     std::map<StageId, int> alive, peak, slots;

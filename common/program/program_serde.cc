@@ -26,6 +26,9 @@ void InstructionsToProto(const std::vector<Instruction>& from, ProtoInstructions
     out->set_microbatch(instruction.microbatch.value());
     out->set_step_ahead(instruction.step_ahead);
     out->set_layer(instruction.layer.value());
+    if (instruction.num_microbatches > 1) {
+      out->set_num_microbatches(instruction.num_microbatches);
+    }
     if (instruction.op == Op::kOverlap) {
       out->set_backward_stage(instruction.backward_stage.value());
       out->set_backward_microbatch(instruction.backward_microbatch.value());
@@ -46,6 +49,7 @@ std::vector<Instruction> InstructionsFromProto(const ProtoInstructions& from) {
     instruction.microbatch = MicrobatchId(in.microbatch());
     instruction.step_ahead = in.step_ahead();
     instruction.layer = LayerId(in.layer());
+    if (in.has_num_microbatches()) instruction.num_microbatches = in.num_microbatches();
     if (in.has_backward_stage()) instruction.backward_stage = StageId(in.backward_stage());
     if (in.has_backward_microbatch()) {
       instruction.backward_microbatch = MicrobatchId(in.backward_microbatch());
@@ -76,6 +80,7 @@ absl::Status CheckEnumerators(const v1::Program& proto) {
 
 // The oldest version that can say this program, so that older readers take what they understand.
 int VersionFor(const Program& program) {
+  if (MergesWeightGrads(program)) return 5;
   const bool recomputes =
       std::any_of(program.slots.begin(), program.slots.end(),
                   [](const Slot& slot) { return slot.kind == SlotKind::kRecomputed; });

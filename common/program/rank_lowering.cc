@@ -39,7 +39,7 @@ void Append(std::vector<SlotId>& to, const std::vector<SlotId>& from) {
 }  // namespace
 
 RankLowering::RankLowering(const schedule::ActionGraph& graph, const LowerOptions& options,
-                           int rank)
+                           int rank, std::span<const Slot> slots)
     : graph_(graph),
       schedule_(graph.schedule()),
       options_(options),
@@ -50,7 +50,7 @@ RankLowering::RankLowering(const schedule::ActionGraph& graph, const LowerOption
                .num_microbatches = graph.schedule().num_microbatches,
                .mirror = PpRank(TwoWays() ? schedule_.num_ranks() - 1 - rank : -1),
                .schedule = graph.schedule().name},
-      slots_(program_.slots) {}
+      slots_(program_.slots, slots) {}
 
 Program RankLowering::Build(const std::vector<ReceivePoint>& receives) {
   LaneOf(LaneKind::kCompute);

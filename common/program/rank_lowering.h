@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <map>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -19,8 +20,10 @@ namespace takt::program {
 // Borrows graph and options for the call of Build. Once only.
 class RankLowering {
  public:
-  // options.stages: one for each stage.
-  RankLowering(const schedule::ActionGraph& graph, const LowerOptions& options, int rank);
+  // options.stages: one for each stage. slots: those of this rank's program lowered before, whose
+  // pools are then used in turn (SlotTable); empty: none.
+  RankLowering(const schedule::ActionGraph& graph, const LowerOptions& options, int rank,
+               std::span<const Slot> slots = {});
 
   Program Build(const std::vector<ReceivePoint>& receives);
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of a program under construction: fixed ones, pools that grow as they are needed, rings
-// of two.
+// The slots of a program under construction: fixed ones, pools that grow as they are needed or are
+// used in turn, rings of two.
 #pragma once
 
 #include <array>
+#include <deque>
 #include <map>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -14,7 +16,16 @@ namespace takt::program {
 
 class SlotTable {
  public:
-  explicit SlotTable(std::vector<Slot>& slots) : slots_(slots) {}
+  // sized: slots among which are those of all pools, which then have this size from the start and
+  // are used in turn; empty: pools grow.
+  explicit SlotTable(std::vector<Slot>& slots, std::span<const Slot> sized = {})
+      : slots_(slots), in_turn_(!sized.empty()) {
+    for (const Slot& slot : sized) {
+      if (!IsPooled(slot.kind)) continue;
+      Pool& pool = pools_[{slot.kind, slot.stage}];
+      pool.free.push_back(Add({slot.kind, slot.stage, pool.size++, slot.bytes}));
+    }
+  }
 
   // The one slot of this kind, stage, index and version; made when first asked for.
   SlotId Fixed(SlotKind kind, StageId stage, std::int32_t index, std::int32_t version = 0) {
@@ -27,8 +38,8 @@ class SlotTable {
   SlotId Acquire(SlotKind kind, StageId stage, std::int64_t bytes) {
     Pool& pool = pools_[{kind, stage}];
     if (pool.free.empty()) return Add({kind, stage, pool.size++, bytes});
-    const SlotId slot = pool.free.back();
-    pool.free.pop_back();
+    const SlotId slot = in_turn_ ? pool.free.front() : pool.free.back();
+    in_turn_ ? pool.free.pop_front() : pool.free.pop_back();
     return slot;
   }
 
@@ -48,12 +59,17 @@ class SlotTable {
  private:
   struct Pool {
     std::int32_t size = 0;
-    std::vector<SlotId> free;
+    std::deque<SlotId> free;
   };
   struct Ring {
     int uses = 0;
     std::array<SlotId, 2> slots;
   };
+
+  static bool IsPooled(SlotKind kind) {
+    return kind == SlotKind::kInput || kind == SlotKind::kStash || kind == SlotKind::kOutputGrad ||
+           kind == SlotKind::kRecomputed;
+  }
 
   SlotId Add(Slot slot) {
     slots_.push_back(slot);
@@ -61,6 +77,7 @@ class SlotTable {
   }
 
   std::vector<Slot>& slots_;
+  const bool in_turn_;
   std::map<std::tuple<SlotKind, StageId, std::int32_t, std::int32_t>, SlotId> fixed_;
   std::map<std::pair<SlotKind, StageId>, Pool> pools_;
   std::map<std::pair<SlotKind, StageId>, Ring> rings_;

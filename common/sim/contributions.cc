@@ -66,8 +66,14 @@ class Count {
         return Add(instruction.stage, instruction.microbatch, {true, false, false});
       case Op::kInputGrad:
         return Add(instruction.stage, instruction.microbatch, {false, true, false});
-      case Op::kWeightGrad:
-        return Add(instruction.stage, instruction.microbatch, {false, false, true});
+      case Op::kWeightGrad: {
+        bool ok = true;
+        for (std::int32_t i = 0; i < instruction.num_microbatches; ++i) {
+          ok &= Add(instruction.stage, MicrobatchId(instruction.microbatch.value() + i),
+                    {false, false, true});
+        }
+        return ok;
+      }
       case Op::kBackward:
         return Add(instruction.stage, instruction.microbatch, {false, true, true});
       case Op::kOverlap:

@@ -112,9 +112,10 @@ class Follower {
         return "";
       case Op::kForward:
       case Op::kInputGrad:
-      case Op::kWeightGrad:
       case Op::kBackward:
         return StepCompute(program::WholePart(instruction));
+      case Op::kWeightGrad:
+        return StepWeightGrad(instruction);
       case Op::kOverlap: {
         const program::OverlapParts parts = program::PartsOf(instruction, program_);
         const std::string problem = StepCompute(parts.forward);
@@ -125,42 +126,38 @@ class Follower {
     }
   }
 
+  std::string StepWeightGrad(const Instruction& instruction) {
+    const StageId stage = instruction.stage;
+    const std::vector<ComputePart> parts = program::MicrobatchParts(instruction, program_);
+    for (const ComputePart& part : parts) {
+      const std::string problem = FindsOther(part);
+      if (!problem.empty()) return problem;
+    }
+    if (!TouchesLayers(instruction.stage, instruction.reads, instruction.writes, true)) {
+      return std::string(kMissesLayers);
+    }
+    for (const ComputePart& part : parts) {
+      const SlotId recomputed = FindSlot(program_, part.reads, SlotKind::kRecomputed, stage);
+      if (layers_[stage].recomputes && recomputed.value() < 0) {
+        return "does not read what its I recomputed";
+      }
+      UseUp(part);
+    }
+    for (const SlotId slot : instruction.writes) ++gradients_[slot.value()].accumulated;
+    return "";
+  }
+
   std::string StepCompute(const ComputePart& part) {
     const StageId stage = part.stage;
     const MicrobatchId m = part.microbatch;
-    for (const SlotId slot : part.reads) {
-      const SlotKind kind = At(slot).kind;
-      if (kind == SlotKind::kTokens && !Holds(slot, {What::kTokens})) return "comes before LOAD";
-      if (kind == SlotKind::kInput &&
-          !Holds(slot, {What::kActivation, StageId(stage.value() - 1), m})) {
-        return "finds another activation in its input slot";
-      }
-      if (kind == SlotKind::kOutputGrad &&
-          !Holds(slot, {What::kGradient, StageId(stage.value() + 1), m})) {
-        return "finds another gradient in its slot";
-      }
-      const What expected = part.op == Op::kWeightGrad ? What::kStash : What::kForwardStash;
-      if (kind == SlotKind::kStash && !Holds(slot, {expected, stage, m})) {
-        return "finds another stash in its slot";
-      }
-      if (kind == SlotKind::kRecomputed && !Holds(slot, {What::kRecomputed, stage, m})) {
-        return "finds in its slot what was recomputed for another";
-      }
+    const std::string problem = FindsOther(part);
+    if (!problem.empty()) return problem;
+    if (!TouchesLayers(stage, part.reads, part.writes, part.op == Op::kBackward)) {
+      return std::string(kMissesLayers);
     }
-    const Layers& layers = layers_[stage];
-    const bool accumulates = part.op == Op::kWeightGrad || part.op == Op::kBackward;
-    if (!AreAll(layers.weights, SlotKind::kWeights, part.reads) ||
-        (accumulates && !(AreAll(layers.gradients, SlotKind::kGradient, part.reads) &&
-                          AreAll(layers.gradients, SlotKind::kGradient, part.writes)))) {
-      return "does not touch every layer of its stage once, in order";
-    }
-    if (layers.recomputes && part.op == Op::kInputGrad &&
+    if (layers_[stage].recomputes && part.op == Op::kInputGrad &&
         FindSlot(program_, part.writes, SlotKind::kRecomputed, stage).value() < 0) {
       return "recomputes and has no slot for it";
-    }
-    const SlotId recomputed = FindSlot(program_, part.reads, SlotKind::kRecomputed, stage);
-    if (layers.recomputes && part.op == Op::kWeightGrad && recomputed.value() < 0) {
-      return "does not read what its I recomputed";
     }
     const bool forward = part.op == Op::kForward;
     const SlotId stash = FindSlot(program_, part.reads, SlotKind::kStash, stage);
@@ -188,10 +185,52 @@ class Follower {
           break;
       }
     }
-    // Both are used up: nothing may find them again.
-    if (accumulates) Set(stash, {});
-    if (recomputed.value() >= 0) Set(recomputed, {});
+    if (part.op == Op::kBackward) UseUp(part);
     return "";
+  }
+
+  // Nothing may find again what W or B has read.
+  void UseUp(const ComputePart& part) {
+    for (const SlotId slot : part.reads) {
+      const SlotKind kind = At(slot).kind;
+      if (kind == SlotKind::kStash || kind == SlotKind::kRecomputed) Set(slot, {});
+    }
+  }
+
+  // What is wrong with what the slots of a microbatch hold, "" if nothing.
+  std::string FindsOther(const ComputePart& part) const {
+    const StageId stage = part.stage;
+    const MicrobatchId m = part.microbatch;
+    for (const SlotId slot : part.reads) {
+      const SlotKind kind = At(slot).kind;
+      if (kind == SlotKind::kTokens && !Holds(slot, {What::kTokens})) return "comes before LOAD";
+      if (kind == SlotKind::kInput &&
+          !Holds(slot, {What::kActivation, StageId(stage.value() - 1), m})) {
+        return "finds another activation in its input slot";
+      }
+      if (kind == SlotKind::kOutputGrad &&
+          !Holds(slot, {What::kGradient, StageId(stage.value() + 1), m})) {
+        return "finds another gradient in its slot";
+      }
+      const What expected = part.op == Op::kWeightGrad ? What::kStash : What::kForwardStash;
+      if (kind == SlotKind::kStash && !Holds(slot, {expected, stage, m})) {
+        return "finds another stash in its slot";
+      }
+      if (kind == SlotKind::kRecomputed && !Holds(slot, {What::kRecomputed, stage, m})) {
+        return "finds in its slot what was recomputed for another";
+      }
+    }
+    return "";
+  }
+
+  static constexpr std::string_view kMissesLayers =
+      "does not touch every layer of its stage once, in order";
+  bool TouchesLayers(StageId stage, std::span<const SlotId> reads, std::span<const SlotId> writes,
+                     bool accumulates) {
+    const Layers& layers = layers_[stage];
+    return AreAll(layers.weights, SlotKind::kWeights, reads) &&
+           (!accumulates || (AreAll(layers.gradients, SlotKind::kGradient, reads) &&
+                             AreAll(layers.gradients, SlotKind::kGradient, writes)));
   }
 
   // Reductions, norm, optimizer.

@@ -148,9 +148,20 @@ class Executor {
   }
 
   static std::vector<ComputePart> PartsOf(const Instruction& instruction, const Program& program) {
+    if (instruction.op == Op::kWeightGrad) return WeightGradParts(instruction, program);
     if (instruction.op != Op::kOverlap) return {program::WholePart(instruction)};
     const program::OverlapParts parts = program::PartsOf(instruction, program);
     return {parts.forward, parts.backward};
+  }
+
+  // Its microbatches, then what it touches of the stage.
+  static std::vector<ComputePart> WeightGradParts(const Instruction& instruction,
+                                                  const Program& program) {
+    std::vector<ComputePart> parts = program::MicrobatchParts(instruction, program);
+    ComputePart layers = program::WholePart(instruction);
+    for (const ComputePart& part : parts) layers.reads = layers.reads.subspan(part.reads.size());
+    parts.push_back(layers);
+    return parts;
   }
 
   // What a part of an instruction must find in a slot that it reads; nullopt: anything.
@@ -239,13 +250,14 @@ RC_GTEST_PROP(ExecutionProperty, LanesInAnyOrderNeverDisturbOneAnother, ()) {
   const bool optimizer = Uniform(0, 3) != 0;
   const auto programs = program::Lower(schedule, {.stages = program::AnyStages(schedule.num_stages),
                                                   .reduce_gradients = Uniform(0, 2) == 0,
+                                                  .merge_weight_grads = Uniform(0, 2) == 0,
                                                   .optimizer = optimizer});
   RC_ASSERT(programs.ok());
   RC_ASSERT(Executor(*programs, optimizer).Run());
 }
 
 // One piece of damage to one instruction.
-enum class Damage { kSwap, kDrop, kDouble, kSlot, kPeer, kMicrobatch };
+enum class Damage { kSwap, kDrop, kDouble, kSlot, kPeer, kMicrobatch, kNumMicrobatches };
 
 // What was done, for the report; "" if it cannot be done to the instruction picked.
 std::string Inflict(Damage damage, Program& program) {
@@ -295,6 +307,11 @@ std::string Inflict(Damage damage, Program& program) {
       picked.microbatch = other;
       return absl::StrCat(text, " has microbatch ", other.value());
     }
+    case Damage::kNumMicrobatches: {
+      if (picked.op != Op::kWeightGrad) return "";
+      ++picked.num_microbatches;
+      return absl::StrCat(text, " has one microbatch more");
+    }
   }
   return "";
 }
@@ -308,13 +325,14 @@ RC_GTEST_PROP(ProofProperty, CatchesEveryDamageThatDoesHarm, ()) {
                              .schedule = &schedule};
   const auto intact = program::Lower(schedule, {.stages = program::AnyStages(schedule.num_stages),
                                                 .reduce_gradients = reduces,
-                                                .tied_embeddings = ties})
+                                                .tied_embeddings = ties,
+                                                .merge_weight_grads = Uniform(0, 2) == 0})
                           .value();
   const absl::Status proof = Prove(intact, options);
   if (!proof.ok()) RC_FAIL(std::string(proof.message()));
   for (int attempt = 0; attempt < 20; ++attempt) {
     auto damaged = intact;
-    const auto damage = static_cast<Damage>(Uniform(0, 6));
+    const auto damage = static_cast<Damage>(Uniform(0, 7));
     const std::string what = Inflict(damage, damaged[Uniform(0, static_cast<int>(damaged.size()))]);
     if (what.empty()) continue;
     if (!Prove(damaged, options).ok()) continue;

@@ -149,7 +149,7 @@ double Machine::Duration(const Instruction& instruction) const {
     case Op::kInputGrad:
       return costs_.I(stage);
     case Op::kWeightGrad:
-      return costs_.W(stage);
+      return costs_.W(stage) * instruction.num_microbatches;
     case Op::kBackward:
       return costs_.B(stage);
     case Op::kOverlap:

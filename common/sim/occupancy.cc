@@ -20,7 +20,8 @@ int PeakInFlight(const Program& program) {
     for (const Instruction& instruction : *part) {
       const Op op = instruction.op;
       if (op == Op::kForward || op == Op::kOverlap) peak = std::max(peak, ++in_flight);
-      if (op == Op::kWeightGrad || op == Op::kBackward || op == Op::kOverlap) --in_flight;
+      if (op == Op::kWeightGrad) in_flight -= instruction.num_microbatches;
+      if (op == Op::kBackward || op == Op::kOverlap) --in_flight;
     }
   }
   return peak;

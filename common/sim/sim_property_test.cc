@@ -75,6 +75,7 @@ RC_GTEST_PROP(LoweredProperty, IsProved, ()) {
   const Schedule schedule = AnySchedule();
   const auto programs = program::Lower(schedule, {.reduce_gradients = Uniform(0, 2) == 0,
                                                   .tied_embeddings = Uniform(0, 2) == 0,
+                                                  .merge_weight_grads = Uniform(0, 2) == 0,
                                                   .optimizer = Uniform(0, 4) != 0});
   RC_ASSERT(programs.ok());
   for (const bool one_fifo : {false, true}) {
@@ -100,9 +101,18 @@ RC_GTEST_PROP(LoweredProperty, RunsAsWithUnlimitedBuffersWhateverTheCosts, ()) {
   RC_ASSERT(simulated == ends);
 }
 
+RC_GTEST_PROP(LoweredProperty, TakesNoLongerWithWeightGradsMerged, ()) {
+  const Schedule schedule = AnySchedule();
+  const cost::Costs costs = AnyCosts(schedule.num_stages);
+  const auto apart = program::Lower(schedule, {});
+  const auto merged = program::Lower(schedule, {.merge_weight_grads = true});
+  RC_ASSERT(apart.ok() && merged.ok());
+  RC_ASSERT(Simulate(*merged, costs)->makespan == Simulate(*apart, costs)->makespan);
+}
+
 RC_GTEST_PROP(LoweredProperty, HasNoPoolLargerThanTheMicrobatches, ()) {
   const Schedule schedule = AnySchedule();
-  const auto programs = program::Lower(schedule, {});
+  const auto programs = program::Lower(schedule, {.merge_weight_grads = Uniform(0, 2) == 0});
   const std::vector<int> peaks = schedule::PeakInFlight(schedule);
   for (const program::Program& program : *programs) {
     int stashes = 0;
@@ -133,7 +143,9 @@ RC_GTEST_PROP(LoweredProperty, SendsOneMessagePerRemoteEdge, ()) {
 
 RC_GTEST_PROP(LoweredProperty, SplitsIdleTimeWithNothingLeft, ()) {
   const Schedule schedule = AnySchedule();
-  const auto report = Simulate(program::Lower(schedule, {}).value(), AnyCosts(schedule.num_stages));
+  const auto report =
+      Simulate(program::Lower(schedule, {.merge_weight_grads = Uniform(0, 2) == 0}).value(),
+               AnyCosts(schedule.num_stages));
   for (const RankReport& rank : report->ranks) {
     const double idle =
         rank.warmup_idle + rank.steady_idle + rank.cooldown_idle + rank.internal_idle;

@@ -19,6 +19,18 @@ schedule::ActionKind KindOf(program::Op op) {
   }
 }
 
+// A W of several microbatches as so many, of equal length.
+void AddEach(const program::Instruction& weight_grad, const Event& event,
+             std::vector<schedule::TimedAction>& row) {
+  const double each = (event.end - event.start) / weight_grad.num_microbatches;
+  for (std::int32_t i = 0; i < weight_grad.num_microbatches; ++i) {
+    const MicrobatchId m(weight_grad.microbatch.value() + i);
+    row.push_back({{weight_grad.stage, schedule::ActionKind::kWeightGrad, m},
+                   event.start + i * each,
+                   event.start + (i + 1) * each});
+  }
+}
+
 }  // namespace
 
 schedule::Timeline MakeTimeline(const std::vector<program::Program>& programs,
@@ -32,6 +44,10 @@ schedule::Timeline MakeTimeline(const std::vector<program::Program>& programs,
       timeline.ranks[event.pp_rank].push_back({action, event.start, event.end});
     };
     const bool pair = instruction.op == program::Op::kOverlap;
+    if (instruction.num_microbatches > 1) {
+      AddEach(instruction, event, timeline.ranks[event.pp_rank]);
+      continue;
+    }
     add({instruction.stage, KindOf(instruction.op), instruction.microbatch, pair});
     if (pair) {
       add({instruction.backward_stage, schedule::ActionKind::kBackward,

@@ -22,6 +22,7 @@ namespace takt::trace {
 struct SyntheticOptions {
   int dp_size = 1;
   int num_steps = 2;  // at least
+  bool merge_weight_grads = false;
   // Compute of a stage is that of a layer times its layers. Empty: one layer each.
   std::vector<int> stage_layers;
   double forward = 0.010, input_grad = 0.010, weight_grad = 0.010;
@@ -34,7 +35,8 @@ class SyntheticTrace {
   SyntheticTrace(std::string_view family, int ranks, int microbatches,
                  const SyntheticOptions& options = {})
       : options_(options) {
-    program::LowerOptions lower{.reduce_gradients = options.dp_size > 1};
+    program::LowerOptions lower{.reduce_gradients = options.dp_size > 1,
+                                .merge_weight_grads = options.merge_weight_grads};
     int first_layer = 0;
     for (const int layers : options.stage_layers) {
       lower.stages.push_back({LayerId(first_layer), LayerId(first_layer + layers)});
@@ -53,7 +55,8 @@ class SyntheticTrace {
     for (const program::Program& program : spread_) {
       std::vector<double>& of_rank = durations_.emplace_back();
       for (const program::Instruction& instruction : program.body) {
-        of_rank.push_back(Usual(instruction.op) * Layers(instruction));
+        of_rank.push_back(Usual(instruction.op) * Layers(instruction) *
+                          instruction.num_microbatches);
       }
     }
     trace_.ranks.resize(spread_.size());

@@ -24,8 +24,8 @@ std::map<StageId, int> MostInFlight(const Program& program) {
       if (instruction.op == Op::kForward || instruction.op == Op::kOverlap) {
         most[instruction.stage] = std::max(most[instruction.stage], ++now[instruction.stage]);
       }
-      if (instruction.op == Op::kWeightGrad || instruction.op == Op::kBackward)
-        --now[instruction.stage];
+      if (instruction.op == Op::kWeightGrad) now[instruction.stage] -= instruction.num_microbatches;
+      if (instruction.op == Op::kBackward) --now[instruction.stage];
       if (instruction.op == Op::kOverlap) --now[instruction.backward_stage];
     }
   };
@@ -55,7 +55,7 @@ void StepMetrics::AddOps(metrics::Registry& registry, const std::string& job,
   for (const Instruction& instruction : program.body) {
     const auto [place, is_new] =
         places.try_emplace({instruction.stage, instruction.op}, op_series_.size());
-    series_of_instruction_.push_back(place->second);
+    series_of_instruction_.push_back({place->second, instruction.num_microbatches});
     if (!is_new) continue;
     op_series_.push_back({.histogram = &registry.Histogram(
                               metrics::kOpDuration, {job, Label(instruction.stage),
@@ -116,10 +116,11 @@ void StepMetrics::Record(const std::vector<engine::InstructionTiming>& timings) 
 void StepMetrics::RecordOps(const std::vector<engine::InstructionTiming>& timings) {
   const std::span<const double> bounds = metrics::HistogramBounds();
   for (std::size_t i = 0; i < timings.size(); ++i) {
-    OpSeries& series = op_series_[series_of_instruction_[i]];
+    const auto [index, times] = series_of_instruction_[i];
+    OpSeries& series = op_series_[index];
     const double seconds =
         static_cast<double>(timings[i].end_nanos - timings[i].start_nanos) * 1e-9;
-    ++series.counts[std::ranges::lower_bound(bounds, seconds) - bounds.begin()];
+    series.counts[std::ranges::lower_bound(bounds, seconds / times) - bounds.begin()] += times;
     series.sum_seconds += seconds;
   }
   for (OpSeries& series : op_series_) {

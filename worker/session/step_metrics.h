@@ -52,7 +52,11 @@ class StepMetrics {
   void RecordWaits(const std::vector<engine::InstructionTiming>& timings);
 
   std::vector<OpSeries> op_series_;
-  std::vector<std::size_t> series_of_instruction_;  // by position in the body
+  struct SeriesOf {
+    std::size_t index = 0;  // in op_series_
+    int times = 1;          // a W of several microbatches counts as so many, of equal length
+  };
+  std::vector<SeriesOf> series_of_instruction_;  // by position in the body
   Messages activations_, gradients_;
   std::vector<Messages*> messages_of_instruction_;  // null: it is not one
   std::vector<Consumer> consumers_;

@@ -51,6 +51,21 @@ TEST_F(StepMetricsTest, InstructionsAreCountedByStageAndKind) {
   EXPECT_THAT(text, HasSubstr("kind=\"F\",stage=\"1\",le=\"0.0032\"} 0\n"));
 }
 
+TEST_F(StepMetricsTest, AWeightGradOfSeveralMicrobatchesCountsAsSoMany) {
+  program_ = sim::Programs("zb-h2", 4, 8, {.merge_weight_grads = true})[3];
+  timings_.assign(program_.body.size(), {});
+  Set("3W1-7", 0, 35 * kMillisecond);
+  const std::string text = TextAfter(1);
+  EXPECT_THAT(text,
+              HasSubstr("takt_op_duration_seconds_count{job=\"kjv\",kind=\"W\",stage=\"3\"} 8\n"));
+  EXPECT_THAT(
+      text, HasSubstr("takt_op_duration_seconds_sum{job=\"kjv\",kind=\"W\",stage=\"3\"} 0.035\n"));
+  // Seven of 5 ms, and one without length.
+  EXPECT_THAT(text, HasSubstr("kind=\"W\",stage=\"3\",le=\"0.0064\"} 8\n"));
+  EXPECT_THAT(text, HasSubstr("kind=\"W\",stage=\"3\",le=\"0.0032\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("takt_in_flight_microbatches{job=\"kjv\",stage=\"3\"} 7\n"));
+}
+
 TEST_F(StepMetricsTest, SaysWhichRankThisIsAndWhatItHolds) {
   const std::string text = TextAfter(0);
   EXPECT_THAT(text, HasSubstr("takt_rank_info{dp_rank=\"2\",job=\"kjv\",pp_rank=\"1\"} 1\n"));

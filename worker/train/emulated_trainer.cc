@@ -79,11 +79,12 @@ class EmulatedTrainer final : public Trainer {
     switch (instruction.op) {
       case Op::kForward:
       case Op::kInputGrad:
-      case Op::kWeightGrad:
       case Op::kBackward: {
         const ComputePart part = program::WholePart(instruction);
         return Compute(std::span(&part, 1), step);
       }
+      case Op::kWeightGrad:
+        return Compute(program::MicrobatchParts(instruction, program_), step);
       case Op::kOverlap: {
         const program::OverlapParts parts = program::PartsOf(instruction, program_);
         return Compute(std::array{parts.forward, parts.backward}, step);

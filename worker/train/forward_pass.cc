@@ -85,7 +85,7 @@ absl::Status ForwardPass::Load(const Instruction& instruction, StepId step) {
   }
   tokens_.scored(block) = CountScored(step, tokens_.targets(block, MicrobatchId(0)));
   if (host_tokens_.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(options_.load_backend->CopyFromHost(block, slots_.Data(slot)));
+  RETURN_IF_ERROR(options_.load_backend->CopyFromHost(block, slots_.Bytes(slot).data()));
   return options_.load_backend->Synchronize();
 }
 
@@ -108,7 +108,7 @@ absl::Status ForwardPass::Forward(const ComputePart& forward, StepId step) {
 StageBuffers ForwardPass::ForwardBuffers(const ComputePart& forward) {
   StageBuffers buffers = ReadBuffers(forward);
   buffers.stash =
-      slots_.Data(FindSlot(*options_.program, forward.writes, SlotKind::kStash, forward.stage));
+      slots_.Room(FindSlot(*options_.program, forward.writes, SlotKind::kStash, forward.stage));
   buffers.output = Written(forward, SlotKind::kOutput, 0);
   if (buffers.output == nullptr) buffers.output = Written(forward, SlotKind::kInput, +1);
   return buffers;
@@ -131,7 +131,7 @@ StageBuffers ForwardPass::BackwardBuffers(const ComputePart& backward) {
   // I writes it, W reads it.
   for (const std::span<const SlotId> slots : {backward.reads, backward.writes}) {
     const SlotId slot = FindSlot(*options_.program, slots, SlotKind::kRecomputed, backward.stage);
-    if (slot.value() >= 0) buffers.recomputed = slots_.Data(slot);
+    if (slot.value() >= 0) buffers.recomputed = slots_.Room(slot);
   }
   return buffers;
 }
@@ -163,7 +163,7 @@ StageBuffers ForwardPass::ReadBuffers(const ComputePart& part) {
   };
   buffers.input = read(SlotKind::kInput);
   buffers.stash =
-      slots_.Data(FindSlot(*options_.program, part.reads, SlotKind::kStash, part.stage));
+      slots_.Room(FindSlot(*options_.program, part.reads, SlotKind::kStash, part.stage));
   buffers.d_output = read(SlotKind::kOutputGrad);
   return buffers;
 }

@@ -106,7 +106,8 @@ void ExpectAsPredicted(const config::JobSpec& job,
         const program::OverlapParts parts = PartsOf(instruction, program);
         described = Described(*plan, parts.forward) + Described(*plan, parts.backward);
       } else {
-        described = Described(*plan, program::WholePart(instruction));
+        described =
+            instruction.num_microbatches * Described(*plan, program::WholePart(instruction));
       }
       EXPECT_DOUBLE_EQ(report->flops[i], described) << ToString(instruction, program);
     }
@@ -149,6 +150,22 @@ TEST(MetaRun, AllocatesWhatIsPredictedOfBf16OnGpus) {
         }
         ExpectAsPredicted(job, config::DeviceKind::kCuda);
       }
+    }
+  }
+}
+
+// With sizes that are whole cache lines, where the slots of a stage share memory, and without.
+TEST(MetaRun, AllocatesWhatIsPredictedWhereWeightGradsAreMerged) {
+  model::ModelConfig whole_lines = Gpt2();
+  whole_lines.context = 16;
+  whole_lines.hidden = 48;
+  for (const model::ModelConfig& model : {whole_lines, Gpt2(), Llama(false)}) {
+    for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      config::JobSpec job = JobOf(model, "zb-h2");
+      job.exact = false;
+      job.parallelism.pipeline = 4;
+      job.parallelism.recompute = {mode};
+      ExpectAsPredicted(job);
     }
   }
 }

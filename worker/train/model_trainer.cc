@@ -66,7 +66,7 @@ class ModelTrainer final : public Trainer {
       case Op::kInputGrad:
         return InputGrad(WholePart(instruction));
       case Op::kWeightGrad:
-        return WeightGrad(WholePart(instruction));
+        return WeightGrad(instruction);
       case Op::kBackward:
         SelectWeights(WholePart(instruction));
         return Backward(WholePart(instruction));
@@ -257,16 +257,21 @@ class ModelTrainer final : public Trainer {
         [&] { return stages_.at(part.stage).InputGrad(buffers); });
   }
 
-  absl::Status WeightGrad(const ComputePart& part) {
-    const StageBuffers buffers = pass_->BackwardBuffers(part);
-    const bool accumulate = Accumulates(part.stage);
+  absl::Status WeightGrad(const Instruction& instruction) {
+    std::vector<StageBuffers> microbatches;
+    for (const ComputePart& part : program::MicrobatchParts(instruction, program_))
+      microbatches.push_back(pass_->BackwardBuffers(part));
+    const bool accumulate = Accumulates(instruction.stage);
+    const auto run = [&] {
+      return stages_.at(instruction.stage).WeightGrad(microbatches, accumulate);
+    };
+    // Arguments are those of one microbatch.
+    if (microbatches.size() > 1) return run();
     return replays_->Run(Arguments({.op = Op::kWeightGrad,
-                                    .backward_stage = part.stage,
-                                    .backward = buffers,
+                                    .backward_stage = instruction.stage,
+                                    .backward = microbatches.front(),
                                     .accumulate = accumulate}),
-                         [&] {
-                           return stages_.at(part.stage).WeightGrad({&buffers, 1}, accumulate);
-                         });
+                         run);
   }
 
   absl::Status Backward(const ComputePart& part) {
