@@ -21,5 +21,6 @@ void AddTracingCommand(CLI::App& app, absl::Status& result);
 void AddTransportCommand(CLI::App& app, absl::Status& result);
 void AddTrainCommand(CLI::App& app, absl::Status& result);
 void AddSearchCommand(CLI::App& app, absl::Status& result);
+void AddWeightGradsCommand(CLI::App& app, absl::Status& result);
 
 }  // namespace takt::bench
