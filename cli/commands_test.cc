@@ -112,6 +112,7 @@ TEST(Commands, PauseAndResumeShowTheJob) {
     response.mutable_job()->set_state(v1::JOB_STATE_PAUSED);
     response.mutable_job()->set_steps(100);
     response.mutable_job()->set_resumed_step(40);
+    response.mutable_job()->set_kernel_plan("12 shapes");
     response.mutable_job()->mutable_checkpoint()->set_step(60);
     response.mutable_job()->mutable_spec()->mutable_checkpoint()->set_directory("/c");
     return grpc::Status::OK;
@@ -122,7 +123,7 @@ TEST(Commands, PauseAndResumeShowTheJob) {
   const Outcome paused = RunTakt(coordinator, {"pause", "j"});
   EXPECT_EQ(paused.code, ExitCode::kDone);
   EXPECT_THAT(paused.out, HasSubstr("name: j\nstate: PAUSED\nsteps: 40/100\n"));
-  EXPECT_THAT(paused.out, HasSubstr("resumed after step: 40\ncheckpoint: step 60 ("));
+  EXPECT_THAT(paused.out, HasSubstr("resumed after step: 40\nkernel plan: 12 shapes\ncheckpoint: step 60 ("));
   EXPECT_THAT(paused.out, HasSubstr(") in /c\n"));
   const Outcome resumed = RunTakt(coordinator, {"resume", "j"});
   EXPECT_EQ(resumed.code, ExitCode::kFailed);

@@ -116,6 +116,7 @@ void Cluster::Apply(JobEntry& job, const Decision& decision, Moment now) {
 void Cluster::StartRun(JobEntry& job) {
   job.run->state = JobState::kRunning;
   job.record.resumed_step = job.run->ranks.front().resumed_step;
+  job.record.kernel_plan = job.run->ranks.front().kernel_plan;
   // Steps that were committed before are done again without being committed again.
   job.run->committed_steps = std::max(job.run->committed_steps, job.record.resumed_step.value());
   job.steps.emplace(job.record.plan.mesh, StepId(job.run->committed_steps));

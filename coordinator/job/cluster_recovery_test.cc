@@ -255,9 +255,11 @@ TEST_F(RecoveryTest, NotesOfAdmissionBecomeWarnings) {
                    {.key = key,
                     .rank = Rank(0),
                     .resumed_step = StepId(50),
-                    .notes = {"step 100 was passed over: model-1 is damaged"}},
+                    .notes = {"step 100 was passed over: model-1 is damaged"},
+                    .kernel_plan = "12 shapes"},
                    Moment::Of(clock_));
   Settle();
+  EXPECT_EQ(Job("j").kernel_plan, "12 shapes");
   EXPECT_THAT(Job("j").notices, ElementsAre("step 100 was passed over: model-1 is damaged"));
 }
 

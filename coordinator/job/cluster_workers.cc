@@ -119,6 +119,7 @@ void Cluster::Update(SessionId id, const JobUpdate& update, Moment now) {
     if (rank->phase == RankPhase::kPreparing) {
       rank->phase = RankPhase::kAdmitted;
       rank->resumed_step = update.resumed_step;
+      rank->kernel_plan = update.kernel_plan;
       for (const std::string& note : update.notes) AddNotice(job, note);
     }
     // It did not hear the start: say it again, and what followed.

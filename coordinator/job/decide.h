@@ -54,6 +54,7 @@ struct RankRun {
   std::vector<FieldError> violations;  // of invalid_input
   store::RankStatus status;            // last reported
   StepId resumed_step;                 // from kAdmitted on
+  std::string kernel_plan;             // likewise, of rank 0
 };
 
 struct JobRun {

@@ -24,6 +24,7 @@ struct JobUpdate {
   std::optional<store::RankStatus> status;
   StepId resumed_step;             // of kAdmitted
   std::vector<std::string> notes;  // of kAdmitted, of rank 0
+  std::string kernel_plan;         // of kAdmitted, of rank 0; empty: none
 };
 
 // takt.v1.CheckpointReport.

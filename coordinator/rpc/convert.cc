@@ -79,7 +79,8 @@ std::optional<job::JobUpdate> FromProto(const v1::JobUpdate& update) {
                      .invalid_input = update.invalid_input(),
                      .violations = takt::FromProto(update.detail().violations()),
                      .resumed_step = StepId(update.resumed_step()),
-                     .notes = {update.notes().begin(), update.notes().end()}};
+                     .notes = {update.notes().begin(), update.notes().end()},
+                     .kernel_plan = update.kernel_plan()};
   switch (update.phase()) {
     case v1::JobUpdate::PHASE_ADMITTED:
       out.phase = job::RankPhase::kAdmitted;

@@ -164,6 +164,7 @@ struct JobRecord {
   std::optional<JobHalt> halt;
   std::optional<JobCheckpoint> checkpoint;  // the newest of its own
   StepId resumed_step;                      // that this generation went on from; 0: the beginning
+  std::string kernel_plan;                  // takt.v1.Job
   Saving saving;
   Recoveries recoveries;
   std::vector<std::string> notices;  // warnings that are not the plan's

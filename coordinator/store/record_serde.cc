@@ -217,6 +217,7 @@ v1::Job ToProto(const JobRecord& job) {
     *out.mutable_checkpoint()->mutable_time() = ToProto(job.checkpoint->time);
   }
   out.set_resumed_step(job.resumed_step.value());
+  out.set_kernel_plan(job.kernel_plan);
   return out;
 }
 
@@ -311,6 +312,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
                                    .time = FromProto(job.checkpoint().time())};
   }
   out.resumed_step = StepId(job.resumed_step());
+  out.kernel_plan = job.kernel_plan();
   for (const v1::OpenCheckpoint& open : record.open_checkpoints())
     out.saving.open.push_back(FromProto(open));
   out.saving.settled = StepId(record.settled_checkpoint());

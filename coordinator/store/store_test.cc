@@ -98,6 +98,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   job.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
   job.checkpoint = {.step = StepId(6), .time = absl::FromUnixSeconds(5)};
   job.resumed_step = StepId(3);
+  job.kernel_plan = "12 shapes";
   job.owner = "user/alice";
   job.saving = {.open = {{.step = StepId(7),
                           .written = {Rank(1), Rank(0)},
@@ -167,6 +168,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.checkpoint->step, StepId(6));
   EXPECT_EQ(got.checkpoint->time, absl::FromUnixSeconds(5));
   EXPECT_EQ(got.resumed_step, StepId(3));
+  EXPECT_EQ(got.kernel_plan, "12 shapes");
   ASSERT_THAT(got.saving.open, SizeIs(1));
   EXPECT_EQ(got.saving.open[0].step, StepId(7));
   EXPECT_THAT(got.saving.open[0].written, ElementsAre(Rank(1), Rank(0)));

@@ -24,7 +24,8 @@ class StepsRunner final : public session::RankRunner {
  public:
   StepsRunner(int steps, bool ends) : steps_(steps), ends_(ends) {}
   absl::StatusOr<session::Resumed> Prepare() override {
-    return session::Resumed{.step = StepId(0), .notes = {"step 40: damaged"}};
+    return session::Resumed{
+        .step = StepId(0), .notes = {"step 40: damaged"}, .kernel_plan = "12 shapes"};
   }
   absl::StatusOr<session::RunEnd> Run(const std::function<void(session::Report)>& report) override {
     for (int step = 1; step <= steps_; ++step)
@@ -147,6 +148,7 @@ class AttachmentClientTest : public testing::Test {
     const JobUpdate admitted = coordinator_.AwaitUpdate(JobUpdate::PHASE_ADMITTED);
     ASSERT_EQ(admitted.phase(), JobUpdate::PHASE_ADMITTED);
     EXPECT_THAT(admitted.notes(), testing::ElementsAre("step 40: damaged"));
+    EXPECT_EQ(admitted.kernel_plan(), "12 shapes");
     coordinator_.Say(Start());
   }
   v1::Hello AwaitHello() {

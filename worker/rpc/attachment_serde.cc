@@ -209,6 +209,7 @@ v1::JobUpdate ToProto(const session::JobUpdate& update, const std::string& worke
   *proto.mutable_status() = ToProto(update.status, update.rank, worker);
   proto.set_resumed_step(update.resumed.step.value());
   for (const std::string& note : update.resumed.notes) proto.add_notes(note);
+  proto.set_kernel_plan(update.resumed.kernel_plan);
   return proto;
 }
 
