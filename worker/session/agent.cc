@@ -158,6 +158,10 @@ JobThread::Callbacks Agent::ThreadCallbacks() {
               return effects;
             });
           },
+      .poisoned =
+          [this](absl::Status reason) {
+            Post([this, reason = std::move(reason)] { return held_job_.Poisoned(reason); });
+          },
       .gone =
           [this] {
             Post([this] {

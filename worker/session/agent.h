@@ -61,8 +61,8 @@ class Agent {
   ~Agent();
 
   // Until the worker should exit; the exit code. link: borrowed for the call. What is being
-  // committed then is committed first. After kExitStuck the caller must end the process without
-  // destroying the agent: a thread hangs.
+  // committed then is committed first. After kExitStuck and kExitPoisoned the caller must end the
+  // process without destroying the agent: a thread hangs, or may.
   int Run(CoordinatorLink& link);
 
   // Commands from the coordinator.

@@ -24,6 +24,7 @@ constexpr absl::Duration kPatience = absl::Seconds(60);
 struct Script {
   absl::Mutex mutex;
   absl::Status run;               // result
+  absl::Status poisoned;          // likewise
   bool hang_in_prepare = false;   // until Stop
   bool hang_in_run = false;       // until Stop or Halt
   bool hang_in_teardown = false;  // until the script says otherwise
@@ -65,6 +66,10 @@ class FakeRunner final : public RankRunner {
   void Stop(const absl::Status&) override {
     absl::MutexLock lock(&script_->mutex);
     script_->stopped = true;
+  }
+  absl::Status Poisoned() override {
+    absl::MutexLock lock(&script_->mutex);
+    return script_->poisoned;
   }
   RankStatus Status() const override {
     return {.last_step = StepId(3), .waiting_for = "RECV 0F1 from pp rank 0"};
@@ -261,6 +266,20 @@ TEST_F(AgentTest, AStuckTeardownEndsTheWorker) {
   EXPECT_EQ(exit_code_, kExitStuck);
   absl::MutexLock lock(&script_->mutex);
   script_->hang_in_teardown = false;
+}
+
+TEST_F(AgentTest, APoisonedDeviceEndsTheWorkerOnceTheFailureIsStored) {
+  script_->run = script_->poisoned = absl::InternalError("the GPU has fallen off the bus");
+  StartAgent();
+  Prepare();
+  link_.Update(0);
+  agent_->Start(kJob);
+  const JobUpdate failed = link_.Update(1);
+  EXPECT_EQ(failed.phase, Phase::kFailed);
+  EXPECT_EQ(failed.error, script_->run);
+  agent_->Acknowledge(kJob);
+  thread_.join();
+  EXPECT_EQ(exit_code_, kExitPoisoned);
 }
 
 // The commit hangs; commands are obeyed all the same, and the worker does not leave before it is

@@ -10,6 +10,11 @@ namespace {
 
 constexpr char kAskedToLeave[] = "asked to leave";
 
+std::string WhyANewLife(const absl::Status& poisoned) {
+  return absl::StrCat("begins anew, as its device is of no more use to this process: ",
+                      std::string(poisoned.message()));
+}
+
 }  // namespace
 
 JobUpdate HeldJob::Update(Phase phase, absl::Status error, const RankStatus& status) const {
@@ -24,6 +29,7 @@ Effects HeldJob::End(Phase phase, absl::Status error, const RankStatus& status) 
 }
 
 Effects HeldJob::Build(const JobKey& key, Rank rank) {
+  if (!poisoned_.ok()) return BecomeIdle();
   state_ = State::kPreparing;
   key_ = key;
   rank_ = rank;
@@ -99,13 +105,15 @@ Effects HeldJob::Acknowledge(const JobKey& key) {
 
 Effects HeldJob::BecomeIdle() {
   state_ = State::kIdle;
-  if (!leaving_) return {};
-  return {EffectExit{kExitLeft, kAskedToLeave}};
+  if (leaving_) return {EffectExit{kExitLeft, kAskedToLeave}};
+  if (poisoned_.ok()) return {};
+  return {EffectExit{kExitPoisoned, WhyANewLife(poisoned_)}};
 }
 
 Effects HeldJob::Attached() const {
   Effects effects;
   if (leaving_) effects.push_back(EffectLeaving{kAskedToLeave});
+  if (!poisoned_.ok()) effects.push_back(EffectLeaving{WhyANewLife(poisoned_)});
   if (state_ == State::kAdmitted) {
     JobUpdate update = Update(Phase::kAdmitted, absl::OkStatus(), {.last_step = resumed_.step});
     update.resumed = resumed_;
@@ -164,6 +172,11 @@ Effects HeldJob::Flushed(const RankStatus& status, absl::Duration now) {
 Effects HeldJob::FirstStepDone() const {
   if (state_ != State::kRunning) return {};
   return {EffectHeartbeat{}};
+}
+
+Effects HeldJob::Poisoned(const absl::Status& reason) {
+  poisoned_ = reason;
+  return {EffectLeaving{WhyANewLife(reason)}};
 }
 
 Effects HeldJob::Gone() {

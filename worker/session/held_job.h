@@ -22,6 +22,9 @@
 // once it is idle. Asked again, without a coordinator, or after leave_timeout, it stops the rank,
 // which fails, and goes.
 //
+// Poisoned by what the rank computed on, it asks for nothing new and goes as well, once the end of
+// the rank is stored.
+//
 // The end of a rank is kept, and told again after every
 // reconnection, until the coordinator has stored it (Acknowledge) or hands out something new.
 #pragma once
@@ -44,7 +47,9 @@ namespace takt::session {
 // Exit codes of the worker.
 inline constexpr int kExitLeft = 0;     // asked to leave
 inline constexpr int kExitRefused = 2;  // the coordinator speaks another protocol version
-inline constexpr int kExitStuck = 70;   // a teardown hung: only a new process is clean again
+// Only a new process is clean again: a teardown hung; what it computes on failed for good.
+inline constexpr int kExitStuck = 70;
+inline constexpr int kExitPoisoned = 71;
 
 struct EffectBuild {  // start a thread that prepares `key`
   JobKey key;
@@ -109,6 +114,7 @@ class HeldJob {
   Effects Built(const absl::StatusOr<Resumed>& resumed, absl::Duration now);
   Effects RunEnded(const absl::StatusOr<RunEnd>& end, const RankStatus& rank_status,
                    absl::Duration now);
+  Effects Poisoned(const absl::Status& reason);
   Effects Gone();
   Effects FirstStepDone() const;
   // Every report is acknowledged.
@@ -141,6 +147,7 @@ class HeldJob {
   Phase run_end_ = Phase::kFinished;  // to be told once everything is flushed
   std::optional<JobUpdate> end_;
   absl::Status stop_reason_;
+  absl::Status poisoned_;   // why this process will hold nothing more
   RankStatus stop_status_;  // what it was doing when it was told to stop
   bool gone_ = true;        // no thread
   bool acknowledged_ = false;

@@ -10,6 +10,7 @@ namespace takt::session {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using State = HeldJob::State;
 
@@ -271,6 +272,35 @@ TEST(HeldJob, LeavingIsDueAgainAfterItsTimeout) {
 TEST(HeldJob, ARefusedWorkerExitsOnlyWhenNothingTrains) {
   EXPECT_THAT(Print(JobIn(State::kIdle).Refused("version")), ElementsAre("exit 2"));
   EXPECT_THAT(Print(JobIn(State::kRunning).Refused("version")), IsEmpty());
+}
+
+TEST(HeldJob, PoisonedItBeginsAnewOnceTheEndIsStored) {
+  const absl::Status lost = absl::InternalError("an illegal memory access was encountered");
+  HeldJob held = JobIn(State::kRunning);
+  held.RunEnded(lost, kAtStep7, kNow);
+  EXPECT_THAT(Print(held.Poisoned(lost)), ElementsAre("leaving"));
+  EXPECT_THAT(Print(held.Gone()), IsEmpty());
+  EXPECT_THAT(Print(held.Attached()), ElementsAre("leaving", "send failed 1"));
+  const Effects effects = held.Acknowledge(kJob);
+  EXPECT_THAT(Print(effects), ElementsAre("exit 71"));
+  EXPECT_THAT(std::get<EffectExit>(effects[0]).reason, HasSubstr("illegal memory access"));
+}
+
+TEST(HeldJob, PoisonedItHoldsNothingMore) {
+  HeldJob acknowledged = JobIn(State::kEnded);
+  acknowledged.Poisoned(absl::InternalError("lost"));
+  EXPECT_THAT(Print(acknowledged.Acknowledge(kJob)), IsEmpty());
+  EXPECT_THAT(Print(acknowledged.Gone()), ElementsAre("exit 71"));
+
+  HeldJob replaced = JobIn(State::kEnded);
+  replaced.Poisoned(absl::InternalError("lost"));
+  EXPECT_THAT(Print(replaced.Prepare(kNewer, Rank(0))), IsEmpty());
+  EXPECT_THAT(Print(replaced.Gone()), ElementsAre("exit 71"));
+
+  HeldJob aborted = JobIn(State::kStopping);
+  aborted.Poisoned(absl::InternalError("lost"));
+  EXPECT_THAT(Print(aborted.Gone()), ElementsAre("send aborted 1"));
+  EXPECT_THAT(Print(aborted.Prepare(kNewer, Rank(0))), ElementsAre("exit 71"));
 }
 
 }  // namespace

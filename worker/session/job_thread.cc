@@ -59,6 +59,10 @@ void JobThread::Main(const DecodeAssignment& decode, const RankRunnerFactory& fa
     if (runner_ != nullptr) last_status_ = runner_->Status();
     runner = std::move(runner_);
   }
+  if (runner != nullptr) {
+    if (absl::Status poisoned = runner->Poisoned(); !poisoned.ok())
+      callbacks_.poisoned(std::move(poisoned));
+  }
   runner.reset();  // outside the mutex: it may take its time, and Status must not wait for it
   callbacks_.gone();
 }

@@ -21,11 +21,12 @@ using DecodeAssignment = std::function<absl::StatusOr<Assignment>()>;
 class JobThread {
  public:
   // Called on the job's thread, in this order; each at most once, `gone` last and always. `report`
-  // as RankRunner::Run says.
+  // as RankRunner::Run says, `poisoned` with what RankRunner::Poisoned says, if that is not OK.
   struct Callbacks {
     std::function<void(absl::StatusOr<Resumed>)> built;
     std::function<void(Report)> report;
     std::function<void(absl::StatusOr<RunEnd>, RankStatus)> run_ended;
+    std::function<void(absl::Status)> poisoned;
     std::function<void()> gone;
   };
 

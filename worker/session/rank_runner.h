@@ -58,6 +58,8 @@ class RankRunner {
   virtual void Stop(const absl::Status& reason) = 0;
   // At any time. After an error: what it was doing when that came.
   virtual RankStatus Status() const = 0;
+  // Asked once nothing runs any more. Not OK: only a new process can compute again, and why.
+  virtual absl::Status Poisoned() { return absl::OkStatus(); }
 };
 
 using RankRunnerFactory = std::function<std::unique_ptr<RankRunner>(Assignment)>;
