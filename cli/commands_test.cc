@@ -123,7 +123,8 @@ TEST(Commands, PauseAndResumeShowTheJob) {
   const Outcome paused = RunTakt(coordinator, {"pause", "j"});
   EXPECT_EQ(paused.code, ExitCode::kDone);
   EXPECT_THAT(paused.out, HasSubstr("name: j\nstate: PAUSED\nsteps: 40/100\n"));
-  EXPECT_THAT(paused.out, HasSubstr("resumed after step: 40\nkernel plan: 12 shapes\ncheckpoint: step 60 ("));
+  EXPECT_THAT(paused.out,
+              HasSubstr("resumed after step: 40\nkernel plan: 12 shapes\ncheckpoint: step 60 ("));
   EXPECT_THAT(paused.out, HasSubstr(") in /c\n"));
   const Outcome resumed = RunTakt(coordinator, {"resume", "j"});
   EXPECT_EQ(resumed.code, ExitCode::kFailed);

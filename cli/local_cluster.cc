@@ -92,6 +92,8 @@ std::vector<std::string> LocalCluster::WorkerArguments(const std::string& name, 
                                         "/",
                                         "--threads",
                                         absl::StrCat(threads),
+                                        "--kernel-plans",
+                                        options_.kernel_plans,
                                         "--share-device",
                                         "--device",
                                         options_.device};

@@ -19,6 +19,7 @@ struct LocalClusterOptions {
   int num_workers = 4;
   int threads = 0;              // of each worker; 0: this machine's cores shared out
   std::string device = "auto";  // "auto", "cpu" or "cuda": of workers that share the GPUs out
+  std::string kernel_plans;     // directory: takt-worker --kernel-plans
   // Children end with this process; false: they go on in the background.
   bool die_with_parent = true;
 };

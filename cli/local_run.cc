@@ -216,7 +216,8 @@ absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& op
   const absl::StatusOr<v1::Job> ended = run.Run({.program_directory = context.program_directory,
                                                  .num_workers = num_workers,
                                                  .threads = options.threads,
-                                                 .device = options.device});
+                                                 .device = options.device,
+                                                 .kernel_plans = KernelPlanDirectory(context)});
   const absl::Status error = job.locate(ended.ok() ? ErrorOf(*ended) : ended.status());
   const ExitCode code = ExitCodeOf(error);
   if (temporary && (code == ExitCode::kDone || code == ExitCode::kInvalidInput)) {

@@ -73,6 +73,10 @@ std::string DefaultStateDirectory(const Context& context) {
   return absl::StrCat(context.environment("HOME").value_or(""), "/.local/state/takt/local");
 }
 
+std::string KernelPlanDirectory(const Context& context) {
+  return fs::path(DefaultStateDirectory(context)).parent_path() / "kernel-plans";
+}
+
 std::optional<std::string> ReadLocalAddress(const std::string& directory) {
   std::ifstream file(absl::StrCat(directory, kAddressName));
   std::string address;

@@ -19,6 +19,9 @@ namespace takt::cli {
 // Of `local up`: $XDG_STATE_HOME/takt/local, else ~/.local/state/takt/local.
 std::string DefaultStateDirectory(const Context& context);
 
+// Where all local clusters of this user keep the kernels that were chosen on its GPUs: beside that.
+std::string KernelPlanDirectory(const Context& context);
+
 // What `local up` wrote there; none if there is nothing or its cluster is gone.
 std::optional<std::string> ReadLocalAddress(const std::string& directory);
 

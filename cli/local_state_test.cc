@@ -87,6 +87,7 @@ TEST(DefaultStateDirectory, FollowsXdg) {
   EXPECT_EQ(DefaultStateDirectory(context), "/home/u/.local/state/takt/local");
   context.environment = [](const char*) { return std::optional<std::string>("/x"); };
   EXPECT_EQ(DefaultStateDirectory(context), "/x/takt/local");
+  EXPECT_EQ(KernelPlanDirectory(context), "/x/takt/kernel-plans");
 }
 
 }  // namespace

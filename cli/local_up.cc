@@ -27,6 +27,7 @@ absl::StatusOr<ExitCode> Up(const Context& context, const UpOptions& options) {
                                                .num_workers = options.workers,
                                                .threads = options.threads,
                                                .device = options.device,
+                                               .kernel_plans = KernelPlanDirectory(context),
                                                .die_with_parent = false}));
   RETURN_IF_ERROR(cluster->WaitForWorkers());
   RETURN_IF_ERROR(state.WriteAddress());

@@ -42,8 +42,10 @@ absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
   ASSIGN_OR_RETURN(const plugin::CudaEntry* const cuda,
                    plugin::LoadCuda(plugin::ModuleDirectory()));
   ASSIGN_OR_RETURN(const MemoryBytes predicted, PredictedOnDevice(assignment));
-  return cuda->open_device(
-      {.device = options.device->index, .predicted = predicted, .ledger = options.ledger});
+  return cuda->open_device({.device = options.device->index,
+                            .predicted = predicted,
+                            .ledger = options.ledger,
+                            .tune = true});  // by one rank, for all (session/kernel_plan.h)
 }
 
 }  // namespace takt

@@ -59,6 +59,10 @@ Flags ParseFlags(int argc, char** argv) {
   app.add_flag("--share-device", flags.share_device,
                "Other workers that say so, too, may compute on the same GPU, for tests; cuda:N "
                "counts round");
+  app.add_option("--kernel-plans", flags.kernel_plans,
+                 "Directory for the kernels that were chosen on this GPU, so that later jobs need "
+                 "not time them again; empty: none")
+      ->capture_default_str();
   app.add_option("--data-address", flags.data_address,
                  "Address on which other workers reach this one")
       ->capture_default_str();

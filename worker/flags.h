@@ -19,6 +19,7 @@ struct Flags {
   int threads = 0;              // 0: one for each core
   std::string device = "auto";  // plugin::ParseDeviceWish
   bool share_device = false;
+  std::string kernel_plans = "/var/lib/takt/kernel-plans";  // empty: none are kept
   std::string data_address = "127.0.0.1";
   std::string metrics_listen = "127.0.0.1:0";  // empty: none
   int leave_seconds = 300;

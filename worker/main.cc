@@ -188,7 +188,17 @@ class LogShipping {
   }
 };
 
-absl::StatusOr<int> Serve(const Flags& flags) {
+// This program once more, in this process's place: threads that hang and a device that is lost to
+// the process end with it, who supervises it sees no end.
+[[noreturn]] void BeginAnew(char** argv, int exit_code) {
+  std::error_code error;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+  execv(program.c_str(), argv);
+  _exit(exit_code);  // nothing can be destroyed in order
+}
+
+absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
   ASSIGN_OR_RETURN(const auto channel, rpc::CoordinatorChannel({.coordinator = flags.coordinator,
                                                                 .tls = flags.tls,
                                                                 .insecure = flags.insecure}));
@@ -226,7 +236,8 @@ absl::StatusOr<int> Serve(const Flags& flags) {
       .make_backends =
           [&](const session::Assignment& job, int job_threads) {
             return CreateComputeBackends({.device = device, .ledger = &ledger}, job, job_threads);
-          }};
+          },
+      .kernel_plans = flags.kernel_plans};
   LogShipping log_shipping;  // outlives the agent's threads
   session::Agent agent(
       {.runner_factory =
@@ -285,8 +296,8 @@ absl::StatusOr<int> Serve(const Flags& flags) {
        {"coordinator", flags.coordinator},
        {"metrics", metrics_address}});
   const int exit_code = agent.Run(client);
-  if (exit_code == session::kExitStuck)
-    _exit(exit_code);  // a thread hangs: nothing can be destroyed in order
+  if (exit_code == session::kExitStuck || exit_code == session::kExitPoisoned)
+    BeginAnew(argv, exit_code);
   return exit_code;
 }
 
@@ -315,7 +326,7 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a checkpoint that outgrows a limit fails, not the worker
-  const absl::StatusOr<int> exit_code = Serve(flags);
+  const absl::StatusOr<int> exit_code = Serve(flags, argv);
   if (exit_code.ok()) return *exit_code;
   return Refuse(exit_code.status());
 }

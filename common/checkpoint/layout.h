@@ -4,6 +4,7 @@
 //     model-00001-of-00014.safetensors      weights, a file a layer of the model's list
 //     optimizer-00001-of-00014.safetensors  moments, likewise
 //     model.safetensors.index.json, config.json, manifest.json
+//     kernel_plan.json                      of a job on GPUs
 //   step-00000100.partial-JOB-GENERATION/  being written, or left behind
 //   step-00000100.replaced-1/              was in the way of a newer one of that step
 //   latest -> step-00000100
@@ -22,6 +23,7 @@ namespace takt::checkpoint {
 
 inline constexpr char kManifestFile[] = "manifest.json";
 inline constexpr char kConfigFile[] = "config.json";
+inline constexpr char kKernelPlanFile[] = "kernel_plan.json";
 inline constexpr char kLatestLink[] = "latest";
 
 std::string StepDirectoryName(StepId step);

@@ -21,6 +21,8 @@
 
 namespace takt::backend {
 
+class KernelPlans;
+
 // Memory of one backend, aligned to 64 bytes, freed at destruction; must not outlive its backend.
 // Move-only.
 class Buffer {
@@ -91,6 +93,10 @@ class BackendFactory {
   virtual ~BackendFactory() = default;
   virtual absl::StatusOr<std::unique_ptr<Backend>> Create(StreamKind kind) = 0;
   virtual bool memory_is_host() const = 0;  // of its backends
+  // Null: the shape of an op alone says which kernel computes it.
+  virtual KernelPlans* kernel_plans() { return nullptr; }
+  // Not OK: what it computes on is lost to this process, for good, and why.  Blocks: never.
+  virtual absl::Status status() { return absl::OkStatus(); }
 };
 
 struct CpuOptions {

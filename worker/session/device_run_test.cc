@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two ranks of a real job, on the CPU and on a simulated device: the same losses, and checkpoints
-// of the same bytes.
+// of the same bytes; and on one whose kernels are chosen.
+#include <cstdint>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -9,21 +10,42 @@
 #include <variant>
 #include <vector>
 
+#include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
 #include "common/plan/plan.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
 #include "tests/testing/checkpoint_job.h"
 #include "tests/testing/map_rendezvous.h"
 #include "worker/backend/discrete/discrete_backend.h"
+#include "worker/checkpoint/commit.h"
 #include "worker/session/pipeline_runner.h"
+#include "worker/session/planned_backends_testing.h"
 #include "worker/session/shared_rendezvous_testing.h"
 
 namespace takt::session {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using MakeBackends = decltype(PipelineRunnerOptions::make_backends);
+
+struct RunOptions {
+  std::int64_t steps = 3;
+  Generation generation{1};
+  std::string resume = "none";
+};
+
 // What the two ranks report.
 struct Outcome {
+  Resumed resumed;  // of rank 0
   std::vector<double> losses, validation_losses;
-  std::map<std::string, std::string> hashes;  // of the checkpoint's files
+  std::vector<checkpoint::FileEntry> files;  // of the checkpoint
 };
 
 class DeviceRunTest : public ::testing::Test {
@@ -58,18 +80,25 @@ class DeviceRunTest : public ::testing::Test {
     return job;
   }
 
-  Outcome Train(const decltype(PipelineRunnerOptions::make_backends)& make_backends) {
-    const config::JobSpec job = Job();
+  // Into a directory of its own.
+  Outcome Train(const MakeBackends& make_backends) {
+    const testing::TemporaryDirectory checkpoints;
+    return Train(make_backends, checkpoints.path(), {});
+  }
+
+  Outcome Train(const MakeBackends& make_backends, const std::string& root,
+                const RunOptions& options) {
+    config::JobSpec job = Job();
+    job.steps = options.steps;
     const plan::Plan plan = plan::MakePlan(job, {.max_workers = 2}).value();
     const auto map = std::make_shared<testing::MapRendezvous>();
-    const testing::TemporaryDirectory checkpoints;
     const std::unique_ptr<checkpoint::FileSystem> files = checkpoint::CreatePosixFileSystem();
     std::vector<Outcome> outcomes(2);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
         Assignment assignment;
-        assignment.key = {"device", Generation(1)};
+        assignment.key = {"device", options.generation};
         assignment.rank = Rank(rank);
         assignment.job = job;
         assignment.mesh = plan.mesh;
@@ -77,9 +106,10 @@ class DeviceRunTest : public ::testing::Test {
         assignment.program = plan.programs[rank];
         assignment.validation_program = plan.validation_programs[rank];
         assignment.secret = "secret";
+        assignment.resume = options.resume;
         const auto runner = CreatePipelineRunner(
             {.data_root = "/",
-             .checkpoint_root = checkpoints.path(),
+             .checkpoint_root = root,
              .make_rendezvous =
                  [&](const JobKey&) { return std::make_unique<SharedRendezvous>(map); },
              .files = files.get(),
@@ -87,13 +117,32 @@ class DeviceRunTest : public ::testing::Test {
             std::move(assignment));
         const auto prepared = runner->Prepare();
         ASSERT_TRUE(prepared.ok()) << prepared.status();
+        outcomes[rank].resumed = *prepared;
         const auto end = runner->Run([&](const Report& report) { Add(report, outcomes[rank]); });
         ASSERT_TRUE(end.ok()) << end.status();
       });
     }
     for (std::thread& rank : ranks) rank.join();
-    outcomes[0].hashes.merge(outcomes[1].hashes);
+    std::vector<checkpoint::FileEntry>& all = outcomes[0].files;
+    all.insert(all.end(), outcomes[1].files.begin(), outcomes[1].files.end());
     return std::move(outcomes[0]);
+  }
+
+  // What the coordinator and a worker do about a checkpoint.
+  void Commit(const Outcome& outcome, const std::string& root, const RunOptions& options) const {
+    const config::JobSpec job = Job();
+    const auto files = checkpoint::CreatePosixFileSystem();
+    const absl::StatusOr<std::string> manifest =
+        checkpoint::FormatManifest({.job = "device",
+                                    .generation = options.generation,
+                                    .step = StepId(options.steps),
+                                    .windows = options.steps * job.global_batch,
+                                    .job_spec = config::FormatJobFile(config::ToProto(job)),
+                                    .files = outcome.files});
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+    const auto committed =
+        checkpoint::Commit(*files, root + "/" + job.checkpoint->directory, 9, *manifest);
+    ASSERT_TRUE(committed.ok()) << committed.status();
   }
 
   static void Add(const Report& report, Outcome& outcome) {
@@ -107,17 +156,23 @@ class DeviceRunTest : public ::testing::Test {
     }
     const auto& part = std::get<CheckpointReport>(report);
     EXPECT_TRUE(part.error.ok()) << part.error;
-    for (const checkpoint::FileEntry& file : part.files) outcome.hashes[file.name] = file.xxh3_128;
+    outcome.files.insert(outcome.files.end(), part.files.begin(), part.files.end());
   }
 
   const testing::TemporaryDirectory directory_;
 };
 
+std::map<std::string, std::string> Hashes(const Outcome& outcome) {
+  std::map<std::string, std::string> hashes;
+  for (const checkpoint::FileEntry& file : outcome.files) hashes[file.name] = file.xxh3_128;
+  return hashes;
+}
+
 TEST_F(DeviceRunTest, LossesAndCheckpointsAreThoseOfTheCpu) {
   const Outcome expected = Train(nullptr);
   EXPECT_EQ(expected.losses.size(), 3u);
   EXPECT_EQ(expected.validation_losses.size(), 2u);
-  EXPECT_GE(expected.hashes.size(), 8u);  // of four layers
+  EXPECT_GE(expected.files.size(), 8u);  // of four layers
   for (const bool lazy : {false, true}) {
     const Outcome device =
         Train([lazy](const Assignment&,
@@ -126,8 +181,46 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsAreThoseOfTheCpu) {
         });
     EXPECT_EQ(device.losses, expected.losses);
     EXPECT_EQ(device.validation_losses, expected.validation_losses);
-    EXPECT_EQ(device.hashes, expected.hashes);
+    EXPECT_EQ(Hashes(device), Hashes(expected));
   }
+}
+
+// Rank 0's choices are all that is used, for every product of the two ranks: none is chosen as it
+// comes, and none is missing. The checkpoint keeps them.
+TEST_F(DeviceRunTest, AResumedJobComputesWithTheCheckpointsKernels) {
+  const testing::TemporaryDirectory checkpoints;
+  std::uint64_t seed = 0;
+  backend::cuda::PlanTarget target{.compute_capability = "9.0", .sm_count = 132};
+  const auto train = [&](const RunOptions& options) {
+    seed += 2;
+    return Train(
+        [&](const Assignment& assignment,
+            int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
+          const int rank = assignment.rank.value();
+          return std::make_unique<PlannedBackends>(
+              target, seed + rank, backend::CreateDiscreteBackends({.threads = threads}));
+        },
+        checkpoints.path(), options);
+  };
+  const RunOptions first{.steps = 2};
+  const Outcome begun = train(first);
+  EXPECT_THAT(begun.resumed.kernel_plan, HasSubstr("chosen now"));
+  EXPECT_TRUE(Hashes(begun).contains("kernel_plan.json"));
+  Commit(begun, checkpoints.path(), first);
+
+  const Outcome resumed = train({.generation = Generation(2), .resume = "auto"});
+  EXPECT_EQ(resumed.resumed.step, StepId(2));
+  EXPECT_THAT(resumed.resumed.kernel_plan, EndsWith(" of the checkpoint"));
+  EXPECT_THAT(resumed.resumed.notes, IsEmpty());
+  EXPECT_EQ(Hashes(resumed).at("kernel_plan.json"), Hashes(begun).at("kernel_plan.json"));
+
+  target.sm_count = 108;
+  const Outcome elsewhere = train({.generation = Generation(3), .resume = "auto"});
+  EXPECT_EQ(elsewhere.resumed.step, StepId(2));
+  EXPECT_THAT(elsewhere.resumed.notes,
+              ElementsAre(AllOf(HasSubstr("losses may differ"), HasSubstr("target.sm_count"))));
+  EXPECT_THAT(elsewhere.resumed.kernel_plan, HasSubstr("chosen now"));
+  EXPECT_EQ(elsewhere.losses, resumed.losses);  // here the CPU computes
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ enum class Phase : std::uint8_t {
 
 // What a rank goes on from.
 struct Resumed {
-  StepId step;                     // 0: the beginning
+  StepId step;  // 0: the beginning
   // Of rank 0 alone: newer checkpoints that were passed over, and why; which kernels all compute
   // with, and where that choice is from (empty: they need none).
   std::vector<std::string> notes;

@@ -18,12 +18,14 @@
 #include "common/trace/encoding.h"
 #include "worker/engine/engine.h"
 #include "worker/session/curves.h"
+#include "worker/session/kernel_plan.h"
 #include "worker/session/rank_checkpoints.h"
 #include "worker/session/rank_groups.h"
 #include "worker/session/rank_status.h"
 #include "worker/session/stall_watch.h"
 #include "worker/session/step_metrics.h"
 #include "worker/session/trace_sampler.h"
+#include "worker/train/meta_run.h"
 #include "worker/train/trainer.h"
 #include "worker/transport/create.h"
 #include "worker/transport/staged/staged.h"
@@ -126,6 +128,10 @@ class PipelineRunner final : public RankRunner {
     return status;
   }
 
+  absl::Status Poisoned() override {
+    return backends_ == nullptr ? absl::OkStatus() : backends_->status();
+  }
+
  private:
   absl::Status CheckLayers() const {
     const int layers = static_cast<int>(model_.layers.size());
@@ -220,9 +226,37 @@ class PipelineRunner final : public RankRunner {
                                     .tied_group = groups_.tied(),
                                     .restore = std::move(restore),
                                     .halt_requested = &halt_requested_}));
+    if (checkpoints_.has_value() && trainer_->parameters() == nullptr)
+      RETURN_IF_ERROR(Restore(nullptr).status());
+    ASSIGN_OR_RETURN(const std::string kernel_plan, AgreeOnKernels());
     if (!checkpoints_.has_value()) return absl::OkStatus();
-    if (trainer_->parameters() == nullptr) RETURN_IF_ERROR(Restore(nullptr).status());
-    return checkpoints_->Allocate(trainer_->parameters());
+    return checkpoints_->Allocate(trainer_->parameters(), kernel_plan);
+  }
+
+  // The plan for checkpoints, before the first op that needs it; empty: this backend needs none, or
+  // another rank keeps it.
+  absl::StatusOr<std::string> AgreeOnKernels() {
+    backend::KernelPlans* const kernels = backends_->kernel_plans();
+    if (kernels == nullptr) return std::string();
+    const bool first = assignment_.rank == Rank(0);
+    SetPhase("LOAD", first ? "" : "rank 0 to choose kernels");
+    KernelPlanOptions options{
+        .kernels = kernels,
+        .show_ops =
+            [this](const auto& tell) {
+              return train::ShowOps(assignment_.job, assignment_.partition, assignment_.device,
+                                    tell);
+            },
+        .kept = {.directory = options_.kernel_plans, .files = options_.files}};
+    if (checkpoints_.has_value()) options.checkpoint = checkpoints_->kernel_plan();
+    ASSIGN_OR_RETURN(AgreedKernelPlan agreed,
+                     AgreeOnKernelPlan({.rendezvous = rendezvous_.get(),
+                                        .rank = assignment_.rank,
+                                        .num_ranks = assignment_.mesh.size()},
+                                       options));
+    resumed_.kernel_plan = std::move(agreed.summary);
+    for (std::string& note : agreed.notes) resumed_.notes.push_back(std::move(note));
+    return std::move(agreed.text);
   }
 
   absl::Status CreateEngines() {

@@ -31,6 +31,7 @@ struct PipelineRunnerOptions {
   std::function<absl::StatusOr<std::unique_ptr<backend::BackendFactory>>(const Assignment&,
                                                                          int threads)>
       make_backends;
+  std::string kernel_plans;  // directory: see KernelPlanFiles; empty: none
   // What was measured of a step (common/trace/encoding.h); called by an engine thread. May be
   // empty.
   std::function<void(std::string)> on_trace;

@@ -37,6 +37,12 @@ std::vector<std::string> UnloadedFiles(const checkpoint::Manifest& manifest, int
   return others;
 }
 
+std::optional<KeptPlan> ReadKernelPlan(const checkpoint::StepFiles& step) {
+  if (step.manifest().Find(checkpoint::kKernelPlanFile) == nullptr) return std::nullopt;
+  const std::string path = absl::StrCat(step.path(), "/", checkpoint::kKernelPlanFile);
+  return KeptPlan{.text = ReadPlanText(path), .where = path};
+}
+
 // Null: the store is in the host's memory.
 backend::Backend* DeviceOf(const train::ParameterStore& store) {
   return store.backend().memory_is_host() ? nullptr : &store.backend();
@@ -86,6 +92,7 @@ absl::Status RankCheckpoints::Load(const checkpoint::StepFiles& step,
                                             options_.threads));
     std::ifstream config(absl::StrCat(step.path(), "/", checkpoint::kConfigFile));
     config_text_ = {std::istreambuf_iterator<char>(config), {}};
+    kernel_plan_ = ReadKernelPlan(step);
   }
   if (store == nullptr) return absl::OkStatus();
   return checkpoint::LoadLayers(
@@ -93,16 +100,19 @@ absl::Status RankCheckpoints::Load(const checkpoint::StepFiles& step,
       {.num_layers = num_layers(), .threads = options_.threads, .device = DeviceOf(*store)});
 }
 
-absl::StatusOr<std::vector<checkpoint::TextFile>> RankCheckpoints::Texts() const {
+absl::StatusOr<std::vector<checkpoint::TextFile>> RankCheckpoints::Texts(
+    const std::string& kernel_plan) const {
   if (!first() || store_ == nullptr) return std::vector<checkpoint::TextFile>();
   std::string config = config_text_;
   if (config.empty()) {
     ASSIGN_OR_RETURN(config,
                      train::FormatCheckpointConfig(options_.assignment->job, options_.data_root));
   }
-  return std::vector<checkpoint::TextFile>{
+  std::vector<checkpoint::TextFile> texts = {
       {checkpoint::kConfigFile, std::move(config)},
       {checkpoint::kIndexFile, checkpoint::FormatIndex(*options_.model)}};
+  if (!kernel_plan.empty()) texts.push_back({checkpoint::kKernelPlanFile, kernel_plan});
+  return texts;
 }
 
 std::vector<checkpoint::LayerState> RankCheckpoints::WrittenState() const {
@@ -111,7 +121,8 @@ std::vector<checkpoint::LayerState> RankCheckpoints::WrittenState() const {
   return session::WrittenState(*store_, mesh.DpRankOf(options_.assignment->rank), mesh.dp_size);
 }
 
-absl::Status RankCheckpoints::Allocate(train::ParameterStore* store) {
+absl::Status RankCheckpoints::Allocate(train::ParameterStore* store,
+                                       const std::string& kernel_plan) {
   store_ = store;
   CheckpointSaverOptions saver{.key = options_.assignment->key,
                                .rank = options_.assignment->rank,
@@ -122,7 +133,7 @@ absl::Status RankCheckpoints::Allocate(train::ParameterStore* store) {
                                .given_up = &given_up_,
                                .files = options_.files,
                                .clock = options_.clock};
-  ASSIGN_OR_RETURN(saver.texts, Texts());
+  ASSIGN_OR_RETURN(saver.texts, Texts(kernel_plan));
   ASSIGN_OR_RETURN(saver_, CheckpointSaver::Create(std::move(saver), WrittenState()));
   return absl::OkStatus();
 }

@@ -14,6 +14,7 @@
 #include "common/model/model.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/checkpoint_saver.h"
+#include "worker/session/kernel_plan.h"
 #include "worker/session/rank_runner.h"
 #include "worker/session/resume.h"
 #include "worker/train/parameter_store.h"
@@ -44,8 +45,12 @@ class RankCheckpoints {
   // Fills `store` (null: the model has no state) from the checkpoint that all ranks agree on.
   // Blocks: until all ranks do the same. Errors: as AgreeOnResume.
   absl::StatusOr<Resumed> Restore(train::ParameterStore* store);
-  // Takes the memory for the copy of a save. store: borrowed for Save.
-  absl::Status Allocate(train::ParameterStore* store);
+  // The kernel plan of the checkpoint that was restored; nothing: it has none, or there was none.
+  // Rank 0 alone knows.
+  const std::optional<KeptPlan>& kernel_plan() const { return kernel_plan_; }
+  // Takes the memory for the copy of a save. store: borrowed for Save. kernel_plan: to be kept, of
+  // rank 0; empty: none.
+  absl::Status Allocate(train::ParameterStore* store, const std::string& kernel_plan);
 
   // Training stands still, after `step`. As CheckpointSaver::Save and Finish.
   void Save(StepId step, const std::function<void(Report)>& report);
@@ -55,7 +60,7 @@ class RankCheckpoints {
 
  private:
   absl::Status Load(const checkpoint::StepFiles& step, train::ParameterStore* store);
-  absl::StatusOr<std::vector<checkpoint::TextFile>> Texts() const;
+  absl::StatusOr<std::vector<checkpoint::TextFile>> Texts(const std::string& kernel_plan) const;
   std::vector<checkpoint::LayerState> WrittenState() const;
   const config::Checkpoint& spec() const { return *options_.assignment->job.checkpoint; }
   bool first() const { return options_.assignment->rank == Rank(0); }
@@ -65,6 +70,7 @@ class RankCheckpoints {
   const RankMeeting meeting_;
   std::string directory_;
   std::string config_text_;  // of the checkpoint that was loaded; empty: none was
+  std::optional<KeptPlan> kernel_plan_;
   train::ParameterStore* store_ = nullptr;
   std::atomic<bool> given_up_ = false;
   std::unique_ptr<CheckpointSaver> saver_;

@@ -11,7 +11,9 @@
 #include <variant>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/status.h"
 #include "worker/backend/cuda/attention.h"
 #include "worker/backend/cuda/capture.h"
@@ -64,7 +66,8 @@ struct Shared {
 
 class CudaBackend final : public Backend, public Recorder {
  public:
-  static absl::StatusOr<std::unique_ptr<Backend>> Create(const Shared& shared, StreamKind kind) {
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const Shared& shared,
+                                                             StreamKind kind) {
     const NoCapture none;
     auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(shared));
     ASSIGN_OR_RETURN(backend->stream_, CudaStream::Create(shared.device, kind, shared.clock));
@@ -95,6 +98,12 @@ class CudaBackend final : public Backend, public Recorder {
     RETURN_IF_ERROR(ValidateOp(op));
     RETURN_IF_ERROR(Use());
     return std::visit([this](const auto& o) { return Execute(o); }, op);
+  }
+
+  // Chooses the kernel that Run would, and runs nothing.
+  absl::Status Choose(const Op& op) {
+    RETURN_IF_ERROR(Use());
+    return std::visit([this](const auto& o) { return Plan(o); }, op);
   }
 
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
@@ -181,6 +190,14 @@ class CudaBackend final : public Backend, public Recorder {
     return Enqueue(op);
   }
 
+  absl::Status Plan(const Matmul& op) { return matmuls_->Plan(op); }
+  absl::Status Plan(const MatmulBf16& op) { return matmuls_->Plan(op); }
+  absl::Status Plan(const MatmulTransposedBf16& op) { return matmuls_->Plan(op); }
+  template <class OtherOp>
+  absl::Status Plan(const OtherOp&) {
+    return absl::OkStatus();
+  }
+
   template <class OwnOp>
   absl::Status Enqueue(const OwnOp& op) {
     ASSIGN_OR_RETURN(std::byte* const scratch, scratch_->AtLeast(ScratchBytes(op)));
@@ -241,24 +258,40 @@ class DeviceImpl final : public CudaDevice {
     return CudaBackend::Create(*shared_, kind);
   }
   bool memory_is_host() const override { return false; }
+  // An error of any kernel stays with the process: each later call repeats it.
+  absl::Status status() override {
+    RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "looking at the device"));
+    const cudaError_t error = cudaStreamQuery(nullptr);
+    return error == cudaErrorNotReady ? absl::OkStatus() : ToStatus(error, "looking at the device");
+  }
+
   PlanCache& plans() override { return plans_; }
+  absl::Status Choose(const Op& op) override {
+    absl::MutexLock lock(&chooser_mutex_);
+    if (chooser_ == nullptr) {
+      ASSIGN_OR_RETURN(chooser_, CudaBackend::Create(*shared_, StreamKind::kCompute));
+    }
+    return chooser_->Choose(op);
+  }
   const Arena& arena() const override { return *arena_; }
 
  private:
-  DeviceImpl(int device, PlanTarget target) : memory_(device), plans_(std::move(target)) {}
+  DeviceImpl(int device, PlanTarget target)
+      : device_(device), memory_(device), plans_(std::move(target)) {}
 
   static std::string Description(const PlanTarget& target, bool tf32) {
-    return absl::StrCat("cuda sm ", target.compute_capability, " x ", target.sm_count,
-                        ", cublasLt ", target.cublaslt,
-                        target.cudnn.empty() ? "" : absl::StrCat(", cudnn ", target.cudnn),
-                        tf32 ? ", tf32" : "");
+    return absl::StrCat("cuda ", ToString(target), tf32 ? ", tf32" : "");
   }
 
+  const int device_;
   DeviceMemory memory_;
   PlanCache plans_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<DeviceClock> clock_;
   std::unique_ptr<Shared> shared_;
+  absl::Mutex chooser_mutex_;
+  // Of no lane: what is chosen ahead is timed on its stream. Null: nothing was.
+  std::unique_ptr<CudaBackend> chooser_ ABSL_GUARDED_BY(chooser_mutex_);
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "worker/backend/backend.h"
 #include "worker/backend/cuda/arena.h"
 #include "worker/backend/cuda/plan_cache.h"
+#include "worker/backend/kernel_plans.h"
 #include "worker/backend/memory_ledger.h"
 
 namespace takt::backend::cuda {
@@ -29,11 +30,10 @@ struct CudaOptions {
 
 // Its backends compute on streams of their own, and share memory and kernel plans. Host outputs of
 // their ops are memory of AllocateHost, which the device writes itself.
-class CudaDevice : public BackendFactory {
+class CudaDevice : public BackendFactory, public KernelPlans {
  public:
-  // What was chosen so far. Merge what others chose, and Freeze, before the first op.
-  virtual PlanCache& plans() = 0;
   virtual const Arena& arena() const = 0;
+  KernelPlans* kernel_plans() final { return this; }
 };
 
 // Errors: those of ListDevices; kInvalidArgument (no such device); kResourceExhausted (the

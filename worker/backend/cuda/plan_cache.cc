@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/plan_cache.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
 namespace takt::backend::cuda {
+
+std::string ToString(const PlanTarget& target) {
+  return absl::StrCat("sm ", target.compute_capability, " x ", target.sm_count, ", cublasLt ",
+                      target.cublaslt,
+                      target.cudnn.empty() ? "" : absl::StrCat(", cudnn ", target.cudnn));
+}
 
 absl::StatusOr<KernelPlan> PlanCache::Get(
     std::string_view key, const std::function<absl::StatusOr<KernelPlan>()>& choose) {
@@ -14,9 +22,11 @@ absl::StatusOr<KernelPlan> PlanCache::Get(
     if (frozen_) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the job's kernel plan has no choice for ", std::string(key), " (it has ", plans_.size(),
-          " others); a choice of this rank's own could differ from other ranks': start the job "
-          "without a kernel plan to have one made"));
+          " others); a choice of this rank's own could differ from other ranks', so it makes none. "
+          "The plan was made for all shapes of the job: this is a bug, please report it"));
     }
+    if (const auto it = offered_.find(key); it != offered_.end())
+      return plans_.insert(*it).first->second;
   }
   // Outside the lock: candidates are timed on the device.
   ASSIGN_OR_RETURN(const KernelPlan chosen, choose());
@@ -37,6 +47,11 @@ bool PlanCache::frozen() const {
 void PlanCache::Merge(const Plans& plans) {
   absl::MutexLock lock(&mutex_);
   plans_.insert(plans.begin(), plans.end());
+}
+
+void PlanCache::Offer(Plans plans) {
+  absl::MutexLock lock(&mutex_);
+  offered_ = std::move(plans);
 }
 
 PlanCache::Plans PlanCache::plans() const {

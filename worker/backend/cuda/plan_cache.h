@@ -29,6 +29,9 @@ struct PlanTarget {
   bool operator==(const PlanTarget&) const = default;
 };
 
+// "sm 9.0 x 132, cublasLt 13.0.2, cudnn 9.13.0"
+std::string ToString(const PlanTarget& target);
+
 // What a choice consists of.
 struct KernelPlan {
   // Whether the library adds the bias as it writes the product, or a kernel of ours after it.
@@ -59,6 +62,10 @@ class PlanCache {
   // Takes those that it has no plan of its own for: what was chosen first holds.
   void Merge(const Plans& plans);
 
+  // What Get takes before it chooses: of earlier jobs, say, of which this one may need a few. It is
+  // no plan of this cache until then.
+  void Offer(Plans plans);
+
   const PlanTarget& target() const { return target_; }
   Plans plans() const;
 
@@ -66,6 +73,7 @@ class PlanCache {
   const PlanTarget target_;
   mutable absl::Mutex mutex_;
   Plans plans_ ABSL_GUARDED_BY(mutex_);
+  Plans offered_ ABSL_GUARDED_BY(mutex_);
   bool frozen_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

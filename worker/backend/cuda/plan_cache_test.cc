@@ -78,6 +78,17 @@ TEST(PlanCache, MergeKeepsWhatWasChosenFirst) {
   EXPECT_EQ(plans.Get("other", Never).value(), Plan(3));
 }
 
+TEST(PlanCache, TakesAnOfferBeforeItChooses) {
+  PlanCache plans(Hopper());
+  plans.Merge({{kKey, Plan(1)}});
+  plans.Offer({{kKey, Plan(2)}, {"offered", Plan(3)}, {"not needed", Plan(4)}});
+  EXPECT_EQ(plans.Get(kKey, Never).value(), Plan(1));
+  EXPECT_EQ(plans.Get("offered", Never).value(), Plan(3));
+  EXPECT_EQ(plans.plans().size(), 2u);
+  plans.Freeze();
+  EXPECT_EQ(plans.Get("not needed", Never).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(PlanText, ReadsBackTheSame) {
   PlanCache plans(Hopper());
   plans.Merge({{kKey, Plan(1)}, {"matmul \"odd\" \\ name", Plan(2)}});
@@ -98,8 +109,8 @@ TEST(PlanText, OfAnotherTargetIsRefusedByTheFieldThatDiffers) {
   ASSERT_EQ(errors.size(), 2u);
   EXPECT_EQ(
       errors[0].ToString(),
-      "/cache/plan.json: target.sm_count is 132: must be 114, as on this worker; remove it: a new "
-      "one is made from the device's own timings");
+      "/cache/plan.json: target.sm_count is 132: must be 114, as on this worker; a new one is "
+      "made in its place");
   EXPECT_EQ(errors[1].field, "target.cublaslt");
   EXPECT_THAT(read.plans(), IsEmpty());
 }
@@ -126,6 +137,13 @@ TEST(PlanText, RefusesWhatIsNoPlan) {
        absl::StrCat("plans.", kKey, ".fused_epilogue")},
       {absl::StrReplaceAll(text, {{": 1048576", ": -1"}}),
        absl::StrCat("plans.", kKey, ".workspace_bytes")},
+      {absl::StrReplaceAll(text, {{": 1048576", ": 1073741825"}}),
+       absl::StrCat("plans.", kKey, ".workspace_bytes")},
+      {absl::StrReplaceAll(text, {{": 1048576", ": 18446744073709551615"}}),
+       absl::StrCat("plans.", kKey, ".workspace_bytes")},
+      {absl::StrReplaceAll(text, {{kKey, std::string(513, 'k')}}), "plans"},
+      {absl::StrReplaceAll(text, {{kKey, ""}}), "plans"},
+      {text + std::string(kMostPlanBytes, ' '), "format"},
   };
   for (const auto& [bad, field] : cases) {
     PlanCache read(Hopper());

@@ -17,7 +17,10 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr std::size_t kDigitsPerWord = 16;
-constexpr char kFix[] = "remove it: a new one is made from the device's own timings";
+constexpr char kFix[] = "a new one is made in its place";
+// Far above what candidates may ask for; scratch memory of that size is taken without a question.
+constexpr std::uint64_t kMostWorkspaceBytes = std::uint64_t{1} << 30;
+constexpr std::size_t kLongestKey = 512;
 
 std::string AlgorithmText(const KernelPlan& plan) {
   std::string text;
@@ -64,11 +67,20 @@ class Reader {
     PlanCache::Plans plans;
     const json* entries = Object(text, "plans", "plans");
     if (entries == nullptr) return plans;
-    for (const auto& [key, entry] : entries->items()) plans.emplace(key, Plan(key, entry));
+    for (const auto& [key, entry] : entries->items()) {
+      if (key.empty() || key.size() > kLongestKey) {
+        Refuse("plans", key.substr(0, kLongestKey), "must have names of 1 to 512 bytes");
+        continue;
+      }
+      plans.emplace(key, Plan(key, entry));
+    }
     return plans;
   }
 
   void Refuse(std::string field, std::string value, std::string rule) {
+    constexpr std::size_t kMostErrors = 10, kLongestValue = 200;
+    if (errors_.size() == kMostErrors) return;
+    if (value.size() > kLongestValue) value = "so long a value";
     errors_.push_back({.field = std::move(field),
                        .value = std::move(value),
                        .rule = std::move(rule),
@@ -98,10 +110,10 @@ class Reader {
     } else {
       Refuse(field("fused_epilogue"), fused.dump(), "must be true or false");
     }
-    if (bytes.is_number_unsigned()) {
+    if (bytes.is_number_unsigned() && bytes.get<std::uint64_t>() <= kMostWorkspaceBytes) {
       plan.workspace_bytes = bytes.get<std::int64_t>();
     } else {
-      Refuse(field("workspace_bytes"), bytes.dump(), "must be a number of bytes");
+      Refuse(field("workspace_bytes"), bytes.dump(), "must be a number of bytes, at most 1 GiB");
     }
     const auto words =
         algorithm.is_string() ? AlgorithmOf(algorithm.get<std::string>()) : std::nullopt;
@@ -123,10 +135,9 @@ class Reader {
 
 }  // namespace
 
-std::string PlanText(const PlanCache& plans) {
-  const PlanTarget& target = plans.target();
+std::string PlanText(const PlanTarget& target, const PlanCache::Plans& plans) {
   json entries = json::object();
-  for (const auto& [key, plan] : plans.plans()) {
+  for (const auto& [key, plan] : plans) {
     entries[key] = {{"fused_epilogue", plan.fused_epilogue},
                     {"workspace_bytes", static_cast<std::uint64_t>(plan.workspace_bytes)},
                     {"algorithm", AlgorithmText(plan)}};
@@ -141,7 +152,15 @@ std::string PlanText(const PlanCache& plans) {
   return text.dump(1) + "\n";
 }
 
-absl::Status MergePlanText(std::string_view text, std::string_view where, PlanCache& plans) {
+std::string PlanText(const PlanCache& plans) { return PlanText(plans.target(), plans.plans()); }
+
+absl::StatusOr<PlanCache::Plans> ParsePlanText(std::string_view text, std::string_view where,
+                                               const PlanTarget& target) {
+  Reader reader(where);
+  if (text.size() > kMostPlanBytes) {
+    reader.Refuse("format", "", absl::StrCat("must have at most ", kMostPlanBytes, " bytes"));
+    return reader.Verdict();
+  }
   // Three objects deep at most: whoever nests deeper wrote no plan.
   bool too_deep = false;
   const auto watch_depth = [&](int depth, json::parse_event_t, const json&) {
@@ -150,16 +169,20 @@ absl::Status MergePlanText(std::string_view text, std::string_view where, PlanCa
     return depth <= kMostDepth;
   };
   const json parsed = json::parse(text, watch_depth, /*allow_exceptions=*/false);
-  Reader reader(where);
   if (too_deep || !parsed.is_object() || parsed.value("format", json()) != kPlanFormat) {
     const bool has_format = parsed.is_object() && parsed.contains("format");
     reader.Refuse("format", has_format ? parsed["format"].dump() : "",
                   absl::StrCat("must be \"", std::string(kPlanFormat), "\""));
     return reader.Verdict();
   }
-  reader.CheckTarget(parsed, plans.target());
-  const PlanCache::Plans found = reader.Plans(parsed);
+  reader.CheckTarget(parsed, target);
+  PlanCache::Plans plans = reader.Plans(parsed);
   RETURN_IF_ERROR(reader.Verdict());
+  return plans;
+}
+
+absl::Status MergePlanText(std::string_view text, std::string_view where, PlanCache& plans) {
+  ASSIGN_OR_RETURN(const PlanCache::Plans found, ParsePlanText(text, where, plans.target()));
   plans.Merge(found);
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #include <variant>
 
 #include "common/base/status.h"
@@ -46,7 +47,8 @@ double FlopsOf(const Op& op) {
 
 class MetaBackend final : public Backend {
  public:
-  explicit MetaBackend(MetaCounts& counts) : counts_(counts) {}
+  MetaBackend(MetaCounts& counts, OpListener listener)
+      : counts_(counts), listener_(std::move(listener)) {}
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
@@ -54,7 +56,7 @@ class MetaBackend final : public Backend {
     counts_.flops += FlopsOf(op);
     if (const auto* loss = std::get_if<CrossEntropy>(&op)) *loss->loss_sum = 0;
     if (const auto* squares = std::get_if<SumOfSquares>(&op)) *squares->result = 0;
-    return absl::OkStatus();
+    return listener_ ? listener_(op) : absl::OkStatus();
   }
 
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
@@ -92,29 +94,32 @@ class MetaBackend final : public Backend {
   }
 
   MetaCounts& counts_;
+  const OpListener listener_;
   std::uintptr_t next_ = std::uintptr_t{1} << 48;
 };
 
 class MetaBackends final : public BackendFactory {
  public:
-  explicit MetaBackends(MetaCounts& counts) : counts_(counts) {}
+  MetaBackends(MetaCounts& counts, OpListener listener)
+      : counts_(counts), listener_(std::move(listener)) {}
   absl::StatusOr<std::unique_ptr<Backend>> Create(StreamKind) override {
-    return CreateMetaBackend(counts_);
+    return CreateMetaBackend(counts_, listener_);
   }
   bool memory_is_host() const override { return false; }
 
  private:
   MetaCounts& counts_;
+  const OpListener listener_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts) {
-  return std::make_unique<MetaBackend>(counts);
+std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts, OpListener listener) {
+  return std::make_unique<MetaBackend>(counts, std::move(listener));
 }
 
-std::unique_ptr<BackendFactory> CreateMetaBackends(MetaCounts& counts) {
-  return std::make_unique<MetaBackends>(counts);
+std::unique_ptr<BackendFactory> CreateMetaBackends(MetaCounts& counts, OpListener listener) {
+  return std::make_unique<MetaBackends>(counts, std::move(listener));
 }
 
 }  // namespace takt::backend

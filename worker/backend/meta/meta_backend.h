@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "common/base/memory_kind.h"
@@ -18,9 +19,13 @@ struct MetaCounts {
   double flops = 0;  // of products of matrices and of attention, which counts causally
 };
 
+// What is told of each op. Errors: those of the Run that told.
+using OpListener = std::function<absl::Status(const Op&)>;
+
 // Ops are held to the rules of validate.h; their host outputs become 0.
-// counts: borrowed; of all that use it together.
-std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts);
-std::unique_ptr<BackendFactory> CreateMetaBackends(MetaCounts& counts);
+// counts: borrowed; of all that use it together. listener: of valid ops; may be empty.
+std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts, OpListener listener = nullptr);
+std::unique_ptr<BackendFactory> CreateMetaBackends(MetaCounts& counts,
+                                                   OpListener listener = nullptr);
 
 }  // namespace takt::backend

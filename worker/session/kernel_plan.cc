@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/kernel_plan.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "worker/backend/cuda/plan_cache.h"
+#include "worker/backend/cuda/plan_cache_text.h"
+#include "worker/checkpoint/commit.h"
+
+namespace takt::session {
+namespace {
+
+using backend::cuda::PlanCache;
+using backend::cuda::PlanTarget;
+
+// For rank 0 to load a checkpoint and to time what is new; if it dies, the wait ends otherwise.
+constexpr absl::Duration kPatience = absl::Hours(1);
+// Of a value of the rendezvous.
+constexpr std::size_t kPieceBytes = std::size_t{32} << 10;
+constexpr std::size_t kMostPieces = backend::cuda::kMostPlanBytes / kPieceBytes + 1;
+constexpr char kKey[] = "kernel-plan";
+
+// Pieces first, then their number under the key itself.
+absl::Status Send(transport::Rendezvous& rendezvous, std::string_view text) {
+  int pieces = 0;
+  for (; !text.empty(); ++pieces) {
+    const std::string_view piece = text.substr(0, kPieceBytes);
+    RETURN_IF_ERROR(rendezvous.Set(absl::StrCat(kKey, "/", pieces), std::string(piece)));
+    text.remove_prefix(piece.size());
+  }
+  return rendezvous.Set(kKey, absl::StrCat(pieces));
+}
+
+absl::StatusOr<std::string> Receive(transport::Rendezvous& rendezvous) {
+  ASSIGN_OR_RETURN(const std::string number, rendezvous.Wait(kKey, kPatience));
+  std::size_t pieces = 0;
+  if (!absl::SimpleAtoi(number, &pieces) || pieces > kMostPieces)
+    return absl::InternalError(absl::StrCat("a kernel plan in \"", number, "\" pieces"));
+  std::string text;
+  for (std::size_t i = 0; i < pieces; ++i) {
+    ASSIGN_OR_RETURN(const std::string piece,
+                     rendezvous.Wait(absl::StrCat(kKey, "/", i), kPatience));
+    text += piece;
+  }
+  return text;
+}
+
+// The file of a kind of device.
+class PlanFile {
+ public:
+  PlanFile(const KernelPlanFiles& kept, const PlanTarget& target)
+      : files_(*kept.files), target_(target) {
+    std::error_code error;
+    directory_ = std::filesystem::weakly_canonical(kept.directory, error).string();
+    path_ = absl::StrCat(directory_, "/", NameOf(target));
+  }
+
+  const std::string& path() const { return path_; }
+
+  // None, with a warning, if what is there is no plan; it is replaced then.
+  PlanCache::Plans Read() const {
+    std::error_code error;
+    if (!std::filesystem::exists(path_, error)) return {};
+    absl::StatusOr<PlanCache::Plans> plans =
+        backend::cuda::ParsePlanText(ReadPlanText(path_), path_, target_);
+    if (plans.ok()) return *std::move(plans);
+    Log(LogLevel::kWarning, "kernel plans of earlier jobs not used",
+        {{"error", std::string(plans.status().message())}});
+    return {};
+  }
+
+  // What `job` chose beside what was there: a choice that was made first is kept. Whole or not at
+  // all, as other workers may do the same.
+  void Write(PlanCache::Plans before, const PlanCache::Plans& job) const {
+    const std::size_t known = before.size();
+    before.insert(job.begin(), job.end());
+    if (before.size() == known) return;
+    std::string text = backend::cuda::PlanText(target_, before);
+    if (text.size() > backend::cuda::kMostPlanBytes) text = backend::cuda::PlanText(target_, job);
+    const absl::Status status = Replace(text);
+    if (status.ok()) return;
+    Log(LogLevel::kWarning, "kernel plan not kept for later jobs",
+        {{"path", path_}, {"error", std::string(status.message())}});
+  }
+
+ private:
+  // "sm-9.0-x-132-cublasLt-13.0.2.json"
+  static std::string NameOf(const PlanTarget& target) {
+    std::string name;
+    for (const char c : ToString(target)) {
+      const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.';
+      if (plain) {
+        name += c;
+      } else if (!name.ends_with('-')) {
+        name += '-';
+      }
+    }
+    return name + ".json";
+  }
+
+  absl::Status Replace(std::string_view text) const {
+    RETURN_IF_ERROR(checkpoint::EnsureDirectory(files_, directory_));
+    const std::string partial = absl::StrCat(path_, ".partial-", getpid());
+    const absl::Status status = WriteAs(partial, text);
+    if (!status.ok()) files_.Remove(partial).IgnoreError();
+    return status;
+  }
+
+  absl::Status WriteAs(const std::string& partial, std::string_view text) const {
+    ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::WritableFile> file, files_.Create(partial));
+    RETURN_IF_ERROR(file->Append(std::as_bytes(std::span(text))));
+    RETURN_IF_ERROR(file->Sync());
+    RETURN_IF_ERROR(file->Close());
+    return files_.Rename(partial, path_);
+  }
+
+  checkpoint::FileSystem& files_;
+  const PlanTarget& target_;
+  std::string directory_, path_;
+};
+
+// Rank 0's part: where each choice of the job is from.
+class Chooser {
+ public:
+  explicit Chooser(const KernelPlanOptions& options)
+      : options_(options), cache_(options.kernels->plans()) {
+    if (!options.kept.directory.empty()) file_.emplace(options.kept, cache_.target());
+  }
+
+  absl::StatusOr<AgreedKernelPlan> Run() {
+    TakeCheckpoint();
+    if (file_.has_value()) {
+      kept_ = file_->Read();
+      cache_.Offer(kept_);
+    }
+    const absl::Status chosen =
+        options_.show_ops([this](const backend::Op& op) { return options_.kernels->Choose(op); });
+    if (!chosen.ok()) return Explained(chosen);
+    const PlanCache::Plans plans = cache_.plans();
+    agreed_.text = backend::cuda::PlanText(cache_.target(), plans);
+    agreed_.summary = Summary(plans);
+    if (file_.has_value()) file_->Write(std::move(kept_), plans);
+    return std::move(agreed_);
+  }
+
+ private:
+  void TakeCheckpoint() {
+    if (!options_.checkpoint.has_value()) return;
+    const KeptPlan& kept = *options_.checkpoint;
+    const absl::Status merged = backend::cuda::MergePlanText(kept.text, kept.where, cache_);
+    if (!merged.ok()) {
+      agreed_.notes.push_back(absl::StrCat(
+          "a new kernel plan was made, so losses may differ from an undisturbed run's in their "
+          "last bits: ",
+          std::string(merged.message())));
+    }
+    restored_ = cache_.plans();
+  }
+
+  // A choice that this library does not know comes from somewhere.
+  absl::Status Explained(const absl::Status& status) const {
+    if (!absl::IsFailedPrecondition(status) || kept_.empty()) return status;
+    return absl::FailedPreconditionError(
+        absl::StrCat(std::string(status.message()), "; choices of earlier jobs are in ",
+                     file_->path(), ": remove it to have new ones made"));
+  }
+
+  // "41 shapes for sm 9.0 x 132, cublasLt 13.0.2: 30 of the checkpoint, 11 timed now"
+  std::string Summary(const PlanCache::Plans& plans) const {
+    std::size_t restored = 0, kept = 0;
+    for (const auto& [key, plan] : plans) {
+      if (restored_.contains(key)) {
+        ++restored;
+      } else if (kept_.contains(key)) {
+        ++kept;
+      }
+    }
+    std::vector<std::string> origins;
+    const auto add = [&origins](std::size_t number, const char* origin) {
+      if (number > 0) origins.push_back(absl::StrCat(number, origin));
+    };
+    add(restored, " of the checkpoint");
+    add(kept, " of earlier jobs");
+    add(plans.size() - restored - kept, " chosen now");
+    return absl::StrCat(plans.size(), " shapes for ", ToString(cache_.target()),
+                        origins.empty() ? "" : ": ", absl::StrJoin(origins, ", "));
+  }
+
+  const KernelPlanOptions& options_;
+  PlanCache& cache_;
+  std::optional<PlanFile> file_;
+  PlanCache::Plans restored_, kept_;  // of the checkpoint; of earlier jobs
+  AgreedKernelPlan agreed_;
+};
+
+absl::Status Follow(const RankMeeting& meeting, PlanCache& cache) {
+  ASSIGN_OR_RETURN(const std::string text, Receive(*meeting.rendezvous));
+  const absl::Status merged =
+      backend::cuda::MergePlanText(text, "the kernel plan of rank 0", cache);
+  if (merged.ok()) return merged;
+  return absl::FailedPreconditionError(
+      absl::StrCat("all ranks of a job compute with rank 0's kernel plan, so on one kind of GPU "
+                   "with libraries of one version; this one has ",
+                   ToString(cache.target()), ": ", std::string(merged.message())));
+}
+
+}  // namespace
+
+std::string ReadPlanText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(backend::cuda::kMostPlanBytes + 1, '\0');
+  file.read(text.data(), std::ssize(text));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+absl::StatusOr<AgreedKernelPlan> AgreeOnKernelPlan(const RankMeeting& meeting,
+                                                   const KernelPlanOptions& options) {
+  PlanCache& cache = options.kernels->plans();
+  AgreedKernelPlan agreed;
+  if (meeting.rank == Rank(0)) {
+    ASSIGN_OR_RETURN(agreed, Chooser(options).Run());
+    RETURN_IF_ERROR(Send(*meeting.rendezvous, agreed.text));
+    Log(LogLevel::kInfo, "kernel plan", {{"plan", agreed.summary}});
+  } else {
+    RETURN_IF_ERROR(Follow(meeting, cache));
+  }
+  if (!options.may_add) cache.Freeze();
+  return agreed;
+}
+
+}  // namespace takt::session

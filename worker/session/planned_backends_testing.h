@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "worker/backend/backend.h"
+#include "worker/backend/cuda/plan_cache.h"
+#include "worker/backend/kernel_plans.h"
+
+namespace takt::session {
+
+// Backends whose products ask a kernel plan first, as those of a GPU do, and are then computed by
+// others. What is chosen differs from factory to factory by `seed`.
+class PlannedBackends final : public backend::BackendFactory, public backend::KernelPlans {
+ public:
+  PlannedBackends(backend::cuda::PlanTarget target, std::uint64_t seed,
+                  std::unique_ptr<backend::BackendFactory> computing = nullptr)
+      : seed_(seed), cache_(std::move(target)), computing_(std::move(computing)) {}
+
+  absl::StatusOr<std::unique_ptr<backend::Backend>> Create(backend::StreamKind kind) override {
+    ASSIGN_OR_RETURN(auto backend, computing_->Create(kind));
+    return std::make_unique<Planned>(*this, std::move(backend));
+  }
+  bool memory_is_host() const override { return computing_->memory_is_host(); }
+  backend::KernelPlans* kernel_plans() override { return this; }
+
+  backend::cuda::PlanCache& plans() override { return cache_; }
+  absl::Status Choose(const backend::Op& op) override {
+    const std::string key = KeyOf(op);
+    if (key.empty()) return absl::OkStatus();
+    return cache_
+        .Get(key,
+             [this] {
+               ++num_chosen_;
+               return backend::cuda::KernelPlan{.algorithm = {seed_}};
+             })
+        .status();
+  }
+  int num_chosen() const { return num_chosen_; }
+
+  // Empty: the op needs no choice.
+  static std::string KeyOf(const backend::Op& op) {
+    return std::visit(
+        [&op]<class T>(const T& o) -> std::string {
+          if constexpr (requires { o.m, o.n, o.k; }) {
+            std::string key = absl::StrCat("op ", op.index(), " ", o.m, "x", o.n, "x", o.k);
+            if constexpr (requires { o.accumulate; })
+              absl::StrAppend(&key, o.accumulate ? " +" : "");
+            return key;
+          } else {
+            return "";
+          }
+        },
+        op);
+  }
+
+ private:
+  class Planned final : public backend::Backend {
+   public:
+    Planned(PlannedBackends& owner, std::unique_ptr<backend::Backend> inner)
+        : owner_(owner), inner_(std::move(inner)) {}
+    absl::Status Run(const backend::Op& op) override {
+      RETURN_IF_ERROR(owner_.Choose(op));
+      return inner_->Run(op);
+    }
+    absl::StatusOr<backend::Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
+      return inner_->Allocate(bytes, kind);
+    }
+    absl::StatusOr<backend::Buffer> AllocateHost(std::size_t bytes) override {
+      return inner_->AllocateHost(bytes);
+    }
+    absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
+      return inner_->CopyFromHost(source, destination);
+    }
+    absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
+      return inner_->CopyToHost(source, destination);
+    }
+    absl::Status Synchronize() override { return inner_->Synchronize(); }
+    backend::Stream* stream() override { return inner_->stream(); }
+    bool memory_is_host() const override { return inner_->memory_is_host(); }
+    int threads() const override { return inner_->threads(); }
+    std::string description() const override { return inner_->description(); }
+
+   private:
+    PlannedBackends& owner_;
+    const std::unique_ptr<backend::Backend> inner_;
+  };
+
+  const std::uint64_t seed_;
+  std::atomic<int> num_chosen_ = 0;
+  backend::cuda::PlanCache cache_;
+  const std::unique_ptr<backend::BackendFactory> computing_;
+};
+
+}  // namespace takt::session
