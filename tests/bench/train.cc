@@ -32,35 +32,61 @@ struct Options : CommonOptions, TrainJobOptions {
 };
 
 struct Measurement {
-  plan::Plan plan;
+  PlannedJob planned;
   TrainingRun run;
   double model_flops = 0;      // of a step, attention counted causally
   double attention_flops = 0;  // those of attention in it: as many again if nothing were masked
+
+  const plan::Plan& plan() const { return planned.plan; }
 };
 
-absl::StatusOr<Measurement> MeasureSteps(const Options& options, int num_ranks,
-                                         const std::string& data_root) {
-  config::JobSpec job = TrainJob(options);
-  job.parallelism.pipeline = num_ranks;
-  job.parallelism.schedule = num_ranks == 1 ? "1f1b" : options.schedule;
-  job.parallelism.chunks = std::nullopt;  // the family's own
-  if (num_ranks > 1) {
-    const auto families = schedule::Families();
-    const auto family =
-        std::ranges::find(families, job.parallelism.schedule, &schedule::Family::name);
-    // Without a flush there is no norm to clip to.
-    if (family->updates != schedule::Updates::kFlush) job.adamw.clip_norm = 0;
+absl::StatusOr<PlannedJob> PlanFor(const Options& options, int num_ranks) {
+  PlannedJob planned{.job = TrainJob(options)};
+  config::Parallelism& parallelism = planned.job.parallelism;
+  parallelism.pipeline = num_ranks;
+  parallelism.schedule = num_ranks == 1 ? "1f1b" : options.schedule;
+  parallelism.chunks = std::nullopt;  // the family's own
+  const auto families = schedule::Families();
+  const auto family = std::ranges::find(families, parallelism.schedule, &schedule::Family::name);
+  // Without a flush there is no norm to clip to.
+  if (family->updates != schedule::Updates::kFlush) planned.job.adamw.clip_norm = 0;
+  ASSIGN_OR_RETURN(
+      planned.plan,
+      plan::MakePlan(planned.job, {.max_workers = num_ranks,
+                                   .device = options.on_gpu() ? config::DeviceKind::kCuda
+                                                              : config::DeviceKind::kCpu}));
+  return planned;
+}
+
+// One after the other on one device, which chooses its kernels once.
+absl::StatusOr<std::vector<Measurement>> MeasureSteps(const Options& options,
+                                                      const std::vector<int>& numbers_of_ranks) {
+  std::vector<Measurement> all;
+  MemoryBytes predicted;
+  for (const int num_ranks : numbers_of_ranks) {
+    ASSIGN_OR_RETURN(all.emplace_back().planned, PlanFor(options, num_ranks));
+    const MemoryBytes needed = all.back().planned.device_bytes();
+    for (std::size_t i = 0; i < kNumMemoryKinds; ++i) {
+      const auto kind = static_cast<MemoryKind>(i);
+      predicted[kind] = std::max(predicted[kind], needed[kind]);
+    }
   }
-  Measurement result;
-  ASSIGN_OR_RETURN(result.plan,
-                   plan::MakePlan(job, {.max_workers = num_ranks,
-                                        .device = options.on_gpu() ? config::DeviceKind::kCuda
-                                                                   : config::DeviceKind::kCpu}));
-  ASSIGN_OR_RETURN(result.run, RunTraining(job, result.plan, options, data_root));
-  result.model_flops = result.plan.model.FlopsPerToken() * options.batch * options.context;
-  result.attention_flops =
-      6.0 * job.model.layers * job.model.hidden * options.context * options.batch * options.context;
-  return result;
+  backend::MemoryLedger ledger;
+  ASSIGN_OR_RETURN(const auto device, OpenDevice({.device = options.device,
+                                                  .threads = options.threads,
+                                                  .predicted = predicted,
+                                                  .ledger = &ledger}));
+  const TokenFolder tokens(options);
+  const double tokens_per_step = static_cast<double>(options.batch) * options.context;
+  for (Measurement& measured : all) {
+    ASSIGN_OR_RETURN(measured.run,
+                     RunTraining(measured.planned, options, *device, ledger, tokens.path()));
+    const model::ModelConfig& model = measured.planned.job.model;
+    measured.model_flops = measured.plan().model.FlopsPerToken() * tokens_per_step;
+    measured.attention_flops =
+        6.0 * model.layers * model.hidden * options.context * tokens_per_step;
+  }
+  return all;
 }
 
 // What the matmuls of a step need alone, forward and both gradients: oneDNN's on the CPU; on a GPU
@@ -119,7 +145,7 @@ nlohmann::json Report(const Options& options, const Measurement& measured,
           {"context", options.context},
           {"threads", options.threads},
           {"virtual_ranks", options.virtual_ranks},
-          {"schedule", measured.plan.schedule.name},
+          {"schedule", measured.plan().schedule.name},
           {"model_flops_per_second", model_rate},
           {"matmul_flops_per_second", matmul_rate},
           {"ratio", model_rate / matmul_rate},
@@ -141,8 +167,8 @@ MeasuredCosts CostsOf(const Options& options, const Measurement& measured) {
   const auto tied = measured.run.op_seconds.find(std::string(Name(program::Op::kReduceTied)));
   return {.measured_on = absl::StrFormat(
               "%s %s on %s, %d virtual ranks, %s, microbatches of %d x %d tokens", options.model,
-              options.precision, options.device, options.virtual_ranks, measured.plan.schedule.name,
-              options.Microbatch(), options.context),
+              options.precision, options.device, options.virtual_ranks,
+              measured.plan().schedule.name, options.Microbatch(), options.context),
           .stages = measured.run.stages,
           .optimizer_seconds = measured.run.optimizer_seconds,
           .tied_seconds = tied == measured.run.op_seconds.end() ? 0 : tied->second};
@@ -157,7 +183,7 @@ absl::Status AddPipeline(const Options& options, const Measurement& alone,
   report["overhead"] = Median(measured.run.step_seconds) / single - 1;
   report["same_losses"] = measured.run.losses == alone.run.losses;
   nlohmann::json& stages = report["stages"] = nlohmann::json::array();
-  for (const mesh::Stage& stage : measured.plan.partition) {
+  for (const mesh::Stage& stage : measured.plan().partition) {
     nlohmann::json& entry = stages.emplace_back();
     entry["stage"] = stage.id.value();
     for (const program::Op kind : StageTimes::kKinds) {
@@ -165,7 +191,7 @@ absl::Status AddPipeline(const Options& options, const Measurement& alone,
       if (seconds > 0) entry[std::string(program::Name(kind))] = seconds;
     }
   }
-  ASSIGN_OR_RETURN(const Prediction prediction, Predict(costs, measured.plan));
+  ASSIGN_OR_RETURN(const Prediction prediction, Predict(costs, measured.plan()));
   report["prediction"] = {{"devices", options.virtual_ranks},
                           {"step_seconds", prediction.step_seconds},
                           {"bubble_fraction", prediction.bubble_fraction}};
@@ -220,19 +246,17 @@ absl::Status Run(const Options& options) {
     return absl::InvalidArgumentError(absl::StrCat("--microbatch ", options.microbatch,
                                                    " does not divide --batch ", options.batch));
   }
-  const TokenFolder tokens(options);
-  std::optional<Measurement> alone;  // first, and gone from the device when the others come
-  if (options.virtual_ranks > 1) {
-    ASSIGN_OR_RETURN(alone, MeasureSteps(options, 1, tokens.path()));
-  }
-  ASSIGN_OR_RETURN(const Measurement measured,
-                   MeasureSteps(options, options.virtual_ranks, tokens.path()));
+  std::vector<int> numbers_of_ranks = {options.virtual_ranks};
+  if (options.virtual_ranks > 1) numbers_of_ranks.insert(numbers_of_ranks.begin(), 1);
+  ASSIGN_OR_RETURN(const std::vector<Measurement> all, MeasureSteps(options, numbers_of_ranks));
+  const Measurement& measured = all.back();
   const MeasuredCosts costs = CostsOf(options, measured);
-  if (!options.costs.empty()) RETURN_IF_ERROR(WriteCostsFile(options.costs, costs, measured.plan));
+  if (!options.costs.empty())
+    RETURN_IF_ERROR(WriteCostsFile(options.costs, costs, measured.plan()));
   ASSIGN_OR_RETURN(const MatmulLimit limit, MeasureLimit(options));
   nlohmann::json report = Report(options, measured, limit);
-  if (alone.has_value()) {
-    RETURN_IF_ERROR(AddPipeline(options, *alone, measured, costs, report));
+  if (all.size() > 1) {
+    RETURN_IF_ERROR(AddPipeline(options, all.front(), measured, costs, report));
   }
   if (options.json()) {
     absl::PrintF("%s\n", report.dump());

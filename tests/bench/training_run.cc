@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "common/base/status.h"
-#include "tests/bench/device.h"
 #include "tests/bench/statistics.h"
 #include "tests/bench/turns.h"
 #include "tests/testing/virtual_ranks.h"
@@ -102,24 +101,26 @@ absl::Status RunRank(testing::VirtualRank& rank, engine::Compute& compute,
 
 }  // namespace
 
-absl::StatusOr<TrainingRun> RunTraining(const config::JobSpec& job, const plan::Plan& plan,
-                                        const TrainJobOptions& options,
-                                        const std::string& data_root) {
-  MemoryBytes predicted;
+MemoryBytes PlannedJob::device_bytes() const {
+  MemoryBytes sum;
   for (const MemoryBytes& rank : plan.memory) {
-    for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind)
-      predicted[static_cast<MemoryKind>(kind)] += rank[static_cast<MemoryKind>(kind)];
+    for (std::size_t i = 0; i < kNumMemoryKinds; ++i) {
+      const auto kind = static_cast<MemoryKind>(i);
+      if (kind != MemoryKind::kProcess) sum[kind] += rank[kind];
+    }
   }
-  predicted[MemoryKind::kProcess] = 0;
-  backend::MemoryLedger ledger;
-  ASSIGN_OR_RETURN(const auto device, OpenDevice({.device = options.device,
-                                                  .threads = options.threads,
-                                                  .predicted = predicted,
-                                                  .ledger = &ledger}));
+  return sum;
+}
+
+absl::StatusOr<TrainingRun> RunTraining(const PlannedJob& planned, const TrainJobOptions& options,
+                                        backend::BackendFactory& device,
+                                        const backend::MemoryLedger& ledger,
+                                        const std::string& data_root) {
+  const plan::Plan& plan = planned.plan;
   ASSIGN_OR_RETURN(
       const auto ranks,
       testing::VirtualRanks::Create(
-          {.job = &job, .plan = &plan, .data_root = data_root, .device = device.get()}));
+          {.job = &planned.job, .plan = &plan, .data_root = data_root, .device = &device}));
   const std::size_t num_ranks = plan.programs.size();
   Turns turns;
   std::vector<std::unique_ptr<engine::Compute>> computes(num_ranks);
@@ -131,7 +132,7 @@ absl::StatusOr<TrainingRun> RunTraining(const config::JobSpec& job, const plan::
   }));
   RETURN_IF_ERROR(ranks->ForAll([&](testing::VirtualRank& rank) {
     const int id = rank.rank().value();
-    return RunRank(rank, *computes[id], job, options.warmup, records[id]);
+    return RunRank(rank, *computes[id], planned.job, options.warmup, records[id]);
   }));
 
   // A step ends together on all ranks; rank 0 has the first and the last instruction.

@@ -10,6 +10,7 @@
 #include "common/plan/plan.h"
 #include "tests/bench/stage_times.h"
 #include "tests/bench/train_job.h"
+#include "worker/backend/backend.h"
 
 namespace takt::bench {
 
@@ -25,10 +26,19 @@ struct TrainingRun {
   double peak_bytes = 0;         // of the device; on the CPU of the process
 };
 
+// A job for as many ranks as its pipeline has.
+struct PlannedJob {
+  config::JobSpec job;
+  plan::Plan plan;
+
+  MemoryBytes device_bytes() const;  // of all ranks
+};
+
 // The ranks take turns on the device, so that what each instruction takes is what it would take on
-// a device of its rank's own.  data_root: of a TokenFolder.
-absl::StatusOr<TrainingRun> RunTraining(const config::JobSpec& job, const plan::Plan& plan,
-                                        const TrainJobOptions& options,
+// a device of its rank's own.  ledger: of the device's memory.  data_root: of a TokenFolder.
+absl::StatusOr<TrainingRun> RunTraining(const PlannedJob& planned, const TrainJobOptions& options,
+                                        backend::BackendFactory& device,
+                                        const backend::MemoryLedger& ledger,
                                         const std::string& data_root);
 
 }  // namespace takt::bench

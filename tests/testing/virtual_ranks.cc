@@ -12,10 +12,9 @@ namespace takt::testing {
 absl::StatusOr<std::unique_ptr<engine::Engine>> VirtualRank::MakeEngine(
     const program::Program& program, engine::Compute& compute, const std::string& channel_prefix) {
   const auto rank_of = [this](PpRank pp) { return mesh_.RankOf(pp, mesh_.DpRankOf(rank_)); };
-  return engine::Engine::Create(program, compute,
-                                {.transport = device_ != nullptr ? device_.get() : host_.get(),
-                                 .rank_of = rank_of,
-                                 .channel_prefix = channel_prefix});
+  return engine::Engine::Create(
+      program, compute,
+      {.transport = &messages(), .rank_of = rank_of, .channel_prefix = channel_prefix});
 }
 
 absl::StatusOr<std::unique_ptr<VirtualRanks>> VirtualRanks::Create(const Options& options) {
@@ -31,18 +30,18 @@ absl::StatusOr<std::unique_ptr<VirtualRanks>> VirtualRanks::Create(const Options
     if (options.make_backends) rank->own_backends_ = options.make_backends();
     rank->backends_ = options.make_backends ? rank->own_backends_.get() : options.device;
     rank->host_ = all->hub_.Connect({.rank = id, .num_ranks = mesh.size(), .job = "virtual"});
-    rank->device_ = all->shared_ != nullptr
-                        ? all->shared_->Connect(*rank->host_, id)
-                        : transport::StageTransport(*rank->host_, *rank->backends_);
+    if (all->shared_ != nullptr) {
+      rank->shared_ = all->shared_->Connect(*rank->host_, id);
+    } else {
+      rank->staged_ = transport::StageTransport(*rank->host_, *rank->backends_);
+    }
     all->ranks_.push_back(std::move(rank));
   }
-  RETURN_IF_ERROR(
-      all->ForAll([&](VirtualRank& rank) { return Prepare(options, all->shared_.get(), rank); }));
+  RETURN_IF_ERROR(all->ForAll([&](VirtualRank& rank) { return Prepare(options, rank); }));
   return all;
 }
 
-absl::Status VirtualRanks::Prepare(const Options& options, transport::SharedDevice* shared,
-                                   VirtualRank& rank) {
+absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) {
   const plan::Plan& plan = *options.plan;
   session::RankGroups::Options groups{
       .rank = rank.rank_,
@@ -51,9 +50,9 @@ absl::Status VirtualRanks::Prepare(const Options& options, transport::SharedDevi
       .program = rank.program_,
       .tied_embeddings = !plan.model.layers.back().tied_parameters.empty(),
       .backends = rank.backends_};
-  if (shared != nullptr) {
+  if (rank.shared_ != nullptr) {
     groups.make_sums = [&](const transport::CollectiveOptions& group) {
-      return shared->CreateSums(*rank.host_, group);
+      return rank.shared_->OpenSums(group);
     };
   }
   ASSIGN_OR_RETURN(rank.groups_, session::RankGroups::Connect(*rank.host_, groups));

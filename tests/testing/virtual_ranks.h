@@ -37,6 +37,7 @@ class VirtualRank {
  private:
   friend class VirtualRanks;
   VirtualRank() = default;
+  transport::Transport& messages() { return shared_ ? *shared_ : staged_ ? *staged_ : *host_; }
 
   Rank rank_;
   mesh::Mesh mesh_;
@@ -45,7 +46,8 @@ class VirtualRank {
   // Each borrows from those above it.
   std::unique_ptr<backend::BackendFactory> own_backends_;  // null: all ranks share a device
   std::unique_ptr<transport::Transport> host_;
-  std::unique_ptr<transport::Transport> device_;  // null: host_ takes messages
+  std::unique_ptr<transport::DeviceTransport> shared_;  // null: the ranks share no device
+  std::unique_ptr<transport::Transport> staged_;        // null: no memory of a device of its own
   session::RankGroups groups_;
   std::unique_ptr<train::Trainer> trainer_;
 };
@@ -71,8 +73,7 @@ class VirtualRanks {
 
  private:
   VirtualRanks() = default;
-  static absl::Status Prepare(const Options& options, transport::SharedDevice* shared,
-                              VirtualRank& rank);
+  static absl::Status Prepare(const Options& options, VirtualRank& rank);
 
   transport::InprocHub hub_;
   std::unique_ptr<transport::SharedDevice> shared_;  // null: ranks have devices, or are the host

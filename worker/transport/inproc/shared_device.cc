@@ -200,7 +200,7 @@ class SharedSums final : public engine::Collective {
 
 }  // namespace
 
-class SharedDevice::SharedTransport final : public Transport {
+class SharedDevice::SharedTransport final : public DeviceTransport {
  public:
   SharedTransport(SharedDevice& device, Transport& host, Rank rank)
       : device_(device), host_(host), rank_(rank) {}
@@ -224,6 +224,30 @@ class SharedDevice::SharedTransport final : public Transport {
     return std::make_unique<SharedRecv>(std::move(host), *receiver->backend, *receiver->event,
                                         *device_.FindEnd(key + "/send").event);
   }
+  absl::StatusOr<std::unique_ptr<engine::Collective>> OpenSums(
+      const CollectiveOptions& group) override {
+    const std::string name = absl::StrCat(group.name, "/shared");
+    const auto key = [&](std::size_t index) {
+      return absl::StrCat(name, "/", group.ranks[index].value());
+    };
+    const auto self = static_cast<std::size_t>(group.index);
+    ASSIGN_OR_RETURN(End* const end, device_.MakeEnd(key(self), StreamKind::kReduce));
+    ASSIGN_OR_RETURN(std::unique_ptr<engine::Collective> host, CreateCollective(&host_, group));
+    if (self > 0) {
+      ASSIGN_OR_RETURN(SendPair first, OpenSendPair(host_, group.ranks.front(), name));
+      return std::make_unique<SharedSums>(std::move(host), group.generation, *end->backend,
+                                          *end->event, *device_.FindEnd(key(0)).event,
+                                          std::move(first));
+    }
+    std::vector<SharedSums::Other> others;
+    for (std::size_t i = 1; i < group.ranks.size(); ++i) {
+      ASSIGN_OR_RETURN(RecvPair other, OpenRecvPair(host_, group.ranks[i], name));
+      others.push_back({std::move(other), device_.FindEnd(key(i)).event.get()});
+    }
+    return std::make_unique<SharedSums>(std::move(host), group.generation, *end->backend,
+                                        *end->event, std::move(others));
+  }
+
   void Abort() override { host_.Abort(); }
 
  private:
@@ -243,31 +267,8 @@ SharedDevice::SharedDevice(backend::BackendFactory& backends) : backends_(backen
 }
 SharedDevice::~SharedDevice() = default;
 
-std::unique_ptr<Transport> SharedDevice::Connect(Transport& host, Rank rank) {
+std::unique_ptr<DeviceTransport> SharedDevice::Connect(Transport& host, Rank rank) {
   return std::make_unique<SharedTransport>(*this, host, rank);
-}
-
-absl::StatusOr<std::unique_ptr<engine::Collective>> SharedDevice::CreateSums(
-    Transport& host, const CollectiveOptions& options) {
-  const std::string name = absl::StrCat(options.name, "/shared");
-  const auto key = [&](std::size_t index) {
-    return absl::StrCat(name, "/", options.ranks[index].value());
-  };
-  const auto self = static_cast<std::size_t>(options.index);
-  ASSIGN_OR_RETURN(End* const end, MakeEnd(key(self), StreamKind::kReduce));
-  ASSIGN_OR_RETURN(std::unique_ptr<engine::Collective> group, CreateCollective(&host, options));
-  if (self > 0) {
-    ASSIGN_OR_RETURN(SendPair first, OpenSendPair(host, options.ranks.front(), name));
-    return std::make_unique<SharedSums>(std::move(group), options.generation, *end->backend,
-                                        *end->event, *FindEnd(key(0)).event, std::move(first));
-  }
-  std::vector<SharedSums::Other> others;
-  for (std::size_t i = 1; i < options.ranks.size(); ++i) {
-    ASSIGN_OR_RETURN(RecvPair other, OpenRecvPair(host, options.ranks[i], name));
-    others.push_back({std::move(other), FindEnd(key(i)).event.get()});
-  }
-  return std::make_unique<SharedSums>(std::move(group), options.generation, *end->backend,
-                                      *end->event, std::move(others));
 }
 
 absl::StatusOr<SharedDevice::End*> SharedDevice::MakeEnd(const std::string& key, StreamKind kind) {

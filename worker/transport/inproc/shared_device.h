@@ -10,9 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/backend/backend.h"
-#include "worker/engine/compute.h"
-#include "worker/transport/collective.h"
-#include "worker/transport/transport.h"
+#include "worker/transport/device_transport.h"
 
 namespace takt::transport {
 
@@ -24,13 +22,9 @@ class SharedDevice {
 
   // Channels for memory of the device. A send is a rendezvous: it returns when the receiver has
   // given the copy to its stream; the message may be overwritten when SendChannel::stream is past
-  // it. Messages are whole floats.  host: of `rank`, an InprocHub's; borrowed.
-  std::unique_ptr<Transport> Connect(Transport& host, Rank rank);
-
-  // Sums of floats are of the device's memory, done by the first rank of the group; those of
-  // doubles are the host's.  host: as above.  Blocks: as CreateCollective.
-  absl::StatusOr<std::unique_ptr<engine::Collective>> CreateSums(Transport& host,
-                                                                 const CollectiveOptions& options);
+  // it. Messages are whole floats. The first rank of a group does its sums.
+  // host: of `rank`, an InprocHub's; borrowed.
+  std::unique_ptr<DeviceTransport> Connect(Transport& host, Rank rank);
 
  private:
   class SharedTransport;
