@@ -30,15 +30,17 @@ std::int64_t ScoreBytes(const model::Model& model) {
 }  // namespace
 
 std::int64_t GpuScratch::total() const {
-  return AllocatedBytes(workspace) + 2 * AllocatedBytes(rounded_each) + AllocatedBytes(scores);
+  return AllocatedBytes(workspace) + AllocatedBytes(rounded_for_i) + AllocatedBytes(rounded_for_w) +
+         AllocatedBytes(scores);
 }
 
-GpuScratch GpuScratchOf(const model::Model& model) {
+GpuScratch GpuScratchOf(const model::Model& model, int microbatches_of_w) {
   const model::ModelConfig& config = model.config;
   GpuScratch scratch{.workspace = kWorkspaceBytes};
   if (model.precisions.activations == model::Precision::kF32) return scratch;
   const std::int64_t rows = std::int64_t{model.microbatch} * config.context;
-  scratch.rounded_each = kBf16Bytes * rows * RoundUp(config.hidden, kPerVector);
+  scratch.rounded_for_i = kBf16Bytes * rows * RoundUp(config.hidden, kPerVector);
+  scratch.rounded_for_w = microbatches_of_w * scratch.rounded_for_i;
   if (config.head_size % kPerVector == 0) scratch.scores = ScoreBytes(model);
   return scratch;
 }

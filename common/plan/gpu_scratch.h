@@ -12,8 +12,8 @@ namespace takt::plan {
 // a product or attention takes is chosen on the device, by its libraries.
 struct GpuScratch {
   std::int64_t workspace = 0;  // of products
-  // Gradients of the residual stream, in f32, as a product reads them: one of I, one of W.
-  std::int64_t rounded_each = 0;
+  // Gradients of the residual stream, in f32, as products of I and of W read them.
+  std::int64_t rounded_for_i = 0, rounded_for_w = 0;
   // Gradients of attention's scores, of as many sequences of a microbatch as are computed at once,
   // where cuDNN does.
   std::int64_t scores = 0;
@@ -21,7 +21,7 @@ struct GpuScratch {
   std::int64_t total() const;  // as it is allocated
 };
 
-// Of a model with kernels.
-GpuScratch GpuScratchOf(const model::Model& model);
+// Of a model with kernels, of which one W computes so many microbatches at most.
+GpuScratch GpuScratchOf(const model::Model& model, int microbatches_of_w = 1);
 
 }  // namespace takt::plan

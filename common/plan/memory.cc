@@ -35,7 +35,7 @@ class Prediction {
       AddParameters();
       AddScratch();
       if (inputs_.device == config::DeviceKind::kCuda) {
-        bytes_[MemoryKind::kScratch] += GpuScratchOf(inputs_.model).total();
+        bytes_[MemoryKind::kScratch] += GpuScratchOf(inputs_.model, MicrobatchesOfW()).total();
       }
       if (inputs_.saves) AddSnapshot();
     }
@@ -113,6 +113,15 @@ class Prediction {
     if (const std::int64_t table = model::RotaryTableElements(inputs_.model.config); table > 0) {
       Add(MemoryKind::kScratch, table * kFloatBytes);
     }
+  }
+
+  int MicrobatchesOfW() const {
+    int most = 1;
+    for (const program::Instruction& instruction : inputs_.program.body) {
+      if (instruction.op == program::Op::kWeightGrad)
+        most = std::max(most, instruction.num_microbatches);
+    }
+    return most;
   }
 
   void AddSlots(const Program& program) {
