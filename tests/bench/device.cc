@@ -13,7 +13,9 @@ absl::StatusOr<std::unique_ptr<backend::BackendFactory>> OpenDevice(const Device
   RETURN_IF_ERROR(plugin::FindDriver());
   ASSIGN_OR_RETURN(const plugin::CudaEntry* const cuda,
                    plugin::LoadCuda(plugin::ModuleDirectory()));
-  return cuda->open_device({.predicted = options.predicted, .ledger = options.ledger});
+  // Kernels are chosen by timings, as for jobs.
+  return cuda->open_device(
+      {.predicted = options.predicted, .ledger = options.ledger, .tune = true});
 }
 
 double OpSeconds(backend::Backend& backend, const backend::Op& op, int runs) {

@@ -17,6 +17,8 @@
 #include "tests/bench/device.h"
 #include "tests/bench/reference_rates.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/cuda/plan_cache.h"
+#include "worker/backend/kernel_plans.h"
 
 namespace takt::bench {
 namespace {
@@ -274,7 +276,15 @@ class KernelBench {
   std::vector<Row> rows_out_;
 };
 
-void PrintText(const std::vector<Row>& rows) {
+using Choices = backend::cuda::PlanCache::Plans;
+
+// Which kernel computed which shape.
+Choices ChoicesOf(backend::BackendFactory& backends) {
+  backend::KernelPlans* const plans = backends.kernel_plans();
+  return plans != nullptr ? plans->plans().plans() : Choices();
+}
+
+void PrintText(const std::vector<Row>& rows, const Choices& choices) {
   double step = 0, reference = 0;
   absl::PrintF("%-16s %9s %9s %8s %6s %10s\n", "kernel", "ms", "GFLOP/s", "GB/s", "limit",
                "ms a step");
@@ -286,9 +296,14 @@ void PrintText(const std::vector<Row>& rows) {
     reference += row.reference_seconds * row.count;
   }
   absl::PrintF("a step of these: %.0f ms, at the limits %.0f ms\n", step * 1e3, reference * 1e3);
+  for (const auto& [shape, plan] : choices) {
+    absl::PrintF("%-80s epilogue %s, workspace %.1f MiB, algorithm %016x\n", shape,
+                 plan.fused_epilogue ? "fused" : "apart",
+                 static_cast<double>(plan.workspace_bytes) / (1 << 20), plan.algorithm[0]);
+  }
 }
 
-void PrintJson(const Options& options, const std::vector<Row>& rows) {
+void PrintJson(const Options& options, const std::vector<Row>& rows, const Choices& choices) {
   nlohmann::json json = {{"threads", options.threads}, {"rows", nlohmann::json::array()}};
   for (const Row& row : rows) {
     json["rows"].push_back({{"kernel", row.name},
@@ -297,6 +312,11 @@ void PrintJson(const Options& options, const std::vector<Row>& rows) {
                             {"bytes", row.bytes},
                             {"calls_per_step", row.count},
                             {"limit_seconds", row.reference_seconds}});
+  }
+  for (const auto& [shape, plan] : choices) {
+    json["choices"].push_back({{"shape", shape},
+                               {"fused_epilogue", plan.fused_epilogue},
+                               {"workspace_bytes", plan.workspace_bytes}});
   }
   absl::PrintF("%s\n", json.dump());
 }
@@ -309,7 +329,8 @@ absl::Status Run(const Options& options) {
   ASSIGN_OR_RETURN(const auto backends,
                    OpenDevice({.device = options.device, .threads = options.threads}));
   const std::vector<Row> rows = KernelBench(options, *backends).Run();
-  options.json() ? PrintJson(options, rows) : PrintText(rows);
+  const Choices choices = ChoicesOf(*backends);
+  options.json() ? PrintJson(options, rows, choices) : PrintText(rows, choices);
   return absl::OkStatus();
 }
 
