@@ -478,7 +478,11 @@ TEST_F(Bf16Activations, GiveTheSameBitsOverWhatIsRecomputed) {
     const RunResult kept = TrainAsOnGpus(job);
     job.parallelism.recompute = {kSelective};
     const RunResult selective = TrainAsOnGpus(job);
-    if (llama) ExpectSameBits(kept, selective);
+    if (llama) {
+      ExpectSameBits(kept, selective);
+    } else {  // the CPU takes it before
+      EXPECT_NE(kept.steps.at(0).loss, selective.steps.at(0).loss);
+    }
     for (const char* schedule : {"1f1b", "zb-h1", "zb-v"}) {
       for (const model::Recompute mode : {kSelective, kFull}) {
         SCOPED_TRACE(std::string(schedule) + (llama ? " llama " : " gpt2 ") +
