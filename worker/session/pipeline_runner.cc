@@ -240,14 +240,15 @@ class PipelineRunner final : public RankRunner {
     if (kernels == nullptr) return std::string();
     const bool first = assignment_.rank == Rank(0);
     SetPhase("LOAD", first ? "" : "rank 0 to choose kernels");
-    KernelPlanOptions options{
-        .kernels = kernels,
-        .show_ops =
-            [this](const auto& tell) {
-              return train::ShowOps(assignment_.job, assignment_.partition, assignment_.device,
-                                    tell);
-            },
-        .kept = {.directory = options_.kernel_plans, .files = options_.files}};
+    KernelPlanOptions options{.kernels = kernels,
+                              .show_ops =
+                                  [this](const auto& tell) {
+                                    return train::ShowOps(assignment_.job, assignment_.partition,
+                                                          assignment_.device, tell);
+                                  },
+                              .kept = {.directory = options_.kernel_plans, .files = options_.files},
+                              // Products of several W have shapes that no exact job has.
+                              .may_add = !assignment_.job.exact};
     if (checkpoints_.has_value()) options.checkpoint = checkpoints_->kernel_plan();
     ASSIGN_OR_RETURN(AgreedKernelPlan agreed,
                      AgreeOnKernelPlan({.rendezvous = rendezvous_.get(),
