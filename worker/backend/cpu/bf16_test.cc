@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products in bf16, on every instruction set: those of this machine's bf16 instructions, and those
 // in f32.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -203,6 +204,157 @@ TEST(Bf16, RefusesWhatIsNotThere) {
   EXPECT_EQ(backend->Run(MatmulTransposedBf16{.m = 1, .n = 0, .k = 1}).message(),
             "MatmulTransposedBf16.n is 0, must be at least 1");
   EXPECT_EQ(backend->Run(PackBf16{.k = 1, .n = 1}).message(), "PackBf16.b is null");
+}
+
+// [rows,columns] in rows of `stride`, `fill` between.
+Bf16s Spread(const Bf16s& dense, std::int64_t columns, std::int64_t stride, Bf16 fill) {
+  const std::int64_t rows = std::ssize(dense) / columns;
+  Bf16s spread(static_cast<std::size_t>(rows * stride), fill);
+  for (std::int64_t i = 0; i < std::ssize(dense); ++i) {
+    spread[static_cast<std::size_t>(i / columns * stride + i % columns)] = dense[i];
+  }
+  return spread;
+}
+
+constexpr std::int64_t Eights(std::int64_t n) { return (n + 7) / 8 * 8; }
+
+TEST_P(Bf16Test, ProductInBf16WithStridesIsTheOneInF32Rounded) {
+  constexpr Bf16 kUntouched{0x4242};
+  for (const Product s : {Product{3, 12, 37}, Product{70, 131, 64}}) {
+    const Bf16s a = NearestOf(Random(s.m * s.k, 1));
+    const Bf16s packed = Pack(Random(s.k * s.n, 2), false, s.k, s.n);
+    const Floats bias = Random(s.n, 3);
+    Floats expected = Unset(s.m * s.n);
+    MatmulBf16 op{.a = a.data(),
+                  .b = packed.data(),
+                  .c = expected.data(),
+                  .bias = bias.data(),
+                  .m = s.m,
+                  .n = s.n,
+                  .k = s.k};
+    Run(op);
+    op.a_stride = Eights(s.k) + 8;
+    op.c_stride = Eights(s.n) + 8;
+    const Bf16s a_spread = Spread(a, s.k, op.a_stride, Bf16{});
+    Bf16s c(static_cast<std::size_t>(s.m * op.c_stride), kUntouched);
+    op.a = a_spread.data();
+    op.c = c.data();
+    Run(op);
+    for (std::int64_t i = 0; i < s.m; ++i) {
+      for (std::int64_t j = 0; j < op.c_stride; ++j) {
+        const Bf16 actual = c[static_cast<std::size_t>(i * op.c_stride + j)];
+        if (j >= Eights(s.n)) {
+          ASSERT_EQ(actual.bits, kUntouched.bits) << i << " " << j;
+        }
+        if (j >= s.n) continue;
+        // The bias may be rounded, and added to what is rounded already.
+        const double product = expected[static_cast<std::size_t>(i * s.n + j)];
+        const double bias_size = std::abs(bias[static_cast<std::size_t>(j)]);
+        ASSERT_NEAR(ToDouble(actual), product,
+                    kUnit * (2 * std::abs(product) + 2 * bias_size) + SumTolerance(s.k, 16))
+            << i << " " << j;
+      }
+    }
+  }
+}
+
+// Of a product that may be rounded before.
+TEST_P(Bf16Test, GeluAndItsGradientFollowTheProduct) {
+  const Product s = {40, 72, 24};
+  const std::int64_t count = s.m * s.n;
+  const Bf16s a = NearestOf(Random(s.m * s.k, 1, 0.3F));
+  const Bf16s packed = Pack(Random(s.k * s.n, 2), false, s.k, s.n);
+  Floats product = Unset(count), expected = Unset(count);
+  MatmulBf16 op{
+      .a = a.data(), .b = packed.data(), .c = product.data(), .m = s.m, .n = s.n, .k = s.k};
+  Run(op);
+  Bf16s inner(product.size(), Bf16{0x7fc0}), c = inner;
+  op.c = c.data();
+  op.inner = inner.data();
+  op.activation = Activation::kGelu;
+  Run(op);
+  const auto sum = [&](std::size_t i) {
+    return SumTolerance(s.k, 4) + kUnit * std::abs(product[i]);
+  };
+  ExpectNear(Widened(inner), ToDoubles(product), sum, "inner");
+  Run(GeluForward{.input = product.data(), .output = expected.data(), .count = count});
+  // GELU's slope is less than 1.13.
+  ExpectNear(
+      Widened(c), ToDoubles(expected),
+      [&](std::size_t i) { return 1.13 * sum(i) + kUnit * std::abs(expected[i]); }, "gelu");
+  op.activation = Activation::kGeluGrad;
+  Run(op);
+  const Floats kept = Widened(inner);
+  Run(GeluBackward{.input = kept.data(),
+                   .d_output = product.data(),
+                   .d_input = expected.data(),
+                   .count = count});
+  ExpectNear(
+      Widened(c), ToDoubles(expected),
+      [&](std::size_t i) { return 1.13 * sum(i) + kUnit * std::abs(expected[i]); }, "gradient");
+}
+
+TEST_P(Bf16Test, WeightGradientWithStridesAndSumsOfColumns) {
+  const Product s = {36, 72, 70};
+  const Bf16s a = NearestOf(Random(s.k * s.m, 1)), b = NearestOf(Random(s.k * s.n, 2));
+  Floats expected = Random(s.m * s.n, 3), c = expected;
+  MatmulTransposedBf16 op{.a = a.data(),
+                          .b = b.data(),
+                          .c = expected.data(),
+                          .accumulate = true,
+                          .m = s.m,
+                          .n = s.n,
+                          .k = s.k};
+  Run(op);
+  const Bf16s a_spread = Spread(a, s.m, s.m + 20, Bf16{});
+  const Floats before = Random(s.n, 4);
+  Floats sums = before;
+  op.a = a_spread.data();
+  op.a_stride = s.m + 20;
+  op.c = c.data();
+  op.column_sums = sums.data();
+  Run(op);
+  ExpectNear(c, ToDoubles(expected), SumTolerance(s.k, 16), "c");
+  Doubles expected_sums = ToDoubles(before);
+  for (std::size_t i = 0; i < b.size(); ++i) expected_sums[i % sums.size()] += ToDouble(b[i]);
+  ExpectNear(sums, expected_sums, SumTolerance(s.k, 8), "sums");
+  op.accumulate = false;
+  std::ranges::fill(sums, kNan);
+  Run(op);
+  for (std::size_t i = 0; i < sums.size(); ++i) expected_sums[i] -= before[i];
+  ExpectNear(sums, expected_sums, SumTolerance(s.k, 8), "sums that overwrite");
+}
+
+TEST_P(Bf16Test, FormsThatDoNotExistAreRefused) {
+  Bf16 half{};
+  float number = 0;
+  const auto refusal = [&](const Op& op) { return std::string(backend_->Run(op).message()); };
+  MatmulBf16 op{.a = &half, .b = &half, .c = &half, .addend = &number, .m = 1, .n = 1, .k = 1};
+  EXPECT_EQ(refusal(op), "MatmulBf16: addend needs c in f32");
+  op.addend = nullptr;
+  op.activation = Activation::kGelu;
+  EXPECT_EQ(refusal(op), "MatmulBf16: an activation needs inner");
+  op.inner = &half;
+  op.c = &number;
+  EXPECT_EQ(refusal(op), "MatmulBf16: an activation needs c in bf16 and dense");
+  op.c = &half;
+  op.bias = &number;
+  op.activation = Activation::kGeluGrad;
+  EXPECT_EQ(refusal(op), "MatmulBf16: kGeluGrad takes no bias");
+  EXPECT_EQ(
+      refusal(GeluBackward{.input = &half, .d_output = &number, .d_input = &half, .count = 1}),
+      "GeluBackward: its tensors must be all in f32 or all in bf16");
+  EXPECT_EQ(refusal(GeluForward{.input = &half, .output = &number, .count = 1}),
+            "GeluForward: what comes in bf16 must be written in bf16");
+  const std::int32_t target = 0;
+  double loss = 0;
+  EXPECT_EQ(refusal(CrossEntropy{.logits = &half,
+                                 .targets = &target,
+                                 .loss_sum = &loss,
+                                 .rows = 1,
+                                 .vocab = 2,
+                                 .stride = 1}),
+            "CrossEntropy.stride is 1, must be at least 2");
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, Bf16Test, ::testing::ValuesIn(TestedBackends()));

@@ -48,6 +48,8 @@ inline Doubles ToDoubles(const Floats& values) { return {values.begin(), values.
 
 using Bf16s = std::vector<Bf16>;
 
+inline constexpr double kUnit = 0x1p-8;  // half a unit in the last place of a bf16 near 1
+
 inline double ToDouble(Bf16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }

@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of 16 x 8 x 16 in bf16 on tensor cores (sm_80 and later), and what loads their operands.
-// Both are executed by a warp together; the emulator follows the layouts that PTX documents
-// (mma.m16n8k16, ldmatrix).
+// Both are executed by a warp together; the emulator follows the layouts that PTX documents:
+// section 9.7.14 of PTX ISA 8.7 to 9.0, "Matrix Fragments for mma.m16n8k16 with floating point
+// type" and "Warp-level matrix load instruction: ldmatrix". With g = lane / 4 and t = lane % 4:
+//   left      a0..a7, two a register, the lower half first: row g for a0 a1 a4 a5, else g + 8;
+//             column (k) 2 t + i % 2 for a0..a3, 8 more for a4..a7
+//   right     b0..b3, two a register: row (k) 2 t + i % 2 for b0 b1, 8 more for b2 b3; column g
+//   sums      c0..c3: row g for c0 c1, g + 8 for c2 c3; column 2 t + i % 2
+//   ldmatrix  .x4: lanes 8 m to 8 m + 7 give the rows of matrix m, which is register m: elements
+//             2 t and 2 t + 1 of row g; .trans: of column g
 #pragma once
 
 #include "worker/backend/cuda/kernels/device.cuh"
