@@ -282,7 +282,7 @@ TEST(HeldJob, PoisonedItBeginsAnewOnceTheEndIsStored) {
   EXPECT_THAT(Print(held.Gone()), IsEmpty());
   EXPECT_THAT(Print(held.Attached()), ElementsAre("leaving", "send failed 1"));
   const Effects effects = held.Acknowledge(kJob);
-  EXPECT_THAT(Print(effects), ElementsAre("exit 71"));
+  ASSERT_THAT(Print(effects), ElementsAre("exit 71"));
   EXPECT_THAT(std::get<EffectExit>(effects[0]).reason, HasSubstr("illegal memory access"));
 }
 
