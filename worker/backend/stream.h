@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -20,6 +21,10 @@ class Event {
   // Blocks until the point is reached.  Errors: those of the ops before it, kInternal (device
   // fault).
   virtual absl::Status Wait() = 0;
+
+  // As Wait, but returns soon after `gives_up` is true: a device may hang. It is asked now and
+  // then, on this thread.  Errors: also kCancelled (it gave up).
+  virtual absl::Status WaitUnless(absl::FunctionRef<bool()> gives_up);
 
   // Whether the point is reached.  Blocks: never.  Errors: as Wait, as far as they are known.
   virtual absl::StatusOr<bool> Reached() = 0;

@@ -75,7 +75,7 @@ TEST(DeviceCheckpoint, IsLoadedToTheDeviceAndCopiedFromIt) {
                  {.num_layers = job.num_layers(), .threads = 3, .device = device.get()});
   ASSERT_TRUE(loaded.ok()) << loaded;
 
-  absl::StatusOr<Snapshot> snapshot = Snapshot::Create(expected);
+  absl::StatusOr<Snapshot> snapshot = Snapshot::Create(expected, device.get());
   ASSERT_TRUE(snapshot.ok()) << snapshot.status();
   ASSERT_TRUE(snapshot->Take(state.layers(), {.device = device.get()}).ok());
   for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -27,21 +27,32 @@ std::size_t CountFloats(std::span<const LayerState> layers) {
   return count;
 }
 
+// Touched already.
+absl::StatusOr<backend::Buffer> PageableMemory(std::size_t bytes) {
+  if (bytes == 0) return backend::Buffer();
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a snapshot of ", bytes, " bytes: ", std::strerror(errno)));
+  }
+  return backend::Buffer(static_cast<std::byte*>(memory), bytes,
+                         [bytes](std::byte* p) { munmap(p, bytes); });
+}
+
+absl::StatusOr<backend::Buffer> MemoryFor(std::size_t bytes, backend::Backend* device) {
+  if (device == nullptr) return PageableMemory(bytes);
+  absl::StatusOr<backend::Buffer> pinned = device->AllocateHost(bytes);
+  return absl::IsResourceExhausted(pinned.status()) ? PageableMemory(bytes) : std::move(pinned);
+}
+
 }  // namespace
 
-absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live) {
-  Snapshot snapshot;
-  if (const std::size_t count = CountFloats(live); count > 0) {
-    // MAP_POPULATE: touched now.
-    void* memory = mmap(nullptr, count * sizeof(float), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (memory == MAP_FAILED) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "no memory for a snapshot of ", count * sizeof(float), " bytes: ", std::strerror(errno)));
-    }
-    snapshot.memory_ = {static_cast<float*>(memory), count};
-  }
-  std::span<float> left = snapshot.memory_;
+absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live,
+                                          backend::Backend* device) {
+  ASSIGN_OR_RETURN(backend::Buffer memory, MemoryFor(CountFloats(live) * sizeof(float), device));
+  Snapshot snapshot(std::move(memory));
+  std::span<float> left = snapshot.memory_.float_span();
   const auto copy_of = [&](std::span<const float> from) {
     const std::span<float> to = left.first(from.size());
     left = left.subspan(from.size());
@@ -59,33 +70,20 @@ absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live) {
   return snapshot;
 }
 
-Snapshot::Snapshot(Snapshot&& other) noexcept
-    : copy_(std::move(other.copy_)), memory_(std::exchange(other.memory_, {})) {}
-
-Snapshot& Snapshot::operator=(Snapshot&& other) noexcept {
-  std::swap(copy_, other.copy_);
-  std::swap(memory_, other.memory_);
-  return *this;
-}
-
-Snapshot::~Snapshot() {
-  if (!memory_.empty()) munmap(memory_.data(), memory_.size_bytes());
-}
-
 absl::Status Snapshot::Take(std::span<const LayerState> live, const From& from) {
   struct Piece {
     std::span<const float> from;
     float* to = nullptr;
   };
   std::vector<Piece> pieces;
-  float* next = memory_.data();
+  float* next = memory_.floats();
   const auto copy = [&](std::span<const float> from) {
     for (std::size_t i = 0; i < from.size(); i += kPieceFloats) {
       pieces.push_back({from.subspan(i, std::min(kPieceFloats, from.size() - i)), next + i});
     }
     next += from.size();
   };
-  TAKT_CHECK(CountFloats(live) == memory_.size());
+  TAKT_CHECK(CountFloats(live) == memory_.float_span().size());
   for (const LayerState& layer : live) {
     for (const ParameterState& state : layer.parameters) {
       copy(state.weight);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,30 +18,29 @@ namespace takt::checkpoint {
 class Snapshot {
  public:
   // Memory for a copy of what has the shapes of `live`, touched already so that Take pays for no
-  // page. Errors: kResourceExhausted.
-  static absl::StatusOr<Snapshot> Create(std::span<const LayerState> live);
-
-  Snapshot(Snapshot&& other) noexcept;
-  Snapshot& operator=(Snapshot&& other) noexcept;
-  ~Snapshot();
+  // page.  device: whose memory `live` is; null: the host's. It copies to memory that it reaches
+  // without a detour, if the host has so much to pin; the snapshot must not outlive its factory.
+  // Errors: kResourceExhausted.
+  static absl::StatusOr<Snapshot> Create(std::span<const LayerState> live,
+                                         backend::Backend* device = nullptr);
 
   // Copies `live`, whose shapes are those of Create. Training pauses for no more than this.
   // Errors: of the device.
   struct From {
     int threads = 1;                     // that copy memory of the host
-    backend::Backend* device = nullptr;  // whose memory `live` is; null: the host's
+    backend::Backend* device = nullptr;  // as Create's
   };
   absl::Status Take(std::span<const LayerState> live, const From& from);
 
   // The copy.
   std::span<const LayerState> layers() const { return copy_; }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(memory_.size_bytes()); }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(memory_.bytes()); }
 
  private:
-  Snapshot() = default;
+  explicit Snapshot(backend::Buffer memory) : memory_(std::move(memory)) {}
 
+  backend::Buffer memory_;
   std::vector<LayerState> copy_;
-  std::span<float> memory_;
 };
 
 }  // namespace takt::checkpoint

@@ -39,7 +39,7 @@ absl::Status AddDeviceParts(const program::Program& program, const StreamOf& str
 }
 
 absl::Status AwaitPoints(const std::vector<std::unique_ptr<Lane>>& lanes, const DevicePart& part,
-                         std::uint64_t iteration) {
+                         std::uint64_t iteration, absl::FunctionRef<bool()> gives_up) {
   for (const program::Wait& wait : part.waits) {
     // There is nothing to wait for before the first iteration.
     if (wait.position < 0 && iteration == 0) continue;
@@ -48,7 +48,7 @@ absl::Status AwaitPoints(const std::vector<std::unique_ptr<Lane>>& lanes, const 
     const std::int64_t position =
         wait.position < 0 ? wait.position + std::ssize(entries) : wait.position;
     backend::Event& end = *entries[static_cast<std::size_t>(position)].device->PointsOf(of).end;
-    RETURN_IF_ERROR(part.stream != nullptr ? part.stream->Await(end) : end.Wait());
+    RETURN_IF_ERROR(part.stream != nullptr ? part.stream->Await(end) : end.WaitUnless(gives_up));
   }
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "common/program/program.h"
 #include "worker/backend/stream.h"
@@ -39,9 +40,9 @@ using StreamOf = std::function<backend::Stream*(const Lane&, const program::Inst
 absl::Status AddDeviceParts(const program::Program& program, const StreamOf& stream_of,
                             std::vector<std::unique_ptr<Lane>>& lanes);
 
-// Lets the part's stream, or the caller, wait for the points that it needs in `iteration`. They
-// have been recorded.
+// Lets the part's stream, or the caller until it gives up, wait for the points that it needs in
+// `iteration`. They have been recorded.
 absl::Status AwaitPoints(const std::vector<std::unique_ptr<Lane>>& lanes, const DevicePart& part,
-                         std::uint64_t iteration);
+                         std::uint64_t iteration, absl::FunctionRef<bool()> gives_up);
 
 }  // namespace takt::engine

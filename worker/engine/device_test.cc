@@ -8,8 +8,11 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "worker/backend/discrete/task_stream.h"
 #include "worker/engine/engine_testing.h"
 
@@ -242,6 +245,66 @@ TEST(EngineOnStreams, AnErrorOfTheDeviceNamesTheInstructionAndLeavesNothingRunni
   const int before = runs;
   EXPECT_TRUE(second.Drain().ok());
   EXPECT_EQ(runs, before);
+}
+
+// One lane of a device and one of the host, which waits for what the device makes.
+Program DeviceAndHost() {
+  Program program;
+  program.slots.resize(1);
+  program.lanes.resize(2);
+  for (int i = 0; i < 2; ++i) {
+    program.body.push_back({.op = program::Op::kForward,
+                            .lane = LaneId(i),
+                            .stage = StageId(0),
+                            .microbatch = MicrobatchId(i),
+                            .reads = {SlotId(0)}});
+  }
+  program.body[0].writes = {SlotId(0)};
+  return program;
+}
+
+TEST(EngineOnStreams, AnAbortEndsARunWhoseDeviceHangs) {
+  const Program program = DeviceAndHost();
+  absl::Notification hangs, goes_on;
+  ToyDevice device(program.slots.size());
+  TaskStream stream(/*lazy=*/false);  // ends first: what it was given uses all of the above
+  device.streams[&program.body[0]] = &stream;
+  device.toy.before = [&](const Instruction&, StepId step) {
+    if (step == StepId(2)) {
+      hangs.Notify();
+      goes_on.WaitForNotification();
+    }
+    return absl::OkStatus();
+  };
+  const std::unique_ptr<Engine> engine =
+      MakeEngine(program, device, {.device_grace = absl::ZeroDuration()});
+  absl::Status status;
+  std::thread running([&] { status = engine->Run(StepId(1), StepId(9), nullptr); });
+  hangs.WaitForNotification();
+  engine->Abort(absl::CancelledError("told to stop"));
+  running.join();
+  EXPECT_EQ(status, absl::AbortedError("told to stop"));
+  goes_on.Notify();
+}
+
+TEST(EngineOnStreams, AfterAnErrorADeviceFinishesWhatItWasGiven) {
+  Program program = DeviceAndHost();
+  program.body[1].reads = {};        // waits for nothing
+  TaskStream stream(/*lazy=*/true);  // which does nothing before somebody waits
+  ToyDevice device(program.slots.size());
+  device.streams[&program.body[0]] = &stream;
+  std::atomic<bool> done = false;
+  stream.Push([&] {
+    done = true;
+    return absl::OkStatus();
+  });
+  device.toy.before = [&](const Instruction& instruction, StepId) {
+    const bool fails = instruction.lane == LaneId(1);
+    return fails ? absl::InternalError("the host's part fails") : absl::OkStatus();
+  };
+  const std::unique_ptr<Engine> engine = MakeEngine(program, device);
+  EXPECT_EQ(engine->Run(StepId(1), StepId(9), nullptr).code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(done);
 }
 
 }  // namespace

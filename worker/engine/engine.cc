@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/engine/lane.h"
 #include "worker/engine/timing_ring.h"
@@ -74,6 +75,9 @@ class ProgramEngine final : public Engine {
   bool AwaitDevices(std::uint64_t iteration);
   absl::Status AwaitDevice(const LaneEntry& entry, std::uint64_t iteration);
   absl::Status Drain(backend::Stream* stream);
+  void DrainAll();
+  // An error or Abort was longer ago than devices are waited for.
+  bool GivesUpDevices() const;
   // Ask before using what a stream did: an aborted transport ends its streams' work as if it were
   // done.
   absl::Status TransportStatus() const {
@@ -115,6 +119,7 @@ class ProgramEngine final : public Engine {
   transport::WakeWord reported_moved_;
 
   std::atomic<bool> stopped_{false};
+  std::atomic<std::int64_t> devices_given_up_nanos_{0};  // once stopped
   mutable std::mutex mutex_;
   absl::Status failure_;  // guarded by mutex_; the first one, for good
 };
@@ -215,7 +220,7 @@ absl::Status ProgramEngine::Run(StepId first, StepId last,
     Report(begin, start, on_step);
   }
   // What was given to a device before a failure still uses the slots.
-  for (const auto& [stream, event] : streams_) Drain(stream).IgnoreError();
+  DrainAll();
   iterations_ = end();
   std::vector<InstructionTiming> epilogue_timings;  // belong to no step
   RunList(program_.epilogue, StepOf(iterations_ - 1), epilogue_timings);
@@ -271,7 +276,7 @@ absl::Status ProgramEngine::ExecuteOnDevice(Lane& lane, const LaneEntry& entry,
                                             std::uint64_t iteration, StepId step) {
   const DevicePart& part = *entry.device;
   lane.activity.store(kAwaitingDevice, std::memory_order_relaxed);
-  RETURN_IF_ERROR(AwaitPoints(lanes_, part, iteration));
+  RETURN_IF_ERROR(AwaitPoints(lanes_, part, iteration, [this] { return stopped(); }));
   lane.activity.store(kRunning, std::memory_order_relaxed);
   if (part.stream == nullptr) {
     RETURN_IF_ERROR(TransportStatus());
@@ -405,7 +410,7 @@ bool ProgramEngine::AwaitDevices(std::uint64_t iteration) {
 // Until the entry has run; then the ring has the times at which it did.
 absl::Status ProgramEngine::AwaitDevice(const LaneEntry& entry, std::uint64_t iteration) {
   const DevicePart::Points& points = entry.device->PointsOf(iteration);
-  RETURN_IF_ERROR(points.end->Wait());
+  RETURN_IF_ERROR(points.end->WaitUnless([this] { return GivesUpDevices(); }));
   if (!options_.times_instructions) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::int64_t start, points.start->Nanos());
   ASSIGN_OR_RETURN(const std::int64_t end, points.end->Nanos());
@@ -417,7 +422,21 @@ absl::Status ProgramEngine::AwaitDevice(const LaneEntry& entry, std::uint64_t it
 absl::Status ProgramEngine::Drain(backend::Stream* stream) {
   backend::Event& end = *streams_.at(stream);
   RETURN_IF_ERROR(stream->Record(end));
-  return end.Wait();
+  return end.WaitUnless([this] { return GivesUpDevices(); });
+}
+
+void ProgramEngine::DrainAll() {
+  for (const auto& [stream, event] : streams_) {
+    if (!absl::IsCancelled(Drain(stream))) continue;
+    Log(LogLevel::kError, "a device hangs: it has not done what it was given",
+        {{"after", absl::FormatDuration(options_.device_grace)},
+         {"pp_rank", absl::StrCat(program_.pp_rank.value())}});
+    return;
+  }
+}
+
+bool ProgramEngine::GivesUpDevices() const {
+  return stopped() && MonotonicNanos() >= devices_given_up_nanos_.load(std::memory_order_relaxed);
 }
 
 absl::Status ProgramEngine::Named(const absl::Status& status, const Instruction& instruction,
@@ -447,6 +466,8 @@ bool ProgramEngine::Fail(absl::Status status) {
     if (!failure_.ok()) return false;
     failure_ = std::move(status);
   }
+  devices_given_up_nanos_.store(MonotonicNanos() + absl::ToInt64Nanoseconds(options_.device_grace),
+                                std::memory_order_relaxed);
   stopped_.store(true, std::memory_order_seq_cst);
   for (const auto& lane : lanes_) {
     lane->woken.Wake();

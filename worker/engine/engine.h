@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/id.h"
 #include "common/program/program.h"
 #include "worker/engine/compute.h"
@@ -63,6 +64,8 @@ struct EngineOptions {
   std::int64_t generation = 0;
   std::string channel_prefix;  // tells two engines on one transport apart
   std::string thread_name_prefix = "takt";
+  // After an error or Abort, how long Run waits for devices to finish what they were given.
+  absl::Duration device_grace = absl::Seconds(10);
   // False: no instruction is timed (its timing stays 0), so that what timing costs can be measured.
   bool times_instructions = true;
 };
@@ -79,7 +82,8 @@ class Engine {
   // Runs the prologue, steps first..last, the epilogue: of a program without a flush each Run
   // begins as after one.  on_step: called on one engine thread after each step, in order; keep it
   // short. Errors: the first error of any lane, or kAborted after Abort.  When it returns, no
-  // thread touches compute or slots.
+  // thread touches compute or slots, nor does a device, unless it hangs: that is logged, and
+  // whoever then destroys what the device uses waits for it.
   virtual absl::Status Run(StepId first, StepId last,
                            std::function<void(const StepTiming&)> on_step) = 0;
 

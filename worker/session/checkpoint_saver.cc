@@ -20,7 +20,8 @@ constexpr double kNoticeableSeconds = 0.1;
 
 absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Create(
     CheckpointSaverOptions options, std::span<const checkpoint::LayerState> live) {
-  ASSIGN_OR_RETURN(checkpoint::Snapshot snapshot, checkpoint::Snapshot::Create(live));
+  ASSIGN_OR_RETURN(checkpoint::Snapshot snapshot,
+                   checkpoint::Snapshot::Create(live, options.device));
   return std::unique_ptr<CheckpointSaver>(
       new CheckpointSaver(std::move(options), std::move(snapshot)));
 }

@@ -432,8 +432,8 @@ class PipelineRunner final : public RankRunner {
   const std::unique_ptr<AbortableRendezvous> rendezvous_;
   model::Model model_;
   Resumed resumed_;
-  std::optional<RankCheckpoints> checkpoints_;  // nothing: the job has none
   std::unique_ptr<backend::BackendFactory> backends_;
+  std::optional<RankCheckpoints> checkpoints_;  // nothing: the job has none
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::Transport> staged_;  // of messages; null: transport_ takes them
   RankGroups groups_;

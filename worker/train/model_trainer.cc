@@ -41,6 +41,13 @@ class ModelTrainer final : public Trainer {
         held_(program::HeldStages(*options.program)),
         asynchronous_(program::IsAsynchronous(*options.program)) {}
 
+  // Memory goes back before the backends do: nothing may use it any more.
+  ~ModelTrainer() override {
+    for (backend::Backend* const backend : {compute_.get(), reduce_.get(), load_.get()}) {
+      if (backend != nullptr) backend->Synchronize().IgnoreError();
+    }
+  }
+
   absl::Status Initialize() {
     RETURN_IF_ERROR(CheckAgreement());
     RETURN_IF_ERROR(CreateBackends());

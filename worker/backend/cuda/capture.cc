@@ -30,21 +30,25 @@ using Executable = std::unique_ptr<CUgraphExec_st, DestroyExecutable>;
 
 class CapturedGraph final : public Recording {
  public:
-  CapturedGraph(Executable graph, cudaStream_t stream, const Arena& arena)
+  CapturedGraph(Executable graph, int device, cudaStream_t stream, const Arena& arena)
       : graph_(std::move(graph)),
+        device_(device),
         stream_(stream),
         arena_(arena),
         scratch_returns_(arena.scratch_returns()) {}
+  ~CapturedGraph() override { static_cast<void>(cudaSetDevice(device_)); }
 
   absl::Status Replay() override {
     if (arena_.scratch_returns() != scratch_returns_) {
       return absl::FailedPreconditionError("scratch memory has moved since ops were recorded");
     }
+    RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
     return ToStatus(cudaGraphLaunch(graph_.get(), stream_), "launching a graph");
   }
 
  private:
   const Executable graph_;
+  const int device_;
   const cudaStream_t stream_;
   const Arena& arena_;
   const std::int64_t scratch_returns_;
@@ -77,9 +81,11 @@ absl::Status WaitForDevice() {
   return ToStatus(cudaDeviceSynchronize(), "waiting for the device");
 }
 
-absl::StatusOr<std::unique_ptr<Recording>> Capture(cudaStream_t stream, const Arena& arena,
+absl::StatusOr<std::unique_ptr<Recording>> Capture(int device, cudaStream_t stream,
+                                                   const Arena& arena,
                                                    absl::FunctionRef<absl::Status()> ops) {
   if (captures_here) return absl::FailedPreconditionError("a recording cannot be recorded");
+  RETURN_IF_ERROR(ToStatus(cudaSetDevice(device), "choosing the device"));
   absl::ReaderMutexLock lock(&captures);
   RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
                            "beginning a capture"));
@@ -92,7 +98,7 @@ absl::StatusOr<std::unique_ptr<Recording>> Capture(cudaStream_t stream, const Ar
   Executable executable(made);
   // So that its first launch costs no more than later ones.
   RETURN_IF_ERROR(ToStatus(cudaGraphUpload(executable.get(), stream), "uploading a graph"));
-  return std::make_unique<CapturedGraph>(std::move(executable), stream, arena);
+  return std::make_unique<CapturedGraph>(std::move(executable), device, stream, arena);
 }
 
 }  // namespace takt::backend::cuda

@@ -32,11 +32,12 @@ class ABSL_SCOPED_LOCKABLE NoCapture {
 // kInternal (device fault).
 absl::Status WaitForDevice();
 
-// Captures what `ops` gives to the stream, in the mode in which other threads may call what they
-// like but for NoCapture's. The recording is void once memory was given back to the arena for
-// `scratch`.  arena: borrowed, outlives the recording.
-// Errors: as Recorder::Record; kResourceExhausted (no memory for a graph).
-absl::StatusOr<std::unique_ptr<Recording>> Capture(cudaStream_t stream, const Arena& arena,
+// Captures what `ops` gives to the device's stream, in the mode in which other threads may call
+// what they like but for NoCapture's. The recording is void once memory was given back to the arena
+// for `scratch`.  arena: borrowed, outlives the recording. Errors: as Recorder::Record;
+// kResourceExhausted (no memory for a graph).
+absl::StatusOr<std::unique_ptr<Recording>> Capture(int device, cudaStream_t stream,
+                                                   const Arena& arena,
                                                    absl::FunctionRef<absl::Status()> ops);
 
 }  // namespace takt::backend::cuda

@@ -88,8 +88,8 @@ class CudaBackend final : public Backend, public Recorder {
 
   // Scratch memory goes back to the arena: nothing may use it any more.
   ~CudaBackend() override {
-    const NoCapture none;
     if (stream_ != nullptr) static_cast<void>(Synchronize());
+    const NoCapture none;
     cudnn_attention_ = nullptr;
     matmuls_ = nullptr;
   }
@@ -129,8 +129,11 @@ class CudaBackend final : public Backend, public Recorder {
     RETURN_IF_ERROR(ToStatus(cudaHostAlloc(&data, size, cudaHostAllocPortable),
                              absl::StrCat("pinning ", bytes, " bytes of the host")));
     std::memset(data, 0, size);
-    return Buffer(static_cast<std::byte*>(data), bytes,
-                  [](std::byte* p) { static_cast<void>(cudaFreeHost(p)); });
+    // A thread that never chose a device would take hold of the first one.
+    return Buffer(static_cast<std::byte*>(data), bytes, [device = shared_.device](std::byte* p) {
+      static_cast<void>(cudaSetDevice(device));
+      static_cast<void>(cudaFreeHost(p));
+    });
   }
 
   // The driver stages what is not pinned.
@@ -148,8 +151,7 @@ class CudaBackend final : public Backend, public Recorder {
 
   absl::StatusOr<std::unique_ptr<Recording>> Record(
       absl::FunctionRef<absl::Status()> ops) override {
-    RETURN_IF_ERROR(Use());
-    return Capture(stream_->get(), shared_.arena, ops);
+    return Capture(shared_.device, stream_->get(), shared_.arena, ops);
   }
 
   Stream* stream() override { return stream_.get(); }

@@ -19,7 +19,10 @@ class CudaEvent final : public Event {
  public:
   CudaEvent(int device, cudaEvent_t event, DeviceClock& clock)
       : device_(device), event_(event), clock_(clock) {}
-  ~CudaEvent() override { static_cast<void>(cudaEventDestroy(event_)); }
+  ~CudaEvent() override {
+    static_cast<void>(cudaSetDevice(device_));
+    static_cast<void>(cudaEventDestroy(event_));
+  }
 
   absl::Status Wait() override {
     RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
@@ -74,6 +77,7 @@ absl::StatusOr<std::unique_ptr<DeviceClock>> DeviceClock::Create(int device) {
 
 DeviceClock::~DeviceClock() {
   absl::MutexLock lock(&mutex_);
+  static_cast<void>(cudaSetDevice(device_));
   for (const cudaEvent_t event : {moment_, next_}) {
     if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
   }

@@ -21,6 +21,11 @@ class TaskStream::TaskEvent final : public Event {
     return stream == nullptr ? absl::OkStatus() : stream->WaitFor(count);
   }
 
+  absl::Status WaitUnless(absl::FunctionRef<bool()> gives_up) override {
+    if (const auto [stream, count] = point(); stream != nullptr) stream->AskFor(count);
+    return Event::WaitUnless(gives_up);
+  }
+
   absl::StatusOr<bool> Reached() override {
     const auto [stream, count] = point();
     if (stream == nullptr) return true;
@@ -101,6 +106,11 @@ absl::Status TaskStream::Await(Event& event) {
   if (point.stream == nullptr || point.stream == this) return absl::OkStatus();
   Push([point] { return point.stream->WaitFor(point.count); });
   return absl::OkStatus();
+}
+
+void TaskStream::AskFor(std::uint64_t count) {
+  const absl::MutexLock lock(&mutex_);
+  wanted_ = std::max(wanted_, count);
 }
 
 absl::Status TaskStream::WaitFor(std::uint64_t count) {

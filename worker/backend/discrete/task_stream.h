@@ -43,6 +43,8 @@ class TaskStream final : public Stream {
   class TaskEvent;
   // Until so many tasks are done, of all that were ever pushed.
   absl::Status WaitFor(std::uint64_t count);
+  // Lets a lazy stream run so many.
+  void AskFor(std::uint64_t count);
   // Whether they are, without asking for them.
   absl::StatusOr<bool> IsDone(std::uint64_t count);
   absl::Status ResultLocked(std::uint64_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

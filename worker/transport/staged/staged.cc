@@ -2,6 +2,7 @@
 #include "worker/transport/staged/staged.h"
 
 #include <array>
+#include <atomic>
 #include <utility>
 
 #include "common/base/status.h"
@@ -13,39 +14,70 @@ using backend::Backend;
 using backend::Buffer;
 using backend::StreamKind;
 
+// A buffer that the device copies to or from. It must not end before that is done.
+struct Stage {
+  Buffer buffer;
+  std::unique_ptr<backend::Event> copied;
+
+  // Until the last copy that `copied` was recorded behind is done. The device may hang: an abort
+  // (null: there is none) ends the wait.
+  absl::Status AwaitCopied(const std::atomic<bool>* aborted) const {
+    const absl::Status status =
+        copied->WaitUnless([aborted] { return aborted != nullptr && aborted->load(); });
+    return absl::IsCancelled(status) ? absl::AbortedError("the transport was aborted") : status;
+  }
+  // Until everything that `backend` was given is.
+  absl::Status Await(Backend& backend, const std::atomic<bool>* aborted) const {
+    RETURN_IF_ERROR(backend.stream()->Record(*copied));
+    return AwaitCopied(aborted);
+  }
+};
+
+absl::StatusOr<Stage> MakeStage(Backend& backend, std::size_t bytes) {
+  Stage stage;
+  ASSIGN_OR_RETURN(stage.buffer, backend.AllocateHost(bytes));
+  ASSIGN_OR_RETURN(stage.copied, backend.stream()->CreateEvent());
+  return stage;
+}
+
 class StagedSend final : public SendChannel {
  public:
-  StagedSend(std::unique_ptr<SendChannel> inner, std::unique_ptr<Backend> backend, Buffer buffer)
-      : inner_(std::move(inner)), backend_(std::move(backend)), buffer_(std::move(buffer)) {}
+  StagedSend(std::unique_ptr<SendChannel> inner, std::unique_ptr<Backend> backend, Stage stage,
+             const std::atomic<bool>& aborted)
+      : inner_(std::move(inner)),
+        backend_(std::move(backend)),
+        stage_(std::move(stage)),
+        aborted_(aborted) {}
+  ~StagedSend() override { backend_->Synchronize().IgnoreError(); }
 
   absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) override {
-    const std::span<std::byte> staged(buffer_.data(), data.size());
+    const std::span<std::byte> staged(stage_.buffer.data(), data.size());
     RETURN_IF_ERROR(backend_->CopyToHost(data.data(), staged));
-    RETURN_IF_ERROR(backend_->Synchronize());
+    RETURN_IF_ERROR(stage_.Await(*backend_, &aborted_));
     return inner_->Send(tag, staged);
   }
 
  private:
   const std::unique_ptr<SendChannel> inner_;
   const std::unique_ptr<Backend> backend_;
-  const Buffer buffer_;
+  const Stage stage_;
+  const std::atomic<bool>& aborted_;
 };
 
 class StagedRecv final : public RecvChannel {
  public:
-  // A message on its way to the device.
-  struct Stage {
-    Buffer buffer;
-    std::unique_ptr<backend::Event> copied;
-  };
   StagedRecv(std::unique_ptr<RecvChannel> inner, std::unique_ptr<Backend> backend,
-             std::array<Stage, 2> stages)
-      : inner_(std::move(inner)), backend_(std::move(backend)), stages_(std::move(stages)) {}
+             std::array<Stage, 2> stages, const std::atomic<bool>& aborted)
+      : inner_(std::move(inner)),
+        backend_(std::move(backend)),
+        stages_(std::move(stages)),
+        aborted_(aborted) {}
+  ~StagedRecv() override { backend_->Synchronize().IgnoreError(); }
 
   absl::Status Recv(const MessageTag& tag, std::span<std::byte> data) override {
-    Stage& stage = stages_[next_];
+    const Stage& stage = stages_[next_];
     next_ = (next_ + 1) % stages_.size();
-    RETURN_IF_ERROR(stage.copied->Wait());
+    RETURN_IF_ERROR(stage.AwaitCopied(&aborted_));
     const std::span<std::byte> staged(stage.buffer.data(), data.size());
     RETURN_IF_ERROR(inner_->Recv(tag, staged));
     RETURN_IF_ERROR(backend_->CopyFromHost(staged, data.data()));
@@ -57,9 +89,50 @@ class StagedRecv final : public RecvChannel {
  private:
   const std::unique_ptr<RecvChannel> inner_;
   const std::unique_ptr<Backend> backend_;
-  std::array<Stage, 2> stages_;
+  const std::array<Stage, 2> stages_;
+  const std::atomic<bool>& aborted_;
   std::size_t next_ = 0;
 };
+
+// aborted: null, or borrowed from the transport that opened it.
+class StagedCollective final : public engine::Collective {
+ public:
+  StagedCollective(std::unique_ptr<engine::Collective> inner, std::unique_ptr<Backend> backend,
+                   const std::atomic<bool>* aborted)
+      : inner_(std::move(inner)), backend_(std::move(backend)), aborted_(aborted) {}
+  ~StagedCollective() override { backend_->Synchronize().IgnoreError(); }
+
+  int size() const override { return inner_->size(); }
+
+  absl::Status AllReduceSum(StepId step, std::span<float> data) override {
+    if (stage_.buffer.bytes() < data.size_bytes()) {
+      ASSIGN_OR_RETURN(stage_, MakeStage(*backend_, data.size_bytes()));
+    }
+    const std::span<float> staged = stage_.buffer.float_span().first(data.size());
+    const auto bytes = std::as_writable_bytes(data);
+    RETURN_IF_ERROR(backend_->CopyToHost(bytes.data(), std::as_writable_bytes(staged)));
+    RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
+    RETURN_IF_ERROR(inner_->AllReduceSum(step, staged));
+    RETURN_IF_ERROR(backend_->CopyFromHost(std::as_bytes(staged), bytes.data()));
+    return stage_.Await(*backend_, aborted_);
+  }
+  absl::Status AllReduceSum(StepId step, std::span<double> data) override {
+    return inner_->AllReduceSum(step, data);
+  }
+
+ private:
+  const std::unique_ptr<engine::Collective> inner_;
+  const std::unique_ptr<Backend> backend_;
+  const std::atomic<bool>* const aborted_;
+  Stage stage_;  // as large as the largest so far: it grows in the first step only
+};
+
+absl::StatusOr<std::unique_ptr<engine::Collective>> StageSums(
+    std::unique_ptr<engine::Collective> inner, backend::BackendFactory& backends,
+    const std::atomic<bool>* aborted) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, backends.Create(StreamKind::kReduce));
+  return std::make_unique<StagedCollective>(std::move(inner), std::move(backend), aborted);
+}
 
 class StagedTransport final : public DeviceTransport {
  public:
@@ -69,64 +142,40 @@ class StagedTransport final : public DeviceTransport {
   absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
                                                         std::size_t max_bytes) override {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, backends_.Create(StreamKind::kTransfer));
-    ASSIGN_OR_RETURN(Buffer buffer, backend->AllocateHost(max_bytes));
+    ASSIGN_OR_RETURN(Stage stage, MakeStage(*backend, max_bytes));
     ASSIGN_OR_RETURN(std::unique_ptr<SendChannel> channel, inner_.OpenSend(peer, name, max_bytes));
-    return std::make_unique<StagedSend>(std::move(channel), std::move(backend), std::move(buffer));
+    return std::make_unique<StagedSend>(std::move(channel), std::move(backend), std::move(stage),
+                                        aborted_);
   }
 
   absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name,
                                                         std::size_t max_bytes) override {
     ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, backends_.Create(StreamKind::kTransfer));
-    std::array<StagedRecv::Stage, 2> stages;
-    for (StagedRecv::Stage& stage : stages) {
-      ASSIGN_OR_RETURN(stage.buffer, backend->AllocateHost(max_bytes));
-      ASSIGN_OR_RETURN(stage.copied, backend->stream()->CreateEvent());
+    std::array<Stage, 2> stages;
+    for (Stage& stage : stages) {
+      ASSIGN_OR_RETURN(stage, MakeStage(*backend, max_bytes));
     }
     ASSIGN_OR_RETURN(std::unique_ptr<RecvChannel> channel, inner_.OpenRecv(peer, name, max_bytes));
-    return std::make_unique<StagedRecv>(std::move(channel), std::move(backend), std::move(stages));
+    return std::make_unique<StagedRecv>(std::move(channel), std::move(backend), std::move(stages),
+                                        aborted_);
   }
 
   absl::StatusOr<std::unique_ptr<engine::Collective>> OpenSums(
       const CollectiveOptions& group) override {
     ASSIGN_OR_RETURN(std::unique_ptr<engine::Collective> sums, CreateCollective(&inner_, group));
-    return StageCollective(std::move(sums), backends_);
+    return StageSums(std::move(sums), backends_, &aborted_);
   }
 
-  void Abort() override { inner_.Abort(); }
+  void Abort() override {
+    aborted_ = true;
+    inner_.Abort();
+  }
   absl::Status status() const override { return inner_.status(); }
 
  private:
   Transport& inner_;
   backend::BackendFactory& backends_;
-};
-
-class StagedCollective final : public engine::Collective {
- public:
-  StagedCollective(std::unique_ptr<engine::Collective> inner, std::unique_ptr<Backend> backend)
-      : inner_(std::move(inner)), backend_(std::move(backend)) {}
-
-  int size() const override { return inner_->size(); }
-
-  absl::Status AllReduceSum(StepId step, std::span<float> data) override {
-    if (buffer_.bytes() < data.size_bytes()) {
-      ASSIGN_OR_RETURN(buffer_, backend_->AllocateHost(data.size_bytes()));
-    }
-    const std::span<float> staged = buffer_.float_span().first(data.size());
-    const auto bytes = std::as_writable_bytes(data);
-    RETURN_IF_ERROR(backend_->CopyToHost(bytes.data(), std::as_writable_bytes(staged)));
-    RETURN_IF_ERROR(backend_->Synchronize());
-    RETURN_IF_ERROR(inner_->AllReduceSum(step, staged));
-    RETURN_IF_ERROR(backend_->CopyFromHost(std::as_bytes(staged), bytes.data()));
-    return backend_->Synchronize();
-  }
-  absl::Status AllReduceSum(StepId step, std::span<double> data) override {
-    return inner_->AllReduceSum(step, data);
-  }
-
- private:
-  const std::unique_ptr<engine::Collective> inner_;
-  const std::unique_ptr<Backend> backend_;
-  Buffer buffer_;  // as large as the largest so far: it grows in the first step only
+  std::atomic<bool> aborted_ = false;
 };
 
 }  // namespace
@@ -140,8 +189,7 @@ std::unique_ptr<DeviceTransport> StageTransport(Transport& inner,
 absl::StatusOr<std::unique_ptr<engine::Collective>> StageCollective(
     std::unique_ptr<engine::Collective> inner, backend::BackendFactory& backends) {
   if (backends.memory_is_host()) return inner;
-  ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, backends.Create(StreamKind::kReduce));
-  return std::make_unique<StagedCollective>(std::move(inner), std::move(backend));
+  return StageSums(std::move(inner), backends, nullptr);
 }
 
 }  // namespace takt::transport

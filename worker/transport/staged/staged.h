@@ -16,7 +16,9 @@ namespace takt::transport {
 // Opens channels of `inner` that take memory of the backends' device. Null: that is the host's,
 // which `inner` itself takes. Each channel has a stream and host buffers for its largest message:
 // one to send from; two to receive into, so that the copy of a message to the device runs while the
-// next one comes in (RecvChannel::stream).  inner, backends: borrowed for the transport's life.
+// next one comes in (RecvChannel::stream). After an abort the device may use the memory of a
+// message until its channel ends, which waits for it.  inner, backends: borrowed for the
+// transport's life.
 std::unique_ptr<DeviceTransport> StageTransport(Transport& inner,
                                                 backend::BackendFactory& backends);
 

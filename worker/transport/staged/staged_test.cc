@@ -7,7 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "worker/backend/discrete/discrete_backend.h"
+#include "worker/backend/discrete/task_stream.h"
 #include "worker/transport/collective.h"
 #include "worker/transport/inproc/inproc.h"
 
@@ -108,6 +110,36 @@ TEST(StagedTransport, AnAbortEndsAReceive) {
   const backend::Buffer buffer = receiver.Allocate();
   EXPECT_EQ(channel->Recv({}, BytesOf(buffer)).code(), absl::StatusCode::kAborted);
   aborting.join();
+}
+
+TEST(StagedTransport, AnAbortEndsAReceiveWhoseDeviceHangs) {
+  absl::Notification hangs, goes_on;  // outlive what the device was given
+  InprocHub hub;
+  Node sender(hub, 0), receiver(hub, 1);
+  std::thread sending([&] {
+    const backend::Buffer buffer = sender.Allocate();
+    const auto channel = sender.staged().OpenSend(Rank(1), "F", kFloats * sizeof(float)).value();
+    for (int m = 0; channel->Send({.microbatch = m}, BytesOf(buffer)).ok(); ++m) {
+    }
+  });
+  const backend::Buffer buffer = receiver.Allocate();
+  const auto channel = receiver.staged().OpenRecv(Rank(0), "F", kFloats * sizeof(float)).value();
+  static_cast<backend::TaskStream*>(channel->stream()->native())->Push([&] {
+    hangs.Notify();
+    goes_on.WaitForNotification();
+    return absl::OkStatus();
+  });
+  std::thread aborting([&] {
+    hangs.WaitForNotification();  // somebody waits for a buffer that the device does not give back
+    receiver.staged().Abort();
+    sender.staged().Abort();
+  });
+  absl::Status status;
+  for (int m = 0; status.ok(); ++m) status = channel->Recv({.microbatch = m}, BytesOf(buffer));
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  aborting.join();
+  sending.join();
+  goes_on.Notify();
 }
 
 TEST(StagedCollective, SumsTheMemoryOfDevices) {
