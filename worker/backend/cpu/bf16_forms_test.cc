@@ -137,7 +137,8 @@ TEST_P(Bf16FormsTest, Rotary) {
 // They leave sums in f32, of up to 1032 numbers, most below 8.
 TEST_P(Bf16FormsTest, GradientsOfNormsAndBiases) {
   ForAlignments([&] {
-    for (const auto& [rows, columns] : {std::pair{3, 12}, std::pair{70, 37}, std::pair{5, 1032}}) {
+    for (const auto& size : {std::pair{3, 12}, std::pair{70, 37}, std::pair{5, 1032}}) {
+      const std::int64_t rows = size.first, columns = size.second;
       Twin d = Some(rows * columns);
       const Floats x = Random(rows * columns, 90), weight = Random(columns, 91),
                    mean = Random(rows, 92), rstd(static_cast<std::size_t>(rows), 0.5F),
@@ -206,8 +207,9 @@ TEST_P(Bf16FormsTest, GradientsOfNormsAndBiases) {
 TEST_P(Bf16FormsTest, CrossEntropy) {
   ForAlignments([&] {
     const std::int64_t rows = 5;
-    for (const auto& [vocab, stride] :
+    for (const auto& size :
          {std::pair{131, 192}, std::pair{64, 0}, std::pair{37, 37}, std::pair{4500, 4504}}) {
+      const std::int64_t vocab = size.first, stride = size.second;
       const std::int64_t width = stride == 0 ? vocab : stride;
       Twin logits = Some(rows * width);
       for (std::int64_t i = 0; i < rows * width; ++i) {
