@@ -9,12 +9,14 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +44,7 @@
 #include "worker/rpc/rendezvous_client.h"
 #include "worker/session/agent.h"
 #include "worker/session/pipeline_runner.h"
+#include "worker/transport/nccl/nccl_transport.h"
 
 namespace takt::worker {
 namespace {
@@ -117,18 +120,32 @@ absl::StatusOr<std::optional<Device>> ComputeDevice(const Flags& flags) {
   return chosen.device;
 }
 
-// Logs which, or why there is none.
-bool HasNccl() {
+// What NCCL there is for the device; logs which, or why there is none.
+transport::nccl::Library NcclOf(const Device& device) {
   const absl::StatusOr<const plugin::NcclEntry*> nccl = plugin::LoadNccl(plugin::ModuleDirectory());
-  const absl::StatusOr<std::string> version =
-      nccl.ok() ? (*nccl)->library_version() : nccl.status();
-  if (version.ok()) {
-    Log(LogLevel::kInfo, "has NCCL", {{"version", *version}});
-  } else {
+  const absl::StatusOr<int> version = nccl.ok() ? (*nccl)->library_version() : nccl.status();
+  if (!version.ok()) {
     Log(LogLevel::kWarning, "has no NCCL: its GPU exchanges through the host",
         {{"reason", std::string(version.status().message())}});
+    return {};
   }
-  return version.ok();
+  Log(LogLevel::kInfo, "has NCCL", {{"version", transport::nccl::VersionText(*version)}});
+  const char* const shares = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return {.api = (*nccl)->api,
+          .device_index = device.index,
+          .presence = {.version = *version,
+                       .device = device.uuid,
+                       .shares_gpu = shares != nullptr && std::string_view(shares) == "1"}};
+}
+
+// For the driver and the libraries, which read them when they are opened. Kernels of NCCL wait for
+// other ranks on the device. What makes the device wait for them, or its queues, while others wait
+// for us, is a deadlock: so kernels are loaded at once, not at their first launch, and each stream
+// has a queue of its own. Who sets them otherwise knows why. NCCL makes its ids itself.
+void PrepareEnvironment() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*replace=*/0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*replace=*/0);
+  unsetenv("NCCL_COMM_ID");
 }
 
 // Whole or not at all, so that who waits for the file never reads a part.
@@ -202,7 +219,10 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
   ASSIGN_OR_RETURN(const auto channel, rpc::CoordinatorChannel({.coordinator = flags.coordinator,
                                                                 .tls = flags.tls,
                                                                 .insecure = flags.insecure}));
+  PrepareEnvironment();
   ASSIGN_OR_RETURN(const std::optional<Device> device, ComputeDevice(flags));
+  const transport::nccl::Library nccl =
+      device.has_value() ? NcclOf(*device) : transport::nccl::Library();
   const int cores = NumCores();
   const int threads = flags.threads > 0 ? flags.threads : cores;
   const std::string incarnation = RandomId();
@@ -237,6 +257,7 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
           [&](const session::Assignment& job, int job_threads) {
             return CreateComputeBackends({.device = device, .ledger = &ledger}, job, job_threads);
           },
+      .nccl = nccl,
       .kernel_plans = flags.kernel_plans};
   LogShipping log_shipping;  // outlives the agent's threads
   session::Agent agent(
@@ -254,6 +275,7 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
              registry.Drop({{"job", job}});
            }});
   log_shipping.Start(agent.outbox());
+  runner_options.on_stuck = [&](const std::string& reason) { agent.Stuck(reason); };
   runner_options.on_trace = [&](std::string trace) { agent.outbox().AddTrace(std::move(trace)); };
   rpc::AttachmentClient client(
       {.channel = channel,
@@ -265,7 +287,7 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
        .memory_bytes = MemoryLimitBytes(),
        .matmul_flops_per_second = MatmulFlopsPerSecond(threads),
        .device = device,
-       .has_nccl = device.has_value() && HasNccl(),
+       .has_nccl = nccl.api != nullptr,
        .on_attached =
            [&] { daemon::NotifyReady(absl::StrCat("attached to ", flags.coordinator)); }},
       agent);

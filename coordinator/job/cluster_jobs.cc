@@ -203,7 +203,8 @@ void Cluster::ServeQueue(Moment now) {
   for (const membership::Worker* worker : idle) {
     capacity.idle.push_back({.name = worker->hello.worker,
                              .has_gpu = worker->hello.device.has_value(),
-                             .has_nccl = worker->hello.has_nccl});
+                             .has_nccl = worker->hello.has_nccl,
+                             .gpu = worker->hello.device ? worker->hello.device->uuid : ""});
   }
 
   const std::vector<Grant> grants = GrantGangs(waiting, std::move(capacity));

@@ -14,15 +14,18 @@ std::string Count(int number, const char* noun) {
   return absl::StrCat(number, " ", noun, number == 1 ? "" : "s");
 }
 
-bool Serves(const IdleWorker& worker, const Need& need) {
+// gang: who is in it already. NCCL takes no two ranks on one GPU.
+bool Serves(const IdleWorker& worker, const Need& need, const std::vector<IdleWorker>& gang) {
   if (need.device != config::DeviceKind::kCuda) return true;
-  return worker.has_gpu && (worker.has_nccl || !need.nccl);
+  if (!worker.has_gpu) return false;
+  return !need.nccl ||
+         (worker.has_nccl && std::ranges::find(gang, worker.gpu, &IdleWorker::gpu) == gang.end());
 }
 
 std::string Wanted(const Need& need) {
   std::string text = Count(need.workers, "worker");
   if (need.device == config::DeviceKind::kCuda)
-    absl::StrAppend(&text, " with a GPU", need.nccl ? " and NCCL" : "");
+    absl::StrAppend(&text, need.nccl ? " with a GPU of its own and NCCL" : " with a GPU");
   return text;
 }
 
@@ -30,7 +33,9 @@ std::string WhyNot(const Need& need, const Capacity& capacity, int num_serving) 
   std::vector<std::string> others;
   const int num_lacking = static_cast<int>(capacity.idle.size()) - num_serving;
   if (num_lacking > 0) {
-    others.push_back(absl::StrCat(num_lacking, " idle without, which device: cpu would take"));
+    others.push_back(absl::StrCat(num_lacking, " idle without, which ",
+                                  need.nccl ? "transport: auto or " : "",
+                                  "device: cpu would take"));
   }
   for (const auto& [job, number] : capacity.held)
     others.push_back(absl::StrCat(number, " held by job ", job));
@@ -47,11 +52,12 @@ std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& w
                               Capacity capacity) {
   std::vector<Grant> grants;
   for (const auto& [job, its_need] : waiting) {
-    const Need& need = its_need;  // a lambda captures no part of a pair in clang 14
+    const Need& need = its_need;
     Grant& grant = grants.emplace_back();
     std::vector<IdleWorker> gang;
-    std::ranges::copy_if(capacity.idle, std::back_inserter(gang),
-                         [&](const IdleWorker& worker) { return Serves(worker, need); });
+    for (const IdleWorker& worker : capacity.idle) {
+      if (Serves(worker, need, gang)) gang.push_back(worker);
+    }
     if (static_cast<int>(gang.size()) < need.workers) {
       grant.reason = WhyNot(need, capacity, static_cast<int>(gang.size()));
       continue;

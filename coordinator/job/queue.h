@@ -19,12 +19,14 @@ struct Need {
   // What all of them compute on: kCpu or kCuda. Every worker has cores; those that have no more
   // come first.
   config::DeviceKind device = config::DeviceKind::kCpu;
+  // Each with a GPU of its own, and NCCL.
   bool nccl = false;
 };
 
 struct IdleWorker {
   std::string name;
   bool has_gpu = false, has_nccl = false;
+  std::string gpu;  // its uuid
 };
 
 struct Capacity {

@@ -69,9 +69,22 @@ TEST(GrantGangs, CpusAndGpusAreNotMixedAndTheReasonSaysWhatWouldTakeThem) {
                                  {.idle = Mixed()});
   EXPECT_EQ(grants[0].reason,
             "needs 3 workers with a GPU, 2 idle: 2 idle without, which device: cpu would take");
-  EXPECT_EQ(
-      grants[1].reason,
-      "needs 2 workers with a GPU and NCCL, 1 idle: 3 idle without, which device: cpu would take");
+  EXPECT_EQ(grants[1].reason,
+            "needs 2 workers with a GPU of its own and NCCL, 1 idle: 3 idle without, which "
+            "transport: auto "
+            "or device: cpu would take");
+}
+
+TEST(GrantGangs, ForNcclOneWorkerOfAGpuIsTaken) {
+  const Capacity capacity{.idle = {{.name = "a", .has_gpu = true, .has_nccl = true, .gpu = "0"},
+                                   {.name = "b", .has_gpu = true, .has_nccl = true, .gpu = "0"},
+                                   {.name = "c", .has_gpu = true, .has_nccl = true, .gpu = "1"}}};
+  Need need{.workers = 2, .device = DeviceKind::kCuda, .nccl = true};
+  EXPECT_THAT(GrantGangs({{"job", need}}, capacity)[0].workers, ElementsAre("a", "c"));
+  need.workers = 3;
+  EXPECT_TRUE(GrantGangs({{"job", need}}, capacity)[0].workers.empty());
+  need.nccl = false;
+  EXPECT_EQ(GrantGangs({{"job", need}}, capacity)[0].workers.size(), 3u);
 }
 
 TEST(GrantGangs, AJobOnCpusLeavesTheGpusToOthersWhereItCan) {

@@ -5,12 +5,12 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/device.h"
 #include "worker/backend/cuda/cuda_backend.h"
+#include "worker/transport/nccl/api.h"
 
 namespace takt::plugin {
 
@@ -27,8 +27,9 @@ struct CudaEntry {
 // takt_nccl.so.
 struct NcclEntry {
   const char* version;  // kTaktVersion of its build
-  // Of the library that was found at run time: "2.28.9".
-  absl::StatusOr<std::string> (*library_version)();
+  // Of the library that was found at run time, as it counts: 22809 is 2.28.9.
+  absl::StatusOr<int> (*library_version)();
+  const transport::nccl::Api* api;
 };
 
 // What a module exports. Never null.

@@ -238,6 +238,10 @@ void Agent::Refused(std::string reason) {
   Post([this, reason = std::move(reason)] { return held_job_.Refused(reason); });
 }
 
+void Agent::Stuck(std::string reason) {
+  Post([reason = std::move(reason)] { return Effects{EffectExit{kExitStuck, reason}}; });
+}
+
 void Agent::Ask(std::function<void()> answer) {
   Post([answer = std::move(answer)] {
     answer();

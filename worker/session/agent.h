@@ -79,6 +79,8 @@ class Agent {
   void Refused(std::string reason);
   // SIGTERM; a second one, which waits for nothing.
   void Leave();
+  // A thread hangs for good: Run returns kExitStuck.
+  void Stuck(std::string reason);
   // A sign of life: `answer` is called by the thread that decides.
   void Ask(std::function<void()> answer);
 

@@ -268,6 +268,13 @@ TEST_F(AgentTest, AStuckTeardownEndsTheWorker) {
   script_->hang_in_teardown = false;
 }
 
+TEST_F(AgentTest, AStuckRankEndsTheWorkerAtOnce) {
+  StartAgent();
+  agent_->Stuck("an abort hangs");
+  thread_.join();
+  EXPECT_EQ(exit_code_, kExitStuck);
+}
+
 TEST_F(AgentTest, APoisonedDeviceEndsTheWorkerOnceTheFailureIsStored) {
   script_->run = script_->poisoned = absl::InternalError("the GPU has fallen off the bus");
   StartAgent();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two ranks of a real job, on the CPU and on a simulated device: the same losses, and checkpoints
-// of the same bytes; and on one whose kernels are chosen.
+// of the same bytes; by NCCL, and on one whose kernels are chosen.
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
 #include "common/plan/plan.h"
@@ -23,6 +24,7 @@
 #include "worker/session/pipeline_runner.h"
 #include "worker/session/planned_backends_testing.h"
 #include "worker/session/shared_rendezvous_testing.h"
+#include "worker/transport/nccl/fake_nccl.h"
 
 namespace takt::session {
 namespace {
@@ -39,6 +41,8 @@ struct RunOptions {
   std::int64_t steps = 3;
   Generation generation{1};
   std::string resume = "none";
+  int pipeline = 2;       // stages; else replicas
+  bool has_nccl = false;  // a fake one
 };
 
 // What the two ranks report.
@@ -80,16 +84,25 @@ class DeviceRunTest : public ::testing::Test {
     return job;
   }
 
+  static transport::nccl::Library Nccl(int rank) {
+    return {.api = &transport::nccl::FakeNccl::api(),
+            .device_index = rank,
+            .presence = {.version = transport::nccl::FakeNccl::kVersion,
+                         .device = absl::StrCat("GPU-", rank)}};
+  }
+
   // Into a directory of its own.
-  Outcome Train(const MakeBackends& make_backends) {
+  Outcome Train(const MakeBackends& make_backends, const RunOptions& options = {}) {
     const testing::TemporaryDirectory checkpoints;
-    return Train(make_backends, checkpoints.path(), {});
+    return Train(make_backends, checkpoints.path(), options);
   }
 
   Outcome Train(const MakeBackends& make_backends, const std::string& root,
                 const RunOptions& options) {
     config::JobSpec job = Job();
     job.steps = options.steps;
+    job.parallelism.pipeline = options.pipeline;
+    job.parallelism.data = 2 / options.pipeline;
     const plan::Plan plan = plan::MakePlan(job, {.max_workers = 2}).value();
     const auto map = std::make_shared<testing::MapRendezvous>();
     const std::unique_ptr<checkpoint::FileSystem> files = checkpoint::CreatePosixFileSystem();
@@ -103,9 +116,11 @@ class DeviceRunTest : public ::testing::Test {
         assignment.job = job;
         assignment.mesh = plan.mesh;
         assignment.partition = plan.partition;
-        assignment.program = plan.programs[rank];
-        assignment.validation_program = plan.validation_programs[rank];
+        const auto pp_rank = static_cast<std::size_t>(plan.mesh.PpRankOf(Rank(rank)).value());
+        assignment.program = plan.programs[pp_rank];
+        assignment.validation_program = plan.validation_programs[pp_rank];
         assignment.secret = "secret";
+        if (options.has_nccl) assignment.transport = config::TransportKind::kNccl;
         assignment.resume = options.resume;
         const auto runner = CreatePipelineRunner(
             {.data_root = "/",
@@ -113,7 +128,8 @@ class DeviceRunTest : public ::testing::Test {
              .make_rendezvous =
                  [&](const JobKey&) { return std::make_unique<SharedRendezvous>(map); },
              .files = files.get(),
-             .make_backends = make_backends},
+             .make_backends = make_backends,
+             .nccl = options.has_nccl ? Nccl(rank) : transport::nccl::Library()},
             std::move(assignment));
         const auto prepared = runner->Prepare();
         ASSERT_TRUE(prepared.ok()) << prepared.status();
@@ -182,6 +198,28 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsAreThoseOfTheCpu) {
     EXPECT_EQ(device.losses, expected.losses);
     EXPECT_EQ(device.validation_losses, expected.validation_losses);
     EXPECT_EQ(Hashes(device), Hashes(expected));
+  }
+}
+
+// Stages pass messages and a tied embedding, replicas their gradients, all on streams.
+TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
+  const auto make_backends =
+      [](const Assignment&,
+         int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
+    return backend::CreateDiscreteBackends({.threads = threads});
+  };
+  for (const int pipeline : {2, 1}) {
+    SCOPED_TRACE(absl::StrCat("pipeline ", pipeline));
+    const Outcome expected = Train(nullptr, {.pipeline = pipeline});
+    transport::nccl::FakeNccl nccl;
+    const Outcome device = Train(make_backends, {.pipeline = pipeline, .has_nccl = true});
+    EXPECT_EQ(device.losses, expected.losses);
+    EXPECT_EQ(device.validation_losses, expected.validation_losses);
+    EXPECT_EQ(Hashes(device), Hashes(expected));
+    EXPECT_GT(nccl.num_given(), 0);
+    EXPECT_EQ(nccl.num_open(), 0);
+    EXPECT_EQ(nccl.num_aborted(), 0);
+    EXPECT_TRUE(nccl.misuse().empty()) << nccl.misuse().front();
   }
 }
 

@@ -28,7 +28,6 @@
 #include "worker/train/meta_run.h"
 #include "worker/train/trainer.h"
 #include "worker/transport/create.h"
-#include "worker/transport/staged/staged.h"
 
 namespace takt::session {
 namespace {
@@ -109,6 +108,7 @@ class PipelineRunner final : public RankRunner {
     stop_reason_ = reason;
     if (checkpoints_.has_value()) checkpoints_->GiveUp();
     if (transport_ != nullptr) transport_->Abort();
+    if (device_transport_ != nullptr) device_transport_->Abort();
     if (engine_ != nullptr) engine_->Abort(reason);
     if (validation_engine_ != nullptr) validation_engine_->Abort(reason);
   }
@@ -129,7 +129,10 @@ class PipelineRunner final : public RankRunner {
   }
 
   absl::Status Poisoned() override {
-    return backends_ == nullptr ? absl::OkStatus() : backends_->status();
+    absl::MutexLock lock(&mutex_);
+    absl::Status poisoned = backends_ == nullptr ? absl::OkStatus() : backends_->status();
+    if (device_transport_ != nullptr) poisoned.Update(device_transport_->poisoned());
+    return poisoned;
   }
 
  private:
@@ -161,21 +164,43 @@ class PipelineRunner final : public RankRunner {
     {
       absl::MutexLock lock(&mutex_);
       transport_ = std::move(transport);
-      staged_ = transport::StageTransport(*transport_, *backends_);
       if (!stop_reason_.ok()) return stop_reason_;
     }
-    ASSIGN_OR_RETURN(
-        groups_, RankGroups::Connect(
-                     *transport_, {.rank = assignment_.rank,
-                                   .mesh = assignment_.mesh,
-                                   .partition = &assignment_.partition,
-                                   .program = &assignment_.program,
-                                   .tied_embeddings = !model_.layers.back().tied_parameters.empty(),
-                                   .backends = backends_.get(),
-                                   .generation = assignment_.key.generation.value()}));
+    RETURN_IF_ERROR(ConnectDevices(std::move(transport_options)));
+    RankGroups::Options groups{.rank = assignment_.rank,
+                               .mesh = assignment_.mesh,
+                               .partition = &assignment_.partition,
+                               .program = &assignment_.program,
+                               .tied_embeddings = !model_.layers.back().tied_parameters.empty(),
+                               .generation = assignment_.key.generation.value()};
+    if (device_transport_ != nullptr) {
+      groups.make_sums = [this](const transport::CollectiveOptions& group) {
+        return device_transport_->OpenSums(group);
+      };
+    }
+    ASSIGN_OR_RETURN(groups_, RankGroups::Connect(*transport_, groups));
     return absl::OkStatus();
   }
 
+  absl::Status ConnectDevices(transport::TransportOptions transport_options) {
+    ASSIGN_OR_RETURN(
+        auto device_transport,
+        transport::CreateDeviceTransport(
+            {.transport = std::move(transport_options),
+             .kind = assignment_.transport,
+             .nccl = options_.nccl,
+             .on_nccl_aborted =
+                 [on_stuck = options_.on_stuck](const absl::Status& reason, bool stuck) {
+                   if (stuck && on_stuck) {
+                     on_stuck(absl::StrCat("NCCL does not let itself be aborted after: ",
+                                           std::string(reason.message())));
+                   }
+                 }},
+            *rendezvous_, *transport_, *backends_));
+    absl::MutexLock lock(&mutex_);
+    device_transport_ = std::move(device_transport);
+    return stop_reason_;
+  }
   absl::Status OpenCheckpoints() {
     if (!assignment_.job.checkpoint.has_value()) return absl::OkStatus();
     SetPhase("CONNECT", "all ranks to see the checkpoint directory");
@@ -274,7 +299,7 @@ class PipelineRunner final : public RankRunner {
         auto engine,
         engine::Engine::Create(
             program, compute,
-            {.transport = staged_ != nullptr ? staged_.get() : transport_.get(),
+            {.transport = device_transport_ != nullptr ? device_transport_.get() : transport_.get(),
              .rank_of = [this](PpRank pp) { return assignment_.mesh.RankOf(pp, dp_rank_); },
              .generation = assignment_.key.generation.value(),
              .channel_prefix = std::move(channel_prefix),
@@ -426,16 +451,17 @@ class PipelineRunner final : public RankRunner {
   bool validating_ ABSL_GUARDED_BY(mutex_) = false;       // for good once it has failed
   absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);
 
-  // Each borrows from those above it, so they go in the opposite order. checkpoints_, transport_
-  // and engine_ are set under the mutex, because Stop and Status look at them; the job's thread
-  // alone uses the others.
+  // Each borrows from those above it, so they go in the opposite order. checkpoints_,
+  // transport_, device_transport_ and engine_ are set under the mutex, because Stop and Status look
+  // at them; the job's thread alone uses the others.
   const std::unique_ptr<AbortableRendezvous> rendezvous_;
   model::Model model_;
   Resumed resumed_;
   std::unique_ptr<backend::BackendFactory> backends_;
   std::optional<RankCheckpoints> checkpoints_;  // nothing: the job has none
   std::unique_ptr<transport::Transport> transport_;
-  std::unique_ptr<transport::Transport> staged_;  // of messages; null: transport_ takes them
+  // Of messages and gradients; null: transport_ takes them.
+  std::unique_ptr<transport::DeviceTransport> device_transport_;
   RankGroups groups_;
   std::unique_ptr<train::Trainer> trainer_;
   std::optional<StepMetrics> step_metrics_;

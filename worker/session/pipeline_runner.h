@@ -14,6 +14,7 @@
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/abortable_rendezvous.h"
 #include "worker/session/rank_runner.h"
+#include "worker/transport/nccl/nccl_transport.h"
 
 namespace takt::session {
 
@@ -31,6 +32,10 @@ struct PipelineRunnerOptions {
   std::function<absl::StatusOr<std::unique_ptr<backend::BackendFactory>>(const Assignment&,
                                                                          int threads)>
       make_backends;
+  // What this worker has of NCCL; nothing: messages of devices go through the host.
+  transport::nccl::Library nccl;
+  // NCCL does not let itself be aborted: only a new process is clean, at once. May be empty.
+  std::function<void(const std::string& reason)> on_stuck;
   std::string kernel_plans;  // directory: see KernelPlanFiles; empty: none
   // What was measured of a step (common/trace/encoding.h); called by an engine thread. May be
   // empty.

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/transport/collective.h"
-#include "worker/transport/staged/staged.h"
 
 namespace takt::session {
 namespace {
@@ -58,7 +57,6 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   }
   // The pipeline sums numbers of the host alone.
   Options host = options;
-  host.backends = nullptr;
   host.make_sums = nullptr;
   ASSIGN_OR_RETURN(groups.pipeline_,
                    groups.Group(transport, host, "pipeline", PipelineRanks(options)));
@@ -99,10 +97,7 @@ absl::StatusOr<std::unique_ptr<engine::Collective>> RankGroups::Open(
     transport::Transport& transport, const Options& options,
     const transport::CollectiveOptions& group) {
   if (options.make_sums) return options.make_sums(group);
-  ASSIGN_OR_RETURN(std::unique_ptr<engine::Collective> opened,
-                   transport::CreateCollective(&transport, group));
-  if (options.backends == nullptr) return opened;
-  return transport::StageCollective(std::move(opened), *options.backends);
+  return transport::CreateCollective(&transport, group);
 }
 
 }  // namespace takt::session

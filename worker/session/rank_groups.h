@@ -15,7 +15,6 @@
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
-#include "worker/backend/backend.h"
 #include "worker/engine/compute.h"
 #include "worker/transport/collective.h"
 #include "worker/transport/transport.h"
@@ -36,14 +35,13 @@ class RankGroups {
     const mesh::Partition* partition = nullptr;  // borrowed for the call of Connect
     const program::Program* program = nullptr;   // of this rank
     bool tied_embeddings = false;
-    backend::BackendFactory* backends = nullptr;  // of the gradients; null: host memory
-    // Opens a group that sums gradients where they are. Empty: they go through the host.
+    // Opens a group that sums gradients in the memory of a device. Empty: theirs is the host's.
     std::function<absl::StatusOr<std::unique_ptr<engine::Collective>>(
         const transport::CollectiveOptions&)>
         make_sums;
     std::int64_t generation = 0;
   };
-  // transport, options.backends: borrowed for the groups' life.
+  // transport: borrowed for the groups' life.
   // Blocks: until all ranks of the groups do the same.
   static absl::StatusOr<RankGroups> Connect(transport::Transport& transport,
                                             const Options& options);

@@ -18,6 +18,8 @@ class DeviceTransport : public Transport {
   // Blocks: until all ranks of the group do the same. Groups are created in one order on all ranks.
   virtual absl::StatusOr<std::unique_ptr<engine::Collective>> OpenSums(
       const CollectiveOptions& group) = 0;
+  // Not OK, once it was aborted: only a new process is sure to be clean, and why.
+  virtual absl::Status poisoned() const { return absl::OkStatus(); }
 };
 
 }  // namespace takt::transport

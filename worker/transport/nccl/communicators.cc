@@ -349,4 +349,8 @@ void Communicators::Abort(const absl::Status& reason) { state_->Fail(reason).Ign
 
 absl::Status Communicators::status() const { return state_->status(); }
 
+absl::Status Communicators::poisoned() const {
+  return state_->All().empty() ? absl::OkStatus() : state_->status();
+}
+
 }  // namespace takt::transport::nccl

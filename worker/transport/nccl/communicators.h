@@ -77,6 +77,8 @@ class Communicators {
   void Abort(const absl::Status& reason);
   // OK while running: then all that streams have done is whole.
   absl::Status status() const;
+  // As status, but nothing is poisoned where there was no communicator.
+  absl::Status poisoned() const;
 
  private:
   struct State;

@@ -151,6 +151,11 @@ int FakeNccl::num_open() const {
   return static_cast<int>(open_.size());
 }
 
+int FakeNccl::num_given() const {
+  absl::MutexLock lock(&mutex_);
+  return num_given_;
+}
+
 int FakeNccl::num_aborted() const {
   absl::MutexLock lock(&mutex_);
   return num_aborted_;
@@ -306,6 +311,7 @@ Result FakeNccl::GroupEnd() {
 void FakeNccl::LaunchLocked(const std::shared_ptr<Communicator>& c) {
   std::vector<Op> ops = std::exchange(c->group, {});
   TaskStream* const stream = ops.front().stream;
+  ++num_given_;
   for (const Op& op : ops) {
     if (op.stream != stream) MisusedLocked("a group on several streams");
   }

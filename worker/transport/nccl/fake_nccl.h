@@ -55,6 +55,8 @@ class FakeNccl {
 
   // What a caller did against the manual.
   std::vector<std::string> misuse() const;
+  // Groups of operations that got to a stream.
+  int num_given() const;
   // Neither destroyed nor aborted.
   int num_open() const;
   int num_aborted() const;
@@ -101,6 +103,7 @@ class FakeNccl {
   int num_inside_ ABSL_GUARDED_BY(mutex_) = 0;         // of all
   int num_hanging_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_aborted_ ABSL_GUARDED_BY(mutex_) = 0;
+  int num_given_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_ids_ ABSL_GUARDED_BY(mutex_) = 0;
   bool released_ ABSL_GUARDED_BY(mutex_) = false;
 };

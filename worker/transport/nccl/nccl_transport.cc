@@ -179,6 +179,9 @@ class NcclTransport final : public DeviceTransport {
   absl::Status status() const override {
     return communicators_ == nullptr ? absl::OkStatus() : communicators_->status();
   }
+  absl::Status poisoned() const override {
+    return communicators_ == nullptr ? absl::OkStatus() : communicators_->poisoned();
+  }
 
  private:
   Rank self() const { return options_.transport.rank; }

@@ -13,11 +13,11 @@ namespace {
 // Refuses two ranks on one GPU before, whatever it was told.
 constexpr int kFirstThatShares = 23003;
 
+}  // namespace
+
 std::string VersionText(int version) {
   return absl::StrCat(version / 10000, ".", version % 10000 / 100, ".", version % 100);
 }
-
-}  // namespace
 
 std::string ToText(const Presence& presence) {
   if (presence.version == 0) return "none";
