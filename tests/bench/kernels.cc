@@ -197,8 +197,7 @@ class KernelBench {
 
     const std::int64_t head_size = c / model_.heads;
     const backend::AttentionShape shape{
-        options_.batch, options_.context, model_.heads, model_.heads, head_size, 3 * c, 3 * c, c,
-        bf16()};
+        options_.batch, options_.context, model_.heads, model_.heads, head_size, 3 * c, 3 * c, c};
     float* logsumexp = small;
     float* output = small + n * model_.heads;
     const auto tensor = [this](float* p, std::int64_t offset = 0) {

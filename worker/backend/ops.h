@@ -259,14 +259,12 @@ struct AttentionShape {
   std::int64_t heads = 0, kv_heads = 0, head_size = 0;  // heads divisible by kv_heads
   std::int64_t q_stride = 0, kv_stride = 0,
                out_stride = 0;  // elements between rows: of q; of k and v; of the output
-  // Operands of the products inside may be rounded to bf16 first, where that is faster: not on the
-  // CPU. So they may where tensors are in bf16.
-  bool bf16 = false;
 };
 
-// output = softmax(causal(q k^T / sqrt(D))) v, heads side by side.
-// Memory: nothing of size T x T; blocks of keys with a running maximum and sum (FlashAttention, Dao
-// et al. 2022, algorithm 1).
+// output = softmax(causal(q k^T / sqrt(D))) v, heads side by side. Where tensors are in bf16, so
+// may be what is multiplied inside, probabilities and gradients of scores. Memory: nothing of size
+// T x T; blocks of keys with a running maximum and sum (FlashAttention, Dao et al. 2022, algorithm
+// 1).
 struct AttentionForward {
   AttentionShape shape;
   Operand q;

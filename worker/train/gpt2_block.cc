@@ -170,8 +170,7 @@ class Gpt2Block final : public Layer {
             .head_size = config_.hidden / config_.heads,
             .q_stride = 3 * config_.hidden,
             .kv_stride = 3 * config_.hidden,
-            .out_stride = config_.hidden,
-            .bf16 = qkv_.in_bf16()};
+            .out_stride = config_.hidden};
   }
 
   const model::ModelConfig& config_;

@@ -30,9 +30,6 @@ class Linear {
         bias_(bias),
         y_stride_(y_stride) {}
 
-  // Whether its operands are rounded.
-  bool in_bf16() const { return weight_.packed != nullptr; }
-
   // y [N,out] = x W + b + addend (optional, [N,out], if y is in f32).
   absl::Status Forward(backend::Backend& backend, const backend::Operand& x, const float* addend,
                        const backend::Output& y) const {
@@ -108,6 +105,9 @@ class Linear {
   }
 
  private:
+  // Whether its operands are rounded.
+  bool in_bf16() const { return weight_.packed != nullptr; }
+
   static bool Follows(const backend::Operand& a, const backend::Operand& b, std::int64_t elements) {
     return a.bf16 != nullptr ? a.bf16 + elements == b.bf16 : a.f32 + elements == b.f32;
   }

@@ -237,8 +237,7 @@ class LlamaBlock final : public Layer {
             .head_size = config_.head_size,
             .q_stride = width_.query,
             .kv_stride = width_.key,
-            .out_stride = width_.query,
-            .bf16 = q_.in_bf16()};
+            .out_stride = width_.query};
   }
 
   const model::ModelConfig& config_;

@@ -21,8 +21,7 @@ AttentionShape Shape(std::int64_t batch, std::int64_t context) {
           .head_size = 8,
           .q_stride = 64,
           .kv_stride = 64,
-          .out_stride = 32,
-          .bf16 = true};
+          .out_stride = 32};
 }
 
 AttentionForward Forward() {
