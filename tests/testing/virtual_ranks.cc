@@ -30,11 +30,9 @@ absl::StatusOr<std::unique_ptr<VirtualRanks>> VirtualRanks::Create(const Options
     if (options.make_backends) rank->own_backends_ = options.make_backends();
     rank->backends_ = options.make_backends ? rank->own_backends_.get() : options.device;
     rank->host_ = all->hub_.Connect({.rank = id, .num_ranks = mesh.size(), .job = "virtual"});
-    if (all->shared_ != nullptr) {
-      rank->shared_ = all->shared_->Connect(*rank->host_, id);
-    } else {
-      rank->staged_ = transport::StageTransport(*rank->host_, *rank->backends_);
-    }
+    rank->device_ = all->shared_ != nullptr
+                        ? all->shared_->Connect(*rank->host_, id)
+                        : transport::StageTransport(*rank->host_, *rank->backends_);
     all->ranks_.push_back(std::move(rank));
   }
   RETURN_IF_ERROR(all->ForAll([&](VirtualRank& rank) { return Prepare(options, rank); }));
@@ -48,11 +46,10 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) {
       .mesh = rank.mesh_,
       .partition = &plan.partition,
       .program = rank.program_,
-      .tied_embeddings = !plan.model.layers.back().tied_parameters.empty(),
-      .backends = rank.backends_};
-  if (rank.shared_ != nullptr) {
+      .tied_embeddings = !plan.model.layers.back().tied_parameters.empty()};
+  if (rank.device_ != nullptr) {
     groups.make_sums = [&](const transport::CollectiveOptions& group) {
-      return rank.shared_->OpenSums(group);
+      return rank.device_->OpenSums(group);
     };
   }
   ASSIGN_OR_RETURN(rank.groups_, session::RankGroups::Connect(*rank.host_, groups));
@@ -91,7 +88,7 @@ absl::Status VirtualRanks::ForAll(const std::function<absl::Status(VirtualRank&)
         if (!first.ok()) return;  // what that brought about
         first = status;
       }
-      for (const auto& other : ranks_) other->host_->Abort();
+      for (const auto& other : ranks_) other->messages().Abort();
     });
   }
   threads.clear();  // joined

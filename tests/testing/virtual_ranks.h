@@ -37,7 +37,7 @@ class VirtualRank {
  private:
   friend class VirtualRanks;
   VirtualRank() = default;
-  transport::Transport& messages() { return shared_ ? *shared_ : staged_ ? *staged_ : *host_; }
+  transport::Transport& messages() { return device_ != nullptr ? *device_ : *host_; }
 
   Rank rank_;
   mesh::Mesh mesh_;
@@ -46,8 +46,7 @@ class VirtualRank {
   // Each borrows from those above it.
   std::unique_ptr<backend::BackendFactory> own_backends_;  // null: all ranks share a device
   std::unique_ptr<transport::Transport> host_;
-  std::unique_ptr<transport::DeviceTransport> shared_;  // null: the ranks share no device
-  std::unique_ptr<transport::Transport> staged_;        // null: no memory of a device of its own
+  std::unique_ptr<transport::DeviceTransport> device_;  // null: its memory is the host's
   session::RankGroups groups_;
   std::unique_ptr<train::Trainer> trainer_;
 };
