@@ -243,7 +243,8 @@ inline constexpr Metric kOpDuration = {
     Kind::kHistogram,
     Unit::kSeconds,
     "Time of one instruction from when all that it needs of its own rank is there to its end; of "
-    "messages and sums, waiting for other ranks is part of it.",
+    "messages and sums, waiting for other ranks is part of it. A W of several microbatches counts "
+    "as so many of equal length.",
     {"job", "stage", "kind"}};
 inline constexpr Metric kP2pBytes = {
     "takt_p2p_bytes_total",

@@ -46,10 +46,12 @@ class Shape:
 SHAPES = {
     "tiny": Shape(4, 64, 4, 256, 512),
     "tiny-llama": Shape(4, 64, 4, 172, 512, kv_heads=2, llama=True, tied=False),
+    "gpt2-6m": Shape(8, 256, 8, 1024, 256),
     "gpt2-124m": Shape(12, 768, 12, 3072, 50257),
     "gpt2-355m": Shape(24, 1024, 16, 4096, 50257),
     "gpt2-774m": Shape(36, 1280, 20, 5120, 50257),
     "gpt2-1558m": Shape(48, 1600, 25, 6400, 50257),
+    "llama-110m": Shape(12, 768, 12, 2048, 32000, llama=True, tied=False),
     "llama-1b": Shape(16, 2048, 32, 8192, 128256, kv_heads=8, llama=True, rope_theta=500000.0),
     "llama-8b-slice": Shape(8, 4096, 32, 14336, 128256, kv_heads=8, llama=True, tied=False, rope_theta=500000.0),
 }

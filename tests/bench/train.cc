@@ -155,6 +155,8 @@ nlohmann::json Report(const Options& options, const Measurement& measured,
           {"model_flops", measured.model_flops},
           {"attention_flops", measured.attention_flops},
           {"peak_bytes", run.peak_bytes},
+          {"allocated_bytes", run.allocated_bytes},
+          {"predicted_bytes", measured.planned.device_bytes().total()},
           {"matmul_flops", limit.flops},
           {"losses", run.losses},
           {"first_loss", run.losses.front()},
@@ -232,6 +234,10 @@ void PrintText(const nlohmann::json& report) {
   absl::PrintF("ratio    %7.3f\n", number("ratio"));
   absl::PrintF("step     %7.3f s, %.0f tokens/s, %d threads\n", number("step_seconds"),
                number("tokens_per_second"), report["threads"].get<int>());
+  const double predicted = number("predicted_bytes");
+  absl::PrintF("memory   %7.1f MiB allocated, %.1f MiB predicted by the plan (%+.1f %%)\n",
+               number("allocated_bytes") / (1 << 20), predicted / (1 << 20),
+               100 * (number("allocated_bytes") / predicted - 1));
   absl::PrintF("where a step goes:        s   of which matmuls at the limit\n");
   for (const nlohmann::json& part : report["parts"]) {
     absl::PrintF("  %-16s %8.3f %10.3f\n", part["instruction"].get<std::string>(),

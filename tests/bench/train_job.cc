@@ -22,6 +22,15 @@ constexpr char kTokens[] = "tokens.bin";
 const std::map<std::string, model::ModelConfig>& Models() {
   static const std::map<std::string, model::ModelConfig> models = {
       {"tiny", {.layers = 4, .hidden = 64, .heads = 4, .vocab = 512}},
+      {"tiny-llama",
+       {.family = model::Family::kLlama,
+        .layers = 4,
+        .hidden = 64,
+        .heads = 4,
+        .kv_heads = 2,
+        .inner = 172,
+        .vocab = 512,
+        .tied_head = false}},
       {"gpt2-6m", {.layers = 8, .hidden = 256, .heads = 8, .vocab = 256}},  // the example job
       {"gpt2-124m", {.layers = 12, .hidden = 768, .heads = 12, .vocab = 50257}},
       {"gpt2-355m", {.layers = 24, .hidden = 1024, .heads = 16, .vocab = 50257}},
@@ -43,7 +52,8 @@ const std::map<std::string, model::ModelConfig>& Models() {
         .kv_heads = 8,
         .inner = 8192,
         .vocab = 128256,
-        .tied_head = true}},
+        .tied_head = true,
+        .rope_theta = 500000}},
       {"llama-8b-slice",  // 8 of the 32 blocks of Llama-3.1-8B
        {.family = model::Family::kLlama,
         .layers = 8,
@@ -52,7 +62,8 @@ const std::map<std::string, model::ModelConfig>& Models() {
         .kv_heads = 8,
         .inner = 14336,
         .vocab = 128256,
-        .tied_head = false}},
+        .tied_head = false,
+        .rope_theta = 500000}},
   };
   return models;
 }

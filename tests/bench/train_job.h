@@ -21,7 +21,9 @@ struct TrainJobOptions {
   int Microbatch() const { return microbatch > 0 ? microbatch : batch; }
 };
 
-// By name, without context; tests/bench/torch_baseline.py has the same.
+// By name, without context; tests/bench/torch_baseline.py has the same. Its tables are not the
+// same: vocabularies are filled up to a multiple of 128, and GPT-2 has as many positions as the
+// context. Neither scales the frequencies of rotary positions, as Llama 3 does.
 const std::map<std::string, model::ModelConfig>& Models();
 
 model::ModelConfig ModelOf(const TrainJobOptions& options);

@@ -16,10 +16,10 @@ using integration::Command;
 using nlohmann::json;
 
 json Train(int virtual_ranks, const std::string& schedule,
-           const std::vector<std::string>& more = {}) {
+           const std::vector<std::string>& more = {}, const std::string& model = "tiny") {
   std::vector<std::string> arguments = {"train",
                                         "--model",
-                                        "tiny",
+                                        model,
                                         "--context",
                                         "16",
                                         "--batch",
@@ -50,6 +50,13 @@ TEST(TrainBench, LossesHaveTheSameBitsForAnyNumberOfVirtualRanks) {
     EXPECT_EQ(several["stages"].size(), 4U);
     EXPECT_GT(several["prediction"]["step_seconds"], 0);
   }
+}
+
+TEST(TrainBench, LlamaInBf16TakesTheMemoryThatItsPlanPredicts) {
+  const json report = Train(2, "zb-v", {"--precision", "bf16"}, "tiny-llama");
+  EXPECT_EQ(report["same_losses"], true);
+  const double predicted = report["predicted_bytes"];
+  EXPECT_NEAR(report["allocated_bytes"].get<double>(), predicted, 0.03 * predicted);
 }
 
 TEST(TrainBench, ItsCostsArePredictedWith) {

@@ -29,6 +29,7 @@ struct RankRecord {
   std::vector<Span> computed;     // on its compute lane
   std::map<StepId, double> tied;  // of the sum of a tied embedding
   std::vector<double> step_seconds, losses;
+  std::int64_t most_allocated = 0;  // on the device, by all ranks, at the end of a step
 };
 
 double SecondsOf(std::int64_t nanos) { return 1e-9 * static_cast<double>(nanos); }
@@ -88,12 +89,14 @@ void SumTied(const std::vector<RankRecord>& ranks, TrainingRun& run) {
 }
 
 absl::Status RunRank(testing::VirtualRank& rank, engine::Compute& compute,
-                     const config::JobSpec& job, int warmup, RankRecord& record) {
+                     const config::JobSpec& job, int warmup, const backend::MemoryLedger& ledger,
+                     RankRecord& record) {
   ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
                    rank.MakeEngine(rank.program(), compute, "train/"));
   return engine->Run(StepId(1), StepId(job.steps), [&](const engine::StepTiming& step) {
     record.losses.push_back(rank.trainer().result(step.step).loss);
     Record(step, rank.program(), record);
+    record.most_allocated = std::max(record.most_allocated, ledger.Read().total());
     if (step.step > StepId(warmup))
       record.step_seconds.push_back(SecondsOf(step.end_nanos - step.start_nanos));
   });
@@ -132,7 +135,7 @@ absl::StatusOr<TrainingRun> RunTraining(const PlannedJob& planned, const TrainJo
   }));
   RETURN_IF_ERROR(ranks->ForAll([&](testing::VirtualRank& rank) {
     const int id = rank.rank().value();
-    return RunRank(rank, *computes[id], planned.job, options.warmup, records[id]);
+    return RunRank(rank, *computes[id], planned.job, options.warmup, ledger, records[id]);
   }));
 
   // A step ends together on all ranks; rank 0 has the first and the last instruction.
@@ -140,11 +143,13 @@ absl::StatusOr<TrainingRun> RunTraining(const PlannedJob& planned, const TrainJo
                   .losses = records[0].losses,
                   .stages = StageTimes(static_cast<int>(plan.partition.size()))};
   std::vector<Span> computed;
-  for (const RankRecord& record : records)
+  for (const RankRecord& record : records) {
     computed.insert(computed.end(), record.computed.begin(), record.computed.end());
+    run.allocated_bytes = std::max(run.allocated_bytes, record.most_allocated);
+  }
   SumTurns(std::move(computed), options, run);
   SumTied(records, run);
-  run.peak_bytes = options.on_gpu() ? static_cast<double>(ledger.Read().total()) : PeakBytes();
+  run.peak_bytes = options.on_gpu() ? static_cast<double>(run.allocated_bytes) : PeakBytes();
   return run;
 }
 

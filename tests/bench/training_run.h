@@ -23,7 +23,10 @@ struct TrainingRun {
   // embedding's gradients.
   std::map<std::string, double> op_seconds;
   double optimizer_seconds = 0;  // of a step, what OPT and the norm take on the slowest rank
-  double peak_bytes = 0;         // of the device; on the CPU of the process
+  // The most that the backends had handed out at the end of a step, whose buffers stay for all
+  // steps. What the plan predicts is PlannedJob::device_bytes().
+  std::int64_t allocated_bytes = 0;
+  double peak_bytes = 0;  // on a GPU allocated_bytes; else what was ever resident of the process
 };
 
 // A job for as many ranks as its pipeline has.

@@ -125,7 +125,7 @@ class Stack:
         self._await_file(coordinator_file)
         files = [self.directory / f"w{i}.json" for i in range(self._num_workers)]
         for file in files:
-            arguments = ["--coordinator", self._address, "--name", file.stem, "--data-root", "/", "--checkpoint-root", "/"]
+            arguments = ["--coordinator", self._address, "--name", file.stem, "--data-root", "/", "--checkpoint-root", "/", "--device", "cpu"]
             arguments += self._worker_arguments.get(file.stem, [])
             self._spawn(file.stem, "takt-worker", *arguments, "--threads", "1", "--state-file", file, *metrics)
         coordinator = self._await_file(coordinator_file)["metrics"]

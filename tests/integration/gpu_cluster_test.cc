@@ -47,7 +47,8 @@ class GpuClusterTest : public ::testing::Test {
                         absl::StrCat("TAKT_FAKE_GPU_BYTES=", bytes),
                         absl::StrCat("TAKT_FAKE_GPU_LOST=", LostFile(name)), "/bin/sh", "-c",
                         "shift; exec \"$0\" \"$@\"", root_ + "/bin/takt-worker"},
-            .arguments = {"--kernel-plans", root_ + "/kernel-plans"}};
+            .arguments = {"--kernel-plans", root_ + "/kernel-plans"},
+            .device = "auto"};
   }
   std::map<std::string, testing::WorkerPlace> Gpus(int number) {
     std::map<std::string, testing::WorkerPlace> places;

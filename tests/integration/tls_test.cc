@@ -40,8 +40,9 @@ class TlsTest : public testing::Test {
     return {"--settings", "", "--state", directory_.Path("state"), "--listen", "127.0.0.1:0"};
   }
   Arguments WorkerArguments(const std::string& address) const {
-    return {"--settings",        "",  "--coordinator", address, "--data-root",      "/",
-            "--checkpoint-root", "/", "--threads",     "1",     "--metrics-listen", ""};
+    return {"--settings",        "",   "--coordinator", address, "--data-root",      "/",
+            "--checkpoint-root", "/",  "--threads",     "1",     "--metrics-listen", "",
+            "--device",          "cpu"};
   }
 
   void StartCluster() {

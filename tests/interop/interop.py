@@ -100,7 +100,7 @@ parallelism: {{pipeline: 2, schedule: 1f1b}}
 checkpoint: {{directory: {work}/checkpoints, every_steps: 1, resume: none}}
 seed: 1
 """)
-    lines = run(binaries / "takt", "-o", "json", "local", "run", work / "job.yaml", "--workers", 2)
+    lines = run(binaries / "takt", "-o", "json", "local", "run", work / "job.yaml", "--workers", 2, "--device", "cpu")
     steps = [step for step in map(json.loads, lines.splitlines()) if "loss" in step]
     assert len(steps) == 1, lines
     return steps[0]["loss"], work / "checkpoints"

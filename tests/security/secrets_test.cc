@@ -208,10 +208,11 @@ TEST(TlsSecrets, KeysAndJoinTokensAreSeenNowhere) {
   const TlsFiles w0{.certificate = directory.Path("w0/w0.pem"),
                     .key = directory.Path("w0/w0.key"),
                     .authority = authority.authority()};
-  Command worker("takt-worker", With({"--settings", "", "--coordinator", address, "--data-root",
-                                      "/", "--checkpoint-root", "/", "--threads", "1",
-                                      "--metrics-listen", "127.0.0.3:0", "--log-level", "debug"},
-                                     w0));
+  Command worker("takt-worker",
+                 With({"--settings", "", "--coordinator", address, "--data-root", "/",
+                       "--checkpoint-root", "/", "--threads", "1", "--device", "cpu",
+                       "--metrics-listen", "127.0.0.3:0", "--log-level", "debug"},
+                      w0));
   ASSERT_TRUE(worker.WaitForText("attached")) << worker.err();
   const std::string job = directory.Write(
       "job.yaml", absl::StrCat("name: ", kJob,

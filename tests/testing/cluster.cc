@@ -150,17 +150,19 @@ std::string Cluster::AwaitAddress() {
 
 void Cluster::StartWorker(const std::string& name, const std::string& coordinator) {
   const bool tcp = network_ == Network::kTcp;
-  const auto place = places_.find(name);
-  const std::string root = place != places_.end() ? place->second.root : WorkerPlace().root;
+  const auto found = places_.find(name);
+  const WorkerPlace place = found != places_.end() ? found->second : WorkerPlace();
   std::vector<std::string> argv = {"takt-worker",
                                    "--coordinator",
                                    coordinator.empty() ? address_ : coordinator,
                                    "--name",
                                    name,
                                    "--data-root",
-                                   root,
+                                   place.root,
                                    "--checkpoint-root",
-                                   root,
+                                   place.root,
+                                   "--device",
+                                   place.device,
                                    "--threads",
                                    "1",
                                    "--metrics-listen",

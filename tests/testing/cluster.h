@@ -27,6 +27,7 @@ struct WorkerPlace {
   std::vector<std::string> wrapper;    // a program and its arguments, which becomes the worker
   std::vector<std::string> arguments;  // more of the worker's own
   std::string root = "/";              // --data-root and --checkpoint-root
+  std::string device = "cpu";          // several workers on a machine may find one GPU
 };
 
 // One thread. Nothing it started outlives it: the destructor kills and reaps, and the kernel kills
