@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -240,6 +241,31 @@ TEST_F(CudaBackendTest, MemoryStaysAsItIsAfterTheFirstRound) {
   for (int i = 0; i < 3; ++i) round();
   EXPECT_EQ(device_->arena().num_reservations(), reservations);
   EXPECT_EQ(ledger_.Read().total(), taken);
+}
+
+// With operands to round and sums to add.
+TEST_F(CudaBackendTest, WhatWasPreparedForMakesNoMemory) {
+  constexpr std::int64_t kM = 100, kN = 72, kK = 256;
+  const Floats a = Random(kK * kM, 1), b = Random(kK * kN, 2);
+  const MatmulTransposedBf16 op{.a = Upload(a),
+                                .b = Upload(b),
+                                .c = Upload(Floats(kM * kN)),
+                                .accumulate = true,
+                                .m = kM,
+                                .n = kN,
+                                .k = kK};
+  const BiasGrad sums{.d_output = op.b, .d_bias = Upload(Floats(kN)), .rows = kK, .columns = kN};
+  const auto allocations = [this] {
+    return std::pair(device_->arena().num_reservations(), ledger_.Read().total());
+  };
+  const auto before = allocations();
+  for (const Op& each : {Op(op), Op(sums)}) ASSERT_EQ(backend_->Prepare(each), absl::OkStatus());
+  const auto prepared = allocations();
+  EXPECT_NE(before, prepared);
+  device_->plans().Freeze();
+  for (const Op& each : {Op(op), Op(sums)}) EXPECT_EQ(backend_->Run(each), absl::OkStatus());
+  EXPECT_EQ(backend_->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(allocations(), prepared);
 }
 
 TEST_F(CudaBackendTest, RefusesMoreThanTheDeviceHas) {

@@ -78,11 +78,11 @@ class BitEquality : public testing::Test {
   static RunResult TrainOnDevice(const config::JobSpec& job, bool lazy,
                                  config::DeviceKind planned_for = config::DeviceKind::kCpu) {
     std::atomic<std::int64_t> replays = 0;
-    RunResult result =
-        Trained({.job = job, .planned_for = planned_for, .make_backends = [&](int threads) {
-                   return backend::CreateDiscreteBackends(
-                       {.threads = threads, .lazy = lazy, .replays = &replays});
-                 }});
+    RunResult result = Trained(
+        {.job = job, .planned_for = planned_for, .make_backends = [&](int threads) {
+           return backend::CreateDiscreteBackends(
+               {.threads = threads, .lazy = lazy, .prepared_only = true, .replays = &replays});
+         }});
     EXPECT_TRUE(replays > 0 || job.steps <= 2) << "nothing was recorded";
     return result;
   }
@@ -244,7 +244,7 @@ TEST_F(BitEquality, OfADeviceThatRanksShare) {
     const RunResult reference = Train(job);
     for (const bool lazy : {false, true}) {
       SCOPED_TRACE(std::string(schedule) + (lazy ? " late" : " early"));
-      const auto device = backend::CreateDiscreteBackends({.lazy = lazy});
+      const auto device = backend::CreateDiscreteBackends({.lazy = lazy, .prepared_only = true});
       const absl::StatusOr<RunResult> shared = TrainInProcess({.job = job, .device = device.get()});
       ASSERT_TRUE(shared.ok()) << shared.status();
       ExpectSameBits(reference, *shared);

@@ -147,16 +147,22 @@ TEST_F(MergedWeightGrads, OddSizesAreComputedOneByOne) {
   ExpectSameBits(Train(job, true), Train(job, false));
 }
 
+// Which runs no product that its trainer did not prepare it for.
 TEST_F(MergedWeightGrads, OnADeviceAreThoseOfTheHost) {
-  config::JobSpec job = Job("zb-h2");
-  job.exact = false;
-  const RunResult host = Train(job, false);
-  const auto device =
-      TrainInProcess({.job = job, .make_backends = [](int threads) {
-                        return backend::CreateDiscreteBackends({.threads = threads});
-                      }});
-  ASSERT_TRUE(device.ok()) << device.status();
-  ExpectSameBits(host, *device);
+  using model::Recompute;
+  for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    SCOPED_TRACE(std::string(Name(mode)));
+    config::JobSpec job = Job("zb-h2");
+    job.exact = false;
+    job.parallelism.recompute = {mode};
+    const RunResult host = Train(job, false);
+    const auto device = TrainInProcess({.job = job, .make_backends = [](int threads) {
+                                          return backend::CreateDiscreteBackends(
+                                              {.threads = threads, .prepared_only = true});
+                                        }});
+    ASSERT_TRUE(device.ok()) << device.status();
+    ExpectSameBits(host, *device);
+  }
 }
 
 }  // namespace

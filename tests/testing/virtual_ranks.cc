@@ -72,7 +72,7 @@ absl::Status VirtualRanks::Prepare(const Options& options, VirtualRank& rank) {
            .pp_group = rank.groups_.pipeline(),
            .tied_group = rank.groups_.tied(),
            .observer = observed ? options.observer : nullptr}));
-  return absl::OkStatus();
+  return rank.trainer_->Prepare();
 }
 
 absl::Status VirtualRanks::ForAll(const std::function<absl::Status(VirtualRank&)>& body) {

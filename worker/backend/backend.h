@@ -60,6 +60,12 @@ class Backend {
   // fault, perhaps of an earlier op).
   virtual absl::Status Run(const Op& op) = 0;
 
+  // Makes the room and the choices that ops like `op` need beside their tensors: Run of one, on
+  // this backend, allocates nothing and waits for nothing after it. Like: of equal sizes, with the
+  // same pointers null and as much aligned; they are not followed. Fill, Copy, Add and PackBf16
+  // need none. Not while work of this backend is under way. Errors: as Run; kResourceExhausted.
+  virtual absl::Status Prepare(const Op& /*op*/) { return absl::OkStatus(); }
+
   // Zeroed memory, of which AllocatedBytes are taken; of all backends of one factory.
   // Errors: kResourceExhausted.
   virtual absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) = 0;

@@ -19,7 +19,7 @@ class KernelPlans {
   // What was chosen so far, for all of the factory's backends.
   virtual cuda::PlanCache& plans() = 0;
 
-  // What Run chooses as it meets an op of this shape for the first time, ahead of it: ops that need
+  // What Prepare or Run chooses for the first op of this shape, ahead of them: ops that need
   // no choice, or have one, are passed over. op: only sizes, and the alignment of pointers, count.
   // Blocks: while candidates are timed.  Errors: as Run.
   virtual absl::Status Choose(const Op& op) = 0;

@@ -28,8 +28,8 @@ class Recorder {
   virtual ~Recorder() = default;
 
   // What `ops` gives to Run of this backend, none of which is done. It gives it nothing but ops,
-  // and ops of the same shapes were run before: it is then that a backend makes memory and chooses
-  // kernels.
+  // and ops of the same shapes were prepared for or run before: it is then that a backend makes
+  // memory and chooses kernels.
   // Errors: what `ops` returns; kFailedPrecondition (it asked for what cannot be recorded). The
   // backend is as before, whatever the error.
   virtual absl::StatusOr<std::unique_ptr<Recording>> Record(

@@ -193,7 +193,8 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsAreThoseOfTheCpu) {
     const Outcome device =
         Train([lazy](const Assignment&,
                      int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
-          return backend::CreateDiscreteBackends({.threads = threads, .lazy = lazy});
+          return backend::CreateDiscreteBackends(
+              {.threads = threads, .lazy = lazy, .prepared_only = true});
         });
     EXPECT_EQ(device.losses, expected.losses);
     EXPECT_EQ(device.validation_losses, expected.validation_losses);

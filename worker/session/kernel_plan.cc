@@ -239,6 +239,7 @@ absl::StatusOr<AgreedKernelPlan> AgreeOnKernelPlan(const RankMeeting& meeting,
   } else {
     RETURN_IF_ERROR(Follow(meeting, cache));
   }
+  cache.EndTimings();
   if (!options.may_add) cache.Freeze();
   return agreed;
 }

@@ -38,7 +38,8 @@ struct KernelPlanOptions {
   std::function<absl::Status(const std::function<absl::Status(const backend::Op&)>&)> show_ops;
   std::optional<KeptPlan> checkpoint;  // of rank 0: that of what the job goes on from
   KernelPlanFiles kept;                // of rank 0
-  bool may_add = false;                // shapes that the plan lacks are chosen as they come
+  // Shapes that the plan lacks may be chosen, without timings, until somebody freezes it.
+  bool may_add = false;
 };
 
 // Of rank 0; the others' is empty.

@@ -256,15 +256,19 @@ TEST_F(KernelPlanTest, AFullDiskCostsTheFileAlone) {
   EXPECT_EQ(next.num_chosen(), 0);
 }
 
-TEST_F(KernelPlanTest, WhoMayAddIsNotFrozen) {
+// What rank 0 adds later is what the others add, who were offered nothing.
+TEST_F(KernelPlanTest, WhoMayAddIsNotFrozenButHasNoTimings) {
   PlannedBackends rank(Hopper(), 1);
+  rank.plans().Offer({{PlannedBackends::KeyOf(Product(9)), {.algorithm = {2}}}});
   takt::testing::MapRendezvous rendezvous;
   const auto agreed = AgreeOnKernelPlan({.rendezvous = &rendezvous, .rank = Rank(0)},
                                         {.kernels = &rank,
                                          .show_ops = [](const auto&) { return absl::OkStatus(); },
                                          .may_add = true});
   ASSERT_TRUE(agreed.ok()) << agreed.status();
+  EXPECT_FALSE(rank.plans().may_time());
   EXPECT_TRUE(rank.Choose(Product(9)).ok());
+  EXPECT_EQ(SeedOf(rank, 9), 1u);
 }
 
 TEST_F(KernelPlanTest, AChoiceThatTheLibraryRefusesNamesWhereItMayBeFrom) {

@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "common/model/model.h"
 #include "common/trace/encoding.h"
+#include "worker/backend/cuda/plan_cache.h"
 #include "worker/engine/engine.h"
 #include "worker/session/curves.h"
 #include "worker/session/kernel_plan.h"
@@ -254,6 +255,7 @@ class PipelineRunner final : public RankRunner {
     if (checkpoints_.has_value() && trainer_->parameters() == nullptr)
       RETURN_IF_ERROR(Restore(nullptr).status());
     ASSIGN_OR_RETURN(const std::string kernel_plan, AgreeOnKernels());
+    RETURN_IF_ERROR(PrepareDevice());
     if (!checkpoints_.has_value()) return absl::OkStatus();
     return checkpoints_->Allocate(trainer_->parameters(), kernel_plan);
   }
@@ -283,6 +285,14 @@ class PipelineRunner final : public RankRunner {
     resumed_.kernel_plan = std::move(agreed.summary);
     for (std::string& note : agreed.notes) resumed_.notes.push_back(std::move(note));
     return std::move(agreed.text);
+  }
+
+  // All that steps will need of the device, while nobody waits for what it does.
+  absl::Status PrepareDevice() {
+    RETURN_IF_ERROR(trainer_->Prepare());
+    if (backend::KernelPlans* const kernels = backends_->kernel_plans(); kernels != nullptr)
+      kernels->plans().Freeze();
+    return absl::OkStatus();
   }
 
   absl::Status CreateEngines() {

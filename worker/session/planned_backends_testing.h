@@ -72,6 +72,10 @@ class PlannedBackends final : public backend::BackendFactory, public backend::Ke
       RETURN_IF_ERROR(owner_.Choose(op));
       return inner_->Run(op);
     }
+    absl::Status Prepare(const backend::Op& op) override {
+      RETURN_IF_ERROR(owner_.Choose(op));
+      return inner_->Prepare(op);
+    }
     absl::StatusOr<backend::Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
       return inner_->Allocate(bytes, kind);
     }

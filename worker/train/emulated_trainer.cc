@@ -75,6 +75,8 @@ class EmulatedTrainer final : public Trainer {
     }
   }
 
+  absl::Status Prepare() override { return absl::OkStatus(); }
+
   absl::Status Run(const Instruction& instruction, StepId step) override {
     switch (instruction.op) {
       case Op::kForward:

@@ -36,6 +36,7 @@ absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener
       backend::CreateMetaBackends(report.counts, std::move(listener));
   options.backends = backends.get();
   options.shapes_only = true;
+  options.observer = nullptr;
   for (const StageId stage : program::HeldStages(*options.program))
     options.replicas[stage] = &others;
   options.pp_group = options.tied_group = &others;

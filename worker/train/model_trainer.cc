@@ -17,6 +17,7 @@
 #include "worker/data/token_source.h"
 #include "worker/train/forward_pass.h"
 #include "worker/train/initial_weights.h"
+#include "worker/train/meta_run.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/replays.h"
@@ -61,6 +62,13 @@ class ModelTrainer final : public Trainer {
                      Optimizer::Create(*options_.job, *options_.model, *parameters_, Groups()));
     optimizer_.emplace(std::move(optimizer));
     return compute_->Synchronize();
+  }
+
+  // Other lanes add and copy, which needs nothing.
+  absl::Status Prepare() override {
+    if (compute_->memory_is_host()) return absl::OkStatus();
+    return RunOnMeta(options_, [this](const backend::Op& op) { return compute_->Prepare(op); })
+        .status();
   }
 
   absl::Status Run(const Instruction& instruction, StepId step) override {

@@ -52,8 +52,8 @@ class Replays {
   // recorder: borrowed; null: everything runs as it is.
   explicit Replays(backend::Recorder* recorder) : recorder_(recorder) {}
 
-  // Parts are recorded from now on. Before, every shape must have been computed once, and what
-  // other lanes allocate must be there.
+  // Parts are recorded from now on. Before, every shape must have been prepared for (or computed
+  // once), and what other lanes allocate must be there.
   void Start() { started_ = true; }
 
   // `part` gives the ops of `arguments` to the recorder's backend, and does nothing else.

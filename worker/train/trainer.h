@@ -70,6 +70,10 @@ class Validator : public engine::Compute {
 
 class Trainer : public engine::Compute {
  public:
+  // Makes all the room and the choices that instructions of both programs need of the device
+  // (Backend::Prepare). Call it when the kernel plan is agreed on and before any channel receives:
+  // the device may wait here, and must not once peers wait for it.
+  virtual absl::Status Prepare() = 0;
   // Valid from the step's NORM_EXCHANGE to the next one's; read it in the engine's on_step.
   virtual StepResult result(StepId step) const = 0;
   // Weights, gradients and optimizer state; null if the model has none (emulated). Theirs is the

@@ -24,6 +24,10 @@ class Attention {
   virtual bool CanRun(const AttentionForward& op) = 0;
   virtual bool CanRun(const AttentionBackward& op) = 0;
 
+  // As Backend::Prepare, of ops that it can run.
+  virtual absl::Status Prepare(const AttentionForward& op) = 0;
+  virtual absl::Status Prepare(const AttentionBackward& op) = 0;
+
   // Enqueued on return.  Errors: kInternal (device fault).
   virtual absl::Status Run(const AttentionForward& op) = 0;
   virtual absl::Status Run(const AttentionBackward& op) = 0;

@@ -100,6 +100,12 @@ class CudaBackend final : public Backend, public Recorder {
     return std::visit([this](const auto& o) { return Execute(o); }, op);
   }
 
+  absl::Status Prepare(const Op& op) override {
+    RETURN_IF_ERROR(ValidateOp(op));
+    RETURN_IF_ERROR(Use());
+    return std::visit([this](const auto& o) { return MakeRoom(o); }, op);
+  }
+
   // Chooses the kernel that Run would, and runs nothing.
   absl::Status Choose(const Op& op) {
     RETURN_IF_ERROR(Use());
@@ -192,6 +198,16 @@ class CudaBackend final : public Backend, public Recorder {
     return Enqueue(op);
   }
 
+  absl::Status MakeRoom(const Matmul& op) { return matmuls_->Prepare(op); }
+  absl::Status MakeRoom(const MatmulBf16& op) { return matmuls_->Prepare(op); }
+  absl::Status MakeRoom(const MatmulTransposedBf16& op) { return matmuls_->Prepare(op); }
+  absl::Status MakeRoom(const AttentionForward& op) { return MakeRoomToAttend(op); }
+  absl::Status MakeRoom(const AttentionBackward& op) { return MakeRoomToAttend(op); }
+  template <class OwnOp>
+  absl::Status MakeRoom(const OwnOp& op) {
+    return scratch_->AtLeast(ScratchBytes(op)).status();
+  }
+
   absl::Status Plan(const Matmul& op) { return matmuls_->Plan(op); }
   absl::Status Plan(const MatmulBf16& op) { return matmuls_->Plan(op); }
   absl::Status Plan(const MatmulTransposedBf16& op) { return matmuls_->Plan(op); }
@@ -209,8 +225,18 @@ class CudaBackend final : public Backend, public Recorder {
 
   template <class AttentionOp>
   absl::Status Attend(const AttentionOp& op) {
+    ASSIGN_OR_RETURN(Attention* const attention, WhoAttends(op));
+    return attention->Run(op);
+  }
+  template <class AttentionOp>
+  absl::Status MakeRoomToAttend(const AttentionOp& op) {
+    ASSIGN_OR_RETURN(Attention* const attention, WhoAttends(op));
+    return attention->Prepare(op);
+  }
+  template <class AttentionOp>
+  absl::StatusOr<Attention*> WhoAttends(const AttentionOp& op) {
     for (Attention* attention : {cudnn_attention_.get(), own_attention_.get()}) {
-      if (attention != nullptr && attention->CanRun(op)) return attention->Run(op);
+      if (attention != nullptr && attention->CanRun(op)) return attention;
     }
     return absl::InvalidArgumentError(absl::StrCat("attention: head_size is ", op.shape.head_size,
                                                    ", must be at most ", kMaxHeadSize,

@@ -20,8 +20,9 @@ struct CudaOptions {
   MemoryBytes predicted;  // what the plan says this rank holds on the device; see ArenaOptions
   MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: nobody counts
   bool tf32 = false;               // products of f32 may drop the operands' last 13 bits
-  // Choices that the plan lacks are timed, and so may differ from run to run; else they are the
-  // libraries' first guesses, which hang on the shape, the device and the versions alone.
+  // Choices that the plan lacks are timed as long as it says so (PlanCache::may_time), and so may
+  // differ from run to run; else they are the libraries' first guesses, which hang on the shape,
+  // the device and the versions alone.
   bool tune = false;
   // What else a product has to do (its epilogue), wherever that is possible, in the libraries'
   // kernel or in ours after it: to test and to measure both. Nothing: by the device, or by timings.

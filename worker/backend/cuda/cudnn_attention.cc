@@ -142,6 +142,13 @@ class CudnnAttention final : public Attention {
     return FitsCudnn(op) && PlanOf(PartOf(op.shape), true).graph != nullptr;
   }
 
+  absl::Status Prepare(const AttentionForward& op) override {
+    return scratch_.AtLeast(PlanOf(op.shape, false).workspace_bytes).status();
+  }
+  absl::Status Prepare(const AttentionBackward& op) override {
+    return scratch_.AtLeast(PlanOf(PartOf(op.shape), true).workspace_bytes).status();
+  }
+
   absl::Status Run(const AttentionForward& op) override {
     return Execute(PlanOf(op.shape, false), {{kQ, Pointer(op.q)},
                                              {kK, Pointer(op.k)},

@@ -46,6 +46,19 @@ absl::Status SetPointers(cublasLtMatmulDesc_t desc, const Gemm& gemm, const void
   return Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
 }
 
+// Of a bias as the library wants it, or of sums.
+std::int64_t VectorBytes(const Product& product) {
+  return product.shape.n * static_cast<std::int64_t>(sizeof(float));
+}
+
+BiasGrad ColumnSumsOf(const Product& product) {
+  return {.d_output = product.summed,
+          .d_bias = product.column_sums,
+          .rows = product.shape.k,
+          .columns = product.shape.n,
+          .accumulate = product.shape.addend == Addend::kOutput};
+}
+
 }  // namespace
 
 absl::Status ToStatus(cublasStatus_t error, std::string_view what) {
@@ -99,52 +112,84 @@ absl::Status Matmuls::Run(const MatmulTransposedBf16& op) {
   return absl::OkStatus();
 }
 
+absl::Status Matmuls::Prepare(const Matmul& op) { return MakeRoom(ProductOf(op, options_.tf32)); }
+
+absl::Status Matmuls::Prepare(const MatmulBf16& op) {
+  ASSIGN_OR_RETURN(const RoundedOperand a, RoomFor(op.a, op.m, op.k, op.a_stride, a_));
+  return MakeRoom(ProductOf(op, a));
+}
+
+absl::Status Matmuls::Prepare(const MatmulTransposedBf16& op) {
+  ASSIGN_OR_RETURN(const RoundedOperand a, RoomFor(op.a, op.k, op.m, op.a_stride, a_));
+  ASSIGN_OR_RETURN(const RoundedOperand b, RoomFor(op.b, op.k, op.n, op.b_stride, b_));
+  for (const Product& product : CutToVectors(ProductOf(op, a, b)))
+    RETURN_IF_ERROR(MakeRoom(product));
+  return absl::OkStatus();
+}
+
 absl::Status Matmuls::Plan(const Matmul& op) {
-  return Prepare(ProductOf(op, options_.tf32).shape).status();
+  return PreparedFor(ProductOf(op, options_.tf32).shape).status();
 }
 
 absl::Status Matmuls::Plan(const MatmulBf16& op) {
-  return Prepare(ProductOf(op, WhereRounded(op.a, op.k, op.a_stride)).shape).status();
+  return PreparedFor(ProductOf(op, WhereRounded(op.a, op.k, op.a_stride)).shape).status();
 }
 
 absl::Status Matmuls::Plan(const MatmulTransposedBf16& op) {
   const Product whole =
       ProductOf(op, WhereRounded(op.a, op.m, op.a_stride), WhereRounded(op.b, op.n, op.b_stride));
   for (const Product& product : CutToVectors(whole))
-    RETURN_IF_ERROR(Prepare(product.shape).status());
+    RETURN_IF_ERROR(PreparedFor(product.shape).status());
   return absl::OkStatus();
 }
 
-// Where a product reads the operand [rows,columns]: where it is, or in `scratch`.
+absl::StatusOr<RoundedOperand> Matmuls::RoomFor(const Operand& operand, std::int64_t rows,
+                                                std::int64_t columns, std::int64_t stride,
+                                                Scratch& scratch) {
+  RoundedOperand room = WhereRounded(operand, columns, stride);
+  if (room.data != nullptr) return room;
+  constexpr std::int64_t kElement = sizeof(Bf16);
+  ASSIGN_OR_RETURN(std::byte* const data, scratch.AtLeast(rows * room.stride * kElement));
+  room.data = reinterpret_cast<Bf16*>(data);
+  return room;
+}
+
 absl::StatusOr<RoundedOperand> Matmuls::Rounded(const Operand& operand, std::int64_t rows,
                                                 std::int64_t columns, std::int64_t stride,
                                                 Scratch& scratch) {
-  RoundedOperand rounded = WhereRounded(operand, columns, stride);
-  if (rounded.data != nullptr) return rounded;
-  constexpr std::int64_t kElement = sizeof(Bf16);
-  ASSIGN_OR_RETURN(std::byte* const data, scratch.AtLeast(rows * rounded.stride * kElement));
-  auto* const copy = reinterpret_cast<Bf16*>(data);
+  ASSIGN_OR_RETURN(const RoundedOperand rounded, RoomFor(operand, rows, columns, stride, scratch));
+  if (rounded.data == operand.bf16) return rounded;
   Launch(RoundBf16{.input = operand,
-                   .rounded = copy,
+                   .rounded = const_cast<Bf16*>(rounded.data),
                    .rows = rows,
                    .columns = columns,
                    .input_stride = stride,
                    .rounded_stride = rounded.stride},
          {.stream = options_.stream});
   RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "rounding an operand to bf16"));
-  rounded.data = copy;
   return rounded;
 }
 
+absl::Status Matmuls::MakeRoom(const Product& product) {
+  ASSIGN_OR_RETURN(const Prepared* const prepared, PreparedFor(product.shape));
+  const auto& [described, plan] = *prepared;
+  RETURN_IF_ERROR(workspace_.AtLeast(plan.workspace_bytes).status());
+  const bool has_vector = described.gemm.has_vector();
+  if (has_vector && PointersOf(product, described.gemm).vector == nullptr)
+    RETURN_IF_ERROR(vector_.AtLeast(VectorBytes(product)).status());
+  if (!RemainderOf(product, described.gemm).column_sums) return absl::OkStatus();
+  return vector_.AtLeast(ScratchBytes(ColumnSumsOf(product))).status();
+}
+
 absl::Status Matmuls::Multiply(const Product& product) {
-  ASSIGN_OR_RETURN(const Prepared* const prepared, Prepare(product.shape));
+  ASSIGN_OR_RETURN(const Prepared* const prepared, PreparedFor(product.shape));
   const absl::Status status = Enqueue(product, *prepared);
   return status.ok() ? status
                      : absl::Status(status.code(),
                                     absl::StrCat(ToString(product.shape), ": ", status.message()));
 }
 
-absl::StatusOr<const Matmuls::Prepared*> Matmuls::Prepare(const ProductShape& shape) {
+absl::StatusOr<const Matmuls::Prepared*> Matmuls::PreparedFor(const ProductShape& shape) {
   if (const auto it = prepared_.find(shape); it != prepared_.end()) return it->second.get();
   const std::string name = ToString(shape);
   ASSIGN_OR_RETURN(const KernelPlan plan, options_.plans->Get(name, [&] { return Choose(shape); }));
@@ -234,14 +279,12 @@ absl::Status Matmuls::Enqueue(const Product& product, const Prepared& prepared) 
 
 // The bias as the library wants it, or room for sums.
 absl::StatusOr<const void*> Matmuls::VectorOf(const Product& product, const Gemm& gemm) {
-  const std::int64_t count = product.shape.n;
-  ASSIGN_OR_RETURN(std::byte* const data,
-                   vector_.AtLeast(count * static_cast<std::int64_t>(sizeof(float))));
+  ASSIGN_OR_RETURN(std::byte* const data, vector_.AtLeast(VectorBytes(product)));
   if (gemm.epilogue == GemmEpilogue::kBGradA) return data;
   Launch(RoundBf16{.input = product.bias,
                    .rounded = reinterpret_cast<Bf16*>(data),
                    .rows = 1,
-                   .columns = count},
+                   .columns = product.shape.n},
          {.stream = options_.stream});
   RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "rounding a bias to bf16"));
   return data;
@@ -274,11 +317,7 @@ absl::Status Matmuls::Finish(const Product& product, const Gemm& gemm, const voi
            context);
   }
   if (left.column_sums) {
-    const BiasGrad sums{.d_output = product.summed,
-                        .d_bias = product.column_sums,
-                        .rows = s.k,
-                        .columns = s.n,
-                        .accumulate = s.addend == Addend::kOutput};
+    const BiasGrad sums = ColumnSumsOf(product);
     ASSIGN_OR_RETURN(context.scratch, vector_.AtLeast(ScratchBytes(sums)));
     Launch(sums, context);
   }

@@ -49,6 +49,11 @@ class Matmuls {
   absl::Status Run(const MatmulBf16& op);
   absl::Status Run(const MatmulTransposedBf16& op);
 
+  // As Backend::Prepare.
+  absl::Status Prepare(const Matmul& op);
+  absl::Status Prepare(const MatmulBf16& op);
+  absl::Status Prepare(const MatmulTransposedBf16& op);
+
   // Chooses how Run would compute `op`, and computes nothing: of its pointers only alignment counts
   // and which of them are there.
   absl::Status Plan(const Matmul& op);
@@ -83,11 +88,17 @@ class Matmuls {
 
   explicit Matmuls(const MatmulOptions& options);
 
+  // A gemm reads the operand [rows,columns] where it is, or in `scratch`, which this makes large
+  // enough.
+  static absl::StatusOr<RoundedOperand> RoomFor(const Operand& operand, std::int64_t rows,
+                                                std::int64_t columns, std::int64_t stride,
+                                                Scratch& scratch);
   absl::StatusOr<RoundedOperand> Rounded(const Operand& operand, std::int64_t rows,
                                          std::int64_t columns, std::int64_t stride,
                                          Scratch& scratch);
   absl::Status Multiply(const Product& product);
-  absl::StatusOr<const Prepared*> Prepare(const ProductShape& shape);
+  absl::Status MakeRoom(const Product& product);
+  absl::StatusOr<const Prepared*> PreparedFor(const ProductShape& shape);
   static absl::StatusOr<Described> Describe(const Gemm& gemm);
   absl::Status Check(const Prepared& prepared) const;
 

@@ -220,6 +220,9 @@ absl::StatusOr<KernelPlan> Matmuls::Fastest(const ProductShape& shape,
     best = &candidate;
     least = *milliseconds;
   }
+  // Who chooses for a whole job computes nothing after it; the stream has nothing left to do.
+  workspace_.Release();
+  vector_.Release();
   return *best;
 }
 
@@ -227,9 +230,10 @@ absl::StatusOr<KernelPlan> Matmuls::Choose(const ProductShape& shape) {
   std::vector<bool> variants = GemmVariants(shape, options_.plans->target().compute_capability);
   if (options_.fused_epilogues.has_value() && variants.size() > 1)
     variants = {*options_.fused_epilogues};
+  const bool tune = options_.tune && options_.plans->may_time();
   std::vector<KernelPlan> candidates;
   for (const bool fused : variants) {
-    if (!options_.tune && !candidates.empty()) break;
+    if (!tune && !candidates.empty()) break;
     ASSIGN_OR_RETURN(const std::vector<KernelPlan> more, Candidates(shape, fused));
     candidates.insert(candidates.end(), more.begin(), more.end());
   }
@@ -237,7 +241,7 @@ absl::StatusOr<KernelPlan> Matmuls::Choose(const ProductShape& shape) {
     return absl::FailedPreconditionError(
         absl::StrCat("cuBLASLt ", CublasLtVersion(), " has no algorithm for ", ToString(shape)));
   }
-  if (!options_.tune) return candidates.front();
+  if (!tune) return candidates.front();
   return Fastest(shape, candidates);
 }
 

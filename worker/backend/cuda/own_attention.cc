@@ -15,6 +15,12 @@ class OwnAttention final : public Attention {
 
   bool CanRun(const AttentionForward& op) override { return op.shape.head_size <= kMaxHeadSize; }
   bool CanRun(const AttentionBackward& op) override { return op.shape.head_size <= kMaxHeadSize; }
+  absl::Status Prepare(const AttentionForward& op) override {
+    return scratch_.AtLeast(ScratchBytes(op)).status();
+  }
+  absl::Status Prepare(const AttentionBackward& op) override {
+    return scratch_.AtLeast(ScratchBytes(op)).status();
+  }
   absl::Status Run(const AttentionForward& op) override { return Enqueue(op); }
   absl::Status Run(const AttentionBackward& op) override { return Enqueue(op); }
 

@@ -34,6 +34,17 @@ absl::StatusOr<KernelPlan> PlanCache::Get(
   return plans_.try_emplace(std::string(key), chosen).first->second;
 }
 
+void PlanCache::EndTimings() {
+  absl::MutexLock lock(&mutex_);
+  may_time_ = false;
+  offered_.clear();
+}
+
+bool PlanCache::may_time() const {
+  absl::MutexLock lock(&mutex_);
+  return may_time_;
+}
+
 void PlanCache::Freeze() {
   absl::MutexLock lock(&mutex_);
   frozen_ = true;

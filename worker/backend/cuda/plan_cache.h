@@ -55,6 +55,10 @@ class PlanCache {
   absl::StatusOr<KernelPlan> Get(std::string_view key,
                                  const std::function<absl::StatusOr<KernelPlan>()>& choose);
 
+  // From here on what is chosen is the same wherever the target is: neither timed nor offered.
+  void EndTimings();
+  bool may_time() const;
+
   // From here on Get only looks up.
   void Freeze();
   bool frozen() const;
@@ -74,6 +78,7 @@ class PlanCache {
   mutable absl::Mutex mutex_;
   Plans plans_ ABSL_GUARDED_BY(mutex_);
   Plans offered_ ABSL_GUARDED_BY(mutex_);
+  bool may_time_ ABSL_GUARDED_BY(mutex_) = true;
   bool frozen_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -89,6 +89,15 @@ TEST(PlanCache, TakesAnOfferBeforeItChooses) {
   EXPECT_EQ(plans.Get("not needed", Never).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(PlanCache, AfterTimingsTakesNoOffer) {
+  PlanCache plans(Hopper());
+  plans.Offer({{kKey, Plan(1)}});
+  EXPECT_TRUE(plans.may_time());
+  plans.EndTimings();
+  EXPECT_FALSE(plans.may_time());
+  EXPECT_EQ(plans.Get(kKey, [] { return Plan(2); }).value(), Plan(2));
+}
+
 TEST(PlanText, ReadsBackTheSame) {
   PlanCache plans(Hopper());
   plans.Merge({{kKey, Plan(1)}, {"matmul \"odd\" \\ name", Plan(2)}});

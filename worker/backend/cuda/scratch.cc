@@ -6,20 +6,20 @@
 
 namespace takt::backend::cuda {
 
-Scratch::~Scratch() {
-  if (data_ != nullptr) arena_.Free(data_);
-}
-
 absl::StatusOr<std::byte*> Scratch::AtLeast(std::int64_t bytes) {
   if (bytes <= bytes_) return data_;
   // Ops that were given to any stream may still use what is given back here, or what was before.
   RETURN_IF_ERROR(WaitForDevice());
-  if (data_ != nullptr) arena_.Free(data_);
-  data_ = nullptr;
-  bytes_ = 0;
+  Release();
   ASSIGN_OR_RETURN(data_, arena_.Allocate(bytes, MemoryKind::kScratch));
   bytes_ = bytes;
   return data_;
+}
+
+void Scratch::Release() {
+  if (data_ != nullptr) arena_.Free(data_);
+  data_ = nullptr;
+  bytes_ = 0;
 }
 
 }  // namespace takt::backend::cuda

@@ -10,17 +10,22 @@
 
 namespace takt::backend::cuda {
 
-// Grows to the largest op of the first step, and no more after it. Thread: its backend's.
+// Grows to the largest op that its backend is prepared for (Backend::Prepare). It grows for larger
+// ones too as they come, which waits for the device, and so for the peers of whatever runs there:
+// no rank that trains may get there. Thread: its backend's.
 class Scratch {
  public:
   // arena: borrowed, outlives the scratch.
   explicit Scratch(Arena& arena) : arena_(arena) {}
-  ~Scratch();  // nothing uses it any more
+  ~Scratch() { Release(); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
   // At least so many bytes, contents unspecified, until the next call. Null for none.
   absl::StatusOr<std::byte*> AtLeast(std::int64_t bytes);
+
+  // Gives all of it back. Nothing uses it any more.
+  void Release();
 
  private:
   Arena& arena_;

@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "worker/backend/discrete/device_memory.h"
 #include "worker/backend/discrete/op_pointers.h"
+#include "worker/backend/discrete/prepared_ops.h"
 #include "worker/backend/discrete/task_stream.h"
 #include "worker/backend/validate.h"
 
@@ -82,12 +83,20 @@ class DiscreteBackend final : public Backend, public Recorder {
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
+    if (options_.prepared_only) RETURN_IF_ERROR(prepared_.Check(op));
     ASSIGN_OR_RETURN(Held moved, Translation(memory_)(op));
     if (recorded_ != nullptr) {
       recorded_->push_back(std::move(moved));
     } else {
       stream_.Push([this, moved = std::move(moved)] { return cpu_->Run(moved.Whole()); });
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status Prepare(const Op& op) override {
+    RETURN_IF_ERROR(ValidateOp(op));
+    if (recorded_ != nullptr) return NotWhileRecording("making room");
+    if (options_.prepared_only) prepared_.Add(op);
     return absl::OkStatus();
   }
 
@@ -177,6 +186,7 @@ class DiscreteBackend final : public Backend, public Recorder {
   const std::unique_ptr<Backend> cpu_;  // of the stream's thread
   DeviceMemory& memory_;
   const DiscreteOptions options_;
+  PreparedOps prepared_;
   Ops* recorded_ = nullptr;  // null: ops are done, not recorded
   TaskStream stream_;        // last: what it runs uses everything above
 };

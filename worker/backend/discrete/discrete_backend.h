@@ -16,6 +16,8 @@ struct DiscreteOptions {
   // True: a stream does nothing before somebody waits for it, so that whoever forgets to finds
   // nothing done. False: it does what it is given at once, beside the host.
   bool lazy = false;
+  // True: backends refuse ops that they were not prepared for (Backend::Prepare).
+  bool prepared_only = false;
   // Where replays of recordings are counted; borrowed, outlives the backends. Null: nowhere.
   std::atomic<std::int64_t>* replays = nullptr;
   MemoryLedger* ledger = nullptr;  // as CpuOptions

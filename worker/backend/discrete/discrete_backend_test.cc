@@ -162,6 +162,32 @@ TEST_P(Discrete, RecordsNothingButOps) {
   EXPECT_EQ(OnHost(buffer), Floats(4, 2)) << "it still records";
 }
 
+TEST(PreparedDevice, RunsOnlyWhatItWasPreparedFor) {
+  const std::unique_ptr<BackendFactory> device = CreateDiscreteBackends({.prepared_only = true});
+  const std::unique_ptr<Backend> backend = device->Create(StreamKind::kCompute).value();
+  const Buffer input = backend->Allocate(64, MemoryKind::kScratch).value();
+  const Buffer output = backend->Allocate(64, MemoryKind::kScratch).value();
+  const auto product = [&](std::int64_t m, std::int64_t at, const float* bias) {
+    return Matmul{.a = input.floats(),
+                  .b = input.floats() + 4,
+                  .c = output.floats() + at,
+                  .bias = bias,
+                  .m = m,
+                  .n = 2,
+                  .k = 2};
+  };
+  ASSERT_TRUE(backend->Prepare(product(2, 0, nullptr)).ok());
+  EXPECT_TRUE(backend->Run(product(2, 0, nullptr)).ok());
+  EXPECT_TRUE(backend->Run(product(2, 4, nullptr)).ok()) << "as much aligned";
+  for (const Matmul& other :
+       {product(3, 0, nullptr), product(2, 1, nullptr), product(2, 0, input.floats() + 8)}) {
+    const absl::Status refused = backend->Run(other);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(refused.message(), HasSubstr("not prepared"));
+  }
+  EXPECT_TRUE(backend->Run(Fill{.output = output.floats(), .count = 3}).ok());
+}
+
 TEST(LazyDevice, DoesNothingBeforeSomebodyWaits) {
   const std::unique_ptr<BackendFactory> device = CreateDiscreteBackends({.lazy = true});
   const std::unique_ptr<Backend> backend = device->Create(StreamKind::kCompute).value();

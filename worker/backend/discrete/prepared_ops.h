@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device is prepared for (Backend::Prepare), to catch those who run anything else.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "worker/backend/ops.h"
+
+namespace takt::backend {
+
+// Thread: its backend's.
+class PreparedOps {
+ public:
+  void Add(const Op& op);
+  // kFailedPrecondition: no op like this one was added, and it needs it.
+  absl::Status Check(const Op& op) const;
+
+ private:
+  std::set<std::string> likes_;
+};
+
+}  // namespace takt::backend
