@@ -28,7 +28,7 @@ class Widening {
   // The op with twins instead of tensors in bf16.
   template <class O>
   O Widen(O op) {
-    ForEachTensor(op, [this](auto& tensor, const Extent& extent) { Widen(tensor, extent); });
+    ForEachTensor(op, [&](auto& tensor, const Extent& extent) { Widen(tensor, extent); });
     return op;
   }
   // After the op: what it has left in twins of its outputs goes where it belongs.
