@@ -61,9 +61,12 @@ void PrintJob(const Context& context, const v1::Job& job) {
   if (job.state() == v1::JOB_STATE_RUNNING)
     out << "eta: " << FormatSeconds(job.eta_seconds()) << '\n';
   if (!job.schedule().empty()) {
-    out << "schedule: " << job.schedule() << " (predicted step "
-        << FormatSeconds(job.predicted_step_seconds()) << ", bubble "
-        << FormatPercent(job.predicted_bubble_fraction()) << ")\n";
+    out << "schedule: " << job.schedule();
+    if (job.predicted_step_seconds() > 0) {  // it was planned
+      out << " (predicted step " << FormatSeconds(job.predicted_step_seconds()) << ", bubble "
+          << FormatPercent(job.predicted_bubble_fraction()) << ')';
+    }
+    out << '\n';
   }
   if (job.has_last_step()) out << "last step: " << StepLine(job.last_step(), job.steps()) << '\n';
   if (job.resumed_step() > 0) out << "resumed after step: " << job.resumed_step() << '\n';
