@@ -186,6 +186,7 @@ TEST(PreparedDevice, RunsOnlyWhatItWasPreparedFor) {
     EXPECT_THAT(refused.message(), HasSubstr("not prepared"));
   }
   EXPECT_TRUE(backend->Run(Fill{.output = output.floats(), .count = 3}).ok());
+  EXPECT_TRUE(backend->Synchronize().ok());
 }
 
 TEST(LazyDevice, DoesNothingBeforeSomebodyWaits) {
