@@ -231,6 +231,16 @@ class PipelineRunner final : public RankRunner {
 
   int threads() const { return assignment_.threads > 0 ? assignment_.threads : options_.threads; }
 
+  // Whether messages may be kernels of NCCL that wait for their peers on the device. Making a CUDA
+  // graph allocates, which may wait for all kernels.
+  bool MayWaitInKernels() const {
+    using config::TransportKind;
+    return assignment_.mesh.size() > 1 && device_transport_ != nullptr &&
+           options_.nccl.api != nullptr &&
+           (assignment_.transport == TransportKind::kAuto ||
+            assignment_.transport == TransportKind::kNccl);
+  }
+
   absl::Status CreateTrainer() {
     std::function<absl::StatusOr<bool>(train::ParameterStore&)> restore;
     if (checkpoints_.has_value())
@@ -251,7 +261,8 @@ class PipelineRunner final : public RankRunner {
                                     .pp_group = groups_.pipeline(),
                                     .tied_group = groups_.tied(),
                                     .restore = std::move(restore),
-                                    .halt_requested = &halt_requested_}));
+                                    .halt_requested = &halt_requested_,
+                                    .records = !MayWaitInKernels()}));
     if (checkpoints_.has_value() && trainer_->parameters() == nullptr)
       RETURN_IF_ERROR(Restore(nullptr).status());
     ASSIGN_OR_RETURN(const std::string kernel_plan, AgreeOnKernels());

@@ -193,7 +193,7 @@ class ModelTrainer final : public Trainer {
       stage.set_observer(options_.observer);
     }
     // An observer looks on between two ops.
-    const bool records = options_.observer == nullptr && HoldsShortStages();
+    const bool records = options_.records && options_.observer == nullptr && HoldsShortStages();
     replays_.emplace(records ? compute_->recorder() : nullptr);
     return absl::OkStatus();
   }

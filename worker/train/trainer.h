@@ -54,6 +54,8 @@ struct TrainerOptions {
   // Whether this rank was asked to halt; null: it never is. All ranks learn of it with the loss.
   const std::atomic<bool>* halt_requested = nullptr;
   const TensorObserver* observer = nullptr;  // for tests
+  // Whether short parts may be recorded and replayed (replays.h).
+  bool records = true;
   // True: nothing but shapes and bytes matters (meta_run.h): no file is read, no weights are made.
   bool shapes_only = false;
 };
