@@ -222,7 +222,8 @@ TEST_F(CheckpointTest, CheckpointsThatCannotBeWrittenAreWarningsUntilThereIsRoom
                         .every_steps = 5,
                         .keep = 1000};
   cluster_.Submit(job.Yaml());
-  const v1::Job running = cluster_.AwaitStep(job.name, 10);
+  const v1::Job running = cluster_.AwaitJob(
+      job.name, [](const v1::Job& j) { return j.checkpoint().step() > 0 || testing::HasEnded(j); });
   ASSERT_GT(running.ranks_size(), 0);
   const pid_t worker = cluster_.worker(running.ranks(0).worker()).pid();
   const rlimit narrow{.rlim_cur = 1024, .rlim_max = RLIM_INFINITY};

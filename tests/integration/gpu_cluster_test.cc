@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -18,6 +19,7 @@ namespace {
 
 using ::testing::AllOf;
 using testing::Cluster;
+using ::testing::Contains;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
@@ -103,13 +105,10 @@ TEST_F(GpuClusterTest, AJobOutlivesAGpuThatFallsOffTheBus) {
   std::ofstream(LostFile(unlucky)) << "1";
   const v1::Job job = cluster.AwaitEnd("j");
   EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.reason();
-  EXPECT_EQ(job.generation(), 2);
+  // Its worker may leave while the next generation is planned, which makes another.
+  EXPECT_GE(job.generation(), 2);
   EXPECT_GE(job.resumed_step(), 20);
   EXPECT_THAT(job.kernel_plan(), EndsWith(" of the checkpoint"));
-  bool told = false;
-  for (const v1::JobTransition& transition : job.transitions())
-    told |= transition.reason().find("the GPU is lost") != std::string::npos;
-  EXPECT_TRUE(told);
 
   cluster.AwaitIdle({"w0", "w1", "w2"});
   const v1::Worker again = cluster.Workers()[unlucky];
@@ -117,7 +116,8 @@ TEST_F(GpuClusterTest, AJobOutlivesAGpuThatFallsOffTheBus) {
   EXPECT_FALSE(again.has_device());
   EXPECT_FALSE(cluster.worker(unlucky).WaitUntil(absl::Now()));  // the same process
   EXPECT_THAT(Contents(cluster.directory() + "/" + unlucky + ".log"),
-              AllOf(HasSubstr("begins anew"), HasSubstr("computes on its cores alone"),
+              AllOf(HasSubstr("begins anew"), HasSubstr("the GPU is lost"),
+                    HasSubstr("computes on its cores alone"),
                     HasSubstr("no CUDA-capable device is detected")));
 }
 
@@ -127,17 +127,15 @@ TEST_F(GpuClusterTest, OutOfMemorySaysWhatWasAskedAndPredictedAndTheWorkerStays)
   Cluster cluster(2, std::move(places));
   const std::string incarnation = cluster.Workers()["w1"].incarnation();
   cluster.Submit(Yaml("j", 3, "c"));
-  const auto refused = [](const v1::Job& job) {
-    return job.reason().find("does not fit the device") != std::string::npos ||
-           testing::HasEnded(job);
-  };
-  const v1::Job job = cluster.AwaitJob("j", refused);
-  EXPECT_THAT(job.reason(),
-              AllOf(HasSubstr("worker w1 (rank 1)"),
-                    HasSubstr("the plan's memory does not fit the device: it predicts"),
-                    HasSubstr("1024 B are free")));
-  cluster.Cancel("j");
-  cluster.AwaitEnd("j");
+  const v1::Job job = cluster.AwaitEnd("j");
+  EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
+  std::vector<std::string> reasons;
+  for (const v1::JobTransition& transition : job.transitions())
+    reasons.push_back(transition.reason());
+  EXPECT_THAT(reasons,
+              Contains(AllOf(HasSubstr("worker w1 (rank 1)"),
+                             HasSubstr("the plan's memory does not fit the device: it predicts"),
+                             HasSubstr("1024 B are free"))));
   cluster.AwaitIdle({"w0", "w1"});
   EXPECT_EQ(cluster.Workers()["w1"].incarnation(), incarnation);
 }
