@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that building and testing Takt needs, those that are missing and no others.
+# Installs the Debian packages that are needed to build and test Takt. It installs only those that are missing.
 #   deploy/install-deps.sh [--no-tests] [--example] [--browser] [--prometheus] [--package] [--cuda] [--print]
-#     --no-tests  not what only tests and linters need
-#     --example   also the King James text of deploy/examples/kjv.yaml
-#     --browser   also Chromium, for tests/browser
-#     --prometheus  also Prometheus, for tests/dashboards
-#     --package   also what deploy/package.sh needs
-#     --cuda      also says what of CUDA is there (no Debian package brings it; NVIDIA's do) and fails without the toolkit: CUDA 12 or newer
-#                 (13.0 is what is tested) with nvcc on PATH or in /usr/local/cuda/bin, cudart and cuBLASLt; if they are there, too,
-#                 cuDNN 9 with the headers of nvidia-cudnn-frontend (docs/deploy.md) and NCCL 2.28
-#     --print     only names what is missing
+#     --no-tests  leaves out what only tests and linters need
+#     --example   also installs the King James text of deploy/examples/kjv.yaml
+#     --browser   also installs Chromium, for tests/browser
+#     --prometheus  also installs Prometheus, for tests/dashboards
+#     --package   also installs what deploy/package.sh needs
+#     --cuda      also says which parts of CUDA are there, and fails without the toolkit. Debian has no packages of it; NVIDIA has.
+#                 The toolkit is CUDA 12 or newer (13.0 is tested) with nvcc on PATH or in /usr/local/cuda/bin, cudart and
+#                 cuBLASLt. cuDNN 9 with the headers of nvidia-cudnn-frontend (docs/deploy.md) and NCCL 2.28 are optional.
+#     --print     only prints what is missing
 set -euo pipefail
 
 build=(g++ cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compiler-grpc libgrpc++-dev libprotobuf-dev
@@ -20,7 +20,7 @@ build=(g++ cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compil
 # ocl-icd-opencl-dev: the CMake file of libdnnl-dev asks for OpenCL, which the package only recommends.
 tests=(libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev clang-format clang-tidy git python3 python3-yaml
   python3-kubernetes iproute2)
-# A kubectl of another origin does, too, and would be in the way of Debian's.
+# A kubectl of another origin is as good, and Debian's would conflict with it.
 command -v kubectl >/dev/null || tests+=(kubernetes-client)
 example=(bible-kjv bible-kjv-text)
 browser=(chromium)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the Debian packages takt-coordinator, takt-worker and takt-cli, and takt-worker-cuda where the CUDA toolkit is.
 #   deploy/package.sh [--no-tests] [--cuda AUTO|ON|OFF] [OUT]     default OUT: build/release/packages
-#     --no-tests  needs nothing that only the tests need
+#     --no-tests  does not install what only the tests need
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/release/packages

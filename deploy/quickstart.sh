@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From a fresh clone on Debian 12 to a four-stage pipeline training a small GPT on real text: installs what is missing, builds,
-# trains deploy/examples/kjv.yaml on four worker daemons of this machine. Asks nothing, is safe to repeat.
+# Leads from a fresh clone on Debian 12 to a pipeline of four stages that trains a small GPT on real text. It installs what is
+# missing, builds, and trains deploy/examples/kjv.yaml on four worker daemons of this machine. It asks nothing and may be repeated.
 #   deploy/quickstart.sh [STATE_DIR]     default: build/quickstart
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,7 +19,7 @@ say "text: the King James Bible, its last twentieth held out"
 mkdir -p "$state"
 deploy/examples/make-kjv-text.sh "$state"
 cp deploy/examples/kjv.yaml "$state/kjv.yaml"
-rm -rf "$state/checkpoints"  # of an earlier run, which would be resumed at its end
+rm -rf "$state/checkpoints"  # those of an earlier run would be resumed at their end
 rm -f "$state/timeline.html"
 
 say "train: one coordinator, four workers, a 1F1B pipeline of four stages"

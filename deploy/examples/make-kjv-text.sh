@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Writes DIR/kjv.txt (training) and DIR/val.txt (held out, the last twentieth) from Debian's bible-kjv, once.
+# Writes DIR/kjv.txt (for training) and DIR/val.txt (held out: the last twentieth) from Debian's bible-kjv, if they are not there.
 set -euo pipefail
 dir=${1:?usage: make-kjv-text.sh DIR}
 [ -s "$dir/kjv.txt" ] && [ -s "$dir/val.txt" ] && exit 0
@@ -8,7 +8,7 @@ program=$(command -v bible || ls /usr/games/bible 2>/dev/null || true)
 [ -n "$program" ] || { echo "make-kjv-text: install bible-kjv and bible-kjv-text (deploy/install-deps.sh --example)" >&2; exit 1; }
 all=$(mktemp "$dir/all.XXXXXX")
 trap 'rm -f "$all"' EXIT
-# One verse a line (-f), its reference ("Ge1:1 ") cut off: what is left is prose.
+# The program prints one verse a line (-f). Its reference ("Ge1:1 ") is cut off, so that prose is left.
 "$program" -f -l99999 'gen1:1-rev22:21' | sed -E 's/^[^ ]*[0-9]+:[0-9]+ +//' >"$all"
 size=$(stat -c %s "$all")
 held_out=$((size / 20))
