@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing, builds, and runs every test that needs no accelerator. Asks nothing, is safe to repeat.
+# Installs what is missing, builds, and runs every test that needs no accelerator. It asks nothing and may be repeated.
 #   tests/run.sh [--gpu] [--preset release|dev|clang|asan|tsan] [--label unit|slow]
-#     --gpu      also the tests labelled gpu
+#     --gpu      also runs the tests labelled gpu
 #     --preset   default: release
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,5 +31,5 @@ echo "== configure and build ($preset)"
 cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset" --target "$target"
 echo "== test ($preset)"
-# Two at a time: integration tests start a cluster of their own each and are RUN_SERIAL.
+# Two tests run at a time. Integration tests start a cluster of their own each and are RUN_SERIAL.
 ctest --preset "$preset" "${selection[@]}" "${label[@]}" --parallel 2

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of `takt-bench train` and of PyTorch at its best (torch_baseline.py), in turns on one device, as one table: tokens per
-second, their ratio, and the model FLOP utilization of both by both conventions (attention counted causally, and as if nothing
-were masked) over one formula and the dense peak of the device.
+"""Runs training steps of `takt-bench train` and of PyTorch at its best (torch_baseline.py), in turns on one device, and prints one table:
+tokens per second, their ratio, and the model FLOP utilization of both. The utilization is by both conventions (attention counted
+causally, and as if nothing were masked), over one formula and the dense peak of the device.
 
     tests/bench/beside_torch.py --takt build/release/bin/takt-bench [--python VENV/bin/python] [--rows gpt2-124m ...] [-o json]
-    tests/bench/beside_torch.py --takt build/release/bin/takt-bench --device cpu     # a small row: do both run?
+    tests/bench/beside_torch.py --takt build/release/bin/takt-bench --device cpu     # a small row that shows whether both run
 """
 import argparse
 import json
@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 
-# model: sequences of a step, of a microbatch, tokens of a sequence; 524,288 tokens a step for GPT-2.
+# {model: sequences of a step, sequences of a microbatch, tokens of a sequence}. GPT-2 has 524,288 tokens a step.
 ROWS = {
     "gpt2-124m": (512, 64, 1024),
     "gpt2-355m": (512, 32, 1024),
@@ -23,7 +23,7 @@ ROWS = {
     "llama-8b-slice": (32, 2, 4096),
 }
 CPU_ROWS = {"tiny": (4, 4, 64)}
-# Causal MFU that docs/gpu-checks.md asks for on an H200, in per cent.
+# The causal MFU, in per cent, that docs/gpu-checks.md asks for on an H200.
 TARGETS = {"gpt2-124m": 45, "gpt2-355m": 50, "gpt2-774m": 53, "gpt2-1558m": 55, "llama-1b": 60, "llama-8b-slice": 66}
 
 

@@ -30,7 +30,7 @@ from torch import nn
 
 @dataclasses.dataclass
 class Shape:
-    """As tests/bench/train_job.cc has them."""
+    """The shapes of tests/bench/train_job.cc."""
 
     layers: int
     hidden: int
@@ -93,12 +93,12 @@ def rotate(x, rotary):
 
 
 class Model(nn.Module):
-    """The loss of a microbatch: so the cross entropy is compiled with the head."""
+    """The loss of a microbatch. It is here so that the cross entropy is compiled together with the head."""
 
     def __init__(self, shape, context):
         super().__init__()
         self.shape = shape
-        padded = (shape.vocab + 127) // 128 * 128  # 50257 -> 50304: what a careful user does
+        padded = (shape.vocab + 127) // 128 * 128  # 50257 -> 50304, as a careful user does
         self.tokens = nn.Embedding(padded, shape.hidden)
         self.positions = None if shape.llama else nn.Embedding(context, shape.hidden)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
@@ -192,7 +192,7 @@ class Run:
         self.optimizer.zero_grad()
 
     def seconds(self):
-        """Of each measured step; nothing waits for the device inside of one."""
+        """The seconds of each measured step. Nothing waits for the device inside of a step."""
         cuda = self.options.device == "cuda"
         for _ in range(self.options.warmup):
             self.step()
@@ -280,7 +280,7 @@ def main():
         try:
             results.append(measure(options, variant))
             print(f"{variant:50} {results[-1]['step_seconds'] * 1e3:10.1f} ms", file=sys.stderr, flush=True)
-        except Exception as error:  # out of memory, or a mode that does not compile this: others go on
+        except Exception as error:  # out of memory, or a mode that cannot compile this; the others go on
             failures[variant] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             print(f"{variant:50} failed: {failures[variant]}", file=sys.stderr, flush=True)
         gc.collect()

@@ -29,8 +29,8 @@ def section(path, name):
 
 
 def architectures(fatbin):
-    """How often each architecture occurs in .nv_fatbin: a row of fat binaries (magic, version, size of header, size), one for each
-    source, of entries (kind, -, size of header, size; architecture at byte 28)."""
+    """How often each architecture occurs in .nv_fatbin. The section is a row of fat binaries, one for each source, with a header (magic,
+    version, size of header, size) and entries (kind, -, size of header, size; architecture at byte 28)."""
     found = collections.Counter()
     at = 0
     while at + 16 <= len(fatbin):

@@ -24,7 +24,7 @@ import jobs
 import small_disk
 import stack
 
-SECONDS = 120  # until an alert fires, at most
+SECONDS = 120  # an alert must fire within this time
 
 
 def hastened(directory):
@@ -37,7 +37,7 @@ def hastened(directory):
 
 
 def breaking(directory):
-    """Its learning rate lets no weight live."""
+    """A job whose learning rate is so large that its weights stop being numbers."""
     job = jobs.gpt(directory)
     job.update(name="breaking", parallelism={"pipeline": 2, "threads": 1})
     job["optimizer"] = {"adamw": {"learning_rate": 1e30}}
@@ -46,7 +46,7 @@ def breaking(directory):
 
 
 def spiking(file):
-    """Learns in no time that its data is one byte again and again."""
+    """A job whose data is one byte again and again, which it learns at once."""
     file.write_bytes(b"a" * 65536)
     return {
         "name": "spiking",
@@ -60,7 +60,7 @@ def spiking(file):
 
 
 class Seized:
-    """A context: one thread of a process, as a debugger stops it. The others go on: the process is not dead, and does not seem so."""
+    """A context that stops one thread of a process, as a debugger does. The others go on, so that the process neither is nor seems dead."""
 
     SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17
 
@@ -83,7 +83,7 @@ class Seized:
 
 
 class MemoryLimit:
-    """A context: a control group of its own for a process, with a limit."""
+    """A context that puts a process into a control group of its own, with a limit."""
 
     def __init__(self, pid, limit_bytes):
         self._pid, self._limit = pid, limit_bytes
@@ -119,7 +119,7 @@ class MemoryLimit:
 
 
 class Hindered:
-    """A context: a process that stands still most of the time: each of its instructions, of 5 ms, takes several times that."""
+    """A context that lets a process stand still most of the time, so that each of its instructions of 5 ms takes several times as long."""
 
     def __init__(self, pid):
         self._pid = pid
@@ -182,7 +182,7 @@ class Faults(unittest.TestCase):
     def await_query(self, expression):
         stack.await_true(expression, lambda: self.stack.query(expression), SECONDS)
 
-    # In the order of their names: the last ones end what the others need.
+    # They run in the order of their names. The last ones end what the others need.
     def test_1_a_loss_that_breaks(self):
         self.fires("TaktLossNotFinite", job="breaking")
         self.stack.takt("cancel", "breaking")
@@ -190,10 +190,10 @@ class Faults(unittest.TestCase):
     def test_2_a_loss_that_jumps(self):
         file = self.directory / "data"
         self.stack.submit(spiking(file))
-        # So long that the median is still the same when the alert has waited.
+        # It is so long that the median is still the same when the alert has waited.
         learnt = 'takt_loss{job="spiking"}[30s]'
         self.await_query(f"quantile_over_time(0.5, {learnt}) < 0.5 and count_over_time({learnt}) > 15")
-        with file.open("r+b") as data:  # the one that is being read
+        with file.open("r+b") as data:  # the file that is being read
             data.write(random.Random(1).randbytes(file.stat().st_size))
         self.fires("TaktLossSpiking", job="spiking")
 
@@ -229,7 +229,7 @@ class Faults(unittest.TestCase):
         filler.unlink()
         self.await_query(f'takt_checkpoint_step{{job="gpt"}} > {step}')
 
-        # That of the coordinator's traces fills by itself. It says so once, and goes on: the newest steps are explained all the same.
+        # The disk of the coordinator's traces fills by itself. The coordinator says so once and goes on; the newest steps are still explained.
         complaint = "traces cannot be kept"
         stack.await_true("the disk for traces is full", lambda: complaint in self.stack.log("coordinator"), SECONDS)
         self.assertIn("runtime", self.stack.takt("explain", "gpt"))
@@ -249,7 +249,7 @@ class Faults(unittest.TestCase):
 
 class Scrapes(unittest.TestCase):
     def test_a_page_is_whole_from_the_first_to_the_last_one(self):
-        """While everything starts, a job begins and ends, and everything is told to stop."""
+        """It scrapes while everything starts, while a job begins and ends, and while everything is told to stop."""
         pages = []
 
         def scrape(targets, end):
@@ -259,7 +259,7 @@ class Scrapes(unittest.TestCase):
                         with urllib.request.urlopen(f"http://{target}/metrics", timeout=20) as page:
                             pages.append(page.read().decode())
                     except OSError:
-                        pass  # not there any more
+                        pass  # it has ended already
 
         job = jobs.emulated()
         job.update(name="short", steps=20)

@@ -14,12 +14,12 @@ WIDTH = 140
 
 
 def load():
-    """Every dashboard by its file's name."""
+    """{name of the file: dashboard}."""
     return {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 
 
 def panels(dashboard):
-    """Those that show something: rows left out, what a collapsed row holds included."""
+    """The panels that show something: not rows, but also the panels in a collapsed row."""
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             yield from panel.get("panels", [])
@@ -32,7 +32,7 @@ def variables(dashboard):
 
 
 def query_variables(dashboard):
-    """Those whose values Prometheus tells."""
+    """The variables whose values come from Prometheus."""
     return [variable for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
 
 

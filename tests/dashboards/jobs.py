@@ -4,7 +4,7 @@ import dashboards
 
 
 def gpt(directory, steps=1_000_000, checkpoint_every=10):
-    """A small GPT with all that a job can have: validation, checkpoints, a schedule of the learning rate. Learns our documents."""
+    """A small GPT with all that a job can have: validation, checkpoints, a schedule of the learning rate. It learns our documents."""
     text = directory / "data.txt"
     text.write_text("".join(path.read_text() for path in sorted(dashboards.ROOT.glob("docs/*.md"))))
     return {
@@ -24,7 +24,7 @@ def gpt(directory, steps=1_000_000, checkpoint_every=10):
 
 
 def emulated():
-    """Layers that only take time: nothing to learn, nothing to save."""
+    """Layers that only take time. There is nothing to learn and nothing to save."""
     return {
         "name": "emulated",
         "model": {

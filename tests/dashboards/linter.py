@@ -8,7 +8,7 @@ import re
 
 import dashboards
 
-# Those that are used here, of the units that Grafana knows.
+# The units of Grafana that are used here.
 UNITS = {"none", "short", "percentunit", "s", "dtdurations", "bytes", "Bps", "sci"}
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -26,7 +26,7 @@ def targets(dashboard):
 
 
 def selectors(expression):
-    """(metric, matchers) of each use of a metric; matchers as they are written, braces included."""
+    """(metric, matchers) of each use of a metric. Matchers are as they are written, with their braces."""
     return [(match[1], match[2] or "") for match in SELECTOR.finditer(expression)]
 
 
@@ -150,7 +150,7 @@ def grid(dashboard):
 
 
 def thresholds(dashboard):
-    """A single number says by its colour whether it is good: Grafana's own 80 fits nothing here."""
+    """A single number says by its colour whether it is good. Grafana's default of 80 fits nothing here."""
     for panel in dashboards.panels(dashboard):
         if panel["type"] in ("stat", "gauge", "bargauge") and "thresholds" not in panel["fieldConfig"]["defaults"]:
             yield panel["title"], "has no thresholds"
@@ -166,7 +166,7 @@ def legends(dashboard):
 
 
 def ages(dashboard):
-    """The age of a step or checkpoint of a job that is over or paused only grows: as a ramp it would look like a stall."""
+    """The age of a step or checkpoint of a job that is over or paused only grows. As a ramp it would look like a stall."""
     for title, target in targets(dashboard):
         if "timestamp(" in target["expr"] and "takt_job_state{" not in target["expr"]:
             yield title, f"an age that no state of the job bounds: {target['expr']}"

@@ -11,7 +11,7 @@ import yaml
 
 
 def catalogue():
-    """docs/metrics.md, which a test of common/metrics holds to the catalogue: {metric: (kind, labels)}."""
+    """{metric: (kind, labels)}, read from docs/metrics.md, which a test of common/metrics holds to the catalogue."""
     row = re.compile(r"\| `(takt_\w+)` \| (\w+) \| [^|]*\| ([^|]*) \|")
     text = (dashboards.ROOT / "docs" / "metrics.md").read_text()
     return {name: (kind, [label for label in labels.split(", ") if label]) for name, kind, labels in row.findall(text)}
@@ -34,7 +34,7 @@ def faults(dashboard):
         yield f"catalogue: {title}: {fault}"
 
 
-# A change that each rule must see, to a dashboard without a fault.
+# For each rule, a change to a faultless dashboard that the rule must see.
 def first(dashboard, kind="timeseries"):
     return next(panel for panel in dashboards.panels(dashboard) if panel["type"] == kind)
 

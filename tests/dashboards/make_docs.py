@@ -62,7 +62,7 @@ def main(binaries, seconds):
         kill_a_worker_of(running, "gpt")
         time.sleep(0.3 * seconds)
         end = time.time()
-        start = end - 0.9 * seconds  # what came before is start-up
+        start = end - 0.9 * seconds  # what came before belongs to the start
         for name, dashboard in dashboards.load().items():
             job = {"cluster.json": ".+", "job.json": "gpt", "pipeline.json": "emulated"}[name]
             values = {"job": job, "stage": ".+", "__rate_interval": stack.RATE_INTERVAL, "__range": f"{seconds}s"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws a dashboard as SVG from what Prometheus answers to its panels: close to what Grafana shows, for documents and for eyes."""
+"""Draws a dashboard as SVG from the answers of Prometheus to its panels. The picture is close to what Grafana shows."""
 import itertools
 import math
 import re
@@ -29,7 +29,7 @@ def seconds_text(value):
 
 
 def text_of(value, unit, decimals=None):
-    """As Grafana prints a value of that unit, more or less."""
+    """The text of a value of that unit, much as Grafana prints it."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -101,7 +101,7 @@ class Svg:
 
 
 class Box:
-    """Where a panel's content goes."""
+    """The rectangle of a panel's content."""
 
     def __init__(self, x, y, w, h):
         self.x, self.y, self.w, self.h = x, y, w, h

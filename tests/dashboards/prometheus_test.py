@@ -15,13 +15,13 @@ import jobs
 import stack
 import yaml
 
-# What a healthy job need not have, by the names of jobs.py: all else has a value.
+# What a healthy job need not have, by the names of jobs.py. All else has a value.
 ABSENT = {("emulated", "takt_validation_loss")}
 SECONDS_UNTIL_ALL_IS_THERE = 120
 
 
 def rule_files():
-    """{file: its rules} of dashboards/prometheus; a file of rules is one with groups."""
+    """{file: its rules} of dashboards/prometheus. A file of rules is one that has groups."""
     files = {}
     for path in sorted((dashboards.ROOT / "dashboards" / "prometheus").glob("**/*.y*ml")):
         groups = (yaml.safe_load(path.read_text()) or {}).get("groups", [])
@@ -44,7 +44,7 @@ def is_absent(job, expression):
 
 
 def summary(samples):
-    """None: there is nothing to show."""
+    """The value, or None if there is nothing to show."""
     values = [value for _, value in samples if not math.isnan(value)]
     if len(values) > 1:
         return f"{min(values):.4g} to {max(values):.4g} ({len(values)} series)"

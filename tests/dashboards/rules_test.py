@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds dashboards/prometheus to promtool, to the catalogue of metrics, and every alert to a unit test and a chapter in docs/alerts.md."""
+"""Holds dashboards/prometheus to promtool and to the catalogue of metrics. Every alert must have a unit test and a chapter in
+docs/alerts.md."""
 import pathlib
 import re
 import shutil
@@ -40,7 +41,7 @@ class Promtool(unittest.TestCase):
 
     def test_configurations_are_valid(self):
         self.succeeds("check", "config", "prometheus-static.yaml")
-        # Debian's promtool is built without Kubernetes: all but the discovery itself.
+        # Debian's promtool is built without Kubernetes, so all but the discovery itself is checked.
         config = yaml.safe_load((FOLDER / "prometheus-kubernetes.yaml").read_text())
         for scrape in config["scrape_configs"]:
             self.assertEqual(scrape.pop("kubernetes_sd_configs"), [{"role": "pod"}])

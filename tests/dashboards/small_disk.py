@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that can be filled: in memory, in a mount namespace of this process and its children."""
+"""Disks that can be filled. They are in memory, in a mount namespace of this process and its children."""
 import contextlib
 import ctypes
 import os
@@ -17,7 +17,7 @@ def _call(function, *arguments):
 
 
 def _enter_own_mounts():
-    """For the rest of the process' life. Who is not root becomes it in a user namespace."""
+    """Enters a mount namespace for the rest of the process' life. A process that is not root becomes root in a user namespace."""
     global _has_own_mounts
     if _has_own_mounts:
         return
@@ -35,7 +35,7 @@ def _enter_own_mounts():
 
 @contextlib.contextmanager
 def mounted(directory, size):
-    """directory: exists; size: as of a tmpfs, "2m". OSError: this machine does not permit it."""
+    """directory: it exists. size: as of a tmpfs, "2m". OSError means that this machine does not permit it."""
     _enter_own_mounts()
     _call(_libc.mount, b"tmpfs", os.fsencode(directory), b"tmpfs", 0, f"size={size}".encode())
     try:
@@ -45,7 +45,7 @@ def mounted(directory, size):
 
 
 def fill(file):
-    """Makes a file of all the room there is."""
+    """Makes a file that fills the disk."""
     with contextlib.suppress(OSError), open(file, "wb", buffering=0) as filler:
         while True:
             filler.write(bytes(4096))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A coordinator, workers and a Prometheus that scrapes them: real processes in a directory of their own, ports chosen by the kernel."""
+"""A coordinator, workers and a Prometheus that scrapes them. They are real processes in a directory of their own, on ports that the
+kernel chooses."""
 import contextlib
 import ctypes
 import json
@@ -17,8 +18,8 @@ import yaml
 
 import small_disk
 
-SCRAPE_INTERVAL = "1s"  # also the time limit of a scrape: on a busy machine a shorter one makes gaps
-RATE_INTERVAL = "5s"  # what Grafana makes of it: four scrapes and the step of the graph
+SCRAPE_INTERVAL = "1s"  # also the time limit of a scrape; a shorter one makes gaps on a busy machine
+RATE_INTERVAL = "5s"  # as Grafana derives it: four scrapes and the step of the graph
 PATIENCE_SECONDS = 120
 
 
@@ -39,10 +40,10 @@ def await_true(what, condition, seconds=PATIENCE_SECONDS):
 
 
 class Stack:
-    """A context: what it started ends with it, or with this process."""
+    """A context. What it started ends with it, or with this process."""
 
     def __init__(self, binaries, num_workers, rule_files=(), worker_arguments=None, disks=None):
-        """worker_arguments: by name, more of a worker's own. disks: small ones, sizes by their place in `directory`; see `disk_error`."""
+        """worker_arguments: {worker: more arguments}. disks: {place in `directory`: size} of small disks; see `disk_error`."""
         self._disks = disks or {}
         self.disk_error = None  # why this machine has no small disks
         self._mounts = contextlib.ExitStack()
@@ -68,7 +69,7 @@ class Stack:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def kill(self, name):
-        """name: "coordinator", "prometheus", or a worker's: w0, w1, ..."""
+        """name: "coordinator", "prometheus", or that of a worker: w0, w1, ..."""
         self._processes[name].kill()
         self._processes[name].wait()
 
@@ -96,7 +97,7 @@ class Stack:
         return done.stdout
 
     def api(self, path, **parameters):
-        """The answer's data; ValueError says what Prometheus has against the request."""
+        """The data of the answer. ValueError says why Prometheus refuses the request."""
         url = f"http://{self._prometheus}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=20) as answer:
@@ -105,7 +106,7 @@ class Stack:
             raise ValueError(f"{json.load(error)['error']}: {parameters}") from None
 
     def query(self, expression):
-        """[(labels, value)] of now."""
+        """[(labels, value)] at this moment."""
         return [(sample["metric"], float(sample["value"][1])) for sample in self.api("query", query=expression)["result"]]
 
     def _mount(self):

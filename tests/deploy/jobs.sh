@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# What deployment tests do with jobs: train one undisturbed, then the same one disturbed, and compare every loss. For scripts that source
-# this and have a function `takt`, the command line with its certificates. Needs jq.
+# Deployment tests train a job undisturbed, then the same job disturbed, and compare every loss. This file is for scripts that source it
+# and have a function `takt`, which is the command line with its certificates. It needs jq.
 say() { printf '== %s (%s s)\n' "$*" "$SECONDS"; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 

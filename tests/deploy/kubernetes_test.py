@@ -28,7 +28,7 @@ def program(workload):
 
 
 def ask(program_name, settings_text):
-    """What a program says to these settings: exit code and text. Code 2: they are wrong; 1: nobody runs with them."""
+    """What a program answers to these settings: exit code and text. Code 2 means that they are wrong, 1 that no daemon runs with them."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(settings_text)
         file.flush()
@@ -152,7 +152,7 @@ class Overlays(unittest.TestCase):
         self.assert_shape_seen("base", worker, lambda s: container(s).pop("name"), r"containers\[0\]: .*name.* must not be")
         self.assert_shape_seen("base", worker, lambda s: s.update(template=[]), "spec.template: \\[\\] is no V1PodTemplateSpec")
 
-    # A mistake of each kind is seen.
+    # The checks see a mistake of each kind.
     def assert_seen(self, faults, change, text):
         objects = copy.deepcopy(self.overlays["overlays/ha"])
         change({f"{o['kind']}/{o['metadata']['name']}": o for o in objects})

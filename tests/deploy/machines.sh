@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Booted systemd machines on one host, for tests that source this file. Each has a network namespace on a bridge, a cgroup and an overlay
-# over one base tree of its own; the host is 10.77.0.254 on the same bridge. Needs root, systemd-container, debootstrap, iproute2, util-linux.
+# Boots systemd machines on one host, for tests that source this file. Each machine has a network namespace on a bridge, a cgroup, and an
+# overlay of its own over one base tree. The host is 10.77.0.254 on the same bridge. This needs root, systemd-container, debootstrap,
+# iproute2 and util-linux.
 #
 #   machines_base PACKAGE...      make the base tree (once; kept in $MACHINES_DIR/base, about a minute)
-#   machine_up N [SHARED]         boot machine N = 1..9 as nN, 10.77.0.N; SHARED: a host directory to be seen there, same path
-#   machine_run N COMMAND...      as root inside; its exit status
-#   machines_down                 all of them, and the bridge
+#   machine_up N [SHARED]         boot machine N = 1..9 as nN, 10.77.0.N; SHARED: a host directory that it sees under the same path
+#   machine_run N COMMAND...      run as root inside; returns its exit status
+#   machines_down                 remove all of them, and the bridge
 machines_bridge=takt-br0
 machines_up=()
 MACHINES_DIR=${MACHINES_DIR:-/srv/takt-machines}
@@ -25,7 +26,7 @@ machines_base() {
   touch "$mark"
 }
 
-# The systemd of the machine: the child of its nspawn.
+# The process id of the machine's systemd, which is the child of its nspawn.
 machine_leader() { pgrep -P "$(cat "$MACHINES_DIR/n$1/pid")" -x systemd | head -1 | grep .; }
 
 machine_run() {
@@ -55,7 +56,7 @@ machine_up() {
   { echo "127.0.0.1 localhost"; for host in 1 2 3 4 5 6 7 8 9; do echo "10.77.0.$host n$host"; done; } >"$dir/tree/etc/hosts"
   [ -z "$shared" ] || bind=(--bind="$shared")
   (
-    # Without a cgroup of its own a machine's units would be its neighbour's.
+    # Without a cgroup of its own a machine would share its units with its neighbour.
     for group in /sys/fs/cgroup/*/; do
       mkdir -p "$group/takt-n$n" 2>/dev/null && echo $BASHPID >"$group/takt-n$n/cgroup.procs" 2>/dev/null || true
     done

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of an overlay of deploy/kubernetes, as `kubectl kustomize` builds it, and what refers to what in them."""
+"""The objects of an overlay of deploy/kubernetes, as `kubectl kustomize` builds it, and the references between them."""
 import pathlib
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ["base", "overlays/local", "overlays/gpu", "overlays/ha"]
-# Made by hand with `takt certs` where cert-manager does not (docs/deploy.md).
+# Where there is no cert-manager these are made by hand with `takt certs` (docs/deploy.md).
 SECRETS_BY_HAND = {"takt-coordinator-tls", "takt-worker-tls", "takt-client-tls"}
 
 
@@ -28,7 +28,7 @@ def build(overlay):
 
 
 def build_as_of_old(overlay):
-    """With the kubectl of Debian 12 (1.20), which knows folders and merging files under other names."""
+    """Builds also with the kubectl of Debian 12 (1.20), which has other names for folders and merging files."""
     with tempfile.TemporaryDirectory() as directory:
         copy = pathlib.Path(directory) / "kubernetes"
         shutil.copytree(FOLDER, copy)
@@ -70,7 +70,7 @@ def containers(workload):
 
 
 def selects(selector, workload):
-    """Whether a labelSelector of the one form that we use (matchLabels) takes the pods of `workload`."""
+    """Whether a labelSelector selects the pods of `workload`. We use one form only, matchLabels."""
     wanted = selector.get("matchLabels", {})
     return wanted.items() <= labels(workload).items()
 
@@ -117,7 +117,7 @@ def selector_faults(objects):
 
 
 def pod_selectors(o):
-    """Those that must take pods of ours; pods of other namespaces are not here to be looked at."""
+    """The selectors that must select pods of ours. Pods of other namespaces are not known here."""
     spec = o["spec"]
     if o["kind"] == "Service":
         return [{"matchLabels": spec["selector"]}]
@@ -184,7 +184,7 @@ def pod_faults(objects, workload):
 
 
 def security_faults(objects):
-    """What the Pod Security Standard `restricted` asks for, and what we ask for beyond it."""
+    """Breaches of the Pod Security Standard `restricted`, and of what we ask for beyond it."""
     for workload in workloads(objects) + of_kind(objects, "Pod"):
         name, spec = workload["metadata"]["name"], template(workload)["spec"]
         pod = spec["securityContext"]

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the image and runs the pods of deploy/kubernetes/overlays/local under podman: a coordinator and four workers with certificates,
-# a network of their own, the users, mounts, limits and probes of the manifests. Two stages by two replicas train; then again while one
-# worker's pod is stopped and started and the coordinator's container is killed: the losses must be the same. Exit code 0: all of it held.
-# By hand, as root:  tests/deploy/podman.sh   (needs podman, kubectl, python3-yaml, jq; an image debian:bookworm-slim)
+# a network of their own, and the users, mounts, limits and probes of the manifests. A job of two stages and two replicas trains. Then it
+# trains again while one worker's pod is stopped and started and the coordinator's container is killed. The losses must be the same.
+# Run it by hand, as root:  tests/deploy/podman.sh   (needs podman, kubectl, python3-yaml, jq; an image debian:bookworm-slim)
 #   CCACHE=DIR     a ccache that the image's build may use
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 image=localhost/takt:dev
 subnet=10.89.77
 work=$(mktemp -d /var/tmp/takt-pods-XXXXXX)
-network=${work##*/}  # of no run before: podman 4.3 remembers addresses by it when a run is cut off, beyond a reset
+network=${work##*/}  # new in each run: when a run is cut off, podman 4.3 remembers addresses by this name, even after a reset
 pods=(takt-coordinator-0 takt-worker-0 takt-worker-1 takt-worker-2 takt-worker-3)
 
 address() { case "$1" in takt-coordinator-0) echo $subnet.10 ;; *) echo $subnet.$((20 + ${1##*-})) ;; esac; }
@@ -54,7 +54,7 @@ takt certs init "$work" >/dev/null 2>&1
 takt certs issue "$work" coordinator takt-coordinator --host takt-coordinator >/dev/null 2>&1
 takt certs issue "$work" user alice >/dev/null 2>&1
 for n in 0 1 2 3; do takt certs issue "$work" worker takt-worker-$n >/dev/null 2>&1; done
-# As a kubelet puts the Secrets of docs/deploy.md there.
+# A kubelet puts the Secrets of docs/deploy.md there in this way.
 mkdir -p "$work"/takt-{coordinator,worker}-tls
 cp "$work/takt-coordinator.pem" "$work/takt-coordinator-tls/tls.crt"
 cp "$work/takt-coordinator.key" "$work/takt-coordinator-tls/tls.key"
@@ -96,7 +96,7 @@ losses calm 400 >"$work/calm.losses"
 say "the same job; a worker's pod stops and starts, the coordinator is killed"
 submit disturbed
 await_step disturbed 30
-# The container as a kubelet does, not the pod: podman would take the network away at the same time.
+# The container is stopped, as a kubelet does, not the pod: podman would remove the network at the same time.
 podman stop -t 360 "$(container_of takt-worker-3)" >/dev/null 2>&1
 [ "$(podman inspect "$(container_of takt-worker-3)" --format '{{.State.ExitCode}}')" = 0 ] || die "the worker did not leave in peace"
 podman logs "$(container_of takt-worker-3)" 2>&1 | grep -E '"asked to halt"|"rank halted"|"worker ends"'

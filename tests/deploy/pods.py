@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods of a StatefulSet of deploy/kubernetes as `podman kube play` (4.3) can run them: with what a cluster would fill in.
+"""Makes pods from a StatefulSet of deploy/kubernetes that `podman kube play` (4.3) can run, and fills in what a cluster would.
   pods.py OVERLAY NAME INDEX ADDRESS SECRETS [HOST=ADDRESS...]
 prints the YAML of the pod NAME-INDEX and of what it mounts. Secrets are the directories SECRETS/SECRET-NAME."""
 import copy
@@ -10,7 +10,7 @@ import yaml
 
 
 def expand(variables):
-    """Values in the place of references to the pod, and of $(NAME)."""
+    """Replaces references to the pod, and $(NAME), by their values."""
     values = {}
     for variable in variables:
         value = variable["value"]
@@ -31,7 +31,7 @@ def resolve(variable, container, facts):
 
 
 def of_workload(objects, name, index, address, aliases, secrets):
-    """The pod, and the ConfigMaps and claims that it mounts. aliases: {name: address}, for want of Services."""
+    """The pod, and the ConfigMaps and claims that it mounts. aliases: {name: address}, since there are no Services."""
     workload = next(w for w in manifests.workloads(objects) if w["metadata"]["name"] == name)
     pod_name = f"{name}-{index}"
     spec = copy.deepcopy(manifests.template(workload)["spec"])
@@ -39,7 +39,7 @@ def of_workload(objects, name, index, address, aliases, secrets):
     for container in spec["containers"]:
         facts = {"metadata.name": pod_name, "status.podIP": address}
         container["env"] = expand([resolve(v, container, facts) for v in container.get("env", [])])
-        container["ports"] = []  # podman publishes them on the host
+        container["ports"] = []  # podman would publish them on the host
     claims = copy.deepcopy(workload["spec"].get("volumeClaimTemplates", []))
     for claim in claims:
         volume = claim["metadata"]["name"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an object has the shape of its kind, strictly: fields that the kind does not have are faults, too.
+"""Checks that an object has the shape of its kind. Fields that the kind does not have are faults too.
 
 Kubernetes' own kinds have theirs from the models of its Python client (Debian: python3-kubernetes, Kubernetes 1.22). Those of
 cert-manager and the Prometheus operator are written down here, as far as we use them, after their CustomResourceDefinitions:
@@ -59,7 +59,7 @@ CUSTOM = {
 
 
 def faults(o):
-    """Each with its place, in words."""
+    """All faults, each with its place, in words."""
     kind = (o["apiVersion"], o["kind"])
     if kind in CUSTOM:
         yield from custom_faults(CUSTOM[kind], o, o["kind"])
@@ -97,7 +97,7 @@ PRIMITIVES = {"str": str, "int": int, "bool": bool, "float": (int, float)}
 
 
 def core_faults(of, value, at):
-    """of: a type as the client's models name it: "str", "list[V1Container]", "dict(str, str)", "V1Container"."""
+    """of: a type, as the client's models name it: "str", "list[V1Container]", "dict(str, str)", "V1Container"."""
     container = re.fullmatch(r"list\[(.+)\]|dict\(str, (.+)\)", of)
     if of == "object" or of == "datetime":
         return
@@ -122,7 +122,7 @@ def model_faults(model, value, at):
     yield from (f"{at}: {name} is no field" for name in sorted(value.keys() - names.keys()))
     known = {names[name]: item for name, item in value.items() if name in names}
     try:
-        model(**known)  # says what is required, and which words a field takes
+        model(**known)  # it raises where a field is missing or has a word that it does not take
     except ValueError as error:
         yield f"{at}: {error}"
     for field, item in known.items():

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Deploys the packages on three booted systemd machines and trains on them: n1 runs the coordinator, n2 and n3 two workers each; the host
-# submits. A job of two stages and two replicas runs undisturbed; then again while the packages are upgraded under it and one worker is
-# drained: it must go on from its checkpoint with the same losses. Prints each step; exit code 0: all of it held.
-# By hand, as root:  tests/deploy/systemd.sh   (installs debootstrap and systemd-container; the base tree stays in $MACHINES_DIR)
+# Deploys the packages on three booted systemd machines and trains on them. n1 runs the coordinator, n2 and n3 run two workers each, and the
+# host submits. A job of two stages and two replicas runs undisturbed. Then it runs again while the packages are upgraded under it and one
+# worker is drained. It must go on from its checkpoint with the same losses. The script prints each step.
+# Run it by hand, as root:  tests/deploy/systemd.sh   (installs debootstrap and systemd-container; the base tree stays in $MACHINES_DIR)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-export MACHINES_DIR=${MACHINES_DIR:-/srv/takt-machines}  # not under /var/tmp: the units have one of their own
+export MACHINES_DIR=${MACHINES_DIR:-/srv/takt-machines}  # not under /var/tmp, since the units have a /var/tmp of their own
 . tests/deploy/jobs.sh
 . tests/deploy/machines.sh
 shared=$MACHINES_DIR/shared
@@ -19,7 +19,7 @@ takt() {
   TAKT_COORDINATOR=$coordinator TAKT_TLS_CERTIFICATE=$certs/${as:-admin}.pem TAKT_TLS_KEY=$certs/${as:-admin}.key \
     TAKT_TLS_AUTHORITY=$certs/ca.pem build/release/bin/takt "$@"
 }
-# certificate MACHINE NAME: its files where the daemons of that machine find them.
+# certificate MACHINE NAME: puts the files of a certificate where the daemons of that machine find them.
 certificate() {
   local dir
   dir=$(machine_root "$1")/etc/takt/tls

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The promise "same loss, bit for bit", seen from outside: the loss and grad_norm that `takt local run -o json` prints, digit for
-# digit, over all families, pipeline sizes, chunks, partitions, transports and threads; for replicas over partitions and runs; for two
-# copies of the weights beside twice as many replicas; the same in bf16; and that the steps name the schedule that ran.
+# Tests the promise "same loss, bit for bit" from outside. The loss and grad_norm that `takt local run -o json` prints must be equal, digit
+# for digit, over all families, pipeline sizes, chunks, partitions, transports and threads; with replicas over partitions and runs; with two
+# copies of the weights and with twice as many replicas; and the same in bf16. The steps must name the schedule that ran.
 #   tests/integration/bit_equality.sh [BIN_DIR [DEVICE]]     default: build/release/bin auto; DEVICE: cpu or cuda
 set -euo pipefail
 bin=$(realpath "${1:-$(dirname "$0")/../../build/release/bin}")
@@ -41,7 +41,7 @@ run() {
   fi
   local schedule
   schedule=$(sed -nE 's/.*schedule: ([^,]+).*/\1/p' <<<"$2")
-  # A file is named by its full path.
+  # The steps name a file by its full path.
   if [ "$(grep -cE "\"schedule\":\"${schedule/file:/file:.*}" "$dir/steps")" -lt 4 ]; then
     echo "bit_equality: the steps of '$2' do not name its schedule" >&2
     exit 1
@@ -66,7 +66,7 @@ compare() { # compare BATCH REFERENCE_PARALLELISM PARALLELISM...
   done
 }
 
-# Families of the command line, except those with two copies of the weights and those without a flush.
+# The families that the command line lists, except those with two copies of the weights and those without a flush.
 two_copies=(dualpipe chimera)
 mapfile -t one_copy < <("$bin/takt" schedule list -o json | grep -oE '"name":"[^"]*"' | cut -d'"' -f4 |
   grep -vxE 'dualpipe|chimera|pipedream.*')

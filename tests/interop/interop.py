@@ -53,7 +53,7 @@ def quiet(call, *args, **options):
 
 
 def make_model(config, dtype):
-    """Biases and norms that differ from their initial values, so that a forgotten one shows."""
+    """Gives biases and norms other values than their initial ones, so that a forgotten one shows."""
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
@@ -63,7 +63,7 @@ def make_model(config, dtype):
 
 
 def load(folder):
-    """In float32, whatever the folder's dtype: what we compute in."""
+    """Loads in float32, in which we compute, whatever the dtype of the folder."""
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                              attn_implementation="eager").eval()
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# usage: run.sh [BIN]
 # Checks what we read and write against the Python packages safetensors, transformers and torch.
-# BIN: folder of takt, takt-worker and takt-coordinator; default: build/release/bin.
-# VENV: where the Python packages are, installed there if they are not; default: outside the
-# repository, in the user's cache. Several gigabytes. Where they cannot be had, says so and ends.
+#   tests/interop/run.sh [BIN]
+#     BIN   folder of takt, takt-worker and takt-coordinator; default: build/release/bin
+#     VENV  (environment) folder of the Python packages; default: in the user's cache, outside the repository
+# It installs the packages there if they are missing, which takes several gigabytes. Where that fails, it says so and ends.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${1:-$here/../../build/release/bin}
