@@ -12,9 +12,17 @@ namespace takt::bench {
 
 namespace {
 
+class Nothing final : public engine::BoundInstruction {
+ public:
+  absl::Status Run(StepId) override { return absl::OkStatus(); }
+};
+
 class NoCompute final : public engine::Compute {
  public:
-  absl::Status Run(const program::Instruction&, StepId) override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<engine::BoundInstruction>> Bind(
+      const program::Instruction&) override {
+    return std::make_unique<Nothing>();
+  }
   std::span<std::byte> SlotBytes(SlotId) override { return {}; }
 };
 

@@ -128,9 +128,8 @@ absl::StatusOr<TrainingRun> RunTraining(const PlannedJob& planned, const TrainJo
   Turns turns;
   std::vector<std::unique_ptr<engine::Compute>> computes(num_ranks);
   std::vector<RankRecord> records(num_ranks);
-  RETURN_IF_ERROR(ranks->ForAll([&](testing::VirtualRank& rank) -> absl::Status {
-    ASSIGN_OR_RETURN(computes[rank.rank().value()],
-                     TakeTurns(rank.trainer(), rank.program(), turns));
+  RETURN_IF_ERROR(ranks->ForAll([&](testing::VirtualRank& rank) {
+    computes[rank.rank().value()] = TakeTurns(rank.trainer(), rank.program(), turns);
     return absl::OkStatus();
   }));
   RETURN_IF_ERROR(ranks->ForAll([&](testing::VirtualRank& rank) {

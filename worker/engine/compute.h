@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine asks of the layer above it (worker/train, the emulated model, a toy in tests):
-// run one instruction, and say where the bytes of a slot are. The engine knows nothing of
-// Transformers.
+// What the engine asks of the layer above it (worker/train, or a toy in tests). The engine knows
+// nothing of Transformers.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "common/program/program.h"
 #include "worker/backend/stream.h"
+#include "worker/engine/bound_instruction.h"
 
 namespace takt::engine {
 
+// Binds the instructions of one program. The engine calls it when it is created, and never while
+// the program runs.
 class Compute {
  public:
   virtual ~Compute() = default;
-  // Runs one instruction of any lane that is not SEND or RECV, to its end or onto StreamOf it.
-  // step: 1-based.  Thread: the lane's own; different lanes call at the same time, only with
-  // instructions whose slots do not conflict.  Errors end the program; the first one sticks.
-  virtual absl::Status Run(const program::Instruction& instruction, StepId step) = 0;
-  // The stream on which Run leaves the work of this instruction, to be done later; null: it is done
-  // on return. The same answer for the life of the program; the stream is of the instruction's lane
-  // alone.
-  virtual backend::Stream* StreamOf(const program::Instruction&) { return nullptr; }
-  // Memory of a slot that SEND reads or RECV writes; stable for the life of the program.
+  // instruction: any but SEND and RECV; the caller keeps it for the life of what is returned.
+  // Errors: kInvalidArgument (the program does not agree with what computes it), which names the
+  // instruction; kInternal (no such op).
+  virtual absl::StatusOr<std::unique_ptr<BoundInstruction>> Bind(
+      const program::Instruction& instruction) = 0;
+  // The memory of a slot that SEND reads or RECV writes. It stays there for the life of the
+  // program.
   virtual std::span<std::byte> SlotBytes(SlotId slot) = 0;
 };
 

@@ -9,29 +9,30 @@
 
 namespace takt::engine {
 
-absl::Status AddDeviceParts(const program::Program& program, const StreamOf& stream_of,
+absl::Status AddDeviceParts(const program::Program& program,
                             std::vector<std::unique_ptr<Lane>>& lanes) {
-  std::vector<int> numbers;
-  std::vector<backend::Stream*> streams;
+  std::vector<int> numbers(program.body.size());
   std::map<backend::Stream*, int> known{{nullptr, kHost}};
-  for (const program::Instruction& instruction : program.body) {
-    streams.push_back(stream_of(*lanes[instruction.lane.value()], instruction));
-    numbers.push_back(
-        known.try_emplace(streams.back(), static_cast<int>(known.size()) - 1).first->second);
+  for (const auto& lane : lanes) {
+    for (const LaneEntry& entry : lane->entries) {
+      const int next = static_cast<int>(known.size()) - 1;
+      numbers[entry.body_index] = known.try_emplace(entry.bound->stream(), next).first->second;
+    }
   }
   if (known.size() == 1) return absl::OkStatus();
   const std::vector<std::vector<program::Wait>> waits = EventWaits(program, numbers);
   for (const auto& lane : lanes) {
     for (LaneEntry& entry : lane->entries) {
-      const auto i = static_cast<std::size_t>(entry.body_index);
-      if (streams[i] == nullptr && waits[i].empty()) continue;
+      const std::vector<program::Wait>& its_waits = waits[entry.body_index];
+      backend::Stream* const stream = entry.bound->stream();
+      if (stream == nullptr && its_waits.empty()) continue;
       entry.device = std::make_unique<DevicePart>();
-      entry.device->stream = streams[i];
-      entry.device->waits = waits[i];
-      if (streams[i] == nullptr) continue;
+      entry.device->stream = stream;
+      entry.device->waits = its_waits;
+      if (stream == nullptr) continue;
       for (DevicePart::Points& points : entry.device->points) {
-        ASSIGN_OR_RETURN(points.start, streams[i]->CreateEvent());
-        ASSIGN_OR_RETURN(points.end, streams[i]->CreateEvent());
+        ASSIGN_OR_RETURN(points.start, stream->CreateEvent());
+        ASSIGN_OR_RETURN(points.end, stream->CreateEvent());
       }
     }
   }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an entry of a lane has to do with a device: the stream it is left on, the points of streams
-// that it waits for, and those that tell when it ran.
+// What an entry of a lane has to do with a device: the stream that gets its work, the points of
+// streams that it waits for, and those that tell when it ran.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -25,7 +24,7 @@ struct DevicePart {
   struct Points {
     std::unique_ptr<backend::Event> start, end;
   };
-  // By iteration; with a stream only. A point is passed again when its step was reported.
+  // By iteration, if there is a stream. A point is recorded again once its step was reported.
   std::array<Points, TimingRing::kKept> points;
 
   const Points& PointsOf(std::uint64_t iteration) const {
@@ -33,15 +32,13 @@ struct DevicePart {
   }
 };
 
-// The stream on which an instruction of a lane is left; null: none.
-using StreamOf = std::function<backend::Stream*(const Lane&, const program::Instruction&)>;
-
-// Gives the entries their parts; those that have nothing to do with a device get none.
-absl::Status AddDeviceParts(const program::Program& program, const StreamOf& stream_of,
+// Gives the entries their parts, by the streams of their bound instructions. An entry that has
+// nothing to do with a device gets none.
+absl::Status AddDeviceParts(const program::Program& program,
                             std::vector<std::unique_ptr<Lane>>& lanes);
 
-// Lets the part's stream, or the caller until it gives up, wait for the points that it needs in
-// `iteration`. They have been recorded.
+// Makes the part's stream wait for the points that it needs in `iteration`; without a stream the
+// caller waits until it gives up. The points have been recorded.
 absl::Status AwaitPoints(const std::vector<std::unique_ptr<Lane>>& lanes, const DevicePart& part,
                          std::uint64_t iteration, absl::FunctionRef<bool()> gives_up);
 

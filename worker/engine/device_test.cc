@@ -29,20 +29,32 @@ class ToyDevice final : public Compute {
  public:
   explicit ToyDevice(std::size_t num_slots) : toy(num_slots) {}
 
-  absl::Status Run(const Instruction& instruction, StepId step) override {
+  absl::StatusOr<std::unique_ptr<BoundInstruction>> Bind(const Instruction& instruction) override {
     const auto it = streams.find(&instruction);
-    if (it == streams.end()) return toy.Run(instruction, step);
-    it->second->Push([this, &instruction, step] { return toy.Run(instruction, step); });
-    return absl::OkStatus();
-  }
-  backend::Stream* StreamOf(const Instruction& instruction) override {
-    const auto it = streams.find(&instruction);
-    return it == streams.end() ? nullptr : it->second;
+    if (it == streams.end()) return toy.Bind(instruction);
+    return std::make_unique<OnStream>(toy, instruction, *it->second);
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return toy.SlotBytes(slot); }
 
   ToyCompute toy;
   std::map<const Instruction*, TaskStream*> streams;
+
+ private:
+  class OnStream final : public BoundInstruction {
+   public:
+    OnStream(ToyCompute& toy, const Instruction& instruction, TaskStream& stream)
+        : BoundInstruction(&stream), toy_(toy), instruction_(instruction), stream_(stream) {}
+    absl::Status Run(StepId step) override {
+      stream_.Push(
+          [&toy = toy_, &instruction = instruction_, step] { return toy.Run(instruction, step); });
+      return absl::OkStatus();
+    }
+
+   private:
+    ToyCompute& toy_;
+    const Instruction& instruction_;
+    TaskStream& stream_;
+  };
 };
 
 std::vector<std::uint64_t> RunAlone(const Program& program, std::int64_t steps) {

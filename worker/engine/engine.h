@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one program: a thread per lane, waits between lanes as the slots imply, every instruction
-// timed at both ends.
+// Runs one program: one thread per lane, waits between lanes as the slots imply, and times of every
+// instruction.
 #pragma once
 
 #include <functional>
@@ -18,21 +18,21 @@
 
 namespace takt::engine {
 
-// One instruction of one step, steady clock nanoseconds.
+// When one instruction of one step ran, in nanoseconds of the steady clock.
 struct InstructionTiming {
   std::int64_t start_nanos = 0, end_nanos = 0;
 };
 
-// Of one completed step on this rank. `timings` is indexed as program.body and valid during the
+// When one step ran on this rank. `timings` is indexed as program.body and valid during the
 // callback only.
 struct StepTiming {
   StepId step;
-  // From the previous step's end. The first step of a Run: from the start of the prologue, or of
-  // its first instruction if there is none.
+  // It starts at the previous step's end. The first step of a Run starts with the prologue, or with
+  // its own first instruction if there is none.
   std::int64_t start_nanos = 0, end_nanos = 0;
   std::int64_t compute_nanos = 0;  // busy on the compute lane, F I W B only
   const std::vector<InstructionTiming>* timings = nullptr;
-  // As program.prologue; null: it did not run right before this step.
+  // Indexed as program.prologue; null: it did not run right before this step.
   const std::vector<InstructionTiming>* prologue = nullptr;
 };
 
@@ -45,20 +45,20 @@ struct LaneStatus {
   // The lane it waits for; -1: none. Follow these to what a rank really waits for.
   LaneId waits_for_lane{-1};
   bool failed = false;     // its error ended the program
-  std::int64_t nanos = 0;  // for which it has been at `instruction`, waiting or running
+  std::int64_t nanos = 0;  // how long it has been at `instruction`, waiting or running
 };
 
 // One instruction that is done, of any lane.
 struct DoneInstruction {
   std::string instruction;
   StepId step;
-  std::int64_t nanos = 0;            // it took
-  std::int64_t ended_nanos_ago = 0;  // before the question
+  std::int64_t nanos = 0;            // how long it took
+  std::int64_t ended_nanos_ago = 0;  // how long ago it ended
 };
 
 struct EngineOptions {
-  transport::Transport* transport =
-      nullptr;  // channels to neighbours are opened on it; may be null if there is no lane for p2p
+  // Channels to neighbours are opened on it. It may be null if there is no lane for p2p.
+  transport::Transport* transport = nullptr;
   // Maps a pp rank of the program to a rank of the transport (same dp_rank as ours).
   std::function<Rank(PpRank)> rank_of;
   std::int64_t generation = 0;
@@ -73,33 +73,33 @@ struct EngineOptions {
 // Thread-safe except Run (one caller, once at a time).
 class Engine {
  public:
-  // Opens the channels.  program, compute: borrowed for the engine's life.  Blocks: until all
-  // neighbours opened theirs.
+  // Binds the instructions and opens the channels.  program, compute: borrowed for the engine's
+  // life.  Blocks: until all neighbours opened theirs.  Errors: those of BindProgram.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const program::Program& program,
                                                         Compute& compute, EngineOptions options);
   virtual ~Engine() = default;
 
-  // Runs the prologue, steps first..last, the epilogue: of a program without a flush each Run
-  // begins as after one.  on_step: called on one engine thread after each step, in order; keep it
+  // Runs the prologue, steps first..last, and the epilogue. A program without a flush begins each
+  // Run as if after one.  on_step: called on one engine thread after each step, in order; keep it
   // short. Errors: the first error of any lane, or kAborted after Abort.  When it returns, no
-  // thread touches compute or slots, nor does a device, unless it hangs: that is logged, and
-  // whoever then destroys what the device uses waits for it.
+  // thread touches compute or slots. Nor does a device, unless it hangs: that is logged, and
+  // whatever then destroys what the device uses waits for it.
   virtual absl::Status Run(StepId first, StepId last,
                            std::function<void(const StepTiming&)> on_step) = 0;
 
-  // Makes the Run in progress end once `step` is complete; one that ends sooner ends sooner. Call
-  // it from Compute::Run, in an instruction of the step before `step`: no lane has begun the step
-  // after it then, because it waits for the report of the step before.
+  // Makes the Run in progress end once `step` is complete, unless it ends sooner anyway. Call it
+  // from BoundInstruction::Run, in an instruction of the step before `step`: no lane has begun the
+  // step after it then, because it waits for the report of the step before.
   virtual void EndAfter(StepId step) = 0;
 
   // Ends every wait; Run returns soon. The transport is aborted too.
   virtual void Abort(absl::Status reason) = 0;
 
-  // A consistent enough picture at any time, also while Run hangs.
+  // Says what each lane does. It may be called at any time, also while Run hangs.
   virtual std::vector<LaneStatus> Status() const = 0;
 
-  // The flight recorder: the last instructions that were done, at most `most`, by their ends. At
-  // any time, as Status.
+  // The flight recorder: the last instructions that were done, at most `most`, by their ends. It
+  // may be called at any time, as Status.
   virtual std::vector<DoneInstruction> LastDone(std::size_t most) const = 0;
 };
 

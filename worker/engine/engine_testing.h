@@ -22,7 +22,11 @@ class ToyCompute : public Compute {
  public:
   explicit ToyCompute(std::size_t num_slots) : slots(num_slots) {}
 
-  absl::Status Run(const program::Instruction& instruction, StepId step) override {
+  absl::StatusOr<std::unique_ptr<BoundInstruction>> Bind(
+      const program::Instruction& instruction) override {
+    return std::make_unique<Toy>(*this, instruction);
+  }
+  absl::Status Run(const program::Instruction& instruction, StepId step) {
     if (before) {
       if (absl::Status status = before(instruction, step); !status.ok()) return status;
     }
@@ -45,6 +49,18 @@ class ToyCompute : public Compute {
 
   std::vector<std::uint64_t> slots;
   std::function<absl::Status(const program::Instruction&, StepId)> before;
+
+ private:
+  class Toy final : public BoundInstruction {
+   public:
+    Toy(ToyCompute& compute, const program::Instruction& instruction)
+        : compute_(compute), instruction_(instruction) {}
+    absl::Status Run(StepId step) override { return compute_.Run(instruction_, step); }
+
+   private:
+    ToyCompute& compute_;
+    const program::Instruction& instruction_;
+  };
 };
 
 inline program::Program RandomProgram(unsigned seed) {

@@ -16,7 +16,7 @@ using program::LaneKind;
 using program::Op;
 using program::Program;
 
-// What running relies on; the meaning of slots is the compute's business.
+// Checks what running relies on. What slots mean is checked where an instruction is bound.
 absl::Status CheckInstruction(const Program& program, const Instruction& instruction) {
   const int lane = instruction.lane.value();
   if (lane < 0 || lane >= static_cast<int>(program.lanes.size())) {
@@ -46,7 +46,7 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
   return absl::OkStatus();
 }
 
-// "2F1": the message by what made it.
+// Names a message by what made it: "2F1".
 std::string MessageName(const Instruction& instruction, const program::Lane& lane) {
   return absl::StrCat(instruction.stage.value(), DirectionName(lane.direction),
                       instruction.microbatch.value());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One lane of a running program: its part of the body made ready to run, its progress, and what it
-// is doing now.
+// One lane of a running program: its part of the body with all that running it needs, its progress,
+// and what it is doing now.
 #pragma once
 
 #include <atomic>
@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/program/program.h"
+#include "worker/engine/bound_instruction.h"
 #include "worker/engine/device_part.h"
 #include "worker/transport/transport.h"
 #include "worker/transport/wake_word.h"
@@ -25,9 +25,14 @@ struct LaneEntry {
   const program::Instruction* instruction = nullptr;
   std::int32_t body_index = 0;
   std::vector<program::Wait> waits;
-  std::span<std::byte> message;        // SEND, RECV
-  std::unique_ptr<DevicePart> device;  // null: it and all that it waits for are the host's
+  std::unique_ptr<BoundInstruction> bound;  // BindProgram sets it
+  std::unique_ptr<DevicePart> device;       // null: it and all that it waits for are the host's
 };
+
+// The step that an instruction works for while the engine is at `iteration_step`.
+inline StepId WorksFor(const program::Instruction& instruction, StepId iteration_step) {
+  return StepId(iteration_step.value() + instruction.step_ahead);
+}
 
 // What a lane is doing, besides its position.
 enum LaneActivity : std::int32_t {
@@ -54,10 +59,10 @@ struct Lane {
   // entry p of iteration i is done when done > i * entries.size() + p. One that has a stream is
   // done, in this sense, once it was given to that.
   alignas(64) std::atomic<std::uint64_t> done{0};
-  // By waiting lane: the count of `done` that it waits for. Only those that it concerns are woken:
-  // the others would take the cores just when what this lane has done is to be sent.
+  // By waiting lane: the count of `done` that it waits for. Only the lanes that wait for this count
+  // are woken: the others would take the cores just when what this lane has done is to be sent.
   std::vector<std::atomic<std::uint64_t>> awaited;
-  transport::WakeWord iteration_ended;    // for whom single instructions do not matter
+  transport::WakeWord iteration_ended;    // wakes the report, which waits for whole iterations
   alignas(64) transport::WakeWord woken;  // where this lane's thread sleeps
   alignas(64) std::atomic<std::int32_t> activity{kIdle};
   std::atomic<bool> failed{false};
@@ -71,12 +76,12 @@ std::string LaneName(const program::Lane& lane);
 // "F" for activations, "B" for gradients: names the channel too.
 const char* DirectionName(program::Direction direction);
 
-// The lanes of a program with entries and waits, without channels and messages.
+// Makes the lanes of a program with entries and waits; channels and bound instructions come later.
 // kInvalidArgument: the program names a lane or a slot that is not there, or puts an instruction on
 // a lane of another kind.
 absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const program::Program& program);
 
-// What the lane waits for at `entry` given its activity; empty if for nothing.
+// Says what the lane waits for at `entry`, given its activity; empty if it waits for nothing.
 std::string DescribeWait(const program::Program& program,
                          const std::vector<std::unique_ptr<Lane>>& lanes, const LaneEntry& entry,
                          std::int32_t activity);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the instructions of the last iterations ran. Each lane writes its own while it runs; who
-// asks what a rank is doing reads them meanwhile.
+// When the instructions of the last iterations ran. Each lane writes its own times while it runs;
+// status lines and the flight recorder read them meanwhile.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace takt::engine {
 
-// Iteration i is kept until i + kKept begins.
+// It keeps iteration i until i + kKept begins.
 class TimingRing {
  public:
   // Steps that may be under way while the report of one before them is still being made.
@@ -23,7 +23,7 @@ class TimingRing {
     for (std::vector<InstructionTiming>& timings : kept_) timings.resize(body_size);
   }
 
-  // By the lane's own thread.
+  // The lane's own thread calls these.
   void SetStart(std::uint64_t iteration, std::size_t body_index, std::int64_t nanos) {
     Store(At(iteration, body_index).start_nanos, nanos);
   }
@@ -31,12 +31,13 @@ class TimingRing {
     Store(At(iteration, body_index).end_nanos, nanos);
   }
 
-  // Once the whole iteration is done and until it may be overwritten.
+  // Valid once the whole iteration is done, until it may be overwritten.
   const std::vector<InstructionTiming>& Of(std::uint64_t iteration) const {
     return kept_[iteration % kKept];
   }
 
-  // At any time: a start or an end may be that of iteration - kKept or of iteration + kKept.
+  // May be called at any time: a start or an end may be that of iteration - kKept or of
+  // iteration + kKept.
   InstructionTiming Peek(std::uint64_t iteration, std::size_t body_index) const {
     const InstructionTiming& timing = kept_[iteration % kKept][body_index];
     return {Load(timing.start_nanos), Load(timing.end_nanos)};
@@ -46,8 +47,8 @@ class TimingRing {
   InstructionTiming& At(std::uint64_t iteration, std::size_t body_index) {
     return kept_[iteration % kKept][body_index];
   }
-  // Who peeks looks afterwards how far the lane has come. Release and acquire: if he saw the time
-  // of a later iteration, he also sees that the lane had come to it.
+  // A reader that peeks looks afterwards how far the lane has come. Release and acquire order this:
+  // if it saw the time of a later iteration, it also sees that the lane had come to that iteration.
   static void Store(std::int64_t& to, std::int64_t nanos) {
     std::atomic_ref(to).store(nanos, std::memory_order_release);
   }

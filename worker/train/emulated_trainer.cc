@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/program/compute_part.h"
+#include "worker/train/interpreted.h"
 #include "worker/train/result_ring.h"
 
 namespace takt::train {
@@ -77,7 +78,11 @@ class EmulatedTrainer final : public Trainer {
 
   absl::Status Prepare() override { return absl::OkStatus(); }
 
-  absl::Status Run(const Instruction& instruction, StepId step) override {
+  absl::StatusOr<std::unique_ptr<engine::BoundInstruction>> Bind(
+      const Instruction& instruction) override {
+    return std::make_unique<Interpreted<EmulatedTrainer>>(*this, instruction, nullptr);
+  }
+  absl::Status Run(const Instruction& instruction, StepId step) {
     switch (instruction.op) {
       case Op::kForward:
       case Op::kInputGrad:

@@ -54,7 +54,10 @@ class EmulatedTrainerTest : public testing::Test {
   }
 
   absl::Status Run(int rank, const std::string& text, std::int64_t step = 1) {
-    return trainers_[rank]->Run(Find(rank, text), StepId(step));
+    return Run(rank, Find(rank, text), step);
+  }
+  absl::Status Run(int rank, const Instruction& instruction, std::int64_t step = 1) {
+    return trainers_[rank]->Bind(instruction).value()->Run(StepId(step));
   }
 
   // What the engine does with "0SEND_F0" on rank 0 and "0RECV_F0" on rank 1.
@@ -125,7 +128,7 @@ TEST_F(EmulatedTrainerTest, AnOverlappedPairIsItsTwoPartsAtOnce) {
   overlap.reads.insert(overlap.reads.end(), backward.reads.begin(), backward.reads.end());
   overlap.writes.insert(overlap.writes.end(), backward.writes.begin(), backward.writes.end());
   // Neither part begins before the gradient that B needs is there.
-  EXPECT_FALSE(trainers_[0]->Run(overlap, StepId(1)).ok());
+  EXPECT_FALSE(Run(0, overlap).ok());
 
   ASSERT_TRUE(Run(0, "0F0").ok());
   PassActivation("0SEND_F0", "0RECV_F0");
@@ -135,7 +138,7 @@ TEST_F(EmulatedTrainerTest, AnOverlappedPairIsItsTwoPartsAtOnce) {
   const auto to = trainers_[0]->SlotBytes(Find(0, "1RECV_B0").writes[0]);
   std::memcpy(to.data(), from.data(), to.size());
   const std::int64_t start = Clock::Real().SteadyNanos();
-  EXPECT_TRUE(trainers_[0]->Run(overlap, StepId(1)).ok());
+  EXPECT_TRUE(Run(0, overlap).ok());
   EXPECT_GE(Clock::Real().SteadyNanos() - start, 6'000'000);
   PassActivation("0SEND_F1", "0RECV_F1");
   EXPECT_TRUE(Run(1, "1F1").ok());

@@ -23,8 +23,10 @@ class Silence final : public engine::Collective {
 };
 
 absl::Status Run(engine::Compute& compute, const Instruction& instruction) {
-  const bool message = instruction.op == Op::kSend || instruction.op == Op::kRecv;
-  return message ? absl::OkStatus() : compute.Run(instruction, StepId(1));
+  if (instruction.op == Op::kSend || instruction.op == Op::kRecv) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::unique_ptr<engine::BoundInstruction> bound,
+                   compute.Bind(instruction));
+  return bound->Run(StepId(1));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "worker/data/token_source.h"
 #include "worker/train/forward_pass.h"
 #include "worker/train/initial_weights.h"
+#include "worker/train/interpreted.h"
 #include "worker/train/meta_run.h"
 #include "worker/train/optimizer.h"
 #include "worker/train/parameter_store.h"
@@ -71,7 +72,11 @@ class ModelTrainer final : public Trainer {
         .status();
   }
 
-  absl::Status Run(const Instruction& instruction, StepId step) override {
+  absl::StatusOr<std::unique_ptr<engine::BoundInstruction>> Bind(
+      const Instruction& instruction) override {
+    return std::make_unique<Interpreted<ModelTrainer>>(*this, instruction, StreamOf(instruction));
+  }
+  absl::Status Run(const Instruction& instruction, StepId step) {
     switch (instruction.op) {
       case Op::kLoad:
         return pass_->Load(instruction, step);
@@ -106,7 +111,7 @@ class ModelTrainer final : public Trainer {
   }
 
   // What reads files is done on return, and what the host sums.
-  backend::Stream* StreamOf(const Instruction& instruction) override {
+  backend::Stream* StreamOf(const Instruction& instruction) {
     const program::LaneKind lane = program_.lanes[instruction.lane.value()].kind;
     if (lane == program::LaneKind::kCompute) return compute_->stream();
     if (instruction.op == Op::kReduceTied && SumsTiedAlone()) return reduce_->stream();

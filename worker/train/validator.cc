@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/train/interpreted.h"
 
 namespace takt::train {
 namespace {
@@ -19,7 +20,12 @@ class ForwardValidator final : public Validator {
   ForwardValidator(ForwardPass pass, ResultGroups groups)
       : pass_(std::move(pass)), groups_(groups) {}
 
-  absl::Status Run(const Instruction& instruction, StepId batch) override {
+  absl::StatusOr<std::unique_ptr<engine::BoundInstruction>> Bind(
+      const Instruction& instruction) override {
+    return std::make_unique<Interpreted<ForwardValidator>>(*this, instruction,
+                                                           StreamOf(instruction));
+  }
+  absl::Status Run(const Instruction& instruction, StepId batch) {
     switch (instruction.op) {
       case Op::kLoad:
         return pass_.Load(instruction, batch);
@@ -33,7 +39,7 @@ class ForwardValidator final : public Validator {
     }
   }
 
-  backend::Stream* StreamOf(const Instruction& instruction) override {
+  backend::Stream* StreamOf(const Instruction& instruction) {
     return instruction.op == Op::kForward ? pass_.stream() : nullptr;
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return pass_.SlotBytes(slot); }

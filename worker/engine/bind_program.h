@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/program/program.h"
+#include "worker/engine/compute.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/lane.h"
+
+namespace takt::engine {
+
+// A program that is ready to run: its channels are open, and every instruction is bound.
+struct BoundProgram {
+  std::vector<std::unique_ptr<Lane>> lanes;  // these have the body
+  // Indexed as those of the program.
+  std::vector<std::unique_ptr<BoundInstruction>> prologue, epilogue;
+};
+
+// program, compute: borrowed for the life of what is returned.
+// Blocks: until all neighbours have opened their channels. Everything but SEND and RECV is bound
+// before, so that an error of the program shows first.
+// Errors: those of MakeLanes, of Compute::Bind and of the transport.
+absl::StatusOr<BoundProgram> BindProgram(const program::Program& program, Compute& compute,
+                                         const EngineOptions& options);
+
+}  // namespace takt::engine

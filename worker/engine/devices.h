@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "worker/backend/stream.h"
+#include "worker/engine/bind_program.h"
+#include "worker/engine/timing_ring.h"
+#include "worker/transport/wake_word.h"
+
+namespace takt::engine {
+
+// The streams on which the instructions of a program leave their work. All waits end once GiveUpAt
+// has passed, because a device may hang.
+// Thread: the caller of Engine::Run; GiveUpAt from any.
+class Devices {
+ public:
+  // Finds the streams. Once, before everything else.
+  absl::Status Open(const BoundProgram& program);
+
+  // Whether every instruction is the host's.
+  bool none() const { return streams_.empty(); }
+
+  // Waits until an entry that has a stream has run. timings: they get the times at which it ran;
+  // null: nobody wants them.
+  // Errors: those of the device; kCancelled (it gave up).
+  absl::Status Await(const LaneEntry& entry, std::uint64_t iteration, TimingRing* timings) const;
+
+  // Waits until a stream has done all that it was given. Errors: as Await.
+  absl::Status Drain(backend::Stream& stream) const;
+
+  // Drains all of them. False: it gave up.
+  bool DrainAll() const;
+
+  // nanos: of the monotonic clock.
+  void GiveUpAt(std::int64_t nanos) { give_up_nanos_.store(nanos, std::memory_order_relaxed); }
+
+ private:
+  bool GivesUp() const;
+
+  std::map<backend::Stream*, std::unique_ptr<backend::Event>> streams_;  // the event drains it
+  std::atomic<std::int64_t> give_up_nanos_{transport::kNoDeadline};
+};
+
+}  // namespace takt::engine
