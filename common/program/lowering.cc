@@ -3,10 +3,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/program/asynchronous_lowering.h"
 #include "common/program/merge_weight_grads.h"
 #include "common/program/rank_lowering.h"
 #include "common/program/receive_points.h"
+#include "common/program/slot_table.h"
+#include "common/program/unrolled_schedule.h"
 #include "common/schedule/graph.h"
 #include "common/schedule/validator.h"
 
@@ -37,6 +38,32 @@ absl::Status CheckStages(const schedule::Schedule& schedule,
   return absl::OkStatus();
 }
 
+absl::Status CheckUpdates(const schedule::Schedule& schedule, const LowerOptions& options) {
+  if (schedule.updates != schedule::Updates::kEachBackward ||
+      (!options.reduce_gradients && !options.tied_embeddings)) {
+    return absl::OkStatus();
+  }
+  return InvalidField(
+      {.field = options.reduce_gradients ? "parallelism.data" : "model.tied_embeddings",
+       .value = options.reduce_gradients ? "more than 1" : "true",
+       .rule = absl::StrCat(schedule.name,
+                            " updates each stage after every backward, so no gradient can wait "
+                            "for another rank"),
+       .fix = "use pipedream-2bw"});
+}
+
+// Where every microbatch has its slot, none may begin again before it has ended.
+absl::Status CheckPools(const Program& program) {
+  const int needed = LargestPool(program.slots);
+  if (needed <= program.num_microbatches) return absl::OkStatus();
+  return InvalidField(
+      {.field = "microbatches",
+       .value = absl::StrCat(program.num_microbatches),
+       .rule = absl::StrCat("without a flush, must be at least as many as pp rank ",
+                            program.pp_rank.value(), " holds at once (", needed, ")"),
+       .fix = "use more microbatches"});
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
@@ -50,17 +77,23 @@ absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
   }
   RETURN_IF_ERROR(CheckStages(schedule, complete.stages));
 
-  if (schedule.updates != schedule::Updates::kFlush) return LowerWithoutFlush(schedule, complete);
+  RETURN_IF_ERROR(CheckUpdates(schedule, complete));
 
-  const schedule::ActionGraph graph(schedule);
-  const std::vector<std::vector<ReceivePoint>> receives = FindReceivePoints(graph);
+  ASSIGN_OR_RETURN(const UnrolledSchedule steps, Unroll(schedule));
+  const schedule::ActionGraph graph(steps.schedule);
+  const std::vector<ReceivePoints> receives = FindReceivePoints(graph, steps);
   std::vector<Program> programs;
   programs.reserve(schedule.ranks.size());
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
-    Program program = RankLowering(graph, complete, rank).Build(receives[rank]);
-    if (complete.merge_weight_grads && MergeWeightGrads(program)) {
-      program = RankLowering(graph, complete, rank, program.slots).Build(receives[rank]);
-      MergeWeightGrads(program);
+    Program program = RankLowering(graph, steps, complete, rank).Build(receives[rank]);
+    const bool merges = complete.merge_weight_grads && MergeWeightGrads(program);
+    const bool flushes = schedule.updates == schedule::Updates::kFlush;
+    if (!flushes) RETURN_IF_ERROR(CheckPools(program));
+    // The first lowering tells how large the pools are. The second one hands their slots out in an
+    // order that needs to know it.
+    if (merges || !flushes) {
+      program = RankLowering(graph, steps, complete, rank, program.slots).Build(receives[rank]);
+      if (merges) MergeWeightGrads(program);
     }
     programs.push_back(std::move(program));
   }

@@ -16,28 +16,29 @@ namespace takt::program {
 struct StageShape {
   // Layers of the stage, [first_layer, last_layer): one gradient bucket each.
   LayerId first_layer{0}, last_layer{1};
-  std::int64_t output_bytes =
-      0;  // activation message; the gradient message of the same boundary has this size too
+  // Of an activation message, and of the gradient message of the same boundary.
+  std::int64_t output_bytes = 0;
   std::int64_t stash_bytes = 0;
   std::int64_t recomputed_bytes = 0;  // from an I to its W; 0: the stash keeps everything
 };
 
 struct LowerOptions {
   std::vector<StageShape> stages;  // empty: one layer of size 0 per stage
-  // dp_size > 1: REDUCE_GRAD per layer, right after the layer's stage's last W or B. A schedule
-  // with two copies of the weights has them whenever it has an optimizer.
+  // There is data parallelism: each layer has a REDUCE_GRAD right after the last W or B of its
+  // stage. A schedule with two copies of the weights has them whenever it has an optimizer.
   bool reduce_gradients = false;
-  bool tied_embeddings = false;  // REDUCE_TIED on the first and the last stage's ranks
-  // W that follow each other on a rank are one instruction, which sums in another order; slots are
-  // then handed out in turn, so that neighbouring microbatches have neighbouring slots.
+  bool tied_embeddings = false;  // REDUCE_TIED on the ranks of the first and the last stage
+  // W that follow each other on a rank become one instruction, which sums in another order. Slots
+  // are then handed out in turn, so that neighbouring microbatches have neighbouring slots.
   bool merge_weight_grads = false;
-  bool optimizer =
-      true;  // NORM_PARTIAL, NORM_EXCHANGE, OPT at the end of the body; false: compute and p2p only
+  bool optimizer = true;  // NORM_PARTIAL, NORM_EXCHANGE and OPT; false: none of them
 };
 
-// Precondition: schedule::Validate(schedule) is OK (checked). Receives are listed in their sender's
-// order on every ordered pair of ranks and direction, and have slots enough never to block what
-// does not need them.
+// Receives are listed in their sender's order on every ordered pair of ranks and direction, and
+// have slots enough never to block what does not need them.
+// kInvalidArgument (FieldError): as schedule::Validate; a number of stages or layers that do not
+// fit the schedule; without a flush, a schedule whose steps cannot overlap (Unroll), too few
+// microbatches, or sums over ranks of a gradient that is applied at once.
 absl::StatusOr<std::vector<Program>> Lower(const schedule::Schedule& schedule,
                                            const LowerOptions& options);
 

@@ -38,39 +38,49 @@ void Append(std::vector<SlotId>& to, const std::vector<SlotId>& from) {
 
 }  // namespace
 
-RankLowering::RankLowering(const schedule::ActionGraph& graph, const LowerOptions& options,
-                           int rank, std::span<const Slot> slots)
+RankLowering::RankLowering(const schedule::ActionGraph& graph, const UnrolledSchedule& steps,
+                           const LowerOptions& options, int rank, std::span<const Slot> sized)
     : graph_(graph),
-      schedule_(graph.schedule()),
+      steps_(steps),
+      schedule_(steps.schedule),
       options_(options),
       rank_(rank),
       program_{.pp_rank = PpRank(rank),
-               .pp_size = graph.schedule().num_ranks(),
-               .num_stages = graph.schedule().num_stages,
-               .num_microbatches = graph.schedule().num_microbatches,
+               .pp_size = schedule_.num_ranks(),
+               .num_stages = schedule_.num_stages,
+               .num_microbatches = steps.num_microbatches,
                .mirror = PpRank(TwoWays() ? schedule_.num_ranks() - 1 - rank : -1),
-               .schedule = graph.schedule().name},
-      slots_(program_.slots, slots) {}
+               .schedule = schedule_.name},
+      slots_(program_.slots, {.reuse = sized.empty() ? SlotReuse::kAnyFree
+                                       : Flushes()   ? SlotReuse::kInTurn
+                                                     : SlotReuse::kByMicrobatch,
+                              .sized = sized,
+                              .num_microbatches = steps.num_microbatches}) {}
 
-Program RankLowering::Build(const std::vector<ReceivePoint>& receives) {
+Program RankLowering::Build(const ReceivePoints& receives) {
   LaneOf(LaneKind::kCompute);
   PrepareStages();
-  AddLoad();
-  auto receive = receives.begin();
-  const int row_length = static_cast<int>(schedule_.ranks[rank_].size());
-  for (int position = -1; position < row_length; ++position) {
-    if (position >= 0) {
-      AddCell(position);
-      if (schedule::BeginsPair(schedule_.ranks[rank_], position)) ++position;
-    }
-    for (; receive != receives.end() && receive->after == position; ++receive) AddReceive(*receive);
-  }
+  const int begin = steps_.prologue_end[rank_];
+  AddSnapshot();
+  AddCells(0, begin, receives.prologue);
+  part_ = &program_.body;
+  if (Flushes() && (Has(StageId(0)) || Has(StageId(schedule_.num_stages - 1)))) AddLoad(-1);
+  AddCells(begin, steps_.body_end[rank_], receives.body);
   if (options_.tied_embeddings) AddTiedReduction();
-  if (options_.optimizer) AddOptimizer();
+  if (options_.optimizer) {
+    if (schedule_.updates == schedule::Updates::kDelayed) AddUpdate(MicrobatchId(-1));
+    AddNorm();
+    if (Flushes()) AddUpdate(MicrobatchId(-1));
+  }
   return std::move(program_);
 }
 
 void RankLowering::PrepareStages() {
+  int num_versions = schedule_.updates == schedule::Updates::kDelayed ? 2 : 1;
+  if (UpdatesEachMicrobatch()) {
+    ages_ = Ages();
+    num_versions = *std::max_element(ages_.begin(), ages_.end()) + 1;
+  }
   const std::size_t num_microbatches = static_cast<std::size_t>(schedule_.num_microbatches);
   for (int s = 0; s < schedule_.num_stages; ++s) {
     const StageId stage(s);
@@ -82,19 +92,40 @@ void RankLowering::PrepareStages() {
     state.stash.resize(num_microbatches);
     state.output_grad.resize(num_microbatches);
     state.recomputed.resize(num_microbatches);
+    state.weights.resize(static_cast<std::size_t>(num_versions));
     for (std::int32_t layer = Shape(stage).first_layer.value();
          layer < Shape(stage).last_layer.value(); ++layer) {
-      state.weights.push_back(slots_.Fixed(SlotKind::kWeights, stage, layer));
+      for (int version = 0; version < num_versions; ++version) {
+        state.weights[version].push_back(slots_.Fixed(SlotKind::kWeights, stage, layer, version));
+      }
       state.gradients.push_back(slots_.Fixed(SlotKind::kGradient, stage, layer));
     }
   }
-  for (const Action& action : schedule_.ranks[rank_]) {
-    if (AccumulatesWeightGrad(action.kind)) ++stages_.at(action.stage).weight_grads_left;
+  const schedule::Row& row = schedule_.ranks[rank_];
+  for (int i = steps_.prologue_end[rank_]; i < steps_.body_end[rank_]; ++i) {
+    if (AccumulatesWeightGrad(row[i].kind)) ++stages_.at(row[i].stage).weight_grads_left;
   }
   // Two ranks hold the same two stages and meet over each: both take the order of the lower rank.
   const int leader = TwoWays() ? std::min(rank_, schedule_.num_ranks() - 1 - rank_) : rank_;
   const bool sums_copies = TwoWays() && options_.optimizer;
   if (options_.reduce_gradients || sums_copies) reductions_ = StagesByLastWeightGrad(leader);
+}
+
+// Where each microbatch updates: how many updates there are between the F of its microbatch and an
+// action, by position in the body.
+std::vector<int> RankLowering::Ages() const {
+  std::vector<int> at_forward(static_cast<std::size_t>(schedule_.num_microbatches));
+  std::vector<int> ages;
+  int updates = 0;
+  for (const Action& action : schedule_.ranks[rank_]) {
+    int& before = at_forward[action.microbatch.value()];
+    if (action.kind == ActionKind::kForward) before = updates;
+    ages.push_back(updates - before);
+    if (AccumulatesWeightGrad(action.kind)) ++updates;
+  }
+  // The first body begins with what the prologue made before any update. The second one does as all
+  // others do.
+  return {ages.begin() + steps_.body_end[rank_], ages.end()};
 }
 
 // Stages of a rank in the order in which its row completes their gradients.
@@ -110,9 +141,35 @@ std::deque<StageId> RankLowering::StagesByLastWeightGrad(int rank) const {
   return stages;
 }
 
-void RankLowering::AddLoad() {
-  if (!Has(StageId(0)) && !Has(StageId(schedule_.num_stages - 1))) return;
-  Add(Op::kLoad, LaneOf(LaneKind::kLoad)).writes = {Tokens()};
+// What all versions of the weights are before the first step.
+void RankLowering::AddSnapshot() {
+  std::vector<SlotId> newest, others;
+  for (const auto& [stage, state] : stages_) {
+    Append(newest, state.weights[0]);
+    for (std::size_t v = 1; v < state.weights.size(); ++v) Append(others, state.weights[v]);
+  }
+  if (others.empty()) return;
+  Instruction& added = Add(Op::kSnapshot, LaneOf(LaneKind::kCompute));
+  added.reads = newest;
+  added.writes = others;
+}
+
+void RankLowering::AddCells(int begin, int end, const std::vector<ReceivePoint>& receives) {
+  auto receive = receives.begin();
+  for (int position = begin - 1; position < end; ++position) {
+    if (position >= begin) {
+      AddCell(position);
+      if (schedule::BeginsPair(schedule_.ranks[rank_], position)) ++position;
+    }
+    for (; receive != receives.end() && receive->after == position; ++receive) AddReceive(*receive);
+  }
+}
+
+// microbatch: whose tokens are read; -1: those of the whole step.
+void RankLowering::AddLoad(int microbatch) {
+  Instruction& added =
+      Add(Op::kLoad, LaneOf(LaneKind::kLoad), StageId(-1), MicrobatchId(microbatch));
+  added.writes = {Tokens(microbatch)};
 }
 
 void RankLowering::AddReceive(const ReceivePoint& receive) {
@@ -120,25 +177,37 @@ void RankLowering::AddReceive(const ReceivePoint& receive) {
   const bool forward = made.kind == ActionKind::kForward;
   const Direction direction = forward ? Direction::kActivation : Direction::kGradient;
   const StageId taker(made.stage.value() + (forward ? 1 : -1));
+  const int m = made.microbatch.value();
   const SlotId slot =
-      forward ? slots_.Acquire(SlotKind::kInput, taker, OutputBytes(made.stage.value()))
-              : slots_.Acquire(SlotKind::kOutputGrad, taker, OutputBytes(taker.value()));
+      forward ? slots_.Acquire(SlotKind::kInput, taker, m, OutputBytes(made.stage.value()))
+              : slots_.Acquire(SlotKind::kOutputGrad, taker, m, OutputBytes(taker.value()));
   StageState& state = stages_.at(taker);
-  (forward ? state.input : state.output_grad)[made.microbatch.value()] = slot;
+  (forward ? state.input : state.output_grad)[m] = slot;
 
-  Instruction& added =
-      Add(Op::kRecv, LaneOf(LaneKind::kRecv, graph_.RankOf(receive.producer), direction));
-  added.stage = made.stage;
-  added.microbatch = made.microbatch;
-  added.writes = {slot};
+  const LaneId lane = LaneOf(LaneKind::kRecv, graph_.RankOf(receive.producer), direction);
+  Add(Op::kRecv, lane, made.stage, made.microbatch).writes = {slot};
 }
 
-std::vector<SlotId> RankLowering::ComputeReads(const Action& action) {
+int RankLowering::VersionOf(ActionNumber number) const {
+  const int position = graph_.PositionOf(number) - steps_.prologue_end[rank_];
+  switch (schedule_.updates) {
+    case schedule::Updates::kFlush:
+      return 0;
+    case schedule::Updates::kEachBackward:
+      return position < 0 ? 0 : ages_[position];
+    case schedule::Updates::kDelayed:  // the next step's forwards come before the update
+      return graph_.At(number).microbatch.value() < steps_.num_microbatches ? 1 : 0;
+  }
+  TAKT_CHECK(false);
+}
+
+std::vector<SlotId> RankLowering::ComputeReads(ActionNumber number) {
+  const Action& action = graph_.At(number);
   const StageState& state = stages_.at(action.stage);
   const int m = action.microbatch.value();
   std::vector<SlotId> reads;
   if (!IsFirst(action.stage)) reads.push_back(state.input[m]);
-  if (IsFirst(action.stage) || IsLast(action.stage)) reads.push_back(Tokens());
+  if (IsFirst(action.stage) || IsLast(action.stage)) reads.push_back(Tokens(m));
   if (action.kind != ActionKind::kForward) {
     reads.push_back(state.stash[m]);
     if (!IsLast(action.stage)) reads.push_back(state.output_grad[m]);
@@ -146,46 +215,44 @@ std::vector<SlotId> RankLowering::ComputeReads(const Action& action) {
   if (action.kind == ActionKind::kWeightGrad && Recomputes(action.stage)) {
     reads.push_back(state.recomputed[m]);
   }
-  Append(reads, state.weights);
+  Append(reads, state.weights[VersionOf(number)]);
   if (AccumulatesWeightGrad(action.kind)) Append(reads, state.gradients);
   return reads;
 }
 
 SlotId RankLowering::HandOver(const Action& action, ActionNumber consumer) {
   const bool forward = action.kind == ActionKind::kForward;
-  const int stage = action.stage.value();
+  const int stage = action.stage.value(), m = action.microbatch.value();
   const std::int64_t bytes = OutputBytes(forward ? stage : stage - 1);
   if (graph_.RankOf(consumer) != rank_) {
-    return slots_.Alternate(forward ? SlotKind::kOutput : SlotKind::kInputGrad, action.stage,
+    return slots_.Alternate(forward ? SlotKind::kOutput : SlotKind::kInputGrad, action.stage, m,
                             bytes);
   }
   const StageId taker(forward ? stage + 1 : stage - 1);
   StageState& state = stages_.at(taker);
   const SlotId slot =
-      slots_.Acquire(forward ? SlotKind::kInput : SlotKind::kOutputGrad, taker, bytes);
-  (forward ? state.input : state.output_grad)[action.microbatch.value()] = slot;
+      slots_.Acquire(forward ? SlotKind::kInput : SlotKind::kOutputGrad, taker, m, bytes);
+  (forward ? state.input : state.output_grad)[m] = slot;
   return slot;
 }
 
 RankLowering::Touched RankLowering::Touch(ActionNumber number) {
   const Action& action = graph_.At(number);
   StageState& state = stages_.at(action.stage);
+  const int m = action.microbatch.value();
   const bool forward = action.kind == ActionKind::kForward;
-  Touched touched{.reads = ComputeReads(action)};
+  Touched touched{.reads = ComputeReads(number)};
   const ActionNumber consumer = graph_.Consumer(action);
   if (consumer >= 0) touched.writes.push_back(HandOver(action, consumer));
   if (forward) {
-    state.stash[action.microbatch.value()] =
-        slots_.Acquire(SlotKind::kStash, action.stage, Shape(action.stage).stash_bytes);
+    state.stash[m] =
+        slots_.Acquire(SlotKind::kStash, action.stage, m, Shape(action.stage).stash_bytes);
   }
-  if (action.kind != ActionKind::kWeightGrad) {
-    touched.writes.push_back(state.stash[action.microbatch.value()]);
-  }
+  if (action.kind != ActionKind::kWeightGrad) touched.writes.push_back(state.stash[m]);
   if (action.kind == ActionKind::kInputGrad && Recomputes(action.stage)) {
-    SlotId& slot = state.recomputed[action.microbatch.value()];
-    slot =
-        slots_.Acquire(SlotKind::kRecomputed, action.stage, Shape(action.stage).recomputed_bytes);
-    touched.writes.push_back(slot);
+    state.recomputed[m] = slots_.Acquire(SlotKind::kRecomputed, action.stage, m,
+                                         Shape(action.stage).recomputed_bytes);
+    touched.writes.push_back(state.recomputed[m]);
   }
   if (AccumulatesWeightGrad(action.kind)) Append(touched.writes, state.gradients);
   if (forward && IsLast(action.stage)) {
@@ -198,10 +265,13 @@ RankLowering::Touched RankLowering::Touch(ActionNumber number) {
 void RankLowering::AddCell(int position) {
   const ActionNumber number = graph_.Number(rank_, position);
   const Action& action = graph_.At(number);
+  const bool reads_tokens = IsFirst(action.stage) || IsLast(action.stage);
+  if (!Flushes() && action.kind == ActionKind::kForward && reads_tokens) {
+    AddLoad(action.microbatch.value());
+  }
   const Touched touched = Touch(number);
-  Instruction& added = Add(OpOf(action.kind), LaneOf(LaneKind::kCompute));
-  added.stage = action.stage;
-  added.microbatch = action.microbatch;
+  Instruction& added =
+      Add(OpOf(action.kind), LaneOf(LaneKind::kCompute), action.stage, action.microbatch);
   added.reads = touched.reads;
   added.writes = touched.writes;
   if (!schedule::BeginsPair(schedule_.ranks[rank_], position)) {
@@ -227,10 +297,8 @@ void RankLowering::AddSend(ActionNumber number, const Touched& touched) {
   if (consumer < 0 || graph_.RankOf(consumer) == rank_) return;
   const Direction direction =
       action.kind == ActionKind::kForward ? Direction::kActivation : Direction::kGradient;
-  Instruction& added = Add(Op::kSend, LaneOf(LaneKind::kSend, graph_.RankOf(consumer), direction));
-  added.stage = action.stage;
-  added.microbatch = action.microbatch;
-  added.reads = {touched.writes.front()};
+  const LaneId lane = LaneOf(LaneKind::kSend, graph_.RankOf(consumer), direction);
+  Add(Op::kSend, lane, action.stage, action.microbatch).reads = {touched.writes.front()};
 }
 
 void RankLowering::FinishMicrobatch(const Action& action) {
@@ -248,6 +316,7 @@ void RankLowering::FinishMicrobatch(const Action& action) {
     AddReductions(reductions_.front());
     reductions_.pop_front();
   }
+  if (UpdatesEachMicrobatch() && options_.optimizer) AddUpdate(action.microbatch);
 }
 
 void RankLowering::AddReductions(StageId stage) {
@@ -274,25 +343,30 @@ void RankLowering::AddTiedReduction() {
   added.reads = added.writes = gradients;
 }
 
-void RankLowering::AddOptimizer() {
-  std::vector<SlotId> weights, gradients, counted;
-  for (const auto& [stage, state] : stages_) {
-    Append(weights, state.weights);
-    Append(gradients, state.gradients);
-    if (IsPrimary(program_, stage)) Append(counted, state.gradients);
-  }
+// The sums of one step meet those of the other ranks. Without a flush they wait for that in a slot
+// of their own, so that the next step may begin.
+void RankLowering::AddNorm() {
+  const SlotId sums = Scalars(), meeting = Scalars(Flushes() ? 0 : 1);
   Instruction& partial = Add(Op::kNormPartial, LaneOf(LaneKind::kCompute));
-  partial.reads = counted;
-  partial.reads.push_back(Scalars());
-  partial.writes = {Scalars()};
+  for (const auto& [stage, state] : stages_) {
+    if (Flushes() && IsPrimary(program_, stage)) Append(partial.reads, state.gradients);
+  }
+  partial.reads.push_back(sums);
+  partial.writes = {sums};
+  if (meeting != sums) partial.writes.push_back(meeting);
 
   Instruction& exchange = Add(Op::kNormExchange, LaneOf(LaneKind::kReduce));
-  exchange.reads = exchange.writes = {Scalars()};
+  exchange.reads = exchange.writes = {meeting};
+}
 
-  Instruction& optimizer = Add(Op::kOptimizer, LaneOf(LaneKind::kCompute));
-  optimizer.reads = {Scalars()};
-  Append(optimizer.reads, gradients);
-  optimizer.writes = weights;
+void RankLowering::AddUpdate(MicrobatchId microbatch) {
+  Instruction& added = Add(Op::kOptimizer, LaneOf(LaneKind::kCompute), StageId(-1), microbatch);
+  if (Flushes()) added.reads = {Scalars()};
+  for (const auto& [stage, state] : stages_) Append(added.reads, state.gradients);
+  for (const auto& [stage, state] : stages_) {
+    if (!Flushes()) Append(added.reads, state.weights[0]);
+    for (const std::vector<SlotId>& version : state.weights) Append(added.writes, version);
+  }
 }
 
 LaneId RankLowering::LaneOf(LaneKind kind, int peer, Direction direction) {
@@ -305,9 +379,20 @@ LaneId RankLowering::LaneOf(LaneKind kind, int peer, Direction direction) {
 }
 
 Instruction& RankLowering::Add(Op op, LaneId lane) {
-  Instruction& added = program_.body.emplace_back();
+  Instruction& added = part_->emplace_back();
   added.op = op;
   added.lane = lane;
+  return added;
+}
+
+Instruction& RankLowering::Add(Op op, LaneId lane, StageId stage, MicrobatchId microbatch) {
+  Instruction& added = Add(op, lane);
+  added.stage = stage;
+  added.microbatch = microbatch;
+  if (microbatch.value() >= steps_.num_microbatches) {
+    added.microbatch = MicrobatchId(microbatch.value() % steps_.num_microbatches);
+    added.step_ahead = 1;
+  }
   return added;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds the program of one pp rank: walks its row, lists receives at their points, sends after
-// their makers, reductions after a stage's last W, the optimizer at the end. docs/programs.md is
-// the table of slots it follows.
+// their makers, reductions after a stage's last W, updates where the kind of update wants them.
+// docs/programs.md has the table of slots that it follows.
 #pragma once
 
 #include <deque>
@@ -13,69 +13,93 @@
 #include "common/program/lowering.h"
 #include "common/program/receive_points.h"
 #include "common/program/slot_table.h"
+#include "common/program/unrolled_schedule.h"
 #include "common/schedule/graph.h"
 
 namespace takt::program {
 
-// Borrows graph and options for the call of Build. Once only.
+// Borrows graph, steps and options for the call of Build, which may be called once.
 class RankLowering {
  public:
-  // options.stages: one for each stage. slots: those of this rank's program lowered before, whose
-  // pools are then used in turn (SlotTable); empty: none.
-  RankLowering(const schedule::ActionGraph& graph, const LowerOptions& options, int rank,
-               std::span<const Slot> slots = {});
+  // graph: of steps.schedule. options.stages: one for each stage. sized: the slots of this rank's
+  // program as it was lowered before, whose pools then have their final size (SlotTableOptions).
+  // Empty: there is none.
+  RankLowering(const schedule::ActionGraph& graph, const UnrolledSchedule& steps,
+               const LowerOptions& options, int rank, std::span<const Slot> sized = {});
 
-  Program Build(const std::vector<ReceivePoint>& receives);
+  Program Build(const ReceivePoints& receives);
 
  private:
   // What a stage of this rank holds at the moment, by microbatch.
   struct StageState {
     std::vector<SlotId> input, stash, output_grad, recomputed;
-    std::vector<SlotId> weights, gradients;  // by layer of the stage
-    int weight_grads_left = 0;               // of this copy
+    std::vector<std::vector<SlotId>> weights;  // by version, by layer of the stage
+    std::vector<SlotId> gradients;             // by layer of the stage
+    int weight_grads_left = 0;                 // of this copy
   };
-  // What an action touches, by the table; what it hands over comes first in `writes`.
+  // What an action touches, by the table. What it hands over comes first in `writes`.
   struct Touched {
     std::vector<SlotId> reads, writes;
   };
 
   void PrepareStages();
+  std::vector<int> Ages() const;
   std::deque<StageId> StagesByLastWeightGrad(int rank) const;
-  void AddLoad();
+  void AddSnapshot();
+  // The part of the row from `begin` to before `end`, with its receives.
+  void AddCells(int begin, int end, const std::vector<ReceivePoint>& receives);
   void AddReceive(const ReceivePoint& receive);
-  // The action, or the pair, at this position of the row; with its sends and what it completes.
+  // The action, or the pair, at this position of the row, with its sends and what it completes.
   void AddCell(int position);
+  void AddLoad(int microbatch);
   void AddSend(schedule::ActionNumber number, const Touched& touched);
   void FinishMicrobatch(const schedule::Action& action);
   void AddReductions(StageId stage);
   void AddTiedReduction();
-  void AddOptimizer();
+  void AddNorm();
+  // microbatch: whose gradient is applied; -1: the step's.
+  void AddUpdate(MicrobatchId microbatch);
 
   Touched Touch(schedule::ActionNumber number);
-  std::vector<SlotId> ComputeReads(const schedule::Action& action);
+  std::vector<SlotId> ComputeReads(schedule::ActionNumber number);
+  // Which version of the weights an action reads.
+  int VersionOf(schedule::ActionNumber number) const;
   // The slot that the neighbour's input goes to: for a send, or for the neighbour itself if it is
   // on this rank.
   SlotId HandOver(const schedule::Action& action, schedule::ActionNumber consumer);
 
   LaneId LaneOf(LaneKind kind, int peer = -1, Direction direction = Direction::kNone);
   Instruction& Add(Op op, LaneId lane);
+  // The same, of a microbatch that is counted through the steps.
+  Instruction& Add(Op op, LaneId lane, StageId stage, MicrobatchId microbatch);
 
   bool IsFirst(StageId stage) const { return stage.value() == 0; }
   bool IsLast(StageId stage) const { return stage.value() == schedule_.num_stages - 1; }
   bool Has(StageId stage) const { return stages_.contains(stage); }
+  bool Flushes() const { return schedule_.updates == schedule::Updates::kFlush; }
+  bool UpdatesEachMicrobatch() const {
+    return schedule_.updates == schedule::Updates::kEachBackward;
+  }
   bool TwoWays() const { return schedule_.placement == schedule::Placement::kBidirectional; }
   const StageShape& Shape(StageId stage) const { return options_.stages[stage.value()]; }
   bool Recomputes(StageId stage) const { return Shape(stage).recomputed_bytes > 0; }
   std::int64_t OutputBytes(int stage) const { return options_.stages[stage].output_bytes; }
-  SlotId Tokens() { return slots_.Fixed(SlotKind::kTokens, StageId(-1), 0); }
-  SlotId Scalars() { return slots_.Fixed(SlotKind::kScalars, StageId(-1), 0); }
+  // With a flush one LOAD brings the tokens of all microbatches.
+  SlotId Tokens(int microbatch) {
+    return slots_.Fixed(SlotKind::kTokens, StageId(-1),
+                        Flushes() ? 0 : microbatch % steps_.num_microbatches);
+  }
+  SlotId Scalars(int index = 0) { return slots_.Fixed(SlotKind::kScalars, StageId(-1), index); }
 
   const schedule::ActionGraph& graph_;
-  const schedule::Schedule& schedule_;
+  const UnrolledSchedule& steps_;
+  const schedule::Schedule& schedule_;  // of steps_
   const LowerOptions& options_;
   const int rank_;
   Program program_;
+  std::vector<Instruction>* part_ = &program_.prologue;  // to which instructions are added
   SlotTable slots_;
+  std::vector<int> ages_;  // where each microbatch updates
   std::map<StageId, StageState> stages_;
   // Stages whose gradients are still to be reduced, in the order of all ranks of their groups.
   std::deque<StageId> reductions_;

@@ -43,11 +43,12 @@ class ClocksUnderWay {
 
 }  // namespace
 
-std::vector<std::vector<ReceivePoint>> FindReceivePoints(const ActionGraph& graph) {
+std::vector<ReceivePoints> FindReceivePoints(const ActionGraph& graph,
+                                             const UnrolledSchedule& steps) {
   const int num_ranks = graph.schedule().num_ranks();
   std::vector<Clock> clocks(num_ranks, Clock(num_ranks, -1));
   ClocksUnderWay under_way(graph.num_actions());
-  std::vector<std::vector<ReceivePoint>> points(num_ranks);
+  std::vector<ReceivePoints> points(num_ranks);
   const auto take_input = [&](ActionNumber number, int rank) {
     const ActionNumber producer = graph.Producer(graph.At(number));
     if (producer >= 0 && graph.RankOf(producer) != rank) {
@@ -67,14 +68,23 @@ std::vector<std::vector<ReceivePoint>> FindReceivePoints(const ActionGraph& grap
     const ActionNumber consumer = graph.Consumer(graph.At(number));
     if (consumer < 0 || graph.RankOf(consumer) == rank) continue;
     under_way.Put(number, clocks[rank]);
-    points[graph.RankOf(consumer)].push_back(
-        {.producer = number, .after = clocks[rank][graph.RankOf(consumer)]});
+    const int taker = graph.RankOf(consumer);
+    const int prologue_end = steps.prologue_end[taker];
+    if (graph.PositionOf(number) < steps.prologue_end[rank]) {
+      points[taker].prologue.push_back(
+          {.producer = number, .after = std::min(graph.PositionOf(consumer), prologue_end) - 1});
+    } else if (graph.PositionOf(number) < steps.body_end[rank]) {
+      points[taker].body.push_back(
+          {.producer = number, .after = std::max(clocks[rank][taker], prologue_end - 1)});
+    }
   }
   // The order so far is that of the making, so each sender's messages keep theirs.
-  for (std::vector<ReceivePoint>& of_rank : points) {
-    std::stable_sort(
-        of_rank.begin(), of_rank.end(),
-        [](const ReceivePoint& a, const ReceivePoint& b) { return a.after < b.after; });
+  const auto is_before = [](const ReceivePoint& a, const ReceivePoint& b) {
+    return a.after < b.after;
+  };
+  for (ReceivePoints& of_rank : points) {
+    std::stable_sort(of_rank.prologue.begin(), of_rank.prologue.end(), is_before);
+    std::stable_sort(of_rank.body.begin(), of_rank.body.end(), is_before);
   }
   return points;
 }

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "common/program/unrolled_schedule.h"
 #include "common/schedule/graph.h"
 
 namespace takt::program {
@@ -12,14 +13,22 @@ namespace takt::program {
 struct ReceivePoint {
   // The F (activation) or the I or B (gradient) that makes it, on another rank.
   schedule::ActionNumber producer = -1;
-  // Position, in the receiver's row, of its last action that precedes the making in every run; -1:
-  // none does. Right after it, whatever that action and earlier ones have released is free for
-  // certain when the message is ready.
+  // Position in the receiver's row: the receive is listed right after the action there; -1: before
+  // the row. In a body it is the last action of the receiver that precedes the making in every run.
+  // So whatever that action and earlier ones have released is free for certain when the message is
+  // ready. A prologue runs one instruction at a time, so there the receive stands right before the
+  // action that takes the message.
   int after = -1;
 };
 
-// By receiving rank, in the order of the list: ascending `after`, and in the sender's order for
-// each sender.
-std::vector<std::vector<ReceivePoint>> FindReceivePoints(const schedule::ActionGraph& graph);
+// The receives of one rank, in the order of its lists: ascending `after`, and in the sender's order
+// for each sender. A message is received in the part in which it is made.
+struct ReceivePoints {
+  std::vector<ReceivePoint> prologue, body;
+};
+
+// By receiving rank. graph: of steps.schedule.
+std::vector<ReceivePoints> FindReceivePoints(const schedule::ActionGraph& graph,
+                                             const UnrolledSchedule& steps);
 
 }  // namespace takt::program

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs without a flush, executed on a model of one number a stage, against the recurrences of
 // the papers.
-#include "common/program/asynchronous_lowering.h"
-
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "common/program/lowering.h"
 #include "common/program/program_serde.h"
 #include "common/schedule/generate.h"
 #include "gmock/gmock.h"
@@ -21,9 +23,10 @@ using schedule::Schedule;
 using schedule::Updates;
 using ::testing::HasSubstr;
 
-Schedule WithoutFlush(Updates updates, int ranks, int microbatches) {
+Schedule WithoutFlush(Updates updates, int ranks, int microbatches,
+                      std::string_view family = "1f1b") {
   Schedule schedule =
-      schedule::Generate("1f1b", {.num_ranks = ranks, .num_microbatches = microbatches}).value();
+      schedule::Generate(family, {.num_ranks = ranks, .num_microbatches = microbatches}).value();
   schedule.updates = updates;
   return schedule;
 }
@@ -238,17 +241,21 @@ class Interpreter {
         }
         return;
       }
+      case Op::kInputGrad:
+      case Op::kWeightGrad:
       case Op::kBackward: {
         const double x = about_this(read(stage == 0 ? SlotKind::kTokens : SlotKind::kInput));
         const double y = about_this(read(SlotKind::kStash));
         const double weight = read(SlotKind::kWeights).number;
-        EXPECT_EQ(y, weight * x) << "B meets other weights than its F";
+        EXPECT_EQ(y, weight * x) << ToString(instruction, *rank.program)
+                                 << " meets other weights than its F";
         if (is_last) about_this(read(SlotKind::kTokens));
         const double dy =
             is_last ? y - read(SlotKind::kTokens).target : about_this(read(SlotKind::kOutputGrad));
-        Value& gradient = *find(instruction.writes, SlotKind::kGradient);
-        gradient.number = (rank.starts_gradient ? 0 : gradient.number) + dy * x;
-        rank.starts_gradient = false;
+        if (Value* gradient = find(instruction.writes, SlotKind::kGradient)) {
+          gradient->number = (rank.starts_gradient ? 0 : gradient->number) + dy * x;
+          rank.starts_gradient = false;
+        }
         if (Value* passed = find(instruction.writes, SlotKind::kInputGrad)) {
           *passed = {dy * weight, step, m};
         }
@@ -305,55 +312,91 @@ constexpr std::pair<int, int> kSizes[] = {{1, 1}, {1, 3}, {2, 2}, {2, 3}, {3, 3}
                                           {3, 7}, {4, 4}, {4, 8}, {4, 9}, {5, 13}};
 constexpr int kSteps = 4;
 
-TEST(PipeDream, UpdatesWithGradientsAtTheWeightsOfItsForwards) {
-  for (const auto& [ranks, m] : kSizes) {
-    // Stage s applies the gradient of microbatch T, counted over all steps, to its weights after T
-    // updates; it is taken at those after T - (P-1-s).
-    auto expected = InitialHistories(ranks);
-    for (int t = 0; t < kSteps * m; ++t) {
-      std::vector<double> met;
-      for (int s = 0; s < ranks; ++s) met.push_back(expected[s][std::max(0, t - (ranks - 1 - s))]);
-      const std::vector<double> gradients = Gradients(met, t / m, t % m);
-      for (int s = 0; s < ranks; ++s) {
-        expected[s].push_back(expected[s].back() - kRate * gradients[s]);
-      }
-    }
-    const auto programs = Lower(WithoutFlush(Updates::kEachBackward, ranks, m), {});
-    ASSERT_TRUE(programs.ok()) << programs.status();
-    for (const unsigned seed : {1u, 2u, 3u}) {
-      Interpreter interpreter(*programs, kSteps, seed);
-      ASSERT_TRUE(interpreter.Run()) << ranks << " ranks, " << m << " microbatches";
-      for (int s = 0; s < ranks; ++s) {
-        const std::vector<double> made(expected[s].begin() + 1, expected[s].end());
-        EXPECT_EQ(interpreter.History(s), made) << ranks << " ranks, stage " << s;
-      }
+// What the programs of this schedule, run in several orders, make of each stage's weight.
+void ExpectHistories(const Schedule& schedule, const std::vector<std::vector<double>>& expected) {
+  const auto programs = Lower(schedule, {});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  for (const unsigned seed : {1u, 2u, 3u}) {
+    Interpreter interpreter(*programs, kSteps, seed);
+    ASSERT_TRUE(interpreter.Run())
+        << schedule.num_ranks() << " ranks, " << schedule.num_microbatches << " microbatches";
+    for (int s = 0; s < schedule.num_stages; ++s) {
+      const std::vector<double> made(expected[s].begin() + 1, expected[s].end());
+      EXPECT_EQ(interpreter.History(s), made) << schedule.num_ranks() << " ranks, stage " << s;
     }
   }
 }
 
+// Stage s applies the gradient of microbatch t, counted over all steps, to its weights after t
+// updates. The gradient is taken at those after t - delay(s).
+std::vector<std::vector<double>> UpdatedByEach(int ranks, int m,
+                                               const std::function<int(int)>& delay) {
+  auto histories = InitialHistories(ranks);
+  for (int t = 0; t < kSteps * m; ++t) {
+    std::vector<double> met;
+    for (int s = 0; s < ranks; ++s) met.push_back(histories[s][std::max(0, t - delay(s))]);
+    const std::vector<double> gradients = Gradients(met, t / m, t % m);
+    for (int s = 0; s < ranks; ++s) {
+      histories[s].push_back(histories[s].back() - kRate * gradients[s]);
+    }
+  }
+  return histories;
+}
+
+// w(t+1) = w(t) - rate * gradient of step t at w(t-1); w(-1) = w(0).
+std::vector<std::vector<double>> UpdatedByStep(int ranks, int m) {
+  auto histories = InitialHistories(ranks);
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<double> met, sums(ranks, 0);
+    for (int s = 0; s < ranks; ++s) met.push_back(histories[s][std::max(0, step - 1)]);
+    for (int i = 0; i < m; ++i) {
+      const std::vector<double> gradients = Gradients(met, step, i);
+      for (int s = 0; s < ranks; ++s) sums[s] += gradients[s];
+    }
+    for (int s = 0; s < ranks; ++s) histories[s].push_back(histories[s].back() - kRate * sums[s]);
+  }
+  return histories;
+}
+
+TEST(PipeDream, UpdatesWithGradientsAtTheWeightsOfItsForwards) {
+  for (const auto& [p, m] : kSizes) {
+    ExpectHistories(WithoutFlush(Updates::kEachBackward, p, m),
+                    UpdatedByEach(p, m, [p = p](int s) { return p - 1 - s; }));
+  }
+}
+
 TEST(PipeDream2Bw, UpdatesOnceAStepWithGradientsAtTheWeightsBefore) {
-  for (const auto& [ranks, m] : kSizes) {
-    // w(t+1) = w(t) - rate * gradient of step t at w(t-1); w(-1) = w(0).
-    auto expected = InitialHistories(ranks);
-    for (int step = 0; step < kSteps; ++step) {
-      std::vector<double> met, sums(ranks, 0);
-      for (int s = 0; s < ranks; ++s) met.push_back(expected[s][std::max(0, step - 1)]);
-      for (int i = 0; i < m; ++i) {
-        const std::vector<double> gradients = Gradients(met, step, i);
-        for (int s = 0; s < ranks; ++s) sums[s] += gradients[s];
-      }
-      for (int s = 0; s < ranks; ++s) expected[s].push_back(expected[s].back() - kRate * sums[s]);
+  for (const auto& [p, m] : kSizes) {
+    ExpectHistories(WithoutFlush(Updates::kDelayed, p, m), UpdatedByStep(p, m));
+  }
+  // No more microbatches than ranks are needed: the pipeline only waits more.
+  ExpectHistories(WithoutFlush(Updates::kDelayed, 4, 3), UpdatedByStep(4, 3));
+  ExpectHistories(WithoutFlush(Updates::kDelayed, 4, 1), UpdatedByStep(4, 1));
+}
+
+// Every B as an I and the W of the same microbatch.
+Schedule Split(Schedule schedule) {
+  for (schedule::Row& row : schedule.ranks) {
+    schedule::Row split;
+    for (schedule::Action action : row) {
+      const bool backward = action.kind == schedule::ActionKind::kBackward;
+      if (backward) action.kind = schedule::ActionKind::kInputGrad;
+      split.push_back(action);
+      if (!backward) continue;
+      split.push_back({action.stage, schedule::ActionKind::kWeightGrad, action.microbatch});
     }
-    const auto programs = Lower(WithoutFlush(Updates::kDelayed, ranks, m), {});
-    ASSERT_TRUE(programs.ok()) << programs.status();
-    for (const unsigned seed : {1u, 2u, 3u}) {
-      Interpreter interpreter(*programs, kSteps, seed);
-      ASSERT_TRUE(interpreter.Run()) << ranks << " ranks, " << m << " microbatches";
-      for (int s = 0; s < ranks; ++s) {
-        const std::vector<double> made(expected[s].begin() + 1, expected[s].end());
-        EXPECT_EQ(interpreter.History(s), made) << ranks << " ranks, stage " << s;
-      }
-    }
+    row = split;
+  }
+  return schedule;
+}
+
+TEST(WithoutAFlush, SplitsTheBackward) {
+  for (const auto& [p, m] : {std::pair{1, 1}, {1, 3}, {2, 4}, {3, 7}, {4, 8}, {5, 13}}) {
+    ExpectHistories(Split(WithoutFlush(Updates::kEachBackward, p, m)),
+                    UpdatedByEach(p, m, [p = p](int s) { return p - 1 - s; }));
+    ExpectHistories(Split(WithoutFlush(Updates::kDelayed, p, m)), UpdatedByStep(p, m));
+    // Here W comes some backwards later than its I.
+    ExpectHistories(WithoutFlush(Updates::kDelayed, p, m, "zb-h1"), UpdatedByStep(p, m));
   }
 }
 
@@ -364,13 +407,13 @@ std::string List(const Program& program, const std::vector<Instruction>& part) {
   });
 }
 
-TEST(AsynchronousLowering, LetsTheForwardsOfTheNextStepRunAmongTheBackwardsOfThisOne) {
+TEST(WithoutAFlush, LetsTheForwardsOfTheNextStepRunAmongTheBackwardsOfThisOne) {
   const auto programs = Lower(WithoutFlush(Updates::kDelayed, 2, 2), {.tied_embeddings = true});
   ASSERT_TRUE(programs.ok()) << programs.status();
   const Program& first = (*programs)[0];
   EXPECT_EQ(List(first, first.prologue), "SNAPSHOT LOAD 0F0 0SEND_F0");
   EXPECT_EQ(List(first, first.body),
-            "LOAD 0F1 0SEND_F1 1RECV_B0 0B0 LOAD' 0F0' 0SEND_F0' 1RECV_B1 0B1 REDUCE_TIED OPT "
+            "1RECV_B0 LOAD 0F1 0SEND_F1 1RECV_B1 0B0 LOAD' 0F0' 0SEND_F0' 0B1 REDUCE_TIED OPT "
             "NORM_PARTIAL NORM_EXCHANGE");
   const Program& last = (*programs)[1];
   EXPECT_EQ(List(last, last.prologue), "SNAPSHOT 0RECV_F0");
@@ -384,7 +427,7 @@ int NumSlots(const Program& program, SlotKind kind) {
                                         [&](const Slot& slot) { return slot.kind == kind; }));
 }
 
-TEST(AsynchronousLowering, KeepsAsManyVersionsAndStashesAsThePapersSay) {
+TEST(WithoutAFlush, KeepsAsManyVersionsAndStashesAsThePapersSay) {
   const auto each = Lower(WithoutFlush(Updates::kEachBackward, 4, 8), {});
   const auto delayed = Lower(WithoutFlush(Updates::kDelayed, 4, 8), {});
   for (int r = 0; r < 4; ++r) {
@@ -394,7 +437,7 @@ TEST(AsynchronousLowering, KeepsAsManyVersionsAndStashesAsThePapersSay) {
   }
 }
 
-TEST(AsynchronousLowering, ReadsBackAndPassesTheCheck) {
+TEST(WithoutAFlush, ReadsBackAndPassesTheCheck) {
   for (const Updates updates : {Updates::kEachBackward, Updates::kDelayed}) {
     const std::vector<Program> programs = Lower(WithoutFlush(updates, 3, 5), {}).value();
     for (const Program& program : programs) {
@@ -408,17 +451,24 @@ TEST(AsynchronousLowering, ReadsBackAndPassesTheCheck) {
   }
 }
 
-TEST(AsynchronousLowering, RefusesWhatCannotRunWithoutAFlush) {
+TEST(WithoutAFlush, RefusesWhatCannotRunWithoutAFlush) {
   const auto refusal = [](const Schedule& schedule, const LowerOptions& options) {
     return std::string(Lower(schedule, options).status().message());
   };
   const Schedule each = WithoutFlush(Updates::kEachBackward, 2, 4);
   EXPECT_THAT(refusal(each, {.reduce_gradients = true}), HasSubstr("parallelism.data"));
   EXPECT_THAT(refusal(each, {.tied_embeddings = true}), HasSubstr("use pipedream-2bw"));
-  EXPECT_THAT(refusal(WithoutFlush(Updates::kDelayed, 4, 3), {}), HasSubstr("at least the ranks"));
-  Schedule gpipe = schedule::Generate("gpipe", {.num_ranks = 2, .num_microbatches = 4}).value();
-  gpipe.updates = Updates::kDelayed;
-  EXPECT_THAT(refusal(gpipe, {}), HasSubstr("each rank runs 1F1B"));
+  for (const auto& [family, rule] : {std::pair{"interleaved-1f1b", "each rank runs one stage"},
+                                     std::pair{"chimera", "each rank runs one stage"},
+                                     std::pair{"gpipe", "the last rank runs no forward ahead"}}) {
+    EXPECT_THAT(refusal(WithoutFlush(Updates::kDelayed, 2, 4, family), {}), HasSubstr(rule));
+  }
+  EXPECT_THAT(refusal(WithoutFlush(Updates::kDelayed, 2, 3, "zb-h1"), {}),
+              HasSubstr("at least as many as pp rank 1 holds at once (4)"));
+  Schedule disordered = WithoutFlush(Updates::kDelayed, 1, 2);
+  std::swap(disordered.ranks[0][0].microbatch, disordered.ranks[0][2].microbatch);
+  std::swap(disordered.ranks[0][1].microbatch, disordered.ranks[0][3].microbatch);
+  EXPECT_THAT(refusal(disordered, {}), HasSubstr("microbatch by microbatch in ascending order"));
 }
 
 }  // namespace
