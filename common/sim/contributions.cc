@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +26,7 @@ class Count {
     if (auto refusal = CheckPasses()) return refusal;
     if (auto refusal = CheckEnds()) return refusal;
     if (auto refusal = CheckSums()) return refusal;
-    return CheckOptimizer();
+    return CheckNorm();
   }
 
  private:
@@ -212,35 +211,17 @@ class Count {
     return std::nullopt;
   }
 
-  // The norm counts every layer once over all ranks; the optimizer updates every layer it holds.
-  std::optional<Refusal> CheckOptimizer() const {
-    if (!AnyHas(Op::kOptimizer)) return std::nullopt;
+  // The norm counts every layer once over all ranks. Without a flush there is none.
+  std::optional<Refusal> CheckNorm() const {
+    const bool flushes = std::none_of(programs_.begin(), programs_.end(), program::IsAsynchronous);
+    if (!AnyHas(Op::kOptimizer) || !flushes) return std::nullopt;
     std::map<int, int> counted;  // by layer
     for (const Program& program : programs_) {
       const std::vector<int> in_norm = TimesRead(program, Op::kNormPartial);
-      std::multiset<SlotId> held, used;
       for (std::size_t i = 0; i < program.slots.size(); ++i) {
         const Slot& slot = program.slots[i];
         if (slot.kind == SlotKind::kGradient) counted[slot.index] += in_norm[i];
-        if (slot.kind == SlotKind::kGradient || slot.kind == SlotKind::kWeights) {
-          held.insert(SlotId(static_cast<int>(i)));
-        }
       }
-      for (const Instruction& instruction : program.body) {
-        if (instruction.op != Op::kOptimizer) continue;
-        used.clear();
-        used.insert(instruction.writes.begin(), instruction.writes.end());
-        for (const SlotId slot : instruction.reads) {
-          if (program.slots[slot.value()].kind == SlotKind::kGradient) used.insert(slot);
-        }
-        if (held != used) {
-          return On(program, "does not update every layer that it holds once in OPT");
-        }
-      }
-    }
-    // Without a flush there is no norm of all gradients.
-    if (std::any_of(programs_.begin(), programs_.end(), program::IsAsynchronous)) {
-      return std::nullopt;
     }
     for (const auto& [layer, times] : counted) {
       if (times == 1) continue;

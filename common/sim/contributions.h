@@ -17,10 +17,10 @@ struct ExpectedSums {
 };
 
 // Every (stage, microbatch) is run forward exactly once, and backward exactly once if any rank
-// holds gradients, over all ranks, where a stage may have two holders; so each gradient has its
+// holds gradients, over all ranks, where a stage may have two holders. So each gradient has its
 // scale. Every held layer is summed over ranks once (always if it has two holders and an
-// optimizer), counted once in the norm and updated by its holders; each rank comes once to the
-// exchange. programs: passed CheckProgram.
+// optimizer) and counted once in the norm. Each rank comes once to the exchange, and has as many
+// updates as the others. programs: passed CheckProgram and CheckDataflow.
 std::optional<Refusal> CheckContributions(const std::vector<program::Program>& programs,
                                           const ExpectedSums& expected);
 

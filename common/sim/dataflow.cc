@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/sim/dataflow.h"
 
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
 #include <map>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/program/compute_part.h"
 #include "common/sim/gradient.h"
+#include "common/sim/slot_contents.h"
 
 namespace takt::sim {
 namespace {
@@ -20,68 +26,57 @@ using program::Op;
 using program::Program;
 using program::SlotKind;
 
-enum class What : std::uint8_t {
-  kNothing,
-  kTokens,
-  kActivation,    // output of `stage`
-  kGradient,      // gradient of the input of `stage`
-  kForwardStash,  // left by F of `stage`
-  kStash,         // left by I of `stage`
-  kRecomputed,    // by I of `stage`
-  kPartialNorms,  // of this rank
-  kNorms,         // of all ranks
-};
-
-struct Content {
-  What what = What::kNothing;
-  StageId stage;
-  MicrobatchId microbatch;
-
-  bool operator==(const Content&) const = default;
-};
-
 class Follower {
  public:
   explicit Follower(const Program& program)
-      : program_(program), contents_(program.slots.size()), gradients_(program.slots.size()) {
+      : program_(program),
+        flushes_(!program::IsAsynchronous(program)),
+        updates_each_microbatch_(program::UpdatesEachMicrobatch(program)),
+        contents_(program),
+        gradients_(program.slots.size()) {
     for (std::size_t i = 0; i < program.slots.size(); ++i) {
       const program::Slot& slot = program.slots[i];
-      if (slot.kind == SlotKind::kWeights) layers_[slot.stage].weights.push_back(SlotId(i));
-      if (slot.kind == SlotKind::kGradient) layers_[slot.stage].gradients.push_back(SlotId(i));
-      layers_[slot.stage].recomputes |= slot.kind == SlotKind::kRecomputed;
+      Layers& layers = layers_[slot.stage];
+      layers.recomputes |= slot.kind == SlotKind::kRecomputed;
+      if (slot.kind == SlotKind::kGradient) {
+        layers.gradients.push_back(SlotId(i));
+        all_gradients_.push_back(SlotId(i));
+      }
+      if (slot.kind == SlotKind::kWeights) layers.weights[slot.version].push_back(SlotId(i));
     }
     for (const Instruction& instruction : program.body) Expect(instruction);
   }
 
   std::optional<Refusal> Run() {
-    for (std::size_t i = 0; i < program_.body.size(); ++i) {
-      const Instruction& instruction = program_.body[i];
-      const std::string problem = Step(instruction);
-      if (problem.empty()) continue;
-      const int rank = program_.pp_rank.value();
-      return Refusal{
-          absl::StrCat("rank ", rank, " ", ToString(instruction, program_), " ", problem), rank,
-          static_cast<std::int32_t>(i)};
-    }
-    return std::nullopt;
+    if (auto refusal = Follow(program_.prologue, "prologue: ")) return refusal;
+    if (auto refusal = Follow(program_.body, "")) return refusal;
+    return flushes_ ? std::nullopt : FollowNextStep();
   }
 
  private:
-  struct Layers {  // of a stage
-    std::vector<SlotId> weights, gradients;
+  struct Layers {                                // of a stage
+    std::map<int, std::vector<SlotId>> weights;  // by version
+    std::vector<SlotId> gradients;
     bool recomputes = false;  // from I to W; a B needs no slot for it
   };
 
-  // What the list as a whole does to gradients.
+  // What the body as a whole does to gradients and losses.
   void Expect(const Instruction& instruction) {
     const auto runs_weight_grad = [&](StageId stage) {
-      for (const SlotId slot : layers_[stage].gradients) ++gradients_[slot.value()].expected;
+      for (const SlotId slot : layers_[stage].gradients) {
+        int& expected = gradients_[slot.value()].expected;
+        expected = updates_each_microbatch_ ? 1 : expected + 1;
+      }
     };
     switch (instruction.op) {
+      case Op::kForward:
+        num_losses_expected_ += MakesLoss(instruction.stage) ? 1 : 0;
+        return;
       case Op::kWeightGrad:
       case Op::kBackward:
         return runs_weight_grad(instruction.stage);
       case Op::kOverlap:
+        num_losses_expected_ += MakesLoss(instruction.stage) ? 1 : 0;
         return runs_weight_grad(instruction.backward_stage);
       case Op::kReduceGrad:
         gradients_[instruction.reads[0].value()].needs_reduction = true;
@@ -89,54 +84,89 @@ class Follower {
       case Op::kReduceTied:
         for (const SlotId slot : instruction.reads) gradients_[slot.value()].needs_tying = true;
         return;
+      case Op::kOptimizer:
+        updates_weights_ = true;
+        return;
       default:
         return;
     }
   }
 
+  std::optional<Refusal> Follow(const std::vector<Instruction>& list, std::string_view part) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const std::string problem = Step(list[i]);
+      if (problem.empty()) continue;
+      const int rank = program_.pp_rank.value();
+      return Refusal{absl::StrCat("rank ", rank, " ", std::string(part),
+                                  ToString(list[i], program_), " ", problem),
+                     rank, part.empty() ? static_cast<std::int32_t>(i) : -1};
+    }
+    return std::nullopt;
+  }
+
+  // Follows the body again. It must leave what it left before, one step later.
+  std::optional<Refusal> FollowNextStep() {
+    const SlotContents after_first = contents_;
+    const int updates_after_first = updates_;
+    ++iteration_;
+    num_losses_ = 0;
+    if (!updates_weights_) RestartGradients();
+    if (auto refusal = Follow(program_.body, "")) return refusal;
+    const auto slot = contents_.FirstNotOneStepAfter(after_first, updates_ - updates_after_first);
+    if (!slot.has_value()) return std::nullopt;
+    const int rank = program_.pp_rank.value();
+    return Refusal{absl::StrCat("rank ", rank, " leaves slot ", slot->value(),
+                                " in another state after its second step than after its first"),
+                   rank};
+  }
+
   // What is wrong with `instruction`, "" if nothing; its effect on the slots.
   std::string Step(const Instruction& instruction) {
+    const int step = iteration_ + instruction.step_ahead;
     const Content message = {
         program_.lanes[instruction.lane.value()].direction == Direction::kActivation
             ? What::kActivation
             : What::kGradient,
-        instruction.stage, instruction.microbatch};
+        instruction.stage, instruction.microbatch, step};
     switch (instruction.op) {
       case Op::kLoad:
-        Set(instruction.writes[0], {What::kTokens});
+        contents_.Set(instruction.writes[0],
+                      {What::kTokens, StageId(-1), instruction.microbatch, step});
         return "";
       case Op::kSend:
-        return Holds(instruction.reads[0], message) ? "" : "finds another message in its slot";
+        return contents_.Holds(instruction.reads[0], message) ? ""
+                                                              : "finds another message in its slot";
       case Op::kRecv:
-        Set(instruction.writes[0], message);
+        contents_.Set(instruction.writes[0], message);
         return "";
       case Op::kForward:
       case Op::kInputGrad:
       case Op::kBackward:
-        return StepCompute(program::WholePart(instruction));
+        return StepCompute(program::WholePart(instruction), step);
       case Op::kWeightGrad:
-        return StepWeightGrad(instruction);
+        return StepWeightGrad(instruction, step);
       case Op::kOverlap: {
         const program::OverlapParts parts = program::PartsOf(instruction, program_);
-        const std::string problem = StepCompute(parts.forward);
-        return problem.empty() ? StepCompute(parts.backward) : problem;
+        const std::string problem = StepCompute(parts.forward, step);
+        return problem.empty() ? StepCompute(parts.backward, iteration_) : problem;
       }
       default:
         return StepEnd(instruction);
     }
   }
 
-  std::string StepWeightGrad(const Instruction& instruction) {
+  std::string StepWeightGrad(const Instruction& instruction, int step) {
     const StageId stage = instruction.stage;
     const std::vector<ComputePart> parts = program::MicrobatchParts(instruction, program_);
     for (const ComputePart& part : parts) {
-      const std::string problem = FindsOther(part);
+      const std::string problem = FindsOther(part, step);
       if (!problem.empty()) return problem;
     }
-    if (!TouchesLayers(instruction.stage, instruction.reads, instruction.writes, true)) {
-      return std::string(kMissesLayers);
-    }
+    const std::string problem = CheckLayers(program::WholePart(instruction), true);
+    if (!problem.empty()) return problem;
     for (const ComputePart& part : parts) {
+      if (contents_.UpdatesOfWeights(instruction.reads) != UpdatesOfStash(part))
+        return kMeetsOtherWeights;
       const SlotId recomputed = FindSlot(program_, part.reads, SlotKind::kRecomputed, stage);
       if (layers_[stage].recomputes && recomputed.value() < 0) {
         return "does not read what its I recomputed";
@@ -147,43 +177,51 @@ class Follower {
     return "";
   }
 
-  std::string StepCompute(const ComputePart& part) {
+  std::string StepCompute(const ComputePart& part, int step) {
     const StageId stage = part.stage;
-    const MicrobatchId m = part.microbatch;
-    const std::string problem = FindsOther(part);
+    const bool forward = part.op == Op::kForward;
+    std::string problem = FindsOther(part, step);
+    if (problem.empty()) problem = CheckLayers(part, part.op == Op::kBackward);
     if (!problem.empty()) return problem;
-    if (!TouchesLayers(stage, part.reads, part.writes, part.op == Op::kBackward)) {
-      return std::string(kMissesLayers);
-    }
+    const int updates = contents_.UpdatesOfWeights(part.reads);
+    if (!forward && updates != UpdatesOfStash(part)) return kMeetsOtherWeights;
     if (layers_[stage].recomputes && part.op == Op::kInputGrad &&
         FindSlot(program_, part.writes, SlotKind::kRecomputed, stage).value() < 0) {
       return "recomputes and has no slot for it";
     }
-    const bool forward = part.op == Op::kForward;
+    if (forward && MakesLoss(stage)) {
+      if (!AreScalars(part.reads, {0}) || !AreScalars(part.writes, {0})) {
+        return "leaves its loss elsewhere";
+      }
+      ++num_losses_;
+    }
     const SlotId stash = FindSlot(program_, part.reads, SlotKind::kStash, stage);
     for (const SlotId slot : part.writes) {
+      Content made = {What::kNothing, stage, part.microbatch, step};
       switch (At(slot).kind) {
         case SlotKind::kOutput:
         case SlotKind::kInput:
-          Set(slot, {What::kActivation, stage, m});
+          made.what = What::kActivation;
           break;
         case SlotKind::kInputGrad:
         case SlotKind::kOutputGrad:
-          Set(slot, {What::kGradient, stage, m});
+          made.what = What::kGradient;
           break;
         case SlotKind::kStash:
           if (!forward && slot != stash) return "leaves its stash in another slot than it found";
-          Set(slot, {forward ? What::kForwardStash : What::kStash, stage, m});
+          made.what = forward ? What::kForwardStash : What::kStash;
+          made.updates = updates;
           break;
         case SlotKind::kRecomputed:
-          Set(slot, {What::kRecomputed, stage, m});
+          made.what = What::kRecomputed;
           break;
         case SlotKind::kGradient:
           ++gradients_[slot.value()].accumulated;
-          break;
+          continue;
         default:
-          break;
+          continue;
       }
+      contents_.Set(slot, made);
     }
     if (part.op == Op::kBackward) UseUp(part);
     return "";
@@ -193,75 +231,173 @@ class Follower {
   void UseUp(const ComputePart& part) {
     for (const SlotId slot : part.reads) {
       const SlotKind kind = At(slot).kind;
-      if (kind == SlotKind::kStash || kind == SlotKind::kRecomputed) Set(slot, {});
+      if (kind == SlotKind::kStash || kind == SlotKind::kRecomputed) contents_.Set(slot, {});
     }
+    last_backward_ = part.microbatch;
   }
 
   // What is wrong with what the slots of a microbatch hold, "" if nothing.
-  std::string FindsOther(const ComputePart& part) const {
-    const StageId stage = part.stage;
-    const MicrobatchId m = part.microbatch;
+  std::string FindsOther(const ComputePart& part, int step) const {
+    const int stage = part.stage.value();
+    const auto holds = [&](SlotId slot, What what, int of_stage) {
+      return contents_.Holds(slot, {what, StageId(of_stage), part.microbatch, step});
+    };
     for (const SlotId slot : part.reads) {
-      const SlotKind kind = At(slot).kind;
-      if (kind == SlotKind::kTokens && !Holds(slot, {What::kTokens})) return "comes before LOAD";
-      if (kind == SlotKind::kInput &&
-          !Holds(slot, {What::kActivation, StageId(stage.value() - 1), m})) {
-        return "finds another activation in its input slot";
-      }
-      if (kind == SlotKind::kOutputGrad &&
-          !Holds(slot, {What::kGradient, StageId(stage.value() + 1), m})) {
-        return "finds another gradient in its slot";
-      }
-      const What expected = part.op == Op::kWeightGrad ? What::kStash : What::kForwardStash;
-      if (kind == SlotKind::kStash && !Holds(slot, {expected, stage, m})) {
-        return "finds another stash in its slot";
-      }
-      if (kind == SlotKind::kRecomputed && !Holds(slot, {What::kRecomputed, stage, m})) {
-        return "finds in its slot what was recomputed for another";
+      switch (At(slot).kind) {
+        case SlotKind::kTokens: {
+          // With a flush one LOAD brings those of all microbatches.
+          const MicrobatchId loaded = flushes_ ? MicrobatchId(-1) : part.microbatch;
+          if (contents_.At(slot).what != What::kTokens) return "comes before LOAD";
+          if (!contents_.Holds(slot, {What::kTokens, StageId(-1), loaded, step}))
+            return "finds other tokens";
+          break;
+        }
+        case SlotKind::kInput:
+          if (holds(slot, What::kActivation, stage - 1)) break;
+          return "finds another activation in its input slot";
+        case SlotKind::kOutputGrad:
+          if (holds(slot, What::kGradient, stage + 1)) break;
+          return "finds another gradient in its slot";
+        case SlotKind::kStash:
+          if (holds(slot, part.op == Op::kWeightGrad ? What::kStash : What::kForwardStash, stage)) {
+            break;
+          }
+          return "finds another stash in its slot";
+        case SlotKind::kRecomputed:
+          if (holds(slot, What::kRecomputed, stage)) break;
+          return "finds in its slot what was recomputed for another";
+        default:
+          break;
       }
     }
     return "";
   }
 
-  static constexpr std::string_view kMissesLayers =
-      "does not touch every layer of its stage once, in order";
-  bool TouchesLayers(StageId stage, std::span<const SlotId> reads, std::span<const SlotId> writes,
-                     bool accumulates) {
-    const Layers& layers = layers_[stage];
-    return AreAll(layers.weights, SlotKind::kWeights, reads) &&
-           (!accumulates || (AreAll(layers.gradients, SlotKind::kGradient, reads) &&
-                             AreAll(layers.gradients, SlotKind::kGradient, writes)));
+  // What is wrong with the weights and gradients that it touches, "" if nothing.
+  std::string CheckLayers(const ComputePart& part, bool accumulates) {
+    const Layers& layers = layers_[part.stage];
+    const SlotId first = FindSlot(program_, part.reads, SlotKind::kWeights, part.stage);
+    if (!AreAll(layers.weights.at(At(first).version), SlotKind::kWeights, part.reads) ||
+        (accumulates && (!AreAll(layers.gradients, SlotKind::kGradient, part.reads) ||
+                         !AreAll(layers.gradients, SlotKind::kGradient, part.writes)))) {
+      return "does not touch every layer of its stage once, in order";
+    }
+    return contents_.UpdatesOfWeights(part.reads) < 0
+               ? "does not read every layer of its stage in one version"
+               : "";
   }
 
   // Reductions, norm, optimizer.
   std::string StepEnd(const Instruction& instruction) {
-    const Op op = instruction.op;
+    const std::string problem = CheckGradients(instruction);
+    if (!problem.empty()) return problem;
+    switch (instruction.op) {
+      case Op::kReduceGrad:
+      case Op::kReduceTied:
+        return Reduce(instruction);
+      case Op::kNormPartial:
+        return SumUp(instruction);
+      case Op::kNormExchange:
+        if (!AreScalars(instruction.reads, {Meeting()})) return "does not meet with what was moved";
+        if (!contents_.Holds(instruction.reads[0], Sums(What::kPartialSums, instruction))) {
+          return "comes before NORM_PARTIAL";
+        }
+        contents_.Set(instruction.writes[0], Sums(What::kSums, instruction));
+        return "";
+      case Op::kOptimizer:
+        return Update(instruction);
+      case Op::kSnapshot:
+        return Snapshot(instruction);
+      default:
+        return "";
+    }
+  }
+
+  std::string CheckGradients(const Instruction& instruction) const {
     for (const SlotId slot : instruction.reads) {
       if (At(slot).kind != SlotKind::kGradient) continue;
-      Gradient& gradient = gradients_[slot.value()];
-      const std::string_view lack = gradient.LacksFor(op);
-      if (!lack.empty()) {
-        return absl::StrCat("comes before the gradient of layer ", At(slot).index, " ",
-                            std::string(lack));
-      }
-      const bool again = (op == Op::kReduceGrad && gradient.is_reduced) ||
-                         (op == Op::kReduceTied && gradient.is_tied);
-      if (again) return "sums a second time";
-      gradient.is_reduced |= op == Op::kReduceGrad;
-      gradient.is_tied |= op == Op::kReduceTied;
-    }
-    if (op == Op::kNormPartial) Set(instruction.writes[0], {What::kPartialNorms});
-    if (op == Op::kNormExchange) {
-      if (!Holds(instruction.reads[0], {What::kPartialNorms})) return "comes before NORM_PARTIAL";
-      Set(instruction.writes[0], {What::kNorms});
-    }
-    if (op == Op::kOptimizer) {
-      if (!Holds(FindSlot(program_, instruction.reads, SlotKind::kScalars, StageId(-1)),
-                 {What::kNorms})) {
-        return "comes before NORM_EXCHANGE";
-      }
+      const Gradient& gradient = gradients_[slot.value()];
+      if (gradient.accumulated > gradient.expected) return "finds more gradients than it applies";
+      const std::string_view lack = gradient.LacksFor(instruction.op);
+      if (lack.empty()) continue;
+      return absl::StrCat("comes before the gradient of layer ", At(slot).index, " ",
+                          std::string(lack));
     }
     return "";
+  }
+
+  std::string Reduce(const Instruction& instruction) {
+    for (const SlotId slot : instruction.reads) {
+      Gradient& gradient = gradients_[slot.value()];
+      bool& done = instruction.op == Op::kReduceGrad ? gradient.is_reduced : gradient.is_tied;
+      if (std::exchange(done, true)) return "sums a second time";
+    }
+    return "";
+  }
+
+  std::string SumUp(const Instruction& partial) {
+    const bool moves =
+        flushes_ ? AreScalars(partial.writes, {0}) : AreScalars(partial.writes, {0, Meeting()});
+    if (!AreScalars(partial.reads, {0}) || !moves) return "does not move the losses";
+    for (const SlotId slot : partial.writes) contents_.Set(slot, Sums(What::kPartialSums, partial));
+    const bool complete = num_losses_ == num_losses_expected_;
+    return complete ? "" : "comes before the losses of its step";
+  }
+
+  // What was version v is version v+1 now.
+  std::string Update(const Instruction& optimizer) {
+    if (flushes_ &&
+        !contents_.Holds(FindSlot(program_, optimizer.reads, SlotKind::kScalars, StageId(-1)),
+                         Sums(What::kSums, optimizer))) {
+      return "comes before NORM_EXCHANGE";
+    }
+    if (optimizer.microbatch.value() >= 0 && optimizer.microbatch != last_backward_) {
+      return "does not come right after the backward whose gradient it applies";
+    }
+    if (!AreAll(all_gradients_, SlotKind::kGradient, optimizer.reads) ||
+        (!flushes_ && !AreAll(Weights(0, 0), SlotKind::kWeights, optimizer.reads)) ||
+        optimizer.writes != Weights(0)) {
+      return "does not update every layer and version once, in order";
+    }
+    ++updates_;
+    for (const SlotId slot : optimizer.writes) {
+      const int made = updates_ - At(slot).version;
+      contents_.Set(slot, {.what = What::kWeights, .updates = std::max(0, made)});
+    }
+    RestartGradients();
+    return "";
+  }
+
+  std::string Snapshot(const Instruction& instruction) {
+    if (instruction.reads != Weights(0, 0)) return "does not read the newest weights";
+    if (instruction.writes != Weights(1)) return "does not write every other version, in order";
+    for (const SlotId slot : instruction.writes) {
+      contents_.Set(slot, {.what = What::kWeights, .updates = updates_});
+    }
+    return "";
+  }
+
+  void RestartGradients() {
+    for (Gradient& gradient : gradients_) {
+      gradient.accumulated = 0;
+      gradient.is_reduced = gradient.is_tied = false;
+    }
+  }
+
+  int UpdatesOfStash(const ComputePart& part) const {
+    return contents_.At(FindSlot(program_, part.reads, SlotKind::kStash, part.stage)).updates;
+  }
+
+  // The weights of these versions, by stage, version and layer.
+  std::vector<SlotId> Weights(int first, int last = std::numeric_limits<int>::max()) const {
+    std::vector<SlotId> found;
+    for (const auto& [stage, layers] : layers_) {
+      for (const auto& [version, slots] : layers.weights) {
+        if (version < first || version > last) continue;
+        found.insert(found.end(), slots.begin(), slots.end());
+      }
+    }
+    return found;
   }
 
   // Whether the slots of this kind in `list` are `all`, in order.
@@ -275,16 +411,42 @@ class Follower {
     return found == all.size();
   }
 
-  const program::Slot& At(SlotId slot) const { return program_.slots[slot.value()]; }
-  void Set(SlotId slot, Content content) { contents_[slot.value()] = content; }
-  bool Holds(SlotId slot, Content content) const {
-    return slot.value() >= 0 && contents_[slot.value()] == content;
+  // Whether the scalars in `list` have these indices, in order.
+  bool AreScalars(std::span<const SlotId> list, std::initializer_list<int> indices) const {
+    const int* next = indices.begin();
+    for (const SlotId slot : list) {
+      if (At(slot).kind != SlotKind::kScalars) continue;
+      if (next == indices.end() || At(slot).index != *next++) return false;
+    }
+    return next == indices.end();
   }
 
+  // The scalars that ranks exchange. Without a flush the next step's losses are summed meanwhile.
+  int Meeting() const { return flushes_ ? 0 : 1; }
+  Content Sums(What what, const Instruction& instruction) const {
+    return {.what = what,
+            .microbatch = instruction.microbatch,
+            .step = iteration_ + instruction.step_ahead};
+  }
+  bool MakesLoss(StageId stage) const { return stage.value() == program_.num_stages - 1; }
+
+  const program::Slot& At(SlotId slot) const { return program_.slots[slot.value()]; }
+
+  static constexpr char kMeetsOtherWeights[] = "meets other weights than its F";
+
   const Program& program_;
+  const bool flushes_;
+  const bool updates_each_microbatch_;
   std::map<StageId, Layers> layers_;
-  std::vector<Content> contents_;    // by slot
+  std::vector<SlotId> all_gradients_;
+  bool updates_weights_ = false;  // the body has an OPT
+  int num_losses_expected_ = 0;   // the last stage's F in the body
+  SlotContents contents_;
   std::vector<Gradient> gradients_;  // by slot
+  MicrobatchId last_backward_{-1};
+  int iteration_ = 0;
+  int updates_ = 0;
+  int num_losses_ = 0;  // of the step so far
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/sim/prove.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -11,7 +10,6 @@
 #include "common/schedule/marked_grid.h"
 #include "common/sim/dataflow.h"
 #include "common/sim/machine.h"
-#include "common/sim/running_dataflow.h"
 #include "common/sim/together.h"
 
 namespace takt::sim {
@@ -87,10 +85,8 @@ absl::Status ToStatus(const Refusal& refusal, const std::vector<Program>& progra
 
 std::optional<Refusal> FindRefusal(const std::vector<Program>& programs,
                                    const ProofOptions& options) {
-  const bool flushes = std::none_of(programs.begin(), programs.end(), program::IsAsynchronous);
   for (const Program& program : programs) {
-    const auto refusal = flushes ? CheckDataflow(program) : CheckRunningDataflow(program);
-    if (refusal.has_value()) return refusal;
+    if (auto refusal = CheckDataflow(program)) return refusal;
   }
   if (auto refusal = CheckContributions(programs, options.sums)) return refusal;
   if (auto refusal = CheckBytes(programs, options.byte_limits)) return refusal;

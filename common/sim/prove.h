@@ -24,17 +24,16 @@ struct ProofOptions {
   const schedule::Schedule* schedule = nullptr;
 };
 
-// For any costs and any number of steps:
+// Proves for any costs and any number of steps, with a flush or without:
 // - every instruction finds in its slots what it is about (dataflow.h);
 // - all ranks together compute each gradient once, with its scale (contributions.h);
 // - no rank's slots need more bytes than its limit;
-// - with rendezvous sends everything completes, messages being received in the order in which they
-//   are sent and sums over ranks meeting in the same order on all of them.
-// Of programs without a flush only the last two.
-// One run of the bodies shows the last: lanes only ever wait for something to have happened, so
-// whether they complete does not depend on time; and as one step leaves no message and no meeting
-// behind, the next one runs as the first did. kInvalidArgument: the reason, as instructions that
-// wait for one another where it is that.
+// - with rendezvous sends everything completes, messages are received in the order in which they
+//   are sent, and sums over ranks meet in the same order on all of them.
+// One run of the bodies shows the last point. Lanes only ever wait for something to have happened,
+// so whether they complete does not depend on time. One step leaves no message and no meeting
+// behind, so the next one runs as the first did.
+// kInvalidArgument: the reason. Where it is that instructions wait for one another, it names them.
 absl::Status Prove(const std::vector<program::Program>& programs, const ProofOptions& options = {});
 
 }  // namespace takt::sim

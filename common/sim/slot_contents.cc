@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/sim/slot_contents.h"
+
+namespace takt::sim {
+
+using program::SlotKind;
+
+SlotContents::SlotContents(const program::Program& program)
+    : program_(program), contents_(program.slots.size()) {
+  for (std::size_t i = 0; i < contents_.size(); ++i) {
+    const program::Slot& slot = program.slots[i];
+    if (slot.kind == SlotKind::kWeights && slot.version == 0) contents_[i].what = What::kWeights;
+  }
+}
+
+bool SlotContents::Holds(SlotId slot, const Content& content) const {
+  if (slot.value() < 0) return false;
+  const Content& found = At(slot);
+  return found.what == content.what && found.stage == content.stage &&
+         found.microbatch == content.microbatch && found.step == content.step;
+}
+
+int SlotContents::UpdatesOfWeights(std::span<const SlotId> slots) const {
+  int updates = -1;
+  for (const SlotId slot : slots) {
+    if (program_.slots[slot.value()].kind != SlotKind::kWeights) continue;
+    const Content& found = At(slot);
+    if (found.what != What::kWeights || (updates >= 0 && found.updates != updates)) return -1;
+    updates = found.updates;
+  }
+  return updates;
+}
+
+std::optional<SlotId> SlotContents::FirstNotOneStepAfter(const SlotContents& before,
+                                                         int updates) const {
+  for (std::size_t i = 0; i < contents_.size(); ++i) {
+    Content expected = before.contents_[i];
+    const bool weights = expected.what == What::kWeights;
+    const bool stash = expected.what == What::kForwardStash || expected.what == What::kStash;
+    if (expected.what != What::kNothing && !weights) ++expected.step;
+    if (weights || stash) expected.updates += updates;
+    if (contents_[i] != expected) return SlotId(static_cast<std::int32_t>(i));
+  }
+  return std::nullopt;
+}
+
+}  // namespace takt::sim

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the slots of one rank's program hold while its lists are followed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/base/id.h"
+#include "common/program/program.h"
+
+namespace takt::sim {
+
+enum class What : std::uint8_t {
+  kNothing,
+  kTokens,
+  kActivation,    // output of `stage`
+  kGradient,      // gradient of the input of `stage`
+  kForwardStash,  // left by F of `stage`
+  kStash,         // left by I of `stage`
+  kRecomputed,    // by I of `stage`
+  kWeights,
+  kPartialSums,  // losses and norms of this rank
+  kSums,         // those of all ranks
+};
+
+struct Content {
+  What what = What::kNothing;
+  StageId stage{-1};
+  MicrobatchId microbatch{-1};
+  int step = 0;
+  int updates = 0;  // that made the weights, or those that the stash was made with
+
+  bool operator==(const Content&) const = default;
+};
+
+// Borrows the program.
+class SlotContents {
+ public:
+  // Only the newest weights are there at first.
+  explicit SlotContents(const program::Program& program);
+
+  void Set(SlotId slot, const Content& content) { contents_[slot.value()] = content; }
+
+  const Content& At(SlotId slot) const { return contents_[slot.value()]; }
+  // Whether the slot is one (not -1) and holds that, whatever updates it was made with.
+  bool Holds(SlotId slot, const Content& content) const;
+  // How many updates made the weights among `slots`; -1: they differ in that, or there are none.
+  int UpdatesOfWeights(std::span<const SlotId> slots) const;
+
+  // The first slot that does not hold what it did `before`, one step and `updates` updates later.
+  std::optional<SlotId> FirstNotOneStepAfter(const SlotContents& before, int updates) const;
+
+ private:
+  const program::Program& program_;
+  std::vector<Content> contents_;  // by slot
+};
+
+}  // namespace takt::sim
