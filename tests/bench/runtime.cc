@@ -28,7 +28,7 @@
 #include "tests/bench/table.h"
 #include "worker/engine/engine.h"
 #include "worker/train/trainer.h"
-#include "worker/transport/collective.h"
+#include "worker/transport/channel_collective.h"
 #include "worker/transport/create.h"
 #include "worker/transport/wake_word.h"
 
@@ -125,7 +125,7 @@ Usage UsageNow() {
 // (0 and 1, 2 and 3, ...) exchanges messages in both directions at once, all pairs at the same
 // moments, an operation apart, so that every receiver sleeps. Without the engine.
 absl::StatusOr<double> MeasureLatency(transport::Transport& transport, Rank rank, int num_ranks,
-                                      engine::Collective& barrier) {
+                                      transport::Collective& barrier) {
   constexpr int kMessages = 40;
   const Rank peer(rank.value() ^ 1);
   double start = rank == Rank(0) ? static_cast<double>(MonotonicNanos()) * 1e-9 + 0.2 : 0;
@@ -177,7 +177,7 @@ absl::StatusOr<RankResult> RunRank(const Case& c, const Setup& setup, int steps,
       transport::CreateTransport(LoopbackOptions(rank, c.num_ranks), kind, rendezvous));
   transport::CollectiveOptions group{.name = "pp", .index = rank.value()};
   for (int r = 0; r < c.num_ranks; ++r) group.ranks.push_back(Rank(r));
-  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Collective> barrier,
+  ASSIGN_OR_RETURN(const std::unique_ptr<transport::Collective> barrier,
                    transport::CreateCollective(transport.get(), group));
   const program::Program& program = setup.programs[rank.value()];
   ASSIGN_OR_RETURN(const std::unique_ptr<train::Trainer> trainer,

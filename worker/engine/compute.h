@@ -31,18 +31,4 @@ class Compute {
   virtual std::span<std::byte> SlotBytes(SlotId slot) = 0;
 };
 
-// Sums over the ranks of a group in rank order, so that the result has the same bits on every rank
-// and in every run. Thread: one caller at a time per object.  Errors: as the transport's.
-class Collective {
- public:
-  virtual ~Collective() = default;
-  virtual int size() const = 0;
-  // In place. Deterministic: element i is ((x0 + x1) + x2) + ... by group rank. Floats are memory
-  // of the device, if the group is of one; doubles the host's.
-  virtual absl::Status AllReduceSum(StepId step, std::span<float> data) = 0;
-  virtual absl::Status AllReduceSum(StepId step, std::span<double> data) = 0;
-  // Where a sum of floats is left, to be done later; null: it is done on return.
-  virtual backend::Stream* stream() { return nullptr; }
-};
-
 }  // namespace takt::engine

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "worker/transport/collective.h"
+#include "worker/transport/channel_collective.h"
 
 namespace takt::session {
 namespace {
@@ -50,7 +50,7 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   RankGroups groups;
   // Stages in ascending order: ranks that share several groups meet for them in one order.
   for (const StageId stage : program::HeldStages(*options.program)) {
-    ASSIGN_OR_RETURN(engine::Collective* const replicas,
+    ASSIGN_OR_RETURN(transport::Collective* const replicas,
                      groups.Group(transport, options, "replicas",
                                   HoldersOf(stage, options.mesh, *options.program)));
     if (replicas != nullptr) groups.replicas_[stage] = replicas;
@@ -66,21 +66,21 @@ absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
   return groups;
 }
 
-absl::StatusOr<engine::Collective*> RankGroups::Group(transport::Transport& transport,
-                                                      const Options& options,
-                                                      const std::string& kind,
-                                                      const std::vector<Rank>& ranks) {
+absl::StatusOr<transport::Collective*> RankGroups::Group(transport::Transport& transport,
+                                                         const Options& options,
+                                                         const std::string& kind,
+                                                         const std::vector<Rank>& ranks) {
   if (ranks.size() < 2) return nullptr;
   // Groups of one kind that share ranks begin with different ones.
   const std::string name = absl::StrCat(kind, "-", ranks.front().value());
-  std::unique_ptr<engine::Collective>& group = groups_[name];
+  std::unique_ptr<transport::Collective>& group = groups_[name];
   if (group != nullptr) return group.get();
   const auto self = std::ranges::find(ranks, options.rank);
   if (self == ranks.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", options.rank.value(), " is not of the group ", name, " that its program needs"));
   }
-  absl::StatusOr<std::unique_ptr<engine::Collective>> created =
+  absl::StatusOr<std::unique_ptr<transport::Collective>> created =
       Open(transport, options,
            {.name = name,
             .ranks = ranks,
@@ -93,7 +93,7 @@ absl::StatusOr<engine::Collective*> RankGroups::Group(transport::Transport& tran
   return group.get();
 }
 
-absl::StatusOr<std::unique_ptr<engine::Collective>> RankGroups::Open(
+absl::StatusOr<std::unique_ptr<transport::Collective>> RankGroups::Open(
     transport::Transport& transport, const Options& options,
     const transport::CollectiveOptions& group) {
   if (options.make_sums) return options.make_sums(group);

@@ -15,7 +15,6 @@
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
 #include "common/program/program.h"
-#include "worker/engine/compute.h"
 #include "worker/transport/collective.h"
 #include "worker/transport/transport.h"
 
@@ -36,7 +35,7 @@ class RankGroups {
     const program::Program* program = nullptr;   // of this rank
     bool tied_embeddings = false;
     // Opens a group that sums gradients in the memory of a device. Empty: theirs is the host's.
-    std::function<absl::StatusOr<std::unique_ptr<engine::Collective>>(
+    std::function<absl::StatusOr<std::unique_ptr<transport::Collective>>(
         const transport::CollectiveOptions&)>
         make_sums;
     std::int64_t generation = 0;
@@ -47,25 +46,25 @@ class RankGroups {
                                             const Options& options);
 
   // By stage of this rank; no entry if nobody else holds it.
-  const std::map<StageId, engine::Collective*>& replicas() const { return replicas_; }
+  const std::map<StageId, transport::Collective*>& replicas() const { return replicas_; }
   // Null: this rank is the whole pipeline.
-  engine::Collective* pipeline() const { return pipeline_; }
+  transport::Collective* pipeline() const { return pipeline_; }
   // Null: nothing to keep equal between two ranks, or not here.
-  engine::Collective* tied() const { return tied_; }
+  transport::Collective* tied() const { return tied_; }
 
  private:
   // Null for a group of less than two. A group that is there already is used again.
-  absl::StatusOr<engine::Collective*> Group(transport::Transport& transport, const Options& options,
-                                            const std::string& kind,
-                                            const std::vector<Rank>& ranks);
-  static absl::StatusOr<std::unique_ptr<engine::Collective>> Open(
+  absl::StatusOr<transport::Collective*> Group(transport::Transport& transport,
+                                               const Options& options, const std::string& kind,
+                                               const std::vector<Rank>& ranks);
+  static absl::StatusOr<std::unique_ptr<transport::Collective>> Open(
       transport::Transport& transport, const Options& options,
       const transport::CollectiveOptions& group);
 
-  std::map<std::string, std::unique_ptr<engine::Collective>> groups_;  // by name
-  std::map<StageId, engine::Collective*> replicas_;
-  engine::Collective* pipeline_ = nullptr;
-  engine::Collective* tied_ = nullptr;
+  std::map<std::string, std::unique_ptr<transport::Collective>> groups_;  // by name
+  std::map<StageId, transport::Collective*> replicas_;
+  transport::Collective* pipeline_ = nullptr;
+  transport::Collective* tied_ = nullptr;
 };
 
 }  // namespace takt::session

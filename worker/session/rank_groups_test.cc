@@ -78,7 +78,7 @@ std::vector<Sizes> Connect(const mesh::Mesh& mesh, program::Program (*program_of
                                                            .tied_embeddings = true,
                                                            .generation = 1});
       ASSERT_TRUE(groups.ok()) << groups.status();
-      const auto count = [&](engine::Collective* group) {
+      const auto count = [&](transport::Collective* group) {
         float sum = 1;
         EXPECT_TRUE(group->AllReduceSum(StepId(1), std::span<float>(&sum, 1)).ok());
         return static_cast<int>(sum);

@@ -189,10 +189,10 @@ class EmulatedTrainer final : public Trainer {
   // asked to halt.
   absl::StatusOr<bool> MeetAllRanks(StepId step) const {
     const auto replicas = options_.replicas.begin();
-    engine::Collective* const dp_group =
+    transport::Collective* const dp_group =
         replicas == options_.replicas.end() ? nullptr : replicas->second;
     double halting = options_.halt_requested != nullptr && options_.halt_requested->load() ? 1 : 0;
-    for (engine::Collective* group : {dp_group, options_.pp_group}) {
+    for (transport::Collective* group : {dp_group, options_.pp_group}) {
       if (group == nullptr) continue;
       std::array<double, 2> sums{1, halting};
       RETURN_IF_ERROR(group->AllReduceSum(step, std::span<double>(sums)));

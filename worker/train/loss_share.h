@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
-#include "worker/engine/compute.h"
+#include "worker/transport/collective.h"
 
 namespace takt::train {
 
@@ -20,10 +20,10 @@ struct LossShare {
 
 // The ranks over which results of a step are summed.
 struct ResultGroups {
-  engine::Collective* last_stage = nullptr;  // all that hold it; null: one, or not this rank
+  transport::Collective* last_stage = nullptr;  // all that hold it; null: one, or not this rank
   // Of the ranks of this pipeline that hold the last stage, this one tells the pipeline.
   bool tells_loss = true;
-  engine::Collective* pipeline = nullptr;  // null: one rank
+  transport::Collective* pipeline = nullptr;  // null: one rank
 };
 
 // The share summed over all ranks that hold the last stage; empty on all of them but one of each

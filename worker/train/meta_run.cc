@@ -15,7 +15,7 @@ using program::Instruction;
 using program::Op;
 
 // The other ranks, who have nothing to add.
-class Silence final : public engine::Collective {
+class Silence final : public transport::Collective {
  public:
   int size() const override { return 2; }
   absl::Status AllReduceSum(StepId, std::span<float>) override { return absl::OkStatus(); }

@@ -115,7 +115,7 @@ class ModelTrainer final : public Trainer {
     const program::LaneKind lane = program_.lanes[instruction.lane.value()].kind;
     if (lane == program::LaneKind::kCompute) return compute_->stream();
     if (instruction.op == Op::kReduceTied && SumsTiedAlone()) return reduce_->stream();
-    engine::Collective* const group = GroupOf(instruction);
+    transport::Collective* const group = GroupOf(instruction);
     return group == nullptr ? nullptr : group->stream();
   }
 
@@ -250,13 +250,13 @@ class ModelTrainer final : public Trainer {
   }
 
   // Null: nobody else holds the stage.
-  engine::Collective* ReplicasOf(StageId stage) const {
+  transport::Collective* ReplicasOf(StageId stage) const {
     const auto group = options_.replicas.find(stage);
     return group == options_.replicas.end() ? nullptr : group->second;
   }
 
   // Whom REDUCE_GRAD and REDUCE_TIED sum with; null: nobody, or another instruction.
-  engine::Collective* GroupOf(const Instruction& instruction) const {
+  transport::Collective* GroupOf(const Instruction& instruction) const {
     if (instruction.op == Op::kReduceGrad) return ReplicasOf(instruction.stage);
     return instruction.op == Op::kReduceTied ? options_.tied_group : nullptr;
   }
@@ -352,7 +352,7 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status ReduceGrad(const Instruction& instruction, StepId step) {
-    engine::Collective* const group = GroupOf(instruction);
+    transport::Collective* const group = GroupOf(instruction);
     if (group == nullptr) {
       return absl::InternalError(absl::StrCat(program::ToString(instruction, program_),
                                               ": no other rank holds stage ",

@@ -11,7 +11,7 @@ namespace takt::train {
 namespace {
 
 // A group whose other ranks contribute `others`.
-class FakeGroup final : public engine::Collective {
+class FakeGroup final : public transport::Collective {
  public:
   explicit FakeGroup(std::vector<double> others) : others_(std::move(others)) {}
   int size() const override { return 2; }

@@ -17,6 +17,7 @@
 #include "worker/backend/backend.h"
 #include "worker/engine/compute.h"
 #include "worker/train/tensor_observer.h"
+#include "worker/transport/collective.h"
 
 namespace takt::train {
 
@@ -44,9 +45,9 @@ struct TrainerOptions {
   std::string data_root;  // prefix of relative paths; paths may not leave it
   // All ranks that hold a stage of this rank, in the order in which they are summed; no entry: this
   // rank alone.
-  std::map<StageId, engine::Collective*> replicas;
-  engine::Collective* pp_group = nullptr;  // ranks of this pipeline; null: pp_size is 1
-  engine::Collective* tied_group =
+  std::map<StageId, transport::Collective*> replicas;
+  transport::Collective* pp_group = nullptr;  // ranks of this pipeline; null: pp_size is 1
+  transport::Collective* tied_group =
       nullptr;  // ranks of the first and the last stage; null: on one rank, or not tied
   // Fills the store (weights and moments) from a checkpoint, or answers false: initial weights.
   // Null is false. Never asked of an emulated model.

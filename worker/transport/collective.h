@@ -1,45 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over a group of ranks on point-to-point channels, the same bits on every rank and in every
-// run.
-//
-// Up to kDirectBytes: everyone sends everything to everyone and adds in rank order.
-//   messages a rank sends: n - 1;  bytes: (n - 1) * size.
-// Above, in rounds of at most n * kSliceBytes: rank r gets everyone's slice r and adds them in rank
-// order, then hands the sum to everyone (direct reduce-scatter, all-gather).
-//   messages a rank sends: 2 * (n - 1) a round;  bytes: (size - own slices) + (n - 1) * own slices,
-//   which is 2 * (n - 1) / n * size when n divides it.
-// Pairs of ranks meet in the rounds of a tournament (circle method), the lower rank of a pair sends
-// first: no two wait for each other, however small the transport's buffers.
+// Sums over a group of ranks.
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "worker/engine/compute.h"
-#include "worker/transport/transport.h"
+#include "absl/status/status.h"
+#include "common/base/id.h"
+#include "worker/backend/stream.h"
 
 namespace takt::transport {
 
 struct CollectiveOptions {
-  std::string
-      name;  // of the group; the same on its ranks, distinct among groups that share two ranks
+  // The name of the group. It is the same on all ranks of the group, and two groups that share two
+  // ranks have different names.
+  std::string name;
   std::vector<Rank> ranks;      // in the order of summation; at least one
-  int index = 0;                // ours in `ranks`
-  std::int64_t generation = 0;  // goes into the tags
+  int index = 0;                // of this rank in `ranks`
+  std::int64_t generation = 0;  // goes into the tags of messages
 };
 
-// transport: borrowed for the collective's life; null allowed in a group of one.
-// Blocks: until all ranks of the group do the same. Groups are created in one order on all ranks.
-absl::StatusOr<std::unique_ptr<engine::Collective>> CreateCollective(Transport* transport,
-                                                                     CollectiveOptions options);
-
-inline constexpr std::size_t kDirectBytes = 32 * 1024;
-inline constexpr std::size_t kSliceBytes = 512 * 1024;
-
-// Whom `index` of `size` meets in `round` (0 .. NumRounds-1); -1: nobody.
-int TournamentPeer(int size, int round, int index);
-int TournamentRounds(int size);
+// Adds values of the ranks of a group in rank order, so that the result has the same bits on every
+// rank and in every run. Thread: one caller at a time per object.  Errors: as the transport's.
+class Collective {
+ public:
+  virtual ~Collective() = default;
+  virtual int size() const = 0;
+  // Replaces element i by ((x0 + x1) + x2) + ... by group rank. Floats lie in device memory if the
+  // group is one of devices; doubles always lie in host memory.
+  virtual absl::Status AllReduceSum(StepId step, std::span<float> data) = 0;
+  virtual absl::Status AllReduceSum(StepId step, std::span<double> data) = 0;
+  // The stream on which a sum of floats is left to be done later. Null: it is done on return.
+  virtual backend::Stream* stream() { return nullptr; }
+};
 
 }  // namespace takt::transport

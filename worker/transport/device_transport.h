@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "worker/engine/compute.h"
 #include "worker/transport/collective.h"
 #include "worker/transport/transport.h"
 
@@ -16,8 +15,7 @@ class DeviceTransport : public Transport {
  public:
   // A group whose sums of floats are of device memory; those of doubles are the host's.
   // Blocks: until all ranks of the group do the same. Groups are created in one order on all ranks.
-  virtual absl::StatusOr<std::unique_ptr<engine::Collective>> OpenSums(
-      const CollectiveOptions& group) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Collective>> OpenSums(const CollectiveOptions& group) = 0;
   // Not OK, once it was aborted: only a new process is sure to be clean, and why.
   virtual absl::Status poisoned() const { return absl::OkStatus(); }
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks of one generation pass messages. Implementations: inproc (threads of one process,
-// tests), shm (same host), gloo (TCP). One conformance suite in tests/conformance.
+// How ranks of one generation pass messages. These implement it: inproc (threads of one process,
+// for tests), shm (processes of one host), gloo (TCP), the choice between these two for each peer
+// (create.h), and the transports of device memory (device_transport.h): nccl, staged and inproc's
+// shared device. All of them pass one suite, tests/conformance.
 #pragma once
 
 #include <cstddef>

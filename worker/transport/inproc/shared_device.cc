@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/transport/channel_collective.h"
 #include "worker/transport/handshake.h"
 
 namespace takt::transport {
@@ -117,7 +118,7 @@ class SharedRecv final : public RecvChannel {
 };
 
 // The first rank adds the others' memory to its own, in their order, and copies the sum to them.
-class SharedSums final : public engine::Collective {
+class SharedSums final : public Collective {
  public:
   // Another rank of the group, as the first sees it.
   struct Other {
@@ -125,7 +126,7 @@ class SharedSums final : public engine::Collective {
     Event* ready = nullptr;
   };
   // Of the first rank.
-  SharedSums(std::unique_ptr<engine::Collective> host, std::int64_t generation, Backend& backend,
+  SharedSums(std::unique_ptr<Collective> host, std::int64_t generation, Backend& backend,
              Event& summed, std::vector<Other> others)
       : host_(std::move(host)),
         generation_(generation),
@@ -134,7 +135,7 @@ class SharedSums final : public engine::Collective {
         summed_(summed),
         others_(std::move(others)) {}
   // Of another.
-  SharedSums(std::unique_ptr<engine::Collective> host, std::int64_t generation, Backend& backend,
+  SharedSums(std::unique_ptr<Collective> host, std::int64_t generation, Backend& backend,
              Event& ready, Event& summed, SendPair first)
       : host_(std::move(host)),
         generation_(generation),
@@ -188,7 +189,7 @@ class SharedSums final : public engine::Collective {
     return absl::OkStatus();
   }
 
-  const std::unique_ptr<engine::Collective> host_;
+  const std::unique_ptr<Collective> host_;
   const std::int64_t generation_;
   Backend& backend_;
   Event& ready_;                         // ours
@@ -224,15 +225,14 @@ class SharedDevice::SharedTransport final : public DeviceTransport {
     return std::make_unique<SharedRecv>(std::move(host), *receiver->backend, *receiver->event,
                                         *device_.FindEnd(key + "/send").event);
   }
-  absl::StatusOr<std::unique_ptr<engine::Collective>> OpenSums(
-      const CollectiveOptions& group) override {
+  absl::StatusOr<std::unique_ptr<Collective>> OpenSums(const CollectiveOptions& group) override {
     const std::string name = absl::StrCat(group.name, "/shared");
     const auto key = [&](std::size_t index) {
       return absl::StrCat(name, "/", group.ranks[index].value());
     };
     const auto self = static_cast<std::size_t>(group.index);
     ASSIGN_OR_RETURN(End* const end, device_.MakeEnd(key(self), StreamKind::kReduce));
-    ASSIGN_OR_RETURN(std::unique_ptr<engine::Collective> host, CreateCollective(&host_, group));
+    ASSIGN_OR_RETURN(std::unique_ptr<Collective> host, CreateCollective(&host_, group));
     if (self > 0) {
       ASSIGN_OR_RETURN(SendPair first, OpenSendPair(host_, group.ranks.front(), name));
       return std::make_unique<SharedSums>(std::move(host), group.generation, *end->backend,

@@ -10,7 +10,7 @@
 namespace takt::transport::nccl {
 namespace {
 
-class DeviceSums final : public engine::Collective {
+class DeviceSums final : public Collective {
  public:
   explicit DeviceSums(DeviceSumsOptions options) : options_(std::move(options)) {}
   // What is on the stream uses our memory.
@@ -121,7 +121,7 @@ class DeviceSums final : public engine::Collective {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<engine::Collective>> CreateDeviceSums(DeviceSumsOptions options) {
+absl::StatusOr<std::unique_ptr<Collective>> CreateDeviceSums(DeviceSumsOptions options) {
   auto sums = std::make_unique<DeviceSums>(std::move(options));
   RETURN_IF_ERROR(sums->Open());
   return sums;

@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/transport/abort_signal.h"
+#include "worker/transport/channel_collective.h"
 #include "worker/transport/handshake.h"
 #include "worker/transport/nccl/communicators.h"
 
@@ -150,8 +151,7 @@ class NcclTransport final : public DeviceTransport {
     return std::make_unique<NcclRecv>(std::move(channel));
   }
 
-  absl::StatusOr<std::unique_ptr<engine::Collective>> OpenSums(
-      const CollectiveOptions& group) override {
+  absl::StatusOr<std::unique_ptr<Collective>> OpenSums(const CollectiveOptions& group) override {
     ASSIGN_OR_RETURN(const bool meets, Meets(group.ranks));
     if (!meets) return other_->OpenSums(group);
     DeviceSumsOptions sums{

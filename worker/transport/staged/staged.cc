@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "worker/transport/channel_collective.h"
 
 namespace takt::transport {
 namespace {
@@ -95,9 +96,9 @@ class StagedRecv final : public RecvChannel {
 };
 
 // aborted: null, or borrowed from the transport that opened it.
-class StagedCollective final : public engine::Collective {
+class StagedCollective final : public Collective {
  public:
-  StagedCollective(std::unique_ptr<engine::Collective> inner, std::unique_ptr<Backend> backend,
+  StagedCollective(std::unique_ptr<Collective> inner, std::unique_ptr<Backend> backend,
                    const std::atomic<bool>* aborted)
       : inner_(std::move(inner)), backend_(std::move(backend)), aborted_(aborted) {}
   ~StagedCollective() override { backend_->Synchronize().IgnoreError(); }
@@ -121,15 +122,15 @@ class StagedCollective final : public engine::Collective {
   }
 
  private:
-  const std::unique_ptr<engine::Collective> inner_;
+  const std::unique_ptr<Collective> inner_;
   const std::unique_ptr<Backend> backend_;
   const std::atomic<bool>* const aborted_;
   Stage stage_;  // as large as the largest so far: it grows in the first step only
 };
 
-absl::StatusOr<std::unique_ptr<engine::Collective>> StageSums(
-    std::unique_ptr<engine::Collective> inner, backend::BackendFactory& backends,
-    const std::atomic<bool>* aborted) {
+absl::StatusOr<std::unique_ptr<Collective>> StageSums(std::unique_ptr<Collective> inner,
+                                                      backend::BackendFactory& backends,
+                                                      const std::atomic<bool>* aborted) {
   ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, backends.Create(StreamKind::kReduce));
   return std::make_unique<StagedCollective>(std::move(inner), std::move(backend), aborted);
 }
@@ -160,9 +161,8 @@ class StagedTransport final : public DeviceTransport {
                                         aborted_);
   }
 
-  absl::StatusOr<std::unique_ptr<engine::Collective>> OpenSums(
-      const CollectiveOptions& group) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<engine::Collective> sums, CreateCollective(&inner_, group));
+  absl::StatusOr<std::unique_ptr<Collective>> OpenSums(const CollectiveOptions& group) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<Collective> sums, CreateCollective(&inner_, group));
     return StageSums(std::move(sums), backends_, &aborted_);
   }
 
@@ -186,8 +186,8 @@ std::unique_ptr<DeviceTransport> StageTransport(Transport& inner,
   return std::make_unique<StagedTransport>(inner, backends);
 }
 
-absl::StatusOr<std::unique_ptr<engine::Collective>> StageCollective(
-    std::unique_ptr<engine::Collective> inner, backend::BackendFactory& backends) {
+absl::StatusOr<std::unique_ptr<Collective>> StageCollective(std::unique_ptr<Collective> inner,
+                                                            backend::BackendFactory& backends) {
   if (backends.memory_is_host()) return inner;
   return StageSums(std::move(inner), backends, nullptr);
 }

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/backend/backend.h"
-#include "worker/engine/compute.h"
+#include "worker/transport/collective.h"
 #include "worker/transport/device_transport.h"
 #include "worker/transport/transport.h"
 
@@ -24,7 +24,7 @@ std::unique_ptr<DeviceTransport> StageTransport(Transport& inner,
 
 // `inner`, a group on host memory, whose sums of floats are of the device's; those of doubles stay
 // the host's.  backends: borrowed likewise.
-absl::StatusOr<std::unique_ptr<engine::Collective>> StageCollective(
-    std::unique_ptr<engine::Collective> inner, backend::BackendFactory& backends);
+absl::StatusOr<std::unique_ptr<Collective>> StageCollective(std::unique_ptr<Collective> inner,
+                                                            backend::BackendFactory& backends);
 
 }  // namespace takt::transport

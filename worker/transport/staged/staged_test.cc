@@ -10,7 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "worker/backend/discrete/discrete_backend.h"
 #include "worker/backend/discrete/task_stream.h"
-#include "worker/transport/collective.h"
+#include "worker/transport/channel_collective.h"
 #include "worker/transport/inproc/inproc.h"
 
 namespace takt::transport {
@@ -175,7 +175,7 @@ TEST(Staged, HostMemoryNeedsNone) {
   const auto backends = backend::CreateCpuBackends({});
   EXPECT_EQ(StageTransport(*transport, *backends), nullptr);
   auto group = CreateCollective(nullptr, {.name = "alone", .ranks = {Rank(0)}}).value();
-  const engine::Collective* const inner = group.get();
+  const Collective* const inner = group.get();
   EXPECT_EQ(StageCollective(std::move(group), *backends).value().get(), inner);
 }
 

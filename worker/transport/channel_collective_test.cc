@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/transport/collective.h"
+#include "worker/transport/channel_collective.h"
 
 #include <gtest/gtest.h>
 
@@ -100,7 +100,7 @@ void ExpectSumsInRankOrder(int size, std::size_t count) {
   SCOPED_TRACE(testing::Message() << size << " ranks, " << count << " values");
   const std::vector<T> expected = SumInRankOrder<T>(size, count);
   Traffic traffic;
-  OnEveryRank(size, traffic, [&](engine::Collective& collective, int index) {
+  OnEveryRank(size, traffic, [&](Collective& collective, int index) {
     EXPECT_EQ(collective.size(), size);
     std::vector<T> data = Values<T>(index, count);
     const absl::Status status = collective.AllReduceSum(StepId(3), std::span<T>(data));
@@ -133,7 +133,7 @@ TEST(Collective, SendsAsManyMessagesAndBytesAsTheFormulaSays) {
   for (int size : {2, 3, 4}) {
     SCOPED_TRACE(size);
     Traffic small;
-    OnEveryRank(size, small, [](engine::Collective& collective, int) {
+    OnEveryRank(size, small, [](Collective& collective, int) {
       std::vector<double> data(100);
       EXPECT_TRUE(collective.AllReduceSum(StepId(1), std::span<double>(data)).ok());
     });
@@ -143,7 +143,7 @@ TEST(Collective, SendsAsManyMessagesAndBytesAsTheFormulaSays) {
     // Two full rounds.
     const std::int64_t values = 2 * size * static_cast<std::int64_t>(kSliceBytes / sizeof(float));
     Traffic large;
-    OnEveryRank(size, large, [&](engine::Collective& collective, int) {
+    OnEveryRank(size, large, [&](Collective& collective, int) {
       std::vector<float> data(values);
       EXPECT_TRUE(collective.AllReduceSum(StepId(1), std::span<float>(data)).ok());
     });
@@ -154,7 +154,7 @@ TEST(Collective, SendsAsManyMessagesAndBytesAsTheFormulaSays) {
 
 TEST(Collective, RefusesAnotherStep) {
   Traffic traffic;
-  OnEveryRank(2, traffic, [](engine::Collective& collective, int index) {
+  OnEveryRank(2, traffic, [](Collective& collective, int index) {
     std::vector<float> data(4);
     const absl::Status status = collective.AllReduceSum(StepId(index), std::span<float>(data));
     // The lower rank's message is refused; what it gets itself depends on whether the other still

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/transport/collective.h"
+#include "worker/transport/channel_collective.h"
 
 #include <algorithm>
 #include <utility>
@@ -23,9 +23,9 @@ Range Part(std::size_t total, int parts, int index) {
   return {begin, end - begin};
 }
 
-class DirectCollective final : public engine::Collective {
+class ChannelCollective final : public Collective {
  public:
-  explicit DirectCollective(CollectiveOptions options) : options_(std::move(options)) {}
+  explicit ChannelCollective(CollectiveOptions options) : options_(std::move(options)) {}
 
   absl::Status Open(Transport& transport);
 
@@ -116,7 +116,7 @@ class DirectCollective final : public engine::Collective {
   std::int32_t sequence_ = 0;
 };
 
-absl::Status DirectCollective::Open(Transport& transport) {
+absl::Status ChannelCollective::Open(Transport& transport) {
   contributions_.resize((options_.ranks.size() - 1) * kSliceBytes);
   peers_.resize(options_.ranks.size());
   // In the order of the exchanges, so that openings cannot wait in a circle either.
@@ -140,7 +140,7 @@ absl::Status DirectCollective::Open(Transport& transport) {
 }
 
 template <class Plan>
-absl::Status DirectCollective::Exchange(StepId step, Phase phase, Plan&& plan) {
+absl::Status ChannelCollective::Exchange(StepId step, Phase phase, Plan&& plan) {
   const MessageTag tag{.generation = options_.generation,
                        .step = step.value(),
                        .direction = phase,
@@ -175,10 +175,10 @@ int TournamentPeer(int size, int round, int index) {
   return size % 2 == 0 ? size - 1 : -1;
 }
 
-absl::StatusOr<std::unique_ptr<engine::Collective>> CreateCollective(Transport* transport,
-                                                                     CollectiveOptions options) {
+absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(Transport* transport,
+                                                             CollectiveOptions options) {
   TAKT_CHECK(options.index >= 0 && options.index < static_cast<int>(options.ranks.size()));
-  auto collective = std::make_unique<DirectCollective>(std::move(options));
+  auto collective = std::make_unique<ChannelCollective>(std::move(options));
   if (collective->size() > 1) RETURN_IF_ERROR(collective->Open(*transport));
   return collective;
 }
