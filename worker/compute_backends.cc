@@ -4,6 +4,7 @@
 #include "common/base/status.h"
 #include "common/model/model.h"
 #include "common/plan/memory.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/plugin/loader.h"
 
 namespace takt {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/device.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/memory_ledger.h"
 #include "worker/session/rank_runner.h"
 
 namespace takt {

@@ -33,6 +33,7 @@
 #include "common/rpc/health.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/backend.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/compute_backends.h"
 #include "worker/flags.h"
@@ -86,7 +87,7 @@ double MatmulFlopsPerSecond(int threads) {
 double MatmulFlopsPerSecond(const plugin::CudaEntry& cuda, int index) {
   const auto measure = [&]() -> absl::StatusOr<double> {
     ASSIGN_OR_RETURN(const auto device, cuda.open_device({.device = index}));
-    ASSIGN_OR_RETURN(const auto backend, device->Create(backend::StreamKind::kCompute));
+    ASSIGN_OR_RETURN(const auto backend, device->CreateCompute());
     Log(LogLevel::kInfo, "backend", {{"description", backend->description()}});
     return backend::MeasureMatmulFlops(*backend);
   };

@@ -3,6 +3,7 @@
 
 #include "common/base/status.h"
 #include "tests/bench/reference_rates.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/plugin/loader.h"
 
 namespace takt::bench {

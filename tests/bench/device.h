@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/memory_kind.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/memory_ledger.h"
 
 namespace takt::bench {
 

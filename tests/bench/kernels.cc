@@ -17,8 +17,8 @@
 #include "tests/bench/device.h"
 #include "tests/bench/reference_rates.h"
 #include "worker/backend/backend.h"
-#include "worker/backend/cuda/plan_cache.h"
 #include "worker/backend/kernel_plans.h"
+#include "worker/backend/plan_cache.h"
 
 namespace takt::bench {
 namespace {
@@ -42,7 +42,7 @@ constexpr std::int64_t kRandomValues = 1 << 22;  // then the same again
 class KernelBench {
  public:
   KernelBench(const Options& options, backend::BackendFactory& backends)
-      : options_(options), backend_(backends.Create(backend::StreamKind::kCompute).value()) {
+      : options_(options), backend_(backends.CreateCompute().value()) {
     model_.layers = 12;
     model_.hidden = 768;
     model_.heads = 12;
@@ -275,7 +275,7 @@ class KernelBench {
   std::vector<Row> rows_out_;
 };
 
-using Choices = backend::cuda::PlanCache::Plans;
+using Choices = backend::PlanCache::Plans;
 
 // Which kernel computed which shape.
 Choices ChoicesOf(backend::BackendFactory& backends) {

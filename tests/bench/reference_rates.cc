@@ -15,6 +15,7 @@
 
 #include "common/base/clock.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/cpu/cpu_backend.h"
 
 namespace takt::bench {
 namespace {

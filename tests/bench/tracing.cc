@@ -25,6 +25,7 @@
 #include "tests/bench/commands.h"
 #include "tests/bench/statistics.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/engine/engine.h"
 #include "worker/session/bulk_outbox.h"
 #include "worker/session/stall_watch.h"

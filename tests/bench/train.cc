@@ -100,7 +100,7 @@ absl::StatusOr<MatmulLimit> MeasureLimit(const Options& options) {
   double gpu_rate = 0;
   if (options.on_gpu()) {
     ASSIGN_OR_RETURN(const auto backends, OpenDevice({.device = options.device}));
-    ASSIGN_OR_RETURN(const auto backend, backends->Create(backend::StreamKind::kCompute));
+    ASSIGN_OR_RETURN(const auto backend, backends->CreateCompute());
     gpu_rate = MatmulFlopsPerSecond(*backend, options.precision == "bf16", 5);
   }
   const int microbatches = options.batch / options.Microbatch();

@@ -11,6 +11,7 @@
 #include "tests/bench/stage_times.h"
 #include "tests/bench/train_job.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/memory_ledger.h"
 
 namespace takt::bench {
 

@@ -18,6 +18,7 @@
 #include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/stage.h"
 

@@ -17,7 +17,7 @@ class Copying {
  public:
   Copying(TestRank& rank, std::size_t max_bytes)
       : rank_(rank),
-        backend_(rank.device->Create(backend::StreamKind::kTransfer).value()),
+        backend_(rank.device->CreateMemory(backend::StreamKind::kTransfer).value()),
         buffer_(backend_->Allocate(max_bytes, MemoryKind::kMessages).value()) {}
 
  protected:
@@ -25,7 +25,7 @@ class Copying {
   std::span<std::byte> Of(std::size_t bytes) const { return {buffer_.data(), bytes}; }
 
   TestRank& rank_;
-  const std::unique_ptr<backend::Backend> backend_;
+  const std::unique_ptr<backend::MemoryBackend> backend_;
   const backend::Buffer buffer_;
 };
 

@@ -13,7 +13,8 @@
 #include "tests/gpu/gpu.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/cpu/op_testing.h"
-#include "worker/backend/cuda/plan_cache_text.h"
+#include "worker/backend/memory_ledger.h"
+#include "worker/backend/plan_cache_text.h"
 
 namespace takt::backend::cuda {
 namespace {
@@ -34,7 +35,7 @@ class CudaBackendTest : public ::testing::Test {
     auto device = gpu::OpenGpu({.ledger = &ledger_, .tune = true});
     TAKT_SKIP_WITHOUT(device);
     device_ = *std::move(device);
-    backend_ = device_->Create(StreamKind::kCompute).value();
+    backend_ = device_->CreateCompute().value();
   }
 
   float* Upload(const Floats& values) {
@@ -183,7 +184,7 @@ TEST_F(CudaBackendTest, EpiloguesAgreeWithTheCpu) {
     buffers_.clear();
     backend_ = nullptr;
     device_ = gpu::OpenGpu({.ledger = &ledger_, .fused_epilogues = fused}).value();
-    backend_ = device_->Create(StreamKind::kCompute).value();
+    backend_ = device_->CreateCompute().value();
     for (const Shape s : {Shape{64, 128, 96}, Shape{300, 264, 136}, Shape{40, 61, 72}}) {
       for (const Activation activation :
            {Activation::kNone, Activation::kGelu, Activation::kGeluGrad}) {
@@ -219,7 +220,7 @@ TEST_F(CudaBackendTest, AKernelPlanReadBackGivesTheSameBits) {
   buffers_.clear();
   backend_ = nullptr;
   device_ = gpu::OpenGpu({.ledger = &ledger_, .tune = true}).value();
-  backend_ = device_->Create(StreamKind::kCompute).value();
+  backend_ = device_->CreateCompute().value();
   ASSERT_EQ(MergePlanText(text, "plan", device_->plans()).message(), "");
   device_->plans().Freeze();
   EXPECT_EQ(multiply(), first);
@@ -276,7 +277,7 @@ TEST_F(CudaBackendTest, RefusesMoreThanTheDeviceHas) {
 }
 
 TEST_F(CudaBackendTest, AStreamWaitsForAnEventOfAnother) {
-  const auto other = device_->Create(StreamKind::kTransfer).value();
+  const auto other = device_->CreateMemory(StreamKind::kTransfer).value();
   const std::int64_t count = std::int64_t{1} << 22;
   float* const data = Upload(Floats(static_cast<std::size_t>(count)));
   const auto begin = backend_->stream()->CreateEvent().value();
@@ -356,7 +357,7 @@ TEST_F(CudaBackendTest, WhatCannotBeRecordedIsAnErrorAfterWhichItWorks) {
 // Others may make memory and wait for the device meanwhile: they wait for each other.
 TEST_F(CudaBackendTest, OneThreadRecordsWhileAnotherMakesMemory) {
   float* const x = Upload(Floats(4, 0));
-  const std::unique_ptr<Backend> other = device_->Create(StreamKind::kTransfer).value();
+  const std::unique_ptr<MemoryBackend> other = device_->CreateMemory(StreamKind::kTransfer).value();
   std::thread making([&] {
     for (int i = 0; i < 200; ++i) EXPECT_TRUE(other->Allocate(256, MemoryKind::kStash).ok());
   });

@@ -40,7 +40,7 @@ class Values {
  public:
   static absl::StatusOr<Values> Create(backend::BackendFactory& device) {
     Values values;
-    ASSIGN_OR_RETURN(values.backend_, device.Create(backend::StreamKind::kTransfer));
+    ASSIGN_OR_RETURN(values.backend_, device.CreateMemory(backend::StreamKind::kTransfer));
     ASSIGN_OR_RETURN(values.buffer_,
                      values.backend_->Allocate(kFloats * sizeof(float), MemoryKind::kMessages));
     return values;
@@ -60,10 +60,10 @@ class Values {
   }
   std::span<std::byte> bytes() const { return {buffer_.data(), buffer_.bytes()}; }
   std::span<float> floats() const { return buffer_.float_span(); }
-  backend::Backend& backend() { return *backend_; }
+  backend::MemoryBackend& backend() { return *backend_; }
 
  private:
-  std::unique_ptr<backend::Backend> backend_;
+  std::unique_ptr<backend::MemoryBackend> backend_;
   backend::Buffer buffer_;
 };
 

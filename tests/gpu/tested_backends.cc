@@ -48,7 +48,6 @@ class WaitingBackend final : public Backend {
   absl::Status Synchronize() override { return backend_->Synchronize(); }
   Stream* stream() override { return backend_->stream(); }
   bool memory_is_host() const override { return false; }
-  int threads() const override { return 1; }
   std::string description() const override { return backend_->description(); }
 
  private:
@@ -62,7 +61,7 @@ BackendFactory* Device() {
     auto opened = gpu::OpenGpu();
     if (!opened.ok()) return nullptr;
     constexpr std::size_t kPoolBytes = std::size_t{1} << 30;
-    auto backend = (*opened)->Create(StreamKind::kCompute);
+    auto backend = (*opened)->CreateCompute();
     auto pool = backend.ok() ? (*backend)->AllocateHost(kPoolBytes) : backend.status();
     if (!pool.ok()) return nullptr;
     auto* const kept = new Buffer(*std::move(pool));
@@ -84,7 +83,7 @@ std::vector<std::string> TestedBackends() { return {"cuda"}; }
 
 std::unique_ptr<Backend> CreateTestedBackend(const std::string& /*name*/) {
   if (Device() == nullptr) return nullptr;
-  auto backend = Device()->Create(StreamKind::kCompute).value();
+  auto backend = Device()->CreateCompute().value();
   auto number = backend->AllocateHost(sizeof(double)).value();
   return std::make_unique<WaitingBackend>(std::move(backend), std::move(number));
 }

@@ -21,8 +21,12 @@ using config::Precision;
 class Lent final : public backend::BackendFactory {
  public:
   explicit Lent(CudaDevice& device) : device_(device) {}
-  absl::StatusOr<std::unique_ptr<backend::Backend>> Create(backend::StreamKind kind) override {
-    return device_.Create(kind);
+  absl::StatusOr<std::unique_ptr<backend::Backend>> CreateCompute() override {
+    return device_.CreateCompute();
+  }
+  absl::StatusOr<std::unique_ptr<backend::MemoryBackend>> CreateMemory(
+      backend::StreamKind kind) override {
+    return device_.CreateMemory(kind);
   }
   bool memory_is_host() const override { return false; }
 

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/backend/cuda/cuda_backend.h"
 #include "worker/plugin/entry.h"
 #include "worker/session/planned_backends_testing.h"
@@ -93,7 +94,6 @@ class FakeBackend final : public backend::Backend {
   absl::Status Synchronize() override { return IsLost() ? Lost("waiting") : absl::OkStatus(); }
   backend::Stream* stream() override { return nullptr; }
   bool memory_is_host() const override { return true; }
-  int threads() const override { return 1; }
   std::string description() const override { return "fake GPU"; }
 
  private:
@@ -113,15 +113,19 @@ class FakeDevice final : public backend::cuda::CudaDevice {
     return device;
   }
 
-  absl::StatusOr<std::unique_ptr<backend::Backend>> Create(backend::StreamKind kind) override {
-    ASSIGN_OR_RETURN(auto planned, planned_.Create(kind));
+  absl::StatusOr<std::unique_ptr<backend::Backend>> CreateCompute() override {
+    ASSIGN_OR_RETURN(auto planned, planned_.CreateCompute());
     return std::make_unique<FakeBackend>(*arena_, std::move(planned));
+  }
+  absl::StatusOr<std::unique_ptr<backend::MemoryBackend>> CreateMemory(
+      backend::StreamKind) override {
+    return CreateCompute();
   }
   bool memory_is_host() const override { return true; }
   absl::Status status() override {
     return IsLost() ? Lost("looking at the device") : absl::OkStatus();
   }
-  backend::cuda::PlanCache& plans() override { return planned_.plans(); }
+  backend::PlanCache& plans() override { return planned_.plans(); }
   absl::Status Choose(const backend::Op& op) override { return planned_.Choose(op); }
   const backend::cuda::Arena& arena() const override { return *arena_; }
 

@@ -12,6 +12,7 @@
 #include "common/plan/plan.h"
 #include "gtest/gtest.h"
 #include "tests/numerics/in_process_run.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/data/token_source.h"
 #include "worker/train/initial_weights.h"
 #include "worker/train/parameter_store.h"

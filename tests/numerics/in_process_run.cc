@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/plan/plan.h"
 #include "tests/testing/virtual_ranks.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/engine/engine.h"
 #include "worker/train/parameter_store.h"
 

@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that are chosen: where several of them compute one shape, and sum in different orders.
+// The choice among several kernels that compute one shape and sum in different orders.
 #pragma once
 
 #include "absl/status/status.h"
 #include "worker/backend/ops.h"
+#include "worker/backend/plan_cache.h"
 
 namespace takt::backend {
 
-namespace cuda {
-class PlanCache;
-}
-
-// Of a BackendFactory, which it lives as long as. Thread-safe.
+// Belongs to a BackendFactory and lives as long as it does. Thread-safe.
 class KernelPlans {
  public:
   virtual ~KernelPlans() = default;
 
-  // What was chosen so far, for all of the factory's backends.
-  virtual cuda::PlanCache& plans() = 0;
+  // The choices made so far, for all of the factory's backends.
+  virtual PlanCache& plans() = 0;
 
-  // What Prepare or Run chooses for the first op of this shape, ahead of them: ops that need
-  // no choice, or have one, are passed over. op: only sizes, and the alignment of pointers, count.
+  // Makes the choice that Prepare or Run would make for the first op of this shape. It does nothing
+  // for ops that need no choice or have one. Of the op only the sizes and the alignment of its
+  // pointers matter.
   // Blocks: while candidates are timed.  Errors: as Run.
   virtual absl::Status Choose(const Op& op) = 0;
 };

@@ -17,7 +17,8 @@ namespace {
 // Room on a device for what has the shapes of a state.
 class DeviceState {
  public:
-  DeviceState(backend::Backend& device, std::span<const LayerState> shapes) : device_(device) {
+  DeviceState(backend::MemoryBackend& device, std::span<const LayerState> shapes)
+      : device_(device) {
     for (const LayerState& layer : shapes) {
       LayerTarget& target = targets_.emplace_back(LayerTarget{.layer = layer.layer});
       for (const ParameterState& state : layer.parameters) {
@@ -46,7 +47,7 @@ class DeviceState {
     return buffers_.back().float_span();
   }
 
-  backend::Backend& device_;
+  backend::MemoryBackend& device_;
   std::vector<backend::Buffer> buffers_;
   std::vector<LayerTarget> targets_;
 };
@@ -65,7 +66,7 @@ TEST(DeviceCheckpoint, IsLoadedToTheDeviceAndCopiedFromIt) {
   ASSERT_TRUE(step.ok()) << step.status();
 
   const auto backends = backend::CreateDiscreteBackends({.lazy = true});
-  const auto device = backends->Create(backend::StreamKind::kCompute).value();
+  const auto device = backends->CreateCompute().value();
   const std::vector<LayerId> all = job.AllLayers();
   const testing::ModelState saved = job.StateAt(StepId(2));
   const std::vector<LayerState> expected = saved.Layers(all);

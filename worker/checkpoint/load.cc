@@ -62,7 +62,7 @@ std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_la
 // The memory of a device, filled by several threads. Thread-safe.
 class DeviceWriter {
  public:
-  explicit DeviceWriter(backend::Backend& device) : device_(device) {}
+  explicit DeviceWriter(backend::MemoryBackend& device) : device_(device) {}
   absl::Status Write(std::span<const std::byte> from, std::byte* to) {
     const std::lock_guard lock(mutex_);
     RETURN_IF_ERROR(device_.CopyFromHost(from, to));
@@ -71,7 +71,7 @@ class DeviceWriter {
 
  private:
   std::mutex mutex_;
-  backend::Backend& device_;  // guarded by mutex_
+  backend::MemoryBackend& device_;  // guarded by mutex_
 };
 
 class FileLoader {

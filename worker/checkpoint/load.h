@@ -7,15 +7,15 @@
 
 #include "absl/status/status.h"
 #include "common/checkpoint/directory.h"
-#include "worker/backend/backend.h"
+#include "worker/backend/memory_backend.h"
 #include "worker/checkpoint/layer_state.h"
 
 namespace takt::checkpoint {
 
 struct LoadOptions {
-  int num_layers = 0;                  // of the model
-  int threads = 1;                     // each reads a file at a time
-  backend::Backend* device = nullptr;  // whose memory the targets are; null: the host's
+  int num_layers = 0;                        // of the model
+  int threads = 1;                           // each reads a file at a time
+  backend::MemoryBackend* device = nullptr;  // whose memory the targets are; null: the host's
 };
 
 // Fills every target. Whole files are read, hashed while they are copied, so that what is loaded is

@@ -40,7 +40,7 @@ absl::StatusOr<backend::Buffer> PageableMemory(std::size_t bytes) {
                          [bytes](std::byte* p) { munmap(p, bytes); });
 }
 
-absl::StatusOr<backend::Buffer> MemoryFor(std::size_t bytes, backend::Backend* device) {
+absl::StatusOr<backend::Buffer> MemoryFor(std::size_t bytes, backend::MemoryBackend* device) {
   if (device == nullptr) return PageableMemory(bytes);
   absl::StatusOr<backend::Buffer> pinned = device->AllocateHost(bytes);
   return absl::IsResourceExhausted(pinned.status()) ? PageableMemory(bytes) : std::move(pinned);
@@ -49,7 +49,7 @@ absl::StatusOr<backend::Buffer> MemoryFor(std::size_t bytes, backend::Backend* d
 }  // namespace
 
 absl::StatusOr<Snapshot> Snapshot::Create(std::span<const LayerState> live,
-                                          backend::Backend* device) {
+                                          backend::MemoryBackend* device) {
   ASSIGN_OR_RETURN(backend::Buffer memory, MemoryFor(CountFloats(live) * sizeof(float), device));
   Snapshot snapshot(std::move(memory));
   std::span<float> left = snapshot.memory_.float_span();

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/backend/backend.h"
+#include "worker/backend/memory_backend.h"
 #include "worker/checkpoint/layer_state.h"
 
 namespace takt::checkpoint {
@@ -22,13 +22,13 @@ class Snapshot {
   // without a detour, if the host has so much to pin; the snapshot must not outlive its factory.
   // Errors: kResourceExhausted.
   static absl::StatusOr<Snapshot> Create(std::span<const LayerState> live,
-                                         backend::Backend* device = nullptr);
+                                         backend::MemoryBackend* device = nullptr);
 
   // Copies `live`, whose shapes are those of Create. Training pauses for no more than this.
   // Errors: of the device.
   struct From {
-    int threads = 1;                     // that copy memory of the host
-    backend::Backend* device = nullptr;  // as Create's
+    int threads = 1;                           // that copy memory of the host
+    backend::MemoryBackend* device = nullptr;  // as Create's
   };
   absl::Status Take(std::span<const LayerState> live, const From& from);
 

@@ -29,7 +29,8 @@ struct CheckpointSaverOptions {
   int num_layers = 0;                       // of the model
   std::vector<checkpoint::TextFile> texts;  // that this rank writes
   int threads = 1;                          // of the copy
-  backend::Backend* device = nullptr;  // whose memory `live` is, null: the host's; see Snapshot
+  backend::MemoryBackend* device =
+      nullptr;  // whose memory `live` is, null: the host's; see Snapshot
   // Once true, what is being written and everything after it fails soon. Null: never.
   const std::atomic<bool>* given_up = nullptr;
   checkpoint::FileSystem* files = nullptr;  // borrowed for the saver's life

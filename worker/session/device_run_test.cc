@@ -229,7 +229,7 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
 TEST_F(DeviceRunTest, AResumedJobComputesWithTheCheckpointsKernels) {
   const testing::TemporaryDirectory checkpoints;
   std::uint64_t seed = 0;
-  backend::cuda::PlanTarget target{.compute_capability = "9.0", .sm_count = 132};
+  backend::PlanTarget target{.compute_capability = "9.0", .sm_count = 132};
   const auto train = [&](const RunOptions& options) {
     seed += 2;
     return Train(

@@ -17,21 +17,21 @@
 #include "absl/strings/str_join.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "worker/backend/cuda/plan_cache.h"
-#include "worker/backend/cuda/plan_cache_text.h"
+#include "worker/backend/plan_cache.h"
+#include "worker/backend/plan_cache_text.h"
 #include "worker/checkpoint/commit.h"
 
 namespace takt::session {
 namespace {
 
-using backend::cuda::PlanCache;
-using backend::cuda::PlanTarget;
+using backend::PlanCache;
+using backend::PlanTarget;
 
 // For rank 0 to load a checkpoint and to time what is new; if it dies, the wait ends otherwise.
 constexpr absl::Duration kPatience = absl::Hours(1);
 // Of a value of the rendezvous.
 constexpr std::size_t kPieceBytes = std::size_t{32} << 10;
-constexpr std::size_t kMostPieces = backend::cuda::kMostPlanBytes / kPieceBytes + 1;
+constexpr std::size_t kMostPieces = backend::kMostPlanBytes / kPieceBytes + 1;
 constexpr char kKey[] = "kernel-plan";
 
 // Pieces first, then their number under the key itself.
@@ -76,7 +76,7 @@ class PlanFile {
     std::error_code error;
     if (!std::filesystem::exists(path_, error)) return {};
     absl::StatusOr<PlanCache::Plans> plans =
-        backend::cuda::ParsePlanText(ReadPlanText(path_), path_, target_);
+        backend::ParsePlanText(ReadPlanText(path_), path_, target_);
     if (plans.ok()) return *std::move(plans);
     Log(LogLevel::kWarning, "kernel plans of earlier jobs not used",
         {{"error", std::string(plans.status().message())}});
@@ -89,8 +89,8 @@ class PlanFile {
     const std::size_t known = before.size();
     before.insert(job.begin(), job.end());
     if (before.size() == known) return;
-    std::string text = backend::cuda::PlanText(target_, before);
-    if (text.size() > backend::cuda::kMostPlanBytes) text = backend::cuda::PlanText(target_, job);
+    std::string text = backend::PlanText(target_, before);
+    if (text.size() > backend::kMostPlanBytes) text = backend::PlanText(target_, job);
     const absl::Status status = Replace(text);
     if (status.ok()) return;
     Log(LogLevel::kWarning, "kernel plan not kept for later jobs",
@@ -151,7 +151,7 @@ class Chooser {
         options_.show_ops([this](const backend::Op& op) { return options_.kernels->Choose(op); });
     if (!chosen.ok()) return Explained(chosen);
     const PlanCache::Plans plans = cache_.plans();
-    agreed_.text = backend::cuda::PlanText(cache_.target(), plans);
+    agreed_.text = backend::PlanText(cache_.target(), plans);
     agreed_.summary = Summary(plans);
     if (file_.has_value()) file_->Write(std::move(kept_), plans);
     return std::move(agreed_);
@@ -161,7 +161,7 @@ class Chooser {
   void TakeCheckpoint() {
     if (!options_.checkpoint.has_value()) return;
     const KeptPlan& kept = *options_.checkpoint;
-    const absl::Status merged = backend::cuda::MergePlanText(kept.text, kept.where, cache_);
+    const absl::Status merged = backend::MergePlanText(kept.text, kept.where, cache_);
     if (!merged.ok()) {
       agreed_.notes.push_back(absl::StrCat(
           "a new kernel plan was made, so losses may differ from an undisturbed run's in their "
@@ -209,8 +209,7 @@ class Chooser {
 
 absl::Status Follow(const RankMeeting& meeting, PlanCache& cache) {
   ASSIGN_OR_RETURN(const std::string text, Receive(*meeting.rendezvous));
-  const absl::Status merged =
-      backend::cuda::MergePlanText(text, "the kernel plan of rank 0", cache);
+  const absl::Status merged = backend::MergePlanText(text, "the kernel plan of rank 0", cache);
   if (merged.ok()) return merged;
   return absl::FailedPreconditionError(
       absl::StrCat("all ranks of a job compute with rank 0's kernel plan, so on one kind of GPU "
@@ -222,7 +221,7 @@ absl::Status Follow(const RankMeeting& meeting, PlanCache& cache) {
 
 std::string ReadPlanText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text(backend::cuda::kMostPlanBytes + 1, '\0');
+  std::string text(backend::kMostPlanBytes + 1, '\0');
   file.read(text.data(), std::ssize(text));
   text.resize(static_cast<std::size_t>(file.gcount()));
   return text;

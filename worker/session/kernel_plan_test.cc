@@ -16,15 +16,15 @@
 #include "tests/testing/checkpoint_job.h"
 #include "tests/testing/faulty_file_system.h"
 #include "tests/testing/map_rendezvous.h"
-#include "worker/backend/cuda/plan_cache_text.h"
+#include "worker/backend/plan_cache_text.h"
 #include "worker/session/planned_backends_testing.h"
 
 namespace takt::session {
 namespace {
 
-using backend::cuda::KernelPlan;
-using backend::cuda::PlanCache;
-using backend::cuda::PlanTarget;
+using backend::KernelPlan;
+using backend::PlanCache;
+using backend::PlanTarget;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -176,7 +176,7 @@ TEST_F(KernelPlanTest, ACheckpointsPlanThatCannotBeUsedIsReplacedWithANote) {
       {text, "target.compute_capability is \"8.0\": must be \"9.0\", as on this worker"},
       {text.substr(0, text.size() / 2), "format"},
       {"", "format"},
-      {std::string(backend::cuda::kMostPlanBytes + 1, ' '), "must have at most 1048576 bytes"},
+      {std::string(backend::kMostPlanBytes + 1, ' '), "must have at most 1048576 bytes"},
       {absl::StrReplaceAll(text, {{"kernel-plan 1", "kernel-plan 9"}}), "takt-kernel-plan 9"},
   };
   for (const auto& [kept, reason] : cases) {

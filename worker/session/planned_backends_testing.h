@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/backend/backend.h"
-#include "worker/backend/cuda/plan_cache.h"
 #include "worker/backend/kernel_plans.h"
+#include "worker/backend/plan_cache.h"
 
 namespace takt::session {
 
@@ -22,18 +22,22 @@ namespace takt::session {
 // others. What is chosen differs from factory to factory by `seed`.
 class PlannedBackends final : public backend::BackendFactory, public backend::KernelPlans {
  public:
-  PlannedBackends(backend::cuda::PlanTarget target, std::uint64_t seed,
+  PlannedBackends(backend::PlanTarget target, std::uint64_t seed,
                   std::unique_ptr<backend::BackendFactory> computing = nullptr)
       : seed_(seed), cache_(std::move(target)), computing_(std::move(computing)) {}
 
-  absl::StatusOr<std::unique_ptr<backend::Backend>> Create(backend::StreamKind kind) override {
-    ASSIGN_OR_RETURN(auto backend, computing_->Create(kind));
+  absl::StatusOr<std::unique_ptr<backend::Backend>> CreateCompute() override {
+    ASSIGN_OR_RETURN(auto backend, computing_->CreateCompute());
     return std::make_unique<Planned>(*this, std::move(backend));
+  }
+  absl::StatusOr<std::unique_ptr<backend::MemoryBackend>> CreateMemory(
+      backend::StreamKind kind) override {
+    return computing_->CreateMemory(kind);
   }
   bool memory_is_host() const override { return computing_->memory_is_host(); }
   backend::KernelPlans* kernel_plans() override { return this; }
 
-  backend::cuda::PlanCache& plans() override { return cache_; }
+  backend::PlanCache& plans() override { return cache_; }
   absl::Status Choose(const backend::Op& op) override {
     const std::string key = KeyOf(op);
     if (key.empty()) return absl::OkStatus();
@@ -41,7 +45,7 @@ class PlannedBackends final : public backend::BackendFactory, public backend::Ke
         .Get(key,
              [this] {
                ++num_chosen_;
-               return backend::cuda::KernelPlan{.algorithm = {seed_}};
+               return backend::KernelPlan{.algorithm = {seed_}};
              })
         .status();
   }
@@ -91,7 +95,6 @@ class PlannedBackends final : public backend::BackendFactory, public backend::Ke
     absl::Status Synchronize() override { return inner_->Synchronize(); }
     backend::Stream* stream() override { return inner_->stream(); }
     bool memory_is_host() const override { return inner_->memory_is_host(); }
-    int threads() const override { return inner_->threads(); }
     std::string description() const override { return inner_->description(); }
 
    private:
@@ -101,7 +104,7 @@ class PlannedBackends final : public backend::BackendFactory, public backend::Ke
 
   const std::uint64_t seed_;
   std::atomic<int> num_chosen_ = 0;
-  backend::cuda::PlanCache cache_;
+  backend::PlanCache cache_;
   const std::unique_ptr<backend::BackendFactory> computing_;
 };
 

@@ -44,7 +44,7 @@ std::optional<KeptPlan> ReadKernelPlan(const checkpoint::StepFiles& step) {
 }
 
 // Null: the store is in the host's memory.
-backend::Backend* DeviceOf(const train::ParameterStore& store) {
+backend::MemoryBackend* DeviceOf(const train::ParameterStore& store) {
   return store.backend().memory_is_host() ? nullptr : &store.backend();
 }
 

@@ -32,10 +32,10 @@ class ForwardPass {
   struct Options {
     const program::Program* program = nullptr;  // all pointers borrowed
     const model::Model* model = nullptr;
-    std::map<StageId, Stage>* stages = nullptr;  // of this rank
-    backend::Backend* backend = nullptr;         // of the stages
-    backend::Backend* load_backend = nullptr;    // of the load lane
-    data::TokenSourceOptions tokens;             // opened only if a stage here reads them
+    std::map<StageId, Stage>* stages = nullptr;      // of this rank
+    backend::Backend* backend = nullptr;             // of the stages
+    backend::MemoryBackend* load_backend = nullptr;  // of the load lane
+    data::TokenSourceOptions tokens;                 // opened only if a stage here reads them
     DpRank dp_rank;
     bool opens_data = true;  // false: nothing is loaded
     bool gradient = true;    // false: nobody will ask for I and W

@@ -45,7 +45,8 @@ class ModelTrainer final : public Trainer {
 
   // Memory goes back before the backends do: nothing may use it any more.
   ~ModelTrainer() override {
-    for (backend::Backend* const backend : {compute_.get(), reduce_.get(), load_.get()}) {
+    for (backend::MemoryBackend* const backend : std::initializer_list<backend::MemoryBackend*>{
+             compute_.get(), reduce_.get(), load_.get()}) {
       if (backend != nullptr) backend->Synchronize().IgnoreError();
     }
   }
@@ -145,9 +146,9 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status CreateBackends() {
-    ASSIGN_OR_RETURN(compute_, options_.backends->Create(StreamKind::kCompute));
-    ASSIGN_OR_RETURN(reduce_, options_.backends->Create(StreamKind::kReduce));
-    ASSIGN_OR_RETURN(load_, options_.backends->Create(StreamKind::kTransfer));
+    ASSIGN_OR_RETURN(compute_, options_.backends->CreateCompute());
+    ASSIGN_OR_RETURN(reduce_, options_.backends->CreateMemory(StreamKind::kReduce));
+    ASSIGN_OR_RETURN(load_, options_.backends->CreateMemory(StreamKind::kTransfer));
     return absl::OkStatus();
   }
 
@@ -410,8 +411,8 @@ class ModelTrainer final : public Trainer {
   const std::set<StageId> held_;
   const bool asynchronous_;
   std::unique_ptr<backend::Backend> compute_;  // of the compute lane; outlives every buffer below
-  std::unique_ptr<backend::Backend> reduce_;   // of the reduce lane
-  std::unique_ptr<backend::Backend> load_;     // of the load lane
+  std::unique_ptr<backend::MemoryBackend> reduce_;  // of the reduce lane
+  std::unique_ptr<backend::MemoryBackend> load_;    // of the load lane
   std::unique_ptr<ParameterStore> parameters_;
   backend::Buffer scratch_, rotary_table_;
   std::map<StageId, Stage> stages_;

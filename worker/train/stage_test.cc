@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/train/stage.h"
+#include "worker/backend/cpu/cpu_backend.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,41 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cuts ops into pieces by their shape and shares the pieces among threads.
-#include <sys/mman.h>
+#include "worker/backend/cpu/cpu_backend.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
+#include <memory>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "worker/backend/backend.h"
 #include "worker/backend/cpu/bf16_products.h"
+#include "worker/backend/cpu/host_memory.h"
 #include "worker/backend/cpu/kernels.h"
 #include "worker/backend/cpu/matmul.h"
-#include "worker/backend/cpu/thread_team.h"
 #include "worker/backend/cpu/widening.h"
 #include "worker/backend/validate.h"
 
 namespace takt::backend {
 namespace {
 
-constexpr std::size_t kCacheLine = 64;
-constexpr std::size_t kHugePage = kHugePageBytes;
-constexpr std::int64_t kElementsPerPiece =
-    16384;  // 64 KiB a stream: half a dozen streams fit the L2 cache
-constexpr std::int64_t kRowsPerPartial = 64;     // of column sums: part of what defines the result
-constexpr std::int64_t kSquaresPerBlock = 4096;  // of SumOfSquares: part of what defines the result
+// Results depend on these two: column sums add partial sums of so many rows, SumOfSquares adds
+// sums of so many elements.
+constexpr std::int64_t kRowsPerPartial = 64;
+constexpr std::int64_t kSquaresPerBlock = 4096;
 
-std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-class CpuBackend final : public Backend {
+class CpuBackend final : public HostMemory<Backend> {
  public:
   CpuBackend(int threads, const Kernels& kernels, MemoryLedger* ledger)
-      : kernels_(kernels),
-        ledger_(ledger),
-        team_(threads),
+      : HostMemory(threads, kernels, ledger),
         bf16_(team_, kernels_),
         scratch_(static_cast<std::size_t>(threads)) {}
 
@@ -44,79 +38,11 @@ class CpuBackend final : public Backend {
     return std::visit([this](const auto& o) { return InF32(o); }, op);
   }
 
-  absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
-    ASSIGN_OR_RETURN(Memory memory, Take(bytes));
-    const auto counted = static_cast<std::int64_t>(memory.bytes);
-    if (ledger_ != nullptr) ledger_->Add(kind, counted);
-    return Buffer(memory.data, bytes, [ledger = ledger_, kind, counted](std::byte* p) {
-      std::free(p);
-      if (ledger != nullptr) ledger->Add(kind, -counted);
-    });
-  }
-
-  absl::StatusOr<Buffer> AllocateHost(std::size_t bytes) override {
-    ASSIGN_OR_RETURN(const Memory memory, Take(bytes));
-    return Buffer(memory.data, bytes, [](std::byte* p) { std::free(p); });
-  }
-
-  absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
-    if (!source.empty()) std::memcpy(destination, source.data(), source.size());
-    return absl::OkStatus();
-  }
-  absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
-    if (!destination.empty()) std::memcpy(destination.data(), source, destination.size());
-    return absl::OkStatus();
-  }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
-
-  Stream* stream() override { return nullptr; }
-  bool memory_is_host() const override { return true; }
-  int threads() const override { return team_.size(); }
   std::string description() const override {
     return absl::StrCat("cpu ", kernels_.name, MultipliesBf16(kernels_) ? " bf16" : "");
   }
 
  private:
-  // What std::free takes back.
-  struct Memory {
-    std::byte* data = nullptr;
-    std::size_t bytes = 0;  // at least those asked for
-  };
-  absl::StatusOr<Memory> Take(std::size_t bytes) {
-    constexpr std::size_t kAddressSpace = std::size_t{1} << 47;
-    if (bytes >= kAddressSpace) return NoMemory(bytes);
-    const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-    const auto taken = static_cast<std::size_t>(AllocatedBytes(static_cast<std::int64_t>(bytes)));
-    const std::size_t size = std::max(alignment, CeilBytes(taken, alignment));
-    auto* data = static_cast<std::byte*>(std::aligned_alloc(alignment, size));
-    if (data == nullptr) return NoMemory(bytes);
-    // Huge pages spare matmuls most of their TLB misses. Zeroing in pieces touches every page now
-    // rather than in a step.
-    if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
-    ForPieces(static_cast<std::int64_t>(size), std::int64_t{4} << 20, [&](Range range) {
-      std::memset(data + range.begin, 0, static_cast<std::size_t>(range.end - range.begin));
-    });
-    return Memory{data, size};
-  }
-  static absl::Status NoMemory(std::size_t bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
-  }
-  static std::size_t CeilBytes(std::size_t bytes, std::size_t unit) {
-    return (bytes + unit - 1) / unit * unit;
-  }
-
-  // f(Range) over pieces of [0, count).
-  template <class F>
-  void ForPieces(std::int64_t count, std::int64_t piece, const F& f) {
-    team_.ParallelFor(CeilDiv(count, piece), [&](std::int64_t block, int) {
-      f(Range{block * piece, std::min(count, (block + 1) * piece)});
-    });
-  }
-  template <class F>
-  void ForElements(std::int64_t count, const F& f) {
-    ForPieces(count, kElementsPerPiece, f);
-  }
   template <class F>
   void ForRows(std::int64_t rows, std::int64_t columns, const F& f) {
     ForPieces(rows, std::max<std::int64_t>(1, kElementsPerPiece / columns), f);
@@ -344,18 +270,11 @@ class CpuBackend final : public Backend {
   }
 
   absl::Status Execute(const Copy& op) {
-    const auto copy = [&](auto* output, const auto* input) {
-      ForElements(op.count, [=](Range range) {
-        std::copy(input + range.begin, input + range.end, output + range.begin);
-      });
-    };
-    op.input.bf16 != nullptr ? copy(op.output.bf16, op.input.bf16)
-                             : copy(op.output.f32, op.input.f32);
+    HostMemory::Execute(op);
     return absl::OkStatus();
   }
-
   absl::Status Execute(const Add& op) {
-    ForElements(op.count, [&](Range range) { kernels_.add(op, range); });
+    HostMemory::Execute(op);
     return absl::OkStatus();
   }
 
@@ -365,9 +284,6 @@ class CpuBackend final : public Backend {
     return sum;
   }
 
-  const Kernels& kernels_;
-  MemoryLedger* const ledger_;
-  ThreadTeam team_;
   Bf16Products bf16_;
   // Owned by the caller's thread between loops, entry t by thread t within one.
   std::vector<std::vector<float>> scratch_;
@@ -375,13 +291,41 @@ class CpuBackend final : public Backend {
   std::vector<double> row_losses_, block_sums_;
 };
 
+class CpuMemory final : public HostMemory<MemoryBackend> {
+ public:
+  CpuMemory(const Kernels& kernels, MemoryLedger* ledger)
+      : HostMemory(/*threads=*/1, kernels, ledger) {}
+
+  absl::Status Run(const Copy& op) override { return ValidateAndExecute(op); }
+  absl::Status Run(const Add& op) override { return ValidateAndExecute(op); }
+
+ private:
+  template <class O>
+  absl::Status ValidateAndExecute(const O& op) {
+    RETURN_IF_ERROR(ValidateOp(op));
+    Execute(op);
+    return absl::OkStatus();
+  }
+};
+
+absl::StatusOr<const Kernels*> FindKernels(const std::string& instruction_set) {
+  for (const Kernels* kernels : RunnableKernels()) {
+    if (instruction_set.empty() || instruction_set == kernels->name) return kernels;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("instruction_set is \"", instruction_set,
+                                                 "\", this machine has ",
+                                                 absl::StrJoin(CpuInstructionSets(), ", ")));
+}
+
 class CpuBackends final : public BackendFactory {
  public:
   explicit CpuBackends(CpuOptions options) : options_(std::move(options)) {}
-  absl::StatusOr<std::unique_ptr<Backend>> Create(StreamKind kind) override {
-    CpuOptions options = options_;
-    if (kind != StreamKind::kCompute) options.threads = 1;
-    return CreateCpuBackend(options);
+  absl::StatusOr<std::unique_ptr<Backend>> CreateCompute() override {
+    return CreateCpuBackend(options_);
+  }
+  absl::StatusOr<std::unique_ptr<MemoryBackend>> CreateMemory(StreamKind) override {
+    ASSIGN_OR_RETURN(const Kernels* const kernels, FindKernels(options_.instruction_set));
+    return std::make_unique<CpuMemory>(*kernels, options_.ledger);
   }
   bool memory_is_host() const override { return true; }
 
@@ -397,14 +341,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& opti
     return absl::InvalidArgumentError(
         absl::StrCat("threads is ", options.threads, ", must be between 1 and ", kMostThreads));
   }
-  for (const Kernels* kernels : RunnableKernels()) {
-    if (options.instruction_set.empty() || options.instruction_set == kernels->name) {
-      return std::make_unique<CpuBackend>(options.threads, *kernels, options.ledger);
-    }
-  }
-  return absl::InvalidArgumentError(absl::StrCat("instruction_set is \"", options.instruction_set,
-                                                 "\", this machine has ",
-                                                 absl::StrJoin(CpuInstructionSets(), ", ")));
+  ASSIGN_OR_RETURN(const Kernels* const kernels, FindKernels(options.instruction_set));
+  return std::make_unique<CpuBackend>(options.threads, *kernels, options.ledger);
 }
 
 std::unique_ptr<BackendFactory> CreateCpuBackends(const CpuOptions& options) {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <memory>
 
 #include "gmock/gmock.h"
 #include "worker/backend/cpu/op_testing.h"
@@ -173,22 +176,47 @@ TEST(CpuBackend, AllocatesZeroedAlignedMemory) {
 TEST(CpuBackend, SaysWhatItIs) {
   for (const std::string& isa : CpuInstructionSets()) {
     const auto backend = CreateOrDie({.threads = 3, .instruction_set = isa});
-    EXPECT_EQ(backend->threads(), 3);
     EXPECT_TRUE(backend->memory_is_host());
     EXPECT_THAT(backend->description(), ::testing::StartsWith("cpu " + isa));
   }
 }
 
-TEST(CpuBackends, GiveThreadsToWhatComputes) {
+std::ptrdiff_t ThreadsOfThisProcess() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+}
+
+TEST(CpuBackends, StartThreadsOnlyForTheLaneThatComputes) {
   const std::unique_ptr<BackendFactory> backends = CreateCpuBackends({.threads = 3});
-  for (const auto& [kind, threads] :
-       {std::pair(StreamKind::kCompute, 3), {StreamKind::kReduce, 1}, {StreamKind::kTransfer, 1}}) {
-    const auto backend = backends->Create(kind);
-    ASSERT_TRUE(backend.ok()) << backend.status();
-    EXPECT_EQ((*backend)->threads(), threads);
-    EXPECT_EQ((*backend)->stream(), nullptr);
-  }
-  EXPECT_THAT(CreateCpuBackends({.threads = 0})->Create(StreamKind::kCompute).status().message(),
+  const std::ptrdiff_t before = ThreadsOfThisProcess();
+  const auto reduce = backends->CreateMemory(StreamKind::kReduce).value();
+  const auto load = backends->CreateMemory(StreamKind::kTransfer).value();
+  EXPECT_EQ(ThreadsOfThisProcess(), before);
+  const auto compute = backends->CreateCompute().value();
+  EXPECT_EQ(ThreadsOfThisProcess(), before + 2);
+}
+
+TEST(CpuBackends, CopyAndAddOnLanesThatDoNotCompute) {
+  const std::unique_ptr<BackendFactory> backends = CreateCpuBackends({});
+  const auto compute = backends->CreateCompute().value();
+  const auto reduce = backends->CreateMemory(StreamKind::kReduce).value();
+  // Sums of denormal numbers are flushed to zero by both.
+  const std::vector<float> a = {1, 2.5F, 1e-39F, 3e38F}, b = {0.1F, -2.5F, 1e-39F, 3e38F};
+  const auto sum = [&](auto& backend) {
+    std::vector<float> copied(a.size()), added(a.size());
+    const std::int64_t count = std::ssize(a);
+    EXPECT_TRUE(backend.Run(Copy{.input = a.data(), .output = copied.data(), .count = count}).ok());
+    EXPECT_TRUE(
+        backend.Run(Add{.a = copied.data(), .b = b.data(), .output = added.data(), .count = count})
+            .ok());
+    return added;
+  };
+  EXPECT_EQ(sum(*reduce), sum(*compute));
+  EXPECT_EQ(sum(*reduce)[2], 0);
+  EXPECT_EQ(reduce->Run(Add{.a = a.data(), .count = 1}).message(), "Add.b is null");
+}
+
+TEST(CpuBackends, RefuseThreadsThatTheyCannotStart) {
+  EXPECT_THAT(CreateCpuBackends({.threads = 0})->CreateCompute().status().message(),
               HasSubstr("threads is 0"));
 }
 

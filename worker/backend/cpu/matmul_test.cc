@@ -111,7 +111,6 @@ class TimedBackend final : public Backend {
   absl::Status Synchronize() override { return absl::OkStatus(); }
   Stream* stream() override { return nullptr; }
   bool memory_is_host() const override { return true; }
-  int threads() const override { return 1; }
   std::string description() const override { return "timed"; }
 
   std::size_t num_matmuls() const { return num_matmuls_; }

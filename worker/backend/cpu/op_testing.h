@@ -15,6 +15,7 @@
 
 #include "gtest/gtest.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/cpu/cpu_backend.h"
 
 namespace takt::backend::testing {
 

@@ -64,54 +64,11 @@ struct Shared {
   std::string description;
 };
 
-class CudaBackend final : public Backend, public Recorder {
+// What backends of both kinds have in common: a stream, memory and copies.  Interface:
+// MemoryBackend or Backend.
+template <class Interface>
+class DeviceQueue : public Interface {
  public:
-  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const Shared& shared,
-                                                             StreamKind kind) {
-    const NoCapture none;
-    auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(shared));
-    ASSIGN_OR_RETURN(backend->stream_, CudaStream::Create(shared.device, kind, shared.clock));
-    const cudaStream_t stream = backend->stream_->get();
-    backend->scratch_ = std::make_unique<Scratch>(shared.arena);
-    ASSIGN_OR_RETURN(backend->matmuls_,
-                     Matmuls::Create({.stream = stream,
-                                      .arena = &shared.arena,
-                                      .plans = &shared.plans,
-                                      .tf32 = shared.tf32,
-                                      .tune = shared.tune,
-                                      .fused_epilogues = shared.fused_epilogues}));
-    const AttentionOptions attention{.stream = stream, .arena = &shared.arena};
-    backend->own_attention_ = CreateOwnAttention(attention);
-    ASSIGN_OR_RETURN(backend->cudnn_attention_, CreateCudnnAttention(attention));
-    return backend;
-  }
-
-  // Scratch memory goes back to the arena: nothing may use it any more.
-  ~CudaBackend() override {
-    if (stream_ != nullptr) static_cast<void>(Synchronize());
-    const NoCapture none;
-    cudnn_attention_ = nullptr;
-    matmuls_ = nullptr;
-  }
-
-  absl::Status Run(const Op& op) override {
-    RETURN_IF_ERROR(ValidateOp(op));
-    RETURN_IF_ERROR(Use());
-    return std::visit([this](const auto& o) { return Execute(o); }, op);
-  }
-
-  absl::Status Prepare(const Op& op) override {
-    RETURN_IF_ERROR(ValidateOp(op));
-    RETURN_IF_ERROR(Use());
-    return std::visit([this](const auto& o) { return MakeRoom(o); }, op);
-  }
-
-  // Chooses the kernel that Run would, and runs nothing.
-  absl::Status Choose(const Op& op) {
-    RETURN_IF_ERROR(Use());
-    return std::visit([this](const auto& o) { return Plan(o); }, op);
-  }
-
   absl::StatusOr<Buffer> Allocate(std::size_t bytes, MemoryKind kind) override {
     RETURN_IF_ERROR(Use());
     ASSIGN_OR_RETURN(std::byte* const data,
@@ -155,23 +112,21 @@ class CudaBackend final : public Backend, public Recorder {
     return ToStatus(cudaStreamSynchronize(stream_->get()), "waiting for the device");
   }
 
-  absl::StatusOr<std::unique_ptr<Recording>> Record(
-      absl::FunctionRef<absl::Status()> ops) override {
-    return Capture(shared_.device, stream_->get(), shared_.arena, ops);
-  }
-
   Stream* stream() override { return stream_.get(); }
-  Recorder* recorder() override { return this; }
   bool memory_is_host() const override { return false; }
-  int threads() const override { return 1; }
-  std::string description() const override { return shared_.description; }
 
- private:
-  explicit CudaBackend(const Shared& shared) : shared_(shared) {}
+ protected:
+  // shared: borrowed.
+  DeviceQueue(const Shared& shared, std::unique_ptr<CudaStream> stream)
+      : shared_(shared), stream_(std::move(stream)) {}
 
   // The device is a property of the calling thread.
   absl::Status Use() { return ToStatus(cudaSetDevice(shared_.device), "choosing the device"); }
 
+  const Shared& shared_;
+  const std::unique_ptr<CudaStream> stream_;
+
+ private:
   absl::Status Copied(void* destination, const void* source, std::size_t bytes,
                       cudaMemcpyKind kind) {
     if (bytes == 0) return absl::OkStatus();
@@ -179,6 +134,86 @@ class CudaBackend final : public Backend, public Recorder {
     return ToStatus(cudaMemcpyAsync(destination, source, bytes, kind, stream_->get()),
                     absl::StrCat("copying ", bytes, " bytes"));
   }
+};
+
+class CudaMemory final : public DeviceQueue<MemoryBackend> {
+ public:
+  CudaMemory(const Shared& shared, std::unique_ptr<CudaStream> stream)
+      : DeviceQueue(shared, std::move(stream)) {}
+  ~CudaMemory() override { static_cast<void>(Synchronize()); }
+
+  absl::Status Run(const Copy& op) override { return Enqueue(op); }
+  absl::Status Run(const Add& op) override { return Enqueue(op); }
+
+ private:
+  template <class O>
+  absl::Status Enqueue(const O& op) {
+    RETURN_IF_ERROR(ValidateOp(op));
+    RETURN_IF_ERROR(Use());
+    Launch(op, {.stream = stream_->get()});
+    return ToStatus(cudaGetLastError(), "enqueueing an op");
+  }
+};
+
+class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const Shared& shared) {
+    const NoCapture none;
+    ASSIGN_OR_RETURN(auto own_stream,
+                     CudaStream::Create(shared.device, StreamKind::kCompute, shared.clock));
+    const cudaStream_t stream = own_stream->get();
+    auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(shared, std::move(own_stream)));
+    backend->scratch_ = std::make_unique<Scratch>(shared.arena);
+    ASSIGN_OR_RETURN(backend->matmuls_,
+                     Matmuls::Create({.stream = stream,
+                                      .arena = &shared.arena,
+                                      .plans = &shared.plans,
+                                      .tf32 = shared.tf32,
+                                      .tune = shared.tune,
+                                      .fused_epilogues = shared.fused_epilogues}));
+    const AttentionOptions attention{.stream = stream, .arena = &shared.arena};
+    backend->own_attention_ = CreateOwnAttention(attention);
+    ASSIGN_OR_RETURN(backend->cudnn_attention_, CreateCudnnAttention(attention));
+    return backend;
+  }
+
+  // Scratch memory goes back to the arena: nothing may use it any more.
+  ~CudaBackend() override {
+    static_cast<void>(Synchronize());
+    const NoCapture none;
+    cudnn_attention_ = nullptr;
+    matmuls_ = nullptr;
+  }
+
+  absl::Status Run(const Op& op) override {
+    RETURN_IF_ERROR(ValidateOp(op));
+    RETURN_IF_ERROR(Use());
+    return std::visit([this](const auto& o) { return Execute(o); }, op);
+  }
+
+  absl::Status Prepare(const Op& op) override {
+    RETURN_IF_ERROR(ValidateOp(op));
+    RETURN_IF_ERROR(Use());
+    return std::visit([this](const auto& o) { return MakeRoom(o); }, op);
+  }
+
+  // Chooses the kernel that Run would, and runs nothing.
+  absl::Status Choose(const Op& op) {
+    RETURN_IF_ERROR(Use());
+    return std::visit([this](const auto& o) { return Plan(o); }, op);
+  }
+
+  absl::StatusOr<std::unique_ptr<Recording>> Record(
+      absl::FunctionRef<absl::Status()> ops) override {
+    return Capture(shared_.device, stream_->get(), shared_.arena, ops);
+  }
+
+  Recorder* recorder() override { return this; }
+  std::string description() const override { return shared_.description; }
+
+ private:
+  CudaBackend(const Shared& shared, std::unique_ptr<CudaStream> stream)
+      : DeviceQueue(shared, std::move(stream)) {}
 
   absl::Status Execute(const Matmul& op) { return matmuls_->Run(op); }
   absl::Status Execute(const MatmulBf16& op) { return matmuls_->Run(op); }
@@ -243,8 +278,6 @@ class CudaBackend final : public Backend, public Recorder {
                                                    " on a GPU"));
   }
 
-  const Shared& shared_;
-  std::unique_ptr<CudaStream> stream_;  // outlives all that enqueues on it
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<Matmuls> matmuls_;
   std::unique_ptr<Attention> own_attention_;
@@ -282,8 +315,13 @@ class DeviceImpl final : public CudaDevice {
     return device;
   }
 
-  absl::StatusOr<std::unique_ptr<Backend>> Create(StreamKind kind) override {
-    return CudaBackend::Create(*shared_, kind);
+  absl::StatusOr<std::unique_ptr<Backend>> CreateCompute() override {
+    return CudaBackend::Create(*shared_);
+  }
+  absl::StatusOr<std::unique_ptr<MemoryBackend>> CreateMemory(StreamKind kind) override {
+    const NoCapture none;
+    ASSIGN_OR_RETURN(auto stream, CudaStream::Create(device_, kind, *clock_));
+    return std::make_unique<CudaMemory>(*shared_, std::move(stream));
   }
   bool memory_is_host() const override { return false; }
   // An error of any kernel stays with the process: each later call repeats it.
@@ -297,7 +335,7 @@ class DeviceImpl final : public CudaDevice {
   absl::Status Choose(const Op& op) override {
     absl::MutexLock lock(&chooser_mutex_);
     if (chooser_ == nullptr) {
-      ASSIGN_OR_RETURN(chooser_, CudaBackend::Create(*shared_, StreamKind::kCompute));
+      ASSIGN_OR_RETURN(chooser_, CudaBackend::Create(*shared_));
     }
     return chooser_->Choose(op);
   }

@@ -9,9 +9,9 @@
 #include "common/base/memory_kind.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/cuda/arena.h"
-#include "worker/backend/cuda/plan_cache.h"
 #include "worker/backend/kernel_plans.h"
 #include "worker/backend/memory_ledger.h"
+#include "worker/backend/plan_cache.h"
 
 namespace takt::backend::cuda {
 

@@ -14,10 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/plan_cache.h"
 #include "worker/backend/cuda/product.h"
 #include "worker/backend/cuda/scratch.h"
 #include "worker/backend/ops.h"
+#include "worker/backend/plan_cache.h"
 
 namespace takt::backend::cuda {
 

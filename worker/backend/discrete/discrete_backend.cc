@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/backend/discrete/device_memory.h"
 #include "worker/backend/discrete/op_pointers.h"
 #include "worker/backend/discrete/prepared_ops.h"
@@ -160,7 +161,6 @@ class DiscreteBackend final : public Backend, public Recorder {
   Stream* stream() override { return &stream_; }
   Recorder* recorder() override { return this; }
   bool memory_is_host() const override { return false; }
-  int threads() const override { return cpu_->threads(); }
   std::string description() const override { return cpu_->description(); }
 
  private:
@@ -195,14 +195,20 @@ class DiscreteBackends final : public BackendFactory {
  public:
   explicit DiscreteBackends(const DiscreteOptions& options) : options_(options) {}
 
-  absl::StatusOr<std::unique_ptr<Backend>> Create(StreamKind kind) override {
-    const int threads = kind == StreamKind::kCompute ? options_.threads : 1;
-    ASSIGN_OR_RETURN(std::unique_ptr<Backend> cpu, CreateCpuBackend({.threads = threads}));
-    return std::make_unique<DiscreteBackend>(std::move(cpu), memory_, options_);
+  absl::StatusOr<std::unique_ptr<Backend>> CreateCompute() override {
+    return Create(options_.threads);
+  }
+  absl::StatusOr<std::unique_ptr<MemoryBackend>> CreateMemory(StreamKind) override {
+    return Create(/*threads=*/1);
   }
   bool memory_is_host() const override { return false; }
 
  private:
+  absl::StatusOr<std::unique_ptr<Backend>> Create(int threads) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Backend> cpu, CreateCpuBackend({.threads = threads}));
+    return std::make_unique<DiscreteBackend>(std::move(cpu), memory_, options_);
+  }
+
   const DiscreteOptions options_;
   DeviceMemory memory_;
 };

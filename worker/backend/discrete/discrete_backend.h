@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "worker/backend/backend.h"
+#include "worker/backend/memory_ledger.h"
 
 namespace takt::backend {
 

@@ -25,7 +25,7 @@ class Discrete : public ::testing::TestWithParam<bool> {
     EXPECT_TRUE(backend_->Synchronize().ok());
     return buffer;
   }
-  static absl::Status Fetch(Backend& backend, const Buffer& buffer, Floats& values) {
+  static absl::Status Fetch(MemoryBackend& backend, const Buffer& buffer, Floats& values) {
     return backend.CopyToHost(buffer.data(), std::as_writable_bytes(std::span(values)));
   }
   Floats OnHost(const Buffer& buffer) {
@@ -36,7 +36,7 @@ class Discrete : public ::testing::TestWithParam<bool> {
   }
 
   const std::unique_ptr<BackendFactory> device_ = CreateDiscreteBackends({.lazy = GetParam()});
-  const std::unique_ptr<Backend> backend_ = device_->Create(StreamKind::kCompute).value();
+  const std::unique_ptr<Backend> backend_ = device_->CreateCompute().value();
 };
 INSTANTIATE_TEST_SUITE_P(, Discrete, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Lazy" : "Eager"; });
@@ -98,7 +98,7 @@ TEST_P(Discrete, RefusesMemoryOfTheHost) {
 }
 
 TEST_P(Discrete, StreamsWaitForEachOther) {
-  const std::unique_ptr<Backend> other = device_->Create(StreamKind::kTransfer).value();
+  const std::unique_ptr<MemoryBackend> other = device_->CreateMemory(StreamKind::kTransfer).value();
   const Buffer buffer = OnDevice(Floats(1000, 1));
   const std::unique_ptr<Event> written = backend_->stream()->CreateEvent().value();
   for (float value = 2; value < 50; ++value) {
@@ -164,7 +164,7 @@ TEST_P(Discrete, RecordsNothingButOps) {
 
 TEST(PreparedDevice, RunsOnlyWhatItWasPreparedFor) {
   const std::unique_ptr<BackendFactory> device = CreateDiscreteBackends({.prepared_only = true});
-  const std::unique_ptr<Backend> backend = device->Create(StreamKind::kCompute).value();
+  const std::unique_ptr<Backend> backend = device->CreateCompute().value();
   const Buffer input = backend->Allocate(64, MemoryKind::kScratch).value();
   const Buffer output = backend->Allocate(64, MemoryKind::kScratch).value();
   const auto product = [&](std::int64_t m, std::int64_t at, const float* bias) {
@@ -191,7 +191,7 @@ TEST(PreparedDevice, RunsOnlyWhatItWasPreparedFor) {
 
 TEST(LazyDevice, DoesNothingBeforeSomebodyWaits) {
   const std::unique_ptr<BackendFactory> device = CreateDiscreteBackends({.lazy = true});
-  const std::unique_ptr<Backend> backend = device->Create(StreamKind::kCompute).value();
+  const std::unique_ptr<Backend> backend = device->CreateCompute().value();
   const Buffer host = backend->AllocateHost(8).value();
   const Buffer buffer = backend->Allocate(8, MemoryKind::kScratch).value();
   ASSERT_TRUE(backend->Run(Fill{.output = buffer.floats(), .value = 3, .count = 2}).ok());

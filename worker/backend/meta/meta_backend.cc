@@ -81,7 +81,6 @@ class MetaBackend final : public Backend {
   absl::Status Synchronize() override { return absl::OkStatus(); }
   Stream* stream() override { return nullptr; }
   bool memory_is_host() const override { return false; }
-  int threads() const override { return 1; }
   std::string description() const override { return "meta"; }
 
  private:
@@ -102,8 +101,11 @@ class MetaBackends final : public BackendFactory {
  public:
   MetaBackends(MetaCounts& counts, OpListener listener)
       : counts_(counts), listener_(std::move(listener)) {}
-  absl::StatusOr<std::unique_ptr<Backend>> Create(StreamKind) override {
+  absl::StatusOr<std::unique_ptr<Backend>> CreateCompute() override {
     return CreateMetaBackend(counts_, listener_);
+  }
+  absl::StatusOr<std::unique_ptr<MemoryBackend>> CreateMemory(StreamKind) override {
+    return CreateCompute();
   }
   bool memory_is_host() const override { return false; }
 

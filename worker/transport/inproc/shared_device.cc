@@ -13,8 +13,8 @@
 namespace takt::transport {
 namespace {
 
-using backend::Backend;
 using backend::Event;
+using backend::MemoryBackend;
 using backend::StreamKind;
 
 // MessageTag::direction of sums, beside those of collectives on the host.
@@ -39,7 +39,8 @@ absl::StatusOr<Place> RecvPlace(RecvChannel& channel, const MessageTag& tag,
                                           expected_bytes, " bytes was expected"));
 }
 
-absl::Status CopyFloats(Backend& backend, const std::byte* from, std::byte* to, std::size_t bytes) {
+absl::Status CopyFloats(MemoryBackend& backend, const std::byte* from, std::byte* to,
+                        std::size_t bytes) {
   return backend.Run(backend::Copy{.input = reinterpret_cast<const float*>(from),
                                    .output = reinterpret_cast<float*>(to),
                                    .count = static_cast<std::int64_t>(bytes / sizeof(float))});
@@ -74,7 +75,7 @@ absl::StatusOr<RecvPair> OpenRecvPair(Transport& host, Rank peer, const std::str
 // A channel leaves nothing on its stream: what is there waits for the other end's event.
 class SharedSend final : public SendChannel {
  public:
-  SharedSend(SendPair host, Backend& backend, Event& ready, Event& taken)
+  SharedSend(SendPair host, MemoryBackend& backend, Event& ready, Event& taken)
       : host_(std::move(host)), backend_(backend), ready_(ready), taken_(taken) {}
   ~SharedSend() override { backend_.Synchronize().IgnoreError(); }
 
@@ -90,14 +91,14 @@ class SharedSend final : public SendChannel {
 
  private:
   const SendPair host_;
-  Backend& backend_;
+  MemoryBackend& backend_;
   Event& ready_;  // ours
   Event& taken_;  // the receiver's
 };
 
 class SharedRecv final : public RecvChannel {
  public:
-  SharedRecv(RecvPair host, Backend& backend, Event& taken, Event& ready)
+  SharedRecv(RecvPair host, MemoryBackend& backend, Event& taken, Event& ready)
       : host_(std::move(host)), backend_(backend), taken_(taken), ready_(ready) {}
   ~SharedRecv() override { backend_.Synchronize().IgnoreError(); }
 
@@ -112,7 +113,7 @@ class SharedRecv final : public RecvChannel {
 
  private:
   const RecvPair host_;
-  Backend& backend_;
+  MemoryBackend& backend_;
   Event& taken_;  // ours
   Event& ready_;  // the sender's
 };
@@ -126,7 +127,7 @@ class SharedSums final : public Collective {
     Event* ready = nullptr;
   };
   // Of the first rank.
-  SharedSums(std::unique_ptr<Collective> host, std::int64_t generation, Backend& backend,
+  SharedSums(std::unique_ptr<Collective> host, std::int64_t generation, MemoryBackend& backend,
              Event& summed, std::vector<Other> others)
       : host_(std::move(host)),
         generation_(generation),
@@ -135,7 +136,7 @@ class SharedSums final : public Collective {
         summed_(summed),
         others_(std::move(others)) {}
   // Of another.
-  SharedSums(std::unique_ptr<Collective> host, std::int64_t generation, Backend& backend,
+  SharedSums(std::unique_ptr<Collective> host, std::int64_t generation, MemoryBackend& backend,
              Event& ready, Event& summed, SendPair first)
       : host_(std::move(host)),
         generation_(generation),
@@ -191,7 +192,7 @@ class SharedSums final : public Collective {
 
   const std::unique_ptr<Collective> host_;
   const std::int64_t generation_;
-  Backend& backend_;
+  MemoryBackend& backend_;
   Event& ready_;                         // ours
   Event& summed_;                        // the first rank's
   const std::optional<SendPair> first_;  // nothing: that is us
@@ -273,7 +274,7 @@ std::unique_ptr<DeviceTransport> SharedDevice::Connect(Transport& host, Rank ran
 
 absl::StatusOr<SharedDevice::End*> SharedDevice::MakeEnd(const std::string& key, StreamKind kind) {
   End end;
-  ASSIGN_OR_RETURN(end.backend, backends_.Create(kind));
+  ASSIGN_OR_RETURN(end.backend, backends_.CreateMemory(kind));
   ASSIGN_OR_RETURN(end.event, end.backend->stream()->CreateEvent());
   std::lock_guard lock(mutex_);
   const auto [place, inserted] = ends_.try_emplace(key, std::move(end));

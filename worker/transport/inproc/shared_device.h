@@ -31,7 +31,7 @@ class SharedDevice {
   // What one end of a channel, or one rank of a group, waits on, and the newest point of it that
   // others wait for.
   struct End {
-    std::unique_ptr<backend::Backend> backend;
+    std::unique_ptr<backend::MemoryBackend> backend;
     std::unique_ptr<backend::Event> event;
   };
 

@@ -66,8 +66,7 @@ class SharedDeviceTest : public ::testing::Test {
   const std::unique_ptr<backend::BackendFactory> backends_ =
       backend::CreateDiscreteBackends({.lazy = true});
   SharedDevice device_{*backends_};
-  const std::unique_ptr<backend::Backend> backend_ =
-      backends_->Create(backend::StreamKind::kCompute).value();
+  const std::unique_ptr<backend::Backend> backend_ = backends_->CreateCompute().value();
   const std::unique_ptr<Transport> host0_ = ConnectHost(0), host1_ = ConnectHost(1);
   const std::unique_ptr<Transport> rank0_ = device_.Connect(*host0_, Rank(0));
   const std::unique_ptr<Transport> rank1_ = device_.Connect(*host1_, Rank(1));

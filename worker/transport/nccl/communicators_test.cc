@@ -72,8 +72,8 @@ class Side {
  private:
   const int rank_;
   const std::unique_ptr<backend::BackendFactory> device_ = backend::CreateDiscreteBackends({});
-  const std::unique_ptr<backend::Backend> backend_ =
-      device_->Create(backend::StreamKind::kTransfer).value();
+  const std::unique_ptr<backend::MemoryBackend> backend_ =
+      device_->CreateMemory(backend::StreamKind::kTransfer).value();
   const backend::Buffer buffer_ = backend_->Allocate(64, MemoryKind::kMessages).value();
   absl::Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false, stuck_ ABSL_GUARDED_BY(mutex_) = false;

@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "worker/backend/backend.h"
+#include "worker/backend/memory_backend.h"
 #include "worker/transport/collective.h"
 #include "worker/transport/nccl/communicators.h"
 
@@ -27,7 +27,7 @@ struct DeviceSumsOptions {
   int index = 0;                                 // ours
   std::size_t scratch_bytes = kSumScratchBytes;  // the same on all ranks
   std::unique_ptr<Collective> host;              // the same group, on host memory
-  std::unique_ptr<backend::Backend> backend;
+  std::unique_ptr<backend::MemoryBackend> backend;
 };
 
 // Blocks: until all ranks of the group do the same.

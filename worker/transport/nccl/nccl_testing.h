@@ -44,7 +44,7 @@ class TestRank {
   };
   TestRank(TestWorld& world, int rank, const Options& options)
       : device(backend::CreateDiscreteBackends({.lazy = options.lazy})),
-        backend(device->Create(backend::StreamKind::kCompute).value()) {
+        backend(device->CreateCompute().value()) {
     const TransportOptions transport_options{.rank = Rank(rank),
                                              .num_ranks = options.num_ranks,
                                              .job = "test",

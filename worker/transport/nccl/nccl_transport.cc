@@ -21,7 +21,7 @@
 namespace takt::transport::nccl {
 namespace {
 
-using backend::Backend;
+using backend::MemoryBackend;
 using backend::StreamKind;
 
 // The kernels of all communicators of a rank may wait for peers at once: together they must leave
@@ -41,7 +41,7 @@ class NcclChannel {
     Communicators* communicators = nullptr;
     const Api* api = nullptr;
     Communicator* communicator = nullptr;
-    std::unique_ptr<Backend> backend;
+    std::unique_ptr<MemoryBackend> backend;
     std::string name;  // "F to rank 1"
     std::size_t max_bytes = 0;
     int self = kSender;
@@ -157,7 +157,7 @@ class NcclTransport final : public DeviceTransport {
     DeviceSumsOptions sums{
         .communicators = communicators_.get(), .api = options_.library.api, .index = group.index};
     ASSIGN_OR_RETURN(sums.host, CreateCollective(&host_, group));
-    ASSIGN_OR_RETURN(sums.backend, backends_.Create(StreamKind::kReduce));
+    ASSIGN_OR_RETURN(sums.backend, backends_.CreateMemory(StreamKind::kReduce));
     const auto size = static_cast<int>(group.ranks.size());
     ASSIGN_OR_RETURN(const UniqueId id, AgreeOnId(absl::StrCat("group/", group.name),
                                                   group.ranks.front(), sums.scratch_bytes));
@@ -246,7 +246,7 @@ class NcclTransport final : public DeviceTransport {
         .name = absl::StrCat(name, sends ? " to rank " : " from rank ", peer.value()),
         .max_bytes = max_bytes,
         .self = end};
-    ASSIGN_OR_RETURN(channel.backend, backends_.Create(StreamKind::kTransfer));
+    ASSIGN_OR_RETURN(channel.backend, backends_.CreateMemory(StreamKind::kTransfer));
     ASSIGN_OR_RETURN(const UniqueId id, AgreeOnId(key, sends ? self() : peer, max_bytes));
     ASSIGN_OR_RETURN(channel.communicator,
                      communicators_->Open(

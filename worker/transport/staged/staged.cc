@@ -11,8 +11,8 @@
 namespace takt::transport {
 namespace {
 
-using backend::Backend;
 using backend::Buffer;
+using backend::MemoryBackend;
 using backend::StreamKind;
 
 // A buffer that the device copies to or from. It must not end before that is done.
@@ -28,13 +28,13 @@ struct Stage {
     return absl::IsCancelled(status) ? absl::AbortedError("the transport was aborted") : status;
   }
   // Until everything that `backend` was given is.
-  absl::Status Await(Backend& backend, const std::atomic<bool>* aborted) const {
+  absl::Status Await(MemoryBackend& backend, const std::atomic<bool>* aborted) const {
     RETURN_IF_ERROR(backend.stream()->Record(*copied));
     return AwaitCopied(aborted);
   }
 };
 
-absl::StatusOr<Stage> MakeStage(Backend& backend, std::size_t bytes) {
+absl::StatusOr<Stage> MakeStage(MemoryBackend& backend, std::size_t bytes) {
   Stage stage;
   ASSIGN_OR_RETURN(stage.buffer, backend.AllocateHost(bytes));
   ASSIGN_OR_RETURN(stage.copied, backend.stream()->CreateEvent());
@@ -43,8 +43,8 @@ absl::StatusOr<Stage> MakeStage(Backend& backend, std::size_t bytes) {
 
 class StagedSend final : public SendChannel {
  public:
-  StagedSend(std::unique_ptr<SendChannel> inner, std::unique_ptr<Backend> backend, Stage stage,
-             const std::atomic<bool>& aborted)
+  StagedSend(std::unique_ptr<SendChannel> inner, std::unique_ptr<MemoryBackend> backend,
+             Stage stage, const std::atomic<bool>& aborted)
       : inner_(std::move(inner)),
         backend_(std::move(backend)),
         stage_(std::move(stage)),
@@ -60,14 +60,14 @@ class StagedSend final : public SendChannel {
 
  private:
   const std::unique_ptr<SendChannel> inner_;
-  const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<MemoryBackend> backend_;
   const Stage stage_;
   const std::atomic<bool>& aborted_;
 };
 
 class StagedRecv final : public RecvChannel {
  public:
-  StagedRecv(std::unique_ptr<RecvChannel> inner, std::unique_ptr<Backend> backend,
+  StagedRecv(std::unique_ptr<RecvChannel> inner, std::unique_ptr<MemoryBackend> backend,
              std::array<Stage, 2> stages, const std::atomic<bool>& aborted)
       : inner_(std::move(inner)),
         backend_(std::move(backend)),
@@ -89,7 +89,7 @@ class StagedRecv final : public RecvChannel {
 
  private:
   const std::unique_ptr<RecvChannel> inner_;
-  const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<MemoryBackend> backend_;
   const std::array<Stage, 2> stages_;
   const std::atomic<bool>& aborted_;
   std::size_t next_ = 0;
@@ -98,7 +98,7 @@ class StagedRecv final : public RecvChannel {
 // aborted: null, or borrowed from the transport that opened it.
 class StagedCollective final : public Collective {
  public:
-  StagedCollective(std::unique_ptr<Collective> inner, std::unique_ptr<Backend> backend,
+  StagedCollective(std::unique_ptr<Collective> inner, std::unique_ptr<MemoryBackend> backend,
                    const std::atomic<bool>* aborted)
       : inner_(std::move(inner)), backend_(std::move(backend)), aborted_(aborted) {}
   ~StagedCollective() override { backend_->Synchronize().IgnoreError(); }
@@ -123,7 +123,7 @@ class StagedCollective final : public Collective {
 
  private:
   const std::unique_ptr<Collective> inner_;
-  const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<MemoryBackend> backend_;
   const std::atomic<bool>* const aborted_;
   Stage stage_;  // as large as the largest so far: it grows in the first step only
 };
@@ -131,7 +131,8 @@ class StagedCollective final : public Collective {
 absl::StatusOr<std::unique_ptr<Collective>> StageSums(std::unique_ptr<Collective> inner,
                                                       backend::BackendFactory& backends,
                                                       const std::atomic<bool>* aborted) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, backends.Create(StreamKind::kReduce));
+  ASSIGN_OR_RETURN(std::unique_ptr<MemoryBackend> backend,
+                   backends.CreateMemory(StreamKind::kReduce));
   return std::make_unique<StagedCollective>(std::move(inner), std::move(backend), aborted);
 }
 
@@ -142,7 +143,8 @@ class StagedTransport final : public DeviceTransport {
 
   absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
                                                         std::size_t max_bytes) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, backends_.Create(StreamKind::kTransfer));
+    ASSIGN_OR_RETURN(std::unique_ptr<MemoryBackend> backend,
+                     backends_.CreateMemory(StreamKind::kTransfer));
     ASSIGN_OR_RETURN(Stage stage, MakeStage(*backend, max_bytes));
     ASSIGN_OR_RETURN(std::unique_ptr<SendChannel> channel, inner_.OpenSend(peer, name, max_bytes));
     return std::make_unique<StagedSend>(std::move(channel), std::move(backend), std::move(stage),
@@ -151,7 +153,8 @@ class StagedTransport final : public DeviceTransport {
 
   absl::StatusOr<std::unique_ptr<RecvChannel>> OpenRecv(Rank peer, const std::string& name,
                                                         std::size_t max_bytes) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, backends_.Create(StreamKind::kTransfer));
+    ASSIGN_OR_RETURN(std::unique_ptr<MemoryBackend> backend,
+                     backends_.CreateMemory(StreamKind::kTransfer));
     std::array<Stage, 2> stages;
     for (Stage& stage : stages) {
       ASSIGN_OR_RETURN(stage, MakeStage(*backend, max_bytes));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // On devices that do nothing before somebody waits for them.
 #include "worker/transport/staged/staged.h"
+#include "worker/backend/cpu/cpu_backend.h"
 
 #include <gtest/gtest.h>
 
@@ -61,7 +62,7 @@ class Node {
 
  private:
   const std::unique_ptr<backend::BackendFactory> device_ = LazyDevice();
-  const std::unique_ptr<backend::Backend> backend_ = device_->Create(StreamKind::kCompute).value();
+  const std::unique_ptr<backend::Backend> backend_ = device_->CreateCompute().value();
   const std::unique_ptr<Transport> transport_, staged_;
 };
 

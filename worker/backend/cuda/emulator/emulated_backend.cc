@@ -55,7 +55,6 @@ class EmulatedBackend final : public Backend {
   absl::Status Synchronize() override { return absl::OkStatus(); }
   Stream* stream() override { return nullptr; }
   bool memory_is_host() const override { return true; }
-  int threads() const override { return 1; }
   std::string description() const override { return "emulated cuda"; }
 
  private:

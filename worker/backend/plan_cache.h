@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel computes which shape. Kernels of one shape sum in different orders, so a job's bits
-// hang on these choices: one rank makes them, all ranks use them, checkpoints keep them
-// (plan_cache_text.h is their form on the way).
+// Which kernel computes which shape. Kernels of one shape sum in different orders, so the bits of a
+// job depend on these choices: one rank makes them, all ranks use them, and checkpoints keep them
+// in the form of plan_cache_text.h.
 #pragma once
 
 #include <array>
@@ -16,10 +16,10 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
-namespace takt::backend::cuda {
+namespace takt::backend {
 
-// Where a choice holds: algorithms are numbers of one library's version, and the best one is that
-// of a kind of device.
+// The kind of device and the library versions for which a choice holds: an algorithm is a number
+// that only one version of its library understands.
 struct PlanTarget {
   std::string compute_capability;  // "9.0"
   int sm_count = 0;
@@ -32,11 +32,12 @@ struct PlanTarget {
 // "sm 9.0 x 132, cublasLt 13.0.2, cudnn 9.13.0"
 std::string ToString(const PlanTarget& target);
 
-// What a choice consists of.
+// One choice.
 struct KernelPlan {
-  // Whether the library adds the bias as it writes the product, or a kernel of ours after it.
+  // True: the library adds the bias as it writes the product. False: a kernel of ours adds it
+  // later.
   bool fused_epilogue = true;
-  std::array<std::uint64_t, 8> algorithm{};  // opaque: the library's
+  std::array<std::uint64_t, 8> algorithm{};  // opaque; only the library reads it
   std::int64_t workspace_bytes = 0;
 
   bool operator==(const KernelPlan&) const = default;
@@ -49,25 +50,25 @@ class PlanCache {
 
   explicit PlanCache(PlanTarget target = {}) : target_(std::move(target)) {}
 
-  // The plan of `key`; if there is none yet, what `choose` says, for good. Two that choose at the
-  // same time both get the choice of the first.
-  // Errors: kFailedPrecondition (frozen, and no plan: names the key), those of `choose`.
+  // Returns the plan of `key`. If there is none, it calls `choose` and keeps the answer for good.
+  // If two callers choose at the same time, both get the choice that came first. Errors:
+  // kFailedPrecondition (frozen and without a plan; names the key), those of `choose`.
   absl::StatusOr<KernelPlan> Get(std::string_view key,
                                  const std::function<absl::StatusOr<KernelPlan>()>& choose);
 
-  // From here on what is chosen is the same wherever the target is: neither timed nor offered.
+  // From now on choices depend on the target alone: none is timed and no offered plan is taken.
   void EndTimings();
   bool may_time() const;
 
-  // From here on Get only looks up.
+  // From now on Get only looks up.
   void Freeze();
   bool frozen() const;
 
-  // Takes those that it has no plan of its own for: what was chosen first holds.
+  // Takes the plans whose keys it does not have yet: the first choice of a key stays.
   void Merge(const Plans& plans);
 
-  // What Get takes before it chooses: of earlier jobs, say, of which this one may need a few. It is
-  // no plan of this cache until then.
+  // Gives plans, for example of earlier jobs, that Get takes rather than choosing. A plan that Get
+  // never took is no part of this cache.
   void Offer(Plans plans);
 
   const PlanTarget& target() const { return target_; }
@@ -82,4 +83,4 @@ class PlanCache {
   bool frozen_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace takt::backend::cuda
+}  // namespace takt::backend

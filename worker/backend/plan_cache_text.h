@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kernel plan as text: on disk beside the worker, between ranks, in checkpoints.
+// A kernel plan as text. This form is on disk beside the worker, in checkpoints, and passes between
+// ranks.
 //
 //   {"format": "takt-kernel-plan 1",
 //    "target": {"compute_capability": "9.0", "sm_count": 132, "cublaslt": "13.0.2", "cudnn":
@@ -7,7 +8,8 @@
 //    0,
 //                                           "algorithm": "0000...": 128 hexadecimal digits}}}
 //
-// Here and not in plan_cache.h: what reads JSON and names fields stays out of the GPU module.
+// It is not in plan_cache.h because the GPU module links that file and must not link a JSON reader
+// or generated protobuf, of which a process holds one copy.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +18,24 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/backend/cuda/plan_cache.h"
+#include "worker/backend/plan_cache.h"
 
-namespace takt::backend::cuda {
+namespace takt::backend {
 
 inline constexpr std::string_view kPlanFormat = "takt-kernel-plan 1";
 
-// No plan is longer: a choice takes some 300 bytes, a job some dozens of them.
+// No plan is longer: a choice takes some 300 bytes, and a job has some dozens of choices.
 inline constexpr std::size_t kMostPlanBytes = std::size_t{1} << 20;
 
 std::string PlanText(const PlanTarget& target, const PlanCache::Plans& plans);
 std::string PlanText(const PlanCache& plans);
 
-// Those of `text`.  where: of what the text is, for errors: a path.
-// Errors: kInvalidArgument with FieldErrors: not such a text, or of another target than `target`.
+// Returns the plans of `text`.  where: the origin of the text for error messages, such as a path.
+// Errors: kInvalidArgument with FieldErrors (the text is no plan, or of another target).
 absl::StatusOr<PlanCache::Plans> ParsePlanText(std::string_view text, std::string_view where,
                                                const PlanTarget& target);
 
-// Takes the plans of `text` that `plans` lacks; all of them or, on an error, none.  Errors: as
-// ParsePlanText.
+// Merges the plans of `text` into `plans`, or none of them on an error.  Errors: as ParsePlanText.
 absl::Status MergePlanText(std::string_view text, std::string_view where, PlanCache& plans);
 
-}  // namespace takt::backend::cuda
+}  // namespace takt::backend

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/backend/cuda/plan_cache.h"
+#include "worker/backend/plan_cache.h"
 
 #include <thread>
 #include <vector>
@@ -7,9 +7,9 @@
 #include "absl/strings/str_replace.h"
 #include "common/base/status.h"
 #include "gmock/gmock.h"
-#include "worker/backend/cuda/plan_cache_text.h"
+#include "worker/backend/plan_cache_text.h"
 
-namespace takt::backend::cuda {
+namespace takt::backend {
 namespace {
 
 using ::testing::AllOf;
@@ -168,4 +168,4 @@ TEST(PlanText, RefusesWhatIsNoPlan) {
 }
 
 }  // namespace
-}  // namespace takt::backend::cuda
+}  // namespace takt::backend

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/backend/cuda/plan_cache.h"
+#include "worker/backend/plan_cache.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace takt::backend::cuda {
+namespace takt::backend {
 
 std::string ToString(const PlanTarget& target) {
   return absl::StrCat("sm ", target.compute_capability, " x ", target.sm_count, ", cublasLt ",
@@ -70,4 +70,4 @@ PlanCache::Plans PlanCache::plans() const {
   return plans_;
 }
 
-}  // namespace takt::backend::cuda
+}  // namespace takt::backend

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/backend/cuda/plan_cache_text.h"
+#include "worker/backend/plan_cache_text.h"
 
 #include <optional>
 #include <utility>
@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
-namespace takt::backend::cuda {
+namespace takt::backend {
 namespace {
 
 using json = nlohmann::ordered_json;
@@ -187,4 +187,4 @@ absl::Status MergePlanText(std::string_view text, std::string_view where, PlanCa
   return absl::OkStatus();
 }
 
-}  // namespace takt::backend::cuda
+}  // namespace takt::backend
