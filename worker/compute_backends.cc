@@ -10,8 +10,8 @@
 namespace takt {
 namespace {
 
-// What of the prediction is on the device: neither the process nor the copy that a checkpoint is
-// written from.
+// Returns the device memory that the plan predicts. The prediction for the process and for the copy
+// of a checkpoint is host memory, so it leaves these out.
 absl::StatusOr<MemoryBytes> PredictedOnDevice(const session::Assignment& assignment) {
   ASSIGN_OR_RETURN(const model::Model model,
                    model::BuildModel(assignment.job.model, assignment.job.microbatch,
@@ -32,7 +32,8 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const session::Assignment& assignm
 
 absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
     const ComputeOptions& options, const session::Assignment& assignment, int threads) {
-  if (assignment.device != config::DeviceKind::kCuda)
+  const bool emulated = assignment.job.model.family == model::Family::kEmulated;
+  if (emulated || assignment.device != config::DeviceKind::kCuda)
     return backend::CreateCpuBackends({.threads = threads, .ledger = options.ledger});
   if (!options.device) {
     return absl::FailedPreconditionError(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the lanes of a job compute on.
+// Makes the backends that a job's lanes compute on.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,9 @@ struct ComputeOptions {
   backend::MemoryLedger* ledger = nullptr;  // borrowed, outlives the backends
 };
 
-// The cores, so many threads of them, or the GPU if the job's ranks compute on GPUs; its memory is
-// reserved as predicted.  Errors: kFailedPrecondition (no GPU here), those of the module.
+// Returns backends of the GPU if the job's ranks compute on GPUs, and reserves its memory as
+// predicted. Otherwise, and for emulated models, returns backends of the cores with so many
+// threads. Errors: kFailedPrecondition (no GPU here), those of the module.
 absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
     const ComputeOptions& options, const session::Assignment& assignment, int threads);
 

@@ -14,6 +14,14 @@ TEST(ComputeBackends, AreTheCoresUnlessTheJobAsksForGpus) {
   }
 }
 
+TEST(ComputeBackends, AreTheCoresForAnEmulatedModel) {
+  session::Assignment assignment{.device = config::DeviceKind::kCuda};
+  assignment.job.model.family = model::Family::kEmulated;
+  const auto backends = CreateComputeBackends({}, assignment, 1);
+  ASSERT_TRUE(backends.ok()) << backends.status();
+  EXPECT_TRUE((*backends)->memory_is_host());
+}
+
 TEST(ComputeBackends, RefusesAJobOnGpusWhereThereIsNone) {
   const auto backends = CreateComputeBackends({}, {.device = config::DeviceKind::kCuda}, 1);
   EXPECT_EQ(backends.status().code(), absl::StatusCode::kFailedPrecondition);

@@ -23,49 +23,53 @@ std::string DefaultName() {
   return std::string(host) + "-" + std::to_string(getpid());
 }
 
-}  // namespace
-
-Flags ParseFlags(int argc, char** argv) {
-  Flags flags;
-  CLI::App app("takt-worker: runs one rank of a training job for a Takt coordinator.");
-  app.set_version_flag("--version",
-                       std::string("takt-worker ") + kTaktVersion + "\nbuilt in: " + kTaktBuild);
+// How it reaches the coordinator, and as whom.
+void AddConnection(CLI::App& app, Flags& flags) {
   app.add_option("--coordinator", flags.coordinator, "unix:PATH or HOST:PORT")
       ->capture_default_str();
-  app.add_option(
-      "--tls-certificate", flags.tls.certificate,
-      "PEM file that says who it is when it dials HOST:PORT; read again when it changes, "
-      "as are the next two");
-  app.add_option("--tls-key", flags.tls.key, "PEM file of its private key, for its owner alone");
+  app.add_option("--tls-certificate", flags.tls.certificate,
+                 "PEM file of the certificate that the worker presents to HOST:PORT; it is read "
+                 "again when it changes, as are the next two");
+  app.add_option("--tls-key", flags.tls.key,
+                 "PEM file of its private key, which only its owner may read");
   app.add_option("--tls-authority", flags.tls.authority,
-                 "PEM file of the authority that the coordinator's certificate must be of");
+                 "PEM file of the authority that must have issued the coordinator's certificate");
   app.add_flag("--insecure", flags.insecure, "Dial a HOST:PORT without TLS");
   app.add_option("--name", flags.name,
-                 "Stable name of this worker; default: its certificate's, or HOST-PID without one");
+                 "Stable name of this worker; default: the name in its certificate, or HOST-PID "
+                 "without one");
+}
+
+// What its jobs may read and write, and what they compute on.
+void AddResources(CLI::App& app, Flags& flags) {
   app.add_option("--data-root", flags.data_root, "Directory that holds the data jobs may read")
       ->capture_default_str();
   app.add_option("--checkpoint-root", flags.checkpoint_root,
                  "Directory that holds the checkpoints of jobs; all workers must see the same one")
       ->capture_default_str();
   app.add_option("--threads", flags.threads,
-                 "Compute threads of jobs that leave the choice; 0: one for each core")
+                 "Compute threads of jobs that leave the choice to the worker; 0: one for each "
+                 "core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--device", flags.device,
-                 "What jobs that ask for GPUs compute on here: auto (the first GPU, if there is "
-                 "one), cpu, cuda or "
-                 "cuda:N; each worker has a GPU of its own")
+                 "The device for jobs that ask for GPUs: auto (the first GPU, if there is one), "
+                 "cpu, cuda or cuda:N; each worker has a GPU of its own")
       ->capture_default_str();
   app.add_flag("--share-device", flags.share_device,
-               "Other workers that say so, too, may compute on the same GPU, for tests; cuda:N "
-               "counts round");
+               "Lets other workers with this flag compute on the same GPU, for tests; cuda:N then "
+               "takes N modulo the number of GPUs");
   app.add_option("--kernel-plans", flags.kernel_plans,
-                 "Directory for the kernels that were chosen on this GPU, so that later jobs need "
+                 "Directory that keeps the kernels chosen on this GPU, so that later jobs need "
                  "not time them again; empty: none")
       ->capture_default_str();
   app.add_option("--data-address", flags.data_address,
                  "Address on which other workers reach this one")
       ->capture_default_str();
+}
+
+// How it runs as a process: what it tells of itself and when it ends.
+void AddProcess(CLI::App& app, Flags& flags) {
   app.add_option("--metrics-listen", flags.metrics_listen,
                  "HOST:PORT of /metrics; port 0: any; empty: none")
       ->capture_default_str();
@@ -89,6 +93,18 @@ Flags ParseFlags(int argc, char** argv) {
                                                     {"json", LogFormat::kJson}};
   app.add_option("--log-format", flags.log_format, "text or json")
       ->transform(CLI::CheckedTransformer(formats));
+}
+
+}  // namespace
+
+Flags ParseFlags(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("takt-worker: runs one rank of a training job for a Takt coordinator.");
+  app.set_version_flag("--version",
+                       std::string("takt-worker ") + kTaktVersion + "\nbuilt in: " + kTaktBuild);
+  AddConnection(app, flags);
+  AddResources(app, flags);
+  AddProcess(app, flags);
   daemon::AddSettings(app, "/etc/takt/worker.yaml", "TAKT_WORKER");
   app.add_flag("--health{live}", flags.health,
                "Ask the worker that runs with these settings instead, exit 0 or 1: live (it makes "

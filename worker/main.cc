@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt-worker: attaches to a coordinator and runs the ranks that it hands out, until SIGTERM.
+// takt-worker attaches to a coordinator and runs the ranks that it hands out, until SIGTERM.
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -32,38 +29,23 @@
 #include "common/rpc/endpoint.h"
 #include "common/rpc/health.h"
 #include "nlohmann/json.hpp"
-#include "worker/backend/backend.h"
-#include "worker/backend/cpu/cpu_backend.h"
+#include "worker/backend/memory_ledger.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/compute_backends.h"
 #include "worker/flags.h"
-#include "worker/plugin/choose_device.h"
-#include "worker/plugin/loader.h"
+#include "worker/machine.h"
 #include "worker/process_memory.h"
 #include "worker/rpc/attachment_client.h"
 #include "worker/rpc/coordinator_channel.h"
 #include "worker/rpc/rendezvous_client.h"
 #include "worker/session/agent.h"
 #include "worker/session/pipeline_runner.h"
-#include "worker/transport/nccl/nccl_transport.h"
 
 namespace takt::worker {
 namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
-
-// Those that this process may run on, which in a container are fewer than the machine's.
-int NumCores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
-std::string HostName() {
-  utsname name{};
-  return uname(&name) == 0 ? name.nodename : "localhost";
-}
 
 std::string RandomId() {
   std::random_device random;
@@ -72,84 +54,7 @@ std::string RandomId() {
   return id;
 }
 
-// 0 if it cannot be measured: the planner then takes its own guess. Logs what computes.
-double MatmulFlopsPerSecond(int threads) {
-  auto backend = backend::CreateCpuBackend({.threads = threads});
-  if (backend.ok()) Log(LogLevel::kInfo, "backend", {{"description", (*backend)->description()}});
-  absl::StatusOr<double> flops =
-      backend.ok() ? backend::MeasureMatmulFlops(**backend) : backend.status();
-  if (!flops.ok())
-    Log(LogLevel::kWarning, "matmul rate not measured", {{"error", flops.status().ToString()}});
-  return flops.value_or(0);
-}
-
-// 0 if it cannot be measured. The device is given back.
-double MatmulFlopsPerSecond(const plugin::CudaEntry& cuda, int index) {
-  const auto measure = [&]() -> absl::StatusOr<double> {
-    ASSIGN_OR_RETURN(const auto device, cuda.open_device({.device = index}));
-    ASSIGN_OR_RETURN(const auto backend, device->CreateCompute());
-    Log(LogLevel::kInfo, "backend", {{"description", backend->description()}});
-    return backend::MeasureMatmulFlops(*backend);
-  };
-  const absl::StatusOr<double> flops = measure();
-  if (!flops.ok()) {
-    Log(LogLevel::kWarning, "matmul rate of the GPU not measured",
-        {{"error", flops.status().ToString()}});
-  }
-  return flops.value_or(0);
-}
-
-// What jobs on GPUs compute on here. Logs what there is, or why there is nothing.
-absl::StatusOr<std::optional<Device>> ComputeDevice(const Flags& flags) {
-  ASSIGN_OR_RETURN(plugin::DeviceWish wish, plugin::ParseDeviceWish(flags.device));
-  wish.shared = flags.share_device;
-  const auto load = []() -> absl::StatusOr<const plugin::CudaEntry*> {
-    RETURN_IF_ERROR(plugin::FindDriver());
-    return plugin::LoadCuda(plugin::ModuleDirectory());
-  };
-  ASSIGN_OR_RETURN(plugin::ChosenDevice chosen, plugin::ChooseDevice(wish, load, "/sys"));
-  if (chosen.device) {
-    ASSIGN_OR_RETURN(const plugin::CudaEntry* const cuda, load());
-    chosen.device->matmul_flops_per_second = MatmulFlopsPerSecond(*cuda, chosen.device->index);
-    Log(LogLevel::kInfo, "computes on a GPU",
-        {{"device", absl::StrCat("cuda:", chosen.device->index)},
-         {"name", chosen.device->name},
-         {"uuid", chosen.device->uuid}});
-  } else if (!chosen.why_not.empty()) {
-    Log(LogLevel::kInfo, "computes on its cores alone", {{"reason", chosen.why_not}});
-  }
-  return chosen.device;
-}
-
-// What NCCL there is for the device; logs which, or why there is none.
-transport::nccl::Library NcclOf(const Device& device) {
-  const absl::StatusOr<const plugin::NcclEntry*> nccl = plugin::LoadNccl(plugin::ModuleDirectory());
-  const absl::StatusOr<int> version = nccl.ok() ? (*nccl)->library_version() : nccl.status();
-  if (!version.ok()) {
-    Log(LogLevel::kWarning, "has no NCCL: its GPU exchanges through the host",
-        {{"reason", std::string(version.status().message())}});
-    return {};
-  }
-  Log(LogLevel::kInfo, "has NCCL", {{"version", transport::nccl::VersionText(*version)}});
-  const char* const shares = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  return {.api = (*nccl)->api,
-          .device_index = device.index,
-          .presence = {.version = *version,
-                       .device = device.uuid,
-                       .shares_gpu = shares != nullptr && std::string_view(shares) == "1"}};
-}
-
-// For the driver and the libraries, which read them when they are opened. Kernels of NCCL wait for
-// other ranks on the device. What makes the device wait for them, or its queues, while others wait
-// for us, is a deadlock: so kernels are loaded at once, not at their first launch, and each stream
-// has a queue of its own. Who sets them otherwise knows why. NCCL makes its ids itself.
-void PrepareEnvironment() {
-  setenv("CUDA_MODULE_LOADING", "EAGER", /*replace=*/0);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*replace=*/0);
-  unsetenv("NCCL_COMM_ID");
-}
-
-// Whole or not at all, so that who waits for the file never reads a part.
+// Writes the file whole or not at all, so that its readers never see a part of it.
 absl::Status WriteStateFile(const Flags& flags, const std::string& incarnation,
                             const std::string& metrics_address) {
   const nlohmann::ordered_json state = {{"name", flags.name},
@@ -206,8 +111,8 @@ class LogShipping {
   }
 };
 
-// This program once more, in this process's place: threads that hang and a device that is lost to
-// the process end with it, who supervises it sees no end.
+// Runs this program anew in the same process. Threads that hang and the state of a lost device end
+// with the old program, and the supervisor of the process sees no end.
 [[noreturn]] void BeginAnew(char** argv, int exit_code) {
   std::error_code error;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
@@ -216,82 +121,114 @@ class LogShipping {
   _exit(exit_code);  // nothing can be destroyed in order
 }
 
-absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
-  ASSIGN_OR_RETURN(const auto channel, rpc::CoordinatorChannel({.coordinator = flags.coordinator,
-                                                                .tls = flags.tls,
-                                                                .insecure = flags.insecure}));
-  PrepareEnvironment();
-  ASSIGN_OR_RETURN(const std::optional<Device> device, ComputeDevice(flags));
-  const transport::nccl::Library nccl =
-      device.has_value() ? NcclOf(*device) : transport::nccl::Library();
-  const int cores = NumCores();
-  const int threads = flags.threads > 0 ? flags.threads : cores;
-  const std::string incarnation = RandomId();
-  metrics::Registry registry("takt-worker");
-  const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
-    registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
-  });
+// What the ranks of this process share.
+struct Shared {
+  const Flags& flags;
+  Machine machine;
+  int threads = 1;
+  std::shared_ptr<grpc::Channel> channel;
+  metrics::Registry registry{"takt-worker"};
   backend::MemoryLedger ledger;
-  std::unique_ptr<daemon::MetricsServer> metrics_server;
-  if (!flags.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(metrics_server, daemon::MetricsServer::Start(flags.metrics_listen, [&] {
-                       RecordMemory(ledger.Read(), registry);
-                       return registry.Text();
-                     }));
-  }
-  const std::string metrics_address = metrics_server != nullptr ? metrics_server->address() : "";
+  std::unique_ptr<checkpoint::FileSystem> files = checkpoint::CreatePosixFileSystem();
+};
 
-  const auto files = checkpoint::CreatePosixFileSystem();
-  session::PipelineRunnerOptions runner_options{
-      .data_root = flags.data_root,
-      .checkpoint_root = flags.checkpoint_root,
-      .data_address = flags.data_address,
-      .threads = threads,
-      .make_rendezvous =
-          [channel](const session::JobKey& key) {
-            return rpc::CreateRendezvousClient(channel, key);
-          },
-      .files = files.get(),
-      .metrics = &registry,
-      .ledger = &ledger,
-      .make_backends =
-          [&](const session::Assignment& job, int job_threads) {
-            return CreateComputeBackends({.device = device, .ledger = &ledger}, job, job_threads);
-          },
-      .nccl = nccl,
-      .kernel_plans = flags.kernel_plans};
+// Null: none is wanted.
+absl::StatusOr<std::unique_ptr<daemon::MetricsServer>> StartMetrics(Shared& shared) {
+  if (shared.flags.metrics_listen.empty()) return nullptr;
+  return daemon::MetricsServer::Start(shared.flags.metrics_listen, [&shared] {
+    RecordMemory(shared.ledger.Read(), shared.registry);
+    return shared.registry.Text();
+  });
+}
+
+// Leaves out the calls into the agent, which is made from these options.
+session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
+  return {.data_root = shared.flags.data_root,
+          .checkpoint_root = shared.flags.checkpoint_root,
+          .data_address = shared.flags.data_address,
+          .threads = shared.threads,
+          .make_rendezvous =
+              [&shared](const session::JobKey& key) {
+                return rpc::CreateRendezvousClient(shared.channel, key);
+              },
+          .files = shared.files.get(),
+          .metrics = &shared.registry,
+          .make_backends =
+              [&shared](const session::Assignment& job, int threads) {
+                return CreateComputeBackends(
+                    {.device = shared.machine.device, .ledger = &shared.ledger}, job, threads);
+              },
+          .nccl = &shared.machine.nccl,
+          .kernel_plans = shared.flags.kernel_plans};
+}
+
+// runner: borrowed for the agent's life.
+session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunnerOptions& runner) {
+  return {.runner_factory =
+              [&runner](session::Assignment assignment) {
+                return session::CreatePipelineRunner(runner, std::move(assignment));
+              },
+          .commit =
+              [&shared](const session::CommitRequest& request) {
+                return session::CommitCheckpoint(*shared.files, shared.flags.checkpoint_root,
+                                                 request);
+              },
+          .leave_timeout = absl::Seconds(shared.flags.leave_seconds),
+          .on_job_over =
+              [&shared](const std::string& job) {
+                shared.registry.Drop({{"job", job}});
+              }};
+}
+
+rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared, const std::string& incarnation) {
+  const Flags& flags = shared.flags;
+  const Machine& machine = shared.machine;
+  return {.channel = shared.channel,
+          .worker = flags.name,
+          .incarnation = incarnation,
+          .host = machine.host,
+          .data_address = flags.data_address,
+          .cores = machine.cores,
+          .memory_bytes = MemoryLimitBytes(),
+          .matmul_flops_per_second = MatmulFlopsPerSecond(shared.threads),
+          .device = machine.device,
+          .has_nccl = machine.nccl.api != nullptr,
+          .on_attached = [coordinator = flags.coordinator] {
+            daemon::NotifyReady(absl::StrCat("attached to ", coordinator));
+          }};
+}
+
+// Null: none is wanted.
+absl::StatusOr<std::unique_ptr<health::Server>> StartHealth(const std::string& socket,
+                                                            const health::Check& live,
+                                                            const health::Check& ready) {
+  if (socket.empty()) return nullptr;
+  return health::Server::Start(socket, {{"live", live}, {"ready", ready}});
+}
+
+absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
+  ASSIGN_OR_RETURN(auto channel, rpc::CoordinatorChannel({.coordinator = flags.coordinator,
+                                                          .tls = flags.tls,
+                                                          .insecure = flags.insecure}));
+  ASSIGN_OR_RETURN(Machine machine, InspectMachine(flags.device, flags.share_device));
+  Shared shared{.flags = flags,
+                .machine = std::move(machine),
+                .threads = flags.threads,
+                .channel = std::move(channel)};
+  if (shared.threads == 0) shared.threads = shared.machine.cores;
+  const std::string incarnation = RandomId();
+  const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
+    shared.registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
+  });
+  ASSIGN_OR_RETURN(const auto metrics_server, StartMetrics(shared));
+  const std::string metrics_address = metrics_server != nullptr ? metrics_server->address() : "";
+  session::PipelineRunnerOptions runner_options = RunnerOptions(shared);
   LogShipping log_shipping;  // outlives the agent's threads
-  session::Agent agent(
-      {.runner_factory =
-           [&](session::Assignment assignment) {
-             return session::CreatePipelineRunner(runner_options, std::move(assignment));
-           },
-       .commit =
-           [&](const session::CommitRequest& request) {
-             return session::CommitCheckpoint(*files, flags.checkpoint_root, request);
-           },
-       .leave_timeout = absl::Seconds(flags.leave_seconds),
-       .on_job_over =
-           [&](const std::string& job) {
-             registry.Drop({{"job", job}});
-           }});
+  session::Agent agent(AgentOptionsOf(shared, runner_options));
   log_shipping.Start(agent.outbox());
   runner_options.on_stuck = [&](const std::string& reason) { agent.Stuck(reason); };
   runner_options.on_trace = [&](std::string trace) { agent.outbox().AddTrace(std::move(trace)); };
-  rpc::AttachmentClient client(
-      {.channel = channel,
-       .worker = flags.name,
-       .incarnation = incarnation,
-       .host = HostName(),
-       .data_address = flags.data_address,
-       .cores = cores,
-       .memory_bytes = MemoryLimitBytes(),
-       .matmul_flops_per_second = MatmulFlopsPerSecond(threads),
-       .device = device,
-       .has_nccl = nccl.api != nullptr,
-       .on_attached =
-           [&] { daemon::NotifyReady(absl::StrCat("attached to ", flags.coordinator)); }},
-      agent);
+  rpc::AttachmentClient client(AttachmentOptionsOf(shared, incarnation), agent);
   std::atomic<bool> leaving = false;
   const SignalThread signals([&] {
     leaving = true;
@@ -300,17 +237,13 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
   });
   const auto ask = [&](std::function<void()> answer) { agent.Ask(std::move(answer)); };
   const daemon::Watchdog watchdog(ask);
-  std::unique_ptr<health::Server> health;
-  if (!flags.health_socket.empty()) {
-    const health::Check live = health::Answers(ask);
-    const auto ready = [&client, &leaving, live] {
-      if (leaving) return absl::UnavailableError("asked to leave");
-      RETURN_IF_ERROR(client.attachment());
-      return live();
-    };
-    ASSIGN_OR_RETURN(
-        health, health::Server::Start(flags.health_socket, {{"live", live}, {"ready", ready}}));
-  }
+  const health::Check live = health::Answers(ask);
+  const auto ready = [&client, &leaving, live] {
+    if (leaving) return absl::UnavailableError("asked to leave");
+    RETURN_IF_ERROR(client.attachment());
+    return live();
+  };
+  ASSIGN_OR_RETURN(const auto health, StartHealth(flags.health_socket, live, ready));
   if (!flags.state_file.empty())
     RETURN_IF_ERROR(WriteStateFile(flags, incarnation, metrics_address));
   Log(LogLevel::kInfo, "worker started",

@@ -132,17 +132,65 @@ void Evaluator::RunPending(int rank, Row* completed) {
   }
 }
 
-// Runs what it can of the row. False: the row can never complete.
+// Runs the pending W that must or may come before an action with `input`: an F first needs memory,
+// and W fill the wait for the input. Returns false if no W can make room.
+inline bool Evaluator::RunPendingBefore(int rank, const Step& step, double input,
+                                        const FillRule& rule, Row* completed) {
+  RankState& state = ranks_[rank];
+  const std::int64_t weight = problem_.holders[step.holder].weight;
+  while (step.kind == Kind::kForward && state.held + weight > problem_.limit[rank]) {
+    if (state.pending_begin == state.pending_end) return false;
+    RunPending(rank, completed);
+  }
+  while (state.pending_begin < state.pending_end && state.clock < input) {
+    const double length = problem_.holders[pending_[rank][state.pending_begin]].weight_grad;
+    if (state.clock + length > input + rule.overrun * length) break;
+    RunPending(rank, completed);
+  }
+  return true;
+}
+
+// Runs an F, I or B of `item` from `start` on. Returns false if the row can never complete.
+template <bool kFill>
+inline bool Evaluator::RunStep(int rank, const Step& step, int item, double start) {
+  RankState& state = ranks_[rank];
+  const Holder& holder = problem_.holders[step.holder];
+  HolderState& done = holders_[step.holder];
+  if (step.kind == Kind::kForward) {
+    state.clock = start + holder.forward;
+    forward_position_[item] = state.position;
+    ++done.forwards;
+    state.held += holder.weight;
+    if (holder.next >= 0) {
+      Arrive(holder.next, false, Send(problem_.holders[holder.next].activation, state.clock));
+    }
+    return true;
+  }
+  if (step.kind == Kind::kBackward) {
+    if (done.weight_grads != done.gradients) return false;
+    state.clock = start + holder.backward;
+    FinishWeightGrad(step.holder);
+    state.held -= holder.weight;
+  } else {
+    state.clock = start + holder.input_grad;
+    if constexpr (kFill) pending_[rank][state.pending_end++] = step.holder;
+  }
+  gradient_position_[item] = state.position;
+  ++done.gradients;
+  if (holder.previous >= 0) Arrive(holder.previous, true, Send(holder.gradient, state.clock));
+  return true;
+}
+
+// Runs as much of the row as it can. Returns false if the row can never complete.
 template <bool kFill>
 bool Evaluator::Advance(int rank, const Row& row, const FillRule& rule, Row* completed) {
   RankState& state = ranks_[rank];
-  const std::int64_t limit = problem_.limit[rank];
   const int keep = rule.keep == FillRule::kKeepAll ? rule.keep : rule.keep * rank;
   const int size = static_cast<int>(row.size());
   for (; state.position < size; ++state.position) {
     const Step step = row[state.position];
     const Holder& holder = problem_.holders[step.holder];
-    HolderState& done = holders_[step.holder];
+    const HolderState& done = holders_[step.holder];
     if (step.kind == Kind::kWeightGrad) {
       if (done.weight_grads >= done.gradients) return false;
       state.clock += holder.weight_grad;
@@ -160,50 +208,17 @@ bool Evaluator::Advance(int rank, const Row& row, const FillRule& rule, Row* com
     const int item = holder.first_item + k;
     const double input = forward ? arrival_[item] : gradient_arrival_[item];
     if constexpr (kFill) {
-      while (forward && state.held + holder.weight > limit) {
-        if (state.pending_begin == state.pending_end) return false;
-        RunPending(rank, completed);
-      }
-      while (state.pending_begin < state.pending_end && state.clock < input) {
-        const double length = problem_.holders[pending_[rank][state.pending_begin]].weight_grad;
-        if (state.clock + length > input + rule.overrun * length) break;
-        RunPending(rank, completed);
-      }
+      if (!RunPendingBefore(rank, step, input, rule, completed)) return false;
     }
     const bool late = input > state.clock;
     late_[rank][state.position] = late;
     item_[rank][state.position] = item;
     const double start = late ? input : state.clock;
     starts_[rank][state.position] = start;
-    if (forward) {
-      state.clock = start + holder.forward;
-      forward_position_[item] = state.position;
-      ++done.forwards;
-      state.held += holder.weight;
-      if (holder.next >= 0) {
-        Arrive(holder.next, false, Send(problem_.holders[holder.next].activation, state.clock));
-      }
-    } else {
-      if (step.kind == Kind::kBackward) {
-        if (done.weight_grads != done.gradients) return false;
-        state.clock = start + holder.backward;
-        FinishWeightGrad(step.holder);
-        state.held -= holder.weight;
-      } else {
-        state.clock = start + holder.input_grad;
-        if constexpr (kFill) pending_[rank][state.pending_end++] = step.holder;
-      }
-      gradient_position_[item] = state.position;
-      ++done.gradients;
-      if (holder.previous >= 0) {
-        Arrive(holder.previous, true, Send(holder.gradient, state.clock));
-      }
-    }
+    if (!RunStep<kFill>(rank, step, item, start)) return false;
     if constexpr (kFill) {
       if (completed != nullptr) completed->push_back(step);
-      if (!forward && state.pending_end - state.pending_begin > keep) {
-        RunPending(rank, completed);
-      }
+      if (!forward && state.pending_end - state.pending_begin > keep) RunPending(rank, completed);
     }
   }
   if constexpr (kFill) {

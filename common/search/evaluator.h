@@ -51,6 +51,10 @@ class Evaluator {
   double Send(const Way& way, double ready);
   void Arrive(int holder, bool gradient, double when);
   void RunPending(int rank, Row* completed);
+  bool RunPendingBefore(int rank, const Step& step, double input, const FillRule& rule,
+                        Row* completed);
+  template <bool kFill>
+  bool RunStep(int rank, const Step& step, int item, double start);
   // One more W or B of the holder has ended, at its rank's clock.
   void FinishWeightGrad(int holder);
   // When the gradients of the first and the last stage are summed.

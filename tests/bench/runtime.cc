@@ -29,7 +29,7 @@
 #include "worker/engine/engine.h"
 #include "worker/train/trainer.h"
 #include "worker/transport/channel_collective.h"
-#include "worker/transport/create.h"
+#include "worker/transport/selection/create.h"
 #include "worker/transport/wake_word.h"
 
 namespace takt::bench {

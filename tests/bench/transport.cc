@@ -19,7 +19,7 @@
 #include "tests/bench/process_group.h"
 #include "tests/bench/statistics.h"
 #include "tests/bench/table.h"
-#include "worker/transport/create.h"
+#include "worker/transport/selection/create.h"
 #include "worker/transport/wake_word.h"
 
 namespace takt::bench {

@@ -2,8 +2,8 @@
 #include "tests/conformance/transport_kinds.h"
 
 #include "tests/testing/map_rendezvous.h"
-#include "worker/transport/create.h"
 #include "worker/transport/inproc/inproc.h"
+#include "worker/transport/selection/create.h"
 
 namespace takt::conformance {
 

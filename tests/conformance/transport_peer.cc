@@ -8,7 +8,7 @@
 
 #include "tests/conformance/transport_kinds.h"
 #include "tests/testing/file_rendezvous.h"
-#include "worker/transport/create.h"
+#include "worker/transport/selection/create.h"
 
 namespace takt {
 namespace {

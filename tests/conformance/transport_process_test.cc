@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "tests/conformance/transport_kinds.h"
 #include "tests/testing/file_rendezvous.h"
-#include "worker/transport/create.h"
+#include "worker/transport/selection/create.h"
 
 namespace takt::conformance {
 namespace {

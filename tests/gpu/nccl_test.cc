@@ -20,8 +20,9 @@
 #include "tests/gpu/gpu.h"
 #include "tests/testing/file_rendezvous.h"
 #include "worker/plugin/loader.h"
-#include "worker/transport/create.h"
 #include "worker/transport/nccl/communicators.h"
+#include "worker/transport/nccl/nccl_transport.h"
+#include "worker/transport/selection/create.h"
 
 namespace takt::transport::nccl {
 namespace {
@@ -161,11 +162,10 @@ absl::Status RunRank(int rank, const std::string& directory) {
                                  .data_address = "127.0.0.1"};
   ASSIGN_OR_RETURN(const auto host,
                    CreateTransport(options, config::TransportKind::kNccl, rendezvous));
+  const Library nccl{.api = library->api,
+                     .presence = {.version = version, .device = "one", .shares_gpu = true}};
   DeviceTransportOptions device_options{
-      .transport = options,
-      .kind = config::TransportKind::kNccl,
-      .nccl = {.api = library->api,
-               .presence = {.version = version, .device = "one", .shares_gpu = true}}};
+      .transport = options, .kind = config::TransportKind::kNccl, .nccl = &nccl};
   ASSIGN_OR_RETURN(const auto transport,
                    CreateDeviceTransport(std::move(device_options), rendezvous, *host, *device));
   const Rank peer(1 - rank);

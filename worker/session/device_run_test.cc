@@ -84,6 +84,11 @@ class DeviceRunTest : public ::testing::Test {
     return job;
   }
 
+  static absl::StatusOr<std::unique_ptr<backend::BackendFactory>> OnCores(const Assignment&,
+                                                                          int threads) {
+    return backend::CreateCpuBackends({.threads = threads});
+  }
+
   static transport::nccl::Library Nccl(int rank) {
     return {.api = &transport::nccl::FakeNccl::api(),
             .device_index = rank,
@@ -122,6 +127,7 @@ class DeviceRunTest : public ::testing::Test {
         assignment.secret = "secret";
         if (options.has_nccl) assignment.transport = config::TransportKind::kNccl;
         assignment.resume = options.resume;
+        const transport::nccl::Library nccl = Nccl(rank);
         const auto runner = CreatePipelineRunner(
             {.data_root = "/",
              .checkpoint_root = root,
@@ -129,7 +135,7 @@ class DeviceRunTest : public ::testing::Test {
                  [&](const JobKey&) { return std::make_unique<SharedRendezvous>(map); },
              .files = files.get(),
              .make_backends = make_backends,
-             .nccl = options.has_nccl ? Nccl(rank) : transport::nccl::Library()},
+             .nccl = options.has_nccl ? &nccl : nullptr},
             std::move(assignment));
         const auto prepared = runner->Prepare();
         ASSERT_TRUE(prepared.ok()) << prepared.status();
@@ -185,7 +191,7 @@ std::map<std::string, std::string> Hashes(const Outcome& outcome) {
 }
 
 TEST_F(DeviceRunTest, LossesAndCheckpointsAreThoseOfTheCpu) {
-  const Outcome expected = Train(nullptr);
+  const Outcome expected = Train(OnCores);
   EXPECT_EQ(expected.losses.size(), 3u);
   EXPECT_EQ(expected.validation_losses.size(), 2u);
   EXPECT_GE(expected.files.size(), 8u);  // of four layers
@@ -211,7 +217,7 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
   };
   for (const int pipeline : {2, 1}) {
     SCOPED_TRACE(absl::StrCat("pipeline ", pipeline));
-    const Outcome expected = Train(nullptr, {.pipeline = pipeline});
+    const Outcome expected = Train(OnCores, {.pipeline = pipeline});
     transport::nccl::FakeNccl nccl;
     const Outcome device = Train(make_backends, {.pipeline = pipeline, .has_nccl = true});
     EXPECT_EQ(device.losses, expected.losses);

@@ -34,7 +34,7 @@ struct KernelPlanFiles {
 // All pointers borrowed for the call.
 struct KernelPlanOptions {
   backend::KernelPlans* kernels = nullptr;  // of this rank's device
-  // Of rank 0: tells of every op that any rank may run (train::ShowOps).
+  // Of rank 0: tells of every op that any rank may run (ShowOps).
   std::function<absl::Status(const std::function<absl::Status(const backend::Op&)>&)> show_ops;
   std::optional<KeptPlan> checkpoint;  // of rank 0: that of what the job goes on from
   KernelPlanFiles kept;                // of rank 0

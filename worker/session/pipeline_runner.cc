@@ -15,21 +15,16 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/status.h"
 #include "common/model/model.h"
-#include "common/trace/encoding.h"
-#include "worker/backend/cpu/cpu_backend.h"
-#include "worker/backend/plan_cache.h"
+#include "worker/backend/kernel_plans.h"
 #include "worker/engine/engine.h"
 #include "worker/session/curves.h"
+#include "worker/session/job_ops.h"
 #include "worker/session/kernel_plan.h"
 #include "worker/session/rank_checkpoints.h"
-#include "worker/session/rank_groups.h"
+#include "worker/session/rank_connections.h"
 #include "worker/session/rank_status.h"
-#include "worker/session/stall_watch.h"
-#include "worker/session/step_metrics.h"
-#include "worker/session/trace_sampler.h"
-#include "worker/train/meta_run.h"
+#include "worker/session/step_reporter.h"
 #include "worker/train/trainer.h"
-#include "worker/transport/create.h"
 
 namespace takt::session {
 namespace {
@@ -85,7 +80,10 @@ class PipelineRunner final : public RankRunner {
         assignment_(std::move(assignment)),
         dp_rank_(assignment_.mesh.DpRankOf(assignment_.rank)),
         rendezvous_(options_.make_rendezvous(assignment_.key)),
-        stall_log_(*options_.clock) {}
+        connections_({.assignment = &assignment_,
+                      .data_address = options_.data_address,
+                      .nccl = options_.nccl,
+                      .on_stuck = options_.on_stuck}) {}
 
   absl::StatusOr<Resumed> Prepare() override {
     ASSIGN_OR_RETURN(model_,
@@ -93,20 +91,15 @@ class PipelineRunner final : public RankRunner {
                                        config::PrecisionsOf(assignment_.job, assignment_.device)));
     RETURN_IF_ERROR(CheckLayers());
     RETURN_IF_ERROR(OpenCheckpoints());
-    ASSIGN_OR_RETURN(backends_, MakeBackends());
-    RETURN_IF_ERROR(Connect());
+    ASSIGN_OR_RETURN(backends_, options_.make_backends(assignment_, threads()));
+    SetPhase("CONNECT", "its peers to open their channels");
+    RETURN_IF_ERROR(connections_.Connect(model_, *rendezvous_, *backends_));
     SetPhase("LOAD", "");
     RETURN_IF_ERROR(CreateTrainer());
-    if (options_.files != nullptr) {
-      ASSIGN_OR_RETURN(curves_, Curves::Open(assignment_, resumed_.step, options_.checkpoint_root,
-                                             *options_.files, *options_.clock));
-    }
+    RETURN_IF_ERROR(CreateReporter());
     SetPhase("CONNECT", "its neighbours in the pipeline to open their channels");
     RETURN_IF_ERROR(CreateEngines());
     SetPhase("CONNECT", "the start");
-    if (options_.metrics != nullptr) {
-      step_metrics_.emplace(*options_.metrics, assignment_.key.job, dp_rank_, assignment_.program);
-    }
     return resumed_;
   }
 
@@ -125,11 +118,10 @@ class PipelineRunner final : public RankRunner {
 
   void Stop(const absl::Status& reason) override {
     rendezvous_->Abort();
+    connections_.Abort(reason);
     absl::MutexLock lock(&mutex_);
     stop_reason_ = reason;
     if (checkpoints_.has_value()) checkpoints_->GiveUp();
-    if (transport_ != nullptr) transport_->Abort();
-    if (device_transport_ != nullptr) device_transport_->Abort();
     if (engine_ != nullptr) engine_->Abort(reason);
     if (validation_engine_ != nullptr) validation_engine_->Abort(reason);
   }
@@ -150,9 +142,8 @@ class PipelineRunner final : public RankRunner {
   }
 
   absl::Status Poisoned() override {
-    absl::MutexLock lock(&mutex_);
     absl::Status poisoned = backends_ == nullptr ? absl::OkStatus() : backends_->status();
-    if (device_transport_ != nullptr) poisoned.Update(device_transport_->poisoned());
+    poisoned.Update(connections_.Poisoned());
     return poisoned;
   }
 
@@ -166,62 +157,6 @@ class PipelineRunner final : public RankRunner {
         absl::StrCat("the partition covers ", given, " layers, the model has ", layers));
   }
 
-  absl::StatusOr<std::unique_ptr<backend::BackendFactory>> MakeBackends() const {
-    const bool computes = model_.config.family != model::Family::kEmulated;
-    if (computes && options_.make_backends) return options_.make_backends(assignment_, threads());
-    return backend::CreateCpuBackends({.threads = threads(), .ledger = options_.ledger});
-  }
-
-  absl::Status Connect() {
-    SetPhase("CONNECT", "its peers to open their channels");
-    transport::TransportOptions transport_options{.rank = assignment_.rank,
-                                                  .num_ranks = assignment_.mesh.size(),
-                                                  .job = assignment_.key.job,
-                                                  .generation = assignment_.key.generation.value(),
-                                                  .secret = assignment_.secret,
-                                                  .data_address = options_.data_address};
-    ASSIGN_OR_RETURN(auto transport, transport::CreateTransport(
-                                         transport_options, assignment_.transport, *rendezvous_));
-    {
-      absl::MutexLock lock(&mutex_);
-      transport_ = std::move(transport);
-      if (!stop_reason_.ok()) return stop_reason_;
-    }
-    RETURN_IF_ERROR(ConnectDevices(std::move(transport_options)));
-    RankGroups::Options groups{.rank = assignment_.rank,
-                               .mesh = assignment_.mesh,
-                               .partition = &assignment_.partition,
-                               .program = &assignment_.program,
-                               .tied_embeddings = !model_.layers.back().tied_parameters.empty(),
-                               .generation = assignment_.key.generation.value()};
-    if (device_transport_ != nullptr) {
-      groups.make_sums = [this](const transport::CollectiveOptions& group) {
-        return device_transport_->OpenSums(group);
-      };
-    }
-    ASSIGN_OR_RETURN(groups_, RankGroups::Connect(*transport_, groups));
-    return absl::OkStatus();
-  }
-
-  absl::Status ConnectDevices(transport::TransportOptions transport_options) {
-    ASSIGN_OR_RETURN(
-        auto device_transport,
-        transport::CreateDeviceTransport(
-            {.transport = std::move(transport_options),
-             .kind = assignment_.transport,
-             .nccl = options_.nccl,
-             .on_nccl_aborted =
-                 [on_stuck = options_.on_stuck](const absl::Status& reason, bool stuck) {
-                   if (stuck && on_stuck) {
-                     on_stuck(absl::StrCat("NCCL does not let itself be aborted after: ",
-                                           std::string(reason.message())));
-                   }
-                 }},
-            *rendezvous_, *transport_, *backends_));
-    absl::MutexLock lock(&mutex_);
-    device_transport_ = std::move(device_transport);
-    return stop_reason_;
-  }
   absl::Status OpenCheckpoints() {
     if (!assignment_.job.checkpoint.has_value()) return absl::OkStatus();
     SetPhase("CONNECT", "all ranks to see the checkpoint directory");
@@ -251,16 +186,6 @@ class PipelineRunner final : public RankRunner {
 
   int threads() const { return assignment_.threads > 0 ? assignment_.threads : options_.threads; }
 
-  // Whether messages may be kernels of NCCL that wait for their peers on the device. Making a CUDA
-  // graph allocates, which may wait for all kernels.
-  bool MayWaitInKernels() const {
-    using config::TransportKind;
-    return assignment_.mesh.size() > 1 && device_transport_ != nullptr &&
-           options_.nccl.api != nullptr &&
-           (assignment_.transport == TransportKind::kAuto ||
-            assignment_.transport == TransportKind::kNccl);
-  }
-
   absl::Status CreateTrainer() {
     std::function<absl::StatusOr<bool>(train::ParameterStore&)> restore;
     if (checkpoints_.has_value())
@@ -277,12 +202,12 @@ class PipelineRunner final : public RankRunner {
                                     .rank = assignment_.rank,
                                     .backends = backends_.get(),
                                     .data_root = options_.data_root,
-                                    .replicas = groups_.replicas(),
-                                    .pp_group = groups_.pipeline(),
-                                    .tied_group = groups_.tied(),
+                                    .replicas = connections_.groups().replicas(),
+                                    .pp_group = connections_.groups().pipeline(),
+                                    .tied_group = connections_.groups().tied(),
                                     .restore = std::move(restore),
                                     .halt_requested = &halt_requested_,
-                                    .records = !MayWaitInKernels()}));
+                                    .records = !connections_.waits_in_kernels()}));
     if (checkpoints_.has_value() && trainer_->parameters() == nullptr)
       RETURN_IF_ERROR(Restore(nullptr).status());
     ASSIGN_OR_RETURN(const std::string kernel_plan, AgreeOnKernels());
@@ -301,8 +226,8 @@ class PipelineRunner final : public RankRunner {
     KernelPlanOptions options{.kernels = kernels,
                               .show_ops =
                                   [this](const auto& tell) {
-                                    return train::ShowOps(assignment_.job, assignment_.partition,
-                                                          assignment_.device, tell);
+                                    return ShowOps(assignment_.job, assignment_.partition,
+                                                   assignment_.device, tell);
                                   },
                               .kept = {.directory = options_.kernel_plans, .files = options_.files},
                               // Products of several W have shapes that no exact job has.
@@ -326,6 +251,21 @@ class PipelineRunner final : public RankRunner {
     return absl::OkStatus();
   }
 
+  absl::Status CreateReporter() {
+    std::unique_ptr<Curves> curves;
+    if (options_.files != nullptr) {
+      ASSIGN_OR_RETURN(curves, Curves::Open(assignment_, resumed_.step, options_.checkpoint_root,
+                                            *options_.files, *options_.clock));
+    }
+    reporter_.emplace(StepReporterOptions{.assignment = &assignment_,
+                                          .trainer = trainer_.get(),
+                                          .clock = options_.clock,
+                                          .metrics = options_.metrics,
+                                          .curves = std::move(curves),
+                                          .on_trace = options_.on_trace});
+    return absl::OkStatus();
+  }
+
   absl::Status CreateEngines() {
     boundary_.emplace(*trainer_, [this](StepId step) { EndAfter(step); });
     RETURN_IF_ERROR(CreateEngine(assignment_.program, *boundary_, "", engine_));
@@ -340,7 +280,7 @@ class PipelineRunner final : public RankRunner {
         auto engine,
         engine::Engine::Create(
             program, compute,
-            {.transport = device_transport_ != nullptr ? device_transport_.get() : transport_.get(),
+            {.transport = &connections_.messages(),
              .rank_of = [this](PpRank pp) { return assignment_.mesh.RankOf(pp, dp_rank_); },
              .generation = assignment_.key.generation.value(),
              .channel_prefix = std::move(channel_prefix),
@@ -392,20 +332,15 @@ class PipelineRunner final : public RankRunner {
       if (ValidatesAfter(timing.step)) {
         held = step;
       } else {
-        Tell(step, report);
+        reporter_->Tell(step, report);
       }
     }));
     last = std::min(last, End());
     if (held.has_value()) {
       RETURN_IF_ERROR(Validate(*held));
-      Tell(*held, report);
+      reporter_->Tell(*held, report);
     }
     return last;
-  }
-
-  void Tell(const StepReport& step, const std::function<void(Report)>& report) {
-    if (curves_ != nullptr) curves_->Add(step);
-    report(step);
   }
 
   absl::Status Validate(StepReport& report) {
@@ -420,52 +355,11 @@ class PipelineRunner final : public RankRunner {
   }
 
   StepReport Completed(const engine::StepTiming& timing) {
-    const StepReport report = MakeReport(timing);
     {
       absl::MutexLock lock(&mutex_);
       status_.last_step = timing.step;
     }
-    if (step_metrics_.has_value()) step_metrics_->Record(*timing.timings);
-    SendTrace(timing, report);
-    return report;
-  }
-
-  void SendTrace(const engine::StepTiming& timing, const StepReport& report) {
-    if (!options_.on_trace || !trace_sampler_.Takes(timing.step, report.step_seconds)) return;
-    trace::StepTrace trace{
-        .rank = assignment_.rank, .step = timing.step, .start_nanos = timing.start_nanos};
-    const auto add_all = [](const std::vector<engine::InstructionTiming>& timings,
-                            std::vector<trace::Span>& spans) {
-      spans.reserve(timings.size());
-      for (const engine::InstructionTiming& each : timings) {
-        spans.push_back({each.start_nanos, each.end_nanos});
-      }
-    };
-    add_all(*timing.timings, trace.body);
-    if (timing.prologue != nullptr) add_all(*timing.prologue, trace.prologue);
-    // Receives of a step are posted while the one before still runs.
-    std::int64_t first_start = timing.start_nanos;
-    for (const trace::Span& span : trace.body) {
-      first_start = std::min(first_start, span.start_nanos);
-    }
-    trace.stalls = stall_log_.Between(first_start, timing.end_nanos);
-    options_.on_trace(trace::Encode(trace));
-  }
-
-  StepReport MakeReport(const engine::StepTiming& timing) const {
-    StepReport report{
-        .rank = assignment_.rank,
-        .step = timing.step,
-        .step_seconds = static_cast<double>(timing.end_nanos - timing.start_nanos) * 1e-9,
-        .busy_seconds = static_cast<double>(timing.compute_nanos) * 1e-9};
-    if (assignment_.rank == Rank(0)) {
-      const train::StepResult result = trainer_->result(timing.step);
-      report.loss = result.loss;
-      report.grad_norm = result.grad_norm;
-      report.learning_rate = result.learning_rate;
-      report.tokens = result.tokens;
-    }
-    return report;
+    return reporter_->Completed(timing);
   }
 
   void SetValidating(bool validating) {
@@ -492,24 +386,17 @@ class PipelineRunner final : public RankRunner {
   bool validating_ ABSL_GUARDED_BY(mutex_) = false;       // for good once it has failed
   absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);
 
-  // Each borrows from those above it, so they go in the opposite order. checkpoints_,
-  // transport_, device_transport_ and engine_ are set under the mutex, because Stop and Status look
-  // at them; the job's thread alone uses the others.
+  // Each borrows from those above it, so they end in the opposite order. checkpoints_ and the
+  // engines are set under the mutex, because Stop and Status look at them; the job's thread alone
+  // uses the others, and connections_ protects itself.
   const std::unique_ptr<AbortableRendezvous> rendezvous_;
   model::Model model_;
   Resumed resumed_;
   std::unique_ptr<backend::BackendFactory> backends_;
   std::optional<RankCheckpoints> checkpoints_;  // nothing: the job has none
-  std::unique_ptr<transport::Transport> transport_;
-  // Of messages and gradients; null: transport_ takes them.
-  std::unique_ptr<transport::DeviceTransport> device_transport_;
-  RankGroups groups_;
+  RankConnections connections_;
   std::unique_ptr<train::Trainer> trainer_;
-  std::optional<StepMetrics> step_metrics_;
-  std::unique_ptr<Curves> curves_;  // null: none wanted of this rank
-  TraceSampler trace_sampler_;      // of the engine's thread that reports steps
-  StallLog stall_log_;
-  const StallWatch stall_watch_{stall_log_};
+  std::optional<StepReporter> reporter_;
   std::optional<BoundaryCompute> boundary_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<engine::Engine> validation_engine_;  // null: nothing to validate

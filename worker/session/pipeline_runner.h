@@ -10,11 +10,10 @@
 #include "common/base/clock.h"
 #include "common/metrics/registry.h"
 #include "worker/backend/backend.h"
-#include "worker/backend/memory_ledger.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/abortable_rendezvous.h"
 #include "worker/session/rank_runner.h"
-#include "worker/transport/nccl/nccl_transport.h"
+#include "worker/transport/selection/create.h"
 
 namespace takt::session {
 
@@ -27,14 +26,12 @@ struct PipelineRunnerOptions {
   const Clock* clock = &Clock::Real();
   checkpoint::FileSystem* files = nullptr;  // of checkpoints; borrowed for the runner's life
   metrics::Registry* metrics = nullptr;     // likewise; may be null
-  backend::MemoryLedger* ledger = nullptr;  // likewise
-  // What a job computes on: its lanes' backends. Empty: the cores, so many threads of them.
+  // Makes the backends of a job's lanes.
   std::function<absl::StatusOr<std::unique_ptr<backend::BackendFactory>>(const Assignment&,
                                                                          int threads)>
       make_backends;
-  // What this worker has of NCCL; nothing: messages of devices go through the host.
-  transport::nccl::Library nccl;
-  // NCCL does not let itself be aborted: only a new process is clean, at once. May be empty.
+  // As DeviceTransportOptions::nccl and on_stuck.
+  const transport::nccl::Library* nccl = nullptr;
   std::function<void(const std::string& reason)> on_stuck;
   std::string kernel_plans;  // directory: see KernelPlanFiles; empty: none
   // What was measured of a step (common/trace/encoding.h); called by an engine thread. May be

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/map_rendezvous.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/session/shared_rendezvous_testing.h"
 
 namespace takt::session {
@@ -61,7 +62,11 @@ class PipelineRunnerTest : public ::testing::Test {
     return CreatePipelineRunner(
         {.make_rendezvous =
              [map = map_](const JobKey&) { return std::make_unique<SharedRendezvous>(map); },
-         .metrics = &registry_},
+         .metrics = &registry_,
+         .make_backends =
+             [](const Assignment&, int threads) {
+               return backend::CreateCpuBackends({.threads = threads});
+             }},
         std::move(assignment));
   }
 

@@ -2,11 +2,9 @@
 #include "worker/train/meta_run.h"
 
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "common/base/status.h"
-#include "common/plan/plan.h"
 
 namespace takt::train {
 namespace {
@@ -59,31 +57,6 @@ absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener
   }
   // A copy, taken while the trainer holds what it counts.
   return MetaReport(report);
-}
-
-absl::Status ShowOps(const config::JobSpec& job, const mesh::Partition& partition,
-                     config::DeviceKind device, const backend::OpListener& listener) {
-  // Where a stage begins and ends changes no op, what it computes again does; the first microbatch
-  // writes gradients that the second adds to. So two of them on one rank show everything.
-  std::set<model::Recompute> modes;
-  for (const mesh::Stage& stage : partition) modes.insert(stage.recompute);
-  for (const model::Recompute mode : modes) {
-    config::JobSpec whole = job;
-    whole.global_batch = 2 * job.microbatch;
-    whole.parallelism = {.pipeline = 1, .data = 1, .schedule = "gpipe", .recompute = {mode}};
-    ASSIGN_OR_RETURN(const plan::Plan plan,
-                     plan::MakePlan(whole, {.max_workers = 1, .device = device}));
-    const bool validates = !plan.validation_programs.empty();
-    const TrainerOptions options{
-        .job = &whole,
-        .model = &plan.model,
-        .partition = &plan.partition,
-        .program = &plan.programs.front(),
-        .validation_program = validates ? &plan.validation_programs.front() : nullptr,
-        .mesh = plan.mesh};
-    RETURN_IF_ERROR(RunOnMeta(options, listener).status());
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace takt::train

@@ -21,10 +21,4 @@ struct MetaReport {
 absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options,
                                      backend::OpListener listener = nullptr);
 
-// Tells of the ops of a whole job on ranks that compute on `device`: each shape that any of them
-// may run, wherever the stages of `partition` lie, once or more. Of an op the sizes count, and
-// which of its pointers are null.  Errors: kInvalidArgument (no such job), those of `listener`.
-absl::Status ShowOps(const config::JobSpec& job, const mesh::Partition& partition,
-                     config::DeviceKind device, const backend::OpListener& listener);
-
 }  // namespace takt::train

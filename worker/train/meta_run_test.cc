@@ -2,11 +2,8 @@
 // What the planner predicts is what a trainer asks for, to the byte and to the FLOP.
 #include "worker/train/meta_run.h"
 
-#include <set>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +12,6 @@
 #include "common/plan/plan.h"
 #include "common/program/compute_part.h"
 #include "gtest/gtest.h"
-#include "worker/backend/cuda/product.h"
 
 namespace takt::train {
 namespace {
@@ -200,71 +196,6 @@ TEST(MetaRun, RunsWhatIsTooLargeForAnyMachine) {
   job.parallelism.pipeline = 16;
   job.parallelism.recompute = {Recompute::kFull};
   ExpectAsPredicted(job);
-}
-
-// What a GPU chooses kernels by.
-void AddKeys(const backend::Op& op, std::set<std::string>& keys) {
-  using backend::cuda::CutToVectors;
-  using backend::cuda::Product;
-  using backend::cuda::WhereRounded;
-  if (const auto* product = std::get_if<backend::Matmul>(&op)) {
-    keys.insert(ToString(backend::cuda::ProductOf(*product, /*tf32=*/false).shape));
-  } else if (const auto* rounded = std::get_if<backend::MatmulBf16>(&op)) {
-    const auto& r = *rounded;
-    keys.insert(ToString(ProductOf(r, WhereRounded(r.a, r.k, r.a_stride)).shape));
-  } else if (const auto* transposed = std::get_if<backend::MatmulTransposedBf16>(&op)) {
-    const auto& t = *transposed;
-    const Product whole =
-        ProductOf(t, WhereRounded(t.a, t.m, t.a_stride), WhereRounded(t.b, t.n, t.b_stride));
-    for (const Product& part : CutToVectors(whole)) keys.insert(ToString(part.shape));
-  }
-}
-
-TEST(ShowOps, TellsOfEveryProductOfEveryRank) {
-  using enum Recompute;
-  int programs = 0;
-  for (const model::ModelConfig& model : {Gpt2(), Llama(false), Llama(true)}) {
-    for (const char* schedule : {"1f1b", "zb-v", "pipedream-2bw"}) {
-      for (const config::Precision precision :
-           {config::Precision::kF32, config::Precision::kBf16}) {
-        for (const config::DeviceKind device :
-             {config::DeviceKind::kCpu, config::DeviceKind::kCuda}) {
-          config::JobSpec job = JobOf(model, schedule);
-          job.precision = precision;
-          job.validation = {.path = "nowhere", .every_steps = 2, .batches = 2};
-          job.parallelism.recompute = {kNone, kFull};
-          if (std::string_view(schedule) == "zb-v")
-            job.parallelism.recompute = {kNone, kFull, kSelective, kNone};
-          const auto plan = plan::MakePlan(job, {.max_workers = 8, .device = device});
-          ASSERT_TRUE(plan.ok()) << plan.status();
-          std::set<std::string> shown, run;
-          const auto gather = [](std::set<std::string>& keys) {
-            return [&keys](const backend::Op& op) {
-              AddKeys(op, keys);
-              return absl::OkStatus();
-            };
-          };
-          ASSERT_EQ(ShowOps(job, plan->partition, device, gather(shown)), absl::OkStatus());
-          for (int rank = 0; rank < plan->mesh.pp_size; ++rank) {
-            ASSERT_TRUE(RunRank(job, *plan, rank, gather(run)).ok());
-            ++programs;
-          }
-          for (const std::string& key : run)
-            EXPECT_TRUE(shown.contains(key)) << schedule << ": " << key;
-          EXPECT_GE(run.size(), 10u);
-        }
-      }
-    }
-  }
-  EXPECT_EQ(programs, 72);
-}
-
-TEST(ShowOps, EndsWithTheListenersError) {
-  const config::JobSpec job = JobOf(Gpt2(), "1f1b");
-  const plan::Plan plan = plan::MakePlan(job, {.max_workers = 2}).value();
-  EXPECT_EQ(ShowOps(job, plan.partition, config::DeviceKind::kCpu,
-                    [](const backend::Op&) { return absl::DataLossError("no"); }),
-            absl::DataLossError("no"));
 }
 
 }  // namespace

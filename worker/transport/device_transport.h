@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks pass what lies in the memory of their devices.
+// How ranks pass messages that lie in the memory of their devices.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,16 @@
 
 namespace takt::transport {
 
-// As Transport, of messages in device memory.
+// A Transport of messages in device memory.
 class DeviceTransport : public Transport {
  public:
-  // A group whose sums of floats are of device memory; those of doubles are the host's.
+  // Opens a group that sums floats in device memory, and doubles in host memory.
   // Blocks: until all ranks of the group do the same. Groups are created in one order on all ranks.
   virtual absl::StatusOr<std::unique_ptr<Collective>> OpenSums(const CollectiveOptions& group) = 0;
-  // Not OK, once it was aborted: only a new process is sure to be clean, and why.
+  // True: messages may be kernels that wait on the device for other ranks. Whatever waits for all
+  // kernels, such as making a CUDA graph, may then wait for ever.
+  virtual bool waits_in_kernels() const { return false; }
+  // Returns an error once it was aborted and only a new process is sure to be clean.
   virtual absl::Status poisoned() const { return absl::OkStatus(); }
 };
 

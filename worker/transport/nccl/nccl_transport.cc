@@ -179,6 +179,9 @@ class NcclTransport final : public DeviceTransport {
   absl::Status status() const override {
     return communicators_ == nullptr ? absl::OkStatus() : communicators_->status();
   }
+  bool waits_in_kernels() const override {
+    return options_.library.api != nullptr && options_.transport.num_ranks > 1;
+  }
   absl::Status poisoned() const override {
     return communicators_ == nullptr ? absl::OkStatus() : communicators_->poisoned();
   }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/transport/create.h"
+#include "worker/transport/selection/create.h"
 
 #include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/transport/abort_signal.h"
 #include "worker/transport/gloo/gloo.h"
+#include "worker/transport/handshake.h"
+#include "worker/transport/nccl/nccl_transport.h"
 #include "worker/transport/shm/shm.h"
 #include "worker/transport/staged/staged.h"
 
@@ -102,11 +105,17 @@ absl::StatusOr<std::unique_ptr<DeviceTransport>> CreateDeviceTransport(
                          .fix = "use auto, shm or gloo, or parallelism.device: cuda"});
   }
   if (staged == nullptr || (options.kind != TransportKind::kAuto && !required)) return staged;
-  return nccl::CreateNcclTransport({.transport = std::move(options.transport),
-                                    .library = std::move(options.nccl),
-                                    .required = required,
-                                    .on_aborted = std::move(options.on_nccl_aborted)},
-                                   rendezvous, host, std::move(staged), backends);
+  const auto on_aborted = [on_stuck = std::move(options.on_stuck)](const absl::Status& reason,
+                                                                   bool stuck) {
+    if (!stuck || !on_stuck) return;
+    on_stuck(absl::StrCat("NCCL cannot be aborted after: ", std::string(reason.message())));
+  };
+  return nccl::CreateNcclTransport(
+      {.transport = std::move(options.transport),
+       .library = options.nccl != nullptr ? *options.nccl : nccl::Library(),
+       .required = required,
+       .on_aborted = on_aborted},
+      rendezvous, host, std::move(staged), backends);
 }
 
 }  // namespace takt::transport

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connections of one rank: channels to its peers, on the host and between devices, and the
+// groups that it sums with.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "common/model/model.h"
+#include "worker/backend/backend.h"
+#include "worker/session/rank_groups.h"
+#include "worker/session/rank_runner.h"
+#include "worker/transport/device_transport.h"
+#include "worker/transport/selection/create.h"
+#include "worker/transport/transport.h"
+
+namespace takt::session {
+
+struct RankConnectionsOptions {
+  const Assignment* assignment = nullptr;          // borrowed for the connections' life
+  std::string data_address;                        // where the data plane listens
+  const transport::nccl::Library* nccl = nullptr;  // as DeviceTransportOptions::nccl
+  // NCCL cannot be aborted: only a new process is clean, at once. May be empty.
+  std::function<void(const std::string& reason)> on_stuck;
+};
+
+// Thread: Connect once, then the observers, by one caller; Abort and Poisoned by anybody, any time.
+class RankConnections {
+ public:
+  explicit RankConnections(RankConnectionsOptions options) : options_(std::move(options)) {}
+
+  // Blocks: until all ranks do the same.  Errors: those of the transports; the reason of Abort.
+  // rendezvous, backends: borrowed for the connections' life.
+  absl::Status Connect(const model::Model& model, transport::Rendezvous& rendezvous,
+                       backend::BackendFactory& backends);
+  // Ends Connect and every wait on a channel or a group.
+  void Abort(const absl::Status& reason);
+  // Returns an error once only a new process can connect again, and says why.
+  absl::Status Poisoned() const;
+
+  // The transport of activations and gradients: of device memory, if the backends' memory is.
+  transport::Transport& messages() const;
+  bool waits_in_kernels() const;
+  const RankGroups& groups() const { return groups_; }
+
+ private:
+  absl::Status OpenTransports(transport::Rendezvous& rendezvous, backend::BackendFactory& backends);
+
+  const RankConnectionsOptions options_;
+  mutable absl::Mutex mutex_;
+  absl::Status abort_reason_ ABSL_GUARDED_BY(mutex_);
+  // Set once under the mutex, for Abort. The caller of Connect reads them without it.
+  std::unique_ptr<transport::Transport> host_;
+  std::unique_ptr<transport::DeviceTransport> device_;  // null: host_ takes all messages
+  RankGroups groups_;  // borrows from the transports, so it ends first
+};
+
+}  // namespace takt::session

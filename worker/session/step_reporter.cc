@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session/step_reporter.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "common/trace/encoding.h"
+
+namespace takt::session {
+
+StepReporter::StepReporter(StepReporterOptions options)
+    : options_(std::move(options)), stall_log_(*options_.clock) {
+  if (options_.metrics == nullptr) return;
+  const Assignment& assignment = *options_.assignment;
+  step_metrics_.emplace(*options_.metrics, assignment.key.job,
+                        assignment.mesh.DpRankOf(assignment.rank), assignment.program);
+}
+
+StepReport StepReporter::Completed(const engine::StepTiming& timing) {
+  const StepReport report = MakeReport(timing);
+  if (step_metrics_.has_value()) step_metrics_->Record(*timing.timings);
+  SendTrace(timing, report.step_seconds);
+  return report;
+}
+
+void StepReporter::Tell(const StepReport& step, const std::function<void(Report)>& report) {
+  if (options_.curves != nullptr) options_.curves->Add(step);
+  report(step);
+}
+
+StepReport StepReporter::MakeReport(const engine::StepTiming& timing) const {
+  const Rank rank = options_.assignment->rank;
+  StepReport report{
+      .rank = rank,
+      .step = timing.step,
+      .step_seconds = static_cast<double>(timing.end_nanos - timing.start_nanos) * 1e-9,
+      .busy_seconds = static_cast<double>(timing.compute_nanos) * 1e-9};
+  if (rank == Rank(0)) {
+    const train::StepResult result = options_.trainer->result(timing.step);
+    report.loss = result.loss;
+    report.grad_norm = result.grad_norm;
+    report.learning_rate = result.learning_rate;
+    report.tokens = result.tokens;
+  }
+  return report;
+}
+
+void StepReporter::SendTrace(const engine::StepTiming& timing, double step_seconds) {
+  if (!options_.on_trace || !trace_sampler_.Takes(timing.step, step_seconds)) return;
+  trace::StepTrace trace{
+      .rank = options_.assignment->rank, .step = timing.step, .start_nanos = timing.start_nanos};
+  const auto add_all = [](const std::vector<engine::InstructionTiming>& timings,
+                          std::vector<trace::Span>& spans) {
+    spans.reserve(timings.size());
+    for (const engine::InstructionTiming& each : timings) {
+      spans.push_back({each.start_nanos, each.end_nanos});
+    }
+  };
+  add_all(*timing.timings, trace.body);
+  if (timing.prologue != nullptr) add_all(*timing.prologue, trace.prologue);
+  // The receives of a step are posted while the step before still runs.
+  std::int64_t first_start = timing.start_nanos;
+  for (const trace::Span& span : trace.body) {
+    first_start = std::min(first_start, span.start_nanos);
+  }
+  trace.stalls = stall_log_.Between(first_start, timing.end_nanos);
+  options_.on_trace(trace::Encode(trace));
+}
+
+}  // namespace takt::session

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank tells of each step: the report for the coordinator, metrics, curves and the trace.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "common/metrics/registry.h"
+#include "worker/engine/engine.h"
+#include "worker/session/curves.h"
+#include "worker/session/rank_runner.h"
+#include "worker/session/stall_watch.h"
+#include "worker/session/step_metrics.h"
+#include "worker/session/trace_sampler.h"
+#include "worker/train/trainer.h"
+
+namespace takt::session {
+
+// All pointers borrowed for the reporter's life.
+struct StepReporterOptions {
+  const Assignment* assignment = nullptr;
+  const train::Trainer* trainer = nullptr;
+  const Clock* clock = nullptr;
+  metrics::Registry* metrics = nullptr;  // may be null
+  std::unique_ptr<Curves> curves;        // null: none are wanted of this rank
+  // Receives encoded traces (common/trace/encoding.h) on the engine's thread. May be empty.
+  std::function<void(std::string)> on_trace;
+};
+
+// Thread: the engine's that reports steps, or the caller of its Run.
+class StepReporter {
+ public:
+  explicit StepReporter(StepReporterOptions options);
+
+  // Records the metrics and sends the trace of a step that has just ended.
+  StepReport Completed(const engine::StepTiming& timing);
+  // Adds the finished report to the curves and passes it on.
+  void Tell(const StepReport& step, const std::function<void(Report)>& report);
+
+ private:
+  StepReport MakeReport(const engine::StepTiming& timing) const;
+  void SendTrace(const engine::StepTiming& timing, double step_seconds);
+
+  const StepReporterOptions options_;
+  std::optional<StepMetrics> step_metrics_;
+  TraceSampler trace_sampler_;
+  StallLog stall_log_;
+  const StallWatch stall_watch_{stall_log_};
+};
+
+}  // namespace takt::session
