@@ -23,6 +23,41 @@ class Draw {
   std::mt19937_64& random_;
 };
 
+FillRule DrawRule(Draw& draw) {
+  return {.overrun = kOverruns[draw.Below(std::size(kOverruns))],
+          .keep = kKeeps[draw.Below(std::size(kKeeps))]};
+}
+
+// A step of a row that goes to another position, which may lie outside the row.
+struct Move {
+  int rank = 0, from = 0, to = 0;
+};
+
+// Draws a step of the critical path three times out of four.
+Move DrawMove(Draw& draw, const Rows& rows, const std::vector<Evaluator::Place>& path) {
+  Move move;
+  if (!path.empty() && draw.Below(4) != 0) {
+    const Evaluator::Place place = path[draw.Below(static_cast<int>(path.size()))];
+    move.rank = place.rank;
+    move.from = place.position;
+  } else {
+    move.rank = draw.Below(static_cast<int>(rows.size()));
+    move.from = draw.Below(static_cast<int>(rows[move.rank].size()));
+  }
+  const int distance = 1 + (draw.Below(3) == 0 ? draw.Below(8) : draw.Below(2));
+  move.to = draw.Below(3) != 0 ? move.from - distance : move.from + distance;
+  return move;
+}
+
+// Takes the step at `from` out of the row and puts it in at `to`.
+void MoveStep(Row& row, int from, int to) {
+  if (from < to) {
+    std::rotate(row.begin() + from, row.begin() + from + 1, row.begin() + to + 1);
+  } else {
+    std::rotate(row.begin() + to, row.begin() + from, row.begin() + from + 1);
+  }
+}
+
 }  // namespace
 
 Order Improve(const Problem& problem, Evaluator& evaluator, Order start, double target,
@@ -43,8 +78,7 @@ Order Improve(const Problem& problem, Evaluator& evaluator, Order start, double 
     }
     const double temperature = warmth * static_cast<double>(budget.candidates) / total;
     if (draw.Below(64) == 0) {
-      const FillRule rule{.overrun = kOverruns[draw.Below(std::size(kOverruns))],
-                          .keep = kKeeps[draw.Below(std::size(kKeeps))]};
+      const FillRule rule = DrawRule(draw);
       const double time = evaluator.Fill(current.rows, rule, nullptr);
       if (time <= current.makespan) {
         current.rule = rule;
@@ -54,29 +88,11 @@ Order Improve(const Problem& problem, Evaluator& evaluator, Order start, double 
       }
       continue;
     }
-    int rank = 0, from = 0;
-    if (!path.empty() && draw.Below(4) != 0) {
-      const Evaluator::Place place = path[draw.Below(static_cast<int>(path.size()))];
-      rank = place.rank;
-      from = place.position;
-    } else {
-      rank = draw.Below(problem.num_ranks);
-      from = draw.Below(static_cast<int>(current.rows[rank].size()));
-    }
-    Row& row = current.rows[rank];
-    const int distance = 1 + (draw.Below(3) == 0 ? draw.Below(8) : draw.Below(2));
-    const int to = draw.Below(3) != 0 ? from - distance : from + distance;
-    if (to < 0 || to >= static_cast<int>(row.size())) continue;
-    const Step moved = row[from];
-    const auto rotate = [&row](int a, int b) {
-      if (a < b) {
-        std::rotate(row.begin() + a, row.begin() + a + 1, row.begin() + b + 1);
-      } else {
-        std::rotate(row.begin() + b, row.begin() + a, row.begin() + a + 1);
-      }
-    };
-    if (row[to] == moved) continue;
-    rotate(from, to);
+    const Move move = DrawMove(draw, current.rows, path);
+    Row& row = current.rows[move.rank];
+    if (move.to < 0 || move.to >= static_cast<int>(row.size())) continue;
+    if (row[move.to] == row[move.from]) continue;
+    MoveStep(row, move.from, move.to);
     const double time = evaluator.Fill(current.rows, current.rule, nullptr);
     const double allowed = current.makespan - temperature * std::log(std::max(draw.Unit(), 1e-12));
     if (time <= allowed) {
@@ -84,7 +100,7 @@ Order Improve(const Problem& problem, Evaluator& evaluator, Order start, double 
       fresh = false;
       if (time < best.makespan) best = current;
     } else {
-      rotate(to, from);
+      MoveStep(row, move.to, move.from);
     }
   }
   return best;

@@ -12,6 +12,36 @@ struct ForwardShared {
   typename T::Weights p;
 };
 
+// Scales the scores of a tile of keys, turns them into unnormalised probabilities, and rescales
+// what earlier tiles left in `sums` and `sum` to the new maximum of each row. whole: every query of
+// the tile sees every key.
+template <class T>
+__device__ inline void UpdateSoftmax(typename T::Scores& p, typename T::Columns& sums,
+                                     float (&max)[T::kRowsOfThread], float (&sum)[T::kRowsOfThread],
+                                     float scale, bool whole) {
+#pragma unroll
+  for (int a = 0; a < T::kRowsOfThread; ++a) {
+    float row_max = max[a];
+#pragma unroll
+    for (int b = 0; b < T::kKeysOfThread; ++b) {
+      const bool seen = whole || T::Key(b) <= T::Row(a);
+      p[a][b] = seen ? p[a][b] * scale : kMasked;
+      row_max = fmaxf(row_max, p[a][b]);
+    }
+    row_max = WarpMax<T::kLanesOfRow>(row_max);
+    const float correction = exp2f(max[a] - row_max);
+    max[a] = row_max;
+    sum[a] *= correction;
+#pragma unroll
+    for (int b = 0; b < T::kKeysOfThread; ++b) {
+      p[a][b] = exp2f(p[a][b] - row_max);
+      sum[a] += p[a][b];
+    }
+#pragma unroll
+    for (int c = 0; c < T::kColumnsOfThread; ++c) sums[a][c] *= correction;
+  }
+}
+
 template <class T>
 __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionForward op,
                                                                       bool aligned) {
@@ -43,27 +73,7 @@ __global__ __launch_bounds__(T::kThreads) void AttentionForwardKernel(AttentionF
     __syncthreads();
     typename T::Scores p;
     T::Multiply(shared.q, shared.kv, p);
-#pragma unroll
-    for (int a = 0; a < kRowsOfThread; ++a) {
-      float row_max = max[a];
-#pragma unroll
-      for (int b = 0; b < T::kKeysOfThread; ++b) {
-        const bool seen = k_begin < q_begin || T::Key(b) <= T::Row(a);
-        p[a][b] = seen ? p[a][b] * scale : kMasked;
-        row_max = fmaxf(row_max, p[a][b]);
-      }
-      row_max = WarpMax<T::kLanesOfRow>(row_max);
-      const float correction = exp2f(max[a] - row_max);
-      max[a] = row_max;
-      sum[a] *= correction;
-#pragma unroll
-      for (int b = 0; b < T::kKeysOfThread; ++b) {
-        p[a][b] = exp2f(p[a][b] - row_max);
-        sum[a] += p[a][b];
-      }
-#pragma unroll
-      for (int c = 0; c < T::kColumnsOfThread; ++c) sums[a][c] *= correction;
-    }
+    UpdateSoftmax<T>(p, sums, max, sum, scale, /*whole=*/k_begin < q_begin);
     Put<T>(shared.p, p);
     __syncthreads();  // and the keys have been read
     T::Fill(shared.kv, {As<E>(op.v) + kv_offset, s.kv_stride, s.context - k_begin, size, aligned});
