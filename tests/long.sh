@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the checks that do not fit into the hour of .ci/run. Each section runs even if one before it failed.
+#   tests/long.sh [SECTION...] [OTHER_BUILD]
+#     SECTION      default: all; those that compare two builds only if OTHER_BUILD is given
+#     OTHER_BUILD  a build directory of the version before, for bits, upgrade and speed; ours is build/release
+#   tests/long.sh threads
+#   tests/long.sh bits upgrade ../before/build/release
+#
+# Section   Minutes on two cores, and what it proves
+# threads   40   no data race in the unit tests of what has threads: engine, transport, session, coordinator, rpc
+# tsan      90   no data race in any unit test
+# clang     60   clang compiles everything without a warning, thread-safety annotations included; all tests pass
+# tidy      30   clang-tidy has no complaint, about tests neither
+# soak      40   the tests with real daemons pass five times in a row
+# fuzz      15   one minute of fuzzing finds nothing, for each parser of untrusted text
+# bits      10   two builds compute the same bits: losses, norms, checkpoints of all jobs of tests/bits, and simulated times
+# upgrade    1   a cluster of OTHER_BUILD is upgraded to ours in place
+# speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
+set -euo pipefail
+
+alone=(threads tsan clang tidy soak fuzz)
+between=(bits upgrade speed)
+sections=()
+other=
+for argument in "$@"; do
+  case " ${alone[*]} ${between[*]} " in
+    *" $argument "*) sections+=("$argument") ;;
+    *)
+      if [ "$argument" = -h ] || [ "$argument" = --help ]; then
+        sed -n '3,19p' "$0" | sed 's/^# \?//'
+        exit 0
+      elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
+        other=$(realpath "$argument")
+      else
+        echo "long.sh: '$argument' is neither a section nor a build with bin/takt (see --help)" >&2
+        exit 2
+      fi
+      ;;
+  esac
+done
+if [ ${#sections[@]} -eq 0 ]; then
+  sections=("${alone[@]}")
+  [ -z "$other" ] || sections+=("${between[@]}")
+fi
+for section in "${sections[@]}"; do
+  if [ -z "$other" ] && [[ " ${between[*]} " == *" $section "* ]]; then
+    echo "long.sh: '$section' needs OTHER_BUILD (see --help)" >&2
+    exit 2
+  fi
+done
+
+cd "$(dirname "$0")/.."
+
+release() { # release TARGET...
+  cmake --preset release >/dev/null
+  cmake --build --preset release --target "$@"
+}
+
+threads() {
+  local tests=(engine_test transport_test session_test job_test membership_test coordinator_rpc_test worker_rpc_test rpc_test discrete_test)
+  cmake --preset tsan >/dev/null
+  cmake --build --preset tsan --target "${tests[@]}"
+  ctest --preset tsan --parallel 2 --no-tests=error -R "^($(IFS='|' && echo "${tests[*]}"))$"
+}
+
+tsan() { tests/run.sh --preset tsan --label unit; }
+
+clang() { tests/run.sh --preset clang; }
+
+tidy() {
+  release all
+  tests/lint.sh --tidy
+}
+
+soak() {
+  release all
+  ctest --preset release -L slow --repeat until-fail:5
+}
+
+fuzz() {
+  cmake -G Ninja -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTAKT_FUZZ=ON >/dev/null
+  ninja -C build/fuzz fuzzers
+  mkdir -p build/fuzz/found
+  local fuzzer
+  for fuzzer in build/fuzz/bin/fuzz_*; do
+    "$fuzzer" -max_total_time=60 -timeout=10 -rss_limit_mb=1024 build/fuzz/found "tests/fuzz/corpus/${fuzzer##*/fuzz_}"
+  done
+}
+
+bits() {
+  release takt takt-coordinator takt-worker
+  local what records
+  records=$(mktemp -d)
+  for what in record simulate; do
+    tests/bits/bits.py "$what" "$other" "$records/before.json"
+    tests/bits/bits.py "$what" build/release "$records/after.json"
+    tests/bits/bits.py compare "$records/before.json" "$records/after.json"
+  done
+  rm -r "$records"
+}
+
+upgrade() {
+  release takt takt-coordinator takt-worker
+  tests/upgrade.py "$other" build/release
+}
+
+speed() {
+  release takt-bench
+  tests/bench/two_builds.py "$other" build/release
+}
+
+passed=()
+failed=()
+for section in "${sections[@]}"; do
+  echo "== $section"
+  began=$SECONDS
+  # Not in an `if`, where bash would go on after a command that fails.
+  set +e
+  (set -e && "$section")
+  status=$?
+  set -e
+  if [ "$status" -eq 0 ]; then passed+=("$section"); else failed+=("$section"); fi
+  echo "== $section: $(((SECONDS - began) / 60)) min"
+done
+echo "long: passed: ${passed[*]:-none}; failed: ${failed[*]:-none}"
+[ ${#failed[@]} -eq 0 ]
