@@ -60,8 +60,8 @@ void MoveStep(Row& row, int from, int to) {
 
 }  // namespace
 
-Order Improve(const Problem& problem, Evaluator& evaluator, Order start, double target,
-              Budget& budget, std::mt19937_64& random) {
+Order Improve(Evaluator& evaluator, Order start, double target, Budget& budget,
+              std::mt19937_64& random) {
   Draw draw(random);
   Order best = start, current = std::move(start);
   const std::int64_t total = std::max<std::int64_t>(1, budget.candidates);

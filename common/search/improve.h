@@ -33,7 +33,7 @@ struct Order {
 // Moves one action at a time past its neighbours, mostly on the critical path; keeps what is no
 // worse and, less and less often, what is a little worse. Ends at `target` or when the budget is
 // spent. Returns the best order seen. Deterministic for a state of `random`.
-Order Improve(const Problem& problem, Evaluator& evaluator, Order start, double target,
-              Budget& budget, std::mt19937_64& random);
+Order Improve(Evaluator& evaluator, Order start, double target, Budget& budget,
+              std::mt19937_64& random);
 
 }  // namespace takt::search

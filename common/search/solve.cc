@@ -177,7 +177,7 @@ class Solver {
       const auto left = static_cast<std::int64_t>(starts.size() - i);
       Budget part{.candidates = budget_.candidates / left, .out_of_time = budget_.out_of_time};
       budget_.candidates -= part.candidates;
-      pool_.Add(Improve(problem_, evaluator_, std::move(starts[i]), bound_, part, random_));
+      pool_.Add(Improve(evaluator_, std::move(starts[i]), bound_, part, random_));
       budget_.candidates += part.candidates;
       budget_.time_capped |= part.time_capped;
     }
