@@ -131,7 +131,6 @@ Work WorkOf(Op op) {
     case Op::kReduceTied:
     case Op::kNormExchange:
     case Op::kEval:
-    case Op::kBarrier:
       return Work::kSum;
     default:
       return Work::kCompute;

@@ -12,7 +12,7 @@ std::string_view DirectionSuffix(Direction direction) {
   return direction == Direction::kGradient ? "_B" : "_F";
 }
 
-// Of the ops that concern a whole step in programs that flush.
+// Whether an op that concerns the whole step in a program with a flush concerns one microbatch.
 bool AnyIsOfAMicrobatch(const Program& program, Op op) {
   return std::any_of(program.body.begin(), program.body.end(), [op](const Instruction& each) {
     return each.op == op && each.microbatch.value() >= 0;
@@ -45,16 +45,12 @@ std::string_view Name(Op op) {
       return "NORM_PARTIAL";
     case Op::kNormExchange:
       return "NORM_EXCHANGE";
-    case Op::kLoss:
-      return "LOSS";
     case Op::kOptimizer:
       return "OPT";
     case Op::kSnapshot:
       return "SNAPSHOT";
     case Op::kEval:
       return "EVAL";
-    case Op::kBarrier:
-      return "BARRIER";
     case Op::kOverlap:
       return "O";
   }

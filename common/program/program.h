@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program is what one pp rank executes in every step: instructions with buffer slots, peers and
-// lanes resolved. It names logical ranks; a binding (takt.v1.Binding) maps them to processes.
+// lanes resolved. It names logical ranks, which a binding (takt.v1.Binding) maps to processes.
 //
-// Lanes run beside each other; the instructions of one lane run one at a time in list order.
+// Lanes run beside each other. The instructions of one lane run one at a time in list order.
 // Between lanes only slots order: an instruction waits for the writers of the slots it reads, and
-// for the readers and writers of the slots it writes (Dependencies below derives this; nobody
-// writes dependencies by hand). The body repeats once a step and slots carry over from one step to
-// the next, so step k+1 may begin on a lane while step k still runs on another.
+// for the readers and writers of the slots it writes. Dependencies below derives these waits, so no
+// program carries them. The body repeats once a step and slots carry over from one step to the
+// next, so step k+1 may begin on a lane while step k still runs on another.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@
 
 namespace takt::program {
 
-// The newest version of the stored form. 2 adds kOverlap and `mirror`, 3
-// versions of weights and work for the next step, 4 kRecomputed, 5 W of several microbatches.
+// The newest version of the stored form. Version 2 adds kOverlap and `mirror`, 3 adds versions of
+// weights and work for the next step, 4 adds kRecomputed, 5 adds W of several microbatches.
 inline constexpr int kProgramVersion = 5;
 
-// Numbers equal takt.v1.Op and are stored.
+// The numbers equal takt.v1.Op and are stored. 12 and 16 were never used and stay free.
 enum class Op : std::uint8_t {
   kLoad = 1,  // tokens of the step's microbatches into kTokens
   kForward = 2,
@@ -37,13 +37,11 @@ enum class Op : std::uint8_t {
   kReduceGrad = 8,     // sum one layer's gradients over dp ranks, in dp-rank order
   kReduceTied = 9,     // add the two uses of a tied embedding
   kNormPartial = 10,   // sums of squares of this rank's gradients, one double per parameter
-  kNormExchange = 11,  // those, the loss and the counts, over pp (and dp) ranks
-  kLoss = 12,
+  kNormExchange = 11,  // these sums, the loss and the counts, over pp (and dp) ranks
   kOptimizer = 13,
   kSnapshot = 14,  // all versions of the weights become the newest
-  kEval = 15,
-  kBarrier = 16,
-  kOverlap = 17,  // kForward and kBackward of two microbatches, their layers in turns
+  kEval = 15,      // the loss and the counts of a validation, over pp (and dp) ranks
+  kOverlap = 17,   // kForward and kBackward of two microbatches, their layers in turns
 };
 
 enum class SlotKind : std::uint8_t {
@@ -56,7 +54,7 @@ enum class SlotKind : std::uint8_t {
   kGradient = 7,     // accumulated weight gradients of one layer (`index` is the layer)
   kWeights = 8,      // weights and optimizer state of one layer (`index` is the layer)
   kScalars = 9,      // loss, counts, norm of the step
-  kRecomputed = 10,  // what F does not keep: I computes it again, and keeps it for W
+  kRecomputed = 10,  // what F does not keep, and I computes again and keeps for W
 };
 
 struct Slot {
@@ -64,7 +62,7 @@ struct Slot {
   StageId stage{-1};
   std::int32_t index = 0;
   std::int64_t bytes = 0;  // 0: sized by whoever executes
-  // kWeights: how many updates ago these were the newest; 0: they are.
+  // kWeights: how many updates ago these were the newest; 0: they still are.
   std::int32_t version = 0;
 };
 
@@ -86,14 +84,13 @@ struct Instruction {
   MicrobatchId microbatch{-1};
   // kWeightGrad: how many microbatches it is of, `microbatch` and those that follow it.
   std::int32_t num_microbatches = 1;
-  // Of how many steps later the microbatch is: 1 where a forward runs while the step before ends.
+  // How many steps later the microbatch is: 1 where a forward runs while the step before it ends.
   std::int32_t step_ahead = 0;
   LayerId layer{-1};  // kReduceGrad: the bucket
-  // kOverlap: its B; `stage` and `microbatch` are its F's.
+  // Of a kOverlap these are its B's, and `stage` and `microbatch` are its F's.
   StageId backward_stage{-1};
   MicrobatchId backward_microbatch{-1};
-  // What it touches, in the order its implementation expects: see docs/programs.md for the table by
-  // op.
+  // What it touches, in the order that its implementation expects. docs/programs.md has the table.
   std::vector<SlotId> reads;
   std::vector<SlotId> writes;
 };
@@ -114,7 +111,8 @@ struct Program {
   std::vector<Instruction> epilogue;  // once, after the last step
 };
 
-// "F", "SEND", "REDUCE_GRAD": without stage, direction and microbatch; the label `kind` of metrics.
+// "F", "SEND", "REDUCE_GRAD": without stage, direction and microbatch. Metrics have it as their
+// label `kind`.
 std::string_view Name(Op op);
 
 // "1F3", "1W3-5", "(1F3;0B1)", "0SEND_F2", "3RECV_B1", "REDUCE_GRAD(4)", "OPT": the text form of
@@ -127,7 +125,8 @@ bool IsCompute(Op op);
 // Whether any W is of several microbatches.
 bool MergesWeightGrads(const Program& program);
 
-// Whether it runs without a flush: tokens come, or weights change, otherwise than once a step.
+// Whether it runs without a flush: tokens come or weights change once a microbatch, or the weights
+// have several versions.
 bool IsAsynchronous(const Program& program);
 
 // Whether every microbatch's gradient is applied on its own.
@@ -136,10 +135,10 @@ bool UpdatesEachMicrobatch(const Program& program);
 // How many versions of the weights it keeps, at least 1.
 int NumWeightVersions(const Program& program);
 
-// Whether this rank's copy of `stage` is the one that norms count: any that has no mirror.
+// Whether this rank's copy of `stage` is the one that norms count. Without a mirror it always is.
 bool IsPrimary(const Program& program, StageId stage);
 
-// The slot of this kind and stage among `slots` (an instruction's reads or writes), SlotId(-1) if
+// The slot of this kind and stage among `slots` (an instruction's reads or writes); SlotId(-1):
 // there is none. `index` matters for kGradient and kWeights, where it is the layer; -1 takes the
 // first.
 SlotId FindSlot(const Program& program, std::span<const SlotId> slots, SlotKind kind, StageId stage,
@@ -148,14 +147,14 @@ SlotId FindSlot(const Program& program, std::span<const SlotId> slots, SlotKind 
 // The stages whose weights this rank holds.
 std::set<StageId> HeldStages(const Program& program);
 
-// Indices in range, ops on the lanes they belong to, peers and slots as docs/programs.md says.
-// kInvalidArgument names the instruction. Everything that executes or simulates a program may rely
-// on it.
+// Checks that indices are in range, that ops are on the lanes where they belong, and that peers and
+// slots are as docs/programs.md says. Everything that executes or simulates a program may rely on
+// it. kInvalidArgument names the instruction.
 absl::Status CheckProgram(const Program& program);
 
-// Start when `lane` has completed its instruction number `position` (0-based within the lane's part
-// of the body). A negative position counts from the end of the previous iteration: -1 is that
-// iteration's last instruction on the lane; there is nothing to wait for in the first one.
+// An instruction starts when `lane` has completed its instruction number `position` (from 0, within
+// the lane's part of the body). A negative position counts from the end of the previous iteration:
+// -1 is that iteration's last instruction on the lane. In the first iteration it is no wait.
 struct Wait {
   LaneId lane;
   std::int32_t position = 0;
@@ -170,7 +169,7 @@ class WaitLists {
     return std::span(waits_).subspan(begin, ends_[instruction] - begin);
   }
 
-  // Of the next instruction: all of its waits, then End.
+  // The next instruction's waits are added one by one, then End closes its list.
   void Add(Wait wait) { waits_.push_back(wait); }
   void End() { ends_.push_back(waits_.size()); }
 
@@ -179,8 +178,8 @@ class WaitLists {
   std::vector<std::size_t> ends_;  // by instruction
 };
 
-// For each instruction of the body, the waits on other lanes that its slots imply; at most one per
-// lane (the latest), and none that an earlier instruction of the same lane has already waited for.
+// For each instruction of the body, the waits on other lanes that its slots imply. There is at most
+// one per lane (the latest), and none that an earlier instruction of the same lane already has.
 WaitLists Dependencies(const Program& program);
 
 }  // namespace takt::program

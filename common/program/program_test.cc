@@ -20,7 +20,7 @@ Program MiddleOfThree() {
   return Lower(*schedule, {.reduce_gradients = true, .tied_embeddings = true}).value()[1];
 }
 
-// Lane 0 writes slot 0, lane 1 reads it; slot 1 is lane 1's own.
+// Lane 0 writes slot 0, and lane 1 reads it. Slot 1 is touched by lane 1 alone.
 Program WriterAndReader() {
   Program program;
   program.slots.resize(2);
@@ -137,7 +137,7 @@ TEST(ProgramSerde, RefusesEachKindOfDamage) {
        [](v1::Program& p) { p.mutable_slots(0)->set_kind(v1::SlotKind(77)); }},
       {"negative", [](v1::Program& p) { p.mutable_slots(0)->set_bytes(-1); }},
       {"unknown op", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(258)); }},
-      {"not part of version 5", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::OP_LOSS); }},
+      {"not part of version 5", [](v1::Program& p) { p.mutable_body(0)->set_op(v1::Op(12)); }},
       {"lane is out of range", [](v1::Program& p) { p.mutable_body(0)->set_lane(100); }},
       {"lane of another kind", [](v1::Program& p) { p.mutable_body(0)->set_lane(0); }},
       {"slot 4000 is out of range", [](v1::Program& p) { p.mutable_body(0)->add_writes(4000); }},

@@ -195,7 +195,6 @@ class IdleFinder {
         return Cause::kReduction;
       case Op::kNormExchange:
       case Op::kEval:
-      case Op::kBarrier:
         return Cause::kSync;
       default:
         return Cause::kLink;  // a channel without its other end

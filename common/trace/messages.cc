@@ -15,7 +15,7 @@ namespace {
 
 bool SumsOverRanks(Op op) {
   return op == Op::kReduceGrad || op == Op::kReduceTied || op == Op::kNormExchange ||
-         op == Op::kEval || op == Op::kBarrier;
+         op == Op::kEval;
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ std::string DescribeWait(const Program& program, const std::vector<std::unique_p
     case Op::kReduceTied:
       return "REDUCE_TIED with the rank at the other end of the pipeline";
     case Op::kNormExchange:
-    case Op::kBarrier:
+    case Op::kEval:
       return absl::StrCat(program::ToString(*entry.instruction, program), " with all ranks");
     default:
       return "";
