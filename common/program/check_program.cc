@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of docs/programs.md for one program. What concerns several ranks together is
-// sim::Prove's.
+// Checks one program against the rules of docs/programs.md. sim::Prove checks what concerns several
+// ranks together.
 #include <algorithm>
 #include <initializer_list>
 #include <optional>
@@ -88,7 +88,7 @@ absl::Status CheckSlotList(const Program& program) {
   return absl::OkStatus();
 }
 
-// Which lane an op belongs on; none: programs of this version do not have it.
+// The kind of lane that an op belongs on; none: programs of this version do not have the op.
 std::optional<LaneKind> LaneOf(Op op) {
   switch (op) {
     case Op::kLoad:
@@ -118,8 +118,8 @@ std::optional<LaneKind> LaneOf(Op op) {
 
 using SlotList = absl::InlinedVector<SlotId, 16>;
 
-// The slots of one instruction against the table. Each Take* removes what the table asks for;
-// nothing may be left over.
+// Compares the slots of one instruction with the table. Each Take* removes what the table asks for,
+// and nothing may be left over.
 class SlotCheck {
  public:
   SlotCheck(const Program& program, const Instruction& instruction)
@@ -137,7 +137,8 @@ class SlotCheck {
   bool Compute(Op op) {
     const bool forward = op == Op::kForward;
     bool ok = TakeMicrobatch(forward);
-    // Which of them do is for sim::Prove: no W may read what its I has not written.
+    // Some I recompute. sim::Prove finds where one should: no W may read what its I has not
+    // written.
     if (op == Op::kInputGrad) Take(writes_, SlotKind::kRecomputed, stage_);
     ok = ok && TakeLayers(reads_, SlotKind::kWeights);
     if (op == Op::kBackward) ok = ok && TakeGradients();
@@ -153,7 +154,7 @@ class SlotCheck {
     return ok && Take(writes_, SlotKind::kStash, stage_) && IsDone();
   }
 
-  // W: what it reads for one of its microbatches (no more than that is there), and the rest.
+  // The slots of a W: those that it reads for one microbatch (no others are there), and the rest.
   bool WeightGradMicrobatch() {
     const bool ok = TakeMicrobatch(/*forward=*/false);
     Take(reads_, SlotKind::kRecomputed, stage_);
@@ -174,7 +175,7 @@ class SlotCheck {
     return ok && IsDone();
   }
 
-  // LOAD, reductions, norm, optimizer: which kinds they may touch.
+  // LOAD, reductions, norm and optimizer may touch slots of these kinds.
   bool Rest(Op op) const {
     switch (op) {
       case Op::kLoad:
@@ -215,7 +216,7 @@ class SlotCheck {
 
   bool IsDone() const { return reads_.empty() && writes_.empty(); }
 
-  // What is read of a microbatch.
+  // Takes what is read of a microbatch.
   bool TakeMicrobatch(bool forward) {
     const bool ends = stage_ == 0 || stage_ == last_;
     bool ok = stage_ == 0 || Take(reads_, SlotKind::kInput, stage_);
@@ -229,7 +230,7 @@ class SlotCheck {
     return TakeLayers(reads_, SlotKind::kGradient) && TakeLayers(writes_, SlotKind::kGradient);
   }
 
-  // All of one kind and this stage; at least one.
+  // Takes all slots of one kind and this stage. There must be at least one.
   bool TakeLayers(SlotList& from, SlotKind kind) {
     bool any = false;
     while (Take(from, kind, stage_)) any = true;

@@ -13,8 +13,8 @@ bool Is(const Program& program, std::span<const SlotId> slots, std::size_t i, Sl
   return i < slots.size() && program.slots[slots[i].value()].kind == kind;
 }
 
-// What an F reads ends with its weights and what it writes with its stash, but for the scalars of
-// the last stage; no B begins to read with weights or to write with scalars.
+// The reads of an F end with its weights, and its writes with its stash. On the last stage scalars
+// follow. No B has weights first among its reads, or scalars first among its writes.
 std::size_t NumForwardReads(const Program& program, std::span<const SlotId> reads) {
   std::size_t i = 0;
   while (i < reads.size() && !Is(program, reads, i, SlotKind::kWeights)) ++i;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One F, I, W or B with its slots: a whole instruction, or one of the two that an overlapped pair
-// consists of.
+// One F, I, W or B with its slots: a whole instruction, or one half of an overlapped pair.
 #pragma once
 
 #include <span>
@@ -25,13 +24,13 @@ struct OverlapParts {
 // instruction: F, I, B, or W of one microbatch.
 ComputePart WholePart(const Instruction& instruction);
 
-// weight_grad: W of one or more microbatches. One part for each, in ascending order, with the slots
-// that it reads for that microbatch alone: no weights, no gradients. Empty if they are not the same
-// number for each, which those of a checked program are.
+// One part for each microbatch of a W, in ascending order, with the slots that it reads for that
+// microbatch alone: no weights, no gradients. Empty: the microbatches have different numbers of
+// slots, which does not happen in a checked program.
 std::vector<ComputePart> MicrobatchParts(const Instruction& weight_grad, const Program& program);
 
-// overlap: kOverlap of a checked program. Its slots are the F's, then the B's, each in the order of
-// docs/programs.md.
+// overlap: kOverlap of a checked program. Its slots are those of the F, then those of the B, each
+// in the order of docs/programs.md.
 OverlapParts PartsOf(const Instruction& overlap, const Program& program);
 
 // "1F3".

@@ -34,7 +34,7 @@ Instruction Overlap(const Instruction& forward, const Instruction& backward) {
   return overlap;
 }
 
-// First, middle, last and only stage have different slots.
+// A first, a middle, a last and an only stage have different slots.
 TEST(ComputePart, CutsEveryOverlappedPairIntoWhatItWasMadeOf) {
   int pairs = 0;
   for (const int num_ranks : {1, 3}) {

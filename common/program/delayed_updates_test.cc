@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs without a flush, executed on a model of one number a stage, against the recurrences of
-// the papers.
+// Executes programs without a flush on a model of one number a stage, and compares the results with
+// the recurrences of the papers.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -32,14 +32,14 @@ Schedule WithoutFlush(Updates updates, int ranks, int microbatches,
 }
 
 // The model: stage s maps x to weight[s] * x; the loss of the product y against target t is
-// (y - t)^2 / 2. A step of plain gradient descent.
+// (y - t)^2 / 2. An update is a step of plain gradient descent.
 constexpr double kRate = 0.01;
 double InitialWeight(int stage) { return 0.5 + 0.25 * stage; }
 double InputOf(int step, int m) { return 1 + 0.125 * ((step * 7 + m * 3) % 5); }
 double TargetOf(int step, int m) { return 0.5 * ((step * 5 + m) % 3); }
 
-// All ranks' programs: the prologue, then bodies. Lanes go on in any order that waits and messages
-// allow; which one is drawn.
+// Runs all ranks' programs: the prologue, then bodies. Lanes go on in an order drawn from those
+// that waits and messages allow.
 class Interpreter {
  public:
   explicit Interpreter(const std::vector<Program>& programs, int steps, unsigned seed)
@@ -52,7 +52,7 @@ class Interpreter {
       rank.lanes.resize(program.lanes.size());
       for (std::size_t i = 0; i < program.slots.size(); ++i) {
         const Slot& slot = program.slots[i];
-        // Of other versions SNAPSHOT takes care.
+        // SNAPSHOT fills the other versions.
         if (slot.kind == SlotKind::kWeights && slot.version == 0) {
           rank.values[i].number = InitialWeight(slot.stage.value());
         }
@@ -90,11 +90,11 @@ class Interpreter {
     });
   }
 
-  // What OPT has made of a stage's weight, one after the other.
+  // The weights of a stage after each OPT.
   const std::vector<double>& History(int stage) const { return ranks_[stage].history; }
 
  private:
-  // Numbers with what they are about, so that a slot that is used for another is found out.
+  // A number with what it is about, so that the test sees a slot that was used for another.
   struct Value {
     double number = 0;
     int step = -1, microbatch = -1;
@@ -193,7 +193,7 @@ class Interpreter {
     ++lane.done;
   }
 
-  // What a receiver checks on the wire.
+  // Checks what a receiver checks on the wire.
   void Deliver(Rank& from, const Instruction& sent, int sent_step, Rank& to,
                const Instruction& taken, int taken_step) {
     EXPECT_EQ(sent.stage, taken.stage);
@@ -289,7 +289,7 @@ class Interpreter {
   std::vector<Rank> ranks_;
 };
 
-// Gradients of one microbatch by stage, each stage with the weight given for it.
+// The gradients of one microbatch by stage, where each stage has the weight given for it.
 std::vector<double> Gradients(const std::vector<double>& weights, int step, int m) {
   std::vector<double> inputs = {InputOf(step, m)};
   for (const double weight : weights) inputs.push_back(weight * inputs.back());
@@ -312,7 +312,7 @@ constexpr std::pair<int, int> kSizes[] = {{1, 1}, {1, 3}, {2, 2}, {2, 3}, {3, 3}
                                           {3, 7}, {4, 4}, {4, 8}, {4, 9}, {5, 13}};
 constexpr int kSteps = 4;
 
-// What the programs of this schedule, run in several orders, make of each stage's weight.
+// Runs the programs of a schedule in several orders, and compares the weights of every stage.
 void ExpectHistories(const Schedule& schedule, const std::vector<std::vector<double>>& expected) {
   const auto programs = Lower(schedule, {});
   ASSERT_TRUE(programs.ok()) << programs.status();
@@ -369,12 +369,12 @@ TEST(PipeDream2Bw, UpdatesOnceAStepWithGradientsAtTheWeightsBefore) {
   for (const auto& [p, m] : kSizes) {
     ExpectHistories(WithoutFlush(Updates::kDelayed, p, m), UpdatedByStep(p, m));
   }
-  // No more microbatches than ranks are needed: the pipeline only waits more.
+  // Fewer microbatches than ranks do as well. The pipeline only waits more.
   ExpectHistories(WithoutFlush(Updates::kDelayed, 4, 3), UpdatedByStep(4, 3));
   ExpectHistories(WithoutFlush(Updates::kDelayed, 4, 1), UpdatedByStep(4, 1));
 }
 
-// Every B as an I and the W of the same microbatch.
+// The schedule with every B as an I and the W of the same microbatch.
 Schedule Split(Schedule schedule) {
   for (schedule::Row& row : schedule.ranks) {
     schedule::Row split;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits between lanes, derived from slots. The body is walked twice, so that the second walk sees
+// Derives the waits between lanes from slots. It walks the body twice, so that the second walk sees
 // what the previous iteration left behind.
 #include <algorithm>
 #include <limits>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::min() / 2;
 
-// Who touched a slot last. Positions count on through both walks.
+// The instructions that touched a slot last. Positions count on through both walks.
 struct SlotHistory {
   std::int32_t writer_lane = -1;
   std::int32_t writer_position = kNever;

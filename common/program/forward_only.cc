@@ -34,7 +34,7 @@ Instruction ForwardOf(const Instruction& overlap, const Program& program) {
           .writes = {forward.writes.begin(), forward.writes.end()}};
 }
 
-// Numbers slots and lanes anew, in order of first use, and forgets the rest.
+// Numbers slots and lanes anew, in the order of their first use, and leaves out those without one.
 class Rebuild {
  public:
   explicit Rebuild(const Program& from) : from_(from) {
@@ -80,7 +80,7 @@ class Rebuild {
   Program to_;
   std::map<LaneId, LaneId> lanes_;
   std::map<SlotId, SlotId> slots_;
-  std::map<StageId, SlotId> stashes_;  // the one that stands for all of a stage
+  std::map<StageId, SlotId> stashes_;  // the one that serves all microbatches of a stage
 };
 
 }  // namespace

@@ -117,8 +117,7 @@ TEST(Lower, MakesOneInstructionOfAPair) {
 }
 
 TEST(Lower, ReceivesWhatAPairMakesOnlyAfterBothItsInputs) {
-  // 0F1 and 0B0 appear together, after 1B0: there is no earlier need for a second slot of 1F's
-  // input.
+  // 0F1 and 0B0 run together, after 1B0. So 1F needs no second slot for its input before.
   const auto programs =
       Lower(FromCsv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1B0,1F1,1B1\n"), {.optimizer = false});
   ASSERT_TRUE(programs.ok()) << programs.status();
@@ -128,7 +127,7 @@ TEST(Lower, ReceivesWhatAPairMakesOnlyAfterBothItsInputs) {
 }
 
 TEST(Lower, SumsTheTwoCopiesOfABidirectionalScheduleInOneOrder) {
-  // Rank 0 is done with stage 1 first, rank 1 with stage 0; both reduce in the order of rank 0.
+  // Rank 0 completes stage 1 first, and rank 1 stage 0. Both reduce in the order of rank 0.
   const auto programs =
       Lower(FromCsv("0F0,1F1,1B1,0B0\n1F0,0F1,0B1,1B0\n"), {.tied_embeddings = true});
   ASSERT_TRUE(programs.ok()) << programs.status();
@@ -142,7 +141,7 @@ TEST(Lower, SumsTheTwoCopiesOfABidirectionalScheduleInOneOrder) {
     const Program& program = (*programs)[rank];
     EXPECT_EQ(program.mirror, PpRank(1 - rank));
     EXPECT_EQ(Find(program, "REDUCE_TIED").reads.size(), 2u);
-    // The norm counts each stage once, on the rank of its number; the optimizer runs on both
+    // The norm counts each stage once, on the rank of its number. The optimizer runs on both
     // copies.
     const std::vector<SlotId>& counted = Find(program, "NORM_PARTIAL").reads;
     EXPECT_EQ(counted.size(), 2u);
@@ -173,7 +172,7 @@ TEST(Lower, SizesPools) {
   for (int r = 0; r < 4; ++r) {
     const Program& program = (*programs)[r];
     EXPECT_EQ(PoolSize(program, SlotKind::kStash, r), 4 - r);
-    // One more than are in use: the next may arrive at any time.
+    // There is one more than are in use, because the next may arrive at any time.
     if (r > 0) {
       EXPECT_EQ(PoolSize(program, SlotKind::kInput, r), 4 - r + 1);
     }
@@ -224,7 +223,7 @@ TEST(Lower, CarriesMessageAndStashSizes) {
   }
 }
 
-// ZB-H1 keeps the W of up to P microbatches for later; a B needs no slot.
+// ZB-H1 keeps the W of up to P microbatches for later. A B needs no slot.
 TEST(Lower, KeepsWhatIsRecomputedFromInputGradToWeightGrad) {
   using enum SlotKind;
   const std::vector<StageShape> stages = {

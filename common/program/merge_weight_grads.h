@@ -5,9 +5,10 @@
 
 namespace takt::program {
 
-// Makes one W of those of one stage that follow each other on the compute lane and are of
-// microbatches that follow each other, where the first of them stands: what the others need was
-// there for their I, which came before. They give back their slots together. False: there are none.
+// Merges W of one stage that follow each other on the compute lane, if their microbatches follow
+// each other too. The merged W stands where the first of them stood, because what the others need
+// was there for their I, which came before. It gives back all its slots at its end.
+// Returns whether there were any.
 bool MergeWeightGrads(Program& program);
 
 }  // namespace takt::program

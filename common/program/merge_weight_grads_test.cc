@@ -34,7 +34,7 @@ std::vector<Program> Lowered(std::string_view family, bool merge) {
   return Lower(*schedule, options).value();
 }
 
-// Compute alone, each W of several microbatches as so many.
+// The compute instructions alone. A W of several microbatches is listed as so many.
 std::vector<std::string> ComputeOf(const Program& program) {
   std::vector<std::string> texts;
   for (const Instruction& instruction : program.body) {
@@ -89,7 +89,7 @@ TEST(MergeWeightGrads, KeepsOrderSlotsAndBytesOfEverySchedule) {
   EXPECT_GE(merged, 20);  // programs
 }
 
-// The pools are rings: of neighbours all slots follow each other, but where a ring begins anew.
+// The pools are rings: the slots of neighbours follow each other, except where a ring begins anew.
 TEST(MergeWeightGrads, GivesNeighbouringMicrobatchesNeighbouringSlots) {
   for (const char* family : {"zb-h1", "zb-h2", "zb-v"}) {
     for (const Program& program : Lowered(family, true)) {

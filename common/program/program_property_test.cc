@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Over valid schedules at random, in every placement: what lowered programs have in common.
+// What lowered programs have in common, over valid schedules at random in every placement.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -47,7 +47,7 @@ RC_GTEST_PROP(ProgramProperty, StoredProgramsReadBack, ()) {
   }
 }
 
-// One FIFO per ordered pair of ranks would do, whatever the direction of its messages.
+// One FIFO per ordered pair of ranks would be enough for messages of both directions.
 RC_GTEST_PROP(ProgramProperty, EachRankReceivesInTheOrderInWhichTheOtherSends, ()) {
   using Message = std::pair<std::string, Direction>;
   std::map<std::pair<PpRank, PpRank>, std::vector<Message>> sent, received;  // by (from, to)
@@ -64,7 +64,7 @@ RC_GTEST_PROP(ProgramProperty, EachRankReceivesInTheOrderInWhichTheOtherSends, (
   RC_ASSERT(sent == received);
 }
 
-// As many as the row has microbatches between I and W at once, and none for a B.
+// There are as many as the row has microbatches between I and W at once, and none for a B.
 RC_GTEST_PROP(ProgramProperty, RecomputedTensorsHaveAsManySlotsAsAreAliveAtOnce, ()) {
   const schedule::Schedule schedule = schedule::AnyOrder();
   const std::vector<StageShape> stages = AnyStages(schedule.num_stages);

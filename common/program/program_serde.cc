@@ -60,7 +60,7 @@ std::vector<Instruction> InstructionsFromProto(const ProtoInstructions& from) {
   return to;
 }
 
-// Unknown enumerators, which proto3 keeps as numbers, must not be cut to a byte and taken for
+// proto3 keeps unknown enumerators as numbers. They must not be cut to a byte and taken for
 // another.
 template <class Enum>
 bool Fits(Enum value) {

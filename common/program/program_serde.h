@@ -10,8 +10,8 @@ namespace takt::program {
 
 v1::Program ToProto(const Program& program);
 
-// kFailedPrecondition: another version of the format, both named. kInvalidArgument: as
-// CheckProgram.
+// kFailedPrecondition: the program has another version of the format; the error names both.
+// kInvalidArgument: as CheckProgram.
 absl::StatusOr<Program> FromProto(const v1::Program& proto);
 
 }  // namespace takt::program

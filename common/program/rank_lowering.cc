@@ -128,7 +128,7 @@ std::vector<int> RankLowering::Ages() const {
   return {ages.begin() + steps_.body_end[rank_], ages.end()};
 }
 
-// Stages of a rank in the order in which its row completes their gradients.
+// The stages of a rank in the order in which its row completes their gradients.
 std::deque<StageId> RankLowering::StagesByLastWeightGrad(int rank) const {
   std::set<StageId> seen;
   std::deque<StageId> stages;
@@ -141,7 +141,7 @@ std::deque<StageId> RankLowering::StagesByLastWeightGrad(int rank) const {
   return stages;
 }
 
-// What all versions of the weights are before the first step.
+// Before the first step all versions of the weights are the newest.
 void RankLowering::AddSnapshot() {
   std::vector<SlotId> newest, others;
   for (const auto& [stage, state] : stages_) {

@@ -9,10 +9,10 @@ namespace {
 using schedule::ActionGraph;
 using schedule::ActionNumber;
 
-// By rank: position of the last action known to have run, -1 if none. A vector clock.
+// A vector clock: by rank, the position of the last action known to have run; -1: none.
 using Clock = std::vector<int>;
 
-// Clocks that travel with messages from their making to their use.
+// The clocks that travel with messages from their making to their use.
 class ClocksUnderWay {
  public:
   explicit ClocksUnderWay(int num_actions) : holder_(num_actions, -1) {}
@@ -78,7 +78,8 @@ std::vector<ReceivePoints> FindReceivePoints(const ActionGraph& graph,
           {.producer = number, .after = std::max(clocks[rank][taker], prologue_end - 1)});
     }
   }
-  // The order so far is that of the making, so each sender's messages keep theirs.
+  // So far the messages are in the order of their making, and a stable sort keeps that of each
+  // sender.
   const auto is_before = [](const ReceivePoint& a, const ReceivePoint& b) {
     return a.after < b.after;
   };

@@ -6,7 +6,7 @@
 namespace takt::program {
 namespace {
 
-// Sizes may come from the wire.
+// Sizes may come from the wire, so a sum may be too large.
 std::int64_t AddSaturating(std::int64_t a, std::int64_t b) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   return a > kMost - b ? kMost : a + b;

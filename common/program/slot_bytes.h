@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank needs to run its program, beside weights, gradients and optimizer state.
+// The bytes that a rank needs to run its program, beside weights, gradients and optimizer state.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace takt::program {
 
-// All slots together, as they are there for the whole run: of the pools, as many as are ever in use
+// Counts all slots, because they are there for the whole run. A pool has as many as are ever in use
 // at once.
 struct SlotBytes {
   std::int64_t stash = 0;    // kStash, kRecomputed
   std::int64_t buffers = 0;  // activations and gradients between stages
-  std::int64_t total = 0;    // of both; at most the largest number
+  std::int64_t total = 0;    // of both; the largest number where the sum would be larger
 };
 
-// What the memory of a slot counts as.
+// The kind of memory that a slot counts as.
 MemoryKind MemoryKindOf(SlotKind kind);
 
-// Slots that are not sized count nothing.
+// Slots without a size count nothing.
 SlotBytes CountSlotBytes(const Program& program);
 
 }  // namespace takt::program

@@ -8,7 +8,7 @@
 
 namespace takt::program {
 
-// One layer a stage; each of them recomputes or not.
+// One layer a stage. Each stage recomputes or not, at random.
 inline std::vector<StageShape> AnyStages(int num_stages) {
   std::vector<StageShape> stages;
   for (int s = 0; s < num_stages; ++s) {
