@@ -12,31 +12,31 @@
 
 namespace takt::cost {
 
-// Of one ordered pair of ranks.
+// The cost of a message between one ordered pair of ranks.
 struct LinkCost {
   double latency = 0;           // of a message; does not occupy the link
   double seconds_per_byte = 0;  // occupies the link's lane
 };
 
-// Seconds (or any unit common to all).
+// Times in seconds, or in any unit common to all.
 struct Costs {
-  // F, I, W, B by stage; a vector of one entry serves all stages.
+  // F, I, W, B by stage. A vector of one entry serves all stages.
   std::vector<double> forward{1}, input_grad{1}, weight_grad{1}, backward{2};
   // O(F,B), by the stage of its F; empty: F + B.
   std::vector<double> overlap;
-  LinkCost link;                                        // of every pair that `links` does not name
+  LinkCost link;                                        // for each pair that `links` does not name
   std::map<std::pair<PpRank, PpRank>, LinkCost> links;  // by (from, to)
-  // All REDUCE_GRAD of a stage together, by stage as above; each layer takes an equal part.
+  // All REDUCE_GRAD of a stage together, by stage as above. Each layer takes an equal part.
   std::vector<double> reduction{0};
   double tied_reduction = 0;  // REDUCE_TIED
-  double optimizer = 0;       // OPT on every rank, after the barrier that NORM_EXCHANGE is
+  double optimizer = 0;       // OPT on every rank, after NORM_EXCHANGE, which is a barrier
 
   double F(StageId stage) const { return Of(forward, stage); }
   double I(StageId stage) const { return Of(input_grad, stage); }
   double W(StageId stage) const { return Of(weight_grad, stage); }
   double B(StageId stage) const { return Of(backward, stage); }
   double Reduction(StageId stage) const { return Of(reduction, stage); }
-  // Of the pair that runs F of `forward_stage` and B of `backward_stage` as one.
+  // The pair that runs F of `forward_stage` and B of `backward_stage` as one.
   double O(StageId forward_stage, StageId backward_stage) const {
     return overlap.empty() ? F(forward_stage) + B(backward_stage) : Of(overlap, forward_stage);
   }
@@ -52,7 +52,8 @@ struct Costs {
   }
 };
 
-// Finite, not negative, one value or one a stage. kInvalidArgument (FieldError "cost.F", ...).
+// Checks that costs are finite and not negative, and that there is one value or one a stage.
+// kInvalidArgument (FieldError "cost.F", ...).
 absl::Status CheckCosts(const Costs& costs, int num_stages);
 
 }  // namespace takt::cost

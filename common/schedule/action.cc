@@ -14,7 +14,7 @@
 namespace takt::schedule {
 namespace {
 
-// For error messages: input may be megabytes of anything.
+// Shortens text for error messages, because input may be megabytes of anything.
 std::string Excerpt(std::string_view text) {
   constexpr std::size_t kLongest = 40;
   std::string shown =
@@ -37,8 +37,8 @@ absl::Status NotAPair(std::string_view text) {
                        .fix = "write (0F3;3B5)OVERLAP_F_B, or the two as cells of their own"});
 }
 
-// A number without sign or leading zeros from the front of `text`, which is cut. Larger ones than
-// any schedule may have: none.
+// Takes a number without a sign or leading zeros from the front of `text`. None: there is no such
+// number, or it is larger than any that a schedule may have.
 std::optional<std::int32_t> TakeNumber(std::string_view& text) {
   std::int32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

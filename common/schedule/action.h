@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank computes, on which stage, for which microbatch. Prints as stage, kind, microbatch
-// ("2F0", "0I3") and parses back; the same text form appears in logs, traces, goldens and errors.
+// What a rank computes, on which stage, for which microbatch. An action prints as stage, kind,
+// microbatch ("2F0", "0I3") and parses back. Logs, traces, goldens and errors use the same text.
 #pragma once
 
 #include <compare>
@@ -14,7 +14,7 @@
 
 namespace takt::schedule {
 
-// Zero-bubble papers write B for our I. Numbers are stored: never change them.
+// Zero-bubble papers write B for our I. The numbers are stored, so they must not change.
 enum class ActionKind : std::uint8_t {
   kForward = 1,     // F
   kInputGrad = 2,   // I: gradient of the inputs
@@ -29,21 +29,21 @@ struct Action {
   StageId stage;
   ActionKind kind = ActionKind::kForward;
   MicrobatchId microbatch;
-  // Set on an F that runs as one with the B after it in its row, O(F,B): the two begin when the
+  // Set on an F that runs as one with the B after it in its row, O(F,B). The two begin when the
   // inputs of both are there, their layers take turns, and both results appear at the end.
   bool joins_next = false;
 
   std::string ToString() const;
-  // kInvalidArgument: not a compute action, with what was expected. Blanks around the text are not
-  // accepted.
+  // kInvalidArgument: it is no compute action; the error says what was expected. Blanks around the
+  // text are not accepted.
   static absl::StatusOr<Action> Parse(std::string_view text);
 
   auto operator<=>(const Action&) const = default;
 };
 
 // One cell of the text form: an action, or an overlapped pair "(0F3;3B5)OVERLAP_F_B" of one F and
-// one B, which may be written in either order; the F comes first in the result and joins the B.
-// kInvalidArgument: neither, with what was expected.
+// one B, which may be written in either order. The F comes first in the result and joins the B.
+// kInvalidArgument: it is neither; the error says what was expected.
 absl::StatusOr<std::vector<Action>> ParseCell(std::string_view text);
 
 }  // namespace takt::schedule

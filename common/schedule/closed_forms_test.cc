@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every formula that a family states, for all P up to 12 and M up to 32 for which it is stated.
+// Checks every formula that a family states, for all P up to 12 and M up to 32 for which it holds.
 #include <algorithm>
 
 #include "common/schedule/generate.h"
@@ -11,7 +11,7 @@
 namespace takt::schedule {
 namespace {
 
-// Costs of one stage, all stages equal.
+// The costs of one stage. All stages are equal.
 struct Times {
   double F = 1, I = 1, W = 1, latency = 0;
   double B() const { return I + W; }
@@ -49,7 +49,7 @@ void ExpectIdle(std::string_view family, const GenerateOptions& options, const T
       << family << ", " << Sizes(options) << ", I " << times.I << ", W " << times.W;
 }
 
-// Peak on each rank r is expected(r).
+// Expects the peak expected(r) on each rank r.
 template <typename Expected>
 void ExpectPeaks(std::string_view family, const GenerateOptions& options, Expected expected) {
   std::vector<int> peaks;
@@ -57,7 +57,7 @@ void ExpectPeaks(std::string_view family, const GenerateOptions& options, Expect
   EXPECT_EQ(PeakInFlight(Make(family, options)), peaks) << family << ", " << Sizes(options);
 }
 
-// visit(P, M), all P up to 12 and M from `least(P)` up to 32.
+// Calls visit(P, M) for all P up to 12 and M from `least(P)` up to 32.
 template <typename Least, typename Visit>
 void ForSizes(Least least, Visit visit) {
   for (int p = 1; p <= 12; ++p) {
@@ -212,7 +212,7 @@ TEST(ClosedForms, OfVMin) {
   });
 }
 
-// All at F = I = W, where O = F + B and the halves of a pair begin together.
+// All hold at F = I = W, where O = F + B and the halves of a pair begin together.
 TEST(ClosedForms, OfDualPipe) {
   ForSizes(TwiceRanks, [&](int p, int m) {
     const GenerateOptions sizes{.num_ranks = p, .num_microbatches = m};

@@ -66,7 +66,7 @@ absl::Status CheckSizes(const Family& family, const GenerateOptions& options) {
     }
   }
   if (options.memory.has_value()) RETURN_IF_ERROR(CheckPositive("memory", *options.memory));
-  // Each product is checked before the next: none overflows.
+  // Each product is checked before the next one is made, so none overflows.
   const std::int64_t stages = std::int64_t{options.num_ranks} * *options.num_chunks;
   const std::int64_t kinds = family.splits_backward ? 3 : 2;
   if (stages > kMaxActions || stages * options.num_microbatches > kMaxActions / kinds) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every built-in family by name. One small file each under generators/.
+// Every built-in family by name. Each is a small file in generators/.
 #pragma once
 
 #include <optional>
@@ -18,22 +18,23 @@ struct GenerateOptions {
   int num_microbatches = 1;  // M
   std::optional<int>
       num_chunks;  // V; unset: the family's own default (1, or 2 for interleaved ones)
-  // N of grouped families; unset: the smallest legal one from P on (P if P divides M), at most M
+  // N of grouped families; unset: the smallest legal one from P on (P if P divides M), at most M.
   std::optional<int> group;
-  // What families that are searched for given costs look at; others ignore them.
+  // Families that are searched for given costs look at these. The others ignore them.
   cost::Costs costs;
-  // Microbatch-chunks a rank may hold in flight, for families that take a limit (unset: their own);
-  // others do not look at it, Validate does.
+  // Microbatch-chunks that a rank may hold in flight, for families that take a limit; unset: their
+  // own. Other families ignore it. Validate checks it.
   std::optional<int> memory;
 };
 
-// What a family is, as `takt schedule list` and the documentation show it. The formulas use P, V,
-// M, N (the group), r (the rank) and the times F, I, W, B = I + W of one chunk.
+// A family as `takt schedule list` and the documentation show it. The formulas use P, V, M, N (the
+// group), r (the rank) and the times F, I, W, B = I + W of one chunk.
 struct Family {
   std::string_view name;
   std::string_view summary;    // one line
   std::string_view reference;  // paper
-  // Idle of a rank when all stages are equal and messages free, with a barrier at the step's end.
+  // The idle time of a rank when all stages are equal and messages take no time, with a barrier at
+  // the end of the step.
   std::string_view bubble;
   std::string_view peak;  // chunks in flight on rank r
   Placement placement = Placement::kLoop;
@@ -49,8 +50,8 @@ struct Family {
 
 std::span<const Family> Families();
 
-// kNotFound: no such family (lists them). kInvalidArgument (FieldError): sizes the family cannot
-// serve, naming the rule.
+// kNotFound: there is no such family; the error lists them. kInvalidArgument (FieldError): the
+// family cannot serve these sizes; the error names the rule.
 absl::StatusOr<Schedule> Generate(std::string_view family, const GenerateOptions& options);
 
 }  // namespace takt::schedule

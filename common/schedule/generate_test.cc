@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// The only error's field, "" if there is none.
+// The field of the only error; "": there is none.
 std::string FieldOf(const absl::Status& status) {
   const auto errors = FieldErrorsOf(status);
   return errors.empty() ? "" : errors[0].field;
@@ -81,7 +81,7 @@ TEST(Gis, NeedsHalfAsManyMicrobatchesAsRanks) {
 }
 
 TEST(Interleaved, TakesTheSmallestLegalGroup) {
-  // 16 = 5 * 3 + 1 leaves a group too short for 3 ranks; 16 = 4 * 4 leaves none.
+  // 16 = 5 * 3 + 1 leaves a group that is too short for 3 ranks. 16 = 4 * 4 leaves none.
   const auto chosen = Generate("interleaved-1f1b", {.num_ranks = 3, .num_microbatches = 16});
   const auto four =
       Generate("interleaved-1f1b", {.num_ranks = 3, .num_microbatches = 16, .group = 4});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every generator against every published order of its family: the same action for action where
-// ours is meant to be, else no longer (at two sets of costs) and no larger.
+// Compares every generator with every published order of its family. Ours is the same action for
+// action where it is meant to be. Otherwise it is no longer (at two sets of costs) and no larger.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -24,7 +24,7 @@ struct Ours {
   bool same_order = false;
 };
 
-// Golden families that are not here have no generator of their own: they are bars for the search.
+// Golden families that are not here have no generator of their own. The search is held to them.
 const std::map<std::string, Ours>& GeneratorOf() {
   static const std::map<std::string, Ours> ours = {
       {"gpipe", {"gpipe", true}},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who needs whom in a schedule: actions numbered by row and position, the data dependencies between
-// them, an order that respects both these and the rows.
+// Which action of a schedule needs which: actions numbered by row and position, the data
+// dependencies between them, and an order that respects both these and the rows.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace takt::schedule {
 
-// Number of an action: rows one after the other. -1: none.
+// The number of an action. Numbers go through one row after the other. -1: no action.
 using ActionNumber = std::int32_t;
 
-// Borrows the schedule. Not thread-safe to build, then read-only.
+// Borrows the schedule. Read-only once built, so any thread may use it.
 class ActionGraph {
  public:
-  // Stages and microbatches of all actions must be within the schedule's counts. Of two actions for
-  // one purpose (a second 0F0, or 0I0 beside 0B0) the later one is kept.
+  // The stages and microbatches of all actions must be within the schedule's counts. If two actions
+  // have one purpose (a second 0F0, or 0I0 beside 0B0), the graph keeps the later one.
   explicit ActionGraph(const Schedule& schedule);
 
   int num_actions() const { return static_cast<int>(rank_of_.size()); }
@@ -30,32 +30,33 @@ class ActionGraph {
     return schedule_.ranks[rank_of_[action]][PositionOf(action)];
   }
 
-  // The F, the I or B, the W of a stage and microbatch.
+  // The F, the I or B, and the W of a stage and microbatch.
   ActionNumber Forward(StageId stage, MicrobatchId m) const { return forward_[Cell(stage, m)]; }
   ActionNumber Gradient(StageId stage, MicrobatchId m) const { return gradient_[Cell(stage, m)]; }
   ActionNumber WeightGrad(StageId stage, MicrobatchId m) const {
     return weight_grad_[Cell(stage, m)];
   }
-  // Bidirectional: whether the F of stage 0 of `m` is on the last rank, so that stage s of `m` is
-  // on rank P-1-s. Not if it is missing.
+  // Whether the placement is bidirectional and the F of stage 0 of `m` is on the last rank, so that
+  // stage s of `m` is on rank P-1-s. False if that F is missing.
   bool FlowsUp(MicrobatchId m) const;
-  // The rank where stage and microbatch belong.
+  // The rank where this stage of this microbatch belongs.
   PpRank HomeOf(StageId stage, MicrobatchId m) const;
 
-  // What stands where `action` belongs: itself, or the one that doubles it.
+  // The action that the graph keeps for the purpose of `action`: itself, or the one that doubles
+  // it.
   ActionNumber Occupant(const Action& action) const;
 
-  // The action of the neighbouring stage whose result `action` takes / that takes its result; -1 at
-  // the ends and for W.
+  // The action of the neighbouring stage whose result `action` takes, and the one that takes its
+  // result; -1 at the ends and for W.
   ActionNumber Producer(const Action& action) const;
   ActionNumber Consumer(const Action& action) const;
 
   // The other half of the overlapped pair that `action` is in; -1 if it stands alone.
   ActionNumber Partner(ActionNumber action) const;
 
-  // All actions, the halves of a pair next to each other, each after its producer, its partner's
-  // and its predecessors in the row. Shorter than num_actions() if that is impossible: the rest
-  // wait in a cycle.
+  // All actions, each after its producer, its partner's producer and its predecessors in the row.
+  // The halves of a pair are next to each other. If there is no such order, the result is shorter
+  // than num_actions(), because the other actions wait in a cycle.
   std::vector<ActionNumber> TopologicalOrder() const;
 
  private:

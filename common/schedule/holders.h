@@ -18,8 +18,8 @@ struct Holder {
   int previous = -1, next = -1;  // index of the holder of the neighbouring stages; -1 at the ends
 };
 
-// By chain, in it by stage. bidirectional: stages = P; microbatches 0 .. ceil(M/2)-1 go down
-// (stage s on rank s), the others up (stage s on rank P-1-s).
+// By chain, and within a chain by stage. Under bidirectional there are P stages. Microbatches 0 to
+// ceil(M/2)-1 go down (stage s on rank s), and the others up (stage s on rank P-1-s).
 std::vector<Holder> HoldersOf(Placement placement, int num_ranks, int num_stages,
                               int num_microbatches);
 

@@ -52,8 +52,8 @@ absl::Status CheckInputs(const BoundInputs& inputs) {
   return cost::CheckCosts(inputs.costs, inputs.num_stages);
 }
 
-// Times of one holder. A backward may run split or whole, whichever is shorter: `backward` is the
-// least of both ways, `gradient` the least until its result is there.
+// The times of one holder. A backward may run split or whole, whichever is shorter. `backward` is
+// the shorter time of both ways, `gradient` the shorter time until the result is there.
 struct Times {
   double forward = 0, gradient = 0, backward = 0;
   double pair = 0;          // O of this forward and any backward
@@ -96,7 +96,7 @@ class Terms {
 
  private:
   // For each holder: when its first F can start, when its first gradient can be there, and how long
-  // after its I the step goes on at least.
+  // the step goes on after its I, each at least.
   void FollowChains() {
     const int count = static_cast<int>(holders_.size());
     arrival_.assign(count, 0);
@@ -127,7 +127,7 @@ class Terms {
     }
     for (std::size_t h = 0; h < holders_.size(); ++h) {
       if (holders_[h].rank != rank) continue;
-      // In an overlapped pair, at least what the pair adds to the longest backward.
+      // In an overlapped pair it is at least what the pair adds to the longest backward.
       const double forward =
           std::min(times_[h].forward, std::max(0.0, times_[h].pair - largest_backward));
       work += holders_[h].num_microbatches * (forward + times_[h].backward);
@@ -240,7 +240,7 @@ absl::StatusOr<Bound> LowerBound(const BoundInputs& inputs) {
   const Terms levelled(inputs, holders, Levelled(TimesOf(inputs, holders, false)));
   const Terms real(inputs, holders, TimesOf(inputs, holders, true));
   Bound bound{.work = silent.MeanWork()};
-  // Each part is what its cause adds; a cause that only helps adds nothing.
+  // Each part is what its cause adds. A cause that only helps adds nothing.
   double reached = bound.work;
   const auto add = [&reached](double& part, double to) {
     part = std::max(0.0, to - reached);

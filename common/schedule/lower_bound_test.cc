@@ -87,7 +87,7 @@ TEST(LowerBound, SaysWhatBinds) {
               bound.makespan, 1e-9);
 }
 
-// With one chunk in flight nothing runs beside anything: each microbatch takes its whole path.
+// With one chunk in flight nothing runs beside anything, so each microbatch takes its whole path.
 TEST(LowerBound, OfOneChunkInFlightIsOneMicrobatchAfterTheOther) {
   EXPECT_DOUBLE_EQ(LowerBound(Inputs(Placement::kLoop, 4, 1, 8, 1))->makespan, 8 * 9);
   EXPECT_DOUBLE_EQ(LowerBound(Inputs(Placement::kLoop, 4, 1, 1, 1))->makespan, 9);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a cell is, and the part of a schedule around it with the cell in brackets: what a rejected
-// schedule shows.
+// What a rejected schedule shows: where a cell is, and the part of the schedule around it with the
+// cell in brackets.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace takt::schedule {
 
-// position: in the rank's row; may be one past its end (something is missing there).
+// position: in the rank's row. One past its end: something is missing there.
 
 // "rank 0, cell 3".
 std::string Place(const Schedule& schedule, int rank, int position);

@@ -12,7 +12,7 @@ namespace {
 constexpr int kWidestLine =
     1 << 16;  // characters; actions of very unequal length lose their text instead
 
-// What one cell of the picture shows: an action, or the two of an overlapped pair.
+// One cell of the picture: an action, or the two of an overlapped pair.
 struct Cell {
   std::string text;
   double start = 0, end = 0;
@@ -31,7 +31,7 @@ std::vector<Cell> Cells(const std::vector<TimedAction>& row) {
   return cells;
 }
 
-// Characters per unit of time: each cell has room for its text.
+// Characters per unit of time, so many that each cell has room for its text.
 double Scale(const std::vector<std::vector<Cell>>& rows, double makespan) {
   double scale = 0;
   for (const std::vector<Cell>& row : rows) {

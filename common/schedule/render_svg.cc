@@ -25,7 +25,7 @@ bool EndsFlight(ActionKind kind) {
   return kind == ActionKind::kWeightGrad || kind == ActionKind::kBackward;
 }
 
-// Of the step before, where steps run into each other: what ends here before it begins here.
+// Whether an action is of the step before, where steps overlap: it ends here before it begins here.
 int CarriedOver(const std::vector<TimedAction>& row) {
   std::set<std::pair<StageId, MicrobatchId>> begun;
   int carried = 0;
@@ -37,7 +37,7 @@ int CarriedOver(const std::vector<TimedAction>& row) {
   return carried;
 }
 
-// What the picture says about one rank.
+// What the picture tells about one rank.
 struct RankFigures {
   double busy = 0;
   double first_backward = 0, last_forward = 0;  // where warm-up ends and cool-down begins
@@ -106,8 +106,8 @@ class Drawing {
                     : absl::StrCat(action.microbatch.value());
   }
 
-  // Which of the stages of its rank: by number, or in bidirectional pipelines the one of the way
-  // up.
+  // Which stage of its rank it is: by number, or in bidirectional pipelines 1 for the one of the
+  // way up.
   int Chunk(const Action& action, int rank) const {
     const int stage = action.stage.value();
     if (stage >= num_ranks_) return stage / num_ranks_;
@@ -155,7 +155,7 @@ class Drawing {
     x += 36 + 5.8 * static_cast<double>(text.size());
   }
 
-  // First what the rows show, below it what the curves under them show.
+  // What the rows show comes first, and what the curves under them show comes below.
   void Legend() {
     double x = 12;
     for (const Paint& paint : Paints()) {
@@ -231,7 +231,8 @@ class Drawing {
     svg_ += '\n';
   }
 
-  // The background of the curve: warm-up to the first backward, cool-down after the last forward.
+  // Draws the background of the curve: warm-up ends at the first backward, cool-down begins after
+  // the last forward.
   void Phases(const RankFigures& figures) {
     const double ends[] = {0, figures.first_backward, figures.last_forward, timeline_.makespan};
     for (int phase = 0; phase < 3; ++phase) {
@@ -243,7 +244,7 @@ class Drawing {
     }
   }
 
-  // Microbatch-chunks in flight, from the start of F to the end of W or B, in time.
+  // Draws the microbatch-chunks in flight over time, each from the start of F to the end of W or B.
   void Curve(const std::vector<TimedAction>& row) {
     const double bottom = kRowHeight + kCurveHeight;
     const double step = (kCurveHeight - 1) / std::max(1, highest_peak_);

@@ -20,7 +20,7 @@ Timeline TwoRanks() {
           .ranks = {{At(0, 1, "0F0"), At(4, 6, "0B0")}, {At(1, 2, "1F0"), At(2, 4, "1B0")}}};
 }
 
-// Between an F and an F, from 1 to 4.
+// The rank is idle between an F and an F, from 1 to 4.
 std::vector<TimedAction> Pair() {
   std::vector<TimedAction> row = {At(0, 1, "0F0"), At(1, 4, "1F1"), At(1, 4, "0B2"),
                                   At(4, 5, "2F2")};
@@ -81,8 +81,8 @@ TEST(RenderSvg, SaysHowLongEachRankIdlesAndHowMuchItHolds) {
   EXPECT_THAT(svg, HasSubstr(">0 (0.0%)</text>"));  // a pair is busy once, not twice
   EXPECT_THAT(svg, HasSubstr(">4 (80.0%)</text>"));
   EXPECT_THAT(svg, HasSubstr("in flight, up to 3"));
-  // On the axis, and the peak of rank 0: B2 begins in the step before, and F1 counts before B2
-  // ends.
+  // The number is on the axis, and is the peak of rank 0: B2 begins in the step before, and F1
+  // counts before B2 ends.
   EXPECT_EQ(Count(svg, ">3</text>"), 2);
   EXPECT_THAT(svg, HasSubstr("warm-up"));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Over many sizes: what generators make is valid, within its bounds, and no corruption of it passes
-// unnoticed.
+// Over many sizes, what generators make is valid and within its bounds, and the validator sees
+// every corruption of it.
 #include <algorithm>
 #include <set>
 #include <span>
@@ -106,7 +106,8 @@ RC_GTEST_PROP(ScheduleProperty, ACellOnAnotherRankIsNamed, ()) {
   row.erase(row.begin() + from.position);
   schedule.ranks[other].push_back(moved);
   const absl::Status status = Validate(schedule);
-  // With the F of stage 0 the microbatch has changed its direction: any of its actions contradicts.
+  // With the F of stage 0 the microbatch has changed its direction, so all its actions contradict
+  // it.
   const bool turned = schedule.placement == Placement::kBidirectional &&
                       moved.stage == StageId(0) && moved.kind == ActionKind::kForward;
   RC_ASSERT((turned ? NamesMicrobatch(status, moved.microbatch) : Names(status, moved)));
@@ -137,7 +138,7 @@ RC_GTEST_PROP(ScheduleProperty, AnActionThatMayNotJoinIsNamed, ()) {
   Row& row = schedule.ranks[cell.rank];
   Action& action = row[cell.position];
   action.joins_next = true;
-  // Not inside RC_PRE, which evaluates both sides of ||.
+  // This is not inside RC_PRE, because that evaluates both sides of ||.
   const bool legal =
       BeginsPair(row, cell.position) && row[cell.position + 1].microbatch != action.microbatch;
   RC_PRE(!legal);
@@ -155,7 +156,7 @@ RC_GTEST_PROP(ScheduleProperty, ShuffledRowsNeverCrashTheValidator, ()) {
   RC_ASSERT(status.ok() || status.code() == absl::StatusCode::kInvalidArgument);
 }
 
-// Some of the places where a B follows an F of another microbatch become overlapped pairs.
+// Makes overlapped pairs of some of the places where a B follows an F of another microbatch.
 Schedule WithPairs(Schedule schedule) {
   for (Row& row : schedule.ranks) {
     for (std::size_t i = 0; i + 1 < row.size(); ++i) {

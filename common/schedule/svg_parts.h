@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all our pictures have in common: colours of actions, numbers, ticks.
+// What all our pictures share: colours of actions, numbers, ticks.
 #pragma once
 
 #include <span>
@@ -20,14 +20,15 @@ struct Paint {
 std::span<const Paint> Paints();
 const Paint& PaintOf(ActionKind kind);
 
-// "#7ab0ec". Chunks go from lighter to darker: the eye follows a microbatch through its passes, and
-// black labels stay readable.
+// "#7ab0ec". Chunks go from lighter to darker, so that the eye can follow a microbatch through its
+// passes, and black labels stay readable.
 std::string Fill(const Paint& paint, int chunk, int num_chunks);
 
-// For text between tags.
+// Escapes text that stands between tags.
 std::string Escape(std::string_view text);
 
-// Two decimals at most, and none that say nothing: pictures are files that people keep.
+// A number with two decimals at most, and no zeros at its end. People keep pictures as files, so
+// they should be small.
 std::string Number(double value);
 
 // A round number of time units between two ticks, at least 60 pixels apart.

@@ -17,7 +17,7 @@ std::string_view Trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
 
-// The part before the next `separator`; `text` keeps what follows it.
+// Takes the part before the next `separator`, so that `text` keeps what follows it.
 std::string_view TakeUntil(std::string_view& text, char separator) {
   const std::size_t end = std::min(text.find(separator), text.size());
   const std::string_view part = text.substr(0, end);
@@ -50,7 +50,7 @@ absl::StatusOr<Row> ParseRow(std::string_view line, std::string_view name, std::
 
 absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view name) {
   Schedule schedule{.name = std::string(name)};
-  // Blank lines at the end are no ranks; one in between is a rank without work, which the validator
+  // Blank lines at the end are no ranks. One in between is a rank without work, which the validator
   // refuses.
   const std::size_t last = text.find_last_not_of(" \t\r\n,");
   text = text.substr(0, last == text.npos ? 0 : last + 1);

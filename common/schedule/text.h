@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text forms. CSV is what PyTorch's pipelining reads and writes: one row a rank, one action a cell,
-// empty cells allowed, CRLF or LF; compute actions and overlapped pairs of them only.
+// The text forms of a schedule. CSV is what PyTorch's pipelining reads and writes: one row a rank,
+// one action a cell, empty cells allowed, CRLF or LF. Cells hold compute actions or overlapped
+// pairs of them, and nothing else.
 #pragma once
 
 #include <string>
@@ -11,8 +12,8 @@
 
 namespace takt::schedule {
 
-// Errors: kInvalidArgument (FieldError with `where` = "name:row:cell"). The result is parsed, not
-// yet validated; num_stages and num_microbatches are one more than the largest seen.
+// Parses without validating. num_stages and num_microbatches are one more than the largest seen.
+// kInvalidArgument: a FieldError with `where` = "name:row:cell".
 absl::StatusOr<Schedule> ParseCsv(std::string_view text, std::string_view name);
 std::string FormatCsv(const Schedule& schedule);
 

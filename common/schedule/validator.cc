@@ -20,8 +20,8 @@ std::string Place(const ActionGraph& graph, ActionNumber action) {
   return Place(graph.schedule(), graph.RankOf(action), graph.PositionOf(action));
 }
 
-// A broken rule of one cell: "where: ACTION rule; fix", the grid below. `position` may be one past
-// the row's end.
+// Reports a broken rule of one cell: "where: ACTION rule; fix", and the grid below. `position` may
+// be one past the row's end.
 absl::Status Guilty(const Schedule& schedule, int rank, int position, const std::string& action,
                     const std::string& rule, const std::string& fix) {
   const std::string where = absl::StrCat(schedule.name, ": ", Place(schedule, rank, position));
@@ -108,9 +108,9 @@ absl::Status Missing(const Schedule& schedule, const Action& action, int rank, i
       absl::StrCat("add it", may_split ? " (or I and W in its place)" : ""));
 }
 
-// With fewer than two actions for each (stage, microbatch) one must be missing. Found in time
-// linear in the actions present, however large the counts are (one stray cell of a file may claim
-// millions).
+// With fewer than two actions for each (stage, microbatch) one must be missing. Finds it in time
+// linear in the actions present, however large the counts are: one stray cell of a file may claim
+// millions.
 absl::Status CheckEnough(const Schedule& schedule) {
   std::int64_t num_actions = 0;
   for (const auto& row : schedule.ranks) num_actions += static_cast<std::int64_t>(row.size());
@@ -125,7 +125,7 @@ absl::Status CheckEnough(const Schedule& schedule) {
                       action.kind == ActionKind::kForward});
     }
   }
-  std::int64_t key = 0;  // two a cell; more than are present, so the loop ends
+  std::int64_t key = 0;  // two a cell, which is more than are present, so the loop ends
   while (present.contains({key / 2, key % 2 == 0})) ++key;
   const StageId stage(static_cast<std::int32_t>(key / 2 / schedule.num_microbatches));
   const MicrobatchId microbatch(static_cast<std::int32_t>(key / 2 % schedule.num_microbatches));
@@ -135,7 +135,7 @@ absl::Status CheckEnough(const Schedule& schedule) {
                  rank, static_cast<int>(schedule.ranks[rank].size()));
 }
 
-// Never two of a kind for one stage and microbatch, nor B beside I or W.
+// No two actions of a kind are for one stage and microbatch, and no B is beside I or W.
 absl::Status CheckNoneDoubled(const ActionGraph& graph) {
   for (ActionNumber number = 0; number < graph.num_actions(); ++number) {
     const Action& action = graph.At(number);
@@ -156,8 +156,8 @@ absl::Status CheckNoneDoubled(const ActionGraph& graph) {
   return absl::OkStatus();
 }
 
-// An F, and a B or an I and a W, for each stage and microbatch. The mark is at one of those that
-// are there.
+// Each stage and microbatch has an F, and a B or an I and a W. The mark is at one of those that are
+// there.
 absl::Status CheckNoneMissing(const ActionGraph& graph) {
   const Schedule& schedule = graph.schedule();
   for (int cell = 0; cell < schedule.num_stages * schedule.num_microbatches; ++cell) {
@@ -185,8 +185,8 @@ absl::Status CheckNoneMissing(const ActionGraph& graph) {
   return absl::OkStatus();
 }
 
-// Every action on the rank of its stage. Of a bidirectional schedule each microbatch may use either
-// copy, but one only.
+// Every action is on a rank of its stage. In a bidirectional schedule each microbatch may use
+// either copy, but only one of them.
 absl::Status CheckPlacement(const ActionGraph& graph) {
   const Schedule& schedule = graph.schedule();
   const bool two_ways = schedule.placement == Placement::kBidirectional;
@@ -208,7 +208,7 @@ absl::Status CheckPlacement(const ActionGraph& graph) {
   return absl::OkStatus();
 }
 
-// Both copies of the weights are used: one without a microbatch would have no gradient to add.
+// Both copies of the weights are used. One without a microbatch would have no gradient to add.
 absl::Status CheckBothWays(const ActionGraph& graph) {
   const Schedule& schedule = graph.schedule();
   if (schedule.placement != Placement::kBidirectional) return absl::OkStatus();
@@ -223,7 +223,7 @@ absl::Status CheckBothWays(const ActionGraph& graph) {
                 "let some flow the other way, or use placement loop");
 }
 
-// What joins is an F, with the B of another microbatch right after it.
+// An action that joins is an F, and the B of another microbatch comes right after it.
 absl::Status CheckPairs(const Schedule& schedule) {
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
     const Row& row = schedule.ranks[rank];
@@ -246,7 +246,7 @@ absl::Status CheckPairs(const Schedule& schedule) {
   return absl::OkStatus();
 }
 
-// F before I before W in the row.
+// In the row F comes before I, and I before W.
 absl::Status CheckRowOrder(const ActionGraph& graph) {
   for (ActionNumber number = 0; number < graph.num_actions(); ++number) {
     const Action& action = graph.At(number);
@@ -264,7 +264,7 @@ absl::Status CheckRowOrder(const ActionGraph& graph) {
   return absl::OkStatus();
 }
 
-// Data dependencies and rows together have no cycle; if they have, it is spelled out.
+// Data dependencies and rows together have no cycle. If they have, the error spells it out.
 absl::Status CheckAcyclic(const ActionGraph& graph) {
   const std::optional<WaitingCycle> cycle = FindWaitingCycle(graph);
   if (!cycle.has_value()) return absl::OkStatus();

@@ -13,19 +13,25 @@ struct ValidateOptions {
   int max_in_flight = 0;  // microbatch-chunks per rank; 0: no limit
 };
 
-// The rules of a synchronous schedule, each with an error of its own (kInvalidArgument) that prints
-// the grid with the guilty cell marked: exactly one F and one B (or one I and one W) for each
-// (stage, microbatch); each on the rank that the placement says, under bidirectional each
-// microbatch one way and some each way; only an F joins, and the B of another microbatch; F before
-// I before W in the row; data dependencies acyclic together with every row, an overlapped pair
-// waiting for the inputs of both; in flight within the limit.
+// Checks the rules of a schedule's step. Each rule has an error of its own (kInvalidArgument),
+// which prints the grid with the guilty cell marked:
+// - each (stage, microbatch) has exactly one F and one B, or one F, one I and one W;
+// - each action is on the rank that the placement says; under bidirectional each microbatch goes
+// one
+//   way, and some go each way;
+// - only an F joins, and what it joins is the B of another microbatch;
+// - in the row F comes before I, and I before W;
+// - data dependencies and rows together have no cycle, where an overlapped pair waits for the
+// inputs
+//   of both its halves;
+// - no rank has more in flight than the limit.
 absl::Status Validate(const Schedule& schedule, const ValidateOptions& options = {});
 
-// What is legal but deserves a word, e.g. weight gradients of a stage not in ascending microbatch
-// order.
+// Says what is legal and may surprise, for example weight gradients of a stage that do not come in
+// ascending order of microbatches.
 std::vector<std::string> Warnings(const Schedule& schedule);
 
-// Peak of microbatch-chunks in flight by rank: from F to W (or B).
+// The peak of microbatch-chunks in flight by rank. Each is in flight from F to W (or B).
 std::vector<int> PeakInFlight(const Schedule& schedule);
 
 }  // namespace takt::schedule

@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// What the validator says about a CSV, "" if nothing.
+// What the validator says about a CSV; "": nothing.
 std::string Verdict(std::string_view csv, Placement placement = Placement::kLoop,
                     ValidateOptions options = {}) {
   auto schedule = ParseCsv(csv, "t");
@@ -174,7 +174,7 @@ TEST(Validator, SpellsOutAWaitingCycle) {
 }
 
 TEST(Validator, KnowsThatAPairWaitsForTheInputsOfBoth) {
-  // One after the other 1F1 could start, and 0B0 follow; as one each waits for the other.
+  // One after the other 1F1 could start, and 0B0 follow. As one each waits for the other.
   EXPECT_EQ(Verdict("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"), "");
   EXPECT_EQ(Verdict("0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n"), "");
   EXPECT_EQ(Verdict("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"), "");

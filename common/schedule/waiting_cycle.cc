@@ -9,19 +9,19 @@
 namespace takt::schedule {
 namespace {
 
-// Ranks that cannot go on, and what for.
+// The ranks that cannot go on, and what they wait for.
 class Standstill {
  public:
-  // order: graph.TopologicalOrder(), which is not all of it.
+  // order: graph.TopologicalOrder(), which does not have all actions.
   Standstill(const ActionGraph& graph, const std::vector<ActionNumber>& order)
       : graph_(graph), schedule_(graph.schedule()), next_(schedule_.num_ranks(), 0) {
     for (const ActionNumber number : order) ++next_[graph.RankOf(number)];
   }
 
-  // Position of the cell that a rank is stuck at.
+  // The position of the cell at which a rank is stuck.
   int Position(int rank) const { return next_[rank]; }
 
-  // Walks from any stuck rank to the one it waits for until one comes again.
+  // Walks from any stuck rank to the one it waits for, until a rank comes again.
   int RankOnCycle() const {
     int rank = 0;
     while (next_[rank] == static_cast<int>(schedule_.ranks[rank].size())) ++rank;
@@ -54,7 +54,7 @@ class Standstill {
     return graph_.PositionOf(action) < next_[graph_.RankOf(action)];
   }
 
-  // Whether `action` is, or is half of, what its rank is stuck at.
+  // Whether its rank is stuck at `action`, or at a pair of which it is half.
   bool IsInCell(ActionNumber action, int rank) const {
     const ActionNumber stuck = graph_.Number(rank, next_[rank]);
     return action == stuck || action == graph_.Partner(stuck);

@@ -47,7 +47,7 @@ class Count {
     return {absl::StrCat("rank ", rank, " ", std::string(what)), rank};
   }
 
-  // False: one of them for the second time.
+  // False: one of these passes runs for the second time.
   bool Add(StageId stage, MicrobatchId m, std::array<bool, 3> runs) {
     Passes& passes =
         passes_[static_cast<std::size_t>(stage.value()) * programs_[0].num_microbatches +
@@ -84,7 +84,7 @@ class Count {
     }
   }
 
-  // Else the programs only go forward.
+  // Programs that hold none only go forward.
   bool HoldGradients() const {
     return std::any_of(programs_.begin(), programs_.end(), [](const Program& program) {
       return std::any_of(program.slots.begin(), program.slots.end(),
@@ -97,7 +97,7 @@ class Count {
     const std::size_t cells = static_cast<std::size_t>(programs_[0].num_stages) * num_microbatches;
     std::size_t instructions = 0;
     for (const Program& program : programs_) instructions += program.body.size();
-    if (cells > 2 * instructions) {  // before memory is spent on them: an O runs two
+    if (cells > 2 * instructions) {  // an O runs two; refuse before memory is spent
       return Refusal{absl::StrCat("the ranks have ", instructions, " instructions for ",
                                   programs_[0].num_stages, " stages of ", num_microbatches,
                                   " microbatches")};
@@ -132,8 +132,9 @@ class Count {
                        [&](const Program& program) { return TimesOf(program, op) > 0; });
   }
 
-  // LOAD at most once; norm, exchange and optimizer, or the exchange of a validation, once on all
-  // ranks or nowhere. Without a flush LOAD, and OPT in some, are each microbatch's.
+  // LOAD comes at most once. Norm, exchange and optimizer, or the exchange of a validation, come
+  // once on all ranks or nowhere. Without a flush there is a LOAD, and may be an OPT, for each
+  // microbatch.
   std::optional<Refusal> CheckEnds() const {
     const bool optimizes =
         AnyHas(Op::kNormPartial) || AnyHas(Op::kNormExchange) || AnyHas(Op::kOptimizer);
@@ -211,7 +212,7 @@ class Count {
     return std::nullopt;
   }
 
-  // The norm counts every layer once over all ranks. Without a flush there is none.
+  // The norm counts every layer once over all ranks. Without a flush there is no norm.
   std::optional<Refusal> CheckNorm() const {
     const bool flushes = std::none_of(programs_.begin(), programs_.end(), program::IsAsynchronous);
     if (!AnyHas(Op::kOptimizer) || !flushes) return std::nullopt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// That the ranks together compute one step's loss and gradients, no more and no less.
+// Checks that the ranks together compute one step's loss and gradients, no more and no less.
 #pragma once
 
 #include <optional>

@@ -14,7 +14,7 @@ using Place = Machine::Place;
 
 bool IsReduction(Op op) { return op == Op::kReduceGrad || op == Op::kReduceTied; }
 
-// Norms and loads take no time of their own: the path shows what is around them.
+// Norms and loads take no time of their own, so the path shows what is around them.
 bool IsShown(Op op) {
   return program::IsCompute(op) || op == Op::kSend || op == Op::kOptimizer || IsReduction(op);
 }
@@ -54,7 +54,7 @@ class Backtracker {
     return machine_.At(0, place.rank, place.instruction);
   }
 
-  // What `place` waited for last; a message stands as its SEND. None: it began with the step.
+  // What `place` waited for last. A message stands as its SEND. None: it began with the step.
   std::optional<Place> Cause(Place place) const {
     const double start = At(place).start;
     if (start == 0) return std::nullopt;

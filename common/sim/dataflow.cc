@@ -120,7 +120,7 @@ class Follower {
                    rank};
   }
 
-  // What is wrong with `instruction`, "" if nothing; its effect on the slots.
+  // Applies the effect of `instruction` to the slots. Returns what is wrong with it, "" if nothing.
   std::string Step(const Instruction& instruction) {
     const int step = iteration_ + instruction.step_ahead;
     const Content message = {
@@ -227,7 +227,7 @@ class Follower {
     return "";
   }
 
-  // Nothing may find again what W or B has read.
+  // W and B end the life of what they read, so nothing may find it again.
   void UseUp(const ComputePart& part) {
     for (const SlotId slot : part.reads) {
       const SlotKind kind = At(slot).kind;

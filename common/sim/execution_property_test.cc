@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executes lowered programs with lanes that start and finish in any order their waits allow,
-// several steps without a pause, and watches what slots hold while instructions run: lanes that
-// wait as Dependencies says never disturb one another. And damages programs: the proof sees it.
+// Executes several steps of lowered programs without a pause. Lanes start and finish in any order
+// that their waits allow, and the test watches what slots hold while instructions run: lanes that
+// wait as Dependencies says never disturb one another. Other tests damage programs: the proof sees
+// the damage.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -30,8 +31,8 @@ using schedule::Uniform;
 
 constexpr int kSteps = 3;
 
-// What a slot holds: made by the F ('F') or I ('I') of a stage, for a microbatch of a step. '?'
-// while it is being written.
+// What a slot holds: what the F ('F') or I ('I') of a stage has made, for a microbatch of a step.
+// '?' stands for what is being written.
 struct Value {
   char maker = ' ';
   int stage = -1, microbatch = -1, step = -1;
@@ -64,7 +65,7 @@ class Executor {
     }
   }
 
-  // Until nothing can go on; true if everything has run.
+  // Runs until nothing can go on. True: everything has run.
   bool Run() {
     for (;;) {
       std::vector<int> able;
@@ -95,8 +96,8 @@ class Executor {
     return programs_[lane.rank].body[IndexOf(lane)];
   }
 
-  // The lane itself, for a message with the lane at its other end, for the barrier with those of
-  // all ranks. Null ones are not there.
+  // The lane itself. With it comes, for a message, the lane at its other end, and for a meeting,
+  // those of the other ranks. Null: such a lane is missing.
   std::vector<LaneState*> Together(LaneState& lane) {
     const program::Lane& what = programs_[lane.rank].lanes[lane.id];
     std::vector<LaneState*> all;
@@ -154,7 +155,7 @@ class Executor {
     return {parts.forward, parts.backward};
   }
 
-  // Its microbatches, then what it touches of the stage.
+  // One part for each microbatch, then one with what it touches of the stage.
   static std::vector<ComputePart> WeightGradParts(const Instruction& instruction,
                                                   const Program& program) {
     std::vector<ComputePart> parts = program::MicrobatchParts(instruction, program);
@@ -164,7 +165,7 @@ class Executor {
     return parts;
   }
 
-  // What a part of an instruction must find in a slot that it reads; nullopt: anything.
+  // What a part of an instruction must find in a slot that it reads. None: anything will do.
   std::optional<Value> Expected(const LaneState& lane, const ComputePart& part, SlotId slot) const {
     const int stage = part.stage.value();
     const int m = part.microbatch.value();
@@ -256,10 +257,10 @@ RC_GTEST_PROP(ExecutionProperty, LanesInAnyOrderNeverDisturbOneAnother, ()) {
   RC_ASSERT(Executor(*programs, optimizer).Run());
 }
 
-// One piece of damage to one instruction.
+// Damages one instruction in one way.
 enum class Damage { kSwap, kDrop, kDouble, kSlot, kPeer, kMicrobatch, kNumMicrobatches };
 
-// What was done, for the report; "" if it cannot be done to the instruction picked.
+// Returns what was done, for the report; "": it cannot be done to the instruction picked.
 std::string Inflict(Damage damage, Program& program) {
   std::vector<Instruction>& body = program.body;
   const int size = static_cast<int>(body.size());
@@ -336,7 +337,7 @@ RC_GTEST_PROP(ProofProperty, CatchesEveryDamageThatDoesHarm, ()) {
     const std::string what = Inflict(damage, damaged[Uniform(0, static_cast<int>(damaged.size()))]);
     if (what.empty()) continue;
     if (!Prove(damaged, options).ok()) continue;
-    // Two instructions that nothing orders may change places.
+    // If nothing orders two instructions, they may change places.
     if (damage != Damage::kSwap) RC_FAIL("not caught: " + what);
     if (!Executor(damaged, /*has_optimizer=*/true).Run()) RC_FAIL("never completes: " + what);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Published schedules through the whole path (parse, validate, lower, prove, simulate) against what
-// an independent simulator finds for them.
+// Takes published schedules through the whole path (parse, validate, lower, prove, simulate) and
+// compares the results with those of an independent simulator.
 #include <cmath>
 #include <fstream>
 

@@ -7,8 +7,8 @@
 
 namespace takt::sim {
 
-// The accumulated gradient of one layer: W and B, then REDUCE_GRAD, then REDUCE_TIED, as far as the
-// list has them, then norm and optimizer.
+// The accumulated gradient of one layer. W and B make it, REDUCE_GRAD and REDUCE_TIED sum it where
+// the list has them, then norm and optimizer read it.
 struct Gradient {
   int expected = 0;  // how many W and B the rank runs on its stage before each OPT
   int accumulated = 0;

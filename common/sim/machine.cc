@@ -264,7 +264,7 @@ void Machine::Complete(int lane, Span span, double free_at) {
     state.next = 0;
     ++state.step;
   }
-  // Woken lanes look again at all that they need; one that still waits goes back to sleep.
+  // Woken lanes look again at all that they need. A lane that still waits goes back to sleep.
   std::erase_if(state.sleepers, [&](const std::pair<std::int64_t, int>& sleeper) {
     if (sleeper.first > state.num_done) return false;
     work_.push_back(sleeper.second);
@@ -273,7 +273,7 @@ void Machine::Complete(int lane, Span span, double free_at) {
 }
 
 Direction Machine::DirectionOf(const LaneState& state) const {
-  // By the program's own lane: this one may hold both directions.
+  // The direction is that of the program's own lane, because this one may hold both.
   const std::size_t next = IsDone(state) ? 0 : state.next;
   const Program& program = programs_[state.rank];
   const Instruction& instruction = program.body[state.instructions[next]];

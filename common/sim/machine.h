@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine that programs run on, without the work: lanes with one instruction at a time, waits
-// between them, rendezvous of sends and receives, meetings of several ranks. Whether and in what
-// order things complete does not depend on costs, so the lanes are advanced in any order and the
-// times follow as maxima; no event queue is needed.
+// A model of the machine that programs run on: lanes with one instruction at a time, waits between
+// them, rendezvous of sends and receives, meetings of several ranks. Costs do not decide whether
+// and in what order things complete. So the machine advances its lanes in any order, the times
+// follow as maxima, and it needs no event queue.
 #pragma once
 
 #include <map>
@@ -17,27 +17,29 @@
 
 namespace takt::sim {
 
-// What each instruction takes, by rank and index in the body, instead of what its kind costs: from
-// when it may begin, which for messages and meetings is when all ends are there. A SEND keeps its
-// lane and slot that long, a RECV its lane; the ends of a meeting may differ.
+// How long each instruction takes, by rank and index in the body, instead of what its kind costs.
+// The time counts from when the instruction may begin. For messages and meetings that is when all
+// ends are there. A SEND keeps its lane and its slot that long, and a RECV its lane. The ends of a
+// meeting may have different durations.
 using Durations = std::vector<std::vector<double>>;
 
 struct MachineOptions {
   int steps = 1;        // how often the bodies run
   bool barrier = true;  // false: NORM_EXCHANGE and EVAL let every rank pass
-  // The messages of both directions from one rank to another in one queue instead of two.
+  // The messages of both directions from one rank to another share one queue instead of two.
   bool one_fifo_per_pair = false;
   const Durations* durations = nullptr;  // borrowed; null: as `costs` say
 };
 
-// Borrows programs and costs. Run once, then read.
+// Borrows programs and costs. Run is called once, and the results are read after it.
 class Machine {
  public:
   // programs: as CheckTogether wants them. costs: as CheckCosts wants them.
   Machine(const std::vector<program::Program>& programs, const cost::Costs& costs,
           const MachineOptions& options);
 
-  // Two ends of a message do not match, or nothing can go on: what waits for what.
+  // Refuses if the two ends of a message do not match, or if nothing can go on: then it says what
+  // waits for what.
   std::optional<Refusal> Run();
 
   struct Span {
@@ -48,7 +50,7 @@ class Machine {
     return spans_[step * num_instructions_ + rank_begin_[rank] + instruction];
   }
 
-  // How long an instruction takes by its kind, but for messages.
+  // How long an instruction takes by its kind. Not for messages.
   double Duration(const program::Instruction& instruction) const;
 
   // One instruction of one rank.
@@ -57,11 +59,11 @@ class Machine {
     std::int32_t instruction = 0;
     bool operator==(const Place&) const = default;
   };
-  // After Run. What it waited for on its rank in the first step: the one before it on its lane
-  // (first, if there is one), then those that its slots name.
+  // After Run. The instructions of its rank that it waited for in the first step: the one before it
+  // on its lane (first, if there is one), then those that its slots name.
   std::vector<Place> Predecessors(Place place) const;
-  // After Run. Those on other ranks that began together with it, by rank: the other end of a
-  // message, the others of a meeting.
+  // After Run. The instructions of other ranks that began together with it, by rank: the other end
+  // of a message, the others of a meeting.
   std::vector<Place> Partners(Place place) const;
 
  private:
@@ -77,7 +79,8 @@ class Machine {
     double free_at = 0;
     bool posted = false;  // the next instruction is ready and waits for other ranks
     double ready_at = 0;  // since when
-    // Lanes of this rank that wait for this one, and how many it must have done to let each go on.
+    // The lanes of this rank that wait for this one, each with how many instructions this one must
+    // have done to let it go on.
     std::vector<std::pair<std::int64_t, int>> sleepers;
   };
   // Instructions of one op and layer that complete together on all ranks that have one.
@@ -85,8 +88,8 @@ class Machine {
     int num_ranks = 0;
     std::vector<int> lanes;  // that have arrived
   };
-  // An unmet wait: until that lane has completed its instruction number `position`, counted over
-  // all steps.
+  // An unmet wait. It lasts until that lane has completed its instruction number `position`,
+  // counted over all steps.
   struct Blocker {
     int lane = 0;
     std::int64_t position = 0;
@@ -96,7 +99,7 @@ class Machine {
   void PairMessageLanes();
   void CountMeetings();
 
-  // How long the next instruction of a lane takes, but for messages without durations.
+  // How long the next instruction of a lane takes. Not for messages that have no durations.
   double NextDuration(const LaneState& state) const {
     return options_.durations == nullptr ? Duration(Next(state))
                                          : (*options_.durations)[state.rank][NextIndex(state)];

@@ -12,7 +12,7 @@ using program::Op;
 using program::Program;
 using program::SlotKind;
 
-// F begins a microbatch's stay, W or B ends it; the F of an O begins before its B ends.
+// A microbatch is in flight from its F to its W or B. The F of an O begins before its B ends.
 int PeakInFlight(const Program& program) {
   int in_flight = 0;
   int peak = 0;
@@ -33,8 +33,9 @@ bool IsBuffer(SlotKind kind) {
          kind == SlotKind::kInputGrad;
 }
 
-// Follows the contents of slots: each from the start of the instruction that writes it without
-// having read it, to the end of the last one that touches it before the next such write.
+// Follows the contents of slots. Contents live from the start of the instruction that writes the
+// slot without having read it, to the end of the last one that touches the slot before the next
+// such write.
 class Occupancy {
  public:
   Occupancy(const Program& program, const Machine& machine, bool (*counts)(SlotKind))
@@ -61,8 +62,8 @@ class Occupancy {
  private:
   struct Change {
     double time = 0;
-    // Of what happens at one time: by place in the list, an instruction's taking before its
-    // leaving.
+    // What happens at one time is in the order of the list, and an instruction takes bytes before
+    // it gives any back.
     std::int64_t order = 0;
     std::int64_t bytes = 0;
     auto operator<=>(const Change&) const = default;
@@ -72,7 +73,7 @@ class Occupancy {
     Change leaves;
   };
 
-  // What the prologue leaves is there when the body begins.
+  // What the prologue leaves is there from the start of the body.
   void Begin(const Instruction& instruction) {
     for (const SlotId id : instruction.writes) {
       const program::Slot& slot = program_.slots[id.value()];

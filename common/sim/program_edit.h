@@ -20,7 +20,7 @@ inline std::vector<program::Program> Programs(std::string_view family, int ranks
   return program::Lower(*schedule, options).value();
 }
 
-// Of the first instruction that prints so.
+// The index of the first instruction that prints so.
 inline std::size_t IndexOf(const program::Program& program, std::string_view text) {
   for (std::size_t i = 0; i < program.body.size(); ++i) {
     if (ToString(program.body[i], program) == text) return i;

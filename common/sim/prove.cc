@@ -35,7 +35,7 @@ std::optional<Refusal> CheckBytes(const std::vector<Program>& programs,
   return std::nullopt;
 }
 
-// The action of `rank` that an instruction runs, sends the result of, or receives for.
+// The action that an instruction runs, whose result it sends, or for which it receives.
 schedule::Action ActionOf(const Instruction& instruction, const Program& program) {
   const bool forward = program.lanes[instruction.lane.value()].direction == Direction::kActivation;
   const int taker = instruction.stage.value() + (forward ? 1 : -1);
@@ -57,7 +57,7 @@ schedule::Action ActionOf(const Instruction& instruction, const Program& program
   }
 }
 
-// The cell of the guilty instruction; one past the end of the row for one that has none.
+// The cell of the guilty instruction; one past the end of the row: it has none.
 int CellOf(const Schedule& schedule, const Program& program, std::int32_t instruction) {
   const std::vector<schedule::Action>& row = schedule.ranks[program.pp_rank.value()];
   if (instruction >= 0) {

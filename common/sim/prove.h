@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The proof that lowered programs may run.
+// Proves that lowered programs may run.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct ProofOptions {
   // Most bytes that the slots of each rank may have together, by rank; empty: any.
   std::vector<std::int64_t> byte_limits;
   ExpectedSums sums;
-  // What the programs were lowered from: a refusal shows its grid, with the guilty cell marked.
+  // What the programs were lowered from. A refusal shows its grid, with the guilty cell marked.
   // Borrowed; may be null.
   const schedule::Schedule* schedule = nullptr;
 };

@@ -42,8 +42,7 @@ TEST(Prove, FindsAMessageOrderThatDiffers) {
                     HasSubstr("rank 0 0SEND_F0 meets rank 1 0RECV_F1")));
 }
 
-// What a rank waits for in vain is only reached with every action there: those of rank 1 stay, its
-// message does not.
+// Rank 1 keeps all its actions and loses a message, so that the proof comes as far as the wait.
 TEST(Prove, FindsAMessageThatNobodySends) {
   auto programs = Programs("gpipe", 2, 1);
   Erase(programs[1], "1SEND_B0");
@@ -57,8 +56,8 @@ TEST(Prove, FindsAMessageThatNobodyTakes) {
 }
 
 TEST(Prove, SpellsOutACycleBetweenRanks) {
-  // Rank 0 wants the first gradient before it makes the second activation; rank 1 the other way
-  // round.
+  // Rank 0 wants the first gradient before it makes the second activation. Rank 1 wants the second
+  // activation before it makes the first gradient.
   const std::vector<Program> programs = {Programs("naive", 2, 2)[0], Programs("gpipe", 2, 2)[1]};
   const auto cycle = AllOf(HasSubstr("rank 0 0B0 waits for 1RECV_B0"),
                            HasSubstr("rank 0 1RECV_B0 waits for rank 1 to send it"),
@@ -81,8 +80,8 @@ TEST(Prove, MarksTheGuiltyCellOfTheSchedule) {
   EXPECT_THAT(Verdict(programs, {.schedule = &schedule}), HasSubstr("[0B0]"));
 }
 
-// Two messages of both directions between the same ranks, taken in another order than sent: right
-// with a queue for each direction, a deadlock with one for both.
+// A rank takes two messages of different directions in another order than its peer sends them. That
+// works with a queue for each direction, and is a deadlock with one for both.
 TEST(Prove, KnowsTransportsWithOneQueueForBothDirections) {
   auto programs = Programs("interleaved-1f1b", 2, 2);
   EXPECT_EQ(Verdict(programs), "");
@@ -100,7 +99,8 @@ TEST(Prove, KnowsTransportsWithOneQueueForBothDirections) {
               HasSubstr("rank 0 2SEND_F1 meets rank 1 2RECV_B0"));
 }
 
-// With one queue the activation would be taken for the gradient of the same stage and microbatch.
+// With one queue a rank would take the activation for the gradient of the same stage and
+// microbatch.
 TEST(Prove, TellsAnActivationFromAGradient) {
   const auto schedule =
       schedule::ParseCsv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n", "two ranks").value();
@@ -121,7 +121,8 @@ TEST(Prove, HoldsEachRankToItsBytes) {
       "gpipe", 2, 3,
       {.stages = {{.output_bytes = 10, .stash_bytes = 100},
                   {.first_layer = LayerId(1), .last_layer = LayerId(2), .stash_bytes = 7}}});
-  // Three stashes, two outputs on their way, three gradients; three inputs, stashes, two gradients.
+  // Rank 0 has three stashes, two outputs on their way and three gradients. Rank 1 has three
+  // inputs, three stashes and two gradients.
   EXPECT_EQ(Verdict(programs, {.byte_limits = {350, 71}}), "");
   EXPECT_THAT(
       Verdict(programs, {.byte_limits = {349, 71}}),
@@ -181,7 +182,7 @@ TEST(Prove, FindsEachKindOfDamage) {
       {"NORM_EXCHANGE comes before NORM_PARTIAL", 0,
        [](Program& p) { Swap(p, "NORM_PARTIAL", "NORM_EXCHANGE"); }},
       {"OPT comes before NORM_EXCHANGE", 0, [](Program& p) { Swap(p, "OPT", "NORM_EXCHANGE"); }},
-      // What is there too often, or not at all.
+      // Instructions that are there too often, or not at all.
       {"rank 1 1F0 runs a stage's microbatch a second time", 1,
        [](Program& p) { Double(p, "1F0"); }},
       {"no rank runs I or B of stage 1 and microbatch 1", 1,
@@ -280,8 +281,8 @@ TEST(Prove, FindsWhatIsWrongWithoutAFlush) {
   }
 }
 
-// Every instruction of every rank: gone, twice, about another microbatch or step, with another
-// slot.
+// Damages every instruction of every rank: it is gone, is there twice, is about another microbatch
+// or step, or has another slot.
 TEST(Prove, FindsEveryDamageWithoutAFlush) {
   int inflicted = 0;
   const auto expect_refusal = [&](const std::vector<Program>& programs, const Program& damaged,
@@ -355,7 +356,7 @@ TEST(Prove, KnowsWhichSumsThereMustBe) {
 
 // Both ranks hold layers 0 and 1, as a bidirectional placement has it.
 TEST(Prove, FindsSumsThatMeetInAnotherOrder) {
-  // Two pipelines of one rank each, made into one of two ranks: all that they share are their sums.
+  // Two pipelines of one rank each are made into one of two ranks, which share nothing but sums.
   const auto schedule =
       schedule::Generate("gpipe", {.num_ranks = 1, .num_microbatches = 1}).value();
   const program::LowerOptions options{.stages = {{.last_layer = LayerId(2)}},

@@ -13,8 +13,8 @@ namespace {
 
 using program::Program;
 
-// After two the state at the barrier is that of the step before, shifted; without a barrier stages
-// need some more to find their distance.
+// After two steps the state at the barrier is that of the step before, shifted. Without a barrier
+// stages need some more steps to find their distance.
 constexpr int kSteps = 4;
 
 absl::Status CheckDurations(const std::vector<Program>& programs, const Durations& durations) {

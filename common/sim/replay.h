@@ -10,20 +10,20 @@
 
 namespace takt::sim {
 
-// The programs of all data-parallel copies of a pipeline as those of one: that of pp rank p, copy
-// d, is number p * num_copies + d, which is its rank in the mesh. Copies meet in their sums over
+// Makes one pipeline of all data-parallel copies of a pipeline. The program of pp rank p and copy d
+// is number p * num_copies + d, which is its rank in the mesh. Copies meet in their sums over
 // ranks.
 std::vector<program::Program> SpreadOverCopies(const std::vector<program::Program>& programs,
                                                int num_copies);
 
-// Consecutive steps, all with the same durations.
+// The outcome of consecutive steps that all have the same durations.
 struct Replayed {
   double step_time = 0;                           // what a step adds once they follow each other
   std::vector<std::vector<Machine::Span>> spans;  // of the last step, by rank and instruction
   double end_of_previous = 0;                     // when the step before the last one ended
 };
 
-// kInvalidArgument: durations that are not one for each instruction, finite and not negative; the
+// kInvalidArgument: the durations are not one for each instruction, finite and not negative, or the
 // programs never complete.
 absl::StatusOr<Replayed> Replay(const std::vector<program::Program>& programs,
                                 const Durations& durations);

@@ -10,7 +10,7 @@ namespace {
 
 using program::Program;
 
-// Of F and B as Simulate has them; everything else takes no time.
+// The durations of F and B as Simulate has them. Everything else takes no time.
 Durations UnitDurations(const std::vector<Program>& programs) {
   Durations durations;
   for (const Program& program : programs) {

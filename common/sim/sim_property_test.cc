@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Over many sizes and costs: lowered programs are proved, equal a machine with unlimited buffers,
-// and meet the closed forms.
+// Over many sizes and costs, lowered programs are proved, take the time of a machine with unlimited
+// buffers, and meet the closed forms.
 #include <algorithm>
 #include <cmath>
 
@@ -41,7 +41,7 @@ cost::Costs AnyCosts(int num_stages) {
           .link = {.latency = Uniform(0, 20) / 8.0}};
 }
 
-// End of each action if nothing ever waits for a buffer: row order and data dependencies only.
+// The end of each action if nothing ever waits for a buffer, but only for the row and for data.
 std::vector<double> EndsWithUnlimitedBuffers(const schedule::ActionGraph& graph,
                                              const cost::Costs& costs) {
   std::vector<double> ends(graph.num_actions(), 0);

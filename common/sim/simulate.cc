@@ -25,7 +25,7 @@ absl::Status CheckSteps(const SimulateOptions& options) {
                        .fix = "simulate one step, or two or more to see them follow each other"});
 }
 
-// Whether a step lasts until this has ended: what takes no time belongs to whoever waits for it.
+// Whether a step lasts until this has ended. What takes no time counts for what waits for it.
 bool IsWork(const Instruction& instruction, const Machine& machine) {
   return program::IsCompute(instruction.op) || machine.Duration(instruction) > 0;
 }
@@ -46,7 +46,7 @@ Machine::Place LastWork(const std::vector<Program>& programs, const Machine& mac
   return last;
 }
 
-// F, I, W, B and O of a rank; its row of a timeline.
+// The F, I, W, B and O of a rank, which are its row of a timeline.
 std::vector<Event> ComputeEvents(const Program& program, const Machine& machine) {
   const int rank = program.pp_rank.value();
   std::vector<Event> events;
@@ -58,7 +58,7 @@ std::vector<Event> ComputeEvents(const Program& program, const Machine& machine)
   return events;
 }
 
-// Whether an O, F or B, I or W counts as forward and as backward: an O is both.
+// Whether a compute op counts as forward, and whether as backward. An O is both.
 bool RunsForward(Op op) { return op == Op::kForward || op == Op::kOverlap; }
 bool RunsBackward(Op op) { return op != Op::kForward; }
 

@@ -18,10 +18,10 @@ namespace takt::sim {
 
 struct RankReport {
   double busy = 0;
-  // Idle time in four parts; their sum is makespan - busy. Before the rank's first action; after
-  // its last; gaps in its steady phase, from the start of its first backward to the end of its last
-  // forward; and gaps inside, the others: on the ramps up and down and where all forwards turn to
-  // backwards.
+  // Idle time in four parts, whose sum is makespan - busy: before the rank's first action, after
+  // its last one, gaps in its steady phase (from the start of its first backward to the end of its
+  // last forward), and all other gaps (on the ramps up and down, and where all forwards turn to
+  // backwards).
   double warmup_idle = 0, cooldown_idle = 0, steady_idle = 0, internal_idle = 0;
   int peak_in_flight = 0;              // microbatch-chunks, each from F to W (or B)
   std::int64_t peak_stash_bytes = 0;   // what F keeps for I and W, in use at once
@@ -34,7 +34,7 @@ struct Event {  // one instruction's place in time
   double start = 0, end = 0;
 };
 
-// A link of the chain that determines the makespan: begins when the link before it lets it.
+// A link of the chain that determines the makespan. It begins when the link before it ends.
 struct CriticalLink {
   enum class After : std::uint8_t {  // what it had to wait for last
     kNothing,                        // the step begins
@@ -55,8 +55,8 @@ std::string_view Name(CriticalLink::After after);
 
 struct Report {
   double makespan = 0;  // to the last F, I, W or B; reductions and OPT count if they take time
-  // What a step costs in a row of them: of one, its makespan; of more, what each after the first
-  // adds.
+  // What a step costs among others: what each step after the first adds. The makespan, if only one
+  // is simulated.
   double step_time = 0;
   double step_bubble_fraction = 0;  // 1 - busy / (P * step_time)
   double bubble_fraction = 0;       // 1 - busy / (P * makespan)
@@ -64,20 +64,20 @@ struct Report {
   std::vector<RankReport> ranks;
   std::vector<Event> events;  // F, I, W, B and O, by rank and start
   std::int64_t num_messages = 0;
-  // From 0 to makespan without a gap. Of several such chains the one that stays on a rank where it
-  // can.
+  // A chain from 0 to makespan without a gap. Of several such chains it is the one that stays on a
+  // rank where it can.
   std::vector<CriticalLink> critical_path;
 };
 
 struct SimulateOptions {
-  // Consecutive steps; all but `step_time` is about the first.
+  // How many steps follow each other. All but `step_time` is about the first one.
   int steps = 1;
   // NORM_EXCHANGE makes all ranks wait for one another before OPT. Without it each rank goes on
   // when its own gradients are complete, and steps are staggered.
   bool barrier = true;
 };
 
-// kInvalidArgument: costs or steps that make no sense; the programs never complete.
+// kInvalidArgument: the costs or steps make no sense, or the programs never complete.
 absl::StatusOr<Report> Simulate(const std::vector<program::Program>& programs,
                                 const cost::Costs& costs, const SimulateOptions& options = {});
 

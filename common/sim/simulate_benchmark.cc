@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner's inner loop on one thread: sim_benchmark [--benchmark_filter=...].
+// Measures the planner's inner loop on one thread: sim_benchmark [--benchmark_filter=...].
 #include "benchmark/benchmark.h"
 #include "common/base/status.h"
 #include "common/program/lowering.h"
@@ -45,7 +45,7 @@ void BM_Simulate(benchmark::State& state) {
 }
 BENCHMARK(BM_Simulate)->Apply(Sizes);
 
-// All four, as a plan does it.
+// All four steps, as a plan takes them.
 void BM_WholePath(benchmark::State& state) {
   std::int64_t instructions = 0;
   for (auto _ : state) {

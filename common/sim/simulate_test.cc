@@ -37,8 +37,8 @@ TEST(Simulate, SplitsIdleTimeByWhereItIs) {
     return std::vector<double>{report.warmup_idle, report.steady_idle, report.cooldown_idle,
                                report.internal_idle};
   };
-  // The first rank turns from forwards to backwards while the others run; the last is filled and
-  // drained.
+  // The first rank turns from forwards to backwards while the others run. The last one waits to be
+  // filled and drained.
   EXPECT_EQ(idle("gpipe", 0), (std::vector<double>{0, 0, 0, 9}));
   EXPECT_EQ(idle("gpipe", 3), (std::vector<double>{3, 0, 6, 0}));
   // Here it waits for the first gradient, and then for one after each of the last ones.
@@ -64,8 +64,8 @@ TEST(Simulate, LetsBandwidthOccupyTheLinkAndLatencyNot) {
   const program::LowerOptions options{
       .stages = {{.output_bytes = 10}, {.first_layer = LayerId(1), .last_layer = LayerId(2)}}};
   const auto programs = Programs("gpipe", 2, 2, options);
-  // F of both microbatches takes no time: the messages follow each other on the link, 5 each, or
-  // fly beside each other.
+  // F of both microbatches takes no time. The messages follow each other on the link, 5 each, or
+  // travel beside each other.
   const cost::Costs nothing{.forward = {0}, .input_grad = {0}, .weight_grad = {0}, .backward = {0}};
   cost::Costs bandwidth = nothing;
   bandwidth.link.seconds_per_byte = 0.5;
@@ -96,11 +96,11 @@ TEST(Simulate, CountsMessagesWhereTheyAreHeld) {
     return std::vector<std::int64_t>{report.ranks[0].peak_buffer_bytes,
                                      report.ranks[1].peak_buffer_bytes};
   };
-  // An activation while it is made and sent, and until its B, which makes a gradient beside it.
+  // An activation counts while it is made and sent, and until its B, which makes a gradient.
   EXPECT_EQ(peaks(1, {}), (std::vector<std::int64_t>{10, 20}));
-  // All inputs until their B.
+  // All inputs count until their B.
   EXPECT_EQ(peaks(4, {})[1], 50);
-  // A slow link: the next activation waits beside the one that is under way.
+  // On a slow link the next activation waits beside the one that is under way.
   EXPECT_EQ(peaks(2, {.link = {.seconds_per_byte = 1}})[0], 20);
 }
 
@@ -111,7 +111,7 @@ TEST(Simulate, RunsAPairAsOne) {
   const auto report = Simulate(programs, {.overlap = {2.5}}).value();
   EXPECT_EQ(report.makespan, 1 + 2.5 + 2);
   EXPECT_EQ(report.ranks[0].peak_in_flight, 2);
-  // Both halves for the pictures, at the same time.
+  // Pictures show both halves, at the same time.
   const auto row = MakeTimeline(programs, report).ranks[0];
   ASSERT_EQ(row.size(), 4u);
   EXPECT_EQ(row[1].action.ToString(), "0F1");
@@ -121,7 +121,7 @@ TEST(Simulate, RunsAPairAsOne) {
   EXPECT_EQ(row[2].end, 3.5);
 }
 
-// Names and reasons of a path.
+// The names and reasons of a path.
 std::vector<std::string> Text(const std::vector<CriticalLink>& path) {
   std::vector<std::string> text;
   for (const CriticalLink& link : path) {
@@ -155,7 +155,7 @@ TEST(CriticalPath, EndsWithTheOptimizerOfTheRankThatWaitedForAnother) {
   const auto programs = Programs("gpipe", 2, 1, {.reduce_gradients = true});
   const cost::Costs costs{.reduction = {4, 20}, .optimizer = 2};
   const auto report = Simulate(programs, costs).value();
-  // Rank 1 ends its B at 4 and sums until 24; rank 0 ends at 6 and sums until 10.
+  // Rank 1 ends its B at 4 and sums until 24. Rank 0 ends at 6 and sums until 10.
   EXPECT_EQ(report.makespan, 26);
   EXPECT_THAT(
       Text(report.critical_path),
@@ -180,7 +180,7 @@ TEST(Simulate, StaggersStepsThatNoBarrierHoldsTogether) {
         .value()
         .step_time;
   };
-  // The first rank of 1f1b is the first to begin and the last to end: nothing is gained. With
+  // The first rank of 1f1b is the first to begin and the last to end, so nothing is gained. With
   // zb-h2 every rank has as much to do between its first and its last action, and no gaps.
   EXPECT_EQ(step_time("1f1b", true), 34);
   EXPECT_EQ(step_time("1f1b", false), 34);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a machine at rest with work left says: who waits for whom.
+// Explains a machine that has come to rest with work left: which lanes wait for which.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -34,7 +34,7 @@ std::pair<std::string, int> Machine::WaitsFor(int lane) const {
                          never ? ", which will never " : " to ", verb, " it"),
             never ? -1 : state.partner};
   }
-  // A meeting: some rank has not arrived.
+  // In a meeting some rank has not arrived.
   for (std::size_t other = 0; other < lanes_.size(); ++other) {
     const LaneState& candidate = lanes_[other];
     if (candidate.kind != LaneKind::kReduce || IsDone(candidate)) continue;
@@ -60,7 +60,7 @@ Refusal Machine::Stalled() const {
     path.push_back(lane);
     lane = WaitsFor(lane).second;
   }
-  // Only the cycle, if there is one.
+  // If there is a cycle, only that is told.
   if (lane >= 0) path.erase(path.begin(), std::find(path.begin(), path.end(), lane));
   std::string text;
   for (const int link : path) {

@@ -19,7 +19,7 @@ schedule::ActionKind KindOf(program::Op op) {
   }
 }
 
-// A W of several microbatches as so many, of equal length.
+// A W of several microbatches appears as so many of equal length.
 void AddEach(const program::Instruction& weight_grad, const Event& event,
              std::vector<schedule::TimedAction>& row) {
   const double each = (event.end - event.start) / weight_grad.num_microbatches;

@@ -10,7 +10,7 @@
 
 namespace takt::sim {
 
-// programs: those that `report` is of.
+// programs: those that were simulated for `report`.
 schedule::Timeline MakeTimeline(const std::vector<program::Program>& programs,
                                 const Report& report);
 

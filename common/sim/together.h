@@ -8,7 +8,7 @@
 
 namespace takt::sim {
 
-// The programs of all ranks of one pipeline, in order, each well-formed.
+// Checks that these are the programs of all ranks of one pipeline, in order, each well-formed.
 absl::Status CheckTogether(const std::vector<program::Program>& programs);
 
 }  // namespace takt::sim

@@ -44,8 +44,8 @@ Schedule AnyFamily() {
   std::vector<Family> families(Families().begin(), Families().end());
   std::erase_if(families, [](const Family& one) { return one.updates != Updates::kFlush; });
   const Family& family = families[Uniform(0, static_cast<int>(families.size()))];
-  // Every family serves a good part of these sizes; rapidcheck, when it shrinks, may draw one that
-  // it does not for ever.
+  // Every family serves a good part of these sizes. But when rapidcheck shrinks a case, it may draw
+  // sizes that the family does not serve again and again.
   for (int attempt = 0; attempt < 100; ++attempt) {
     absl::StatusOr<Schedule> schedule = Generate(family.name, AnyOptions(family));
     if (schedule.ok()) return *std::move(schedule);

@@ -6,13 +6,14 @@
 
 namespace takt::schedule {
 
-// Uniform in [low, high): rapidcheck's own ranges stay near the lower end for most of a run.
+// A uniform draw from [low, high). rapidcheck's own ranges stay near the lower end for most of a
+// run.
 int Uniform(int low, int high);
 
 // Sizes up to 8 ranks, 16 microbatches and 4 chunks, costs if the family looks at them.
 GenerateOptions AnyOptions(const Family& family);
 
-// A synchronous family at sizes that it serves.
+// A family with a flush, at sizes that it serves.
 Schedule AnyFamily();
 
 }  // namespace takt::schedule

@@ -29,7 +29,7 @@ Schedule AnySizes() {
   return schedule;
 }
 
-// Runs actions whose inputs are there, any of them at a time.
+// Runs actions one by one, in any order in which their inputs are there.
 class Draw {
  public:
   Draw(Schedule& schedule, bool pairs) : schedule_(schedule), pairs_(pairs) {
@@ -74,7 +74,8 @@ class Draw {
     return up ? schedule_.num_ranks() - 1 - home : home;
   }
 
-  // Index of a ready B on the same rank that `action`, if it is an F, may overlap with; -1: none.
+  // The index of a ready B on the same rank that `action`, if it is an F, may overlap with; -1:
+  // none.
   int PartnerOf(const Action& action, int rank) const {
     if (action.kind != ActionKind::kForward) return -1;
     const auto partner = std::find_if(ready_.begin(), ready_.end(), [&](const Action& other) {

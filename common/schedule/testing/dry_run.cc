@@ -44,7 +44,7 @@ class Runner {
     return results[stage * schedule_.num_microbatches + action.microbatch.value()];
   }
 
-  // The start that one input allows; negative: it is not there yet.
+  // The earliest start that one input allows; negative: the input is not there yet.
   double Arrival(const Result& input, int rank) const {
     if (input.end < 0) return -1;
     if (input.rank == rank) return input.end;
@@ -82,7 +82,7 @@ class Runner {
     return 0;
   }
 
-  // Runs the next cell of the row (an overlapped pair is one), if it can.
+  // Runs the next cell of the row (an overlapped pair is one cell), if it can.
   bool Step(int rank) {
     const std::vector<Action>& row = schedule_.ranks[rank];
     const std::size_t first = position_[rank];

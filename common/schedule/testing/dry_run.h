@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times a schedule by the longest path through its actions: rows in order, data dependencies, a
-// latency per message. Knows nothing of lowering, so it can disagree with the simulator.
+// latency per message. It knows nothing of lowering, so it can disagree with the simulator.
 #pragma once
 
 #include "common/cost/costs.h"
