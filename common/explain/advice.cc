@@ -21,7 +21,7 @@ using program::Instruction;
 using program::Op;
 using program::SlotKind;
 
-// Of an overlapped pair, without knowing better: a backward is twice a forward.
+// The share of an overlapped pair that is its forward: a backward is taken to be twice a forward.
 constexpr double kForwardShare = 1.0 / 3;
 
 class Advisor {
@@ -60,7 +60,7 @@ class Advisor {
                        .saved_fraction = fraction});
   }
 
-  // Layers of each stage, ascending, by the weights that its rank holds.
+  // The layers of each stage, ascending, as its rank holds their weights.
   std::vector<std::set<int>> LayersOfStages() const {
     std::vector<std::set<int>> layers(num_stages());
     for (const program::Program& program : step_.programs()) {
@@ -81,7 +81,7 @@ class Advisor {
     return work;
   }
 
-  // Visits compute of stages, with the share of each instruction that is of each stage.
+  // Visits all compute instructions, with the stage of each and its share of the instruction.
   template <class Visit>
   void ForEachStageShare(Visit visit) const {
     for (std::size_t rank = 0; rank < step_.programs().size(); ++rank) {
@@ -104,7 +104,7 @@ class Advisor {
     const int from =
         static_cast<int>(std::max_element(seconds.begin(), seconds.end()) - seconds.begin());
     if (layers[from].size() < 2) return;
-    // Nearest first: of equals, the one that moves fewest layers.
+    // The nearest stage comes first, so of equal changes the one that moves fewest layers wins.
     int best = -1;
     double best_seconds = usual_seconds_;
     for (int distance = 1; distance < num_stages(); ++distance) {
@@ -125,7 +125,7 @@ class Advisor {
                         std::abs(best - from) > 1 ? ", those between shifted by one," : ""));
   }
 
-  // Stages are consecutive: a layer goes far by each stage in between passing one on.
+  // Stages are consecutive. So a layer goes far when each stage in between passes one on.
   sim::Durations WithMovedLayer(std::vector<std::set<int>> layers, int from, int to) const {
     const std::vector<std::set<int>> before = layers;
     for (int stage = from; stage != to; stage += to > from ? 1 : -1) {
@@ -147,7 +147,7 @@ class Advisor {
 
   void SpeedUpRank() {
     if (!explanation_.worst_op.has_value() || step_.programs().size() < 2) return;
-    // Each instruction of that rank as the mean of its kind on the others.
+    // Each instruction of that rank takes the mean of its kind on the others.
     const int slow = explanation_.worst_op->rank;
     std::map<Op, std::pair<double, int>> others;
     sim::Durations durations = step_.usual();
@@ -209,7 +209,7 @@ class Advisor {
     Add(Advice::Kind::kSchedule, usual_seconds_ - other->saved_seconds, std::move(text));
   }
 
-  // Means over all copies, by stage; links by pp ranks.
+  // Stages have means over all copies, and links are by pp ranks.
   cost::Costs StageCosts() const {
     struct Sum {
       double seconds = 0;

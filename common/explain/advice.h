@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What would make a measured step shorter, each suggestion tried on the simulator.
+// Suggests what would make a measured step shorter, and tries each suggestion on the simulator.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@ struct Advice {
 std::string_view Name(Advice::Kind kind);
 
 struct AdviceOptions {
-  double least_fraction = 0.01;  // what saves less is not worth saying
+  double least_fraction = 0.01;  // suggestions that save less are left out
 };
 
-// The best of each kind, the one that saves most first. A layer that moves takes, on its new stage,
-// what that stage takes for its work (JobTrace::layer_work; empty: all layers are alike).
-// kNotFound: the timeline has no such step.
+// The best suggestion of each kind, the one that saves most first. A layer that moves takes, on its
+// new stage, what that stage takes for its work (JobTrace::layer_work; empty: all layers are
+// alike). kNotFound: the timeline has no such step.
 absl::StatusOr<std::vector<Advice>> Advise(const trace::Timeline& timeline, StepId step,
                                            const AdviceOptions& options = {});
 

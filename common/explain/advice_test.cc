@@ -55,7 +55,7 @@ TEST(Advise, SavesWhatDoingItSaves) {
   EXPECT_NEAR(data->saved_seconds, StepSeconds(slow_data) - healthy_seconds, 2e-4);
 }
 
-// One stage of `ranks` has `more` layers than the others.
+// A trace where one stage of `ranks` has `more` layers than the others.
 SyntheticTrace WithLayers(const std::vector<int>& layers) {
   SyntheticOptions options;
   options.stage_layers = layers;
@@ -67,7 +67,7 @@ TEST(Advise, MovesALayerWhereItSavesMost) {
   const auto move = Find(uneven, Advice::Kind::kMoveLayer);
   ASSERT_TRUE(move.has_value());
   EXPECT_THAT(move->text, HasSubstr("stage 4 is 67 % slower than the mean: moving one layer to"));
-  // What the step is with the layer moved there, as far as the text can be trusted.
+  // The step takes as long as the text says once the layer has moved there.
   double best = StepSeconds(uneven);
   for (const std::vector<int>& moved : {std::vector{3, 2, 4, 4, 5}, std::vector{2, 3, 4, 4, 5},
                                         std::vector{2, 2, 5, 4, 5}, std::vector{2, 2, 4, 5, 5}}) {
@@ -80,7 +80,7 @@ TEST(Advise, MovesALayerWhereItSavesMost) {
 TEST(Advise, KnowsThatLayersDiffer) {
   SyntheticTrace uneven = WithLayers({2, 2, 2, 3});
   ASSERT_TRUE(Find(uneven, Advice::Kind::kMoveLayer).has_value());
-  // The first layer of the last stage is nothing: moving it changes nothing.
+  // The first layer of the last stage has no work, so moving it changes nothing.
   uneven.Get().layer_work = {1, 1, 1, 1, 1, 1, 0, 1, 1};
   EXPECT_FALSE(Find(uneven, Advice::Kind::kMoveLayer).has_value());
   // A stage of one layer keeps it.
@@ -96,10 +96,10 @@ TEST(Advise, KnowsABetterSchedule) {
   EXPECT_THAT(other->text, HasSubstr("schedule zb-"));
   EXPECT_THAT(other->text,
               HasSubstr("instead of gpipe, with 7 microbatches in flight instead of 8"));
-  // What is best for its memory has none.
+  // The schedule that is best for its memory has no such suggestion.
   SyntheticTrace zb("zb-v", 4, 8);
   EXPECT_FALSE(Find(zb, Advice::Kind::kSchedule).has_value());
-  // Without a flush, weights are others: no suggestion leads there or away.
+  // Without a flush the weights are others, so no suggestion leads there or away.
   SyntheticTrace dualpipe("dualpipe", 4, 8);
   EXPECT_FALSE(Find(dualpipe, Advice::Kind::kSchedule).has_value());
 }

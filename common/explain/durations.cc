@@ -54,7 +54,7 @@ class Extractor {
   }
   const Slice& At(Place place) const { return At(index_, place); }
 
-  // Compute as usual, everything else as it was.
+  // Compute takes what it usually takes, and everything else what it took.
   void SetLane(int rank) {
     using Kind = std::tuple<Op, StageId, StageId, std::int32_t>;
     const program::Program& program = trace_.ProgramOf(rank);
@@ -87,7 +87,7 @@ class Extractor {
     durations_[place.rank][place.instruction] = Lasted(place, start, together);
   }
 
-  // From `start`, when all were there, less the time in which one of them stood still.
+  // The time from `start`, when all were there, less the time in which one of them stood still.
   double Lasted(Place place, std::int64_t start, const std::vector<Place>& together) const {
     const std::int64_t end = std::max(start, At(place).end_nanos);
     std::vector<trace::Span> stalls;
@@ -152,7 +152,7 @@ absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timelin
   measured.programs_ =
       sim::SpreadOverCopies(timeline.trace->programs, timeline.trace->mesh.dp_size);
   measured.usual_ = Extractor(timeline, static_cast<int>(window - timeline.steps.begin())).Usual();
-  // From here on replays cannot fail: same programs, durations of the same shape.
+  // From here on replays cannot fail, because programs and the shape of durations stay the same.
   RETURN_IF_ERROR(sim::Replay(measured.programs_, measured.usual_).status());
   return measured;
 }

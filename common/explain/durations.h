@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each instruction of a measured step took, in the form in which the simulator replays it, and
-// the same step with a part of it changed.
+// The time that each instruction of a measured step took, in the form that the simulator replays,
+// and the same step with a part of it changed.
 #pragma once
 
 #include <vector>
@@ -12,11 +12,11 @@
 
 namespace takt::explain {
 
-// Where the time of an instruction is booked when it is made free.
+// The part of a step to which an instruction's time belongs.
 enum class Work : std::uint8_t { kCompute, kMessage, kSum, kData };
 Work WorkOf(program::Op op);
 
-// Of at least one; of an even number, the upper one.
+// The median of at least one value; of an even number of values, the upper one.
 double Median(std::vector<double> values);
 
 // One step of all ranks, ready to be replayed. Borrows the timeline.
@@ -32,9 +32,9 @@ class MeasuredStep {
     return static_cast<double>(window_.end_nanos - window_.start_nanos) * 1e-9;
   }
 
-  // Compute as this rank usually takes for it (the median over all steps of the timeline);
-  // messages, sums and data as measured, less the time in which the process of one of their ranks
-  // stood still.
+  // Compute takes what this rank usually takes for it (the median over all steps of the timeline).
+  // Messages, sums and data take what was measured, less the time in which the process of one of
+  // their ranks stood still.
   const sim::Durations& usual() const { return usual_; }
 
   double StepTime(const sim::Durations& durations) const;
@@ -47,13 +47,14 @@ class MeasuredStep {
   sim::Durations usual_;
 };
 
-// `durations` with all instructions of one sort taking no time.
+// `durations`, where all instructions of one sort take no time.
 sim::Durations WithFree(const MeasuredStep& step, sim::Durations durations, Work work);
 
-// With every compute instruction taking the mean of its kind over all ranks: the same work.
+// `durations`, where every compute instruction takes the mean of its kind over all ranks. The work
+// stays the same.
 sim::Durations Balanced(const MeasuredStep& step, sim::Durations durations);
 
-// Compute of each rank.
+// The time that each rank computes.
 std::vector<double> BusySeconds(const MeasuredStep& step, const sim::Durations& durations);
 
 }  // namespace takt::explain

@@ -54,7 +54,7 @@ void SplitStep(const MeasuredStep& step, Explanation& result) {
   part(result.parts, Part::kSchedule) = of_balanced - ideal;
   part(result.parts, Part::kCompute) = ideal;
   for (std::size_t rank = 0; rank < busy.size(); ++rank) {
-    // Of a rank, compute is its own work, and the two parts beside it are its own idle time.
+    // For a rank, compute is its own work, and the two parts beside it are its own idle time.
     RankSplit& split = result.ranks[rank];
     split.parts = result.parts;
     part(split.parts, Part::kCompute) = busy[rank];
@@ -78,7 +78,7 @@ void SumStalls(const trace::Timeline& timeline, const trace::StepWindow& step,
 
 void SumLanes(const trace::Timeline& timeline, Explanation& result) {
   const trace::JobTrace& trace = *timeline.trace;
-  double busy = 0;  // F, I, W, B, O: what a bubble is the absence of
+  double busy = 0;  // time in F, I, W, B, O; a bubble is time without them
   for (const Slice& slice : timeline.slices) {
     const Op op = trace.ProgramOf(slice.rank).body[slice.instruction].op;
     if (slice.step != result.step || WorkOf(op) != Work::kCompute) continue;

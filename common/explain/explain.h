@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a step goes: seven parts that add up to it exactly, each the difference that
+// Where the time of a step goes: seven parts that add up to it exactly. Each is the difference that
 // one change makes when the step's own program is run again with it. docs/explain.md has the order
 // of the changes and its reasons.
 #pragma once
@@ -36,9 +36,10 @@ std::string_view Meaning(Part part);
 using Parts = std::array<double, kNumParts>;
 
 struct RankSplit {
-  // Adds up to the step too. Work and balance are the rank's own; what delays all is equal on all.
+  // These parts add up to the step too. Work and balance are the rank's own, and what delays all
+  // ranks is equal on all.
   Parts parts{};
-  // What its compute lane was measured to do in its own step: work, and idle time by trace::Cause.
+  // What its compute lane did in its own step, as measured: work, and idle time by trace::Cause.
   double busy_seconds = 0;
   std::array<double, trace::kNumCauses + 1> idle_seconds{};
   double stalled_seconds = 0;  // of the step, in which its process did not run

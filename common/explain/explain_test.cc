@@ -24,7 +24,7 @@ Explanation ExplainStep(SyntheticTrace& synthetic, int step = 2) {
   return Explain(trace::MakeTimeline(trace).value(), StepId(step)).value();
 }
 
-// Nothing but compute takes time.
+// Only compute takes time.
 constexpr SyntheticOptions kFree{.message = 0, .load = 0, .reduction = 0, .exchange = 0, .norm = 0};
 
 constexpr const char* kFamilies[] = {"naive", "gpipe",      "1f1b",    "interleaved-1f1b", "zb-h1",
@@ -44,7 +44,7 @@ RC_GTEST_PROP(Explain, PartsAddUpToTheMeasuredStep, ()) {
     synthetic.Slow(rank, Op::kLoad, *rc::gen::inRange(0, 5000) / 100.0);
   }
   trace::JobTrace& trace = synthetic.Get();
-  // Whatever else happened: times that no program would have had.
+  // Whatever else happened may give times that no program would have had.
   for (trace::RankTrace& rank : trace.ranks) {
     for (trace::Span& span : rank.steps[1].body) {
       span.end_nanos += *rc::gen::inRange(0, 3'000'000);
@@ -88,7 +88,7 @@ TEST(Explain, AnUndisturbedStepIsComputeAndSchedule) {
   }
 }
 
-// Where its time goes is as it would be had they been one after the other.
+// The parts are as if the steps had come one after the other.
 TEST(Explain, AWeightGradOfSeveralMicrobatchesIsSoMuchWork) {
   const auto explain = [](bool merge) {
     SyntheticOptions options = kFree;
@@ -143,7 +143,7 @@ TEST(Explain, ASlowStageIsImbalanceButForItsShareOfTheWork) {
     for (const Op op : {Op::kForward, Op::kBackward}) trace.Slow(2, op, 1.3);
   });
   EXPECT_GT(planted.added, 0.06);
-  // The mean of four stages is 30 % / 4 higher: of the work, and of the bubble with it.
+  // The mean of four stages is 30 % / 4 higher, for the work and for the bubble with it.
   const double of_mean = 0.3 / 4 * (0.24 + 0.09);
   EXPECT_NEAR(planted.explained, planted.added - of_mean, 0.02 * planted.added);
   ASSERT_TRUE(planted.after.worst_op.has_value());
@@ -152,7 +152,7 @@ TEST(Explain, ASlowStageIsImbalanceButForItsShareOfTheWork) {
   EXPECT_EQ(planted.after.worst_op->op, Op::kBackward);
   EXPECT_NEAR(planted.after.worst_op->seconds, 0.026, 1e-6);
   EXPECT_NEAR(planted.after.worst_op->mean_seconds, 0.0215, 1e-6);
-  // Its own row says who.
+  // Its own row tells which rank it is.
   EXPECT_LT(Of(planted.after.ranks[2].parts, Part::kImbalance), 0.01);
   EXPECT_GT(Of(planted.after.ranks[0].parts, Part::kImbalance), 0.05);
 }
@@ -184,8 +184,8 @@ TEST(Explain, SlowSumsAreSync) {
   EXPECT_NEAR(planted.explained, planted.added, 0.02 * planted.added);
 }
 
-// Rank 2 stands still for 100 ms before `instruction` of step 3 ends, and nothing of it ends
-// meanwhile.
+// Rank 2 stands still for 100 ms before `instruction` of step 3 ends, and none of its instructions
+// ends meanwhile.
 Explanation ExplainStopIn(std::size_t instruction, double& usual) {
   constexpr double kStop = 0.1;
   constexpr int kRank = 2;
@@ -197,7 +197,7 @@ Explanation ExplainStopIn(std::size_t instruction, double& usual) {
       ToString(synthetic.spread()[kRank].body[instruction], synthetic.spread()[kRank]);
   const bool is_sum = WorkOf(synthetic.spread()[kRank].body[instruction].op) == Work::kSum;
   for (int rank = 0; rank < 4; ++rank) {
-    // A sum ends for all when it does for one.
+    // A sum ends on all ranks at once.
     if (rank == kRank || is_sum) synthetic.Duration(rank, where) += kStop;
   }
   synthetic.AddStep();
@@ -214,7 +214,7 @@ TEST(Explain, ARankThatStoodStillIsRuntimeWhateverItDidOrWaitedFor) {
   SyntheticTrace synthetic("1f1b", 4, 8);
   const program::Program& program = synthetic.spread()[2];
   for (std::size_t i = 0; i < program.body.size(); ++i) {
-    // That it ends is for the receiver to say.
+    // The receiver tells when the message ends.
     if (program.body[i].op == Op::kSend) continue;
     SCOPED_TRACE(ToString(program.body[i], program));
     double usual = 0;

@@ -41,7 +41,7 @@ int PeakInFlight(const sim::Report& report) {
   return peak;
 }
 
-// As the programs are: with no optimizer, whose cost is the same in all.
+// Simulated without an optimizer, whose cost is the same in all schedules.
 std::optional<sim::Report> Try(const schedule::Family& family, const std::vector<Program>& programs,
                                const cost::Costs& costs) {
   const int num_ranks = static_cast<int>(programs.size());
@@ -84,7 +84,7 @@ std::optional<OtherSchedule> FindBetterSchedule(const std::vector<Program>& prog
     if (other.saved_seconds <= 0 || other.peak_in_flight > 2 * other.current_peak_in_flight) {
       continue;
     }
-    // Of equals, the one that holds less.
+    // Of equal ones, the one that holds less wins.
     const bool better = !best.has_value() ||
                         other.saved_seconds > best->saved_seconds * (1 + 1e-6) ||
                         (other.saved_seconds > best->saved_seconds * (1 - 1e-6) &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether another built-in family would run the same stages faster.
+// Finds another built-in family that would run the same stages faster.
 #pragma once
 
 #include <optional>
@@ -18,9 +18,9 @@ struct OtherSchedule {
 };
 
 // The fastest family with a flush that puts every stage where `programs` have it and holds at most
-// twice what they do. costs: by stage, with zeros for kinds that the programs do not run: I and W
-// are then halves of B, B is I and W. None: nothing is faster, the stages are in nobody's places,
-// or the programs are too large to try.
+// twice what they do. costs: by stage, with zeros for kinds that the programs do not run. Then I
+// and W are halves of B, and B is I and W. None: no family is faster, none has this placement, or
+// the programs are too large to try.
 std::optional<OtherSchedule> FindBetterSchedule(const std::vector<program::Program>& programs,
                                                 cost::Costs costs);
 

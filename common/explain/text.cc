@@ -9,10 +9,10 @@
 namespace takt::explain {
 namespace {
 
-// Without the sign of what rounds to nothing.
+// Removes the sign of a number that rounds to zero.
 double Shown(double value, double least) { return std::abs(value) < least ? 0.0 : value; }
 
-// Milliseconds with four digits that say something.
+// Milliseconds with four significant digits.
 std::string Milliseconds(double seconds) {
   const double ms = 1e3 * seconds;
   const double size = std::abs(ms);

@@ -9,7 +9,8 @@
 
 namespace takt::explain {
 
-// For people: the parts of the job's step, of each rank's, what is worst, what would help.
+// The text for people: the parts of the job's step and of each rank's, what is worst, what would
+// help.
 std::string ToString(const Explanation& explanation, const std::vector<Advice>& advice);
 
 }  // namespace takt::explain

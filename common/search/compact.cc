@@ -42,7 +42,7 @@ class Compaction {
       if (next < 0) break;
       Step(next);
     }
-    // What could not run keeps its order.
+    // Actions that could not run keep their order.
     for (int rank = 0; rank < problem_.num_ranks; ++rank) {
       result_[rank].insert(result_[rank].end(), ranks_[rank].left.begin(), ranks_[rank].left.end());
     }
@@ -63,7 +63,7 @@ class Compaction {
     int arrived = 0, gradients_arrived = 0;
   };
 
-  // When the input of the next `kind` of the holder is there.
+  // The time at which the input of the next `kind` of the holder is there.
   double InputOf(const search::Step& step) const {
     const Holder& holder = problem_.holders[step.holder];
     const HolderState& state = holders_[step.holder];
@@ -72,12 +72,13 @@ class Compaction {
     return gradient_arrival_[holder.first_item + state.gradients];
   }
 
-  // Runs what is first in the row of those that can start now.
+  // Runs the first action in the row that can start now.
   void Step(int rank) {
     RankState& state = ranks_[rank];
     const int count = std::min<int>(window_, static_cast<int>(state.left.size()));
     double soonest = kNever;
-    // Held after all W that could have run: what rows before the candidate reach.
+    // What is held after all W that could have run. It bounds what the actions before the candidate
+    // may reach.
     std::int64_t base = state.held - state.pending_weight, reach = base, highest = base;
     std::vector<search::Step> seen;
     for (int i = 0; i < count; ++i) {
@@ -175,7 +176,7 @@ Rows Compact(const Problem& problem, const Rows& rows, int window) {
 
 Rows Extend(const Problem& from, const Rows& rows, const std::vector<std::vector<double>>& starts,
             const Problem& to, int first, int period) {
-  // When each F and I of a holder begins, by microbatch.
+  // The times at which each F and I of a holder begins, by microbatch.
   std::vector<std::array<std::vector<double>, 2>> times(from.holders.size());
   for (int rank = 0; rank < from.num_ranks; ++rank) {
     for (std::size_t i = 0; i < rows[rank].size(); ++i) {

@@ -6,13 +6,14 @@
 
 namespace takt::search {
 
-// A rank that would wait runs a later action of its row instead, if the input of that is there and
-// what the row still wants to hold leaves room for it. `window`: how many actions ahead it looks.
+// Rearranges an order: a rank that would wait runs a later action of its row instead, if the input
+// of that is there and what the row still wants to hold leaves room for it. `window`: how many
+// actions ahead the rank looks.
 Rows Compact(const Problem& problem, const Rows& rows, int window);
 
-// An order for more microbatches: of `rows`, which begin at `starts`, `period` microbatches from
-// `first` on are repeated as often as needed, at the distance that they have in time.
-// first + period < microbatches of every holder of `from`.
+// Makes an order for more microbatches. It repeats `period` microbatches of `rows`, from `first`
+// on, as often as needed, at the distance that they have in time. The actions of `rows` begin at
+// `starts`. first + period < microbatches of every holder of `from`.
 Rows Extend(const Problem& from, const Rows& rows, const std::vector<std::vector<double>>& starts,
             const Problem& to, int first, int period);
 

@@ -45,7 +45,8 @@ double Evaluator::Run(const Rows& rows, const FillRule& rule, Rows* completed) {
   for (std::size_t h = 0; h < holders_.size(); ++h) {
     const Holder& holder = problem_.holders[h];
     holders_[h] = {};
-    // The first stage reads what is there; the last stage's gradient comes from its own F.
+    // The input of the first stage is there from the start, and the last stage's gradient comes
+    // from its own F.
     if (holder.previous < 0) {
       holders_[h].arrived = holder.count;
       std::fill_n(arrival_.begin() + holder.first_item, holder.count, 0.0);

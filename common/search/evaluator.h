@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// When everything ends, for an order of actions: what sim::Simulate says of the same schedule,
-// without programs (two buffers for messages on their way out of a stage are taken to be enough:
-// where a message takes longer than an action they may not be). Also completes orders of F and I
-// with the W that they leave open.
+// Times an order of actions as sim::Simulate times the same schedule, but without programs. It
+// assumes that two buffers for messages on their way out of a stage are enough, which may not hold
+// where a message takes longer than an action. It also completes orders of F and I with the W that
+// they leave open.
 #pragma once
 
 #include <vector>
@@ -11,9 +11,9 @@
 
 namespace takt::search {
 
-// Where W go. Before an F that memory has no room for; where they fit into the wait for the next
-// action's input, or stick out of it by at most `overrun` of their own length; and as soon as more
-// than keep * rank of them are pending.
+// Where W go: before an F that memory has no room for; where they fit into the wait for the next
+// action's input, or are longer than that wait by at most `overrun` of their own length; and as
+// soon as more than keep * rank of them are pending.
 struct FillRule {
   double overrun = 0;
   int keep = kKeepAll;
@@ -21,25 +21,26 @@ struct FillRule {
   static constexpr int kKeepAll = 1 << 20;
 };
 
-// Borrows the problem. Allocates when made, never after. One caller at a time.
+// Borrows the problem. It allocates memory when it is made, and never after. One caller at a time.
 class Evaluator {
  public:
   explicit Evaluator(const Problem& problem);
 
-  // Makespan; kNever: it does not complete.
+  // The makespan; kNever: the order does not complete.
   double Time(const Rows& rows);
 
-  // Makespan when W are put between the F and I of `rows` as `rule` says, the rest at the end.
-  // kNever: it does not complete, or no W can make room. With `completed`: the rows with their W.
+  // The makespan when W are put between the F and I of `rows` as `rule` says, and the rest at the
+  // end. kNever: it does not complete, or no W can make room. completed: if set, gets the rows with
+  // their W.
   double Fill(const Rows& rows, const FillRule& rule, Rows* completed);
 
-  // Of the last order timed: from the end of the step back along what everything waited for, as
-  // (rank, position in the row of that call).
+  // The critical path of the last order timed, as (rank, position in the row of that call). It goes
+  // from the end of the step back along what every action waited for.
   struct Place {
     int rank = 0, position = 0;
   };
   const std::vector<Place>& CriticalPath();
-  // By rank and position: when each began. Valid up to the length of the rows.
+  // The times at which actions began, by rank and position. Valid up to the length of the rows.
   const std::vector<std::vector<double>>& Starts() const { return starts_; }
 
  private:
@@ -47,7 +48,7 @@ class Evaluator {
   double Run(const Rows& rows, const FillRule& rule, Rows* completed);
   template <bool kFill>
   bool Advance(int rank, const Row& row, const FillRule& rule, Row* completed);
-  // When a message that is ready to go arrives.
+  // The time at which a message that is ready to go arrives.
   double Send(const Way& way, double ready);
   void Arrive(int holder, bool gradient, double when);
   void RunPending(int rank, Row* completed);
@@ -55,9 +56,9 @@ class Evaluator {
                         Row* completed);
   template <bool kFill>
   bool RunStep(int rank, const Step& step, int item, double start);
-  // One more W or B of the holder has ended, at its rank's clock.
+  // Counts one more W or B of the holder, which has ended at its rank's clock.
   void FinishWeightGrad(int holder);
-  // When the gradients of the first and the last stage are summed.
+  // The time at which the gradients of the first and the last stage are summed.
   double EndOfTiedReduction() const;
 
   const Problem& problem_;
@@ -79,8 +80,8 @@ class Evaluator {
   std::vector<double> arrival_, gradient_arrival_;  // by item
   std::vector<double> lane_free_;
   std::vector<int> ready_;  // ranks that may go on
-  // For the critical path: position of F and of I or B by item; item, and whether it waited for its
-  // input, by rank and position.
+  // For the critical path: the position of F and of I or B by item; and the item, and whether it
+  // waited for its input, by rank and position.
   std::vector<std::int32_t> forward_position_, gradient_position_;
   std::vector<std::vector<std::int16_t>> pending_;  // by rank: holders of I without W, oldest first
   std::vector<std::vector<std::int32_t>> item_;

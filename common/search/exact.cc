@@ -174,7 +174,7 @@ class Solver {
     return true;
   }
 
-  // No completion of the state ends earlier.
+  // A time before which no completion of the state ends.
   double BoundOf(const State& state) const {
     double bound = 0;
     for (int rank = 0; rank < problem_.num_ranks; ++rank) {

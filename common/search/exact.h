@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimum of small problems.
+// Finds the optimum of small problems.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Exact {
   std::int64_t num_states = 0;
 };
 
-// Actions are appended one by one in every way that could still end before `known`. Of two ways to
+// Appends actions one by one in every way that could still end before `known`. If two ways lead to
 // the same counts of actions, the one with no later end anywhere replaces the other. Gives up after
 // `max_states`.
 Exact SolveExactly(const Problem& problem, double known, std::int64_t max_states);

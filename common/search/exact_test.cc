@@ -20,7 +20,7 @@ const cost::Costs& Skew() {
   return *costs;
 }
 
-// Every word of every rank, timed.
+// The shortest time of all words of all ranks.
 class EveryOrder {
  public:
   explicit EveryOrder(const Problem& problem)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Never worse than a published schedule of the same size, for the memory that it takes.
+// The search is never worse than a published schedule of the same size, for the memory that it
+// takes.
 #include <algorithm>
 #include <fstream>
 #include <map>

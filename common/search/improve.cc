@@ -13,7 +13,8 @@ constexpr double kOverruns[] = {0, 0.15, 0.3, 0.5, 0.75, 0.999};
 class Draw {
  public:
   explicit Draw(std::mt19937_64& random) : random_(random) {}
-  // [0, bound). The standard distributions differ between libraries; results must not.
+  // A draw from [0, bound). The standard distributions differ between libraries, and results must
+  // not.
   int Below(int bound) {
     return static_cast<int>((random_() >> 11) % static_cast<unsigned>(bound));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Local improvement of orders.
+// Improves orders by small moves.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,9 @@ struct Order {
   std::string origin;  // what it grew from
 };
 
-// Moves one action at a time past its neighbours, mostly on the critical path; keeps what is no
-// worse and, less and less often, what is a little worse. Ends at `target` or when the budget is
-// spent. Returns the best order seen. Deterministic for a state of `random`.
+// Moves one action at a time past its neighbours, mostly on the critical path. It keeps an order
+// that is no worse and, less and less often, one that is a little worse. It ends at `target` or
+// when the budget is spent, and returns the best order seen. Deterministic for a state of `random`.
 Order Improve(Evaluator& evaluator, Order start, double target, Budget& budget,
               std::mt19937_64& random);
 

@@ -13,12 +13,12 @@ class Pool {
  public:
   explicit Pool(std::size_t size) : size_(size) {}
 
-  // Orders that never complete, and doubles, are not kept.
+  // Does not keep orders that never complete, nor one that is there already.
   void Add(Order order);
-  // Shortest first; of equals, the one that came first.
+  // Shortest first. Of equal ones the one that came first is first.
   const std::vector<Order>& orders() const { return orders_; }
   double shortest() const { return orders_.empty() ? kNever : orders_.front().makespan; }
-  // What an order must be shorter than to be kept.
+  // An order must be shorter than this to be kept.
   double bar() const { return orders_.size() < size_ ? kNever : orders_.back().makespan; }
 
  private:

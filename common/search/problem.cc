@@ -122,7 +122,7 @@ Schedule ToSchedule(const Problem& problem, const Rows& rows) {
 }
 
 Rows FromSchedule(const Problem& problem, const Schedule& schedule) {
-  // A microbatch goes up if its F of the first stage is on another rank than the down copy's.
+  // A microbatch goes up if its F of the first stage is not on the rank of the down copy.
   std::vector<bool> up(problem.num_microbatches, false);
   if (problem.placement == schedule::Placement::kBidirectional) {
     for (int rank = 1; rank < problem.num_ranks; ++rank) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is searched, in flat arrays: who runs what for how long, and what a rank may hold.
+// The problem of a search in flat arrays: which rank runs what for how long, and what it may hold.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,10 @@ inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 enum class Kind : std::uint8_t { kForward, kInputGrad, kWeightGrad, kBackward };
 
-// An action without its microbatch. Microbatches are alike, and each kind of a stage takes them in
-// ascending order: exchanging labels turns any schedule into such a one without moving an action in
-// time. So the k-th F of a holder is of its k-th microbatch, and an order of a rank is a word.
+// An action without its microbatch. Microbatches are alike, so exchanging their labels turns any
+// schedule into one where each kind of a stage takes them in ascending order, without moving an
+// action in time. So the k-th F of a holder is of its k-th microbatch, and the order of a rank is a
+// word.
 struct Step {
   std::int16_t holder = 0;
   Kind kind = Kind::kForward;
@@ -29,7 +30,7 @@ struct Step {
 using Row = std::vector<Step>;
 using Rows = std::vector<Row>;  // by rank
 
-// A message: first it waits for the one before it on the same way, which it then occupies.
+// The way of a message. The message waits for the one before it on the same way, then occupies it.
 struct Way {
   double latency = 0, occupies = 0;
   int lane = -1;  // -1: nothing to wait for
@@ -66,14 +67,14 @@ struct Problem {
 
 Problem MakeProblem(const Request& request, schedule::Placement placement, int num_chunks);
 
-// Rows with their microbatches. An I with its own W right behind it becomes a B where that costs
-// nothing more.
+// The schedule of `rows`, with microbatches. An I with its own W right behind it becomes a B where
+// that costs nothing more.
 schedule::Schedule ToSchedule(const Problem& problem, const Rows& rows);
 
-// The rows of a schedule of this size, whose microbatches are relabelled in ascending order.
+// The rows of a schedule of this size. Microbatches lose their labels, as explained at Row.
 Rows FromSchedule(const Problem& problem, const schedule::Schedule& schedule);
 
-// Each rank's peak is within its limit.
+// Whether each rank's peak is within its limit.
 bool Fits(const Problem& problem, const Rows& rows);
 
 }  // namespace takt::search

@@ -78,13 +78,13 @@ std::vector<Shape> ShapesOf(const Request& request) {
   return shapes;
 }
 
-// What every rank must hold at least: one microbatch on all its stages.
+// Every rank must hold at least one microbatch on all its stages.
 std::vector<std::int64_t> LeastMemory(const Problem& problem) {
   std::vector<std::int64_t> least(problem.num_ranks, 0);
   for (int rank = 0; rank < problem.num_ranks; ++rank) {
     for (const int h : problem.holders_of_rank[rank]) {
       const std::int64_t weight = problem.holders[h].weight;
-      // The two ways of bidirectional are two microbatches.
+      // Under bidirectional the two ways are of two microbatches.
       least[rank] = problem.placement == Placement::kBidirectional ? std::max(least[rank], weight)
                                                                    : least[rank] + weight;
     }
@@ -164,7 +164,8 @@ class Searcher {
     return absl::OkStatus();
   }
 
-  // The shorter one; of equals the one that holds less, and then the one that came first.
+  // The shorter one is better; of equal ones the one that holds less, and then the one that came
+  // first.
   void Keep(const Problem& problem, Solution solution, const schedule::Bound& bound) {
     Found found{.schedule = ToSchedule(problem, solution.rows),
                 .origin = std::move(solution.origin),

@@ -17,14 +17,15 @@ namespace takt::search {
 
 struct Request {
   int num_ranks = 1, num_microbatches = 1;
-  // Chunks a rank; empty: 1, 2 and 4. Costs that come by stage fix the number.
+  // Numbers of chunks a rank; empty: 1, 2 and 4. Costs that come by stage fix the number.
   std::vector<int> num_chunks;
-  // Empty: loop, and v where a rank has two chunks. Bidirectional (two copies of the weights) only
-  // on demand.
+  // Empty: loop, and v where a rank has two chunks. Bidirectional has two copies of the weights, so
+  // it is searched only on demand.
   std::vector<schedule::Placement> placements;
   cost::Costs costs;
   std::vector<std::int64_t> message_bytes;  // after each stage; empty: 0
-  // Microbatch-chunks a rank may hold in flight: empty no limit, one for all, or one a rank.
+  // Microbatch-chunks that a rank may hold in flight. Empty: no limit; one entry: the same for all
+  // ranks; else one a rank.
   std::vector<int> max_in_flight;
   // The same in bytes, given what each stage holds per microbatch.
   std::vector<std::int64_t> max_bytes, stash_bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Over random sizes, costs, limits and orders: the bound holds, the evaluator agrees with the
-// simulator, and whatever is searched is a schedule.
+// Over random sizes, costs, limits and orders, the bound holds, the evaluator agrees with the
+// simulator, and the search returns a valid schedule.
 #include <algorithm>
 
 #include "common/program/lowering.h"
@@ -37,7 +37,8 @@ cost::Costs AnyCosts(int num_stages, int num_ranks) {
   return costs;
 }
 
-// How many microbatches of a random order go which way is not what Request and BoundInputs assume.
+// A random order may send other numbers of microbatches each way than Request and BoundInputs
+// assume.
 Schedule AnyOneWayOrder(bool pairs = true) {
   while (true) {
     Schedule schedule = schedule::AnyOrder(pairs);
@@ -74,7 +75,7 @@ RC_GTEST_PROP(EvaluatorProperty, AgreesWithTheSimulator, ()) {
   Evaluator evaluator(problem);
   const auto report = sim::Simulate(program::Lower(schedule, {}).value(), request.costs);
   RC_ASSERT(evaluator.Time(rows) == report->makespan);
-  // Labels in ascending order are no worse than those that came.
+  // Labels in ascending order are no worse than the original ones.
   const auto original = sim::Simulate(program::Lower(random, {}).value(), [&] {
     cost::Costs costs = request.costs;
     for (int s = 0; s < random.num_stages; ++s)
@@ -85,7 +86,7 @@ RC_GTEST_PROP(EvaluatorProperty, AgreesWithTheSimulator, ()) {
 }
 
 // Messages that occupy their link and wait for one another, each for less time than an action
-// takes: longer ones can also run out of buffers, which only the simulator counts.
+// takes. Longer ones may also find no free buffer, which only the simulator counts.
 RC_GTEST_PROP(EvaluatorProperty, AgreesAboutBytesOnTheLinks, ()) {
   const Schedule random = AnyOneWayOrder(/*pairs=*/false);
   Request request{.num_ranks = random.num_ranks(),

@@ -28,7 +28,7 @@ cost::Costs Skew() {
           .link = {.latency = 0.1}};
 }
 
-// Searches, and holds what comes out to the validator, the proof and the simulator.
+// Searches, and checks the result with the validator, the proof and the simulator.
 Found Checked(const Request& request) {
   const absl::StatusOr<Found> found = Search(request);
   EXPECT_TRUE(found.ok()) << found.status();
@@ -107,7 +107,7 @@ TEST(Search, SaysWhenTheClockEndsIt) {
   EXPECT_TRUE(found.time_capped);
 }
 
-// A last stage that takes twice as long: the other ranks wait, and that is the reason given.
+// The last stage takes twice as long, so the other ranks wait, and that is the reason given.
 TEST(Search, TakesStagesAsTheyAre) {
   Request request{.num_ranks = 4, .num_microbatches = 16, .num_chunks = {1}, .max_in_flight = {4}};
   request.costs.forward = {1, 1, 1, 2};
@@ -146,7 +146,7 @@ TEST(Search, UsesWholeBackwardsWhereTheyAreCheaper) {
   EXPECT_LE(Checked(request).makespan, 16 * 2.5 + 2.5);
 }
 
-// Every limit, from the least that any schedule needs.
+// Tries every limit, from the least that any schedule needs.
 TEST(Search, FitsWhateverMemoryThereIs) {
   double before = std::numeric_limits<double>::infinity();
   for (int limit = 1; limit <= 12; ++limit) {

@@ -36,7 +36,7 @@ std::set<int> Groups(int num_ranks, int num_chunks, int num_microbatches) {
 
 constexpr int kPeriod = 6;
 
-// Of Fd, Fu, Id, Iu on `rank`.
+// The slots of Fd, Fu, Id, Iu on `rank`.
 std::array<int, 4> SlotsOf(const VBlock& block, int rank) {
   const int shift =
       block.early * std::min(block.turn, rank) + block.late * std::max(0, rank - block.turn);
@@ -112,7 +112,7 @@ void TwoWaySeed(const Problem& problem, const Visit& visit) {
   Rows rows(num_ranks);
   for (int rank = 0; rank < num_ranks; ++rank) {
     const int depth = std::min(rank, num_ranks - 1 - rank);
-    // The holders of the pipeline that enters at the nearer end, and of the other.
+    // The holders of the pipeline that enters at the nearer end, and of the other pipeline.
     const bool first_half = rank < half;
     const int down = rank, up = num_ranks + num_ranks - 1 - rank;
     const int near = first_half ? down : up, far = first_half ? up : down;

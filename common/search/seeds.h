@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Orders to start from: of F and I alone, W being left to Evaluator::Fill, unless said otherwise.
+// Orders to start from. They have F and I alone and leave W to Evaluator::Fill, unless said
+// otherwise.
 #pragma once
 
 #include <functional>
@@ -12,28 +13,29 @@ namespace takt::search {
 // The same without W.
 Rows WithoutWeightGrads(Rows rows);
 
-// `visit(rows, origin)` for each; it returns false to stop.
+// Calls `visit(rows, origin)` for each order. `visit` returns false to stop.
 using Visit = std::function<bool(const Rows& rows, std::string_view origin)>;
 
-// One microbatch after the other: needs the least memory of all.
+// One microbatch after the other, which needs the least memory of all.
 void SerialSeed(const Problem& problem, const Visit& visit);
 
-// The template of all loop families: groups of microbatches, a warmup that falls from rank to rank.
+// The template of all loop families: groups of microbatches, and a warmup that becomes shorter from
+// rank to rank.
 void LoopSeeds(const Problem& problem, const Visit& visit);
 
 // From both ends at once, forwards of one direction between backwards of the other.   Source:
-// DualPipe (2412.19437); with too few microbatches, the order for enough without those that are
-// not.
+// DualPipe (2412.19437). With too few microbatches it is the order for enough of them, without the
+// missing ones.
 void TwoWaySeed(const Problem& problem, const Visit& visit);
 
-// One microbatch's slots in a v, to be repeated every 6 (2F + 2I + 2W of a rank): those of rank 0,
-// and how Fd and Id shift from rank to rank, first by `early`, after `turn` ranks by `late`. (Fu
-// and Iu shift by -1.)   Source: Qi 2024 (2405.15362).
+// The slots of one microbatch in a v, to be repeated every 6 (2F + 2I + 2W of a rank): those of
+// rank 0, and how Fd and Id shift from rank to rank, first by `early` and after `turn` ranks by
+// `late`. Fu and Iu shift by -1.   Source: Qi 2024 (2405.15362).
 struct VBlock {
   int down = 0, up = 0, up_gradient = 0, down_gradient = 0;
   int early = 1, late = 1, turn = 1;
 };
-// All in which no rank has two actions in one slot.
+// All building blocks in which no rank has two actions in one slot.
 std::vector<VBlock> VBlocks(int num_ranks);
 Rows Repeat(const Problem& problem, const VBlock& block);
 

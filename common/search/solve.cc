@@ -14,7 +14,7 @@ namespace {
 
 using schedule::Placement;
 
-// Problems up to this size are tried for their optimum.
+// Problems up to this size are searched for their optimum.
 constexpr int kMaxExactItems = 24;
 constexpr std::int64_t kMaxExactStates = 100'000;
 
@@ -27,7 +27,7 @@ Problem WithEqualTimes(Problem problem) {
   return problem;
 }
 
-// Of one problem: from seeds over rearrangements to local improvement.
+// Searches one problem: seeds, then rearrangements, then local improvement.
 class Solver {
  public:
   Solver(const Request& request, const Problem& problem, double bound, Budget& budget)
@@ -69,8 +69,8 @@ class Solver {
     return evaluator_.Fill(rows, rule, nullptr);
   }
 
-  // With the rule that suits it best; only if it is promising under the first one.
-  // Returns the makespan.
+  // Times an order with the first rule and, if that is promising, with the others. Returns the
+  // makespan under the best one.
   double Try(const Rows& rows, std::string_view origin) {
     Order order{.rows = rows, .makespan = Time(rows, {}), .origin = std::string(origin)};
     constexpr double kPromising = 1.02;
@@ -90,7 +90,7 @@ class Solver {
     return makespan;
   }
 
-  // As it is, W and all.
+  // Times an order that has its W.
   void TryComplete(const Rows& rows, std::string_view origin) {
     if (!Fits(problem_, rows)) return;
     --budget_.candidates;
@@ -117,7 +117,7 @@ class Solver {
     if (problem_.placement == Placement::kBidirectional) TwoWaySeed(problem_, visit);
   }
 
-  // Keeps the best of them, for longer problems.
+  // Keeps the best orders, for longer problems.
   void TryBlocks(const std::vector<VBlock>& blocks) {
     std::vector<std::pair<double, std::size_t>> ranked;
     for (std::size_t i = 0; i < blocks.size() && !IsDone(); ++i)
@@ -127,7 +127,7 @@ class Solver {
     for (std::size_t i = 0; i < kept; ++i) blocks_.push_back(blocks[ranked[i].second]);
   }
 
-  // Under the real times, and under equal ones, which give more regular orders.
+  // Rearranges orders under the real times, and under equal ones, which give more regular orders.
   void Rearrange() {
     const Problem equal = WithEqualTimes(problem_);
     const std::vector<Order> seeds = pool_.orders();
@@ -141,7 +141,7 @@ class Solver {
     }
   }
 
-  // What is found for fewer microbatches, with its middle repeated: fill and drain are the same.
+  // Repeats the middle of what is found for fewer microbatches. Fill and drain are the same.
   void Lengthen() {
     Request shorter = request_;
     shorter.num_microbatches =
@@ -194,8 +194,8 @@ class Solver {
   std::vector<VBlock> blocks_;
 };
 
-// Where B costs less than I and W, or I sends nothing, an I with its own W behind it becomes a B,
-// if the step does not get longer.
+// Makes a B of an I with its own W behind it, where B costs less than I and W, or I sends nothing,
+// and the step does not get longer.
 class Merger {
  public:
   Merger(const Problem& problem, Rows& rows, double& makespan)
@@ -210,7 +210,7 @@ class Merger {
   }
 
  private:
-  // Positions of I that may become B.
+  // The positions of I that may become B.
   std::vector<int> Pairs(int rank) const {
     std::vector<int> pairs, pending(problem_.holders.size(), 0);
     const Row& row = rows_[rank];
@@ -255,7 +255,7 @@ class Merger {
   Evaluator evaluator_;
 };
 
-// The problem of B alone: gradients take as long as B, and leave nothing to do.
+// The problem with B alone: gradients take as long as B, and leave nothing to do.
 Problem WithWholeBackwards(Problem problem) {
   for (Holder& holder : problem.holders) {
     holder.input_grad = holder.backward;

@@ -15,7 +15,8 @@ struct Solution {
   std::string origin;
 };
 
-// request: checked. bound: nothing is shorter. kNever: nothing fits the memory.
+// request: checked. bound: no schedule is shorter. A makespan of kNever: no schedule fits the
+// memory.
 Solution Solve(const Request& request, const Problem& problem, double bound, Budget& budget);
 
 }  // namespace takt::search

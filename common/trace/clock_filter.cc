@@ -15,7 +15,7 @@ void ClockFilter::Add(std::int64_t sent_nanos, std::int64_t theirs_nanos,
 }
 
 std::optional<ClockOffset> ClockFilter::Offset() const {
-  // Of equals, the newest.
+  // Of equally quick answers the newest wins.
   const auto best = std::min_element(
       answers_.rbegin(), answers_.rend(),
       [](const ClockOffset& a, const ClockOffset& b) { return a.error_nanos < b.error_nanos; });

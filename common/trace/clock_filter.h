@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a worker's steady clock is from ours, from questions and answers.
+// Finds how far a worker's steady clock is from ours, from questions and answers.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,17 @@ namespace takt::trace {
 // One caller at a time.
 class ClockFilter {
  public:
-  // Asked at `sent` and answered by `received` of our clock, when theirs said `theirs`. An answer
-  // before its question changes nothing.
+  // Adds an exchange: we asked at `sent` and had the answer by `received` of our clock, and theirs
+  // said `theirs` in between. An answer before its question changes nothing.
   void Add(std::int64_t sent_nanos, std::int64_t theirs_nanos, std::int64_t received_nanos);
 
-  // By the quickest of the last answers: theirs was read halfway, give or take the half. Unset:
-  // none.
+  // The offset by the quickest of the last answers. It takes their clock to be read halfway, with
+  // half the time as the error. Unset: there was no answer.
   std::optional<ClockOffset> Offset() const;
 
  private:
-  static constexpr std::size_t kKept = 64;  // a minute of heartbeats: clocks do not drift far
+  static constexpr std::size_t kKept =
+      64;  // a minute of heartbeats, in which clocks do not drift far
   std::deque<ClockOffset> answers_;
 };
 

@@ -10,8 +10,8 @@
 namespace takt::trace {
 namespace {
 
-// By (from, to), in their own clocks: the most by which something `to` waited for began later on
-// `from` than the wait ended. The offset of `to` is at least that of `from` and this.
+// By (from, to), in their own clocks: the most by which something that `to` waited for began later
+// on `from` than the wait ended. The offset of `to` is at least that of `from` plus this.
 using Bounds = std::map<std::pair<int, int>, std::int64_t>;
 
 class BoundFinder {
@@ -20,7 +20,7 @@ class BoundFinder {
 
   Bounds Find() {
     const std::vector<Message> messages = FindMessages(trace_);
-    // Other sums may be nothing to do for a model whose layers only take time.
+    // Other sums may have nothing to do in a model whose layers only take time.
     std::vector<std::vector<Place>> meetings = FindMeetings(trace_);
     std::erase_if(meetings, [&](const std::vector<Place>& meeting) {
       const Place place = meeting.front();
@@ -66,8 +66,8 @@ Alignment AlignClocks(const JobTrace& trace) {
   if (errors.size() > 1) alignment.error_nanos = errors[0] + errors[1];
 
   const Bounds bounds = BoundFinder(trace).Find();
-  // As many rounds as a chain of ranks can be long. Clocks that run at different speeds could ask
-  // for more without end.
+  // There are as many rounds as a chain of ranks can be long. Clocks that run at different speeds
+  // could need more without end.
   bool moved = true;
   for (int round = 0; moved && round < trace.num_ranks(); ++round) {
     moved = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clocks of all ranks on one axis of time.
+// Puts the clocks of all ranks on one axis of time.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@ namespace takt::trace {
 
 struct Alignment {
   std::vector<std::int64_t> offset_nanos;  // by rank: add to its times
-  // How far two ranks can still be apart: the two largest error bounds together.
+  // How far two ranks can still be apart: the sum of the two largest error bounds.
   std::int64_t error_nanos = 0;
-  // How much the messages moved a rank beyond what the exchanges on its control stream said.
+  // How far the messages moved a rank beyond what the exchanges on its control stream said.
   std::int64_t correction_nanos = 0;
 };
 
-// What the exchanges with the coordinator said, tightened by what is certain: no message arrives
-// before it was sent, and no exchange of norms ends before the last rank came to it. trace: passed
-// CheckJobTrace.
+// Takes the offsets from the exchanges with the coordinator, and corrects them by what is certain:
+// no message arrives before it was sent, and no exchange of norms ends before the last rank came to
+// it. trace: passed CheckJobTrace.
 Alignment AlignClocks(const JobTrace& trace);
 
 }  // namespace takt::trace

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxVarintBytes = 10;
 constexpr std::uint64_t kBodyOnly = 1, kWithoutStalls = 2;
-// Ten thousand years of steady clock would not reach this; sums of two values stay in range.
+// Ten thousand years of a steady clock would not reach this, and sums of two values stay in range.
 constexpr std::int64_t kMaxNanos = std::numeric_limits<std::int64_t>::max() / 4;
 
 void PutVarint(std::uint64_t value, std::string& bytes) {
@@ -35,7 +35,7 @@ void PutSpans(const std::vector<Span>& spans, std::int64_t previous_end, std::st
   }
 }
 
-// The least that can say all of it: each trace has one form.
+// The lowest version that can say all of a trace, so that each trace has one form.
 std::uint64_t VersionOf(const StepTrace& trace) {
   if (!trace.stalls.empty()) return kEncodingVersion;
   return trace.prologue.empty() ? kBodyOnly : kWithoutStalls;
@@ -66,7 +66,8 @@ class Reader {
   }
 
   absl::StatusOr<std::vector<Span>> Spans(std::int64_t previous_end) {
-    // Each instruction takes two bytes at least: nobody makes us reserve more than that.
+    // Each instruction takes at least two bytes, so no count makes us reserve more memory than
+    // that.
     ASSIGN_OR_RETURN(const std::int64_t count, UpTo(static_cast<std::int64_t>(left() / 2)));
     std::vector<Span> spans;
     spans.reserve(count);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The compact form in which step traces travel and are kept: docs/tracing.md.
+// The compact form in which step traces travel and are kept. docs/tracing.md describes it.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 namespace takt::trace {
 
 inline constexpr int kEncodingVersion =
-    3;  // of a trace without stalls 2, without a prologue either 1
+    3;  // a trace without stalls has version 2, and one without a prologue either has 1
 
-// At most 18 bytes an instruction or stall (usually 6 to 8) and 32 more. Precondition: no span ends
-// before it starts, times fit (checked when decoded).
+// Takes at most 18 bytes an instruction or stall (usually 6 to 8) and 32 more. Precondition: no
+// span ends before it starts, and times fit (decoding checks both).
 std::string Encode(const StepTrace& trace);
 
-// kInvalidArgument: another version, a value that is cut off, overlong or out of range, more or
-// fewer bytes than the number of instructions says, more than kMostStalls stalls.
+// kInvalidArgument: the version is another one, a value is cut off, overlong or out of range, there
+// are more or fewer bytes than the number of instructions says, or more than kMostStalls stalls.
 absl::StatusOr<StepTrace> Decode(std::string_view bytes);
 
 }  // namespace takt::trace

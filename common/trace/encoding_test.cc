@@ -29,7 +29,7 @@ RC_GTEST_PROP(Encoding, ReadsBackWhatWasWritten, ()) {
 RC_GTEST_PROP(Encoding, TakesNothingElse, ()) {
   const auto bytes = *rc::gen::arbitrary<std::string>();
   const auto decoded = Decode(bytes);
-  // What is taken is written the same way: there is one form of everything.
+  // What can be read is written the same way, because each trace has one form.
   if (decoded.ok()) RC_ASSERT(Encode(*decoded) == bytes);
 }
 
@@ -58,7 +58,7 @@ TEST(Encoding, RefusesWhatIsNotInRange) {
   EXPECT_THAT(refusal("\x01\x81\x00"s), HasSubstr("not in its shortest form"));
   EXPECT_THAT(refusal("\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"s), HasSubstr("shortest form"));
   EXPECT_THAT(refusal("\x01\xff\xff\xff\xff\x0f\x01\x00\x00"s), HasSubstr("out of range"));
-  // A count that nothing follows does not make anybody reserve memory.
+  // A count that nothing follows makes no reader reserve memory.
   EXPECT_THAT(refusal("\x01\x00\x01\x00\xff\xff\xff\xff\x0f"s), HasSubstr("out of range"));
   // The first instruction starts before time does.
   EXPECT_THAT(refusal("\x01\x00\x01\x00\x01\x01\x00"s), HasSubstr("time out of range"));

@@ -15,7 +15,7 @@ using program::LaneKind;
 using program::Op;
 using program::Program;
 
-// The bodies of all ranks, with who waits for whom.
+// The bodies of all ranks, with what waits for what.
 class IdleFinder {
  public:
   explicit IdleFinder(const Timeline& timeline)
@@ -47,7 +47,7 @@ class IdleFinder {
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
       const Program& program = trace_.ProgramOf(rank);
       for (int step = 0; step < trace_.num_steps(); ++step) {
-        // A step that is not there may have run in between.
+        // A step that the trace does not have may have run in between.
         std::optional<std::int64_t> idle_since;
         if (follows(rank, step)) idle_since = last_end_;
         if (pauses(rank, step)) idle_since = ExplainPause(rank, step, idle_since);
@@ -77,14 +77,14 @@ class IdleFinder {
     return steps[step].step.value() == steps[step - 1].step.value() + 1;
   }
 
-  // On the timeline, by the same shift that its slices have.
+  // A time on the timeline: it is shifted as the rank's slices are.
   std::int64_t StartOf(int rank, int step) const {
     const StepTrace& raw = trace_.ranks[rank].steps[step];
     if (raw.body.empty()) return 0;
     return At(step, {rank, 0}).start_nanos - raw.body[0].start_nanos + raw.start_nanos;
   }
 
-  // Whether the step begins anew: not where the one before ended.
+  // Whether the step begins anew, not where the one before it ended.
   bool pauses(int rank, int step) const {
     const std::vector<StepTrace>& steps = trace_.ranks[rank].steps;
     if (!steps[step].prologue.empty()) return true;
@@ -94,7 +94,7 @@ class IdleFinder {
     return steps[step].start_nanos > end;
   }
 
-  // All that is idle up to where the step begins. Returns where that is.
+  // Adds the idle time up to where the step begins, and returns that time.
   std::int64_t ExplainPause(int rank, int step, std::optional<std::int64_t> idle_since) {
     const Program& program = trace_.ProgramOf(rank);
     const auto compute = std::ranges::find_if(program.body, [&](const Instruction& instruction) {
@@ -117,7 +117,7 @@ class IdleFinder {
     return begin;
   }
 
-  // What an instruction waited for on its rank.
+  // The instructions of its rank that an instruction waited for.
   struct Waited {
     int step = 0;
     Place place;
@@ -135,8 +135,9 @@ class IdleFinder {
     return result;
   }
 
-  // When the last of what `place` waited for on its rank ended: a SEND's message was made, a rank
-  // was ready for a sum. Its own start is later by what its lane had to do before.
+  // The time at which the last instruction ended that `place` waited for on its rank. Then a SEND's
+  // message was made, or the rank was ready for a sum. The start of `place` is later by what its
+  // lane had to do before.
   std::int64_t ReadyAt(int step, Place place) const {
     std::int64_t ready = 0;
     bool any = false;
@@ -201,7 +202,8 @@ class IdleFinder {
     }
   }
 
-  // While the rank's own process stood still it waited for nothing else.
+  // Explains the idle time up to `end`. While the rank's own process stood still, it waited for
+  // nothing else.
   void Until(std::int64_t end, const Slice& slice, Cause cause, int peer = -1) {
     for (const Span& stall : stalls_[slice.rank]) {
       if (stall.end_nanos <= cursor_ || cause == Cause::kPause) continue;

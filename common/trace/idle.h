@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why compute lanes ran nothing.
+// Finds why compute lanes ran nothing.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace takt::trace {
 
-// The idle time of every compute lane, cut where its cause changes. timeline: all but `idle` and
-// what was predicted.
+// The idle time of every compute lane, cut where its cause changes. timeline: has everything except
+// `idle` and what was predicted.
 std::vector<Idle> FindIdle(const Timeline& timeline);
 
 }  // namespace takt::trace

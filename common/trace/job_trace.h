@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that was measured of some steps of one job, with what is needed to read it.
+// All measurements of some steps of one job, with what a reader needs to understand them.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace takt::trace {
 
-// What to add to the times of a host to have those of the coordinator, and how wrong that can be.
+// What to add to the times of a host to get those of the coordinator, and how wrong that can be.
 struct ClockOffset {
   std::int64_t offset_nanos = 0;
   std::int64_t error_nanos = 0;
@@ -22,7 +22,7 @@ struct ClockOffset {
 
 struct RankTrace {
   ClockOffset clock;
-  std::vector<StepTrace> steps;  // ascending; of all ranks the same ones
+  std::vector<StepTrace> steps;  // ascending; all ranks have the same ones
 };
 
 struct JobTrace {
@@ -41,11 +41,11 @@ struct JobTrace {
   }
 };
 
-// Whether a step can be one of the program's.
+// Whether a step can be a step of the program.
 bool Fits(const StepTrace& step, const program::Program& program);
 
-// kInvalidArgument: programs that do not belong together, ranks or instructions that are missing,
-// steps that are not the same ones in ascending order, spans that end before they start.
+// kInvalidArgument: programs do not belong together, ranks or instructions are missing, ranks do
+// not have the same steps in ascending order, or a span ends before it starts.
 absl::Status CheckJobTrace(const JobTrace& trace);
 
 }  // namespace takt::trace

@@ -10,20 +10,20 @@
 
 namespace takt::trace {
 
-// All but programs and steps.
+// Everything except programs and steps.
 v1::TraceHeader ToHeader(const JobTrace& trace);
-// Without programs and steps.
+// The result has no programs and steps.
 JobTrace FromHeader(const v1::TraceHeader& header);
 
 v1::TracedStep ToProto(const StepTrace& step, const ClockOffset& clock);
 
-// A trace that comes in pieces, in the order of takt.v1.GetTraceResponse.
+// Reads a trace that comes in pieces, in the order of takt.v1.GetTraceResponse.
 class TraceReader {
  public:
   absl::Status AddHeader(const v1::TraceHeader& header);
   absl::Status AddProgram(const v1::Program& program);
   absl::Status AddStep(const v1::TracedStep& step);
-  // kDataLoss: it does not hold together.
+  // kDataLoss: the pieces do not fit together.
   absl::StatusOr<JobTrace> Take();
 
  private:

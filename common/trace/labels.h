@@ -15,10 +15,10 @@ std::string RankName(const JobTrace& trace, int rank);
 // "compute", "load", "reduce", "send F to 1", "recv B from 2".
 std::string LaneName(const program::Lane& lane);
 
-// In the order in which they are shown: compute first.
+// The lanes in the order in which they are shown: compute first.
 std::vector<LaneId> LanesInOrder(const program::Program& program);
 
-// "peer 2", "link 2", "data": short enough for the idle time that it labels.
+// "peer 2", "link 2", "data". A label is short enough for the idle time that it stands on.
 std::string IdleName(const Idle& idle);
 
 // For a tooltip: "rank 2 had not made the message yet".

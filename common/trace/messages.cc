@@ -55,7 +55,7 @@ std::vector<std::vector<Place>> FindMeetings(const JobTrace& trace) {
     for (std::size_t i = 0; i < program.body.size(); ++i) {
       const Instruction& instruction = program.body[i];
       if (!SumsOverRanks(instruction.op)) continue;
-      // The two ends of a pipeline keep their embedding equal, each pipeline for itself.
+      // The two ends of each pipeline keep their embedding equal.
       const int copy =
           instruction.op == Op::kReduceTied ? trace.mesh.DpRankOf(Rank(rank)).value() : 0;
       meetings[{instruction.op, instruction.layer, copy}].push_back(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instructions of which ranks belong together: the two ends of a message, those who meet in a
-// sum.
+// Finds which instructions of which ranks belong together: the two ends of a message, or all
+// instructions that meet in a sum.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,12 @@ struct Message {
   Place send, recv;
 };
 
-// Of one step, by sender and order of sending. The n-th SEND of a channel meets its n-th RECV.
+// The messages of one step, by sender and in the order of sending. The n-th SEND of a channel meets
+// its n-th RECV.
 std::vector<Message> FindMessages(const JobTrace& trace);
 
-// Of one step: who comes to each sum over ranks; two or more, by rank.
+// The meetings of one step: which instructions come to each sum over ranks. There are two or more
+// of them, by rank.
 std::vector<std::vector<Place>> FindMeetings(const JobTrace& trace);
 
 }  // namespace takt::trace

@@ -19,15 +19,16 @@ using program::Instruction;
 using program::Op;
 using program::Program;
 
-// Times in the page. A tenth of a microsecond is less than anybody sees, and half the digits.
+// Times in the page are in tenths of a microsecond. Nobody can see less, and it takes half the
+// digits.
 constexpr std::int64_t kUnitNanos = 100;
 
-// Both ends are rounded, not the length: neighbours stay neighbours.
+// Both ends are rounded, not the length, so that neighbours stay neighbours.
 std::int64_t Units(std::int64_t nanos) {
   return (nanos + (nanos >= 0 ? kUnitNanos / 2 : -kUnitNanos / 2)) / kUnitNanos;
 }
 
-// The key of the page's colours.
+// The legend of the page's colours.
 const char* KindOf(Op op) {
   switch (op) {
     case Op::kForward:
@@ -73,7 +74,8 @@ json ProgramJson(const Program& program) {
           {"chunks", held.size()}};
 }
 
-// Start and length of each instruction, starts from the end of the one before in the list.
+// The start and the length of each instruction. Starts count from the end of the one before it in
+// the list.
 json StepJson(std::span<const Slice> slices) {
   json deltas = json::array();
   std::int64_t at = 0;
@@ -90,7 +92,7 @@ std::int64_t PlaceOf(const Timeline& timeline, StepId step) {
   return std::ranges::find(timeline.steps, step, &StepWindow::step) - timeline.steps.begin();
 }
 
-// What ran before the steps: of each its step, instruction, start and end.
+// The instructions that ran before the steps, each with its step, instruction, start and end.
 json PrologueJson(const Timeline& timeline, int rank) {
   json list = json::array();
   for (const Slice& slice : timeline.prologue) {

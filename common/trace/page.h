@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A timeline as a page: one file that asks for nothing, zooms, and says what is pointed at.
+// A timeline as a page in one file, which loads nothing else. It zooms, and explains what the
+// pointer is on.
 #pragma once
 
 #include <string>

@@ -26,10 +26,10 @@ constexpr Detail kDetails[] = {
     {false, false, "messages and predictions"},
 };
 
-// Threads of a rank's process; lanes follow in their order.
+// The threads of a rank's process. Lanes follow in their order.
 constexpr int kPredictedThread = 2;
 constexpr int kFirstLaneThread = 1;
-// Of the process that shows the steps; ranks come after it.
+// The number of the process that shows the steps. Ranks come after it.
 constexpr int kStepsProcess = 1;
 int ProcessOf(int rank) { return kStepsProcess + 1 + rank; }
 
@@ -42,7 +42,7 @@ class Writer {
   Writer(const Timeline& timeline, const Detail& detail, std::size_t max_bytes)
       : timeline_(timeline), trace_(*timeline.trace), detail_(detail), max_bytes_(max_bytes) {}
 
-  // False: too large.
+  // False: the file becomes too large.
   bool Write() {
     json_ = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"job\":" + Quoted(trace_.job) +
             ",\"title\":" + Quoted(Title(timeline_)) + "},\"traceEvents\":[\n";
@@ -62,7 +62,7 @@ class Writer {
  private:
   bool full() const { return json_.size() > max_bytes_; }
 
-  // Microseconds with the nanoseconds that we have, without zeros that say nothing.
+  // Microseconds with as many decimals as the nanoseconds need.
   void AppendMicros(std::int64_t nanos) {
     absl::StrAppend(&json_, nanos / 1000);
     if (nanos % 1000 != 0) absl::StrAppendFormat(&json_, ".%03d", nanos % 1000);
@@ -178,7 +178,8 @@ class Writer {
     json_ += "},\n";
   }
 
-  // From where a SEND begins to just before its RECV ends: inside the slices that they belong to.
+  // An arrow goes from where a SEND begins to just before its RECV ends, so both ends are inside
+  // their slices.
   void Flows() {
     for (std::size_t id = 0; id < timeline_.flows.size() && !full(); ++id) {
       const Slice& send = timeline_.slices[timeline_.flows[id].send];

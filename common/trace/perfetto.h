@@ -20,10 +20,10 @@ struct PerfettoFile {
   std::string left_out;
 };
 
-// A process a rank, in it a thread a lane: compute with idle time between its instructions, named
-// by cause; what was predicted; load, reduce, messages with arrows. Another process shows the
-// steps. What does not fit goes in this order: messages, then predictions. kResourceExhausted: even
-// so it does not fit.
+// Every rank is a process, and every lane a thread in it: compute, with idle time between its
+// instructions named by cause; what was predicted; load; reduce; messages with arrows. Another
+// process shows the steps. If the file is too large, messages are left out, and then predictions.
+// kResourceExhausted: even then it is too large.
 absl::StatusOr<PerfettoFile> WritePerfetto(const Timeline& timeline,
                                            const PerfettoOptions& options = {});
 

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-// What the format asks of a file, and what makes ours useful.
+// Checks what the format requires of a file, and what makes ours useful.
 class Checked {
  public:
   explicit Checked(const std::string& text) : file_(json::parse(text)) {
@@ -25,7 +25,7 @@ class Checked {
     for (const auto& [id, ends] : flows_) CheckFlow(id, ends);
   }
 
-  // By (process name, thread name): slices' names in order of time.
+  // The names of slices in order of time, by (process name, thread name).
   std::vector<std::string> Names(const std::string& process, const std::string& thread) const {
     std::vector<std::string> names;
     for (const auto& [track, slices] : slices_) {
@@ -75,7 +75,8 @@ class Checked {
     EXPECT_TRUE(thread_names_.contains(track));
     double end = 0;
     for (const auto& [start, slice] : slices) {
-      // One thing at a time: the strictest form of nesting. Doubles hold these microseconds well.
+      // A thread does one thing at a time, which is the strictest form of nesting. Doubles hold
+      // these microseconds without an error that matters.
       EXPECT_GE(start, end - 1e-4) << slice.name << " on " << track.first << "." << track.second;
       end = std::max(end, slice.end);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When each instruction of one step ran on one rank: what a worker measures, always.
+// When each instruction of one step ran on one rank. A worker always measures this.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +18,19 @@ struct Span {
 
 inline constexpr std::size_t kMostStalls = 64;
 
-// An instruction's span begins when all that it waited for on its rank was there. So compute is
-// pure work; a SEND or RECV ends when its message has gone or come; a sum over ranks ends when all
-// came.
+// An instruction's span begins when all that it waited for on its rank was there. So the span of
+// compute has only its work. A SEND or RECV ends when its message has gone or come, and a sum over
+// ranks ends when all ranks have come.
 struct StepTrace {
   Rank rank;
   StepId step;
-  // The end of the step before on this rank, or, if none came right before it, the first
-  // instruction's start, the prologue's if there is one.
+  // The end of the step before on this rank. If no step came right before this one, it is the start
+  // of the first instruction, that of the prologue if there is one.
   std::int64_t start_nanos = 0;
   std::vector<Span> body;      // as program.body
   std::vector<Span> prologue;  // as program.prologue; empty: it did not run before this step
-  // When the rank's process did not run: it was stopped, or others had the processor. The last
-  // kMostStalls of those that overlap the step.
+  // When the rank's process did not run, because it was stopped or others had the processor. These
+  // are the last kMostStalls of those that overlap the step.
   std::vector<Span> stalls;
   bool operator==(const StepTrace&) const = default;
 };

@@ -195,7 +195,7 @@ class Drawing {
                           static_cast<int>(held.size()));
   }
 
-  // The halves of a pair above each other, as everywhere.
+  // The halves of a pair stand above each other, as in all pictures.
   void Work(const Program& program, const Instruction& instruction, double x, double width,
             double y, double height, const std::string& title) {
     constexpr std::string_view kStyle = " class=\"w\"";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A timeline as a picture that stands alone.
+// A timeline as a picture in a file of its own.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace takt::trace {
 
-// More would be a file that no viewer likes; the page and Perfetto have no such limit.
+// Viewers are slow with larger files. The page and Perfetto have no such limit.
 inline constexpr std::size_t kMostSvgShapes = 50'000;
 
-// A row a rank: work in the colours of its kind and labelled where there is room, idle time in
-// those of its cause, arrows for messages; under it the prediction. kResourceExhausted: more than
-// kMostSvgShapes.
+// Every rank has a row. Work has the colour of its kind, and a label where there is room. Idle time
+// has the colour of its cause, and arrows are messages. The prediction is under the row.
+// kResourceExhausted: there are more than kMostSvgShapes shapes.
 absl::StatusOr<std::string> RenderSvg(const Timeline& timeline);
 
 }  // namespace takt::trace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job traces for tests: what ranks would have measured, had every instruction taken as long as the
+// Makes job traces for tests: what ranks would measure if every instruction took as long as the
 // test says.
 #pragma once
 
@@ -23,7 +23,7 @@ struct SyntheticOptions {
   int dp_size = 1;
   int num_steps = 2;  // at least
   bool merge_weight_grads = false;
-  // Compute of a stage is that of a layer times its layers. Empty: one layer each.
+  // A stage computes for as long as one layer does, times its layers. Empty: one layer each.
   std::vector<int> stage_layers;
   double forward = 0.010, input_grad = 0.010, weight_grad = 0.010;
   double message = 50e-6, load = 100e-6, reduction = 200e-6, exchange = 100e-6;
@@ -62,17 +62,17 @@ class SyntheticTrace {
     trace_.ranks.resize(spread_.size());
   }
 
-  // Of the instruction that prints so.
+  // The index of the instruction that prints so.
   double& Duration(int rank, std::string_view text) {
     return durations_[rank][sim::IndexOf(spread_[rank], text)];
   }
-  // All of `op` on `rank` take `factor` times as long.
+  // Makes all instructions of `op` on `rank` take `factor` times as long.
   void Slow(int rank, program::Op op, double factor) {
     for (std::size_t i = 0; i < spread_[rank].body.size(); ++i) {
       if (spread_[rank].body[i].op == op) durations_[rank][i] *= factor;
     }
   }
-  // All messages from one rank to another take so much longer.
+  // Makes all messages from one rank to another take so much longer.
   void Delay(int from, int to, double seconds) {
     for (std::size_t i = 0; i < spread_[to].body.size(); ++i) {
       const program::Instruction& instruction = spread_[to].body[i];
@@ -83,7 +83,7 @@ class SyntheticTrace {
     }
   }
 
-  // Another step with the durations as they are now. After a pause nothing of it runs ahead, and
+  // Adds a step with the durations as they are now. After a pause nothing of it runs ahead, and
   // each rank's prologue, if it has one, takes the second half of the pause.
   void AddStep(double pause = 0) {
     const sim::Replayed replayed = sim::Replay(spread_, durations_).value();
@@ -105,7 +105,7 @@ class SyntheticTrace {
     now_ = begin + replayed.end_of_previous + replayed.step_time;
   }
 
-  // With steps added until there are `num_steps`.
+  // The trace, with steps added until there are `num_steps`.
   JobTrace& Get() {
     while (step_ < options_.num_steps) AddStep();
     return trace_;
@@ -121,7 +121,7 @@ class SyntheticTrace {
     return first;
   }
 
-  // From `begin` to where the body begins, one instruction after the other.
+  // Fills the time from `begin` to where the body begins, one instruction after the other.
   void AddPrologue(const program::Program& program, double begin, StepTrace& step) const {
     const double each = (now_ - begin) / static_cast<double>(program.prologue.size());
     for (std::size_t i = 0; i < program.prologue.size(); ++i) {
@@ -131,7 +131,8 @@ class SyntheticTrace {
     if (!step.prologue.empty()) step.start_nanos = step.prologue.front().start_nanos;
   }
 
-  // The simulator begins messages and sums when all ends are there, a rank when it comes to them.
+  // The simulator begins messages and sums when all ends are there. A rank begins its own end when
+  // it comes to it.
   static void BeginWhenReady(const program::Program& program, StepTrace& step) {
     const program::WaitLists waits = program::Dependencies(program);
     std::vector<std::vector<std::int64_t>> ends(program.lanes.size());  // by lane and position

@@ -13,7 +13,7 @@
 namespace takt::trace {
 namespace {
 
-// On the coordinator's clock.
+// Times are on the coordinator's clock.
 std::vector<Slice> AlignedSlices(const JobTrace& trace, const Alignment& alignment,
                                  std::vector<Span> StepTrace::*list) {
   std::vector<Slice> slices;

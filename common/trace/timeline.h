@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A job trace on one axis of time: what ran when on every lane of every rank, which message went
-// where, why nothing was computed in between, and what was predicted.
+// where, why compute lanes ran nothing in between, and what was predicted.
 #pragma once
 
 #include <cstdint>
@@ -53,11 +53,11 @@ struct Flow {
   std::size_t send = 0, recv = 0;  // indices in `slices`
 };
 
-// Ascending by start, those that overlap or touch as one.
+// Ascending by start. Spans that overlap or touch become one.
 std::vector<Span> Merged(std::vector<Span> spans);
 
-// From where the last rank ended the step before, or after a pause began this one (its prologue
-// done), to where the last rank ended it.
+// A step lasts from where the last rank ended the step before to where the last rank ended this
+// one. After a pause it begins where the last rank began it, with the prologue done.
 struct StepWindow {
   StepId step;
   std::int64_t start_nanos = 0, end_nanos = 0;
@@ -70,10 +70,10 @@ struct Timeline {
   std::vector<Slice> prologue;  // of the steps before which it ran, in the same order
   std::vector<Idle> idle;       // by rank and start; zero-length ones left out
   std::vector<Flow> flows;
-  // By rank: when its process did not run; ascending, none touches another.
+  // By rank: when its process did not run. Ascending, and no span touches another.
   std::vector<std::vector<Span>> stalls;
-  // Of one step, in seconds from its start, by pp rank. Unset: the programs cannot be simulated, or
-  // have no flush, so that a step of theirs is never alone.
+  // The prediction of one step, in seconds from its start, by pp rank. Unset: the programs cannot
+  // be simulated, or have no flush, so that no step of theirs runs alone.
   std::optional<sim::Report> predicted;
   std::int64_t clock_error_nanos = 0;
 };
@@ -81,8 +81,8 @@ struct Timeline {
 const program::Instruction& InstructionOf(const JobTrace& trace, const Slice& slice);
 
 // trace: at least one step; borrowed for the timeline's life. Idle time before the first
-// instruction of the first step on a rank counts from the end of the step before. kInvalidArgument:
-// see CheckJobTrace.
+// instruction of the first step on a rank counts from the end of the step before.
+// kInvalidArgument: as CheckJobTrace.
 absl::StatusOr<Timeline> MakeTimeline(const JobTrace& trace);
 
 }  // namespace takt::trace

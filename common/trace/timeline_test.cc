@@ -33,7 +33,7 @@ bool OnComputeLane(const JobTrace& trace, int rank, std::int32_t i) {
   return program.lanes[program.body[i].lane.value()].kind == program::LaneKind::kCompute;
 }
 
-// Nanoseconds of idle time by cause.
+// The nanoseconds of idle time by cause.
 std::map<Cause, std::int64_t> ByCause(const Timeline& timeline, int rank, StepId step) {
   std::map<Cause, std::int64_t> sums;
   for (const Idle& idle : timeline.idle) {
@@ -157,7 +157,7 @@ TEST(Timeline, APauseBetweenStepsIsOfNoStep) {
     synthetic.AddStep(1e-9 * kPause);
     const JobTrace& trace = synthetic.Get();
     const Timeline timeline = MakeTimeline(trace).value();
-    // The pipeline fills in the pause, where it has to.
+    // If the pipeline has to be filled, that happens in the pause.
     EXPECT_EQ(timeline.prologue.empty(), trace.programs[0].prologue.empty());
     EXPECT_NEAR(timeline.steps[2].start_nanos - timeline.steps[1].end_nanos, kPause, 10);
     EXPECT_EQ(timeline.steps[3].start_nanos, timeline.steps[2].end_nanos);
@@ -173,7 +173,7 @@ TEST(Timeline, APauseBetweenStepsIsOfNoStep) {
         const auto causes = ByCause(timeline, rank, StepId(step));
         const auto pause = causes.find(Cause::kPause);
         const std::int64_t idle = pause == causes.end() ? 0 : pause->second;
-        // From where its own compute lane ended, which may be sooner than the step.
+        // It counts from where its own compute lane ended, which may be sooner than the step.
         if (step == 3) {
           EXPECT_GE(idle + work, kPause - 10) << rank;
         } else {
@@ -220,7 +220,7 @@ TEST(Timeline, RefusesTracesThatDoNotFit) {
 
 // ---- clocks
 
-// Moves the clock of `rank`, and says so as far as its exchanges found out.
+// Moves the clock of `rank`, and makes its exchanges report as much of that as they would notice.
 void Skew(JobTrace& trace, int rank, std::int64_t nanos, std::int64_t error) {
   for (StepTrace& step : trace.ranks[rank].steps) {
     step.start_nanos += nanos;
@@ -262,7 +262,7 @@ TEST(Timeline, WhileItsProcessStoodStillARankWaitedForNothing) {
   const std::size_t first = sim::IndexOf(trace.programs[1], "1F0");
   const std::int64_t start = trace.ranks[1].steps[1].body[first].start_nanos;
   const Timeline before = MakeTimeline(trace).value();
-  // Rank 1 waits for 10 ms for the first message. It told of the stall in both steps.
+  // Rank 1 waits for 10 ms for the first message. It reported the stall in both steps.
   trace.ranks[1].steps[1].stalls = {{start - 6 * kMillisecond, start - 2 * kMillisecond},
                                     {start - 4 * kMillisecond, start - kMillisecond}};
   trace.ranks[1].steps[0].stalls = trace.ranks[1].steps[1].stalls;
