@@ -108,6 +108,19 @@ class CpuBackend final : public HostMemory<Backend> {
                           .accumulate = op.accumulate});
   }
 
+#define TAKT_KERNEL(result, member, function, parameters)
+#define TAKT_ELEMENTS_KERNEL(member, Op)                                     \
+  absl::Status Execute(const Op& op) {                                       \
+    ForElements(op.count, [&](Range range) { kernels_.member(op, range); }); \
+    return absl::OkStatus();                                                 \
+  }
+#define TAKT_ROWS_KERNEL(member, Op)                                              \
+  absl::Status Execute(const Op& op) {                                            \
+    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.member(op, rows); }); \
+    return absl::OkStatus();                                                      \
+  }
+#include "worker/backend/cpu/kernel_list.inc"
+
   // Column sums: partial sums of fixed runs of rows side by side, then their sum in order.
   // partial(rows, out) writes `width` floats; output(i) is where columns [i * columns, (i+1) *
   // columns) of them go.
@@ -145,26 +158,6 @@ class CpuBackend final : public HostMemory<Backend> {
     return absl::OkStatus();
   }
 
-  absl::Status Execute(const LayerNormForward& op) {
-    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.layer_norm_forward(op, rows); });
-    return absl::OkStatus();
-  }
-
-  absl::Status Execute(const LayerNormBackwardInput& op) {
-    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.layer_norm_backward_input(op, rows); });
-    return absl::OkStatus();
-  }
-
-  absl::Status Execute(const RmsNormForward& op) {
-    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.rms_norm_forward(op, rows); });
-    return absl::OkStatus();
-  }
-
-  absl::Status Execute(const RmsNormBackwardInput& op) {
-    ForRows(op.rows, op.columns, [&](Range rows) { kernels_.rms_norm_backward_input(op, rows); });
-    return absl::OkStatus();
-  }
-
   absl::Status Execute(const RmsNormBackwardWeights& op) {
     SumColumns(
         op.rows, op.columns, op.columns, op.accumulate,
@@ -176,26 +169,6 @@ class CpuBackend final : public HostMemory<Backend> {
   absl::Status Execute(const Rotary& op) {
     ForRows(op.batch * op.context, op.heads * op.head_size,
             [&](Range rows) { kernels_.rotary(op, rows); });
-    return absl::OkStatus();
-  }
-
-  absl::Status Execute(const SwigluForward& op) {
-    ForElements(op.count, [&](Range range) { kernels_.swiglu_forward(op, range); });
-    return absl::OkStatus();
-  }
-
-  absl::Status Execute(const SwigluBackward& op) {
-    ForElements(op.count, [&](Range range) { kernels_.swiglu_backward(op, range); });
-    return absl::OkStatus();
-  }
-
-  absl::Status Execute(const GeluForward& op) {
-    ForElements(op.count, [&](Range range) { kernels_.gelu_forward(op, range); });
-    return absl::OkStatus();
-  }
-
-  absl::Status Execute(const GeluBackward& op) {
-    ForElements(op.count, [&](Range range) { kernels_.gelu_backward(op, range); });
     return absl::OkStatus();
   }
 

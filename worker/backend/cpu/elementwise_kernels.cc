@@ -41,7 +41,7 @@ inline Vec ExpOfMinus2U(Vec x) { return Exp(x * (kGeluLinear + kGeluCubic * x * 
 
 }  // namespace
 
-void Epilogue(const Kernels::Epilogue& op) {
+void Epilogue(const MatmulEpilogue& op) {
   for (std::int64_t r = 0; r < op.rows; ++r) {
     const float* product = op.product + r * op.product_stride;
     float* c = op.c + r * op.stride;

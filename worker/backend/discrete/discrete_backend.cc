@@ -10,9 +10,9 @@
 #include "common/base/status.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/backend/discrete/device_memory.h"
-#include "worker/backend/discrete/op_pointers.h"
 #include "worker/backend/discrete/prepared_ops.h"
 #include "worker/backend/discrete/task_stream.h"
+#include "worker/backend/op_fields.h"
 #include "worker/backend/validate.h"
 
 namespace takt::backend {
@@ -36,7 +36,7 @@ struct Held {
 };
 
 // Replaces the pointers of an op by their twins.
-class Translation {
+class Translation : public IgnoreFields {
  public:
   explicit Translation(const DeviceMemory& memory) : memory_(memory) {}
 
@@ -45,17 +45,26 @@ class Translation {
     if (const auto* const adamw = std::get_if<AdamwUpdate>(&op)) {
       held.tensors.assign(adamw->tensors.begin(), adamw->tensors.end());
     }
-    std::visit([this](auto& o) { MoveAll(o); }, held.op);
-    for (AdamwTensor& tensor : held.tensors) MoveAll(tensor);
+    std::visit([this](auto& o) { DescribeFields(o, *this); }, held.op);
+    for (AdamwTensor& tensor : held.tensors) DescribeFields(tensor, *this);
     if (stranger_ != nullptr) return NotOurs(stranger_);
     return held;
   }
 
- private:
-  template <class O>
-  void MoveAll(O& o) {
-    ForEachPointer(o, [this](auto& field) { this->Move(field); });
+  template <class T>
+  void Tensor(const char* /*name*/, T& field) {
+    Move(field);
   }
+  template <class T>
+  void Tensor(const char* /*name*/, T& field, const Extent& /*extent*/) {
+    Move(field);
+  }
+  template <class T>
+  void Optional(T& field) {
+    Move(field);
+  }
+
+ private:
   template <class T>
   void Move(T*& pointer) {
     if (pointer == nullptr) return;

@@ -2,49 +2,46 @@
 #include "worker/backend/discrete/prepared_ops.h"
 
 #include <cstdint>
-#include <initializer_list>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "worker/backend/discrete/op_pointers.h"
+#include "worker/backend/op_fields.h"
 
 namespace takt::backend {
 namespace {
 
-// All that Backend::Prepare counts, as text.
-class Likeness {
+// Writes as text what makes ops alike for Backend::Prepare.
+class Likeness : public IgnoreFields {
  public:
   std::string operator()(const Op& op) {
     absl::StrAppend(&text_, "op ", op.index());
-    std::visit([this](auto copy) { Add(copy); }, op);
+    std::visit([this](auto copy) { DescribeFields(copy, *this); }, op);
     return std::move(text_);
   }
 
+  void Size(const char* /*name*/, std::int64_t size, std::int64_t /*least*/ = 1) {
+    absl::StrAppend(&text_, " ", size);
+  }
+  void SizeOrNone(const char* name, std::int64_t size) { Size(name, size); }
+  void Stride(const char* name, std::int64_t stride, std::int64_t /*columns*/) {
+    Size(name, stride);
+  }
+  void Flag(bool flag) { Size("", flag ? 1 : 0); }
+  template <class T>
+  void Tensor(const char* /*name*/, T& field) {
+    Pointer(field);
+  }
+  template <class T>
+  void Tensor(const char* /*name*/, T& field, const Extent& /*extent*/) {
+    Pointer(field);
+  }
+  template <class T>
+  void Optional(T& field) {
+    Pointer(field);
+  }
+
  private:
-  template <class O>
-  void Add(O& o) {
-    if constexpr (requires { o.m, o.n, o.k; }) Sizes({o.m, o.n, o.k});
-    if constexpr (requires { o.a_stride; }) Sizes({o.a_stride});
-    if constexpr (requires { o.b_stride; }) Sizes({o.b_stride});
-    if constexpr (requires { o.c_stride; }) Sizes({o.c_stride});
-    if constexpr (requires { o.rows; }) Sizes({o.rows});
-    if constexpr (requires { o.columns; }) Sizes({o.columns});
-    if constexpr (requires { o.count; }) Sizes({o.count});
-    if constexpr (requires { o.vocab; }) Sizes({o.vocab});
-    if constexpr (requires { o.batch, o.context; }) Sizes({o.batch, o.context});
-    if constexpr (requires { o.heads, o.head_size; }) Sizes({o.heads, o.head_size});
-    if constexpr (requires { o.accumulate; }) Sizes({o.accumulate ? 1 : 0});
-    if constexpr (requires { o.shape; }) {
-      const AttentionShape& s = o.shape;
-      Sizes({s.batch, s.context, s.heads, s.kv_heads, s.head_size, s.q_stride, s.kv_stride,
-             s.out_stride});
-    }
-    ForEachPointer(o, [this](auto& field) { this->Pointer(field); });
-  }
-  void Sizes(std::initializer_list<std::int64_t> sizes) {
-    for (const std::int64_t size : sizes) absl::StrAppend(&text_, " ", size);
-  }
   void Pointer(const void* pointer) {
     constexpr std::uintptr_t kVector = 16;  // no kernel asks for more
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of each op, described once. Checks, the translation of addresses and the conversion of
+// types are visitors of this description.
+//
+// DescribeFields(op, visitor) calls, sizes first:
+//   Name(name)                        the name of the op
+//   Size(name, size, least = 1)       a size, and the least one that is allowed
+//   SizeOrNone(name, size)            a size that may be 0: then the tensors may be null
+//   Stride(name, stride, columns)     elements between rows of so many columns; 0 means dense
+//   Flag(flag)                        a flag that says which kernel runs
+//   Tensor(name, field)               a tensor: a pointer, an Operand or an Output
+//   Tensor(name, field, extent)       an Operand or Output that a backend whose kernels read and
+//                                     write f32 alone must convert from and to bf16
+//   Optional(field)                   a tensor that may be null
+//   Host(name, field)                 an output in host memory
+#pragma once
+
+#include <cstdint>
+
+#include "worker/backend/ops.h"
+
+namespace takt::backend {
+
+// The elements of a tensor: rows of `columns` elements, `stride` apart.
+struct Extent {
+  std::int64_t rows, columns;
+  std::int64_t stride = columns;
+};
+
+// A visitor that ignores all fields; visitors derive from it.
+struct IgnoreFields {
+  void Name(const char* /*name*/) {}
+  void Size(const char* /*name*/, std::int64_t /*size*/, std::int64_t /*least*/ = 1) {}
+  void SizeOrNone(const char* /*name*/, std::int64_t /*size*/) {}
+  void Stride(const char* /*name*/, std::int64_t /*stride*/, std::int64_t /*columns*/) {}
+  void Flag(bool /*flag*/) {}
+  template <class T>
+  void Tensor(const char* /*name*/, T& /*field*/) {}
+  template <class T>
+  void Tensor(const char* /*name*/, T& /*field*/, const Extent& /*extent*/) {}
+  template <class T>
+  void Optional(T& /*field*/) {}
+  void Host(const char* /*name*/, const void* /*field*/) {}
+};
+
+template <class V>
+void DescribeFields(Matmul& o, V& v) {
+  v.Name("Matmul");
+  v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k);
+  v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("c", o.c);
+  v.Optional(o.bias), v.Optional(o.addend);
+}
+template <class V>
+void DescribeFields(PackBf16& o, V& v) {
+  v.Name("PackBf16");
+  v.Size("k", o.k), v.Size("n", o.n);
+  v.Tensor("b", o.b), v.Tensor("packed", o.packed);
+}
+template <class V>
+void DescribeFields(MatmulBf16& o, V& v) {
+  v.Name("MatmulBf16");
+  v.Stride("a_stride", o.a_stride, o.k), v.Stride("c_stride", o.c_stride, o.n);
+  v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k);
+  v.Tensor("a", o.a), v.Tensor("b", o.b);
+  v.Tensor("c", o.c, Extent{o.m, o.n, o.c_stride == 0 ? o.n : o.c_stride});
+  v.Optional(o.bias), v.Optional(o.addend), v.Optional(o.inner);
+}
+template <class V>
+void DescribeFields(MatmulTransposedBf16& o, V& v) {
+  v.Name("MatmulTransposedBf16");
+  v.Stride("a_stride", o.a_stride, o.m), v.Stride("b_stride", o.b_stride, o.n);
+  v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k), v.Flag(o.accumulate);
+  v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("c", o.c);
+  v.Optional(o.column_sums);
+}
+template <class V>
+void DescribeFields(BiasGrad& o, V& v) {
+  v.Name("BiasGrad");
+  v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.accumulate);
+  v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns}), v.Tensor("d_bias", o.d_bias);
+}
+template <class V>
+void DescribeFields(LayerNormForward& o, V& v) {
+  v.Name("LayerNormForward");
+  v.Size("rows", o.rows), v.Size("columns", o.columns);
+  v.Tensor("input", o.input), v.Tensor("weight", o.weight), v.Tensor("bias", o.bias);
+  v.Tensor("output", o.output), v.Tensor("mean", o.mean), v.Tensor("rstd", o.rstd);
+  v.Optional(o.residual), v.Optional(o.sum);
+}
+template <class V>
+void DescribeFields(LayerNormBackwardInput& o, V& v) {
+  v.Name("LayerNormBackwardInput");
+  v.Size("rows", o.rows), v.Size("columns", o.columns);
+  v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
+  v.Tensor("x", o.x), v.Tensor("weight", o.weight), v.Tensor("mean", o.mean);
+  v.Tensor("rstd", o.rstd), v.Tensor("d_input", o.d_input);
+  v.Optional(o.residual_gradient);
+}
+template <class V>
+void DescribeFields(LayerNormBackwardWeights& o, V& v) {
+  v.Name("LayerNormBackwardWeights");
+  v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.accumulate);
+  v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
+  v.Tensor("x", o.x), v.Tensor("mean", o.mean), v.Tensor("rstd", o.rstd);
+  v.Tensor("d_weight", o.d_weight), v.Tensor("d_bias", o.d_bias);
+}
+template <class V>
+void DescribeFields(RmsNormForward& o, V& v) {
+  v.Name("RmsNormForward");
+  v.Size("rows", o.rows), v.Size("columns", o.columns);
+  v.Tensor("input", o.input), v.Tensor("weight", o.weight), v.Tensor("output", o.output);
+  v.Tensor("rstd", o.rstd);
+}
+template <class V>
+void DescribeFields(RmsNormBackwardInput& o, V& v) {
+  v.Name("RmsNormBackwardInput");
+  v.Size("rows", o.rows), v.Size("columns", o.columns);
+  v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
+  v.Tensor("x", o.x), v.Tensor("weight", o.weight), v.Tensor("rstd", o.rstd);
+  v.Tensor("d_input", o.d_input);
+  v.Optional(o.residual_gradient);
+}
+template <class V>
+void DescribeFields(RmsNormBackwardWeights& o, V& v) {
+  v.Name("RmsNormBackwardWeights");
+  v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.accumulate);
+  v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
+  v.Tensor("x", o.x), v.Tensor("rstd", o.rstd), v.Tensor("d_weight", o.d_weight);
+}
+template <class V>
+void DescribeFields(Rotary& o, V& v) {
+  const std::int64_t columns = o.heads * o.head_size;
+  v.Name("Rotary");
+  v.Size("batch", o.batch), v.Size("context", o.context), v.Size("heads", o.heads);
+  v.Size("head_size", o.head_size), v.Size("stride", o.stride, columns);
+  v.Tensor("x", o.x, Extent{o.batch * o.context, columns, o.stride}), v.Tensor("table", o.table);
+}
+template <class V>
+void DescribeFields(SwigluForward& o, V& v) {
+  v.Name("SwigluForward");
+  v.Size("count", o.count);
+  v.Tensor("gate", o.gate, Extent{1, o.count}), v.Tensor("up", o.up, Extent{1, o.count});
+  v.Tensor("output", o.output);
+}
+template <class V>
+void DescribeFields(SwigluBackward& o, V& v) {
+  const Extent extent{1, o.count};
+  v.Name("SwigluBackward");
+  v.Size("count", o.count);
+  v.Tensor("gate", o.gate, extent), v.Tensor("up", o.up, extent);
+  v.Tensor("d_output", o.d_output, extent);
+  v.Tensor("d_gate", o.d_gate, extent), v.Tensor("d_up", o.d_up, extent);
+}
+template <class V>
+void DescribeFields(GeluForward& o, V& v) {
+  v.Name("GeluForward");
+  v.Size("count", o.count);
+  v.Tensor("input", o.input, Extent{1, o.count}), v.Tensor("output", o.output);
+}
+template <class V>
+void DescribeFields(GeluBackward& o, V& v) {
+  const Extent extent{1, o.count};
+  v.Name("GeluBackward");
+  v.Size("count", o.count);
+  v.Tensor("input", o.input, extent), v.Tensor("d_output", o.d_output, extent);
+  v.Tensor("d_input", o.d_input, extent);
+}
+// The extents of queries (rows `stride` apart) and of keys and values.
+inline Extent Queries(const AttentionShape& s, std::int64_t stride) {
+  return {s.batch * s.context, s.heads * s.head_size, stride};
+}
+inline Extent Keys(const AttentionShape& s) {
+  return {s.batch * s.context, s.kv_heads * s.head_size, s.kv_stride};
+}
+template <class V>
+void DescribeFields(AttentionShape& s, V& v) {
+  v.Size("batch", s.batch), v.Size("context", s.context), v.Size("heads", s.heads);
+  v.Size("kv_heads", s.kv_heads), v.Size("head_size", s.head_size);
+  v.Size("q_stride", s.q_stride, s.heads * s.head_size);
+  v.Size("kv_stride", s.kv_stride, s.kv_heads * s.head_size);
+  v.Size("out_stride", s.out_stride, s.heads * s.head_size);
+}
+template <class V>
+void DescribeFields(AttentionForward& o, V& v) {
+  v.Name("AttentionForward");
+  DescribeFields(o.shape, v);
+  v.Tensor("q", o.q, Queries(o.shape, o.shape.q_stride));
+  v.Tensor("k", o.k, Keys(o.shape)), v.Tensor("v", o.v, Keys(o.shape));
+  v.Tensor("output", o.output, Queries(o.shape, o.shape.out_stride));
+  v.Tensor("logsumexp", o.logsumexp);
+}
+template <class V>
+void DescribeFields(AttentionBackward& o, V& v) {
+  const Extent queries = Queries(o.shape, o.shape.q_stride), keys = Keys(o.shape);
+  const Extent output = Queries(o.shape, o.shape.out_stride);
+  v.Name("AttentionBackward");
+  DescribeFields(o.shape, v);
+  v.Tensor("q", o.q, queries), v.Tensor("k", o.k, keys), v.Tensor("v", o.v, keys);
+  v.Tensor("output", o.output, output), v.Tensor("logsumexp", o.logsumexp);
+  v.Tensor("d_output", o.d_output, output), v.Tensor("d_q", o.d_q, queries);
+  v.Tensor("d_k", o.d_k, keys), v.Tensor("d_v", o.d_v, keys);
+}
+template <class V>
+void DescribeFields(EmbeddingForward& o, V& v) {
+  v.Name("EmbeddingForward");
+  v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);
+  v.Tensor("tokens", o.tokens), v.Tensor("token_table", o.token_table);
+  v.Tensor("output", o.output);
+  v.Optional(o.position_table);
+}
+template <class V>
+void DescribeFields(EmbeddingBackward& o, V& v) {
+  v.Name("EmbeddingBackward");
+  v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);
+  v.Size("vocab", o.vocab), v.Flag(o.accumulate);
+  v.Size("positions", o.positions, o.d_position_table != nullptr ? o.context : 0);
+  v.Tensor("tokens", o.tokens), v.Tensor("d_output", o.d_output);
+  v.Tensor("d_token_table", o.d_token_table);
+  v.Optional(o.d_position_table);
+}
+template <class V>
+void DescribeFields(CrossEntropy& o, V& v) {
+  v.Name("CrossEntropy");
+  v.Stride("stride", o.stride, o.vocab);
+  v.Size("rows", o.rows), v.Size("vocab", o.vocab);
+  // Also the columns between vocab and stride.
+  v.Tensor("logits", o.logits, Extent{o.rows, o.stride == 0 ? o.vocab : o.stride});
+  v.Tensor("targets", o.targets), v.Host("loss_sum", o.loss_sum);
+}
+template <class V>
+void DescribeFields(AdamwTensor& o, V& v) {
+  v.SizeOrNone("count", o.count);
+  v.Tensor("parameter", o.parameter), v.Tensor("gradient", o.gradient);
+  v.Tensor("m", o.m), v.Tensor("v", o.v);
+  v.Optional(o.previous);
+}
+// Leaves out the list of tensors, whose elements are described one by one.
+template <class V>
+void DescribeFields(AdamwUpdate& /*o*/, V& v) {
+  v.Name("AdamwUpdate");
+}
+template <class V>
+void DescribeFields(SumOfSquares& o, V& v) {
+  v.Name("SumOfSquares");
+  v.SizeOrNone("count", o.count);
+  v.Tensor("input", o.input), v.Host("result", o.result);
+}
+template <class V>
+void DescribeFields(Fill& o, V& v) {
+  v.Name("Fill");
+  v.SizeOrNone("count", o.count);
+  v.Tensor("output", o.output);
+}
+template <class V>
+void DescribeFields(Copy& o, V& v) {
+  v.Name("Copy");
+  v.SizeOrNone("count", o.count);
+  v.Tensor("input", o.input), v.Tensor("output", o.output);
+}
+template <class V>
+void DescribeFields(Add& o, V& v) {
+  v.Name("Add");
+  v.SizeOrNone("count", o.count);
+  v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("output", o.output);
+}
+
+}  // namespace takt::backend
