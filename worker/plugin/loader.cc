@@ -60,11 +60,12 @@ absl::Status FindDriver() {
 }
 
 absl::StatusOr<const CudaEntry*> LoadCuda(const std::string& directory) {
-  return Load<CudaEntry>(absl::StrCat(directory, "/takt_cuda.so"), kCudaEntryName);
+  return Load<CudaEntry>(absl::StrCat(directory, "/takt_cuda.so"), backend::cuda::kModuleEntryName);
 }
 
 absl::StatusOr<const NcclEntry*> LoadNccl(const std::string& directory) {
-  return Load<NcclEntry>(absl::StrCat(directory, "/takt_nccl.so"), kNcclEntryName);
+  return Load<NcclEntry>(absl::StrCat(directory, "/takt_nccl.so"),
+                         transport::nccl::kModuleEntryName);
 }
 
 }  // namespace takt::plugin

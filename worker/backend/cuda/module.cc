@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt_cuda.so: what the worker finds in it.
+// The entry of takt_cuda.so.
 #include "common/base/version.h"
-#include "worker/backend/cuda/cuda_backend.h"
 #include "worker/backend/cuda/device.h"
-#include "worker/plugin/entry.h"
+#include "worker/backend/cuda/module_entry.h"
 
 namespace takt::backend::cuda {
 namespace {
 
-constexpr plugin::CudaEntry kEntry = {
+constexpr ModuleEntry kEntry = {
     .version = kTaktVersion, .list_devices = ListDevices, .open_device = OpenDevice};
 
 }  // namespace
 }  // namespace takt::backend::cuda
 
-extern "C" __attribute__((visibility("default"))) const takt::plugin::CudaEntry* TaktCudaPlugin() {
+extern "C" __attribute__((visibility("default"))) const takt::backend::cuda::ModuleEntry*
+TaktCudaPlugin() {
   return &takt::backend::cuda::kEntry;
 }

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/version.h"
-#include "worker/plugin/entry.h"
 #include "worker/transport/nccl/api.h"
+#include "worker/transport/nccl/module_entry.h"
 
 namespace takt::transport::nccl {
 namespace {
@@ -129,12 +129,13 @@ absl::StatusOr<int> LibraryVersion() {
   return version;
 }
 
-constexpr plugin::NcclEntry kEntry = {
+constexpr ModuleEntry kEntry = {
     .version = kTaktVersion, .library_version = LibraryVersion, .api = &kApi};
 
 }  // namespace
 }  // namespace takt::transport::nccl
 
-extern "C" __attribute__((visibility("default"))) const takt::plugin::NcclEntry* TaktNcclPlugin() {
+extern "C" __attribute__((visibility("default"))) const takt::transport::nccl::ModuleEntry*
+TaktNcclPlugin() {
   return &takt::transport::nccl::kEntry;
 }
