@@ -28,4 +28,16 @@ std::vector<FieldError> FromProto(const FieldViolations& violations) {
   return errors;
 }
 
+std::string ErrorDetailOf(const std::vector<FieldError>& errors) {
+  v1::ErrorDetail detail;
+  *detail.mutable_violations() = ToProto(errors);
+  return detail.SerializeAsString();
+}
+
+std::vector<FieldError> ParseErrorDetail(const std::string& text) {
+  v1::ErrorDetail detail;
+  if (!detail.ParseFromString(text)) return {};
+  return FromProto(detail.violations());
+}
+
 }  // namespace takt

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// FieldError as takt.v1.FieldViolation, for what is stored and for what workers say.
+// FieldError as takt.v1.FieldViolation, in stored records, in reports of workers and in the payload
+// of a status.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "common/base/status.h"
@@ -14,5 +16,9 @@ using FieldViolations = google::protobuf::RepeatedPtrField<v1::FieldViolation>;
 
 FieldViolations ToProto(const std::vector<FieldError>& errors);
 std::vector<FieldError> FromProto(const FieldViolations& violations);
+
+// The errors as a serialized takt.v1.ErrorDetail, and back: none if the text is no such message.
+std::string ErrorDetailOf(const std::vector<FieldError>& errors);
+std::vector<FieldError> ParseErrorDetail(const std::string& text);
 
 }  // namespace takt

@@ -7,7 +7,6 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/field_error_serde.h"
-#include "takt/v1/error.pb.h"
 
 namespace takt {
 
@@ -29,21 +28,17 @@ absl::Status InvalidField(FieldError error) {
 
 absl::Status InvalidFields(std::vector<FieldError> errors) {
   std::string message;
-  v1::ErrorDetail detail;
   for (const FieldError& error : errors) {
     absl::StrAppend(&message, message.empty() ? "" : "\n", error.ToString());
   }
-  *detail.mutable_violations() = ToProto(errors);
   absl::Status status = absl::InvalidArgumentError(message);
-  status.SetPayload(kErrorDetailUrl, absl::Cord(detail.SerializeAsString()));
+  status.SetPayload(kErrorDetailUrl, absl::Cord(ErrorDetailOf(errors)));
   return status;
 }
 
 std::vector<FieldError> FieldErrorsOf(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kErrorDetailUrl);
-  v1::ErrorDetail detail;
-  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload))) return {};
-  return FromProto(detail.violations());
+  return payload.has_value() ? ParseErrorDetail(std::string(*payload)) : std::vector<FieldError>();
 }
 
 absl::Status Annotate(const absl::Status& status, std::string_view context) {
