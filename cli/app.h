@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/context.h"
+#include "cli/base/context.h"
 
 namespace takt::cli {
 

@@ -2,8 +2,8 @@
 // The command line itself: usage, help, completion, and the commands that need no coordinator.
 #include "cli/app.h"
 
-#include "cli/fake_coordinator.h"
-#include "cli/test_directory.h"
+#include "cli/testing/fake_coordinator.h"
+#include "cli/testing/test_directory.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 

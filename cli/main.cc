@@ -9,7 +9,7 @@
 #include <iostream>
 
 #include "cli/app.h"
-#include "cli/report.h"
+#include "cli/base/report.h"
 #include "common/rpc/endpoint.h"
 
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/base/version.h"
 #include "absl/strings/str_cat.h"
+#include "cli/base/report.h"
+#include "cli/client/connect.h"
 #include "cli/commands.h"
-#include "cli/follow.h"
-#include "cli/report.h"
 
 namespace takt::cli {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "cli/test_directory.h"
+#include "cli/testing/test_directory.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

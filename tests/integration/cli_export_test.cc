@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cli/test_checkpoint.h"
+#include "cli/testing/test_checkpoint.h"
 #include "tests/integration/command.h"
 
 namespace takt::integration {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "absl/synchronization/notification.h"
-#include "cli/fake_coordinator.h"
+#include "cli/testing/fake_coordinator.h"
 #include "gmock/gmock.h"
 #include "tests/integration/command.h"
 

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "cli/process.h"
+#include "cli/local/process.h"
 #include "common/base/status.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

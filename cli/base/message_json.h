@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages as the JSON that `-o json` prints. Like protobuf's own mapping with the field names of
+// the .proto, except that every number is a JSON number (64-bit ones too), doubles read back to the
+// same bits, a double that is not finite is null, timestamps are RFC 3339 text, and enumerators are
+// short: `RUNNING`, or as job files spell them (`gpt2`) in a job spec.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "google/protobuf/message.h"
+#include "nlohmann/json.hpp"
+#include "takt/v1/job.pb.h"
+
+namespace takt::cli {
+
+using Json = nlohmann::ordered_json;
+
+// Scalars without presence always appear; unset optional fields and messages are left out.
+Json ToJson(const google::protobuf::Message& message);
+
+// {name: [messages]}.
+template <class Messages>
+Json ListJson(const char* name, const Messages& messages) {
+  Json list = Json::array();
+  for (const google::protobuf::Message& message : messages) list.push_back(ToJson(message));
+  Json json;
+  json[name] = std::move(list);
+  return json;
+}
+
+// One line of a stream of steps: the report, and the job it belongs to.
+Json StepJson(const std::string& job, const v1::StepReport& step);
+
+// One line; text that is not UTF-8 gets replacement characters.
+std::string Dump(const Json& json);
+
+// "RUNNING" for JOB_STATE_RUNNING.
+std::string ShortName(const google::protobuf::EnumValueDescriptor& value);
+std::string StateName(v1::JobState state);
+
+}  // namespace takt::cli

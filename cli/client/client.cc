@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <mutex>
+#include <random>
+#include <set>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "common/rpc/credentials.h"
+#include "common/trace/job_trace_serde.h"
+#include "proto/channel_arguments.h"
+#include "proto/rpc_status.h"
+#include "takt/v1/cluster_service.grpc.pb.h"
+#include "takt/v1/job_service.grpc.pb.h"
+#include "takt/v1/join_service.grpc.pb.h"
+
+namespace takt::cli {
+namespace {
+
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
+constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
+
+std::string RandomRequestId() {
+  std::random_device random;
+  std::string id;
+  for (int i = 0; i < 4; ++i) absl::StrAppendFormat(&id, "%08x", random());
+  return id;
+}
+
+std::chrono::system_clock::time_point Deadline(absl::Time time) { return absl::ToChronoTime(time); }
+
+rpc::Endpoint EndpointOf(const ClientOptions& options) {
+  return {.flag = "--coordinator",
+          .address = options.address,
+          .tls = options.tls,
+          .insecure = options.insecure,
+          .joins = options.joins};
+}
+
+}  // namespace
+
+struct Client::Wire {
+  explicit Wire(const rpc::Endpoint& endpoint)
+      : channel(grpc::CreateCustomChannel(endpoint.address, rpc::ChannelCredentialsFor(endpoint),
+                                          ClientArguments())),
+        jobs(v1::JobService::NewStub(channel)),
+        cluster(v1::ClusterService::NewStub(channel)),
+        join(v1::JoinService::NewStub(channel)) {}
+
+  // The service of a method, picked by the method's class.
+  v1::JobService::Stub& stub(v1::JobService::Stub*) const { return *jobs; }
+  v1::ClusterService::Stub& stub(v1::ClusterService::Stub*) const { return *cluster; }
+  v1::JoinService::Stub& stub(v1::JoinService::Stub*) const { return *join; }
+
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<v1::JobService::Stub> jobs;
+  const std::unique_ptr<v1::ClusterService::Stub> cluster;
+  const std::unique_ptr<v1::JoinService::Stub> join;
+};
+
+Client::Client(ClientOptions options)
+    : options_(std::move(options)), wire_(std::make_unique<Wire>(EndpointOf(options_))) {}
+Client::~Client() = default;
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
+  RETURN_IF_ERROR(rpc::CheckEndpoint(EndpointOf(options), absl::Now()));
+  std::unique_ptr<Client> client(new Client(std::move(options)));
+  const absl::Duration patience =
+      std::min(client->options_.connect_timeout, client->options_.call_timeout);
+  if (client->wire_->channel->WaitForConnected(Deadline(absl::Now() + patience))) return client;
+  const std::string tls_failure = rpc::ExplainTlsFailure(client->WhyNotConnected(), absl::Now());
+  return absl::UnavailableError(absl::StrCat(
+      "no coordinator answers at ", client->options_.address, "; ",
+      tls_failure.empty()
+          ? "start one (takt local up, takt-coordinator) or name another with --coordinator"
+          : tls_failure));
+}
+
+std::string Client::WhyNotConnected() const {
+  grpc::ClientContext context;
+  context.set_deadline(Deadline(absl::Now() + kFirstBackoff));
+  v1::GetVersionResponse response;
+  return wire_->cluster->GetVersion(&context, {}, &response).error_message();
+}
+
+template <class Stub, class Request, class Response>
+using UnaryMethod = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
+
+namespace {
+template <class Method>
+struct MethodTraits;
+template <class StubType, class RequestType, class ResponseType>
+struct MethodTraits<UnaryMethod<StubType, RequestType, ResponseType>> {
+  using Stub = StubType;
+  using Response = ResponseType;
+};
+
+absl::Status NoAnswer(const char* what, const std::string& address, bool changes,
+                      const absl::Status& last) {
+  const std::string text = absl::StrCat(what, ": no answer from the coordinator at ", address, " (",
+                                        last.message(), ")");
+  if (!changes) return absl::UnavailableError(text);
+  return absl::UnknownError(
+      absl::StrCat(text, "; it may or may not have happened: look with takt jobs or takt workers"));
+}
+}  // namespace
+
+template <class Method, class Request>
+auto Client::Call(const char* what, Method method, const Request& request, bool changes) {
+  using Response = typename MethodTraits<Method>::Response;
+  using Result = absl::StatusOr<Response>;
+  auto& stub = wire_->stub(static_cast<typename MethodTraits<Method>::Stub*>(nullptr));
+  const absl::Time deadline = absl::Now() + options_.call_timeout;
+  absl::Duration backoff = kFirstBackoff;
+  while (true) {
+    grpc::ClientContext context;
+    context.set_deadline(Deadline(deadline));
+    context.set_wait_for_ready(true);
+    Response response;
+    const absl::Status status = FromGrpc((stub.*method)(&context, request, &response), context);
+    if (status.ok()) return Result(std::move(response));
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
+        !absl::IsUnknown(status)) {
+      return Result(status);
+    }
+    if (!absl::IsUnavailable(status) || absl::Now() + backoff >= deadline) {
+      return Result(NoAnswer(what, options_.address, changes, status));
+    }
+    absl::SleepFor(backoff);
+    backoff = std::min(backoff * 2, kLongestBackoff);
+  }
+}
+
+absl::StatusOr<v1::Job> Client::SubmitJob(const v1::JobSpec& spec, bool validate_only) {
+  v1::SubmitJobRequest request;
+  request.set_request_id(RandomRequestId());
+  *request.mutable_spec() = spec;
+  request.set_validate_only(validate_only);
+  ASSIGN_OR_RETURN(v1::SubmitJobResponse response,
+                   Call("submit", &v1::JobService::Stub::SubmitJob, request, !validate_only));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::Job> Client::GetJob(const std::string& name) {
+  v1::GetJobRequest request;
+  request.set_name(name);
+  ASSIGN_OR_RETURN(v1::GetJobResponse response,
+                   Call("job", &v1::JobService::Stub::GetJob, request, false));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<std::vector<v1::Job>> Client::ListJobs() {
+  std::vector<v1::Job> jobs;
+  v1::ListJobsRequest request;
+  do {
+    ASSIGN_OR_RETURN(v1::ListJobsResponse response,
+                     Call("jobs", &v1::JobService::Stub::ListJobs, request, false));
+    for (v1::Job& job : *response.mutable_jobs()) jobs.push_back(std::move(job));
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  return jobs;
+}
+
+absl::StatusOr<v1::Job> Client::CancelJob(const std::string& name) {
+  v1::CancelJobRequest request;
+  request.set_request_id(RandomRequestId());
+  request.set_name(name);
+  ASSIGN_OR_RETURN(v1::CancelJobResponse response,
+                   Call("cancel", &v1::JobService::Stub::CancelJob, request, true));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::Job> Client::PauseJob(const std::string& name) {
+  v1::PauseJobRequest request;
+  request.set_request_id(RandomRequestId());
+  request.set_name(name);
+  ASSIGN_OR_RETURN(v1::PauseJobResponse response,
+                   Call("pause", &v1::JobService::Stub::PauseJob, request, true));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::Job> Client::ResumeJob(const std::string& name) {
+  v1::ResumeJobRequest request;
+  request.set_request_id(RandomRequestId());
+  request.set_name(name);
+  ASSIGN_OR_RETURN(v1::ResumeJobResponse response,
+                   Call("resume", &v1::JobService::Stub::ResumeJob, request, true));
+  return std::move(*response.mutable_job());
+}
+
+absl::Status Client::DeleteJob(const std::string& name) {
+  v1::DeleteJobRequest request;
+  request.set_request_id(RandomRequestId());
+  request.set_name(name);
+  return Call("delete", &v1::JobService::Stub::DeleteJob, request, true).status();
+}
+
+absl::StatusOr<std::vector<v1::Worker>> Client::ListWorkers() {
+  ASSIGN_OR_RETURN(
+      v1::ListWorkersResponse response,
+      Call("workers", &v1::ClusterService::Stub::ListWorkers, v1::ListWorkersRequest(), false));
+  return std::vector<v1::Worker>(response.workers().begin(), response.workers().end());
+}
+
+absl::StatusOr<v1::Worker> Client::DrainWorker(const std::string& worker) {
+  v1::DrainWorkerRequest request;
+  request.set_request_id(RandomRequestId());
+  request.set_worker(worker);
+  ASSIGN_OR_RETURN(v1::DrainWorkerResponse response,
+                   Call("drain", &v1::ClusterService::Stub::DrainWorker, request, true));
+  return std::move(*response.mutable_worker());
+}
+
+absl::StatusOr<v1::Worker> Client::UndrainWorker(const std::string& worker) {
+  v1::UndrainWorkerRequest request;
+  request.set_request_id(RandomRequestId());
+  request.set_worker(worker);
+  ASSIGN_OR_RETURN(v1::UndrainWorkerResponse response,
+                   Call("undrain", &v1::ClusterService::Stub::UndrainWorker, request, true));
+  return std::move(*response.mutable_worker());
+}
+
+absl::StatusOr<v1::GetVersionResponse> Client::GetVersion() {
+  return Call("version", &v1::ClusterService::Stub::GetVersion, v1::GetVersionRequest(), false);
+}
+
+absl::StatusOr<std::string> Client::CreateJoinToken(const std::string& worker,
+                                                    absl::Duration lifetime) {
+  v1::CreateTokenRequest request;
+  request.set_worker(worker);
+  request.set_lifetime_seconds(absl::ToDoubleSeconds(lifetime));
+  ASSIGN_OR_RETURN(const v1::CreateTokenResponse response,
+                   Call("token", &v1::JoinService::Stub::CreateToken, request, true));
+  return response.token();
+}
+
+absl::StatusOr<std::string> Client::Join(ClientOptions options, const std::string& token,
+                                         const std::string& request) {
+  options.joins = true;
+  options.tls.certificate.clear();
+  options.tls.key.clear();
+  ASSIGN_OR_RETURN(const auto client, Connect(std::move(options)));
+  v1::JoinRequest join;
+  join.set_token(token);
+  join.set_certificate_request(request);
+  ASSIGN_OR_RETURN(const v1::JoinResponse response,
+                   client->Call("join", &v1::JoinService::Stub::Join, join, true));
+  return response.certificate();
+}
+
+struct Client::StreamStop::State {
+  std::mutex mutex;
+  bool stopped = false;                    // guarded by mutex
+  std::set<grpc::ClientContext*> streams;  // guarded by mutex
+
+  // Keeps `context` reachable for Stop() while its stream is read.
+  class Registration {
+   public:
+    Registration(State& state, grpc::ClientContext& context) : state_(state), context_(context) {
+      const std::lock_guard lock(state_.mutex);
+      state_.streams.insert(&context_);
+      if (state_.stopped) context_.TryCancel();
+    }
+    ~Registration() {
+      const std::lock_guard lock(state_.mutex);
+      state_.streams.erase(&context_);
+    }
+
+   private:
+    State& state_;
+    grpc::ClientContext& context_;
+  };
+};
+
+Client::StreamStop::StreamStop() : state_(std::make_unique<State>()) {}
+Client::StreamStop::~StreamStop() = default;
+
+void Client::StreamStop::Stop() {
+  const std::lock_guard lock(state_->mutex);
+  state_->stopped = true;
+  for (grpc::ClientContext* stream : state_->streams) stream->TryCancel();
+}
+
+void Client::StreamStop::Clear() {
+  const std::lock_guard lock(state_->mutex);
+  state_->stopped = false;
+}
+
+bool Client::StreamStop::stopped() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->stopped;
+}
+
+namespace {
+// Reads `reader` to its end; `on_message` returning false ends it early.
+template <class Message, class OnMessage>
+absl::Status ReadAll(grpc::ClientContext& context, grpc::ClientReader<Message>& reader,
+                     OnMessage on_message) {
+  Message message;
+  bool wanted = true;
+  while (reader.Read(&message)) {
+    if (wanted && !on_message(message)) {
+      wanted = false;
+      context.TryCancel();
+    }
+  }
+  return FromGrpc(reader.Finish(), context);
+}
+
+absl::Status AddTo(trace::TraceReader& reader, const v1::GetTraceResponse& response) {
+  switch (response.message_case()) {
+    case v1::GetTraceResponse::kHeader:
+      return reader.AddHeader(response.header());
+    case v1::GetTraceResponse::kProgram:
+      return reader.AddProgram(response.program());
+    case v1::GetTraceResponse::kStep:
+      return reader.AddStep(response.step());
+    case v1::GetTraceResponse::MESSAGE_NOT_SET:
+      break;  // a newer coordinator's
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Client::WatchJob(const std::string& name, std::int64_t after_step,
+                              absl::Duration timeout, StreamStop& stop,
+                              const std::function<bool(const v1::WatchJobResponse&)>& on_event) {
+  v1::WatchJobRequest request;
+  request.set_name(name);
+  request.set_after_step(after_step);
+  grpc::ClientContext context;
+  context.set_deadline(Deadline(absl::Now() + timeout));
+  const StreamStop::State::Registration registration(*stop.state_, context);
+  return ReadAll(context, *wire_->jobs->WatchJob(&context, request), on_event);
+}
+
+absl::Status Client::GetJobLogs(const v1::GetJobLogsRequest& request, absl::Duration timeout,
+                                StreamStop& stop,
+                                const std::function<bool(const v1::LogLine&)>& on_line) {
+  grpc::ClientContext context;
+  context.set_deadline(Deadline(absl::Now() + timeout));
+  const StreamStop::State::Registration registration(*stop.state_, context);
+  return ReadAll(context, *wire_->jobs->GetJobLogs(&context, request),
+                 [&](const v1::GetJobLogsResponse& response) { return on_line(response.line()); });
+}
+
+absl::StatusOr<trace::JobTrace> Client::GetTrace(const std::string& name, std::int64_t first,
+                                                 std::int64_t last, int newest,
+                                                 absl::Duration timeout) {
+  v1::GetTraceRequest request;
+  request.set_name(name);
+  request.set_first_step(first);
+  request.set_last_step(last);
+  request.set_newest_steps(newest);
+  grpc::ClientContext context;
+  context.set_deadline(Deadline(absl::Now() + timeout));
+  trace::TraceReader reader;
+  absl::Status damage;
+  const absl::Status status = ReadAll(context, *wire_->jobs->GetTrace(&context, request),
+                                      [&](const v1::GetTraceResponse& response) {
+                                        damage = AddTo(reader, response);
+                                        return damage.ok();
+                                      });
+  RETURN_IF_ERROR(damage);
+  RETURN_IF_ERROR(status);
+  return reader.Take();
+}
+
+}  // namespace takt::cli

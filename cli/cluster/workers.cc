@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/connect.h"
+#include "cli/cluster/commands.h"
+#include "cli/cluster/worker_text.h"
+#include "common/base/status.h"
+
+namespace takt::cli {
+namespace {
+
+struct WorkersOptions {};
+
+absl::StatusOr<ExitCode> Workers(const Context& context, const WorkersOptions&) {
+  ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
+  ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client->ListWorkers());
+  PrintWorkers(context, workers);
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+void AddWorkers(CLI::App& app, Context& context) {
+  AddCommand<WorkersOptions>(
+      app, context, "workers", "List workers, what they hold and what they can do",
+      [](CLI::App&, WorkersOptions&) {}, Workers)
+      ->footer("With -o json one object {\"workers\": [...]}.\n\nExample:\n  takt workers");
+}
+
+}  // namespace takt::cli

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// `takt data`: the command and its subcommands, each in a file of its name.
+#pragma once
+
+#include "cli/base/context.h"
+
+namespace takt::cli {
+
+void AddData(CLI::App& app, Context& context);  // data info
+
+// Used by the above.
+void AddDataInfo(CLI::App& data, Context& context);
+
+}  // namespace takt::cli

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "cli/base/report.h"
+#include "cli/base/text.h"
+#include "cli/data/commands.h"
+#include "cli/job/job_input.h"
+#include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
+#include "common/data/corpus.h"
+
+namespace takt::cli {
+namespace {
+
+using config::DataFormat;
+
+struct InfoOptions {
+  std::string file;
+  std::string job;
+  std::optional<DataFormat> format;
+  int context = 0;  // 0: not given
+  int vocab = 0;
+};
+
+// What the file is measured against. 0: nothing asks for it.
+struct Demands {
+  int context = 0;
+  int vocab = 0;
+  std::int64_t windows = 1;  // that one step takes
+};
+
+absl::StatusOr<Demands> DemandsOf(const InfoOptions& options) {
+  Demands demands{.context = options.context, .vocab = options.vocab};
+  if (options.job.empty()) return demands;
+  ASSIGN_OR_RETURN(const PreparedJob prepared, PrepareJob({.path = options.job}));
+  ASSIGN_OR_RETURN(const config::JobSpec job, config::ToJobSpec(prepared.spec));
+  if (job.model.family == model::Family::kEmulated) {
+    return InvalidField({.field = "JOB.yaml",
+                         .value = options.job,
+                         .rule = "has emulated layers, which read no data",
+                         .fix = "leave it out"});
+  }
+  if (demands.context == 0) demands.context = job.model.context;
+  if (demands.vocab == 0) demands.vocab = job.model.vocab;
+  demands.windows = job.global_batch;
+  return demands;
+}
+
+absl::StatusOr<data::Corpus> OpenAs(const InfoOptions& options, DataFormat format) {
+  return data::Corpus::Open({.field = "FILE",
+                             .path = std::filesystem::absolute(options.file).string(),
+                             .data_root = "/",
+                             .format = format});
+}
+
+// Without --format: the one that the file itself states. The others are streams, in which anything
+// can be read.
+absl::StatusOr<data::Corpus> Open(const InfoOptions& options) {
+  if (options.format.has_value()) return OpenAs(options, *options.format);
+  for (const DataFormat format :
+       {DataFormat::kSafetensors, DataFormat::kLlmc, DataFormat::kMegatron}) {
+    absl::StatusOr<data::Corpus> corpus = OpenAs(options, format);
+    if (corpus.ok()) return corpus;
+  }
+  return InvalidField({.field = "--format",
+                       .rule = "is missing, and FILE cannot be read as safetensors, llmc or "
+                               "megatron, which would state it",
+                       .fix = "say what the file is"});
+}
+
+struct Findings {
+  std::int64_t bytes = 0;
+  std::int64_t largest_id = -1;
+  int context = 0;                  // of the windows; 0: unknown
+  std::optional<absl::Status> fit;  // absent: nothing was asked
+};
+
+// All that does not fit, as one status.
+absl::Status CheckFit(const data::Corpus& corpus, const Demands& demands) {
+  std::vector<FieldError> errors;
+  const auto collect = [&errors](const absl::Status& status) {
+    for (FieldError& error : FieldErrorsOf(status)) errors.push_back(std::move(error));
+  };
+  if (demands.context > 0) collect(corpus.CheckWindows(demands.context, demands.windows));
+  if (demands.vocab > 0) collect(corpus.CheckVocab(demands.vocab));
+  return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
+}
+
+Findings Examine(const data::Corpus& corpus, const Demands& demands) {
+  Findings findings{.largest_id = corpus.LargestId()};
+  for (const data::Corpus::Shard& shard : corpus.shards()) findings.bytes += shard.bytes;
+  findings.context = demands.context > 0 ? demands.context : static_cast<int>(corpus.row_length());
+  if (demands.context > 0 || demands.vocab > 0) findings.fit = CheckFit(corpus, demands);
+  return findings;
+}
+
+Json NumberOrNull(std::optional<std::int64_t> number) {
+  return number.has_value() ? Json(*number) : Json(nullptr);
+}
+
+Json ToJson(const data::Corpus& corpus, const InfoOptions& options, const Findings& findings) {
+  Json files = Json::array();
+  for (const data::Corpus::Shard& shard : corpus.shards()) {
+    files.push_back({{"path", shard.path},
+                     {"bytes", shard.bytes},
+                     {"tokens", shard.file.tokens.size()},
+                     {"documents", NumberOrNull(shard.file.num_documents)}});
+  }
+  const bool has_windows = findings.context > 0;
+  Json json = {{"path", options.file},
+               {"format", data::NameOf(corpus.format())},
+               {"token_type", data::NameOf(corpus.token_type())},
+               {"bytes", findings.bytes},
+               {"tokens", corpus.num_tokens()},
+               {"documents", NumberOrNull(corpus.num_documents())},
+               {"scored_targets", NumberOrNull(corpus.num_scored())},
+               {"largest_id", findings.largest_id},
+               {"context", has_windows ? Json(findings.context) : Json(nullptr)},
+               {"windows", has_windows ? Json(corpus.NumWindows(findings.context)) : Json(nullptr)},
+               {"files", files}};
+  json["fits"] = findings.fit.has_value() ? Json(findings.fit->ok()) : Json(nullptr);
+  json["problems"] = ViolationsJson(findings.fit.value_or(absl::OkStatus()));
+  return json;
+}
+
+std::string ToText(const data::Corpus& corpus, const Findings& findings) {
+  const std::size_t num_files = corpus.shards().size();
+  Table table({"format", absl::StrCat(data::NameOf(corpus.format()), " (",
+                                      std::string(data::NameOf(corpus.token_type())), " tokens)")});
+  table.Add(
+      {"files", absl::StrCat(num_files, ", ", FormatBytes(static_cast<double>(findings.bytes)))});
+  if (num_files > 1) {
+    table.Add({"first", corpus.shards().front().path});
+    table.Add({"last", corpus.shards().back().path});
+  }
+  table.Add({"tokens", absl::StrCat(corpus.num_tokens())});
+  if (const auto documents = corpus.num_documents(); documents.has_value())
+    table.Add({"documents", absl::StrCat(*documents)});
+  if (const auto scored = corpus.num_scored(); scored.has_value())
+    table.Add({"scored targets", absl::StrCat(*scored)});
+  table.Add({"largest id", absl::StrCat(findings.largest_id)});
+  if (findings.context > 0) {
+    table.Add({"windows", absl::StrCat(corpus.NumWindows(findings.context), " of ",
+                                       findings.context, " tokens")});
+  }
+  if (findings.fit.has_value()) table.Add({"fits", findings.fit->ok() ? "yes" : "no"});
+  return table.ToString();
+}
+
+absl::StatusOr<ExitCode> Info(const Context& context, const InfoOptions& options) {
+  ASSIGN_OR_RETURN(const Demands demands, DemandsOf(options));
+  ASSIGN_OR_RETURN(const data::Corpus corpus, Open(options));
+  const Findings findings = Examine(corpus, demands);
+  const bool fits = !findings.fit.has_value() || findings.fit->ok();
+  if (context.json()) {
+    PrintJson(context, ToJson(corpus, options, findings));
+  } else {
+    context.terminal.out << ToText(corpus, findings) << std::flush;
+    if (!fits) PrintError(context, *findings.fit);
+  }
+  return fits ? ExitCode::kDone : ExitCode::kFailed;
+}
+
+}  // namespace
+
+void AddDataInfo(CLI::App& data, Context& context) {
+  CLI::App* command = AddCommand<InfoOptions>(
+      data, context, "info", "What a token file holds, and whether it fits a job",
+      [](CLI::App& app, InfoOptions& options) {
+        app.add_option("FILE", options.file, "File, directory of files, or pattern in quotes")
+            ->type_name("")
+            ->required();
+        app.add_option("JOB", options.job, "Job that it must fit as the only corpus")
+            ->type_name("JOB.yaml");
+        std::map<std::string, DataFormat> formats;
+        std::string names;
+        for (int i = static_cast<int>(DataFormat::kBytes);
+             i <= static_cast<int>(DataFormat::kSafetensors); ++i) {
+          const auto format = static_cast<DataFormat>(i);
+          formats[data::NameOf(format)] = format;
+          absl::StrAppend(&names, names.empty() ? "" : ",", data::NameOf(format));
+        }
+        app.add_option("--format", options.format,
+                       "As in data.train of a job; default: as the file says, if it does")
+            ->transform(CLI::CheckedTransformer(formats).description("{" + names + "}"))
+            ->type_name("");
+        app.add_option("--context", options.context, "Tokens of a window; default: the job's")
+            ->type_name("T")
+            ->check(CLI::PositiveNumber);
+        app.add_option("--vocab", options.vocab, "Ids must be below it; default: the job's")
+            ->type_name("V")
+            ->check(CLI::PositiveNumber);
+      },
+      Info);
+  command->footer(
+      "Reads every file once. Exit status 1 and the reasons if it does not fit the job, --context "
+      "or --vocab;\n2 if it cannot be read as the format.\n\nExamples:\n"
+      "  takt data info train.bin --format uint16 --context 1024 --vocab 50257\n"
+      "  takt data info 'fineweb/*_train_*.bin' --format llmc job.yaml\n"
+      "  takt -o json data info corpus_text_document --format megatron | jq .documents");
+}
+
+}  // namespace takt::cli

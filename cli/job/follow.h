@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Follows a job to its end across broken streams and restarts of the coordinator.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/base/context.h"
+#include "cli/client/client.h"
+
+namespace takt::cli {
+
+struct FollowOptions {
+  std::string job;
+  std::int64_t after_step = 0;
+  // How long the coordinator may be away before kUnavailable.
+  absl::Duration patience = absl::Seconds(60);
+  std::function<void(const v1::Job&)> on_job = [](const v1::Job&) {};
+  // Each step once, ascending; false: no more of them are wanted (kCancelled).
+  std::function<bool(const v1::StepReport&)> on_step = [](const v1::StepReport&) { return true; };
+  // Where the time of the newest explained step went.
+  std::function<void(const v1::StepSplit&)> on_split = [](const v1::StepSplit&) {};
+  // One line of talk: the coordinator is away, is back.
+  std::function<void(std::string_view)> say = [](std::string_view) {};
+};
+
+// The job when it has ended. Errors: kCancelled (`stop`, or on_step returned false), kUnavailable,
+// kNotFound.
+absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
+                                  const FollowOptions& options);
+
+// As FollowJob, until Ctrl-C or `stop`, which leave the job alone: its outcome stays unknown to us
+// (kUnknown).
+absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, Client::StreamStop& stop,
+                                               const FollowOptions& options);
+absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, const FollowOptions& options);
+
+// Follows with a StepPrinter; Ctrl-C leaves the job alone. The verdict of the job; `job` (may be
+// null) gets its last state.
+absl::StatusOr<ExitCode> WatchUntilEnd(const Context& context, Client& client,
+                                       const std::string& name, std::int64_t after_step);
+// As above without steps: for `wait` and `submit --wait`. Prints the job at its end.
+absl::StatusOr<ExitCode> WaitUntilEnd(const Context& context, Client& client,
+                                      const std::string& name);
+
+}  // namespace takt::cli

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/job/job_text.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "cli/base/report.h"
+#include "cli/base/text.h"
+#include "cli/job/step_printer.h"
+
+namespace takt::cli {
+namespace {
+
+std::string TimeText(const google::protobuf::Timestamp& time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixSeconds(time.seconds()),
+                          absl::LocalTimeZone());
+}
+
+std::string StepsText(const v1::Job& job) {
+  return absl::StrCat(std::max(job.last_step().step(), job.resumed_step()), "/", job.steps());
+}
+
+std::string_view RecomputeName(v1::RecomputeMode mode) {
+  return mode == v1::RECOMPUTE_MODE_FULL ? "full" : "selective";
+}
+
+void PrintPlacement(std::ostream& out, const v1::Job& job) {
+  for (const v1::StageAssignment& stage : job.stages()) {
+    out << "stage " << stage.stage() << ": layers " << stage.first_layer() << ".."
+        << stage.last_layer() - 1 << " on pp rank " << stage.pp_rank();
+    if (stage.recompute() > v1::RECOMPUTE_MODE_NONE) {
+      out << ", recompute " << RecomputeName(stage.recompute());
+    }
+    out << '\n';
+  }
+  for (const v1::BoundRank& rank : job.ranks()) {
+    out << "rank " << rank.rank() << ": worker " << rank.worker() << '\n';
+  }
+}
+
+}  // namespace
+
+void PrintJob(const Context& context, const v1::Job& job) {
+  if (context.json()) return PrintJson(context, ToJson(job));
+  std::ostringstream out;
+  out << "name: " << job.name() << '\n' << "state: " << StateName(job.state()) << '\n';
+  if (!job.reason().empty()) out << "reason: " << job.reason() << '\n';
+  if (!job.owner().empty()) out << "owner: " << job.owner() << '\n';
+  out << "steps: " << StepsText(job) << '\n';
+  if (job.state() == v1::JOB_STATE_RUNNING)
+    out << "eta: " << FormatSeconds(job.eta_seconds()) << '\n';
+  if (!job.schedule().empty()) {
+    out << "schedule: " << job.schedule();
+    if (job.predicted_step_seconds() > 0) {  // it was planned
+      out << " (predicted step " << FormatSeconds(job.predicted_step_seconds()) << ", bubble "
+          << FormatPercent(job.predicted_bubble_fraction()) << ')';
+    }
+    out << '\n';
+  }
+  if (job.has_last_step()) out << "last step: " << StepLine(job.last_step(), job.steps()) << '\n';
+  if (job.resumed_step() > 0) out << "resumed after step: " << job.resumed_step() << '\n';
+  if (!job.kernel_plan().empty()) out << "kernel plan: " << job.kernel_plan() << '\n';
+  if (job.has_checkpoint()) {
+    out << "checkpoint: step " << job.checkpoint().step() << " ("
+        << TimeText(job.checkpoint().time()) << ") in " << job.spec().checkpoint().directory()
+        << '\n';
+  }
+  PrintPlacement(out, job);
+  for (const std::string& warning : job.warnings()) out << "warning: " << warning << '\n';
+  for (const v1::JobTransition& transition : job.transitions()) {
+    out << TimeText(transition.time()) << "  " << StateName(transition.state());
+    if (!transition.reason().empty()) out << "  " << transition.reason();
+    out << '\n';
+  }
+  for (const v1::RankStatus& rank : job.fault()) {
+    out << "fault: " << FaultText(rank);
+    if (rank.has_time()) out << "; told at " << TimeText(rank.time());
+    out << '\n';
+    if (rank.recent_size() > 0) out << "    last done: " << RecentText(rank) << '\n';
+  }
+  context.terminal.out << Harmless(out.str()) << std::flush;
+}
+
+std::string FaultText(const v1::RankStatus& rank) {
+  std::string text =
+      absl::StrCat("rank ", rank.rank(), " (", rank.worker(), "): last step ", rank.last_step(),
+                   ", at ", rank.instruction().empty() ? "no instruction" : rank.instruction());
+  if (rank.instruction_step() > 0) absl::StrAppend(&text, " of step ", rank.instruction_step());
+  if (rank.instruction_seconds() > 0)
+    absl::StrAppend(&text, " for ", FormatSeconds(rank.instruction_seconds()));
+  if (!rank.waiting_for().empty()) absl::StrAppend(&text, ", waiting for ", rank.waiting_for());
+  return text;
+}
+
+std::string RecentText(const v1::RankStatus& rank) {
+  std::string text;
+  std::int64_t step = 0;
+  for (const v1::DoneInstruction& done : rank.recent()) {
+    if (done.step() != step) {
+      step = done.step();
+      absl::StrAppend(&text, text.empty() ? "" : "; ", "step ", step, ":");
+    }
+    absl::StrAppend(&text, " ", done.instruction());
+  }
+  if (rank.recent_size() > 0) {
+    const v1::DoneInstruction& last = rank.recent(rank.recent_size() - 1);
+    absl::StrAppend(&text, " (", FormatSeconds(last.ended_seconds_ago()), " before)");
+  }
+  return text;
+}
+
+void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs) {
+  if (context.json()) return PrintJson(context, ListJson("jobs", jobs));
+  Table table({"NAME", "STATE", "STEP", "CHECKPOINT", "LOSS", "ETA", "SCHEDULE", "RANKS", "OWNER",
+               "REASON"});
+  for (const v1::Job& job : jobs) {
+    const bool running = job.state() == v1::JOB_STATE_RUNNING;
+    table.Add({job.name(), StateName(job.state()), StepsText(job),
+               job.has_checkpoint() ? absl::StrCat(job.checkpoint().step()) : "-",
+               job.has_last_step() ? absl::StrCat(job.last_step().loss()) : "-",
+               running ? FormatSeconds(job.eta_seconds()) : "-",
+               job.schedule().empty() ? "-" : job.schedule(), absl::StrCat(job.ranks_size()),
+               job.owner().empty() ? "-" : job.owner(), job.reason()});
+  }
+  context.terminal.out << table.ToString() << std::flush;
+}
+
+}  // namespace takt::cli

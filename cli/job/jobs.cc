@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/client/connect.h"
+#include "cli/job/commands.h"
+#include "cli/job/job_text.h"
+#include "common/base/status.h"
+
+namespace takt::cli {
+namespace {
+
+struct JobsOptions {};
+
+absl::StatusOr<ExitCode> Jobs(const Context& context, const JobsOptions&) {
+  ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
+  ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, client->ListJobs());
+  PrintJobs(context, jobs);
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+void AddJobs(CLI::App& app, Context& context) {
+  AddCommand<JobsOptions>(
+      app, context, "jobs", "List jobs, newest first", [](CLI::App&, JobsOptions&) {}, Jobs)
+      ->footer(
+          "With -o json one object {\"jobs\": [...]}.\n\n"
+          "Examples:\n"
+          "  takt jobs\n"
+          "  takt -o json jobs | jq -r '.jobs[] | select(.state == \"RUNNING\").name'");
+}
+
+}  // namespace takt::cli

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shows a job to whoever watches it: steps on stdout (a JSON object each, or a line of text now and
+// then), its state and a progress bar on stderr.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "cli/base/context.h"
+#include "common/base/clock.h"
+#include "takt/v1/job.pb.h"
+
+namespace takt::cli {
+
+// One caller at a time. The bar is drawn on a TTY only, and wiped by the destructor.
+class StepPrinter final {
+ public:
+  StepPrinter(const Context& context, const Clock& clock);
+  ~StepPrinter();
+
+  // A new state or reason of the job.
+  void OnJob(const v1::Job& job);
+  // False: stdout is closed, nobody reads on.
+  bool OnStep(const v1::StepReport& step);
+  // One line of talk, clear of the bar.
+  void Say(std::string_view line);
+  // The last word on a job that ended.
+  void OnEnd(const v1::Job& job);
+
+ private:
+  bool LineIsDue(const v1::StepReport& step);
+  void DrawBar(const v1::StepReport& step);
+  void WipeBar();
+
+  const Context& context_;
+  const Clock& clock_;
+  v1::Job job_;
+  std::string last_said_;
+  std::optional<std::int64_t> last_line_nanos_, last_bar_nanos_;
+  double smooth_step_seconds_ = 0;  // for the ETA; 0: no step yet
+  bool bar_is_drawn_ = false;
+};
+
+// "step 12/200  loss 2.3456  grad_norm 1.23  lr 0.0003  12.3k tokens/s  0.81 s  bubble 27.3% [30 25
+// 24 28]"
+std::string StepLine(const v1::StepReport& step, std::int64_t steps);
+
+}  // namespace takt::cli

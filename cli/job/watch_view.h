@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `takt watch` shows on a terminal: the state of one job, and its picture as lines. Pure; the
+// terminal itself is live_screen.h.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/terminal/loss_curve.h"
+#include "takt/v1/cluster_service.pb.h"
+#include "takt/v1/job.pb.h"
+
+namespace takt::cli {
+
+struct WatchState {
+  v1::Job job;
+  std::optional<v1::StepReport> step;  // the newest
+  double smooth_step_seconds = 0;      // 0: no step yet
+  std::optional<double> validation_loss;
+  LossCurve losses;
+  std::optional<v1::StepSplit> split;  // the newest that the coordinator has worked out
+  std::vector<v1::Worker> workers;     // of the cluster; empty: not known
+  std::string notice;                  // one line of talk: the coordinator is away
+
+  void TakeStep(const v1::StepReport& report);
+};
+
+struct Screen {
+  int columns = 80, rows = 24;
+  bool unicode = false, color = false;
+  bool operator==(const Screen&) const = default;
+};
+
+// At most screen.rows lines of at most screen.columns characters. What does not fit goes in this
+// order: the loss curve, the lines of the split but one, the stages beyond those that fit.
+std::vector<std::string> RenderWatch(const WatchState& state, const Screen& screen);
+
+}  // namespace takt::cli

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/local/local_state.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/client/local_address.h"
+#include "common/base/status.h"
+
+namespace takt::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLongestSocketPath = sizeof(sockaddr_un::sun_path) - 1;
+
+absl::Status StateError(const std::string& directory, std::string rule, std::string fix) {
+  return InvalidField(
+      {.field = "--state", .value = directory, .rule = std::move(rule), .fix = std::move(fix)});
+}
+
+absl::Status MakeDirectory(const std::string& path) {
+  std::error_code error;
+  const fs::path parent = fs::path(path).parent_path();
+  if (!parent.empty()) fs::create_directories(parent, error);
+  if (mkdir(path.c_str(), 0700) == 0) return absl::OkStatus();
+  if (errno == EEXIST && fs::is_directory(path, error)) return absl::OkStatus();
+  return StateError(path,
+                    absl::StrCat("must be a directory that can be made: ", std::strerror(errno)),
+                    "name a writable directory");
+}
+
+absl::StatusOr<std::string> MakeTemporaryDirectory(const std::string& parent) {
+  std::string pattern = absl::StrCat(parent, "/takt-XXXXXX");
+  if (mkdtemp(pattern.data()) == nullptr) {  // mode 0700
+    return StateError(pattern, absl::StrCat("cannot be made: ", std::strerror(errno)),
+                      "give --state DIR, or set TMPDIR to a writable directory");
+  }
+  return pattern;
+}
+
+// The lock's descriptor, or -1 when another process holds it.
+absl::StatusOr<int> TryLock(const std::string& directory) {
+  const std::string path = absl::StrCat(directory, kLocalLockName);
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return StateError(directory, absl::StrCat("must be writable: ", std::strerror(errno)),
+                      "name a writable directory");
+  }
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+}  // namespace
+
+absl::StatusOr<LocalState> LocalState::Open(const std::string& directory) {
+  std::error_code error;
+  const std::string absolute = fs::absolute(directory, error).lexically_normal().string();
+  RETURN_IF_ERROR(MakeDirectory(absolute));
+  ASSIGN_OR_RETURN(const int fd, TryLock(absolute));
+  if (fd < 0) {
+    return StateError(directory, "no other local cluster may run on it",
+                      absl::StrCat("stop that one (takt local down --state ", directory,
+                                   ") or give another --state"));
+  }
+  LocalState state(absolute, fd);
+  RETURN_IF_ERROR(state.Prepare());
+  return state;
+}
+
+absl::StatusOr<LocalState> LocalState::OpenTemporary(const Context& context) {
+  ASSIGN_OR_RETURN(const std::string directory,
+                   MakeTemporaryDirectory(context.environment("TMPDIR").value_or("/tmp")));
+  return Open(directory);
+}
+
+LocalState::LocalState(std::string directory, int lock_fd)
+    : directory_(std::move(directory)), lock_fd_(lock_fd) {}
+
+LocalState::LocalState(LocalState&& other) noexcept
+    : directory_(std::move(other.directory_)),
+      lock_fd_(std::exchange(other.lock_fd_, -1)),
+      address_(std::move(other.address_)),
+      temporary_socket_directory_(std::exchange(other.temporary_socket_directory_, "")) {}
+
+LocalState::~LocalState() {
+  if (lock_fd_ >= 0) close(lock_fd_);
+  std::error_code error;
+  if (!temporary_socket_directory_.empty()) fs::remove_all(temporary_socket_directory_, error);
+}
+
+absl::Status LocalState::Prepare() {
+  for (const char* part : {"/run", "/pids", "/logs", "/coordinator"}) {
+    RETURN_IF_ERROR(MakeDirectory(directory_ + part));
+  }
+  std::string socket_directory = directory_ + "/run";
+  const std::string socket_name = "/coordinator.sock";
+  std::error_code error;
+  fs::permissions(socket_directory, fs::perms::owner_all, error);
+  if (error) {
+    return StateError(directory_, "must belong to the user who runs takt", "give another --state");
+  }
+  if (socket_directory.size() + socket_name.size() > kLongestSocketPath) {
+    ASSIGN_OR_RETURN(temporary_socket_directory_, MakeTemporaryDirectory("/tmp"));
+    socket_directory = temporary_socket_directory_;
+  }
+  address_ = absl::StrCat("unix:", socket_directory, socket_name);
+  fs::remove(directory_ + kLocalAddressName, error);  // of a cluster that is gone
+  return absl::OkStatus();
+}
+
+std::string LocalState::LogPath(const std::string& process) const {
+  return absl::StrCat(directory_, "/logs/", process, ".log");
+}
+
+std::string LocalState::PidPath(const std::string& process) const {
+  return absl::StrCat(directory_, "/pids/", process, ".pid");
+}
+
+absl::Status LocalState::WriteAddress() {
+  const std::string path = directory_ + kLocalAddressName;
+  const std::string fresh = path + ".new";
+  std::ofstream file(fresh);
+  file << address_ << '\n';
+  file.close();
+  if (!file || rename(fresh.c_str(), path.c_str()) != 0) {
+    return StateError(directory_, absl::StrCat("must be writable: ", std::strerror(errno)),
+                      "free some space");
+  }
+  temporary_socket_directory_.clear();
+  return absl::OkStatus();
+}
+
+void LocalState::Remove() {
+  std::error_code error;
+  fs::remove_all(directory_, error);
+}
+
+}  // namespace takt::cli

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directory of a cluster on this machine:
+//   local.lock     held (flock) by whoever runs it: `local run`, and every process it or `local up`
+//   started run/           mode 0700; coordinator.sock, unless that path is too long for a socket
+//   address        where the coordinator of `local up` listens
+//   pids/          NAME.pid: "PID START", START as in /proc/PID/stat, so that a reused pid is never
+//   taken for ours logs/          NAME.log of each process coordinator/   the coordinator's own
+//   state
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/base/context.h"
+
+namespace takt::cli {
+
+// A locked state directory. Movable; the lock ends when this and every process that inherited the
+// lock have ended.
+class LocalState final {
+ public:
+  // Makes the directory (0700) and its parts. kInvalidArgument (FieldError on --state): another
+  // cluster runs on it, or it cannot be made.
+  static absl::StatusOr<LocalState> Open(const std::string& directory);
+  // A fresh directory under $TMPDIR or /tmp.
+  static absl::StatusOr<LocalState> OpenTemporary(const Context& context);
+
+  LocalState(LocalState&& other) noexcept;
+  LocalState& operator=(LocalState&&) = delete;
+  ~LocalState();
+
+  const std::string& directory() const { return directory_; }
+  // "unix:PATH", in run/ or, for a path over 107 bytes, in a private temporary directory that the
+  // destructor removes.
+  const std::string& coordinator_address() const { return address_; }
+  std::string LogPath(const std::string& process) const;
+  std::string PidPath(const std::string& process) const;
+  int lock_fd() const { return lock_fd_; }
+
+  // For `local up`: what ReadLocalAddress finds. The socket's directory then outlives this object.
+  absl::Status WriteAddress();
+  // Deletes the directory and all in it.
+  void Remove();
+
+ private:
+  LocalState(std::string directory, int lock_fd);
+  absl::Status Prepare();
+
+  std::string directory_;
+  int lock_fd_ = -1;
+  std::string address_;
+  std::string temporary_socket_directory_;
+};
+
+}  // namespace takt::cli

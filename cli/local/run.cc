@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "cli/base/new_file.h"
+#include "cli/base/report.h"
+#include "cli/base/signals.h"
+#include "cli/client/local_address.h"
+#include "cli/job/follow.h"
+#include "cli/job/job_input.h"
+#include "cli/job/step_printer.h"
+#include "cli/job/timeline_file.h"
+#include "cli/local/commands.h"
+#include "cli/local/local_cluster.h"
+#include "cli/local/local_state.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+
+namespace takt::cli {
+namespace {
+
+struct RunOptions {
+  std::string job;
+  std::vector<std::string> set;
+  int workers = 0;  // 0: what the job needs
+  std::string state;
+  std::string trace;  // file; empty: none
+  int threads = 0;
+  std::string device = "auto";
+};
+
+constexpr int kDefaultWorkers = 4;
+// From the first Ctrl-C until everything is killed, if the job cannot be cancelled in order.
+constexpr unsigned kCancelSeconds = 15;
+
+// So often workers that end are replaced.
+constexpr int kMaxRestarts = 20;
+
+bool HasTrained(const v1::Job& job) {
+  return std::any_of(job.transitions().begin(), job.transitions().end(),
+                     [](const auto& t) { return t.state() == v1::JOB_STATE_RUNNING; });
+}
+
+int WorkersFor(const RunOptions& options, const v1::ParallelismSpec& parallelism) {
+  if (options.workers > 0) return options.workers;
+  if (!parallelism.has_pipeline()) return kDefaultWorkers;
+  return parallelism.pipeline() * std::max(1, parallelism.data());
+}
+
+// One job on one cluster of our own. Everything happens on the thread that runs it; signals only
+// leave word and wake it.
+class LocalRun {
+ public:
+  // trace_file: where the timeline of its last steps goes; empty: nowhere.
+  LocalRun(const Context& context, LocalState& state, PreparedJob job, std::string trace_file)
+      : context_(context),
+        state_(state),
+        trace_file_(std::move(trace_file)),
+        job_input_(std::move(job)),
+        spec_(job_input_.spec),
+        printer_(context, Clock::Real()) {}
+
+  // The job as it ended.
+  absl::StatusOr<v1::Job> Run(const LocalClusterOptions& options) {
+    num_workers_ = options.num_workers;
+    const SignalThread signals({SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGCHLD},
+                               [this](int signal) { OnSignal(signal); });
+    ASSIGN_OR_RETURN(cluster_, LocalCluster::Start(state_, options));
+    running_cluster_ = cluster_.get();
+    const absl::StatusOr<v1::Job> job = SubmitAndFollow();
+    if (job.ok()) printer_.OnEnd(*job);
+    if (job.ok() && !trace_file_.empty()) traced_ = Trace();
+    cluster_->Stop();
+    return job;
+  }
+  // Why the timeline was not written, if it was asked for.
+  const absl::Status& traced() const { return traced_; }
+
+ private:
+  // While the cluster is still there to be asked.
+  absl::Status Trace() {
+    const TimelineFileOptions wanted{.job = spec_.name(), .file = trace_file_};
+    ASSIGN_OR_RETURN(const TimelineFile written,
+                     WriteTimeline(context_, cluster_->client(), wanted));
+    SayTimeline(context_, wanted, written);
+    return absl::OkStatus();
+  }
+
+  // On the signal thread.
+  void OnSignal(int signal) {
+    if (signal == SIGCHLD) {
+      child_ended_ = true;
+    } else if (++num_interrupts_ > 1 || signal == SIGALRM) {
+      // The second Ctrl-C, or the job did not let itself be cancelled in time.
+      if (const LocalCluster* cluster = running_cluster_) cluster->Kill();
+      static constexpr char kText[] = "\nkilled\n";
+      [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
+      _exit(static_cast<int>(ExitCode::kFailed));
+    } else {
+      alarm(kCancelSeconds);
+    }
+    stop_.Stop();
+  }
+
+  absl::StatusOr<v1::Job> SubmitAndFollow() {
+    RETURN_IF_ERROR(MakeWayForName());
+    const absl::Status submitted = cluster_->client().SubmitJob(spec_, false).status();
+    if (!submitted.ok()) return job_input_.locate(submitted);
+    while (true) {
+      stop_.Clear();
+      RETURN_IF_ERROR(HeedSignals());
+      absl::StatusOr<v1::Job> job =
+          FollowJob(cluster_->client(), stop_,
+                    {.job = spec_.name(),
+                     .after_step = last_step_,
+                     .patience = absl::Seconds(10),
+                     .on_job =
+                         [this](const v1::Job& job) {
+                           job_ = job;
+                           printer_.OnJob(job);
+                         },
+                     .on_step =
+                         [this](const v1::StepReport& step) {
+                           last_step_ = step.step();
+                           return printer_.OnStep(step);
+                         },
+                     .say = [this](std::string_view line) { printer_.Say(line); }});
+      if (job.ok() || !stop_.stopped()) {
+        if (!absl::IsCancelled(job.status())) return job;
+        ++num_interrupts_;  // nobody reads our steps any more: as if interrupted
+      }
+    }
+  }
+
+  // A job of the same name from an earlier run on this state is ended and deleted.
+  absl::Status MakeWayForName() {
+    Client& client = cluster_->client();
+    absl::StatusOr<v1::Job> earlier = client.GetJob(spec_.name());
+    if (absl::IsNotFound(earlier.status())) return absl::OkStatus();
+    RETURN_IF_ERROR(earlier.status());
+    if (!HasEnded(earlier->state())) {
+      printer_.Say(absl::StrCat("cancelling ", spec_.name(), ", left from an earlier run"));
+      RETURN_IF_ERROR(client.CancelJob(spec_.name()).status());
+      RETURN_IF_ERROR(FollowJob(client, stop_, {.job = spec_.name()}).status());
+    }
+    return client.DeleteJob(spec_.name());
+  }
+
+  absl::Status HeedSignals() {
+    if (child_ended_.exchange(false)) RETURN_IF_ERROR(HeedEndedChildren());
+    if (num_interrupts_ > 0 && !cancelled_) {
+      cancelled_ = true;
+      printer_.Say(absl::StrCat("cancelling ", spec_.name(), "; Ctrl-C again kills it at once"));
+      const absl::Status status = cluster_->client().CancelJob(spec_.name()).status();
+      // It may have ended by itself meanwhile.
+      if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status HeedEndedChildren() {
+    for (const LocalCluster::End& end : cluster_->TakeEnds()) {
+      if (end.is_coordinator) return absl::InternalError(end.text);
+      printer_.Say(end.text);
+    }
+    // A job with checkpoints goes on once all its workers are there again.
+    if (HasTrained(job_) && spec_.has_checkpoint() && num_restarts_ < kMaxRestarts) {
+      ++num_restarts_;
+      return cluster_->RestartWorkers();
+    }
+    // A running job is the coordinator's to judge; one that waits for its gang would wait for ever.
+    const bool waiting = job_.state() == v1::JOB_STATE_UNSPECIFIED ||
+                         job_.state() == v1::JOB_STATE_QUEUED ||
+                         job_.state() == v1::JOB_STATE_PLANNING;
+    if (waiting && cluster_->num_live_workers() < num_workers_) {
+      return absl::InternalError("a worker ended before the job could start");
+    }
+    return absl::OkStatus();
+  }
+
+  const Context& context_;
+  LocalState& state_;
+  const std::string trace_file_;
+  absl::Status traced_;
+  const PreparedJob job_input_;
+  const v1::JobSpec& spec_;
+  int num_workers_ = 0;
+  StepPrinter printer_;
+  std::unique_ptr<LocalCluster> cluster_;
+  v1::Job job_;
+  std::int64_t last_step_ = 0;
+  bool cancelled_ = false;
+  int num_restarts_ = 0;
+
+  // Shared with the signal thread.
+  Client::StreamStop stop_;
+  std::atomic<const LocalCluster*> running_cluster_ = nullptr;
+  std::atomic<bool> child_ended_ = false;
+  std::atomic<int> num_interrupts_ = 0;
+};
+
+absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& options) {
+  ASSIGN_OR_RETURN(
+      const PreparedJob job,
+      PrepareJob({.path = options.job, .set = options.set, .make_paths_absolute = true}));
+  if (!options.trace.empty()) RETURN_IF_ERROR(CheckNewFile(options.trace));
+  const int num_workers = WorkersFor(options, job.spec.parallelism());
+  const bool temporary = options.state.empty();
+  ASSIGN_OR_RETURN(LocalState state, temporary ? LocalState::OpenTemporary(context)
+                                               : LocalState::Open(options.state));
+  LocalRun run(context, state, job, options.trace);
+  const absl::StatusOr<v1::Job> ended = run.Run({.program_directory = context.program_directory,
+                                                 .num_workers = num_workers,
+                                                 .threads = options.threads,
+                                                 .device = options.device,
+                                                 .kernel_plans = KernelPlanDirectory(context)});
+  const absl::Status error = job.locate(ended.ok() ? ErrorOf(*ended) : ended.status());
+  const ExitCode code = ExitCodeOf(error);
+  if (temporary && (code == ExitCode::kDone || code == ExitCode::kInvalidInput)) {
+    state.Remove();
+  } else if (code != ExitCode::kDone) {
+    Say(context, absl::StrCat("logs are in ", state.directory(), "/logs"));
+  }
+  // How a job ended has been told in text, but not what to mend in its file.
+  if (code != ExitCode::kDone && ended.ok() && !ended->invalid_input() && !context.json()) {
+    return code;
+  }
+  if (!error.ok()) return error;
+  RETURN_IF_ERROR(run.traced());
+  return code;
+}
+
+}  // namespace
+
+void AddLocalRun(CLI::App& local, Context& context) {
+  CLI::App* command = AddCommand<RunOptions>(
+      local, context, "run", "Train one job on this machine, from start to end",
+      [](CLI::App& app, RunOptions& options) {
+        app.add_option("JOB", options.job, "Job file (YAML or JSON); - reads stdin")
+            ->type_name("JOB.yaml")
+            ->required();
+        app.add_option("--set", options.set,
+                       "Change a field of the job, e.g. optimizer.adamw.learning_rate=1e-3")
+            ->type_name("a.b=c")
+            ->allow_extra_args(false);
+        app.add_option("--workers", options.workers,
+                       "Worker processes; default: what the job needs (pipeline x data), else 4")
+            ->type_name("N")
+            ->check(CLI::Range(1, 1024));
+        app.add_option("--state", options.state,
+                       "Directory for state and logs; default: a temporary one, removed on success")
+            ->type_name("DIR");
+        app.add_option("--trace", options.trace,
+                       "Write the timeline of the last steps here, as `takt trace` does; it must "
+                       "not be there yet")
+            ->type_name("FILE.html");
+        app.add_option(
+               "--device", options.device,
+               "What workers may compute on: auto (GPUs if there are any), cpu or cuda; more "
+               "workers than GPUs share them")
+            ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+            ->capture_default_str();
+        app.add_option("--threads", options.threads,
+                       "Compute threads of a worker; 0: the cores shared out")
+            ->type_name("N")
+            ->check(CLI::Range(0, 4096));
+      },
+      RunLocally);
+  command->footer(
+      "Starts a coordinator and workers, submits the job, shows its steps and stops everything. "
+      "Relative\n"
+      "paths in the job are relative to the job's file. Ctrl-C cancels the job; a second one kills "
+      "it.\n"
+      "Exit status: that of the job (0 succeeded, 1 failed or cancelled, 2 invalid input).\n\n"
+      "Examples:\n"
+      "  takt local run deploy/examples/kjv.yaml\n"
+      "  takt -o json local run job.yaml --set steps=10 | jq .loss\n"
+      "  takt local run job.yaml --workers 8 --state /tmp/state\n"
+      "  takt local run job.yaml --trace timeline.html");
+}
+
+}  // namespace takt::cli

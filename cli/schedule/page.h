@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/schedule/simulated_schedule.h"
+#include "common/schedule/schedule.h"
+
+namespace takt::cli {
+
+// One HTML page without a single request: the schedule, and controls that show every family over a
+// range of sizes and costs (schedule_atlas.h). Its markup and script are schedule_page.html.
+absl::StatusOr<std::string> RenderPage(const schedule::Schedule& schedule,
+                                       const SimulatedSchedule& simulated);
+
+}  // namespace takt::cli

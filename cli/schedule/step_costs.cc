@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/schedule/step_costs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "cli/base/input_file.h"
+#include "common/base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace takt::cli {
+
+const char kCostsFileHelp[] =
+    "FILE.json of --costs, every key optional, times in one unit of your choice:\n"
+    "  {\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1, \"B\": 2, \"O\": 3,\n"
+    "               \"output_bytes\": 0, \"stash_bytes\": 0,\n"
+    "               \"reduction\": 0}, ...],      one for all, or one a stage\n"
+    "   \"latency\": 0, \"seconds_per_byte\": 0,  of every message\n"
+    "   \"links\": [{\"from\": 0, \"to\": 1, \"latency\": 0, \"seconds_per_byte\": 0}, ...],\n"
+    "   \"tied_reduction\": 0, \"optimizer\": 0,\n"
+    "   \"measured\": \"what, where\"}          seconds that were measured: what comes out is said "
+    "to be a prediction\n"
+    "B is I+W and O, an overlapped forward and backward, is F+B unless given. reduction is the sum "
+    "of\n"
+    "a stage's gradients over its replicas, tied_reduction that of the embedding over its two "
+    "uses,\n"
+    "optimizer the update on each rank: each begins when what it needs is complete.";
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kLargestCostsFile = std::size_t{16} << 20;
+constexpr double kMostBytes = 1e15;  // sums of a step stay exact in 64 bits
+
+// Of one stage.
+struct StageCost {
+  double forward = 1, input_grad = 1, weight_grad = 1;
+  std::optional<double> backward;  // unset: input_grad + weight_grad
+  std::optional<double> overlap;   // unset: forward + backward
+  double reduction = 0;
+  std::int64_t output_bytes = 0, stash_bytes = 0;
+  std::string kinds;  // that the file names
+
+  double Backward() const { return backward.value_or(input_grad + weight_grad); }
+
+  // False: no such kind.
+  bool Set(std::string_view kind, double value) {
+    if (kind == "F") {
+      forward = value;
+    } else if (kind == "I") {
+      input_grad = value;
+    } else if (kind == "W") {
+      weight_grad = value;
+    } else if (kind == "B") {
+      backward = value;
+    } else if (kind == "O") {
+      overlap = value;
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  bool SetInFile(std::string_view key, double value) {
+    if (key != "reduction") {
+      kinds.append(key);
+      return Set(key, value);
+    }
+    reduction = value;
+    return true;
+  }
+
+  // A byte count has been checked by the caller. False: no such key.
+  bool SetBytes(std::string_view key, double value) {
+    if (key != "output_bytes" && key != "stash_bytes") return false;
+    (key == "output_bytes" ? output_bytes : stash_bytes) = static_cast<std::int64_t>(value);
+    return true;
+  }
+};
+
+absl::Status CostError(std::string field, std::string value, std::string rule) {
+  return InvalidField({.field = std::move(field),
+                       .value = std::move(value),
+                       .rule = std::move(rule),
+                       .fix = "see takt schedule simulate --help"});
+}
+
+bool IsCost(double value) { return std::isfinite(value) && value >= 0; }
+
+absl::Status ParseCost(const std::string& text, StageCost& stage, double& latency) {
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const std::vector<std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    double value = 0;
+    if (pair.size() != 2 || !absl::SimpleAtod(pair[1], &value) || !IsCost(value)) {
+      return CostError("--cost", std::string(part), "must be KIND=NUMBER, finite and not negative");
+    }
+    if (pair[0] == "comm") {
+      latency = value;
+    } else if (!stage.Set(pair[0], value)) {
+      return CostError("--cost", std::string(part), "has a kind other than F, I, W, B, O and comm");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Reads a costs file key by key; whatever is no number where one belongs is refused by its name.
+class CostsFile {
+ public:
+  explicit CostsFile(std::string path) : path_(std::move(path)) {}
+
+  // `stages` has one entry, for all, and gets as many as the file has.
+  absl::Status Read(std::vector<StageCost>& stages, cost::Costs& costs, std::string& measured) {
+    ASSIGN_OR_RETURN(const std::string text, ReadInputFile(path_, "--costs", kLargestCostsFile));
+    const json file = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!file.is_object()) return CostError("--costs", path_, "must hold a JSON object");
+    RETURN_IF_ERROR(ReadLinkCost(file, "", costs.link));  // the links fall back to it
+    for (const auto& [key, value] : file.items()) {
+      if (key == "stages") {
+        RETURN_IF_ERROR(ReadStages(value, stages));
+      } else if (key == "links") {
+        RETURN_IF_ERROR(ReadLinks(value, costs));
+      } else if (key == "tied_reduction" || key == "optimizer") {
+        RETURN_IF_ERROR(CheckNumber(key, value));
+        (key == "optimizer" ? costs.optimizer : costs.tied_reduction) = value.get<double>();
+      } else if (key == "measured") {
+        if (!value.is_string() || value.empty()) return Wrong(key, value, "must be a text");
+        measured = value.get<std::string>();
+      } else if (key != "latency" && key != "seconds_per_byte") {
+        return Wrong(key, value,
+                     "is none of stages, latency, seconds_per_byte, links, tied_reduction, "
+                     "optimizer and measured");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Wrong(const std::string& field, const json& value, std::string rule) const {
+    return CostError(absl::StrCat(path_, ": ", field), value.dump().substr(0, 80), std::move(rule));
+  }
+
+  absl::Status CheckList(const std::string& field, const json& value) const {
+    const bool is_list = value.is_array() && !value.empty() &&
+                         std::all_of(value.begin(), value.end(),
+                                     [](const json& entry) { return entry.is_object(); });
+    return is_list ? absl::OkStatus() : Wrong(field, value, "must be a list of one object or more");
+  }
+
+  absl::Status CheckNumber(const std::string& field, const json& value) const {
+    if (value.is_number() && IsCost(value.get<double>())) return absl::OkStatus();
+    return Wrong(field, value, "must be a number, finite and not negative");
+  }
+
+  // The keys of one link, or of all links when `prefix` is empty.
+  absl::Status ReadLinkCost(const json& entry, const std::string& prefix,
+                            cost::LinkCost& link) const {
+    for (const auto& [key, target] : {std::pair("latency", &link.latency),
+                                      std::pair("seconds_per_byte", &link.seconds_per_byte)}) {
+      if (!entry.contains(key)) continue;
+      RETURN_IF_ERROR(CheckNumber(absl::StrCat(prefix, key), entry[key]));
+      *target = entry[key].get<double>();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadStages(const json& list, std::vector<StageCost>& stages) const {
+    RETURN_IF_ERROR(CheckList("stages", list));
+    stages.assign(list.size(), StageCost(stages.front()));
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      for (const auto& [key, value] : list[i].items()) {
+        const std::string field = absl::StrCat("stages[", i, "].", key);
+        RETURN_IF_ERROR(CheckNumber(field, value));
+        const double number = value.get<double>();
+        if (stages[i].SetInFile(key, number)) continue;
+        if (number > kMostBytes || !stages[i].SetBytes(key, number)) {
+          return Wrong(field, value,
+                       "is none of F, I, W, B, O, reduction, and output_bytes and stash_bytes up "
+                       "to 1e15");
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadLinks(const json& list, cost::Costs& costs) const {
+    RETURN_IF_ERROR(CheckList("links", list));
+    const std::set<std::string> known = {"from", "to", "latency", "seconds_per_byte"};
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const std::string prefix = absl::StrCat("links[", i, "].");
+      for (const auto& [key, value] : list[i].items()) {
+        if (known.count(key) == 0) {
+          return Wrong(prefix + key, value, "is none of from, to, latency and seconds_per_byte");
+        }
+      }
+      int ends[2];
+      for (const auto& [key, end] : {std::pair("from", &ends[0]), std::pair("to", &ends[1])}) {
+        const json rank = list[i].value(key, json());
+        if (!rank.is_number_integer() || rank < 0 || rank >= schedule::kMaxActions) {
+          return Wrong(prefix + key, rank, "must be a rank, counted from 0");
+        }
+        *end = rank.get<int>();
+      }
+      cost::LinkCost link = costs.link;
+      RETURN_IF_ERROR(ReadLinkCost(list[i], prefix, link));
+      if (!costs.links.insert({{PpRank(ends[0]), PpRank(ends[1])}, link}).second) {
+        return Wrong(absl::StrCat("links[", i, "]"), list[i], "is a link that was given before");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string path_;
+};
+
+bool Has(const std::string& kinds, char kind) { return kinds.find(kind) != std::string::npos; }
+
+std::string KindsOfAll(const std::vector<StageCost>& stages) {
+  std::string kinds;
+  for (const char kind : {'F', 'I', 'W', 'B', 'O'}) {
+    const bool all =
+        std::ranges::all_of(stages, [&](const StageCost& stage) { return Has(stage.kinds, kind); });
+    if (all) kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+// What was not measured would be taken for one second, or for what --cost says.
+absl::Status CheckMeasured(const std::string& kinds, const schedule::Schedule& schedule) {
+  const bool halves = Has(kinds, 'I') && Has(kinds, 'W');
+  for (const schedule::Row& row : schedule.ranks) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (row[i].joins_next && Has(kinds, 'O')) {
+        ++i;  // with its B
+        continue;
+      }
+      const char kind = schedule::Letter(row[i].kind);
+      if (Has(kinds, kind) || (kind == 'B' && halves)) continue;
+      return InvalidField({.field = "stages",
+                           .value = absl::StrCat("measured ", kinds),
+                           .rule = absl::StrFormat("must have %c of every stage, which %s runs",
+                                                   kind, schedule.name),
+                           .fix = "measure with a schedule that runs the same kinds"});
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void DeclareCosts(CLI::App& command, CostOptions& options) {
+  command
+      .add_option("--cost", options.cost,
+                  "Time of an action by kind, of an overlapped pair (O) and of a message (comm); B "
+                  "is I+W, O is F+B unless given")
+      ->type_name("F=1,I=1,W=1,B=2,comm=0");
+  command
+      .add_option("--costs", options.costs_file,
+                  "The same and more for each stage and link, from a file")
+      ->type_name("FILE.json");
+}
+
+absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options) {
+  std::vector<StageCost> stages(1);
+  StepCosts step;
+  RETURN_IF_ERROR(ParseCost(options.cost, stages.front(), step.time.link.latency));
+  if (!options.costs_file.empty()) {
+    RETURN_IF_ERROR(CostsFile(options.costs_file).Read(stages, step.time, step.measured));
+    step.measured_kinds = KindsOfAll(stages);
+  }
+  cost::Costs& time = step.time;
+  for (auto* list :
+       {&time.forward, &time.input_grad, &time.weight_grad, &time.backward, &time.reduction}) {
+    list->clear();
+  }
+  step.output_bytes.clear();
+  step.stash_bytes.clear();
+  const bool overlap = std::any_of(stages.begin(), stages.end(), [](const StageCost& stage) {
+    return stage.overlap.has_value();
+  });
+  for (const StageCost& stage : stages) {
+    time.forward.push_back(stage.forward);
+    time.input_grad.push_back(stage.input_grad);
+    time.weight_grad.push_back(stage.weight_grad);
+    time.backward.push_back(stage.Backward());
+    time.reduction.push_back(stage.reduction);
+    if (overlap) time.overlap.push_back(stage.overlap.value_or(stage.forward + stage.Backward()));
+    step.output_bytes.push_back(stage.output_bytes);
+    step.stash_bytes.push_back(stage.stash_bytes);
+  }
+  return step;
+}
+
+absl::Status CheckCostsFit(const StepCosts& costs, const schedule::Schedule& schedule) {
+  const std::size_t given = costs.time.forward.size();
+  if (given != 1 && given != static_cast<std::size_t>(schedule.num_stages)) {
+    return CostError(
+        "stages", absl::StrCat(given, " entries"),
+        absl::StrCat("must have 1 entry, or one for each of the ", schedule.num_stages, " stages"));
+  }
+  if (!costs.measured.empty()) RETURN_IF_ERROR(CheckMeasured(costs.measured_kinds, schedule));
+  for (const auto& [ends, link] : costs.time.links) {
+    const int last = std::max(ends.first.value(), ends.second.value());
+    if (last < schedule.num_ranks() && ends.first != ends.second) continue;
+    return CostError(
+        "links", absl::StrCat(ends.first.value(), " to ", ends.second.value()),
+        absl::StrCat("must join two different ranks, of 0 to ", schedule.num_ranks() - 1));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace takt::cli
