@@ -13,7 +13,6 @@ void AddScheduleList(CLI::App& schedule, Context& context);
 void AddScheduleShow(CLI::App& schedule, Context& context);
 void AddScheduleSimulate(CLI::App& schedule, Context& context);
 void AddScheduleCompare(CLI::App& schedule, Context& context);
-void AddScheduleDocs(CLI::App& schedule, Context& context);
 void AddScheduleVerify(CLI::App& schedule, Context& context);
 
 }  // namespace takt::cli

@@ -7,9 +7,9 @@ void AddSchedule(CLI::App& app, Context& context) {
   CLI::App* schedule =
       app.add_subcommand("schedule", "Print, check and simulate pipeline schedules");
   schedule->footer(
-      "Needs no coordinator. A schedule is a family by name, or a CSV as PyTorch's pipelining "
-      "reads and\n"
-      "writes it: a row for each rank, cells like 2F0 (stage, kind, microbatch).\n\n"
+      "These commands need no coordinator. A schedule is a family by name, or a CSV as PyTorch's "
+      "pipelining\nreads and writes it: a row for each rank, cells like 2F0 (stage, kind, "
+      "microbatch).\n\n"
       "Examples:\n"
       "  takt schedule show 1f1b --ranks 4 --microbatches 8\n"
       "  takt -o json schedule simulate 1f1b --ranks 4 --microbatches 8 | jq .bubble_fraction\n"
@@ -19,7 +19,6 @@ void AddSchedule(CLI::App& app, Context& context) {
   AddScheduleShow(*schedule, context);
   AddScheduleSimulate(*schedule, context);
   AddScheduleCompare(*schedule, context);
-  AddScheduleDocs(*schedule, context);
   AddScheduleVerify(*schedule, context);
 }
 

@@ -6,7 +6,6 @@
 #include <map>
 
 #include "cli/app.h"
-#include "cli/schedule/schedule_docs.h"
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
 #include "gmock/gmock.h"
@@ -362,20 +361,6 @@ TEST(Schedule, SizesThatContradictTheFileExitWith2) {
   const Outcome outcome = RunTakt({"schedule", "simulate", path, "--ranks", "2"});
   EXPECT_EQ(outcome.code, ExitCode::kInvalidInput);
   EXPECT_THAT(outcome.err, HasSubstr("--ranks is 2: must agree with the file, which has 1"));
-}
-
-TEST(Schedule, PagesOfTheDocumentationAreCurrent) {
-  const auto pages = ScheduleDocs();
-  ASSERT_TRUE(pages.ok()) << pages.status();
-  const std::string directory = TAKT_SOURCE_DIR "/docs/schedules/";
-  for (const auto& [name, expected] : *pages) {
-    std::stringstream found;
-    found << std::ifstream(directory + name).rdbuf();
-    EXPECT_TRUE(found.str() == expected) << name << ": run takt schedule docs docs/schedules";
-  }
-  for (const auto& file : std::filesystem::directory_iterator(directory)) {
-    EXPECT_TRUE(pages->contains(file.path().filename())) << file.path() << " is of no family";
-  }
 }
 
 TEST(Schedule, PictureIsSvgOfEveryAction) {

@@ -14,25 +14,11 @@ namespace takt::schedule {
 namespace {
 
 std::span<const Generator> Generators() {
-  static const std::array generators = {Naive(),
-                                        Gpipe(),
-                                        OneForwardOneBackward(),
-                                        InterleavedOneForwardOneBackward(),
-                                        LoopedBfs(),
-                                        ZbH1(),
-                                        ZbH2(),
-                                        Zb1p(),
-                                        Zb2p(),
-                                        InterleavedZb(),
-                                        Gis(),
-                                        ZbV(),
-                                        VHalf(),
-                                        VMin(),
-                                        DualPipe(),
-                                        DualPipeV(),
-                                        Chimera(),
-                                        PipeDream(),
-                                        PipeDream2Bw()};
+  static const std::array generators = {
+#define TAKT_FAMILY(Function, file) Function(),
+#include "common/schedule/generators/families.def"
+#undef TAKT_FAMILY
+  };
   return generators;
 }
 

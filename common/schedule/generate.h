@@ -16,8 +16,8 @@ namespace takt::schedule {
 struct GenerateOptions {
   int num_ranks = 1;         // P
   int num_microbatches = 1;  // M
-  std::optional<int>
-      num_chunks;  // V; unset: the family's own default (1, or 2 for interleaved ones)
+  // V; unset: the family's own default (1, or 2 for interleaved ones).
+  std::optional<int> num_chunks;
   // N of grouped families; unset: the smallest legal one from P on (P if P divides M), at most M.
   std::optional<int> group;
   // Families that are searched for given costs look at these. The others ignore them.
@@ -37,6 +37,11 @@ struct Family {
   // the end of the step.
   std::string_view bubble;
   std::string_view peak;  // chunks in flight on rank r
+  // For the page of the family: how it works, what P, V and M may be, what users trip over (or
+  // empty).
+  std::string_view idea;
+  std::string_view sizes;
+  std::string_view care;
   Placement placement = Placement::kLoop;
   Updates updates = Updates::kFlush;
   bool splits_backward = false;  // I and W, some of them perhaps joined as B

@@ -2,7 +2,12 @@
 #include "common/schedule/generate.h"
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
 
+#include "absl/strings/str_replace.h"
 #include "common/base/status.h"
 #include "common/schedule/testing/dry_run.h"
 #include "common/schedule/text.h"
@@ -33,6 +38,31 @@ TEST(Generate, ListsFamiliesWhenTheNameIsUnknown) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   for (const Family& family : Families()) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(family.name)));
+  }
+}
+
+// generators/README.md: a family that lacks its line in families.def is not even compiled.
+TEST(Families, EveryFileOfAFamilyIsListed) {
+  const std::filesystem::path folder = TAKT_SOURCE_DIR "/common/schedule/generators";
+  std::set<std::string> listed;
+  for (const Family& family : Families()) {
+    listed.insert(absl::StrReplaceAll(std::string(family.name), {{"-", "_"}}) + ".cc");
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::stringstream text;
+    text << std::ifstream(entry.path()).rdbuf();
+    if (text.str().find("\nGenerator ") == std::string::npos) continue;
+    EXPECT_TRUE(listed.contains(entry.path().filename()))
+        << entry.path() << " defines a family: list it in families.def, under its name";
+  }
+}
+
+TEST(Families, EachHasANoteAndTheTwoFormulas) {
+  for (const Family& family : Families()) {
+    for (const std::string_view text : {family.summary, family.reference, family.bubble,
+                                        family.peak, family.idea, family.sizes}) {
+      EXPECT_FALSE(text.empty()) << family.name;
+    }
   }
 }
 

@@ -15,7 +15,7 @@ struct Switches {
   bool overrun_gaps;           // a W may end after what the rank waits for has arrived
 };
 
-// One rank at work.
+// The state of one rank while its row is made.
 struct Worker {
   double forward = 0, input_grad = 0, weight_grad = 0;  // costs
   double from_above = 0, from_below = 0;                // latency of the messages it receives
@@ -50,7 +50,7 @@ class Plan {
     }
   }
 
-  // Decides everything. The rows are kept only if asked for.
+  // Makes the plan. It keeps the rows only if `keep_rows` is set.
   void Run(bool keep_rows) {
     keep_rows_ = keep_rows;
     WarmUp();
@@ -64,7 +64,7 @@ class Plan {
     for (int rank = 0; rank < num_ranks(); ++rank) AddPending(rank);
   }
 
-  // Makespan, then longest span of a rank.
+  // The makespan, and the longest span of a rank.
   std::pair<double, double> Lengths() const {
     double makespan = 0, span = 0;
     for (const Worker& worker : workers_) {
@@ -87,7 +87,7 @@ class Plan {
     return static_cast<std::size_t>(rank) * num_microbatches_ + microbatch;
   }
 
-  // The first F of every rank, more of them while its first gradient is on its way, and its I.
+  // Adds the first F of every rank, more F while its first gradient is on its way, and its first I.
   void WarmUp() {
     for (int rank = 0; rank < num_ranks(); ++rank) AddForward(rank);
     const std::vector<int> more = WarmupForwards();
@@ -114,7 +114,7 @@ class Plan {
       }
       gradient = std::max(clock, arrival) + worker.input_grad;
     }
-    // Each rank stays behind the one above it, unless that one has no more to give.
+    // Each rank runs fewer warmup F than the rank above it, unless that rank runs all of its F.
     for (int rank = 1; rank < num_ranks(); ++rank) {
       const int above = more[rank - 1];
       const bool all = 1 + above == num_microbatches_;
@@ -123,7 +123,7 @@ class Plan {
     return more;
   }
 
-  // How long this one may still wait without becoming the one that has waited longest.
+  // How long `worker` may still wait without becoming the one that has waited longest.
   double Slack(const Worker& worker) const { return longest_idle_ - worker.idle; }
 
   bool WantsForward(int rank) const {
@@ -161,7 +161,7 @@ class Plan {
   void AddInputGrad(int rank) {
     Worker& worker = workers_[rank];
     const int microbatch = worker.num_input_grads;
-    // Nobody waits for rank 0: at the end its W come first.
+    // No rank waits for the gradients of rank 0, so at the end its W come first.
     if (rank == 0 && worker.num_forwards == num_microbatches_) AddPending(rank);
     if (rank + 1 < num_ranks()) {
       WaitUntil(rank, input_grad_ends_[Index(rank + 1, microbatch)] + worker.from_below);
@@ -179,7 +179,7 @@ class Plan {
     Add(rank, ActionKind::kWeightGrad, worker.num_weight_grads++, worker.weight_grad);
   }
 
-  // W fill the wait for what arrives then.
+  // Waits until `arrival`, and runs pending W meanwhile.
   void WaitUntil(int rank, double arrival) {
     Worker& worker = workers_[rank];
     while (worker.Pending() > 0 && worker.clock + worker.weight_grad <= arrival)
@@ -218,7 +218,7 @@ Schedule BuildAutomatic(std::string_view name, const GenerateOptions& options, i
     const Switches switches{(variant & 4) != 0, (variant & 2) != 0, (variant & 1) != 0};
     Plan plan(options, limit, switches);
     plan.Run(/*keep_rows=*/false);
-    // Differences of rounding are none.
+    // A difference that rounding explains does not count.
     const auto [makespan, span] = plan.Lengths();
     const double negligible = 1e-9 * makespan;
     const bool shorter =

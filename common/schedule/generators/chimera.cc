@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chimera, sec. 3.1 of the paper: two copies of the weights, half of the microbatches from either
-// end, units of P microbatches one after the other ("direct concatenation"). The released generator
-// begins a unit at every finished microbatch and then loses actions; ours follows the paper's
-// picture. Ours also numbers the microbatches by direction, those that go down first.
+// This is Chimera, sec. 3.1 of the paper: two copies of the weights, half of the microbatches from
+// either end, in units of P microbatches one after the other ("direct concatenation"). The released
+// generator begins a unit at every finished microbatch and then loses actions; ours follows the
+// paper's picture. Ours also numbers the microbatches by direction: those that go down come first.
 //
-// Makespan (4P-2)M/P + P-2 at F = 1, B = 2; P/2 + 1 + min(r, P-1-r) in flight.
+// The makespan is (4P-2)M/P + P-2 at F = 1, B = 2, with P/2 + 1 + min(r, P-1-r) chunks in flight.
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -15,14 +15,24 @@
 namespace takt::schedule {
 namespace {
 
-constexpr Family kFamily{.name = "chimera",
-                         .summary = "from both ends in units of P microbatches, backwards whole",
-                         .reference = "Li and Hoefler 2021, arXiv:2107.06925",
-                         .bubble = "(P-2)(M/P+1) at F = 1, B = 2",
-                         .peak = "P/2 + 1 + min(r, P-1-r)",
-                         .placement = Placement::kBidirectional};
+constexpr Family kFamily{
+    .name = "chimera",
+    .summary = "from both ends in units of P microbatches, backwards whole",
+    .reference = "Li and Hoefler 2021, arXiv:2107.06925",
+    .bubble = "(P-2)(M/P+1) at F = 1, B = 2",
+    .peak = "P/2 + 1 + min(r, P-1-r)",
+    .idea =
+        "Two copies of the weights and whole backwards: units of P microbatches, half from each "
+        "end, fit into each other like two combs.",
+    .sizes = "P even, P divides M; stages as many as ranks, two of them on each",
+    .care =
+        "Twice the weights, whose gradients are summed every step: the result equals that of two "
+        "data-parallel copies, bit for bit. The generator published with the paper loses actions "
+        "at M = 4P, P >= 8, and at P = 2; this one starts units at fixed times.",
+    .placement = Placement::kBidirectional};
 
-// By ticks, F and B one each; units begin every 2P ticks, and no two actions of a rank share one.
+// Places actions by ticks, where F and B take one tick each. Units begin every 2P ticks, and no two
+// actions of a rank share a tick.
 Row BuildRow(int ranks, int rank, int microbatches) {
   std::vector<std::optional<Action>> by_tick(2 * microbatches + ranks);
   for (const bool down : {true, false}) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// DualPipe, sec. 3.2.1 of the DeepSeek-V3 report: two copies of the weights, half of the
-// microbatches from either end, F of one direction overlapped with B of the other. Pays only if O <
-// F + B.
+// This is DualPipe, sec. 3.2.1 of the DeepSeek-V3 report: two copies of the weights, half of the
+// microbatches from either end, and F of one direction overlapped with B of the other. It pays only
+// if O < F + B.
 //
-// Bubble (P/2-1) * (O + B - 3W) at F = I = W; P+1 chunks (of P stages) in flight on every rank.
+// The bubble is (P/2-1) * (O + B - 3W) at F = I = W, with P+1 chunks (of P stages) in flight on
+// every rank.
 #include <array>
 
 #include "common/base/status.h"
@@ -14,14 +15,25 @@
 namespace takt::schedule {
 namespace {
 
-constexpr Family kFamily{.name = "dualpipe",
-                         .summary = "from both ends, forwards overlapped with backwards",
-                         .reference = "DeepSeek-V3 2024, arXiv:2412.19437",
-                         .bubble = "(P/2-1)(O+B-3W) at F = I = W",
-                         .peak = "P + 1",
-                         .placement = Placement::kBidirectional,
-                         .splits_backward = true,
-                         .overlaps = true};
+constexpr Family kFamily{
+    .name = "dualpipe",
+    .summary = "from both ends, forwards overlapped with backwards",
+    .reference = "DeepSeek-V3 2024, arXiv:2412.19437",
+    .bubble = "(P/2-1)(O+B-3W) at F = I = W",
+    .peak = "P + 1",
+    .idea =
+        "Two copies of the weights, one running down the ranks and one up, each with half of the "
+        "microbatches. In the middle a forward of one direction runs together with a backward of "
+        "the other, so that the communication inside one hides behind the arithmetic of the other.",
+    .sizes = "P and M even, M >= 2P; stages as many as ranks, two of them on each",
+    .care =
+        "Twice the weights, whose gradients are summed every step: the result equals that of two "
+        "data-parallel copies, bit for bit, not that of one. A pair that takes as long as F + B "
+        "waits for both inputs and gains nothing: at P = 8, M = 32 the bubble is 5.9 % against 3.0 "
+        "% with the halves apart. It pays where O < F + B (`--cost O=...`).",
+    .placement = Placement::kBidirectional,
+    .splits_backward = true,
+    .overlaps = true};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   const int ranks = options.num_ranks;

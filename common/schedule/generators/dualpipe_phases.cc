@@ -7,8 +7,7 @@
 namespace takt::schedule {
 namespace {
 
-// One rank's row, written action by action; each direction takes its microbatches in ascending
-// order.
+// Writes one rank's row action by action. Each direction takes its microbatches in ascending order.
 class DualPipeRow {
  public:
   explicit DualPipeRow(const std::array<Direction, 2>& directions) : directions_(directions) {}
@@ -19,13 +18,13 @@ class DualPipeRow {
     Add(direction, ActionKind::kInputGrad, backwards_[direction]++);
     pending_.push_back(row_.back());
   }
-  // The oldest pending one.
+  // Adds the oldest pending W.
   void W() {
     row_.push_back(pending_.front());
     row_.back().kind = ActionKind::kWeightGrad;
     pending_.pop_front();
   }
-  // O(F, B) of different directions.
+  // Adds O(F, B): F of `forward_direction`, B of the other direction.
   void O(int forward_direction) {
     F(forward_direction);
     row_.back().joins_next = true;
@@ -42,7 +41,7 @@ class DualPipeRow {
 
   std::array<Direction, 2> directions_;
   std::array<int, 2> forwards_{}, backwards_{};
-  std::deque<Action> pending_;  // I whose W is to come
+  std::deque<Action> pending_;  // I without their W
   Row row_;
 };
 
@@ -63,7 +62,8 @@ Row BuildDualPipeRow(const DualPipeShape& shape) {
     row.F(1);
   }
   for (int i = 0; i < shape.num_microbatches - 2 * shape.half + near; ++i) {
-    if (i == 0 && far == 0) {  // where the directions meet B is late: apart, they fill sooner
+    if (i == 0 &&
+        far == 0) {  // where the directions meet, B is late: F and B apart fill the rank sooner
       row.F(0);
       row.B(1);
     } else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The eight phases of DualPipe (DeepSeek-V3 report, sec. 3.2; deepseek-ai/DualPipe) on one rank. A
-// rank serves two directions, each with a stage and microbatches of its own; F of one runs
-// overlapped with B of the other.
+// rank serves two directions, each with a stage and microbatches of its own. F of one direction
+// runs overlapped with B of the other.
 #pragma once
 
 #include <array>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// DualPipe-V (deepseek-ai/DualPipe; "cut-in-half"): the phases of DualPipe on a V, which is one of
-// its halves folded open: one copy of the weights. Pays only if O < F + B.
+// This is DualPipe-V (deepseek-ai/DualPipe; "cut-in-half"): the phases of DualPipe on the V
+// placement, so that one copy of the weights serves both directions. It pays only if O < F + B.
 //
-// Bubble (P-1) * (O + B - 3W) at F = I = W; 2P+1 chunks (of 2P stages) in flight on every rank.
+// The bubble is (P-1) * (O + B - 3W) at F = I = W, with 2P+1 chunks (of 2P stages) in flight on
+// every rank.
 #include "common/base/status.h"
 #include "common/schedule/generators/dualpipe_phases.h"
 #include "common/schedule/generators/generators.h"
@@ -11,15 +12,21 @@
 namespace takt::schedule {
 namespace {
 
-constexpr Family kFamily{.name = "dualpipe-v",
-                         .summary = "dualpipe on a V, with one copy of the weights",
-                         .reference = "DeepSeek 2025, github.com/deepseek-ai/DualPipe",
-                         .bubble = "(P-1)(O+B-3W) at F = I = W",
-                         .peak = "2P + 1",
-                         .placement = Placement::kV,
-                         .splits_backward = true,
-                         .overlaps = true,
-                         .num_chunks = 2};
+constexpr Family kFamily{
+    .name = "dualpipe-v",
+    .summary = "dualpipe on a V, with one copy of the weights",
+    .reference = "DeepSeek 2025, github.com/deepseek-ai/DualPipe",
+    .bubble = "(P-1)(O+B-3W) at F = I = W",
+    .peak = "2P + 1",
+    .idea =
+        "The phases of dualpipe on the V placement: both directions of a rank are its early and "
+        "its late stage, so one copy of the weights is enough.",
+    .sizes = "V = 2, M >= 2P",
+    .care = "As with dualpipe, an overlapped pair has to be faster than its halves to be worth it.",
+    .placement = Placement::kV,
+    .splits_backward = true,
+    .overlaps = true,
+    .num_chunks = 2};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   const int ranks = options.num_ranks;

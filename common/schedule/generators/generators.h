@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One function per built-in family; each has a file of its own, and an entry in generate.cc.
+// One function for each built-in family. Each has a file of its own and a line in families.def.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,29 +10,13 @@ namespace takt::schedule {
 
 struct Generator {
   Family family;
-  // options: sizes at least 1 and within kMaxActions, num_chunks set, group set only if
-  // the family uses them, costs checked if it does.
+  // In `options` all sizes are at least 1 and within kMaxActions, num_chunks is set, group is set
+  // only if the family uses groups, and costs are checked if the family uses them.
   absl::StatusOr<Schedule> (*generate)(const GenerateOptions& options);
 };
 
-Generator Naive();
-Generator Gpipe();
-Generator OneForwardOneBackward();
-Generator InterleavedOneForwardOneBackward();
-Generator LoopedBfs();
-Generator ZbH1();
-Generator ZbH2();
-Generator Zb1p();
-Generator Zb2p();
-Generator InterleavedZb();
-Generator Gis();
-Generator ZbV();
-Generator VHalf();
-Generator VMin();
-Generator DualPipe();
-Generator DualPipeV();
-Generator Chimera();
-Generator PipeDream();
-Generator PipeDream2Bw();
+#define TAKT_FAMILY(Function, file) Generator Function();
+#include "common/schedule/generators/families.def"
+#undef TAKT_FAMILY
 
 }  // namespace takt::schedule

@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bubble (P-1) * (F + B + 2 * latency); M microbatches in flight. Backwards run in the order of
-// the forwards (the paper reverses).
+// The bubble is (P-1) * (F + B + 2 * latency), with M microbatches in flight. Backwards run in the
+// order of the forwards; the paper reverses them.
 #include "common/schedule/generators/generators.h"
 #include "common/schedule/generators/loop.h"
 
 namespace takt::schedule {
 namespace {
 
-constexpr Family kFamily{.name = "gpipe",
-                         .summary = "all forwards, then all backwards",
-                         .reference = "Huang et al. 2019, arXiv:1811.06965",
-                         .bubble = "(P-1)(F+B)",
-                         .peak = "M"};
+constexpr Family kFamily{
+    .name = "gpipe",
+    .summary = "all forwards, then all backwards",
+    .reference = "Huang et al. 2019, arXiv:1811.06965",
+    .bubble = "(P-1)(F+B)",
+    .peak = "M",
+    .idea =
+        "All microbatches go forward, then all go back. While the first is on its way every other "
+        "rank fills up behind it, so only the ramps at both ends are idle.",
+    .sizes = "any P and M, V = 1",
+    .care =
+        "The paper lets the backwards descend, from the last microbatch to the first; here they "
+        "ascend. The time is the same, the sums of gradients come in one order for all families."};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   return BuildLoop(kFamily.name, {.num_ranks = options.num_ranks,

@@ -9,10 +9,10 @@
 
 namespace takt::schedule {
 
-// The group asked for, else the smallest legal one from P on, at most M. Legal: of at least `least`
-// microbatches, the last group too. Shorter ones leave ranks waiting for each other, in the worst
-// case for ever.
-// Errors: kInvalidArgument (FieldError "group", or "microbatches" if there are fewer than `least`).
+// Returns the requested group, or without a request the smallest legal one from P on, at most M. A
+// group is legal if it and the last group have at least `least` microbatches. In shorter groups
+// ranks wait for each other, in the worst case for ever. Errors: kInvalidArgument (FieldError
+// "group", or "microbatches" if there are fewer than `least`).
 absl::StatusOr<int> ChooseGroup(std::string_view family, const GenerateOptions& options, int least);
 
 }  // namespace takt::schedule

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The template behind every family with loop placement (stage s on rank s mod P).
-// Source: common form of Narayanan 2021 (1f1b, interleaved), Lamy-Poirier 2022 (looped), Qi 2023
-// (split backward).
+// Source: the common form of Narayanan 2021 (1f1b, interleaved), Lamy-Poirier 2022 (looped) and Qi
+// 2023 (split backward).
 #pragma once
 
 #include <functional>
@@ -12,17 +12,17 @@
 namespace takt::schedule {
 
 // Microbatches are cut into groups of `group` (the last may be shorter). Forwards go group by
-// group, within it chunk by chunk, within it microbatch by microbatch; backwards the same with
-// chunks descending. Rank r does `warmup(r)` forwards, then one forward and one backward in turn
-// until both are done.
+// group, within a group chunk by chunk, and within a chunk microbatch by microbatch. Backwards go
+// the same way, with chunks descending. Rank r does `warmup(r)` forwards, then one forward and one
+// backward in turn until both are done.
 struct LoopShape {
   int num_ranks = 1;
   int num_microbatches = 1;
   int num_chunks = 1;
   int group = 1;
   std::function<int(int rank)> warmup;
-  // Split backward: after the (lag(r)+1)-th I, each I is followed by the oldest W; the rest at the
-  // end. Null: B.
+  // For a split backward: from the (lag(r)+1)-th I on, the oldest W follows each I, and the rest of
+  // the W come at the end. Null: the backward is whole (B).
   std::function<int(int rank)> lag;
 };
 

@@ -7,8 +7,9 @@
 
 namespace takt::schedule {
 
-// Some families take time and memory of `width` slots a rank however few the microbatches are: that
-// is bounded like the actions are. kInvalidArgument (FieldError "ranks").
+// Some families need time and memory for `width` slots of each rank, however few microbatches there
+// are. Checks that all slots together are within the limit of actions. kInvalidArgument (FieldError
+// "ranks"): they are not.
 absl::Status CheckPadded(int num_ranks, std::int64_t width);
 
 }  // namespace takt::schedule

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes that the families with two directions serve. kInvalidArgument (FieldError).
+// Checks of sizes for the families with two directions. Errors: kInvalidArgument (FieldError).
 #pragma once
 
 #include <string_view>
@@ -9,10 +9,10 @@
 
 namespace takt::schedule {
 
-// field: "ranks" or "microbatches".
+// Checks that `value` is even. field: "ranks" or "microbatches".
 absl::Status CheckEven(std::string_view family, std::string_view field, int value);
 
-// M >= 2P.
+// Checks that M >= 2P.
 absl::Status CheckTwiceRanks(std::string_view family, const GenerateOptions& options);
 
 }  // namespace takt::schedule

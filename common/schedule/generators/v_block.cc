@@ -17,7 +17,7 @@ constexpr std::array kPasses = {VPass::kFd, VPass::kFu, VPass::kId, VPass::kIu};
 
 bool IsForward(VPass pass) { return pass == VPass::kFd || pass == VPass::kFu; }
 
-// What a slot of a rank holds. W are not told apart until the end: each is that of some earlier I.
+// What a slot of a rank holds. Until the end, a W may belong to any earlier I.
 enum class Cell : std::uint8_t { kFd, kFu, kId, kIu, kW, kFree };
 
 Cell CellOf(VPass pass) { return static_cast<Cell>(pass); }
@@ -31,7 +31,7 @@ struct Lane {
 
   int Peak() const { return *std::max_element(load.begin(), load.end()); }
 
-  // Each free slot takes the oldest I without its W, the rest go to the end.
+  // Gives each free slot the W of the oldest I that lacks it, and appends the rest.
   void FillWeightGrads() {
     int pending = 0;
     for (std::size_t slot = 0; slot < cells.size() || pending > 0; ++slot) {
@@ -83,10 +83,10 @@ class Board {
     if (steady_end_ < steady_begin_) steady_end_ = -1;  // too few microbatches for one
   }
 
-  // Moves each action of fill and drain to the first free slot after its inputs that keeps the rank
-  // within the memory of the block.
+  // Moves each action of fill and drain to the first free slot after its inputs in which the rank
+  // stays within the memory of the block.
   void DrawTogether() {
-    // Microbatch (or number of the W) that comes next on each rank, by cell.
+    // The microbatch (or number of the W) that comes next on each rank, by cell.
     std::vector<std::array<int, 5>> next(num_ranks_);
     for (int slot = 0; slot < width_; ++slot) {
       for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -99,8 +99,8 @@ class Board {
     }
   }
 
-  // The rows in the order of the slots, as early as unit times allow; from the end of the steady
-  // state on each W waits for a slot in which nothing else can run.
+  // The rows in the order of the slots, as early as unit times allow. After the steady state each W
+  // waits for a slot in which nothing else can run.
   std::vector<Row> Rows() const;
 
  private:
@@ -160,7 +160,7 @@ class Board {
   int steady_begin_ = 0, steady_end_ = 0;  // slots
 };
 
-// A row under construction, with its time.
+// A row under construction, with the time at which it ends.
 struct Timed {
   VRow row;
   int clock = 0;
@@ -183,7 +183,7 @@ std::vector<Row> Board::Rows() const {
   std::vector<Timed> timed;
   for (int rank = 0; rank < num_ranks_; ++rank)
     timed.push_back({.row = VRow(num_ranks_, rank, num_microbatches_)});
-  // Ends of the passes, in unit times: as Ready, which reads slots.
+  // Holds the ends of the passes, in unit times, as slots, since Ready reads slots.
   Board ends = *this;
   for (int slot = 0; slot < width_; ++slot) {
     for (int rank = 0; rank < num_ranks_; ++rank) {

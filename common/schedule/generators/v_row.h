@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of the families with V placement: stage s on rank s, or on 2P-1-s from P on. A microbatch
-// passes rank r going down (to rank P-1), then up (back to rank 0), forward and then backward:
+// Names for the passes of families with V placement, where stage s is on rank s, or from P on, on
+// rank 2P-1-s. A microbatch passes rank r on its way down (to rank P-1) and then up (back to rank
+// 0), first forward and then backward:
 //   Fd  F of stage r         Fu  F of stage 2P-1-r
 //   Id  I of stage 2P-1-r    Iu  I of stage r          Wd, Wu  the W of what Id, Iu was the I of
 #pragma once
@@ -15,14 +16,14 @@ namespace takt::schedule {
 enum class VPass : std::uint8_t { kFd, kFu, kId, kIu, kWd, kWu };
 inline constexpr int kVPasses = 6;
 
-// One rank's row, written pass by pass; each kind of pass takes microbatches in ascending order.
-// Those from `num_microbatches` on are counted, but left out.
+// One rank's row, written pass by pass. Each kind of pass takes microbatches in ascending order.
+// The row counts microbatches from `num_microbatches` on, but leaves them out.
 class VRow {
  public:
   VRow(int num_ranks, int rank, int num_microbatches);
 
   void Add(VPass pass);
-  // Each of the passes in turn, `times` times.
+  // Adds each of the passes in turn, `times` times.
   template <typename... Passes>
   void Repeat(int times, Passes... passes) {
     for (int i = 0; i < times; ++i) (Add(passes), ...);

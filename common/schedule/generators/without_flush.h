@@ -6,9 +6,9 @@
 
 namespace takt::schedule {
 
-// 1F1B, to be run without emptying the pipeline between steps.
-// kInvalidArgument (FieldError "microbatches"): fewer than ranks, so that a step would begin before
-// the one before the last has ended.
+// Returns 1F1B, to be run without emptying the pipeline between steps. kInvalidArgument (FieldError
+// "microbatches"): there are fewer than ranks, so that a step would begin before the one before the
+// last has ended.
 absl::StatusOr<Schedule> WithoutFlush(const Family& family, const GenerateOptions& options);
 
 }  // namespace takt::schedule

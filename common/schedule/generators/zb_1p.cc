@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// ZB-1p: the automatic scheduler of the paper (automatic.h) in the memory of 1f1b.
+// This is ZB-1p: the automatic scheduler of the paper (automatic.h) in the memory of 1f1b.
 //
-// Bubble at F = I = W as zb-h1, P-1; P in flight, or the limit that is given.
+// The bubble at F = I = W is P-1, as in zb-h1. At most P microbatches are in flight, or the given
+// limit.
 #include "common/schedule/generators/automatic.h"
 #include "common/schedule/generators/generators.h"
 
@@ -13,6 +14,14 @@ constexpr Family kFamily{.name = "zb-1p",
                          .reference = "Qi et al. 2023, arXiv:2401.10241",
                          .bubble = "searched; P-1 at F = I = W = 1",
                          .peak = "P",
+                         .idea =
+                             "The automatic scheduler of the zero-bubble paper: eight variants of "
+                             "a greedy rule, simulated with the given costs, the smallest span of "
+                             "a rank wins; each rank holds what 1f1b's first rank does.",
+                         .sizes = "any P and M, V = 1; costs matter",
+                         .care =
+                             "The paper keeps the variant with the smallest span, which needs a "
+                             "step without a barrier; this one keeps the smallest makespan.",
                          .splits_backward = true,
                          .uses_costs = true,
                          .uses_memory = true};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// ZB-V, the hand-made schedule of sec. 4 (there V-ZB; PyTorch's ScheduleZBVZero
+// This is ZB-V, the hand-made schedule of sec. 4 of the paper (called V-ZB there, and
+// ScheduleZBVZeroBubble in PyTorch). For fewer than 2P-1 microbatches the order for 2P-1 is made,
+// and the microbatches that do not exist are left out.
 //
-// Bubble). With fewer than 2P-1 microbatches the order for 2P-1 is made and those that are not
-// there are left out. Bubble (P-1) * max(I, 2 * (I - W)) of one chunk for W <= F <= I and M >= 2P
-// (none within a rank's own span if F = I = W); 2P chunks in flight on every rank, the memory of
-// 1f1b.
+// The bubble is (P-1) * max(I, 2 * (I - W)) of one chunk for W <= F <= I and M >= 2P; if F = I = W,
+// a rank has none within its own span. Every rank has 2P chunks in flight, the memory of 1f1b.
 #include <algorithm>
 
 #include "common/base/status.h"
@@ -15,14 +15,23 @@
 namespace takt::schedule {
 namespace {
 
-constexpr Family kFamily{.name = "zb-v",
-                         .summary = "down and back up the ranks, in 1f1b's memory on all of them",
-                         .reference = "Qi et al. 2024, arXiv:2405.15362",
-                         .bubble = "(P-1) max(I, 2(I-W)) if W <= F <= I",
-                         .peak = "2P",
-                         .placement = Placement::kV,
-                         .splits_backward = true,
-                         .num_chunks = 2};
+constexpr Family kFamily{
+    .name = "zb-v",
+    .summary = "down and back up the ranks, in 1f1b's memory on all of them",
+    .reference = "Qi et al. 2024, arXiv:2405.15362",
+    .bubble = "(P-1) max(I, 2(I-W)) if W <= F <= I",
+    .peak = "2P",
+    .idea =
+        "The stages go down the ranks and come back up, so that a rank holds an early and a late "
+        "one. What the early one holds long the late one holds short: all ranks need the same "
+        "memory, that of 1f1b's first rank, and the turn at the bottom needs no message.",
+    .sizes = "V = 2, any P and M; M >= 2P for the formula",
+    .care =
+        "The first and the last stage are both on rank 0: input, loss and labels are there, and "
+        "tied embeddings need no exchange. With M = P it idles for 2(P-1), not P-1.",
+    .placement = Placement::kV,
+    .splits_backward = true,
+    .num_chunks = 2};
 
 Row BuildRow(int ranks, int rank, int microbatches, int padded) {
   using enum VPass;

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/schedule/schedule_docs.h"
-
-#include <filesystem>
-#include <fstream>
+#include "tests/documents/schedule_pages.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/base/report.h"
-#include "cli/schedule/commands.h"
-#include "cli/schedule/family_notes.h"
+#include "absl/strings/str_split.h"
 #include "cli/schedule/simulated_schedule.h"
 #include "common/base/status.h"
 #include "common/schedule/generate.h"
 
-namespace takt::cli {
+namespace takt::documents {
 namespace {
 
-// Of the pictures; small enough for a page, large enough for all phases of every family.
+// Sizes of the pictures: small enough for a page, large enough for all phases of every family.
 constexpr int kPictureRanks = 4, kPictureMicrobatches = 8;
 
 struct Setting {
@@ -24,10 +19,10 @@ struct Setting {
 };
 constexpr Setting kSettings[] = {{4, 8}, {8, 16}, {8, 32}};
 
-StepCosts EqualCosts() { return {}; }
+cli::StepCosts EqualCosts() { return {}; }
 
-StepCosts SkewedCosts() {
-  StepCosts costs;
+cli::StepCosts SkewedCosts() {
+  cli::StepCosts costs;
   costs.time.forward = {1};
   costs.time.input_grad = {1.1};
   costs.time.weight_grad = {0.7};
@@ -40,13 +35,26 @@ constexpr std::string_view kCostsText =
     "Costs: *equal* F = I = W = 1 and B = 2, messages free; *skewed* F = 1, I = 1.1, W = 0.7, "
     "B = 1.8, a message 0.1. An overlapped pair takes F + B.";
 
-absl::StatusOr<SimulatedSchedule> Simulated(const schedule::Family& family, Setting setting,
-                                            const StepCosts& costs) {
+absl::StatusOr<cli::SimulatedSchedule> Simulated(const schedule::Family& family, Setting setting,
+                                                 const cli::StepCosts& costs) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule,
                    schedule::Generate(family.name, {.num_ranks = setting.ranks,
                                                     .num_microbatches = setting.microbatches,
                                                     .costs = costs.time}));
-  return SimulateSchedule(schedule, costs, {});
+  return cli::SimulateSchedule(schedule, costs, {});
+}
+
+// A paragraph in lines of at most 120 columns.
+std::string Paragraph(std::string_view text) {
+  std::string lines;
+  std::size_t column = 0;
+  for (const absl::string_view word : absl::StrSplit(std::string(text), ' ')) {
+    const bool fits = column + 1 + word.size() <= 120;
+    if (!lines.empty()) lines += fits ? " " : "\n";
+    column = lines.empty() || !fits ? word.size() : column + 1 + word.size();
+    absl::StrAppend(&lines, word);
+  }
+  return lines + "\n";
 }
 
 std::string Percent(double fraction) { return absl::StrFormat("%.2f %%", 100 * fraction); }
@@ -57,10 +65,10 @@ std::string BackwardOf(const schedule::Family& family) {
   return text;
 }
 
-// A line of figures, of the kind of costs that `costs` is.
+// One line of the table of figures.
 absl::StatusOr<std::string> FiguresLine(const schedule::Family& family, Setting setting,
-                                        std::string_view costs_name, const StepCosts& costs) {
-  ASSIGN_OR_RETURN(const SimulatedSchedule simulated, Simulated(family, setting, costs));
+                                        std::string_view costs_name, const cli::StepCosts& costs) {
+  ASSIGN_OR_RETURN(const cli::SimulatedSchedule simulated, Simulated(family, setting, costs));
   const sim::Report& report = simulated.report;
   return absl::StrFormat("| %d | %d | %s | %.5g | %s | %s | %d | %d | %s |\n", setting.ranks,
                          setting.microbatches, std::string(costs_name), report.makespan,
@@ -83,24 +91,20 @@ absl::StatusOr<std::string> FiguresTable(const schedule::Family& family) {
 }
 
 absl::StatusOr<std::string> FamilyPage(const schedule::Family& family) {
-  const FamilyNote* note = FindFamilyNote(family.name);
-  if (note == nullptr) {
-    return absl::NotFoundError(absl::StrCat("no note about ", std::string(family.name)));
-  }
   const std::string name(family.name);
   std::string page =
-      absl::StrCat("# ", name, "\n\n", "Made by `takt schedule docs`; do not edit.\n\n", "![", name,
+      absl::StrCat("# ", name, "\n\n", "Made by `schedule_documents`; do not edit.\n\n", "![", name,
                    " with ", kPictureRanks, " ranks and ", kPictureMicrobatches, " microbatches](",
-                   name, ".svg)\n\n", std::string(note->idea), "\n\n");
+                   name, ".svg)\n\n", std::string(family.idea), "\n\n");
   const std::string chunks = family.uses_chunks ? "; V is 2 unless given" : "";
-  absl::StrAppend(&page, "| | |\n|---|---|\n| Sizes | ", std::string(note->sizes), chunks,
+  absl::StrAppend(&page, "| | |\n|---|---|\n| Sizes | ", std::string(family.sizes), chunks,
                   " |\n| Placement | ", std::string(schedule::PlacementName(family.placement)),
                   " |\n| Backward | ", BackwardOf(family), " |\n| Idle of a rank | ",
                   std::string(family.bubble), " |\n| In flight on rank r, chunks | ",
                   std::string(family.peak), " |\n| Source | ", std::string(family.reference),
                   " |\n\n");
-  if (!note->care.empty())
-    absl::StrAppend(&page, "**Take care.** ", std::string(note->care), "\n\n");
+  if (!family.care.empty())
+    absl::StrAppend(&page, "**Take care.** ", std::string(family.care), "\n\n");
   if (family.updates == schedule::Updates::kFlush) {
     ASSIGN_OR_RETURN(const std::string table, FiguresTable(family));
     absl::StrAppend(&page, table);
@@ -120,9 +124,9 @@ absl::StatusOr<std::string> FamilyPage(const schedule::Family& family) {
 absl::StatusOr<std::string> Index() {
   constexpr Setting kSetting{8, 32};
   std::string page = absl::StrCat(
-      "# Schedule families\n\nMade by `takt schedule docs docs/schedules`; do not edit. What the "
-      "words "
-      "mean and where texts differ: [schedules.md](../schedules.md).\n\nP = ",
+      "# Schedule families\n\nMade by `schedule_documents`; do not edit. "
+      "[schedules.md](../schedules.md) says what the "
+      "words mean and where texts differ.\n\nP = ",
       kSetting.ranks, ", M = ", kSetting.microbatches, "; V of interleaved families is 2. ",
       std::string(kCostsText),
       " Bubbles are shares of the makespan, with a barrier at the end of the step; the peak is in "
@@ -135,8 +139,9 @@ absl::StatusOr<std::string> Index() {
                       " | no flush | no flush | | | ", std::string(family.summary), " |\n");
       continue;
     }
-    ASSIGN_OR_RETURN(const SimulatedSchedule equal, Simulated(family, kSetting, EqualCosts()));
-    ASSIGN_OR_RETURN(const SimulatedSchedule skewed, Simulated(family, kSetting, SkewedCosts()));
+    ASSIGN_OR_RETURN(const cli::SimulatedSchedule equal, Simulated(family, kSetting, EqualCosts()));
+    ASSIGN_OR_RETURN(const cli::SimulatedSchedule skewed,
+                     Simulated(family, kSetting, SkewedCosts()));
     absl::StrAppend(&page, "| [", name, "](", name, ".md) | ", family.num_chunks, " | ",
                     Percent(equal.report.bubble_fraction), " | ",
                     Percent(skewed.report.bubble_fraction), " | ", equal.peak_in_flight(), " | ",
@@ -145,50 +150,19 @@ absl::StatusOr<std::string> Index() {
   return page;
 }
 
-struct DocsOptions {
-  std::string directory;
-};
-
-absl::StatusOr<ExitCode> Docs(const Context& context, const DocsOptions& options) {
-  ASSIGN_OR_RETURN(const auto pages, ScheduleDocs());
-  std::error_code error;
-  std::filesystem::create_directories(options.directory, error);
-  for (const auto& [name, text] : pages) {
-    const std::filesystem::path path = std::filesystem::path(options.directory) / name;
-    if (!(std::ofstream(path, std::ios::binary) << text).flush()) {
-      return InvalidField({.field = "DIR",
-                           .value = options.directory,
-                           .rule = absl::StrCat("cannot write ", path.string()),
-                           .fix = "name a directory that can be written"});
-    }
-  }
-  Say(context, absl::StrCat("wrote ", pages.size(), " files to ", options.directory));
-  return ExitCode::kDone;
-}
-
 }  // namespace
 
-absl::StatusOr<std::map<std::string, std::string>> ScheduleDocs() {
+absl::StatusOr<std::map<std::string, std::string>> SchedulePages() {
   std::map<std::string, std::string> pages;
   ASSIGN_OR_RETURN(pages["README.md"], Index());
   for (const schedule::Family& family : schedule::Families()) {
     const std::string name(family.name);
     ASSIGN_OR_RETURN(pages[name + ".md"], FamilyPage(family));
-    ASSIGN_OR_RETURN(const SimulatedSchedule simulated,
+    ASSIGN_OR_RETURN(const cli::SimulatedSchedule simulated,
                      Simulated(family, {kPictureRanks, kPictureMicrobatches}, EqualCosts()));
     pages[name + ".svg"] = schedule::RenderSvg(simulated.timeline);
   }
   return pages;
 }
 
-void AddScheduleDocs(CLI::App& schedule, Context& context) {
-  AddCommand<DocsOptions>(
-      schedule, context, "docs", "Write the documentation's page and picture of every family",
-      [](CLI::App& app, DocsOptions& options) {
-        app.add_option("DIR", options.directory, "Where to")->type_name("DIR")->required();
-      },
-      Docs)
-      ->footer("Example:\n  takt schedule docs docs/schedules");
-}
-
-}  // namespace takt::cli
+}  // namespace takt::documents
