@@ -22,16 +22,14 @@ namespace takt::cli {
 namespace {
 
 constexpr char kFooter[] =
-    "stdout carries the payload only, stderr the talk. With -o json stdout is one JSON object (one "
-    "a line\n"
-    "for streams); a number that is not finite is null; an error is one object on stderr.\n\n"
-    "Exit status: 0 done, 1 the job or check failed, 2 wrong usage or invalid input, 3 "
-    "coordinator\n"
-    "unreachable, 4 not found, 5 refused (permission), 6 outcome unknown.\n\n"
+    "stdout carries only the payload; everything else goes to stderr. With -o json stdout is one\n"
+    "JSON object (for streams one a line); a number that is not finite is null; an error is one\n"
+    "object on stderr.\n\n"
+    "Exit status: 0 done, 1 the job or check failed, 2 wrong usage or invalid input,\n"
+    "3 coordinator unreachable, 4 not found, 5 refused (permission), 6 outcome unknown.\n\n"
     "Environment: TAKT_COORDINATOR (address when --coordinator is not given; else the cluster of\n"
-    "`takt local up`), TAKT_TLS_CERTIFICATE, TAKT_TLS_KEY, TAKT_TLS_AUTHORITY, TAKT_INSECURE=1 (as "
-    "the options of\n"
-    "these names), NO_COLOR, XDG_STATE_HOME.\n\n"
+    "`takt local up`), TAKT_TLS_CERTIFICATE, TAKT_TLS_KEY, TAKT_TLS_AUTHORITY, TAKT_INSECURE=1\n"
+    "(like the options of these names), NO_COLOR, XDG_STATE_HOME.\n\n"
     "Examples:\n"
     "  takt local run deploy/examples/kjv.yaml          train on this machine\n"
     "  takt submit job.yaml && takt watch my-job        on a cluster\n"
@@ -42,7 +40,7 @@ void AddGlobalOptions(CLI::App& app, Context& context) {
                  "Where the coordinator listens: HOST:PORT or unix:PATH")
       ->type_name("ADDR");
   app.add_option("--tls-certificate", context.tls.certificate,
-                 "Of HOST:PORT: PEM file that says who you are")
+                 "PEM file of your certificate, for HOST:PORT")
       ->type_name("FILE");
   app.add_option("--tls-key", context.tls.key, "PEM file of its private key")->type_name("FILE");
   app.add_option("--tls-authority", context.tls.authority,
@@ -64,7 +62,7 @@ void AddGlobalOptions(CLI::App& app, Context& context) {
   app.set_version_flag("--version", std::string("takt ") + kTaktVersion);
 }
 
-// `-o json` is wanted for the errors of a command line that does not parse, too.
+// Whether `-o json` is given. An error of a command line that does not parse is JSON then, too.
 bool AsksForJson(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "-ojson" || arguments[i] == "--output=json") return true;
@@ -74,7 +72,7 @@ bool AsksForJson(const std::vector<std::string>& arguments) {
   return false;
 }
 
-// The innermost command that was named.
+// The innermost command that the user named.
 const CLI::App* CommandOf(const CLI::App& app) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
@@ -87,9 +85,9 @@ std::string PathOf(const CLI::App& command) {
                            : absl::StrCat(PathOf(*parent), " ", command.get_name());
 }
 
-// The same last words for every command.
+// Ends the help of every command with the same lines.
 void FinishHelp(CLI::App& command) {
-  command.require_subcommand(0, 1);  // a missing one is reported by RunApp, a wrong one as such
+  command.require_subcommand(0, 1);  // RunApp reports a missing one
   std::string footer = command.get_footer();
   if (command.get_parent() != nullptr) {
     absl::StrAppend(&footer,

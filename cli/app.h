@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line as a whole.
+// The whole command line: the tree of commands, wrong usage, exit codes.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace takt::cli {
 
-// The tree of commands and options; each command sets context.action. Borrows `context`.
+// Builds the tree of commands and options. Each command sets context.action. Borrows `context`.
 std::unique_ptr<CLI::App> MakeApp(Context& context);
 
-// Parses, runs, prints errors. arguments: without the program's name.
+// Parses the arguments, runs the command and prints errors. arguments: without the program's name.
 ExitCode RunApp(const std::vector<std::string>& arguments, Context& context);
 
 }  // namespace takt::cli

@@ -19,11 +19,11 @@ struct OptionWords {
   std::string description;
 };
 
-// One command: what may follow it.
+// One command and what may follow it.
 struct Node {
   std::string path;                                           // "takt schedule show"
   std::vector<std::pair<std::string, std::string>> commands;  // name, description
-  std::vector<OptionWords> options;                           // those of the parents too
+  std::vector<OptionWords> options;                           // includes those of the parents
 
   std::vector<std::string> Words() const {
     std::vector<std::string> words;
@@ -36,7 +36,7 @@ struct Node {
   }
 };
 
-// The {a,b} that a checked option shows as its type.
+// Parses the {a,b} that a checked option shows as its type.
 std::vector<std::string> ChoicesOf(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const auto open = type.find('{');
@@ -71,7 +71,7 @@ void Collect(const CLI::App& app, const Node& parent, std::vector<Node>& nodes) 
   for (const CLI::App* sub : subcommands) Collect(*sub, node, nodes);
 }
 
-// "a|b" patterns and the words after them, as lines of a shell's `case`.
+// Makes "a|b" patterns and the words after them, as lines of a shell's `case`.
 std::string CaseLine(const std::string& pattern, const std::vector<std::string>& words,
                      const char* variable) {
   return absl::StrCat("    ", pattern, ") ", variable, "=\"", absl::StrJoin(words, " "), "\" ;;\n");
@@ -104,7 +104,8 @@ Cases MakeCases(const std::vector<Node>& nodes) {
   return cases;
 }
 
-// Shared by bash and zsh: finds the command that the words so far name, then what may come next.
+// Bash and zsh share this part. It finds the command that the words so far name, and then what may
+// come next.
 constexpr char kFinder[] = R"(
 # Sets `commands` to the commands below the path $1.
 _takt_commands() {
@@ -232,7 +233,7 @@ std::string CompletionScript(const CLI::App& app, const std::string& shell) {
   if (shell == "zsh")
     return absl::StrCat("#compdef takt\n# Completion of takt for zsh.", finder, kZshEnd);
   TAKT_CHECK(shell == "bash");
-  // ${=name} is zsh's way of splitting, bash does so by itself.
+  // ${=name} makes zsh split the words; bash does so by itself.
   return absl::StrCat("# Completion of takt for bash.",
                       absl::StrReplaceAll(finder, {{"${=commands}", "$commands"}}), kBashEnd);
 }

@@ -7,8 +7,8 @@
 
 namespace takt::cli {
 
-// Completion of `app` for bash, zsh or fish, made from its commands, options and their choices.
-// Elsewhere files complete.
+// Makes the completion of `app` for bash, zsh or fish from its commands, its options and their
+// choices. Where these say nothing, file names complete.
 std::string CompletionScript(const CLI::App& app, const std::string& shell);
 
 }  // namespace takt::cli

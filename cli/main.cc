@@ -35,13 +35,13 @@ takt::cli::Terminal MakeTerminal() {
           .columns = ColumnsOf(STDERR_FILENO)};
 }
 
-// Who read what we write wants no more of it: `| head`, a terminal that went away.
+// True if the reader of `fd` is gone: `| head` has read enough, or the terminal is closed.
 bool ReaderIsGone(int fd) {
   pollfd writable{.fd = fd, .events = POLLOUT, .revents = 0};
   return poll(&writable, 1, 0) == 1 && (writable.revents & (POLLERR | POLLHUP)) != 0;
 }
 
-// No command says that it is done when its output is not all there.
+// Makes a command fail if stdout did not take all of its output.
 takt::cli::ExitCode CheckOutput(const takt::cli::Context& context, takt::cli::ExitCode code) {
   if (std::cout.flush().good() || ReaderIsGone(STDOUT_FILENO)) return code;
   takt::cli::PrintError(
@@ -54,9 +54,9 @@ takt::cli::ExitCode CheckOutput(const takt::cli::Context& context, takt::cli::Ex
 
 int main(int argc, char** argv) {
   std::ios::sync_with_stdio(false);
-  signal(SIGPIPE, SIG_IGN);  // a reader that has enough shows as a failed write
+  signal(SIGPIPE, SIG_IGN);  // a closed pipe then shows as a failed write
   takt::rpc::RequireTls13();
-  // gRPC reports what the results of calls say anyway.
+  // The results of calls already say what gRPC would print.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   std::error_code error;
   takt::cli::Context context{

@@ -10,7 +10,7 @@ namespace {
 
 struct VersionOptions {};
 
-// The coordinator's version too when one answers; its absence is no error.
+// Also prints the coordinator's version if one answers. If none answers, that is no error.
 absl::StatusOr<ExitCode> Version(const Context& context, const VersionOptions&) {
   absl::StatusOr<v1::GetVersionResponse> coordinator = absl::UnavailableError("");
   if (const auto client = ConnectToCoordinator(context); client.ok()) {

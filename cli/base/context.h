@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command is given: where to print, what the user said before the command, and the world
-// around the process.
+// What a command is given: where to print, the global options, and the environment of the process.
 #pragma once
 
 #include <functional>
@@ -19,20 +18,20 @@ namespace takt::cli {
 
 enum class OutputFormat { kText, kJson };
 
-// The payload goes to `out`, the talk to `err`.
+// The payload goes to `out`, everything else to `err`.
 struct Terminal {
   std::ostream& out;
   std::ostream& err;
   bool out_is_tty = false;
   bool err_is_tty = false;
-  bool color = false;  // of err; off when NO_COLOR is set or TERM is dumb
-  int columns = 80;    // of err
+  bool color = false;  // of `err`; false if NO_COLOR is set or TERM is dumb
+  int columns = 80;    // of `err`
 };
 
 struct Context {
   Terminal terminal;
   std::function<std::optional<std::string>(const char*)> environment;
-  std::string program_directory;  // of takt-coordinator and takt-worker
+  std::string program_directory;  // where takt-coordinator and takt-worker are
 
   // Global options.
   std::string coordinator;
@@ -41,19 +40,19 @@ struct Context {
   OutputFormat output = OutputFormat::kText;
   double timeout_seconds = 15;
 
-  // Set by the command that was parsed.
+  // The parsed command sets this.
   std::function<absl::StatusOr<ExitCode>()> action;
 
   bool json() const { return output == OutputFormat::kJson; }
   absl::Duration timeout() const { return absl::Seconds(timeout_seconds); }
 };
 
-// Adds a command that does `action`. Compiled once, in context.cc: what CLI11 needs to make a
-// command is most of a file's build time.
+// Adds a command that does `action`. It is not inline because the code of CLI11 that makes a
+// command takes most of a file's build time.
 CLI::App* AddAction(CLI::App& parent, Context& context, const std::string& name,
                     const std::string& summary, std::function<absl::StatusOr<ExitCode>()> action);
 
-// Adds a command that runs `run(context, options)` with the options `declare` filled.
+// Adds a command that runs `run(context, options)` with the options that `declare` declared.
 template <class Options, class Declare, class Run>
 CLI::App* AddCommand(CLI::App& parent, Context& context, const std::string& name,
                      const std::string& summary, Declare declare, Run run) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `takt` tells the shell. Scripts rely on these numbers: never change one.
+// The exit codes of `takt`. Scripts rely on these numbers: never change one.
 #pragma once
 
 #include "absl/status/status.h"
@@ -14,16 +14,16 @@ enum class ExitCode : int {
   kUnreachable = 3,   // no coordinator answers
   kNotFound = 4,
   kRefused = 5,  // no permission
-  kOutcomeUnknown =
-      6,  // a change was asked for and no answer came: it may or may not have happened
+  // A change was requested and no answer came: it may or may not have happened.
+  kOutcomeUnknown = 6,
 };
 
-// kUnknown stands for an outcome that is not known (client.h makes it so).
+// Maps kUnknown to kOutcomeUnknown: cli/client/client.h returns it for such a change.
 ExitCode ExitCodeOf(const absl::Status& status);
 
 bool HasEnded(v1::JobState state);
 
-// OK if the job succeeded, else why it did not, with the FieldErrors of invalid input.
+// OK if the job succeeded. Otherwise the reason, with the FieldErrors of invalid input;
 // ExitCodeOf(it) is the verdict.
 absl::Status ErrorOf(const v1::Job& job);
 

@@ -18,7 +18,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// A field of `message`, or entry `index` of a repeated one.
+// The JSON of a field of `message`, or of entry `index` of a repeated field.
 class FieldReader {
  public:
   FieldReader(const Message& message, const FieldDescriptor& field, int index)
@@ -115,7 +115,7 @@ std::string Dump(const Json& json) {
 }
 
 std::string ShortName(const google::protobuf::EnumValueDescriptor& value) {
-  // Enumerators carry their type's name in front: JobState has JOB_STATE_RUNNING.
+  // The name of an enumerator begins with that of its type: JobState has JOB_STATE_RUNNING.
   std::string prefix;
   for (const char c : value.type()->name()) {
     if (std::isupper(static_cast<unsigned char>(c)) && !prefix.empty()) prefix += '_';

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages as the JSON that `-o json` prints. Like protobuf's own mapping with the field names of
-// the .proto, except that every number is a JSON number (64-bit ones too), doubles read back to the
-// same bits, a double that is not finite is null, timestamps are RFC 3339 text, and enumerators are
-// short: `RUNNING`, or as job files spell them (`gpt2`) in a job spec.
+// Turns messages into the JSON that `-o json` prints. It is protobuf's own mapping with the field
+// names of the .proto, with these differences: every number is a JSON number (64-bit ones, too),
+// doubles read back to the same bits, a double that is not finite is null, timestamps are RFC 3339
+// text, and enumerators are short: `RUNNING`, or as job files spell them (`gpt2`) in a job spec.
 #pragma once
 
 #include <string>
@@ -16,10 +16,10 @@ namespace takt::cli {
 
 using Json = nlohmann::ordered_json;
 
-// Scalars without presence always appear; unset optional fields and messages are left out.
+// Scalars without presence always appear. Unset optional fields and messages are left out.
 Json ToJson(const google::protobuf::Message& message);
 
-// {name: [messages]}.
+// Returns {name: [messages]}.
 template <class Messages>
 Json ListJson(const char* name, const Messages& messages) {
   Json list = Json::array();
@@ -29,10 +29,10 @@ Json ListJson(const char* name, const Messages& messages) {
   return json;
 }
 
-// One line of a stream of steps: the report, and the job it belongs to.
+// Returns one line of a stream of steps: the report, and the job that it belongs to.
 Json StepJson(const std::string& job, const v1::StepReport& step);
 
-// One line; text that is not UTF-8 gets replacement characters.
+// Returns one line. Replacement characters stand for text that is not UTF-8.
 std::string Dump(const Json& json);
 
 // "RUNNING" for JOB_STATE_RUNNING.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that a command makes and never overwrites.
+// Writes files that a command makes and never overwrites.
 #pragma once
 
 #include <string>
@@ -9,10 +9,11 @@
 
 namespace takt::cli {
 
-// kInvalidArgument (FieldError "FILE"): it is there already, or its directory is not.
+// kInvalidArgument (FieldError "FILE"): the file exists already, or its directory does not.
 absl::Status CheckNewFile(const std::string& path);
 
-// The same; and kInternal: the file system's reason, nothing is left of it then.
+// Writes the file. Errors: those of CheckNewFile; kInternal: the file system's reason. Nothing is
+// left of the file then.
 absl::Status WriteNewFile(const std::string& path, std::string_view text);
 
 }  // namespace takt::cli

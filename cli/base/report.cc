@@ -47,7 +47,7 @@ void PrintError(const Context& context, const absl::Status& status) {
     context.terminal.err << Dump({{"error", error}}) << '\n' << std::flush;
     return;
   }
-  // The message of a single error may have more lines than one, such as the grid of a schedule.
+  // The message of a single error may have several lines, such as the grid of a schedule.
   const std::string message = status.message().empty() ? absl::StatusCodeToString(status.code())
                                                        : std::string(status.message());
   if (FieldErrorsOf(status).size() > 1) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How commands print: one JSON object a line or text, errors with every field that is wrong.
+// Prints what commands say: JSON objects, lines for people, and errors with every field that is
+// wrong.
 #pragma once
 
 #include <string_view>
@@ -10,14 +11,14 @@
 
 namespace takt::cli {
 
-// One line of JSON on stdout, flushed so that a reader of a stream sees it at once.
+// Prints one line of JSON on stdout and flushes it, so that a reader of a stream sees it at once.
 void PrintJson(const Context& context, const Json& json);
 
-// One line of talk on stderr.
+// Prints one line on stderr.
 void Say(const Context& context, std::string_view line);
 
-// On stderr: a line for each field that is wrong (where, field, value, rule, fix), else the
-// message. With `-o json` one object
+// Prints an error on stderr: a line for each field that is wrong (where, field, value, rule, fix),
+// or without such fields the message. With `-o json` it prints one object
 // {"error": {"code", "exit_code", "message", "violations": [{"where", "field", "value", "rule",
 // "fix"}...]}}.
 void PrintError(const Context& context, const absl::Status& status);

@@ -13,7 +13,7 @@
 namespace takt::cli {
 namespace {
 
-// Where the handler writes; -1: no object exists.
+// The descriptor to which the handler writes; -1: no object exists.
 std::atomic<int> write_fd = -1;
 
 void WriteSignal(int signal) {

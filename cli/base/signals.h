@@ -11,19 +11,19 @@
 
 namespace takt::cli {
 
-// Takes signals on a thread of its own, so that the handler may do anything. One object at a time.
-// The destructor joins the thread and gives the signals back to what handled them before. A child
+// Handles signals on a thread of its own, so that the handler may do anything. There is at most one
+// object at a time. The destructor joins the thread and restores the handlers of before. A child
 // that execs starts with the default handling.
 class SignalThread final {
  public:
-  // on_signal: called on that thread, one signal at a time.
+  // Calls `on_signal` on that thread, for one signal at a time.
   SignalThread(std::initializer_list<int> signals, std::function<void(int)> on_signal);
   ~SignalThread();
   SignalThread(const SignalThread&) = delete;
   SignalThread& operator=(const SignalThread&) = delete;
 
  private:
-  int pipe_[2];  // signal numbers, a byte each; 0 ends the thread
+  int pipe_[2];  // carries signal numbers, a byte each; 0 ends the thread
   std::vector<std::pair<int, struct sigaction>> before_;
   std::thread thread_;
 };

@@ -47,7 +47,7 @@ std::string Harmless(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-    // U+0080 to U+009F: among them another name for the escape that begins a sequence.
+    // U+0080 to U+009F are control characters, too. One of them begins a sequence like the escape.
     const bool is_c1 =
         byte(i) == 0xc2 && i + 1 < text.size() && byte(i + 1) >= 0x80 && byte(i + 1) <= 0x9f;
     const bool is_c0 = absl::ascii_iscntrl(byte(i)) && text[i] != '\n' && text[i] != '\t';

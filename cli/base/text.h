@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small pieces of text for people: quantities and tables.
+// Formats quantities and tables for people.
 #pragma once
 
 #include <string>
@@ -17,14 +17,14 @@ std::string FormatBytes(double bytes);
 // "27.3%"
 std::string FormatPercent(double fraction);
 
-// UTF-8 that others wrote (reasons, names, log lines), with '?' for every control character but
-// newlines and tabs: nothing that a terminal would take for more than text.
+// Returns UTF-8 from elsewhere (reasons, names, log lines) with '?' for every control character
+// except newlines and tabs, so that a terminal shows it as text and acts on none of it.
 std::string Harmless(std::string_view text);
-// The same on one line: newlines and tabs become blanks.
+// The same on one line: blanks replace newlines and tabs.
 std::string OneLine(std::string_view text);
 
-// Columns padded to their widest cell, two blanks between them, nothing after the last. Each cell
-// is one line, harmless.
+// A table whose columns are padded to their widest cell, with two blanks between columns and none
+// after the last. OneLine cleans each cell.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { Add(std::move(header)); }

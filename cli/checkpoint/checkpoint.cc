@@ -7,7 +7,7 @@ void AddCheckpoint(CLI::App& app, Context& context) {
   CLI::App* checkpoint =
       app.add_subcommand("checkpoint", "Look into checkpoints, verify and export them");
   checkpoint->footer(
-      "Works on the directory itself and needs no coordinator.\n\nExamples:\n"
+      "These commands work on the directory itself and need no coordinator.\n\nExamples:\n"
       "  takt checkpoint list checkpoints\n"
       "  takt checkpoint export checkpoints my-model");
   AddCheckpointList(*checkpoint, context);

@@ -16,7 +16,7 @@ namespace {
 
 using checkpoint::FloatFormat;
 
-// Of --dtype; none: auto.
+// The values of --dtype. Empty: auto.
 using Dtype = std::optional<FloatFormat>;
 
 struct CommandOptions {
@@ -34,8 +34,8 @@ const std::map<std::string, Dtype>& Dtypes() {
   return *dtypes;
 }
 
-// The newest finished step or the one that was asked for: a damaged one is said to be, and not
-// passed over in silence.
+// Exports the newest finished step or the requested one. If it is damaged, this is an error: the
+// command does not pass over it.
 absl::StatusOr<ExitCode> Run(const Context& context, const CommandOptions& options) {
   ASSIGN_OR_RETURN(const auto steps, FinishedSteps(options.from));
   const checkpoint::ListedStep& step = steps.front();
@@ -69,12 +69,13 @@ void AddCheckpointExport(CLI::App& checkpoint, Context& context) {
       checkpoint, context, "export", "Write a checkpoint as a Hugging Face folder",
       [](CLI::App& app, CommandOptions& options) {
         AddDirectory(app, options.from);
-        app.add_option("OUT", options.out, "Folder to make; it must not be there, or be empty")
+        app.add_option("OUT", options.out, "Folder to make; it must be empty or not exist")
             ->type_name("")
             ->required();
         AddStep(app, options.from, "the newest");
-        app.add_option("--dtype", options.dtype,
-                       "Of the weights; auto: as the folder that the run started from, else f32")
+        app.add_option(
+               "--dtype", options.dtype,
+               "Dtype of the weights; auto: that of the folder that the run started from, else f32")
             ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
             ->capture_default_str()
             ->type_name("");
@@ -86,7 +87,8 @@ void AddCheckpointExport(CLI::App& checkpoint, Context& context) {
       },
       Run)
       ->footer(
-          "Verifies the checkpoint first (exit status 1 if it is damaged, 4 if there is none). OUT "
+          "The command verifies the checkpoint first (exit status 1 if it is damaged, 4 if there "
+          "is none). OUT "
           "appears whole\nor not at all. Tokenizer files are not part of a checkpoint: copy them "
           "beside it.\n\nExamples:\n"
           "  takt checkpoint export checkpoints my-model\n"

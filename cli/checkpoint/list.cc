@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::ListedStep;
 
-// What the disk says of a step's directory.
+// Size and time of a step's directory on the disk.
 struct OnDisk {
   absl::Time time;  // of the last change
   std::int64_t bytes = 0;
@@ -35,14 +35,14 @@ OnDisk Look(const std::string& path) {
   if (stat(path.c_str(), &info) == 0) note_time(info);
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    if (stat(it->path().c_str(), &info) != 0) continue;  // removed meanwhile
+    if (stat(it->path().c_str(), &info) != 0) continue;  // it was removed meanwhile
     found.bytes += info.st_size;
     note_time(info);
   }
   return found;
 }
 
-// Name of the directory that `latest` leads to; empty: it leads nowhere.
+// The name of the directory that `latest` names. Empty: it names none.
 std::string LatestIn(const std::string& directory) {
   std::error_code error;
   const fs::path target =

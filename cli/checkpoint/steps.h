@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all `takt checkpoint` commands take: a directory of checkpoints, and perhaps a step in it.
+// Options of all `takt checkpoint` commands: a directory of checkpoints, and perhaps a step in it.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,12 @@ struct CheckpointOptions {
 void AddDirectory(CLI::App& app, CheckpointOptions& options);
 void AddStep(CLI::App& app, CheckpointOptions& options, const char* otherwise);
 
-// Steps named as finished ones, complete or damaged, newest first; with --step that one alone.
-// Errors: kNotFound: no directory, no such step, none at all.
+// Lists the steps whose directories are named as finished ones, complete or damaged, newest first;
+// with
+// --step only that one. kNotFound: there is no directory, no such step, or no step at all.
 absl::StatusOr<std::vector<checkpoint::ListedStep>> FinishedSteps(const CheckpointOptions& options);
 
-// Path of the directory of a step.
+// The path of the directory of a step.
 std::string PathOf(const CheckpointOptions& options, const checkpoint::ListedStep& step);
 
 }  // namespace takt::cli

@@ -19,7 +19,7 @@ struct Verdict {
   std::vector<std::string> problems;  // file and reason
 };
 
-// Every file of the step, also after one that is damaged.
+// Verifies every file of the step, also after a damaged one.
 Verdict Verify(const std::string& path, const ListedStep& step) {
   if (!step.manifest.has_value()) return {.problems = {step.reason}};
   const absl::StatusOr<checkpoint::StepFiles> files = checkpoint::StepFiles::Open(path);

@@ -35,6 +35,34 @@ std::string RandomRequestId() {
   return id;
 }
 
+template <class Request>
+Request ChangeOfJob(const std::string& name) {
+  Request request;
+  request.set_request_id(RandomRequestId());
+  request.set_name(name);
+  return request;
+}
+
+template <class Request>
+Request ChangeOfWorker(const std::string& name) {
+  Request request;
+  request.set_request_id(RandomRequestId());
+  request.set_worker(name);
+  return request;
+}
+
+template <class Response>
+absl::StatusOr<v1::Job> JobOf(absl::StatusOr<Response> response) {
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_job());
+}
+
+template <class Response>
+absl::StatusOr<v1::Worker> WorkerOf(absl::StatusOr<Response> response) {
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_worker());
+}
+
 std::chrono::system_clock::time_point Deadline(absl::Time time) { return absl::ToChronoTime(time); }
 
 rpc::Endpoint EndpointOf(const ClientOptions& options) {
@@ -55,7 +83,7 @@ struct Client::Wire {
         cluster(v1::ClusterService::NewStub(channel)),
         join(v1::JoinService::NewStub(channel)) {}
 
-  // The service of a method, picked by the method's class.
+  // Overloads that pick the stub by the class of a method.
   v1::JobService::Stub& stub(v1::JobService::Stub*) const { return *jobs; }
   v1::ClusterService::Stub& stub(v1::ClusterService::Stub*) const { return *cluster; }
   v1::JoinService::Stub& stub(v1::JoinService::Stub*) const { return *join; }
@@ -144,17 +172,13 @@ absl::StatusOr<v1::Job> Client::SubmitJob(const v1::JobSpec& spec, bool validate
   request.set_request_id(RandomRequestId());
   *request.mutable_spec() = spec;
   request.set_validate_only(validate_only);
-  ASSIGN_OR_RETURN(v1::SubmitJobResponse response,
-                   Call("submit", &v1::JobService::Stub::SubmitJob, request, !validate_only));
-  return std::move(*response.mutable_job());
+  return JobOf(Call("submit", &v1::JobService::Stub::SubmitJob, request, !validate_only));
 }
 
 absl::StatusOr<v1::Job> Client::GetJob(const std::string& name) {
   v1::GetJobRequest request;
   request.set_name(name);
-  ASSIGN_OR_RETURN(v1::GetJobResponse response,
-                   Call("job", &v1::JobService::Stub::GetJob, request, false));
-  return std::move(*response.mutable_job());
+  return JobOf(Call("job", &v1::JobService::Stub::GetJob, request, false));
 }
 
 absl::StatusOr<std::vector<v1::Job>> Client::ListJobs() {
@@ -170,37 +194,24 @@ absl::StatusOr<std::vector<v1::Job>> Client::ListJobs() {
 }
 
 absl::StatusOr<v1::Job> Client::CancelJob(const std::string& name) {
-  v1::CancelJobRequest request;
-  request.set_request_id(RandomRequestId());
-  request.set_name(name);
-  ASSIGN_OR_RETURN(v1::CancelJobResponse response,
-                   Call("cancel", &v1::JobService::Stub::CancelJob, request, true));
-  return std::move(*response.mutable_job());
+  return JobOf(Call("cancel", &v1::JobService::Stub::CancelJob,
+                    ChangeOfJob<v1::CancelJobRequest>(name), true));
 }
 
 absl::StatusOr<v1::Job> Client::PauseJob(const std::string& name) {
-  v1::PauseJobRequest request;
-  request.set_request_id(RandomRequestId());
-  request.set_name(name);
-  ASSIGN_OR_RETURN(v1::PauseJobResponse response,
-                   Call("pause", &v1::JobService::Stub::PauseJob, request, true));
-  return std::move(*response.mutable_job());
+  return JobOf(
+      Call("pause", &v1::JobService::Stub::PauseJob, ChangeOfJob<v1::PauseJobRequest>(name), true));
 }
 
 absl::StatusOr<v1::Job> Client::ResumeJob(const std::string& name) {
-  v1::ResumeJobRequest request;
-  request.set_request_id(RandomRequestId());
-  request.set_name(name);
-  ASSIGN_OR_RETURN(v1::ResumeJobResponse response,
-                   Call("resume", &v1::JobService::Stub::ResumeJob, request, true));
-  return std::move(*response.mutable_job());
+  return JobOf(Call("resume", &v1::JobService::Stub::ResumeJob,
+                    ChangeOfJob<v1::ResumeJobRequest>(name), true));
 }
 
 absl::Status Client::DeleteJob(const std::string& name) {
-  v1::DeleteJobRequest request;
-  request.set_request_id(RandomRequestId());
-  request.set_name(name);
-  return Call("delete", &v1::JobService::Stub::DeleteJob, request, true).status();
+  return Call("delete", &v1::JobService::Stub::DeleteJob, ChangeOfJob<v1::DeleteJobRequest>(name),
+              true)
+      .status();
 }
 
 absl::StatusOr<std::vector<v1::Worker>> Client::ListWorkers() {
@@ -211,21 +222,13 @@ absl::StatusOr<std::vector<v1::Worker>> Client::ListWorkers() {
 }
 
 absl::StatusOr<v1::Worker> Client::DrainWorker(const std::string& worker) {
-  v1::DrainWorkerRequest request;
-  request.set_request_id(RandomRequestId());
-  request.set_worker(worker);
-  ASSIGN_OR_RETURN(v1::DrainWorkerResponse response,
-                   Call("drain", &v1::ClusterService::Stub::DrainWorker, request, true));
-  return std::move(*response.mutable_worker());
+  return WorkerOf(Call("drain", &v1::ClusterService::Stub::DrainWorker,
+                       ChangeOfWorker<v1::DrainWorkerRequest>(worker), true));
 }
 
 absl::StatusOr<v1::Worker> Client::UndrainWorker(const std::string& worker) {
-  v1::UndrainWorkerRequest request;
-  request.set_request_id(RandomRequestId());
-  request.set_worker(worker);
-  ASSIGN_OR_RETURN(v1::UndrainWorkerResponse response,
-                   Call("undrain", &v1::ClusterService::Stub::UndrainWorker, request, true));
-  return std::move(*response.mutable_worker());
+  return WorkerOf(Call("undrain", &v1::ClusterService::Stub::UndrainWorker,
+                       ChangeOfWorker<v1::UndrainWorkerRequest>(worker), true));
 }
 
 absl::StatusOr<v1::GetVersionResponse> Client::GetVersion() {
@@ -300,7 +303,7 @@ bool Client::StreamStop::stopped() const {
 }
 
 namespace {
-// Reads `reader` to its end; `on_message` returning false ends it early.
+// Reads `reader` to its end, or until `on_message` returns false.
 template <class Message, class OnMessage>
 absl::Status ReadAll(grpc::ClientContext& context, grpc::ClientReader<Message>& reader,
                      OnMessage on_message) {
@@ -324,7 +327,7 @@ absl::Status AddTo(trace::TraceReader& reader, const v1::GetTraceResponse& respo
     case v1::GetTraceResponse::kStep:
       return reader.AddStep(response.step());
     case v1::GetTraceResponse::MESSAGE_NOT_SET:
-      break;  // a newer coordinator's
+      break;  // a newer coordinator sent it
   }
   return absl::OkStatus();
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's services as plain functions: deadlines, request ids and retries are inside.
+// Offers the coordinator's services as plain functions.
 //
-// Every call has a deadline. A change carries a random request_id and is repeated under the same id
-// while the coordinator is away, so it happens at most once. When no answer comes in time the
-// result is
-//   kUnavailable  of a question, and of a change that never left: nothing happened
-//   kUnknown      of a change: it may or may not have happened
-// Errors otherwise: those of the service (takt/v1/*_service.proto), with their FieldErrors.
+// Every call has a deadline. A change carries a random request_id. The client repeats it under the
+// same id while the coordinator is away, so it happens at most once. When no answer comes in time
+// the result is
+//   kUnavailable  for a question, and for a change that was never sent: nothing happened
+//   kUnknown      for a change: it may or may not have happened
+// Other errors are those of the service (takt/v1/*_service.proto), with their FieldErrors.
 #pragma once
 
 #include <functional>
@@ -27,23 +27,23 @@ namespace takt::cli {
 struct ClientOptions {
   std::string address;  // "unix:PATH" or "HOST:PORT"
   certificates::TlsFiles tls = {};
-  bool insecure = false;  // TCP without TLS is meant
-  bool joins = false;     // has no certificate yet
+  bool insecure = false;  // allows TCP without TLS
+  bool joins = false;     // the client has no certificate yet
   absl::Duration connect_timeout = absl::Seconds(3);
-  absl::Duration call_timeout = absl::Seconds(15);  // with retries
+  absl::Duration call_timeout = absl::Seconds(15);  // includes retries
 };
 
 // Thread-safe.
 class Client final {
  public:
-  // Waits until the coordinator answers. kUnavailable: it does not. kInvalidArgument: as
+  // Waits until the coordinator answers. kUnavailable: it does not. kInvalidArgument: see
   // rpc::CheckEndpoint.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   ~Client();
 
   absl::StatusOr<v1::Job> SubmitJob(const v1::JobSpec& spec, bool validate_only);
   absl::StatusOr<v1::Job> GetJob(const std::string& name);
-  // All pages, newest first.
+  // Reads all pages. The newest job comes first.
   absl::StatusOr<std::vector<v1::Job>> ListJobs();
   absl::StatusOr<v1::Job> CancelJob(const std::string& name);
   absl::StatusOr<v1::Job> PauseJob(const std::string& name);
@@ -56,18 +56,18 @@ class Client final {
   absl::StatusOr<v1::GetVersionResponse> GetVersion();
 
   absl::StatusOr<std::string> CreateJoinToken(const std::string& worker, absl::Duration lifetime);
-  // Without a certificate: of options.tls the authority alone counts. request: PKCS #10 in PEM.
-  // Gives a certificate in PEM.
+  // Connects without a certificate: of options.tls it uses only the authority. request: PKCS #10 in
+  // PEM. Returns a certificate in PEM.
   static absl::StatusOr<std::string> Join(ClientOptions options, const std::string& token,
                                           const std::string& request);
 
-  // Lets another thread end a stream that is being read.
+  // Lets another thread end a stream that a thread reads.
   class StreamStop {
    public:
     StreamStop();
     ~StreamStop();
-    void Stop();   // now, and every later stream that is given this object
-    void Clear();  // later streams run again
+    void Stop();   // ends the streams that use this object, and every later one at its start
+    void Clear();  // lets later streams run again
     bool stopped() const;
 
    private:
@@ -76,22 +76,22 @@ class Client final {
     std::unique_ptr<State> state_;
   };
 
-  // One stream of events until the server closes it (OK), at most `timeout` long
-  // (kDeadlineExceeded), or until `on_event` returns false or `stop` is used (kCancelled).
+  // Reads one stream of events until the server closes it (OK), `timeout` has passed
+  // (kDeadlineExceeded), `on_event` returns false or `stop` is used (kCancelled).
   absl::Status WatchJob(const std::string& name, std::int64_t after_step, absl::Duration timeout,
                         StreamStop& stop,
                         const std::function<bool(const v1::WatchJobResponse&)>& on_event);
   absl::Status GetJobLogs(const v1::GetJobLogsRequest& request, absl::Duration timeout,
                           StreamStop& stop, const std::function<bool(const v1::LogLine&)>& on_line);
-  // Steps first to last, or, both 0, the `newest`. Errors also: kFailedPrecondition (no step was
-  // measured yet), kNotFound (none of those is kept).
+  // Reads the traces of steps first to last, or if both are 0, of the `newest` steps. More errors:
+  // kFailedPrecondition (no step was measured yet), kNotFound (none of those is kept).
   absl::StatusOr<trace::JobTrace> GetTrace(const std::string& name, std::int64_t first,
                                            std::int64_t last, int newest, absl::Duration timeout);
 
  private:
   struct Wire;
   explicit Client(ClientOptions options);
-  // What gRPC says of a connection that does not come about.
+  // Returns what gRPC says about a connection that fails.
   std::string WhyNotConnected() const;
   template <class Method, class Request>
   auto Call(const char* what, Method method, const Request& request, bool changes);

@@ -95,13 +95,13 @@ void AddCerts(CLI::App& app, Context& context) {
         app.add_option("NAME", options.name, "Whose it is; a worker's is its --name")
             ->type_name("")
             ->required();
-        app.add_option("--host", options.hosts, "Name or address of a coordinator; again for more")
+        app.add_option("--host", options.hosts, "Name or address of a coordinator; repeat for more")
             ->type_name("HOST");
         app.add_option("--days", options.days, "How long it is valid")
             ->check(CLI::Range(1, 3650))
             ->capture_default_str();
         app.add_flag("--renew", options.renew,
-                     "A new certificate for the key that is there, in the place of the old one");
+                     "Issue a new certificate for the existing key, and replace the old one");
         app.add_option("--out", options.out, "Where to write; default: DIR")->type_name("DIR");
       },
       Issue)

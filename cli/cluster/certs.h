@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands that end with a certificate have in common.
+// What the commands that issue or fetch a certificate share.
 #pragma once
 
 #include "cli/base/context.h"
@@ -7,7 +7,7 @@
 
 namespace takt::cli {
 
-// Where certificate and key are, on stdout; whose they are and until when.
+// Prints the paths of certificate and key, whose they are, and when they expire.
 void PrintIssued(const Context& context, const certificates::IssuedFiles& files);
 
 }  // namespace takt::cli

@@ -74,7 +74,7 @@ void AddCertsJoin(CLI::App& certs, Context& context) {
         app.add_option("WORKER", options.worker, "The name that its certificate will have")
             ->type_name("")
             ->required();
-        app.add_option("--minutes", options.minutes, "How long it is good, once")
+        app.add_option("--minutes", options.minutes, "How long the token is valid; it works once")
             ->check(CLI::Range(1.0, 1440.0))
             ->capture_default_str();
       },
@@ -86,7 +86,7 @@ void AddCertsJoin(CLI::App& certs, Context& context) {
   AddCommand<JoinOptions>(
       certs, context, "join", "Get a worker's first certificate for a token: NAME.pem, NAME.key",
       [](CLI::App& app, JoinOptions& options) {
-        app.add_option("--token-file", options.token_file, "Holds the token; -: stdin")
+        app.add_option("--token-file", options.token_file, "File with the token; -: stdin")
             ->type_name("FILE")
             ->capture_default_str();
         app.add_option("--out", options.out, "Where to write")
@@ -95,7 +95,8 @@ void AddCertsJoin(CLI::App& certs, Context& context) {
       },
       Join)
       ->footer(
-          "Of the --tls options it needs --tls-authority alone. The key is made here and stays "
+          "Of the --tls options it needs only --tls-authority. The key is made on this machine and "
+          "stays "
           "here.\n\n"
           "Example:\n"
           "  takt certs join --coordinator c1:7070 --tls-authority ca.pem --token-file n2.token");

@@ -38,10 +38,9 @@ void Add(CLI::App& app, Context& context, const std::string& name, const std::st
 
 void AddDrain(CLI::App& app, Context& context) {
   Add(app, context, "drain", "Take a worker out of service",
-      "It gets no new job. One that it holds is checkpointed at its next step and goes on with "
-      "other "
-      "workers;\none without a checkpoint section is finished first. `takt workers` shows it IDLE "
-      "when it is free.\n\n",
+      "The worker gets no new job. A job that it holds is saved at its next step and goes on with "
+      "other workers;\na job without a checkpoint section is finished first. `takt workers` shows "
+      "the worker as IDLE when it is free.\n\n",
       &Client::DrainWorker);
   Add(app, context, "undrain", "Let a drained worker take jobs again", "", &Client::UndrainWorker);
 }

@@ -6,7 +6,8 @@ namespace takt::cli {
 void AddData(CLI::App& app, Context& context) {
   CLI::App* data = app.add_subcommand("data", "Look into token files");
   data->footer(
-      "Needs no coordinator.\n\nExample:\n  takt data info train.bin --format uint16 --context "
+      "These commands need no coordinator.\n\nExample:\n  takt data info train.bin --format uint16 "
+      "--context "
       "1024");
   AddDataInfo(*data, context);
 }

@@ -25,11 +25,11 @@ struct InfoOptions {
   int vocab = 0;
 };
 
-// What the file is measured against. 0: nothing asks for it.
+// What the file must satisfy. 0: no demand.
 struct Demands {
   int context = 0;
   int vocab = 0;
-  std::int64_t windows = 1;  // that one step takes
+  std::int64_t windows = 1;  // windows that one step takes
 };
 
 absl::StatusOr<Demands> DemandsOf(const InfoOptions& options) {
@@ -56,8 +56,8 @@ absl::StatusOr<data::Corpus> OpenAs(const InfoOptions& options, DataFormat forma
                              .format = format});
 }
 
-// Without --format: the one that the file itself states. The others are streams, in which anything
-// can be read.
+// Finds the format that the file itself states, for use without --format. Other formats are
+// streams: any file can be read as one.
 absl::StatusOr<data::Corpus> Open(const InfoOptions& options) {
   if (options.format.has_value()) return OpenAs(options, *options.format);
   for (const DataFormat format :
@@ -74,11 +74,11 @@ absl::StatusOr<data::Corpus> Open(const InfoOptions& options) {
 struct Findings {
   std::int64_t bytes = 0;
   std::int64_t largest_id = -1;
-  int context = 0;                  // of the windows; 0: unknown
-  std::optional<absl::Status> fit;  // absent: nothing was asked
+  int context = 0;                  // tokens of a window; 0: unknown
+  std::optional<absl::Status> fit;  // absent: there were no demands
 };
 
-// All that does not fit, as one status.
+// Returns everything that does not fit, as one status.
 absl::Status CheckFit(const data::Corpus& corpus, const Demands& demands) {
   std::vector<FieldError> errors;
   const auto collect = [&errors](const absl::Status& status) {
@@ -168,7 +168,7 @@ absl::StatusOr<ExitCode> Info(const Context& context, const InfoOptions& options
 
 void AddDataInfo(CLI::App& data, Context& context) {
   CLI::App* command = AddCommand<InfoOptions>(
-      data, context, "info", "What a token file holds, and whether it fits a job",
+      data, context, "info", "Say what a token file holds, and whether it fits a job",
       [](CLI::App& app, InfoOptions& options) {
         app.add_option("FILE", options.file, "File, directory of files, or pattern in quotes")
             ->type_name("")
@@ -184,7 +184,7 @@ void AddDataInfo(CLI::App& data, Context& context) {
           absl::StrAppend(&names, names.empty() ? "" : ",", data::NameOf(format));
         }
         app.add_option("--format", options.format,
-                       "As in data.train of a job; default: as the file says, if it does")
+                       "As in data.train of a job; default: what the file itself states")
             ->transform(CLI::CheckedTransformer(formats).description("{" + names + "}"))
             ->type_name("");
         app.add_option("--context", options.context, "Tokens of a window; default: the job's")
@@ -196,7 +196,8 @@ void AddDataInfo(CLI::App& data, Context& context) {
       },
       Info);
   command->footer(
-      "Reads every file once. Exit status 1 and the reasons if it does not fit the job, --context "
+      "The command reads every file once. Exit status 1 and the reasons if it does not fit the "
+      "job, --context "
       "or --vocab;\n2 if it cannot be read as the format.\n\nExamples:\n"
       "  takt data info train.bin --format uint16 --context 1024 --vocab 50257\n"
       "  takt data info 'fineweb/*_train_*.bin' --format llmc job.yaml\n"

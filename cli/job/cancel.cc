@@ -28,7 +28,7 @@ void AddCancel(CLI::App& app, Context& context) {
       },
       Cancel);
   command->footer(
-      "The workers drop it and are idle again; what it has reported stays.\n\nExample:\n  takt "
+      "The workers stop the job and are idle again. Its step log stays.\n\nExample:\n  takt "
       "cancel kjv-gpt");
 }
 

@@ -23,7 +23,7 @@ absl::StatusOr<ExitCode> Delete(const Context& context, const DeleteOptions& opt
 
 void AddDelete(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand<DeleteOptions>(
-      app, context, "delete", "Forget a job that has ended, with its step log",
+      app, context, "delete", "Delete a job that has ended, with its step log",
       [](CLI::App& app, DeleteOptions& options) {
         app.add_option("NAME", options.name, "Job")->type_name("")->required();
       },

@@ -14,7 +14,7 @@
 namespace takt::cli {
 namespace {
 
-// What a rank usually takes is judged by so many steps around the one asked for.
+// The usual time of a rank comes from this many steps around the requested one.
 constexpr int kNeighbours = 8;
 
 struct ExplainOptions {
@@ -114,7 +114,7 @@ void AddExplain(CLI::App& app, Context& context) {
   command->footer(
       "The parts add up to the measured step. They are differences of re-simulations of the step's "
       "own\n"
-      "program; so is every advice.\n\nExamples:\n"
+      "program; so is each line of advice.\n\nExamples:\n"
       "  takt explain kjv-gpt\n  takt explain kjv-gpt --step 120 -o json");
 }
 

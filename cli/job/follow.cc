@@ -16,12 +16,12 @@
 namespace takt::cli {
 namespace {
 
-// A stream is opened anew so often, which bounds how long a dead connection can look like a quiet
-// job.
+// A stream is opened again after this time. This bounds how long a dead connection can look like a
+// quiet job.
 constexpr absl::Duration kStreamTimeout = absl::Seconds(60);
 constexpr absl::Duration kReconnectPause = absl::Milliseconds(250);
 
-// What one job's streams have told so far.
+// Collects what the streams of one job have said so far.
 class Follower {
  public:
   explicit Follower(const FollowOptions& options)
@@ -45,7 +45,7 @@ class Follower {
     away_since_.reset();
   }
 
-  // False: out of patience.
+  // Returns false when the coordinator has been away for too long.
   bool OnAway() {
     const absl::Time now = absl::Now();
     if (!away_since_.has_value()) {
@@ -82,7 +82,7 @@ absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
     } else if (!status.ok() && !absl::IsDeadlineExceeded(status)) {
       return status;
     } else if (status.ok()) {
-      absl::SleepFor(kReconnectPause);  // closed early: the coordinator is stopping
+      absl::SleepFor(kReconnectPause);  // the coordinator closed it early: it is stopping
     }
   }
 }
@@ -113,7 +113,8 @@ absl::StatusOr<ExitCode> WatchUntilEnd(const Context& context, Client& client,
                .on_job = [&](const v1::Job& job) { printer.OnJob(job); },
                .on_step = [&](const v1::StepReport& step) { return printer.OnStep(step); },
                .say = [&](std::string_view line) { printer.Say(line); }});
-  if (!job.ok() && !context.terminal.out.good()) return ExitCode::kDone;  // the reader has enough
+  if (!job.ok() && !context.terminal.out.good())
+    return ExitCode::kDone;  // the reader closed stdout
   if (!job.ok()) return job.status();
   printer.OnEnd(*job);
   if (context.json()) RETURN_IF_ERROR(ErrorOf(*job));

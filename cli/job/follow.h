@@ -17,30 +17,29 @@ struct FollowOptions {
   // How long the coordinator may be away before kUnavailable.
   absl::Duration patience = absl::Seconds(60);
   std::function<void(const v1::Job&)> on_job = [](const v1::Job&) {};
-  // Each step once, ascending; false: no more of them are wanted (kCancelled).
+  // Gets each step once, ascending. Returns false to end the following (kCancelled).
   std::function<bool(const v1::StepReport&)> on_step = [](const v1::StepReport&) { return true; };
-  // Where the time of the newest explained step went.
+  // Gets where the time of the newest explained step went.
   std::function<void(const v1::StepSplit&)> on_split = [](const v1::StepSplit&) {};
-  // One line of talk: the coordinator is away, is back.
+  // Gets a line for people: the coordinator is away, or is back.
   std::function<void(std::string_view)> say = [](std::string_view) {};
 };
 
-// The job when it has ended. Errors: kCancelled (`stop`, or on_step returned false), kUnavailable,
-// kNotFound.
+// Returns the job when it has ended. Errors: kCancelled (`stop`, or on_step returned false),
+// kUnavailable, kNotFound.
 absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
                                   const FollowOptions& options);
 
-// As FollowJob, until Ctrl-C or `stop`, which leave the job alone: its outcome stays unknown to us
-// (kUnknown).
+// The same, but Ctrl-C ends it, too. Ctrl-C and `stop` do not change the job: its outcome stays
+// unknown (kUnknown).
 absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, Client::StreamStop& stop,
                                                const FollowOptions& options);
 absl::StatusOr<v1::Job> FollowUntilInterrupted(Client& client, const FollowOptions& options);
 
-// Follows with a StepPrinter; Ctrl-C leaves the job alone. The verdict of the job; `job` (may be
-// null) gets its last state.
+// Follows with a StepPrinter and returns the verdict of the job. Ctrl-C does not change the job.
 absl::StatusOr<ExitCode> WatchUntilEnd(const Context& context, Client& client,
                                        const std::string& name, std::int64_t after_step);
-// As above without steps: for `wait` and `submit --wait`. Prints the job at its end.
+// The same without steps, for `wait` and `submit --wait`. Prints the job at its end.
 absl::StatusOr<ExitCode> WaitUntilEnd(const Context& context, Client& client,
                                       const std::string& name);
 

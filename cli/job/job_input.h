@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a job file on the client's disk to a spec that needs none of the client's files any more.
+// Reads a job file and returns a spec that needs no other file of the client.
 #pragma once
 
 #include <functional>
@@ -14,20 +14,21 @@ namespace takt::cli {
 struct JobInput {
   std::string path;              // "-": stdin
   std::vector<std::string> set;  // "a.b=c"
-  // Relative paths are relative to the job's file: true on one machine, where the workers' roots
-  // are "/". False: they stay as they are, under the workers' roots, and only the files that the
-  // client reads itself are looked for beside the job's file.
+  // True: relative paths are relative to the job's file, as on one machine, where the workers'
+  // roots are
+  // "/". False: they stay as they are, under the workers' roots; only the files that the client
+  // reads itself are relative to the job's file.
   bool make_paths_absolute = false;
 };
 
 struct PreparedJob {
   v1::JobSpec spec;
-  // What a server says is wrong with the spec, with the places in the file.
+  // Adds the places in the file to what a server says is wrong with the spec.
   std::function<absl::Status(const absl::Status&)> locate;
 };
 
-// Reads, completes and validates. Errors: kInvalidArgument with a FieldError for everything that is
-// wrong.
+// Reads, completes and validates the job. Errors: kInvalidArgument with a FieldError for everything
+// that is wrong.
 absl::StatusOr<PreparedJob> PrepareJob(const JobInput& input);
 
 }  // namespace takt::cli

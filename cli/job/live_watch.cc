@@ -25,7 +25,7 @@
 namespace takt::cli {
 namespace {
 
-// The window may have changed though nothing else did.
+// Draws at least this often, since the window may have changed although the job did not.
 constexpr absl::Duration kRedraw = absl::Milliseconds(250);
 constexpr absl::Duration kAskWorkers = absl::Seconds(2);
 constexpr double kAskSeconds = 1;
@@ -40,11 +40,11 @@ bool SpeaksUtf8(const Context& context) {
   return false;
 }
 
-// Draws, and asks for the workers, on threads of its own until it is destroyed; events come from
-// the thread that follows the job.
+// Draws, and asks for the workers, on threads of its own until it is destroyed. The thread that
+// follows the job passes the events.
 class LiveWatch {
  public:
-  // client: borrowed; asked for the workers. stop: borrowed; used when the terminal is gone.
+  // Borrows both. It asks `client` for the workers, and uses `stop` when the terminal is gone.
   LiveWatch(const Context& context, Client& client, Client::StreamStop& stop, const v1::Job& job)
       : client_(client),
         stop_(stop),
@@ -89,7 +89,7 @@ class LiveWatch {
   }
 
  private:
-  // False: it is over.
+  // Returns false when the watching is over.
   bool Sleep(absl::Duration duration) {
     absl::MutexLock lock(&mutex_);
     return !mutex_.AwaitWithTimeout(absl::Condition(&ended_), duration);
@@ -111,7 +111,7 @@ class LiveWatch {
     } while (Sleep(kRedraw));
   }
 
-  // An answer that does not come leaves the view without the workers' states.
+  // Without an answer the view shows no states of workers.
   void AskUntilEnd() {
     do {
       absl::StatusOr<std::vector<v1::Worker>> workers = client_.ListWorkers();
@@ -127,7 +127,7 @@ class LiveWatch {
   mutable absl::Mutex mutex_;
   WatchState state_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread drawing_, asking_;  // last: they use everything above
+  std::thread drawing_, asking_;  // declared last because they use everything above
 };
 
 }  // namespace
@@ -139,9 +139,9 @@ bool CanWatchLive(const Context& context) {
 
 absl::StatusOr<ExitCode> WatchLive(const Context& context, Client& client, const std::string& name,
                                    std::int64_t after_step) {
-  // What has no such job, or no coordinator, needs no screen.
+  // If there is no such job, or no coordinator, no screen is needed.
   ASSIGN_OR_RETURN(const v1::Job first, client.GetJob(name));
-  // Ctrl-C waits for the question that is under way.
+  // After Ctrl-C this waits for the request that is under way.
   Context brief = context;
   brief.timeout_seconds = std::min(context.timeout_seconds, kAskSeconds);
   ASSIGN_OR_RETURN(const auto asking, ConnectToCoordinator(brief));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `takt watch` on a terminal: a screen that is drawn anew while the job goes on.
+// `takt watch` on a terminal: a screen that is redrawn while the job goes on.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace takt::cli {
 
-// stdout is a terminal that can move its cursor, and text is wanted.
+// True if stdout is a terminal that can move its cursor, and the output is text.
 bool CanWatchLive(const Context& context);
 
-// As WatchUntilEnd; when the job has ended, or Ctrl-C came, its last word is left on the screen
-// that was there before.
+// Like WatchUntilEnd, on a screen of its own. When the job has ended or after Ctrl-C it restores
+// the former screen and prints the last state of the job there.
 absl::StatusOr<ExitCode> WatchLive(const Context& context, Client& client, const std::string& name,
                                    std::int64_t after_step);
 

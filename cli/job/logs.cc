@@ -14,7 +14,7 @@
 namespace takt::cli {
 namespace {
 
-// Longer than a job that anybody follows to its end.
+// This is longer than any job that a user follows to its end.
 constexpr absl::Duration kFollowTimeout = absl::Hours(24 * 7);
 
 struct LogsOptions {
@@ -61,17 +61,19 @@ void AddLogs(CLI::App& app, Context& context) {
       app, context, "logs", "Print what the workers wrote for a job",
       [](CLI::App& app, LogsOptions& options) {
         app.add_option("NAME", options.name, "Job")->type_name("")->required();
-        app.add_flag("-f,--follow", options.follow, "Go on until the job has ended");
-        app.add_option("--rank", options.ranks, "Lines of these ranks only")
+        app.add_flag("-f,--follow", options.follow, "Print new lines until the job has ended");
+        app.add_option("--rank", options.ranks, "Print only lines of these ranks")
             ->type_name("N[,N...]")
             ->delimiter(',')
             ->check(CLI::NonNegativeNumber);
       },
       Logs);
   command->footer(
-      "Time (UTC), worker, rank, the last step that the rank had completed, level, text. They are\n"
-      "kept after their worker is gone, until the job is deleted: the newest 10000 of a job. With\n"
-      "-o json one object a line: worker, rank, step, level, text, unix_nanos.\n\n"
+      "Time (UTC), worker, rank, the last step that the rank had completed, level, text. The\n"
+      "coordinator keeps the newest 10000 lines of a job until it is deleted, also when the worker "
+      "is "
+      "gone.\nWith -o json each line is one object: worker, rank, step, level, text, "
+      "unix_nanos.\n\n"
       "Examples:\n  takt logs kjv-gpt\n  takt logs -f --rank 0,3 kjv-gpt");
 }
 

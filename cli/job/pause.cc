@@ -32,9 +32,10 @@ void Add(CLI::App& app, Context& context, const std::string& name, const std::st
 }  // namespace
 
 void AddPause(CLI::App& app, Context& context) {
-  Add(app, context, "pause", "Let a job go to rest at its next step, with a checkpoint",
-      "Answers at once. The job is PAUSED, and its workers are free, when its checkpoint is there. "
-      "Only a job\nwith a checkpoint section can be paused.",
+  Add(app, context, "pause", "Pause a job at its next step, with a checkpoint",
+      "The command answers at once. The job is PAUSED, and its workers are free, when its "
+      "checkpoint "
+      "is complete.\nOnly a job with a checkpoint section can be paused.",
       &Client::PauseJob);
   Add(app, context, "resume", "Put a paused job back into the queue",
       "It goes on from its newest checkpoint, on whatever workers are free.", &Client::ResumeJob);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kLineIntervalNanos = 2'000'000'000;
 constexpr std::int64_t kBarIntervalNanos = 100'000'000;
-// A job of so few steps is shown whole.
+// Of a job with at most this many steps every step is printed.
 constexpr std::int64_t kFewSteps = 20;
 
 bool IsDue(std::optional<std::int64_t>& last, std::int64_t now, std::int64_t interval) {
@@ -59,7 +59,7 @@ StepPrinter::~StepPrinter() { WipeBar(); }
 void StepPrinter::OnJob(const v1::Job& job) {
   if (job.checkpoint().step() > job_.checkpoint().step() && !job_.name().empty())
     Say(absl::StrCat("checkpoint: step ", job.checkpoint().step()));
-  // They come with the plan, not with the first state.
+  // Warnings come with the plan, not with the first state.
   for (int i = job_.warnings_size(); i < job.warnings_size(); ++i)
     Say(absl::StrCat("warning: ", job.warnings(i)));
   job_ = job;
@@ -95,8 +95,7 @@ void StepPrinter::OnEnd(const v1::Job& job) {
   if (job.has_last_step())
     absl::StrAppend(&line, " after step ", job.last_step().step(), "/", job.steps());
   Say(line);
-  // What ranks were doing has nothing to do with wrong input, nor with an end that a fault did not
-  // bring about.
+  // If the input was wrong, or no fault ended the job, it does not matter what the ranks did.
   if (job.invalid_input() || job.state() != v1::JOB_STATE_FAILED) return;
   for (const v1::RankStatus& rank : job.fault()) Say(absl::StrCat("  ", FaultText(rank)));
 }

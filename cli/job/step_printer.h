@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows a job to whoever watches it: steps on stdout (a JSON object each, or a line of text now and
-// then), its state and a progress bar on stderr.
+// Prints the steps of a job on stdout (a JSON object for each, or a line of text now and then), and
+// its state and a progress bar on stderr.
 #pragma once
 
 #include <optional>
@@ -13,19 +13,19 @@
 
 namespace takt::cli {
 
-// One caller at a time. The bar is drawn on a TTY only, and wiped by the destructor.
+// One caller at a time. It draws the bar only on a TTY, and the destructor erases it.
 class StepPrinter final {
  public:
   StepPrinter(const Context& context, const Clock& clock);
   ~StepPrinter();
 
-  // A new state or reason of the job.
+  // Takes a new state or reason of the job.
   void OnJob(const v1::Job& job);
-  // False: stdout is closed, nobody reads on.
+  // Takes a step. Returns false if stdout is closed.
   bool OnStep(const v1::StepReport& step);
-  // One line of talk, clear of the bar.
+  // Prints one line on stderr, without damage to the bar.
   void Say(std::string_view line);
-  // The last word on a job that ended.
+  // Prints how the job ended.
   void OnEnd(const v1::Job& job);
 
  private:

@@ -20,7 +20,7 @@ struct SubmitOptions {
 };
 
 absl::StatusOr<ExitCode> Submit(const Context& context, const SubmitOptions& options) {
-  // The job first: what is wrong with it is wrong whether or not a coordinator answers.
+  // The job is checked first, so that its errors are reported whether or not a coordinator answers.
   const absl::StatusOr<std::string> address = CoordinatorAddress(context);
   ASSIGN_OR_RETURN(const PreparedJob input,
                    PrepareJob({.path = options.job,
@@ -45,7 +45,7 @@ absl::StatusOr<ExitCode> Submit(const Context& context, const SubmitOptions& opt
 
 void AddSubmit(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand<SubmitOptions>(
-      app, context, "submit", "Hand a job to the coordinator",
+      app, context, "submit", "Submit a job to the coordinator",
       [](CLI::App& app, SubmitOptions& options) {
         app.add_option("JOB", options.job, "Job file (YAML or JSON); - reads stdin")
             ->type_name("JOB.yaml")

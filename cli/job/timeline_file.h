@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measured timeline of some steps of a job, as a file.
+// Writes the measured timeline of some steps of a job to a file.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct TimelineFile {
   std::int64_t first = 0, last = 0;  // steps
   std::size_t num_steps = 0, bytes = 0;
   int num_ranks = 0;
-  std::string left_out;  // to keep it small; empty: nothing
+  std::string left_out;  // what was left out to keep the file small; empty: nothing
   double clock_error_seconds = 0;
 };
 
@@ -32,7 +32,7 @@ struct TimelineFile {
 absl::StatusOr<TimelineFile> WriteTimeline(const Context& context, Client& client,
                                            const TimelineFileOptions& options);
 
-// What was written, for people.
+// Says on stderr what was written.
 void SayTimeline(const Context& context, const TimelineFileOptions& options,
                  const TimelineFile& written);
 

@@ -21,7 +21,7 @@ struct StepsWanted {
   std::int64_t first = 0, last = 0;  // both 0: the newest
 };
 
-// "5..8", "5"; empty: the newest.
+// Parses "5..8" or "5". Empty means the newest steps.
 absl::StatusOr<StepsWanted> ParseSteps(const std::string& text) {
   if (text.empty()) return StepsWanted{};
   const std::vector<std::string> ends = absl::StrSplit(text, absl::MaxSplits("..", 1));
@@ -38,7 +38,7 @@ absl::StatusOr<StepsWanted> ParseSteps(const std::string& text) {
 
 absl::StatusOr<ExitCode> Trace(const Context& context, const TraceOptions& options) {
   ASSIGN_OR_RETURN(const StepsWanted steps, ParseSteps(options.steps));
-  // Before anything is asked for; made for good at the end.
+  // Checks the file before any request. It is written at the end.
   RETURN_IF_ERROR(CheckNewFile(options.file));
   ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
   const TimelineFileOptions wanted{.job = options.name,
@@ -68,10 +68,11 @@ absl::StatusOr<ExitCode> Trace(const Context& context, const TraceOptions& optio
 
 void AddTrace(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand<TraceOptions>(
-      app, context, "trace", "Write the measured timeline of some steps, the prediction under it",
+      app, context, "trace",
+      "Write the measured timeline of some steps, with the prediction under it",
       [](CLI::App& app, TraceOptions& options) {
         app.add_option("NAME", options.name, "Job")->type_name("")->required();
-        app.add_option("FILE", options.file, "File to write; it must not be there yet")
+        app.add_option("FILE", options.file, "File to write; it must not exist yet")
             ->type_name("")
             ->required();
         app.add_option("-f,--format", options.format,
@@ -88,9 +89,9 @@ void AddTrace(CLI::App& app, Context& context) {
       },
       Trace);
   command->footer(
-      "The last steps of each job are kept, up to 64 MB; a step that lasts less than 20 ms is not "
-      "always\n"
-      "measured.\n\nExamples:\n"
+      "The coordinator keeps the last steps of each job, up to 64 MB. Not every step that lasts "
+      "less "
+      "than\n20 ms is measured.\n\nExamples:\n"
       "  takt trace kjv-gpt timeline.html\n"
       "  takt trace kjv-gpt --steps 100..110 -f perfetto trace.json\n"
       "  takt trace kjv-gpt --last 1 -f svg step.svg");

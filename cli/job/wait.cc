@@ -27,9 +27,9 @@ void AddWait(CLI::App& app, Context& context) {
       },
       Wait);
   command->footer(
-      "A job that is PAUSED has not ended. Prints the job at its end and exits with its verdict; "
-      "Ctrl-C leaves the job alone (exit "
-      "status 6).\n\n"
+      "A job that is PAUSED has not ended. At its end the command prints the job and exits with "
+      "its "
+      "verdict.\nCtrl-C ends the command but not the job (exit status 6).\n\n"
       "Example:\n  takt wait kjv-gpt && echo trained");
 }
 

@@ -29,17 +29,22 @@ void AddWatch(CLI::App& app, Context& context) {
       [](CLI::App& app, WatchOptions& options) {
         app.add_option("NAME", options.name, "Job")->type_name("")->required();
         app.add_option("--after-step", options.after_step,
-                       "Start after this step; 0: with the first")
+                       "Start after this step; 0: start with the first")
             ->type_name("N")
             ->check(CLI::NonNegativeNumber);
-        app.add_flag("--lines", options.lines, "Lines of text on a terminal too");
+        app.add_flag("--lines", options.lines, "Print lines of text on a terminal, too");
       },
       Watch);
   command->footer(
-      "On a terminal a live view: progress, the curve of the loss, where the time of a step goes,\n"
-      "how busy each stage is and its workers. Elsewhere, and with --lines, a line now and then;\n"
-      "with -o json one object a step. NO_COLOR and TERM=dumb are honoured. Ends with the job's "
-      "verdict; Ctrl-C, or a terminal that goes away, leaves the job alone (exit status 6).\n\n"
+      "On a terminal this is a live view: progress, the curve of the loss, where the time of a "
+      "step "
+      "goes,\nhow busy each stage is, and its workers. Elsewhere, and with --lines, it prints a "
+      "line "
+      "now and then,\nand with -o json one object for each step. It honours NO_COLOR and "
+      "TERM=dumb. "
+      "It exits with the job's\nverdict. Ctrl-C, or a terminal that closes, ends the command but "
+      "not "
+      "the job (exit status 6).\n\n"
       "Examples:\n"
       "  takt watch kjv-gpt\n"
       "  takt -o json watch kjv-gpt --after-step 100 | jq -r '[.step, .loss] | @tsv'");

@@ -38,7 +38,7 @@ Style StyleOf(v1::JobState state) {
   }
 }
 
-// The steps that are done: those of this generation may not have one yet.
+// The number of steps that are done. This generation may not have done one yet.
 std::int64_t StepsDone(const WatchState& state) {
   return std::max(state.step ? state.step->step() : 0, state.job.resumed_step());
 }
@@ -51,7 +51,7 @@ class Renderer {
     const Lines top = Top(), bottom = Bottom();
     const int left = screen_.rows - static_cast<int>(top.size() + bottom.size());
     Lines stages = Stages(), split = Split();
-    // One line of each that is shown is its title.
+    // Each section that is shown has one line for its title.
     const auto fits = [&](int curve_rows) {
       const int curve = curve_rows > 0 && !state_.losses.empty() ? curve_rows + 1 : 0;
       return static_cast<int>(stages.size() + split.size()) + curve <= left;
@@ -72,7 +72,7 @@ class Renderer {
   }
 
  private:
-  // Items beside each other, as many a line as there is room for.
+  // Puts items beside each other, as many in a line as there is room for.
   Lines Flow(const std::vector<StyledLine>& items) const {
     Lines lines;
     constexpr int kGap = 2;
@@ -133,7 +133,7 @@ class Renderer {
     return items;
   }
 
-  // plot_rows: without the line of steps below it; 0: none.
+  // plot_rows: rows of the curve, without the line of steps below it; 0: no curve.
   Lines Curve(int plot_rows) const {
     if (plot_rows < kMinCurveRows) return {};
     const int gutter = screen_.columns < 40 ? 0 : 10;
@@ -159,7 +159,7 @@ class Renderer {
     return lines;
   }
 
-  // As common/explain names and orders them.
+  // The names and the order of common/explain.
   std::array<std::pair<const char*, double>, 7> Parts() const {
     const v1::StepSplit& split = *state_.split;
     return {{{"compute", split.compute()},
@@ -190,7 +190,7 @@ class Renderer {
     return lines;
   }
 
-  // The same in one line, the largest first.
+  // Returns the same in one line, the largest part first.
   Lines ShortSplit() const {
     if (!state_.split) return {};
     auto parts = Parts();
@@ -200,7 +200,7 @@ class Renderer {
     }))};
   }
 
-  // A line for each pp rank: the stages that it holds, by whom, and how busy it was.
+  // Returns a line for each pp rank: its stages, its workers, and how busy it was.
   Lines Stages() const {
     std::map<int, std::vector<int>> stages;  // by pp rank
     for (const v1::StageAssignment& stage : state_.job.stages())
@@ -238,8 +238,8 @@ class Renderer {
         .Append(wide ? rest : "");
   }
 
-  // Those of all replicas, who is not well first; as many as half a line holds, so that there is
-  // room for the bar.
+  // Returns the workers of all replicas, beginning with those that are not well, as many as half a
+  // line holds, so that there is room for the bar.
   void AppendWorkers(StyledLine& line, int pp_rank, int pp_size) const {
     const int replicas = std::max(1, state_.job.ranks_size() / pp_size);
     std::vector<StyledLine> workers;
@@ -260,7 +260,7 @@ class Renderer {
     if (shown < workers.size()) line.Append(absl::StrCat(" +", workers.size() - shown));
   }
 
-  // " LOST"; nothing: it is well, or nothing is known of it.
+  // Returns for example " LOST". Empty: the worker is well, or its state is not known.
   StyledLine TroubleOf(const std::string& name) const {
     StyledLine trouble;
     const auto worker =
@@ -274,7 +274,8 @@ class Renderer {
 
   static void CutStages(Lines& stages, int room) {
     if (static_cast<int>(stages.size()) <= room) return;
-    if (room < 3) return stages.clear();  // a title, a stage, how many more there are
+    if (room < 3)
+      return stages.clear();  // lines for a title, a stage, and the number of further ones
     const std::size_t hidden = stages.size() - room + 1;
     stages.resize(room - 1);
     stages.emplace_back(absl::StrCat("... ", hidden, " more"), Style::kDim);

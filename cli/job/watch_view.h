@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `takt watch` shows on a terminal: the state of one job, and its picture as lines. Pure; the
-// terminal itself is live_screen.h.
+// What `takt watch` shows on a terminal: the state of one job, and its picture as lines. It is
+// pure; cli/terminal/live_screen.h draws on the terminal.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct WatchState {
   LossCurve losses;
   std::optional<v1::StepSplit> split;  // the newest that the coordinator has worked out
   std::vector<v1::Worker> workers;     // of the cluster; empty: not known
-  std::string notice;                  // one line of talk: the coordinator is away
+  std::string notice;                  // a line for the user, such as that the coordinator is away
 
   void TakeStep(const v1::StepReport& report);
 };
@@ -33,8 +33,9 @@ struct Screen {
   bool operator==(const Screen&) const = default;
 };
 
-// At most screen.rows lines of at most screen.columns characters. What does not fit goes in this
-// order: the loss curve, the lines of the split but one, the stages beyond those that fit.
+// Returns at most screen.rows lines of at most screen.columns characters. If not everything fits,
+// it leaves out, in this order: the loss curve, all lines of the split except one, and the stages
+// that do not fit.
 std::vector<std::string> RenderWatch(const WatchState& state, const Screen& screen);
 
 }  // namespace takt::cli

@@ -34,7 +34,7 @@ std::string LastLines(const std::string& path) {
   return text;
 }
 
-// Those that this process, and so its children, may run on.
+// The number of cores that this process, and so its children, may run on.
 int NumCores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -78,7 +78,7 @@ absl::Status LocalCluster::StartCoordinator() {
   }
 }
 
-// Worker `index` has the GPU of that number, counted round.
+// Worker `index` gets the GPU of that number, modulo the number of GPUs.
 std::vector<std::string> LocalCluster::WorkerArguments(const std::string& name, int index) const {
   const int threads =
       options_.threads > 0 ? options_.threads : std::max(1, NumCores() / options_.num_workers);
@@ -147,7 +147,7 @@ absl::StatusOr<Process> LocalCluster::Launch(const std::string& name,
   arguments.insert(arguments.begin(),
                    absl::StrCat(options_.program_directory,
                                 is_coordinator ? "/takt-coordinator" : "/takt-worker"));
-  arguments.insert(arguments.end(), {"--settings", ""});  // not the machine's own
+  arguments.insert(arguments.end(), {"--settings", ""});  // ignores the settings of the machine
   return Process::Spawn({.name = name,
                          .argv = std::move(arguments),
                          .log_path = state_.LogPath(name),
@@ -157,7 +157,7 @@ absl::StatusOr<Process> LocalCluster::Launch(const std::string& name,
 
 absl::Status LocalCluster::Spawn(const std::string& name, std::vector<std::string> arguments) {
   std::error_code error;
-  std::filesystem::remove(state_.LogPath(name), error);  // of an earlier run
+  std::filesystem::remove(state_.LogPath(name), error);  // the log of an earlier run
   ASSIGN_OR_RETURN(Process process, Launch(name, std::move(arguments)));
   processes_.push_back(std::move(process));
   end_taken_.push_back(false);

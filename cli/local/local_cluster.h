@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A coordinator and workers as processes of this machine.
+// Runs a coordinator and workers as processes of this machine.
 #pragma once
 
 #include <memory>
@@ -17,42 +17,42 @@ namespace takt::cli {
 struct LocalClusterOptions {
   std::string program_directory;
   int num_workers = 4;
-  int threads = 0;              // of each worker; 0: this machine's cores shared out
-  std::string device = "auto";  // "auto", "cpu" or "cuda": of workers that share the GPUs out
+  int threads = 0;              // of each worker; 0: the machine's cores divided by the workers
+  std::string device = "auto";  // "auto", "cpu" or "cuda"; workers share the GPUs
   std::string kernel_plans;     // directory: takt-worker --kernel-plans
-  // Children end with this process; false: they go on in the background.
+  // True: children end with this process. False: they go on in the background.
   bool die_with_parent = true;
 };
 
-// Used by the thread that made it, and dies with it: the kernel kills the children when that thread
-// ends. Borrows `state`.
+// Only the thread that made it uses it. When that thread ends, the kernel kills the children.
+// Borrows `state`.
 class LocalCluster final {
  public:
-  // Starts all and waits until the coordinator answers. On an error nothing is left running.
+  // Starts all processes and waits until the coordinator answers. After an error none of them runs.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const LocalState& state,
                                                              const LocalClusterOptions& options);
-  // Stops what still runs.
+  // Stops the processes that still run.
   ~LocalCluster();
 
   Client& client() { return *client_; }
-  // All at once; each gets a few seconds before SIGKILL.
+  // Stops all at once; each gets a few seconds before SIGKILL.
   void Stop();
-  // Until every worker is attached. Errors: kInternal, a process ended or is too slow.
+  // Waits until every worker is attached. kInternal: a process ended or is too slow.
   absl::Status WaitForWorkers();
-  // Lets the processes go on without us.
+  // Lets the processes go on without this object.
   void Leave() { processes_.clear(); }
-  // SIGKILL to all, now. Any thread.
+  // Sends SIGKILL to all. Any thread.
   void Kill() const;
-  // Every worker that has ended lives again, as a new process of its name.
+  // Starts every worker that has ended again, as a new process of its name.
   absl::Status RestartWorkers();
 
-  // A process that ended though nobody stopped it.
+  // A process that ended although it was not stopped.
   struct End {
     std::string process;
     std::string text;  // how, and the last lines of its log
     bool is_coordinator = false;
   };
-  // Those since the last call.
+  // The processes that ended since the last call.
   std::vector<End> TakeEnds();
   int num_live_workers();
 
@@ -67,17 +67,18 @@ class LocalCluster final {
 
   const LocalState& state_;
   const LocalClusterOptions options_;
-  // The coordinator first. Their number is constant between Start and Stop, on the owner's thread.
+  // The coordinator comes first. The number of processes is constant between Start and Stop, on the
+  // owner's thread.
   std::vector<Process> processes_;
   mutable absl::Mutex kill_mutex_;  // held by Kill, and while one of them is replaced
   std::vector<bool> end_taken_;
   std::unique_ptr<Client> client_;
 };
 
-// What `local up` left running on a state directory, by its pid files.
+// The processes that `local up` left running on a state directory, found by their pid files.
 std::vector<Process> FindLocalProcesses(const std::string& state_directory);
 
-// All at once; each gets a few seconds before SIGKILL.
+// Stops all at once; each gets a few seconds before SIGKILL.
 void StopLocalProcesses(std::vector<Process>& processes);
 
 }  // namespace takt::cli

@@ -50,7 +50,7 @@ absl::StatusOr<std::string> MakeTemporaryDirectory(const std::string& parent) {
   return pattern;
 }
 
-// The lock's descriptor, or -1 when another process holds it.
+// Returns the lock's descriptor, or -1 if another process holds the lock.
 absl::StatusOr<int> TryLock(const std::string& directory) {
   const std::string path = absl::StrCat(directory, kLocalLockName);
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -117,7 +117,7 @@ absl::Status LocalState::Prepare() {
     socket_directory = temporary_socket_directory_;
   }
   address_ = absl::StrCat("unix:", socket_directory, socket_name);
-  fs::remove(directory_ + kLocalAddressName, error);  // of a cluster that is gone
+  fs::remove(directory_ + kLocalAddressName, error);  // the address of a cluster that is gone
   return absl::OkStatus();
 }
 

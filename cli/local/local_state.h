@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory of a cluster on this machine:
-//   local.lock     held (flock) by whoever runs it: `local run`, and every process it or `local up`
-//   started run/           mode 0700; coordinator.sock, unless that path is too long for a socket
+// The state directory of a cluster on this machine:
+//   local.lock     the lock (flock) of the cluster: `local run`, and every process that it or
+//                  `local up` started, hold it
+//   run/           mode 0700; has coordinator.sock, unless that path is too long for a socket
 //   address        where the coordinator of `local up` listens
-//   pids/          NAME.pid: "PID START", START as in /proc/PID/stat, so that a reused pid is never
-//   taken for ours logs/          NAME.log of each process coordinator/   the coordinator's own
-//   state
+//   pids/          NAME.pid: "PID START", START as in /proc/PID/stat, so that a process that
+//                  reuses the pid is never mistaken for ours
+//   logs/          NAME.log of each process
+//   coordinator/   the coordinator's own state
 #pragma once
 
 #include <string>
@@ -15,14 +17,14 @@
 
 namespace takt::cli {
 
-// A locked state directory. Movable; the lock ends when this and every process that inherited the
-// lock have ended.
+// A locked state directory. Movable. The lock ends when this object and every process that
+// inherited the lock have ended.
 class LocalState final {
  public:
   // Makes the directory (0700) and its parts. kInvalidArgument (FieldError on --state): another
   // cluster runs on it, or it cannot be made.
   static absl::StatusOr<LocalState> Open(const std::string& directory);
-  // A fresh directory under $TMPDIR or /tmp.
+  // Makes a fresh directory under $TMPDIR or /tmp.
   static absl::StatusOr<LocalState> OpenTemporary(const Context& context);
 
   LocalState(LocalState&& other) noexcept;
@@ -37,9 +39,10 @@ class LocalState final {
   std::string PidPath(const std::string& process) const;
   int lock_fd() const { return lock_fd_; }
 
-  // For `local up`: what ReadLocalAddress finds. The socket's directory then outlives this object.
+  // For `local up`: writes the file that ReadLocalAddress reads. The socket's directory then
+  // outlives this object.
   absl::Status WriteAddress();
-  // Deletes the directory and all in it.
+  // Deletes the directory with everything in it.
   void Remove();
 
  private:

@@ -40,7 +40,8 @@ std::uint64_t StartTicks(pid_t pid) {
   return ticks;
 }
 
-// What the child needs, made before the fork: after it only async-signal-safe calls are allowed.
+// What the child needs. It is made before the fork, since only async-signal-safe calls are allowed
+// after it.
 struct ChildPlan {
   std::vector<char*> argv;
   const char* log_path;
@@ -59,7 +60,7 @@ struct ChildPlan {
   if (plan.die_with_parent) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != plan.parent) _exit(127);  // it died before the line above
+    if (getppid() != plan.parent) _exit(127);  // the parent died before the line above
   } else {
     setsid();
   }
@@ -129,7 +130,7 @@ absl::StatusOr<Process> Process::Spawn(const SpawnOptions& options) {
   if (pid == 0) RunChild(plan);
   close(error_pipe[1]);
   int error = pid < 0 ? errno : 0;
-  // The pipe closes without a word when execv succeeds.
+  // When execv succeeds, the pipe closes and nothing is read.
   if (pid > 0 && read(error_pipe[0], &error, sizeof(error)) <= 0) error = 0;
   close(error_pipe[0]);
   if (error != 0) {
@@ -145,7 +146,7 @@ std::optional<Process> Process::FromPidFile(const std::string& name, const std::
   pid_t pid = 0;
   std::uint64_t start_ticks = 0;
   if (!(file >> pid >> start_ticks) || pid <= 0) return std::nullopt;
-  // The descriptor first: it then names the process whose start is read.
+  // Opens the descriptor first, so that it names the process whose start is read.
   const int pid_fd = OpenPidFd(pid);
   if (pid_fd < 0) return std::nullopt;
   Process process(name, pid, pid_fd, false);
@@ -164,7 +165,8 @@ absl::Status Process::WritePidFile(const std::string& path) const {
 void Process::Signal(int signal) {
   if (HasEnded()) return;
   syscall(SYS_pidfd_send_signal, pid_fd_, signal, nullptr, 0);
-  // As it has not been reaped (or has not ended), its group's number is still its own.
+  // The process has not been reaped (or has not ended), so the number of its group is still its
+  // own.
   kill(-pid_, signal);
 }
 

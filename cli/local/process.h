@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that `takt local` starts and stops. Signals go through a pidfd, so never to a stranger
-// with a reused pid.
+// Starts and stops the processes of `takt local`. Signals go through a pidfd, so never to another
+// process that reuses the pid.
 #pragma once
 
 #include <sys/types.h>
@@ -19,18 +19,18 @@ struct SpawnOptions {
   std::vector<std::string> argv;  // argv[0]: absolute path of the program
   std::string log_path;           // stdout and stderr are appended here
   // The kernel kills the child when the thread that spawned it ends. Otherwise the child leads a
-  // session of its own and lives on.
+  // session of its own and goes on.
   bool die_with_parent = true;
   int inherited_fd = -1;  // stays open in the child
 };
 
-// A running process, or one that was. Movable, one caller at a time.
+// A process that runs or has ended. Movable; one caller at a time.
 class Process final {
  public:
-  // Spawns as leader of a process group of its own, with default signal handling, in "/".
-  // kNotFound: no such program.
+  // Starts the process in "/", as leader of a process group of its own, with default signal
+  // handling. kNotFound: no such program.
   static absl::StatusOr<Process> Spawn(const SpawnOptions& options);
-  // The process of a pid file that WritePidFile wrote; none if it is gone.
+  // Finds the process of a pid file that WritePidFile wrote. Empty: it is gone.
   static std::optional<Process> FromPidFile(const std::string& name, const std::string& path);
 
   Process(Process&& other) noexcept;
@@ -41,15 +41,15 @@ class Process final {
   pid_t pid() const { return pid_; }
 
   absl::Status WritePidFile(const std::string& path) const;
-  // To the process and its group; nothing if it is gone.
+  // Sends a signal to the process and its group. Does nothing if the process is gone.
   void Signal(int signal);
-  // SIGKILL. Any thread.
+  // Sends SIGKILL. Any thread.
   void Kill() const;
-  // True when it has ended by `deadline`.
+  // Waits. Returns true if the process has ended by `deadline`.
   bool WaitUntil(absl::Time deadline);
   bool HasEnded() { return WaitUntil(absl::InfinitePast()); }
-  // "exit status 3", "signal 9 (Killed)"; "ended" for a process that was not spawned here. Call
-  // when it has ended.
+  // Returns "exit status 3" or "signal 9 (Killed)", or "ended" for a process that was not spawned
+  // here. Call it when the process has ended.
   std::string EndText() const;
 
  private:
@@ -63,7 +63,7 @@ class Process final {
   std::optional<int> wait_status_;
 };
 
-// SIGTERM to all at once, and SIGKILL to those that are still there after `grace`; returns when all
+// Sends SIGTERM to all at once, and SIGKILL to those that still run after `grace`. Returns when all
 // are gone.
 void StopAll(std::vector<Process*> processes, absl::Duration grace);
 

@@ -35,10 +35,10 @@ struct RunOptions {
 };
 
 constexpr int kDefaultWorkers = 4;
-// From the first Ctrl-C until everything is killed, if the job cannot be cancelled in order.
+// The time from the first Ctrl-C until everything is killed, if the job does not end by itself.
 constexpr unsigned kCancelSeconds = 15;
 
-// So often workers that end are replaced.
+// How often workers that end are replaced.
 constexpr int kMaxRestarts = 20;
 
 bool HasTrained(const v1::Job& job) {
@@ -52,11 +52,11 @@ int WorkersFor(const RunOptions& options, const v1::ParallelismSpec& parallelism
   return parallelism.pipeline() * std::max(1, parallelism.data());
 }
 
-// One job on one cluster of our own. Everything happens on the thread that runs it; signals only
-// leave word and wake it.
+// Runs one job on a cluster of its own. Everything happens on the thread that calls Run; the signal
+// thread only sets flags and wakes that thread.
 class LocalRun {
  public:
-  // trace_file: where the timeline of its last steps goes; empty: nowhere.
+  // trace_file: gets the timeline of the last steps; empty: none is written.
   LocalRun(const Context& context, LocalState& state, PreparedJob job, std::string trace_file)
       : context_(context),
         state_(state),
@@ -65,7 +65,7 @@ class LocalRun {
         spec_(job_input_.spec),
         printer_(context, Clock::Real()) {}
 
-  // The job as it ended.
+  // Returns the job when it has ended.
   absl::StatusOr<v1::Job> Run(const LocalClusterOptions& options) {
     num_workers_ = options.num_workers;
     const SignalThread signals({SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGCHLD},
@@ -78,11 +78,11 @@ class LocalRun {
     cluster_->Stop();
     return job;
   }
-  // Why the timeline was not written, if it was asked for.
+  // Why the timeline was not written, if it was requested.
   const absl::Status& traced() const { return traced_; }
 
  private:
-  // While the cluster is still there to be asked.
+  // Writes the timeline while the cluster still runs.
   absl::Status Trace() {
     const TimelineFileOptions wanted{.job = spec_.name(), .file = trace_file_};
     ASSIGN_OR_RETURN(const TimelineFile written,
@@ -91,12 +91,12 @@ class LocalRun {
     return absl::OkStatus();
   }
 
-  // On the signal thread.
+  // Runs on the signal thread.
   void OnSignal(int signal) {
     if (signal == SIGCHLD) {
       child_ended_ = true;
     } else if (++num_interrupts_ > 1 || signal == SIGALRM) {
-      // The second Ctrl-C, or the job did not let itself be cancelled in time.
+      // This is the second Ctrl-C, or cancelling the job took too long.
       if (const LocalCluster* cluster = running_cluster_) cluster->Kill();
       static constexpr char kText[] = "\nkilled\n";
       [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
@@ -132,12 +132,12 @@ class LocalRun {
                      .say = [this](std::string_view line) { printer_.Say(line); }});
       if (job.ok() || !stop_.stopped()) {
         if (!absl::IsCancelled(job.status())) return job;
-        ++num_interrupts_;  // nobody reads our steps any more: as if interrupted
+        ++num_interrupts_;  // stdout is closed: this counts as an interrupt
       }
     }
   }
 
-  // A job of the same name from an earlier run on this state is ended and deleted.
+  // Ends and deletes a job of the same name from an earlier run on this state.
   absl::Status MakeWayForName() {
     Client& client = cluster_->client();
     absl::StatusOr<v1::Job> earlier = client.GetJob(spec_.name());
@@ -157,7 +157,7 @@ class LocalRun {
       cancelled_ = true;
       printer_.Say(absl::StrCat("cancelling ", spec_.name(), "; Ctrl-C again kills it at once"));
       const absl::Status status = cluster_->client().CancelJob(spec_.name()).status();
-      // It may have ended by itself meanwhile.
+      // The job may have ended by itself meanwhile.
       if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
     }
     return absl::OkStatus();
@@ -168,12 +168,13 @@ class LocalRun {
       if (end.is_coordinator) return absl::InternalError(end.text);
       printer_.Say(end.text);
     }
-    // A job with checkpoints goes on once all its workers are there again.
+    // A job with checkpoints goes on when all its workers are attached again.
     if (HasTrained(job_) && spec_.has_checkpoint() && num_restarts_ < kMaxRestarts) {
       ++num_restarts_;
       return cluster_->RestartWorkers();
     }
-    // A running job is the coordinator's to judge; one that waits for its gang would wait for ever.
+    // The coordinator decides about a running job. A job that waits for workers would wait for
+    // ever.
     const bool waiting = job_.state() == v1::JOB_STATE_UNSPECIFIED ||
                          job_.state() == v1::JOB_STATE_QUEUED ||
                          job_.state() == v1::JOB_STATE_PLANNING;
@@ -226,7 +227,7 @@ absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& op
   } else if (code != ExitCode::kDone) {
     Say(context, absl::StrCat("logs are in ", state.directory(), "/logs"));
   }
-  // How a job ended has been told in text, but not what to mend in its file.
+  // The text above says how the job ended, but not what to change in its file.
   if (code != ExitCode::kDone && ended.ok() && !ended->invalid_input() && !context.json()) {
     return code;
   }
@@ -255,9 +256,10 @@ void AddLocalRun(CLI::App& local, Context& context) {
         app.add_option("--state", options.state,
                        "Directory for state and logs; default: a temporary one, removed on success")
             ->type_name("DIR");
-        app.add_option("--trace", options.trace,
-                       "Write the timeline of the last steps here, as `takt trace` does; it must "
-                       "not be there yet")
+        app.add_option(
+               "--trace", options.trace,
+               "Write the timeline of the last steps to this file, as `takt trace` does; it must "
+               "not exist yet")
             ->type_name("FILE.html");
         app.add_option(
                "--device", options.device,
@@ -266,17 +268,17 @@ void AddLocalRun(CLI::App& local, Context& context) {
             ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
             ->capture_default_str();
         app.add_option("--threads", options.threads,
-                       "Compute threads of a worker; 0: the cores shared out")
+                       "Compute threads of a worker; 0: the cores divided by the workers")
             ->type_name("N")
             ->check(CLI::Range(0, 4096));
       },
       RunLocally);
   command->footer(
-      "Starts a coordinator and workers, submits the job, shows its steps and stops everything. "
-      "Relative\n"
-      "paths in the job are relative to the job's file. Ctrl-C cancels the job; a second one kills "
-      "it.\n"
-      "Exit status: that of the job (0 succeeded, 1 failed or cancelled, 2 invalid input).\n\n"
+      "The command starts a coordinator and workers, submits the job, shows its steps and stops "
+      "everything.\nRelative paths in the job are relative to the job's file. Ctrl-C cancels the "
+      "job; "
+      "a second one kills it.\nThe exit status is that of the job (0 succeeded, 1 failed or "
+      "cancelled, 2 invalid input).\n\n"
       "Examples:\n"
       "  takt local run deploy/examples/kjv.yaml\n"
       "  takt -o json local run job.yaml --set steps=10 | jq .loss\n"

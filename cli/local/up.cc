@@ -93,7 +93,7 @@ void AddLocalUp(CLI::App& local, Context& context) {
             ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
             ->capture_default_str();
         app.add_option("--threads", options.threads,
-                       "Compute threads of a worker; 0: the cores shared out")
+                       "Compute threads of a worker; 0: the cores divided by the workers")
             ->type_name("N")
             ->check(CLI::Range(0, 4096));
       },
@@ -105,7 +105,7 @@ void AddLocalDown(CLI::App& local, Context& context) {
   CLI::App* command = AddCommand<DownOptions>(
       local, context, "down", "Stop what `takt local up` started",
       [](CLI::App& app, DownOptions& options) {
-        app.add_option("--state", options.state, "The directory that `up` was given")
+        app.add_option("--state", options.state, "The directory that `takt local up` used")
             ->type_name("DIR")
             ->default_str("~/.local/state/takt/local");
       },

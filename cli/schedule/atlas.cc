@@ -15,7 +15,7 @@ namespace {
 using schedule::ActionKind;
 using schedule::TimedAction;
 
-// Small enough for a page of about a megabyte, large enough to see what the families differ in.
+// These sizes keep the page at about a megabyte and show how the families differ.
 constexpr std::pair<int, int> kSizes[] = {{2, 2}, {2, 4},  {2, 8},  {4, 4},   {4, 8},  {4, 16},
                                           {8, 8}, {8, 16}, {8, 32}, {16, 16}, {16, 32}};
 constexpr int kChunks[] = {2, 4};  // of families that take any number
@@ -27,7 +27,7 @@ struct CostSet {
   double forward, input_grad, weight_grad;
   double overlap;  // 0: F + B
   double latency;
-  double last_stage;  // how much longer than the others the last stage is
+  double last_stage;  // the time of the last stage relative to the others
 };
 constexpr CostSet kCostSets[] = {
     {"F = I = W = 1, messages free", 1, 1, 1, 0, 0, 1},
@@ -65,7 +65,7 @@ Json CostSetJson(const CostSet& set) {
           {"last", set.last_stage}};
 }
 
-// One row of an entry as text; see the header.
+// One row of an entry as text, in the form that the header describes.
 class RowText {
  public:
   RowText(int rank, int num_ranks) : rank_(rank), num_ranks_(num_ranks) {}
@@ -115,8 +115,9 @@ std::string RowsText(const schedule::Timeline& timeline) {
   return text;
 }
 
-// [makespan, bubble_fraction, span_bubble_fraction, peak, messages, lower bound, step_time];
-// without a flush there is no bound, and the bubble is that of a step among others.
+// Returns [makespan, bubble_fraction, span_bubble_fraction, peak, messages, lower bound,
+// step_time]. Without a flush there is no bound, and the bubble is that of one step in a row of
+// them.
 Json Figures(const SimulatedSchedule& simulated) {
   const auto rounded = [](double value) { return std::round(value * 1e6) / 1e6; };
   const sim::Report& report = simulated.report;
@@ -184,7 +185,8 @@ class Atlas {
     return by_costs;
   }
 
-  // Where a text is in `rows_`: for many a family some sets of costs differ in nothing.
+  // The index of a text in `rows_`. Equal texts, which several sets of costs may have, are kept
+  // once.
   int RowsIndex(const std::string& text) {
     const auto [found, is_new] = index_of_rows_.try_emplace(text, static_cast<int>(rows_.size()));
     if (is_new) rows_.push_back(text);

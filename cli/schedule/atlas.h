@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every family over a range of sizes and costs, computed beforehand: what the page of
-// `takt schedule show -f html` chooses from.
+// Computes every family over a range of sizes and costs, for the page of `takt schedule show -f
+// html`.
 #pragma once
 
 #include <string>
@@ -12,17 +12,20 @@
 
 namespace takt::cli {
 
-// {"tick", "costs": [...], "families": [...], "sizes": [[P, M]...], "rows": [...], "entries":
-// {...}}: entries by "family P M V" hold, for each of `costs`, makespan, both bubbles, peak,
-// messages, bound (null without a flush), time of a step in a row of them and the index of its text
-// in `rows`; or the rule that the family breaks at these sizes. A text has a line a rank, an action
-// a letter ("FIWB" of the first chunk, "fiwb", "GJXC" and "gjxc" of the next), before it the idle
-// ticks if there are any, then `@` and the microbatch if it is not the one after the last of its
-// letter; `*` before the two letters of an overlapped pair.
+// Returns {"tick", "costs": [...], "families": [...], "sizes": [[P, M]...], "rows": [...],
+// "entries": {...}}. The key of an entry is "family P M V". An entry is the rule that the family
+// breaks at these sizes, or a list with, for each of `costs`: makespan, both bubbles, peak,
+// messages, bound (null without a flush), the time of a step in a row of steps, and the index of
+// its text in `rows`.
+//
+// A text has a line for each rank and a letter for each action: "FIWB" for the first chunk, "fiwb",
+// "GJXC" and "gjxc" for the next ones. Before the letter stand the idle ticks, if there are any,
+// and then `@` and the microbatch, if it is not the one after the last of this letter. `*` stands
+// before the two letters of an overlapped pair.
 absl::StatusOr<Json> MakeAtlas();
 
-// One schedule with its own times, in the form of an entry and with rows of
-// [stage, kind, microbatch, start, end, joins_next].
+// Returns one schedule with its own times, in the form of an entry, with rows of [stage, kind,
+// microbatch, start, end, joins_next].
 Json AskedEntry(const schedule::Schedule& schedule, const SimulatedSchedule& simulated);
 
 }  // namespace takt::cli

@@ -37,8 +37,7 @@ Candidate Simulated(std::string_view name, const schedule::Schedule& schedule,
               SimulateSchedule(schedule, costs, {.max_in_flight = options.sizes.max_in_flight()})};
 }
 
-// Sizes that a family does not take are left out for it: V, N and K are asked of those that have
-// them.
+// Leaves out the sizes that a family does not take: only some families have V, N and K.
 Candidate Try(const schedule::Family& family, const CompareOptions& options,
               schedule::GenerateOptions sizes, const StepCosts& costs) {
   if (!family.uses_chunks) sizes.num_chunks.reset();
@@ -48,7 +47,7 @@ Candidate Try(const schedule::Family& family, const CompareOptions& options,
   return Simulated(family.name, *schedule, options, costs);
 }
 
-// What is searched for, with as many chunks a rank as one of the families has.
+// Searches with as many chunks for each rank as one of the families has.
 Candidate TryAuto(int num_chunks, const CompareOptions& options, const StepCosts& costs) {
   ScheduleSource source{.name = "auto", .sizes = options.sizes};
   source.sizes.chunks = num_chunks;
@@ -60,7 +59,7 @@ Candidate TryAuto(int num_chunks, const CompareOptions& options, const StepCosts
   return Simulated("auto", found->schedule, options, costs);
 }
 
-// Why a family cannot run at these sizes, without the grid.
+// Why a family cannot run at these sizes, without the grid of the message.
 FieldError ReasonOf(const absl::Status& status) {
   const std::vector<FieldError> errors = FieldErrorsOf(status);
   return errors.empty() ? FieldError{.rule = std::string(status.message())} : errors.front();
@@ -88,7 +87,7 @@ Json CandidateJson(const Candidate& candidate) {
           {"gap", simulated.gap()}};
 }
 
-// The fastest first, of equal ones the one that holds least.
+// Sorts the fastest first; of equally fast ones, the one that holds least in flight.
 std::string CompareText(const std::vector<Candidate>& candidates) {
   std::vector<const Candidate*> ran, refused;
   for (const Candidate& candidate : candidates) {
@@ -160,8 +159,7 @@ absl::StatusOr<ExitCode> Compare(const Context& context, const CompareOptions& o
 
 void AddScheduleCompare(CLI::App& schedule, Context& context) {
   CLI::App* command = AddCommand<CompareOptions>(
-      schedule, context, "compare",
-      "One table of all families, and auto, at the same sizes and costs",
+      schedule, context, "compare", "Compare all families, and auto, at the same sizes and costs",
       [](CLI::App& app, CompareOptions& options) {
         DeclareScheduleSizes(app, options.sizes);
         DeclareCosts(app, options.costs);

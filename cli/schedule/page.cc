@@ -9,7 +9,7 @@
 namespace takt::cli {
 namespace {
 
-// Inside a script element no text may look like its end.
+// Escapes JSON for a script element, where no text may look like the end of the element.
 std::string ForScript(const Json& json) {
   return absl::StrReplaceAll(Dump(json), {{"<", "\\u003c"}});
 }

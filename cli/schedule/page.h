@@ -9,8 +9,8 @@
 
 namespace takt::cli {
 
-// One HTML page without a single request: the schedule, and controls that show every family over a
-// range of sizes and costs (schedule_atlas.h). Its markup and script are schedule_page.html.
+// Makes one HTML page that requests nothing: the schedule, and controls that show every family over
+// a range of sizes and costs (atlas.h). Its markup and script are in page.html.
 absl::StatusOr<std::string> RenderPage(const schedule::Schedule& schedule,
                                        const SimulatedSchedule& simulated);
 

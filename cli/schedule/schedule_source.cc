@@ -23,7 +23,7 @@ schedule::Placement PlacementOf(std::string_view name) {
   return name == "bidirectional" ? schedule::Placement::kBidirectional : schedule::Placement::kLoop;
 }
 
-// A size of the file that the command line states as well.
+// Checks a size of the file that the command line states as well.
 absl::Status CheckStated(const char* option, std::optional<std::int64_t> stated, int found) {
   if (!stated.has_value() || *stated == found) return absl::OkStatus();
   return InvalidField({.field = option,
@@ -32,7 +32,8 @@ absl::Status CheckStated(const char* option, std::optional<std::int64_t> stated,
                        .fix = "leave it out"});
 }
 
-// From 1 to kMaxActions: more fit no schedule, and products of two do not overflow.
+// Checks that a size is from 1 to kMaxActions. Larger ones fit no schedule, and products of two
+// such sizes do not overflow.
 void CheckSize(const char* option, std::optional<std::int64_t> value,
                std::vector<FieldError>& errors) {
   if (!value.has_value() || (*value >= 1 && *value <= schedule::kMaxActions)) return;
@@ -52,7 +53,7 @@ std::vector<FieldError> SizeErrors(const ScheduleSizes& sizes) {
   return errors;
 }
 
-// The fields that a generator names are options here.
+// Renames the fields of a generator's errors to the options of the command line.
 absl::Status NameOptions(const absl::Status& status) {
   std::vector<FieldError> errors = FieldErrorsOf(status);
   if (errors.empty()) return status;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedule that a command works on: a family and its sizes, or a file.
+// The schedule that a command works on: a family with its sizes, or a file.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ namespace takt::cli {
 struct ScheduleSizes {
   std::optional<std::int64_t> ranks, microbatches, chunks, group, memory;
 
-  // For the validator, of sizes that were checked; 0: no limit.
+  // The limit for the validator, from checked sizes; 0: no limit.
   int max_in_flight() const { return static_cast<int>(memory.value_or(0)); }
 };
 
 struct ScheduleSource {
-  std::string name;  // of a family, or a path: whatever ends in .csv or holds a slash
+  std::string name;  // a family, or a path if it ends in .csv or contains a slash
   ScheduleSizes sizes;
   std::string placement;  // empty: the family's own, or the one that the rows of the file show
 };
@@ -31,18 +31,18 @@ struct ScheduleSource {
 void DeclareScheduleSizes(CLI::App& command, ScheduleSizes& sizes);
 void DeclareScheduleSource(CLI::App& command, ScheduleSource& source);
 
-// Sizes as a generator takes them, each from 1 to kMaxActions. kInvalidArgument (FieldErrors): one
-// is not, or P or M is not given.
+// Returns the sizes for a generator, each from 1 to kMaxActions. kInvalidArgument (FieldErrors): a
+// size is outside this range, or P or M is not given.
 absl::StatusOr<schedule::GenerateOptions> MakeGenerateOptions(const ScheduleSizes& sizes,
                                                               const cost::Costs& costs);
 
 struct LoadedSchedule {
   schedule::Schedule schedule;
-  std::string remark;  // for a person: how `auto` found it; else empty
+  std::string remark;  // tells the user how `auto` found it; else empty
 };
 
-// Generated, searched for (`auto`) or parsed, not yet validated. Errors: kInvalidArgument
-// (FieldError).
+// Generates, searches (`auto`) or parses the schedule. It is not yet validated. Errors:
+// kInvalidArgument (FieldError).
 absl::StatusOr<LoadedSchedule> LoadSchedule(const ScheduleSource& source, const StepCosts& costs);
 absl::StatusOr<std::string> ReadScheduleFile(const std::string& path);
 absl::StatusOr<schedule::Schedule> ParseSchedule(const std::string& text, const std::string& path,

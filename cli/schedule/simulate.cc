@@ -71,7 +71,7 @@ Json ReportJson(const schedule::Schedule& schedule, const StepCosts& costs,
   return json;
 }
 
-// What the longest chain is made of, and where it changes ranks.
+// Describes what the longest chain consists of, and where it changes ranks.
 std::string CriticalPathText(const sim::Report& report) {
   double messages = 0;
   int changes = 0;
@@ -94,7 +94,7 @@ std::string BoundText(const SimulatedSchedule& simulated) {
       FormatPercent(simulated.gap()));
 }
 
-// Of one step that stands alone, or of the first of several that run into each other.
+// The figures of one step that stands alone, or of the first of several that run into each other.
 std::string TimesText(const SimulatedSchedule& simulated) {
   const sim::Report& report = simulated.report;
   const std::string in_a_row =

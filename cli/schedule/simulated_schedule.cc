@@ -15,14 +15,15 @@ namespace takt::cli {
 
 namespace {
 
-// Steps that run into each other count from the second on, when the pipeline is full.
+// For steps that run into each other, the time counts from the second one on, when the pipeline is
+// full.
 constexpr int kStepsInARow = 4;
 
 std::vector<std::int64_t> ByStage(const std::vector<std::int64_t>& bytes, int num_stages) {
   return bytes.size() == 1 ? std::vector<std::int64_t>(num_stages, bytes[0]) : bytes;
 }
 
-// Layers do not matter here: one a stage.
+// Gives each stage one layer, since layers do not matter here.
 std::vector<program::StageShape> Shapes(const StepCosts& costs, int num_stages) {
   const std::vector<std::int64_t> output_bytes = ByStage(costs.output_bytes, num_stages);
   const std::vector<std::int64_t> stash_bytes = ByStage(costs.stash_bytes, num_stages);
@@ -36,7 +37,7 @@ std::vector<program::StageShape> Shapes(const StepCosts& costs, int num_stages) 
   return shapes;
 }
 
-// The programs of large steps are half as long without what takes no time.
+// Leaves out what takes no time, which makes the programs of large steps half as long.
 absl::StatusOr<program::LowerOptions> Lowering(const schedule::Schedule& schedule,
                                                const StepCosts& costs, const StepOptions& options) {
   const cost::Costs& time = costs.time;

@@ -37,20 +37,20 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kLargestCostsFile = std::size_t{16} << 20;
-constexpr double kMostBytes = 1e15;  // sums of a step stay exact in 64 bits
+constexpr double kMostBytes = 1e15;  // keeps the sums of a step exact in 64 bits
 
-// Of one stage.
+// The costs of one stage.
 struct StageCost {
   double forward = 1, input_grad = 1, weight_grad = 1;
   std::optional<double> backward;  // unset: input_grad + weight_grad
   std::optional<double> overlap;   // unset: forward + backward
   double reduction = 0;
   std::int64_t output_bytes = 0, stash_bytes = 0;
-  std::string kinds;  // that the file names
+  std::string kinds;  // the kinds that the file names
 
   double Backward() const { return backward.value_or(input_grad + weight_grad); }
 
-  // False: no such kind.
+  // Returns false if there is no such kind.
   bool Set(std::string_view kind, double value) {
     if (kind == "F") {
       forward = value;
@@ -77,7 +77,7 @@ struct StageCost {
     return true;
   }
 
-  // A byte count has been checked by the caller. False: no such key.
+  // The caller has checked a byte count. Returns false if there is no such key.
   bool SetBytes(std::string_view key, double value) {
     if (key != "output_bytes" && key != "stash_bytes") return false;
     (key == "output_bytes" ? output_bytes : stash_bytes) = static_cast<std::int64_t>(value);
@@ -110,17 +110,17 @@ absl::Status ParseCost(const std::string& text, StageCost& stage, double& latenc
   return absl::OkStatus();
 }
 
-// Reads a costs file key by key; whatever is no number where one belongs is refused by its name.
+// Reads a costs file key by key. If a value is not a number, the error names its key.
 class CostsFile {
  public:
   explicit CostsFile(std::string path) : path_(std::move(path)) {}
 
-  // `stages` has one entry, for all, and gets as many as the file has.
+  // `stages` has one entry, for all stages. It gets as many entries as the file has.
   absl::Status Read(std::vector<StageCost>& stages, cost::Costs& costs, std::string& measured) {
     ASSIGN_OR_RETURN(const std::string text, ReadInputFile(path_, "--costs", kLargestCostsFile));
     const json file = json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!file.is_object()) return CostError("--costs", path_, "must hold a JSON object");
-    RETURN_IF_ERROR(ReadLinkCost(file, "", costs.link));  // the links fall back to it
+    RETURN_IF_ERROR(ReadLinkCost(file, "", costs.link));  // the default of all links
     for (const auto& [key, value] : file.items()) {
       if (key == "stages") {
         RETURN_IF_ERROR(ReadStages(value, stages));
@@ -158,7 +158,7 @@ class CostsFile {
     return Wrong(field, value, "must be a number, finite and not negative");
   }
 
-  // The keys of one link, or of all links when `prefix` is empty.
+  // Reads the keys of one link, or of all links if `prefix` is empty.
   absl::Status ReadLinkCost(const json& entry, const std::string& prefix,
                             cost::LinkCost& link) const {
     for (const auto& [key, target] : {std::pair("latency", &link.latency),
@@ -231,13 +231,13 @@ std::string KindsOfAll(const std::vector<StageCost>& stages) {
   return kinds;
 }
 
-// What was not measured would be taken for one second, or for what --cost says.
+// Checks that every kind was measured. Otherwise the time of a missing kind would come from --cost.
 absl::Status CheckMeasured(const std::string& kinds, const schedule::Schedule& schedule) {
   const bool halves = Has(kinds, 'I') && Has(kinds, 'W');
   for (const schedule::Row& row : schedule.ranks) {
     for (std::size_t i = 0; i < row.size(); ++i) {
       if (row[i].joins_next && Has(kinds, 'O')) {
-        ++i;  // with its B
+        ++i;  // skips the B of the pair
         continue;
       }
       const char kind = schedule::Letter(row[i].kind);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Costs as the command line gives them.
+// The costs that the user gives on the command line.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +18,30 @@ struct CostOptions {
   std::string costs_file;
 };
 
-// Time and bytes of a step. Lists are by stage, those of one entry serve all stages.
+// Time and bytes of a step. Lists have an entry for each stage, or one entry for all stages.
 struct StepCosts {
   cost::Costs time;
-  std::vector<std::int64_t> output_bytes{0};  // of a message that leaves the stage
-  std::vector<std::int64_t> stash_bytes{0};   // of a microbatch in flight on the stage
-  // On what --costs says that its seconds were measured; empty: it does not say. A simulation with
-  // them is a prediction.
+  std::vector<std::int64_t> output_bytes{0};  // bytes of a message that leaves the stage
+  std::vector<std::int64_t> stash_bytes{0};   // bytes of a microbatch in flight on the stage
+  // The machine on which the seconds of --costs were measured, as the file says; empty: the file
+  // does not say. A simulation with measured costs is a prediction.
   std::string measured;
-  std::string measured_kinds;  // that every stage has there, of "FIWBO"
+  std::string measured_kinds;  // the kinds of "FIWBO" that every stage has there
 };
 
 void DeclareCosts(CLI::App& command, CostOptions& options);
 
-// What --cost says for every stage, then what --costs FILE.json says for each (the form is
-// kCostsFileHelp). Not yet compared with the sizes of a schedule.
-// Errors: kInvalidArgument (FieldError).
+// Reads --cost for all stages, and then what --costs FILE.json says for each (kCostsFileHelp
+// describes the form). The costs are not yet compared with the sizes of a schedule. Errors:
+// kInvalidArgument (FieldError).
 absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options);
 
-// One value or one a stage, links between ranks that are there, times measured for all kinds that
-// the schedule has. kInvalidArgument (FieldError).
+// Checks that there is one value or one for each stage, that links are between existing ranks, and
+// that times were measured for all kinds that the schedule has. kInvalidArgument (FieldError): they
+// do not fit.
 absl::Status CheckCostsFit(const StepCosts& costs, const schedule::Schedule& schedule);
 
-// For --help of the commands that take costs.
+// The help of the commands that take costs.
 extern const char kCostsFileHelp[];
 
 }  // namespace takt::cli

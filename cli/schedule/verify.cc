@@ -20,7 +20,7 @@ struct VerifyOptions {
 absl::StatusOr<schedule::Schedule> Check(const std::string& text, const VerifyOptions& options) {
   ASSIGN_OR_RETURN(schedule::Schedule schedule,
                    ParseSchedule(text, options.file, options.placement));
-  // The proof of completion is part of simulating; any costs will do.
+  // Simulating includes the proof of completion, for which any costs serve.
   RETURN_IF_ERROR(
       SimulateSchedule(schedule, StepCosts(), {.max_in_flight = options.memory}).status());
   return schedule;
@@ -69,7 +69,7 @@ void AddScheduleVerify(CLI::App& schedule, Context& context) {
       [](CLI::App& app, VerifyOptions& options) {
         app.add_option("FILE", options.file, "CSV")->type_name("FILE.csv")->required();
         app.add_option("--placement", options.placement,
-                       "Stages on ranks; default: as the rows show")
+                       "Where stages are; default: as the rows of the file show")
             ->check(CLI::IsMember({"loop", "v", "bidirectional"}));
         app.add_option("--memory", options.memory,
                        "Microbatch-chunks that a rank may hold in flight; default: no limit")

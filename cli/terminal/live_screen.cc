@@ -20,24 +20,24 @@ namespace {
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[2J";
 constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
 
-// Those that end the process at once unless somebody takes them later, and SIGTSTP (Ctrl-Z), after
-// which it may go on.
+// Signals that end the process at once unless a later handler takes them, and SIGTSTP (Ctrl-Z),
+// after which the process may go on.
 constexpr std::array kSignals = {SIGABRT, SIGBUS,  SIGFPE,  SIGHUP,  SIGILL,
                                  SIGINT,  SIGQUIT, SIGSEGV, SIGTERM, SIGTSTP};
 
-// Of the object that lives; -1: none.
+// The descriptor of the object that exists; -1: none.
 std::atomic<int> screen_fd = -1;
 std::array<struct sigaction, kSignals.size()> before;
 
-// Whether a write failed for want of room alone, which there is now: another program may have made
-// the terminal one that does not block.
+// Waits for room if a write failed only because there was none, and returns whether there is now.
+// Another program may have set the terminal to not block.
 bool AwaitRoom(int fd) {
   if (errno != EAGAIN) return false;
   pollfd room{.fd = fd, .events = POLLOUT, .revents = 0};
   return poll(&room, 1, -1) >= 0 || errno == EINTR;
 }
 
-// False: the terminal is gone.
+// Returns false if the terminal is gone.
 bool WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = write(fd, bytes.data(), bytes.size());
@@ -50,7 +50,7 @@ bool WriteAll(int fd, std::string_view bytes) {
 
 void Install(int signal, struct sigaction* old);
 
-// Only what a signal handler may call. The signal then does what it did without us.
+// Uses only what a signal handler may call. The signal then has its former effect.
 void OnSignal(int signal) {
   const int error = errno;
   WriteAll(screen_fd, kLeave);
@@ -62,7 +62,7 @@ void OnSignal(int signal) {
   sigaddset(&this_one, signal);
   raise(signal);
   pthread_sigmask(SIG_UNBLOCK, &this_one, nullptr);
-  // Here again: it was stopped and goes on.
+  // The process was stopped and now goes on.
   Install(signal, nullptr);
   WriteAll(screen_fd, kEnter);
   errno = error;
@@ -82,7 +82,7 @@ LiveScreen::LiveScreen(int fd) : fd_(fd) {
   screen_fd = fd;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     Install(kSignals[i], &before[i]);
-    // As with nohup: it is not to end us.
+    // An ignored signal stays ignored, as with nohup.
     if (before[i].sa_handler == SIG_IGN) sigaction(kSignals[i], &before[i], nullptr);
   }
   WriteAll(fd_, kEnter);
@@ -101,14 +101,14 @@ LiveScreen::Size LiveScreen::size() const {
 }
 
 bool LiveScreen::Draw(std::vector<std::string> lines, Size size) {
-  lines.resize(static_cast<std::size_t>(size.rows));  // empty ones wipe what was there
+  lines.resize(static_cast<std::size_t>(size.rows));  // empty lines erase what was there
   return WriteAll(fd_, FrameOf(lines));
 }
 
 std::string FrameOf(const std::vector<std::string>& lines) {
   std::string frame;
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    // Wiped first: a line that fills the last column leaves the cursor on it.
+    // Erases first, because a line that fills the last column leaves the cursor on it.
     absl::StrAppend(&frame, "\x1b[", i + 1, ";1H\x1b[K", lines[i]);
   }
   return frame;

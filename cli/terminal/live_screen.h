@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The terminal's other screen, drawn anew again and again, and what was there before put back
-// however the process goes on or ends.
+// Draws on the terminal's other screen, and restores what was there before, however the process
+// goes on or ends.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace takt::cli {
 
-// One object at a time; one caller at a time. What is written passes by the streams of Terminal:
-// write nothing else to the terminal while it lives.
+// There is at most one object at a time; one caller at a time. It does not use the streams of
+// Terminal: write nothing else to the terminal while it exists.
 class LiveScreen final {
  public:
-  // fd: a terminal; borrowed. Switches to the other screen and hides the cursor.
+  // Switches to the other screen and hides the cursor. fd: a terminal; borrowed.
   explicit LiveScreen(int fd);
-  // Back to the screen before. A fatal signal and one that stops the process do that too.
+  // Restores the screen. A fatal signal, and one that stops the process, also restore it.
   ~LiveScreen();
   LiveScreen(const LiveScreen&) = delete;
   LiveScreen& operator=(const LiveScreen&) = delete;
@@ -23,17 +23,18 @@ class LiveScreen final {
   struct Size {
     int columns = 80, rows = 24;
   };
-  // As it is now: asked before every drawing, so that a change of the window shows in the next one.
+  // The current size. Ask before every drawing, so that the next one follows a change of the
+  // window.
   Size size() const;
 
-  // lines: no more, and no wider, than `size`. False: the terminal is gone.
+  // Draws `lines`, no more and no wider than `size`. Returns false if the terminal is gone.
   bool Draw(std::vector<std::string> lines, Size size);
 
  private:
   const int fd_;
 };
 
-// The bytes of one drawing, every line from the first column on.
+// Returns the bytes of one drawing. Every line begins at the first column.
 std::string FrameOf(const std::vector<std::string>& lines);
 
 }  // namespace takt::cli

@@ -8,16 +8,16 @@
 namespace takt::cli {
 namespace {
 
-constexpr int kDotColumns = 2, kDotRows = 4;  // of a Braille character
+constexpr int kDotColumns = 2, kDotRows = 4;  // dots of a Braille character
 
-// U+2800 and the dots, in UTF-8.
+// The Braille character of `dots` (U+2800 and up), in UTF-8.
 std::string Braille(unsigned dots) {
   const unsigned code = 0x2800 + dots;
   return {static_cast<char>(0xE0 | (code >> 12)), static_cast<char>(0x80 | ((code >> 6) & 0x3F)),
           static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-// Dots in a raster, some to a character.
+// A raster of dots, of which each character shows one or more.
 class Raster {
  public:
   Raster(int columns, int rows, bool braille)
@@ -104,7 +104,8 @@ std::optional<LossCurve::Picture> LossCurve::Draw(Shape shape) const {
   Raster raster(shape.columns, shape.rows, shape.unicode);
   // Each column shows the mean of its share of the points, joined to the column before.
   const auto num_points = static_cast<std::int64_t>(points_.size());
-  std::optional<int> before;
+  constexpr int kGap = -1;
+  int before = kGap;
   for (int x = 0; x < raster.width(); ++x) {
     const std::int64_t from = x * num_points / raster.width();
     const std::int64_t to = std::max(from + 1, (x + 1) * num_points / raster.width());
@@ -114,13 +115,13 @@ std::optional<LossCurve::Picture> LossCurve::Draw(Shape shape) const {
       sum.count += points_[i].count;
     }
     if (sum.count == 0) {
-      before.reset();
+      before = kGap;
       continue;
     }
     const double range = picture.top - picture.bottom;
     const double depth = range > 0 ? (picture.top - sum.mean()) / range : 0.5;
     const int y = std::clamp(static_cast<int>(depth * raster.height()), 0, raster.height() - 1);
-    raster.SetColumn(x, before.value_or(y), y);
+    raster.SetColumn(x, before == kGap ? y : before, y);
     before = y;
   }
   picture.rows = raster.Rows();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The losses of a job of any length in bounded room, and as a picture in characters.
+// Keeps the losses of a job of any length in bounded memory, and draws them in characters.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace takt::cli {
 // One caller at a time.
 class LossCurve final {
  public:
-  // Points kept; where there are more, neighbours become their mean.
+  // The number of points kept. Beyond it, pairs of neighbours become their mean.
   static constexpr std::size_t kMaxPoints = 4096;
 
-  // Steps ascend. A loss that is not finite leaves a gap.
+  // Adds a step; steps ascend. A loss that is not finite leaves a gap.
   void Add(std::int64_t step, double loss);
 
   bool empty() const { return points_.empty(); }
@@ -28,9 +28,9 @@ class LossCurve final {
   };
   struct Picture {
     std::vector<std::string> rows;  // of shape.columns characters each, the top first
-    double top = 0, bottom = 0;     // the loss at the upper and at the lower edge
+    double top = 0, bottom = 0;     // the losses at the upper and at the lower edge
   };
-  // Nothing: no finite loss yet, or no room.
+  // Returns nothing if there is no finite loss yet, or no room.
   std::optional<Picture> Draw(Shape shape) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line of a terminal: text of known width, some of it in colour.
+// Holds one line of a terminal: text of known width, some of it in colour.
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@ namespace takt::cli {
 
 enum class Style { kPlain, kBold, kDim, kGood, kWarn, kBad, kAccent };
 
-// Columns that `text` takes: its characters. Text of ours has none that are wide or combine.
+// The number of columns that `text` takes, which is its number of characters: our text has no
+// characters that are wide or combine.
 int WidthOf(std::string_view text);
 
-// What may come from elsewhere (reasons, names): every byte that is not printable ASCII becomes
-// '?', so that it can neither move the cursor nor be of another width than it seems.
+// Cleans text from elsewhere (reasons, names): every byte that is not printable ASCII becomes '?',
+// so that the text cannot move the cursor and has the width of its characters.
 std::string Printable(std::string_view text);
 
 class StyledLine final {
@@ -24,12 +25,12 @@ class StyledLine final {
 
   StyledLine& Append(std::string_view text, Style style = Style::kPlain);
   StyledLine& Append(const StyledLine& other);
-  // Blanks up to `column`.
+  // Appends blanks up to `column`.
   StyledLine& PadTo(int column);
   int width() const { return width_; }
 
-  // The first `columns` characters, nothing after the last that is not blank; with the sequences
-  // of its colours, or without.
+  // Returns the first `columns` characters without blanks at their end, with the sequences of
+  // colours if `color` is set.
   std::string Text(int columns, bool color) const;
 
  private:
@@ -41,7 +42,7 @@ class StyledLine final {
   int width_ = 0;
 };
 
-// "[#####-----]" of `width` columns; empty below five.
+// Returns "[#####-----]" of `width` columns, or nothing if there are fewer than five.
 std::string BarOf(double fraction, int width, bool unicode);
 
 }  // namespace takt::cli

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a coordinator that answers what it is told to, on a Unix socket of its own; and a run
-// of the command line against it.
+// A coordinator for tests that answers what a test tells it to, on a Unix socket of its own, and
+// runs of the command line against it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -21,7 +21,8 @@
 
 namespace takt::cli {
 
-// Each handler gets the request and fills the response; unset: UNIMPLEMENTED.
+// Each handler gets the request and fills the response. Without a handler the answer is
+// UNIMPLEMENTED.
 class FakeCoordinator final : public v1::JobService::Service, public v1::ClusterService::Service {
  public:
   template <class Request, class Response>
@@ -124,7 +125,7 @@ struct Outcome {
   std::string out, err;
 };
 
-// One command line, as if typed.
+// Runs one command line, as if a user typed it.
 inline Outcome RunTakt(std::vector<std::string> arguments) {
   std::ostringstream out, err;
   Context context{.terminal = {.out = out, .err = err},

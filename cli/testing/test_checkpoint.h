@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face folders, and checkpoints as workers write them of the weights in one.
+// Writes Hugging Face folders for tests, and checkpoints of their weights in the form that workers
+// write.
 #pragma once
 
 #include <algorithm>
@@ -84,8 +85,8 @@ inline std::string WriteCheckpoint(const std::string& directory, std::int64_t st
   return path;
 }
 
-// Writes `folder`: the golden model in another format, in so many files, a zero of each sign in
-// every tensor.
+// Writes `folder`: the golden model in another format and divided into `shards` files, with a zero
+// of each sign in every tensor.
 inline void WriteModelFolder(const std::string& folder, const std::string& golden,
                              checkpoint::FloatFormat format, int shards) {
   std::filesystem::create_directories(folder);
@@ -122,7 +123,7 @@ inline void WriteModelFolder(const std::string& folder, const std::string& golde
   }
 }
 
-// Every tensor that the model has is the same in both folders, to the byte.
+// Expects every tensor of the model to be the same in both folders, to the byte.
 inline void ExpectSameTensors(const std::string& a, const std::string& b) {
   const auto config = model::ParseHfConfig(ReadFile(a + "/config.json"), "c").value();
   const auto model = model::BuildModel(config, 1).value();

@@ -12,7 +12,7 @@
 
 namespace takt::cli {
 
-// A fresh directory that goes with the object.
+// A fresh directory that is removed with the object.
 class TestDirectory final {
  public:
   TestDirectory() { TAKT_CHECK(mkdtemp(path_.data()) != nullptr); }
