@@ -53,7 +53,7 @@ absl::Status CheckSize(const std::string& directory, const FileEntry& file) {
       absl::StrCat(path, " has ", opened->size(), " bytes, its manifest says ", file.bytes));
 }
 
-// Readers of Hugging Face's would find a shard that no hash vouches for.
+// Finds a shard that has no hash: Hugging Face's readers would load it.
 absl::Status CheckNoOtherShards(const std::string& directory, const Manifest& manifest) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(directory));
   for (const std::string& name : names) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory of checkpoints as its readers see it: which steps there are, in what state, and the
-// newest one that can be used. Names are in layout.h; nothing here writes.
+// Reads a directory of checkpoints: which steps there are, in what state, and which is the newest
+// that can be used. layout.h has the names. Nothing here writes.
 #pragma once
 
 #include <cstdint>
@@ -21,35 +21,35 @@
 namespace takt::checkpoint {
 
 enum class StepState : std::uint8_t {
-  kComplete,  // its manifest reads, and the files that it names are there with their sizes
+  kComplete,  // its manifest can be read, and the files that it names exist with their sizes
   kPartial,   // being written, or left behind
-  kReplaced,  // moved out of the way of a newer one of the same step
-  kDamaged    // named as a complete one, and is not
+  kReplaced,  // moved aside for a newer one of the same step
+  kDamaged    // has the name of a complete step, but is not complete
 };
 const char* StepStateName(StepState state);  // "complete", ...
 
 struct ListedStep {
-  std::string name;  // of its directory
+  std::string name;  // of the directory
   StepId step;
   StepState state = StepState::kComplete;
-  std::string reason;                // of kDamaged: file and rule
-  std::optional<Manifest> manifest;  // of kComplete
+  std::string reason;                // for kDamaged: file and rule
+  std::optional<Manifest> manifest;  // for kComplete
 };
 
-// Newest first, those of one step by name. Reads manifests and sizes, not the tensors: damage
-// inside a file of the right size shows only to who hashes it. Other names are left out.
-// Errors: kNotFound, kPermissionDenied, ..., naming the path.
+// Lists the steps, newest first, and directories of one step by name. Reads manifests and sizes,
+// not tensors: only a hash finds damage inside a file of the right size. Leaves out other names.
+// Errors: kNotFound, kPermissionDenied, ..., with the path.
 absl::StatusOr<std::vector<ListedStep>> ListSteps(const std::string& directory);
 
-// The manifest of a directory that must be complete.
-// Errors: kDataLoss or kInvalidArgument, naming file and rule.
+// Returns the manifest of a directory that must be complete. Errors: kDataLoss or kInvalidArgument,
+// with file and rule.
 absl::StatusOr<Manifest> ReadCompleteStep(const std::string& path);
 
-// That the files which `manifest` names are in `directory` with their sizes, and no other shard.
-// Errors: kDataLoss, naming file and rule.
+// Checks that the files of `manifest` are in `directory` with their sizes, and that there is no
+// other shard. Errors: kDataLoss, with file and rule.
 absl::Status CheckFiles(const std::string& directory, const Manifest& manifest);
 
-// Of a file whose bytes hash to `hash` and not to what its manifest says: kDataLoss.
+// The error (kDataLoss) for a file whose hash is `hash` and differs from the manifest's.
 absl::Status HashMismatch(std::string_view path, std::string_view hash, const FileEntry& file);
 
 struct PassedOver {
@@ -57,32 +57,34 @@ struct PassedOver {
   std::string reason;
 };
 struct ChosenStep {
-  std::optional<StepId> step;           // nullopt: none is usable
-  std::vector<PassedOver> passed_over;  // newer than it, newest first
+  std::optional<StepId> step;           // empty: none is usable
+  std::vector<PassedOver> passed_over;  // newer than `step`, newest first
 };
 
-// The newest step that is complete and that `usable` takes. steps: as listed; at_most: 0 is any.
-// usable: asked newest first, until it says OK; its message becomes the reason.
+// Returns the newest step that is complete and that `usable` accepts. steps: in the order of the
+// list; at_most: 0 means any. It calls `usable` on the newest step first, until one is OK; the
+// message of an error becomes the reason.
 ChosenStep ChooseStep(std::span<const ListedStep> steps, StepId at_most,
                       const std::function<absl::Status(const ListedStep&)>& usable);
 
-// One complete step, opened: headers parsed, tensors by name, bytes mapped. Move-only.
+// An opened complete step, with parsed headers, tensors by name and mapped bytes. Move-only.
 class StepFiles {
  public:
-  // path: of the step's directory. Errors: kDataLoss or kInvalidArgument, naming file and rule.
+  // path: the step's directory. Errors: kDataLoss or kInvalidArgument, with file and rule.
   static absl::StatusOr<StepFiles> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
 
   // Reads the whole file and compares its hash with the manifest's.
-  // Errors: kDataLoss, kInternal (the disk), naming the file.
+  // Errors: kDataLoss, kInternal (the disk), with the file.
   absl::Status Verify(const FileEntry& file) const;
   absl::Status VerifyAll() const;
 
-  // nullptr: no file of the step has it. Valid as long as this object; not verified.
+  // Returns nullptr if no file of the step has it. Valid as long as this object; not verified.
   const Tensor* Find(std::string_view tensor) const;
-  // The tensors of one safetensors file; nullptr: the step has no such file. Likewise.
+  // Returns the tensors of one safetensors file, or nullptr if the step has no such file. Valid as
+  // long as this object; not verified.
   const SafetensorsView* View(std::string_view file) const;
 
  private:
@@ -93,7 +95,7 @@ class StepFiles {
 
   std::string path_;
   Manifest manifest_;
-  std::map<std::string, File, std::less<>> files_;  // those of safetensors
+  std::map<std::string, File, std::less<>> files_;  // the safetensors files
 };
 
 }  // namespace takt::checkpoint

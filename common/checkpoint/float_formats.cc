@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kSign = 0x80000000;
 constexpr std::uint32_t kInfinity = 0x7f800000;
-constexpr int kDroppedBits = 13;  // of the fraction, from f32's 23 to f16's 10
+constexpr int kDroppedBits = 13;  // bits of the fraction that go: f32 has 23, f16 has 10
 
 float FromBf16(std::uint16_t half) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
@@ -21,7 +21,7 @@ float FromBf16(std::uint16_t half) {
 std::uint16_t ToBf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (std::isnan(value)) {
-    // A payload in the lower half alone would be lost, and with it that this is not infinity.
+    // If only the lower half holds the payload, truncation would turn the NaN into infinity.
     const bool lost = (bits & 0x007f0000) == 0;
     return static_cast<std::uint16_t>(bits >> 16 | (lost ? 0x40 : 0));
   }
@@ -50,7 +50,8 @@ std::uint16_t ToF16(float value) {
   }
   if (size >= 0x477ff000) return sign | 0x7c00;  // 65520 and above: rounds to infinity
   if (size < 0x38800000) {                       // below the smallest normal number, 2^-14
-    // In multiples of 2^-24, the sum with 2^23 rounds as we want, and ends in the number.
+    // In multiples of 2^-24, adding 2^23 rounds to nearest even and leaves the number in the low
+    // bits.
     const float shifted = std::bit_cast<float>(size) * 0x1p24F + 0x1p23F;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) & 0x7fff));
   }

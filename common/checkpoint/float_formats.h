@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The floating formats of weights in files: F32, BF16 (the upper half of an f32) and F16 (IEEE
-// binary16), to and from f32.
+// Converts the floating formats of weights in files, F32, BF16 (the upper half of an f32) and F16
+// (IEEE binary16), to and from f32.
 #pragma once
 
 #include <cstddef>
@@ -27,13 +27,12 @@ std::optional<FloatFormat> FloatFormatOfTorchDtype(std::string_view torch_dtype)
 
 std::size_t BytesOf(FloatFormat format);
 
-// Every value of a file is one of f32: exact, NaNs keep their sign and payload.
+// Converts to f32. The result is exact; NaNs keep their sign and payload.
 // Precondition: bytes.size() == out.size() * BytesOf(format); alignment of bytes does not matter.
 void ReadFloats(FloatFormat format, std::span<const std::byte> bytes, std::span<float> out);
 
-// Rounds to nearest, ties to even, beyond the largest number to infinity; so it gives back the
-// bytes that ReadFloats took, whatever they were.
-// Precondition: as above.
+// Converts from f32. It rounds to nearest, ties to even, and beyond the largest number to infinity.
+// So it restores any bytes that ReadFloats took. The precondition is that of ReadFloats.
 void WriteFloats(FloatFormat format, std::span<const float> values, std::span<std::byte> out);
 
 }  // namespace takt::checkpoint

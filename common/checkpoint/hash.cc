@@ -2,8 +2,8 @@
 #include "common/checkpoint/hash.h"
 
 #ifdef TAKT_XXHASH_DISPATCH
-// The widest vectors of this processor: four times the rate of the plain functions, which are built
-// for any x86-64. The header makes XXH3_128bits_update name that one.
+// Uses the widest vectors of this processor, which give four times the rate of the plain functions,
+// since those are built for any x86-64. The header makes XXH3_128bits_update mean the fast one.
 #include <xxh_x86dispatch.h>
 #else
 #include <xxhash.h>

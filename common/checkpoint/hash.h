@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// XXH3-128, by which checkpoints are verified, as the 32 hexadecimal digits that `xxhsum -H2`
+// Computes XXH3-128, which verifies checkpoints, as the 32 hexadecimal digits that `xxhsum -H2`
 // prints.
 #pragma once
 
@@ -12,7 +12,7 @@ struct XXH3_state_s;
 
 namespace takt::checkpoint {
 
-// Of bytes that come in pieces.
+// Hashes bytes that come in pieces.
 class Hasher {
  public:
   Hasher();
@@ -21,7 +21,7 @@ class Hasher {
   ~Hasher() = default;
 
   void Add(std::span<const std::byte> bytes);
-  // Of everything added so far.
+  // The hash of everything added so far.
   std::string Digest() const;
 
  private:

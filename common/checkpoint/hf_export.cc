@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::size_t kPieceElements = 1 << 16;
 
-// A new file, written and synced. Destroyed before Finish, it is given up.
+// A new file that is written and synced. Without Finish the destructor only closes it.
 class OutputFile {
  public:
   static absl::StatusOr<OutputFile> Create(const std::string& path) {
@@ -83,15 +83,15 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return std::string(reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size());
 }
 
-// What becomes a file: tensors of the checkpoint, in f32.
+// The tensors of the checkpoint, in f32, that one file will hold.
 using Shard = std::vector<const Tensor*>;
 
 std::int64_t BytesAs(FloatFormat format, const Tensor& tensor) {
   return static_cast<std::int64_t>(tensor.bytes.size() / sizeof(float) * BytesOf(format));
 }
 
-// As Hugging Face divides: in the model's order, a file ends before the tensor that would make it
-// too large.
+// Divides tensors over files as Hugging Face does: in the model's order, a file ends before the
+// tensor that would make it too large.
 std::vector<Shard> Divide(const std::vector<const Tensor*>& tensors, FloatFormat format,
                           std::int64_t max_bytes) {
   std::vector<Shard> shards(1);
@@ -125,7 +125,7 @@ absl::Status AppendConverted(const Tensor& tensor, FloatFormat format, OutputFil
 
 absl::Status WriteShard(const std::string& path, const Shard& shard, FloatFormat format) {
   std::map<std::string, const Tensor*> sources;
-  std::vector<Tensor> outputs;  // their bytes only say how many there will be
+  std::vector<Tensor> outputs;  // only the size of their bytes is used
   for (const Tensor* tensor : shard) {
     sources[tensor->name] = tensor;
     outputs.push_back(
@@ -143,7 +143,7 @@ absl::Status WriteShard(const std::string& path, const Shard& shard, FloatFormat
   return file.Finish();
 }
 
-// All tensors of the model, in its order.
+// Finds all tensors of the model, in its order.
 absl::StatusOr<std::vector<const Tensor*>> TensorsOf(const model::Model& model,
                                                      const HfFolder& weights) {
   std::vector<const Tensor*> tensors;
@@ -187,13 +187,14 @@ absl::Status SyncDirectory(const std::string& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot sync ", path));
 }
 
-// Where a folder will be, and where it is written until then. What is not finished goes with it.
+// Makes a folder under a temporary name and renames it at the end. If it is not finished, the
+// destructor removes it.
 class NewFolder {
  public:
   static absl::StatusOr<NewFolder> Create(const std::string& out) {
     std::error_code error;
     fs::path place = fs::absolute(out, error).lexically_normal();
-    if (!place.has_filename()) place = place.parent_path();  // it ended in a slash
+    if (!place.has_filename()) place = place.parent_path();  // the path ended in a slash
     const bool there = fs::exists(fs::symlink_status(place, error));
     if (there &&
         !(fs::is_directory(fs::symlink_status(place, error)) && fs::is_empty(place, error))) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of a directory of checkpoints as a Hugging Face folder.
+// Writes one step of a directory of checkpoints as a Hugging Face folder.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 namespace takt::checkpoint {
 
 struct ExportOptions {
-  std::string step_directory;                    // of a complete step
-  std::string out;                               // the folder to make; may be there if it is empty
+  std::string step_directory;                    // the directory of a complete step
+  std::string out;                               // the folder to make; it may exist if it is empty
   std::optional<FloatFormat> format;             // unset: the one that the run started from
   std::int64_t max_shard_bytes = 5'000'000'000;  // a larger tensor has a file of its own
 };
@@ -27,11 +27,11 @@ struct Export {
   std::vector<std::string> files;
 };
 
-// Verifies the checkpoint, then writes config.json, generation_config.json and the weights. `out`
-// appears whole or not at all: everything is written and synced beside it first. Needs a megabyte
-// of memory, whatever the model.
-// Errors: kAlreadyExists: `out` is there and not empty; kDataLoss: the checkpoint is damaged;
-// others as the disk says, naming the file.
+// Verifies the checkpoint, and then writes config.json, generation_config.json and the weights.
+// `out` appears whole or not at all, since everything is written and synced beside it first. The
+// export needs a megabyte of memory for a model of any size. Errors: kAlreadyExists: `out` exists
+// and is not empty; kDataLoss: the checkpoint is damaged; others come from the disk and name the
+// file.
 absl::StatusOr<Export> ExportHuggingFace(const ExportOptions& options);
 
 }  // namespace takt::checkpoint

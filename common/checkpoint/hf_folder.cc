@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// GPT-2's own files leave it out.
+// The files of GPT-2 itself leave this prefix out.
 constexpr std::string_view kPrefix = "transformer.";
 
 std::string Shown(std::string_view name) {
@@ -61,7 +61,7 @@ absl::StatusOr<HfFolder> HfFolder::Open(const std::string& directory, const Reso
 
 absl::StatusOr<HfFolder> HfFolder::Open(const std::string& directory) {
   return Open(directory, [](const std::string& path) {
-    std::error_code ignored;  // opening it says more
+    std::error_code ignored;  // opening the file gives a better error
     return fs::weakly_canonical(path, ignored).string();
   });
 }

@@ -18,33 +18,33 @@
 namespace takt::checkpoint {
 
 // The weights of a Hugging Face folder: model.safetensors, or the files that
-// model.safetensors.index.json names. Files are mapped, so only headers and the tensors that
-// somebody reads are ever fetched; they must not change meanwhile. Move-only; immutable: safe from
-// any thread.
+// model.safetensors.index.json names. It maps the files, so only headers and the tensors that are
+// read are fetched; the files must not change meanwhile. Move-only; immutable: safe from any
+// thread.
 class HfFolder {
  public:
-  // What to open for a path inside the folder: where links may not lead out of a root, this is
-  // where to refuse.
+  // Returns the path to open for a path inside the folder. If links must not lead out of a root,
+  // this function refuses them.
   using Resolve = std::function<absl::StatusOr<std::string>(const std::string& path)>;
 
-  // Errors: of `resolve`; kNotFound: neither file is there; kInvalidArgument: a malformed index or
-  // safetensors file, an index that names an absent file or one that lacks the tensor, a tensor in
-  // two files. Messages name the file.
+  // Errors: those of `resolve`; kNotFound: neither file exists; kInvalidArgument: the index or a
+  // safetensors file is malformed, the index names an absent file or one that lacks the tensor, or
+  // a tensor is in two files. Messages name the file.
   static absl::StatusOr<HfFolder> Open(const std::string& directory, const Resolve& resolve);
-  static absl::StatusOr<HfFolder> Open(const std::string& directory);  // links lead anywhere
+  static absl::StatusOr<HfFolder> Open(const std::string& directory);  // links may lead anywhere
 
-  // nullptr: there is none. Names with and without "transformer." are the same; what nobody asks
-  // for (attention masks, rotary frequencies, a tied head) is nobody's business.  Valid as long as
-  // this object.
+  // Returns nullptr if there is none. Names with and without "transformer." are the same. Tensors
+  // that no caller requests (attention masks, rotary frequencies, a tied head) are ignored. The
+  // result is valid as long as this object.
   const Tensor* Find(std::string_view name) const;
 
-  // The same where a tensor of this shape and one of the formats of weights must be there.
-  // Errors: kInvalidArgument: there is none, or it is another, and what it is.
+  // Returns a tensor that must have this shape and one of the formats of weights. kInvalidArgument:
+  // there is none, or it differs; the message says how.
   absl::StatusOr<const Tensor*> Require(std::string_view name,
                                         std::span<const std::int64_t> shape) const;
 
-  // The format that these tensors have in common, else F32, which holds the values of all formats.
-  // What is not there does not count.
+  // The common format of these tensors, else F32, which holds the values of all formats. Missing
+  // tensors do not count.
   FloatFormat CommonFormat(std::span<const std::string> names) const;
 
  private:
@@ -54,7 +54,7 @@ class HfFolder {
   };
   struct Place {
     const Tensor* tensor;  // in a view of files_
-    std::string file;      // name of
+    std::string file;      // its name
   };
 
   absl::Status OpenFile(const std::string& directory, const std::string& name,

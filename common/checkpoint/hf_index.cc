@@ -23,8 +23,8 @@ std::string Shown(const std::string& text) {
   return absl::StrCat("\"", absl::Utf8SafeCHexEscape(text.substr(0, 100)), "\"");
 }
 
-// The document, and the first key that stands twice in one of its objects: a document keeps but one
-// of them.
+// A document, and the first key that one of its objects has twice. The document itself keeps only
+// one of the two.
 struct Parsed {
   json document;
   std::string repeated_key;
@@ -32,7 +32,8 @@ struct Parsed {
 
 Parsed ParseNoting(std::string_view text) {
   Parsed parsed;
-  std::vector<std::set<std::string>> open;  // keys of the objects around the parser's place
+  std::vector<std::set<std::string>>
+      open;  // keys of the objects that enclose the parser's position
   const auto note = [&](int, json::parse_event_t event, json& value) {
     if (event == json::parse_event_t::object_start) open.emplace_back();
     if (event == json::parse_event_t::object_end) open.pop_back();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kStepPrefix = "step-", kPartialInfix = ".partial-",
                            kReplacedInfix = ".replaced-";
-constexpr std::size_t kStepDigits = 8;  // at least: sorts by name as by number
+constexpr std::size_t kStepDigits = 8;  // at least; so names sort like numbers
 
 bool AllDigits(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
@@ -43,7 +43,7 @@ std::optional<StepDirectory> ParseStepDirectoryName(std::string_view name) {
       !absl::SimpleAtoi(std::string(name.substr(0, digits)), &step) || step < 1) {
     return std::nullopt;
   }
-  // "step-000000100" is not how the step 100 is written.
+  // Refuses "step-000000100", which is not the name of step 100.
   if (digits > kStepDigits && name.front() == '0') return std::nullopt;
   const std::string_view rest = name.substr(digits);
   if (rest.empty()) return StepDirectory{.step = StepId(step)};

@@ -38,19 +38,20 @@ struct StepDirectory {
   std::string suffix;  // after ".partial-" ("JOB-GENERATION") or ".replaced-" ("1")
 };
 
-// nullopt: no name of ours.
+// Empty: the name is not one of these.
 std::optional<StepDirectory> ParseStepDirectoryName(std::string_view name);
 
-// Files of a layer: of its own parameters, so a tied one is in the file of the layer that owns it.
+// The files of a layer. They hold its own parameters, so a tied one is in the file of the layer
+// that owns it.
 std::string ModelFile(LayerId layer, int num_layers);
 std::string OptimizerFile(LayerId layer, int num_layers);
 
-// Tensors of an optimizer file: AdamW's first and second moment of a parameter.
+// The tensors of an optimizer file: AdamW's first and second moment of a parameter.
 std::string FirstMomentName(std::string_view parameter);
 std::string SecondMomentName(std::string_view parameter);
 
-// The text of kIndexFile (hf_index.h), by which the directory itself opens as a sharded Hugging
-// Face model.
+// The text of kIndexFile (hf_index.h). With it the directory itself opens as a sharded Hugging Face
+// model.
 std::string FormatIndex(const model::Model& model);
 
 }  // namespace takt::checkpoint

@@ -22,7 +22,7 @@ using nlohmann::ordered_json;
 constexpr int kFormat = 1;
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kHashDigits = 32;
-// What stands around the manifest's own hash: the text before kHashOpening is what it covers.
+// The text around the manifest's own hash. The hash covers the text before kHashOpening.
 constexpr std::string_view kHashOpening = ",\n  \"manifest_xxh3_128\": \"";
 constexpr std::string_view kHashClosing = "\"\n}\n";
 
@@ -86,7 +86,8 @@ absl::Status Check(const Manifest& manifest) {
   return absl::OkStatus();
 }
 
-// JSON of bounded depth (it is printed again by recursion); an error without a field's name.
+// Parses JSON of bounded depth, since a recursion prints it again. The error lacks the field's
+// name.
 absl::StatusOr<ordered_json> ParseJson(std::string_view text) {
   bool too_deep = false;
   const auto watch_depth = [&](int depth, ordered_json::parse_event_t, const ordered_json&) {
@@ -99,7 +100,7 @@ absl::StatusOr<ordered_json> ParseJson(std::string_view text) {
   return parsed;
 }
 
-// The fields of one JSON object, each read once; the first error sticks.
+// Reads the fields of one JSON object, each once. The first error stays.
 class Fields {
  public:
   Fields(const ordered_json& object, std::string prefix)
@@ -134,7 +135,7 @@ class Fields {
 
   bool ok() const { return error_.ok(); }
 
-  // The first error, or one about a field that nobody read.
+  // The first error, or an error about a field that was not read.
   absl::Status Finish() {
     if (!error_.ok()) return error_;
     for (const auto& [key, value] : object_.items()) {
@@ -209,7 +210,7 @@ absl::StatusOr<Manifest> ReadManifest(const ordered_json& json) {
   return manifest;
 }
 
-// kDataLoss, without the file's name, unless the text ends with the hash of what is before.
+// kDataLoss, without the file's name: the text does not end with the hash of what is before it.
 absl::Status CheckOwnHash(std::string_view text) {
   const std::size_t tail = kHashOpening.size() + kHashDigits + kHashClosing.size();
   if (text.size() < tail) return absl::DataLossError("too short for a manifest");
@@ -248,7 +249,7 @@ absl::StatusOr<std::string> FormatManifest(Manifest manifest) {
         {{"name", file.name}, {"bytes", file.bytes}, {"xxh3_128", file.xxh3_128}});
   }
   std::string text = json.dump(2);
-  text.resize(text.size() - 2);  // "\n}": more follows
+  text.resize(text.size() - 2);  // removes "\n}", since more follows
   const std::string hash = HashOf(std::as_bytes(std::span(text)));
   absl::StrAppend(&text, std::string(kHashOpening), hash, std::string(kHashClosing));
   return text;
@@ -263,7 +264,7 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text, std::string_view n
   if (const absl::Status status = Check(*manifest); !status.ok()) return Annotate(status, name);
   const absl::StatusOr<std::string> again = FormatManifest(*manifest);
   if (!again.ok()) return Annotate(again.status(), name);
-  // Whatever else could be odd, such as a key given twice.
+  // Finds any other difference, such as a key given twice.
   if (*again != text) {
     return absl::InvalidArgumentError(
         absl::StrCat(std::string(name), ": must be as takt writes it, each key once"));

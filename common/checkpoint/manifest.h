@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest.json: what a checkpoint holds and how to tell that nothing of it changed. Written last;
-// a directory without one is no checkpoint. The fields are described in docs/checkpoints.md.
+// manifest.json says what a checkpoint holds and how to verify that nothing of it changed. It is
+// written last: a directory without it is not a checkpoint. docs/checkpoints.md describes the
+// fields.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +25,22 @@ struct Manifest {
   std::string job;
   Generation generation;
   StepId step;
-  std::int64_t windows = 0;  // of the training data, consumed since step 0
+  std::int64_t windows = 0;  // windows of the training data consumed since step 0
   std::uint64_t seed = 0;
   std::string plan_hash;
   std::string job_spec = "{}";   // an object of JSON: takt.v1.JobSpec
   std::vector<FileEntry> files;  // all but the manifest itself
 
-  // nullptr: there is none of that name. Valid as long as this object.
+  // Returns nullptr if there is none of that name. Valid as long as this object.
   const FileEntry* Find(std::string_view name) const;
 };
 
 // The text of manifest.json: two-space indented JSON whose last field, `manifest_xxh3_128`, is the
 // hash of the text before it, so that a change of any byte shows. Files are sorted by name.
-// Errors: kInvalidArgument (FieldError): what ParseManifest would refuse.
+// Errors: kInvalidArgument (FieldError): ParseManifest would refuse the text.
 absl::StatusOr<std::string> FormatManifest(Manifest manifest);
 
-// name: of the file, for errors. Takes what FormatManifest wrote and nothing else.
+// Accepts only what FormatManifest wrote. name: the file's, for errors.
 // Errors: kDataLoss: the text does not match its own hash, or has none. kInvalidArgument
 // (FieldError): a field is missing, unknown, given twice or breaks its rule.
 absl::StatusOr<Manifest> ParseManifest(std::string_view text, std::string_view name);

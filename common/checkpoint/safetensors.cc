@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
-// In the format's own order.
+// The dtypes in the format's own order.
 constexpr std::pair<std::string_view, int> kDtypeBits[] = {
     {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
     {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
@@ -25,7 +25,7 @@ constexpr std::pair<std::string_view, int> kDtypeBits[] = {
     {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
     {"I64", 64},        {"U64", 64}};
 
-// Place in kDtypeBits, or -1.
+// The index in kDtypeBits, or -1.
 int DtypeIndex(std::string_view dtype) {
   for (int i = 0; i < static_cast<int>(std::size(kDtypeBits)); ++i) {
     if (kDtypeBits[i].first == dtype) return i;
@@ -38,7 +38,7 @@ absl::Status BadTensor(const std::string& name, std::string_view what) {
       "tensor \"", absl::Utf8SafeCHexEscape(name.substr(0, 100)), "\": ", std::string(what)));
 }
 
-// Bytes of a tensor, with the product checked.
+// The bytes of a tensor. Checks the product for overflow.
 absl::StatusOr<std::uint64_t> SizeOf(const HeaderEntry& entry) {
   const int dtype = DtypeIndex(entry.dtype);
   if (dtype < 0) return BadTensor(entry.name, "unknown dtype");

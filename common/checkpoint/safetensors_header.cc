@@ -19,9 +19,8 @@ std::string Shown(const std::string& name) {
   return absl::StrCat("\"", absl::Utf8SafeCHexEscape(name.substr(0, 100)), "\"");
 }
 
-// A SAX handler, because a DOM keeps only the last of a repeated key. Where it is follows from the
-// keys seen on the way: depth 1 in the header, 2 in an entry or the metadata, 3 in `shape` or
-// `data_offsets`.
+// This is a SAX handler, because a DOM keeps only the last of a repeated key. The depth says where
+// the parser is: 1 in the header, 2 in an entry or the metadata, 3 in `shape` or `data_offsets`.
 class HeaderHandler final : public nlohmann::json_sax<json> {
  public:
   Header Take() { return std::move(header_); }
@@ -128,7 +127,7 @@ class HeaderHandler final : public nlohmann::json_sax<json> {
   std::string error_;
   int depth_ = 0;
   bool in_metadata_ = false;
-  std::set<std::string> names_;   // of entries
+  std::set<std::string> names_;   // of the entries
   std::set<std::string> fields_;  // of the current entry
   std::string field_;
   std::vector<std::uint64_t> numbers_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON header of a safetensors file, entry by entry as written; SafetensorsView judges how they
-// fit together.
+// Parses the JSON header of a safetensors file, entry by entry as written. SafetensorsView checks
+// how the entries fit together.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Header {
   std::map<std::string, std::string> metadata;
 };
 
-// Each key once, each entry with exactly dtype, shape and data_offsets of the right types.
+// Accepts each key once, and entries with exactly dtype, shape and data_offsets of the right types.
 // Errors: kInvalidArgument, without the file's name.
 absl::StatusOr<Header> ParseHeader(std::string_view json);
 

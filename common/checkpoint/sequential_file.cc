@@ -15,7 +15,7 @@ namespace takt::checkpoint {
 absl::StatusOr<SequentialFile> SequentialFile::Open(const std::string& path) {
   SequentialFile file;
   file.path_ = path;
-  // Not blocking: opening a FIFO that nobody writes would otherwise never return.
+  // Opens without blocking, because opening a FIFO without a writer would never return.
   file.fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd_ < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   struct stat info {};

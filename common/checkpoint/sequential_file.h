@@ -10,8 +10,8 @@
 
 namespace takt::checkpoint {
 
-// A regular file read once from its beginning. Unlike a mapping, a failing disk or a file cut
-// meanwhile is an error here and no signal. Move-only.
+// Reads a regular file once from its beginning. Unlike with a mapping, a failing disk or a file
+// that is truncated meanwhile causes an error and not a signal. Move-only.
 class SequentialFile {
  public:
   // Errors: kNotFound, kPermissionDenied, kFailedPrecondition (not a regular file), kInternal, each
@@ -22,11 +22,11 @@ class SequentialFile {
   SequentialFile& operator=(SequentialFile&& other) noexcept;
   ~SequentialFile();
 
-  // When it was opened.
+  // The size of the file when it was opened.
   std::int64_t size() const { return size_; }
 
-  // Fills `out` with the next bytes. Errors: kDataLoss (the file ends before), others as the disk
-  // says.
+  // Fills `out` with the next bytes. Errors: kDataLoss (the file ends before), or what the disk
+  // reports.
   absl::Status Read(std::span<std::byte> out);
 
  private:

@@ -169,7 +169,7 @@ void Corpus::ReadWindow(std::int64_t window, std::span<std::int32_t> tokens,
     ReadStream(begin + 1, targets);
     return;
   }
-  const Shard& shard = ShardOf(begin);  // shards hold whole rows
+  const Shard& shard = ShardOf(begin);  // a shard holds whole rows
   shard.file.tokens.Read(begin - shard.begin, tokens);
   shard.file.targets.Read(begin - shard.begin, targets);
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A corpus: one or many token files of one kind, read as windows of T tokens and their targets.
+// A corpus: one or more token files of one kind, read as windows of T tokens and their targets.
 //
-// Streams: the files lie end to end, and window i is tokens [i*T, (i+1)*T) of the whole; its
+// In a stream the files lie end to end, and window i is tokens [i*T, (i+1)*T) of the whole. Its
 // targets are the same shifted by one, so n tokens make (n-1)/T windows, however they are cut into
-// files. Rows: window i is row i of all files, in their order; T must be their length.
+// files. In a corpus of rows, window i is row i of all files, in their order, and T must be the
+// length of the rows.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +21,17 @@
 
 namespace takt::data {
 
-// Files are mapped into memory and must not change while it lives. Move-only; immutable: safe from
-// any thread.
+// Maps the files into memory; they must not change while the object exists. Move-only; immutable:
+// safe from any thread.
 class Corpus {
  public:
-  // Errors: kInvalidArgument (FieldError): whatever is wrong with the path or a file, files of
-  // different kinds.
+  // Errors: kInvalidArgument (FieldError): the path or a file is wrong, or files are of different
+  // kinds.
   static absl::StatusOr<Corpus> Open(CorpusPath path);
 
   struct Shard {
     std::string path;
-    std::int64_t bytes = 0;  // with the index, if it has one
+    std::int64_t bytes = 0;  // includes the index, if there is one
     TokenFile file;
     std::int64_t begin = 0;  // tokens in the shards before it
   };
@@ -41,23 +42,23 @@ class Corpus {
   std::int64_t row_length() const { return shards_.front().file.row_length; }  // 0: a stream
   std::int64_t num_tokens() const { return num_tokens_; }
   std::optional<std::int64_t> num_documents() const;
-  // Targets that are not -100, in rows; none in streams. Reads every file once.
+  // The number of targets in rows that are not -100; empty for streams. Reads every file once.
   std::optional<std::int64_t> num_scored() const;
 
-  // Largest token id or target; -1 if there is none. Reads every file once.
+  // The largest token id or target; -1 if there is none. Reads every file once.
   std::int64_t LargestId() const;
 
   std::int64_t NumWindows(int context) const;
 
-  // At least `min_windows` (what one step takes) of `context` tokens each.
+  // Checks that there are at least `min_windows` (what one step takes) of `context` tokens each.
   // Errors: kInvalidArgument (FieldError).
   absl::Status CheckWindows(int context, std::int64_t min_windows) const;
 
-  // Reads every file once. Errors: kInvalidArgument (FieldError) with the first token id that is
-  // not in 0 .. vocab-1, and where it is.
+  // Checks every token id; reads every file once. kInvalidArgument (FieldError): names the first id
+  // that is not in 0 .. vocab-1, and its place.
   absl::Status CheckVocab(int vocab) const;
 
-  // tokens, targets: [T], filled.  Allocates nothing.
+  // Fills `tokens` and `targets`, each [T]. Allocates nothing.
   // Precondition: 0 <= window < NumWindows(T); CheckVocab was passed.
   void ReadWindow(std::int64_t window, std::span<std::int32_t> tokens,
                   std::span<std::int32_t> targets) const;
@@ -67,13 +68,13 @@ class Corpus {
   absl::Status Add(const CorpusFile& file);
   absl::StatusOr<std::span<const std::byte>> Map(const std::string& path);
   absl::Status Bad(const Shard& shard, std::string rule, std::string fix) const;
-  // Token `begin` of the whole and those after it.
+  // Reads token `begin` of the whole and those after it.
   void ReadStream(std::int64_t begin, std::span<std::int32_t> out) const;
   const Shard& ShardOf(std::int64_t token) const;
 
   CorpusPath path_;
   std::vector<MappedFile> mapped_;
-  std::vector<Shard> shards_;  // of mapped_
+  std::vector<Shard> shards_;  // views of mapped_
   std::int64_t num_tokens_ = 0;
 };
 

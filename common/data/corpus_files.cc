@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Each is mapped into memory, and a process may have 65530 mappings by default.
+// The most files of a corpus. Each is mapped into memory, and by default a process may have 65530
+// mappings.
 constexpr std::size_t kMaxFiles = 10000;
 
 absl::Status Refuse(const CorpusPath& path, std::string rule, std::string fix) {
@@ -23,7 +24,7 @@ absl::Status Refuse(const CorpusPath& path, std::string rule, std::string fix) {
       {.field = path.field, .value = path.path, .rule = std::move(rule), .fix = std::move(fix)});
 }
 
-// "": any.
+// The extension of a format's files; "": any.
 std::string ExtensionOf(config::DataFormat format) {
   if (format == config::DataFormat::kBytes) return "";
   return format == config::DataFormat::kSafetensors ? ".safetensors" : ".bin";
@@ -36,7 +37,7 @@ absl::StatusOr<std::vector<std::string>> ListDirectory(const CorpusPath& path,
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const fs::path& entry = it->path();
-    std::error_code ignored;  // a dangling link is no regular file
+    std::error_code ignored;  // a dangling link is not a regular file
     if (entry.filename().string().front() == '.' || !it->is_regular_file(ignored)) continue;
     if (extension.empty() || entry.extension() == extension) names.push_back(entry.string());
   }
@@ -61,18 +62,18 @@ absl::StatusOr<std::vector<std::string>> MatchPattern(const CorpusPath& path) {
   return Refuse(path, "is a pattern that matches no file", "correct the pattern");
 }
 
-// PREFIX of PREFIX.bin and PREFIX.idx.
+// Returns PREFIX of PREFIX.bin and PREFIX.idx.
 std::string PrefixOf(const std::string& name) {
   const bool has_extension = name.ends_with(".bin") || name.ends_with(".idx");
   return has_extension ? name.substr(0, name.size() - 4) : name;
 }
 
-// Absolute, links not followed.
+// The absolute path. Links are not followed.
 absl::StatusOr<std::vector<std::string>> FindNames(const CorpusPath& path) {
   ASSIGN_OR_RETURN(std::string name, JoinUnderRoot(path.field, path.data_root, path.path));
   std::error_code error;
   if (fs::is_directory(name, error)) {
-    // Not even its names are told if a link leads out.
+    // If a link leads out of the root, errors do not even show the names behind it.
     RETURN_IF_ERROR(ResolveUnderRoot(path.field, path.data_root, path.path).status());
     return ListDirectory(path, name);
   }
@@ -81,7 +82,7 @@ absl::StatusOr<std::vector<std::string>> FindNames(const CorpusPath& path) {
   return std::vector<std::string>{std::move(name)};
 }
 
-// Errors tell of the path as the job gave it: not what a pattern found beyond a link.
+// Errors show the path as the job states it, not what a pattern found behind a link.
 absl::StatusOr<std::string> Resolve(const CorpusPath& path, const std::string& name) {
   absl::StatusOr<std::string> real = ResolveUnderRoot(path.field, path.data_root, name);
   if (real.ok()) return real;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which files the path of a corpus names.
+// Finds the files that the path of a corpus names.
 #pragma once
 
 #include <string>
@@ -13,22 +13,22 @@ namespace takt::data {
 
 struct CorpusFile {
   std::string file;   // real path
-  std::string index;  // real path, of megatron: PREFIX.idx
+  std::string index;  // real path of PREFIX.idx, for megatron
 };
 
 struct CorpusPath {
   std::string field = "data.train.path";  // for errors
-  std::string path;                       // as the job gives it
+  std::string path;                       // as the job states it
   std::string data_root;
   config::DataFormat format = config::DataFormat::kBytes;
 };
 
-// A path that exists is that file, or all files of that directory with the format's extension:
+// A path that exists means that file, or all files of that directory with the format's extension:
 // .safetensors; .bin for uint16, uint32, llmc and megatron; any for bytes. Hidden files and
-// directories below it are left out. Otherwise a path with * ? or [ is a pattern of the shell. Of
-// megatron PREFIX, PREFIX.bin and PREFIX.idx all name the same pair. Sorted by the bytes of their
-// names.
-// Errors: kInvalidArgument (FieldError): nothing there, outside the root, too many files.
+// directories below it are left out. Any other path with * ? or [ is a pattern of the shell. For
+// megatron PREFIX, PREFIX.bin and PREFIX.idx all name the same pair. The result is sorted by the
+// bytes of the names. Errors: kInvalidArgument (FieldError): there is no such file, it is outside
+// the root, or there are too many files.
 absl::StatusOr<std::vector<CorpusFile>> FindCorpusFiles(const CorpusPath& path);
 
 }  // namespace takt::data

@@ -16,16 +16,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// `path` is `root` or below it; both normal.
+// True if `path` is `root` or below it. Both are normal.
 bool IsUnder(const fs::path& root, const fs::path& path) {
   return std::mismatch(root.begin(), root.end(), path.begin(), path.end()).first == root.end();
 }
 
-// One path of a job and the root that it may not leave.
+// A path of a job and the root that it must not leave.
 struct GivenPath {
   std::string_view field, root, path;
 
-  // What a job writes lies under the other of a worker's two roots.
+  // Files that a job writes lie under the worker's other root.
   bool IsOutput() const {
     return field.starts_with("checkpoint.") || field.starts_with("logging.");
   }
@@ -63,7 +63,7 @@ struct GivenPath {
   }
 };
 
-// What makes the shell take every character of `text` as it is.
+// Escapes `text` so that the shell takes every character literally.
 std::string Escape(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
@@ -87,8 +87,8 @@ absl::StatusOr<std::string> ResolveUnderRoot(std::string_view field, std::string
                                              std::string_view path) {
   const GivenPath given{.field = field, .root = root, .path = path};
   ASSIGN_OR_RETURN(const fs::path real_root, given.RealRoot());
-  // Before touching the file, so that nothing outside can be probed for; then again for where links
-  // lead.
+  // Checks before it touches the file, so that nobody can probe for files outside. It checks again
+  // after it has followed links.
   ASSIGN_OR_RETURN(const fs::path joined, given.Join(real_root));
   std::error_code error;
   const fs::path real = fs::canonical(joined, error);

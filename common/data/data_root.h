@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paths that jobs give: relative ones start at a root, absolute ones must lie under it; neither
-// "..", nor a symbolic link leads out. An empty root is the working directory.
+// Resolves the paths of jobs. Relative paths start at a root, and absolute ones must lie under it.
+// Neither ".." nor a symbolic link may lead out of it. An empty root is the working directory.
 #pragma once
 
 #include <string>
@@ -11,18 +11,20 @@
 
 namespace takt::data {
 
-// The absolute path of `path`, which a job gave in `field` ("data.train.path"). Links are not
-// followed and nothing need be there. Errors: kInvalidArgument (FieldError): outside the root.
+// Returns the absolute path of `path`, which a job states in `field` ("data.train.path"). Links are
+// not followed, and the path need not exist. Errors: kInvalidArgument (FieldError): it is outside
+// the root.
 absl::StatusOr<std::string> JoinUnderRoot(std::string_view field, std::string_view root,
                                           std::string_view path);
 
-// The real path. Errors: kInvalidArgument (FieldError): outside the root, or nothing there.
+// Returns the real path. Errors: kInvalidArgument (FieldError): it is outside the root or does not
+// exist.
 absl::StatusOr<std::string> ResolveUnderRoot(std::string_view field, std::string_view root,
                                              std::string_view path);
 
-// Absolute paths of what a pattern of the shell (* ? [...]) matches, sorted by their bytes; perhaps
-// none. Links are not followed: resolve each before it is opened. Errors: kInvalidArgument
-// (FieldError): outside the root.
+// Returns the absolute paths that a pattern of the shell (* ? [...]) matches, perhaps none, sorted
+// by their bytes. Links are not followed: resolve each path before you open it. Errors:
+// kInvalidArgument (FieldError): the pattern leads out of the root.
 absl::StatusOr<std::vector<std::string>> MatchUnderRoot(std::string_view field,
                                                         std::string_view root,
                                                         std::string_view pattern);

@@ -18,7 +18,7 @@ struct Kind {
 };
 constexpr Kind kKinds[] = {{20240520, 1, TokenType::kU16}, {20240801, 7, TokenType::kU32}};
 
-// What llm.c writes beside token shards.
+// Magic numbers of the other files that llm.c writes.
 const char* OtherFile(std::int64_t magic) {
   switch (magic) {
     case 20240326:

@@ -11,9 +11,9 @@
 
 namespace takt::data {
 
-// Magic 20240520, version 1: uint16 (GPT-2). Magic 20240801, version 7: uint32 (Llama 3). The file
-// must have exactly the bytes that its header announces. Errors: kInvalidArgument, a clause about
-// the file.
+// Magic 20240520 with version 1 means uint16 (GPT-2); magic 20240801 with version 7 means uint32
+// (Llama 3). The file must have exactly the bytes that its header states. Errors: kInvalidArgument,
+// a clause about the file.
 absl::StatusOr<TokenValues> ParseLlmc(std::span<const std::byte> file);
 
 }  // namespace takt::data

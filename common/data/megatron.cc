@@ -16,7 +16,7 @@ constexpr std::size_t kHeaderBytes = 34;
 constexpr std::uint64_t kSequenceBytes = 12;  // i32 length, i64 pointer
 constexpr std::uint64_t kDocumentBytes = 8;
 
-// By code, from 1.
+// The types by their codes, from 1.
 constexpr TokenType kTypes[] = {TokenType::kU8,  TokenType::kI8,  TokenType::kI16, TokenType::kI32,
                                 TokenType::kI64, TokenType::kF64, TokenType::kF32, TokenType::kU16};
 
@@ -33,9 +33,9 @@ std::uint64_t ReadU64(std::span<const std::byte> bytes) {
 
 struct Index {
   TokenType type = TokenType::kU8;
-  TokenValues lengths, pointers;  // of sequences
+  TokenValues lengths, pointers;  // of the sequences
   TokenValues documents;          // first sequence of each, then the count of sequences
-  TokenValues modes;              // of sequences; usually none
+  TokenValues modes;              // of the sequences; usually none
 };
 
 absl::StatusOr<Index> ReadIndex(std::span<const std::byte> bytes) {
@@ -50,7 +50,8 @@ absl::StatusOr<Index> ReadIndex(std::span<const std::byte> bytes) {
     return Bad("has an index with type code ", code, "; codes are 1 to 8");
   const std::uint64_t num_sequences = ReadU64(bytes.subspan(18));
   const std::uint64_t num_boundaries = ReadU64(bytes.subspan(26));
-  // Divided rather than multiplied: the counts may be anything.
+  // Divides rather than multiplies, because the counts may be any number and a product could
+  // overflow.
   std::span<const std::byte> rest = bytes.subspan(kHeaderBytes);
   const bool fits =
       num_sequences <= rest.size() / kSequenceBytes &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Megatron's indexed data sets: PREFIX.bin holds tokens and nothing else, PREFIX.idx says where
-// sequences and documents are. docs/data.md has the layout.
+// Megatron's indexed data sets: PREFIX.bin holds only tokens, and PREFIX.idx says where sequences
+// and documents are. docs/data.md has the layout.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@
 namespace takt::data {
 
 struct MegatronData {
-  TokenValues tokens;  // of all sequences, end to end, as they lie in PREFIX.bin
+  TokenValues tokens;  // tokens of all sequences, end to end as in PREFIX.bin
   std::int64_t num_sequences = 0;
   std::int64_t num_documents = 0;
 };
 
-// Everything in the index is checked against the data: sequences tile it exactly in their order,
+// Checks the whole index against the data: sequences tile the data exactly in their order, and
 // documents tile the sequences. Errors: kInvalidArgument, a clause about the files.
 absl::StatusOr<MegatronData> ParseMegatron(std::span<const std::byte> index,
                                            std::span<const std::byte> data);

@@ -14,9 +14,10 @@ namespace {
 
 using config::kLongestMixtureCycle;
 
-// Rows in a cycle of `length` if all shares are whole there; else empty.
+// Returns the rows of each corpus in a cycle of `length` if all shares are whole there, else
+// nothing.
 std::vector<int> WholeRows(const std::vector<double>& shares, int length) {
-  constexpr double kRounding = 1e-12;  // of the shares, which are quotients of doubles
+  constexpr double kRounding = 1e-12;  // error of the shares, which are quotients of doubles
   std::vector<int> rows;
   for (const double share : shares) {
     const double exact = share * length, whole = std::round(exact);
@@ -67,7 +68,7 @@ Mixture::Mixture(const std::vector<MixedCorpus>& corpora, bool shuffle, std::uin
       cycle_.push_back({.corpus = corpus, .before = j});
     }
   }
-  // Stable: at one place the corpus listed first comes first.
+  // The sort is stable, so at one place the corpus listed first comes first.
   std::stable_sort(cycle_.begin(), cycle_.end(), [this](const Turn& a, const Turn& b) {
     return std::int64_t{2 * a.before + 1} * rows_in_cycle_[b.corpus] <
            std::int64_t{2 * b.before + 1} * rows_in_cycle_[a.corpus];
@@ -90,7 +91,7 @@ std::int64_t Mixture::RowsBefore(int corpus, std::int64_t position) const {
 }
 
 std::int64_t Mixture::MostRows(int corpus, std::int64_t num_rows) const {
-  // A window of rows slides over one cycle, losing its first and gaining the one behind its last.
+  // Slides a window of rows over one cycle: each move removes its first row and adds the next one.
   std::int64_t rows = RowsBefore(corpus, num_rows), most = rows;
   for (std::int64_t first = 0; first < std::ssize(cycle_); ++first) {
     const Turn& gained = cycle_[(first + num_rows) % std::ssize(cycle_)];

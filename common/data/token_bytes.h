@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token files for tests.
+// Makes token files for tests.
 #pragma once
 
 #include <bit>

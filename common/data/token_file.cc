@@ -33,7 +33,7 @@ absl::StatusOr<TokenFile> ParseStream(std::span<const std::byte> file, TokenType
                             NameOf(options.format), " tokens"),
                "check the format, or whether the file is complete");
   }
-  // Nothing else in a stream could tell that its first 1024 bytes are no tokens.
+  // Nothing else in a stream could show that its first 1024 bytes are not tokens.
   if (ParseLlmc(file).ok()) {
     return Bad(options, "is a shard of llm.c: it begins with a header", "use format llmc");
   }

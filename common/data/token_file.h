@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one token file holds, whatever its format. docs/data.md has the layouts.
+// Reads what one token file holds, in any format. docs/data.md has the layouts.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,19 @@
 
 namespace takt::data {
 
-const char* NameOf(config::DataFormat format);  // as job files write it
+const char* NameOf(config::DataFormat format);  // as in job files
 
 struct TokenFile {
   TokenValues tokens;
-  // Of the formats made of rows; streams have none: their targets are their own next tokens.
+  // Empty for streams, whose targets are their own next tokens.
   TokenValues targets;
-  std::int64_t row_length = 0;                // 0: a stream, in which windows lie end to end
-  std::optional<std::int64_t> num_documents;  // where the format knows
+  std::int64_t row_length = 0;                // 0: a stream, where windows lie end to end
+  std::optional<std::int64_t> num_documents;  // set if the format knows them
 };
 
 struct TokenFileBytes {
   std::span<const std::byte> file;
-  std::span<const std::byte> index;  // of megatron: PREFIX.idx
+  std::span<const std::byte> index;  // PREFIX.idx, for megatron
 };
 
 struct TokenFileOptions {
@@ -35,8 +35,8 @@ struct TokenFileOptions {
   std::string path;                       // for errors
 };
 
-// Borrows the bytes. Errors: kInvalidArgument (FieldError): a file that is empty, malformed,
-// truncated or obviously of another format. Token ids are not looked at.
+// Borrows the bytes. Errors: kInvalidArgument (FieldError): the file is empty, malformed, truncated
+// or obviously of another format. Token ids are not checked.
 absl::StatusOr<TokenFile> ParseTokenFile(const TokenFileBytes& bytes,
                                          const TokenFileOptions& options);
 

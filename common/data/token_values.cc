@@ -37,7 +37,8 @@ std::int64_t ToId(T value) {
   }
 }
 
-// Calls `visit` with a value of the type that `type` names: one loop a type, each unrolled.
+// Calls `visit` with a value of the type that `type` names, so that each type has a loop of its own
+// that the compiler can unroll.
 template <class Visit>
 auto Dispatch(TokenType type, Visit visit) {
   switch (type) {

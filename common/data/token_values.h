@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of one type, one after the other: what every token file is made of.
+// A sequence of numbers of one type. Every token file consists of such sequences.
 #pragma once
 
 #include <cstddef>
@@ -12,32 +12,33 @@ namespace takt::data {
 
 inline constexpr std::int32_t kIgnoredTarget = -100;
 
-// Little-endian.
+// All types are little-endian.
 enum class TokenType : std::uint8_t { kU8, kI8, kU16, kI16, kU32, kI32, kI64, kF32, kF64 };
 
 std::string_view NameOf(TokenType type);  // "uint16"
 int WidthOf(TokenType type);              // bytes
 
-// Borrows the bytes, which are aligned to nothing. Immutable: safe from any thread.
+// Borrows the bytes, which need no alignment. Immutable: safe from any thread.
 class TokenValues {
  public:
   TokenValues() = default;
-  // Precondition: whole values.
+  // Precondition: `bytes` holds whole values.
   TokenValues(TokenType type, std::span<const std::byte> bytes);
 
   TokenType type() const { return type_; }
   std::int64_t size() const { return size_; }
 
-  // The value as a token id; -1 for what is none: a fraction, or beyond the range of 64 bits.
+  // The value as a token id; -1 if it is a fraction or outside the range of 64 bits.
   std::int64_t At(std::int64_t i) const;
-  // The value as people write it.
+  // The value as text.
   std::string Shown(std::int64_t i) const;
 
-  // Values from `begin` on, as many as `out` holds. Precondition: they are ids below 2^31, or -100.
+  // Copies values from `begin` on, as many as `out` holds. Precondition: they are ids below 2^31,
+  // or -100.
   void Read(std::int64_t begin, std::span<std::int32_t> out) const;
 
-  // Number of the first value that is not in 0 .. limit-1 (nor -100, if that is allowed); size() if
-  // there is none.
+  // The index of the first value that is not in 0 .. limit-1 (nor -100, if that is allowed); size()
+  // if there is none.
   std::int64_t FindOutside(std::int64_t limit, bool allow_ignored) const;
 
   // The largest id; -1 if there are no ids.

@@ -9,11 +9,11 @@
 namespace takt::data {
 namespace {
 
-// More than the four that make a Feistel network of good round functions indistinguishable from
-// random (Luby and Rackoff 1988), because small files leave it few bits to mix.
+// The number of rounds. Four make a Feistel network of good round functions indistinguishable from
+// random (Luby and Rackoff 1988). Small files leave few bits to mix, so there are more.
 constexpr std::uint64_t kRounds = 6;
 
-// XXH3 over little-endian words, so that the order is the same on every machine.
+// Hashes little-endian words with XXH3, so that the order is the same on every machine.
 std::uint64_t Round(std::uint64_t seed, std::uint64_t epoch, std::uint64_t round,
                     std::uint64_t half) {
   std::uint64_t words[] = {seed, epoch, round, half};

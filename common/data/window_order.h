@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which window each row of each microbatch is. A contract: any (step, rank) finds its data alone,
-// and another number of stages, replicas or a resumed run consumes the same windows.
+// Says which window each row of each microbatch is. Users rely on this order. Any (step, rank)
+// finds its data alone, and a run that is resumed, or has another number of stages or replicas,
+// consumes the same windows.
 //
 // Rows are numbered from the first step on. Row p of the run is row p % n of epoch p / n, where n
-// is the number of windows: unshuffled that window itself, shuffled the epoch's permutation of it.
-// So every epoch visits every window exactly once, and a batch may straddle two epochs.
+// is the number of windows. Without shuffling that number is the window; with shuffling the window
+// is the epoch's permutation of it. So every epoch visits every window exactly once, and a batch
+// may contain the end of one epoch and the beginning of the next.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,7 @@ struct BatchShape {
   int dp_size = 1;
 };
 
-// Place of one row in the run. Step k (1-based) takes rows (k-1)*global .. k*global-1, in that
+// The place of one row in the run. Step k (1-based) takes rows (k-1)*global .. k*global-1, in that
 // order over dp ranks, then microbatches, then rows of the microbatch.
 std::int64_t RowPosition(const BatchShape& shape, StepId step, DpRank dp_rank,
                          MicrobatchId microbatch, int row);

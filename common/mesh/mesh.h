@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The grid of ranks with named axes (pp, dp), slowest first: rank = pp_rank * dp_size + dp_rank (tp
-// is 1).
+// The grid of ranks with named axes (pp, dp), slowest first: rank = pp_rank * dp_size + dp_rank.
+// (tp is 1.)
 #pragma once
 
 #include <vector>
