@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line itself: usage, help, completion, and the commands that need no coordinator.
+// Tests of the command line itself: usage, help, completion, and commands that need no coordinator.
 #include "cli/app.h"
 
 #include "cli/testing/fake_coordinator.h"
@@ -46,7 +46,7 @@ TEST(Usage, ErrorIsAnObjectWhenJsonIsWanted) {
   EXPECT_EQ(json::parse(outcome.err)["error"]["code"], "INVALID_ARGUMENT");
 }
 
-// The help of every command of the tree.
+// Checks the help of every command of the tree.
 void CheckHelp(const CLI::App& command, std::vector<std::string> path) {
   std::vector<std::string> line = path;
   line.push_back("--help");
@@ -90,7 +90,7 @@ TEST(Completion, ScriptsNameEveryCommandAndOption) {
   }
 }
 
-// What bash offers after `line`.
+// Returns what bash offers after `line`.
 std::string BashOffers(const std::string& line, int num_words) {
   const std::string script = WriteFile("completion.bash", RunTakt({"completion", "bash"}).out);
   const std::string command = "bash -c 'source " + script + "; COMP_WORDS=(" + line +

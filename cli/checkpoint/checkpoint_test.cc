@@ -179,7 +179,7 @@ TEST_F(CheckpointTest, ExportLeavesNothingBehindWhereItFails) {
   EXPECT_THAT(in_the_way.err, HasSubstr("is there already and is no empty folder"));
   EXPECT_EQ(ReadFile(out() + "/mine"), "text");
 
-  fs::remove(out() + "/mine");  // an empty one is taken
+  fs::remove(out() + "/mine");  // an empty folder is accepted
   EXPECT_EQ(RunTakt({"checkpoint", "export", root(), out() + "/"}).code, ExitCode::kDone);
   EXPECT_TRUE(fs::exists(out() + "/config.json"));
   std::vector<std::string> names;

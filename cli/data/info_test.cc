@@ -97,7 +97,7 @@ TEST(DataInfo, TakesTheFormatThatAFileStates) {
       RunTakt({"-o", "json", "data", "info", directory.Write("shard.bin", shard)});
   EXPECT_EQ(stated.code, ExitCode::kDone);
   EXPECT_EQ(json::parse(stated.out)["format"], "llmc");
-  // A stream states nothing: it is never guessed.
+  // A stream states no format, so none is guessed.
   const Outcome stream = RunTakt({"data", "info", directory.Write("stream.bin", "12345678")});
   EXPECT_EQ(stream.code, ExitCode::kInvalidInput);
   EXPECT_THAT(stream.err, HasSubstr("--format: is missing"));

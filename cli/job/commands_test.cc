@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands against a coordinator that answers as told: requests, output and exit codes.
+// Tests commands against a fake coordinator: requests, output and exit codes.
 #include <atomic>
 
 #include "cli/testing/fake_coordinator.h"

@@ -52,7 +52,7 @@ TEST_F(StepPrinterTest, PrintsALongJobNowAndThen) {
     clock_.Advance(absl::Milliseconds(100));
     EXPECT_TRUE(printer.OnStep(Step(step)));
   }
-  // 100 s, a line every 2 s; the first and the last step always.
+  // The job takes 100 s and prints a line every 2 s, and always the first and the last step.
   EXPECT_GE(NumLines(), 50);
   EXPECT_LE(NumLines(), 52);
   EXPECT_THAT(out_.str(), HasSubstr("step 1/1000  loss 2.50000"));
@@ -71,7 +71,7 @@ TEST_F(StepPrinterTest, SaysWhenACheckpointIsThere) {
   const Context context = MakeContext(false);
   StepPrinter printer(context, clock_);
   v1::Job job = Running(5);
-  job.mutable_checkpoint()->set_step(2);  // before we looked
+  job.mutable_checkpoint()->set_step(2);  // from before the printer began
   printer.OnJob(job);
   job.mutable_checkpoint()->set_step(4);
   printer.OnJob(job);

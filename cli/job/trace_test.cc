@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt trace and takt explain against a coordinator that has a trace.
+// Tests takt trace and takt explain against a coordinator that has a trace.
 #include <fstream>
 
 #include "cli/testing/fake_coordinator.h"

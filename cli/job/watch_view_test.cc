@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole screens, as people see them.
+// Compares whole screens.
 #include "cli/job/watch_view.h"
 
 #include <cmath>

@@ -93,13 +93,13 @@ TEST_F(ProcessTest, IsFoundByItsPidFileUntilItEnds) {
 }
 
 TEST_F(ProcessTest, AReusedPidIsNotTakenForOurs) {
-  // This process, but with another start.
+  // The file has the pid of this process, but another start.
   std::ofstream(Path("pid")) << getpid() << " 1\n";
   EXPECT_FALSE(Process::FromPidFile("child", Path("pid")).has_value());
 }
 
 TEST_F(ProcessTest, DiesWithTheProcessThatSpawnedIt) {
-  // A parent that spawns a child, tells its pid and ends.
+  // A parent spawns a child, reports its pid and ends.
   int told[2];
   ASSERT_EQ(pipe(told), 0);
   const pid_t parent = fork();
@@ -112,7 +112,8 @@ TEST_F(ProcessTest, DiesWithTheProcessThatSpawnedIt) {
   ASSERT_EQ(read(told[0], &child, sizeof(child)), static_cast<ssize_t>(sizeof(child)));
   ASSERT_GT(child, 0);
   ASSERT_EQ(waitpid(parent, nullptr, 0), parent);
-  // Killed, then reaped by whoever adopted it; ESRCH or a zombie both mean that it runs no more.
+  // The child is killed, and the process that adopted it reaps it. ESRCH and a zombie both mean
+  // that the child does not run.
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   const auto runs = [child] {
     std::ifstream stat("/proc/" + std::to_string(child) + "/stat");

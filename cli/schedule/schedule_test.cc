@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt schedule: figures, pictures, files, and what is refused.
+// Tests takt schedule: figures, pictures, files, and what it refuses.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -194,7 +194,7 @@ TEST(Schedule, TheEndOfTheStepHasCostsOfItsOwn) {
   EXPECT_THAT(outcome.err, HasSubstr("optimizer is -1"));
 }
 
-// zb-h2 fills its drain with the next step's beginning, once nothing stops it at the end.
+// Without a barrier at the end, zb-h2 fills its drain with the beginning of the next step.
 TEST(Schedule, StepsRunIntoEachOtherWithoutABarrier) {
   const std::vector<std::string> line = {"zb-h2", "--ranks", "4", "--microbatches", "8"};
   const json stopping = Simulate(line);
@@ -218,7 +218,7 @@ TEST(Schedule, AStepWithoutAFlushTakesAsLongAsItsWork) {
         RunTakt({"schedule", "simulate", family, "--ranks", "4", "--microbatches", "8"});
     EXPECT_THAT(text.out, HasSubstr("a step in a row of them takes 24, bubble 0.0%"));
   }
-  // Each of its updates takes its time, between two microbatches.
+  // Each update takes its time between two microbatches.
   const std::string costs = WriteFile("update.json", R"({"optimizer": 1})");
   const auto step = [&](const std::string& family) {
     return Simulate({family, "--ranks", "4", "--microbatches", "8", "--costs", costs})["step_time"]

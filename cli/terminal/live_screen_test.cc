@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On a pseudo-terminal: what a terminal would be told.
+// Tests on a pseudo-terminal which bytes a terminal receives.
 #include "cli/terminal/live_screen.h"
 
 #include <fcntl.h>
@@ -35,7 +35,7 @@ class LiveScreenTest : public testing::Test {
     close(ours_);
     if (terminal_ >= 0) close(terminal_);
   }
-  // All that was written, once nobody can write any more.
+  // Returns everything that was written, when no process can write any more.
   std::string ReadAll() {
     close(std::exchange(terminal_, -1));
     std::string text;
@@ -47,7 +47,7 @@ class LiveScreenTest : public testing::Test {
     const winsize size{.ws_row = rows, .ws_col = columns};
     EXPECT_EQ(ioctl(ours_, TIOCSWINSZ, &size), 0);
   }
-  // What a child does that has the screen and then ends by `end`.
+  // Runs a child that has the screen and then ends by `end`.
   int StatusOfChild(void (*end)()) const {
     const pid_t child = fork();
     if (child == 0) {
@@ -91,7 +91,7 @@ TEST_F(LiveScreenTest, TheScreenBeforeIsBackAfterACrashAndTheSignalIsKept) {
 TEST_F(LiveScreenTest, StoppedItGivesTheScreenBackUntilItGoesOn) {
   const pid_t child = fork();
   if (child == 0) {
-    setpgid(0, 0);  // so that the stop is not ignored as that of an orphaned group
+    setpgid(0, 0);  // otherwise the group is orphaned and the stop is ignored
     {
       const LiveScreen screen(terminal_);
       raise(SIGTSTP);

@@ -25,7 +25,7 @@ void Write(const fs::path& path, std::string_view text) {
       .write(text.data(), static_cast<std::streamsize>(text.size()));
 }
 
-// A directory with small checkpoints, made by hand.
+// Makes a directory with small checkpoints.
 class DirectoryTest : public ::testing::Test {
  protected:
   DirectoryTest() : path_(fs::temp_directory_path() / "takt-XXXXXX") {
@@ -34,7 +34,7 @@ class DirectoryTest : public ::testing::Test {
   }
   ~DirectoryTest() override { fs::remove_all(path_); }
 
-  // Of two files; the tensor "w" holds step, step + 1, ...
+  // Writes a step of two files; the tensor "w" holds step, step + 1, ...
   std::string MakeStep(std::int64_t step) {
     const fs::path directory = path_ / StepDirectoryName(StepId(step));
     fs::create_directory(directory);
@@ -110,7 +110,7 @@ TEST_F(DirectoryTest, OpensAndFindsTensors) {
   EXPECT_TRUE(step->VerifyAll().ok());
 }
 
-// What may happen to a step, and what is then said of it.
+// Damages of a step, and what the list then says about it.
 TEST_F(DirectoryTest, DamageIsNamed) {
   const std::string shard = ModelFile(LayerId(0), 1);
   const struct {
@@ -185,8 +185,8 @@ void WriteByte(const fs::path& path, std::size_t at, char byte) {
       .put(byte);
 }
 
-// Every byte of every file of the newer step, changed; every length of it, shorter: the older one
-// is used, and the file is named.
+// Changes every byte of every file of the newer step, and truncates the file to every length. The
+// older step is used each time, and the reason names the file.
 TEST_F(DirectoryTest, EveryChangedByteAndEveryTruncationFallsBack) {
   MakeStep(1);
   const fs::path newer = MakeStep(2);

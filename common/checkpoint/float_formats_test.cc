@@ -45,7 +45,7 @@ TEST(FloatFormats, ValuesAreThoseOfIeee754) {
   EXPECT_TRUE(std::isnan(Read(FloatFormat::kF16, 0x7c01)));
 }
 
-// Halfway between two neighbours the even one is taken, a bit beside halfway the nearer one.
+// Rounds to the even neighbour at halfway, and to the nearer one beside it.
 TEST(FloatFormats, RoundsToNearestEven) {
   for (const FloatFormat format : {FloatFormat::kBf16, FloatFormat::kF16}) {
     const std::uint16_t largest = format == FloatFormat::kBf16 ? 0x7f7f : 0x7bff;

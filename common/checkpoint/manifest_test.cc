@@ -29,7 +29,7 @@ Manifest Sample() {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-// The text with one piece exchanged and the hash made to fit again.
+// Returns the text with one piece replaced and the hash corrected.
 std::string Rewritten(const std::string& from, const std::string& to) {
   std::string text = *FormatManifest(Sample());
   text = text.substr(0, text.find(",\n  \"manifest_xxh3_128\""));

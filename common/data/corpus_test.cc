@@ -107,7 +107,7 @@ TEST(Corpus, PatternsDoNotLeadOutOfTheRoot) {
               Not(HasSubstr("a.bin")));
 }
 
-// However a stream is cut into files, its windows are the same.
+// A stream has the same windows, however it is cut into files.
 RC_GTEST_PROP(Corpus, CuttingAStreamIntoFilesDoesNotChangeItsWindows, ()) {
   const Folder folder;
   const int context = *rc::gen::inRange(1, 9);

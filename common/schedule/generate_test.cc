@@ -41,7 +41,7 @@ TEST(Generate, ListsFamiliesWhenTheNameIsUnknown) {
   }
 }
 
-// generators/README.md: a family that lacks its line in families.def is not even compiled.
+// A family without a line in families.def is not compiled, so no other test can find it.
 TEST(Families, EveryFileOfAFamilyIsListed) {
   const std::filesystem::path folder = TAKT_SOURCE_DIR "/common/schedule/generators";
   std::set<std::string> listed;

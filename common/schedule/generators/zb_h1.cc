@@ -10,21 +10,22 @@
 namespace takt::schedule {
 namespace {
 
-constexpr Family kFamily{.name = "zb-h1",
-                         .summary = "1f1b whose weight gradients fill the drain, in its memory",
-                         .reference = "Qi et al. 2023, arXiv:2401.10241",
-                         .bubble = "(P-1) max(F, I, F+I-W)",
-                         .peak = "P",
-                         .idea =
-                             "Backward is cut in two: I, which the neighbour waits for, and W, "
-                             "which nobody waits for. Each rank keeps 1f1b's order and its memory, "
-                             "and runs postponed W while the pipeline drains.",
-                         .sizes = "any P and M, V = 1; M >= P for the formula",
-                         .care =
-                             "Published figures use the span of one rank, not the makespan, and "
-                             "the quick start of the released code leaves some backwards whole: "
-                             "its idle is the same at equal costs and more at others.",
-                         .splits_backward = true};
+constexpr Family kFamily{
+    .name = "zb-h1",
+    .summary = "1f1b whose weight gradients fill the drain, in its memory",
+    .reference = "Qi et al. 2023, arXiv:2401.10241",
+    .bubble = "(P-1) max(F, I, F+I-W)",
+    .peak = "P",
+    .idea =
+        "Backward is cut in two: I, which the neighbour waits for, and W, "
+        "which no rank waits for. Each rank keeps 1f1b's order and its memory, "
+        "and runs postponed W while the pipeline drains.",
+    .sizes = "any P and M, V = 1; M >= P for the formula",
+    .care =
+        "Published figures use the span of one rank, not the makespan, and "
+        "the quick start of the released code leaves some backwards whole: "
+        "its idle is the same at equal costs and more at others.",
+    .splits_backward = true};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   return BuildLoop(kFamily.name,
