@@ -87,7 +87,7 @@ absl::StatusOr<std::string> FiguresTable(const schedule::Family& family) {
                      FiguresLine(family, setting, "skewed", SkewedCosts()));
     absl::StrAppend(&table, equal, skewed);
   }
-  return absl::StrCat(table, "\n", std::string(kCostsText), "\n");
+  return absl::StrCat(table, "\n", Paragraph(kCostsText));
 }
 
 absl::StatusOr<std::string> FamilyPage(const schedule::Family& family) {
@@ -95,7 +95,7 @@ absl::StatusOr<std::string> FamilyPage(const schedule::Family& family) {
   std::string page =
       absl::StrCat("# ", name, "\n\n", "Made by `schedule_documents`; do not edit.\n\n", "![", name,
                    " with ", kPictureRanks, " ranks and ", kPictureMicrobatches, " microbatches](",
-                   name, ".svg)\n\n", std::string(family.idea), "\n\n");
+                   name, ".svg)\n\n", Paragraph(family.idea), "\n");
   const std::string chunks = family.uses_chunks ? "; V is 2 unless given" : "";
   absl::StrAppend(&page, "| | |\n|---|---|\n| Sizes | ", std::string(family.sizes), chunks,
                   " |\n| Placement | ", std::string(schedule::PlacementName(family.placement)),
@@ -103,18 +103,19 @@ absl::StatusOr<std::string> FamilyPage(const schedule::Family& family) {
                   std::string(family.bubble), " |\n| In flight on rank r, chunks | ",
                   std::string(family.peak), " |\n| Source | ", std::string(family.reference),
                   " |\n\n");
-  if (!family.care.empty())
-    absl::StrAppend(&page, "**Take care.** ", std::string(family.care), "\n\n");
+  if (!family.care.empty()) {
+    absl::StrAppend(&page, Paragraph(absl::StrCat("**Take care.** ", std::string(family.care))),
+                    "\n");
+  }
   if (family.updates == schedule::Updates::kFlush) {
     ASSIGN_OR_RETURN(const std::string table, FiguresTable(family));
     absl::StrAppend(&page, table);
   } else {
     absl::StrAppend(
         &page,
-        "Its steps run into each other: one of them has no makespan of its own, and the picture "
-        "shows one body of the program, begun on all ranks at once. In a row of them a step takes "
-        "as "
-        "long as the work of the busiest rank.\n");
+        Paragraph("Its steps run into each other: one of them has no makespan of its own, and the "
+                  "picture shows one body of the program, begun on all ranks at once. In a row of "
+                  "them a step takes as long as the work of the busiest rank."));
   }
   absl::StrAppend(&page, "\n```\ntakt schedule show ", name, " --ranks ", kPictureRanks,
                   " --microbatches ", kPictureMicrobatches, " -f svg > ", name, ".svg\n```\n");
@@ -124,13 +125,16 @@ absl::StatusOr<std::string> FamilyPage(const schedule::Family& family) {
 absl::StatusOr<std::string> Index() {
   constexpr Setting kSetting{8, 32};
   std::string page = absl::StrCat(
-      "# Schedule families\n\nMade by `schedule_documents`; do not edit. "
-      "[schedules.md](../schedules.md) says what the "
-      "words mean and where texts differ.\n\nP = ",
-      kSetting.ranks, ", M = ", kSetting.microbatches, "; V of interleaved families is 2. ",
-      std::string(kCostsText),
-      " Bubbles are shares of the makespan, with a barrier at the end of the step; the peak is in "
-      "chunks.\n\n| Family | V | bubble, equal | bubble, skewed | peak | messages | |\n"
+      "# Schedule families\n\n",
+      Paragraph("Made by `schedule_documents`; do not edit. [schedules.md](../schedules.md) says "
+                "what the words mean and where texts differ."),
+      "\n",
+      Paragraph(absl::StrCat(
+          "P = ", kSetting.ranks, ", M = ", kSetting.microbatches,
+          "; V of interleaved families is 2. ", std::string(kCostsText),
+          " Bubbles are shares of the makespan, with a barrier at the end of the step; the peak is "
+          "in chunks.")),
+      "\n| Family | V | bubble, equal | bubble, skewed | peak | messages | |\n"
       "|---|---|---|---|---|---|---|\n");
   for (const schedule::Family& family : schedule::Families()) {
     const std::string name(family.name);
