@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Enough of a value to recognise it in an error.
+// Shortens a value so that it can still be recognised in an error.
 std::string Shown(const json& value) {
   if (value.is_structured()) return value.is_array() ? "a list" : "an object";
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
@@ -23,7 +23,7 @@ std::string Shown(const json& value) {
   return text;
 }
 
-// Reads keys of one object, collecting what is wrong with them.
+// Reads keys of one object and collects their errors.
 class Reader {
  public:
   Reader(const json& object, std::string_view name) : object_(object), name_(name) {}
@@ -60,32 +60,32 @@ class Reader {
          "must be one that this version supports: gpt2, llama or qwen2", "");
     return Family::kGpt2;
   }
-  // An object of its own; null: there is none.
+  // Returns the object of a key; null: there is none.
   const json* Object(const char* key) {
     const json* value = Find(key);
     if (value == nullptr || value->is_object()) return value;
     Fail(key, Shown(*value), "must be an object", "");
     return nullptr;
   }
-  // A key that must not be there, whatever it says.
+  // Refuses a key, whatever its value.
   void Absent(const char* key) {
     if (const json* value = Find(key)) Fail(key, Shown(*value), "is not supported", "remove it");
   }
-  // What another reader found in an object of this one.
+  // Adds the errors of a reader of an object inside this one.
   void Append(const char* key, std::vector<FieldError> errors) {
     for (FieldError& error : errors) {
       error.field = absl::StrCat(key, ".", error.field);
       errors_.push_back(std::move(error));
     }
   }
-  // A key that changes the arithmetic: absent, or exactly `supported`.
+  // Checks a key that changes the arithmetic: it must be absent, or exactly `supported`.
   void Only(const char* key, const json& supported) {
     const json* value = Find(key);
     if (value == nullptr || *value == supported) return;
     Fail(key, Shown(*value),
          absl::StrCat("is not supported by this version, only ", Shown(supported)), "");
   }
-  // A list of what each layer does.
+  // Checks a list of what each layer does.
   void EachOnly(const char* key, const json& supported) {
     const json* values = Find(key);
     if (values == nullptr) return;
@@ -153,7 +153,7 @@ ModelConfig ReadGpt2(Reader& reader) {
   return config;
 }
 
-// `rope_scaling`, or `rope_parameters` of newer files, which holds rope_theta too.
+// Reads `rope_scaling`, or `rope_parameters` of newer files, which also holds rope_theta.
 void ReadRope(Reader& reader, std::string_view name, ModelConfig& config) {
   config.rope_theta = reader.Number("rope_theta", config.rope_theta);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {

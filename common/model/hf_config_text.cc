@@ -11,13 +11,13 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// An object; empty if the text is none.
+// Parses an object. It is empty if the text is not an object.
 json ObjectIn(std::string_view text) {
   json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
   return object.is_object() ? std::move(object) : json::object();
 }
 
-// What the arithmetic depends on. The model says it, whatever a source says.
+// The keys on which the arithmetic depends. They come from the model and never from the source.
 json Gpt2Shape(const ModelConfig& config) {
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},
@@ -77,8 +77,8 @@ json LlamaShape(const ModelConfig& config) {
   return shape;
 }
 
-// What is said where no source says otherwise: training runs without dropout and knows no special
-// tokens.
+// Defaults if the source does not have these keys: training runs without dropout and knows no
+// special tokens.
 json Gpt2Habits() {
   return {{"attn_pdrop", 0.0},       {"embd_pdrop", 0.0},       {"resid_pdrop", 0.0},
           {"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"use_cache", true}};

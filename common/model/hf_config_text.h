@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The texts that stand beside the weights in a Hugging Face folder: what hf_config.h reads,
-// written.
+// Writes the texts beside the weights in a Hugging Face folder, which hf_config.h reads.
 #pragma once
 
 #include <string>
@@ -11,21 +10,23 @@
 namespace takt::model {
 
 struct HfConfigOptions {
-  std::string_view torch_dtype = "float32";  // of the weights beside it, or that they came from
-  // The config.json that the shape was read from; its keys that say nothing of the shape (token
-  // ids, dropout, who made it) are kept. Empty, or no JSON object: there is none.
+  std::string_view torch_dtype = "float32";  // dtype of the weights beside it, or of their source
+  // The config.json from which the shape was read. Its keys that say nothing about the shape (token
+  // ids, dropout, the program that wrote it) are kept. There is none if this is empty or not a JSON
+  // object.
   std::string_view source;
 };
 
-// The text of config.json, from which ParseHfConfig reads `config` again, except that its context
-// is the positions. Rotary positions are written in the words of transformers 4 and of 5.
-// Precondition: CheckConfig finds nothing wrong, and the family is not emulated.
+// Returns the text of config.json. ParseHfConfig reads `config` from it again, except that the
+// context is the positions. Rotary positions have the keys of transformers 4 and of 5.
+// Precondition: CheckConfig accepts `config`, and the family is not emulated.
 std::string FormatHfConfig(const ModelConfig& config, const HfConfigOptions& options = {});
 
-// The text of generation_config.json: the special tokens that a config.json names.
+// Returns the text of generation_config.json, with the special tokens that a config.json names.
 std::string FormatGenerationConfig(std::string_view config_text);
 
-// `torch_dtype` of a config.json, or `dtype`, as newer files call it; empty: it has none.
+// Returns `torch_dtype` of a config.json, or `dtype`, its name in newer files. Empty: there is
+// none.
 std::string TorchDtypeIn(std::string_view config_text);
 
 }  // namespace takt::model

@@ -6,12 +6,13 @@
 
 namespace takt::model {
 
-// What a stage keeps of a microbatch from F to I, and so what it computes again before I. Losses
-// and gradients have the same bits. Numbers equal takt.v1.RecomputeMode and are stored.
+// What a stage keeps of a microbatch from F to I; it computes the rest again before I. Losses and
+// gradients have the same bits in all modes. The numbers equal takt.v1.RecomputeMode and are
+// stored.
 enum class Recompute : std::uint8_t {
   kNone = 1,       // everything that I and W read
-  kSelective = 2,  // not what norms and activations give
-  kFull = 3,       // of every layer its input alone
+  kSelective = 2,  // all but the results of norms and activations
+  kFull = 3,       // only the input of every layer
 };
 
 constexpr std::string_view Name(Recompute recompute) {
