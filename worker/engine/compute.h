@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine asks of the layer above it (worker/train, or a toy in tests). The engine knows
+// What the engine asks of the layer above it (worker/train, or a fake in tests). The engine knows
 // nothing of Transformers.
 #pragma once
 

@@ -25,44 +25,45 @@ using program::Program;
 using ::testing::HasSubstr;
 
 // Leaves instructions on streams, as `streams` says.
-class ToyDevice final : public Compute {
+class FakeDevice final : public Compute {
  public:
-  explicit ToyDevice(std::size_t num_slots) : toy(num_slots) {}
+  explicit FakeDevice(std::size_t num_slots) : fake(num_slots) {}
 
   absl::StatusOr<std::unique_ptr<BoundInstruction>> Bind(const Instruction& instruction) override {
     const auto it = streams.find(&instruction);
-    if (it == streams.end()) return toy.Bind(instruction);
-    return std::make_unique<OnStream>(toy, instruction, *it->second);
+    if (it == streams.end()) return fake.Bind(instruction);
+    return std::make_unique<OnStream>(fake, instruction, *it->second);
   }
-  std::span<std::byte> SlotBytes(SlotId slot) override { return toy.SlotBytes(slot); }
+  std::span<std::byte> SlotBytes(SlotId slot) override { return fake.SlotBytes(slot); }
 
-  ToyCompute toy;
+  FakeCompute fake;
   std::map<const Instruction*, TaskStream*> streams;
 
  private:
   class OnStream final : public BoundInstruction {
    public:
-    OnStream(ToyCompute& toy, const Instruction& instruction, TaskStream& stream)
-        : BoundInstruction(&stream), toy_(toy), instruction_(instruction), stream_(stream) {}
+    OnStream(FakeCompute& fake, const Instruction& instruction, TaskStream& stream)
+        : BoundInstruction(&stream), fake_(fake), instruction_(instruction), stream_(stream) {}
     absl::Status Run(StepId step) override {
-      stream_.Push(
-          [&toy = toy_, &instruction = instruction_, step] { return toy.Run(instruction, step); });
+      stream_.Push([&fake = fake_, &instruction = instruction_, step] {
+        return fake.Run(instruction, step);
+      });
       return absl::OkStatus();
     }
 
    private:
-    ToyCompute& toy_;
+    FakeCompute& fake_;
     const Instruction& instruction_;
     TaskStream& stream_;
   };
 };
 
 std::vector<std::uint64_t> RunAlone(const Program& program, std::int64_t steps) {
-  ToyCompute toy(program.slots.size());
+  FakeCompute fake(program.slots.size());
   for (StepId step(1); step.value() <= steps; ++step) {
-    for (const Instruction& instruction : program.body) toy.Mix(instruction, step);
+    for (const Instruction& instruction : program.body) fake.Mix(instruction, step);
   }
-  return toy.slots;
+  return fake.slots;
 }
 
 TEST(EngineOnStreams, EqualsSequentialExecutionOnRandomPrograms) {
@@ -76,7 +77,7 @@ TEST(EngineOnStreams, EqualsSequentialExecutionOnRandomPrograms) {
       const bool lazy = random() % 2 == 0;
       streams.push_back(random() % 3 == 0 ? nullptr : std::make_unique<TaskStream>(lazy));
     }
-    ToyDevice device(program.slots.size());
+    FakeDevice device(program.slots.size());
     for (const Instruction& instruction : program.body) {
       TaskStream* const stream = streams[instruction.lane.value()].get();
       // Lanes with a stream leave most instructions on it.
@@ -94,7 +95,7 @@ TEST(EngineOnStreams, EqualsSequentialExecutionOnRandomPrograms) {
     ASSERT_TRUE(engine->Run(StepId(1), StepId(3), on_step).ok());
     ASSERT_TRUE(engine->Run(StepId(4), StepId(kSteps), on_step).ok());
     EXPECT_EQ(reported, kSteps);
-    EXPECT_EQ(device.toy.slots, RunAlone(program, kSteps));
+    EXPECT_EQ(device.fake.slots, RunAlone(program, kSteps));
   }
 }
 
@@ -105,18 +106,18 @@ TEST(EngineOnStreams, PrologueAndEpilogueAreOverBeforeWhatFollows) {
   std::vector<std::unique_ptr<TaskStream>> streams;
   for (std::size_t i = 0; i < program.lanes.size(); ++i)
     streams.push_back(std::make_unique<TaskStream>(/*lazy=*/true));
-  ToyDevice device(program.slots.size());
+  FakeDevice device(program.slots.size());
   for (const auto* list : {&program.prologue, &program.body, &program.epilogue}) {
     for (const Instruction& instruction : *list)
       device.streams[&instruction] = streams[instruction.lane.value()].get();
   }
-  ToyCompute alone(program.slots.size());
+  FakeCompute alone(program.slots.size());
   alone.Mix(program.prologue.front(), StepId(1));
   for (const Instruction& instruction : program.body) alone.Mix(instruction, StepId(1));
   alone.Mix(program.epilogue.front(), StepId(1));
   const std::unique_ptr<Engine> engine = MakeEngine(program, device);
   ASSERT_TRUE(engine->Run(StepId(1), StepId(1), nullptr).ok());
-  EXPECT_EQ(device.toy.slots, alone.slots);
+  EXPECT_EQ(device.fake.slots, alone.slots);
 }
 
 // Sends leave the value of the slot on a stream that does nothing before it must.
@@ -183,7 +184,7 @@ Program SendingProgram() {
 
 TEST(EngineOnStreams, ASlotIsWrittenAgainOnceTheStreamHasSentIt) {
   const Program program = SendingProgram();
-  ToyCompute alone(1);
+  FakeCompute alone(1);
   std::vector<std::uint64_t> expected;
   for (StepId step(1); step.value() <= 4; ++step) {
     for (const Instruction& instruction : program.body) {
@@ -197,7 +198,7 @@ TEST(EngineOnStreams, ASlotIsWrittenAgainOnceTheStreamHasSentIt) {
   for (const bool computes_on_stream : {false, true}) {
     TaskStream computes(/*lazy=*/true), sends(/*lazy=*/true);
     StreamTransport link(sends);
-    ToyDevice device(1);
+    FakeDevice device(1);
     if (computes_on_stream) {
       for (const Instruction& instruction : program.body) device.streams[&instruction] = &computes;
     }
@@ -213,8 +214,8 @@ TEST(EngineOnStreams, AStepWhoseTransportFailedIsNotReported) {
   const Program program = SendingProgram();
   TaskStream sends(/*lazy=*/false);
   StreamTransport link(sends);
-  ToyDevice device(1);
-  device.toy.before = [&](const Instruction&, StepId step) {
+  FakeDevice device(1);
+  device.fake.before = [&](const Instruction&, StepId step) {
     if (step == StepId(3)) link.failed = true;  // what streams did of it may be anything
     return absl::OkStatus();
   };
@@ -240,11 +241,11 @@ TEST(EngineOnStreams, AnErrorOfTheDeviceNamesTheInstructionAndLeavesNothingRunni
                             .writes = {SlotId(i % 2)}});
   }
   TaskStream first(/*lazy=*/false), second(/*lazy=*/true);
-  ToyDevice device(program.slots.size());
+  FakeDevice device(program.slots.size());
   for (const Instruction& instruction : program.body)
     device.streams[&instruction] = instruction.lane.value() == 0 ? &first : &second;
   std::atomic<int> runs = 0;
-  device.toy.before = [&](const Instruction& instruction, StepId step) {
+  device.fake.before = [&](const Instruction& instruction, StepId step) {
     ++runs;
     const bool fails = step == StepId(2) && instruction.microbatch == MicrobatchId(2);
     return fails ? absl::InternalError("the device fell off") : absl::OkStatus();
@@ -278,10 +279,10 @@ Program DeviceAndHost() {
 TEST(EngineOnStreams, AnAbortEndsARunWhoseDeviceHangs) {
   const Program program = DeviceAndHost();
   absl::Notification hangs, goes_on;
-  ToyDevice device(program.slots.size());
+  FakeDevice device(program.slots.size());
   TaskStream stream(/*lazy=*/false);  // ends first: what it was given uses all of the above
   device.streams[&program.body[0]] = &stream;
-  device.toy.before = [&](const Instruction&, StepId step) {
+  device.fake.before = [&](const Instruction&, StepId step) {
     if (step == StepId(2)) {
       hangs.Notify();
       goes_on.WaitForNotification();
@@ -303,14 +304,14 @@ TEST(EngineOnStreams, AfterAnErrorADeviceFinishesWhatItWasGiven) {
   Program program = DeviceAndHost();
   program.body[1].reads = {};        // waits for nothing
   TaskStream stream(/*lazy=*/true);  // which does nothing before somebody waits
-  ToyDevice device(program.slots.size());
+  FakeDevice device(program.slots.size());
   device.streams[&program.body[0]] = &stream;
   std::atomic<bool> done = false;
   stream.Push([&] {
     done = true;
     return absl::OkStatus();
   });
-  device.toy.before = [&](const Instruction& instruction, StepId) {
+  device.fake.before = [&](const Instruction& instruction, StepId) {
     const bool fails = instruction.lane == LaneId(1);
     return fails ? absl::InternalError("the host's part fails") : absl::OkStatus();
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine against toy instructions: values in slots instead of tensors.
+// The engine against fake instructions: values in slots instead of tensors.
 #include "worker/engine/engine.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ TEST(Engine, EqualsSequentialExecutionOnRandomPrograms) {
   constexpr int kSteps = 12;
   for (unsigned seed = 0; seed < 300; ++seed) {
     const Program program = RandomProgram(seed);
-    ToyCompute expected(program.slots.size()), actual(program.slots.size());
+    FakeCompute expected(program.slots.size()), actual(program.slots.size());
     for (int step = 1; step <= kSteps; ++step) {
       for (const Instruction& instruction : program.body) expected.Mix(instruction, StepId(step));
     }
@@ -77,7 +77,7 @@ TEST(Engine, PrologueAndEpilogueRunOnceAroundTheStepsAndWorkMayBeForTheNext) {
   program.body.push_back(touch);
   program.body.back().microbatch = MicrobatchId(3);
   program.body.back().step_ahead = 1;
-  ToyCompute compute(1);
+  FakeCompute compute(1);
   std::vector<std::string> ran;
   compute.before = [&](const Instruction& instruction, StepId step) {
     ran.push_back(absl::StrCat(instruction.microbatch.value(), "@", step.value()));
@@ -104,7 +104,7 @@ TEST(Engine, EndsAllLanesAfterTheSameStepOnRandomPrograms) {
     const MicrobatchId asker(static_cast<int>(seed % program.body.size()));
     const StepId asked(1 + seed % 8), last(8);
     const StepId end(std::min(asked.value() + 1, last.value()));
-    ToyCompute expected(program.slots.size()), actual(program.slots.size());
+    FakeCompute expected(program.slots.size()), actual(program.slots.size());
     const auto mix = [&](StepId from, StepId to) {
       for (const Instruction& instruction : program.prologue) expected.Mix(instruction, from);
       for (StepId step = from; step <= to; step = StepId(step.value() + 1)) {
@@ -135,7 +135,7 @@ TEST(Engine, EndsAllLanesAfterTheSameStepOnRandomPrograms) {
 
 TEST(Engine, ReportsEveryStepOnceInOrderWithTimingsOfThatStep) {
   const Program program = RandomProgram(7);
-  ToyCompute compute(program.slots.size());
+  FakeCompute compute(program.slots.size());
   const auto engine = MakeEngine(program, compute);
   std::vector<std::int64_t> steps;
   std::int64_t previous_end = 0;
@@ -169,7 +169,7 @@ TEST(Engine, NoLaneIsTwoStepsAheadOfTheReport) {
   program.lanes.resize(1);
   program.body = {
       {.op = Op::kForward, .lane = LaneId(0), .stage = StageId(0), .microbatch = MicrobatchId(0)}};
-  ToyCompute compute(1);
+  FakeCompute compute(1);
   std::atomic<std::int64_t> reported{0};
   compute.before = [&](const Instruction&, StepId step) {
     EXPECT_LE(step.value(), reported.load() + 2);
@@ -207,7 +207,7 @@ Program TwoLanes() {
 
 TEST(Engine, FirstErrorEndsTheRunWithItsPlaceAndSticks) {
   const Program program = TwoLanes();
-  ToyCompute compute(1);
+  FakeCompute compute(1);
   compute.before = [](const Instruction& instruction, StepId step) -> absl::Status {
     if (step == StepId(3) && instruction.microbatch == MicrobatchId(0))
       return absl::DataLossError("bad tokens");
@@ -227,7 +227,7 @@ TEST(Engine, FirstErrorEndsTheRunWithItsPlaceAndSticks) {
 
 TEST(Engine, StatusOfAHangSaysWhatEachLaneWaitsForAndAbortEndsIt) {
   const Program program = TwoLanes();
-  ToyCompute compute(1);
+  FakeCompute compute(1);
   Gate hanging, release;
   compute.before = [&](const Instruction& instruction, StepId step) -> absl::Status {
     if (step == StepId(2) && instruction.microbatch == MicrobatchId(0)) {
@@ -269,7 +269,7 @@ std::vector<std::string> Names(const std::vector<DoneInstruction>& done) {
 
 TEST(Engine, LastDoneIsWhatLanesFinishedBeforeTheHangByTheirEnds) {
   const Program program = TwoLanes();
-  ToyCompute compute(1);
+  FakeCompute compute(1);
   Gate hanging, release;
   compute.before = [&](const Instruction& instruction, StepId step) -> absl::Status {
     if (step == StepId(4) && instruction.microbatch == MicrobatchId(1)) {
@@ -349,14 +349,14 @@ struct TwoRankFixture {
 
   transport::InprocHub hub;
   Program programs[2] = {TwoRanks(0), TwoRanks(1)};
-  ToyCompute compute[2] = {ToyCompute(2), ToyCompute(2)};
+  FakeCompute compute[2] = {FakeCompute(2), FakeCompute(2)};
   std::unique_ptr<transport::Transport> transports[2];
   std::unique_ptr<Engine> engine[2];
 };
 
 TEST(Engine, MessagesBetweenRanksCarryTheValuesOfSequentialExecution) {
   constexpr int kSteps = 20;
-  ToyCompute alone[2] = {ToyCompute(2), ToyCompute(2)};
+  FakeCompute alone[2] = {FakeCompute(2), FakeCompute(2)};
   const Program programs[2] = {TwoRanks(0), TwoRanks(1)};
   for (int step = 1; step <= kSteps; ++step) {
     for (int m = 0; m < 3; ++m) {
@@ -409,7 +409,7 @@ TEST(Engine, AnErrorOfOneRankReachesTheOtherThroughItsTransport) {
 }
 
 TEST(Engine, RefusesAProgramItCannotRun) {
-  ToyCompute compute(1);
+  FakeCompute compute(1);
   Program program = TwoLanes();
   program.body[0].lane = LaneId(7);
   EXPECT_EQ(Engine::Create(program, compute, {}).status().code(),

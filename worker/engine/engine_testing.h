@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Toy instructions for tests of the engine: values in slots instead of tensors.
+// Fake instructions for tests of the engine: values in slots instead of tensors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,13 +18,13 @@ namespace takt::engine {
 
 // Every instruction replaces the slots it writes by a mixture of its step, its microbatch and the
 // slots it touches: any other order of two instructions that share a slot shows in the values.
-class ToyCompute : public Compute {
+class FakeCompute : public Compute {
  public:
-  explicit ToyCompute(std::size_t num_slots) : slots(num_slots) {}
+  explicit FakeCompute(std::size_t num_slots) : slots(num_slots) {}
 
   absl::StatusOr<std::unique_ptr<BoundInstruction>> Bind(
       const program::Instruction& instruction) override {
-    return std::make_unique<Toy>(*this, instruction);
+    return std::make_unique<Fake>(*this, instruction);
   }
   absl::Status Run(const program::Instruction& instruction, StepId step) {
     if (before) {
@@ -51,14 +51,14 @@ class ToyCompute : public Compute {
   std::function<absl::Status(const program::Instruction&, StepId)> before;
 
  private:
-  class Toy final : public BoundInstruction {
+  class Fake final : public BoundInstruction {
    public:
-    Toy(ToyCompute& compute, const program::Instruction& instruction)
+    Fake(FakeCompute& compute, const program::Instruction& instruction)
         : compute_(compute), instruction_(instruction) {}
     absl::Status Run(StepId step) override { return compute_.Run(instruction_, step); }
 
    private:
-    ToyCompute& compute_;
+    FakeCompute& compute_;
     const program::Instruction& instruction_;
   };
 };

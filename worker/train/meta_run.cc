@@ -12,8 +12,8 @@ namespace {
 using program::Instruction;
 using program::Op;
 
-// The other ranks, who have nothing to add.
-class Silence final : public transport::Collective {
+// Stands for the other ranks of a group, which add nothing.
+class OtherRanks final : public transport::Collective {
  public:
   int size() const override { return 2; }
   absl::Status AllReduceSum(StepId, std::span<float>) override { return absl::OkStatus(); }
@@ -31,7 +31,7 @@ absl::Status Run(engine::Compute& compute, const Instruction& instruction) {
 
 absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener listener) {
   MetaReport report;
-  Silence others;
+  OtherRanks others;
   const std::unique_ptr<backend::BackendFactory> backends =
       backend::CreateMetaBackends(report.counts, std::move(listener));
   options.backends = backends.get();
