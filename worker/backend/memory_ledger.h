@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is allocated in a process, by what it is for.
+// Counts the memory that is allocated in a process, by kind.
 #pragma once
 
 #include <array>

@@ -2,7 +2,7 @@
 // The operations a backend runs: plain structs of pointers, sizes and flags. All tensors are f32
 // unless said otherwise, row-major and dense unless a stride is given; all pointers are memory of
 // the backend that runs the op (backend.h). A tensor that is an `Operand` or an `Output` may be in
-// bf16 instead: sums, softmax and functions are of f32 all the same.
+// bf16 instead; sums, softmax and functions are computed in f32 all the same.
 //
 // Letters: B sequences, T context, N = B * T rows (row b * T + t), C hidden, H heads, D head size,
 // V vocabulary.

@@ -7,8 +7,8 @@
 
 namespace takt::backend {
 
-// kInvalidArgument naming the op and the field whose rule is broken. Looks at sizes and pointers,
-// not at data.
+// Returns kInvalidArgument, naming the op and the field, if a rule is broken. It looks at sizes and
+// pointers, not at data.
 absl::Status ValidateOp(const Op& op);
 
 }  // namespace takt::backend

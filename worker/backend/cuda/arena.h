@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of one device: reserved at once by the plan's prediction, handed out in pieces. Knows
-// addresses only and touches none, so it runs without a device.
+// The memory of one device: the plan's prediction is reserved at once and handed out in pieces. The
+// arena computes with addresses and touches no memory, so it runs without a device.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace takt::backend::cuda {
 
 inline constexpr std::int64_t kArenaAlignment = 256;  // what cuBLASLt and vector loads like best
 
-// Where an arena's memory comes from: the device, or plain numbers in a test. Thread: one caller at
+// The source of an arena's memory: the device, or plain numbers in a test. Thread: one caller at
 // a time.
 class MemorySource {
  public:
@@ -34,13 +34,13 @@ class MemorySource {
 };
 
 struct ArenaOptions {
-  // What the plan says the device will hold: reserved by Create. Nothing: a region is reserved when
-  // it is needed.
+  // The memory that the plan predicts, which Create reserves. None: a region is reserved when it is
+  // needed.
   MemoryBytes predicted;
-  MemoryLedger* ledger = nullptr;  // borrowed, outlives the arena; null: nobody counts
+  MemoryLedger* ledger = nullptr;  // borrowed, outlives the arena; null: it is not counted
 };
 
-// Thread-safe. Ends after all its memory came back; gives its regions back then.
+// Thread-safe. All its memory must have come back before it ends; it then gives back its regions.
 class Arena {
  public:
   // source: borrowed, outlives the arena.
@@ -51,10 +51,10 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // The smallest free piece that fits, else a new region of the source; contents unspecified.
-  // Takes AllocatedBytes(bytes), in units of kArenaAlignment.
-  // Errors: kResourceExhausted, with what was asked for what, what is free, what holds the rest,
-  // and what the plan predicted.
+  // Returns the smallest free piece that fits, else a new region of the source; contents
+  // unspecified. Takes AllocatedBytes(bytes), in units of kArenaAlignment. Errors:
+  // kResourceExhausted, with what was asked for what, what is free, what holds the rest, and what
+  // the plan predicted.
   absl::StatusOr<std::byte*> Allocate(std::int64_t bytes, MemoryKind kind);
 
   // data: of Allocate, not freed yet.
@@ -64,7 +64,7 @@ class Arena {
   int num_reservations() const;
   std::int64_t reserved_bytes() const;
   MemoryBytes taken() const;
-  // Pieces of kScratch that came back so far: whoever kept the address of one keeps it no longer.
+  // The number of kScratch pieces that came back so far. An address in one of them is void.
   std::int64_t scratch_returns() const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who computes attention: cuDNN, where it is built in, found at run time and knows the shape; our
-// own kernels else.
+// Attention by cuDNN, where it is built in, found at run time and knows the shape, else by our own
+// kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,7 +20,7 @@ class Attention {
  public:
   virtual ~Attention() = default;
 
-  // Asked before Run; hangs on the op's sizes and on how its tensors lie to each other.
+  // To be asked before Run. The answer depends on the op's sizes and on how its tensors lie.
   virtual bool CanRun(const AttentionForward& op) = 0;
   virtual bool CanRun(const AttentionBackward& op) = 0;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA graphs: what a thread gives to a stream, captured and launched again. And the calls that
-// must not happen while some thread captures.
+// CUDA graphs, which capture the work that a thread gives to a stream and launch it again, and a
+// guard for calls that must not happen while a thread captures.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,9 +16,10 @@
 
 namespace takt::backend::cuda {
 
-// A capture fails if a thread, whichever, waits for the whole device meanwhile, and so do libraries
-// when they open and close. Such a call is made in the scope of one of these: it waits for captures
-// to end, and they for it. Not on a thread that captures; WaitForDevice takes one itself.
+// A capture fails if any thread waits for the whole device meanwhile, as libraries do when they
+// open and close. Such a call is made in the scope of one of these: the scope waits for captures to
+// end, and captures wait for the scope. Not for a thread that captures; WaitForDevice takes one
+// itself.
 class ABSL_SCOPED_LOCKABLE NoCapture {
  public:
   NoCapture();
@@ -32,10 +33,10 @@ class ABSL_SCOPED_LOCKABLE NoCapture {
 // kInternal (device fault).
 absl::Status WaitForDevice();
 
-// Captures what `ops` gives to the device's stream, in the mode in which other threads may call
-// what they like but for NoCapture's. The recording is void once memory was given back to the arena
-// for `scratch`.  arena: borrowed, outlives the recording. Errors: as Recorder::Record;
-// kResourceExhausted (no memory for a graph).
+// Captures what `ops` gives to the device's stream. Meanwhile other threads may make any call
+// outside of NoCapture. The recording is void once kScratch memory was given back to the arena.
+// arena: borrowed, outlives the recording. Errors: as Recorder::Record; kResourceExhausted (no
+// memory for a graph).
 absl::StatusOr<std::unique_ptr<Recording>> Capture(int device, cudaStream_t stream,
                                                    const Arena& arena,
                                                    absl::FunctionRef<absl::Status()> ops);

@@ -18,14 +18,14 @@ namespace takt::backend::cuda {
 struct CudaOptions {
   int device = 0;         // in the order of ListDevices
   MemoryBytes predicted;  // what the plan says this rank holds on the device; see ArenaOptions
-  MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: nobody counts
+  MemoryLedger* ledger = nullptr;  // borrowed, outlives all buffers; null: it is not counted
   bool tf32 = false;               // products of f32 may drop the operands' last 13 bits
-  // Choices that the plan lacks are timed as long as it says so (PlanCache::may_time), and so may
-  // differ from run to run; else they are the libraries' first guesses, which hang on the shape,
-  // the device and the versions alone.
+  // True: choices that the plan lacks are timed while PlanCache::may_time, so they may differ from
+  // run to run. False: they are the libraries' first guesses, which depend only on the shape, the
+  // device and the versions.
   bool tune = false;
-  // What else a product has to do (its epilogue), wherever that is possible, in the libraries'
-  // kernel or in ours after it: to test and to measure both. Nothing: by the device, or by timings.
+  // Where possible, computes the epilogue of a product in the library's kernel (true) or in ours
+  // after it (false), to test and to measure both. Nothing: the device or timings decide.
   std::optional<bool> fused_epilogues;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which attention cuDNN can compute where its tensors lie, and how many sequences at a time. Needs
-// no device.
+// Says which attention cuDNN can compute, given how its tensors lie, and how many sequences at a
+// time. It needs no device.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ bool FitsCudnn(const AttentionBackward& op);
 inline constexpr std::int64_t kDesiredScoreBytes = std::int64_t{1} << 30;
 std::int64_t SequencesAtATime(const AttentionShape& shape);
 
-// Above it, of the plan of the library, our own kernels compute the shape.
+// If the library's plan needs a larger workspace, our own kernels compute the shape.
 inline constexpr std::int64_t kMostCudnnWorkspaceBytes = std::int64_t{8} << 30;
 
 // `count` sequences of `op` from `first` on. In bf16.

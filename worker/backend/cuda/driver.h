@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the versions of the driver and of the runtime say of each other. Host logic.
+// Compares the versions of the driver and of the runtime. Host logic.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A product in the terms of cuBLASLt, as plain data: what its descriptors say, and where it reads
-// and writes. Needs no device and no toolkit, so that what we tell the library is tested against
-// what its reference says it makes of it.
+// and writes. It needs no device and no toolkit, so a test compares it with the library's
+// reference.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct GemmMatrix {
   std::int64_t rows = 0, columns = 0, stride = 0;
 };
 
-// With the library's numbers.
+// The numbers are the library's.
 enum class GemmEpilogue : std::int32_t {
   kDefault = 1,
   kBias = 4,           // z = op(a) op(b) + beta c + vector, a number for each row of d

@@ -36,8 +36,8 @@ struct MatmulOptions {
   std::optional<bool> fused_epilogues;
 };
 
-// Of one stream: its handle and its workspace are shared with no other, which is what the library
-// asks of those who want the same bits on every run.
+// Belongs to one stream and shares its handle and its workspace with no other stream: the library
+// demands this for the same bits on every run.
 // Thread: its backend's.
 class Matmuls {
  public:
@@ -54,8 +54,8 @@ class Matmuls {
   absl::Status Prepare(const MatmulBf16& op);
   absl::Status Prepare(const MatmulTransposedBf16& op);
 
-  // Chooses how Run would compute `op`, and computes nothing: of its pointers only alignment counts
-  // and which of them are there.
+  // Chooses how Run would compute `op`, and computes nothing. Only the alignment of its pointers
+  // matters, and which of them are null.
   absl::Status Plan(const Matmul& op);
   absl::Status Plan(const MatmulBf16& op);
   absl::Status Plan(const MatmulTransposedBf16& op);

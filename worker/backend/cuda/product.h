@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product of matrices as its kernel is chosen: what the choice hangs on, and its name in a kernel
-// plan. Needs no device.
+// A product of matrices as the choice of its kernel sees it: what the choice depends on, and its
+// name in a kernel plan. It needs no device.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class Addend : std::uint8_t {
   kOther,
 };
 
-// What else is to be done with a product; whether its kernel does it as well, the plan says.
+// What follows a product. The plan says whether the kernel of the product does this too.
 enum class Epilogue : std::uint8_t {
   kNone,
   kBias,
@@ -38,8 +38,8 @@ struct ProductShape {
   bool bf16_c = false;  // c and inner
   Epilogue epilogue = Epilogue::kNone;
   Addend addend = Addend::kNone;
-  // Of all pointers, in bytes, up to what any kernel asks for. The same wherever a tensor lies,
-  // since tensors start on cache lines: so no plan hangs on the layout of memory.
+  // Of all pointers, in bytes, up to what any kernel asks for. It does not depend on the layout of
+  // memory, since tensors start on cache lines.
   int alignment = 0;
 
   bool operator==(const ProductShape&) const = default;

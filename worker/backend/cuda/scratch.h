@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that one stream's ops use one after another.
+// Memory that the ops of one stream use one after another.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace takt::backend::cuda {
 
-// Grows to the largest op that its backend is prepared for (Backend::Prepare). It grows for larger
-// ones too as they come, which waits for the device, and so for the peers of whatever runs there:
-// no rank that trains may get there. Thread: its backend's.
+// Grows to the largest op that its backend is prepared for (Backend::Prepare). For a larger op it
+// grows when that op runs, which waits for the device, and so for the peers of what runs there. A
+// rank that trains must not get there. Thread: its backend's.
 class Scratch {
  public:
   // arena: borrowed, outlives the scratch.

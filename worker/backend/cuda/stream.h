@@ -15,9 +15,8 @@
 
 namespace takt::backend::cuda {
 
-// The device's time as the host's steady time. Both run at rates that differ by parts in a million,
-// so points of a stream are placed by the nearest of moments at which both clocks were read.
-// Thread-safe.
+// Converts the device's time to the host's steady time. The rates of the two clocks differ by parts
+// in a million, so it uses the nearest moment at which both clocks were read. Thread-safe.
 class DeviceClock {
  public:
   static absl::StatusOr<std::unique_ptr<DeviceClock>> Create(int device);

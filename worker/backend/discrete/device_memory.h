@@ -10,7 +10,7 @@
 
 namespace takt::backend {
 
-// Memory with two addresses: the one that is handed out, which faults whoever touches it, and a
+// Memory with two addresses: the one that is handed out, which faults when it is touched, and a
 // twin for the device's own threads. Thread-safe.
 class DeviceMemory {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A simulated accelerator, for tests on any machine: memory that faults the host, ops and copies
-// that happen later, on streams. CPU kernels underneath, with their bits.
+// A simulated accelerator for tests on any machine. Its memory faults the host, and ops and copies
+// happen later, on streams. CPU kernels compute the ops, so the bits are theirs.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@ namespace takt::backend {
 
 struct DiscreteOptions {
   int threads = 1;  // of backends that compute
-  // True: a stream does nothing before somebody waits for it, so that whoever forgets to finds
-  // nothing done. False: it does what it is given at once, beside the host.
+  // True: a stream does nothing before the host waits for it, which shows every missing wait.
+  // False: it does what it is given at once, beside the host.
   bool lazy = false;
   // True: backends refuse ops that they were not prepared for (Backend::Prepare).
   bool prepared_only = false;

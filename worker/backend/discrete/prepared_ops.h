@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device is prepared for (Backend::Prepare), to catch those who run anything else.
+// The ops that a device is prepared for (Backend::Prepare). It refuses all others.
 #pragma once
 
 #include <set>

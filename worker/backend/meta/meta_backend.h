@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend of shapes and bytes: counts what it is asked for, keeps nothing and computes nothing.
+// A backend of shapes and bytes: it counts allocations and ops, and computes nothing.
 // Whatever runs on it must not look into its memory.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA kernels behind the door of a backend, on the host: for tests.
+// The CUDA kernels as a backend on the host, for tests.
 #pragma once
 
 #include <memory>

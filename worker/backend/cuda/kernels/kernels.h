@@ -5,9 +5,9 @@
 // - `op` has passed ValidateOp. The device writes through all its pointers, also those that ops.h
 //   places in host memory (CrossEntropy::loss_sum, SumOfSquares::result): they are device memory or
 //   pinned host memory.
-// - Returns when enqueued on the stream. What the launch itself makes of an error is what
-//   cudaGetLastError says afterwards. Allocates nothing, waits for nothing, may be captured into a
-//   CUDA graph.
+// - It returns when the op is enqueued on the stream; cudaGetLastError then returns the error of
+// the
+//   launch itself. It allocates nothing, waits for nothing, and may be captured into a CUDA graph.
 // - `scratch` is at least ScratchBytes(op), 256-byte aligned, and the launch's until it is done;
 //   launches on one stream may share it. What it holds before does not matter.
 // - Bits of results depend on the data and on the sizes alone: not on the device's number of
