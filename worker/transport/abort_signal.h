@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One transport's "stop everything": a flag that every wait looks at, and hooks that wake those
-// waits.
+// Stops everything in one transport: a flag that every wait checks, and hooks that wake the waits.
 #pragma once
 
 #include <atomic>
@@ -14,7 +13,7 @@ namespace takt::transport {
 // Thread-safe.
 class AbortSignal {
  public:
-  // Removes its hook when it goes; afterwards the hook is not running and never will.
+  // Its destructor removes the hook. Afterwards the hook does not run and never will.
   class Registration {
    public:
     Registration() = default;
@@ -35,8 +34,8 @@ class AbortSignal {
   // Sets the flag, then runs every hook. Idempotent.
   void Raise();
 
-  // wake: runs once at the raise, or at once if that was before; short, and must not come back to
-  // this object.
+  // wake: runs once when the signal is raised, or at once if it is raised already. It must be short
+  // and must not call this object.
   [[nodiscard]] Registration OnRaise(std::function<void()> wake);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How two ends of a connection find each other and prove that they belong to the same generation of
-// the same job.
+// Lets two ends of a connection find each other and prove that they belong to the same generation
+// of the same job.
 #pragma once
 
 #include <array>
@@ -15,16 +15,16 @@
 
 namespace takt::transport {
 
-// 256 bits from the kernel's random source; never repeats.
+// Returns 256 bits from the kernel's random source, which never repeat.
 using Nonce = std::array<std::byte, 32>;
 Nonce RandomNonce();
 
-// HMAC-SHA256 under options.secret of job, generation and `message`: who does not know this
-// generation's secret cannot make it, and one made for another message is of no use.
+// Returns the HMAC-SHA256 of job, generation and `message` under options.secret. It can be made
+// only with this generation's secret, and one made for another message is refused.
 using Proof = std::array<std::byte, 32>;
 Proof Prove(const TransportOptions& options, std::string_view message);
 
-// Takes the same time wherever they differ.
+// Compares in constant time.
 bool SameProof(const Proof& a, const Proof& b);
 
 // "0-1/F": from, to, name.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What precedes every message's bytes on every transport: whose it is and how long. 64 bytes,
-// little endian.
+// The header of every message on every transport: its tag and its length. It has 64 bytes, little
+// endian.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ static_assert(sizeof(MessageHeader) == 64);
 // "generation 3 step 7 stage 1 microbatch 2 direction 1 sequence 0"
 std::string ToString(const MessageTag& tag);
 
-// OK if `header` is the message that the receiver expects.
+// Returns OK if `header` is of the message that the receiver expects.
 // channel: for the message, e.g. "F from rank 0".  kInternal: names both tags and both sizes.
 absl::Status CheckHeader(const MessageHeader& header, const MessageTag& expected,
                          std::size_t expected_bytes, const std::string& channel);

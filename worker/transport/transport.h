@@ -20,8 +20,8 @@
 
 namespace takt::transport {
 
-// Travels with every message and is checked by the receiver against what it expects: a message of
-// another generation, step or place in the schedule is never taken for the right one.
+// Travels with every message. The receiver compares it with the tag that it expects, so a message
+// of another generation, step or place in the schedule is never taken for the right one.
 struct MessageTag {
   std::int64_t generation = 0;
   std::int64_t step = 0;
@@ -32,19 +32,19 @@ struct MessageTag {
   bool operator==(const MessageTag&) const = default;
 };
 
-// One direction between two ranks; messages arrive whole and in the order sent. One caller at a
-// time on each end.
+// One direction between two ranks. Messages arrive whole and in the order sent. Thread: one caller
+// at a time on each end.
 class SendChannel {
  public:
   virtual ~SendChannel() = default;
-  // Hands one message over.  data: host memory (of a transport of device memory: its device's),
-  // untouched by the caller until the call returns, or until stream() is done with it.
-  // Blocks: until the receiver took it or it lies in a buffer of the transport; never after
-  // Transport::Abort. Errors: kUnavailable (peer left), kDeadlineExceeded
-  // (options.operation_timeout), kAborted (Transport::Abort).
+  // Hands one message over.  data: host memory (device memory for a transport of that), untouched
+  // by the caller until the call returns, or until stream() is done with it. Blocks: until the
+  // receiver took it or it lies in a buffer of the transport; never after Transport::Abort. Errors:
+  // kUnavailable (peer left), kDeadlineExceeded (options.operation_timeout), kAborted
+  // (Transport::Abort).
   virtual absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) = 0;
-  // Where Send leaves the rest of its work: what this stream was given before is done first, and
-  // `data` is the caller's again once the message is. Null: all is done on return.
+  // The stream on which Send leaves the rest of its work, behind what the stream was given before.
+  // `data` is the caller's again once that work is done. Null: all is done on return.
   virtual backend::Stream* stream() { return nullptr; }
 };
 
@@ -54,8 +54,8 @@ class RecvChannel {
   // Takes the next message into `data`.  Blocks: until it came.
   // Errors: as Send; kInternal if its tag or size is not the one expected (names both).
   virtual absl::Status Recv(const MessageTag& tag, std::span<std::byte> data) = 0;
-  // Where Recv leaves the rest of its work: the message is in `data` when what this stream was
-  // given is done. Null: it is there on return.
+  // The stream on which Recv leaves the rest of its work: the message is in `data` when that work
+  // is done. Null: it is there on return.
   virtual backend::Stream* stream() { return nullptr; }
 };
 
@@ -70,12 +70,12 @@ struct TransportOptions {
   absl::Duration operation_timeout = absl::Minutes(5);
 };
 
-// Where ranks find each other (takt.v1.RendezvousService, or a map in tests). Thread-safe.
+// Lets ranks find each other (takt.v1.RendezvousService, or a map in tests). Thread-safe.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
   virtual absl::Status Set(const std::string& key, const std::string& value) = 0;
-  // Blocks until the key is there. Errors: kDeadlineExceeded, kAborted (older generation),
+  // Blocks until the key is set. Errors: kDeadlineExceeded, kAborted (older generation),
   // kUnavailable.
   virtual absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) = 0;
 };
@@ -95,8 +95,8 @@ class Transport {
   // Every call in progress and every later one returns kAborted soon (well under a second), and the
   // streams of its channels come to an end. Safe from any thread, idempotent.
   virtual void Abort() = 0;
-  // Not OK: something of what was left on streams may have ended early, as if it were done. Ask
-  // after waiting for a stream, before using what it did.
+  // Returns an error if work that was left on streams may have ended early, as if it were done. Ask
+  // after waiting for a stream and before using its results.
   virtual absl::Status status() const { return absl::OkStatus(); }
 };
 

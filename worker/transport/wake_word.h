@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a thread waits for a counter that another thread, or another process through shared memory,
-// moves: a short spin, then a futex. Whoever moves the counter pays one load when nobody sleeps.
+// Lets a thread wait for a counter that another thread moves, or another process through shared
+// memory: it spins briefly, then sleeps on a futex. Moving the counter costs one load when no
+// thread sleeps.
 //
 //   waiter:  Await([&] { return counter.load() >= n; }, deadline)
 //   mover:   counter.store(n);  word.Wake();
 //
-// No wake is lost: the waiter says that it sleeps before it looks for the last time, the mover
-// looks whether someone sleeps after it has moved; both are sequentially consistent. What a waiter
-// sleeps on is the number of wakes, read before it says so: a wake between its last look and its
-// sleep changes that number, whatever other waiters do to the flag meanwhile.
+// No wake is lost. The waiter announces its sleep before it looks for the last time, and the mover
+// checks for sleepers after it has moved; both operations are sequentially consistent. The waiter
+// sleeps on the number of wakes, which it reads before the announcement, so a wake between its last
+// look and its sleep changes that number, whatever other waiters do to the flag meanwhile.
 #pragma once
 
 #include <atomic>

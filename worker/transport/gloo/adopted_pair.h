@@ -11,10 +11,9 @@
 
 namespace takt::transport {
 
-// A context of two ranks, of which this one is `index` (0 or 1), whose one pair is connected by
-// `socket`. Gloo never accepts a connection of its own: it parses what comes with assertions that
-// end the process, and takes the first to connect for the peer.
-// Throws Gloo's exceptions.
+// Makes a context of two ranks, in which this one is `index` (0 or 1) and `socket` connects the
+// only pair. Gloo never accepts a connection of its own: it would take the first one for the peer,
+// and parse what comes with assertions that end the process. Throws Gloo's exceptions.
 std::shared_ptr<gloo::transport::Context> AdoptSocket(
     const std::shared_ptr<gloo::transport::tcp::Device>& device, int index,
     std::chrono::milliseconds timeout, net::Socket socket);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One TCP connection to one peer: a Gloo context of two ranks with one pair, so that a failure
-// spoils this connection only. Gloo's exceptions stop here. Included in gloo/ only.
+// ends this connection only. Gloo's exceptions stop here. Included in gloo/ only.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace takt::transport {
 
-// Messages of one slot are matched in order, slots do not wait for one another. Thread-safe.
+// Messages of one slot are matched in order; slots do not wait for one another. Thread-safe.
 class GlooConnection {
  public:
   // socket: connected to the peer, both ends having proved that they know the secret.  index: of

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two ranks say on a new TCP connection before either uses it for anything else:
+// The messages that two ranks exchange on a new TCP connection before they use it:
 //
-//   listener -> dialer   Challenge   magic, the listener's nonce                             40
-//   bytes dialer -> listener   Answer      magic, the dialer's rank, its nonce, its proof 80 bytes
-//   listener -> dialer   Welcome     the listener's proof                                    32
-//   bytes
+//   listener -> dialer   Challenge   40 bytes: magic, the listener's nonce
+//   dialer -> listener   Answer      80 bytes: magic, the dialer's rank, its nonce, its proof
+//   listener -> dialer   Welcome     32 bytes: the listener's proof
 //
-// A proof is an HMAC over side, both ranks and both nonces under the generation's secret. Fresh
-// nonces of both ends: nothing that was heard elsewhere or earlier can be played again. The side:
-// nothing can be sent back to who said it. The listener proves itself only to who has done so.
+// A proof is an HMAC over side, both ranks and both nonces under the generation's secret. Both ends
+// make fresh nonces, so a proof heard elsewhere or earlier cannot be replayed. The side is in it,
+// so a proof cannot be sent back to its maker. The listener proves itself only to a dialer that has
+// done so.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the peers of one rank connect, and where strangers get no further than a nonce.
+// Accepts the connections of a rank's peers. A stranger gets a nonce and nothing more.
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +17,7 @@
 
 namespace takt::transport {
 
-// Listens on options.data_address for the generation's life. Of a connection it reads one Answer
+// Listens on options.data_address for the generation's life. It reads one Answer from a connection
 // and nothing more. Thread-safe.
 class PeerListener {
  public:
@@ -25,12 +25,12 @@ class PeerListener {
   static absl::StatusOr<std::unique_ptr<PeerListener>> Create(const TransportOptions& options,
                                                               std::shared_ptr<AbortSignal> abort);
 
-  // What peers dial: "127.0.0.1:4711".
+  // The address for peers to dial: "127.0.0.1:4711".
   const std::string& address() const { return door_.address(); }
 
-  // The connection that `peer` made and proved; each is given once.  Blocks: until it comes
-  // (options.connect_timeout). Errors: kAborted; kDeadlineExceeded (and who claimed to be the peer
-  // meanwhile, and did not know the secret).
+  // Returns the authenticated connection of `peer`, once.  Blocks: until it comes
+  // (options.connect_timeout). Errors: kAborted; kDeadlineExceeded (names the address that claimed
+  // to be the peer without the secret).
   absl::StatusOr<net::Socket> Accept(Rank peer);
 
  private:
@@ -55,9 +55,9 @@ class PeerListener {
   net::Door door_;  // last: its thread uses the rest
 };
 
-// Connects to `listener` at `address`, which knows the secret as we do. Dials again whenever a
-// connection breaks first.  Blocks: until it is done (options.connect_timeout). Errors: kAborted;
-// kPermissionDenied (who listens there does not know our secret); kDeadlineExceeded.
+// Connects to the rank `listener` at `address` and proves the secret. Dials again whenever a
+// connection breaks before that.  Blocks: until it is done (options.connect_timeout). Errors:
+// kAborted; kPermissionDenied (the process that listens there lacks the secret); kDeadlineExceeded.
 absl::StatusOr<net::Socket> DialPeer(const TransportOptions& options, Rank listener,
                                      const std::string& address, const AbortSignal& abort);
 

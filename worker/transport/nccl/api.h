@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What we call of NCCL, as pointers: bound to the library by the module (module.cc), to a fake in
-// tests. So everything but the module is built and tested without NCCL.
+// The functions of NCCL that we call, as pointers. The module (module.cc) binds them to the
+// library, tests bind them to a fake. So everything but the module is built and tested without
+// NCCL.
 #pragma once
 
 #include <array>
@@ -20,7 +21,7 @@ enum Result : int {
   kInProgress = 7,
 };
 
-// Of a communicator that is to be: made by one rank, the same on all.
+// Identifies a communicator before it exists: one rank makes it, all use the same one.
 struct UniqueId {
   std::array<char, 128> bytes{};
 };
@@ -37,10 +38,10 @@ struct InitOptions {
   int max_ctas = 4;
 };
 
-// Communicators are not blocking (ncclConfig_t::blocking = 0): each call but destroy and abort
-// returns soon, with kInProgress if the rest happens in the background; async_error then tells how
-// far it is. One caller at a time for all communicators of a device, except aborts, which go beside
-// one another.
+// Communicators do not block (ncclConfig_t::blocking = 0): each call but destroy and abort returns
+// soon, with kInProgress if the rest happens in the background; async_error then tells how far it
+// is. Thread: one caller at a time for all communicators of a device. Only aborts may run beside
+// each other.
 struct Api {
   Result (*version)(int* number) = nullptr;  // 22809: 2.28.9
   Result (*unique_id)(UniqueId* id) = nullptr;

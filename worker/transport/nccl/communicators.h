@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All NCCL communicators of one rank, and the one end that they share.
+// All NCCL communicators of one rank, which end together.
 //
 //   [running] --Abort, an error, a deadline--> [aborting] --every abort returned--> [aborted]
 //       |                                           |
@@ -7,10 +7,10 @@
 //       v
 //   [closed]
 //
-// NCCL never gives up on a peer by itself, and a communicator with an error is of no more use. So
-// all calls are polled here, with deadlines; what is on streams is watched; and the first error
-// aborts every communicator, on threads of their own, since aborts have been seen to hang. That all
-// ranks abort is the control plane's business: it stops every rank of a generation.
+// NCCL never gives up on a peer by itself, and a communicator with an error cannot be used again.
+// So all calls are polled here, with deadlines, and work on streams is watched. The first error
+// aborts every communicator, each on a thread of its own, since aborts have been seen to hang. The
+// control plane makes all ranks abort: it stops every rank of a generation.
 #pragma once
 
 #include <functional>

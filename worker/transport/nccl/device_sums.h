@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of device memory over a group, with the bits of those that go through the host
-// (transport/channel_collective.h): NCCL's own reductions add in an order of their own, so it only
-// carries.
+// (transport/channel_collective.h). NCCL's own reductions add in another order, so NCCL only moves
+// the values.
 //
-// In rounds: rank r gets everyone's slice r, adds them in rank order, hands the sum to everyone.
-// Each half of a round is one group of sends and receives, and the sums are ops on the same stream.
+// A sum takes rounds: rank r receives slice r of every rank, adds them in rank order and sends the
+// sum to every rank. Each half of a round is one group of sends and receives, and the sums are ops
+// on the same stream.
 //   bytes a rank sends: 2 * (n - 1) / n * size, as in a ring;  memory: kSumScratchBytes.
 #pragma once
 
@@ -17,7 +18,7 @@
 
 namespace takt::transport::nccl {
 
-// For the slices of the others.
+// Memory for the slices of the other ranks.
 inline constexpr std::size_t kSumScratchBytes = std::size_t{16} << 20;
 
 struct DeviceSumsOptions {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages and sums of device memory by NCCL, left on streams of the device; between ranks that
-// cannot meet in NCCL, by another way.
+// Messages and sums of device memory by NCCL, left on streams of the device. Ranks that cannot meet
+// in NCCL use another transport.
 //
-// Each channel has a communicator of its two ranks, each group of sums one of its own: one waits
-// for no other. Messages carry no tags: order and size are those of the verified program, and a
-// communicator is of one generation, since its id travels over that generation's rendezvous.
+// Each channel and each group of sums has a communicator of its own, so none waits for another.
+// Messages carry no tags: the verified program fixes their order and sizes, and a communicator
+// belongs to one generation, since its id travels over that generation's rendezvous.
 #pragma once
 
 #include <functional>
@@ -21,9 +21,9 @@
 
 namespace takt::transport::nccl {
 
-// What a worker has of NCCL.
+// The NCCL library of a worker.
 struct Library {
-  const Api* api = nullptr;  // for ever; null: it has none
+  const Api* api = nullptr;  // valid for ever; null: the worker has none
   int device_index = 0;      // as the driver counts
   Presence presence;
 };
@@ -38,9 +38,9 @@ struct NcclTransportOptions {
   std::function<void(const absl::Status& reason, bool stuck)> on_aborted;
 };
 
-// Tells the other ranks what this one has, also where that is nothing.
-// host: of numbers of the host. other: the other way; both of the same ranks.  rendezvous, host,
-// backends: borrowed for the transport's life.
+// Tells the other ranks which NCCL this one has, or that it has none.
+// host: carries host memory. other: carries device memory between ranks that cannot meet in NCCL.
+// Both connect the same ranks.  rendezvous, host, backends: borrowed for the transport's life.
 absl::StatusOr<std::unique_ptr<DeviceTransport>> CreateNcclTransport(
     NcclTransportOptions options, Rendezvous& rendezvous, Transport& host,
     std::unique_ptr<DeviceTransport> other, backend::BackendFactory& backends);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks tell each other before they choose NCCL or the way through the host.
+// What ranks tell each other before they choose between NCCL and a way through the host.
 #pragma once
 
 #include <string>
@@ -23,8 +23,8 @@ std::string VersionText(int version);
 std::string ToText(const Presence& presence);
 absl::StatusOr<Presence> ParsePresence(std::string_view text);
 
-// Whether two ranks may be in one communicator. kFailedPrecondition: why not, as a part of a
-// sentence.
+// Returns OK if two ranks may be in one communicator, else kFailedPrecondition with the reason as a
+// part of a sentence.
 absl::Status CanMeet(const Presence& a, const Presence& b);
 
 }  // namespace takt::transport::nccl

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing tells when work on a stream hangs: NCCL waits for its peer for ever. This looks.
+// Detects work that hangs on a stream: NCCL itself waits for a peer for ever.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 //                                            write proof of the secret, phase 1
 //   check it, write own proof, phase 2 -----> check it
 //
-// The proofs pass through the memory itself: who answers there shares it and knows the generation's
-// secret.
+// The proofs pass through the memory itself, so an end that answers there shares the memory and
+// knows the generation's secret.
 #pragma once
 
 #include <memory>

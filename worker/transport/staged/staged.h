@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages and sums of device memory over whatever carries host memory: through buffers of the host
-// that the device reaches without a detour.
+// Messages and sums of device memory over a transport of host memory, through pinned buffers of the
+// host.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,17 @@
 
 namespace takt::transport {
 
-// Opens channels of `inner` that take memory of the backends' device. Null: that is the host's,
-// which `inner` itself takes. Each channel has a stream and host buffers for its largest message:
-// one to send from; two to receive into, so that the copy of a message to the device runs while the
-// next one comes in (RecvChannel::stream). After an abort the device may use the memory of a
-// message until its channel ends, which waits for it.  inner, backends: borrowed for the
-// transport's life.
+// Returns a transport whose channels carry memory of the backends' device over channels of `inner`.
+// Returns null if that is host memory, which `inner` itself carries. Each channel has a stream and
+// host buffers for its largest message: one to send from, and two to receive into, so that the copy
+// of a message to the device runs while the next one comes in (RecvChannel::stream). After an abort
+// the device may use the memory of a message until its channel ends, which waits for it.  inner,
+// backends: borrowed for the transport's life.
 std::unique_ptr<DeviceTransport> StageTransport(Transport& inner,
                                                 backend::BackendFactory& backends);
 
-// `inner`, a group on host memory, whose sums of floats are of the device's; those of doubles stay
-// the host's.  backends: borrowed likewise.
+// Returns a group that sums floats in device memory over `inner`, a group on host memory. Doubles
+// stay in host memory.  backends: borrowed likewise.
 absl::StatusOr<std::unique_ptr<Collective>> StageCollective(std::unique_ptr<Collective> inner,
                                                             backend::BackendFactory& backends);
 
