@@ -13,7 +13,7 @@ struct Flags {
   std::string coordinator = "unix:/run/takt/coordinator.sock";
   certificates::TlsFiles tls;
   bool insecure = false;
-  std::string name;  // of its certificate; without one HOST-PID if it is not given
+  std::string name;  // empty: that of its certificate, or HOST-PID without one
   std::string data_root = "/var/lib/takt/data";
   std::string checkpoint_root = "/var/lib/takt/checkpoints";
   int threads = 0;              // 0: one for each core
@@ -31,12 +31,12 @@ struct Flags {
   LogFormat log_format = LogFormat::kText;
 };
 
-// Prints help, version or what is wrong, and ends the process (0, or 2 for wrong usage), where that
-// is what was asked for.
+// If help or the version is asked for, or a flag is wrong, prints that and ends the process (0, or
+// 2 for wrong usage).
 Flags ParseFlags(int argc, char** argv);
 
-// The name to attach with. FieldError: the certificate is not a worker's, or another worker's than
-// --name says.
+// Returns the name to attach with. FieldError: the certificate is not a worker's, or belongs to
+// another worker than --name.
 absl::StatusOr<std::string> WorkerName(const Flags& flags);
 
 }  // namespace takt::worker

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of this process for /metrics and for the plan.
+// Reads the memory of this process for /metrics and for the plan.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace takt::worker {
 
-// What this process may use: the least of its control group's limits (those above it included) and
-// the machine's memory. root: "/", or a test's.
+// Returns the memory that this process may use: the least of the limits of its control group, of
+// the groups above it, and of the machine's memory. root: "/", or a directory of a test.
 std::int64_t MemoryLimitBytes(const std::string& root = "/");
 
-// Sets takt_memory_bytes and takt_memory_limit_bytes to what is true now. allocated: what the
-// program knows by kind; the rest of what is resident is the process.
+// Sets takt_memory_bytes and takt_memory_limit_bytes to the current values. allocated: the memory
+// that the program counts by kind; the rest of the resident memory is counted as the process.
 void RecordMemory(const MemoryBytes& allocated, metrics::Registry& registry);
 
 }  // namespace takt::worker

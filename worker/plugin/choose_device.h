@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which accelerator this worker computes on: what its settings ask for, and what there is.
+// Chooses the accelerator of this worker from its settings and from what the machine has.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +29,16 @@ using LoadCudaEntry = std::function<absl::StatusOr<const CudaEntry*>()>;
 
 struct ChosenDevice {
   std::optional<Device> device;  // nullopt: cores alone
-  std::string why_not;           // of kAuto without a device: what there was not, for the log
+  std::string why_not;           // of kAuto without a device: what is missing, for the log
 };
 
-// load: opens the module, or says why there is none; asked only where a GPU may be wanted. sysfs:
-// "/sys".  Errors: of kCuda, why it cannot be had; kInvalidArgument (FieldError): no device of that
-// index. A GPU that the module has no code for counts as none.
+// load: opens the module, or explains why there is none; called only if a GPU may be wanted. sysfs:
+// "/sys".  Errors: for kCuda, the reason why there is none; kInvalidArgument (FieldError): no
+// device of that index. A GPU that the module has no code for counts as none.
 absl::StatusOr<ChosenDevice> ChooseDevice(const DeviceWish& wish, const LoadCudaEntry& load,
                                           const std::string& sysfs);
 
-// The NUMA node that a PCI device is on; nullopt if the machine does not tell.
+// The NUMA node that a PCI device is on; nullopt if it is unknown.
 std::optional<int> NumaNodeOf(const std::string& sysfs, std::string pci_bus_id);
 
 }  // namespace takt::plugin

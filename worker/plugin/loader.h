@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens the modules that a worker may have beside it.
+// Opens the GPU modules of a worker, if they are installed.
 #pragma once
 
 #include <string>
@@ -9,18 +9,18 @@
 
 namespace takt::plugin {
 
-// Where the modules of this program are: ../lib/takt from its folder, in a build tree as on a
+// The folder of this program's modules: ../lib/takt from the program's own, in a build tree as on a
 // machine.
 std::string ModuleDirectory();
 
-// Whether a driver can be opened at all: cheaper to ask than takt_cuda.so, which opens the
-// libraries of CUDA. Errors: kUnavailable.
+// Checks that a driver can be opened, which is cheaper than to open takt_cuda.so and its libraries.
+// Errors: kUnavailable.
 absl::Status FindDriver();
 
-// takt_cuda.so and takt_nccl.so of `directory`. They stay open for the life of the process: devices
-// and threads refer to them. Errors, each a sentence for an operator: kNotFound (no such module),
-// kFailedPrecondition (a library that it needs is missing, as the system's loader says it; it is of
-// another version; it is no module of ours). Thread-safe.
+// Opens takt_cuda.so or takt_nccl.so of `directory`. It stays open for the life of the process,
+// since devices and threads refer to it. Errors, each a sentence for an operator: kNotFound (no
+// such module), kFailedPrecondition (a library that it needs is missing; it is of another version;
+// it is no module of ours). Thread-safe.
 absl::StatusOr<const CudaEntry*> LoadCuda(const std::string& directory);
 absl::StatusOr<const NcclEntry*> LoadNccl(const std::string& directory);
 
