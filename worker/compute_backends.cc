@@ -2,8 +2,8 @@
 #include "worker/compute_backends.h"
 
 #include "common/base/status.h"
+#include "common/layout/rank_layout.h"
 #include "common/model/model.h"
-#include "common/plan/memory.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/plugin/loader.h"
 
@@ -16,15 +16,15 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const session::Assignment& assignm
   ASSIGN_OR_RETURN(const model::Model model,
                    model::BuildModel(assignment.job.model, assignment.job.microbatch,
                                      config::PrecisionsOf(assignment.job, assignment.device)));
-  MemoryBytes predicted = plan::PredictMemory(
-      {.model = model,
-       .partition = assignment.partition,
-       .program = assignment.program,
-       .validation = assignment.validation_program ? &*assignment.validation_program : nullptr,
-       .dp_size = assignment.mesh.dp_size,
-       .device = assignment.device});
+  MemoryBytes predicted =
+      layout::LayOutRank(
+          {.model = model,
+           .partition = assignment.partition,
+           .program = assignment.program,
+           .validation = assignment.validation_program ? &*assignment.validation_program : nullptr,
+           .device = assignment.device})
+          .bytes();
   predicted[MemoryKind::kProcess] = 0;
-  predicted[MemoryKind::kSnapshot] = 0;
   return predicted;
 }
 

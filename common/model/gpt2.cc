@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/gpt2.h"
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -28,21 +27,32 @@ double LinearFlops(const ModelConfig& config) {
   return 8 * c * c + 4 * c * config.inner;
 }
 
-// By Gpt2BlockStash.
+// The tensors of Gpt2BlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
                                       const Precisions& precisions) {
   const auto [products, activations] = precisions;
   const std::int64_t c = config.hidden;
   std::vector<StashTensor> stash;
-  AddNorm(stash, Rowwise(rows, c, products), rows, c, 2);
-  stash.push_back(Product(rows, 3 * c, activations));
-  stash.push_back(Product(rows, c, activations));
-  stash.push_back(Product(rows, config.heads));
-  stash.push_back(Product(rows, c));
-  AddNorm(stash, Rowwise(rows, c, products), rows, c, 2);
-  stash.push_back(Product(rows, config.inner, activations));
-  stash.push_back(Rowwise(rows, config.inner, products));
+  AddNorm(stash, kNorm1, rows, c, 2, products);
+  stash.push_back(Product("qkv", rows, 3 * c, activations));
+  stash.push_back(Product("attention", rows, c, activations));
+  stash.push_back(Product("logsumexp", rows, config.heads));
+  stash.push_back(Product("middle", rows, c));
+  AddNorm(stash, kNorm2, rows, c, 2, products);
+  stash.push_back(Product("inner", rows, config.inner, activations));
+  stash.push_back(Rowwise("activated", rows, config.inner, products));
   return stash;
+}
+
+// The tensors of Gpt2BlockScratch.
+std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t rows,
+                                        Precision activations) {
+  using enum ScratchTensor::Start;
+  const std::int64_t c = config.hidden;
+  return {{"d_inner", Bytes(activations, rows * config.inner)},
+          {"d_qkv", Bytes(activations, rows * 3 * c),
+           activations == Precision::kF32 ? kWithLine : kNextLine},
+          {"d_norm", Bytes(activations, rows * c)}};
 }
 
 Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisions, int block) {
@@ -69,16 +79,11 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   const std::int64_t rows = Tokens(config, microbatch);
   const auto tokens = static_cast<double>(rows);
   layer.cost = CostOf(tokens, LinearFlops(config), AttentionFlops(config));
-  // All but the last product, whose output nobody reads.
+  // I computes all but the last product again, whose output nobody reads.
   layer.cost.recompute_flops =
       layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
   layer.stash = BlockTensors(config, rows, precisions);
-  // The gradients of gelu's output or input and of q k v; that of what a norm or attention gives.
-  const std::int64_t inner_bytes = Bytes(precisions.activations, rows * config.inner);
-  const std::int64_t qkv_bytes = Bytes(precisions.activations, rows * 3 * c);
-  layer.scratch = {
-      std::max(inner_bytes, Gpt2QkvGradOffset(config, rows, precisions.activations) + qkv_bytes),
-      Bytes(precisions.activations, rows * c)};
+  layer.scratch = BlockScratch(config, rows, precisions.activations);
   layer.cost.output_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
@@ -92,19 +97,11 @@ Layer Head(const ModelConfig& config, int microbatch, Precision activations) {
   const std::int64_t tokens = Tokens(config, microbatch);
   layer.cost = CostOf(static_cast<double>(tokens), 2.0 * config.hidden * config.vocab, 0);
   layer.stash = HeadTensors(config, tokens, 2, activations);
-  layer.scratch.narrow_bytes = Bytes(activations, tokens * config.hidden);
+  layer.scratch = HeadScratchTensors(config, tokens, activations);
   return layer;
 }
 
 }  // namespace
-
-std::int64_t Gpt2QkvGradOffset(const ModelConfig& config, std::int64_t rows,
-                               Precision activations) {
-  if (activations == Precision::kF32) return 0;
-  Regions before;
-  before.Add(Bytes(activations, rows * config.inner));
-  return before.size();
-}
 
 std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch,
                               const Precisions& precisions) {

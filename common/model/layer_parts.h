@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the lists of layers of all families are made of.
+// The parts of which the lists of layers of all families are made.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,7 @@ inline Parameter Ones(std::string name, std::int64_t size) {
   return {.name = std::move(name), .shape = {size}, .init = Init::kOnes};
 }
 
-// Of one microbatch.
+// The rows of tokens of one microbatch.
 inline std::int64_t Tokens(const ModelConfig& config, int microbatch) {
   return std::int64_t{microbatch} * config.context;
 }
@@ -33,7 +34,7 @@ inline std::int64_t Bytes(Precision precision, std::int64_t elements) {
   return elements * (precision == Precision::kBf16 ? kFloatBytes / 2 : kFloatBytes);
 }
 
-// What a layer passes on: [B,T,C] in f32.
+// The bytes of what a layer passes on: [B,T,C] in f32.
 inline std::int64_t ActivationBytes(const ModelConfig& config, int microbatch) {
   return kFloatBytes * Tokens(config, microbatch) * config.hidden;
 }
@@ -52,32 +53,47 @@ inline LayerCost CostOf(double tokens, double linear, double attention) {
           .weight_grad_flops = tokens * linear};
 }
 
-// Of [rows,columns].
-inline StashTensor Product(std::int64_t rows, std::int64_t columns,
+// A tensor of [rows,columns].
+inline StashTensor Product(std::string_view name, std::int64_t rows, std::int64_t columns,
                            Precision precision = Precision::kF32) {
-  return {Origin::kProduct, Bytes(precision, rows * columns), precision == Precision::kBf16};
+  return {name, Origin::kProduct, Bytes(precision, rows * columns), precision == Precision::kBf16};
 }
-inline StashTensor Rowwise(std::int64_t rows, std::int64_t columns,
+inline StashTensor Rowwise(std::string_view name, std::int64_t rows, std::int64_t columns,
                            Precision precision = Precision::kF32) {
-  return {Origin::kRowwise, Bytes(precision, rows * columns), precision == Precision::kBf16};
+  return {name, Origin::kRowwise, Bytes(precision, rows * columns), precision == Precision::kBf16};
 }
 
-// A norm's output, its numbers for each row, and one microbatch's part of its weights' gradients.
-// num_stats: 2 (mean, rstd) or 1 (rstd), and as many weights a column.
-inline void AddNorm(std::vector<StashTensor>& stash, const StashTensor& output, std::int64_t rows,
-                    std::int64_t columns, std::int64_t num_stats) {
-  stash.push_back(output);
-  stash.push_back(Rowwise(rows, num_stats));
-  stash.push_back({Origin::kInputGrad, kFloatBytes * columns * num_stats});
+// The names of what AddNorm adds.
+struct NormNames {
+  std::string_view output, stats, part;
+};
+
+// Adds a norm's output, its numbers for each row, and one microbatch's part of the gradients of its
+// weights.
+// num_stats: 2 (mean, rstd) or 1 (rstd); a norm has as many weights a column.
+inline void AddNorm(std::vector<StashTensor>& stash, const NormNames& names, std::int64_t rows,
+                    std::int64_t columns, std::int64_t num_stats, Precision output) {
+  stash.push_back(Rowwise(names.output, rows, columns, output));
+  stash.push_back(Rowwise(names.stats, rows, num_stats));
+  stash.push_back({names.part, Origin::kInputGrad, kFloatBytes * columns * num_stats});
 }
 
-// By HeadStash.
+// The tensors of HeadStash.
 inline std::vector<StashTensor> HeadTensors(const ModelConfig& config, std::int64_t rows,
                                             std::int64_t num_stats, Precision activations) {
   std::vector<StashTensor> stash;
-  AddNorm(stash, Rowwise(rows, config.hidden, activations), rows, config.hidden, num_stats);
-  stash.push_back(Product(rows, LogitsStride(config, activations), activations));
+  AddNorm(stash, {"norm", "norm_stats", "norm_part"}, rows, config.hidden, num_stats, activations);
+  stash.push_back(Product("logits", rows, LogitsStride(config, activations), activations));
   return stash;
 }
+
+// The tensors of HeadScratch.
+inline std::vector<ScratchTensor> HeadScratchTensors(const ModelConfig& config, std::int64_t rows,
+                                                     Precision activations) {
+  return {{"d_norm", Bytes(activations, rows * config.hidden)}};
+}
+
+inline constexpr NormNames kNorm1 = {"norm1", "norm1_stats", "norm1_part"};
+inline constexpr NormNames kNorm2 = {"norm2", "norm2_stats", "norm2_part"};
 
 }  // namespace takt::model

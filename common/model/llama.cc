@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/model/llama.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -34,23 +33,37 @@ double LinearFlops(const ModelConfig& config) {
   return 4 * c * static_cast<double>(QueryWidth(config) + KeyWidth(config)) + 6 * c * config.inner;
 }
 
-// By LlamaBlockStash.
+// The tensors of LlamaBlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
                                       const Precisions& precisions) {
   const auto [products, activations] = precisions;
   std::vector<StashTensor> stash;
-  AddNorm(stash, Rowwise(rows, config.hidden, products), rows, config.hidden, 1);
-  stash.push_back(Product(rows, QueryWidth(config), activations));
-  stash.push_back(Product(rows, KeyWidth(config), activations));
-  stash.push_back(Product(rows, KeyWidth(config), activations));
-  stash.push_back(Product(rows, QueryWidth(config), activations));
-  stash.push_back(Product(rows, config.heads));
-  stash.push_back(Product(rows, config.hidden));
-  AddNorm(stash, Rowwise(rows, config.hidden, products), rows, config.hidden, 1);
-  stash.push_back(Product(rows, config.inner, activations));
-  stash.push_back(Product(rows, config.inner, activations));
-  stash.push_back(Rowwise(rows, config.inner, products));
+  AddNorm(stash, kNorm1, rows, config.hidden, 1, products);
+  stash.push_back(Product("q", rows, QueryWidth(config), activations));
+  stash.push_back(Product("k", rows, KeyWidth(config), activations));
+  stash.push_back(Product("v", rows, KeyWidth(config), activations));
+  stash.push_back(Product("attention", rows, QueryWidth(config), activations));
+  stash.push_back(Product("logsumexp", rows, config.heads));
+  stash.push_back(Product("middle", rows, config.hidden));
+  AddNorm(stash, kNorm2, rows, config.hidden, 1, products);
+  stash.push_back(Product("gate", rows, config.inner, activations));
+  stash.push_back(Product("up", rows, config.inner, activations));
+  stash.push_back(Rowwise("product", rows, config.inner, products));
   return stash;
+}
+
+// The tensors of LlamaBlockScratch.
+std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t rows,
+                                        Precision activations) {
+  using enum ScratchTensor::Start;
+  const std::int64_t query_bytes = Bytes(activations, rows * QueryWidth(config));
+  const std::int64_t key_bytes = Bytes(activations, rows * KeyWidth(config));
+  return {{"d_product", Bytes(activations, rows * config.inner)},
+          {"d_q", query_bytes, kWithLine},
+          {"d_k", key_bytes, kBehindTensor},
+          {"d_v", key_bytes, kBehindTensor},
+          {"d_attention", query_bytes},
+          {"d_norm", kFloatBytes * rows * config.hidden, kWithLine}};
 }
 
 void AddProjection(std::vector<Parameter>& to, const std::string& name,
@@ -78,16 +91,11 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   const std::int64_t rows = Tokens(config, microbatch);
   const auto tokens = static_cast<double>(rows);
   layer.cost = CostOf(tokens, LinearFlops(config), AttentionFlops(config));
-  // All but the last product, whose output nobody reads.
+  // I computes all but the last product again, whose output nobody reads.
   layer.cost.recompute_flops =
       layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
   layer.stash = BlockTensors(config, rows, precisions);
-  // The gradient of the MLP's product, later of q, k and v; that of attention's output, later of
-  // what a norm gives, which is a sum over products and so in f32.
-  const std::int64_t qkv = QueryWidth(config) + 2 * KeyWidth(config);
-  layer.scratch = {
-      Bytes(precisions.activations, rows * std::max<std::int64_t>(config.inner, qkv)),
-      std::max(kFloatBytes * rows * c, Bytes(precisions.activations, rows * QueryWidth(config)))};
+  layer.scratch = BlockScratch(config, rows, precisions.activations);
   layer.cost.output_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
@@ -105,7 +113,7 @@ Layer Head(const ModelConfig& config, int microbatch, Precision activations) {
   const std::int64_t tokens = Tokens(config, microbatch);
   layer.cost = CostOf(static_cast<double>(tokens), 2.0 * config.hidden * config.vocab, 0);
   layer.stash = HeadTensors(config, tokens, 1, activations);
-  layer.scratch.narrow_bytes = Bytes(activations, tokens * config.hidden);
+  layer.scratch = HeadScratchTensors(config, tokens, activations);
   return layer;
 }
 

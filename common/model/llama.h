@@ -11,8 +11,8 @@
 namespace takt::model {
 
 // Layer::stash of a block. N rows of tokens, C hidden, Q and K widths of query and key, E inner, H
-// heads; after the arrow: what I leaves there for W. *: in the precision of activations, **: in
-// that of products (model.h).
+// heads. After the arrow stands what I leaves there for W. *: in the precision of activations, **:
+// in that of products (model.h).
 struct LlamaBlockStash {
   enum Tensor : std::uint8_t {
     kNorm1,       // [N,C] the first norm's output; **
@@ -30,6 +30,18 @@ struct LlamaBlockStash {
     kGate,     // [N,E] -> its gradient; *
     kUp,       // [N,E] -> its gradient; *
     kProduct,  // [N,E] silu(gate) * up; **
+  };
+};
+
+// Layer::scratch of a block.
+struct LlamaBlockScratch {
+  enum Tensor : std::uint8_t {
+    kDProduct,    // [N,E] gradient of the MLP's product; *. The next three take its place.
+    kDQ,          // [N,Q] gradient of q; *
+    kDK,          // [N,K] gradient of k, right behind it; *
+    kDV,          // [N,K] gradient of v, right behind it; *
+    kDAttention,  // [N,Q] gradient of attention's output; *. The next one takes its place.
+    kDNorm,       // [N,C] gradient of what a norm gives: a sum over products, and so in f32
   };
 };
 

@@ -239,27 +239,4 @@ std::int64_t LogitsStride(const ModelConfig& config, Precision activations) {
   return (config.vocab + kUnit - 1) / kUnit * kUnit;
 }
 
-std::int64_t PackedBytes(const Parameter& parameter) {
-  constexpr std::int64_t kDepth = 32, kWidth = 64, kBytes = 2;
-  const auto packed = [](std::int64_t rows, std::int64_t columns) {
-    const auto round_up = [](std::int64_t a, std::int64_t unit) {
-      return (a + unit - 1) / unit * unit;
-    };
-    return kBytes * round_up(rows, kDepth) * round_up(columns, kWidth);
-  };
-  const std::int64_t rows = parameter.shape[0], columns = parameter.shape[1];
-  return packed(rows, columns) + packed(columns, rows);
-}
-
-std::int64_t PackedWeightBytes(const Model& model, const Layer& layer) {
-  if (model.precisions.products != Precision::kBf16) return 0;
-  std::int64_t bytes = 0;
-  const auto add = [&](const Parameter& parameter) {
-    if (layer.MultipliesBy(parameter)) bytes += PackedBytes(parameter);
-  };
-  for (const Parameter& parameter : layer.parameters) add(parameter);
-  for (const std::string& name : layer.tied_parameters) add(*model.Find(name));
-  return bytes;
-}
-
 }  // namespace takt::model

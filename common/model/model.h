@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
-#include "common/base/regions.h"
 #include "common/base/status.h"
+#include "common/model/recompute.h"
 #include "common/model/stash.h"
 
 namespace takt::model {
@@ -98,23 +98,6 @@ struct LayerCost {
   }
 };
 
-// Two tensors that I needs while it runs; one begins where the other ends.
-struct Scratch {
-  std::int64_t wide_bytes = 0, narrow_bytes = 0;
-
-  std::int64_t narrow_offset() const {
-    Regions wide;
-    wide.Add(wide_bytes);
-    return wide.size();
-  }
-  std::int64_t bytes() const {
-    Regions both;
-    both.Add(wide_bytes);
-    both.Add(narrow_bytes);
-    return both.size();
-  }
-};
-
 struct Layer {
   LayerKind kind = LayerKind::kEmbedding;
   int block = -1;  // number of the transformer block, -1 for embedding and head
@@ -122,10 +105,11 @@ struct Layer {
   // A parameter of another layer that this one uses too (the head of a tied model: the embedding's
   // weight).
   std::vector<std::string> tied_parameters;
-  // What the layer's passes leave one another of a microbatch, by the list of its kind
-  // (Gpt2BlockStash, ...), and what I needs besides.
+  // The tensors that the layer's passes leave one another of a microbatch, and those that I needs
+  // while it runs, in the order of the lists of the layer's kind (Gpt2BlockStash,
+  // Gpt2BlockScratch).
   std::vector<StashTensor> stash;
-  Scratch scratch;
+  std::vector<ScratchTensor> scratch;
   LayerCost cost;
 
   // Whether the layer multiplies by the parameter, which is its own or a tied one.
@@ -161,12 +145,5 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
 // Elements from one row of logits to the next: the vocabulary, in bf16 filled up to 64, so that
 // rows begin where products on GPUs read them fastest.
 std::int64_t LogitsStride(const ModelConfig& config, Precision activations);
-
-// What a rank keeps of a matrix in bf16 besides the f32 one: in the order in which F multiplies by
-// it and in that of I, rows filled up to 32 and columns to 64.
-std::int64_t PackedBytes(const Parameter& parameter);
-
-// Of all matrices that `layer` multiplies by, in a model whose products are in bf16.
-std::int64_t PackedWeightBytes(const Model& model, const Layer& layer);
 
 }  // namespace takt::model

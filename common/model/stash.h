@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the passes of a layer leave one another of a microbatch, and where it lies. The layers of
-// worker/train put their tensors where this says, the planner adds them up.
+// The tensors that the passes of a layer leave one another, as each family lists them. Where they
+// lie is said in common/layout.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <vector>
-
-#include "common/model/recompute.h"
+#include <string_view>
 
 namespace takt::model {
 
-// Who makes a tensor first. I may write a gradient over it, for W.
+// Which pass makes a tensor first. I may write a gradient over it, for W.
 enum class Origin : std::uint8_t {
-  kProduct,    // F, by a product of matrices or attention: dear to make again
-  kRowwise,    // F, by a norm or an activation: cheap
+  kProduct,    // F, by a product of matrices or attention: it is expensive to compute again
+  kRowwise,    // F, by a norm or an activation: it is cheap to compute again
   kInputGrad,  // I, for W
 };
 
@@ -29,35 +26,31 @@ struct HeadStash {
   };
 };
 
+// Layer::scratch of a head, of any family.
+struct HeadScratch {
+  enum Tensor : std::uint8_t {
+    kDNorm,  // [N,C] gradient of the norm's output; *
+  };
+};
+
 struct StashTensor {
+  std::string_view name;  // a constant: for people
   Origin origin = Origin::kProduct;
   std::int64_t bytes = 0;
   bool bf16 = false;  // else f32
 };
 
-// The stash of one layer. A tensor is *kept* from F to W, or it is *recomputed* before I and lies
-// in memory of its own from there to W; F writes such a tensor only on its way to the next one.
-class StashLayout {
- public:
-  StashLayout(const std::vector<StashTensor>& tensors, Recompute recompute);
-
-  struct Place {
-    bool kept = true;
-    std::int64_t offset = 0;  // in bytes, in the memory of those kept, or of those recomputed
-    std::int64_t room = 0;    // bytes from there to the next one
-    bool bf16 = false;
+// A tensor that I needs while it runs.
+struct ScratchTensor {
+  // Where it begins. Tensors that are never needed at once share memory.
+  enum class Start : std::uint8_t {
+    kNextLine,      // on the first cache line behind all tensors before it
+    kWithLine,      // where the last tensor began that began on a line of its own
+    kBehindTensor,  // right behind the tensor before it, as rows of one matrix would
   };
-  // By index in the list.
-  const Place& operator[](std::size_t tensor) const { return places_[tensor]; }
-
-  Recompute recompute() const { return recompute_; }
-  std::int64_t kept_bytes() const { return kept_bytes_; }
-  std::int64_t recomputed_bytes() const { return recomputed_bytes_; }
-
- private:
-  Recompute recompute_;
-  std::vector<Place> places_;
-  std::int64_t kept_bytes_ = 0, recomputed_bytes_ = 0;
+  std::string_view name;  // a constant: for people
+  std::int64_t bytes = 0;
+  Start start = Start::kNextLine;
 };
 
 }  // namespace takt::model

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "common/model/stage_layout.h"
-#include "common/plan/memory.h"
+#include "common/layout/rank_layout.h"
+#include "common/layout/slot_layout.h"
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
@@ -85,14 +85,8 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
   program::LowerOptions options{.reduce_gradients = inputs.dp_size > 1,
                                 .merge_weight_grads = !inputs.job.exact};
   for (const mesh::Stage& stage : partition) {
-    const model::StageLayout layout =
-        model::LayOutStage(inputs.model, stage.first_layer, stage.last_layer, stage.recompute);
+    options.stages.push_back(layout::ShapeOf(inputs.model, stage));
     const model::Layer& last = inputs.model.layers[stage.last_layer.value() - 1];
-    options.stages.push_back({.first_layer = stage.first_layer,
-                              .last_layer = stage.last_layer,
-                              .output_bytes = last.cost.output_bytes,
-                              .stash_bytes = layout.stash_bytes,
-                              .recomputed_bytes = layout.recomputed_bytes});
     options.tied_embeddings |= !last.tied_parameters.empty();
   }
   return options;
@@ -154,13 +148,15 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
   for (std::size_t rank = 0; rank < candidate.programs.size(); ++rank) {
     const bool validates = !candidate.validation_programs.empty();
     candidate.memory.push_back(
-        PredictMemory({.model = inputs.model,
-                       .partition = candidate.partition,
-                       .program = candidate.programs[rank],
-                       .validation = validates ? &candidate.validation_programs[rank] : nullptr,
-                       .saves = inputs.job.checkpoint.has_value(),
-                       .dp_size = inputs.dp_size,
-                       .device = inputs.options.device}));
+        layout::LayOutRank(
+            {.model = inputs.model,
+             .partition = candidate.partition,
+             .program = candidate.programs[rank],
+             .validation = validates ? &candidate.validation_programs[rank] : nullptr,
+             .saves = inputs.job.checkpoint.has_value(),
+             .dp_size = inputs.dp_size,
+             .device = inputs.options.device})
+            .bytes());
   }
   return candidate;
 }

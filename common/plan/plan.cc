@@ -10,7 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/plan/candidate.h"
-#include "common/plan/memory.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/validator.h"
 #include "common/sim/prove.h"

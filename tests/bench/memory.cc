@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
-#include "common/plan/memory.h"
+#include "common/layout/rank_layout.h"
 #include "common/plan/plan.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
@@ -28,6 +28,7 @@ struct Options : CommonOptions {
   std::vector<std::string> recompute = {"none", "selective", "full"};
   std::vector<std::string> precisions = {"f32"};
   double limit = 0.05;
+  bool layout = false;  // print where everything lies, run nothing
 };
 
 // Three that differ in what is large: layers, tables, logits. Few FLOPs for their bytes.
@@ -80,7 +81,11 @@ struct Row {
   }
 };
 
-// The most that was ever resident at once.
+std::string PrecisionName(const config::JobSpec& job) {
+  return job.precision == config::Precision::kBf16 ? "bf16" : "f32";
+}
+
+// Returns the most bytes of the process that were ever resident at once.
 absl::StatusOr<std::int64_t> PeakResidentBytes(pid_t pid) {
   std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
   for (std::string key; status >> key;) {
@@ -90,7 +95,19 @@ absl::StatusOr<std::int64_t> PeakResidentBytes(pid_t pid) {
   return absl::UnavailableError(absl::StrCat("process ", pid, " does not tell its VmHWM"));
 }
 
-// On workers that have done nothing before.
+// Prints where every tensor of each rank lies.
+absl::Status PrintLayouts(const config::JobSpec& job) {
+  ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(job, {.max_workers = kRanks}));
+  for (int rank = 0; rank < plan.mesh.pp_size; ++rank) {
+    const layout::RankLayout layout = layout::LayOutRank(
+        {.model = plan.model, .partition = plan.partition, .program = plan.programs[rank]});
+    absl::PrintF("%s %s recompute %s, pp rank %d: %s\n", job.name, PrecisionName(job),
+                 std::string(Name(job.parallelism.recompute.front())), rank, ToString(layout));
+  }
+  return absl::OkStatus();
+}
+
+// Measures workers that have done nothing before.
 absl::StatusOr<std::vector<Row>> Measure(config::JobSpec job) {
   testing::Cluster cluster(kRanks);
   job.train = {{.path = cluster.directory() + "/data.txt", .format = config::DataFormat::kBytes}};
@@ -112,7 +129,7 @@ absl::StatusOr<std::vector<Row>> Measure(config::JobSpec job) {
     ASSIGN_OR_RETURN(const std::int64_t measured, PeakResidentBytes(cluster.worker(worker).pid()));
     rows.push_back({.shape = job.name,
                     .recompute = std::string(Name(job.parallelism.recompute.front())),
-                    .precision = job.precision == config::Precision::kBf16 ? "bf16" : "f32",
+                    .precision = PrecisionName(job),
                     .rank = rank,
                     .predicted = plan.memory[rank],
                     .measured = measured});
@@ -161,11 +178,16 @@ absl::Status Run(const Options& options) {
         config::JobSpec job = ShapeOf(shape);
         job.parallelism.recompute = {RecomputeOf(recompute)};
         if (precision == "bf16") job.precision = config::Precision::kBf16;
+        if (options.layout) {
+          RETURN_IF_ERROR(PrintLayouts(job));
+          continue;
+        }
         ASSIGN_OR_RETURN(const std::vector<Row> rows, Measure(job));
         all.insert(all.end(), rows.begin(), rows.end());
       }
     }
   }
+  if (options.layout) return absl::OkStatus();
   if (options.json()) {
     nlohmann::json rows = nlohmann::json::array();
     for (const Row& row : all) rows.push_back(ToJson(row));
@@ -196,6 +218,8 @@ void AddMemoryCommand(CLI::App& app, absl::Status& result) {
             ->check(CLI::IsMember({"f32", "bf16"}));
         command.add_option("--limit", options.limit, "Difference that is allowed, as a share")
             ->check(CLI::Range(0.0, 1.0));
+        command.add_flag("--layout", options.layout,
+                         "Print where every tensor of each rank lies, and run nothing");
       },
       Run);
 }

@@ -12,6 +12,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/layout/parameter_layout.h"
 #include "common/model/model.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
@@ -57,7 +58,8 @@ class DeferredWeightGrads {
     ASSIGN_OR_RETURN(backend_, backend::CreateCpuBackend({.threads = options.threads}));
     std::vector<LayerId> layers;
     for (LayerId id(1); id < last_layer_; ++id) layers.push_back(id);
-    ASSIGN_OR_RETURN(parameters_, train::ParameterStore::Create(model_, layers, *backend_));
+    ASSIGN_OR_RETURN(parameters_, train::ParameterStore::Create(
+                                      model_, layout::LayOutParameters(model_, layers), *backend_));
     for (const train::LayerParameters& layer : parameters_->layers()) {
       for (const train::ParameterRef& ref : layer.refs)
         Fill({ref.weight, static_cast<std::size_t>(ref.parameter->elements())}, 0.02F);
@@ -101,7 +103,7 @@ class DeferredWeightGrads {
       buffers.output = &outputs_[m * floats];
       buffers.d_output = &d_outputs_[m * floats];
       buffers.d_input = buffers.output;
-      buffers.stash = {stash_.data(), microbatches, m};
+      buffers.stash = {stash_.data(), {microbatches, m}};
       RETURN_IF_ERROR(stage_->Forward(buffers, {}));
       RETURN_IF_ERROR(stage_->InputGrad(buffers));
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/layout/packed_matrix.h"
 #include "gmock/gmock.h"
 #include "tests/gpu/gpu.h"
 #include "worker/backend/backend.h"
@@ -124,7 +125,7 @@ class CudaBackendTest : public ::testing::Test {
                     .message(),
                 "");
     };
-    const std::vector<Bf16> room(static_cast<std::size_t>(PackedBf16Elements(s.k, s.n)));
+    const std::vector<Bf16> room(static_cast<std::size_t>(layout::PackedElements(s.k, s.n)));
     std::vector<Bf16> packed = room, c(static_cast<std::size_t>(s.m * s.n)), kept = inner;
     Bf16* const c_there = UploadBf16(c);
     Bf16* const inner_there = UploadBf16(inner);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/layout/parameter_layout.h"
 #include "common/model/llama.h"
 #include "common/plan/plan.h"
 #include "gtest/gtest.h"
@@ -32,7 +33,9 @@ class WholeModel {
     for (std::size_t i = 0; i < model_.layers.size(); ++i) {
       layers.push_back(LayerId(static_cast<int>(i)));
     }
-    store_ = train::ParameterStore::Create(model_, layers, *backend_).value();
+    store_ =
+        train::ParameterStore::Create(model_, layout::LayOutParameters(model_, layers), *backend_)
+            .value();
     EXPECT_TRUE(train::InitializeWeights(job, "/", *store_, *backend_).ok());
     const mesh::Stage all{StageId(0), PpRank(0), LayerId(0), LayerId(std::ssize(layers))};
     stage_.emplace(train::StageOptions{.model = model_,

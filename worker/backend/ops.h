@@ -81,17 +81,11 @@ struct Matmul {
 //   dX = dY W^T       the same with .transposed, into another buffer
 //   dW (+)= X^T dY    MatmulTransposedBf16{.a = X, .b = dY}
 
-// Room for what PackBf16 makes of a matrix [k,n], whatever the backend.
-constexpr std::int64_t PackedBf16Elements(std::int64_t k, std::int64_t n) {
-  constexpr std::int64_t kDepth = 32, kWidth = 64;
-  return (k + kDepth - 1) / kDepth * kDepth * ((n + kWidth - 1) / kWidth * kWidth);
-}
-
 // packed = b [k,n] rounded, in the order of elements that MatmulBf16 of the same backend likes.
 struct PackBf16 {
   const float* b = nullptr;  // [k,n]; stored [n,k] if transposed
   bool transposed = false;
-  Bf16* packed = nullptr;  // PackedBf16Elements(k, n)
+  Bf16* packed = nullptr;  // layout::PackedElements(k, n), whatever the backend
   std::int64_t k = 0, n = 0;
 };
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <map>
 
+#include "common/layout/rank_layout.h"
+
 namespace takt::session {
 namespace {
 
@@ -28,7 +30,7 @@ std::vector<checkpoint::LayerState> WrittenState(train::ParameterStore& store, D
   store.SelectVersion(0);
   std::vector<checkpoint::LayerState> layers;
   for (const train::LayerParameters& layer : store.layers()) {
-    if (!layer.primary || layer.layer.value() % dp_size != dp_rank.value()) continue;
+    if (!layer.primary || layout::WriterOf(layer.layer, dp_size) != dp_rank) continue;
     checkpoint::LayerState& state = layers.emplace_back();
     state.layer = layer.layer;
     for (const train::ParameterRef& ref : layer.refs) {

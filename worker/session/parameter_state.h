@@ -11,9 +11,8 @@
 
 namespace takt::session {
 
-// The layers whose files this rank writes. Of the data-parallel ranks that hold a primary copy of
-// layer i, number i modulo dp_size does. The views are of the newest weights: they hold until the
-// next update.
+// Returns the layers whose files this rank writes: those of which it holds a primary copy and is
+// the layout::WriterOf. The views are of the newest weights: they hold until the next update.
 std::vector<checkpoint::LayerState> WrittenState(train::ParameterStore& store, DpRank dp_rank,
                                                  int dp_size);
 

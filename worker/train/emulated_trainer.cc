@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/layout/slot_layout.h"
 #include "common/program/compute_part.h"
 #include "worker/train/interpreted.h"
 #include "worker/train/result_ring.h"
@@ -62,18 +63,9 @@ class EmulatedTrainer final : public Trainer {
   explicit EmulatedTrainer(const TrainerOptions& options)
       : options_(options), program_(*options.program) {
     memory_.resize(program_.slots.size());
-    for (std::size_t i = 0; i < memory_.size(); ++i) {
-      switch (program_.slots[i].kind) {
-        case SlotKind::kInput:
-        case SlotKind::kOutput:
-        case SlotKind::kOutputGrad:
-        case SlotKind::kInputGrad:
-          memory_[i].resize(static_cast<std::size_t>(options.model->config.activation_bytes));
-          break;
-        default:
-          break;
-      }
-    }
+    const layout::Section slots = layout::LayOutSlots(*options.model, /*stages=*/{}, program_);
+    for (const layout::Tensor& slot : slots.tensors)
+      memory_[slot.slot.value()].resize(static_cast<std::size_t>(slot.bytes));
   }
 
   absl::Status Prepare() override { return absl::OkStatus(); }

@@ -26,34 +26,15 @@ absl::StatusOr<ForwardPass> ForwardPass::Create(const Options& options) {
 }
 
 absl::Status ForwardPass::Allocate() {
-  const model::Model& model = *options_.model;
   const program::Program& program = *options_.program;
-  const std::int64_t rows = std::int64_t{model.microbatch} * model.config.context;
   loads_microbatches_ = program::IsAsynchronous(program);
   updates_microbatches_ = program::UpdatesEachMicrobatch(program);
-  tokens_ = TokenBlock{.num_microbatches = loads_microbatches_ ? 1 : program.num_microbatches,
-                       .rows = rows};
-  bool reads_data = false;
-  const auto bytes_of = [&](const program::Slot& slot) -> std::int64_t {
-    switch (slot.kind) {
-      case SlotKind::kTokens:
-        reads_data = true;
-        return tokens_.bytes();
-      case SlotKind::kInput:
-      case SlotKind::kOutput:
-      case SlotKind::kOutputGrad:
-      case SlotKind::kInputGrad:
-        return rows * model.config.hidden * static_cast<std::int64_t>(sizeof(float));
-      case SlotKind::kStash:
-        return options_.stages->at(slot.stage).layout().stash_bytes;
-      case SlotKind::kRecomputed:
-        return options_.stages->at(slot.stage).layout().recomputed_bytes;
-      default:
-        return 0;
-    }
-  };
-  ASSIGN_OR_RETURN(slots_, SlotMemory::Create(program, *options_.backend, bytes_of));
+  tokens_ = layout::TokenBlockOf(*options_.model, program);
+  ASSIGN_OR_RETURN(slots_,
+                   SlotMemory::Create(*options_.slots, program.slots.size(), *options_.backend));
   RETURN_IF_ERROR(AllocateHostMemory());
+  const bool reads_data = std::ranges::any_of(
+      program.slots, [](const program::Slot& slot) { return slot.kind == SlotKind::kTokens; });
   if (reads_data && options_.opens_data) {
     ASSIGN_OR_RETURN(source_, data::TokenSource::Open(options_.tokens));
   }

@@ -11,6 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/layout/tensor.h"
+#include "common/layout/token_block.h"
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
 #include "common/program/compute_part.h"
@@ -20,7 +22,6 @@
 #include "worker/train/loss_share.h"
 #include "worker/train/slot_memory.h"
 #include "worker/train/stage.h"
-#include "worker/train/token_block.h"
 
 namespace takt::train {
 
@@ -32,6 +33,7 @@ class ForwardPass {
   struct Options {
     const program::Program* program = nullptr;  // all pointers borrowed
     const model::Model* model = nullptr;
+    const layout::Section* slots = nullptr;          // where those of the program lie
     std::map<StageId, Stage>* stages = nullptr;      // of this rank
     backend::Backend* backend = nullptr;             // of the stages
     backend::MemoryBackend* load_backend = nullptr;  // of the load lane
@@ -83,7 +85,7 @@ class ForwardPass {
 
   bool loads_microbatches_ = false;    // one with each LOAD, instead of all of a step
   bool updates_microbatches_ = false;  // so each gradient is the mean over its own tokens
-  TokenBlock tokens_;
+  layout::TokenBlock tokens_;
   SlotMemory slots_;
   std::vector<backend::Buffer> host_tokens_;   // by slot; empty: the slots are host memory
   std::unique_ptr<data::TokenSource> source_;  // null: no stage here reads tokens

@@ -11,6 +11,7 @@ namespace takt::train {
 namespace {
 
 using enum model::Gpt2BlockStash::Tensor;
+using enum model::Gpt2BlockScratch::Tensor;
 
 constexpr auto kInOut = Linear::Storage::kInOut;
 
@@ -19,11 +20,10 @@ class Gpt2Block final : public Layer {
   explicit Gpt2Block(const LayerOptions& options)
       : config_(options.model.config),
         layer_(options.layer),
-        layout_(options.stash),
+        layout_(options.place.stash),
+        scratch_(options.place.scratch),
         batch_(options.model.microbatch),
         rows_(batch_ * config_.context),
-        d_qkv_offset_(
-            model::Gpt2QkvGradOffset(config_, rows_, options.model.precisions.activations)),
         norm1_(rows_, config_.norm_epsilon, {Refs(options), 2}),
         qkv_(rows_, kInOut, Refs(options)[2], &Refs(options)[3]),
         projection_(rows_, kInOut, Refs(options)[4], &Refs(options)[5]),
@@ -57,8 +57,8 @@ class Gpt2Block final : public Layer {
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     backend::Backend& backend = *call.backend;
     const auto s = [&](auto tensor) { return call.Stashed(layout_, tensor); };
-    const auto d_inner = InBf16() ? call.Left(layout_, kInner, 0) : s(kInner);
-    const auto d_qkv = call.Left(layout_, kQkv, d_qkv_offset_);
+    const auto d_inner = InBf16() ? call.Left(layout_, kInner, scratch_[kDInner]) : s(kInner);
+    const auto d_qkv = call.Left(layout_, kQkv, scratch_[kDQkv]);
     const bool add = call.accumulate;
     RETURN_IF_ERROR(mlp_projection_.WeightGrad(backend, s(kActivated), call.d_output(), add));
     RETURN_IF_ERROR(fc_.WeightGrad(backend, s(kNorm2), d_inner, add));
@@ -100,18 +100,18 @@ class Gpt2Block final : public Layer {
   absl::Status MlpInputGrad(const InputGradCall& call) const {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
-    const backend::Output inner = s.Tensor(kInner), wide = TensorAt(call.scratch, InBf16());
-    const backend::Output d_norm = Narrow(call);
+    const backend::Output inner = s.Tensor(kInner), d_inner = Scratch(call, kDInner);
+    const backend::Output d_norm = Scratch(call, kDNorm);
     const std::int64_t count = rows_ * config_.inner;
     if (InBf16()) {
       RETURN_IF_ERROR(
-          mlp_projection_.InputGradBeforeGelu(backend, call.d_output, inner.bf16, wide.bf16));
-      RETURN_IF_ERROR(fc_.InputGrad(backend, wide, d_norm));
-      RETURN_IF_ERROR(LeaveToWeightGrad(call, wide, inner, count));
+          mlp_projection_.InputGradBeforeGelu(backend, call.d_output, inner.bf16, d_inner.bf16));
+      RETURN_IF_ERROR(fc_.InputGrad(backend, d_inner, d_norm));
+      RETURN_IF_ERROR(LeaveToWeightGrad(call, d_inner, inner, count));
     } else {
-      RETURN_IF_ERROR(mlp_projection_.InputGrad(backend, call.d_output, wide));
+      RETURN_IF_ERROR(mlp_projection_.InputGrad(backend, call.d_output, d_inner));
       RETURN_IF_ERROR(backend.Run(backend::GeluBackward{
-          .input = inner, .d_output = wide, .d_input = inner, .count = count}));
+          .input = inner, .d_output = d_inner, .d_input = inner, .count = count}));
       RETURN_IF_ERROR(fc_.InputGrad(backend, inner, d_norm));
     }
     return norm2_.InputGrad(
@@ -124,32 +124,31 @@ class Gpt2Block final : public Layer {
     const StashView s(layout_, call.stash);
     const std::int64_t c = config_.hidden;
     const backend::Output qkv = s.Tensor(kQkv);
-    const backend::Output d_qkv = TensorAt(call.scratch + d_qkv_offset_, InBf16());
-    // d_output of attention, then of the norm.
-    const backend::Output narrow = Narrow(call);
-    RETURN_IF_ERROR(projection_.InputGrad(backend, s[kMiddle], narrow));
+    const backend::Output d_qkv = Scratch(call, kDQkv);
+    // The d_output of attention, then that of the norm.
+    const backend::Output d_norm = Scratch(call, kDNorm);
+    RETURN_IF_ERROR(projection_.InputGrad(backend, s[kMiddle], d_norm));
     RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
                                                            .q = qkv,
                                                            .k = From(qkv, c),
                                                            .v = From(qkv, 2 * c),
                                                            .output = s.Tensor(kAttention),
                                                            .logsumexp = s[kLogsumexp],
-                                                           .d_output = narrow,
+                                                           .d_output = d_norm,
                                                            .d_q = d_qkv,
                                                            .d_k = From(d_qkv, c),
                                                            .d_v = From(d_qkv, 2 * c)}));
-    RETURN_IF_ERROR(qkv_.InputGrad(backend, d_qkv, narrow));
+    RETURN_IF_ERROR(qkv_.InputGrad(backend, d_qkv, d_norm));
     RETURN_IF_ERROR(LeaveToWeightGrad(call, d_qkv, qkv, rows_ * 3 * c));
     return norm1_.InputGrad(
-        backend, {.dy = narrow, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
+        backend, {.dy = d_norm, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
         Norm1(s));
   }
 
   bool InBf16() const { return layout_[kInner].bf16; }
 
-  // [N,C] of scratch.
-  backend::Output Narrow(const InputGradCall& call) const {
-    return TensorAt(call.scratch + layer_.scratch.narrow_offset(), InBf16());
+  backend::Output Scratch(const InputGradCall& call, model::Gpt2BlockScratch::Tensor tensor) const {
+    return TensorAt(call.scratch + scratch_[tensor], InBf16());
   }
 
   static const ParameterRef* Refs(const LayerOptions& options) {
@@ -175,9 +174,9 @@ class Gpt2Block final : public Layer {
 
   const model::ModelConfig& config_;
   const model::Layer& layer_;
-  const model::StashLayout layout_;
+  const layout::StashLayout layout_;
+  const std::vector<std::int64_t> scratch_;  // offsets
   const std::int64_t batch_, rows_;
-  const std::int64_t d_qkv_offset_;  // in scratch
   const LayerNorm norm1_;
   const Linear qkv_, projection_;
   const LayerNorm norm2_;

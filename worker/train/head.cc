@@ -19,8 +19,8 @@ class Head final : public Layer {
         columns_(options.model.config.hidden),
         vocab_(options.model.config.vocab),
         stride_(model::LogitsStride(options.model.config, options.model.precisions.activations)),
-        layer_(options.layer),
-        layout_(options.stash),
+        layout_(options.place.stash),
+        d_norm_offset_(options.place.scratch[model::HeadScratch::kDNorm]),
         norm_(rows_, options.model.config.norm_epsilon, options.parameters.refs),
         product_(rows_, Linear::Storage::kOutIn, options.parameters.refs[Norm::kNumParameters],
                  nullptr, stride_) {}
@@ -50,8 +50,7 @@ class Head final : public Layer {
 
   absl::Status InputGrad(const InputGradCall& call) const override {
     const StashView s(layout_, call.stash);
-    const backend::Output d_norm =
-        TensorAt(call.scratch + layer_.scratch.narrow_offset(), layout_[kNorm].bf16);
+    const backend::Output d_norm = TensorAt(call.scratch + d_norm_offset_, layout_[kNorm].bf16);
     RETURN_IF_ERROR(product_.InputGrad(*call.backend, s.Tensor(kLogits), d_norm));
     if (call.probe) call.probe("act_grad.final_norm.output", {d_norm, rows_, columns_});
     RETURN_IF_ERROR(norm_.InputGrad(
@@ -72,8 +71,8 @@ class Head final : public Layer {
   }
 
   const std::int64_t rows_, columns_, vocab_, stride_;
-  const model::Layer& layer_;
-  const model::StashLayout layout_;
+  const layout::StashLayout layout_;
+  const std::int64_t d_norm_offset_;  // in scratch
   const Norm norm_;
   const Linear product_;  // by [V,C]
 };

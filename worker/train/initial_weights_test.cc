@@ -14,6 +14,7 @@
 #include "common/checkpoint/float_formats.h"
 #include "common/checkpoint/hf_index.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/layout/parameter_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -160,7 +161,9 @@ class InitFrom : public testing::Test {
           .value();
   const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
   const std::unique_ptr<ParameterStore> store_ =
-      ParameterStore::Create(model_, {LayerId(0), LayerId(2)}, *backend_).value();
+      ParameterStore::Create(model_, layout::LayOutParameters(model_, {LayerId(0), LayerId(2)}),
+                             *backend_)
+          .value();
   std::deque<std::vector<float>> values_;
   std::vector<checkpoint::Tensor> tensors_;
 };

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/layout/stage_layout.h"
 #include "common/model/model.h"
-#include "common/model/stash.h"
 #include "worker/backend/backend.h"
 #include "worker/train/parameter_store.h"
 #include "worker/train/stash_view.h"
@@ -60,7 +60,7 @@ struct InputGradCall {
   float* d_input =
       nullptr;  // [N,C]; null for the embedding; may be `input`, which nobody needs afterwards
   StashMemory stash;
-  std::byte* scratch = nullptr;  // laid out as model::Scratch
+  std::byte* scratch = nullptr;  // laid out as LayerOptions::place says
   // This microbatch's W is the next to use scratch: what it reads may stay there. Else the stash
   // takes it.
   bool w_is_next = false;
@@ -95,7 +95,7 @@ struct WeightGradCall {
     for (const WeightGradInput& each : microbatches) result.emplace_back(each.d_output);
     return result;
   }
-  std::vector<backend::Operand> Stashed(const model::StashLayout& layout,
+  std::vector<backend::Operand> Stashed(const layout::StashLayout& layout,
                                         std::size_t tensor) const {
     std::vector<backend::Operand> result;
     for (const WeightGradInput& each : microbatches)
@@ -103,7 +103,7 @@ struct WeightGradCall {
     return result;
   }
   // What LeaveToWeightGrad left at `offset` of scratch, or in the stash.
-  std::vector<backend::Operand> Left(const model::StashLayout& layout, std::size_t tensor,
+  std::vector<backend::Operand> Left(const layout::StashLayout& layout, std::size_t tensor,
                                      std::int64_t offset) const {
     std::vector<backend::Operand> result;
     for (const WeightGradInput& each : microbatches) {
@@ -130,7 +130,7 @@ struct LayerOptions {
   const model::Model& model;          // borrowed for the layer's life
   const model::Layer& layer;          // of its list
   const LayerParameters& parameters;  // the layer's own in the model's order, then the tied ones
-  const model::StashLayout& stash;    // of layer.stash
+  const layout::StageLayout::LayerPlace& place;  // of its stash and scratch
   // As backend::Rotary wants it, borrowed likewise; null in families that turn nothing.
   const float* rotary_table = nullptr;
 };

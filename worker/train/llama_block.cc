@@ -27,6 +27,7 @@ struct Widths {
 };
 
 using enum model::LlamaBlockStash::Tensor;
+using enum model::LlamaBlockScratch::Tensor;
 
 constexpr auto kOutIn = Linear::Storage::kOutIn;
 
@@ -67,9 +68,9 @@ class LlamaBlock final : public Layer {
     RETURN_IF_ERROR(gate_.WeightGrad(backend, s(kNorm2), s(kGate), add));
     RETURN_IF_ERROR(norm2_.WeightGrad(backend, s(kNorm2Part), add));
     RETURN_IF_ERROR(o_.WeightGrad(backend, s(kAttention), s(kMiddle), add));
-    RETURN_IF_ERROR(v_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kV, DVOffset()), add));
-    RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kK, DKOffset()), add));
-    RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kQ, 0), add));
+    RETURN_IF_ERROR(v_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kV, scratch_[kDV]), add));
+    RETURN_IF_ERROR(k_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kK, scratch_[kDK]), add));
+    RETURN_IF_ERROR(q_.WeightGrad(backend, s(kNorm1), call.Left(layout_, kQ, scratch_[kDQ]), add));
     return norm1_.WeightGrad(backend, s(kNorm1Part), add);
   }
 
@@ -101,7 +102,8 @@ class LlamaBlock final : public Layer {
   LlamaBlock(const LayerOptions& options, const Parameters& p)
       : config_(options.model.config),
         layer_(options.layer),
-        layout_(options.stash),
+        layout_(options.place.stash),
+        scratch_(options.place.scratch),
         batch_(options.model.microbatch),
         rows_(batch_ * config_.context),
         width_(config_),
@@ -154,8 +156,9 @@ class LlamaBlock final : public Layer {
   absl::Status MlpInputGrad(const InputGradCall& call) const {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
-    const backend::Output d_product = TensorAt(call.scratch, layout_[kGate].bf16);
-    auto* d_norm = reinterpret_cast<float*>(call.scratch + layer_.scratch.narrow_offset());
+    const backend::Output d_product =
+        TensorAt(call.scratch + scratch_[kDProduct], layout_[kGate].bf16);
+    auto* d_norm = reinterpret_cast<float*>(call.scratch + scratch_[kDNorm]);
     RETURN_IF_ERROR(down_.InputGrad(backend, call.d_output, d_product));
     RETURN_IF_ERROR(backend.Run(backend::SwigluBackward{.gate = s.Tensor(kGate),
                                                         .up = s.Tensor(kUp),
@@ -174,13 +177,11 @@ class LlamaBlock final : public Layer {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
     const bool bf16 = layout_[kQ].bf16;
-    const backend::Output d_q = TensorAt(call.scratch, bf16);
-    const backend::Output d_k = TensorAt(call.scratch + DKOffset(), bf16);
-    const backend::Output d_v = TensorAt(call.scratch + DVOffset(), bf16);
-    // One after the other at the same place.
-    std::byte* const narrow = call.scratch + layer_.scratch.narrow_offset();
-    const backend::Output d_attention = TensorAt(narrow, bf16);
-    auto* d_norm = reinterpret_cast<float*>(narrow);
+    const backend::Output d_q = TensorAt(call.scratch + scratch_[kDQ], bf16);
+    const backend::Output d_k = TensorAt(call.scratch + scratch_[kDK], bf16);
+    const backend::Output d_v = TensorAt(call.scratch + scratch_[kDV], bf16);
+    const backend::Output d_attention = TensorAt(call.scratch + scratch_[kDAttention], bf16);
+    auto* d_norm = reinterpret_cast<float*>(call.scratch + scratch_[kDNorm]);
     RETURN_IF_ERROR(o_.InputGrad(backend, s[kMiddle], d_attention));
     RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
                                                            .q = s.Tensor(kQ),
@@ -202,13 +203,6 @@ class LlamaBlock final : public Layer {
     return norm1_.InputGrad(
         backend, {.dy = d_norm, .x = call.input, .residual = s[kMiddle], .dx = call.d_input},
         Norm1(s));
-  }
-
-  // Of gradients in scratch, in bytes; that of q lies before them.
-  std::int64_t DKOffset() const { return ElementBytes() * rows_ * width_.query; }
-  std::int64_t DVOffset() const { return DKOffset() + ElementBytes() * rows_ * width_.key; }
-  std::int64_t ElementBytes() const {
-    return layout_[kQ].bf16 ? sizeof(backend::Bf16) : sizeof(float);
   }
 
   // Rotary positions of q and k, or the way back for their gradients.
@@ -242,7 +236,8 @@ class LlamaBlock final : public Layer {
 
   const model::ModelConfig& config_;
   const model::Layer& layer_;
-  const model::StashLayout layout_;
+  const layout::StashLayout layout_;
+  const std::vector<std::int64_t> scratch_;  // offsets
   const std::int64_t batch_, rows_;
   const Widths width_;
   const float* const rotary_table_;

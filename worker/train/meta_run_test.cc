@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/plan/gpu_scratch.h"
-#include "common/plan/memory.h"
+#include "common/layout/gpu_scratch.h"
 #include "common/plan/plan.h"
 #include "common/program/compute_part.h"
 #include "gtest/gtest.h"
@@ -95,7 +94,8 @@ void ExpectAsPredicted(const config::JobSpec& job,
     MemoryBytes predicted = plan->memory[rank];
     predicted[MemoryKind::kProcess] = 0;
     if (device == config::DeviceKind::kCuda) {
-      predicted[MemoryKind::kScratch] -= plan::GpuScratchOf(plan->model).total();
+      predicted[MemoryKind::kScratch] -=
+          layout::LayOutGpuScratch(plan->model).bytes()[MemoryKind::kScratch];
     }
     EXPECT_EQ(ToString(report->counts.bytes), ToString(predicted));
     EXPECT_EQ(report->counts.bytes, predicted);
@@ -162,7 +162,9 @@ TEST(MetaRun, AllocatesWhatIsPredictedWhereWeightGradsAreMerged) {
   model::ModelConfig whole_lines = Gpt2();
   whole_lines.context = 16;
   whole_lines.hidden = 48;
-  for (const model::ModelConfig& model : {whole_lines, Gpt2(), Llama(false)}) {
+  model::ModelConfig huge_pages = whole_lines;  // so large that allocations are rounded up to them
+  huge_pages.context = huge_pages.positions = 1008;
+  for (const model::ModelConfig& model : {whole_lines, Gpt2(), Llama(false), huge_pages}) {
     for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
       config::JobSpec job = JobOf(model, "zb-h2");
       job.exact = false;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/layout/rank_layout.h"
 #include "common/model/llama.h"
 #include "common/program/compute_part.h"
 #include "worker/backend/backend.h"
@@ -23,6 +24,7 @@
 #include "worker/train/parameter_store.h"
 #include "worker/train/replays.h"
 #include "worker/train/result_ring.h"
+#include "worker/train/section_memory.h"
 #include "worker/train/stage.h"
 #include "worker/train/validator.h"
 
@@ -53,6 +55,10 @@ class ModelTrainer final : public Trainer {
 
   absl::Status Initialize() {
     RETURN_IF_ERROR(CheckAgreement());
+    layout_ = layout::LayOutRank({.model = *options_.model,
+                                  .partition = *options_.partition,
+                                  .program = program_,
+                                  .validation = options_.validation_program});
     RETURN_IF_ERROR(CreateBackends());
     RETURN_IF_ERROR(CreateParameters());
     RETURN_IF_ERROR(CreateStages());
@@ -153,19 +159,14 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status CreateParameters() {
-    std::vector<LayerId> layers;
     std::set<LayerId> second_copies;
-    for (const mesh::Stage& stage : *options_.partition) {
-      if (!held_.contains(stage.id)) continue;
-      for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
-        layers.push_back(id);
-        if (!program::IsPrimary(program_, stage.id)) second_copies.insert(id);
-      }
+    for (const auto& [id, stage] : layout_.stages) {
+      if (program::IsPrimary(program_, id)) continue;
+      for (const layout::StageLayout::LayerPlace& place : stage.layers)
+        second_copies.insert(place.layer);
     }
-    ASSIGN_OR_RETURN(parameters_, ParameterStore::Create(
-                                      *options_.model, layers, *compute_,
-                                      {.second_copies = std::move(second_copies),
-                                       .num_versions = program::NumWeightVersions(program_)}));
+    ASSIGN_OR_RETURN(parameters_, ParameterStore::Create(*options_.model, layout_.parameters,
+                                                         *compute_, second_copies));
     return absl::OkStatus();
   }
 
@@ -179,8 +180,7 @@ class ModelTrainer final : public Trainer {
   }
 
   absl::Status CreateStages() {
-    RETURN_IF_ERROR(MakeRotaryTable());
-    std::int64_t scratch_bytes = 0;
+    RETURN_IF_ERROR(AllocateShared());
     for (const mesh::Stage& stage : *options_.partition) {
       if (!held_.contains(stage.id)) continue;
       const auto [it, inserted] =
@@ -188,15 +188,10 @@ class ModelTrainer final : public Trainer {
                                                      .stage = stage,
                                                      .parameters = *parameters_,
                                                      .backend = *compute_,
-                                                     .rotary_table = rotary_table_.floats()});
+                                                     .rotary_table = rotary_table_});
       TAKT_CHECK(inserted);
-      scratch_bytes = std::max(scratch_bytes, it->second.layout().scratch_bytes);
-    }
-    ASSIGN_OR_RETURN(scratch_, compute_->Allocate(static_cast<std::size_t>(scratch_bytes),
-                                                  MemoryKind::kScratch));
-    for (auto& [id, stage] : stages_) {
-      stage.set_scratch(scratch_.data());
-      stage.set_observer(options_.observer);
+      it->second.set_scratch(scratch_);
+      it->second.set_observer(options_.observer);
     }
     // An observer looks on between two ops.
     const bool records = options_.records && options_.observer == nullptr && HoldsShortStages();
@@ -210,15 +205,17 @@ class ModelTrainer final : public Trainer {
     });
   }
 
-  absl::Status MakeRotaryTable() {
-    const auto floats =
-        static_cast<std::size_t>(model::RotaryTableElements(options_.model->config));
-    if (floats == 0) return absl::OkStatus();
-    ASSIGN_OR_RETURN(rotary_table_,
-                     compute_->Allocate(floats * sizeof(float), MemoryKind::kScratch));
-    if (options_.shapes_only) return absl::OkStatus();
+  // Allocates what all stages share, and fills the rotary table.
+  absl::Status AllocateShared() {
+    ASSIGN_OR_RETURN(shared_, SectionMemory::Create(layout_.shared, *compute_));
+    for (const layout::Tensor& tensor : layout_.shared.tensors) {
+      if (tensor.role == layout::Role::kLayerScratch) scratch_ = shared_.At(tensor);
+      if (tensor.role == layout::Role::kRotaryTable) rotary_table_ = shared_.FloatsAt(tensor);
+    }
+    if (rotary_table_ == nullptr || options_.shapes_only) return absl::OkStatus();
     const std::vector<float> table = model::RotaryTable(options_.model->config);
-    RETURN_IF_ERROR(compute_->CopyFromHost(std::as_bytes(std::span(table)), rotary_table_.data()));
+    RETURN_IF_ERROR(compute_->CopyFromHost(std::as_bytes(std::span(table)),
+                                           reinterpret_cast<std::byte*>(rotary_table_)));
     return compute_->Synchronize();
   }
 
@@ -227,6 +224,7 @@ class ModelTrainer final : public Trainer {
     const int dp_size = options_.mesh.dp_size;
     ForwardPass::Options pass{.program = options_.program,
                               .model = options_.model,
+                              .slots = &layout_.slots,
                               .stages = &stages_,
                               .backend = compute_.get(),
                               .load_backend = load_.get(),
@@ -236,6 +234,7 @@ class ModelTrainer final : public Trainer {
     ASSIGN_OR_RETURN(pass_, ForwardPass::Create(pass));
     if (options_.validation_program == nullptr) return absl::OkStatus();
     pass.program = options_.validation_program;
+    pass.slots = &layout_.validation_slots;
     pass.tokens = data::ValidationTokens(job, options_.data_root, dp_size);
     pass.gradient = false;
     ASSIGN_OR_RETURN(ForwardPass validation, ForwardPass::Create(pass));
@@ -410,11 +409,14 @@ class ModelTrainer final : public Trainer {
   const program::Program& program_;
   const std::set<StageId> held_;
   const bool asynchronous_;
+  layout::RankLayout layout_;
   std::unique_ptr<backend::Backend> compute_;  // of the compute lane; outlives every buffer below
   std::unique_ptr<backend::MemoryBackend> reduce_;  // of the reduce lane
   std::unique_ptr<backend::MemoryBackend> load_;    // of the load lane
   std::unique_ptr<ParameterStore> parameters_;
-  backend::Buffer scratch_, rotary_table_;
+  SectionMemory shared_;
+  std::byte* scratch_ = nullptr;
+  float* rotary_table_ = nullptr;  // null: the model's family turns nothing
   std::map<StageId, Stage> stages_;
   std::optional<ForwardPass> pass_;
   std::unique_ptr<Validator> validator_;  // null: the job has no validation set

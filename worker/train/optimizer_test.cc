@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "common/layout/parameter_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -63,8 +64,10 @@ class OptimizerTest : public testing::Test {
                                                 1)
                                   .value();
   const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
+  const layout::Section layout_ =
+      layout::LayOutParameters(model_, {LayerId(0), LayerId(1), LayerId(2)});
   const std::unique_ptr<ParameterStore> parameters_ =
-      ParameterStore::Create(model_, {LayerId(0), LayerId(1), LayerId(2)}, *backend_).value();
+      ParameterStore::Create(model_, layout_, *backend_).value();
 };
 
 TEST_F(OptimizerTest, NormIsOverAllParametersATiedOneOnce) {
@@ -80,9 +83,8 @@ TEST_F(OptimizerTest, NormIsOverAllParametersATiedOneOnce) {
 }
 
 TEST_F(OptimizerTest, SecondCopiesCountNeitherInTheNormNorInTheLoss) {
-  const auto copies = ParameterStore::Create(model_, {LayerId(0), LayerId(1), LayerId(2)},
-                                             *backend_, {.second_copies = {LayerId(0), LayerId(2)}})
-                          .value();
+  const auto copies =
+      ParameterStore::Create(model_, layout_, *backend_, {LayerId(0), LayerId(2)}).value();
   for (const LayerParameters& layer : copies->layers()) {
     EXPECT_EQ(layer.primary, layer.layer == LayerId(1));
     for (const ParameterRef& ref : layer.refs) {

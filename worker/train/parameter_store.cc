@@ -5,20 +5,9 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "worker/train/regions.h"
 
 namespace takt::train {
 namespace {
-
-const model::Parameter* FindParameter(const model::Model& model, std::string_view name) {
-  for (const model::Layer& layer : model.layers) {
-    for (const model::Parameter& parameter : layer.parameters) {
-      if (parameter.name == name) return &parameter;
-    }
-  }
-  TAKT_CHECK(false && "a tied parameter belongs to no layer");
-  return nullptr;
-}
 
 int NormIndex(const model::Model& model, const model::Parameter* parameter) {
   const std::vector<const model::Parameter*> all = model.AllParameters();
@@ -27,7 +16,7 @@ int NormIndex(const model::Model& model, const model::Parameter* parameter) {
   return static_cast<int>(it - all.begin());
 }
 
-// The uses of one layer, without memory.
+// Returns the uses of one layer, without memory.
 std::vector<ParameterRef> Uses(const model::Model& model, LayerId id) {
   const model::Layer& layer = model.layers[id.value()];
   std::vector<ParameterRef> refs;
@@ -35,95 +24,88 @@ std::vector<ParameterRef> Uses(const model::Model& model, LayerId id) {
     refs.push_back({.parameter = &parameter, .norm_index = NormIndex(model, &parameter)});
   }
   for (const std::string& name : layer.tied_parameters)
-    refs.push_back({.parameter = FindParameter(model, name)});
+    refs.push_back({.parameter = model.Find(name)});
   return refs;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
-    const model::Model& model, std::vector<LayerId> layers, backend::Backend& backend,
-    const ParameterStoreOptions& options) {
-  TAKT_CHECK(options.num_versions >= 1);
-  std::sort(layers.begin(), layers.end());
+    const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
+    const std::set<LayerId>& second_copies) {
   auto store = std::unique_ptr<ParameterStore>(new ParameterStore);
   store->backend_ = &backend;
-  store->num_versions_ = options.num_versions;
   for (const model::Layer& layer : model.layers) {
     if (!layer.tied_parameters.empty()) store->tied_name_ = layer.tied_parameters.front();
   }
+  ASSIGN_OR_RETURN(store->memory_, SectionMemory::Create(parameters, backend));
+  std::set<LayerId> layers;
+  for (const layout::Tensor& tensor : parameters.tensors) {
+    layers.insert(tensor.layer);
+    store->num_versions_ = std::max(store->num_versions_, tensor.version + 1);
+  }
   store->layers_.reserve(layers.size());  // layers keep references to the elements
-  for (const LayerId id : layers) {
-    LayerParameters& layer = store->layers_.emplace_back();
-    layer.layer = id;
-    layer.primary = !options.second_copies.contains(id);
-    layer.refs = Uses(model, id);
-
-    Regions gradients;
-    Regions state;  // of weights, m and v alike; a weight shared with an earlier layer takes no
-                    // place here
-    struct Place {
-      std::int64_t gradient = 0, state = -1;
-    };
-    std::vector<Place> places;
-    for (const ParameterRef& ref : layer.refs) {
-      const bool shared = ref.norm_index < 0 && store->Find(ref.parameter->name) != nullptr;
-      Place place{.gradient = gradients.Add(ref.parameter->elements())};
-      if (!shared) place.state = state.Add(ref.parameter->elements());
-      places.push_back(place);
-    }
-
-    float* ranges[4] = {};
-    const std::int64_t sizes[4] = {gradients.size(), options.num_versions * state.size(),
-                                   state.size(), state.size()};
-    constexpr MemoryKind kKinds[4] = {MemoryKind::kGradients, MemoryKind::kWeights,
-                                      MemoryKind::kOptimizer, MemoryKind::kOptimizer};
-    for (int i = 0; i < 4; ++i) {
-      ASSIGN_OR_RETURN(backend::Buffer buffer,
-                       backend.Allocate(sizes[i] * sizeof(float), kKinds[i]));
-      ranges[i] = buffer.floats();
-      store->buffers_.push_back(std::move(buffer));
-    }
-    layer.gradients = {ranges[0], static_cast<std::size_t>(gradients.size())};
-    std::vector<Versions>& versions = store->versions_.emplace_back();
-    for (std::size_t i = 0; i < layer.refs.size(); ++i) {
-      ParameterRef& ref = layer.refs[i];
-      ref.gradient = ranges[0] + places[i].gradient;
-      if (places[i].state < 0) {
-        versions.push_back(store->VersionsOf(ref.parameter->name));
-      } else {
-        versions.push_back({.first = ranges[1] + places[i].state, .stride = state.size()});
-        ref.m = ranges[2] + places[i].state;
-        ref.v = ranges[3] + places[i].state;
-      }
-    }
+  for (const LayerId layer : layers) {
+    store->layers_.push_back(
+        {.layer = layer, .primary = !second_copies.contains(layer), .refs = Uses(model, layer)});
+    store->places_.emplace_back(store->layers_.back().refs.size());
   }
-  if (model.precisions.products == model::Precision::kBf16) {
-    RETURN_IF_ERROR(store->AllocatePacked(model, backend));
+  for (const layout::Tensor& tensor : parameters.tensors) {
+    const auto allocation = static_cast<std::size_t>(tensor.allocation);
+    store->Resolve(tensor, parameters.allocations[allocation]);
   }
+  store->ShareWeights();
   store->ShowVersion(0);
   return store;
 }
 
-absl::Status ParameterStore::AllocatePacked(const model::Model& model, backend::Backend& backend) {
+void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation) {
+  const auto layer = std::ranges::find(layers_, tensor.layer, &LayerParameters::layer);
+  const auto ref = std::ranges::find(layer->refs, tensor.parameter, &ParameterRef::parameter);
+  Places& places = places_[layer - layers_.begin()][ref - layer->refs.begin()];
+  std::byte* const at = memory_.At(tensor);
+  auto* const floats = reinterpret_cast<float*>(at);
+  auto* const halves = reinterpret_cast<backend::Bf16*>(at);
+  switch (tensor.role) {
+    case layout::Role::kGradient:
+      ref->gradient = floats;
+      if (tensor.offset == 0)
+        layer->gradients = {floats, static_cast<std::size_t>(allocation.bytes) / sizeof(float)};
+      break;
+    case layout::Role::kWeight:
+      places.weight.push_back(floats);
+      break;
+    case layout::Role::kFirstMoment:
+      ref->m = floats;
+      break;
+    case layout::Role::kSecondMoment:
+      ref->v = floats;
+      break;
+    case layout::Role::kPackedWeight:
+      places.packed.push_back(halves);
+      break;
+    case layout::Role::kPackedTransposedWeight:
+      places.packed_transposed.push_back(halves);
+      break;
+    default:
+      TAKT_CHECK(false && "a section of parameters has a tensor of another role");
+  }
+}
+
+void ParameterStore::ShareWeights() {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const model::Layer& layer = model.layers[layers_[i].layer.value()];
     for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
-      const model::Parameter& parameter = *layers_[i].refs[j].parameter;
-      if (!layer.MultipliesBy(parameter)) continue;
-      const std::int64_t rows = parameter.shape[0], columns = parameter.shape[1];
-      Versions& versions = versions_[i][j];
-      versions.packed_elements = backend::PackedBf16Elements(rows, columns);
-      versions.packed_transposed_elements = backend::PackedBf16Elements(columns, rows);
-      const std::int64_t elements =
-          num_versions_ * (versions.packed_elements + versions.packed_transposed_elements);
-      ASSIGN_OR_RETURN(backend::Buffer buffer,
-                       backend.Allocate(elements * sizeof(backend::Bf16), MemoryKind::kWeights));
-      versions.packed = reinterpret_cast<backend::Bf16*>(buffer.data());
-      buffers_.push_back(std::move(buffer));
+      if (!places_[i][j].weight.empty()) continue;
+      const model::Parameter* const parameter = layers_[i].refs[j].parameter;
+      for (std::size_t owner = 0; owner < i; ++owner) {
+        const std::vector<ParameterRef>& refs = layers_[owner].refs;
+        const auto ref = std::ranges::find(refs, parameter, &ParameterRef::parameter);
+        if (ref == refs.end()) continue;
+        places_[i][j].weight = places_[owner][ref - refs.begin()].weight;
+        break;
+      }
     }
   }
-  return absl::OkStatus();
 }
 
 void ParameterStore::SelectVersion(int version) {
@@ -134,10 +116,10 @@ void ParameterStore::SelectVersion(int version) {
 void ParameterStore::BeginUpdate() {
   newest_ = (newest_ + num_versions_ - 1) % num_versions_;
   ShowVersion(0);
-  const int before = num_versions_ > 1 ? 1 : 0;
+  const std::size_t before = PlaceOf(num_versions_ > 1 ? 1 : 0);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
-      layers_[i].refs[j].previous = WeightOf(i, j, before);
+      layers_[i].refs[j].previous = places_[i][j].weight[before];
     }
   }
 }
@@ -145,20 +127,21 @@ void ParameterStore::BeginUpdate() {
 absl::Status ParameterStore::Pack(backend::Backend& backend) { return PackVersion(backend, 0); }
 
 absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version) {
+  const std::size_t place = PlaceOf(version);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
-      const Versions& versions = versions_[i][j];
-      if (versions.packed == nullptr) continue;
+      const Places& places = places_[i][j];
+      if (places.packed.empty()) continue;
       const std::vector<std::int64_t>& shape = layers_[i].refs[j].parameter->shape;
-      backend::PackBf16 op{.b = WeightOf(i, j, version),
-                           .packed = PackedOf(versions, version),
-                           .k = shape[0],
-                           .n = shape[1]};
-      RETURN_IF_ERROR(backend.Run(op));
-      op.transposed = true;
-      op.packed += versions.packed_elements;
-      std::swap(op.k, op.n);
-      RETURN_IF_ERROR(backend.Run(op));
+      RETURN_IF_ERROR(backend.Run(backend::PackBf16{.b = places.weight[place],
+                                                    .packed = places.packed[place],
+                                                    .k = shape[0],
+                                                    .n = shape[1]}));
+      RETURN_IF_ERROR(backend.Run(backend::PackBf16{.b = places.weight[place],
+                                                    .transposed = true,
+                                                    .packed = places.packed_transposed[place],
+                                                    .k = shape[1],
+                                                    .n = shape[0]}));
     }
   }
   return absl::OkStatus();
@@ -172,7 +155,7 @@ absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
       if (ref.m == nullptr) continue;
       for (int version = 1; version < num_versions_; ++version) {
         RETURN_IF_ERROR(backend.Run(backend::Copy{.input = ref.weight,
-                                                  .output = WeightOf(i, j, version),
+                                                  .output = places_[i][j].weight[PlaceOf(version)],
                                                   .count = ref.parameter->elements()}));
       }
     }
@@ -183,39 +166,19 @@ absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
   return absl::OkStatus();
 }
 
-float* ParameterStore::WeightOf(std::size_t layer, std::size_t ref, int version) const {
-  const Versions& versions = versions_[layer][ref];
-  return versions.first + (newest_ + version) % num_versions_ * versions.stride;
-}
-
-backend::Bf16* ParameterStore::PackedOf(const Versions& versions, int version) const {
-  return versions.packed + (newest_ + version) % num_versions_ *
-                               (versions.packed_elements + versions.packed_transposed_elements);
-}
-
 void ParameterStore::ShowVersion(int version) {
   selected_ = version;
+  const std::size_t place = PlaceOf(version);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
       ParameterRef& ref = layers_[i].refs[j];
-      ref.weight = WeightOf(i, j, version);
-      const Versions& versions = versions_[i][j];
-      if (versions.packed == nullptr) continue;
-      ref.packed = PackedOf(versions, version);
-      ref.packed_transposed = ref.packed + versions.packed_elements;
+      const Places& places = places_[i][j];
+      ref.weight = places.weight[place];
+      if (places.packed.empty()) continue;
+      ref.packed = places.packed[place];
+      ref.packed_transposed = places.packed_transposed[place];
     }
   }
-}
-
-ParameterStore::Versions ParameterStore::VersionsOf(std::string_view name) const {
-  for (std::size_t i = 0; i < versions_.size(); ++i) {
-    for (std::size_t j = 0; j < versions_[i].size(); ++j) {
-      const ParameterRef& ref = layers_[i].refs[j];
-      if (ref.m != nullptr && ref.parameter->name == name) return versions_[i][j];
-    }
-  }
-  TAKT_CHECK(false && "a shared weight has no owner");
-  return {};
 }
 
 const LayerParameters& ParameterStore::Layer(LayerId layer) const {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of one rank: weights, f32 gradients and AdamW moments, one contiguous range of
-// each a layer.
+// The parameters of one rank: weights, f32 gradients and AdamW moments, where common/layout says.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,10 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/id.h"
+#include "common/layout/tensor.h"
 #include "common/model/model.h"
 #include "worker/backend/backend.h"
+#include "worker/train/section_memory.h"
 
 namespace takt::train {
 
@@ -44,12 +45,6 @@ struct LayerParameters {
   std::span<float> gradients;      // the bucket: all of refs' gradients, contiguous
 };
 
-struct ParameterStoreOptions {
-  // Those of the layers that are not primary.
-  std::set<LayerId> second_copies = {};
-  int num_versions = 1;  // of the weights
-};
-
 // Weights of a tied parameter: if the layer that owns it is on this rank, both uses share one copy
 // and one optimizer state; else this rank holds a copy, kept equal by adding both uses' gradients
 // before the optimizer (REDUCE_TIED). Each use has a gradient of its own in its layer's bucket, so
@@ -60,18 +55,19 @@ struct ParameterStoreOptions {
 // Of all of them `ParameterRef::weight` shows the one that is selected; it is version 0 at first,
 // and after each BeginUpdate.
 //
-// Memory is laid out once at Create. Not synchronised: the slots of the program order its users.
+// Not synchronised: the slots of the program order its users.
 class ParameterStore {
  public:
-  // layers: of this rank. model, backend: borrowed for the store's life.
+  // parameters: as layout::LayOutParameters makes it of `model`. second_copies: the layers here
+  // that are not primary. model, backend: borrowed for the store's life.
   static absl::StatusOr<std::unique_ptr<ParameterStore>> Create(
-      const model::Model& model, std::vector<LayerId> layers, backend::Backend& backend,
-      const ParameterStoreOptions& options = {});
+      const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
+      const std::set<LayerId>& second_copies = {});
 
   // Makes the weights of this age the ones that layers see. Touches nothing but pointers.
   void SelectVersion(int version);
   // The same whenever the weights that are selected lie in the same memory.
-  int selected_place() const { return (newest_ + selected_) % num_versions_; }
+  int selected_place() const { return static_cast<int>(PlaceOf(selected_)); }
 
   // All versions grow older by one and the oldest makes room: every `weight` shows where the new
   // ones go, every `previous` those that were the newest.
@@ -102,30 +98,30 @@ class ParameterStore {
   TiedUses tied_uses() const;
 
  private:
-  // Where the versions of one weight lie, and those of its packed matrices.
-  struct Versions {
-    float* first = nullptr;
-    std::int64_t stride = 0;
-    backend::Bf16* packed = nullptr;  // each followed by its transpose
-    std::int64_t packed_elements = 0, packed_transposed_elements = 0;
+  // The places of the versions of one weight, and of its packed matrices if the use has them.
+  struct Places {
+    std::vector<float*> weight;
+    std::vector<backend::Bf16*> packed, packed_transposed;
   };
   ParameterStore() = default;
+  // Shows the use of `tensor` where it lies, in this allocation.
+  void Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation);
+  // Gives the weights of uses that have none those of the use that owns them.
+  void ShareWeights();
   void ShowVersion(int version);
-  float* WeightOf(std::size_t layer, std::size_t ref, int version) const;
-  // [packed, transposed] of a use that has them.
-  backend::Bf16* PackedOf(const Versions& versions, int version) const;
-  absl::Status AllocatePacked(const model::Model& model, backend::Backend& backend);
+  std::size_t PlaceOf(int version) const {
+    return static_cast<std::size_t>((newest_ + version) % num_versions_);
+  }
   absl::Status PackVersion(backend::Backend& backend, int version);
-  Versions VersionsOf(std::string_view name) const;  // of the use that owns the weight
 
   backend::Backend* backend_ = nullptr;
   std::vector<LayerParameters> layers_;
-  std::vector<std::vector<Versions>> versions_;  // by layer, by use
+  std::vector<std::vector<Places>> places_;  // by layer, by use
   int num_versions_ = 1;
   int newest_ = 0;         // place of version 0; older ones follow, round and round
   int selected_ = 0;       // version
   std::string tied_name_;  // empty: the model ties nothing
-  std::vector<backend::Buffer> buffers_;
+  SectionMemory memory_;
 };
 
 }  // namespace takt::train

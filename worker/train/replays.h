@@ -39,9 +39,10 @@ struct PartArguments {
   template <class H>
   friend H AbslHashValue(H h, const PartArguments& part) {
     return H::combine(std::move(h), part.op, part.forward_stage.value(),
-                      part.backward_stage.value(), part.forward.stash.base, part.forward.stash.slot,
-                      part.forward.view.targets, part.backward.stash.base, part.backward.stash.slot,
-                      part.loss.sum, part.accumulate, part.weights);
+                      part.backward_stage.value(), part.forward.stash.base,
+                      part.forward.stash.interleave.index, part.forward.view.targets,
+                      part.backward.stash.base, part.backward.stash.interleave.index, part.loss.sum,
+                      part.accumulate, part.weights);
   }
 };
 

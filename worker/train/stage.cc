@@ -6,17 +6,12 @@
 namespace takt::train {
 
 Stage::Stage(const StageOptions& options)
-    : model_(options.model),
-      first_layer_(options.stage.first_layer),
-      layout_(model::LayOutStage(options.model, options.stage.first_layer, options.stage.last_layer,
-                                 options.stage.recompute)),
-      backend_(options.backend) {
-  for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
-    const LayerId id(first_layer_.value() + static_cast<std::int32_t>(i));
+    : layout_(layout::LayOutStage(options.model, options.stage)), backend_(options.backend) {
+  for (const layout::StageLayout::LayerPlace& place : layout_.layers) {
     layers_.push_back(MakeLayer({.model = options.model,
-                                 .layer = options.model.layers[id.value()],
-                                 .parameters = options.parameters.Layer(id),
-                                 .stash = layout_.layers[i].stash,
+                                 .layer = options.model.layers[place.layer.value()],
+                                 .parameters = options.parameters.Layer(place.layer),
+                                 .place = place,
                                  .rotary_table = options.rotary_table}));
   }
 }
@@ -104,7 +99,7 @@ absl::Status Stage::CheckApart(const StageBuffers& buffers) const {
 }
 
 float* Stage::Between(const StageBuffers& buffers, std::size_t i) const {
-  const model::StageLayout::LayerPlace& place = layout_.layers[i];
+  const layout::StageLayout::LayerPlace& place = layout_.layers[i];
   return reinterpret_cast<float*>(buffers.stash.At(place.output, place.output_room));
 }
 
@@ -121,11 +116,10 @@ StashMemory Stage::ForwardStash(const StageBuffers& buffers, std::size_t i) cons
 }
 
 StashMemory Stage::BackwardStash(const StageBuffers& buffers, std::size_t i) const {
-  const model::StageLayout::LayerPlace& place = layout_.layers[i];
-  const model::Layer& layer = model_.layers[first_layer_.value() + static_cast<std::int32_t>(i)];
+  const layout::StageLayout::LayerPlace& place = layout_.layers[i];
   return {buffers.stash.From(place.kept), buffers.recomputed.base != nullptr
                                               ? buffers.recomputed.From(place.recomputed)
-                                              : SlotRoom(scratch_ + layer.scratch.bytes())};
+                                              : SlotRoom(scratch_ + place.recomputed_in_scratch)};
 }
 
 }  // namespace takt::train

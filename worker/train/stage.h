@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/layout/stage_layout.h"
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
-#include "common/model/stage_layout.h"
 #include "worker/backend/backend.h"
 #include "worker/train/layer.h"
 #include "worker/train/parameter_store.h"
@@ -55,7 +55,7 @@ class Stage {
  public:
   explicit Stage(const StageOptions& options);
 
-  const model::StageLayout& layout() const { return layout_; }
+  const layout::StageLayout& layout() const { return layout_; }
   // At least layout().scratch_bytes of every stage that shares it; before the first pass.
   void set_scratch(std::byte* scratch) { scratch_ = scratch; }
   void set_observer(const TensorObserver* observer) { observer_ = observer; }
@@ -86,9 +86,7 @@ class Stage {
   StashMemory ForwardStash(const StageBuffers& buffers, std::size_t i) const;
   StashMemory BackwardStash(const StageBuffers& buffers, std::size_t i) const;
 
-  const model::Model& model_;
-  const LayerId first_layer_;
-  const model::StageLayout layout_;
+  const layout::StageLayout layout_;
   backend::Backend& backend_;
   std::vector<std::unique_ptr<const Layer>> layers_;
   std::byte* scratch_ = nullptr;

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "common/layout/parameter_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -19,7 +20,8 @@ class StageTest : public testing::Test {
   StageTest() {
     std::vector<LayerId> layers;
     for (int i = 0; i < static_cast<int>(model_.layers.size()); ++i) layers.push_back(LayerId(i));
-    parameters_ = ParameterStore::Create(model_, layers, *backend_).value();
+    parameters_ =
+        ParameterStore::Create(model_, layout::LayOutParameters(model_, layers), *backend_).value();
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0, 0.3F);
     for (const LayerParameters& layer : parameters_->layers()) {
@@ -141,7 +143,7 @@ TEST_F(StageTest, WeightGradientsOfSeveralMicrobatchesTogetherAreTheirSum) {
       std::ranges::rotate(targets.back(), targets.back().begin() + static_cast<int>(m));
       microbatches.push_back(Buffers());
       microbatches.back().view.targets = targets.back().data();
-      microbatches.back().stash = {memory.data(), kSlots, slots[m]};
+      microbatches.back().stash = {memory.data(), {kSlots, slots[m]}};
     }
     double loss = 0;
     for (const StageBuffers& each : microbatches) {

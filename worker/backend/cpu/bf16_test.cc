@@ -7,6 +7,7 @@
 #include <limits>
 #include <tuple>
 
+#include "common/layout/packed_matrix.h"
 #include "gmock/gmock.h"
 #include "worker/backend/cpu/op_testing.h"
 
@@ -34,7 +35,7 @@ Doubles Multiply(const Product& s, const A& a, const B& b) {
 class Bf16Test : public OpTest {
  protected:
   Bf16s Pack(const Floats& b, bool transposed, std::int64_t k, std::int64_t n) {
-    Bf16s packed(static_cast<std::size_t>(PackedBf16Elements(k, n)), Bf16{0x7fc0});
+    Bf16s packed(static_cast<std::size_t>(layout::PackedElements(k, n)), Bf16{0x7fc0});
     Run(PackBf16{.b = b.data(), .transposed = transposed, .packed = packed.data(), .k = k, .n = n});
     return packed;
   }

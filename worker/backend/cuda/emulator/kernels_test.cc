@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 
+#include "common/layout/packed_matrix.h"
 #include "worker/backend/cpu/op_testing.h"
 #include "worker/backend/cuda/emulator/emulated_backend.h"
 #include "worker/backend/cuda/kernels/kernels.h"
@@ -500,7 +501,7 @@ TEST(CudaKernels, PackBf16IsRowMajorInWholeEights) {
       Tensors t(0);
       const float* b = t.Random(k * n);
       const std::int64_t stride = PackedBf16Stride(n), rows = PackedBf16Stride(k);
-      ASSERT_LE(rows * stride, PackedBf16Elements(k, n));
+      ASSERT_LE(rows * stride, layout::PackedElements(k, n));
       Bf16* packed = t.UnsetBf16(rows * stride);
       RunOp(*CreateEmulatedBackend(ThreadOrder::kShuffled),
             PackBf16{.b = b, .transposed = transposed, .packed = packed, .k = k, .n = n});

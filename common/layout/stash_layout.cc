@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/model/stash.h"
+#include "common/layout/stash_layout.h"
 
-#include "common/base/regions.h"
+#include "common/layout/regions.h"
 
-namespace takt::model {
+namespace takt::layout {
 namespace {
+
+using model::Origin;
+using model::Recompute;
 
 bool IsKept(Origin origin, Recompute recompute) {
   switch (recompute) {
@@ -20,10 +23,11 @@ bool IsKept(Origin origin, Recompute recompute) {
 
 }  // namespace
 
-StashLayout::StashLayout(const std::vector<StashTensor>& tensors, Recompute recompute)
+StashLayout::StashLayout(std::span<const model::StashTensor> tensors, Recompute recompute)
     : recompute_(recompute) {
   Regions kept, recomputed;
-  for (const StashTensor& tensor : tensors) {
+  places_.reserve(tensors.size());
+  for (const model::StashTensor& tensor : tensors) {
     const bool keep = IsKept(tensor.origin, recompute);
     Regions& regions = keep ? kept : recomputed;
     const std::int64_t offset = regions.Add(tensor.bytes);
@@ -33,4 +37,4 @@ StashLayout::StashLayout(const std::vector<StashTensor>& tensors, Recompute reco
   recomputed_bytes_ = recomputed.size();
 }
 
-}  // namespace takt::model
+}  // namespace takt::layout

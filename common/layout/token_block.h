@@ -6,11 +6,13 @@
 #include <span>
 
 #include "common/base/id.h"
+#include "common/model/model.h"
+#include "common/program/program.h"
 
-namespace takt::train {
+namespace takt::layout {
 
-// Layout of a kTokens slot: the count of scored targets that scales its gradients (i64), then by
-// microbatch its tokens and its targets (i32, N each).
+// The contents of a kTokens slot: the count of scored targets that scales its gradients (i64), then
+// by microbatch its tokens and its targets (i32, N each).
 struct TokenBlock {
   int num_microbatches = 0;  // of the slot: all of a step's, or one
   std::int64_t rows = 0;     // N
@@ -34,4 +36,10 @@ struct TokenBlock {
   }
 };
 
-}  // namespace takt::train
+// A program without a flush has a slot for every microbatch; others have one for the whole step.
+inline TokenBlock TokenBlockOf(const model::Model& model, const program::Program& program) {
+  return {.num_microbatches = program::IsAsynchronous(program) ? 1 : program.num_microbatches,
+          .rows = std::int64_t{model.microbatch} * model.config.context};
+}
+
+}  // namespace takt::layout

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/layout/gpu_scratch.h"
+
+#include "common/layout/regions.h"
+
+namespace takt::layout {
+namespace {
+
+constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kBf16Bytes = 2;
+constexpr std::int64_t kPerVector = 8;    // bf16 in 16 bytes
+constexpr std::int64_t kScoreTile = 128;  // rows and columns, filled up
+constexpr std::int64_t kDesiredScoreBytes = std::int64_t{1}
+                                            << 30;  // unless one sequence takes more
+
+// cuDNN computes the gradients of attention's scores of so many sequences of a microbatch at once.
+std::int64_t ScoreBytes(const model::Model& model) {
+  const std::int64_t context = RoundUp(model.config.context, kScoreTile);
+  const std::int64_t bytes = model.config.heads * context * context * kBf16Bytes;
+  std::int64_t sequences = model.microbatch;
+  while (sequences > 1 &&
+         (model.microbatch % sequences != 0 || sequences * bytes > kDesiredScoreBytes)) {
+    --sequences;
+  }
+  return sequences * bytes;
+}
+
+}  // namespace
+
+Section LayOutGpuScratch(const model::Model& model, int microbatches_of_w) {
+  const model::ModelConfig& config = model.config;
+  Section section{.name = "GPU backend"};
+  const auto add = [&](Role role, std::int64_t bytes) {
+    section.AddAlone(MemoryKind::kScratch, {.role = role, .bytes = bytes});
+  };
+  add(Role::kProductWorkspace, kWorkspaceBytes);
+  if (model.precisions.activations == model::Precision::kF32) return section;
+  const std::int64_t rows = std::int64_t{model.microbatch} * config.context;
+  const std::int64_t rounded = kBf16Bytes * rows * RoundUp(config.hidden, kPerVector);
+  add(Role::kRoundedForInputGrad, rounded);
+  add(Role::kRoundedForWeightGrad, microbatches_of_w * rounded);
+  if (config.head_size % kPerVector == 0) add(Role::kScoreGradients, ScoreBytes(model));
+  return section;
+}
+
+}  // namespace takt::layout

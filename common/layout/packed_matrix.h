@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace takt::layout {
+
+// Elements that a matrix [rows, columns] takes once a backend has packed it in bf16: rows are
+// filled up to 32 and columns to 64, whatever the backend.
+constexpr std::int64_t PackedElements(std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kRows = 32, kColumns = 64;
+  return (rows + kRows - 1) / kRows * kRows * ((columns + kColumns - 1) / kColumns * kColumns);
+}
+
+}  // namespace takt::layout

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/layout/rank_layout.h"
+
+#include <algorithm>
+#include <set>
+
+#include "common/layout/gpu_scratch.h"
+#include "common/layout/parameter_layout.h"
+#include "common/model/llama.h"
+
+namespace takt::layout {
+namespace {
+
+constexpr std::int64_t kFloatBytes = 4;
+
+// What a takt-worker takes that holds no job, as measured (docs/memory.md), and what threads,
+// kernels and channels of a job take besides.
+constexpr std::int64_t kProcessBytes = std::int64_t{44} << 20;
+
+StageLayouts LayOutStages(const RankInputs& inputs) {
+  StageLayouts stages;
+  const std::set<StageId> held = program::HeldStages(inputs.program);
+  for (const mesh::Stage& stage : inputs.partition) {
+    if (held.contains(stage.id)) stages.emplace(stage.id, LayOutStage(inputs.model, stage));
+  }
+  return stages;
+}
+
+// In ascending order.
+std::vector<LayerId> LayersOf(const StageLayouts& stages) {
+  std::vector<LayerId> layers;
+  for (const auto& [id, stage] : stages) {
+    for (const StageLayout::LayerPlace& place : stage.layers) layers.push_back(place.layer);
+  }
+  return layers;
+}
+
+Section LayOutShared(const model::Model& model, const StageLayouts& stages) {
+  Section section{.name = "shared"};
+  if (const std::int64_t elements = model::RotaryTableElements(model.config); elements > 0) {
+    section.AddAlone(MemoryKind::kScratch,
+                     {.role = Role::kRotaryTable, .bytes = kFloatBytes * elements});
+  }
+  std::int64_t scratch = 0;
+  for (const auto& [id, stage] : stages) scratch = std::max(scratch, stage.scratch_bytes);
+  section.AddAlone(MemoryKind::kScratch, {.role = Role::kLayerScratch, .bytes = scratch});
+  return section;
+}
+
+Section LayOutSnapshot(const RankInputs& inputs) {
+  std::vector<std::int64_t> by_replica(static_cast<std::size_t>(inputs.dp_size));
+  for (const mesh::Stage& stage : inputs.partition) {
+    if (stage.pp_rank != inputs.program.pp_rank) continue;
+    for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
+      for (const model::Parameter& parameter : inputs.model.layers[id.value()].parameters)
+        by_replica[WriterOf(id, inputs.dp_size).value()] += 3 * kFloatBytes * parameter.elements();
+    }
+  }
+  Section section{.name = "snapshot"};
+  section.AddAlone(MemoryKind::kSnapshot,
+                   {.role = Role::kSnapshot, .bytes = *std::ranges::max_element(by_replica)});
+  return section;
+}
+
+int MicrobatchesOfW(const program::Program& program) {
+  int most = 1;
+  for (const program::Instruction& instruction : program.body) {
+    if (instruction.op == program::Op::kWeightGrad)
+      most = std::max(most, instruction.num_microbatches);
+  }
+  return most;
+}
+
+}  // namespace
+
+RankLayout LayOutRank(const RankInputs& inputs) {
+  const model::Model& model = inputs.model;
+  RankLayout layout{.model = &model, .stages = LayOutStages(inputs)};
+  layout.slots = LayOutSlots(model, layout.stages, inputs.program);
+  if (inputs.validation != nullptr) {
+    layout.validation_slots = LayOutSlots(model, layout.stages, *inputs.validation);
+    layout.validation_slots.name = "validation slots";
+  }
+  layout.process.name = "process";
+  layout.process.AddAlone(MemoryKind::kProcess, {.role = Role::kProcess, .bytes = kProcessBytes});
+  if (model.config.family == model::Family::kEmulated) return layout;
+  layout.parameters =
+      LayOutParameters(model, LayersOf(layout.stages), program::NumWeightVersions(inputs.program));
+  layout.shared = LayOutShared(model, layout.stages);
+  if (inputs.device == config::DeviceKind::kCuda)
+    layout.gpu = LayOutGpuScratch(model, MicrobatchesOfW(inputs.program));
+  if (inputs.saves) layout.snapshot = LayOutSnapshot(inputs);
+  return layout;
+}
+
+MemoryBytes RankLayout::bytes() const {
+  MemoryBytes sum;
+  for (const Section* const section : sections()) {
+    for (const Allocation& each : section->allocations)
+      sum[each.kind] += AllocatedBytes(each.bytes);
+  }
+  return sum;
+}
+
+}  // namespace takt::layout

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where every tensor of a rank lies: the one description that the planner adds up, from which the
+// worker allocates, and that people read. Nothing else computes a size.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "common/config/job_spec.h"
+#include "common/layout/slot_layout.h"
+#include "common/layout/tensor.h"
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+#include "common/program/program.h"
+
+namespace takt::layout {
+
+struct RankInputs {
+  const model::Model& model;  // all borrowed; the model for the layout's life
+  const mesh::Partition& partition;
+  const program::Program& program;
+  const program::Program* validation = nullptr;  // null: the job has no validation set
+  bool saves = false;                            // the job writes checkpoints
+  int dp_size = 1;                               // ranks that share the writing
+  config::DeviceKind device = config::DeviceKind::kCpu;
+};
+
+struct RankLayout {
+  const model::Model* model = nullptr;
+  StageLayouts stages;  // what lies in one slot of a stage's stash, and in scratch
+  // Allocated by worker/train, in this order.
+  Section parameters;
+  Section shared;            // by all stages: the rotary table and the scratch of layers
+  Section slots;             // of the program
+  Section validation_slots;  // of the validation program
+  // Allocated by others.
+  Section gpu;       // by the GPU backend, at most
+  Section snapshot;  // by worker/checkpoint, in the host's memory; of the replica that writes most
+  Section process;   // by everything else: code, threads, kernels, channels
+
+  std::array<const Section*, 7> sections() const {
+    return {&parameters, &shared, &slots, &validation_slots, &gpu, &snapshot, &process};
+  }
+  // Resident bytes of the process at its peak, by kind.
+  MemoryBytes bytes() const;
+};
+
+// Precondition: the program's stages are those of the partition.
+RankLayout LayOutRank(const RankInputs& inputs);
+
+// Returns which of the data-parallel ranks that hold a layer writes it to checkpoints.
+inline DpRank WriterOf(LayerId layer, int dp_size) { return DpRank(layer.value() % dp_size); }
+
+// A table with a row for each allocation and each tensor, and the sums by kind.
+std::string ToString(const RankLayout& layout);
+
+}  // namespace takt::layout

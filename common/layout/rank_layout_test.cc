@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/layout/rank_layout.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/layout/packed_matrix.h"
+#include "common/layout/regions.h"
+#include "common/program/forward_only.h"
+#include "common/program/lowering.h"
+#include "common/schedule/generate.h"
+#include "gtest/gtest.h"
+
+namespace takt::layout {
+namespace {
+
+using model::Family;
+using model::Precision;
+using model::Recompute;
+
+model::ModelConfig Gpt2(int blocks) {
+  return {.layers = blocks,
+          .hidden = 20,
+          .heads = 2,
+          .kv_heads = 2,
+          .inner = 40,
+          .context = 9,
+          .positions = 12,
+          .vocab = 70};
+}
+
+model::ModelConfig Llama(Family family, int blocks) {
+  return {.family = family,
+          .layers = blocks,
+          .hidden = 24,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_size = 6,
+          .inner = 36,
+          .context = 8,
+          .positions = 8,
+          .vocab = 70,
+          .tied_head = family == Family::kQwen2};
+}
+
+struct Case {
+  model::ModelConfig config;
+  std::string schedule = "1f1b";
+  int ranks = 2;
+  int microbatches = 4;
+  Recompute recompute = Recompute::kNone;
+  model::Precisions precisions;
+  bool merges = false;  // several W into one
+};
+
+// A job as the planner would make it, with layers shared out evenly.
+struct Job {
+  model::Model model;
+  mesh::Partition partition;
+  std::vector<program::Program> programs;
+
+  explicit Job(const Case& c) : model(*model::BuildModel(c.config, 2, c.precisions)) {
+    const auto schedule =
+        *schedule::Generate(c.schedule, {.num_ranks = c.ranks, .num_microbatches = c.microbatches});
+    const auto num_layers = static_cast<int>(model.layers.size());
+    program::LowerOptions options{.merge_weight_grads = c.merges};
+    for (StageId id(0); id.value() < schedule.num_stages; ++id) {
+      partition.push_back(
+          {.id = id,
+           .pp_rank = schedule::RankOfStage(schedule.placement, c.ranks, id),
+           .first_layer = LayerId(id.value() * num_layers / schedule.num_stages),
+           .last_layer = LayerId((id.value() + 1) * num_layers / schedule.num_stages),
+           .recompute = c.recompute});
+      options.stages.push_back(ShapeOf(model, partition.back()));
+    }
+    options.tied_embeddings = !model.layers.back().tied_parameters.empty();
+    programs = *program::Lower(schedule, options);
+  }
+
+  RankLayout LayoutOf(int rank) const {
+    return LayOutRank({.model = model, .partition = partition, .program = programs[rank]});
+  }
+};
+
+std::string ReadFile(const std::string& name) {
+  std::ifstream file(absl::StrCat(TAKT_SOURCE_DIR, "/", name));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The tensors of a section, each in one piece: a slot with a stash as the tensors of its layers.
+std::vector<Tensor> TensorsOf(const RankLayout& layout, const Section& section) {
+  std::vector<Tensor> tensors;
+  for (const Tensor& tensor : section.tensors) {
+    const bool stash = tensor.slot_kind == program::SlotKind::kStash ||
+                       tensor.slot_kind == program::SlotKind::kRecomputed;
+    if (tensor.role == Role::kSlot && stash) {
+      const StageLayout& stage = layout.stages.at(tensor.stage);
+      for (const Tensor& part : TensorsInSlot(*layout.model, stage, tensor))
+        tensors.push_back(part);
+    } else {
+      tensors.push_back(tensor);
+      tensors.back().offset += tensor.interleave.At(0, tensor.bytes);
+    }
+  }
+  return tensors;
+}
+
+void ExpectApartAndAligned(const RankLayout& layout, const Section& section) {
+  std::map<int, std::vector<Tensor>> by_allocation;
+  for (const Tensor& tensor : TensorsOf(layout, section)) {
+    ASSERT_GE(tensor.allocation, 0);
+    ASSERT_LT(tensor.allocation, std::ssize(section.allocations));
+    by_allocation[tensor.allocation].push_back(tensor);
+  }
+  for (auto& [allocation, tensors] : by_allocation) {
+    std::ranges::sort(tensors, {}, &Tensor::offset);
+    std::int64_t end = 0;
+    for (const Tensor& tensor : tensors) {
+      EXPECT_EQ(tensor.offset % kLineBytes, 0) << section.name << " " << Name(tensor.role);
+      EXPECT_GE(tensor.offset, end)
+          << section.name << " " << Name(tensor.role) << " " << tensor.part;
+      end = tensor.offset + tensor.bytes;
+    }
+    EXPECT_LE(end, section.allocations[static_cast<std::size_t>(allocation)].bytes)
+        << section.name << " allocation " << allocation;
+  }
+}
+
+void ExpectSound(const RankLayout& layout) {
+  MemoryBytes sum;
+  for (const Section* const section : layout.sections()) {
+    ExpectApartAndAligned(layout, *section);
+    for (const Allocation& each : section->allocations)
+      sum[each.kind] += AllocatedBytes(each.bytes);
+  }
+  EXPECT_EQ(layout.bytes(), sum);
+}
+
+TEST(RankLayout, KeepsTensorsApartAlignedAndInsideTheirAllocation) {
+  for (const model::ModelConfig& config :
+       {Gpt2(6), Llama(Family::kLlama, 6), Llama(Family::kQwen2, 6)}) {
+    for (const std::string schedule :
+         {"1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "dualpipe", "pipedream", "pipedream-2bw"}) {
+      const bool ties = config.family != Family::kLlama;
+      if (ties && schedule == "pipedream") continue;  // it does not run tied models
+      for (const Recompute recompute :
+           {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        for (const Precision products : {Precision::kF32, Precision::kBf16}) {
+          SCOPED_TRACE(absl::StrCat(schedule, " family ", static_cast<int>(config.family),
+                                    " recompute ", std::string(model::Name(recompute))));
+          const Job job({.config = config,
+                         .schedule = schedule,
+                         .recompute = recompute,
+                         .precisions = {products, products}});
+          for (int rank = 0; rank < std::ssize(job.programs); ++rank)
+            ExpectSound(job.LayoutOf(rank));
+        }
+      }
+    }
+  }
+}
+
+// With sizes that are whole cache lines, where slots share allocations, and without.
+TEST(RankLayout, PutsNeighbouringSlotsSideBySideWhereWeightGradsAreMerged) {
+  model::ModelConfig whole_lines = Gpt2(6);
+  whole_lines.context = whole_lines.positions = 16;
+  whole_lines.hidden = 32;
+  for (const model::ModelConfig& config : {whole_lines, Gpt2(6)}) {
+    const Job job(
+        {.config = config, .schedule = "zb-h2", .ranks = 4, .microbatches = 8, .merges = true});
+    ASSERT_TRUE(program::MergesWeightGrads(job.programs[1]));
+    const RankLayout layout = job.LayoutOf(1);
+    ExpectSound(layout);
+    std::set<int> stash_allocations;
+    std::vector<std::int64_t> offsets;
+    std::int64_t room = 0;
+    for (const Tensor& tensor : TensorsOf(layout, layout.slots)) {
+      if (tensor.slot_kind != program::SlotKind::kStash) continue;
+      stash_allocations.insert(tensor.allocation);
+      if (tensor.part != "qkv" || tensor.layer != LayerId(2)) continue;
+      offsets.push_back(tensor.offset);
+      room = RoundUp(tensor.bytes, kLineBytes);
+    }
+    EXPECT_EQ(stash_allocations.size(), 1u);
+    ASSERT_GT(offsets.size(), 1u);
+    for (std::size_t i = 1; i < offsets.size(); ++i) EXPECT_EQ(offsets[i] - offsets[i - 1], room);
+  }
+}
+
+TEST(RankLayout, SharesTheWeightsOfATiedParameterOnOneRankOnly) {
+  const auto count = [](const RankLayout& layout, Role role) {
+    return std::ranges::count_if(layout.parameters.tensors, [&](const Tensor& tensor) {
+      return tensor.role == role && tensor.parameter->name == "transformer.wte.weight";
+    });
+  };
+  const Job one({.config = Gpt2(2), .ranks = 1});
+  const RankLayout alone = one.LayoutOf(0);
+  EXPECT_EQ(count(alone, Role::kGradient), 2);
+  EXPECT_EQ(count(alone, Role::kWeight), 1);
+  EXPECT_EQ(count(alone, Role::kSecondMoment), 1);
+  const Job job({.config = Gpt2(2)});
+  for (const int rank : {0, 1}) {
+    const RankLayout layout = job.LayoutOf(rank);
+    EXPECT_EQ(count(layout, Role::kGradient), 1);
+    EXPECT_EQ(count(layout, Role::kWeight), 1);
+  }
+}
+
+TEST(RankLayout, HasPackedMatricesWhereALayerMultipliesInBf16) {
+  const Job job({.config = Gpt2(2), .ranks = 1, .precisions = {.products = Precision::kBf16}});
+  std::int64_t bytes = 0, expected = 0;
+  const RankLayout layout = job.LayoutOf(0);
+  for (const Tensor& tensor : layout.parameters.tensors) {
+    const bool packed =
+        tensor.role == Role::kPackedWeight || tensor.role == Role::kPackedTransposedWeight;
+    if (packed) bytes += tensor.bytes;
+  }
+  for (const auto& [rows, columns] : {std::pair(20, 60), {20, 20}, {20, 40}, {40, 20}})
+    expected += 2 * 2 * (PackedElements(rows, columns) + PackedElements(columns, rows));
+  expected += 2 * (PackedElements(70, 20) + PackedElements(20, 70));  // the head
+  EXPECT_EQ(bytes, expected);
+}
+
+TEST(RankLayout, KeepsEveryVersionOfTheWeights) {
+  const Job job({.config = Llama(Family::kLlama, 2), .schedule = "pipedream-2bw"});
+  const RankLayout layout = job.LayoutOf(0);
+  std::map<const model::Parameter*, std::set<int>> versions;
+  for (const Tensor& tensor : layout.parameters.tensors) {
+    if (tensor.role == Role::kWeight) versions[tensor.parameter].insert(tensor.version);
+  }
+  ASSERT_FALSE(versions.empty());
+  for (const auto& [parameter, held] : versions) EXPECT_EQ(held, (std::set{0, 1}));
+}
+
+TEST(RankLayout, CountsTheSnapshotOfTheReplicaThatWritesMost) {
+  const Job job({.config = Gpt2(2), .ranks = 1});
+  const auto snapshot = [&](int dp_size) {
+    return LayOutRank({.model = job.model,
+                       .partition = job.partition,
+                       .program = job.programs[0],
+                       .saves = true,
+                       .dp_size = dp_size})
+        .bytes()[MemoryKind::kSnapshot];
+  };
+  EXPECT_EQ(snapshot(1), 3 * 4 * job.model.num_parameters());
+  // Of embedding, two blocks and head, layers 1 and 3 are the second replica's.
+  std::int64_t first = 0, second = 0;
+  for (std::size_t layer = 0; layer < job.model.layers.size(); ++layer) {
+    for (const model::Parameter& parameter : job.model.layers[layer].parameters)
+      (layer % 2 == 0 ? first : second) += 3 * 4 * parameter.elements();
+  }
+  EXPECT_EQ(snapshot(2), std::max(first, second));
+}
+
+TEST(RankLayout, GivesAnEmulatedModelItsMessagesAlone) {
+  const Job job({.config = {.family = Family::kEmulated, .layers = 4, .activation_bytes = 100}});
+  const RankLayout layout = job.LayoutOf(0);
+  MemoryBytes expected;
+  expected[MemoryKind::kMessages] = 100 * std::ssize(layout.slots.tensors);
+  expected[MemoryKind::kProcess] = layout.bytes()[MemoryKind::kProcess];
+  EXPECT_GT(std::ssize(layout.slots.tensors), 0);
+  EXPECT_EQ(layout.bytes(), expected);
+}
+
+TEST(RankLayout, HasTheSlotsOfValidationBeside) {
+  const Job job({.config = Gpt2(2)});
+  const std::vector<program::Program> validation = program::ForwardOnly(job.programs);
+  const RankLayout layout = LayOutRank({.model = job.model,
+                                        .partition = job.partition,
+                                        .program = job.programs[1],
+                                        .validation = &validation[1]});
+  ExpectSound(layout);
+  EXPECT_FALSE(layout.validation_slots.tensors.empty());
+}
+
+// Slots have the sizes that programs were lowered with, to which they are proved.
+TEST(RankLayout, SizesSlotsAsTheProgramDoes) {
+  const Job job({.config = Gpt2(4), .schedule = "zb-h1", .recompute = Recompute::kSelective});
+  for (int rank = 0; rank < std::ssize(job.programs); ++rank) {
+    const RankLayout layout = job.LayoutOf(rank);
+    for (const Tensor& tensor : layout.slots.tensors) {
+      const program::Slot& slot = job.programs[rank].slots[tensor.slot.value()];
+      if (slot.kind == program::SlotKind::kTokens) continue;
+      EXPECT_EQ(tensor.bytes, slot.bytes);
+    }
+  }
+}
+
+TEST(RankLayout, PrintsTheTableOfTheDocs) {
+  const Job job({.config = Gpt2(1), .ranks = 3, .microbatches = 2});
+  const std::string table = absl::StrCat("```\n", ToString(job.LayoutOf(2)), "```\n");
+  EXPECT_NE(ReadFile("docs/memory.md").find(table), std::string::npos) << table;
+}
+
+TEST(RankLayout, PrintsTheGoldenTable) {
+  model::ModelConfig config = Gpt2(2);
+  config.context = config.positions = 16;
+  config.hidden = 32;
+  const Job job({.config = config,
+                 .schedule = "zb-h2",
+                 .ranks = 4,
+                 .microbatches = 4,
+                 .recompute = Recompute::kSelective,
+                 .precisions = {.products = Precision::kBf16},
+                 .merges = true});
+  const std::string table = ToString(job.LayoutOf(1));
+  EXPECT_EQ(table, ReadFile("tests/golden/layout/gpt2-zb-h2.txt")) << table;
+}
+
+}  // namespace
+}  // namespace takt::layout

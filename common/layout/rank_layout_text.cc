@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layout of a rank as a table for people.
+#include <array>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/layout/rank_layout.h"
+
+namespace takt::layout {
+namespace {
+
+std::string_view Name(program::SlotKind kind) {
+  constexpr std::array<std::string_view, 11> kNames = {
+      "",        "tokens",          "input",           "output",
+      "stash",   "output gradient", "input gradient",  "gradient",
+      "weights", "scalars",         "recomputed stash"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string Describe(const Tensor& tensor) {
+  std::string text(Name(tensor.role));
+  if (tensor.role == Role::kSlot) {
+    absl::StrAppend(&text, " ", tensor.slot.value(), ": ", std::string(Name(tensor.slot_kind)));
+    if (tensor.stage.value() >= 0) absl::StrAppend(&text, " of stage ", tensor.stage.value());
+    if (tensor.interleave.count > 1) {
+      absl::StrAppend(&text, ", room ", tensor.interleave.index, " of ", tensor.interleave.count,
+                      ", tensor by tensor");
+    }
+  }
+  if (tensor.parameter != nullptr) absl::StrAppend(&text, " of ", tensor.parameter->name);
+  if (tensor.layer.value() >= 0) absl::StrAppend(&text, ", layer ", tensor.layer.value());
+  if (tensor.version > 0) absl::StrAppend(&text, ", version ", tensor.version);
+  return text;
+}
+
+void AddRow(std::string& text, std::int64_t offset, std::int64_t bytes, std::string_view what) {
+  absl::StrAppendFormat(&text, "  %12d %12d  %s\n", offset, bytes, std::string(what));
+}
+
+void AddSection(std::string& text, const Section& section) {
+  std::size_t next = 0;
+  std::vector<std::vector<const Tensor*>> tensors(section.allocations.size());
+  for (const Tensor& tensor : section.tensors)
+    tensors[static_cast<std::size_t>(tensor.allocation)].push_back(&tensor);
+  for (const Allocation& allocation : section.allocations) {
+    absl::StrAppendFormat(&text, "%s, allocation %d: %s, %d bytes\n", std::string(section.name),
+                          next, std::string(Name(allocation.kind)), allocation.bytes);
+    for (const Tensor* const tensor : tensors[next++])
+      AddRow(text, tensor->offset, tensor->bytes, Describe(*tensor));
+  }
+}
+
+// What lies in each slot of this kind of the stage.
+void AddSlotContents(std::string& text, const model::Model& model, const StageLayout& stage,
+                     const Tensor& slot) {
+  if (slot.bytes == 0) return;
+  absl::StrAppend(&text, "each slot of stage ", slot.stage.value(), "'s ",
+                  std::string(Name(slot.slot_kind)), ": ", slot.bytes, " bytes\n");
+  for (const Tensor& tensor : TensorsInSlot(model, stage, slot)) {
+    AddRow(text, tensor.offset, tensor.bytes,
+           absl::StrCat("layer ", tensor.layer.value(), ", ", std::string(tensor.part)));
+  }
+}
+
+}  // namespace
+
+std::string_view Name(Role role) {
+  constexpr std::array<std::string_view, kNumRoles> kNames = {"gradient",
+                                                              "weight",
+                                                              "packed weight",
+                                                              "packed transposed weight",
+                                                              "first moment",
+                                                              "second moment",
+                                                              "rotary table",
+                                                              "scratch of a layer's pass",
+                                                              "slot",
+                                                              "workspace of products",
+                                                              "rounded gradient for I",
+                                                              "rounded gradients for W",
+                                                              "gradients of attention's scores",
+                                                              "copy of weights and moments",
+                                                              "process"};
+  return kNames[static_cast<std::size_t>(role)];
+}
+
+std::string ToString(const RankLayout& layout) {
+  std::string text = absl::StrCat(takt::ToString(layout.bytes()), "\n");
+  for (const Section* const section : layout.sections()) AddSection(text, *section);
+  if (layout.parameters.tensors.empty()) return text;
+  for (const auto& [id, stage] : layout.stages) {
+    Tensor slot{.stage = id, .slot_kind = program::SlotKind::kStash, .bytes = stage.stash_bytes};
+    AddSlotContents(text, *layout.model, stage, slot);
+    slot.slot_kind = program::SlotKind::kRecomputed;
+    slot.bytes = stage.recomputed_bytes;
+    AddSlotContents(text, *layout.model, stage, slot);
+  }
+  return text;
+}
+
+}  // namespace takt::layout

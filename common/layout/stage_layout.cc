@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/layout/stage_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/layout/regions.h"
+
+namespace takt::layout {
+namespace {
+
+using model::Recompute;
+using model::ScratchTensor;
+
+// A head keeps its logits under kFull too: the last stage has few microbatches between F and I, in
+// most schedules one, so that room to compute them again would be no less than what keeps them.
+Recompute ModeOf(const model::Layer& layer, Recompute recompute) {
+  using enum model::LayerKind;
+  const bool head = layer.kind == kGpt2Head || layer.kind == kLlamaHead;
+  return head && recompute == Recompute::kFull ? Recompute::kSelective : recompute;
+}
+
+// Fills the places of the layer's scratch and returns the bytes of all of it.
+std::int64_t LayOutScratch(const std::vector<ScratchTensor>& tensors,
+                           StageLayout::LayerPlace& place) {
+  std::int64_t line = 0, next = 0, end = 0;
+  for (const ScratchTensor& tensor : tensors) {
+    if (tensor.start == ScratchTensor::Start::kNextLine) line = RoundUp(end, kLineBytes);
+    const bool behind = tensor.start == ScratchTensor::Start::kBehindTensor;
+    place.scratch.push_back(behind ? next : line);
+    next = place.scratch.back() + tensor.bytes;
+    end = std::max(end, next);
+  }
+  place.recomputed_in_scratch = RoundUp(end, kLineBytes);
+  return place.recomputed_in_scratch + place.stash.recomputed_bytes();
+}
+
+}  // namespace
+
+StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage) {
+  StageLayout layout;
+  Regions kept, recomputed;
+  for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
+    const model::Layer& layer = model.layers[id.value()];
+    StageLayout::LayerPlace place{
+        .layer = id, .stash = StashLayout(layer.stash, ModeOf(layer, stage.recompute))};
+    place.kept = kept.Add(place.stash.kept_bytes());
+    place.recomputed = recomputed.Add(place.stash.recomputed_bytes());
+    if (id.value() + 1 < stage.last_layer.value()) {
+      place.output_bytes = layer.cost.output_bytes;
+      place.output = kept.Add(place.output_bytes);
+      place.output_room = kept.size() - place.output;
+    }
+    layout.scratch_bytes = std::max(layout.scratch_bytes, LayOutScratch(layer.scratch, place));
+    layout.layers.push_back(std::move(place));
+  }
+  layout.stash_bytes = kept.size();
+  layout.recomputed_bytes = recomputed.size();
+  return layout;
+}
+
+}  // namespace takt::layout

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/layout/stash_layout.h"
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+
+namespace takt::layout {
+
+// The memory of one stage and microbatch, in bytes. It holds the stashes of the stage's layers and,
+// between two layers, the activation that one passes on, which I overwrites with its gradient.
+struct StageLayout {
+  struct LayerPlace {
+    LayerId layer;
+    StashLayout stash;
+    std::int64_t kept = 0, recomputed = 0;  // offsets of the stash's two parts
+    // Its output: offset, bytes, and bytes from there to what follows. The last layer has none.
+    std::int64_t output = 0, output_bytes = 0, output_room = 0;
+    std::vector<std::int64_t> scratch;       // offsets of model::Layer::scratch, in scratch
+    std::int64_t recomputed_in_scratch = 0;  // offset there, where W follows its I
+  };
+  std::vector<LayerPlace> layers;
+  std::int64_t stash_bytes = 0;       // from F to W
+  std::int64_t recomputed_bytes = 0;  // from I to W, where they are apart
+  // The most that a pass of any one layer needs while it runs, with what it recomputes where W
+  // follows its I. All layers share it.
+  std::int64_t scratch_bytes = 0;
+};
+
+StageLayout LayOutStage(const model::Model& model, const mesh::Stage& stage);
+
+}  // namespace takt::layout
