@@ -170,7 +170,8 @@ def main():
         write_table(actual)
         return 0
     wrong = [*check_table(actual), *check_links(files)]
-    print("\n".join(wrong), file=sys.stderr)
+    for line in wrong:
+        print(line, file=sys.stderr)
     return 1 if wrong else 0
 
 
