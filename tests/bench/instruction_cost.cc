@@ -12,17 +12,9 @@ namespace takt::bench {
 
 namespace {
 
-class Nothing final : public engine::BoundInstruction {
- public:
-  absl::Status Run(StepId) override { return absl::OkStatus(); }
-};
-
 class NoCompute final : public engine::Compute {
  public:
-  absl::StatusOr<std::unique_ptr<engine::BoundInstruction>> Bind(
-      const program::Instruction&) override {
-    return std::make_unique<Nothing>();
-  }
+  engine::Bound Bind(const program::Instruction&) override { return engine::NothingToDo(); }
   std::span<std::byte> SlotBytes(SlotId) override { return {}; }
 };
 

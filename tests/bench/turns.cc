@@ -8,42 +8,29 @@
 namespace takt::bench {
 namespace {
 
-// An instruction of the compute lane, run in its turn.
-class Turn final : public engine::BoundInstruction {
- public:
-  Turn(std::unique_ptr<engine::BoundInstruction> bound, Turns& turns, backend::Event* end)
-      : BoundInstruction(bound->stream()), bound_(std::move(bound)), turns_(turns), end_(end) {}
-
-  absl::Status Run(StepId step) override {
-    const std::lock_guard turn(turns_.mutex);
-    if (stream() == nullptr) return bound_->Run(step);
-    if (turns_.last != nullptr) RETURN_IF_ERROR(stream()->Await(*turns_.last));
-    RETURN_IF_ERROR(bound_->Run(step));
-    turns_.last = end_;
-    return stream()->Record(*end_);
-  }
-
- private:
-  const std::unique_ptr<engine::BoundInstruction> bound_;
-  Turns& turns_;
-  backend::Event* const end_;  // of the stream's newest turn; null: there is no stream
-};
-
 class TurnTaker final : public engine::Compute {
  public:
   TurnTaker(engine::Compute& inner, const program::Program& program, Turns& turns)
       : inner_(inner), program_(program), turns_(turns) {}
 
-  absl::StatusOr<std::unique_ptr<engine::BoundInstruction>> Bind(
-      const program::Instruction& instruction) override {
-    ASSIGN_OR_RETURN(auto bound, inner_.Bind(instruction));
+  engine::Bound Bind(const program::Instruction& instruction) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<engine::BoundInstruction> bound, inner_.Bind(instruction));
     const program::Lane& lane = program_.lanes[instruction.lane.value()];
     if (lane.kind != program::LaneKind::kCompute) return bound;
-    // All of the lane are on one stream.
-    if (end_ == nullptr && bound->stream() != nullptr) {
-      ASSIGN_OR_RETURN(end_, bound->stream()->CreateEvent());
+    backend::Stream* const stream = bound->stream();
+    // All instructions of the lane are on one stream.
+    if (end_ == nullptr && stream != nullptr) {
+      ASSIGN_OR_RETURN(end_, stream->CreateEvent());
     }
-    return std::make_unique<Turn>(std::move(bound), turns_, end_.get());
+    return engine::MakeBound(
+        stream, [this, stream, its_turn = std::move(bound)](StepId step) -> absl::Status {
+          const std::lock_guard turn(turns_.mutex);
+          if (stream == nullptr) return its_turn->Run(step);
+          if (turns_.last != nullptr) RETURN_IF_ERROR(stream->Await(*turns_.last));
+          RETURN_IF_ERROR(its_turn->Run(step));
+          turns_.last = end_.get();
+          return stream->Record(*end_);
+        });
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return inner_.SlotBytes(slot); }
 
@@ -51,7 +38,7 @@ class TurnTaker final : public engine::Compute {
   engine::Compute& inner_;
   const program::Program& program_;
   Turns& turns_;
-  std::unique_ptr<backend::Event> end_;
+  std::unique_ptr<backend::Event> end_;  // of the newest turn; null: there is no stream
 };
 
 }  // namespace

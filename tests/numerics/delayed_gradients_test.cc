@@ -62,12 +62,10 @@ class WholeModel {
 
   // Sum of the microbatch's token losses; its gradients over `scored` are stored, or added.
   double Backward(const train::TokenView& view, std::int64_t scored, bool accumulate) {
-    const train::StageBuffers buffers{
-        .view = view,
-        .stash = stash_.data(),
-        .loss_scale = static_cast<float>(1.0 / static_cast<double>(scored))};
+    const train::StageBuffers buffers{.view = view, .stash = stash_.data()};
+    const auto scale = static_cast<float>(1.0 / static_cast<double>(scored));
     double loss = 0;
-    EXPECT_TRUE(stage_->Forward(buffers, {.sum = &loss}).ok());
+    EXPECT_TRUE(stage_->Forward(buffers, {.sum = &loss, .scale = scale}).ok());
     EXPECT_TRUE(stage_->InputGrad(buffers).ok());
     EXPECT_TRUE(stage_->WeightGrad({&buffers, 1}, accumulate).ok());
     return loss;

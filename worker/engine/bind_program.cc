@@ -10,8 +10,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "worker/engine/receive_message.h"
-#include "worker/engine/send_message.h"
 
 namespace takt::engine {
 namespace {
@@ -68,16 +66,26 @@ class ProgramBinder {
     return compute_.SlotBytes(message.op == Op::kSend ? message.reads[0] : message.writes[0]);
   }
 
+  // In the tag only the step changes.
   Place BindMessage(const Instruction& message) {
     const Lane& lane = LaneOf(message);
-    const transport::MessageTag tag{
-        .generation = options_.generation,
-        .stage = message.stage.value(),
-        .microbatch = message.microbatch.value(),
-        .direction = static_cast<std::int32_t>(lane.description->direction)};
-    if (message.op == Op::kSend)
-      return std::make_unique<SendMessage>(*lane.send, tag, MessageOf(message));
-    return std::make_unique<ReceiveMessage>(*lane.recv, tag, MessageOf(message));
+    const std::span<std::byte> data = MessageOf(message);
+    transport::MessageTag tag{.generation = options_.generation,
+                              .stage = message.stage.value(),
+                              .microbatch = message.microbatch.value(),
+                              .direction = static_cast<std::int32_t>(lane.description->direction)};
+    if (message.op == Op::kSend) {
+      const auto send = [&channel = *lane.send, tag, data](StepId step) mutable {
+        tag.step = step.value();
+        return channel.Send(tag, data);
+      };
+      return MakeBound(lane.send->stream(), send);
+    }
+    const auto receive = [&channel = *lane.recv, tag, data](StepId step) mutable {
+      tag.step = step.value();
+      return channel.Recv(tag, data);
+    };
+    return MakeBound(lane.recv->stream(), receive);
   }
 
   // All ranks open their channels in one order: an opening waits for its peer, and would otherwise

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/id.h"
 #include "worker/backend/stream.h"
 
@@ -14,7 +18,7 @@ class BoundInstruction {
  public:
   // stream: Run leaves its work there, to be done later, and only instructions of the same lane
   // share it; null: the work is done when Run returns.
-  explicit BoundInstruction(backend::Stream* stream = nullptr) : stream_(stream) {}
+  explicit BoundInstruction(backend::Stream* stream) : stream_(stream) {}
   virtual ~BoundInstruction() = default;
 
   // step: 1-based. It is a later one than the engine's where the instruction works ahead.
@@ -26,5 +30,27 @@ class BoundInstruction {
  private:
   backend::Stream* const stream_;
 };
+
+using Bound = absl::StatusOr<std::unique_ptr<BoundInstruction>>;
+
+// run: absl::Status(StepId), whose captures are what was resolved.
+template <typename Function>
+std::unique_ptr<BoundInstruction> MakeBound(backend::Stream* stream, Function run) {
+  class BoundRun final : public BoundInstruction {
+   public:
+    BoundRun(backend::Stream* stream, Function run)
+        : BoundInstruction(stream), run_(std::move(run)) {}
+    absl::Status Run(StepId step) override { return run_(step); }
+
+   private:
+    Function run_;
+  };
+  return std::make_unique<BoundRun>(stream, std::move(run));
+}
+
+// An instruction with nothing to do where it is bound.
+inline std::unique_ptr<BoundInstruction> NothingToDo(backend::Stream* stream = nullptr) {
+  return MakeBound(stream, [](StepId) { return absl::OkStatus(); });
+}
 
 }  // namespace takt::engine

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <span>
 
 #include "absl/status/status.h"
@@ -24,8 +23,7 @@ class Compute {
   // instruction: any but SEND and RECV; the caller keeps it for the life of what is returned.
   // Errors: kInvalidArgument (the program does not agree with what computes it), which names the
   // instruction; kInternal (no such op).
-  virtual absl::StatusOr<std::unique_ptr<BoundInstruction>> Bind(
-      const program::Instruction& instruction) = 0;
+  virtual Bound Bind(const program::Instruction& instruction) = 0;
   // The memory of a slot that SEND reads or RECV writes. It stays there for the life of the
   // program.
   virtual std::span<std::byte> SlotBytes(SlotId slot) = 0;

@@ -29,33 +29,19 @@ class FakeDevice final : public Compute {
  public:
   explicit FakeDevice(std::size_t num_slots) : fake(num_slots) {}
 
-  absl::StatusOr<std::unique_ptr<BoundInstruction>> Bind(const Instruction& instruction) override {
+  Bound Bind(const Instruction& instruction) override {
     const auto it = streams.find(&instruction);
     if (it == streams.end()) return fake.Bind(instruction);
-    return std::make_unique<OnStream>(fake, instruction, *it->second);
+    // What is left on the stream may run when the engine is gone.
+    return MakeBound(it->second, [this, &instruction, stream = it->second](StepId step) {
+      stream->Push([this, &instruction, step] { return fake.Run(instruction, step); });
+      return absl::OkStatus();
+    });
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return fake.SlotBytes(slot); }
 
   FakeCompute fake;
   std::map<const Instruction*, TaskStream*> streams;
-
- private:
-  class OnStream final : public BoundInstruction {
-   public:
-    OnStream(FakeCompute& fake, const Instruction& instruction, TaskStream& stream)
-        : BoundInstruction(&stream), fake_(fake), instruction_(instruction), stream_(stream) {}
-    absl::Status Run(StepId step) override {
-      stream_.Push([&fake = fake_, &instruction = instruction_, step] {
-        return fake.Run(instruction, step);
-      });
-      return absl::OkStatus();
-    }
-
-   private:
-    FakeCompute& fake_;
-    const Instruction& instruction_;
-    TaskStream& stream_;
-  };
 };
 
 std::vector<std::uint64_t> RunAlone(const Program& program, std::int64_t steps) {

@@ -22,9 +22,8 @@ class FakeCompute : public Compute {
  public:
   explicit FakeCompute(std::size_t num_slots) : slots(num_slots) {}
 
-  absl::StatusOr<std::unique_ptr<BoundInstruction>> Bind(
-      const program::Instruction& instruction) override {
-    return std::make_unique<Fake>(*this, instruction);
+  Bound Bind(const program::Instruction& instruction) override {
+    return MakeBound(nullptr, [this, &instruction](StepId step) { return Run(instruction, step); });
   }
   absl::Status Run(const program::Instruction& instruction, StepId step) {
     if (before) {
@@ -49,18 +48,6 @@ class FakeCompute : public Compute {
 
   std::vector<std::uint64_t> slots;
   std::function<absl::Status(const program::Instruction&, StepId)> before;
-
- private:
-  class Fake final : public BoundInstruction {
-   public:
-    Fake(FakeCompute& compute, const program::Instruction& instruction)
-        : compute_(compute), instruction_(instruction) {}
-    absl::Status Run(StepId step) override { return compute_.Run(instruction_, step); }
-
-   private:
-    FakeCompute& compute_;
-    const program::Instruction& instruction_;
-  };
 };
 
 inline program::Program RandomProgram(unsigned seed) {

@@ -31,40 +31,24 @@ namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// NORM_EXCHANGE, and what follows from it: if it says that ranks were asked to halt, the next step
-// is the last. All ranks learn it in the same step.
-class BoundaryExchange final : public engine::BoundInstruction {
- public:
-  BoundaryExchange(std::unique_ptr<engine::BoundInstruction> exchange,
-                   const train::Trainer& trainer, const std::function<void(StepId)>& end_after)
-      : BoundInstruction(exchange->stream()),
-        exchange_(std::move(exchange)),
-        trainer_(trainer),
-        end_after_(end_after) {}
-
-  absl::Status Run(StepId step) override {
-    RETURN_IF_ERROR(exchange_->Run(step));
-    if (trainer_.result(step).halting) end_after_(StepId(step.value() + 1));
-    return absl::OkStatus();
-  }
-
- private:
-  const std::unique_ptr<engine::BoundInstruction> exchange_;
-  const train::Trainer& trainer_;
-  const std::function<void(StepId)>& end_after_;
-};
-
-// The trainer, whose exchanges may end the run.
+// The trainer, whose NORM_EXCHANGE may end the run: if it says that ranks were asked to halt, the
+// next step is the last. All ranks learn it in the same step.
 class BoundaryCompute final : public engine::Compute {
  public:
   BoundaryCompute(train::Trainer& trainer, std::function<void(StepId)> end_after)
       : trainer_(trainer), end_after_(std::move(end_after)) {}
 
-  absl::StatusOr<std::unique_ptr<engine::BoundInstruction>> Bind(
-      const program::Instruction& instruction) override {
+  engine::Bound Bind(const program::Instruction& instruction) override {
     ASSIGN_OR_RETURN(auto bound, trainer_.Bind(instruction));
     if (instruction.op != program::Op::kNormExchange) return bound;
-    return std::make_unique<BoundaryExchange>(std::move(bound), trainer_, end_after_);
+    backend::Stream* const stream = bound->stream();
+    return engine::MakeBound(stream,
+                             [this, exchange = std::move(bound)](StepId step) -> absl::Status {
+                               RETURN_IF_ERROR(exchange->Run(step));
+                               if (trainer_.result(step).halting)
+                                 end_after_(StepId(step.value() + 1));
+                               return absl::OkStatus();
+                             });
   }
   std::span<std::byte> SlotBytes(SlotId slot) override { return trainer_.SlotBytes(slot); }
 

@@ -14,20 +14,21 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/layout/slot_layout.h"
 #include "common/program/compute_part.h"
-#include "worker/train/interpreted.h"
 #include "worker/train/result_ring.h"
 
 namespace takt::train {
 namespace {
 
+using engine::Bound;
 using program::ComputePart;
 using program::Instruction;
 using program::Op;
 using program::SlotKind;
 
-// The head of every message: what it is. A shorter message carries as much of it as fits.
+// The head of every message says what it is. A shorter message carries as much of it as fits.
 struct Stamp {
   std::int64_t step = 0;
   std::int32_t stage = 0;  // whose F or I made the message
@@ -58,6 +59,42 @@ void SleepFor(std::int64_t nanos) {
   }
 }
 
+// A message that a part reads or writes. Only the step of its stamp is another each time.
+struct Message {
+  std::span<std::byte> memory;
+  Stamp stamp;
+  std::string part;  // "1F3": what reads it
+};
+
+absl::Status Verify(const Message& message, StepId step) {
+  Stamp expected = message.stamp;
+  expected.step = step.value();
+  const std::size_t size = std::min(sizeof expected, message.memory.size());
+  Stamp found;
+  std::memcpy(&found, message.memory.data(), size);
+  if (std::memcmp(&found, &expected, size) == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(message.part, " of step ", expected.step,
+                                          " read a message that says (", found.ToString(),
+                                          "), expected (", expected.ToString(), ")"));
+}
+
+// What F, I, W, B or O does.
+struct Work {
+  double seconds = 0;  // of all its parts together
+  std::vector<Message> inputs, outputs;
+
+  absl::Status Run(StepId step) const {
+    for (const Message& input : inputs) RETURN_IF_ERROR(Verify(input, step));
+    SleepFor(std::llround(seconds * 1e9));
+    for (const Message& output : outputs) {
+      Stamp stamp = output.stamp;
+      stamp.step = step.value();
+      std::memcpy(output.memory.data(), &stamp, std::min(sizeof stamp, output.memory.size()));
+    }
+    return absl::OkStatus();
+  }
+};
+
 class EmulatedTrainer final : public Trainer {
  public:
   explicit EmulatedTrainer(const TrainerOptions& options)
@@ -70,28 +107,22 @@ class EmulatedTrainer final : public Trainer {
 
   absl::Status Prepare() override { return absl::OkStatus(); }
 
-  absl::StatusOr<std::unique_ptr<engine::BoundInstruction>> Bind(
-      const Instruction& instruction) override {
-    return std::make_unique<Interpreted<EmulatedTrainer>>(*this, instruction, nullptr);
-  }
-  absl::Status Run(const Instruction& instruction, StepId step) {
+  Bound Bind(const Instruction& instruction) override {
     switch (instruction.op) {
       case Op::kForward:
       case Op::kInputGrad:
-      case Op::kBackward: {
-        const ComputePart part = program::WholePart(instruction);
-        return Compute(std::span(&part, 1), step);
-      }
+      case Op::kBackward:
+        return BindWork({program::WholePart(instruction)});
       case Op::kWeightGrad:
-        return Compute(program::MicrobatchParts(instruction, program_), step);
+        return BindWork(program::MicrobatchParts(instruction, program_));
       case Op::kOverlap: {
         const program::OverlapParts parts = program::PartsOf(instruction, program_);
-        return Compute(std::array{parts.forward, parts.backward}, step);
+        return BindWork({parts.forward, parts.backward});
       }
       case Op::kNormExchange:
-        return Exchange(step);
+        return engine::MakeBound(nullptr, [this](StepId step) { return Exchange(step); });
       default:
-        return absl::OkStatus();
+        return engine::NothingToDo();
     }
   }
 
@@ -102,16 +133,17 @@ class EmulatedTrainer final : public Trainer {
   Validator* validator() override { return nullptr; }
 
  private:
-  // Takes as long as the parts together.
-  absl::Status Compute(std::span<const ComputePart> parts, StepId step) {
-    double seconds = 0;
+  Bound BindWork(const std::vector<ComputePart>& parts) {
+    Work work;
     for (const ComputePart& part : parts) {
-      RETURN_IF_ERROR(VerifyInputs(part, step));
-      seconds += Seconds(part);
+      if (part.stage.value() >= std::ssize(*options_.partition)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(program::ToString(part), ": the partition has no such stage"));
+      }
+      work.seconds += Seconds(part);
+      AddMessages(part, work);
     }
-    SleepFor(std::llround(seconds * 1e9));
-    for (const ComputePart& part : parts) StampOutputs(part, step);
-    return absl::OkStatus();
+    return engine::MakeBound(nullptr, [work](StepId step) { return work.Run(step); });
   }
 
   double Seconds(const ComputePart& part) const {
@@ -132,59 +164,40 @@ class EmulatedTrainer final : public Trainer {
 
   static bool PassesGradient(Op op) { return op == Op::kInputGrad || op == Op::kBackward; }
 
-  absl::Status VerifyInputs(const ComputePart& part, StepId step) const {
-    const std::int32_t s = part.stage.value();
-    if (part.op == Op::kForward && s > 0) {
-      return Verify(part, SlotKind::kInput, MakeStamp(part, step, s - 1, 1));
-    }
-    if (PassesGradient(part.op) && s + 1 < program_.num_stages) {
-      return Verify(part, SlotKind::kOutputGrad, MakeStamp(part, step, s + 1, 2));
-    }
-    return absl::OkStatus();
-  }
-
-  void StampOutputs(const ComputePart& part, StepId step) {
+  // A neighbouring stage on the same rank reads its input straight from where it is written.
+  void AddMessages(const ComputePart& part, Work& work) {
     const bool forward = part.op == Op::kForward;
-    const Stamp stamp = MakeStamp(part, step, part.stage.value(), forward ? 1 : 2);
+    if (!forward && !PassesGradient(part.op)) return;
+    const std::int32_t stage = part.stage.value();
+    const SlotKind input = forward ? SlotKind::kInput : SlotKind::kOutputGrad;
+    const SlotKind output = forward ? SlotKind::kOutput : SlotKind::kInputGrad;
+    for (const SlotId slot : part.reads) {
+      if (program_.slots[slot.value()].kind == input)
+        work.inputs.push_back(MessageOf(part, slot, stage + (forward ? -1 : 1)));
+    }
     for (const SlotId slot : part.writes) {
       const SlotKind kind = program_.slots[slot.value()].kind;
-      // A neighbouring stage on the same rank reads its input straight from where it is written.
-      const bool carries = forward ? kind == SlotKind::kOutput || kind == SlotKind::kInput
-                                   : PassesGradient(part.op) && (kind == SlotKind::kInputGrad ||
-                                                                 kind == SlotKind::kOutputGrad);
-      std::vector<std::byte>& memory = memory_[slot.value()];
-      if (carries) std::memcpy(memory.data(), &stamp, std::min(sizeof stamp, memory.size()));
+      if (kind == output || kind == input) work.outputs.push_back(MessageOf(part, slot, stage));
     }
   }
 
-  static Stamp MakeStamp(const ComputePart& part, StepId step, std::int32_t stage,
-                         std::int32_t direction) {
-    return {.step = step.value(),
-            .stage = stage,
-            .microbatch = part.microbatch.value(),
-            .direction = direction};
+  // maker: the stage whose F or I makes the message.
+  Message MessageOf(const ComputePart& part, SlotId slot, std::int32_t maker) {
+    return {.memory = memory_[slot.value()],
+            .stamp = {.stage = maker,
+                      .microbatch = part.microbatch.value(),
+                      .direction = part.op == Op::kForward ? 1 : 2},
+            .part = program::ToString(part)};
   }
 
-  absl::Status Verify(const ComputePart& part, SlotKind kind, const Stamp& expected) const {
-    const SlotId slot = program::FindSlot(program_, part.reads, kind, part.stage);
-    const std::vector<std::byte>& memory = memory_[slot.value()];
-    const std::size_t size = std::min(sizeof expected, memory.size());
-    Stamp found;
-    std::memcpy(&found, memory.data(), size);
-    if (std::memcmp(&found, &expected, size) == 0) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat(program::ToString(part), " of step ", expected.step,
-                                            " read a message that says (", found.ToString(),
-                                            "), expected (", expected.ToString(), ")"));
-  }
-
-  // The barrier that NORM_EXCHANGE is, with as little to say as there can be. Whether some rank was
+  // The barrier that NORM_EXCHANGE is, with as little to say as there can be: whether some rank was
   // asked to halt.
-  absl::StatusOr<bool> MeetAllRanks(StepId step) const {
+  absl::Status Exchange(StepId step) {
     const auto replicas = options_.replicas.begin();
     transport::Collective* const dp_group =
         replicas == options_.replicas.end() ? nullptr : replicas->second;
     double halting = options_.halt_requested != nullptr && options_.halt_requested->load() ? 1 : 0;
-    for (transport::Collective* group : {dp_group, options_.pp_group}) {
+    for (transport::Collective* const group : {dp_group, options_.pp_group}) {
       if (group == nullptr) continue;
       std::array<double, 2> sums{1, halting};
       RETURN_IF_ERROR(group->AllReduceSum(step, std::span<double>(sums)));
@@ -194,12 +207,7 @@ class EmulatedTrainer final : public Trainer {
       }
       halting = sums[1];
     }
-    return halting > 0;
-  }
-
-  absl::Status Exchange(StepId step) {
-    ASSIGN_OR_RETURN(const bool halting, MeetAllRanks(step));
-    results_.Put(step, MakeResult(step, halting));
+    results_.Put(step, MakeResult(step, halting > 0));
     return absl::OkStatus();
   }
 
@@ -215,8 +223,8 @@ class EmulatedTrainer final : public Trainer {
 
   const TrainerOptions options_;
   const program::Program& program_;
-  std::vector<std::vector<std::byte>>
-      memory_;  // by slot; each touched by one lane at a time, as the slots order
+  // By slot. One lane at a time touches each, as the slots order.
+  std::vector<std::vector<std::byte>> memory_;
   ResultRing results_;
 };
 

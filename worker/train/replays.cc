@@ -9,10 +9,10 @@ namespace {
 
 // A launch costs the host about 3 us, in which a fast GPU does this much.
 constexpr double kFlopsPerLaunch = 2e9;
-// Of a block's F in bf16, conversions among them; those of backward are more, and longer.
+// The launches of a block's F in bf16, with its conversions. Backward has more, and longer ones.
 constexpr double kLaunchesPerLayer = 10;
 
-// Arguments that came once and never again (a loss scale that each step has its own of).
+// Arguments that are remembered, of all parts.
 constexpr std::size_t kMostRemembered = 8 * Replays::kMost;
 
 }  // namespace
@@ -26,39 +26,55 @@ bool IsShort(const model::Model& model, const mesh::Stage& stage) {
   return flops < launches * kFlopsPerLaunch;
 }
 
-absl::Status Replays::Run(const PartArguments& arguments, absl::FunctionRef<absl::Status()> part) {
-  if (recorder_ == nullptr || !started_) return part();
-  const auto it = parts_.find(arguments);
-  if (it == parts_.end()) {
-    Remember(arguments);
-    return part();
+Replays::Part& Replays::PartOf(PartBuffers buffers) {
+  // Only an observer is told a microbatch's number.
+  buffers.forward.microbatch = buffers.backward.microbatch = MicrobatchId(0);
+  std::unique_ptr<Part>& part = parts_[buffers];
+  if (part == nullptr) part.reset(new Part(*this));
+  return *part;
+}
+
+absl::Status Replays::Part::Run(const PartArguments& arguments,
+                                absl::FunctionRef<absl::Status()> ops) {
+  if (all_.recorder_ == nullptr || !all_.started_) return ops();
+  const auto it = recordings_.find(arguments);
+  if (it == recordings_.end()) {
+    all_.Remember();
+    recordings_.emplace(arguments, nullptr);
+    return ops();
   }
   std::unique_ptr<backend::Recording>& recording = it->second;
-  if (recording == nullptr) {
-    if (num_recordings_ >= most_) return part();
-    absl::StatusOr<std::unique_ptr<backend::Recording>> recorded = recorder_->Record(part);
-    if (!recorded.ok()) {
-      // An error of the device, or of the part, shows again.
-      Log(LogLevel::kWarning, "no more parts are recorded: their ops go to the device one by one",
-          {{"because", recorded.status().ToString()}});
-      most_ = num_recordings_;
-      return part();
-    }
-    recording = *std::move(recorded);
-    ++num_recordings_;
-  }
+  if (recording == nullptr) recording = all_.Record(ops);
+  if (recording == nullptr) return ops();
   const absl::Status replayed = recording->Replay();
   if (!absl::IsFailedPrecondition(replayed)) return replayed;
   recording = nullptr;
-  --num_recordings_;
-  return part();
+  --all_.num_recordings_;
+  return ops();
 }
 
-void Replays::Remember(const PartArguments& arguments) {
-  if (parts_.size() >= kMostRemembered) {
-    absl::erase_if(parts_, [](const auto& part) { return part.second == nullptr; });
+std::unique_ptr<backend::Recording> Replays::Record(absl::FunctionRef<absl::Status()> ops) {
+  if (num_recordings_ >= most_) return nullptr;
+  absl::StatusOr<std::unique_ptr<backend::Recording>> recorded = recorder_->Record(ops);
+  if (!recorded.ok()) {
+    // An error of the device, or of the ops, shows again when they run as they are.
+    Log(LogLevel::kWarning, "no more parts are recorded: their ops go to the device one by one",
+        {{"because", recorded.status().ToString()}});
+    most_ = num_recordings_;
+    return nullptr;
   }
-  parts_.emplace(arguments, nullptr);
+  ++num_recordings_;
+  return *std::move(recorded);
+}
+
+void Replays::Remember() {
+  if (num_remembered_ >= kMostRemembered) {
+    for (const auto& [buffers, part] : parts_) {
+      absl::erase_if(part->recordings_, [](const auto& each) { return each.second == nullptr; });
+    }
+    num_remembered_ = num_recordings_;
+  }
+  ++num_remembered_;
 }
 
 }  // namespace takt::train

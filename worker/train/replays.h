@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -24,52 +23,85 @@ namespace takt::train {
 // device takes to do them.
 bool IsShort(const model::Model& model, const mesh::Stage& stage);
 
-// All that the ops of an F, I, W, B or O hang on, and that may be another at the next call. Parts
-// of equal arguments give equal ops.
-struct PartArguments {
+// What an F, I, W, B or O is bound to.
+struct PartBuffers {
   program::Op op{};
   StageId forward_stage{-1}, backward_stage{-1};  // -1: it has no such half
-  StageBuffers forward, backward;                 // without the microbatch's number
+  StageBuffers forward, backward;
+
+  bool operator==(const PartBuffers&) const = default;
+  // By what differs most often.
+  template <class H>
+  friend H AbslHashValue(H h, const PartBuffers& part) {
+    return H::combine(std::move(h), part.op, part.forward_stage.value(),
+                      part.backward_stage.value(), part.forward.stash.base,
+                      part.forward.stash.interleave.index, part.forward.view.targets,
+                      part.backward.stash.base, part.backward.stash.interleave.index);
+  }
+};
+
+// What may be another each time that a part runs. Parts of equal buffers and equal arguments give
+// equal ops.
+struct PartArguments {
   LossCall loss;
   bool accumulate = false;
   int weights = 0;  // ParameterStore::selected_place
 
   bool operator==(const PartArguments&) const = default;
-  // By what differs most often.
   template <class H>
-  friend H AbslHashValue(H h, const PartArguments& part) {
-    return H::combine(std::move(h), part.op, part.forward_stage.value(),
-                      part.backward_stage.value(), part.forward.stash.base,
-                      part.forward.stash.interleave.index, part.forward.view.targets,
-                      part.backward.stash.base, part.backward.stash.interleave.index, part.loss.sum,
-                      part.accumulate, part.weights);
+  friend H AbslHashValue(H h, const PartArguments& arguments) {
+    return H::combine(std::move(h), arguments.loss.sum, arguments.loss.scale, arguments.accumulate,
+                      arguments.weights);
   }
 };
 
-// A part with arguments that are new runs as it is; when they come again it is recorded, and
-// replayed from then on. Thread: the compute lane's.
+// The recordings of a program. Thread: the compute lane's, once the program is bound.
 class Replays {
  public:
+  // The recordings of all instructions that are bound to equal buffers, by their arguments.
+  // Arguments that are new run as they are; when they come again they are recorded, and replayed
+  // from then on.
+  class Part {
+   public:
+    // `ops` gives the ops of the part with these arguments to the recorder's backend, and does
+    // nothing else.
+    absl::Status Run(const PartArguments& arguments, absl::FunctionRef<absl::Status()> ops);
+
+   private:
+    friend class Replays;
+    explicit Part(Replays& all) : all_(all) {}
+
+    Replays& all_;
+    // Null: these arguments came once.
+    absl::flat_hash_map<PartArguments, std::unique_ptr<backend::Recording>> recordings_;
+  };
+
   // recorder: borrowed; null: everything runs as it is.
   explicit Replays(backend::Recorder* recorder) : recorder_(recorder) {}
+  Replays(const Replays&) = delete;
+  Replays& operator=(const Replays&) = delete;
+
+  // Called when instructions are bound. The part stays where it is for the life of this object.
+  Part& PartOf(PartBuffers buffers);
 
   // Parts are recorded from now on. Before, every shape must have been prepared for (or computed
   // once), and what other lanes allocate must be there.
   void Start() { started_ = true; }
 
-  // `part` gives the ops of `arguments` to the recorder's backend, and does nothing else.
-  absl::Status Run(const PartArguments& arguments, absl::FunctionRef<absl::Status()> part);
-
   // Recordings that are kept: a device has memory of its own for each.
   static constexpr std::size_t kMost = 512;
 
  private:
-  void Remember(const PartArguments& arguments);
+  // Null: it cannot be recorded, or no more are kept.
+  std::unique_ptr<backend::Recording> Record(absl::FunctionRef<absl::Status()> ops);
+  // Makes room to remember one more, if there are many that came once and never again (a loss scale
+  // that each step has its own of).
+  void Remember();
 
   backend::Recorder* const recorder_;
   bool started_ = false;
-  // Null: seen once.
-  absl::flat_hash_map<PartArguments, std::unique_ptr<backend::Recording>> parts_;
+  absl::flat_hash_map<PartBuffers, std::unique_ptr<Part>> parts_;
+  std::size_t num_remembered_ = 0;  // arguments, of all parts
   std::size_t num_recordings_ = 0;
   std::size_t most_ = kMost;  // what there were when one more failed
 };

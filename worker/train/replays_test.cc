@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Writes down what it does to a log of words, in place of ops.
+// Writes words to a log in place of running ops.
 class LoggingRecorder final : public backend::Recorder {
  public:
   absl::StatusOr<std::unique_ptr<backend::Recording>> Record(
@@ -54,73 +54,57 @@ class LoggingRecorder final : public backend::Recorder {
 
 class ReplaysTest : public ::testing::Test {
  protected:
-  // Calls it with `word` for its ops; returns what was done.
-  std::vector<std::string> Run(const PartArguments& arguments, const std::string& word) {
+  // Calls the part with `word` for its ops; returns what was done.
+  std::vector<std::string> Run(Replays::Part& part, const PartArguments& arguments,
+                               const std::string& word) {
     recorder_.log.clear();
-    EXPECT_TRUE(replays_
-                    .Run(arguments,
-                         [&] {
-                           recorder_.log.push_back(word);
-                           return absl::OkStatus();
-                         })
-                    .ok());
+    const auto ops = [&] {
+      recorder_.log.push_back(word);
+      return absl::OkStatus();
+    };
+    EXPECT_TRUE(part.Run(arguments, ops).ok());
     return recorder_.log;
   }
-
-  PartArguments Forward(float loss_scale = 1) {
-    return {.op = program::Op::kForward,
-            .forward_stage = StageId(3),
-            .forward = {.stash = &memory_, .loss_scale = loss_scale}};
+  std::vector<std::string> Run(const PartArguments& arguments, const std::string& word) {
+    return Run(forward_, arguments, word);
   }
+
+  PartBuffers Forward() {
+    return {
+        .op = program::Op::kForward, .forward_stage = StageId(3), .forward = {.stash = &memory_}};
+  }
+  static PartArguments Scaled(float scale = 1) { return {.loss = {.scale = scale}}; }
 
   std::byte memory_{};
   LoggingRecorder recorder_;
   Replays replays_{&recorder_};
+  Replays::Part& forward_ = replays_.PartOf(Forward());
 };
 
 TEST_F(ReplaysTest, RecordsWhatComesAgain) {
   replays_.Start();
-  EXPECT_THAT(Run(Forward(), "a"), ElementsAre("a"));
-  EXPECT_THAT(Run(Forward(), "b"), ElementsAre("again b"));
-  EXPECT_THAT(Run(Forward(), "c"), ElementsAre("again b"));
+  EXPECT_THAT(Run(Scaled(), "a"), ElementsAre("a"));
+  EXPECT_THAT(Run(Scaled(), "b"), ElementsAre("again b"));
+  EXPECT_THAT(Run(Scaled(), "c"), ElementsAre("again b"));
   EXPECT_EQ(recorder_.recorded, 1);
 }
 
 TEST_F(ReplaysTest, RecordsNothingBeforeItStarts) {
-  for (int i = 0; i < 3; ++i) EXPECT_THAT(Run(Forward(), "a"), ElementsAre("a"));
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(Run(Scaled(), "a"), ElementsAre("a"));
   EXPECT_EQ(recorder_.recorded, 0);
 }
 
-TEST_F(ReplaysTest, EveryArgumentTellsPartsApart) {
+TEST_F(ReplaysTest, EveryArgumentTellsCallsApart) {
   replays_.Start();
-  float tensor = 0;
   double sum = 0;
-  const std::int32_t token = 0;
-  std::byte bytes{};
-  std::vector<PartArguments> all;
-  const auto with = [&](const auto& change) {
-    PartArguments& arguments = all.emplace_back(Forward());
-    change(arguments);
+  const std::vector<PartArguments> all = {
+      {},
+      {.loss = {.sum = &sum}},
+      {.loss = {.scale = 0.5F}},
+      {.loss = {.gradient = false}},
+      {.accumulate = true},
+      {.weights = 1},
   };
-  with([](PartArguments&) {});
-  with([](PartArguments& a) { a.op = program::Op::kBackward; });
-  with([](PartArguments& a) { a.forward_stage = StageId(4); });
-  with([](PartArguments& a) { a.backward_stage = StageId(4); });
-  with([](PartArguments& a) { a.accumulate = true; });
-  with([](PartArguments& a) { a.weights = 1; });
-  with([&](PartArguments& a) { a.loss.sum = &sum; });
-  with([](PartArguments& a) { a.loss.gradient = false; });
-  for (StageBuffers PartArguments::*half : {&PartArguments::forward, &PartArguments::backward}) {
-    with([&](PartArguments& a) { (a.*half).view.tokens = &token; });
-    with([&](PartArguments& a) { (a.*half).view.targets = &token; });
-    with([&](PartArguments& a) { (a.*half).input = &tensor; });
-    with([&](PartArguments& a) { (a.*half).output = &tensor; });
-    with([&](PartArguments& a) { (a.*half).d_output = &tensor; });
-    with([&](PartArguments& a) { (a.*half).d_input = &tensor; });
-    with([&](PartArguments& a) { (a.*half).stash = &bytes; });
-    with([&](PartArguments& a) { (a.*half).recomputed = &bytes; });
-    with([&](PartArguments& a) { (a.*half).loss_scale = 0.5F; });
-  }
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (int call = 0; call < 2; ++call) Run(all[i], std::to_string(i));
   }
@@ -129,47 +113,86 @@ TEST_F(ReplaysTest, EveryArgumentTellsPartsApart) {
   }
 }
 
+TEST_F(ReplaysTest, EveryBufferTellsPartsApart) {
+  replays_.Start();
+  float tensor = 0;
+  const std::int32_t token = 0;
+  std::byte bytes{};
+  std::vector<Replays::Part*> all;
+  const auto with = [&](const auto& change) {
+    PartBuffers buffers = Forward();
+    change(buffers);
+    all.push_back(&replays_.PartOf(buffers));
+  };
+  with([](PartBuffers&) {});
+  with([](PartBuffers& a) { a.op = program::Op::kBackward; });
+  with([](PartBuffers& a) { a.forward_stage = StageId(4); });
+  with([](PartBuffers& a) { a.backward_stage = StageId(4); });
+  for (StageBuffers PartBuffers::*half : {&PartBuffers::forward, &PartBuffers::backward}) {
+    with([&](PartBuffers& a) { (a.*half).view.tokens = &token; });
+    with([&](PartBuffers& a) { (a.*half).view.targets = &token; });
+    with([&](PartBuffers& a) { (a.*half).input = &tensor; });
+    with([&](PartBuffers& a) { (a.*half).output = &tensor; });
+    with([&](PartBuffers& a) { (a.*half).d_output = &tensor; });
+    with([&](PartBuffers& a) { (a.*half).d_input = &tensor; });
+    with([&](PartBuffers& a) { (a.*half).stash = &bytes; });
+    with([&](PartBuffers& a) { (a.*half).recomputed = &bytes; });
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (int call = 0; call < 2; ++call) Run(*all[i], Scaled(), std::to_string(i));
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_THAT(Run(*all[i], Scaled(), "other"), ElementsAre("again " + std::to_string(i)));
+  }
+}
+
+TEST_F(ReplaysTest, PartsOfEqualBuffersAreOneWhateverTheirMicrobatch) {
+  PartBuffers again = Forward();
+  again.forward.microbatch = MicrobatchId(5);
+  EXPECT_EQ(&replays_.PartOf(again), &forward_);
+}
+
 TEST_F(ReplaysTest, RecordsAgainWhatMemoryHasLeft) {
   replays_.Start();
-  for (int i = 0; i < 2; ++i) Run(Forward(), "a");
+  for (int i = 0; i < 2; ++i) Run(Scaled(), "a");
   ++recorder_.moves;
-  EXPECT_THAT(Run(Forward(), "b"), ElementsAre("b"));
-  EXPECT_THAT(Run(Forward(), "c"), ElementsAre("again c"));
+  EXPECT_THAT(Run(Scaled(), "b"), ElementsAre("b"));
+  EXPECT_THAT(Run(Scaled(), "c"), ElementsAre("again c"));
 }
 
 TEST_F(ReplaysTest, WhatCannotBeRecordedRunsAsItIs) {
   replays_.Start();
-  for (int i = 0; i < 2; ++i) Run(Forward(1), "a");
+  for (int i = 0; i < 2; ++i) Run(Scaled(1), "a");
   recorder_.failure = absl::ResourceExhaustedError("no memory for a graph");
-  for (int i = 0; i < 3; ++i) EXPECT_THAT(Run(Forward(2), "b"), ElementsAre("b"));
-  EXPECT_THAT(Run(Forward(1), "c"), ElementsAre("again a")) << "what there was is kept";
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(Run(Scaled(2), "b"), ElementsAre("b"));
+  EXPECT_THAT(Run(Scaled(1), "c"), ElementsAre("again a")) << "what there was is kept";
 }
 
 TEST_F(ReplaysTest, AnErrorOfThePartIsItsCallers) {
   replays_.Start();
-  Run(Forward(), "a");
+  Run(Scaled(), "a");
   const absl::Status failure = absl::InternalError("device fault");
-  EXPECT_EQ(replays_.Run(Forward(), [&] { return failure; }), failure);
+  EXPECT_EQ(forward_.Run(Scaled(), [&] { return failure; }), failure);
 }
 
 TEST_F(ReplaysTest, KeepsABoundedNumber) {
   replays_.Start();
   for (int round = 0; round < 3; ++round) {
-    for (std::size_t i = 0; i < 2 * Replays::kMost; ++i) Run(Forward(static_cast<float>(i)), "a");
+    for (std::size_t i = 0; i < 2 * Replays::kMost; ++i) Run(Scaled(static_cast<float>(i)), "a");
   }
   EXPECT_EQ(recorder_.recorded, Replays::kMost);
 }
 
 TEST_F(ReplaysTest, ForgetsWhatCameOnce) {
   replays_.Start();
-  for (int i = 0; i < 2; ++i) Run(Forward(0), "kept");
-  Run(Forward(1), "once");
-  for (std::size_t i = 2; i < 100 * Replays::kMost; ++i) Run(Forward(static_cast<float>(i)), "a");
-  EXPECT_THAT(Run(Forward(0), "b"), ElementsAre("again kept"));
-  EXPECT_THAT(Run(Forward(1), "b"), ElementsAre("b"));
+  for (int i = 0; i < 2; ++i) Run(Scaled(0), "kept");
+  Run(Scaled(1), "once");
+  for (std::size_t i = 2; i < 100 * Replays::kMost; ++i) Run(Scaled(static_cast<float>(i)), "a");
+  EXPECT_THAT(Run(Scaled(0), "b"), ElementsAre("again kept"));
+  EXPECT_THAT(Run(Scaled(1), "b"), ElementsAre("b"));
 }
 
-TEST(IsShort, HangsOnTheWorkOfAMicrobatch) {
+TEST(IsShort, DependsOnTheWorkOfAMicrobatch) {
   const model::ModelConfig gpt2{.layers = 12,
                                 .hidden = 768,
                                 .heads = 12,

@@ -24,14 +24,12 @@ absl::Status Stage::Forward(const StageBuffers& buffers, const LossCall& loss) {
 }
 
 absl::Status Stage::InputGrad(const StageBuffers& buffers) {
-  RETURN_IF_ERROR(CheckApart(buffers));
   for (std::size_t i = layers_.size(); i-- > 0;)
     RETURN_IF_ERROR(InputGradLayer(buffers, i, /*w_is_next=*/false));
   return absl::OkStatus();
 }
 
 absl::Status Stage::WeightGrad(std::span<const StageBuffers> microbatches, bool accumulate) {
-  for (const StageBuffers& buffers : microbatches) RETURN_IF_ERROR(CheckApart(buffers));
   for (std::size_t i = layers_.size(); i-- > 0;) {
     RETURN_IF_ERROR(WeightGradLayer(microbatches, accumulate, i, /*scratch=*/nullptr));
   }
@@ -53,7 +51,7 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
        .output = i + 1 == layers_.size() ? buffers.output : Between(buffers, i),
        .stash = ForwardStash(buffers, i),
        .gradient = loss.gradient,
-       .loss_scale = buffers.loss_scale,
+       .loss_scale = loss.scale,
        .loss_sum = loss.sum,
        .probe = {observer_, buffers.microbatch, &backend_}});
 }
@@ -90,12 +88,6 @@ absl::Status Stage::WeightGradLayer(std::span<const StageBuffers> microbatches, 
   }
   return layers_[i]->WeightGrad(
       {.backend = &backend_, .microbatches = inputs, .accumulate = accumulate});
-}
-
-absl::Status Stage::CheckApart(const StageBuffers& buffers) const {
-  if (layout_.recomputed_bytes == 0 || buffers.recomputed.base != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "the program runs I and W of a stage that recomputes, and has no slots for what it does");
 }
 
 float* Stage::Between(const StageBuffers& buffers, std::size_t i) const {

@@ -28,14 +28,14 @@ struct StageBuffers {
   SlotRoom stash;
   // I and W, where they are apart and the stage recomputes.
   SlotRoom recomputed;
-  float loss_scale = 0;  // the last stage: 1 / scored tokens of the global batch
   bool operator==(const StageBuffers&) const = default;
 };
 
-// What the last stage's F gives.
+// What the last stage's F gives of the loss.
 struct LossCall {
   double* sum = nullptr;
-  bool gradient = true;
+  float scale = 0;       // 1 / scored tokens of the global batch, or of the microbatch
+  bool gradient = true;  // false: evaluation, I and W will not follow
   bool operator==(const LossCall&) const = default;
 };
 
@@ -79,8 +79,6 @@ class Stage {
                                std::size_t i, std::byte* scratch);
   // The activation that layer i passes on, or its gradient.
   float* Between(const StageBuffers& buffers, std::size_t i) const;
-  // Whether there is room for what an I apart from its W recomputes.
-  absl::Status CheckApart(const StageBuffers& buffers) const;
   const float* InputOf(const StageBuffers& buffers, std::size_t i) const;
   const float* DOutput(const StageBuffers& buffers, std::size_t i) const;
   StashMemory ForwardStash(const StageBuffers& buffers, std::size_t i) const;

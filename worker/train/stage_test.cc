@@ -43,13 +43,11 @@ class StageTest : public testing::Test {
   }
 
   StageBuffers Buffers() const {
-    return {.view = {.tokens = tokens_.data(), .targets = targets_.data()},
-            .stash = stash_.data(),
-            .loss_scale = 1};
+    return {.view = {.tokens = tokens_.data(), .targets = targets_.data()}, .stash = stash_.data()};
   }
   double Loss(bool gradient) {
     double loss = 0;
-    EXPECT_TRUE(stage_->Forward(Buffers(), {.sum = &loss, .gradient = gradient}).ok());
+    EXPECT_TRUE(stage_->Forward(Buffers(), {.sum = &loss, .scale = 1, .gradient = gradient}).ok());
     return loss;
   }
   std::vector<float> Gradients() const {
@@ -147,7 +145,7 @@ TEST_F(StageTest, WeightGradientsOfSeveralMicrobatchesTogetherAreTheirSum) {
     }
     double loss = 0;
     for (const StageBuffers& each : microbatches) {
-      ASSERT_TRUE(stage_->Forward(each, {.sum = &loss}).ok());
+      ASSERT_TRUE(stage_->Forward(each, {.sum = &loss, .scale = 1}).ok());
       ASSERT_TRUE(stage_->InputGrad(each).ok());
     }
     for (std::size_t m = 0; m < microbatches.size(); ++m)
@@ -174,10 +172,9 @@ TEST_F(StageTest, LayersInTurnsLeaveTheSameBitsAsApart) {
   const StageBuffers first = Buffers();
   StageBuffers second{.microbatch = MicrobatchId(1),
                       .view = {.tokens = tokens_.data(), .targets = other_targets.data()},
-                      .stash = other_stash.data(),
-                      .loss_scale = 1};
+                      .stash = other_stash.data()};
   double loss_apart = 0, loss_in_turns = 0;
-  LossCall loss{.sum = &loss_apart};
+  LossCall loss{.sum = &loss_apart, .scale = 1};
   Loss(true);
   ASSERT_TRUE(stage_->InputGrad(first).ok());
   ASSERT_TRUE(stage_->WeightGrad({&first, 1}, false).ok());

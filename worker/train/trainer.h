@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers, loss and optimizer of one rank's stages behind the engine's Compute interface. `family:
-// emulated` gets a compute that only takes time.
+// Makes the layers, loss and optimizer of one rank's stages, and binds a program's instructions to
+// them. `family: emulated` gets a trainer that only takes time.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace takt::train {
 
 class ParameterStore;
 
-// Filled at NORM_EXCHANGE of a step; equal on all ranks.
+// NORM_EXCHANGE of a step fills it. It is equal on all ranks.
 struct StepResult {
   double loss = 0;       // mean over the global batch's unmasked tokens
   double grad_norm = 0;  // before clipping
@@ -40,7 +40,7 @@ struct TrainerOptions {
   const program::Program* validation_program = nullptr;  // null: the job has no validation set
   mesh::Mesh mesh;
   Rank rank;
-  // Of its lanes' backends; null for an emulated model, which computes nothing.
+  // Makes the backends of its lanes; null for an emulated model, which computes nothing.
   backend::BackendFactory* backends = nullptr;
   std::string data_root;  // prefix of relative paths; paths may not leave it
   // All ranks that hold a stage of this rank, in the order in which they are summed; no entry: this
@@ -49,8 +49,8 @@ struct TrainerOptions {
   transport::Collective* pp_group = nullptr;  // ranks of this pipeline; null: pp_size is 1
   transport::Collective* tied_group =
       nullptr;  // ranks of the first and the last stage; null: on one rank, or not tied
-  // Fills the store (weights and moments) from a checkpoint, or answers false: initial weights.
-  // Null is false. Never asked of an emulated model.
+  // Fills the store (weights and moments) from a checkpoint. False, or null: the trainer makes
+  // initial weights. It is never called for an emulated model.
   std::function<absl::StatusOr<bool>(ParameterStore&)> restore;
   // Whether this rank was asked to halt; null: it never is. All ranks learn of it with the loss.
   const std::atomic<bool>* halt_requested = nullptr;
@@ -79,15 +79,16 @@ class Trainer : public engine::Compute {
   virtual absl::Status Prepare() = 0;
   // Valid from the step's NORM_EXCHANGE to the next one's; read it in the engine's on_step.
   virtual StepResult result(StepId step) const = 0;
-  // Weights, gradients and optimizer state; null if the model has none (emulated). Theirs is the
-  // time between two Runs of the engine; gradients are those of the last step.
+  // Weights, gradients and optimizer state; null if the model has none (emulated). Use them between
+  // two Runs of the engine; gradients are those of the last step.
   virtual ParameterStore* parameters() = 0;
   // Null: there is nothing to validate (no validation program, or an emulated model).
   virtual Validator* validator() = 0;
 };
 
-// Opens data, allocates, makes initial weights. kInvalidArgument (FieldError): what the job got
-// wrong about its files.
+// Opens data, allocates, makes initial weights.
+// Errors: kInvalidArgument (what the job got wrong about its files, as a FieldError; or a program
+// that is not of this job), kResourceExhausted.
 absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(const TrainerOptions& options);
 
 }  // namespace takt::train

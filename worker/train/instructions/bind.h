@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Binds the instructions of a program to the state of its rank. Each op has a file of its own; this
+// is the list of them.
+//
+// What a program and its model must agree on is checked here and in RankState::Create, which
+// makes the memory that instructions are bound to, and nowhere after that.
+#pragma once
+
+#include "common/program/program.h"
+#include "worker/engine/bound_instruction.h"
+#include "worker/train/program_state.h"
+
+namespace takt::train {
+
+using engine::Bound;
+
+// state: borrowed by what is returned, as the instruction, which is one of state.program.
+// Errors: kInvalidArgument (the instruction does not agree with the model, the partition or the
+// groups of the rank), kInternal (no such op in a program of this kind). They name the instruction.
+Bound BindInstruction(ProgramState& state, const program::Instruction& instruction);
+
+// These bind one op each, and leave it to BindInstruction to name the instruction.
+Bound BindLoad(ProgramState& state, const program::Instruction& instruction);
+Bound BindForward(ProgramState& state, const program::Instruction& instruction);
+Bound BindInputGrad(ProgramState& state, const program::Instruction& instruction);
+Bound BindWeightGrad(ProgramState& state, const program::Instruction& instruction);
+Bound BindBackward(ProgramState& state, const program::Instruction& instruction);
+Bound BindOverlap(ProgramState& state, const program::Instruction& instruction);
+Bound BindReduceGrad(ProgramState& state, const program::Instruction& instruction);
+Bound BindReduceTied(ProgramState& state, const program::Instruction& instruction);
+Bound BindNormPartial(ProgramState& state, const program::Instruction& instruction);
+Bound BindNormExchange(ProgramState& state, const program::Instruction& instruction);
+Bound BindOptimizer(ProgramState& state, const program::Instruction& instruction);
+Bound BindSnapshot(ProgramState& state, const program::Instruction& instruction);
+Bound BindEval(ProgramState& state, const program::Instruction& instruction);
+
+}  // namespace takt::train

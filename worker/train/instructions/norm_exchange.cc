@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/base/status.h"
+#include "worker/train/instructions/bind.h"
+
+namespace takt::train {
+
+// NORM_EXCHANGE: norm and loss of a step, made equal on all ranks.
+Bound BindNormExchange(ProgramState& state, const program::Instruction&) {
+  const auto run = [&losses = state.losses, &rank = state.rank](StepId step) -> absl::Status {
+    LossShare loss = losses.Share(step);
+    const std::atomic<bool>* const halt = rank.options.halt_requested;
+    loss.halting = halt != nullptr && halt->load() ? 1 : 0;
+    ASSIGN_OR_RETURN(const StepResult result, rank.optimizer->Exchange(step, loss));
+    rank.results.Put(step, result);
+    return absl::OkStatus();
+  };
+  return engine::MakeBound(nullptr, run);
+}
+
+}  // namespace takt::train

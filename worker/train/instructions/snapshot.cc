@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/instructions/bind.h"
+
+namespace takt::train {
+
+// SNAPSHOT: all versions of the weights become the newest one.
+Bound BindSnapshot(ProgramState& state, const program::Instruction&) {
+  backend::Backend& backend = *state.rank.compute;
+  return engine::MakeBound(backend.stream(),
+                           [&parameters = *state.rank.parameters, &backend](StepId) {
+                             return parameters.SpreadNewest(backend);
+                           });
+}
+
+}  // namespace takt::train

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "worker/train/instructions/bind.h"
+#include "worker/train/instructions/parts.h"
+
+namespace takt::train {
+namespace {
+
+Bound BindSeveral(ProgramState& state, const BackwardPart& first,
+                  std::vector<StageBuffers> microbatches) {
+  const auto run = [&parameters = *state.rank.parameters, first,
+                    microbatches = std::move(microbatches)](StepId) {
+    parameters.SelectVersion(first.version);
+    return first.stage.WeightGrad(microbatches, first.Accumulates());
+  };
+  return engine::MakeBound(state.rank.compute->stream(), run);
+}
+
+}  // namespace
+
+// W of one microbatch, or of several in ascending order. The latter is never recorded.
+Bound BindWeightGrad(ProgramState& state, const program::Instruction& instruction) {
+  std::vector<BackwardPart> parts;
+  std::vector<StageBuffers> microbatches;
+  for (const program::ComputePart& each : program::MicrobatchParts(instruction, state.program)) {
+    ASSIGN_OR_RETURN(const BackwardPart part, ResolveBackward(state, each, instruction.reads));
+    RETURN_IF_ERROR(CheckApart(part));
+    parts.push_back(part);
+    microbatches.push_back(part.buffers);
+  }
+  if (parts.empty()) {
+    return absl::InvalidArgumentError("its microbatches do not read the same number of slots");
+  }
+  const BackwardPart part = parts.front();
+  if (parts.size() > 1) return BindSeveral(state, part, std::move(microbatches));
+  return BindPart(
+      state, part.version,
+      {.op = instruction.op, .backward_stage = instruction.stage, .backward = part.buffers},
+      [part](StepId) { return PartArguments{.accumulate = part.Accumulates()}; },
+      [part](const PartArguments& arguments) {
+        return part.stage.WeightGrad({&part.buffers, 1}, arguments.accumulate);
+      });
+}
+
+}  // namespace takt::train

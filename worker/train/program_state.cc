@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/program_state.h"
+
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace takt::train {
+
+using program::Program;
+using program::SlotKind;
+
+absl::StatusOr<std::unique_ptr<ProgramState>> ProgramState::Create(RankState& rank,
+                                                                   const Options& options) {
+  const Program& program = *options.program;
+  const layout::TokenBlock tokens = layout::TokenBlockOf(*rank.options.model, program);
+  ASSIGN_OR_RETURN(SlotMemory slots,
+                   SlotMemory::Create(*options.slots, program.slots.size(), *rank.compute));
+  ASSIGN_OR_RETURN(
+      StepLosses losses,
+      StepLosses::Create(*rank.compute,
+                         {.num_microbatches = program.num_microbatches,
+                          .holds_last_stage = rank.stages.contains(StageId(program.num_stages - 1)),
+                          .updates_microbatches = program::UpdatesEachMicrobatch(program)}));
+  std::unique_ptr<ProgramState> state(new ProgramState{.rank = rank,
+                                                       .program = program,
+                                                       .trains = options.trains,
+                                                       .tokens = tokens,
+                                                       .slots = std::move(slots),
+                                                       .losses = std::move(losses),
+                                                       .replays = Replays(options.recorder)});
+  bool reads_data = false;
+  for (std::size_t i = 0; i < program.slots.size(); ++i) {
+    if (program.slots[i].kind != SlotKind::kTokens) continue;
+    reads_data = true;
+    if (rank.compute->memory_is_host()) continue;
+    state->host_tokens.resize(program.slots.size());
+    ASSIGN_OR_RETURN(state->host_tokens[i],
+                     rank.compute->AllocateHost(static_cast<std::size_t>(tokens.bytes())));
+  }
+  if (reads_data && !rank.options.shapes_only) {
+    ASSIGN_OR_RETURN(state->source, data::TokenSource::Open(options.tokens));
+  }
+  return state;
+}
+
+std::span<std::byte> ProgramState::HostTokens(SlotId slot) const {
+  if (host_tokens.empty()) return slots.Bytes(slot);
+  const backend::Buffer& buffer = host_tokens[slot.value()];
+  return {buffer.data(), buffer.bytes()};
+}
+
+}  // namespace takt::train

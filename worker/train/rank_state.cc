@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/train/rank_state.h"
+
+#include <set>
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/model/llama.h"
+#include "common/program/program.h"
+
+namespace takt::train {
+namespace {
+
+using backend::StreamKind;
+
+absl::Status CheckSizes(const TrainerOptions& options, const program::Program& program) {
+  const int num_stages = static_cast<int>(options.partition->size());
+  const int num_microbatches = options.job->MicrobatchesPerStep(options.mesh.dp_size);
+  if (program.num_stages == num_stages && program.num_microbatches == num_microbatches)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a program has ", program.num_stages, " stages and ", program.num_microbatches,
+                   " microbatches; its job has ", num_stages, " and ", num_microbatches));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOptions& options) {
+  for (const program::Program* program : {options.program, options.validation_program}) {
+    if (program != nullptr) RETURN_IF_ERROR(CheckSizes(options, *program));
+  }
+  auto state = std::make_unique<RankState>(options);
+  state->layout = layout::LayOutRank({.model = *options.model,
+                                      .partition = *options.partition,
+                                      .program = *options.program,
+                                      .validation = options.validation_program});
+  ASSIGN_OR_RETURN(state->compute, options.backends->CreateCompute());
+  ASSIGN_OR_RETURN(state->reduce, options.backends->CreateMemory(StreamKind::kReduce));
+  ASSIGN_OR_RETURN(state->load, options.backends->CreateMemory(StreamKind::kTransfer));
+  RETURN_IF_ERROR(state->CreateParameters());
+  RETURN_IF_ERROR(state->CreateStages());
+  return state;
+}
+
+transport::Collective* RankState::ReplicasOf(StageId stage) const {
+  const auto group = options.replicas.find(stage);
+  return group == options.replicas.end() ? nullptr : group->second;
+}
+
+ResultGroups RankState::Groups() const {
+  const mesh::Stage& last = options.partition->back();
+  return {.last_stage = ReplicasOf(last.id),
+          .tells_loss = program::IsPrimary(*options.program, last.id),
+          .pipeline = options.pp_group};
+}
+
+absl::Status RankState::CreateParameters() {
+  std::set<LayerId> second_copies;
+  for (const auto& [id, stage] : layout.stages) {
+    if (program::IsPrimary(*options.program, id)) continue;
+    for (const layout::StageLayout::LayerPlace& place : stage.layers)
+      second_copies.insert(place.layer);
+  }
+  ASSIGN_OR_RETURN(parameters, ParameterStore::Create(*options.model, layout.parameters, *compute,
+                                                      second_copies));
+  return absl::OkStatus();
+}
+
+absl::Status RankState::CreateStages() {
+  RETURN_IF_ERROR(AllocateShared());
+  const std::set<StageId> held = program::HeldStages(*options.program);
+  for (const mesh::Stage& stage : *options.partition) {
+    if (!held.contains(stage.id)) continue;
+    const auto [it, inserted] =
+        stages.try_emplace(stage.id, StageOptions{.model = *options.model,
+                                                  .stage = stage,
+                                                  .parameters = *parameters,
+                                                  .backend = *compute,
+                                                  .rotary_table = rotary_table});
+    TAKT_CHECK(inserted);
+    it->second.set_scratch(scratch);
+    it->second.set_observer(options.observer);
+    has_gradients[stage.id] = false;
+  }
+  return absl::OkStatus();
+}
+
+// Allocates what all stages share, and fills the rotary table.
+absl::Status RankState::AllocateShared() {
+  ASSIGN_OR_RETURN(shared, SectionMemory::Create(layout.shared, *compute));
+  for (const layout::Tensor& tensor : layout.shared.tensors) {
+    if (tensor.role == layout::Role::kLayerScratch) scratch = shared.At(tensor);
+    if (tensor.role == layout::Role::kRotaryTable) rotary_table = shared.FloatsAt(tensor);
+  }
+  if (rotary_table == nullptr || options.shapes_only) return absl::OkStatus();
+  const std::vector<float> table = model::RotaryTable(options.model->config);
+  RETURN_IF_ERROR(compute->CopyFromHost(std::as_bytes(std::span(table)),
+                                        reinterpret_cast<std::byte*>(rotary_table)));
+  return compute->Synchronize();
+}
+
+}  // namespace takt::train

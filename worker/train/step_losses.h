@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "common/base/id.h"
+#include "worker/backend/backend.h"
+#include "worker/train/loss_share.h"
+
+namespace takt::train {
+
+// The losses of the microbatches of the last two steps, in host memory that ops write. Two steps,
+// because without a flush one is told while the next comes in. They stand behind a program's
+// kScalars.
+class StepLosses {
+ public:
+  static constexpr std::int64_t kSteps = 2;
+  struct Microbatch {
+    double sum = 0;           // of its token losses
+    std::int64_t scored = 0;  // what the gradient was divided by
+  };
+  struct Options {
+    std::int64_t num_microbatches = 0;
+    bool holds_last_stage = false;      // false: this rank knows no losses
+    bool updates_microbatches = false;  // each gradient is the mean over its own scored tokens
+  };
+
+  // backend: borrowed.  Errors: kResourceExhausted.
+  static absl::StatusOr<StepLosses> Create(backend::Backend& backend, const Options& options);
+
+  // Where the loss of a microbatch of every step with this remainder by kSteps is kept.
+  Microbatch* At(std::int64_t remainder, MicrobatchId microbatch) const;
+
+  // The sum over a step whose F are done. It must be asked before the F of the step after the next
+  // begin.
+  LossShare Share(StepId step) const;
+
+ private:
+  StepLosses(const Options& options, backend::Buffer memory)
+      : options_(options), memory_(std::move(memory)) {}
+
+  Options options_;
+  backend::Buffer memory_;
+};
+
+}  // namespace takt::train
