@@ -7,8 +7,8 @@ namespace takt::train {
 
 // B: I and W of one microbatch.
 Bound BindBackward(ProgramState& state, const program::Instruction& instruction) {
-  ASSIGN_OR_RETURN(const BackwardPart part,
-                   ResolveBackward(state, program::WholePart(instruction), instruction.reads));
+  ASSIGN_OR_RETURN(const BoundPart part,
+                   ResolvePart(state, program::WholePart(instruction), instruction.reads));
   return BindPart(
       state, part.version,
       {.op = instruction.op, .backward_stage = instruction.stage, .backward = part.buffers},

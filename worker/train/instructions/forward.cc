@@ -7,11 +7,12 @@ namespace takt::train {
 
 // F of one microbatch.
 Bound BindForward(ProgramState& state, const program::Instruction& instruction) {
-  ASSIGN_OR_RETURN(const ForwardPart part, ResolveForward(state, program::WholePart(instruction)));
+  ASSIGN_OR_RETURN(const BoundPart part,
+                   ResolvePart(state, program::WholePart(instruction), instruction.reads));
   return BindPart(
       state, part.version,
       {.op = instruction.op, .forward_stage = instruction.stage, .forward = part.buffers},
-      [part](StepId step) { return PartArguments{.loss = part.loss.In(step)}; },
+      [part](StepId step) { return PartArguments{.loss = part.Loss(step)}; },
       [part](const PartArguments& arguments) {
         return part.stage.Forward(part.buffers, arguments.loss);
       });

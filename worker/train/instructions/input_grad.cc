@@ -7,9 +7,8 @@ namespace takt::train {
 
 // I of one microbatch, whose W is an instruction of its own.
 Bound BindInputGrad(ProgramState& state, const program::Instruction& instruction) {
-  ASSIGN_OR_RETURN(const BackwardPart part,
-                   ResolveBackward(state, program::WholePart(instruction), instruction.reads));
-  RETURN_IF_ERROR(CheckApart(part));
+  ASSIGN_OR_RETURN(const BoundPart part,
+                   ResolvePart(state, program::WholePart(instruction), instruction.reads));
   return BindPart(
       state, part.version,
       {.op = instruction.op, .backward_stage = instruction.stage, .backward = part.buffers},

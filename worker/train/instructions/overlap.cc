@@ -10,8 +10,7 @@ namespace {
 
 // A layer of F, then a layer of B. Neither touches what the other does, except weights, which both
 // read, and scratch, which holds nothing between two layers.
-absl::Status TakeTurns(const ForwardPart& f, const BackwardPart& b,
-                       const PartArguments& arguments) {
+absl::Status TakeTurns(const BoundPart& f, const BoundPart& b, const PartArguments& arguments) {
   const std::size_t f_layers = f.stage.num_layers(), b_layers = b.stage.num_layers();
   for (std::size_t turn = 0; turn < std::max(f_layers, b_layers); ++turn) {
     if (turn < f_layers) RETURN_IF_ERROR(f.stage.ForwardLayer(f.buffers, arguments.loss, turn));
@@ -27,9 +26,8 @@ absl::Status TakeTurns(const ForwardPart& f, const BackwardPart& b,
 // O: an F and a B of two microbatches, their layers in turns.
 Bound BindOverlap(ProgramState& state, const program::Instruction& instruction) {
   const program::OverlapParts parts = program::PartsOf(instruction, state.program);
-  ASSIGN_OR_RETURN(const ForwardPart f, ResolveForward(state, parts.forward));
-  ASSIGN_OR_RETURN(const BackwardPart b,
-                   ResolveBackward(state, parts.backward, parts.backward.reads));
+  ASSIGN_OR_RETURN(const BoundPart f, ResolvePart(state, parts.forward, parts.forward.reads));
+  ASSIGN_OR_RETURN(const BoundPart b, ResolvePart(state, parts.backward, parts.backward.reads));
   if (f.version != b.version) {
     return absl::InvalidArgumentError("its two halves read weights of different versions");
   }
@@ -41,7 +39,7 @@ Bound BindOverlap(ProgramState& state, const program::Instruction& instruction) 
        .forward = f.buffers,
        .backward = b.buffers},
       [f, b](StepId step) {
-        return PartArguments{.loss = f.loss.In(step), .accumulate = b.Accumulates()};
+        return PartArguments{.loss = f.Loss(step), .accumulate = b.Accumulates()};
       },
       [f, b](const PartArguments& arguments) { return TakeTurns(f, b, arguments); });
 }

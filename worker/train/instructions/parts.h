@@ -15,57 +15,33 @@
 
 namespace takt::train {
 
-// Where F of one microbatch leaves its loss. Stages but the last have none.
-class LossPlace {
- public:
-  explicit LossPlace(bool gradient) : gradient_(gradient) {}
-  // scored: what the gradient is divided by, as LOAD counts it.
-  LossPlace(bool gradient, const StepLosses& losses, MicrobatchId microbatch,
-            const std::int64_t& scored);
-
-  // What F gives in this step. It also notes the count by which it divides the gradient.
-  LossCall In(StepId step) const;
-
- private:
-  bool gradient_;
-  const std::int64_t* scored_ = nullptr;  // null: this is not the last stage
-  StepLosses::Microbatch* places_[StepLosses::kSteps] = {};
-};
-
-// The F of a microbatch, or that half of an O.
-struct ForwardPart {
+// An F, I, W or B of one microbatch: a whole instruction, or one of the two halves of an O.
+struct BoundPart {
   Stage& stage;
   StageBuffers buffers;
-  LossPlace loss;
-  int version;  // of the weights
-};
+  int version = 0;      // of the weights
+  bool& has_gradients;  // the stage's, of RankState
+  // F of the last stage: by what the gradient is divided, as LOAD counts it, and where the loss
+  // goes in a step with this remainder. Null elsewhere.
+  const std::int64_t* scored = nullptr;
+  StepLosses::Microbatch* losses[StepLosses::kSteps] = {};
+  bool trains = true;
 
-// An I, the W of one or more microbatches, a B, or that half of an O.
-struct BackwardPart {
-  Stage& stage;
-  StageBuffers buffers;  // of the first microbatch
-  int version;           // of the weights
-  bool& has_gradients;   // the stage's, of RankState
-
+  // What F gives in this step. It also notes the count by which the gradient is divided.
+  LossCall Loss(StepId step) const;
   // Whether W adds to gradients that are there. From now on there are some: one call for each W.
   bool Accumulates() const { return std::exchange(has_gradients, true); }
 };
 
-// These resolve a part. Errors: kInvalidArgument (it does not agree with the rank's partition).
-absl::StatusOr<ForwardPart> ResolveForward(ProgramState& state,
-                                           const program::ComputePart& forward);
-// weights: the slots that name the version; those that the instruction reads.
-absl::StatusOr<BackwardPart> ResolveBackward(ProgramState& state,
-                                             const program::ComputePart& backward,
-                                             std::span<const SlotId> weights);
+// weights: the slots that name the weights; all that the instruction reads.
+// Errors: kInvalidArgument (the part does not agree with the rank's partition).
+absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const program::ComputePart& part,
+                                      std::span<const SlotId> weights);
 
-// An I and a W apart from each other need a slot for what I recomputes, if the stage recomputes.
-// Errors: kInvalidArgument (there is none).
-absl::Status CheckApart(const BackwardPart& part);
-
-// Binds a part whose ops may be recorded.
-// arguments_of: PartArguments(StepId), but for the weights; called once each time it runs.
-// ops: absl::Status(const PartArguments&), gives the ops to the backend and does nothing else.
+// Binds an F, I, W, B or O whose ops may be recorded.
+// arguments_of: PartArguments(StepId), without the place of the weights; it is called once each
+// time that the instruction runs. ops: absl::Status(const PartArguments&), gives the ops to the
+// backend and does nothing else.
 template <typename ArgumentsOf, typename Ops>
 std::unique_ptr<engine::BoundInstruction> BindPart(ProgramState& state, int version,
                                                    const PartBuffers& buffers,

@@ -9,7 +9,7 @@
 namespace takt::train {
 namespace {
 
-Bound BindSeveral(ProgramState& state, const BackwardPart& first,
+Bound BindSeveral(ProgramState& state, const BoundPart& first,
                   std::vector<StageBuffers> microbatches) {
   const auto run = [&parameters = *state.rank.parameters, first,
                     microbatches = std::move(microbatches)](StepId) {
@@ -23,18 +23,17 @@ Bound BindSeveral(ProgramState& state, const BackwardPart& first,
 
 // W of one microbatch, or of several in ascending order. The latter is never recorded.
 Bound BindWeightGrad(ProgramState& state, const program::Instruction& instruction) {
-  std::vector<BackwardPart> parts;
+  std::vector<BoundPart> parts;
   std::vector<StageBuffers> microbatches;
   for (const program::ComputePart& each : program::MicrobatchParts(instruction, state.program)) {
-    ASSIGN_OR_RETURN(const BackwardPart part, ResolveBackward(state, each, instruction.reads));
-    RETURN_IF_ERROR(CheckApart(part));
+    ASSIGN_OR_RETURN(const BoundPart part, ResolvePart(state, each, instruction.reads));
     parts.push_back(part);
     microbatches.push_back(part.buffers);
   }
   if (parts.empty()) {
     return absl::InvalidArgumentError("its microbatches do not read the same number of slots");
   }
-  const BackwardPart part = parts.front();
+  const BoundPart part = parts.front();
   if (parts.size() > 1) return BindSeveral(state, part, std::move(microbatches));
   return BindPart(
       state, part.version,
