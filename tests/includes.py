@@ -28,7 +28,8 @@ HEADING = """\
 SOURCE = re.compile(r"\.(h|cc|cuh|cu)$")
 IS_TEST = re.compile(r"^tests/|_(test|testing|benchmark|harness)\.|/(fake_[^/]*|testing/.*|tested_backends\.cc)$")
 # Folders that count as the one above them, whose files they and it share.
-PARTS = {"common/schedule/generators", "worker/backend/cuda/kernels", "worker/backend/cuda/emulator"}
+PARTS = {"common/schedule/generators", "worker/backend/cuda/kernels", "worker/backend/cuda/emulator",
+         "worker/train/instructions"}
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
