@@ -49,7 +49,7 @@ absl::Status CheckBuffers(const ProgramState& state, const ComputePart& part, co
   const bool last = part.stage.value() + 1 == state.program.num_stages;
   const bool forward = part.op == Op::kForward, apart = !forward && part.op != Op::kBackward;
   const auto has = [](const void* memory, bool wanted) { return (memory != nullptr) == wanted; };
-  const model::StageLayout& layout = stage.layout();
+  const layout::StageLayout& layout = stage.layout();
   if (!has(buffers.view.tokens, first || last) || !has(buffers.input, !first) ||
       !has(buffers.d_output, !forward && !last) || !has(buffers.output, forward && !last) ||
       !has(buffers.d_input, !forward && !first && part.op != Op::kWeightGrad) ||
