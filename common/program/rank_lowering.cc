@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "common/base/status.h"
 
@@ -64,6 +65,7 @@ Program RankLowering::Build(const ReceivePoints& receives) {
   AddSnapshot();
   AddCells(0, begin, receives.prologue);
   part_ = &program_.body;
+  part_->reserve(schedule_.ranks[rank_].size() + 2 * receives.body.size());
   if (Flushes() && (Has(StageId(0)) || Has(StageId(schedule_.num_stages - 1)))) AddLoad(-1);
   AddCells(begin, steps_.body_end[rank_], receives.body);
   if (options_.tied_embeddings) AddTiedReduction();
@@ -205,7 +207,9 @@ std::vector<SlotId> RankLowering::ComputeReads(ActionNumber number) {
   const Action& action = graph_.At(number);
   const StageState& state = stages_.at(action.stage);
   const int m = action.microbatch.value();
+  const std::vector<SlotId>& weights = state.weights[VersionOf(number)];
   std::vector<SlotId> reads;
+  reads.reserve(weights.size() + state.gradients.size() + 6);
   if (!IsFirst(action.stage)) reads.push_back(state.input[m]);
   if (IsFirst(action.stage) || IsLast(action.stage)) reads.push_back(Tokens(m));
   if (action.kind != ActionKind::kForward) {
@@ -215,7 +219,7 @@ std::vector<SlotId> RankLowering::ComputeReads(ActionNumber number) {
   if (action.kind == ActionKind::kWeightGrad && Recomputes(action.stage)) {
     reads.push_back(state.recomputed[m]);
   }
-  Append(reads, state.weights[VersionOf(number)]);
+  Append(reads, weights);
   if (AccumulatesWeightGrad(action.kind)) Append(reads, state.gradients);
   return reads;
 }
@@ -269,13 +273,14 @@ void RankLowering::AddCell(int position) {
   if (!Flushes() && action.kind == ActionKind::kForward && reads_tokens) {
     AddLoad(action.microbatch.value());
   }
-  const Touched touched = Touch(number);
+  Touched touched = Touch(number);
+  const SlotId made = touched.writes.front();
   Instruction& added =
       Add(OpOf(action.kind), LaneOf(LaneKind::kCompute), action.stage, action.microbatch);
-  added.reads = touched.reads;
-  added.writes = touched.writes;
+  added.reads = std::move(touched.reads);
+  added.writes = std::move(touched.writes);
   if (!schedule::BeginsPair(schedule_.ranks[rank_], position)) {
-    AddSend(number, touched);
+    AddSend(number, made);
     FinishMicrobatch(action);
     return;
   }
@@ -286,19 +291,19 @@ void RankLowering::AddCell(int position) {
   added.backward_microbatch = backward.microbatch;
   Append(added.reads, touched_by_backward.reads);
   Append(added.writes, touched_by_backward.writes);
-  AddSend(number, touched);
-  AddSend(number + 1, touched_by_backward);
+  AddSend(number, made);
+  AddSend(number + 1, touched_by_backward.writes.front());
   FinishMicrobatch(backward);
 }
 
-void RankLowering::AddSend(ActionNumber number, const Touched& touched) {
+void RankLowering::AddSend(ActionNumber number, SlotId slot) {
   const Action& action = graph_.At(number);
   const ActionNumber consumer = graph_.Consumer(action);
   if (consumer < 0 || graph_.RankOf(consumer) == rank_) return;
   const Direction direction =
       action.kind == ActionKind::kForward ? Direction::kActivation : Direction::kGradient;
   const LaneId lane = LaneOf(LaneKind::kSend, graph_.RankOf(consumer), direction);
-  Add(Op::kSend, lane, action.stage, action.microbatch).reads = {touched.writes.front()};
+  Add(Op::kSend, lane, action.stage, action.microbatch).reads = {slot};
 }
 
 void RankLowering::FinishMicrobatch(const Action& action) {

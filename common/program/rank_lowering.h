@@ -52,7 +52,8 @@ class RankLowering {
   // The action, or the pair, at this position of the row, with its sends and what it completes.
   void AddCell(int position);
   void AddLoad(int microbatch);
-  void AddSend(schedule::ActionNumber number, const Touched& touched);
+  // slot: what the action has made. Without a message there is no SEND.
+  void AddSend(schedule::ActionNumber number, SlotId slot);
   void FinishMicrobatch(const schedule::Action& action);
   void AddReductions(StageId stage);
   void AddTiedReduction();

@@ -162,13 +162,15 @@ class Follower {
       const std::string problem = FindsOther(part, step);
       if (!problem.empty()) return problem;
     }
-    const std::string problem = CheckLayers(program::WholePart(instruction), true);
+    const Layers& layers = layers_[stage];
+    const int updates = contents_.UpdatesOfWeights(instruction.reads);
+    const std::string problem =
+        CheckLayers(program::WholePart(instruction), layers, /*accumulates=*/true, updates);
     if (!problem.empty()) return problem;
     for (const ComputePart& part : parts) {
-      if (contents_.UpdatesOfWeights(instruction.reads) != UpdatesOfStash(part))
-        return kMeetsOtherWeights;
+      if (updates != contents_.At(StashOf(part)).updates) return kMeetsOtherWeights;
       const SlotId recomputed = FindSlot(program_, part.reads, SlotKind::kRecomputed, stage);
-      if (layers_[stage].recomputes && recomputed.value() < 0) {
+      if (layers.recomputes && recomputed.value() < 0) {
         return "does not read what its I recomputed";
       }
       UseUp(part);
@@ -180,12 +182,14 @@ class Follower {
   std::string StepCompute(const ComputePart& part, int step) {
     const StageId stage = part.stage;
     const bool forward = part.op == Op::kForward;
-    std::string problem = FindsOther(part, step);
-    if (problem.empty()) problem = CheckLayers(part, part.op == Op::kBackward);
-    if (!problem.empty()) return problem;
+    const Layers& layers = layers_[stage];
     const int updates = contents_.UpdatesOfWeights(part.reads);
-    if (!forward && updates != UpdatesOfStash(part)) return kMeetsOtherWeights;
-    if (layers_[stage].recomputes && part.op == Op::kInputGrad &&
+    std::string problem = FindsOther(part, step);
+    if (problem.empty()) problem = CheckLayers(part, layers, part.op == Op::kBackward, updates);
+    if (!problem.empty()) return problem;
+    const SlotId stash = forward ? SlotId(-1) : StashOf(part);
+    if (!forward && updates != contents_.At(stash).updates) return kMeetsOtherWeights;
+    if (layers.recomputes && part.op == Op::kInputGrad &&
         FindSlot(program_, part.writes, SlotKind::kRecomputed, stage).value() < 0) {
       return "recomputes and has no slot for it";
     }
@@ -195,7 +199,6 @@ class Follower {
       }
       ++num_losses_;
     }
-    const SlotId stash = FindSlot(program_, part.reads, SlotKind::kStash, stage);
     for (const SlotId slot : part.writes) {
       Content made = {What::kNothing, stage, part.microbatch, step};
       switch (At(slot).kind) {
@@ -273,18 +276,17 @@ class Follower {
     return "";
   }
 
-  // What is wrong with the weights and gradients that it touches, "" if nothing.
-  std::string CheckLayers(const ComputePart& part, bool accumulates) {
-    const Layers& layers = layers_[part.stage];
+  // What is wrong with the weights and gradients that it touches, "" if nothing. layers: of its
+  // stage. updates: those that made the weights; -1: they differ in that.
+  std::string CheckLayers(const ComputePart& part, const Layers& layers, bool accumulates,
+                          int updates) const {
     const SlotId first = FindSlot(program_, part.reads, SlotKind::kWeights, part.stage);
     if (!AreAll(layers.weights.at(At(first).version), SlotKind::kWeights, part.reads) ||
         (accumulates && (!AreAll(layers.gradients, SlotKind::kGradient, part.reads) ||
                          !AreAll(layers.gradients, SlotKind::kGradient, part.writes)))) {
       return "does not touch every layer of its stage once, in order";
     }
-    return contents_.UpdatesOfWeights(part.reads) < 0
-               ? "does not read every layer of its stage in one version"
-               : "";
+    return updates < 0 ? "does not read every layer of its stage in one version" : "";
   }
 
   // Reductions, norm, optimizer.
@@ -384,8 +386,8 @@ class Follower {
     }
   }
 
-  int UpdatesOfStash(const ComputePart& part) const {
-    return contents_.At(FindSlot(program_, part.reads, SlotKind::kStash, part.stage)).updates;
+  SlotId StashOf(const ComputePart& part) const {
+    return FindSlot(program_, part.reads, SlotKind::kStash, part.stage);
   }
 
   // The weights of these versions, by stage, version and layer.

@@ -13,13 +13,6 @@ SlotContents::SlotContents(const program::Program& program)
   }
 }
 
-bool SlotContents::Holds(SlotId slot, const Content& content) const {
-  if (slot.value() < 0) return false;
-  const Content& found = At(slot);
-  return found.what == content.what && found.stage == content.stage &&
-         found.microbatch == content.microbatch && found.step == content.step;
-}
-
 int SlotContents::UpdatesOfWeights(std::span<const SlotId> slots) const {
   int updates = -1;
   for (const SlotId slot : slots) {

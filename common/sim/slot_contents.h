@@ -45,7 +45,12 @@ class SlotContents {
 
   const Content& At(SlotId slot) const { return contents_[slot.value()]; }
   // Whether the slot is one (not -1) and holds that, whatever updates it was made with.
-  bool Holds(SlotId slot, const Content& content) const;
+  bool Holds(SlotId slot, const Content& content) const {
+    if (slot.value() < 0) return false;
+    const Content& found = At(slot);
+    return found.what == content.what && found.stage == content.stage &&
+           found.microbatch == content.microbatch && found.step == content.step;
+  }
   // How many updates made the weights among `slots`; -1: they differ in that, or there are none.
   int UpdatesOfWeights(std::span<const SlotId> slots) const;
 
