@@ -98,7 +98,6 @@ absl::Status Run(const Flags& flags) {
   });
   coordinator_rpc::ServerOptions server_options{
       .listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure};
-  server_options.lease = options.cluster.membership.lease;
   server_options.traces = &traces;
   server_options.join_authority = flags.join_authority;
   // After the coordinator, before it in destruction: but the coordinator is stopped first, below.
@@ -165,7 +164,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--insecure", flags.insecure,
                "Serve TCP without certificates: anyone who reaches the port may do anything");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+      ->check(CLI::IsMember(kLogLevelNames));
   app.add_option("--log-format", flags.log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
   app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
@@ -186,9 +185,7 @@ int Main(int argc, char** argv) {
   if (flags.listen.empty()) flags.listen = absl::StrCat("unix:", flags.state, "/coordinator.sock");
 
   LogOptions log;
-  if (flags.log_level == "debug") log.level = LogLevel::kDebug;
-  if (flags.log_level == "warning") log.level = LogLevel::kWarning;
-  if (flags.log_level == "error") log.level = LogLevel::kError;
+  log.level = *FindLogLevel(flags.log_level);
   if (flags.log_format == "json") log.format = LogFormat::kJson;
   InitLogging(log);
   rpc::RequireTls13();

@@ -12,7 +12,7 @@ namespace {
 
 // Returns the device memory that the plan predicts. The prediction for the process and for the copy
 // of a checkpoint is host memory, so it leaves these out.
-absl::StatusOr<MemoryBytes> PredictedOnDevice(const session::Assignment& assignment) {
+absl::StatusOr<MemoryBytes> PredictedOnDevice(const control::Assignment& assignment) {
   ASSIGN_OR_RETURN(const model::Model model,
                    model::BuildModel(assignment.job.model, assignment.job.microbatch,
                                      config::PrecisionsOf(assignment.job, assignment.device)));
@@ -31,7 +31,7 @@ absl::StatusOr<MemoryBytes> PredictedOnDevice(const session::Assignment& assignm
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
-    const ComputeOptions& options, const session::Assignment& assignment, int threads) {
+    const ComputeOptions& options, const control::Assignment& assignment, int threads) {
   const bool emulated = assignment.job.model.family == model::Family::kEmulated;
   if (emulated || assignment.device != config::DeviceKind::kCuda)
     return backend::CreateCpuBackends({.threads = threads, .ledger = options.ledger});

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/device.h"
+#include "common/control/assignment.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/memory_ledger.h"
 #include "worker/session/rank_runner.h"
@@ -22,6 +23,6 @@ struct ComputeOptions {
 // predicted. Otherwise, and for emulated models, returns backends of the cores with so many
 // threads. Errors: kFailedPrecondition (no GPU here), those of the module.
 absl::StatusOr<std::unique_ptr<backend::BackendFactory>> CreateComputeBackends(
-    const ComputeOptions& options, const session::Assignment& assignment, int threads);
+    const ComputeOptions& options, const control::Assignment& assignment, int threads);
 
 }  // namespace takt

@@ -15,7 +15,7 @@ TEST(ComputeBackends, AreTheCoresUnlessTheJobAsksForGpus) {
 }
 
 TEST(ComputeBackends, AreTheCoresForAnEmulatedModel) {
-  session::Assignment assignment{.device = config::DeviceKind::kCuda};
+  control::Assignment assignment{.device = config::DeviceKind::kCuda};
   assignment.job.model.family = model::Family::kEmulated;
   const auto backends = CreateComputeBackends({}, assignment, 1);
   ASSERT_TRUE(backends.ok()) << backends.status();

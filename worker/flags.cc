@@ -83,10 +83,8 @@ void AddProcess(CLI::App& app, Flags& flags) {
                  "Unix socket on which --health asks (the gRPC health service); empty: none");
   app.add_flag("--die-with-parent", flags.die_with_parent,
                "End when the process that started this one ends");
-  const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},
-                                                  {"info", LogLevel::kInfo},
-                                                  {"warning", LogLevel::kWarning},
-                                                  {"error", LogLevel::kError}};
+  std::map<std::string, LogLevel> levels;
+  for (const char* const level : kLogLevelNames) levels.emplace(level, *FindLogLevel(level));
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
       ->transform(CLI::CheckedTransformer(levels));
   const std::map<std::string, LogFormat> formats = {{"text", LogFormat::kText},

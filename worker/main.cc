@@ -148,13 +148,13 @@ session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
           .data_address = shared.flags.data_address,
           .threads = shared.threads,
           .make_rendezvous =
-              [&shared](const session::JobKey& key) {
+              [&shared](const control::JobKey& key) {
                 return rpc::CreateRendezvousClient(shared.channel, key);
               },
           .files = shared.files.get(),
           .metrics = &shared.registry,
           .make_backends =
-              [&shared](const session::Assignment& job, int threads) {
+              [&shared](const control::Assignment& job, int threads) {
                 return CreateComputeBackends(
                     {.device = shared.machine.device, .ledger = &shared.ledger}, job, threads);
               },
@@ -165,11 +165,11 @@ session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
 // runner: borrowed for the agent's life.
 session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunnerOptions& runner) {
   return {.runner_factory =
-              [&runner](session::Assignment assignment) {
+              [&runner](control::Assignment assignment) {
                 return session::CreatePipelineRunner(runner, std::move(assignment));
               },
           .commit =
-              [&shared](const session::CommitRequest& request) {
+              [&shared](const control::CommitCheckpoint& request) {
                 return session::CommitCheckpoint(*shared.files, shared.flags.checkpoint_root,
                                                  request);
               },
@@ -184,15 +184,15 @@ rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared, const std::stri
   const Flags& flags = shared.flags;
   const Machine& machine = shared.machine;
   return {.channel = shared.channel,
-          .worker = flags.name,
-          .incarnation = incarnation,
-          .host = machine.host,
-          .data_address = flags.data_address,
-          .cores = machine.cores,
-          .memory_bytes = MemoryLimitBytes(),
-          .matmul_flops_per_second = MatmulFlopsPerSecond(shared.threads),
-          .device = machine.device,
-          .has_nccl = machine.nccl.api != nullptr,
+          .hello = {.worker = flags.name,
+                    .incarnation = incarnation,
+                    .host = machine.host,
+                    .cores = machine.cores,
+                    .memory_bytes = MemoryLimitBytes(),
+                    .matmul_flops_per_second = MatmulFlopsPerSecond(shared.threads),
+                    .data_address = flags.data_address,
+                    .device = machine.device,
+                    .has_nccl = machine.nccl.api != nullptr},
           .on_attached = [coordinator = flags.coordinator] {
             daemon::NotifyReady(absl::StrCat("attached to ", coordinator));
           }};

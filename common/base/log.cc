@@ -49,20 +49,6 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::err;
 }
 
-const char* Name(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return "debug";
-    case LogLevel::kInfo:
-      return "info";
-    case LogLevel::kWarning:
-      return "warning";
-    case LogLevel::kError:
-      return "error";
-  }
-  return "error";
-}
-
 // Values with anything but plain printable characters are quoted, so that a line splits back into
 // its pairs, is UTF-8, and does nothing to a terminal.
 void AppendValue(std::string& line, const std::string& value) {
@@ -100,6 +86,12 @@ std::string TextLine(std::string_view message, std::initializer_list<LogField> f
 }
 
 }  // namespace
+
+std::optional<LogLevel> FindLogLevel(std::string_view name) {
+  const auto found = std::ranges::find(kLogLevelNames, name);
+  if (found == kLogLevelNames.end()) return std::nullopt;
+  return static_cast<LogLevel>(found - kLogLevelNames.begin());
+}
 
 void InitLogging(LogOptions options) {
   LogState& state = State();

@@ -4,8 +4,10 @@
 // error: someone must act; warning: may heal; info: a person could read it live; debug: anything.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +16,12 @@
 namespace takt {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
+// In the order of LogLevel: as flags, lines and messages name the levels.
+inline constexpr std::array kLogLevelNames = {"debug", "info", "warning", "error"};
+inline const char* Name(LogLevel level) { return kLogLevelNames[static_cast<int>(level)]; }
+// nullopt: there is no such level.
+std::optional<LogLevel> FindLogLevel(std::string_view name);
+
 enum class LogFormat { kText, kJson };
 using LogField = std::pair<std::string_view, std::string>;
 

@@ -55,7 +55,7 @@ void Cluster::Restore(JobEntry& job, Moment now) {
   if (state == JobState::kRunning || state == JobState::kRecovering) {
     job.run = MakeRun(job, now);
     if (job.run->stop) job.run->stop_since = now.steady;
-    for (const store::BoundRank& bound : job.record.ranks) {
+    for (const control::BoundRank& bound : job.record.ranks) {
       job.hands.insert(bound.worker);
       job.run->ranks.push_back({.bound = bound, .phase = RankPhase::kAway});
       job.run->ranks.back().status = {.rank = bound.rank, .worker = bound.worker};
@@ -110,7 +110,7 @@ const Cluster::JobEntry* Cluster::FindJob(const std::string& name) const {
   return const_cast<Cluster*>(this)->FindJob(name);
 }
 
-Cluster::JobEntry* Cluster::FindRunning(const JobKey& key) {
+Cluster::JobEntry* Cluster::FindRunning(const control::JobKey& key) {
   JobEntry* const job = FindJob(key.job);
   return job != nullptr && job->run && job->record.generation == key.generation ? job : nullptr;
 }
@@ -160,13 +160,15 @@ void Cluster::CollectSteps(JobEntry& job, bool rest, Moment now) {
   if (!std::exchange(job.acknowledge, false)) return;
   // Effects come after the commit: what is acknowledged is durable.
   for (const auto& [rank, sequence] : job.steps->TakeAcknowledgements(job.steps->last_taken())) {
-    outbox_.effects.push_back([session = job.bulk[rank],
-                               key = JobKey{job.record.name, job.record.generation},
-                               sequence = sequence] { session->Acknowledge(key, sequence); });
+    outbox_.effects.push_back(
+        [session = job.bulk[rank], acknowledged = control::ReportsAcknowledged{
+                                       {job.record.name, job.record.generation}, sequence}] {
+          session->Acknowledge(acknowledged);
+        });
   }
 }
 
-void Cluster::SendTo(const std::string& worker, Command command) {
+void Cluster::SendTo(const std::string& worker, control::Command command) {
   const membership::Worker* const found = members_.Find(worker);
   if (found == nullptr) return;
   const auto session = sessions_.find(found->session);

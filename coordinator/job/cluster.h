@@ -15,13 +15,15 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/control/attachment.h"
+#include "common/control/reports.h"
 #include "coordinator/job/decide.h"
+#include "coordinator/job/launch.h"
 #include "coordinator/job/outbox.h"
 #include "coordinator/job/queue.h"
 #include "coordinator/job/rendezvous.h"
 #include "coordinator/job/session.h"
 #include "coordinator/job/step_collector.h"
-#include "coordinator/job/worker_reports.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/store/store.h"
 
@@ -39,6 +41,8 @@ struct PlanRequest {
 struct ClusterOptions {
   membership::MembershipOptions membership;
   DecideOptions decide;
+  // How often a worker sends a heartbeat.
+  absl::Duration heartbeat = absl::Seconds(1);
   // Step reports and log lines wait this long for others before they are stored.
   absl::Duration batch_interval = absl::Milliseconds(50);
   // A checkpoint that no worker has made visible by then has failed.
@@ -71,23 +75,23 @@ class Cluster final {
           Rendezvous* rendezvous, Moment now);
 
   // Workers.
-  void Attach(const membership::Hello& hello, SessionId id, std::shared_ptr<WorkerSession> session,
+  void Attach(const control::Hello& hello, SessionId id, std::shared_ptr<WorkerSession> session,
               Moment now);
-  void Heartbeat(SessionId id, const std::optional<JobUpdate>& status, Moment now);
-  void Update(SessionId id, const JobUpdate& update, Moment now);
+  void Heartbeat(SessionId id, const control::Heartbeat& heartbeat, Moment now);
+  void Update(SessionId id, const control::JobUpdate& update, Moment now);
   void Detach(SessionId id, const std::string& reason, Moment now);
   // It was asked to end and goes as soon as it is idle.
   void Leave(SessionId id, const std::string& reason, Moment now);
   // kFailedPrecondition unless that incarnation is attached.
   absl::Status CheckAttached(const std::string& worker, const std::string& incarnation) const;
-  void Report(const std::string& worker, const std::string& incarnation, const JobKey& key,
-              const RankStepReport& report, const std::shared_ptr<BulkSession>& session);
+  void Report(const std::string& worker, const std::string& incarnation,
+              const control::RankStepReport& report, const std::shared_ptr<BulkSession>& session);
   void ReportCheckpoint(const std::string& worker, const std::string& incarnation,
-                        const JobKey& key, const CheckpointReport& report,
+                        const control::CheckpointReport& report,
                         const std::shared_ptr<BulkSession>& session);
-  void Committed(SessionId id, const CheckpointCommitted& answer, Moment now);
+  void Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now);
   // Dropped unless its worker has held a rank of the job.
-  void AddLog(const std::string& job, store::LogRecord line);
+  void AddLog(const control::LogLine& line);
 
   // Requests. Replies come after the commit. A request_id seen before answers as before; an empty
   // one is never seen before.
@@ -143,19 +147,19 @@ class Cluster final {
   void Restore(JobEntry& job, Moment now);
   JobEntry* FindJob(const std::string& name);
   const JobEntry* FindJob(const std::string& name) const;
-  JobEntry* FindRunning(const JobKey& key);
+  JobEntry* FindRunning(const control::JobKey& key);
   void SetState(JobEntry& job, store::JobState state, std::string reason, Moment now);
   void SetReason(JobEntry& job, std::string reason);
   void AddNotice(JobEntry& job, std::string notice);
   JobRun MakeRun(const JobEntry& job, Moment now) const;
   void Touch(const JobEntry& job) { dirty_.insert(job.record.id); }
   void CollectSteps(JobEntry& job, bool rest, Moment now);
-  void SendTo(const std::string& worker, Command command);
+  void SendTo(const std::string& worker, control::Command command);
 
   // cluster_workers.cc
   void HandleLoss(const membership::Loss& loss, Moment now);
-  void Reattach(const membership::Hello& hello);
-  RankRun* FindRank(const JobKey& key, Rank rank, const membership::Worker& worker);
+  void Reattach(const control::Hello& hello);
+  RankRun* FindRank(const control::JobKey& key, Rank rank, const membership::Worker& worker);
 
   // cluster_jobs.cc
   void Advance(JobEntry& job, Moment now);

@@ -46,12 +46,12 @@ absl::StatusOr<std::string> MakeManifest(const store::JobRecord& record,
 }  // namespace
 
 void Cluster::ReportCheckpoint(const std::string& worker, const std::string& incarnation,
-                               const JobKey& key, const CheckpointReport& report,
+                               const control::CheckpointReport& report,
                                const std::shared_ptr<BulkSession>& session) {
   const Worker* const found = members_.Find(worker);
   const bool current = found != nullptr && found->hello.incarnation == incarnation;
-  if (!current || FindRank(key, report.rank, *found) == nullptr) return;  // stale: refused
-  JobEntry& job = *FindRunning(key);
+  if (!current || FindRank(report.key, report.rank, *found) == nullptr) return;  // stale: refused
+  JobEntry& job = *FindRunning(report.key);
   if (!job.steps->AddOther(report.rank, report.sequence, report.step)) return;
   if (AddReport(job.record.saving, report)) Touch(job);
   job.bulk[report.rank] = session;
@@ -102,11 +102,12 @@ bool Cluster::AdvanceCommit(JobEntry& job, Moment now) {
 void Cluster::SendCommit(const JobEntry& job, StepId step, const std::string& manifest) {
   const Worker* const worker = FindCommitter(job);
   if (worker == nullptr) return;
-  SendTo(worker->hello.worker, CommitCheckpoint{.key = {job.record.name, job.record.generation},
-                                                .step = step,
-                                                .directory = job.spec.checkpoint->directory,
-                                                .keep = job.spec.checkpoint->keep,
-                                                .manifest = manifest});
+  SendTo(worker->hello.worker,
+         control::CommitCheckpoint{.key = {job.record.name, job.record.generation},
+                                   .step = step,
+                                   .directory = job.spec.checkpoint->directory,
+                                   .keep = job.spec.checkpoint->keep,
+                                   .manifest = manifest});
 }
 
 // The worker of rank 0, or the next best: all of them see the directory.
@@ -123,7 +124,7 @@ const Worker* Cluster::FindCommitter(const JobEntry& job) const {
   return nullptr;
 }
 
-void Cluster::Committed(SessionId id, const CheckpointCommitted& answer, Moment now) {
+void Cluster::Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now) {
   members_.Heard(id, now);
   JobEntry* const job = FindRunning(answer.key);
   // One that was asked before may answer late: the one that was asked last will, too.

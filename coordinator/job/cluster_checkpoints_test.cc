@@ -17,13 +17,13 @@ using ::testing::SizeIs;
 
 TEST_F(ClusterTest, ACheckpointIsCommittedOnceAllRanksHaveWrittenIt) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 10);
   ReportPart("w1", key, 1, 10);
-  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
   ReportPart("w0", key, 0, 10);
 
-  const CommitCheckpoint* commit = Session("w0").Last<CommitCheckpoint>();
+  const control::CommitCheckpoint* commit = Session("w0").Last<control::CommitCheckpoint>();
   ASSERT_NE(commit, nullptr);
   EXPECT_EQ(commit->key, key);
   EXPECT_EQ(commit->directory, "/checkpoints/j");
@@ -45,7 +45,7 @@ TEST_F(ClusterTest, ACheckpointIsCommittedOnceAllRanksHaveWrittenIt) {
 
 TEST_F(ClusterTest, ReportsOfPartsAreAcknowledgedWithTheirSteps) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   Report("w0", key, 0, 1);
   ReportPart("w0", key, 0, 1);  // rank 1 is behind: step 1 is not committed yet
   EXPECT_EQ(Session("w0").acknowledged, 0);
@@ -55,37 +55,38 @@ TEST_F(ClusterTest, ReportsOfPartsAreAcknowledgedWithTheirSteps) {
 
 TEST_F(ClusterTest, TheStepsOfACheckpointAreStoredBeforeItIsCommitted) {
   AttachWorkers(1);
-  const JobKey key = RunJob(SavingSpec("j", 1));
+  const control::JobKey key = RunJob(SavingSpec("j", 1));
   const FakeWorker& w0 = workers_.at("w0");
   const Moment now = Moment::Of(clock_);
   cluster_->Tick(now);  // a batch has just been stored
-  cluster_->Report("w0", "a", key, {.rank = Rank(0), .sequence = 1, .step = StepId(1)}, w0.session);
-  cluster_->ReportCheckpoint("w0", "a", key, {.rank = Rank(0), .sequence = 2, .step = StepId(1)},
-                             w0.session);
+  cluster_->Report("w0", "a", {.key = key, .rank = Rank(0), .sequence = 1, .step = StepId(1)},
+                   w0.session);
+  cluster_->ReportCheckpoint(
+      "w0", "a", {.key = key, .rank = Rank(0), .sequence = 2, .step = StepId(1)}, w0.session);
   Settle();
-  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
   EXPECT_THAT(StoredSteps("j"), ElementsAre(1));
 }
 
 TEST_F(ClusterTest, AJobSucceedsOnlyWhenItsLastCheckpointIsVisible) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2, 3));
+  const control::JobKey key = RunJob(SavingSpec("j", 2, 3));
   TrainTo(key, 3);
   ReportPart("w0", key, 0, 3);
   ReportPart("w1", key, 1, 3);
-  SayAll(key, RankPhase::kFinished);
+  SayAll(key, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   EXPECT_EQ(Job("j").reason, "waiting for the checkpoint of step 3 to become visible");
-  EXPECT_EQ(Session("w0").Last<Acknowledge>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::Acknowledge>(), nullptr);
   Answer("w0", key, 3);
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
   EXPECT_EQ(Job("j").checkpoint->step, StepId(3));
-  EXPECT_NE(Session("w1").Last<Acknowledge>(), nullptr);
+  EXPECT_NE(Session("w1").Last<control::Acknowledge>(), nullptr);
 }
 
 TEST_F(ClusterTest, AFailedPartFailsTheCheckpointAndTrainingGoesOn) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 10);
   ReportPart("w0", key, 0, 10, "no space left on device");
   EXPECT_THAT(Job("j").notices, IsEmpty());  // rank 1 still writes
@@ -94,15 +95,16 @@ TEST_F(ClusterTest, AFailedPartFailsTheCheckpointAndTrainingGoesOn) {
               ElementsAre("the checkpoint of step 10 failed: rank 0: no space left on device"));
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   EXPECT_FALSE(Job("j").checkpoint.has_value());
-  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
-  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>()->manifest, "");  // remove what was written
+  ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>()->manifest,
+            "");  // remove what was written
   TrainTo(key, 20);
   SaveAt(key, 20);
 }
 
 TEST_F(ClusterTest, ACheckpointThatCannotBeCommittedIsAWarning) {
   AttachWorkers(1);
-  const JobKey key = RunJob(SavingSpec("j", 1));
+  const control::JobKey key = RunJob(SavingSpec("j", 1));
   TrainTo(key, 1);
   ReportPart("w0", key, 0, 1);
   Answer("w0", key, 1, "model-0 has 7 bytes, not 8");
@@ -114,27 +116,27 @@ TEST_F(ClusterTest, ACheckpointThatCannotBeCommittedIsAWarning) {
 
 TEST_F(ClusterTest, CheckpointsBecomeVisibleInTheOrderOfTheirSteps) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 20);
   for (const int step : {10, 20}) ReportPart("w0", key, 0, step);
   ReportPart("w1", key, 1, 10);
   ReportPart("w1", key, 1, 20);
-  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>()->step, StepId(10));
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>()->step, StepId(10));
   Answer("w0", key, 20);  // not asked for
   EXPECT_FALSE(Job("j").checkpoint.has_value());
   Answer("w0", key, 10);
-  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>()->step, StepId(20));
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>()->step, StepId(20));
   Answer("w0", key, 20);
   EXPECT_EQ(Job("j").checkpoint->step, StepId(20));
 }
 
 TEST_F(ClusterTest, PartsToldTwiceCountOnce) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 10);
   ReportPart("w0", key, 0, 10);
   ReportPart("w0", key, 0, 10);
-  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
   ReportPart("w1", key, 1, 10);
   Answer("w0", key, 10);
   ReportPart("w1", key, 1, 10);  // its acknowledgement was lost
@@ -146,7 +148,7 @@ TEST_F(ClusterTest, PartsToldTwiceCountOnce) {
 
 TEST_F(ClusterTest, PartsOfAnotherGenerationOrRankAreRefused) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   ReportPart("w0", {"j", Generation(7)}, 0, 10);
   ReportPart("w1", key, 0, 10);
   EXPECT_TRUE(Job("j").saving.open.empty());
@@ -154,25 +156,25 @@ TEST_F(ClusterTest, PartsOfAnotherGenerationOrRankAreRefused) {
 
 TEST_F(ClusterTest, ACommitIsAskedForAgainWhenItsWorkerComesBack) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 10);
   ReportPart("w0", key, 0, 10);
   ReportPart("w1", key, 1, 10);
-  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});  // on a new stream
-  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});  // on a new stream
+  ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
   Answer("w0", key, 10);
   EXPECT_EQ(Job("j").checkpoint->step, StepId(10));
 }
 
 TEST_F(ClusterTest, AnotherWorkerCommitsIfThatOfRankZeroIsGone) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 10);
   ReportPart("w0", key, 0, 10);
   ReportPart("w1", key, 1, 10);
   Detach("w0");
-  ASSERT_NE(Session("w1").Last<CommitCheckpoint>(), nullptr);
-  Say("w1", key, 1, RankPhase::kAborted);
+  ASSERT_NE(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+  Say("w1", key, 1, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kRecovering);
   EXPECT_THAT(Job("j").reason,
               HasSubstr("waiting for the checkpoint of step 10 to become visible"));
@@ -183,10 +185,10 @@ TEST_F(ClusterTest, AnotherWorkerCommitsIfThatOfRankZeroIsGone) {
 
 TEST_F(ClusterTest, ACommitThatNobodyAnswersFails) {
   AttachWorkers(1);
-  const JobKey key = RunJob(SavingSpec("j", 1, 1));
+  const control::JobKey key = RunJob(SavingSpec("j", 1, 1));
   TrainTo(key, 1);
   ReportPart("w0", key, 0, 1);
-  Say("w0", key, 0, RankPhase::kFinished);
+  Say("w0", key, 0, control::Phase::kFinished);
   Detach("w0");
   Advance(absl::Minutes(5));
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
@@ -196,33 +198,33 @@ TEST_F(ClusterTest, ACommitThatNobodyAnswersFails) {
 
 TEST_F(ClusterTest, ARestartOfTheCoordinatorLosesNoPart) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 10);
   ReportPart("w1", key, 1, 10);
   EXPECT_EQ(Session("w1").acknowledged, 11);  // it will not be told again
   Restart();
-  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
-  Attach("w1", "a", Hold{"j", key.generation, Rank(1)});
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
   ReportPart("w0", key, 0, 10);
-  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
-  const std::string manifest = Session("w0").Last<CommitCheckpoint>()->manifest;
+  ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+  const std::string manifest = Session("w0").Last<control::CommitCheckpoint>()->manifest;
   Restart();  // while it is committed: the same is asked for again
-  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
-  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
-  EXPECT_EQ(Session("w0").Last<CommitCheckpoint>()->manifest, manifest);
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
+  ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>()->manifest, manifest);
   Answer("w0", key, 10);
   EXPECT_EQ(Job("j").checkpoint->step, StepId(10));
 }
 
 TEST_F(ClusterTest, AFinishedJobIsCommittedAfterARestart) {
   AttachWorkers(1);
-  const JobKey key = RunJob(SavingSpec("j", 1, 1));
+  const control::JobKey key = RunJob(SavingSpec("j", 1, 1));
   TrainTo(key, 1);
   ReportPart("w0", key, 0, 1);
-  Say("w0", key, 0, RankPhase::kFinished);
+  Say("w0", key, 0, control::Phase::kFinished);
   Restart();
   Attach("w0");
-  Say("w0", key, 0, RankPhase::kFinished);
+  Say("w0", key, 0, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   Answer("w0", key, 1);
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
@@ -230,11 +232,11 @@ TEST_F(ClusterTest, AFinishedJobIsCommittedAfterARestart) {
 
 TEST_F(ClusterTest, ACancelledJobDoesNotWaitForItsCheckpoint) {
   AttachWorkers(1);
-  const JobKey key = RunJob(SavingSpec("j", 1));
+  const control::JobKey key = RunJob(SavingSpec("j", 1));
   TrainTo(key, 10);
   ReportPart("w0", key, 0, 10);
   ASSERT_TRUE(Cancel("j").ok());
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kCancelled);
   Answer("w0", key, 10);
   EXPECT_FALSE(Job("j").checkpoint.has_value());

@@ -30,7 +30,7 @@ class ClusterDevices : public ClusterTest {
 TEST_F(ClusterDevices, AJobOfACpuClusterComputesOnCpus) {
   AttachWorkers(2);
   ASSERT_TRUE(Submit(ComputingSpec("j")).ok());
-  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->device, DeviceKind::kCpu);
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->device, DeviceKind::kCpu);
   EXPECT_EQ(Job("j").plan.device, DeviceKind::kCpu);
 }
 
@@ -45,7 +45,7 @@ TEST_F(ClusterDevices, AJobGetsGpusWhereThereAreAnyAndIsPlannedForTheirMemoryAnd
   EXPECT_EQ(plans_[0].options.matmul_flops_per_second, 5e14);
   hold_plans_ = false;
   Settle();
-  EXPECT_EQ(Session("w1").Last<Prepare>()->launch->device, DeviceKind::kCuda);
+  EXPECT_EQ(Session("w1").Last<control::Prepare>()->assignment()->device, DeviceKind::kCuda);
 }
 
 TEST_F(ClusterDevices, AMixedClusterIsRefusedForOneJobUnlessItAsksForCpus) {
@@ -57,7 +57,7 @@ TEST_F(ClusterDevices, AMixedClusterIsRefusedForOneJobUnlessItAsksForCpus) {
             "needs 2 workers with a GPU, 1 idle: 1 idle without, which device: cpu would take");
   ASSERT_TRUE(Submit(ComputingSpec("on-cpus", DeviceKind::kCpu)).ok());
   EXPECT_EQ(Job("on-cpus").state, JobState::kStarting);
-  EXPECT_EQ(Session("gpu").Last<Prepare>()->launch->device, DeviceKind::kCpu);
+  EXPECT_EQ(Session("gpu").Last<control::Prepare>()->assignment()->device, DeviceKind::kCpu);
 }
 
 TEST_F(ClusterDevices, AJobKeepsToWhatItHasComputedOn) {
@@ -67,18 +67,18 @@ TEST_F(ClusterDevices, AJobKeepsToWhatItHasComputedOn) {
   RunJob(spec);
   AttachWithGpu("gpu0", "GPU-0");
   AttachWithGpu("gpu1", "GPU-1");
-  const JobKey first{"j", Generation(1)};
+  const control::JobKey first{"j", Generation(1)};
   Detach("w1");
-  Say("w0", first, 0, RankPhase::kAborted);
+  Say("w0", first, 0, control::Phase::kAborted);
   ASSERT_EQ(Job("j").generation, Generation(2));
-  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->device, DeviceKind::kCpu);
-  EXPECT_EQ(Session("gpu1").Last<Prepare>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->device, DeviceKind::kCpu);
+  EXPECT_EQ(Session("gpu1").Last<control::Prepare>(), nullptr);
 }
 
 TEST_F(ClusterDevices, EmulatedLayersTakeNoGpu) {
   AttachWithGpu("gpu", "GPU-0");
   ASSERT_TRUE(Submit(Spec("j", 1)).ok());
-  EXPECT_EQ(Session("gpu").Last<Prepare>()->launch->device, DeviceKind::kCpu);
+  EXPECT_EQ(Session("gpu").Last<control::Prepare>()->assignment()->device, DeviceKind::kCpu);
 }
 
 TEST_F(ClusterDevices, TheGpuOfAnotherWorkerIsRefusedOnTheStream) {

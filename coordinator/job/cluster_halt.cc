@@ -67,15 +67,15 @@ void Cluster::RequestHalt(JobEntry& job, store::JobHalt halt, Moment now) {
   } else if (!told) {
     for (const RankRun& rank : job.run->ranks) {
       if (rank.lost || IsTerminal(rank.phase)) continue;
-      SendTo(rank.bound.worker, Halt{{job.record.name, job.record.generation}, halt.reason});
+      SendTo(rank.bound.worker,
+             control::Halt{{job.record.name, job.record.generation}, halt.reason});
     }
   }
   Advance(job, now);
 }
 
 void Cluster::HaltJobOf(const Worker& worker, const std::string& reason, Moment now) {
-  JobEntry* const job =
-      worker.hold ? FindRunning({worker.hold->job, worker.hold->generation}) : nullptr;
+  JobEntry* const job = worker.hold ? FindRunning(worker.hold->key) : nullptr;
   // A halt on its way frees the worker too.
   if (job == nullptr || !job->spec.checkpoint || job->record.halt) return;
   RequestHalt(*job, {.next = JobState::kQueued, .reason = reason}, now);
@@ -88,9 +88,9 @@ void Cluster::Leave(SessionId id, const std::string& reason, Moment now) {
   if (worker == nullptr) return;
   const std::string name = worker->hello.worker;
   Log(LogLevel::kInfo, "worker leaves",
-      {{"worker", name}, {"reason", reason}, {"job", worker->hold ? worker->hold->job : ""}});
+      {{"worker", name}, {"reason", reason}, {"job", worker->hold ? worker->hold->key.job : ""}});
   if (!worker->hold) return;
-  const JobKey key{worker->hold->job, worker->hold->generation};
+  const control::JobKey key = worker->hold->key;
   const RankRun* const rank = FindRank(key, worker->hold->rank, *worker);
   if (rank == nullptr || IsTerminal(rank->phase)) return;
   const std::string why = absl::StrCat("worker ", name, " leaves: ", reason);

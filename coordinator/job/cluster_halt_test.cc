@@ -15,9 +15,9 @@ using ::testing::HasSubstr;
 class HaltTest : public ClusterTest {
  protected:
   // A job of two ranks that trained to step 5 and was asked to pause.
-  JobKey PausingJob() {
+  control::JobKey PausingJob() {
     AttachWorkers(2);
-    const JobKey key = RunJob(SavingSpec("j", 2));
+    const control::JobKey key = RunJob(SavingSpec("j", 2));
     TrainTo(key, 5);
     EXPECT_EQ(Pause("j")->state, JobState::kRunning);
     return key;
@@ -25,18 +25,18 @@ class HaltTest : public ClusterTest {
 };
 
 TEST_F(HaltTest, APausedJobEndsAtAStepBoundaryAndLetsItsWorkersGo) {
-  const JobKey key = PausingJob();
+  const control::JobKey key = PausingJob();
   for (const char* worker : {"w0", "w1"}) {
-    ASSERT_NE(Session(worker).Last<Halt>(), nullptr);
-    EXPECT_EQ(Session(worker).Last<Halt>()->key, key);
+    ASSERT_NE(Session(worker).Last<control::Halt>(), nullptr);
+    EXPECT_EQ(Session(worker).Last<control::Halt>()->key, key);
   }
   EXPECT_EQ(Job("j").reason,
             "paused by request; waiting for rank 0 (w0), rank 1 (w1) to end at a step boundary");
   TrainTo(key, 7);
   ReportPart("w0", key, 0, 7);
-  Say("w0", key, 0, RankPhase::kHalted);
+  Say("w0", key, 0, control::Phase::kHalted);
   ReportPart("w1", key, 1, 7);
-  Say("w1", key, 1, RankPhase::kHalted);
+  Say("w1", key, 1, control::Phase::kHalted);
   EXPECT_EQ(Job("j").reason,
             "paused by request; waiting for the checkpoint of step 7 to become visible");
   EXPECT_EQ(StateOf("w1"), WorkerState::kBusy);
@@ -47,19 +47,19 @@ TEST_F(HaltTest, APausedJobEndsAtAStepBoundaryAndLetsItsWorkersGo) {
   EXPECT_TRUE(Job("j").ranks.empty());
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
-  EXPECT_NE(Session("w1").Last<Acknowledge>(), nullptr);
+  EXPECT_NE(Session("w1").Last<control::Acknowledge>(), nullptr);
 }
 
 TEST_F(HaltTest, AResumedJobGoesOnUnderANewGeneration) {
-  const JobKey key = PausingJob();
+  const control::JobKey key = PausingJob();
   SaveAt(key, 5);
-  SayAll(key, RankPhase::kHalted);
+  SayAll(key, control::Phase::kHalted);
   ASSERT_EQ(Job("j").state, JobState::kPaused);
   EXPECT_EQ(Resume("j")->state, JobState::kQueued);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
-  const Prepare* prepare = Session("w0").Last<Prepare>();
-  EXPECT_EQ(prepare->launch->key.generation, Generation(2));
-  EXPECT_EQ(prepare->launch->resume, "auto");
+  const control::Prepare* prepare = Session("w0").Last<control::Prepare>();
+  EXPECT_EQ(prepare->assignment()->key.generation, Generation(2));
+  EXPECT_EQ(prepare->assignment()->resume, "auto");
   AdmitAll("j", 5);
   EXPECT_EQ(Job("j").resumed_step, StepId(5));
   EXPECT_EQ(Job("j").transitions.back().reason, "all 2 ranks admitted; going on after step 5");
@@ -83,11 +83,11 @@ TEST_F(HaltTest, AWaitingOrPlanningJobIsPausedAtOnce) {
 TEST_F(HaltTest, AStartingJobIsPausedWithoutACheckpoint) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
-  const JobKey key{"j", Generation(1)};
+  const control::JobKey key{"j", Generation(1)};
   ASSERT_TRUE(Pause("j").ok());
-  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
-  EXPECT_EQ(Session("w0").Last<Halt>(), nullptr);
-  Say("w0", key, 0, RankPhase::kAborted);
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::Halt>(), nullptr);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kPaused);
   EXPECT_EQ(Job("j").reason, "paused by request; has no checkpoint of its own yet");
 }
@@ -104,12 +104,12 @@ TEST_F(HaltTest, APauseOfAStartingJobSurvivesARestart) {
 
 TEST_F(HaltTest, WhatCannotBePausedOrResumedIsRefused) {
   AttachWorkers(1);
-  const JobKey key = RunJob("j", 1);
+  const control::JobKey key = RunJob("j", 1);
   const auto status = Pause("j").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.ToString(), HasSubstr("job j has no checkpoint section"));
   EXPECT_THAT(Resume("j").status().ToString(), HasSubstr("job j is RUNNING, not PAUSED"));
-  Say("w0", key, 0, RankPhase::kFailed, "boom");
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
   EXPECT_THAT(Pause("j").status().ToString(), HasSubstr("job j is FAILED"));
   EXPECT_EQ(Pause("nobody").status().code(), absl::StatusCode::kNotFound);
 }
@@ -124,69 +124,69 @@ TEST_F(HaltTest, RequestsSentAgainAnswerAsBefore) {
 }
 
 TEST_F(HaltTest, APauseSurvivesARestart) {
-  const JobKey key = PausingJob();
+  const control::JobKey key = PausingJob();
   Restart();
-  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
-  ASSERT_NE(Session("w0").Last<Halt>(), nullptr);  // it may not have heard it
-  Attach("w1", "a", Hold{"j", key.generation, Rank(1)});
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
+  ASSERT_NE(Session("w0").Last<control::Halt>(), nullptr);  // it may not have heard it
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
   SaveAt(key, 5);
-  SayAll(key, RankPhase::kHalted);
+  SayAll(key, control::Phase::kHalted);
   EXPECT_EQ(Job("j").state, JobState::kPaused);
 }
 
 TEST_F(HaltTest, ARestartBetweenTheHaltAndItsCommitPausesTheJob) {
-  const JobKey key = PausingJob();
+  const control::JobKey key = PausingJob();
   ReportPart("w0", key, 0, 5);
   ReportPart("w1", key, 1, 5);
-  SayAll(key, RankPhase::kHalted);
+  SayAll(key, control::Phase::kHalted);
   Restart();
   Attach("w0");
   Attach("w1");
-  Say("w0", key, 0, RankPhase::kHalted);
-  Say("w1", key, 1, RankPhase::kHalted);
-  ASSERT_NE(Session("w0").Last<CommitCheckpoint>(), nullptr);
+  Say("w0", key, 0, control::Phase::kHalted);
+  Say("w1", key, 1, control::Phase::kHalted);
+  ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
   Answer("w0", key, 5);
   EXPECT_EQ(Job("j").state, JobState::kPaused);
 }
 
 TEST_F(HaltTest, ARankThatDidNotHearTheStartHearsOfTheHaltAfterIt) {
-  const JobKey key = PausingJob();
+  const control::JobKey key = PausingJob();
   Session("w1").commands.clear();
-  Say("w1", key, 1, RankPhase::kAdmitted);
+  Say("w1", key, 1, control::Phase::kAdmitted);
   ASSERT_EQ(Session("w1").commands.size(), 2u);
-  EXPECT_TRUE(std::holds_alternative<Start>(Session("w1").commands[0]));
-  EXPECT_TRUE(std::holds_alternative<Halt>(Session("w1").commands[1]));
+  EXPECT_TRUE(std::holds_alternative<control::Start>(Session("w1").commands[0]));
+  EXPECT_TRUE(std::holds_alternative<control::Halt>(Session("w1").commands[1]));
 }
 
 TEST_F(HaltTest, AJobThatIsDoneAtTheBoundarySucceeds) {
   AttachWorkers(1);
-  const JobKey key = RunJob(SavingSpec("j", 1, 5));
+  const control::JobKey key = RunJob(SavingSpec("j", 1, 5));
   TrainTo(key, 4);
   ASSERT_TRUE(Pause("j").ok());
   TrainTo(key, 5);
   SaveAt(key, 5);
-  Say("w0", key, 0, RankPhase::kFinished);
+  Say("w0", key, 0, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
 }
 
 TEST_F(HaltTest, APauseWhoseCheckpointFailsSaysWhereTheJobGoesOn) {
   AttachWorkers(1);
-  const JobKey key = RunJob(SavingSpec("j", 1));
+  const control::JobKey key = RunJob(SavingSpec("j", 1));
   TrainTo(key, 10);
   SaveAt(key, 10);
   TrainTo(key, 12);
   ASSERT_TRUE(Pause("j").ok());
   ReportPart("w0", key, 0, 12, "disk full");
-  Say("w0", key, 0, RankPhase::kHalted);
+  Say("w0", key, 0, control::Phase::kHalted);
   EXPECT_EQ(Job("j").state, JobState::kPaused);
   EXPECT_EQ(Job("j").reason, "paused by request; goes on from the checkpoint of step 10");
   EXPECT_THAT(Job("j").notices, ElementsAre(HasSubstr("disk full")));
 }
 
 TEST_F(HaltTest, ARankThatDiesWhileHaltingLeavesTheJobPaused) {
-  const JobKey key = PausingJob();
+  const control::JobKey key = PausingJob();
   ReportPart("w0", key, 0, 6);
-  Say("w0", key, 0, RankPhase::kHalted);
+  Say("w0", key, 0, control::Phase::kHalted);
   Detach("w1");
   EXPECT_EQ(Job("j").state, JobState::kPaused);
   EXPECT_THAT(Job("j").reason, HasSubstr("paused by request; worker w1 (rank 1) lost"));
@@ -197,29 +197,29 @@ TEST_F(HaltTest, ARankThatDiesWhileHaltingLeavesTheJobPaused) {
 
 TEST_F(HaltTest, ARecoveringJobIsPausedOnceItsRanksHaveLetGo) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   Detach("w1");
   ASSERT_EQ(Job("j").state, JobState::kRecovering);
   ASSERT_TRUE(Pause("j").ok());
   EXPECT_EQ(Job("j").state, JobState::kRecovering);
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kPaused);
 }
 
 TEST_F(HaltTest, AResumeWhileHaltingPutsTheJobBackInTheQueue) {
-  const JobKey key = PausingJob();
+  const control::JobKey key = PausingJob();
   ASSERT_TRUE(Resume("j").ok());
   SaveAt(key, 5);
-  SayAll(key, RankPhase::kHalted);
+  SayAll(key, control::Phase::kHalted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").generation, Generation(2));
 }
 
 TEST_F(HaltTest, CancelWhileHaltingAndWhilePaused) {
-  const JobKey key = PausingJob();
+  const control::JobKey key = PausingJob();
   ASSERT_TRUE(Cancel("j").ok());
-  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
-  SayAll(key, RankPhase::kAborted);
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  SayAll(key, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kCancelled);
 
   ASSERT_TRUE(Submit(SavingSpec("k", 3)).ok());
@@ -231,13 +231,13 @@ TEST_F(HaltTest, CancelWhileHaltingAndWhilePaused) {
 
 TEST_F(HaltTest, ADrainedWorkersJobMovesToOthers) {
   AttachWorkers(3);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 5);
   ASSERT_TRUE(SetDrained("w1", true).ok());
-  ASSERT_NE(Session("w0").Last<Halt>(), nullptr);
-  EXPECT_EQ(Session("w0").Last<Halt>()->reason, "worker w1 is drained");
+  ASSERT_NE(Session("w0").Last<control::Halt>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::Halt>()->reason, "worker w1 is drained");
   SaveAt(key, 5);
-  SayAll(key, RankPhase::kHalted);
+  SayAll(key, control::Phase::kHalted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").ranks[0].worker, "w0");
   EXPECT_EQ(Job("j").ranks[1].worker, "w2");
@@ -246,9 +246,9 @@ TEST_F(HaltTest, ADrainedWorkersJobMovesToOthers) {
 
 TEST_F(HaltTest, ADrainedWorkersJobWaitsForAnother) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   ASSERT_TRUE(SetDrained("w1", true).ok());
-  SayAll(key, RankPhase::kHalted);
+  SayAll(key, control::Phase::kHalted);
   EXPECT_EQ(Job("j").state, JobState::kQueued);
   EXPECT_EQ(Job("j").reason, "needs 2 workers, 1 idle: 1 drained");
 }
@@ -266,13 +266,13 @@ TEST_F(HaltTest, AWorkerDrainedWhileItsJobIsPlannedIsNotGivenARank) {
 
 TEST_F(HaltTest, ALeavingWorkersJobMovesToOthers) {
   AttachWorkers(3);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   Leave("w0");
-  ASSERT_NE(Session("w1").Last<Halt>(), nullptr);
-  EXPECT_EQ(Session("w1").Last<Halt>()->reason, "worker w0 leaves: SIGTERM");
+  ASSERT_NE(Session("w1").Last<control::Halt>(), nullptr);
+  EXPECT_EQ(Session("w1").Last<control::Halt>()->reason, "worker w0 leaves: SIGTERM");
   SaveAt(key, 5);
-  SayAll(key, RankPhase::kHalted);
-  EXPECT_NE(Session("w0").Last<Acknowledge>(), nullptr);
+  SayAll(key, control::Phase::kHalted);
+  EXPECT_NE(Session("w0").Last<control::Acknowledge>(), nullptr);
   EXPECT_EQ(Job("j").ranks[0].worker, "w1");
   ASSERT_TRUE(Submit(Spec("k", 1)).ok());
   EXPECT_EQ(Job("k").reason, "needs 1 worker, 0 idle: 2 held by job j, 1 leaving");
@@ -285,19 +285,19 @@ TEST_F(HaltTest, ALeavingWorkersJobMovesToOthers) {
 
 TEST_F(HaltTest, ALeavingWorkerEndsAJobWithoutCheckpoints) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2, 100);
+  const control::JobKey key = RunJob("j", 2, 100);
   Leave("w1");
-  ASSERT_NE(Session("w1").Last<Abort>(), nullptr);
-  SayAll(key, RankPhase::kAborted);
+  ASSERT_NE(Session("w1").Last<control::Abort>(), nullptr);
+  SayAll(key, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("worker w1 leaves: SIGTERM; the job has no checkpoint"));
 }
 
 TEST_F(HaltTest, APauseOutlivesADrain) {
-  const JobKey key = PausingJob();
+  const control::JobKey key = PausingJob();
   ASSERT_TRUE(SetDrained("w1", true).ok());
   Leave("w0");
-  SayAll(key, RankPhase::kHalted);
+  SayAll(key, control::Phase::kHalted);
   EXPECT_EQ(Job("j").state, JobState::kPaused);
 }
 

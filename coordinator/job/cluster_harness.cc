@@ -75,12 +75,14 @@ FakeWorker& ClusterTest::Attach(const std::string& name, const std::string& inca
                                 std::optional<Device> device) {
   FakeWorker& worker = workers_[name] = {name, incarnation, SessionId(++last_session_),
                                          std::make_shared<FakeSession>()};
+  std::optional<control::RunningJob> hello_running;
+  if (running) hello_running = {.key = running->key, .rank = running->rank};
   cluster_->Attach({.worker = name,
                     .incarnation = incarnation,
                     .protocol_version = 1,
                     .host = "h",
                     .cores = 8,
-                    .running = std::move(running),
+                    .running = hello_running,
                     .device = std::move(device)},
                    worker.id, worker.session, Moment::Of(clock_));
   Settle();
@@ -96,53 +98,55 @@ void ClusterTest::Detach(const std::string& name) {
   Settle();
 }
 
-void ClusterTest::Say(const std::string& worker, const JobKey& key, int rank, RankPhase phase,
-                      const std::string& error, const std::string& waiting_for) {
-  cluster_->Update(workers_.at(worker).id,
-                   {.key = key,
-                    .rank = Rank(rank),
-                    .phase = phase,
-                    .error = error,
-                    .status = store::RankStatus{.last_step = StepId(1),
-                                                .instruction = "1F0",
-                                                .waiting_for = waiting_for}},
-                   Moment::Of(clock_));
-  Settle();
-}
-
-void ClusterTest::Heartbeat(const std::string& worker, const JobKey& key, int rank,
-                            std::int64_t step, const std::string& instruction) {
-  cluster_->Heartbeat(
+void ClusterTest::Say(const std::string& worker, const control::JobKey& key, int rank,
+                      control::Phase phase, const std::string& error,
+                      const std::string& waiting_for) {
+  cluster_->Update(
       workers_.at(worker).id,
-      JobUpdate{.key = key,
-                .rank = Rank(rank),
-                .status = store::RankStatus{.last_step = StepId(step), .instruction = instruction}},
+      {.key = key,
+       .rank = Rank(rank),
+       .phase = phase,
+       .failure = {.error = error},
+       .status = {.last_step = StepId(1), .instruction = "1F0", .waiting_for = waiting_for}},
       Moment::Of(clock_));
   Settle();
 }
 
-void ClusterTest::Report(const std::string& worker, const JobKey& key, int rank,
+void ClusterTest::Heartbeat(const std::string& worker, const control::JobKey& key, int rank,
+                            std::int64_t step, const std::string& instruction) {
+  cluster_->Heartbeat(workers_.at(worker).id,
+                      {.key = key,
+                       .status = control::RankStatus{.rank = Rank(rank),
+                                                     .last_step = StepId(step),
+                                                     .instruction = instruction}},
+                      Moment::Of(clock_));
+  Settle();
+}
+
+void ClusterTest::Report(const std::string& worker, const control::JobKey& key, int rank,
                          std::int64_t step) {
   const FakeWorker& from = workers_.at(worker);
-  cluster_->Report(from.name, from.incarnation, key,
-                   {.rank = Rank(rank),
+  cluster_->Report(from.name, from.incarnation,
+                   {.key = key,
+                    .rank = Rank(rank),
                     .sequence = NextSequence(worker, key),
                     .step = StepId(step),
-                    .loss = 4.0 - step,
-                    .step_seconds = 1},
+                    .step_seconds = 1,
+                    .loss = 4.0 - step},
                    from.session);
   Advance(absl::Milliseconds(50));  // its batch
 }
 
-std::int64_t ClusterTest::NextSequence(const std::string& worker, const JobKey& key) {
+std::int64_t ClusterTest::NextSequence(const std::string& worker, const control::JobKey& key) {
   return ++sequences_[absl::StrCat(worker, " ", key.job, " ", key.generation.value())];
 }
 
-void ClusterTest::ReportPart(const std::string& worker, const JobKey& key, int rank,
+void ClusterTest::ReportPart(const std::string& worker, const control::JobKey& key, int rank,
                              std::int64_t step, const std::string& error) {
   const FakeWorker& from = workers_.at(worker);
-  cluster_->ReportCheckpoint(from.name, from.incarnation, key,
-                             {.rank = Rank(rank),
+  cluster_->ReportCheckpoint(from.name, from.incarnation,
+                             {.key = key,
+                              .rank = Rank(rank),
                               .sequence = NextSequence(worker, key),
                               .step = StepId(step),
                               .files = {{.name = absl::StrCat("model-", rank),
@@ -153,7 +157,7 @@ void ClusterTest::ReportPart(const std::string& worker, const JobKey& key, int r
   Advance(absl::Milliseconds(50));  // its batch
 }
 
-void ClusterTest::Answer(const std::string& worker, const JobKey& key, std::int64_t step,
+void ClusterTest::Answer(const std::string& worker, const control::JobKey& key, std::int64_t step,
                          const std::string& error) {
   cluster_->Committed(workers_.at(worker).id, {.key = key, .step = StepId(step), .error = error},
                       Moment::Of(clock_));
@@ -247,21 +251,21 @@ absl::StatusOr<membership::Worker> ClusterTest::SetDrained(const std::string& na
   return answer;
 }
 
-JobKey ClusterTest::RunJob(const std::string& name, int pipeline, std::int64_t steps) {
+control::JobKey ClusterTest::RunJob(const std::string& name, int pipeline, std::int64_t steps) {
   return RunJob(Spec(name, pipeline, steps));
 }
 
-JobKey ClusterTest::RunJob(const config::JobSpec& spec) {
+control::JobKey ClusterTest::RunJob(const config::JobSpec& spec) {
   EXPECT_TRUE(Submit(spec).ok());
   return AdmitAll(spec.name);
 }
 
-JobKey ClusterTest::AdmitAll(const std::string& name, std::int64_t resumed_step) {
-  const JobKey key{name, Job(name).generation};
-  const std::vector<store::BoundRank> ranks = Job(name).ranks;
-  for (const store::BoundRank& bound : ranks) {
+control::JobKey ClusterTest::AdmitAll(const std::string& name, std::int64_t resumed_step) {
+  const control::JobKey key{name, Job(name).generation};
+  const std::vector<control::BoundRank> ranks = Job(name).ranks;
+  for (const control::BoundRank& bound : ranks) {
     cluster_->Update(workers_.at(bound.worker).id,
-                     {.key = key, .rank = bound.rank, .resumed_step = StepId(resumed_step)},
+                     {.key = key, .rank = bound.rank, .resumed = {.step = StepId(resumed_step)}},
                      Moment::Of(clock_));
     Settle();
   }
@@ -269,29 +273,30 @@ JobKey ClusterTest::AdmitAll(const std::string& name, std::int64_t resumed_step)
   return key;
 }
 
-void ClusterTest::TrainTo(const JobKey& key, std::int64_t step) {
+void ClusterTest::TrainTo(const control::JobKey& key, std::int64_t step) {
   const store::JobRecord job = Job(key.job);
   const StepId last = job.last_step ? job.last_step->step : StepId(0);
   for (std::int64_t s = last.value() + 1; s <= step; ++s) {
-    for (const store::BoundRank& bound : job.ranks)
+    for (const control::BoundRank& bound : job.ranks)
       Report(bound.worker, key, bound.rank.value(), s);
   }
 }
 
-void ClusterTest::SaveAt(const JobKey& key, std::int64_t step) {
-  const std::vector<store::BoundRank> ranks = Job(key.job).ranks;
-  for (const store::BoundRank& bound : ranks)
+void ClusterTest::SaveAt(const control::JobKey& key, std::int64_t step) {
+  const std::vector<control::BoundRank> ranks = Job(key.job).ranks;
+  for (const control::BoundRank& bound : ranks)
     ReportPart(bound.worker, key, bound.rank.value(), step);
-  const CommitCheckpoint* commit = Session(ranks[0].worker).Last<CommitCheckpoint>();
+  const control::CommitCheckpoint* commit =
+      Session(ranks[0].worker).Last<control::CommitCheckpoint>();
   ASSERT_NE(commit, nullptr);
   ASSERT_EQ(commit->step, StepId(step));
   Answer(ranks[0].worker, key, step);
   EXPECT_EQ(Job(key.job).checkpoint->step, StepId(step));
 }
 
-void ClusterTest::SayAll(const JobKey& key, RankPhase phase) {
-  const std::vector<store::BoundRank> ranks = Job(key.job).ranks;
-  for (const store::BoundRank& bound : ranks) Say(bound.worker, key, bound.rank.value(), phase);
+void ClusterTest::SayAll(const control::JobKey& key, control::Phase phase) {
+  const std::vector<control::BoundRank> ranks = Job(key.job).ranks;
+  for (const control::BoundRank& bound : ranks) Say(bound.worker, key, bound.rank.value(), phase);
 }
 
 std::vector<std::int64_t> ClusterTest::StoredSteps(const std::string& name) {

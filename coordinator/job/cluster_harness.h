@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "common/control/attachment.h"
+#include "common/control/job_key.h"
+#include "common/control/reports.h"
 #include "coordinator/job/cluster.h"
 #include "gtest/gtest.h"
 
@@ -16,9 +19,11 @@ namespace takt::job {
 // One control stream, with what was sent on it.
 class FakeSession final : public WorkerSession, public BulkSession {
  public:
-  void Send(const Command& command) override { commands.push_back(command); }
+  void Send(const control::Command& command) override { commands.push_back(command); }
   void Close(const absl::Status& status) override { closed = status; }
-  void Acknowledge(const JobKey&, std::int64_t sequence) override { acknowledged = sequence; }
+  void Acknowledge(const control::ReportsAcknowledged& reports) override {
+    acknowledged = reports.sequence;
+  }
 
   // The last command of this type; null if there was none.
   template <class T>
@@ -29,7 +34,7 @@ class FakeSession final : public WorkerSession, public BulkSession {
     return nullptr;
   }
 
-  std::vector<Command> commands;
+  std::vector<control::Command> commands;
   std::optional<absl::Status> closed;
   std::int64_t acknowledged = 0;
 };
@@ -54,16 +59,16 @@ class ClusterTest : public ::testing::Test {
                      std::optional<Device> device = std::nullopt);
   void AttachWorkers(int count);
   void Detach(const std::string& name);
-  void Say(const std::string& worker, const JobKey& key, int rank, RankPhase phase,
+  void Say(const std::string& worker, const control::JobKey& key, int rank, control::Phase phase,
            const std::string& error = "", const std::string& waiting_for = "");
-  void Heartbeat(const std::string& worker, const JobKey& key, int rank, std::int64_t step,
+  void Heartbeat(const std::string& worker, const control::JobKey& key, int rank, std::int64_t step,
                  const std::string& instruction);
-  void Report(const std::string& worker, const JobKey& key, int rank, std::int64_t step);
+  void Report(const std::string& worker, const control::JobKey& key, int rank, std::int64_t step);
   // One rank's part of a checkpoint: one file named for the rank.
-  void ReportPart(const std::string& worker, const JobKey& key, int rank, std::int64_t step,
-                  const std::string& error = "");
+  void ReportPart(const std::string& worker, const control::JobKey& key, int rank,
+                  std::int64_t step, const std::string& error = "");
   // The worker's answer to CommitCheckpoint.
-  void Answer(const std::string& worker, const JobKey& key, std::int64_t step,
+  void Answer(const std::string& worker, const control::JobKey& key, std::int64_t step,
               const std::string& error = "");
   void Leave(const std::string& worker);
 
@@ -84,15 +89,15 @@ class ClusterTest : public ::testing::Test {
   absl::StatusOr<membership::Worker> SetDrained(const std::string& name, bool drained,
                                                 const std::string& request_id = "");
   // Submits, settles, and lets all ranks be admitted and started.
-  JobKey RunJob(const std::string& name, int pipeline, std::int64_t steps = 2);
-  JobKey RunJob(const config::JobSpec& spec);
+  control::JobKey RunJob(const std::string& name, int pipeline, std::int64_t steps = 2);
+  control::JobKey RunJob(const config::JobSpec& spec);
   // Lets all ranks of a job that was submitted be admitted and started.
-  JobKey AdmitAll(const std::string& name, std::int64_t resumed_step = 0);
+  control::JobKey AdmitAll(const std::string& name, std::int64_t resumed_step = 0);
   // All ranks do the steps up to this one.
-  void TrainTo(const JobKey& key, std::int64_t step);
+  void TrainTo(const control::JobKey& key, std::int64_t step);
   // All ranks save after this step, and it becomes visible.
-  void SaveAt(const JobKey& key, std::int64_t step);
-  void SayAll(const JobKey& key, RankPhase phase);
+  void SaveAt(const control::JobKey& key, std::int64_t step);
+  void SayAll(const control::JobKey& key, control::Phase phase);
 
   const store::JobRecord& Job(const std::string& name) { return shown_.at(name); }
   FakeSession& Session(const std::string& worker) { return *workers_.at(worker).session; }
@@ -112,7 +117,7 @@ class ClusterTest : public ::testing::Test {
   absl::Status plan_error_;  // what planning answers instead
 
  private:
-  std::int64_t NextSequence(const std::string& worker, const JobKey& key);
+  std::int64_t NextSequence(const std::string& worker, const control::JobKey& key);
 
   std::int64_t last_session_ = 0;
   int last_random_ = 0;

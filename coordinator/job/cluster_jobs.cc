@@ -17,7 +17,6 @@ using store::JobState;
 
 // What the plan may assume about workers that did not measure themselves.
 constexpr double kDefaultFlopsPerSecond = 1e11;
-constexpr int kSecretBytes = 32;
 
 Need NeedOf(const config::JobSpec& spec, config::DeviceKind device) {
   const config::Parallelism& p = spec.parallelism;
@@ -37,7 +36,7 @@ std::pair<std::string, StepId> ResumeOf(const store::JobRecord& job,
 }
 
 // 0: not measured.
-double FlopsPerSecond(const membership::Hello& hello, DeviceKind device) {
+double FlopsPerSecond(const control::Hello& hello, DeviceKind device) {
   if (device != DeviceKind::kCuda) return hello.matmul_flops_per_second;
   return hello.device ? hello.device->matmul_flops_per_second : 0;
 }
@@ -122,14 +121,15 @@ void Cluster::StartRun(JobEntry& job) {
   job.steps.emplace(job.record.plan.mesh, StepId(job.run->committed_steps));
   for (RankRun& rank : job.run->ranks) {
     rank.phase = RankPhase::kRunning;
-    SendTo(rank.bound.worker, Start{{job.record.name, job.record.generation}});
+    SendTo(rank.bound.worker, control::Start{{job.record.name, job.record.generation}});
   }
 }
 
 void Cluster::StopRun(JobEntry& job, store::JobStop stop, Moment now) {
   for (const RankRun& rank : job.run->ranks) {
     if (rank.lost || IsTerminal(rank.phase)) continue;
-    SendTo(rank.bound.worker, Abort{{job.record.name, job.record.generation}, stop.reason});
+    SendTo(rank.bound.worker,
+           control::Abort{{job.record.name, job.record.generation}, stop.reason});
   }
   // Who still looks for its neighbours stops looking.
   outbox_.effects.push_back([this, name = job.record.name] { rendezvous_->Close(name); });
@@ -151,12 +151,12 @@ void Cluster::CountRecovery(JobEntry& job, const std::string& reason, Moment now
 
 void Cluster::EndRun(JobEntry& job, const Decision& decision, Moment now) {
   CollectSteps(job, /*rest=*/true, now);
-  const JobKey key{job.record.name, job.record.generation};
+  const control::JobKey key{job.record.name, job.record.generation};
   for (const RankRun& rank : job.run->ranks) {
     // Those that have not let go yet stay held: their late word is acknowledged when it comes
     // (Update).
     if (rank.lost || !IsTerminal(rank.phase)) continue;
-    SendTo(rank.bound.worker, Acknowledge{key});
+    SendTo(rank.bound.worker, control::Acknowledge{key});
     members_.Release(rank.bound.worker);
   }
   if (job.run->stop && IsFault(*job.run->stop)) {
@@ -191,7 +191,7 @@ void Cluster::ServeQueue(Moment now) {
   std::vector<const membership::Worker*> idle;
   for (const auto& [name, worker] : members_.workers()) {
     if (worker.state() == membership::WorkerState::kBusy) {
-      ++capacity.held[worker.hold->job];
+      ++capacity.held[worker.hold->key.job];
     } else if (worker.TakesWork()) {
       idle.push_back(&worker);
     } else if (worker.state() == membership::WorkerState::kIdle) {
@@ -237,14 +237,14 @@ DeviceKind Cluster::DeviceOf(const JobEntry& job) const {
 std::int64_t Cluster::LeastMemory(const std::vector<std::string>& workers,
                                   DeviceKind device) const {
   const bool cuda = device == DeviceKind::kCuda;
-  const auto owner = [&](const membership::Hello& hello) {
+  const auto owner = [&](const control::Hello& hello) {
     return cuda ? hello.device->uuid : hello.host;
   };
   std::map<std::string, int> sharing;
   for (const std::string& name : workers) ++sharing[owner(members_.Find(name)->hello)];
   std::int64_t least = 0;
   for (const std::string& name : workers) {
-    const membership::Hello& hello = members_.Find(name)->hello;
+    const control::Hello& hello = members_.Find(name)->hello;
     const std::int64_t bytes = cuda ? hello.device->memory_bytes : hello.memory_bytes;
     const std::int64_t share = bytes / sharing[owner(hello)];
     if (share > 0) least = least > 0 ? std::min(least, share) : share;
@@ -262,7 +262,7 @@ void Cluster::BeginPlanning(JobEntry& job, const std::vector<std::string>& worke
                             .matmul_flops_per_second = kDefaultFlopsPerSecond};
   double slowest = 0;
   for (const std::string& name : workers) {
-    members_.SetHold(name, {job.record.name, job.record.generation, Rank(-1)});
+    members_.SetHold(name, {{job.record.name, job.record.generation}, Rank(-1)});
     const double rate = FlopsPerSecond(members_.Find(name)->hello, device);
     if (rate > 0) slowest = slowest > 0 ? std::min(slowest, rate) : rate;
   }
@@ -305,20 +305,19 @@ void Cluster::Planned(const std::string& job_id, Generation generation,
 }
 
 void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
-  const JobKey key{job.record.name, job.record.generation};
+  const control::JobKey key{job.record.name, job.record.generation};
   auto launch = std::make_shared<job::Launch>();
   launch->key = key;
-  launch->spec = job.record.spec;
-  launch->transport = job.spec.parallelism.transport;
+  launch->job = job.spec;
   launch->device = job.record.plan.device;
-  launch->secret = options_.random_bytes(kSecretBytes);
+  launch->secret = options_.random_bytes(control::kSecretBytes);
   if (job.spec.checkpoint)
     std::tie(launch->resume, launch->resume_at_most) = ResumeOf(job.record, *job.spec.checkpoint);
   job.record.ranks.clear();
   job.run = MakeRun(job, now);
   job.run->state = JobState::kStarting;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const membership::Hello& hello = members_.Find(job.reserved[rank])->hello;
+    const control::Hello& hello = members_.Find(job.reserved[rank])->hello;
     const int neighbours =
         static_cast<int>(std::ranges::count_if(members_.workers(), [&](const auto& entry) {
           return entry.second.session != SessionId(0) && entry.second.hello.host == hello.host;
@@ -327,7 +326,7 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
         job.spec.parallelism.threads.value_or(std::max(1, hello.cores / neighbours)));
     job.record.ranks.push_back({Rank(rank), hello.worker, hello.incarnation, hello.data_address});
     job.hands.insert(hello.worker);
-    members_.SetHold(hello.worker, {key.job, key.generation, Rank(rank)});
+    members_.SetHold(hello.worker, {key, Rank(rank)});
     job.run->ranks.push_back({.bound = job.record.ranks.back()});
     job.run->ranks.back().status = {.rank = Rank(rank), .worker = hello.worker};
   }
@@ -346,7 +345,7 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
       .checkpoint_every_steps = job.spec.checkpoint ? job.spec.checkpoint->every_steps : 0};
   for (const MemoryBytes& memory : plan.memory)
     job.record.plan.memory_bytes.push_back(memory.total());
-  for (const store::BoundRank& bound : job.record.ranks) {
+  for (const control::BoundRank& bound : job.record.ranks) {
     job.record.plan.matmul_flops_per_second +=
         FlopsPerSecond(members_.Find(bound.worker)->hello, launch->device);
   }
@@ -359,8 +358,8 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
   if (options_.on_launch) {
     outbox_.effects.push_back([this, launch] { options_.on_launch(*launch); });
   }
-  for (const store::BoundRank& bound : launch->ranks)
-    SendTo(bound.worker, Prepare{launch, bound.rank});
+  for (const control::BoundRank& bound : launch->ranks)
+    SendTo(bound.worker, PrepareOf(launch, bound.rank));
 }
 
 void Cluster::ReleaseReserved(JobEntry& job) {

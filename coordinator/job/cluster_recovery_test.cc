@@ -14,9 +14,9 @@ using ::testing::HasSubstr;
 class RecoveryTest : public ClusterTest {
  protected:
   // w1 dies and comes back; the other lets go.
-  void LoseWorker(const JobKey& key) {
+  void LoseWorker(const control::JobKey& key) {
     Detach("w1");
-    Say("w0", key, 0, RankPhase::kAborted);
+    Say("w0", key, 0, control::Phase::kAborted);
     Attach("w1", NextIncarnation());
   }
   std::string NextIncarnation() { return "b" + std::to_string(++incarnation_); }
@@ -27,14 +27,14 @@ class RecoveryTest : public ClusterTest {
 
 TEST_F(RecoveryTest, AJobGoesOnFromItsCheckpointWhenItsWorkerIsBack) {
   AttachWorkers(2);
-  JobKey key = RunJob(SavingSpec("j", 2));
+  control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 10);
   SaveAt(key, 10);
   TrainTo(key, 13);
   Detach("w1");
   EXPECT_EQ(Job("j").state, JobState::kRecovering);
-  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
-  Say("w0", key, 0, RankPhase::kAborted, "", "RECV 1B3 from pp rank 1");
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  Say("w0", key, 0, control::Phase::kAborted, "", "RECV 1B3 from pp rank 1");
   EXPECT_EQ(Job("j").state, JobState::kQueued);
   EXPECT_THAT(Job("j").transitions.back().reason,
               HasSubstr("worker w1 (rank 1) lost: its stream ended"));
@@ -56,27 +56,27 @@ TEST_F(RecoveryTest, AJobGoesOnFromItsCheckpointWhenItsWorkerIsBack) {
 
 TEST_F(RecoveryTest, ASpareWorkerTakesTheRankOfALostOne) {
   AttachWorkers(3);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   Detach("w1");
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").ranks[1].worker, "w2");
 }
 
 TEST_F(RecoveryTest, AJobWithoutAFixedPipelineGoesOnWithFewer) {
   AttachWorkers(3);
-  const JobKey key = RunJob(SavingSpec("j", 0));
+  const control::JobKey key = RunJob(SavingSpec("j", 0));
   Detach("w1");
-  Say("w0", key, 0, RankPhase::kAborted);
-  Say("w2", key, 2, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
+  Say("w2", key, 2, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").ranks.size(), 2u);
 }
 
 TEST_F(RecoveryTest, ARankThatFailedIsRecoveredFrom) {
   AttachWorkers(1);
-  const JobKey key = RunJob(SavingSpec("j", 1));
-  Say("w0", key, 0, RankPhase::kFailed, "connection reset by rank 1");
+  const control::JobKey key = RunJob(SavingSpec("j", 1));
+  Say("w0", key, 0, control::Phase::kFailed, "connection reset by rank 1");
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").generation, Generation(2));
 }
@@ -84,13 +84,12 @@ TEST_F(RecoveryTest, ARankThatFailedIsRecoveredFrom) {
 TEST_F(RecoveryTest, InvalidInputIsNotTriedAgain) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
-  const JobKey key{"j", Generation(1)};
+  const control::JobKey key{"j", Generation(1)};
   cluster_->Update(workers_.at("w0").id,
                    {.key = key,
                     .rank = Rank(0),
-                    .phase = RankPhase::kRefused,
-                    .error = "no such file",
-                    .invalid_input = true},
+                    .phase = control::Phase::kRefused,
+                    .failure = {.error = "no such file", .invalid_input = true}},
                    Moment::Of(clock_));
   Settle();
   EXPECT_EQ(Job("j").state, JobState::kFailed);
@@ -99,7 +98,7 @@ TEST_F(RecoveryTest, InvalidInputIsNotTriedAgain) {
 
 TEST_F(RecoveryTest, AJobThatDoesNotGetAnyFurtherFailsWithItsHistory) {
   AttachWorkers(2);
-  JobKey key = RunJob(SavingSpec("j", 2));
+  control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 4);
   for (int fault = 1; fault <= 3; ++fault) {
     LoseWorker(key);
@@ -107,7 +106,7 @@ TEST_F(RecoveryTest, AJobThatDoesNotGetAnyFurtherFailsWithItsHistory) {
   }
   EXPECT_EQ(key.generation, Generation(4));
   Detach("w1");
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("given up after 3 recoveries without a step after 4: "
                                          "worker w1 (rank 1) lost"));
@@ -116,7 +115,7 @@ TEST_F(RecoveryTest, AJobThatDoesNotGetAnyFurtherFailsWithItsHistory) {
 
 TEST_F(RecoveryTest, ANewStepAllowsAsManyRecoveriesAgain) {
   AttachWorkers(2);
-  JobKey key = RunJob(SavingSpec("j", 2));
+  control::JobKey key = RunJob(SavingSpec("j", 2));
   for (int fault = 1; fault <= 6; ++fault) {
     TrainTo(key, fault / 2);
     LoseWorker(key);
@@ -127,30 +126,30 @@ TEST_F(RecoveryTest, ANewStepAllowsAsManyRecoveriesAgain) {
 
 TEST_F(RecoveryTest, TheCountOfRecoveriesSurvivesARestart) {
   AttachWorkers(2);
-  JobKey key = RunJob(SavingSpec("j", 2));
+  control::JobKey key = RunJob(SavingSpec("j", 2));
   for (int fault = 1; fault <= 3; ++fault) {
     LoseWorker(key);
     key = AdmitAll("j");
   }
   Restart();
-  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
   Attach("w1", "c");
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("given up after 3 recoveries"));
 }
 
 TEST_F(RecoveryTest, ARestartWhileRecovering) {
   AttachWorkers(3);
-  const JobKey key = RunJob(SavingSpec("j", 3));
+  const control::JobKey key = RunJob(SavingSpec("j", 3));
   Detach("w1");
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   ASSERT_EQ(Job("j").state, JobState::kRecovering);
   Restart();
   EXPECT_EQ(Job("j").state, JobState::kRecovering);
-  Attach("w2", "a", Hold{"j", key.generation, Rank(2)});
-  ASSERT_NE(Session("w2").Last<Abort>(), nullptr);
-  Say("w2", key, 2, RankPhase::kAborted);
+  Attach("w2", "a", Hold{{"j", key.generation}, Rank(2)});
+  ASSERT_NE(Session("w2").Last<control::Abort>(), nullptr);
+  Say("w2", key, 2, control::Phase::kAborted);
   Advance(absl::Seconds(2));  // the others have nothing to say
   EXPECT_EQ(Job("j").state, JobState::kQueued);
   Attach("w0");
@@ -161,31 +160,31 @@ TEST_F(RecoveryTest, ARestartWhileRecovering) {
 
 TEST_F(RecoveryTest, CancelWhileRecovering) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   Detach("w1");
   ASSERT_EQ(Job("j").state, JobState::kRecovering);
   ASSERT_TRUE(Cancel("j").ok());
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kCancelled);
 }
 
 TEST_F(RecoveryTest, WhatRanksDidAtTheNewestFaultStaysWithAJobThatGoesOn) {
   AttachWorkers(2);
-  const JobKey key = RunJob(SavingSpec("j", 2));
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
   Heartbeat("w1", key, 1, 12, "1F3");
   Detach("w1");
-  Say("w0", key, 0, RankPhase::kAborted, "", "RECV 1B3 from pp rank 1");
+  Say("w0", key, 0, control::Phase::kAborted, "", "RECV 1B3 from pp rank 1");
   ASSERT_EQ(Job("j").state, JobState::kQueued);
   ASSERT_EQ(Job("j").fault.size(), 2u);
   EXPECT_EQ(Job("j").fault[0].waiting_for, "RECV 1B3 from pp rank 1");
   EXPECT_EQ(Job("j").fault[1].instruction, "1F3");
   // A halt is no fault.
   Attach("w1");
-  const JobKey again = AdmitAll("j");
+  const control::JobKey again = AdmitAll("j");
   ASSERT_TRUE(Pause("j").ok());
   for (const int rank : {0, 1}) {
     const std::string worker = Job("j").ranks.at(rank).worker;
-    Say(worker, again, rank, RankPhase::kHalted, "", "nothing much");
+    Say(worker, again, rank, control::Phase::kHalted, "", "nothing much");
   }
   EXPECT_EQ(Job("j").state, JobState::kPaused);
   EXPECT_EQ(Job("j").fault.at(0).waiting_for, "RECV 1B3 from pp rank 1");
@@ -193,56 +192,56 @@ TEST_F(RecoveryTest, WhatRanksDidAtTheNewestFaultStaysWithAJobThatGoesOn) {
 
 TEST_F(RecoveryTest, AnAutomaticResumeMayTakeWhatIsInTheDirectory) {
   AttachWorkers(1);
-  const JobKey key = RunJob(SavingSpec("j", 1));
-  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume, "auto");
-  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume_at_most, StepId(0));
+  const control::JobKey key = RunJob(SavingSpec("j", 1));
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume, "auto");
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume_at_most, StepId(0));
   SaveAt(key, 1);
-  Say("w0", key, 0, RankPhase::kFailed, "boom");
-  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume, "auto");
-  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume_at_most, StepId(0));
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume, "auto");
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume_at_most, StepId(0));
 }
 
 TEST_F(RecoveryTest, AJobThatBeganAnewTakesOnlyItsOwnCheckpoints) {
   AttachWorkers(1);
   config::JobSpec spec = SavingSpec("j", 1);
   spec.checkpoint->resume = "none";
-  JobKey key = RunJob(spec);
-  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume, "none");
-  Say("w0", key, 0, RankPhase::kFailed, "boom");
-  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume, "none");
+  control::JobKey key = RunJob(spec);
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume, "none");
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume, "none");
   key = AdmitAll("j");
   TrainTo(key, 7);
   SaveAt(key, 7);
-  Say("w0", key, 0, RankPhase::kFailed, "boom");
-  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume, "auto");
-  EXPECT_EQ(Session("w0").Last<Prepare>()->launch->resume_at_most, StepId(7));
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume, "auto");
+  EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume_at_most, StepId(7));
 }
 
 TEST_F(RecoveryTest, AJobResumedFromAnotherOnesCheckpointCommitsTheStepsAfterIt) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(SavingSpec("j", 1, 52)).ok());
-  const JobKey key = AdmitAll("j", 50);
+  const control::JobKey key = AdmitAll("j", 50);
   Report("w0", key, 0, 51);
   Report("w0", key, 0, 52);
   EXPECT_THAT(StoredSteps("j"), ElementsAre(51, 52));
-  Say("w0", key, 0, RankPhase::kFinished);
+  Say("w0", key, 0, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
 }
 
 TEST_F(RecoveryTest, AJobResumedAtItsEndSucceedsWithoutAStep) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(SavingSpec("j", 1, 50)).ok());
-  const JobKey key = AdmitAll("j", 50);
-  Say("w0", key, 0, RankPhase::kFinished);
+  const control::JobKey key = AdmitAll("j", 50);
+  Say("w0", key, 0, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
 }
 
 TEST_F(RecoveryTest, ARestartKeepsWhatAJobResumedFrom) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
-  const JobKey key = AdmitAll("j", 50);
+  const control::JobKey key = AdmitAll("j", 50);
   Restart();
-  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
   Report("w0", key, 0, 51);
   EXPECT_THAT(StoredSteps("j"), ElementsAre(51));
 }
@@ -250,13 +249,13 @@ TEST_F(RecoveryTest, ARestartKeepsWhatAJobResumedFrom) {
 TEST_F(RecoveryTest, NotesOfAdmissionBecomeWarnings) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
-  const JobKey key{"j", Generation(1)};
+  const control::JobKey key{"j", Generation(1)};
   cluster_->Update(workers_.at("w0").id,
                    {.key = key,
                     .rank = Rank(0),
-                    .resumed_step = StepId(50),
-                    .notes = {"step 100 was passed over: model-1 is damaged"},
-                    .kernel_plan = "12 shapes"},
+                    .resumed = {.step = StepId(50),
+                                .notes = {"step 100 was passed over: model-1 is damaged"},
+                                .kernel_plan = "12 shapes"}},
                    Moment::Of(clock_));
   Settle();
   EXPECT_EQ(Job("j").kernel_plan, "12 shapes");
@@ -266,14 +265,14 @@ TEST_F(RecoveryTest, NotesOfAdmissionBecomeWarnings) {
 TEST_F(RecoveryTest, RanksThatLoadedDifferentCheckpointsDoNotTrain) {
   AttachWorkers(2);
   ASSERT_TRUE(Submit(SavingSpec("j", 2)).ok());
-  const JobKey key{"j", Generation(1)};
+  const control::JobKey key{"j", Generation(1)};
   for (const int rank : {0, 1}) {
     cluster_->Update(workers_.at(rank == 0 ? "w0" : "w1").id,
-                     {.key = key, .rank = Rank(rank), .resumed_step = StepId(10 * rank)},
+                     {.key = key, .rank = Rank(rank), .resumed = {.step = StepId(10 * rank)}},
                      Moment::Of(clock_));
   }
   Settle();
-  EXPECT_EQ(Session("w0").Last<Start>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::Start>(), nullptr);
   EXPECT_EQ(Job("j").state, JobState::kRecovering);
   EXPECT_THAT(Job("j").reason, HasSubstr("the ranks loaded different checkpoints: rank 0 that of "
                                          "step 0, not so rank 1 (w1)"));

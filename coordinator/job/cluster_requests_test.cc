@@ -87,11 +87,11 @@ TEST_F(ClusterTest, CancellingAJobWhilePlanningFreesItsWorkers) {
 
 TEST_F(ClusterTest, CancellingARunningJobAbortsItsRanks) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2);
+  const control::JobKey key = RunJob("j", 2);
   EXPECT_EQ(Cancel("j")->state, JobState::kRunning);
-  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
-  Say("w0", key, 0, RankPhase::kAborted);
-  Say("w1", key, 1, RankPhase::kAborted);
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  Say("w0", key, 0, control::Phase::kAborted);
+  Say("w1", key, 1, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kCancelled);
   EXPECT_EQ(Job("j").reason, "cancelled by request");
   EXPECT_TRUE(Job("j").fault.empty());
@@ -100,32 +100,32 @@ TEST_F(ClusterTest, CancellingARunningJobAbortsItsRanks) {
 
 TEST_F(ClusterTest, AnAcknowledgedCancelSurvivesARestart) {
   AttachWorkers(1);
-  const JobKey key = RunJob("j", 1);
+  const control::JobKey key = RunJob("j", 1);
   ASSERT_TRUE(Cancel("j").ok());
   Restart();
   EXPECT_EQ(Job("j").state, JobState::kRunning);
-  Attach("w0", "a", membership::Hold{"j", key.generation, Rank(0)});
-  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
-  Say("w0", key, 0, RankPhase::kAborted);
+  Attach("w0", "a", membership::Hold{{"j", key.generation}, Rank(0)});
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kCancelled);
 }
 
 TEST_F(ClusterTest, AnEndedJobCannotBeCancelled) {
   AttachWorkers(1);
-  const JobKey key = RunJob("j", 1);
-  Say("w0", key, 0, RankPhase::kFailed, "boom");
+  const control::JobKey key = RunJob("j", 1);
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
   EXPECT_EQ(Cancel("j").status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Cancel("nobody").status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(ClusterTest, OnlyAnEndedJobIsDeletedAndWithItItsSteps) {
   AttachWorkers(1);
-  const JobKey key = RunJob("j", 1);
+  const control::JobKey key = RunJob("j", 1);
   Report("w0", key, 0, 1);
   const auto status = Delete("j");
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.ToString(), HasSubstr("job j is RUNNING; cancel it first"));
-  Say("w0", key, 0, RankPhase::kFailed, "boom");
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
   const std::string id = Job("j").id;
   ASSERT_TRUE(Delete("j", "r1").ok());
   EXPECT_TRUE(store_->ReadSteps(id, StepId(0), 10).value().empty());
@@ -136,8 +136,8 @@ TEST_F(ClusterTest, OnlyAnEndedJobIsDeletedAndWithItItsSteps) {
 // Otherwise a worker that was away could take the old job's rank for the new one's.
 TEST_F(ClusterTest, AJobOfADeletedOnesNameGoesOnFromItsGeneration) {
   AttachWorkers(1);
-  const JobKey key = RunJob("j", 1);
-  Say("w0", key, 0, RankPhase::kFailed, "boom");
+  const control::JobKey key = RunJob("j", 1);
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
   ASSERT_TRUE(Delete("j").ok());
   Restart();
   AttachWorkers(1);
@@ -146,11 +146,11 @@ TEST_F(ClusterTest, AJobOfADeletedOnesNameGoesOnFromItsGeneration) {
 
 TEST_F(ClusterTest, ADrainedWorkerTakesNoNewJobAndKeepsItsOld) {
   AttachWorkers(1);
-  const JobKey key = RunJob("j", 1);
+  const control::JobKey key = RunJob("j", 1);
   EXPECT_TRUE(SetDrained("w0", true)->drained);
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   ASSERT_TRUE(Submit(Spec("k", 1)).ok());
-  Say("w0", key, 0, RankPhase::kFailed, "boom");
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
   EXPECT_EQ(Job("k").reason, "needs 1 worker, 0 idle: 1 drained");
   Restart();
   Attach("w0");

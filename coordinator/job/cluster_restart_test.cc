@@ -22,17 +22,17 @@ TEST_F(ClusterTest, QueuedJobsAreStillQueuedAndStartLater) {
 
 TEST_F(ClusterTest, ARunningJobIsPickedUpAgainInItsGeneration) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2, 3);
+  const control::JobKey key = RunJob("j", 2, 3);
   Report("w0", key, 0, 1);
   Report("w1", key, 1, 1);
   Restart();
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   EXPECT_EQ(Job("j").reason,
             "the coordinator was away; waiting to hear of rank 0 (w0), rank 1 (w1)");
-  Attach("w1", "a", Hold{"j", key.generation, Rank(1)});
-  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
   EXPECT_EQ(Job("j").reason, "training");
-  EXPECT_EQ(Session("w0").Last<Abort>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::Abort>(), nullptr);
   EXPECT_EQ(StateOf("w0"), WorkerState::kBusy);
 
   // Step 1 comes again because its acknowledgement may have been lost.
@@ -42,34 +42,34 @@ TEST_F(ClusterTest, ARunningJobIsPickedUpAgainInItsGeneration) {
   }
   EXPECT_THAT(StoredSteps("j"), ElementsAre(1, 2, 3));
   EXPECT_EQ(Session("w1").acknowledged, 4);
-  Say("w0", key, 0, RankPhase::kFinished);
-  Say("w1", key, 1, RankPhase::kFinished);
+  Say("w0", key, 0, control::Phase::kFinished);
+  Say("w1", key, 1, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
 }
 
 TEST_F(ClusterTest, AJobThatFinishedMeanwhileSucceedsFromTheEndsThatWorkersKept) {
   AttachWorkers(1);
-  const JobKey key = RunJob("j", 1, 1);
+  const control::JobKey key = RunJob("j", 1, 1);
   Restart();
   Attach("w0");
   Report("w0", key, 0, 1);
-  Say("w0", key, 0, RankPhase::kFinished);
+  Say("w0", key, 0, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
 }
 
 TEST_F(ClusterTest, WorkersThatDoNotReturnFailTheJob) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2, 100);
+  const control::JobKey key = RunJob("j", 2, 100);
   Restart();
-  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
   for (int i = 0; i < 15; ++i) {
     EXPECT_EQ(Job("j").state, JobState::kRunning);
     Heartbeat("w0", key, 0, 1, "0F0");
     Advance(absl::Seconds(1));
   }
-  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
-  Say("w0", key, 0, RankPhase::kAborted, "", "RECV 0B0 from pp rank 1");
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  Say("w0", key, 0, control::Phase::kAborted, "", "RECV 0B0 from pp rank 1");
   Advance(absl::Seconds(2));  // w1 may still come and answer
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("did not hear again of rank 1 (w1) within 15s"));
@@ -79,12 +79,12 @@ TEST_F(ClusterTest, WorkersThatDoNotReturnFailTheJob) {
 
 TEST_F(ClusterTest, AWorkerThatReturnsAsANewProcessFailsTheJob) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2, 100);
+  const control::JobKey key = RunJob("j", 2, 100);
   Restart();
-  Attach("w0", "a", Hold{"j", key.generation, Rank(0)});
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
   Attach("w1", "b");
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("worker w1 (rank 1) lost: it came back as a new process"));
 }
@@ -96,47 +96,48 @@ TEST_F(ClusterTest, AStartingJobIsQueuedAgainUnderANewGenerationAndItsOldRanksAb
   Restart();
   EXPECT_EQ(Job("j").state, JobState::kQueued);
   EXPECT_TRUE(Job("j").ranks.empty());
-  const JobKey old{"j", Generation(1)};
+  const control::JobKey old{"j", Generation(1)};
   for (const int rank : {0, 1}) {
     const std::string worker = rank == 0 ? "w0" : "w1";
-    Attach(worker, "a", Hold{"j", old.generation, Rank(rank)});
-    ASSERT_NE(Session(worker).Last<Abort>(), nullptr);
+    Attach(worker, "a", Hold{{"j", old.generation}, Rank(rank)});
+    ASSERT_NE(Session(worker).Last<control::Abort>(), nullptr);
     EXPECT_EQ(StateOf(worker), WorkerState::kBusy);
   }
   EXPECT_EQ(Job("j").state, JobState::kQueued);
-  Say("w0", old, 0, RankPhase::kAborted);
-  Say("w1", old, 1, RankPhase::kAborted);
+  Say("w0", old, 0, control::Phase::kAborted);
+  Say("w1", old, 1, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").generation, Generation(2));
 }
 
 TEST_F(ClusterTest, AStallOfTheCoordinatorIsNotTheSilenceOfWorkers) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2, 100);
+  const control::JobKey key = RunJob("j", 2, 100);
   clock_.Advance(absl::Seconds(30));
   cluster_->ResumeAfterStall(absl::Seconds(30), Moment::Of(clock_));
   Settle();
   EXPECT_EQ(Job("j").reason, "training");
   Detach("w1");
   EXPECT_EQ(Job("j").reason, "the coordinator was away; waiting to hear of rank 1 (w1)");
-  Attach("w1", "a", Hold{"j", key.generation, Rank(1)});
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
   EXPECT_EQ(Job("j").reason, "training");
-  EXPECT_EQ(Session("w1").Last<Abort>(), nullptr);
+  EXPECT_EQ(Session("w1").Last<control::Abort>(), nullptr);
 }
 
 TEST_F(ClusterTest, WorkersThatDoNotReturnAfterAStallFailTheJob) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2, 100);
+  const control::JobKey key = RunJob("j", 2, 100);
   clock_.Advance(absl::Seconds(30));
   cluster_->ResumeAfterStall(absl::Seconds(30), Moment::Of(clock_));
   Detach("w1");
   for (int i = 0; i < 15; ++i) {
-    EXPECT_EQ(Session("w0").Last<Abort>(), nullptr);
+    EXPECT_EQ(Session("w0").Last<control::Abort>(), nullptr);
     Heartbeat("w0", key, 0, 1, "0F0");
     Advance(absl::Seconds(1));
   }
-  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
-  EXPECT_THAT(Session("w0").Last<Abort>()->reason, HasSubstr("did not hear again of rank 1 (w1)"));
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  EXPECT_THAT(Session("w0").Last<control::Abort>()->reason,
+              HasSubstr("did not hear again of rank 1 (w1)"));
 }
 
 TEST_F(ClusterTest, AStreamThatEndsAfterAStallTooShortForThatIsADeath) {
@@ -145,23 +146,23 @@ TEST_F(ClusterTest, AStreamThatEndsAfterAStallTooShortForThatIsADeath) {
   clock_.Advance(absl::Seconds(3));
   cluster_->ResumeAfterStall(absl::Seconds(3), Moment::Of(clock_));
   Detach("w1");
-  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
-  EXPECT_THAT(Session("w0").Last<Abort>()->reason, HasSubstr("worker w1 (rank 1) lost"));
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  EXPECT_THAT(Session("w0").Last<control::Abort>()->reason, HasSubstr("worker w1 (rank 1) lost"));
 }
 
 TEST_F(ClusterTest, AWorkerWithAnUnknownJobIsToldToAbort) {
-  Attach("w0", "a", Hold{"ghost", Generation(3), Rank(0)});
-  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
-  EXPECT_EQ(Session("w0").Last<Abort>()->key, (JobKey{"ghost", Generation(3)}));
+  Attach("w0", "a", Hold{{"ghost", Generation(3)}, Rank(0)});
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::Abort>()->key, (control::JobKey{"ghost", Generation(3)}));
   ASSERT_TRUE(Submit(Spec("j", 1)).ok());
   EXPECT_EQ(Job("j").reason, "needs 1 worker, 0 idle: 1 held by job ghost");
-  Say("w0", {"ghost", Generation(3)}, 0, RankPhase::kAborted);
+  Say("w0", {"ghost", Generation(3)}, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
 }
 
 TEST_F(ClusterTest, RendezvousOfARunningJobIsOpenAgain) {
   AttachWorkers(1);
-  const JobKey key = RunJob("j", 1);
+  const control::JobKey key = RunJob("j", 1);
   Restart();
   EXPECT_TRUE(rendezvous_->Set("j", key.generation, "k", "v").ok());
 }

@@ -24,20 +24,20 @@ TEST_F(ClusterTest, AJobRunsFromQueuedToSucceeded) {
   AttachWorkers(2);
   ASSERT_TRUE(Submit(Spec("j", 2)).ok());
   EXPECT_EQ(Job("j").state, JobState::kStarting);
-  const JobKey key{"j", Generation(1)};
-  const Prepare* prepare = Session("w1").Last<Prepare>();
+  const control::JobKey key{"j", Generation(1)};
+  const control::Prepare* prepare = Session("w1").Last<control::Prepare>();
   ASSERT_NE(prepare, nullptr);
   EXPECT_EQ(prepare->rank, Rank(1));
-  EXPECT_EQ(prepare->launch->key, key);
-  EXPECT_EQ(prepare->launch->secret.size(), 32u);
-  EXPECT_THAT(prepare->launch->threads, ElementsAre(4, 4));  // 8 cores of one host, two workers
+  EXPECT_EQ(prepare->assignment()->key, key);
+  EXPECT_EQ(prepare->assignment()->secret.size(), 32u);
+  EXPECT_EQ(prepare->assignment()->threads, 4);  // 8 cores of one host, two workers
   EXPECT_EQ(StateOf("w0"), WorkerState::kBusy);
 
-  Say("w0", key, 0, RankPhase::kAdmitted);
-  EXPECT_EQ(Session("w0").Last<Start>(), nullptr);
-  Say("w1", key, 1, RankPhase::kAdmitted);
+  Say("w0", key, 0, control::Phase::kAdmitted);
+  EXPECT_EQ(Session("w0").Last<control::Start>(), nullptr);
+  Say("w1", key, 1, control::Phase::kAdmitted);
   EXPECT_EQ(Job("j").state, JobState::kRunning);
-  ASSERT_NE(Session("w0").Last<Start>(), nullptr);
+  ASSERT_NE(Session("w0").Last<control::Start>(), nullptr);
 
   for (const int step : {1, 2}) {
     Report("w0", key, 0, step);
@@ -46,9 +46,9 @@ TEST_F(ClusterTest, AJobRunsFromQueuedToSucceeded) {
   EXPECT_THAT(StoredSteps("j"), ElementsAre(1, 2));
   EXPECT_EQ(Job("j").last_step->loss, 2.0);
   EXPECT_EQ(Session("w0").acknowledged, 2);
-  Say("w0", key, 0, RankPhase::kFinished);
-  EXPECT_EQ(Session("w0").Last<Acknowledge>(), nullptr);
-  Say("w1", key, 1, RankPhase::kFinished);
+  Say("w0", key, 0, control::Phase::kFinished);
+  EXPECT_EQ(Session("w0").Last<control::Acknowledge>(), nullptr);
+  Say("w1", key, 1, control::Phase::kFinished);
 
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
   EXPECT_EQ(Job("j").reason, "all 2 steps done");
@@ -56,7 +56,7 @@ TEST_F(ClusterTest, AJobRunsFromQueuedToSucceeded) {
   EXPECT_THAT(StatesOf(Job("j")),
               ElementsAre(JobState::kQueued, JobState::kPlanning, JobState::kStarting,
                           JobState::kRunning, JobState::kSucceeded));
-  ASSERT_NE(Session("w0").Last<Acknowledge>(), nullptr);
+  ASSERT_NE(Session("w0").Last<control::Acknowledge>(), nullptr);
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
 }
@@ -111,20 +111,21 @@ TEST_F(ClusterTest, AWorkerLostWhilePlanningSendsTheJobBackToTheQueue) {
 TEST_F(ClusterTest, ARefusalFailsTheJobAsInvalidInputAndFreesAllWorkers) {
   AttachWorkers(2);
   ASSERT_TRUE(Submit(Spec("j", 2)).ok());
-  const JobKey key{"j", Generation(1)};
-  Say("w1", key, 1, RankPhase::kAdmitted);
-  cluster_->Update(workers_.at("w0").id,
-                   {.key = key,
-                    .rank = Rank(0),
-                    .phase = RankPhase::kRefused,
-                    .error = "no such file",
-                    .invalid_input = true,
-                    .violations = {{.field = "data.train.path", .fix = "check the path"}}},
-                   Moment::Of(clock_));
+  const control::JobKey key{"j", Generation(1)};
+  Say("w1", key, 1, control::Phase::kAdmitted);
+  cluster_->Update(
+      workers_.at("w0").id,
+      {.key = key,
+       .rank = Rank(0),
+       .phase = control::Phase::kRefused,
+       .failure = {.error = "no such file",
+                   .invalid_input = true,
+                   .violations = {{.field = "data.train.path", .fix = "check the path"}}}},
+      Moment::Of(clock_));
   Settle();
-  ASSERT_NE(Session("w1").Last<Abort>(), nullptr);
+  ASSERT_NE(Session("w1").Last<control::Abort>(), nullptr);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
-  Say("w1", key, 1, RankPhase::kAborted);
+  Say("w1", key, 1, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_TRUE(Job("j").invalid_input);
   EXPECT_THAT(Job("j").reason, HasSubstr("no such file"));
@@ -136,14 +137,14 @@ TEST_F(ClusterTest, ARefusalFailsTheJobAsInvalidInputAndFreesAllWorkers) {
 
 TEST_F(ClusterTest, ALostWorkerFailsTheJobTellingWhereItWasAndWhatTheOthersWaitedFor) {
   AttachWorkers(3);
-  const JobKey key = RunJob("j", 3, 100);
+  const control::JobKey key = RunJob("j", 3, 100);
   Heartbeat("w1", key, 1, 12, "1F3");
   Detach("w1");
   EXPECT_EQ(Job("j").state, JobState::kRunning);
-  ASSERT_NE(Session("w0").Last<Abort>(), nullptr);
-  EXPECT_THAT(Session("w0").Last<Abort>()->reason, HasSubstr("worker w1 (rank 1) lost"));
-  Say("w0", key, 0, RankPhase::kAborted, "", "RECV 1B3 from pp rank 1");
-  Say("w2", key, 2, RankPhase::kAborted, "", "RECV 1F4 from pp rank 1");
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  EXPECT_THAT(Session("w0").Last<control::Abort>()->reason, HasSubstr("worker w1 (rank 1) lost"));
+  Say("w0", key, 0, control::Phase::kAborted, "", "RECV 1B3 from pp rank 1");
+  Say("w2", key, 2, control::Phase::kAborted, "", "RECV 1F4 from pp rank 1");
 
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_FALSE(Job("j").invalid_input);
@@ -163,11 +164,12 @@ TEST_F(ClusterTest, ALostWorkerFailsTheJobTellingWhereItWasAndWhatTheOthersWaite
 
 TEST_F(ClusterTest, ASilentWorkerFailsTheJobWithinTenSeconds) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2, 100);
+  const control::JobKey key = RunJob("j", 2, 100);
   absl::Duration waited;
   while (Job("j").state == JobState::kRunning && waited < absl::Seconds(20)) {
     Heartbeat("w0", key, 0, 1, "0F0");
-    if (Session("w0").Last<Abort>() != nullptr) Say("w0", key, 0, RankPhase::kAborted);
+    if (Session("w0").Last<control::Abort>() != nullptr)
+      Say("w0", key, 0, control::Phase::kAborted);
     Advance(absl::Milliseconds(500));
     waited += absl::Milliseconds(500);
   }
@@ -179,37 +181,37 @@ TEST_F(ClusterTest, ASilentWorkerFailsTheJobWithinTenSeconds) {
 
 TEST_F(ClusterTest, ASurvivorThatDoesNotAnswerStaysHeldUntilItDoes) {
   AttachWorkers(3);
-  const JobKey key = RunJob("j", 3, 100);
+  const control::JobKey key = RunJob("j", 3, 100);
   Detach("w1");
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   Advance(absl::Seconds(2));
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("rank 2 (w2) did not answer"));
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
   EXPECT_EQ(StateOf("w2"), WorkerState::kBusy);
-  Say("w2", key, 2, RankPhase::kAborted);
+  Say("w2", key, 2, control::Phase::kAborted);
   EXPECT_EQ(StateOf("w2"), WorkerState::kIdle);
-  EXPECT_NE(Session("w2").Last<Acknowledge>(), nullptr);
+  EXPECT_NE(Session("w2").Last<control::Acknowledge>(), nullptr);
 }
 
 TEST_F(ClusterTest, AWorkerThatComesBackWithAnEndedJobIsToldToAbortAndThenIsIdle) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2, 100);
+  const control::JobKey key = RunJob("j", 2, 100);
   Detach("w1");
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   // The same process, thawed.
-  Attach("w1", "a", membership::Hold{"j", key.generation, Rank(1)});
-  ASSERT_NE(Session("w1").Last<Abort>(), nullptr);
+  Attach("w1", "a", membership::Hold{{"j", key.generation}, Rank(1)});
+  ASSERT_NE(Session("w1").Last<control::Abort>(), nullptr);
   EXPECT_EQ(StateOf("w1"), WorkerState::kBusy);
-  Say("w1", key, 1, RankPhase::kAborted);
-  EXPECT_NE(Session("w1").Last<Acknowledge>(), nullptr);
+  Say("w1", key, 1, control::Phase::kAborted);
+  EXPECT_NE(Session("w1").Last<control::Acknowledge>(), nullptr);
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
 }
 
 TEST_F(ClusterTest, ReportsOfAnotherGenerationOrRankAreRefused) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2, 100);
+  const control::JobKey key = RunJob("j", 2, 100);
   Report("w0", {"j", Generation(7)}, 0, 1);
   Report("w1", key, 0, 1);  // not its rank
   Report("w1", key, 1, 1);
@@ -220,28 +222,28 @@ TEST_F(ClusterTest, ReportsOfAnotherGenerationOrRankAreRefused) {
 
 TEST_F(ClusterTest, StepsThatRankZeroReportedSurviveAFault) {
   AttachWorkers(2);
-  const JobKey key = RunJob("j", 2, 100);
+  const control::JobKey key = RunJob("j", 2, 100);
   Report("w0", key, 0, 1);
   EXPECT_THAT(StoredSteps("j"), IsEmpty());
   Detach("w1");
-  Say("w0", key, 0, RankPhase::kAborted);
+  Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_THAT(StoredSteps("j"), ElementsAre(1));
 }
 
 TEST_F(ClusterTest, AnAdmittedRankThatDidNotHearTheStartIsToldAgain) {
   AttachWorkers(1);
-  const JobKey key = RunJob("j", 1, 100);
+  const control::JobKey key = RunJob("j", 1, 100);
   Session("w0").commands.clear();
-  Say("w0", key, 0, RankPhase::kAdmitted);
-  EXPECT_NE(Session("w0").Last<Start>(), nullptr);
+  Say("w0", key, 0, control::Phase::kAdmitted);
+  EXPECT_NE(Session("w0").Last<control::Start>(), nullptr);
 }
 
 TEST_F(ClusterTest, RendezvousIsOpenForTheLiveGenerationOnly) {
   AttachWorkers(1);
-  const JobKey key = RunJob("j", 1, 100);
+  const control::JobKey key = RunJob("j", 1, 100);
   EXPECT_TRUE(rendezvous_->Set("j", key.generation, "k", "v").ok());
   EXPECT_EQ(rendezvous_->Set("j", Generation(9), "k", "v").code(), absl::StatusCode::kAborted);
-  Say("w0", key, 0, RankPhase::kFailed, "boom");
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
   EXPECT_EQ(rendezvous_->Set("j", key.generation, "k", "v").code(), absl::StatusCode::kNotFound);
 }
 
@@ -267,10 +269,10 @@ TEST_F(ClusterTest, BulkStreamsNeedAnAttachedIncarnation) {
 TEST_F(ClusterTest, LogLinesAreKeptForJobsThatExist) {
   AttachWorkers(1);
   RunJob("j", 1);
-  cluster_->AddLog("j", {.worker = "w0", .text = "hello"});
-  cluster_->AddLog("nobody", {.worker = "w0", .text = "lost"});
-  cluster_->AddLog("j", {.worker = "w0", .level = "info", .text = std::string(5000, 'x')});
-  cluster_->AddLog("j", {.worker = "stranger", .text = "never held a rank of it"});
+  cluster_->AddLog({.job = "j", .worker = "w0", .text = "hello"});
+  cluster_->AddLog({.job = "nobody", .worker = "w0", .text = "lost"});
+  cluster_->AddLog({.job = "j", .worker = "w0", .text = std::string(5000, 'x')});
+  cluster_->AddLog({.job = "j", .worker = "stranger", .text = "never held a rank of it"});
   Advance(absl::Milliseconds(50));
   const auto lines = store_->ReadLogs(Job("j").id, 0, 10).value();
   ASSERT_THAT(lines, SizeIs(2));

@@ -26,6 +26,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/control/assignment.h"
+#include "common/control/rank_status.h"
 #include "coordinator/store/record.h"
 
 namespace takt::job {
@@ -46,13 +48,13 @@ enum class RankPhase : std::uint8_t {
 constexpr bool IsTerminal(RankPhase phase) { return phase >= RankPhase::kFinished; }
 
 struct RankRun {
-  store::BoundRank bound;
+  control::BoundRank bound;
   RankPhase phase = RankPhase::kPreparing;
   std::optional<std::string> lost;     // why its worker is gone
   std::string error;                   // of kRefused, kFailed, kAborted
   bool invalid_input = false;          // of kRefused
   std::vector<FieldError> violations;  // of invalid_input
-  store::RankStatus status;            // last reported
+  control::RankStatus status;          // last reported
   StepId resumed_step;                 // from kAdmitted on
   std::string kernel_plan;             // likewise, of rank 0
 };

@@ -13,7 +13,7 @@
 namespace takt::job {
 namespace {
 
-void KeepLast(std::vector<store::DoneInstruction>& recent, std::size_t most) {
+void KeepLast(std::vector<control::DoneInstruction>& recent, std::size_t most) {
   if (recent.size() > most)
     recent.erase(recent.begin(), recent.end() - static_cast<std::ptrdiff_t>(most));
 }
@@ -21,28 +21,29 @@ void KeepLast(std::vector<store::DoneInstruction>& recent, std::size_t most) {
 void Cut(std::string& text) { text.resize(FirstBytes(text, kStatusTextBytes).size()); }
 
 // "1F3@12 1B0@12": instruction and step, the last one last.
-std::string RecentText(const std::vector<store::DoneInstruction>& recent) {
-  return absl::StrJoin(recent, " ", [](std::string* out, const store::DoneInstruction& done) {
+std::string RecentText(const std::vector<control::DoneInstruction>& recent) {
+  return absl::StrJoin(recent, " ", [](std::string* out, const control::DoneInstruction& done) {
     absl::StrAppend(out, done.instruction, "@", done.step.value());
   });
 }
 
 }  // namespace
 
-store::RankStatus ToKeep(store::RankStatus status, const store::BoundRank& bound, absl::Time time) {
+control::RankStatus ToKeep(control::RankStatus status, const control::BoundRank& bound,
+                           absl::Time time) {
   status.rank = bound.rank;
   status.worker = bound.worker;
   status.time = time;
   Cut(status.instruction);
   Cut(status.waiting_for);
   KeepLast(status.recent, kRecentPerRank);
-  for (store::DoneInstruction& done : status.recent) Cut(done.instruction);
+  for (control::DoneInstruction& done : status.recent) Cut(done.instruction);
   return status;
 }
 
-std::vector<store::RankStatus> FaultOf(const JobRun& run) {
+std::vector<control::RankStatus> FaultOf(const JobRun& run) {
   const std::size_t most = kRecentPerJob / std::max<std::size_t>(1, run.ranks.size());
-  std::vector<store::RankStatus> fault;
+  std::vector<control::RankStatus> fault;
   for (const RankRun& rank : run.ranks) {
     fault.push_back(rank.status);
     KeepLast(fault.back().recent, most);
@@ -50,10 +51,11 @@ std::vector<store::RankStatus> FaultOf(const JobRun& run) {
   return fault;
 }
 
-void LogFault(const std::string& job, Generation generation, std::vector<store::RankStatus> fault) {
+void LogFault(const std::string& job, Generation generation,
+              std::vector<control::RankStatus> fault) {
   // Who waits for nothing is who the others wait for.
   std::ranges::stable_sort(
-      fault, {}, [](const store::RankStatus& status) { return !status.waiting_for.empty(); });
+      fault, {}, [](const control::RankStatus& status) { return !status.waiting_for.empty(); });
   if (fault.size() > kLoggedRanks) {
     Log(LogLevel::kWarning, "job at the fault",
         {{"job", job},
@@ -63,7 +65,7 @@ void LogFault(const std::string& job, Generation generation, std::vector<store::
          {"all", absl::StrCat("takt job ", job)}});
     fault.resize(kLoggedRanks);
   }
-  for (const store::RankStatus& status : fault) {
+  for (const control::RankStatus& status : fault) {
     Log(LogLevel::kWarning, "rank at the fault",
         {{"job", job},
          {"generation", absl::StrCat(generation.value())},

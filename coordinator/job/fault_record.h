@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "common/base/id.h"
+#include "common/control/assignment.h"
+#include "common/control/rank_status.h"
 #include "coordinator/job/decide.h"
 #include "coordinator/store/record.h"
 
@@ -17,14 +19,16 @@ inline constexpr std::size_t kRecentPerJob = 4096;  // so that a record stays fa
 inline constexpr std::size_t kStatusTextBytes = 256;
 
 // As it came from a worker, cut to the bounds above; `time`: when it came.
-store::RankStatus ToKeep(store::RankStatus status, const store::BoundRank& bound, absl::Time time);
+control::RankStatus ToKeep(control::RankStatus status, const control::BoundRank& bound,
+                           absl::Time time);
 
 // By rank.
-std::vector<store::RankStatus> FaultOf(const JobRun& run);
+std::vector<control::RankStatus> FaultOf(const JobRun& run);
 
 inline constexpr std::size_t kLoggedRanks = 16;
 
 // A line a rank, of at most kLoggedRanks: those first that waited for nobody.
-void LogFault(const std::string& job, Generation generation, std::vector<store::RankStatus> fault);
+void LogFault(const std::string& job, Generation generation,
+              std::vector<control::RankStatus> fault);
 
 }  // namespace takt::job

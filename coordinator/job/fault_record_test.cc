@@ -15,19 +15,19 @@ namespace {
 using testing::Each;
 using testing::SizeIs;
 
-store::RankStatus WithRecent(int count) {
-  store::RankStatus status;
+control::RankStatus WithRecent(int count) {
+  control::RankStatus status;
   for (int i = 0; i < count; ++i)
     status.recent.push_back({.instruction = "0F" + std::to_string(i), .step = StepId(1)});
   return status;
 }
 
 TEST(FaultRecord, KeepsTheNewestOfWhatARankTellsAndWhoItIs) {
-  const store::BoundRank bound{.rank = Rank(3), .worker = "w3"};
+  const control::BoundRank bound{.rank = Rank(3), .worker = "w3"};
   const absl::Time time = absl::FromUnixSeconds(7);
-  store::RankStatus status = WithRecent(20);
+  control::RankStatus status = WithRecent(20);
   status.worker = "somebody else";
-  const store::RankStatus kept = ToKeep(status, bound, time);
+  const control::RankStatus kept = ToKeep(status, bound, time);
   EXPECT_EQ(kept.rank, Rank(3));
   EXPECT_EQ(kept.worker, "w3");
   EXPECT_EQ(kept.time, time);
@@ -37,10 +37,10 @@ TEST(FaultRecord, KeepsTheNewestOfWhatARankTellsAndWhoItIs) {
 }
 
 TEST(FaultRecord, TextThatIsTooLongIsCutBetweenCharacters) {
-  store::RankStatus status;
+  control::RankStatus status;
   status.instruction = std::string(300, 'a');
   status.waiting_for = std::string(kStatusTextBytes - 1, 'a') + "\u00e9 and more";
-  const store::RankStatus kept = ToKeep(status, {}, absl::Now());
+  const control::RankStatus kept = ToKeep(status, {}, absl::Now());
   EXPECT_THAT(kept.instruction, SizeIs(kStatusTextBytes));
   EXPECT_EQ(kept.waiting_for, std::string(kStatusTextBytes - 1, 'a'));
 }
@@ -49,16 +49,16 @@ TEST(FaultRecord, AJobOfManyRanksKeepsLessOfEach) {
   JobRun run;
   run.ranks.resize(1024);
   for (RankRun& rank : run.ranks) rank.status = WithRecent(16);
-  const std::vector<store::RankStatus> fault = FaultOf(run);
+  const std::vector<control::RankStatus> fault = FaultOf(run);
   ASSERT_THAT(fault, SizeIs(1024));
-  EXPECT_THAT(fault, Each(testing::Field(&store::RankStatus::recent, SizeIs(4))));
+  EXPECT_THAT(fault, Each(testing::Field(&control::RankStatus::recent, SizeIs(4))));
   EXPECT_EQ(fault[0].recent.back().instruction, "0F15");
   run.ranks.resize(2);
-  EXPECT_THAT(FaultOf(run), Each(testing::Field(&store::RankStatus::recent, SizeIs(16))));
+  EXPECT_THAT(FaultOf(run), Each(testing::Field(&control::RankStatus::recent, SizeIs(16))));
 }
 
 TEST(FaultRecord, TheLogHasThoseWhomTheOthersWaitForAndFewLines) {
-  std::vector<store::RankStatus> fault(1024);
+  std::vector<control::RankStatus> fault(1024);
   for (std::size_t i = 0; i < fault.size(); ++i) {
     fault[i].rank = Rank(static_cast<std::int32_t>(i));
     if (i != 1000) fault[i].waiting_for = "RECV";

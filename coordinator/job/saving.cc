@@ -17,7 +17,7 @@ std::string NameOf(const RankRun& rank) {
 
 }  // namespace
 
-bool AddReport(store::Saving& saving, const CheckpointReport& report) {
+bool AddReport(store::Saving& saving, const control::CheckpointReport& report) {
   if (report.step <= saving.settled) return false;
   auto at = std::ranges::lower_bound(saving.open, report.step, {}, &store::OpenCheckpoint::step);
   if (at == saving.open.end() || at->step != report.step)

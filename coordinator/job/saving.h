@@ -13,14 +13,14 @@
 #include <span>
 #include <string>
 
+#include "common/control/reports.h"
 #include "coordinator/job/decide.h"
-#include "coordinator/job/worker_reports.h"
 #include "coordinator/store/record.h"
 
 namespace takt::job {
 
 // False: nothing new. It was told before, or its checkpoint is settled.
-bool AddReport(store::Saving& saving, const CheckpointReport& report);
+bool AddReport(store::Saving& saving, const control::CheckpointReport& report);
 
 struct SavingState {
   enum class Kind : std::uint8_t { kNone, kWriting, kComplete, kFailed };

@@ -8,7 +8,7 @@ namespace takt::job {
 StepCollector::StepCollector(mesh::Mesh mesh, StepId after)
     : mesh_(mesh), last_taken_(after), newest_of_rank0_(after), ended_(mesh.size()) {}
 
-bool StepCollector::Add(const RankStepReport& report) {
+bool StepCollector::Add(const control::RankStepReport& report) {
   if (report.step < StepId(1) || !AddOther(report.rank, report.sequence, report.step)) return false;
   if (report.step <= last_taken_)
     return true;  // sent again, or too late to count: durable without it
@@ -37,7 +37,7 @@ bool StepCollector::IsComplete(StepId step, const Parts& parts) const {
 }
 
 store::StepRecord StepCollector::Merge(const Parts& parts) const {
-  const RankStepReport& first = parts.at(Rank(0));
+  const control::RankStepReport& first = parts.at(Rank(0));
   store::StepRecord record{.step = first.step,
                            .loss = first.loss,
                            .grad_norm = first.grad_norm,

@@ -5,25 +5,14 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "common/base/id.h"
+#include "common/control/reports.h"
 #include "common/mesh/mesh.h"
 #include "coordinator/store/record.h"
 
 namespace takt::job {
-
-// Loss, norm, learning rate, tokens and validation loss count from rank 0 alone.
-struct RankStepReport {
-  Rank rank;
-  std::int64_t sequence = 0;
-  StepId step;
-  double loss = 0, grad_norm = 0, learning_rate = 0;
-  std::int64_t tokens = 0;
-  double step_seconds = 0, busy_seconds = 0;
-  std::optional<double> validation_loss;
-};
 
 // Of one generation of one job. One caller at a time.
 class StepCollector final {
@@ -33,7 +22,7 @@ class StepCollector final {
 
   // False: not a report of this mesh (no such rank, or no such step), or more than kMaxAhead steps
   // ahead.
-  bool Add(const RankStepReport& report);
+  bool Add(const control::RankStepReport& report);
   // A report that is no step's part came with this sequence: acknowledged after the step's (0: the
   // state before the first). False: as Add.
   bool AddOther(Rank rank, std::int64_t sequence, StepId step);
@@ -59,7 +48,7 @@ class StepCollector final {
   static constexpr std::int64_t kMaxAhead = 1 << 18;
 
  private:
-  using Parts = std::map<Rank, RankStepReport>;
+  using Parts = std::map<Rank, control::RankStepReport>;
   bool IsComplete(StepId step, const Parts& parts) const;
   store::StepRecord Merge(const Parts& parts) const;
   std::vector<store::StepRecord> Take(bool incomplete_too);

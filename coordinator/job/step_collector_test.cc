@@ -21,10 +21,10 @@ class StepCollectorTest : public ::testing::Test {
     return collector_.Add({.rank = Rank(rank),
                            .sequence = sequence ? sequence : step,
                            .step = StepId(step),
-                           .loss = rank == 0 ? 2.5 : -1,
-                           .tokens = rank == 0 ? 64 : -1,
                            .step_seconds = 2.0,
-                           .busy_seconds = busy});
+                           .busy_seconds = busy,
+                           .loss = rank == 0 ? 2.5 : -1,
+                           .tokens = rank == 0 ? 64 : -1});
   }
   static std::vector<std::int64_t> StepsOf(const std::vector<store::StepRecord>& records) {
     std::vector<std::int64_t> steps;

@@ -12,6 +12,10 @@ namespace {
 
 constexpr std::size_t kMaxSuperseded = 16;  // per name
 
+bool IsRunning(const Hold& hold, const control::Hello& hello) {
+  return hello.running && hold == Hold{hello.running->key, hello.running->rank};
+}
+
 }  // namespace
 
 absl::Status CheckProtocol(int offered, int ours) {
@@ -30,8 +34,8 @@ Membership::Membership(MembershipOptions options, const std::set<std::string>& d
   }
 }
 
-absl::StatusOr<Membership::Attached> Membership::Attach(const Hello& hello, SessionId session,
-                                                        Moment now) {
+absl::StatusOr<Membership::Attached> Membership::Attach(const control::Hello& hello,
+                                                        SessionId session, Moment now) {
   if (hello.worker.empty() || hello.incarnation.empty()) {
     return InvalidField({.field = hello.worker.empty() ? "hello.worker" : "hello.incarnation",
                          .rule = "must not be empty",
@@ -57,7 +61,7 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const Hello& hello, Sess
     }
     const std::optional<Hold> hold = worker.hold;
     attached.replaced = Lose(worker, "its stream was replaced by a new one");
-    if (hold.has_value() && hold == hello.running) {
+    if (hold.has_value() && IsRunning(*hold, hello)) {
       worker.hold = hold;
       attached.replaced->hold.reset();
     }
@@ -76,7 +80,7 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const Hello& hello, Sess
 }
 
 // One rank a GPU: two would halve each other's memory and speed unseen.
-absl::Status Membership::CheckDevice(const Hello& hello) const {
+absl::Status Membership::CheckDevice(const control::Hello& hello) const {
   if (!hello.device) return absl::OkStatus();
   for (const auto& [name, other] : workers_) {
     if (name == hello.worker || other.session == SessionId(0) || !other.hello.device) continue;

@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/base/device.h"
 #include "common/base/id.h"
+#include "common/control/attachment.h"
 
 namespace takt::membership {
 
@@ -34,27 +34,13 @@ enum class WorkerState : std::uint8_t { kIdle = 1, kBusy = 2, kLost = 3 };
 
 // What a worker is kept for: one rank of one generation of a job.
 struct Hold {
-  std::string job;
-  Generation generation;
+  control::JobKey key;
   Rank rank;
   bool operator==(const Hold&) const = default;
 };
 
-struct Hello {
-  std::string worker, incarnation;
-  int protocol_version = 0;
-  std::string program_version, host;
-  int cores = 1;
-  std::int64_t memory_bytes = 0;
-  double matmul_flops_per_second = 0;
-  std::string data_address;
-  std::optional<Hold> running;
-  std::optional<Device> device;  // nullopt: it computes on its cores alone
-  bool has_nccl = false;
-};
-
 struct Worker {
-  Hello hello;
+  control::Hello hello;
   SessionId session;  // 0: lost
   bool drained = false;
   bool leaving = false;  // this process is about to end
@@ -99,7 +85,7 @@ class Membership final {
   // versions; the GPU is another worker's, and not shared by both), kAborted (another incarnation
   // of the name is alive, or this one was superseded). A session whose hold equals hello.running
   // keeps it; otherwise the new session starts without a hold.
-  absl::StatusOr<Attached> Attach(const Hello& hello, SessionId session, Moment now);
+  absl::StatusOr<Attached> Attach(const control::Hello& hello, SessionId session, Moment now);
 
   // Anything heard on the session. An unknown session is ignored.
   void Heard(SessionId session, Moment now);
@@ -122,7 +108,7 @@ class Membership final {
   const std::map<std::string, Worker>& workers() const { return workers_; }
 
  private:
-  absl::Status CheckDevice(const Hello& hello) const;
+  absl::Status CheckDevice(const control::Hello& hello) const;
   Loss Lose(Worker& worker, std::string reason);
 
   const MembershipOptions options_;

@@ -13,7 +13,7 @@ using ::testing::SizeIs;
 
 class MembershipTest : public ::testing::Test {
  protected:
-  static Hello HelloOf(const std::string& worker, const std::string& incarnation) {
+  static control::Hello HelloOf(const std::string& worker, const std::string& incarnation) {
     return {.worker = worker, .incarnation = incarnation, .protocol_version = 3};
   }
   absl::StatusOr<Membership::Attached> Attach(const std::string& worker,
@@ -23,7 +23,7 @@ class MembershipTest : public ::testing::Test {
   std::vector<Loss> Expire() { return members_.Expire(Moment::Of(clock_)); }
   WorkerState StateOf(const std::string& worker) { return members_.Find(worker)->state(); }
   static Hold HoldOf(const std::string& job) {
-    return {.job = job, .generation = Generation(1), .rank = Rank(0)};
+    return {.key = {job, Generation(1)}, .rank = Rank(0)};
   }
 
   FakeClock clock_;
@@ -97,8 +97,8 @@ TEST_F(MembershipTest, TheSameIncarnationReplacesItsOwnStreamAndLosesItsHold) {
 TEST_F(MembershipTest, AReplacedStreamKeepsAHoldThatTheWorkerConfirms) {
   ASSERT_TRUE(Attach("w0", "a", 1).ok());
   members_.SetHold("w0", HoldOf("j"));
-  Hello hello = HelloOf("w0", "a");
-  hello.running = HoldOf("j");
+  control::Hello hello = HelloOf("w0", "a");
+  hello.running = {.key = HoldOf("j").key, .rank = HoldOf("j").rank};
   const auto attached = members_.Attach(hello, SessionId(2), Moment::Of(clock_)).value();
   EXPECT_FALSE(attached.replaced->hold.has_value());
   EXPECT_EQ(members_.Find("w0")->hold, HoldOf("j"));
@@ -106,7 +106,7 @@ TEST_F(MembershipTest, AReplacedStreamKeepsAHoldThatTheWorkerConfirms) {
 
 TEST_F(MembershipTest, ProtocolsOutsideTheLastTwoAreRefusedNamingBoth) {
   for (const int offered : {1, 4}) {
-    Hello hello = HelloOf("w0", "a");
+    control::Hello hello = HelloOf("w0", "a");
     hello.protocol_version = offered;
     const absl::Status status = members_.Attach(hello, SessionId(1), Moment::Of(clock_)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -145,7 +145,7 @@ TEST_F(MembershipTest, LongLostWorkersAreForgottenUnlessDrained) {
   EXPECT_NE(members_.Find("old"), nullptr);
 }
 
-Hello OnGpu(const std::string& worker, const std::string& uuid, bool shared = false) {
+control::Hello OnGpu(const std::string& worker, const std::string& uuid, bool shared = false) {
   return {.worker = worker,
           .incarnation = worker,
           .protocol_version = 3,

@@ -3,11 +3,14 @@
 
 #include <memory>
 #include <utility>
+#include <variant>
 
 #include "common/access/decide.h"
+#include "common/base/overloaded.h"
 #include "common/base/status.h"
+#include "common/control/attachment_serde.h"
+#include "common/control/reports_serde.h"
 #include "coordinator/rpc/streams.h"
-#include "coordinator/store/record_serde.h"
 
 namespace takt::coordinator_rpc {
 namespace {
@@ -34,12 +37,11 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
                             public std::enable_shared_from_this<ControlStream> {
  public:
   ControlStream(grpc::CallbackServerContext* context, Coordinator* coordinator,
-                traces::TraceKeeper* traces, Deed deed, Timing timing, job::SessionId id)
+                traces::TraceKeeper* traces, Deed deed, job::SessionId id)
       : WritingStream(context, kMaxCommands),
         deed_(std::move(deed)),
         coordinator_(coordinator),
         traces_(traces),
-        timing_(timing),
         id_(id) {}
 
   void Begin() {
@@ -47,33 +49,39 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
     StartRead(&request_);
   }
 
-  void Send(const job::Command& command) override { Push(ToProto(command, timing_)); }
+  void Send(const control::Command& command) override { Push(control::ToProto(command)); }
   void Close(const absl::Status& status) override { Cut(status); }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
       if (attached_) coordinator_->Post(Detach());
       FinishAfterWrites(absl::OkStatus());
-    } else if (!attached_) {
-      Hello();
     } else {
-      Decide(EventOf(request_));
+      std::optional<control::WorkerMessage> message = control::FromProto(request_);
+      if (!attached_) {
+        Hello(message);
+      } else {
+        Decide(message ? EventOf(*std::move(message)) : Nothing);
+      }
     }
   }
   void OnCancel() override { Cut(absl::CancelledError("the worker's stream ended")); }
 
  private:
-  void Hello() {
-    if (!request_.has_hello())
+  static void Nothing(Cluster&, Moment) {}
+
+  void Hello(const std::optional<control::WorkerMessage>& message) {
+    const auto* hello = message ? std::get_if<control::Hello>(&*message) : nullptr;
+    if (hello == nullptr)
       return Cut(absl::InvalidArgumentError("the first message of Attach must be a Hello"));
-    const v1::Hello& hello = request_.hello();
-    if (const absl::Status status = MayBegin(deed_, hello.worker()); !status.ok())
+    if (const absl::Status status = MayBegin(deed_, hello->worker); !status.ok())
       return Cut(status);
     attached_ = true;
-    worker_ = hello.worker();
-    incarnation_ = hello.incarnation();
-    Decide([hello = FromProto(hello), id = id_, self = shared_from_this()](
-               Cluster& cluster, Moment now) { cluster.Attach(hello, id, self, now); });
+    worker_ = hello->worker;
+    incarnation_ = hello->incarnation;
+    Decide([hello = *hello, id = id_, self = shared_from_this()](Cluster& cluster, Moment now) {
+      cluster.Attach(hello, id, self, now);
+    });
   }
 
   // The next message is read when this one was decided on: who sends faster than that waits, and
@@ -86,48 +94,49 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
         });
   }
 
-  Coordinator::Event EventOf(const v1::AttachRequest& request) {
-    switch (request.message_case()) {
-      case v1::AttachRequest::kHeartbeat:
-        AskForClock();
-        return [status = FromProto(request.heartbeat()), id = id_](Cluster& cluster, Moment now) {
-          cluster.Heartbeat(id, status, now);
-        };
-      case v1::AttachRequest::kUpdate:
-        return [update = FromProto(request.update()), id = id_](Cluster& cluster, Moment now) {
-          if (update) cluster.Update(id, *update, now);
-        };
-      case v1::AttachRequest::kLeaving:
-        return [reason = request.leaving().reason(), id = id_](Cluster& cluster, Moment now) {
-          cluster.Leave(id, reason, now);
-        };
-      case v1::AttachRequest::kCommitted:
-        return [answer = FromProto(request.committed()), id = id_](Cluster& cluster, Moment now) {
-          cluster.Committed(id, answer, now);
-        };
-      case v1::AttachRequest::kClock:
-        AddClock(request.clock());
-        break;
-      case v1::AttachRequest::kHello:
-      case v1::AttachRequest::MESSAGE_NOT_SET:
-        break;
-    }
-    return [](Cluster&, Moment) {};
+  Coordinator::Event EventOf(control::WorkerMessage message) {
+    return std::visit(
+        Overloaded{[](const control::Hello&) -> Coordinator::Event { return Nothing; },
+                   [&](control::Heartbeat& heartbeat) -> Coordinator::Event {
+                     AskForClock();
+                     return [heartbeat = std::move(heartbeat), id = id_](Cluster& cluster,
+                                                                         Moment now) {
+                       cluster.Heartbeat(id, heartbeat, now);
+                     };
+                   },
+                   [&](control::JobUpdate& update) -> Coordinator::Event {
+                     return [update = std::move(update), id = id_](Cluster& cluster, Moment now) {
+                       cluster.Update(id, update, now);
+                     };
+                   },
+                   [&](const control::Leaving& leaving) -> Coordinator::Event {
+                     return [leaving, id = id_](Cluster& cluster, Moment now) {
+                       cluster.Leave(id, leaving.reason, now);
+                     };
+                   },
+                   [&](const control::CheckpointCommitted& answer) -> Coordinator::Event {
+                     return [answer, id = id_](Cluster& cluster, Moment now) {
+                       cluster.Committed(id, answer, now);
+                     };
+                   },
+                   [&](const control::ClockAnswer& answer) -> Coordinator::Event {
+                     AddClock(answer);
+                     return Nothing;
+                   }},
+        message);
   }
 
   std::int64_t SteadyNanos() const { return absl::ToInt64Nanoseconds(coordinator_->now().steady); }
 
-  void AddClock(const v1::ClockAnswer& answer) {
+  void AddClock(const control::ClockAnswer& answer) {
     if (traces_ == nullptr) return;
-    traces_->AddClock(worker_, incarnation_, answer.coordinator_nanos(), answer.worker_nanos(),
+    traces_->AddClock(worker_, incarnation_, answer.coordinator_nanos, answer.worker_nanos,
                       SteadyNanos());
   }
 
   void AskForClock() {
     if (traces_ == nullptr) return;
-    v1::AttachResponse response;
-    response.mutable_clock()->set_coordinator_nanos(SteadyNanos());
-    Push(std::move(response));
+    Send(control::ClockProbe{SteadyNanos()});
   }
 
   Coordinator::Event Detach() const {
@@ -138,7 +147,6 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
   Deed deed_;
   Coordinator* const coordinator_;
   traces::TraceKeeper* const traces_;
-  const Timing timing_;
   const job::SessionId id_;
   // Of the reading side, one callback at a time.
   v1::AttachRequest request_;
@@ -164,12 +172,8 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
     StartRead(&request_);
   }
 
-  void Acknowledge(const job::JobKey& key, std::int64_t sequence) override {
-    v1::StreamBulkResponse response;
-    response.set_job(key.job);
-    response.set_generation(key.generation.value());
-    response.set_acknowledged_sequence(sequence);
-    Push(std::move(response));
+  void Acknowledge(const control::ReportsAcknowledged& acknowledged) override {
+    Push(control::ToProto(acknowledged));
   }
 
   void OnReadDone(bool ok) override {
@@ -184,63 +188,59 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
  private:
   // False: the stream is over.
   bool Handle() {
-    if (worker_.empty()) {
-      if (!request_.has_hello() || request_.hello().worker().empty()) {
-        Cut(absl::InvalidArgumentError(
-            "the first message of StreamBulk must be a BulkHello with the worker's name"));
-        return false;
-      }
-      if (const absl::Status status = MayBegin(deed_, request_.hello().worker()); !status.ok()) {
-        Cut(status);
-        return false;
-      }
-      worker_ = request_.hello().worker();
-      incarnation_ = request_.hello().incarnation();
-      coordinator_->Post([worker = worker_, incarnation = incarnation_, self = shared_from_this()](
-                             Cluster& cluster, Moment) {
-        if (absl::Status status = cluster.CheckAttached(worker, incarnation); !status.ok())
-          self->Cut(status);
-      });
-      return true;
-    }
-    if (Forward()) return true;
+    std::optional<control::BulkMessage> message = control::FromProto(request_);
+    if (worker_.empty()) return Hello(message);
+    if (!message || std::visit([&](auto& part) { return Forward(part); }, *message)) return true;
     Cut(absl::ResourceExhaustedError(
         "the coordinator has too much to do; connect again and resend"));
     return false;
   }
 
-  bool Forward() {
-    if (request_.has_step()) {
-      const v1::RankStepReport& step = request_.step();
-      return coordinator_->TryPost([worker = worker_, incarnation = incarnation_,
-                                    key = job::JobKey{step.job(), Generation(step.generation())},
-                                    report = FromProto(step),
-                                    self = shared_from_this()](Cluster& cluster, Moment) {
-        cluster.Report(worker, incarnation, key, report, self);
-      });
+  bool Hello(const std::optional<control::BulkMessage>& message) {
+    const auto* hello = message ? std::get_if<control::BulkHello>(&*message) : nullptr;
+    if (hello == nullptr || hello->worker.empty()) {
+      Cut(absl::InvalidArgumentError(
+          "the first message of StreamBulk must be a BulkHello with the worker's name"));
+      return false;
     }
-    if (request_.has_checkpoint()) {
-      const v1::CheckpointReport& report = request_.checkpoint();
-      return coordinator_->TryPost(
-          [worker = worker_, incarnation = incarnation_,
-           key = job::JobKey{report.job(), Generation(report.generation())},
-           report = FromProto(report), self = shared_from_this()](Cluster& cluster, Moment) {
-            cluster.ReportCheckpoint(worker, incarnation, key, report, self);
-          });
+    if (const absl::Status status = MayBegin(deed_, hello->worker); !status.ok()) {
+      Cut(status);
+      return false;
     }
-    if (request_.has_trace() && traces_ != nullptr) {
-      const v1::StepTrace& trace = request_.trace();
-      traces_->Add(worker_, incarnation_, {trace.job(), Generation(trace.generation())},
-                   trace.trace());
-      return true;
-    }
-    if (request_.has_log()) {
-      store::LogRecord line = store::FromProto(request_.log(), /*job_id=*/"");
-      line.worker = worker_;
-      return coordinator_->TryPost([job = request_.job(), line = std::move(line)](
-                                       Cluster& cluster, Moment) { cluster.AddLog(job, line); });
-    }
+    worker_ = hello->worker;
+    incarnation_ = hello->incarnation;
+    coordinator_->Post([worker = worker_, incarnation = incarnation_, self = shared_from_this()](
+                           Cluster& cluster, Moment) {
+      if (absl::Status status = cluster.CheckAttached(worker, incarnation); !status.ok())
+        self->Cut(status);
+    });
     return true;
+  }
+
+  // Each is false if the coordinator has too much to do.
+  bool Forward(const control::BulkHello&) { return true; }
+  bool Forward(control::RankStepReport& report) {
+    return coordinator_->TryPost([worker = worker_, incarnation = incarnation_,
+                                  report = std::move(report),
+                                  self = shared_from_this()](Cluster& cluster, Moment) {
+      cluster.Report(worker, incarnation, report, self);
+    });
+  }
+  bool Forward(control::CheckpointReport& report) {
+    return coordinator_->TryPost([worker = worker_, incarnation = incarnation_,
+                                  report = std::move(report),
+                                  self = shared_from_this()](Cluster& cluster, Moment) {
+      cluster.ReportCheckpoint(worker, incarnation, report, self);
+    });
+  }
+  bool Forward(control::StepTrace& trace) {
+    if (traces_ != nullptr) traces_->Add(worker_, incarnation_, trace.key, std::move(trace.trace));
+    return true;
+  }
+  bool Forward(control::LogLine& line) {
+    line.worker = worker_;
+    return coordinator_->TryPost(
+        [line = std::move(line)](Cluster& cluster, Moment) { cluster.AddLog(line); });
   }
 
   Deed deed_;
@@ -256,7 +256,7 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
 ControlReactor* AttachmentService::Attach(grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<ControlStream>(
       context, coordinator_, traces_,
-      guard_->DeedOf(*context, MethodOf<v1::AttachmentService>("Attach"), ""), timing_,
+      guard_->DeedOf(*context, MethodOf<v1::AttachmentService>("Attach"), ""),
       job::SessionId(++last_session_));
   stream->Begin();
   return stream.get();

@@ -5,7 +5,6 @@
 #include <atomic>
 
 #include "coordinator/job/coordinator.h"
-#include "coordinator/rpc/convert.h"
 #include "coordinator/rpc/guard.h"
 #include "coordinator/traces/trace_keeper.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
@@ -14,10 +13,9 @@ namespace takt::coordinator_rpc {
 
 class AttachmentService final : public v1::AttachmentService::CallbackService {
  public:
-  // Borrowed. traces: null: none are kept, and nobody is asked for his clock.
-  AttachmentService(job::Coordinator* coordinator, traces::TraceKeeper* traces, Guard* guard,
-                    Timing timing)
-      : coordinator_(coordinator), traces_(traces), guard_(guard), timing_(timing) {}
+  // All are borrowed. traces: null if no traces are kept; then no worker is asked for its clock.
+  AttachmentService(job::Coordinator* coordinator, traces::TraceKeeper* traces, Guard* guard)
+      : coordinator_(coordinator), traces_(traces), guard_(guard) {}
 
   grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(
       grpc::CallbackServerContext* context) override;
@@ -28,7 +26,6 @@ class AttachmentService final : public v1::AttachmentService::CallbackService {
   job::Coordinator* const coordinator_;
   traces::TraceKeeper* const traces_;
   Guard* const guard_;
-  const Timing timing_;
   std::atomic<std::int64_t> last_session_{0};
 };
 

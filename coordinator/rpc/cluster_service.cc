@@ -82,7 +82,7 @@ absl::Status RendezvousService::MayMeet(const access::Identity& who,
                                         const v1::RendezvousScope& scope) const {
   std::vector<std::string> gang;
   if (const job::JobView job = coordinator_->board().FindByName(scope.job())) {
-    for (const store::BoundRank& rank : job->ranks) gang.push_back(rank.worker);
+    for (const control::BoundRank& rank : job->ranks) gang.push_back(rank.worker);
   }
   return access::MayMeet(who, scope.job(), gang);
 }

@@ -66,8 +66,7 @@ class GrpcServer final : public Server {
              job::Coordinator* coordinator)
       : endpoint_(EndpointOf(options)),
         guard_({.domain = std::move(domain), .rate = options.rate}),
-        attachment_(coordinator, options.traces, &guard_,
-                    {.heartbeat = options.heartbeat, .lease = options.lease}),
+        attachment_(coordinator, options.traces, &guard_),
         cluster_(coordinator, &guard_),
         jobs_(coordinator, options.traces, &guard_, options.stall),
         rendezvous_(coordinator, &guard_),

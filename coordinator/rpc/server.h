@@ -21,8 +21,6 @@ struct ServerOptions {
   access::RateLimit rate;      // of each identity
   // Directory of the authority with which workers' first certificates are signed; empty: none are.
   std::string join_authority;
-  absl::Duration heartbeat = absl::Seconds(1);
-  absl::Duration lease = absl::Seconds(5);
   absl::Duration stall =
       absl::Minutes(1);                   // who follows a job and reads nothing for so long is cut
   traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept

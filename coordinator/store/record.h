@@ -13,6 +13,8 @@
 #include "common/base/status.h"
 #include "common/checkpoint/manifest.h"
 #include "common/config/job_spec.h"
+#include "common/control/assignment.h"
+#include "common/control/rank_status.h"
 #include "common/mesh/mesh.h"
 
 namespace takt::store {
@@ -42,32 +44,6 @@ struct Transition {
   JobState state = JobState::kQueued;
   absl::Time time;
   std::string reason;
-};
-
-struct BoundRank {
-  Rank rank;
-  std::string worker, incarnation, data_address;
-};
-
-// One entry of a rank's flight recorder.
-struct DoneInstruction {
-  std::string instruction;
-  StepId step;
-  double seconds = 0;            // it took
-  double ended_seconds_ago = 0;  // before `RankStatus::time`
-};
-
-// What one rank is doing, or was doing when something went wrong.
-struct RankStatus {
-  Rank rank;
-  std::string worker;
-  StepId last_step;
-  std::string instruction;
-  std::string waiting_for;              // empty: nothing
-  StepId instruction_step;              // 0: unknown
-  double instruction_seconds = 0;       // for which it had been at `instruction`
-  std::optional<absl::Time> time;       // when it told so; nothing: it never did
-  std::vector<DoneInstruction> recent;  // by their ends
 };
 
 // One committed optimizer step.
@@ -156,8 +132,8 @@ struct JobRecord {
   Generation generation;
   std::int64_t steps = 0;
   PlanSummary plan;
-  std::vector<BoundRank> ranks;   // by rank; empty while no gang is held
-  std::vector<RankStatus> fault;  // by rank, of the newest fault
+  std::vector<control::BoundRank> ranks;   // by rank; empty while no gang is held
+  std::vector<control::RankStatus> fault;  // by rank, of the newest fault
   bool invalid_input = false;
   std::vector<FieldError> violations;  // of invalid_input, where they are known
   std::optional<JobStop> stop;

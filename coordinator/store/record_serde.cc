@@ -4,39 +4,19 @@
 #include <algorithm>
 
 #include "common/base/field_error_serde.h"
+#include "common/base/time_serde.h"
+#include "common/control/assignment_serde.h"
+#include "common/control/rank_status_serde.h"
+#include "common/control/reports_serde.h"
 
 namespace takt::store {
 namespace {
-
-v1::BoundRank ToProto(const BoundRank& bound) {
-  v1::BoundRank out;
-  out.set_rank(bound.rank.value());
-  out.set_worker(bound.worker);
-  out.set_incarnation(bound.incarnation);
-  out.set_data_address(bound.data_address);
-  return out;
-}
-
-v1::StageAssignment ToProto(const mesh::Stage& stage) {
-  v1::StageAssignment out;
-  out.set_stage(stage.id.value());
-  out.set_pp_rank(stage.pp_rank.value());
-  out.set_first_layer(stage.first_layer.value());
-  out.set_last_layer(stage.last_layer.value());
-  out.set_recompute(static_cast<v1::RecomputeMode>(stage.recompute));
-  return out;
-}
 
 v1::OpenCheckpoint ToProto(const OpenCheckpoint& open) {
   v1::OpenCheckpoint out;
   out.set_step(open.step.value());
   for (const Rank rank : open.written) out.add_written(rank.value());
-  for (const checkpoint::FileEntry& file : open.files) {
-    v1::CheckpointFile* to = out.add_files();
-    to->set_name(file.name);
-    to->set_bytes(file.bytes);
-    to->set_xxh3_128(file.xxh3_128);
-  }
+  for (const checkpoint::FileEntry& file : open.files) *out.add_files() = control::ToProto(file);
   out.set_snapshot_seconds(open.snapshot_seconds);
   out.set_write_seconds(open.write_seconds);
   out.set_error(open.error);
@@ -49,7 +29,7 @@ OpenCheckpoint FromProto(const v1::OpenCheckpoint& open) {
                      .write_seconds = open.write_seconds(),
                      .error = open.error()};
   for (const std::int32_t rank : open.written()) out.written.emplace_back(rank);
-  for (const v1::CheckpointFile& file : open.files()) out.files.push_back(store::FromProto(file));
+  for (const v1::CheckpointFile& file : open.files()) out.files.push_back(control::FromProto(file));
   return out;
 }
 
@@ -88,56 +68,6 @@ const char* Name(JobState state) {
   return "UNKNOWN";
 }
 
-google::protobuf::Timestamp ToProto(absl::Time time) {
-  const std::int64_t nanos = absl::ToUnixNanos(time);
-  google::protobuf::Timestamp out;
-  out.set_seconds(nanos / 1'000'000'000);
-  out.set_nanos(static_cast<std::int32_t>(nanos % 1'000'000'000));
-  return out;
-}
-
-absl::Time FromProto(const google::protobuf::Timestamp& time) {
-  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
-}
-
-v1::RankStatus ToProto(const RankStatus& status) {
-  v1::RankStatus out;
-  out.set_rank(status.rank.value());
-  out.set_worker(status.worker);
-  out.set_last_step(status.last_step.value());
-  out.set_instruction(status.instruction);
-  out.set_waiting_for(status.waiting_for);
-  out.set_instruction_step(status.instruction_step.value());
-  out.set_instruction_seconds(status.instruction_seconds);
-  if (status.time) *out.mutable_time() = ToProto(*status.time);
-  for (const DoneInstruction& done : status.recent) {
-    v1::DoneInstruction& to = *out.add_recent();
-    to.set_instruction(done.instruction);
-    to.set_step(done.step.value());
-    to.set_seconds(done.seconds);
-    to.set_ended_seconds_ago(done.ended_seconds_ago);
-  }
-  return out;
-}
-
-RankStatus FromProto(const v1::RankStatus& status) {
-  RankStatus out{.rank = Rank(status.rank()),
-                 .worker = status.worker(),
-                 .last_step = StepId(status.last_step()),
-                 .instruction = status.instruction(),
-                 .waiting_for = status.waiting_for(),
-                 .instruction_step = StepId(status.instruction_step()),
-                 .instruction_seconds = status.instruction_seconds()};
-  if (status.has_time()) out.time = FromProto(status.time());
-  for (const v1::DoneInstruction& done : status.recent()) {
-    out.recent.push_back({.instruction = done.instruction(),
-                          .step = StepId(done.step()),
-                          .seconds = done.seconds(),
-                          .ended_seconds_ago = done.ended_seconds_ago()});
-  }
-  return out;
-}
-
 v1::StepReport ToProto(const StepRecord& step) {
   v1::StepReport out;
   out.set_step(step.step.value());
@@ -151,7 +81,7 @@ v1::StepReport ToProto(const StepRecord& step) {
   out.set_step_seconds(step.step_seconds);
   out.set_bubble_fraction(step.bubble_fraction);
   out.set_schedule(step.schedule);
-  *out.mutable_time() = ToProto(step.time);
+  *out.mutable_time() = takt::ToProto(step.time);
   out.set_generation(step.generation.value());
   out.mutable_bubble_by_pp_rank()->Add(step.bubble_by_pp_rank.begin(),
                                        step.bubble_by_pp_rank.end());
@@ -172,13 +102,9 @@ StepRecord FromProto(const v1::StepReport& report, const std::string& job_id) {
       .bubble_by_pp_rank = {report.bubble_by_pp_rank().begin(), report.bubble_by_pp_rank().end()},
       .bubble_fraction = report.bubble_fraction(),
       .schedule = report.schedule(),
-      .time = FromProto(report.time())};
+      .time = takt::FromProto(report.time())};
   if (report.has_validation_loss()) out.validation_loss = report.validation_loss();
   return out;
-}
-
-checkpoint::FileEntry FromProto(const v1::CheckpointFile& file) {
-  return {.name = file.name(), .bytes = file.bytes(), .xxh3_128 = file.xxh3_128()};
 }
 
 v1::Job ToProto(const JobRecord& job) {
@@ -192,29 +118,29 @@ v1::Job ToProto(const JobRecord& job) {
   for (const Transition& transition : job.transitions) {
     v1::JobTransition* to = out.add_transitions();
     to->set_state(static_cast<v1::JobState>(transition.state));
-    *to->mutable_time() = ToProto(transition.time);
+    *to->mutable_time() = takt::ToProto(transition.time);
     to->set_reason(transition.reason);
   }
-  *out.mutable_create_time() = ToProto(job.create_time);
-  if (job.end_time) *out.mutable_end_time() = ToProto(*job.end_time);
+  *out.mutable_create_time() = takt::ToProto(job.create_time);
+  if (job.end_time) *out.mutable_end_time() = takt::ToProto(*job.end_time);
   out.set_generation(job.generation.value());
   if (job.last_step) *out.mutable_last_step() = ToProto(*job.last_step);
   out.set_steps(job.steps);
   out.set_schedule(job.plan.schedule);
   out.set_device(static_cast<v1::DeviceKind>(job.plan.device));
-  for (const mesh::Stage& stage : job.plan.partition) *out.add_stages() = ToProto(stage);
-  for (const BoundRank& bound : job.ranks) *out.add_ranks() = ToProto(bound);
+  for (const mesh::Stage& stage : job.plan.partition) *out.add_stages() = control::ToProto(stage);
+  for (const control::BoundRank& bound : job.ranks) *out.add_ranks() = control::ToProto(bound);
   out.set_predicted_step_seconds(job.plan.predicted_step_seconds);
   out.set_predicted_bubble_fraction(job.plan.predicted_bubble_fraction);
   out.set_eta_seconds(EtaSeconds(job));
-  for (const RankStatus& status : job.fault) *out.add_fault() = ToProto(status);
+  for (const control::RankStatus& status : job.fault) *out.add_fault() = control::ToProto(status);
   out.set_invalid_input(job.invalid_input);
   *out.mutable_violations() = takt::ToProto(job.violations);
   out.mutable_warnings()->Add(job.plan.warnings.begin(), job.plan.warnings.end());
   out.mutable_warnings()->Add(job.notices.begin(), job.notices.end());
   if (job.checkpoint) {
     out.mutable_checkpoint()->set_step(job.checkpoint->step.value());
-    *out.mutable_checkpoint()->mutable_time() = ToProto(job.checkpoint->time);
+    *out.mutable_checkpoint()->mutable_time() = takt::ToProto(job.checkpoint->time);
   }
   out.set_resumed_step(job.resumed_step.value());
   out.set_kernel_plan(job.kernel_plan);
@@ -264,10 +190,10 @@ JobRecord FromProto(const v1::JobRecord& record) {
   out.reason = job.reason();
   for (const v1::JobTransition& transition : job.transitions()) {
     out.transitions.push_back({static_cast<JobState>(transition.state()),
-                               FromProto(transition.time()), transition.reason()});
+                               takt::FromProto(transition.time()), transition.reason()});
   }
-  out.create_time = FromProto(job.create_time());
-  if (job.has_end_time()) out.end_time = FromProto(job.end_time());
+  out.create_time = takt::FromProto(job.create_time());
+  if (job.has_end_time()) out.end_time = takt::FromProto(job.end_time());
   out.generation = Generation(job.generation());
   out.steps = job.steps();
   out.plan = {.device = static_cast<config::DeviceKind>(job.device()),
@@ -281,20 +207,10 @@ JobRecord FromProto(const v1::JobRecord& record) {
               .memory_bytes = {record.predicted_memory_bytes().begin(),
                                record.predicted_memory_bytes().end()},
               .checkpoint_every_steps = record.checkpoint_every_steps()};
-  for (const v1::StageAssignment& stage : job.stages()) {
-    mesh::Stage& to = out.plan.partition.emplace_back();
-    to = {StageId(stage.stage()), PpRank(stage.pp_rank()), LayerId(stage.first_layer()),
-          LayerId(stage.last_layer())};
-    // Records of before this was stored are of jobs that recompute nothing.
-    if (stage.recompute() != v1::RECOMPUTE_MODE_UNSPECIFIED) {
-      to.recompute = static_cast<model::Recompute>(stage.recompute());
-    }
-  }
-  for (const v1::BoundRank& bound : job.ranks()) {
-    out.ranks.push_back(
-        {Rank(bound.rank()), bound.worker(), bound.incarnation(), bound.data_address()});
-  }
-  for (const v1::RankStatus& status : job.fault()) out.fault.push_back(FromProto(status));
+  for (const v1::StageAssignment& stage : job.stages())
+    out.plan.partition.push_back(control::FromProto(stage));
+  for (const v1::BoundRank& bound : job.ranks()) out.ranks.push_back(control::FromProto(bound));
+  for (const v1::RankStatus& status : job.fault()) out.fault.push_back(control::FromProto(status));
   out.invalid_input = job.invalid_input();
   out.violations = takt::FromProto(job.violations());
   if (record.has_stop()) {
@@ -309,7 +225,7 @@ JobRecord FromProto(const v1::JobRecord& record) {
   }
   if (job.has_checkpoint()) {
     out.checkpoint = JobCheckpoint{.step = StepId(job.checkpoint().step()),
-                                   .time = FromProto(job.checkpoint().time())};
+                                   .time = takt::FromProto(job.checkpoint().time())};
   }
   out.resumed_step = StepId(job.resumed_step());
   out.kernel_plan = job.kernel_plan();

@@ -93,7 +93,7 @@ void TraceKeeper::Begin(const job::Launch& launch) {
   Run run{.generation = launch.key.generation,
           .header = HeaderOf(launch),
           .recent = RecentSteps(launch.plan.mesh.size(), options_.max_recent_bytes)};
-  for (const store::BoundRank& bound : launch.ranks) {
+  for (const control::BoundRank& bound : launch.ranks) {
     run.holders.emplace_back(bound.worker, bound.incarnation);
   }
   const std::string header = FormatHeader(run.header, run.holders);

@@ -12,9 +12,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/control/job_key.h"
 #include "common/trace/clock_filter.h"
 #include "common/trace/job_trace.h"
-#include "coordinator/job/session.h"
+#include "coordinator/job/launch.h"
 #include "coordinator/traces/recent_steps.h"
 
 namespace takt::traces {
@@ -36,7 +37,7 @@ struct StepRange {
 // Thread-safe. Never an obstacle: what cannot be kept is dropped, with one line in the log.
 class TraceKeeper {
  public:
-  using JobKey = job::JobKey;
+  using JobKey = control::JobKey;
 
   explicit TraceKeeper(TraceKeeperOptions options);
 

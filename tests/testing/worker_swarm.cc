@@ -10,6 +10,7 @@
 #include <functional>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +18,10 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/overloaded.h"
 #include "common/base/version.h"
+#include "common/control/attachment_serde.h"
+#include "common/control/reports_serde.h"
 #include "common/trace/encoding.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 
@@ -85,8 +89,8 @@ class Stream final : public grpc::ClientBidiReactor<Request, Response> {
 };
 
 // A step of `instructions` of them in a row.
-std::string SomeTrace(int rank, std::int64_t step, int instructions) {
-  trace::StepTrace trace{.rank = Rank(rank),
+std::string SomeTrace(Rank rank, std::int64_t step, int instructions) {
+  trace::StepTrace trace{.rank = rank,
                          .step = StepId(step),
                          .start_nanos = step * (instructions + 1) * kInstructionNanos};
   for (int i = 0; i < instructions; ++i) {
@@ -107,18 +111,16 @@ class FakeWorker {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
     stub_ = v1::AttachmentService::NewStub(grpc::CreateCustomChannel(
         options_.coordinator, grpc::InsecureChannelCredentials(), arguments));
-    v1::AttachRequest request;
-    v1::Hello& hello = *request.mutable_hello();
-    hello.set_worker(name_);
-    hello.set_incarnation(name_);
-    hello.set_protocol_version(kProtocolVersion);
-    hello.set_host(name_);
-    hello.set_cores(1);
-    hello.set_memory_bytes(std::int64_t{1} << 34);
-    hello.set_matmul_flops_per_second(1e11);
-    hello.set_data_address("127.0.0.1");
+    const control::Hello hello{.worker = name_,
+                               .incarnation = name_,
+                               .protocol_version = kProtocolVersion,
+                               .host = name_,
+                               .cores = 1,
+                               .memory_bytes = std::int64_t{1} << 34,
+                               .matmul_flops_per_second = 1e11,
+                               .data_address = "127.0.0.1"};
     control_.Begin([&](auto* context, auto* reactor) { stub_->async()->Attach(context, reactor); },
-                   request);
+                   control::ToProto(hello));
   }
 
   void Cut() {
@@ -151,118 +153,104 @@ class FakeWorker {
   }
 
   void Heartbeat() {
-    v1::AttachRequest request;
+    control::Heartbeat heartbeat;
     {
       absl::MutexLock lock(&mutex_);
       if (!attached_) return;
-      v1::Heartbeat& heartbeat = *request.mutable_heartbeat();
-      heartbeat.set_job(assignment_.job());
-      heartbeat.set_generation(assignment_.generation());
-      heartbeat.mutable_status()->set_rank(assignment_.rank());
-      heartbeat.mutable_status()->set_last_step(step_);
+      heartbeat = {.key = key_, .status = StatusLocked()};
     }
-    control_.Push(std::move(request));
+    control_.Push(control::ToProto(heartbeat));
   }
 
   void Step() {
-    v1::StreamBulkRequest report, trace;
+    control::RankStepReport report;
+    control::StepTrace trace;
     {
       absl::MutexLock lock(&mutex_);
       if (!training_ || step_ == options_.steps) return;
       ++step_;
       sent_at_.push_back(absl::Now());
-      FillReport(*report.mutable_step());
-      trace.mutable_trace()->set_job(assignment_.job());
-      trace.mutable_trace()->set_generation(assignment_.generation());
-      trace.mutable_trace()->set_trace(
-          SomeTrace(assignment_.rank(), step_, assignment_.program().body_size()));
+      report = {.key = key_,
+                .rank = rank_,
+                .sequence = step_,
+                .step = StepId(step_),
+                .step_seconds = 1,
+                .busy_seconds = 0.75,
+                .loss = 1.0 / static_cast<double>(step_),
+                .grad_norm = 1,
+                .learning_rate = 1e-3,
+                .tokens = 1024};
+      trace = {.key = key_, .trace = SomeTrace(rank_, step_, instructions_)};
     }
-    bulk_.Push(std::move(report));
-    if (options_.traces) bulk_.Push(std::move(trace));
+    bulk_.Push(control::ToProto(report));
+    if (options_.traces) bulk_.Push(control::ToProto(trace));
   }
 
  private:
-  void FillReport(v1::RankStepReport& report) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    report.set_job(assignment_.job());
-    report.set_generation(assignment_.generation());
-    report.set_rank(assignment_.rank());
-    report.set_sequence(step_);
-    report.set_step(step_);
-    report.set_loss(1.0 / static_cast<double>(step_));
-    report.set_grad_norm(1);
-    report.set_learning_rate(1e-3);
-    report.set_tokens(1024);
-    report.set_step_seconds(1);
-    report.set_busy_seconds(0.75);
+  control::RankStatus StatusLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return {.rank = rank_, .last_step = StepId(step_)};
   }
 
   void OnCommand(const v1::AttachResponse& response) {
-    switch (response.message_case()) {
-      case v1::AttachResponse::kWelcome:
-        return OpenBulk();
-      case v1::AttachResponse::kClock: {
-        v1::AttachRequest request;
-        request.mutable_clock()->set_coordinator_nanos(response.clock().coordinator_nanos());
-        request.mutable_clock()->set_worker_nanos(Clock::Real().SteadyNanos());
-        return control_.Push(std::move(request));
-      }
-      case v1::AttachResponse::kPrepare: {
-        absl::MutexLock lock(&mutex_);
-        assignment_ = response.prepare().assignment();
-        step_ = 0;
-        sent_at_.clear();
-        return Tell(v1::JobUpdate::PHASE_ADMITTED);
-      }
-      case v1::AttachResponse::kStart: {
-        absl::MutexLock lock(&mutex_);
-        training_ = true;
-        return;
-      }
-      case v1::AttachResponse::kAbort: {
-        absl::MutexLock lock(&mutex_);
-        training_ = false;
-        return Tell(v1::JobUpdate::PHASE_ABORTED);
-      }
-      default:
-        return;
+    if (const auto command = control::FromProto(response)) {
+      std::visit(Overloaded{[&](const control::Welcome&) { OpenBulk(); },
+                            [&](const control::ClockProbe& probe) {
+                              control_.Push(control::ToProto(control::ClockAnswer{
+                                  .coordinator_nanos = probe.coordinator_nanos,
+                                  .worker_nanos = Clock::Real().SteadyNanos()}));
+                            },
+                            [&](const control::Prepare& prepare) { Prepare(prepare); },
+                            [&](const control::Start&) {
+                              absl::MutexLock lock(&mutex_);
+                              training_ = true;
+                            },
+                            [&](const control::Abort&) {
+                              absl::MutexLock lock(&mutex_);
+                              training_ = false;
+                              Tell(control::Phase::kAborted);
+                            },
+                            [](const auto&) {}},
+                 *command);
     }
   }
 
+  void Prepare(const control::Prepare& prepare) {
+    const absl::StatusOr<control::Assignment> assignment = prepare.assignment();
+    absl::MutexLock lock(&mutex_);
+    key_ = prepare.key;
+    rank_ = prepare.rank;
+    instructions_ = assignment.ok() ? static_cast<int>(assignment->program.body.size()) : 0;
+    step_ = 0;
+    sent_at_.clear();
+    Tell(control::Phase::kAdmitted);
+  }
+
   void OpenBulk() {
-    v1::StreamBulkRequest request;
-    request.mutable_hello()->set_worker(name_);
-    request.mutable_hello()->set_incarnation(name_);
     bulk_.Begin([&](auto* context, auto* reactor) { stub_->async()->StreamBulk(context, reactor); },
-                request);
+                control::ToProto(control::BulkHello{name_, name_}));
     absl::MutexLock lock(&mutex_);
     attached_ = true;
   }
 
   void OnAcknowledged(const v1::StreamBulkResponse& response) {
+    const control::ReportsAcknowledged acknowledged = control::FromProto(response);
     absl::MutexLock lock(&mutex_);
-    if (response.generation() != assignment_.generation()) return;
+    if (acknowledged.key.generation != key_.generation) return;
     const absl::Time now = absl::Now();
-    while (step_ - static_cast<std::int64_t>(sent_at_.size()) < response.acknowledged_sequence() &&
+    while (step_ - static_cast<std::int64_t>(sent_at_.size()) < acknowledged.sequence &&
            !sent_at_.empty()) {
       ack_seconds_.push_back(absl::ToDoubleSeconds(now - sent_at_.front()));
       sent_at_.pop_front();
     }
     if (training_ && step_ == options_.steps && sent_at_.empty()) {
       training_ = false;
-      Tell(v1::JobUpdate::PHASE_FINISHED);
+      Tell(control::Phase::kFinished);
     }
   }
 
-  void Tell(v1::JobUpdate::Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    v1::AttachRequest request;
-    v1::JobUpdate& update = *request.mutable_update();
-    update.set_job(assignment_.job());
-    update.set_generation(assignment_.generation());
-    update.set_rank(assignment_.rank());
-    update.set_phase(phase);
-    update.mutable_status()->set_rank(assignment_.rank());
-    update.mutable_status()->set_last_step(step_);
-    control_.Push(std::move(request));
+  void Tell(control::Phase phase) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    control_.Push(control::ToProto(
+        control::JobUpdate{.key = key_, .rank = rank_, .phase = phase, .status = StatusLocked()}));
   }
 
   const SwarmOptions& options_;
@@ -271,7 +259,9 @@ class FakeWorker {
   mutable absl::Mutex mutex_;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
   bool training_ ABSL_GUARDED_BY(mutex_) = false;
-  v1::Assignment assignment_ ABSL_GUARDED_BY(mutex_);
+  control::JobKey key_ ABSL_GUARDED_BY(mutex_);
+  Rank rank_ ABSL_GUARDED_BY(mutex_);
+  int instructions_ ABSL_GUARDED_BY(mutex_) = 0;            // of its program
   std::int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;           // the last one told of
   std::deque<absl::Time> sent_at_ ABSL_GUARDED_BY(mutex_);  // of those not acknowledged
   std::vector<double> ack_seconds_ ABSL_GUARDED_BY(mutex_);

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/rpc/attachment_client.h"
 
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
-#include "common/base/device_serde.h"
 #include "common/base/log.h"
+#include "common/base/overloaded.h"
 #include "common/base/version.h"
+#include "common/control/attachment_serde.h"
+#include "common/control/reports_serde.h"
 #include "common/rpc/endpoint.h"
-#include "worker/rpc/attachment_serde.h"
 
 namespace takt::rpc {
 namespace {
@@ -19,10 +22,6 @@ namespace {
 // rarely.
 constexpr absl::Duration kRefusedBackoff = absl::Seconds(10);
 constexpr absl::Duration kLastWords = absl::Seconds(1);
-
-session::JobKey Key(const std::string& job, std::int64_t generation) {
-  return {job, Generation(generation)};
-}
 
 }  // namespace
 
@@ -40,22 +39,22 @@ AttachmentClient::~AttachmentClient() {
   control_->Stop();
 }
 
-void AttachmentClient::Send(const session::JobUpdate& update) {
-  v1::AttachRequest request;
-  *request.mutable_update() = ToProto(update, options_.worker);
-  outbox_.Add(std::move(request));
+control::RankStatus AttachmentClient::Signed(control::RankStatus status, Rank rank) const {
+  status.rank = rank;
+  status.worker = options_.hello.worker;
+  return status;
 }
 
-void AttachmentClient::Send(const session::CommitAnswer& answer) {
-  v1::AttachRequest request;
-  *request.mutable_committed() = ToProto(answer);
-  outbox_.Add(std::move(request));
+void AttachmentClient::Send(const control::JobUpdate& update) {
+  control::JobUpdate message = update;
+  message.status = Signed(std::move(message.status), update.rank);
+  outbox_.Add(std::move(message));
 }
+
+void AttachmentClient::Send(const control::CheckpointCommitted& answer) { outbox_.Add(answer); }
 
 bool AttachmentClient::SendLeaving(const std::string& reason) {
-  v1::AttachRequest request;
-  request.mutable_leaving()->set_reason(reason);
-  return outbox_.Add(std::move(request));
+  return outbox_.Add(control::Leaving{reason});
 }
 
 absl::Status AttachmentClient::attachment() const {
@@ -69,18 +68,21 @@ void AttachmentClient::SetAttachment(absl::Status status) {
 }
 
 AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
-  return {
-      .open = [this](grpc::ClientContext* context) { return stub_->Attach(context); },
-      .hello = [this] { return Hello(); },
-      .next = [this]() -> std::optional<v1::AttachRequest> {
-        std::optional<v1::AttachRequest> request = outbox_.Next();
-        if (request.has_value() && request->message_case() == v1::AttachRequest::MESSAGE_NOT_SET)
-          return Heartbeat();
-        return request;
-      },
-      .interrupt = [this] { outbox_.Interrupt(); },
-      .on_message = [this](const v1::AttachResponse& response) { OnCommand(response); },
-      .on_end = [this](const absl::Status& status) { return OnControlEnd(status); }};
+  return {.open = [this](grpc::ClientContext* context) { return stub_->Attach(context); },
+          .hello = [this] { return control::ToProto(Hello()); },
+          .next = [this]() -> std::optional<v1::AttachRequest> {
+            std::optional<control::WorkerMessage> message = outbox_.Next();
+            if (!message.has_value()) return std::nullopt;
+            if (std::holds_alternative<control::Heartbeat>(*message)) message = Heartbeat();
+            return control::ToProto(*message);
+          },
+          .interrupt = [this] { outbox_.Interrupt(); },
+          .on_message =
+              [this](const v1::AttachResponse& response) {
+                // What this program does not know may be ignored: the protocol version says so.
+                if (auto command = control::FromProto(response)) OnCommand(*std::move(command));
+              },
+          .on_end = [this](const absl::Status& status) { return OnControlEnd(status); }};
 }
 
 AttachmentClient::BulkStream::Hooks AttachmentClient::BulkHooks() {
@@ -88,107 +90,68 @@ AttachmentClient::BulkStream::Hooks AttachmentClient::BulkHooks() {
           .hello = [this]() -> std::optional<v1::StreamBulkRequest> {
             if (!outbox_.welcomed()) return std::nullopt;
             agent_.outbox().Rewind();
-            v1::StreamBulkRequest request;
-            request.mutable_hello()->set_worker(options_.worker);
-            request.mutable_hello()->set_incarnation(options_.incarnation);
-            return request;
+            return control::ToProto(
+                control::BulkHello{options_.hello.worker, options_.hello.incarnation});
           },
           .next = [this]() -> std::optional<v1::StreamBulkRequest> {
-            const auto item = agent_.outbox().Next();
-            if (!item.has_value()) return std::nullopt;
-            return ToProto(*item, options_.worker);
+            std::optional<control::BulkMessage> message = agent_.outbox().Next();
+            if (!message.has_value()) return std::nullopt;
+            if (auto* line = std::get_if<control::LogLine>(&*message))
+              line->worker = options_.hello.worker;
+            return control::ToProto(*message);
           },
           .interrupt = [this] { agent_.outbox().Interrupt(); },
           .on_message =
               [this](const v1::StreamBulkResponse& response) {
-                agent_.AcknowledgeReports(Key(response.job(), response.generation()),
-                                          response.acknowledged_sequence());
+                const control::ReportsAcknowledged acknowledged = control::FromProto(response);
+                agent_.AcknowledgeReports(acknowledged.key, acknowledged.sequence);
               },
           .on_end = [](const absl::Status&) { return absl::ZeroDuration(); }};
 }
 
-v1::AttachRequest AttachmentClient::Hello() {
+control::Hello AttachmentClient::Hello() {
   outbox_.Begin();
-  v1::AttachRequest request;
-  v1::Hello& hello = *request.mutable_hello();
-  hello.set_worker(options_.worker);
-  hello.set_incarnation(options_.incarnation);
-  hello.set_protocol_version(kProtocolVersion);
-  hello.set_program_version(kTaktVersion);
-  hello.set_host(options_.host);
-  hello.set_cores(options_.cores);
-  hello.set_memory_bytes(options_.memory_bytes);
-  hello.set_matmul_flops_per_second(options_.matmul_flops_per_second);
-  hello.set_data_address(options_.data_address);
-  if (options_.device) *hello.mutable_device() = takt::ToProto(*options_.device);
-  hello.set_has_nccl(options_.has_nccl);
+  control::Hello hello = options_.hello;
+  hello.protocol_version = kProtocolVersion;
+  hello.program_version = kTaktVersion;
   if (const auto held = agent_.held(); held.has_value()) {
-    v1::RunningJob& running = *hello.mutable_running();
-    running.set_job(held->key.job);
-    running.set_generation(held->key.generation.value());
-    running.set_rank(held->rank.value());
-    running.set_last_step(held->status.last_step.value());
+    hello.running = {.key = held->key, .rank = held->rank, .last_step = held->status.last_step};
   }
-  return request;
+  return hello;
 }
 
-v1::AttachRequest AttachmentClient::Heartbeat() const {
-  v1::AttachRequest request;
-  v1::Heartbeat& heartbeat = *request.mutable_heartbeat();
-  if (const auto held = agent_.held(); held.has_value()) {
-    *heartbeat.mutable_status() = ToProto(held->status, held->rank, options_.worker);
-    heartbeat.set_job(held->key.job);
-    heartbeat.set_generation(held->key.generation.value());
-  }
-  return request;
+control::Heartbeat AttachmentClient::Heartbeat() const {
+  const auto held = agent_.held();
+  if (!held.has_value()) return {};
+  return {.key = held->key, .status = Signed(held->status, held->rank)};
 }
 
-void AttachmentClient::OnCommand(const v1::AttachResponse& response) {
-  switch (response.message_case()) {
-    case v1::AttachResponse::kWelcome: {
-      const v1::Welcome& welcome = response.welcome();
-      outbox_.Welcomed(absl::Seconds(welcome.heartbeat_seconds()));
-      trouble_.Over();
-      Log(LogLevel::kInfo, "attached", {{"coordinator_version", welcome.program_version()}});
-      SetAttachment(absl::OkStatus());
-      agent_.Attached();
-      if (options_.on_attached) options_.on_attached();
-      return;
-    }
-    case v1::AttachResponse::kPrepare: {
-      auto assignment = std::make_shared<v1::Assignment>(
-          response.prepare().assignment());  // shared: the call is copied
-      agent_.Prepare(Key(assignment->job(), assignment->generation()), Rank(assignment->rank()),
-                     [assignment] { return ToAssignment(*assignment); });
-      return;
-    }
-    case v1::AttachResponse::kStart:
-      agent_.Start(Key(response.start().job(), response.start().generation()));
-      return;
-    case v1::AttachResponse::kAbort:
-      agent_.Abort(Key(response.abort().job(), response.abort().generation()),
-                   response.abort().reason());
-      return;
-    case v1::AttachResponse::kAcknowledge:
-      agent_.Acknowledge(Key(response.acknowledge().job(), response.acknowledge().generation()));
-      return;
-    case v1::AttachResponse::kHalt:
-      agent_.Halt(Key(response.halt().job(), response.halt().generation()),
-                  response.halt().reason());
-      return;
-    case v1::AttachResponse::kCommit:
-      agent_.Commit(ToCommitRequest(response.commit()));
-      return;
-    case v1::AttachResponse::kClock: {
-      v1::AttachRequest request;
-      request.mutable_clock()->set_coordinator_nanos(response.clock().coordinator_nanos());
-      request.mutable_clock()->set_worker_nanos(Clock::Real().SteadyNanos());
-      outbox_.Add(std::move(request));
-      return;
-    }
-    case v1::AttachResponse::MESSAGE_NOT_SET:
-      return;  // a newer coordinator's: the protocol version allows what may be ignored
-  }
+void AttachmentClient::OnWelcome(const control::Welcome& welcome) {
+  outbox_.Welcomed(welcome.heartbeat);
+  trouble_.Over();
+  Log(LogLevel::kInfo, "attached", {{"coordinator_version", welcome.program_version}});
+  SetAttachment(absl::OkStatus());
+  agent_.Attached();
+  if (options_.on_attached) options_.on_attached();
+}
+
+void AttachmentClient::OnCommand(control::Command command) {
+  std::visit(
+      Overloaded{
+          [&](const control::Welcome& welcome) { OnWelcome(welcome); },
+          [&](control::Prepare& prepare) {
+            agent_.Prepare(prepare.key, prepare.rank, std::move(prepare.assignment));
+          },
+          [&](const control::Start& start) { agent_.Start(start.key); },
+          [&](const control::Abort& abort) { agent_.Abort(abort.key, abort.reason); },
+          [&](const control::Acknowledge& acknowledge) { agent_.Acknowledge(acknowledge.key); },
+          [&](const control::Halt& halt) { agent_.Halt(halt.key, halt.reason); },
+          [&](const control::CommitCheckpoint& commit) { agent_.Commit(commit); },
+          [&](const control::ClockProbe& probe) {
+            outbox_.Add(control::ClockAnswer{.coordinator_nanos = probe.coordinator_nanos,
+                                             .worker_nanos = Clock::Real().SteadyNanos()});
+          }},
+      command);
 }
 
 absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker's two streams to the coordinator (takt.v1.AttachmentService): decodes commands into
-// the agent's calls, encodes what the agent tells. Decides nothing.
+// The worker's two streams to the coordinator (takt.v1.AttachmentService). It turns commands into
+// calls of the agent and sends what the agent tells. It decides nothing.
 #pragma once
 
 #include <grpcpp/channel.h>
 
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/base/device.h"
+#include "common/control/attachment.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 #include "worker/rpc/control_outbox.h"
 #include "worker/rpc/stream.h"
@@ -26,16 +24,9 @@ namespace takt::rpc {
 
 struct AttachmentOptions {
   std::shared_ptr<grpc::Channel> channel;
-  std::string worker;       // stable name
-  std::string incarnation;  // random, of this process life
-  std::string host;
-  std::string data_address;
-  int cores = 1;
-  std::int64_t memory_bytes = 0;
-  double matmul_flops_per_second = 0;  // of its cores
-  std::optional<Device> device;        // nullopt: it computes on its cores alone
-  bool has_nccl = false;
-  std::function<void()> on_attached;  // every time; may be empty
+  // What the worker says of itself. The client fills in the versions, and what is running.
+  control::Hello hello;
+  std::function<void()> on_attached;  // called at every attachment; may be empty
 };
 
 // Thread-safe. Connects for ever until it is destroyed; a coordinator that is away changes nothing
@@ -47,8 +38,8 @@ class AttachmentClient final : public session::CoordinatorLink {
   // Gives what was sent last up to a second to go out.
   ~AttachmentClient() override;
 
-  void Send(const session::JobUpdate& update) override;
-  void Send(const session::CommitAnswer& answer) override;
+  void Send(const control::JobUpdate& update) override;
+  void Send(const control::CheckpointCommitted& answer) override;
   bool SendLeaving(const std::string& reason) override;
   void SendHeartbeat() override { outbox_.HeartbeatNow(); }
 
@@ -61,9 +52,12 @@ class AttachmentClient final : public session::CoordinatorLink {
 
   ControlStream::Hooks ControlHooks();
   BulkStream::Hooks BulkHooks();
-  v1::AttachRequest Hello();
-  v1::AttachRequest Heartbeat() const;
-  void OnCommand(const v1::AttachResponse& response);
+  control::Hello Hello();
+  control::Heartbeat Heartbeat() const;
+  // As the agent tells it, with the names of the rank and the worker.
+  control::RankStatus Signed(control::RankStatus status, Rank rank) const;
+  void OnWelcome(const control::Welcome& welcome);
+  void OnCommand(control::Command command);
   absl::Duration OnControlEnd(const absl::Status& status);
   void SetAttachment(absl::Status status);
 

@@ -23,19 +23,19 @@ using v1::JobUpdate;
 class StepsRunner final : public session::RankRunner {
  public:
   StepsRunner(int steps, bool ends) : steps_(steps), ends_(ends) {}
-  absl::StatusOr<session::Resumed> Prepare() override {
-    return session::Resumed{
+  absl::StatusOr<control::Resumed> Prepare() override {
+    return control::Resumed{
         .step = StepId(0), .notes = {"step 40: damaged"}, .kernel_plan = "12 shapes"};
   }
   absl::StatusOr<session::RunEnd> Run(const std::function<void(session::Report)>& report) override {
     for (int step = 1; step <= steps_; ++step)
-      report(session::StepReport{.step = StepId(step), .loss = 1.0 / step});
+      report(control::RankStepReport{.step = StepId(step), .loss = 1.0 / step});
     if (ends_) return session::RunEnd::kLastStep;
     absl::MutexLock lock(&mutex_);
     const auto free = [this] { return stopped_ || halted_; };
     mutex_.Await(absl::Condition(&free));
     if (stopped_) return absl::AbortedError("stopped");
-    report(session::CheckpointReport{.step = StepId(steps_),
+    report(control::CheckpointReport{.step = StepId(steps_),
                                      .files = {{"config.json", 12, std::string(32, 'a')}},
                                      .write_seconds = 2});
     return session::RunEnd::kHalted;
@@ -48,7 +48,7 @@ class StepsRunner final : public session::RankRunner {
     absl::MutexLock lock(&mutex_);
     stopped_ = true;
   }
-  session::RankStatus Status() const override {
+  control::RankStatus Status() const override {
     return {.last_step = StepId(steps_),
             .instruction = "1F3",
             .waiting_for = "RECV 0F3 from pp rank 0"};
@@ -126,20 +126,20 @@ class AttachmentClientTest : public testing::Test {
   void StartWorker(int steps, bool ends) {
     agent_ = std::make_unique<session::Agent>(session::AgentOptions{
         .runner_factory =
-            [=](session::Assignment) { return std::make_unique<StepsRunner>(steps, ends); },
+            [=](control::Assignment) { return std::make_unique<StepsRunner>(steps, ends); },
         .commit =
-            [](const session::CommitRequest& request) {
+            [](const control::CommitCheckpoint& request) {
               return absl::DataLossError(request.manifest);
             }});
     const auto channel = CoordinatorChannel({.coordinator = coordinator_.address()});
     ASSERT_TRUE(channel.ok()) << channel.status();
     client_ = std::make_unique<AttachmentClient>(
         AttachmentOptions{.channel = *channel,
-                          .worker = "w0",
-                          .incarnation = "life-1",
-                          .cores = 2,
-                          .device = Device{.uuid = "GPU-1", .numa_node = 0},
-                          .has_nccl = true},
+                          .hello = {.worker = "w0",
+                                    .incarnation = "life-1",
+                                    .cores = 2,
+                                    .device = Device{.uuid = "GPU-1", .numa_node = 0},
+                                    .has_nccl = true}},
         *agent_);
     thread_ = std::thread([this] { exit_code_ = agent_->Run(*client_); });
   }

@@ -9,7 +9,7 @@ namespace takt::rpc {
 
 void ControlOutbox::Begin() {
   absl::MutexLock lock(&mutex_);
-  requests_.clear();
+  messages_.clear();
   writing_ = false;
   welcomed_ = false;
   interrupted_ = false;
@@ -23,16 +23,16 @@ void ControlOutbox::Welcomed(absl::Duration heartbeat_interval) {
   next_heartbeat_ = absl::Now() + interval_;
 }
 
-bool ControlOutbox::Add(v1::AttachRequest request) {
+bool ControlOutbox::Add(control::WorkerMessage message) {
   absl::MutexLock lock(&mutex_);
   const bool up = welcomed_ && !interrupted_;
-  if (up) requests_.push_back(std::move(request));
+  if (up) messages_.push_back(std::move(message));
   return up;
 }
 
-void ControlOutbox::HeartbeatNow() { Add(v1::AttachRequest()); }
+void ControlOutbox::HeartbeatNow() { Add(control::Heartbeat()); }
 
-std::optional<v1::AttachRequest> ControlOutbox::Next() {
+std::optional<control::WorkerMessage> ControlOutbox::Next() {
   absl::MutexLock lock(&mutex_);
   writing_ = false;
   const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -40,18 +40,18 @@ std::optional<v1::AttachRequest> ControlOutbox::Next() {
   };
   mutex_.Await(absl::Condition(&ready));
   const auto some = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return interrupted_ || !requests_.empty();
+    return interrupted_ || !messages_.empty();
   };
   const bool woken = mutex_.AwaitWithDeadline(absl::Condition(&some), next_heartbeat_);
   if (interrupted_) return std::nullopt;
   if (!woken) {
     next_heartbeat_ = absl::Now() + interval_;
-    return v1::AttachRequest();
+    return control::Heartbeat();
   }
-  v1::AttachRequest request = std::move(requests_.front());
-  requests_.pop_front();
+  control::WorkerMessage message = std::move(messages_.front());
+  messages_.pop_front();
   writing_ = true;
-  return request;
+  return message;
 }
 
 void ControlOutbox::Interrupt() {
@@ -63,7 +63,7 @@ void ControlOutbox::Interrupt() {
 void ControlOutbox::AwaitWritten(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const auto written = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return interrupted_ || (requests_.empty() && !writing_);
+    return interrupted_ || (messages_.empty() && !writing_);
   };
   mutex_.AwaitWithTimeout(absl::Condition(&written), timeout);
 }

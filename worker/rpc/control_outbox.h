@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "takt/v1/attachment_service.pb.h"
+#include "common/control/attachment.h"
 
 namespace takt::rpc {
 
@@ -20,11 +20,11 @@ class ControlOutbox {
   void Begin();
   void Welcomed(absl::Duration heartbeat_interval);
   // Dropped unless welcomed; whether it was taken.
-  bool Add(v1::AttachRequest request);
+  bool Add(control::WorkerMessage message);
   // One is due now.
   void HeartbeatNow();
-  // Blocks. An AttachRequest without a message: a heartbeat is due. nullopt after Interrupt.
-  std::optional<v1::AttachRequest> Next();
+  // Blocks. A Heartbeat comes empty: the caller fills it in. nullopt after Interrupt.
+  std::optional<control::WorkerMessage> Next();
   void Interrupt();
   // Until everything added was written (the reader came back for more), at most `timeout`.
   void AwaitWritten(absl::Duration timeout);
@@ -32,7 +32,7 @@ class ControlOutbox {
 
  private:
   mutable absl::Mutex mutex_;
-  std::deque<v1::AttachRequest> requests_ ABSL_GUARDED_BY(mutex_);
+  std::deque<control::WorkerMessage> messages_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // what Next returned last
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;

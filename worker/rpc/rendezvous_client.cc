@@ -29,7 +29,7 @@ constexpr absl::Duration kRetry = absl::Milliseconds(200);
 
 class RendezvousClient final : public session::AbortableRendezvous {
  public:
-  RendezvousClient(std::shared_ptr<grpc::Channel> channel, session::JobKey key)
+  RendezvousClient(std::shared_ptr<grpc::Channel> channel, control::JobKey key)
       : key_(std::move(key)), stub_(v1::RendezvousService::NewStub(std::move(channel))) {}
 
   absl::Status Set(const std::string& key, const std::string& value) override {
@@ -104,7 +104,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
     return aborted_;
   }
 
-  const session::JobKey key_;
+  const control::JobKey key_;
   const std::unique_ptr<v1::RendezvousService::Stub> stub_;
   absl::Mutex mutex_;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
@@ -114,7 +114,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
 }  // namespace
 
 std::unique_ptr<session::AbortableRendezvous> CreateRendezvousClient(
-    std::shared_ptr<grpc::Channel> channel, session::JobKey key) {
+    std::shared_ptr<grpc::Channel> channel, control::JobKey key) {
   return std::make_unique<RendezvousClient>(std::move(channel), std::move(key));
 }
 

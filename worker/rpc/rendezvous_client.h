@@ -6,12 +6,12 @@
 
 #include <memory>
 
+#include "common/control/job_key.h"
 #include "worker/session/abortable_rendezvous.h"
-#include "worker/session/job_update.h"
 
 namespace takt::rpc {
 
 std::unique_ptr<session::AbortableRendezvous> CreateRendezvousClient(
-    std::shared_ptr<grpc::Channel> channel, session::JobKey key);
+    std::shared_ptr<grpc::Channel> channel, control::JobKey key);
 
 }  // namespace takt::rpc

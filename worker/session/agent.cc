@@ -12,28 +12,29 @@ namespace {
 // How often the clock is looked at when nothing happens.
 constexpr absl::Duration kTick = absl::Milliseconds(500);
 
-const char* Name(Phase phase) {
+const char* Name(control::Phase phase) {
   switch (phase) {
-    case Phase::kAdmitted:
+    case control::Phase::kAdmitted:
       return "rank admitted";
-    case Phase::kRefused:
+    case control::Phase::kRefused:
       return "rank refused";
-    case Phase::kFinished:
+    case control::Phase::kFinished:
       return "rank finished";
-    case Phase::kFailed:
+    case control::Phase::kFailed:
       return "rank failed";
-    case Phase::kAborted:
+    case control::Phase::kAborted:
       return "rank aborted";
-    case Phase::kHalted:
+    case control::Phase::kHalted:
       return "rank halted";
   }
   return "rank";
 }
 
-void LogUpdate(const JobUpdate& update) {
-  const LogLevel level = update.phase == Phase::kRefused || update.phase == Phase::kFailed
-                             ? LogLevel::kWarning
-                             : LogLevel::kInfo;
+void LogUpdate(const control::JobUpdate& update) {
+  const LogLevel level =
+      update.phase == control::Phase::kRefused || update.phase == control::Phase::kFailed
+          ? LogLevel::kWarning
+          : LogLevel::kInfo;
   Log(level, Name(update.phase),
       {{"job", update.key.job},
        {"generation", std::to_string(update.key.generation.value())},
@@ -41,7 +42,7 @@ void LogUpdate(const JobUpdate& update) {
        {"step", std::to_string(update.status.last_step.value())},
        {"instruction", update.status.instruction},
        {"waiting_for", update.status.waiting_for},
-       {"error", update.error.ok() ? "" : update.error.ToString()}});
+       {"error", update.failure.error}});
 }
 
 }  // namespace
@@ -61,7 +62,7 @@ Agent::~Agent() {
 
 int Agent::Run(CoordinatorLink& link) {
   committer_ = std::make_unique<Committer>(
-      options_.commit, [&link](const CommitAnswer& answer) { link.Send(answer); });
+      options_.commit, [&link](const control::CheckpointCommitted& answer) { link.Send(answer); });
   while (!exit_code_.has_value()) {
     if (const std::function<Effects()> event = NextEvent()) Apply(event(), link);
     if (held_job_.LeaveIsDue(Now())) Apply(held_job_.Leave(ThreadStatus(), Now()), link);
@@ -125,7 +126,7 @@ void Agent::Apply(const Effects& effects, CoordinatorLink& link) {
   }
 }
 
-void Agent::Build(const JobKey& key) {
+void Agent::Build(const control::JobKey& key) {
   TAKT_CHECK(decode_.has_value() && decode_->first == key);
   if (options_.on_job_over && !last_job_.empty()) options_.on_job_over(last_job_);
   last_job_ = key.job;
@@ -140,7 +141,7 @@ void Agent::Build(const JobKey& key) {
 JobThread::Callbacks Agent::ThreadCallbacks() {
   return {
       .built =
-          [this](absl::StatusOr<Resumed> resumed) {
+          [this](absl::StatusOr<control::Resumed> resumed) {
             Post([this, resumed = std::move(resumed)] { return held_job_.Built(resumed, Now()); });
           },
       .report =
@@ -151,7 +152,7 @@ JobThread::Callbacks Agent::ThreadCallbacks() {
             outbox_.AddReport(std::move(report));
           },
       .run_ended =
-          [this](absl::StatusOr<RunEnd> end, RankStatus rank_status) {
+          [this](absl::StatusOr<RunEnd> end, control::RankStatus rank_status) {
             Post([this, end = std::move(end), rank_status = std::move(rank_status)] {
               Effects effects = held_job_.RunEnded(end, rank_status, Now());
               for (Effect& effect : CheckFlushed()) effects.push_back(std::move(effect));
@@ -176,9 +177,9 @@ JobThread::Callbacks Agent::ThreadCallbacks() {
           }};
 }
 
-RankStatus Agent::ThreadStatus() const {
+control::RankStatus Agent::ThreadStatus() const {
   absl::MutexLock lock(&mutex_);
-  return thread_ == nullptr ? RankStatus() : thread_->Status();
+  return thread_ == nullptr ? control::RankStatus() : thread_->Status();
 }
 
 Effects Agent::CheckFlushed() {
@@ -186,40 +187,40 @@ Effects Agent::CheckFlushed() {
   return held_job_.Flushed(ThreadStatus(), Now());
 }
 
-void Agent::Prepare(JobKey key, Rank rank, DecodeAssignment decode) {
+void Agent::Prepare(control::JobKey key, Rank rank, DecodeAssignment decode) {
   Post([this, key = std::move(key), rank, decode = std::move(decode)] {
     decode_ = {key, decode};
     return held_job_.Prepare(key, rank);
   });
 }
 
-void Agent::Start(JobKey key) {
+void Agent::Start(control::JobKey key) {
   Post([this, key = std::move(key)] { return held_job_.Start(key); });
 }
 
-void Agent::Halt(JobKey key, std::string reason) {
+void Agent::Halt(control::JobKey key, std::string reason) {
   Post([this, key = std::move(key), reason = std::move(reason)] {
     Log(LogLevel::kInfo, "asked to halt", {{"job", key.job}, {"reason", reason}});
     return held_job_.Halt(key);
   });
 }
 
-void Agent::Abort(JobKey key, std::string reason) {
+void Agent::Abort(control::JobKey key, std::string reason) {
   Post([this, key = std::move(key), reason = std::move(reason)] {
     return held_job_.Abort(key, reason, ThreadStatus(), Now());
   });
 }
 
-void Agent::Acknowledge(JobKey key) {
+void Agent::Acknowledge(control::JobKey key) {
   Post([this, key = std::move(key)] { return held_job_.Acknowledge(key); });
 }
 
-void Agent::AcknowledgeReports(const JobKey& key, std::int64_t sequence) {
+void Agent::AcknowledgeReports(const control::JobKey& key, std::int64_t sequence) {
   outbox_.Acknowledge(key, sequence);
   if (outbox_.AllAcknowledged()) Post([this] { return CheckFlushed(); });
 }
 
-void Agent::Commit(CommitRequest request) {
+void Agent::Commit(control::CommitCheckpoint request) {
   Post([this, request = std::move(request)] {
     committer_->Add(request);
     return Effects();

@@ -12,6 +12,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/control/attachment.h"
+#include "common/control/job_key.h"
+#include "common/control/rank_status.h"
 #include "worker/session/bulk_outbox.h"
 #include "worker/session/committer.h"
 #include "worker/session/held_job.h"
@@ -25,9 +28,9 @@ class CoordinatorLink {
   virtual ~CoordinatorLink() = default;
   // Puts it on the control stream if that is up; drops it if not: Agent::Attached tells again.
   // Never blocks.
-  virtual void Send(const JobUpdate& update) = 0;
+  virtual void Send(const control::JobUpdate& update) = 0;
   // As Send for updates; the coordinator asks again for what was dropped.
-  virtual void Send(const CommitAnswer& answer) = 0;
+  virtual void Send(const control::CheckpointCommitted& answer) = 0;
   // That this worker was asked to leave. False: the stream is down, nobody was told.
   virtual bool SendLeaving(const std::string& reason) = 0;
   // Sends Agent::held now and not only when it is due. Never blocks.
@@ -36,7 +39,7 @@ class CoordinatorLink {
 
 struct AgentOptions {
   RankRunnerFactory runner_factory;
-  std::function<absl::Status(const CommitRequest&)> commit;
+  std::function<absl::Status(const control::CommitCheckpoint&)> commit;
   // How long a worker that was asked to leave waits for its job to be halted.
   absl::Duration leave_timeout = absl::Minutes(1);
   const Clock* clock = &Clock::Real();
@@ -49,9 +52,9 @@ struct AgentOptions {
 
 // What is held, for Hello and heartbeats.
 struct Holding {
-  JobKey key;
+  control::JobKey key;
   Rank rank;
-  RankStatus status;
+  control::RankStatus status;
 };
 
 // Thread-safe; Run on one thread. Everything else only posts to that thread or reads.
@@ -66,13 +69,13 @@ class Agent {
   int Run(CoordinatorLink& link);
 
   // Commands from the coordinator.
-  void Prepare(JobKey key, Rank rank, DecodeAssignment decode);
-  void Start(JobKey key);
-  void Halt(JobKey key, std::string reason);
-  void Abort(JobKey key, std::string reason);
-  void Acknowledge(JobKey key);
-  void AcknowledgeReports(const JobKey& key, std::int64_t sequence);
-  void Commit(CommitRequest request);
+  void Prepare(control::JobKey key, Rank rank, DecodeAssignment decode);
+  void Start(control::JobKey key);
+  void Halt(control::JobKey key, std::string reason);
+  void Abort(control::JobKey key, std::string reason);
+  void Acknowledge(control::JobKey key);
+  void AcknowledgeReports(const control::JobKey& key, std::int64_t sequence);
+  void Commit(control::CommitCheckpoint request);
   // The control stream is up (again); it is down; the coordinator refuses this worker for good.
   void Attached();
   void Detached();
@@ -92,9 +95,9 @@ class Agent {
   // The next event, or nothing when it is time to look at the clock.
   std::function<Effects()> NextEvent();
   void Apply(const Effects& effects, CoordinatorLink& link);
-  void Build(const JobKey& key);
+  void Build(const control::JobKey& key);
   JobThread::Callbacks ThreadCallbacks();
-  RankStatus ThreadStatus() const;
+  control::RankStatus ThreadStatus() const;
   Effects CheckFlushed();
   void ForgetOldJob();
   absl::Duration Now() const { return absl::Nanoseconds(options_.clock->SteadyNanos()); }
@@ -105,12 +108,12 @@ class Agent {
   mutable absl::Mutex mutex_;
   std::deque<std::function<Effects()>> events_ ABSL_GUARDED_BY(mutex_);
   // What `held()` shows; a copy of held_job_'s, so that readers never wait for a decision.
-  std::optional<std::pair<JobKey, Rank>> shown_ ABSL_GUARDED_BY(mutex_);
+  std::optional<std::pair<control::JobKey, Rank>> shown_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<JobThread> thread_ ABSL_GUARDED_BY(mutex_);
 
   // Of the deciding thread.
   HeldJob held_job_;
-  std::optional<std::pair<JobKey, DecodeAssignment>> decode_;  // of the newest Prepare
+  std::optional<std::pair<control::JobKey, DecodeAssignment>> decode_;  // of the newest Prepare
   std::string last_job_;  // empty: there was none, or it is over
   absl::Duration idle_since_;
   std::optional<int> exit_code_;

@@ -17,7 +17,7 @@
 namespace takt::session {
 namespace {
 
-const JobKey kJob{"kjv", Generation(1)};
+const control::JobKey kJob{"kjv", Generation(1)};
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
 // What the test tells the runner to do, and what the runner was told.
@@ -41,15 +41,16 @@ class FakeRunner final : public RankRunner {
     const auto released = [this] { return !script_->hang_in_teardown; };
     script_->mutex.Await(absl::Condition(&released));
   }
-  absl::StatusOr<Resumed> Prepare() override {
+  absl::StatusOr<control::Resumed> Prepare() override {
     absl::MutexLock lock(&script_->mutex);
     const auto free = [this] { return !script_->hang_in_prepare || script_->stopped; };
     script_->mutex.Await(absl::Condition(&free));
     if (script_->stopped) return absl::AbortedError("stopped");
-    return Resumed();
+    return control::Resumed();
   }
   absl::StatusOr<RunEnd> Run(const std::function<void(Report)>& report) override {
-    for (int step = 1; step <= script_->steps; ++step) report(StepReport{.step = StepId(step)});
+    for (int step = 1; step <= script_->steps; ++step)
+      report(control::RankStepReport{.step = StepId(step)});
     absl::MutexLock lock(&script_->mutex);
     const auto free = [this] {
       return !script_->hang_in_run || script_->stopped || script_->halted;
@@ -71,7 +72,7 @@ class FakeRunner final : public RankRunner {
     absl::MutexLock lock(&script_->mutex);
     return script_->poisoned;
   }
-  RankStatus Status() const override {
+  control::RankStatus Status() const override {
     return {.last_step = StepId(3), .waiting_for = "RECV 0F1 from pp rank 0"};
   }
 
@@ -81,11 +82,11 @@ class FakeRunner final : public RankRunner {
 
 class FakeLink final : public CoordinatorLink {
  public:
-  void Send(const JobUpdate& update) override {
+  void Send(const control::JobUpdate& update) override {
     absl::MutexLock lock(&mutex_);
     updates_.push_back(update);
   }
-  void Send(const CommitAnswer& answer) override {
+  void Send(const control::CheckpointCommitted& answer) override {
     absl::MutexLock lock(&mutex_);
     answers_.push_back(answer);
   }
@@ -97,18 +98,18 @@ class FakeLink final : public CoordinatorLink {
     return answers_.size();
   }
   // The n-th update (0-based), waited for.
-  JobUpdate Update(std::size_t n) {
+  control::JobUpdate Update(std::size_t n) {
     absl::MutexLock lock(&mutex_);
     const auto there = [&] { return updates_.size() > n; };
     if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience))
-      return JobUpdate{.error = absl::DeadlineExceededError("no update")};
+      return control::JobUpdate{.failure = {.error = "no update"}};
     return updates_[n];
   }
 
  private:
   absl::Mutex mutex_;
-  std::vector<JobUpdate> updates_;
-  std::vector<CommitAnswer> answers_;
+  std::vector<control::JobUpdate> updates_;
+  std::vector<control::CheckpointCommitted> answers_;
 };
 
 // Steady time that a test moves while the agent's thread reads it.
@@ -126,14 +127,15 @@ class AgentTest : public testing::Test {
  protected:
   void StartAgent() {
     agent_ = std::make_unique<Agent>(AgentOptions{
-        .runner_factory = [this](Assignment) { return std::make_unique<FakeRunner>(script_); },
-        .commit = [this](const CommitRequest& request) { return commit_(request); },
+        .runner_factory =
+            [this](control::Assignment) { return std::make_unique<FakeRunner>(script_); },
+        .commit = [this](const control::CommitCheckpoint& request) { return commit_(request); },
         .clock = &clock_,
         .on_job_over = [this](const std::string& job) { on_job_over_(job); }});
     thread_ = std::thread([this] { exit_code_ = agent_->Run(link_); });
   }
   void Prepare() {
-    agent_->Prepare(kJob, Rank(0), [] { return Assignment{.key = kJob}; });
+    agent_->Prepare(kJob, Rank(0), [] { return control::Assignment{.key = kJob}; });
   }
   // Unless the test joined already.
   void TearDown() override {
@@ -144,7 +146,7 @@ class AgentTest : public testing::Test {
   }
 
   std::shared_ptr<Script> script_ = std::make_shared<Script>();
-  std::function<absl::Status(const CommitRequest&)> commit_;
+  std::function<absl::Status(const control::CommitCheckpoint&)> commit_;
   std::function<void(const std::string&)> on_job_over_ = [](const std::string&) {};
   SharedClock clock_;
   FakeLink link_;
@@ -157,25 +159,25 @@ TEST_F(AgentTest, FinishesOnceEveryReportIsAcknowledged) {
   script_->steps = 3;
   StartAgent();
   Prepare();
-  EXPECT_EQ(link_.Update(0).phase, Phase::kAdmitted);
+  EXPECT_EQ(link_.Update(0).phase, control::Phase::kAdmitted);
   agent_->Start(kJob);
   for (int step = 1; step <= 3; ++step) {
     const auto item = agent_->outbox().Next();
-    const Report& report = std::get<SequencedReport>(*item).report;
-    EXPECT_EQ(std::get<StepReport>(report).step, StepId(step));
+    EXPECT_EQ(std::get<control::RankStepReport>(*item).step, StepId(step));
     agent_->AcknowledgeReports(kJob, step);
   }
-  EXPECT_EQ(link_.Update(1).phase, Phase::kFinished);
+  EXPECT_EQ(link_.Update(1).phase, control::Phase::kFinished);
 }
 
 TEST_F(AgentTest, AWrongAssignmentIsRefusedWithItsError) {
   StartAgent();
-  agent_->Prepare(kJob, Rank(0), []() -> absl::StatusOr<Assignment> {
+  agent_->Prepare(kJob, Rank(0), []() -> absl::StatusOr<control::Assignment> {
     return absl::InvalidArgumentError("bad program");
   });
-  const JobUpdate update = link_.Update(0);
-  EXPECT_EQ(update.phase, Phase::kRefused);
-  EXPECT_EQ(update.error, absl::InvalidArgumentError("bad program"));
+  const control::JobUpdate update = link_.Update(0);
+  EXPECT_EQ(update.phase, control::Phase::kRefused);
+  EXPECT_TRUE(update.failure.invalid_input);
+  EXPECT_EQ(update.failure.error, "bad program");
 }
 
 TEST_F(AgentTest, ARunErrorIsToldWithTheRunnersStatus) {
@@ -184,8 +186,8 @@ TEST_F(AgentTest, ARunErrorIsToldWithTheRunnersStatus) {
   Prepare();
   link_.Update(0);
   agent_->Start(kJob);
-  const JobUpdate update = link_.Update(1);
-  EXPECT_EQ(update.phase, Phase::kFailed);
+  const control::JobUpdate update = link_.Update(1);
+  EXPECT_EQ(update.phase, control::Phase::kFailed);
   EXPECT_EQ(update.status.waiting_for, "RECV 0F1 from pp rank 0");
 }
 
@@ -194,25 +196,26 @@ TEST_F(AgentTest, AbortFreesARankThatHangsInPrepareOrRunAndTheNextJobIsTaken) {
     script_ = std::make_shared<Script>();
     (in_prepare ? script_->hang_in_prepare : script_->hang_in_run) = true;
     FakeLink link;
-    Agent agent(
-        {.runner_factory = [this](Assignment) { return std::make_unique<FakeRunner>(script_); }});
+    Agent agent({.runner_factory = [this](control::Assignment) {
+      return std::make_unique<FakeRunner>(script_);
+    }});
     std::thread thread([&] { agent.Run(link); });
-    agent.Prepare(kJob, Rank(0), [] { return Assignment{.key = kJob}; });
+    agent.Prepare(kJob, Rank(0), [] { return control::Assignment{.key = kJob}; });
     std::size_t n = 0;
     if (!in_prepare) {
-      EXPECT_EQ(link.Update(n++).phase, Phase::kAdmitted);
+      EXPECT_EQ(link.Update(n++).phase, control::Phase::kAdmitted);
       agent.Start(kJob);
     }
     agent.Abort(kJob, "worker w2 died");
-    const JobUpdate update = link.Update(n++);
-    EXPECT_EQ(update.phase, Phase::kAborted);
-    EXPECT_EQ(update.error, absl::CancelledError("worker w2 died"));
+    const control::JobUpdate update = link.Update(n++);
+    EXPECT_EQ(update.phase, control::Phase::kAborted);
+    EXPECT_EQ(update.failure.error, "CANCELLED: worker w2 died");
     agent.Acknowledge(kJob);
 
     script_ = std::make_shared<Script>();
-    const JobKey next{"kjv", Generation(2)};
-    agent.Prepare(next, Rank(0), [&] { return Assignment{.key = next}; });
-    EXPECT_EQ(link.Update(n).phase, Phase::kAdmitted);
+    const control::JobKey next{"kjv", Generation(2)};
+    agent.Prepare(next, Rank(0), [&] { return control::Assignment{.key = next}; });
+    EXPECT_EQ(link.Update(n).phase, control::Phase::kAdmitted);
     EXPECT_EQ(link.Update(n).key, next);
     agent.Leave();
     thread.join();
@@ -226,7 +229,7 @@ TEST_F(AgentTest, HaltsTheRunAndTellsItAsTheEnd) {
   link_.Update(0);
   agent_->Start(kJob);
   agent_->Halt(kJob, "paused");
-  EXPECT_EQ(link_.Update(1).phase, Phase::kHalted);
+  EXPECT_EQ(link_.Update(1).phase, control::Phase::kHalted);
 }
 
 TEST_F(AgentTest, AJobIsOverTenMinutesAfterItsRankEnded) {
@@ -240,7 +243,7 @@ TEST_F(AgentTest, AJobIsOverTenMinutesAfterItsRankEnded) {
   Prepare();
   link_.Update(0);
   agent_->Start(kJob);
-  EXPECT_EQ(link_.Update(1).phase, Phase::kFailed);
+  EXPECT_EQ(link_.Update(1).phase, control::Phase::kFailed);
   agent_->Acknowledge(kJob);
   // Until the agent has seen that it is idle, its ten minutes have not begun.
   while (agent_->held().has_value()) std::this_thread::yield();
@@ -281,9 +284,9 @@ TEST_F(AgentTest, APoisonedDeviceEndsTheWorkerOnceTheFailureIsStored) {
   Prepare();
   link_.Update(0);
   agent_->Start(kJob);
-  const JobUpdate failed = link_.Update(1);
-  EXPECT_EQ(failed.phase, Phase::kFailed);
-  EXPECT_EQ(failed.error, script_->run);
+  const control::JobUpdate failed = link_.Update(1);
+  EXPECT_EQ(failed.phase, control::Phase::kFailed);
+  EXPECT_EQ(failed.failure.error, script_->run.ToString());
   agent_->Acknowledge(kJob);
   thread_.join();
   EXPECT_EQ(exit_code_, kExitPoisoned);
@@ -293,7 +296,7 @@ TEST_F(AgentTest, APoisonedDeviceEndsTheWorkerOnceTheFailureIsStored) {
 // done.
 TEST_F(AgentTest, CommitsBesideEverythingElseAndBeforeItLeaves) {
   absl::Notification begun, free;
-  commit_ = [&](const CommitRequest& request) {
+  commit_ = [&](const control::CommitCheckpoint& request) {
     begun.Notify();
     free.WaitForNotification();
     return request.manifest == "good" ? absl::OkStatus() : absl::DataLossError("short file");
@@ -304,7 +307,7 @@ TEST_F(AgentTest, CommitsBesideEverythingElseAndBeforeItLeaves) {
   agent_->Commit({.key = kJob, .step = StepId(4), .manifest = "good"});
   begun.WaitForNotification();
   agent_->Abort(kJob, "cancelled");
-  EXPECT_EQ(link_.Update(1).phase, Phase::kAborted);
+  EXPECT_EQ(link_.Update(1).phase, control::Phase::kAborted);
   EXPECT_EQ(link_.NumAnswers(), 0u);
   agent_->Acknowledge(kJob);
   agent_->Leave();
@@ -323,7 +326,7 @@ TEST_F(AgentTest, LeavesOnceItsJobIsHaltedAndAcknowledged) {
   agent_->Start(kJob);
   agent_->Leave();
   agent_->Halt(kJob, "worker w0 leaves");
-  EXPECT_EQ(link_.Update(1).phase, Phase::kHalted);
+  EXPECT_EQ(link_.Update(1).phase, control::Phase::kHalted);
   agent_->Acknowledge(kJob);
   thread_.join();
   EXPECT_EQ(exit_code_, kExitLeft);
@@ -338,10 +341,10 @@ TEST_F(AgentTest, LeavesAfterItsTimeoutThoughNobodyHaltedTheJob) {
   agent_->Start(kJob);
   agent_->Leave();
   agent_->Attached();  // answered by nothing; a new Prepare is, when Leave was taken
-  agent_->Prepare({"other", Generation(1)}, Rank(0), [] { return Assignment(); });
-  EXPECT_EQ(link_.Update(1).phase, Phase::kRefused);
+  agent_->Prepare({"other", Generation(1)}, Rank(0), [] { return control::Assignment(); });
+  EXPECT_EQ(link_.Update(1).phase, control::Phase::kRefused);
   clock_.Advance(absl::Minutes(1));
-  EXPECT_EQ(link_.Update(2).phase, Phase::kFailed);
+  EXPECT_EQ(link_.Update(2).phase, control::Phase::kFailed);
   thread_.join();
   EXPECT_EQ(exit_code_, kExitLeft);
 }

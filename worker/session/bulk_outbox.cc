@@ -7,8 +7,15 @@
 #include "common/base/bounded_text.h"
 
 namespace takt::session {
+namespace {
 
-void BulkOutbox::BeginJob(const JobKey& key, Rank rank) {
+std::int64_t SequenceOf(const Report& report) {
+  return std::visit([](const auto& part) { return part.sequence; }, report);
+}
+
+}  // namespace
+
+void BulkOutbox::BeginJob(const control::JobKey& key, Rank rank) {
   absl::MutexLock lock(&mutex_);
   key_ = key;
   rank_ = rank;
@@ -23,8 +30,14 @@ void BulkOutbox::AddReport(Report report) {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &BulkOutbox::HasRoomLocked));
   if (reports_.size() >= options_.max_reports) return;
-  if (const auto* step = std::get_if<StepReport>(&report)) last_step_ = step->step;
-  reports_.push_back({key_, ++last_sequence_, std::move(report)});
+  if (const auto* step = std::get_if<control::RankStepReport>(&report)) last_step_ = step->step;
+  std::visit(
+      [&](auto& part) {
+        part.key = key_;
+        part.sequence = ++last_sequence_;
+      },
+      report);
+  reports_.push_back(std::move(report));
 }
 
 void BulkOutbox::EndWaits() {
@@ -52,15 +65,15 @@ void BulkOutbox::AddTrace(std::string encoded) {
   trace_bytes_ += encoded.size();
   traces_.push_back({key_, std::move(encoded)});
   while (trace_bytes_ > options_.max_trace_bytes) {
-    trace_bytes_ -= traces_.front().encoded.size();
+    trace_bytes_ -= traces_.front().trace.size();
     traces_.pop_front();
   }
 }
 
-void BulkOutbox::Acknowledge(const JobKey& key, std::int64_t sequence) {
+void BulkOutbox::Acknowledge(const control::JobKey& key, std::int64_t sequence) {
   absl::MutexLock lock(&mutex_);
   if (key != key_) return;
-  while (!reports_.empty() && reports_.front().sequence <= sequence) {
+  while (!reports_.empty() && SequenceOf(reports_.front()) <= sequence) {
     reports_.pop_front();
     if (next_report_ > 0) --next_report_;
   }
@@ -77,26 +90,29 @@ void BulkOutbox::Rewind() {
   interrupted_ = false;
 }
 
-std::optional<BulkOutbox::Item> BulkOutbox::Next() {
+std::optional<control::BulkMessage> BulkOutbox::Next() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &BulkOutbox::HasNextLocked));
   if (interrupted_) return std::nullopt;
-  if (next_report_ < reports_.size()) return reports_[next_report_++];
+  if (next_report_ < reports_.size()) {
+    return std::visit([](const auto& part) { return control::BulkMessage(part); },
+                      reports_[next_report_++]);
+  }
   if (!logs_.empty()) return NextLogLocked();
-  TraceRecord trace = std::move(traces_.front());
+  control::StepTrace trace = std::move(traces_.front());
   traces_.pop_front();
-  trace_bytes_ -= trace.encoded.size();
+  trace_bytes_ -= trace.trace.size();
   return trace;
 }
 
-LogRecord BulkOutbox::NextLogLocked() {
+control::LogLine BulkOutbox::NextLogLocked() {
   if (const std::int64_t dropped = std::exchange(dropped_logs_, 0); dropped > 0) {
-    LogRecord gap = logs_.front();
+    control::LogLine gap = logs_.front();
     gap.level = LogLevel::kWarning;
     gap.text = absl::StrCat(dropped, " lines before this one are lost: nobody took them in time");
     return gap;
   }
-  LogRecord record = std::move(logs_.front());
+  control::LogLine record = std::move(logs_.front());
   logs_.pop_front();
   return record;
 }

@@ -8,35 +8,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/log.h"
-#include "worker/session/job_update.h"
+#include "common/control/job_key.h"
+#include "common/control/reports.h"
+#include "worker/session/rank_runner.h"
 
 namespace takt::session {
-
-struct SequencedReport {
-  JobKey key;
-  std::int64_t sequence = 0;  // 1, 2, ... within `key`
-  Report report;
-};
-
-struct LogRecord {
-  std::string job;
-  Rank rank;
-  StepId step;  // the last one that was reported
-  LogLevel level = LogLevel::kInfo;
-  std::string text;
-  std::int64_t unix_nanos = 0;
-};
-
-// What was measured of one step (common/trace/encoding.h).
-struct TraceRecord {
-  JobKey key;
-  std::string encoded;
-};
 
 struct BulkOutboxOptions {
   std::size_t max_reports = 1 << 18;  // about 25 MiB
@@ -48,13 +28,11 @@ struct BulkOutboxOptions {
 // Thread-safe; one reader.
 class BulkOutbox {
  public:
-  using Item = std::variant<SequencedReport, LogRecord, TraceRecord>;
-
   explicit BulkOutbox(BulkOutboxOptions options = {}) : options_(options) {}
 
   // Reports and log lines are of `key` from now on, reports counted from 1; reports of the job
   // before are dropped.
-  void BeginJob(const JobKey& key, Rank rank);
+  void BeginJob(const control::JobKey& key, Rank rank);
   // Blocks while max_reports are unacknowledged, until there is room or EndWaits.
   void AddReport(Report report);
   // Until the next BeginJob AddReport does not block (and drops what does not fit): the job is over
@@ -68,17 +46,17 @@ class BulkOutbox {
   void AddTrace(std::string encoded);
 
   // A sequence that is not held any more, or of another job, changes nothing.
-  void Acknowledge(const JobKey& key, std::int64_t sequence);
+  void Acknowledge(const control::JobKey& key, std::int64_t sequence);
   bool AllAcknowledged() const;
 
   // For the stream. Rewind: a new connection; unacknowledged reports go again, in order. Next
   // blocks until there is something to send, nullopt after Interrupt (until the next Rewind).
   void Rewind();
-  std::optional<Item> Next();
+  std::optional<control::BulkMessage> Next();
   void Interrupt();
 
  private:
-  LogRecord NextLogLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  control::LogLine NextLogLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasNextLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return interrupted_ || next_report_ < reports_.size() || !logs_.empty() || !traces_.empty();
   }
@@ -88,16 +66,16 @@ class BulkOutbox {
 
   const BulkOutboxOptions options_;
   mutable absl::Mutex mutex_;
-  JobKey key_ ABSL_GUARDED_BY(mutex_);
+  control::JobKey key_ ABSL_GUARDED_BY(mutex_);
   Rank rank_ ABSL_GUARDED_BY(mutex_);
   std::int64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::deque<SequencedReport> reports_ ABSL_GUARDED_BY(mutex_);  // unacknowledged, in order
+  std::deque<Report> reports_ ABSL_GUARDED_BY(mutex_);  // unacknowledged, in order
   std::size_t next_report_ ABSL_GUARDED_BY(mutex_) =
       0;                                      // in reports_: not sent on this connection yet
   StepId last_step_ ABSL_GUARDED_BY(mutex_);  // reported
-  std::deque<LogRecord> logs_ ABSL_GUARDED_BY(mutex_);
+  std::deque<control::LogLine> logs_ ABSL_GUARDED_BY(mutex_);
   std::int64_t dropped_logs_ ABSL_GUARDED_BY(mutex_) = 0;  // before logs_.front()
-  std::deque<TraceRecord> traces_ ABSL_GUARDED_BY(mutex_);
+  std::deque<control::StepTrace> traces_ ABSL_GUARDED_BY(mutex_);
   std::size_t trace_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;

@@ -9,17 +9,16 @@
 namespace takt::session {
 namespace {
 
-const JobKey kJob{"kjv", Generation(1)};
+const control::JobKey kJob{"kjv", Generation(1)};
 
-StepReport Step(std::int64_t step) { return {.step = StepId(step)}; }
-StepId StepOf(const SequencedReport& item) { return std::get<StepReport>(item.report).step; }
+control::RankStepReport Step(std::int64_t step) { return {.step = StepId(step)}; }
 
 // The step of the next item, -1 for a log line, -2 after an interruption.
 std::int64_t NextStep(BulkOutbox& outbox) {
   const auto item = outbox.Next();
   if (!item.has_value()) return -2;
-  const auto* report = std::get_if<SequencedReport>(&*item);
-  return report == nullptr ? -1 : StepOf(*report).value();
+  const auto* report = std::get_if<control::RankStepReport>(&*item);
+  return report == nullptr ? -1 : report->step.value();
 }
 
 TEST(BulkOutbox, ReportsGoInOrderWithSequencesFromOne) {
@@ -27,23 +26,23 @@ TEST(BulkOutbox, ReportsGoInOrderWithSequencesFromOne) {
   outbox.BeginJob(kJob, Rank(0));
   outbox.AddReport(Step(5));
   outbox.AddReport(Step(6));
-  const auto first = std::get<SequencedReport>(*outbox.Next());
+  const auto first = std::get<control::RankStepReport>(*outbox.Next());
   EXPECT_EQ(first.sequence, 1);
   EXPECT_EQ(first.key, kJob);
-  EXPECT_EQ(StepOf(first), StepId(5));
-  EXPECT_EQ(std::get<SequencedReport>(*outbox.Next()).sequence, 2);
+  EXPECT_EQ(first.step, StepId(5));
+  EXPECT_EQ(std::get<control::RankStepReport>(*outbox.Next()).sequence, 2);
 }
 
 TEST(BulkOutbox, CheckpointsCountInTheSameSequence) {
   BulkOutbox outbox;
   outbox.BeginJob(kJob, Rank(0));
   outbox.AddReport(Step(5));
-  outbox.AddReport(CheckpointReport{.step = StepId(5)});
+  outbox.AddReport(control::CheckpointReport{.step = StepId(5)});
   outbox.AddReport(Step(6));
-  EXPECT_EQ(std::get<SequencedReport>(*outbox.Next()).sequence, 1);
-  const auto checkpoint = std::get<SequencedReport>(*outbox.Next());
+  EXPECT_EQ(std::get<control::RankStepReport>(*outbox.Next()).sequence, 1);
+  const auto checkpoint = std::get<control::CheckpointReport>(*outbox.Next());
   EXPECT_EQ(checkpoint.sequence, 2);
-  EXPECT_EQ(std::get<CheckpointReport>(checkpoint.report).step, StepId(5));
+  EXPECT_EQ(checkpoint.step, StepId(5));
   outbox.Acknowledge(kJob, 2);
   EXPECT_FALSE(outbox.AllAcknowledged());
 }
@@ -78,7 +77,7 @@ TEST(BulkOutbox, ANewJobDropsTheReportsOfTheOneBefore) {
   outbox.BeginJob({"kjv", Generation(2)}, Rank(0));
   EXPECT_TRUE(outbox.AllAcknowledged());
   outbox.AddReport(Step(9));
-  EXPECT_EQ(std::get<SequencedReport>(*outbox.Next()).sequence, 1);
+  EXPECT_EQ(std::get<control::RankStepReport>(*outbox.Next()).sequence, 1);
 }
 
 TEST(BulkOutbox, AFullBufferHoldsTheWriterUntilAnAcknowledgement) {
@@ -109,10 +108,10 @@ TEST(BulkOutbox, OldestLogLinesAreDroppedReportsNever) {
   for (const char* text : {"a", "b", "c"}) outbox.AddLog(LogLevel::kInfo, text, 0);
   outbox.AddReport(Step(1));
   EXPECT_EQ(NextStep(outbox), 1);  // reports first
-  EXPECT_THAT(std::get<LogRecord>(*outbox.Next()).text,
+  EXPECT_THAT(std::get<control::LogLine>(*outbox.Next()).text,
               testing::HasSubstr("1 lines before this one"));
-  EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).text, "b");
-  EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).text, "c");
+  EXPECT_EQ(std::get<control::LogLine>(*outbox.Next()).text, "b");
+  EXPECT_EQ(std::get<control::LogLine>(*outbox.Next()).text, "c");
 }
 
 TEST(BulkOutbox, ALogLineSaysTheRankAndItsLastStepAndIsCutBetweenCharacters) {
@@ -122,8 +121,8 @@ TEST(BulkOutbox, ALogLineSaysTheRankAndItsLastStepAndIsCutBetweenCharacters) {
   outbox.AddReport(Step(7));
   outbox.AddLog(LogLevel::kWarning, "tw\u20ac", 5);
   EXPECT_EQ(NextStep(outbox), 7);
-  EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).step, StepId(0));
-  const LogRecord line = std::get<LogRecord>(*outbox.Next());
+  EXPECT_EQ(std::get<control::LogLine>(*outbox.Next()).step, StepId(0));
+  const control::LogLine line = std::get<control::LogLine>(*outbox.Next());
   EXPECT_EQ(line.step, StepId(7));
   EXPECT_EQ(line.rank, Rank(3));
   EXPECT_EQ(line.level, LogLevel::kWarning);
@@ -138,15 +137,15 @@ TEST(BulkOutbox, OldestTracesAreDroppedAndNothingWaitsBehindThem) {
   outbox.AddLog(LogLevel::kInfo, "line", 0);
   outbox.AddReport(Step(1));
   EXPECT_EQ(NextStep(outbox), 1);
-  EXPECT_EQ(std::get<LogRecord>(*outbox.Next()).text, "line");
-  const TraceRecord trace = std::get<TraceRecord>(*outbox.Next());
-  EXPECT_EQ(trace.encoded, "bbbb");
+  EXPECT_EQ(std::get<control::LogLine>(*outbox.Next()).text, "line");
+  const control::StepTrace trace = std::get<control::StepTrace>(*outbox.Next());
+  EXPECT_EQ(trace.trace, "bbbb");
   EXPECT_EQ(trace.key, kJob);
-  EXPECT_EQ(std::get<TraceRecord>(*outbox.Next()).encoded, "cccc");
+  EXPECT_EQ(std::get<control::StepTrace>(*outbox.Next()).trace, "cccc");
   // One that is too large alone is dropped alone.
   outbox.AddTrace("more than ten bytes");
   outbox.AddTrace("dd");
-  EXPECT_EQ(std::get<TraceRecord>(*outbox.Next()).encoded, "dd");
+  EXPECT_EQ(std::get<control::StepTrace>(*outbox.Next()).trace, "dd");
 }
 
 TEST(BulkOutbox, InterruptFreesTheReaderUntilRewind) {

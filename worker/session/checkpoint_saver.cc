@@ -38,7 +38,7 @@ CheckpointSaver::~CheckpointSaver() {
 }
 
 void CheckpointSaver::Save(StepId step, std::span<const checkpoint::LayerState> live,
-                           std::function<void(CheckpointReport)> report) {
+                           std::function<void(control::CheckpointReport)> report) {
   const std::int64_t asked = options_.clock->SteadyNanos();
   Finish();
   if (const double waited = SecondsSince(asked); waited > kNoticeableSeconds) {
@@ -50,10 +50,12 @@ void CheckpointSaver::Save(StepId step, std::span<const checkpoint::LayerState> 
   const std::int64_t start = options_.clock->SteadyNanos();
   const absl::Status taken =
       snapshot_.Take(live, {.threads = options_.threads, .device = options_.device});
-  CheckpointReport part{
-      .rank = options_.rank, .step = step, .snapshot_seconds = SecondsSince(start)};
+  control::CheckpointReport part{.key = options_.key,
+                                 .rank = options_.rank,
+                                 .step = step,
+                                 .snapshot_seconds = SecondsSince(start)};
   if (!taken.ok()) {
-    part.error = taken;
+    part.error = taken.ToString();
     LogEnd(part);
     report(std::move(part));
     return;
@@ -85,7 +87,7 @@ void CheckpointSaver::Main() {
 }
 
 void CheckpointSaver::Write(Job job) {
-  CheckpointReport& report = job.report;
+  control::CheckpointReport& report = job.report;
   const std::int64_t start = options_.clock->SteadyNanos();
   const std::string partial =
       checkpoint::PartialDirectoryName(report.step, options_.key.job, options_.key.generation);
@@ -96,21 +98,24 @@ void CheckpointSaver::Write(Job job) {
                                        .texts = options_.texts,
                                        .given_up = options_.given_up});
   report.write_seconds = SecondsSince(start);
-  report.error = files.status();
-  if (files.ok()) report.files = *std::move(files);
+  if (files.ok()) {
+    report.files = *std::move(files);
+  } else {
+    report.error = files.status().ToString();
+  }
   LogEnd(report);
   job.done(std::move(report));
 }
 
-void CheckpointSaver::LogEnd(const CheckpointReport& report) const {
-  const bool ok = report.error.ok();
+void CheckpointSaver::LogEnd(const control::CheckpointReport& report) const {
+  const bool ok = report.error.empty();
   Log(ok ? LogLevel::kInfo : LogLevel::kWarning,
       ok ? "checkpoint written" : "checkpoint not written; training goes on",
       {{"job", options_.key.job},
        {"step", std::to_string(report.step.value())},
        {"snapshot_seconds", absl::StrCat(report.snapshot_seconds)},
        {"write_seconds", absl::StrCat(report.write_seconds)},
-       {"error", ok ? "" : report.error.ToString()}});
+       {"error", report.error}});
 }
 
 }  // namespace takt::session

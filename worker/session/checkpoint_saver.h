@@ -16,14 +16,15 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/control/job_key.h"
+#include "common/control/reports.h"
 #include "worker/checkpoint/save.h"
 #include "worker/checkpoint/snapshot.h"
-#include "worker/session/job_update.h"
 
 namespace takt::session {
 
 struct CheckpointSaverOptions {
-  JobKey key;
+  control::JobKey key;
   Rank rank;
   std::string directory;                    // of the checkpoints, absolute, there
   int num_layers = 0;                       // of the model
@@ -49,19 +50,19 @@ class CheckpointSaver {
   // Copies `live` and returns; `report` is called on the writing thread once the files are there or
   // could not be written.  Blocks: until the checkpoint before is written, and for the copy.
   void Save(StepId step, std::span<const checkpoint::LayerState> live,
-            std::function<void(CheckpointReport)> report);
+            std::function<void(control::CheckpointReport)> report);
   // Blocks until everything is written and reported.
   void Finish();
 
  private:
   struct Job {
-    CheckpointReport report;
-    std::function<void(CheckpointReport)> done;
+    control::CheckpointReport report;
+    std::function<void(control::CheckpointReport)> done;
   };
   CheckpointSaver(CheckpointSaverOptions options, checkpoint::Snapshot snapshot);
   void Main();
   void Write(Job job);
-  void LogEnd(const CheckpointReport& report) const;
+  void LogEnd(const control::CheckpointReport& report) const;
   double SecondsSince(std::int64_t start) const {
     return static_cast<double>(options_.clock->SteadyNanos() - start) * 1e-9;
   }

@@ -18,7 +18,7 @@ namespace {
 
 // Failing here costs room and nothing else.
 void RemoveEarlierPartials(checkpoint::FileSystem& files, const std::string& directory,
-                           const CommitRequest& request) {
+                           const control::CommitCheckpoint& request) {
   const auto names = files.List(directory);
   if (!names.ok()) return;
   const std::string suffix = absl::StrCat(request.key.job, "-", request.key.generation.value());
@@ -35,7 +35,7 @@ void RemoveEarlierPartials(checkpoint::FileSystem& files, const std::string& dir
 }  // namespace
 
 absl::Status CommitCheckpoint(checkpoint::FileSystem& files, const std::string& root,
-                              const CommitRequest& request) {
+                              const control::CommitCheckpoint& request) {
   ASSIGN_OR_RETURN(const std::string directory,
                    data::ResolveUnderRoot("checkpoint.directory", root, request.directory));
   if (request.manifest.empty()) {
@@ -52,8 +52,8 @@ absl::Status CommitCheckpoint(checkpoint::FileSystem& files, const std::string& 
   return absl::OkStatus();
 }
 
-Committer::Committer(std::function<absl::Status(const CommitRequest&)> commit,
-                     std::function<void(const CommitAnswer&)> answer)
+Committer::Committer(std::function<absl::Status(const control::CommitCheckpoint&)> commit,
+                     std::function<void(const control::CheckpointCommitted&)> answer)
     : commit_(std::move(commit)), answer_(std::move(answer)), thread_([this] { Main(); }) {}
 
 Committer::~Committer() {
@@ -64,7 +64,7 @@ Committer::~Committer() {
   thread_.join();
 }
 
-void Committer::Add(CommitRequest request) {
+void Committer::Add(control::CommitCheckpoint request) {
   absl::MutexLock lock(&mutex_);
   requests_.push_back(std::move(request));
 }
@@ -72,7 +72,7 @@ void Committer::Add(CommitRequest request) {
 void Committer::Main() {
   pthread_setname_np(pthread_self(), "takt-committer");
   for (;;) {
-    CommitRequest request;
+    control::CommitCheckpoint request;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &Committer::ToldLocked));
@@ -80,16 +80,17 @@ void Committer::Main() {
       request = std::move(requests_.front());
       requests_.pop_front();
     }
-    const CommitAnswer answer{request.key, request.step, commit_(request)};
-    const bool ok = answer.status.ok();
+    const absl::Status status = commit_(request);
+    const bool ok = status.ok();
+    const std::string error = ok ? "" : status.ToString();
     const char* const outcome = request.manifest.empty() ? "checkpoint given up"
                                 : ok                     ? "checkpoint committed"
                                                          : "checkpoint not committed";
     Log(ok ? LogLevel::kInfo : LogLevel::kWarning, outcome,
         {{"job", request.key.job},
          {"step", std::to_string(request.step.value())},
-         {"error", ok ? "" : answer.status.ToString()}});
-    answer_(answer);
+         {"error", error}});
+    answer_({.key = request.key, .step = request.step, .error = error});
   }
 }
 

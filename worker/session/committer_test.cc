@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 class CommitCheckpointTest : public ::testing::Test {
  protected:
   // Written by all ranks, under ROOT/runs.
-  CommitRequest Written(int step) {
+  control::CommitCheckpoint Written(int step) {
     fs::create_directories(root_.path() + "/runs");
     const std::vector<std::vector<LayerId>> ranks = {job_.AllLayers()};
     const std::string manifest =
@@ -29,7 +29,7 @@ class CommitCheckpointTest : public ::testing::Test {
             .keep = 2,
             .manifest = manifest};
   }
-  absl::Status Commit(const CommitRequest& request) {
+  absl::Status Commit(const control::CommitCheckpoint& request) {
     return CommitCheckpoint(*files_, root_.path(), request);
   }
   std::string Latest() const { return fs::read_symlink(root_.path() + "/runs/latest").string(); }
@@ -40,7 +40,7 @@ class CommitCheckpointTest : public ::testing::Test {
 };
 
 TEST_F(CommitCheckpointTest, MakesItVisibleAndMayBeToldTwice) {
-  const CommitRequest request = Written(1);
+  const control::CommitCheckpoint request = Written(1);
   EXPECT_EQ(Commit(request), absl::OkStatus());
   EXPECT_EQ(Latest(), "step-00000001");
   EXPECT_EQ(Commit(request), absl::OkStatus());
@@ -48,7 +48,7 @@ TEST_F(CommitCheckpointTest, MakesItVisibleAndMayBeToldTwice) {
 }
 
 TEST_F(CommitCheckpointTest, WithoutAManifestItRemovesWhatThereIs) {
-  CommitRequest request = Written(1);
+  control::CommitCheckpoint request = Written(1);
   request.manifest.clear();
   EXPECT_EQ(Commit(request), absl::OkStatus());
   EXPECT_TRUE(fs::is_empty(root_.path() + "/runs"));
@@ -65,7 +65,7 @@ TEST_F(CommitCheckpointTest, EarlierStepsThatNeverBecameCompleteGo) {
 }
 
 TEST_F(CommitCheckpointTest, ADirectoryOutsideTheRootIsRefused) {
-  CommitRequest request = Written(1);
+  control::CommitCheckpoint request = Written(1);
   for (const char* const outside : {"../elsewhere", "/etc", "runs/../../elsewhere"}) {
     request.directory = outside;
     const absl::Status status = Commit(request);
@@ -78,15 +78,15 @@ TEST(Committer, AnswersEachRequestInOrderAndEndsWhatWasAdded) {
   std::vector<std::string> answers;
   {
     Committer committer(
-        [](const CommitRequest& request) {
+        [](const control::CommitCheckpoint& request) {
           return request.step == StepId(2) ? absl::DataLossError("short") : absl::OkStatus();
         },
-        [&](const CommitAnswer& answer) {
-          answers.push_back(std::to_string(answer.step.value()) + answer.status.ToString());
+        [&](const control::CheckpointCommitted& answer) {
+          answers.push_back(std::to_string(answer.step.value()) + answer.error);
         });
     for (int step = 1; step <= 3; ++step) committer.Add({.step = StepId(step)});
   }
-  EXPECT_THAT(answers, ::testing::ElementsAre("1OK", "2DATA_LOSS: short", "3OK"));
+  EXPECT_THAT(answers, ::testing::ElementsAre("1", "2DATA_LOSS: short", "3"));
 }
 
 }  // namespace

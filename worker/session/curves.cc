@@ -17,8 +17,8 @@ constexpr char kField[] = "logging.tensorboard";
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Curves>> Curves::Open(const Assignment& assignment, StepId resumed,
-                                                     const std::string& root,
+absl::StatusOr<std::unique_ptr<Curves>> Curves::Open(const control::Assignment& assignment,
+                                                     StepId resumed, const std::string& root,
                                                      checkpoint::FileSystem& files,
                                                      const Clock& clock) {
   const config::JobSpec& job = assignment.job;
@@ -51,7 +51,7 @@ Curves::Curves(std::unique_ptr<tensorboard::EventLog> log, StepId last_step, con
 
 Curves::~Curves() = default;
 
-void Curves::Add(const StepReport& report) {
+void Curves::Add(const control::RankStepReport& report) {
   const bool taken = sampler_.Takes(report.step, report.step_seconds);
   if (!taken && !report.validation_loss.has_value() && report.step != last_step_) return;
   std::vector<tensorboard::Scalar> scalars = {{"train/loss", report.loss},

@@ -6,6 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/control/assignment.h"
+#include "common/control/reports.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/rank_runner.h"
 #include "worker/session/trace_sampler.h"
@@ -22,14 +24,14 @@ class Curves final {
   // Null: the job wants none, or this is another rank.  resumed: the step that training goes on
   // after.  root: that `logging.tensorboard` may not leave; the checkpoint root.  Errors:
   // kInvalidArgument (FieldError): outside the root, or it cannot be written.
-  static absl::StatusOr<std::unique_ptr<Curves>> Open(const Assignment& assignment, StepId resumed,
-                                                      const std::string& root,
+  static absl::StatusOr<std::unique_ptr<Curves>> Open(const control::Assignment& assignment,
+                                                      StepId resumed, const std::string& root,
                                                       checkpoint::FileSystem& files,
                                                       const Clock& clock);
   ~Curves();
 
   // Never blocks. Of very short steps only some.
-  void Add(const StepReport& report);
+  void Add(const control::RankStepReport& report);
 
  private:
   Curves(std::unique_ptr<tensorboard::EventLog> log, StepId last_step, const Clock& clock);

@@ -40,14 +40,14 @@ class CurvesTest : public ::testing::Test {
   takt::testing::TemporaryDirectory root_;
   const std::unique_ptr<checkpoint::FileSystem> files_ = checkpoint::CreatePosixFileSystem();
   FakeClock clock_;
-  Assignment assignment_;
+  control::Assignment assignment_;
 };
 
 TEST_F(CurvesTest, AreWrittenUnderTheNamesPeopleKnow) {
   auto curves = Open();
   ASSERT_TRUE(curves.ok()) << curves.status();
   (*curves)->Add({.step = StepId(1), .step_seconds = 0.5, .loss = 2, .tokens = 100});
-  StepReport validated{.step = StepId(2), .step_seconds = 0.5, .loss = 2};
+  control::RankStepReport validated{.step = StepId(2), .step_seconds = 0.5, .loss = 2};
   validated.validation_loss = 3;
   (*curves)->Add(validated);
   curves->reset();
@@ -62,7 +62,7 @@ TEST_F(CurvesTest, OfVeryShortStepsOnlySomeAreKeptButTheLastAndEveryValidationAr
   const std::size_t before = Written().size();
   for (int step = 1; step < 9; ++step)
     (*curves)->Add({.step = StepId(step), .step_seconds = 1e-6, .loss = 2});
-  StepReport validated{.step = StepId(9), .step_seconds = 1e-6};
+  control::RankStepReport validated{.step = StepId(9), .step_seconds = 1e-6};
   validated.validation_loss = 3;
   (*curves)->Add(validated);
   (*curves)->Add({.step = StepId(10), .step_seconds = 1e-6});

@@ -49,7 +49,7 @@ struct RunOptions {
 
 // What the two ranks report.
 struct Outcome {
-  Resumed resumed;  // of rank 0
+  control::Resumed resumed;  // of rank 0
   std::vector<double> losses, validation_losses;
   std::vector<checkpoint::FileEntry> files;  // of the checkpoint
 };
@@ -86,8 +86,8 @@ class DeviceRunTest : public ::testing::Test {
     return job;
   }
 
-  static absl::StatusOr<std::unique_ptr<backend::BackendFactory>> OnCores(const Assignment&,
-                                                                          int threads) {
+  static absl::StatusOr<std::unique_ptr<backend::BackendFactory>> OnCores(
+      const control::Assignment&, int threads) {
     return backend::CreateCpuBackends({.threads = threads});
   }
 
@@ -117,7 +117,7 @@ class DeviceRunTest : public ::testing::Test {
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
-        Assignment assignment;
+        control::Assignment assignment;
         assignment.key = {"device", options.generation};
         assignment.rank = Rank(rank);
         assignment.job = job;
@@ -134,7 +134,7 @@ class DeviceRunTest : public ::testing::Test {
             {.data_root = "/",
              .checkpoint_root = root,
              .make_rendezvous =
-                 [&](const JobKey&) { return std::make_unique<SharedRendezvous>(map); },
+                 [&](const control::JobKey&) { return std::make_unique<SharedRendezvous>(map); },
              .files = files.get(),
              .make_backends = make_backends,
              .nccl = options.has_nccl ? &nccl : nullptr},
@@ -170,7 +170,7 @@ class DeviceRunTest : public ::testing::Test {
   }
 
   static void Add(const Report& report, Outcome& outcome) {
-    if (const auto* step = std::get_if<StepReport>(&report)) {
+    if (const auto* step = std::get_if<control::RankStepReport>(&report)) {
       EXPECT_GT(step->busy_seconds, 0);
       EXPECT_GE(step->step_seconds, step->busy_seconds);
       if (step->rank != Rank(0)) return;
@@ -178,8 +178,8 @@ class DeviceRunTest : public ::testing::Test {
       if (step->validation_loss) outcome.validation_losses.push_back(*step->validation_loss);
       return;
     }
-    const auto& part = std::get<CheckpointReport>(report);
-    EXPECT_TRUE(part.error.ok()) << part.error;
+    const auto& part = std::get<control::CheckpointReport>(report);
+    EXPECT_EQ(part.error, "");
     outcome.files.insert(outcome.files.end(), part.files.begin(), part.files.end());
   }
 
@@ -199,7 +199,7 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsAreThoseOfTheCpu) {
   EXPECT_GE(expected.files.size(), 8u);  // of four layers
   for (const bool lazy : {false, true}) {
     const Outcome device =
-        Train([lazy](const Assignment&,
+        Train([lazy](const control::Assignment&,
                      int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
           return backend::CreateDiscreteBackends(
               {.threads = threads, .lazy = lazy, .prepared_only = true});
@@ -213,7 +213,7 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsAreThoseOfTheCpu) {
 // Stages pass messages and a tied embedding, replicas their gradients, all on streams.
 TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
   const auto make_backends =
-      [](const Assignment&,
+      [](const control::Assignment&,
          int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
     return backend::CreateDiscreteBackends({.threads = threads});
   };
@@ -241,7 +241,7 @@ TEST_F(DeviceRunTest, AResumedJobComputesWithTheCheckpointsKernels) {
   const auto train = [&](const RunOptions& options) {
     seed += 2;
     return Train(
-        [&](const Assignment& assignment,
+        [&](const control::Assignment& assignment,
             int threads) -> absl::StatusOr<std::unique_ptr<backend::BackendFactory>> {
           const int rank = assignment.rank.value();
           return std::make_unique<PlannedBackends>(

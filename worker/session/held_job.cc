@@ -17,18 +17,23 @@ std::string WhyANewLife(const absl::Status& poisoned) {
 
 }  // namespace
 
-JobUpdate HeldJob::Update(Phase phase, absl::Status error, const RankStatus& status) const {
-  return JobUpdate{
-      .key = key_, .rank = rank_, .phase = phase, .error = std::move(error), .status = status};
+control::JobUpdate HeldJob::Update(control::Phase phase, const absl::Status& error,
+                                   const control::RankStatus& status) const {
+  return control::JobUpdate{.key = key_,
+                            .rank = rank_,
+                            .phase = phase,
+                            .failure = control::FailureOf(error),
+                            .status = status};
 }
 
-Effects HeldJob::End(Phase phase, absl::Status error, const RankStatus& status) {
+Effects HeldJob::End(control::Phase phase, const absl::Status& error,
+                     const control::RankStatus& status) {
   state_ = State::kEnded;
-  end_ = Update(phase, std::move(error), status);
+  end_ = Update(phase, error, status);
   return {EffectSend{*end_}};
 }
 
-Effects HeldJob::Build(const JobKey& key, Rank rank) {
+Effects HeldJob::Build(const control::JobKey& key, Rank rank) {
   if (!poisoned_.ok()) return BecomeIdle();
   state_ = State::kPreparing;
   key_ = key;
@@ -41,42 +46,45 @@ Effects HeldJob::Build(const JobKey& key, Rank rank) {
   return {EffectBuild{key}};
 }
 
-Effects HeldJob::Prepare(const JobKey& key, Rank rank) {
+Effects HeldJob::Prepare(const control::JobKey& key, Rank rank) {
   if (Holds(key)) return Attached();  // told twice: answer as the first time
   const bool ending = state_ == State::kStopping || state_ == State::kEnded;
   if (leaving_ || (state_ != State::kIdle && !ending)) {
     const std::string why = leaving_ ? "the worker is leaving"
                                      : absl::StrCat("the worker holds job ", key_.job,
                                                     " generation ", key_.generation.value());
-    return {EffectSend{JobUpdate{.key = key,
-                                 .rank = rank,
-                                 .phase = Phase::kRefused,
-                                 .error = absl::FailedPreconditionError(why)}}};
+    return {EffectSend{
+        control::JobUpdate{.key = key,
+                           .rank = rank,
+                           .phase = control::Phase::kRefused,
+                           .failure = control::FailureOf(absl::FailedPreconditionError(why))}}};
   }
   if (gone_) return Build(key, rank);
   next_ = {key, rank};
   return {};
 }
 
-Effects HeldJob::Start(const JobKey& key) {
+Effects HeldJob::Start(const control::JobKey& key) {
   if (!Holds(key) || state_ != State::kAdmitted) return {};
   state_ = State::kRunning;
   return {EffectRun{}, EffectHeartbeat{}};
 }
 
-Effects HeldJob::Halt(const JobKey& key) const {
+Effects HeldJob::Halt(const control::JobKey& key) const {
   const bool runs_or_will =
       state_ == State::kPreparing || state_ == State::kAdmitted || state_ == State::kRunning;
   if (!Holds(key) || !runs_or_will) return {};
   return {EffectHalt{}};
 }
 
-Effects HeldJob::Abort(const JobKey& key, const std::string& reason, const RankStatus& status,
-                       absl::Duration now) {
+Effects HeldJob::Abort(const control::JobKey& key, const std::string& reason,
+                       const control::RankStatus& status, absl::Duration now) {
   if (next_.has_value() && next_->first == key) next_.reset();
   if (!Holds(key)) {
     return {EffectSend{
-        JobUpdate{.key = key, .phase = Phase::kAborted, .error = absl::CancelledError(reason)}}};
+        control::JobUpdate{.key = key,
+                           .phase = control::Phase::kAborted,
+                           .failure = control::FailureOf(absl::CancelledError(reason))}}};
   }
   switch (state_) {
     case State::kPreparing:
@@ -97,7 +105,7 @@ Effects HeldJob::Abort(const JobKey& key, const std::string& reason, const RankS
   return {};
 }
 
-Effects HeldJob::Acknowledge(const JobKey& key) {
+Effects HeldJob::Acknowledge(const control::JobKey& key) {
   if (!Holds(key) || state_ != State::kEnded) return {};
   acknowledged_ = true;
   return gone_ ? BecomeIdle() : Effects();
@@ -115,7 +123,8 @@ Effects HeldJob::Attached() const {
   if (leaving_) effects.push_back(EffectLeaving{kAskedToLeave});
   if (!poisoned_.ok()) effects.push_back(EffectLeaving{WhyANewLife(poisoned_)});
   if (state_ == State::kAdmitted) {
-    JobUpdate update = Update(Phase::kAdmitted, absl::OkStatus(), {.last_step = resumed_.step});
+    control::JobUpdate update =
+        Update(control::Phase::kAdmitted, absl::OkStatus(), {.last_step = resumed_.step});
     update.resumed = resumed_;
     effects.push_back(EffectSend{std::move(update)});
   }
@@ -124,7 +133,7 @@ Effects HeldJob::Attached() const {
 }
 
 // Nobody is there who could halt the job.
-Effects HeldJob::Detached(const RankStatus& status, absl::Duration now) {
+Effects HeldJob::Detached(const control::RankStatus& status, absl::Duration now) {
   return leaving_ && !leaving_now_ ? LeaveNow(status, now) : Effects();
 }
 
@@ -134,7 +143,7 @@ Effects HeldJob::Refused(const std::string& reason) const {
   return {EffectExit{kExitRefused, reason}};
 }
 
-Effects HeldJob::Built(const absl::StatusOr<Resumed>& resumed, absl::Duration now) {
+Effects HeldJob::Built(const absl::StatusOr<control::Resumed>& resumed, absl::Duration now) {
   if (state_ != State::kPreparing) return {};
   if (resumed.ok()) {
     state_ = State::kAdmitted;
@@ -142,26 +151,26 @@ Effects HeldJob::Built(const absl::StatusOr<Resumed>& resumed, absl::Duration no
     return Attached();
   }
   teardown_deadline_ = now + kTeardownTimeout;
-  Effects effects = End(Phase::kRefused, resumed.status(), {});
+  Effects effects = End(control::Phase::kRefused, resumed.status(), {});
   effects.push_back(EffectRelease{});
   return effects;
 }
 
-Effects HeldJob::RunEnded(const absl::StatusOr<RunEnd>& end, const RankStatus& rank_status,
+Effects HeldJob::RunEnded(const absl::StatusOr<RunEnd>& end, const control::RankStatus& rank_status,
                           absl::Duration now) {
   if (state_ != State::kRunning) return {};
   if (end.ok()) {
     state_ = State::kFlushing;
-    run_end_ = *end == RunEnd::kHalted ? Phase::kHalted : Phase::kFinished;
+    run_end_ = *end == RunEnd::kHalted ? control::Phase::kHalted : control::Phase::kFinished;
     return {};
   }
   teardown_deadline_ = now + kTeardownTimeout;
-  Effects effects = End(Phase::kFailed, end.status(), rank_status);
+  Effects effects = End(control::Phase::kFailed, end.status(), rank_status);
   effects.push_back(EffectRelease{});
   return effects;
 }
 
-Effects HeldJob::Flushed(const RankStatus& status, absl::Duration now) {
+Effects HeldJob::Flushed(const control::RankStatus& status, absl::Duration now) {
   if (state_ != State::kFlushing) return {};
   teardown_deadline_ = now + kTeardownTimeout;
   Effects effects = End(run_end_, absl::OkStatus(), status);
@@ -184,7 +193,8 @@ Effects HeldJob::Gone() {
   teardown_deadline_ = absl::InfiniteDuration();
   if (leaving_now_) return {EffectExit{kExitLeft, kAskedToLeave}};
   Effects effects;
-  if (state_ == State::kStopping) effects = End(Phase::kAborted, stop_reason_, stop_status_);
+  if (state_ == State::kStopping)
+    effects = End(control::Phase::kAborted, stop_reason_, stop_status_);
   if (next_.has_value()) {
     const auto [key, rank] = *next_;
     for (Effect& effect : Build(key, rank)) effects.push_back(std::move(effect));
@@ -194,7 +204,7 @@ Effects HeldJob::Gone() {
   return effects;
 }
 
-Effects HeldJob::Leave(const RankStatus& status, absl::Duration now) {
+Effects HeldJob::Leave(const control::RankStatus& status, absl::Duration now) {
   if (leaving_now_) return {};
   if (leaving_) return LeaveNow(status, now);
   leaving_ = true;
@@ -204,14 +214,14 @@ Effects HeldJob::Leave(const RankStatus& status, absl::Duration now) {
   return {EffectLeaving{kAskedToLeave}};
 }
 
-Effects HeldJob::LeaveNow(const RankStatus& status, absl::Duration now) {
+Effects HeldJob::LeaveNow(const control::RankStatus& status, absl::Duration now) {
   leaving_now_ = true;
   leave_deadline_ = absl::InfiniteDuration();
   if (gone_) return {EffectExit{kExitLeft, kAskedToLeave}};
   if (state_ == State::kStopping || state_ == State::kEnded) return {};  // on its way: Gone follows
   const absl::Status reason = absl::UnavailableError("the worker was asked to leave (SIGTERM)");
   teardown_deadline_ = now + kTeardownTimeout;
-  Effects effects = End(Phase::kFailed, reason, status);
+  Effects effects = End(control::Phase::kFailed, reason, status);
   effects.push_back(EffectStop{reason});
   return effects;
 }

@@ -39,7 +39,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "worker/session/job_update.h"
+#include "common/control/attachment.h"
+#include "common/control/job_key.h"
+#include "common/control/rank_status.h"
 #include "worker/session/rank_runner.h"
 
 namespace takt::session {
@@ -52,7 +54,7 @@ inline constexpr int kExitStuck = 70;
 inline constexpr int kExitPoisoned = 71;
 
 struct EffectBuild {  // start a thread that prepares `key`
-  JobKey key;
+  control::JobKey key;
 };
 struct EffectRun {};
 struct EffectHalt {};  // ask for the end at a step boundary
@@ -63,7 +65,7 @@ struct EffectStop {  // end every wait of the held rank; then as EffectRelease
 };
 struct EffectRelease {};  // let the thread tear down and end; Gone follows
 struct EffectSend {
-  JobUpdate update;
+  control::JobUpdate update;
 };
 // Tell the coordinator that this worker was asked to leave.
 struct EffectLeaving {
@@ -98,65 +100,66 @@ class HeldJob {
 
   // From the coordinator. A command for a generation that is not held changes nothing; Abort
   // answers it all the same.
-  Effects Prepare(const JobKey& key, Rank rank);
-  Effects Start(const JobKey& key);
-  Effects Halt(const JobKey& key) const;
-  Effects Abort(const JobKey& key, const std::string& reason, const RankStatus& status,
-                absl::Duration now);
-  Effects Acknowledge(const JobKey& key);
+  Effects Prepare(const control::JobKey& key, Rank rank);
+  Effects Start(const control::JobKey& key);
+  Effects Halt(const control::JobKey& key) const;
+  Effects Abort(const control::JobKey& key, const std::string& reason,
+                const control::RankStatus& status, absl::Duration now);
+  Effects Acknowledge(const control::JobKey& key);
   // The stream is up (again); it is down.
   Effects Attached() const;
-  Effects Detached(const RankStatus& status, absl::Duration now);
+  Effects Detached(const control::RankStatus& status, absl::Duration now);
   // The coordinator will not have this worker at all.
   Effects Refused(const std::string& reason) const;
 
   // From the thread of the held rank.
-  Effects Built(const absl::StatusOr<Resumed>& resumed, absl::Duration now);
-  Effects RunEnded(const absl::StatusOr<RunEnd>& end, const RankStatus& rank_status,
+  Effects Built(const absl::StatusOr<control::Resumed>& resumed, absl::Duration now);
+  Effects RunEnded(const absl::StatusOr<RunEnd>& end, const control::RankStatus& rank_status,
                    absl::Duration now);
   Effects Poisoned(const absl::Status& reason);
   Effects Gone();
   Effects FirstStepDone() const;
   // Every report is acknowledged.
-  Effects Flushed(const RankStatus& status, absl::Duration now);
+  Effects Flushed(const control::RankStatus& status, absl::Duration now);
 
   // From the process: asked to leave (SIGTERM); time passed.
-  Effects Leave(const RankStatus& status, absl::Duration now);
+  Effects Leave(const control::RankStatus& status, absl::Duration now);
   // Whether it is time to call Leave again.
   bool LeaveIsDue(absl::Duration now) const { return now >= leave_deadline_; }
   Effects Tick(absl::Duration now) const;
 
   State state() const { return state_; }
-  const JobKey& key() const { return key_; }  // meaningful unless idle
+  const control::JobKey& key() const { return key_; }  // meaningful unless idle
   Rank rank() const { return rank_; }
   // The end that was told, once there is one.
-  const std::optional<JobUpdate>& end() const { return end_; }
+  const std::optional<control::JobUpdate>& end() const { return end_; }
 
  private:
-  Effects End(Phase phase, absl::Status error, const RankStatus& status);
-  Effects Build(const JobKey& key, Rank rank);
+  Effects End(control::Phase phase, const absl::Status& error, const control::RankStatus& status);
+  Effects Build(const control::JobKey& key, Rank rank);
   Effects BecomeIdle();
-  Effects LeaveNow(const RankStatus& status, absl::Duration now);
-  JobUpdate Update(Phase phase, absl::Status error, const RankStatus& status) const;
-  bool Holds(const JobKey& key) const { return state_ != State::kIdle && key == key_; }
+  Effects LeaveNow(const control::RankStatus& status, absl::Duration now);
+  control::JobUpdate Update(control::Phase phase, const absl::Status& error,
+                            const control::RankStatus& status) const;
+  bool Holds(const control::JobKey& key) const { return state_ != State::kIdle && key == key_; }
 
   State state_ = State::kIdle;
-  JobKey key_;
+  control::JobKey key_;
   Rank rank_;
-  Resumed resumed_;
-  Phase run_end_ = Phase::kFinished;  // to be told once everything is flushed
-  std::optional<JobUpdate> end_;
+  control::Resumed resumed_;
+  control::Phase run_end_ = control::Phase::kFinished;  // to be told once everything is flushed
+  std::optional<control::JobUpdate> end_;
   absl::Status stop_reason_;
-  absl::Status poisoned_;   // why this process will hold nothing more
-  RankStatus stop_status_;  // what it was doing when it was told to stop
-  bool gone_ = true;        // no thread
+  absl::Status poisoned_;            // why this process will hold nothing more
+  control::RankStatus stop_status_;  // what it was doing when it was told to stop
+  bool gone_ = true;                 // no thread
   bool acknowledged_ = false;
   const absl::Duration leave_timeout_;
   bool leaving_ = false;      // as soon as it is idle
   bool leaving_now_ = false;  // as soon as the thread is gone
   absl::Duration leave_deadline_ = absl::InfiniteDuration();
   absl::Duration teardown_deadline_ = absl::InfiniteDuration();
-  std::optional<std::pair<JobKey, Rank>>
+  std::optional<std::pair<control::JobKey, Rank>>
       next_;  // waits for the thread of the one before to be gone
 };
 

@@ -14,9 +14,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using State = HeldJob::State;
 
-const JobKey kJob{"kjv", Generation(1)};
-const JobKey kNewer{"kjv", Generation(2)};
-const RankStatus kAtStep7{
+const control::JobKey kJob{"kjv", Generation(1)};
+const control::JobKey kNewer{"kjv", Generation(2)};
+const control::RankStatus kAtStep7{
     .last_step = StepId(7), .instruction = "1F3", .waiting_for = "RECV 0F3 from pp rank 0"};
 constexpr absl::Duration kNow = absl::Seconds(100);
 
@@ -52,7 +52,7 @@ HeldJob JobIn(State state) {
   if (state == State::kIdle) return held;
   held.Prepare(kJob, Rank(1));
   if (state == State::kPreparing) return held;
-  held.Built(Resumed(), kNow);
+  held.Built(control::Resumed(), kNow);
   if (state == State::kAdmitted) return held;
   held.Start(kJob);
   if (state == State::kRunning) return held;
@@ -69,7 +69,7 @@ HeldJob JobIn(State state) {
 TEST(HeldJob, GoesFromPrepareToAcknowledgedFinish) {
   HeldJob held;
   EXPECT_THAT(Print(held.Prepare(kJob, Rank(1))), ElementsAre("build 1"));
-  EXPECT_THAT(Print(held.Built(Resumed(), kNow)), ElementsAre("send admitted 1"));
+  EXPECT_THAT(Print(held.Built(control::Resumed(), kNow)), ElementsAre("send admitted 1"));
   EXPECT_THAT(Print(held.Start(kJob)), ElementsAre("run", "heartbeat"));
   EXPECT_THAT(Print(held.FirstStepDone()), ElementsAre("heartbeat"));
   EXPECT_THAT(Print(held.RunEnded(RunEnd::kLastStep, kAtStep7, kNow)), IsEmpty());
@@ -84,7 +84,7 @@ TEST(HeldJob, BuildErrorIsRefusedAndTornDown) {
   HeldJob held = JobIn(State::kPreparing);
   EXPECT_THAT(Print(held.Built(absl::InvalidArgumentError("no such file"), kNow)),
               ElementsAre("send refused 1", "release"));
-  EXPECT_EQ(held.end()->error.message(), "no such file");
+  EXPECT_EQ(held.end()->failure.error, "no such file");
 }
 
 TEST(HeldJob, RunErrorIsToldWithWhatItWaitedFor) {
@@ -116,10 +116,10 @@ TEST(HeldJob, HaltConcernsWhatRunsOrWillAndNothingElse) {
 
 TEST(HeldJob, AnAdmissionSaysWhatTheRankGoesOnFrom) {
   HeldJob held = JobIn(State::kPreparing);
-  const Effects admitted = held.Built(Resumed{StepId(40), {"step 50: damaged"}}, kNow);
+  const Effects admitted = held.Built(control::Resumed{StepId(40), {"step 50: damaged"}}, kNow);
   ASSERT_THAT(Print(admitted), ElementsAre("send admitted 1"));
   for (const Effects& effects : {admitted, held.Attached()}) {
-    const JobUpdate& update = std::get<EffectSend>(effects[0]).update;
+    const control::JobUpdate& update = std::get<EffectSend>(effects[0]).update;
     EXPECT_EQ(update.resumed.step, StepId(40));
     EXPECT_EQ(update.status.last_step, StepId(40));
     EXPECT_THAT(update.resumed.notes, ElementsAre("step 50: damaged"));
@@ -172,7 +172,7 @@ TEST(HeldJob, PrepareWhileBusyIsRefusedNamingWhatIsHeld) {
   HeldJob held = JobIn(State::kRunning);
   const Effects effects = held.Prepare(kNewer, Rank(0));
   EXPECT_THAT(Print(effects), ElementsAre("send refused 2"));
-  EXPECT_EQ(std::get<EffectSend>(effects[0]).update.error.message(),
+  EXPECT_EQ(std::get<EffectSend>(effects[0]).update.failure.error,
             "the worker holds job kjv generation 1");
   EXPECT_EQ(held.state(), State::kRunning);
 }

@@ -20,7 +20,7 @@ JobThread::~JobThread() {
 }
 
 RankRunner* JobThread::Build(const DecodeAssignment& decode, const RankRunnerFactory& factory) {
-  absl::StatusOr<Assignment> assignment = decode();
+  absl::StatusOr<control::Assignment> assignment = decode();
   if (!assignment.ok()) {
     callbacks_.built(assignment.status());
     return nullptr;
@@ -33,7 +33,7 @@ RankRunner* JobThread::Build(const DecodeAssignment& decode, const RankRunnerFac
     if (halt_) runner->Halt();
     if (!stop_reason_.ok()) runner->Stop(stop_reason_);
   }
-  absl::StatusOr<Resumed> resumed = runner->Prepare();
+  absl::StatusOr<control::Resumed> resumed = runner->Prepare();
   const bool ready = resumed.ok();
   callbacks_.built(std::move(resumed));
   return ready ? runner : nullptr;
@@ -90,7 +90,7 @@ void JobThread::Release() {
   released_ = true;
 }
 
-RankStatus JobThread::Status() const {
+control::RankStatus JobThread::Status() const {
   absl::MutexLock lock(&mutex_);
   return runner_ == nullptr ? last_status_ : runner_->Status();
 }

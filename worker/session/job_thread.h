@@ -9,12 +9,15 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/control/assignment.h"
+#include "common/control/attachment.h"
+#include "common/control/rank_status.h"
 #include "worker/session/rank_runner.h"
 
 namespace takt::session {
 
 // From the wire, checked; runs on the job's thread because a large program takes time.
-using DecodeAssignment = std::function<absl::StatusOr<Assignment>()>;
+using DecodeAssignment = std::function<absl::StatusOr<control::Assignment>()>;
 
 // Thread-safe. The destructor releases and joins: it may block as long as the runner's teardown
 // does.
@@ -23,9 +26,9 @@ class JobThread {
   // Called on the job's thread, in this order; each at most once, `gone` last and always. `report`
   // as RankRunner::Run says, `poisoned` with what RankRunner::Poisoned says, if that is not OK.
   struct Callbacks {
-    std::function<void(absl::StatusOr<Resumed>)> built;
+    std::function<void(absl::StatusOr<control::Resumed>)> built;
     std::function<void(Report)> report;
-    std::function<void(absl::StatusOr<RunEnd>, RankStatus)> run_ended;
+    std::function<void(absl::StatusOr<RunEnd>, control::RankStatus)> run_ended;
     std::function<void(absl::Status)> poisoned;
     std::function<void()> gone;
   };
@@ -42,7 +45,7 @@ class JobThread {
   // The runner is not needed any more.
   void Release();
   // Of the runner; the last one known once it is gone.
-  RankStatus Status() const;
+  control::RankStatus Status() const;
 
  private:
   void Main(const DecodeAssignment& decode, const RankRunnerFactory& factory);
@@ -54,7 +57,7 @@ class JobThread {
   mutable absl::Mutex mutex_;
   // Made and destroyed by the job's thread; used by others under the mutex.
   std::unique_ptr<RankRunner> runner_ ABSL_GUARDED_BY(mutex_);
-  RankStatus last_status_ ABSL_GUARDED_BY(mutex_);
+  control::RankStatus last_status_ ABSL_GUARDED_BY(mutex_);
   absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);
   bool halt_ ABSL_GUARDED_BY(mutex_) = false;
   bool run_ ABSL_GUARDED_BY(mutex_) = false;

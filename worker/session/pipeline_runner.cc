@@ -59,7 +59,7 @@ class BoundaryCompute final : public engine::Compute {
 
 class PipelineRunner final : public RankRunner {
  public:
-  PipelineRunner(PipelineRunnerOptions options, Assignment assignment)
+  PipelineRunner(PipelineRunnerOptions options, control::Assignment assignment)
       : options_(std::move(options)),
         assignment_(std::move(assignment)),
         dp_rank_(assignment_.mesh.DpRankOf(assignment_.rank)),
@@ -69,7 +69,7 @@ class PipelineRunner final : public RankRunner {
                       .nccl = options_.nccl,
                       .on_stuck = options_.on_stuck}) {}
 
-  absl::StatusOr<Resumed> Prepare() override {
+  absl::StatusOr<control::Resumed> Prepare() override {
     ASSIGN_OR_RETURN(model_,
                      model::BuildModel(assignment_.job.model, assignment_.job.microbatch,
                                        config::PrecisionsOf(assignment_.job, assignment_.device)));
@@ -110,9 +110,9 @@ class PipelineRunner final : public RankRunner {
     if (validation_engine_ != nullptr) validation_engine_->Abort(reason);
   }
 
-  RankStatus Status() const override {
+  control::RankStatus Status() const override {
     absl::MutexLock lock(&mutex_);
-    RankStatus status = status_;
+    control::RankStatus status = status_;
     if (validating_) {
       Describe(*validation_engine_, *assignment_.validation_program, status);
       status.instruction = absl::StrCat("EVAL ", status.instruction);
@@ -310,9 +310,9 @@ class PipelineRunner final : public RankRunner {
   // Steps at a stretch; the last one's report waits for what is done after it. The last step done.
   absl::StatusOr<StepId> RunTo(StepId first, StepId last,
                                const std::function<void(Report)>& report) {
-    std::optional<StepReport> held;
+    std::optional<control::RankStepReport> held;
     RETURN_IF_ERROR(engine_->Run(first, last, [&](const engine::StepTiming& timing) {
-      const StepReport step = Completed(timing);
+      const control::RankStepReport step = Completed(timing);
       if (ValidatesAfter(timing.step)) {
         held = step;
       } else {
@@ -327,7 +327,7 @@ class PipelineRunner final : public RankRunner {
     return last;
   }
 
-  absl::Status Validate(StepReport& report) {
+  absl::Status Validate(control::RankStepReport& report) {
     train::Validator& validator = *trainer_->validator();
     validator.Reset();
     const StepId batches(assignment_.job.validation->batches);
@@ -338,7 +338,7 @@ class PipelineRunner final : public RankRunner {
     return absl::OkStatus();
   }
 
-  StepReport Completed(const engine::StepTiming& timing) {
+  control::RankStepReport Completed(const engine::StepTiming& timing) {
     {
       absl::MutexLock lock(&mutex_);
       status_.last_step = timing.step;
@@ -359,13 +359,13 @@ class PipelineRunner final : public RankRunner {
   }
 
   const PipelineRunnerOptions options_;
-  const Assignment assignment_;
+  const control::Assignment assignment_;
   const DpRank dp_rank_;
   std::atomic<bool> halt_requested_ = false;
   std::atomic<std::int64_t> halt_after_ = kNever;  // a step
 
   mutable absl::Mutex mutex_;
-  RankStatus status_ ABSL_GUARDED_BY(mutex_);
+  control::RankStatus status_ ABSL_GUARDED_BY(mutex_);
   std::int64_t phase_nanos_ ABSL_GUARDED_BY(mutex_) = 0;  // when SetPhase was called last
   bool validating_ ABSL_GUARDED_BY(mutex_) = false;       // for good once it has failed
   absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);
@@ -375,7 +375,7 @@ class PipelineRunner final : public RankRunner {
   // uses the others, and connections_ protects itself.
   const std::unique_ptr<AbortableRendezvous> rendezvous_;
   model::Model model_;
-  Resumed resumed_;
+  control::Resumed resumed_;
   std::unique_ptr<backend::BackendFactory> backends_;
   std::optional<RankCheckpoints> checkpoints_;  // nothing: the job has none
   RankConnections connections_;
@@ -389,7 +389,7 @@ class PipelineRunner final : public RankRunner {
 }  // namespace
 
 std::unique_ptr<RankRunner> CreatePipelineRunner(PipelineRunnerOptions options,
-                                                 Assignment assignment) {
+                                                 control::Assignment assignment) {
   return std::make_unique<PipelineRunner>(std::move(options), std::move(assignment));
 }
 

@@ -22,12 +22,12 @@ struct PipelineRunnerOptions {
   std::string checkpoint_root;
   std::string data_address = "127.0.0.1";  // where the data plane listens
   int threads = 1;                         // of jobs that leave the choice to the worker
-  std::function<std::unique_ptr<AbortableRendezvous>(const JobKey&)> make_rendezvous;
+  std::function<std::unique_ptr<AbortableRendezvous>(const control::JobKey&)> make_rendezvous;
   const Clock* clock = &Clock::Real();
   checkpoint::FileSystem* files = nullptr;  // of checkpoints; borrowed for the runner's life
   metrics::Registry* metrics = nullptr;     // likewise; may be null
   // Makes the backends of a job's lanes.
-  std::function<absl::StatusOr<std::unique_ptr<backend::BackendFactory>>(const Assignment&,
+  std::function<absl::StatusOr<std::unique_ptr<backend::BackendFactory>>(const control::Assignment&,
                                                                          int threads)>
       make_backends;
   // As DeviceTransportOptions::nccl and on_stuck.
@@ -40,6 +40,6 @@ struct PipelineRunnerOptions {
 };
 
 std::unique_ptr<RankRunner> CreatePipelineRunner(PipelineRunnerOptions options,
-                                                 Assignment assignment);
+                                                 control::Assignment assignment);
 
 }  // namespace takt::session

@@ -28,7 +28,7 @@ constexpr std::int64_t kActivationBytes = 256;
 
 MATCHER_P(IsEnd, end, "") { return arg.ok() && *arg == end; }
 
-StepId StepOf(const Report& report) { return std::get<StepReport>(report).step; }
+StepId StepOf(const Report& report) { return std::get<control::RankStepReport>(report).step; }
 
 class PipelineRunnerTest : public ::testing::Test {
  protected:
@@ -50,7 +50,7 @@ class PipelineRunnerTest : public ::testing::Test {
         program::Lower(schedule, {.stages = {{LayerId(0), LayerId(1), kActivationBytes},
                                              {LayerId(1), LayerId(2)}}})
             .value();
-    Assignment assignment;
+    control::Assignment assignment;
     assignment.key = {"emulated", Generation(1)};
     assignment.rank = Rank(rank);
     assignment.job = job;
@@ -59,15 +59,16 @@ class PipelineRunnerTest : public ::testing::Test {
                             {StageId(1), PpRank(1), LayerId(1), LayerId(2)}};
     assignment.program = programs[rank];
     assignment.secret = "secret";
-    return CreatePipelineRunner(
-        {.make_rendezvous =
-             [map = map_](const JobKey&) { return std::make_unique<SharedRendezvous>(map); },
-         .metrics = &registry_,
-         .make_backends =
-             [](const Assignment&, int threads) {
-               return backend::CreateCpuBackends({.threads = threads});
-             }},
-        std::move(assignment));
+    return CreatePipelineRunner({.make_rendezvous =
+                                     [map = map_](const control::JobKey&) {
+                                       return std::make_unique<SharedRendezvous>(map);
+                                     },
+                                 .metrics = &registry_,
+                                 .make_backends =
+                                     [](const control::Assignment&, int threads) {
+                                       return backend::CreateCpuBackends({.threads = threads});
+                                     }},
+                                std::move(assignment));
   }
 
   std::shared_ptr<testing::MapRendezvous> map_ = std::make_shared<testing::MapRendezvous>();
@@ -82,7 +83,7 @@ TEST_F(PipelineRunnerTest, TwoRanksTrainToTheLastStepAndReportEachOnce) {
       const auto runner = Runner(rank, 3);
       ASSERT_TRUE(runner->Prepare().ok());
       const auto end = runner->Run([&](const Report& item) {
-        const auto& report = std::get<StepReport>(item);
+        const auto& report = std::get<control::RankStepReport>(item);
         steps[rank].push_back(report.step.value());
         EXPECT_EQ(report.rank, Rank(rank));
         EXPECT_GT(report.step_seconds, 0);
@@ -185,12 +186,12 @@ TEST_F(PipelineRunnerTest, WhenAPeerLeavesTheOtherFailsSayingWhatItWaitedFor) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_GE(runner->Status().last_step, StepId(1));
   EXPECT_FALSE(runner->Status().instruction.empty());
-  const RankStatus at_the_end = runner->Status();
+  const control::RankStatus at_the_end = runner->Status();
   EXPECT_THAT(at_the_end.waiting_for, HasSubstr("pp rank 1"));
   EXPECT_GE(at_the_end.instruction_step, StepId(1));
   EXPECT_GT(at_the_end.instruction_seconds, 0);
   ASSERT_FALSE(at_the_end.recent.empty());
-  EXPECT_LE(at_the_end.recent.size(), kRecentInstructions);
+  EXPECT_LE(at_the_end.recent.size(), control::kRecentInstructions);
   EXPECT_GE(at_the_end.recent.front().ended_seconds_ago,
             at_the_end.recent.back().ended_seconds_ago);
   stopper.join();

@@ -57,7 +57,7 @@ RankCheckpoints::RankCheckpoints(RankCheckpointsOptions options)
                .num_ranks = options_.assignment->mesh.size()} {}
 
 absl::Status RankCheckpoints::Open() {
-  const JobKey& key = options_.assignment->key;
+  const control::JobKey& key = options_.assignment->key;
   ASSIGN_OR_RETURN(
       directory_,
       first() ? MakeDirectoryUnderRoot(*options_.files, kField, options_.root, spec().directory)
@@ -75,8 +75,8 @@ absl::Status RankCheckpoints::Open() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Resumed> RankCheckpoints::Restore(train::ParameterStore* store) {
-  const Assignment& assignment = *options_.assignment;
+absl::StatusOr<control::Resumed> RankCheckpoints::Restore(train::ParameterStore* store) {
+  const control::Assignment& assignment = *options_.assignment;
   return AgreeOnResume(meeting_,
                        {.job = &assignment.job,
                         .directory = directory_,
@@ -139,7 +139,8 @@ absl::Status RankCheckpoints::Allocate(train::ParameterStore* store,
 }
 
 void RankCheckpoints::Save(StepId step, const std::function<void(Report)>& report) {
-  saver_->Save(step, WrittenState(), [report](CheckpointReport part) { report(std::move(part)); });
+  saver_->Save(step, WrittenState(),
+               [report](control::CheckpointReport part) { report(std::move(part)); });
 }
 
 void RankCheckpoints::Finish() { saver_->Finish(); }

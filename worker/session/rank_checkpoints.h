@@ -11,6 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/control/assignment.h"
+#include "common/control/attachment.h"
 #include "common/model/model.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/session/checkpoint_saver.h"
@@ -23,7 +25,7 @@ namespace takt::session {
 
 // All pointers borrowed for the object's life.
 struct RankCheckpointsOptions {
-  const Assignment* assignment = nullptr;  // its job has `checkpoint`
+  const control::Assignment* assignment = nullptr;  // its job has `checkpoint`
   const model::Model* model = nullptr;
   std::string root;       // under which checkpoint.directory lies
   std::string data_root;  // of init_from
@@ -44,7 +46,7 @@ class RankCheckpoints {
   absl::Status Open();
   // Fills `store` (null: the model has no state) from the checkpoint that all ranks agree on.
   // Blocks: until all ranks do the same. Errors: as AgreeOnResume.
-  absl::StatusOr<Resumed> Restore(train::ParameterStore* store);
+  absl::StatusOr<control::Resumed> Restore(train::ParameterStore* store);
   // The kernel plan of the checkpoint that was restored; nothing: it has none, or there was none.
   // Rank 0 alone knows.
   const std::optional<KeptPlan>& kernel_plan() const { return kernel_plan_; }

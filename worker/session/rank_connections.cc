@@ -10,7 +10,7 @@ namespace takt::session {
 absl::Status RankConnections::Connect(const model::Model& model, transport::Rendezvous& rendezvous,
                                       backend::BackendFactory& backends) {
   RETURN_IF_ERROR(OpenTransports(rendezvous, backends));
-  const Assignment& assignment = *options_.assignment;
+  const control::Assignment& assignment = *options_.assignment;
   RankGroups::Options groups{.rank = assignment.rank,
                              .mesh = assignment.mesh,
                              .partition = &assignment.partition,
@@ -28,7 +28,7 @@ absl::Status RankConnections::Connect(const model::Model& model, transport::Rend
 
 absl::Status RankConnections::OpenTransports(transport::Rendezvous& rendezvous,
                                              backend::BackendFactory& backends) {
-  const Assignment& assignment = *options_.assignment;
+  const control::Assignment& assignment = *options_.assignment;
   const transport::TransportOptions transport_options{
       .rank = assignment.rank,
       .num_ranks = assignment.mesh.size(),

@@ -21,9 +21,9 @@
 namespace takt::session {
 
 struct RankConnectionsOptions {
-  const Assignment* assignment = nullptr;          // borrowed for the connections' life
-  std::string data_address;                        // where the data plane listens
-  const transport::nccl::Library* nccl = nullptr;  // as DeviceTransportOptions::nccl
+  const control::Assignment* assignment = nullptr;  // borrowed for the connections' life
+  std::string data_address;                         // where the data plane listens
+  const transport::nccl::Library* nccl = nullptr;   // as DeviceTransportOptions::nccl
   // NCCL cannot be aborted: only a new process is clean, at once. May be empty.
   std::function<void(const std::string& reason)> on_stuck;
 };

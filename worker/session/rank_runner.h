@@ -6,35 +6,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/config/job_spec.h"
-#include "common/mesh/mesh.h"
-#include "common/program/program.h"
-#include "worker/session/job_update.h"
+#include "common/control/assignment.h"
+#include "common/control/attachment.h"
+#include "common/control/rank_status.h"
+#include "common/control/reports.h"
 
 namespace takt::session {
 
-// What the coordinator hands out for one rank. The wire form is takt.v1.Assignment.
-struct Assignment {
-  JobKey key;
-  Rank rank;
-  config::JobSpec job;
-  mesh::Mesh mesh;
-  mesh::Partition partition;
-  program::Program program;  // of this rank's pp rank
-  std::optional<program::Program> validation_program;
-  int threads = 0;  // 0: the worker's own choice
-  config::TransportKind transport = config::TransportKind::kAuto;
-  config::DeviceKind device = config::DeviceKind::kAuto;  // kAuto: cores
-  std::string secret;
-  // Which checkpoint to go on from: "auto" (the newest that loads), "none", or a step.
-  std::string resume = "none";
-  StepId resume_at_most;  // none above this step; 0: any
-};
+// What goes up in the acknowledged sequence of a rank. The outbox fills in the key and the
+// sequence.
+using Report = std::variant<control::RankStepReport, control::CheckpointReport>;
 
 enum class RunEnd : std::uint8_t { kLastStep, kHalted };
 
@@ -46,7 +31,7 @@ class RankRunner {
   // Sees files, allocates, connects to its peers, loads the checkpoint to go on from.  Blocks:
   // until all peers are there.  Errors: kInvalidArgument (what is wrong with the job), others: what
   // is wrong here or with a peer.
-  virtual absl::StatusOr<Resumed> Prepare() = 0;
+  virtual absl::StatusOr<control::Resumed> Prepare() = 0;
   // Trains to the job's last step, or to the one that all ranks agree on after Halt, and saves what
   // is due. report: called by one thread at a time; of each kind, in order of steps, and a step
   // before its checkpoint.  Errors: the first one of any part; a checkpoint that failed is none.
@@ -57,11 +42,11 @@ class RankRunner {
   // Ends Prepare and Run soon, in whatever they wait.
   virtual void Stop(const absl::Status& reason) = 0;
   // At any time. After an error: what it was doing when that came.
-  virtual RankStatus Status() const = 0;
+  virtual control::RankStatus Status() const = 0;
   // Asked once nothing runs any more. Not OK: only a new process can compute again, and why.
   virtual absl::Status Poisoned() { return absl::OkStatus(); }
 };
 
-using RankRunnerFactory = std::function<std::unique_ptr<RankRunner>(Assignment)>;
+using RankRunnerFactory = std::function<std::unique_ptr<RankRunner>(control::Assignment)>;
 
 }  // namespace takt::session

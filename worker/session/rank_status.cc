@@ -9,7 +9,7 @@ namespace {
 
 // What the compute lane does; if it waits for another lane, what that one waits for, and so on.
 void DescribeLanes(const std::vector<engine::LaneStatus>& lanes, const program::Program& program,
-                   RankStatus& status) {
+                   control::RankStatus& status) {
   const auto compute =
       std::ranges::find(program.lanes, program::LaneKind::kCompute, &program::Lane::kind);
   if (compute == program.lanes.end()) return;
@@ -38,10 +38,11 @@ void DescribeLanes(const std::vector<engine::LaneStatus>& lanes, const program::
 
 }  // namespace
 
-void Describe(const engine::Engine& engine, const program::Program& program, RankStatus& status) {
+void Describe(const engine::Engine& engine, const program::Program& program,
+              control::RankStatus& status) {
   DescribeLanes(engine.Status(), program, status);
   status.recent.clear();
-  for (const engine::DoneInstruction& done : engine.LastDone(kRecentInstructions)) {
+  for (const engine::DoneInstruction& done : engine.LastDone(control::kRecentInstructions)) {
     status.recent.push_back(
         {.instruction = done.instruction,
          .step = done.step,

@@ -107,14 +107,14 @@ class Proposer {
   Proposer(const RankMeeting& meeting, const ResumeOptions& options, const LoadStep& load)
       : meeting_(meeting), options_(options), load_(load) {}
 
-  absl::StatusOr<Resumed> Run() {
+  absl::StatusOr<control::Resumed> Run() {
     const absl::StatusOr<Word> word = Choose();
     if (!word.ok() && !failure_.ok()) return failure_;  // the others notice it by themselves
     const Word last =
         word.ok() ? *word : Word{.verdict = Verdict::kRefuse, .refusal = word.status()};
     RETURN_IF_ERROR(Say(last));
     if (last.verdict == Verdict::kRefuse) return last.refusal;
-    return Resumed{.step = last.step, .notes = Notes()};
+    return control::Resumed{.step = last.step, .notes = Notes()};
   }
 
  private:
@@ -196,14 +196,14 @@ class Proposer {
   std::vector<checkpoint::PassedOver> passed_over_;
 };
 
-absl::StatusOr<Resumed> Follow(const RankMeeting& meeting, const ResumeOptions& options,
-                               const LoadStep& load) {
+absl::StatusOr<control::Resumed> Follow(const RankMeeting& meeting, const ResumeOptions& options,
+                                        const LoadStep& load) {
   for (int round = 0;; ++round) {
     const std::string key = ProposalKey(round);
     ASSIGN_OR_RETURN(const std::string text, meeting.rendezvous->Wait(key, kPatience));
     const Word word = Word::Parse(text);
     if (word.verdict == Verdict::kRefuse) return word.refusal;
-    if (word.verdict != Verdict::kTry) return Resumed{.step = word.step};
+    if (word.verdict != Verdict::kTry) return control::Resumed{.step = word.step};
     const absl::Status loaded = Proposer::TryLoad(options.directory, word.step, load);
     RETURN_IF_ERROR(Answer(meeting, key, std::string(loaded.message())));
   }
@@ -233,9 +233,9 @@ absl::Status CheckShared(const RankMeeting& meeting, const std::string& director
                    ", which rank 0 wrote; mount the same storage under every --checkpoint-root"));
 }
 
-absl::StatusOr<Resumed> AgreeOnResume(const RankMeeting& meeting, const ResumeOptions& options,
-                                      const LoadStep& load) {
-  if (options.wanted == "none") return Resumed();
+absl::StatusOr<control::Resumed> AgreeOnResume(const RankMeeting& meeting,
+                                               const ResumeOptions& options, const LoadStep& load) {
+  if (options.wanted == "none") return control::Resumed();
   if (meeting.rank == Rank(0)) return Proposer(meeting, options, load).Run();
   return Follow(meeting, options, load);
 }

@@ -11,7 +11,7 @@
 #include "common/base/id.h"
 #include "common/checkpoint/directory.h"
 #include "common/config/job_spec.h"
-#include "worker/session/job_update.h"
+#include "common/control/attachment.h"
 #include "worker/transport/transport.h"
 
 namespace takt::session {
@@ -42,7 +42,7 @@ using LoadStep = std::function<absl::Status(const checkpoint::StepFiles&)>;
 // Equal on all ranks but for the notes, which rank 0 has.  Blocks: until all ranks have loaded.
 // Errors: kInvalidArgument: the job differs from the checkpoint's, or the step that it names is not
 // there. kDataLoss: there are checkpoints and none can be used: nobody starts over unasked.
-absl::StatusOr<Resumed> AgreeOnResume(const RankMeeting& meeting, const ResumeOptions& options,
-                                      const LoadStep& load);
+absl::StatusOr<control::Resumed> AgreeOnResume(const RankMeeting& meeting,
+                                               const ResumeOptions& options, const LoadStep& load);
 
 }  // namespace takt::session

@@ -63,11 +63,11 @@ class ResumeTest : public ::testing::Test {
   }
 
   // What each rank comes to. load: of (rank, step).
-  std::vector<absl::StatusOr<Resumed>> Agree(const std::string& wanted, const config::JobSpec& job,
-                                             const std::function<absl::Status(int, StepId)>& load,
-                                             StepId at_most = StepId()) {
+  std::vector<absl::StatusOr<control::Resumed>> Agree(
+      const std::string& wanted, const config::JobSpec& job,
+      const std::function<absl::Status(int, StepId)>& load, StepId at_most = StepId()) {
     rendezvous_ = std::make_unique<takt::testing::MapRendezvous>();
-    std::vector<absl::StatusOr<Resumed>> results(kRanks);
+    std::vector<absl::StatusOr<control::Resumed>> results(kRanks);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
       ranks.emplace_back([&, rank] {
@@ -83,9 +83,9 @@ class ResumeTest : public ::testing::Test {
   static absl::Status LoadsAll(int, StepId) { return absl::OkStatus(); }
 
   // All ranks go on from `step`; the notes of rank 0.
-  static std::vector<std::string> ExpectStep(const std::vector<absl::StatusOr<Resumed>>& results,
-                                             std::int64_t step) {
-    for (const absl::StatusOr<Resumed>& result : results) {
+  static std::vector<std::string> ExpectStep(
+      const std::vector<absl::StatusOr<control::Resumed>>& results, std::int64_t step) {
+    for (const absl::StatusOr<control::Resumed>& result : results) {
       EXPECT_TRUE(result.ok()) << result.status();
       if (result.ok()) {
         EXPECT_EQ(result->step, StepId(step));
@@ -93,9 +93,9 @@ class ResumeTest : public ::testing::Test {
     }
     return results[0].ok() ? results[0]->notes : std::vector<std::string>();
   }
-  static void ExpectError(const std::vector<absl::StatusOr<Resumed>>& results,
+  static void ExpectError(const std::vector<absl::StatusOr<control::Resumed>>& results,
                           absl::StatusCode code, const std::string& text) {
-    for (const absl::StatusOr<Resumed>& result : results) {
+    for (const absl::StatusOr<control::Resumed>& result : results) {
       EXPECT_EQ(result.status().code(), code) << result.status();
       EXPECT_THAT(std::string(result.status().message()), HasSubstr(text));
     }

@@ -13,26 +13,27 @@ namespace takt::session {
 StepReporter::StepReporter(StepReporterOptions options)
     : options_(std::move(options)), stall_log_(*options_.clock) {
   if (options_.metrics == nullptr) return;
-  const Assignment& assignment = *options_.assignment;
+  const control::Assignment& assignment = *options_.assignment;
   step_metrics_.emplace(*options_.metrics, assignment.key.job,
                         assignment.mesh.DpRankOf(assignment.rank), assignment.program);
 }
 
-StepReport StepReporter::Completed(const engine::StepTiming& timing) {
-  const StepReport report = MakeReport(timing);
+control::RankStepReport StepReporter::Completed(const engine::StepTiming& timing) {
+  const control::RankStepReport report = MakeReport(timing);
   if (step_metrics_.has_value()) step_metrics_->Record(*timing.timings);
   SendTrace(timing, report.step_seconds);
   return report;
 }
 
-void StepReporter::Tell(const StepReport& step, const std::function<void(Report)>& report) {
+void StepReporter::Tell(const control::RankStepReport& step,
+                        const std::function<void(Report)>& report) {
   if (options_.curves != nullptr) options_.curves->Add(step);
   report(step);
 }
 
-StepReport StepReporter::MakeReport(const engine::StepTiming& timing) const {
+control::RankStepReport StepReporter::MakeReport(const engine::StepTiming& timing) const {
   const Rank rank = options_.assignment->rank;
-  StepReport report{
+  control::RankStepReport report{
       .rank = rank,
       .step = timing.step,
       .step_seconds = static_cast<double>(timing.end_nanos - timing.start_nanos) * 1e-9,

@@ -22,7 +22,7 @@ namespace takt::session {
 
 // All pointers borrowed for the reporter's life.
 struct StepReporterOptions {
-  const Assignment* assignment = nullptr;
+  const control::Assignment* assignment = nullptr;
   const train::Trainer* trainer = nullptr;
   const Clock* clock = nullptr;
   metrics::Registry* metrics = nullptr;  // may be null
@@ -37,12 +37,12 @@ class StepReporter {
   explicit StepReporter(StepReporterOptions options);
 
   // Records the metrics and sends the trace of a step that has just ended.
-  StepReport Completed(const engine::StepTiming& timing);
+  control::RankStepReport Completed(const engine::StepTiming& timing);
   // Adds the finished report to the curves and passes it on.
-  void Tell(const StepReport& step, const std::function<void(Report)>& report);
+  void Tell(const control::RankStepReport& step, const std::function<void(Report)>& report);
 
  private:
-  StepReport MakeReport(const engine::StepTiming& timing) const;
+  control::RankStepReport MakeReport(const engine::StepTiming& timing) const;
   void SendTrace(const engine::StepTiming& timing, double step_seconds);
 
   const StepReporterOptions options_;

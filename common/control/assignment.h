@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/id.h"
+#include "common/config/job_spec.h"
+#include "common/control/job_key.h"
+#include "common/mesh/mesh.h"
+#include "common/program/program.h"
+
+namespace takt::control {
+
+// One rank of the mesh, bound to one process life of a worker.
+struct BoundRank {
+  Rank rank;
+  std::string worker, incarnation;
+  std::string data_address;  // where the worker's data plane listens
+};
+
+inline constexpr std::size_t kSecretBytes = 32;
+
+// What a worker is given to run for one rank (takt.v1.Assignment).
+struct Assignment {
+  JobKey key;
+  Rank rank;
+  config::JobSpec job;
+  mesh::Mesh mesh;
+  mesh::Partition partition;
+  program::Program program;  // of this rank's pp rank
+  std::optional<program::Program> validation_program;
+  std::vector<BoundRank> ranks;  // all ranks of the mesh
+  int threads = 0;               // 0: the worker chooses
+  config::TransportKind transport = config::TransportKind::kAuto;
+  config::DeviceKind device = config::DeviceKind::kAuto;  // kAuto: CPU cores
+  std::string secret;  // kSecretBytes random bytes that the ranks of this generation share
+  double predicted_step_seconds = 0;
+  double predicted_bubble_fraction = 0;
+  // Which checkpoint training goes on from: "auto" (the newest that loads), "none", or a step.
+  std::string resume = "none";
+  StepId resume_at_most;  // no checkpoint above this step is taken; 0: any is
+};
+
+}  // namespace takt::control

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/control/assignment_serde.h"
+
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
+#include "common/control/job_key_serde.h"
+#include "common/program/program_serde.h"
+
+namespace takt::control {
+namespace {
+
+absl::StatusOr<mesh::Partition> ToPartition(const v1::Assignment& proto, int pp_size) {
+  mesh::Partition partition;
+  for (const v1::StageAssignment& stage : proto.stages()) {
+    const int first = partition.empty() ? 0 : partition.back().last_layer.value();
+    if (stage.stage() != static_cast<int>(partition.size()) || stage.first_layer() != first ||
+        stage.last_layer() <= first || stage.pp_rank() < 0 || stage.pp_rank() >= pp_size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "stage ", stage.stage(), " of the assignment: layers ", stage.first_layer(), "..",
+          stage.last_layer(), " on pp rank ", stage.pp_rank(), " do not continue a partition over ",
+          pp_size, " pp ranks at layer ", first));
+    }
+    if (!v1::RecomputeMode_IsValid(stage.recompute())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stage ", stage.stage(), " of the assignment recomputes in mode ",
+                       static_cast<int>(stage.recompute()), ", which this worker does not know"));
+    }
+    partition.push_back(FromProto(stage));
+  }
+  return partition;
+}
+
+absl::Status CheckRank(const Assignment& assignment) {
+  const mesh::Mesh& mesh = assignment.mesh;
+  const int rank = assignment.rank.value();
+  if (mesh.pp_size >= 1 && mesh.dp_size >= 1 && rank >= 0 && rank < mesh.size())
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", rank, " of the assignment is not in a mesh of ", mesh.pp_size, " x ", mesh.dp_size));
+}
+
+// Whether the programs are for this rank of this job.
+absl::Status CheckAgreement(const Assignment& assignment) {
+  const mesh::Mesh& mesh = assignment.mesh;
+  const int num_stages = static_cast<int>(assignment.partition.size());
+  const int num_microbatches = assignment.job.MicrobatchesPerStep(mesh.dp_size);
+  const auto check = [&](const program::Program& program, std::string_view what) -> absl::Status {
+    if (program.pp_rank == mesh.PpRankOf(assignment.rank) && program.pp_size == mesh.pp_size &&
+        program.num_stages == num_stages && program.num_microbatches == num_microbatches) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the ", std::string(what), " (pp rank ", program.pp_rank.value(), " of ", program.pp_size,
+        ", ", program.num_stages, " stages, ", program.num_microbatches,
+        " microbatches) is not one for rank ", assignment.rank.value(), " of ", mesh.pp_size, " x ",
+        mesh.dp_size, " with ", num_stages, " stages and ", num_microbatches, " microbatches"));
+  };
+  RETURN_IF_ERROR(check(assignment.program, "program"));
+  if (assignment.job.validation.has_value() != assignment.validation_program.has_value()) {
+    return absl::InvalidArgumentError("a validation set and its program come together");
+  }
+  if (!assignment.validation_program.has_value()) return absl::OkStatus();
+  return check(*assignment.validation_program, "validation program");
+}
+
+}  // namespace
+
+v1::BoundRank ToProto(const BoundRank& bound) {
+  v1::BoundRank proto;
+  proto.set_rank(bound.rank.value());
+  proto.set_worker(bound.worker);
+  proto.set_incarnation(bound.incarnation);
+  proto.set_data_address(bound.data_address);
+  return proto;
+}
+
+BoundRank FromProto(const v1::BoundRank& proto) {
+  return {.rank = Rank(proto.rank()),
+          .worker = proto.worker(),
+          .incarnation = proto.incarnation(),
+          .data_address = proto.data_address()};
+}
+
+v1::StageAssignment ToProto(const mesh::Stage& stage) {
+  v1::StageAssignment proto;
+  proto.set_stage(stage.id.value());
+  proto.set_pp_rank(stage.pp_rank.value());
+  proto.set_first_layer(stage.first_layer.value());
+  proto.set_last_layer(stage.last_layer.value());
+  proto.set_recompute(static_cast<v1::RecomputeMode>(stage.recompute));
+  return proto;
+}
+
+mesh::Stage FromProto(const v1::StageAssignment& proto) {
+  mesh::Stage stage{.id = StageId(proto.stage()),
+                    .pp_rank = PpRank(proto.pp_rank()),
+                    .first_layer = LayerId(proto.first_layer()),
+                    .last_layer = LayerId(proto.last_layer())};
+  // A job of an older program, which did not write this field, recomputes nothing.
+  if (proto.recompute() != v1::RECOMPUTE_MODE_UNSPECIFIED) {
+    stage.recompute = static_cast<model::Recompute>(proto.recompute());
+  }
+  return stage;
+}
+
+v1::Assignment ToProto(const Assignment& assignment) {
+  v1::Assignment proto;
+  SetKey(assignment.key, proto);
+  proto.set_rank(assignment.rank.value());
+  *proto.mutable_spec() = config::ToProto(assignment.job);
+  for (const mesh::Stage& stage : assignment.partition) *proto.add_stages() = ToProto(stage);
+  *proto.mutable_program() = program::ToProto(assignment.program);
+  if (assignment.validation_program.has_value()) {
+    *proto.mutable_validation_program() = program::ToProto(*assignment.validation_program);
+  }
+  v1::Binding& binding = *proto.mutable_binding();
+  for (const BoundRank& bound : assignment.ranks) *binding.add_ranks() = ToProto(bound);
+  binding.set_pp_size(assignment.mesh.pp_size);
+  binding.set_dp_size(assignment.mesh.dp_size);
+  binding.set_threads(assignment.threads);
+  binding.set_transport(static_cast<v1::TransportKind>(assignment.transport));
+  binding.set_device(static_cast<v1::DeviceKind>(assignment.device));
+  binding.set_secret(assignment.secret);
+  proto.set_predicted_step_seconds(assignment.predicted_step_seconds);
+  proto.set_predicted_bubble_fraction(assignment.predicted_bubble_fraction);
+  proto.set_resume(assignment.resume);
+  proto.set_resume_at_most(assignment.resume_at_most.value());
+  return proto;
+}
+
+absl::StatusOr<Assignment> FromProto(const v1::Assignment& proto) {
+  const v1::Binding& binding = proto.binding();
+  Assignment assignment{.key = KeyOf(proto),
+                        .rank = Rank(proto.rank()),
+                        .mesh = {.pp_size = binding.pp_size(), .dp_size = binding.dp_size()},
+                        .threads = binding.threads(),
+                        .transport = static_cast<config::TransportKind>(binding.transport()),
+                        .device = static_cast<config::DeviceKind>(binding.device()),
+                        .secret = binding.secret(),
+                        .predicted_step_seconds = proto.predicted_step_seconds(),
+                        .predicted_bubble_fraction = proto.predicted_bubble_fraction(),
+                        .resume_at_most = StepId(proto.resume_at_most())};
+  RETURN_IF_ERROR(CheckRank(assignment));
+  if (assignment.secret.size() != kSecretBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the assignment's secret has ", assignment.secret.size(), " bytes, not ", kSecretBytes));
+  }
+  if (!proto.resume().empty()) assignment.resume = proto.resume();
+  for (const v1::BoundRank& bound : binding.ranks()) assignment.ranks.push_back(FromProto(bound));
+  ASSIGN_OR_RETURN(assignment.job, config::ToJobSpec(proto.spec()));
+  ASSIGN_OR_RETURN(assignment.partition, ToPartition(proto, binding.pp_size()));
+  ASSIGN_OR_RETURN(assignment.program, program::FromProto(proto.program()));
+  if (proto.has_validation_program()) {
+    ASSIGN_OR_RETURN(assignment.validation_program, program::FromProto(proto.validation_program()));
+  }
+  RETURN_IF_ERROR(CheckAgreement(assignment));
+  return assignment;
+}
+
+}  // namespace takt::control

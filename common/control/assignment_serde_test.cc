@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/control/assignment_serde.h"
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/config/job_spec_serde.h"
+#include "common/control/attachment_serde.h"
+#include "common/plan/plan.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+
+namespace takt::control {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Of rank 1 in a pipeline of two, for a job with a validation set.
+Assignment SomeAssignment() {
+  config::JobSpec job;
+  job.name = "j";
+  job.model = {.layers = 8,
+               .hidden = 64,
+               .heads = 4,
+               .kv_heads = 4,
+               .inner = 256,
+               .context = 32,
+               .positions = 32,
+               .vocab = 256};
+  job.train = {{.path = "t"}};
+  job.validation = config::Validation{.path = "v"};
+  job.global_batch = 16;
+  job.microbatch = 2;
+  job.steps = 10;
+  job.parallelism = {.pipeline = 2, .data = 1, .recompute = {model::Recompute::kFull}};
+  const plan::Plan plan = *plan::MakePlan(job, {.max_workers = 2});
+  return {.key = {"j", Generation(3)},
+          .rank = Rank(1),
+          .job = job,
+          .mesh = plan.mesh,
+          .partition = plan.partition,
+          .program = plan.programs[1],
+          .validation_program = plan.validation_programs[1],
+          .ranks = {{.rank = Rank(0)},
+                    {.rank = Rank(1),
+                     .worker = "w1",
+                     .incarnation = "life",
+                     .data_address = "127.0.0.1"}},
+          .threads = 2,
+          .transport = config::TransportKind::kShm,
+          .device = config::DeviceKind::kCpu,
+          .secret = std::string(kSecretBytes, 's'),
+          .predicted_step_seconds = 0.5,
+          .predicted_bubble_fraction = 0.25,
+          .resume = "auto",
+          .resume_at_most = StepId(40)};
+}
+
+std::string ErrorOf(const v1::Assignment& proto) {
+  return std::string(FromProto(proto).status().message());
+}
+
+using google::protobuf::FieldDescriptor;
+
+// The fields of an assignment that are set nowhere in `message`. Specs and programs have tests of
+// their own.
+void CollectFields(const google::protobuf::Message& message, std::set<std::string>& all,
+                   std::set<std::string>& set) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    all.insert(field.full_name());
+    const int count = field.is_repeated() ? reflection.FieldSize(message, &field)
+                                          : (reflection.HasField(message, &field) ? 1 : 0);
+    if (count > 0) set.insert(field.full_name());
+    const google::protobuf::Descriptor* const type = field.message_type();
+    if (type == nullptr || type == v1::JobSpec::descriptor() || type == v1::Program::descriptor())
+      continue;
+    for (int k = 0; k < count; ++k) {
+      CollectFields(field.is_repeated() ? reflection.GetRepeatedMessage(message, &field, k)
+                                        : reflection.GetMessage(message, &field),
+                    all, set);
+    }
+  }
+}
+
+TEST(AssignmentSerde, KeepsEveryField) {
+  const v1::Assignment proto = ToProto(SomeAssignment());
+  std::set<std::string> all, set;
+  CollectFields(proto, all, set);
+  std::vector<std::string> missing;
+  std::ranges::set_difference(all, set, std::back_inserter(missing));
+  EXPECT_THAT(missing, IsEmpty()) << "ToProto, or the assignment of this test, leaves them out";
+
+  const absl::StatusOr<Assignment> read = FromProto(proto);
+  ASSERT_TRUE(read.ok()) << read.status();
+  std::string difference;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&difference);
+  EXPECT_TRUE(differencer.Compare(proto, ToProto(*read))) << difference;
+}
+
+TEST(AssignmentSerde, APrepareIsReadWhenItIsAskedFor) {
+  const Command command =
+      Prepare{.key = {"j", Generation(3)}, .rank = Rank(1), .assignment = SomeAssignment};
+  const auto read = FromProto(ToProto(command));
+  ASSERT_TRUE(read.has_value());
+  const Prepare& prepare = std::get<Prepare>(*read);
+  EXPECT_EQ(prepare.key, (JobKey{"j", Generation(3)}));
+  EXPECT_EQ(prepare.rank, Rank(1));
+  EXPECT_EQ(prepare.assignment()->resume_at_most, StepId(40));
+}
+
+TEST(AssignmentSerde, WithoutAWordOnResumingTheRankBeginsAnew) {
+  v1::Assignment proto = ToProto(SomeAssignment());
+  proto.clear_resume();
+  EXPECT_EQ(FromProto(proto)->resume, "none");
+}
+
+TEST(AssignmentSerde, RefusesPartsThatCannotBe) {
+  const v1::Assignment good = ToProto(SomeAssignment());
+  v1::Assignment proto = good;
+  proto.set_rank(2);
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("rank 2 of the assignment is not in a mesh of 2 x 1"));
+  proto = good;
+  proto.mutable_binding()->set_dp_size(0);
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("a mesh of 2 x 0"));
+  proto = good;
+  proto.mutable_binding()->set_secret("short");
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("secret has 5 bytes, not 32"));
+  proto = good;
+  proto.mutable_stages(1)->set_first_layer(9);
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("stage 1 of the assignment: layers 9.."));
+  proto = good;
+  proto.mutable_stages(0)->set_recompute(static_cast<v1::RecomputeMode>(77));
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("recomputes in mode 77"));
+}
+
+TEST(AssignmentSerde, RefusesPartsThatDisagree) {
+  const Assignment good = SomeAssignment();
+  Assignment assignment = good;
+  assignment.rank = Rank(0);
+  EXPECT_THAT(ErrorOf(ToProto(assignment)), HasSubstr("is not one for rank 0 of 2 x 1"));
+  assignment = good;
+  assignment.validation_program.reset();
+  EXPECT_THAT(ErrorOf(ToProto(assignment)), HasSubstr("a validation set and its program"));
+  assignment = good;
+  assignment.job.global_batch = 8;
+  EXPECT_THAT(ErrorOf(ToProto(assignment)), HasSubstr("4 microbatches"));
+}
+
+}  // namespace
+}  // namespace takt::control

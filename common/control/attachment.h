@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker and the coordinator say to each other on the control stream
+// (takt.v1.AttachmentService.Attach). The meaning of each message is in attachment_service.proto.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/device.h"
+#include "common/base/id.h"
+#include "common/base/status.h"
+#include "common/control/assignment.h"
+#include "common/control/job_key.h"
+#include "common/control/rank_status.h"
+
+namespace takt::control {
+
+// A rank that a worker holds when it attaches.
+struct RunningJob {
+  JobKey key;
+  Rank rank;
+  StepId last_step;
+};
+
+struct Hello {
+  std::string worker;       // stable name
+  std::string incarnation;  // random, of this process life
+  int protocol_version = 0;
+  std::string program_version;
+  std::string host;
+  int cores = 1;
+  std::int64_t memory_bytes = 0;
+  double matmul_flops_per_second = 0;  // of its cores
+  std::string data_address;
+  std::optional<RunningJob> running;
+  std::optional<Device> device;  // nullopt: it computes on its cores alone
+  bool has_nccl = false;         // its NCCL transport can be loaded
+};
+
+struct Heartbeat {
+  JobKey key;
+  std::optional<RankStatus> status;  // nullopt: the worker holds no rank
+};
+
+// Numbers equal takt.v1.JobUpdate.Phase.
+enum class Phase : std::uint8_t {
+  kAdmitted = 1,
+  kRefused = 2,
+  kFinished = 3,
+  kFailed = 4,
+  kAborted = 5,
+  kHalted = 6
+};
+
+// Why a rank was refused, failed or was aborted.
+struct Failure {
+  std::string error;                   // for people; empty: there was no failure
+  bool invalid_input = false;          // the job is wrong, not the worker
+  std::vector<FieldError> violations;  // the wrong fields, where they are known
+};
+
+// kInvalidArgument is invalid input, whose author reads the message alone. The text of any other
+// status begins with its code. An OK status is no failure.
+Failure FailureOf(const absl::Status& status);
+
+// What an admitted rank goes on from.
+struct Resumed {
+  StepId step;  // 0: the beginning
+  // Rank 0 alone fills these in: which newer checkpoints were passed over and why; which kernels
+  // all ranks compute with and where that choice is from (empty: they need no choice).
+  std::vector<std::string> notes;
+  std::string kernel_plan;
+};
+
+struct JobUpdate {
+  JobKey key;
+  Rank rank;
+  Phase phase = Phase::kAdmitted;
+  Failure failure;  // of kRefused, kFailed, kAborted
+  RankStatus status;
+  Resumed resumed;  // of kAdmitted
+};
+
+struct Leaving {
+  std::string reason;
+};
+
+struct CheckpointCommitted {
+  JobKey key;
+  StepId step;
+  std::string error;  // empty: the checkpoint is durable and visible
+};
+
+struct ClockAnswer {
+  std::int64_t coordinator_nanos = 0;  // as in the probe
+  std::int64_t worker_nanos = 0;
+};
+
+using WorkerMessage =
+    std::variant<Hello, Heartbeat, JobUpdate, Leaving, CheckpointCommitted, ClockAnswer>;
+
+struct Welcome {
+  int protocol_version = 0;
+  std::string program_version;
+  absl::Duration heartbeat, lease;
+};
+
+struct Prepare {
+  JobKey key;
+  Rank rank;
+  // Makes the assignment. A program can be large: the sender calls this when it writes the message,
+  // the receiver on the thread that prepares the rank. Errors: kInvalidArgument, as
+  // AssignmentFromProto.
+  std::function<absl::StatusOr<Assignment>()> assignment;
+};
+
+struct Start {
+  JobKey key;
+};
+
+struct Abort {
+  JobKey key;
+  std::string reason;
+};
+
+struct Acknowledge {
+  JobKey key;
+};
+
+struct Halt {
+  JobKey key;
+  std::string reason;
+};
+
+struct CommitCheckpoint {
+  JobKey key;
+  StepId step;
+  std::string directory;  // as the job gives it
+  int keep = 1;
+  std::string
+      manifest;  // the text of manifest.json; empty: the checkpoint failed, remove its files
+};
+
+struct ClockProbe {
+  std::int64_t coordinator_nanos = 0;  // of the coordinator's steady clock
+};
+
+using Command =
+    std::variant<Welcome, Prepare, Start, Abort, Acknowledge, Halt, CommitCheckpoint, ClockProbe>;
+
+}  // namespace takt::control

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/launch.h"
+
+#include <utility>
+
+namespace takt::job {
+namespace {
+
+control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
+  const plan::Plan& plan = launch.plan;
+  const std::size_t pp_rank = plan.mesh.PpRankOf(rank).value();
+  control::Assignment assignment{.key = launch.key,
+                                 .rank = rank,
+                                 .job = launch.job,
+                                 .mesh = plan.mesh,
+                                 .partition = plan.partition,
+                                 .program = plan.programs[pp_rank],
+                                 .ranks = launch.ranks,
+                                 .threads = launch.threads[rank.value()],
+                                 .transport = launch.job.parallelism.transport,
+                                 .device = launch.device,
+                                 .secret = launch.secret,
+                                 .predicted_step_seconds = plan.predicted_step_seconds,
+                                 .predicted_bubble_fraction = plan.predicted_bubble_fraction,
+                                 .resume = launch.resume,
+                                 .resume_at_most = launch.resume_at_most};
+  if (pp_rank < plan.validation_programs.size()) {
+    assignment.validation_program = plan.validation_programs[pp_rank];
+  }
+  return assignment;
+}
+
+}  // namespace
+
+control::Prepare PrepareOf(std::shared_ptr<const Launch> launch, Rank rank) {
+  return {.key = launch->key, .rank = rank, .assignment = [launch = std::move(launch), rank] {
+            return AssignmentOf(*launch, rank);
+          }};
+}
+
+}  // namespace takt::job

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/id.h"
+#include "common/config/job_spec.h"
+#include "common/control/attachment.h"
+#include "common/plan/plan.h"
+
+namespace takt::job {
+
+// One generation of a job, ready to be given to its ranks.
+struct Launch {
+  control::JobKey key;
+  config::JobSpec job;
+  plan::Plan plan;
+  config::DeviceKind device = config::DeviceKind::kCpu;
+  std::vector<control::BoundRank> ranks;
+  std::vector<int> threads;     // by rank
+  std::string secret;           // control::kSecretBytes random bytes; never stored, never logged
+  std::string resume = "none";  // as in control::Assignment
+  StepId resume_at_most;
+};
+
+// The command that gives `rank` its part of `launch`.
+control::Prepare PrepareOf(std::shared_ptr<const Launch> launch, Rank rank);
+
+}  // namespace takt::job
