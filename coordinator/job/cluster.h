@@ -26,6 +26,7 @@
 #include "coordinator/job/step_collector.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/store/store.h"
+#include "coordinator/timeouts.h"
 
 namespace takt::job {
 
@@ -41,12 +42,9 @@ struct PlanRequest {
 struct ClusterOptions {
   membership::MembershipOptions membership;
   DecideOptions decide;
-  // How often a worker sends a heartbeat.
-  absl::Duration heartbeat = absl::Seconds(1);
-  // Step reports and log lines wait this long for others before they are stored.
-  absl::Duration batch_interval = absl::Milliseconds(50);
-  // A checkpoint that no worker has made visible by then has failed.
-  absl::Duration commit_timeout = absl::Minutes(5);
+  absl::Duration heartbeat = coordinator::kHeartbeat;
+  absl::Duration batch_interval = coordinator::kBatchInterval;
+  absl::Duration commit_timeout = coordinator::kCommitTimeout;
   // So many random bytes.
   std::function<std::string(int)> random_bytes;
   // Starts planning; the result comes back through Cluster::Planned.

@@ -18,9 +18,6 @@ namespace takt::job {
 // One caller at a time.
 class ClusterMetrics final {
  public:
-  // How long the series of a job that has ended stay: for the last of them to be scraped.
-  static constexpr absl::Duration kKeepEnded = absl::Minutes(10);
-
   // Both borrowed.
   ClusterMetrics(metrics::Registry* registry, const Board* board)
       : registry_(*registry), board_(*board) {}

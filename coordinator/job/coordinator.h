@@ -17,6 +17,7 @@
 #include "coordinator/job/board.h"
 #include "coordinator/job/cluster.h"
 #include "coordinator/job/cluster_metrics.h"
+#include "coordinator/timeouts.h"
 
 namespace takt::job {
 
@@ -26,8 +27,7 @@ struct CoordinatorOptions {
   std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>
       make_plan;
   const Clock* clock = &Clock::Real();
-  // How often the time is looked at when nothing happens.
-  absl::Duration tick = absl::Milliseconds(100);
+  absl::Duration tick = coordinator::kTick;
   // Events that wait; beyond it TryPost refuses.
   std::size_t max_events = 100'000;
   // Plans that clients wait for; beyond it TryPlan refuses.

@@ -29,6 +29,7 @@
 #include "common/control/assignment.h"
 #include "common/control/rank_status.h"
 #include "coordinator/store/record.h"
+#include "coordinator/timeouts.h"
 
 namespace takt::job {
 
@@ -77,16 +78,10 @@ struct JobRun {
 };
 
 struct DecideOptions {
-  // From Prepare until all are admitted.
-  absl::Duration admission_timeout = absl::Minutes(5);
-  // After a restart or a stall of the coordinator, until all ranks are heard from: two leases and
-  // some.
-  absl::Duration return_grace = absl::Seconds(15);
-  // From Abort until a survivor has told what it was waiting for. With the lease it stays below ten
-  // seconds.
-  absl::Duration stop_grace = absl::Seconds(2);
-  // From the last rank's finish until the last step reports have come.
-  absl::Duration reports_grace = absl::Seconds(30);
+  absl::Duration admission_timeout = coordinator::kAdmissionTimeout;
+  absl::Duration return_grace = coordinator::kReturnGrace;
+  absl::Duration stop_grace = coordinator::kStopGrace;
+  absl::Duration reports_grace = coordinator::kReportsGrace;
   // In a row without a step that was not committed before.
   int max_recoveries = 3;
 };

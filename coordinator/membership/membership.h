@@ -24,6 +24,7 @@
 #include "common/base/clock.h"
 #include "common/base/id.h"
 #include "common/control/attachment.h"
+#include "coordinator/timeouts.h"
 
 namespace takt::membership {
 
@@ -64,9 +65,8 @@ struct Loss {
 };
 
 struct MembershipOptions {
-  absl::Duration lease = absl::Seconds(5);
-  // How long a lost worker stays listed; a drained one stays for ever.
-  absl::Duration forget_after = absl::Hours(1);
+  absl::Duration lease = coordinator::kLease;
+  absl::Duration forget_after = coordinator::kForgetWorker;
   int protocol_version = 0;  // ours, N: [N-1, N] is accepted, never below 1
 };
 

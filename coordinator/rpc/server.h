@@ -10,6 +10,7 @@
 #include "common/access/rate_limiter.h"
 #include "common/certificates/tls_files.h"
 #include "coordinator/job/coordinator.h"
+#include "coordinator/timeouts.h"
 #include "coordinator/traces/trace_keeper.h"
 
 namespace takt::coordinator_rpc {
@@ -21,8 +22,7 @@ struct ServerOptions {
   access::RateLimit rate;      // of each identity
   // Directory of the authority with which workers' first certificates are signed; empty: none are.
   std::string join_authority;
-  absl::Duration stall =
-      absl::Minutes(1);                   // who follows a job and reads nothing for so long is cut
+  absl::Duration stall = coordinator::kStreamStall;
   traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept
 };
 

@@ -18,11 +18,10 @@
 #include "absl/time/time.h"
 #include "common/base/log.h"
 #include "coordinator/rpc/guard.h"
+#include "coordinator/timeouts.h"
 #include "proto/rpc_status.h"
 
 namespace takt::coordinator_rpc {
-
-inline constexpr absl::Duration kStall = absl::Minutes(1);
 
 // One unary call, answered once. Dropped without an answer, which happens when the coordinator
 // stops, it answers UNAVAILABLE. One caller at a time.
@@ -75,7 +74,7 @@ class WritingStream : public Reactor {
  protected:
   // stall: a peer that does not take one message for so long, at most twice, loses its stream.
   WritingStream(grpc::CallbackServerContext* context, std::size_t max_queue,
-                absl::Duration stall = kStall)
+                absl::Duration stall = coordinator::kStreamStall)
       : context_(context), max_queue_(max_queue), stall_(stall) {}
 
   // To be called once, before any operation starts.

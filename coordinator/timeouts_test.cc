@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/timeouts.h"
+
+#include "gtest/gtest.h"
+
+namespace takt::coordinator {
+namespace {
+
+TEST(Timeouts, BatchesAreStoredBetweenTwoLooksAtTheTime) { EXPECT_LE(kBatchInterval, kTick); }
+
+TEST(Timeouts, LeaseOutlastsSeveralLostHeartbeats) {
+  EXPECT_LT(kTick, kHeartbeat);
+  EXPECT_LE(3 * kHeartbeat, kLease);
+}
+
+TEST(Timeouts, FaultIsSettledWithinTenSeconds) {
+  EXPECT_LT(kStopGrace, kLease);
+  EXPECT_LT(kLease + kStopGrace, absl::Seconds(10));
+}
+
+TEST(Timeouts, WorkersHaveTwoLeasesToComeBack) {
+  EXPECT_LT(2 * kLease, kReturnGrace);
+  // A job whose ranks all finished while the coordinator was away still gets its reports.
+  EXPECT_LT(kReturnGrace, kReportsGrace);
+}
+
+TEST(Timeouts, StreamThatIsNotReadOutlastsAReturn) { EXPECT_LT(kReturnGrace, kStreamStall); }
+
+TEST(Timeouts, SlowWorkIsGivenUpLongAfterLostWorkersAre) {
+  for (const absl::Duration limit : {kPlanningLimit, kAdmissionTimeout, kCommitTimeout}) {
+    EXPECT_LT(kStreamStall, limit);
+    EXPECT_LT(limit, kKeepEndedMetrics);
+  }
+}
+
+TEST(Timeouts, WorkerIsForgottenAfterItsJobs) { EXPECT_LT(kKeepEndedMetrics, kForgetWorker); }
+
+}  // namespace
+}  // namespace takt::coordinator
