@@ -20,11 +20,11 @@
 #include "coordinator/job/decide.h"
 #include "coordinator/job/launch.h"
 #include "coordinator/job/outbox.h"
-#include "coordinator/job/queue.h"
 #include "coordinator/job/rendezvous.h"
 #include "coordinator/job/session.h"
 #include "coordinator/job/step_collector.h"
 #include "coordinator/membership/membership.h"
+#include "coordinator/placement/placement.h"
 #include "coordinator/store/store.h"
 #include "coordinator/timeouts.h"
 
@@ -168,8 +168,6 @@ class Cluster final {
   void EndRun(JobEntry& job, const Decision& decision, Moment now);
   void ServeQueue(Moment now);
   config::DeviceKind DeviceOf(const JobEntry& job) const;
-  std::int64_t LeastMemory(const std::vector<std::string>& workers,
-                           config::DeviceKind device) const;
   void BeginPlanning(JobEntry& job, const std::vector<std::string>& workers, Moment now);
   void Launch(JobEntry& job, plan::Plan plan, Moment now);
   void ReleaseReserved(JobEntry& job);

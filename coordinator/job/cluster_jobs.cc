@@ -15,17 +15,6 @@ namespace {
 using config::DeviceKind;
 using store::JobState;
 
-// What the plan may assume about workers that did not measure themselves.
-constexpr double kDefaultFlopsPerSecond = 1e11;
-
-Need NeedOf(const config::JobSpec& spec, config::DeviceKind device) {
-  const config::Parallelism& p = spec.parallelism;
-  return {.workers = p.pipeline.value_or(1) * p.data.value_or(1),
-          .up_to_all = !p.pipeline.has_value(),
-          .device = device,
-          .nccl = p.transport == config::TransportKind::kNccl};
-}
-
 // Which checkpoint the next generation goes on from, and the newest that it may be. Once the job
 // has one of its own, that is what it means, whatever an earlier one has left in the directory;
 // unless it was told to take what is there.
@@ -33,12 +22,6 @@ std::pair<std::string, StepId> ResumeOf(const store::JobRecord& job,
                                         const config::Checkpoint& spec) {
   if (!job.checkpoint || spec.resume == "auto") return {spec.resume, StepId(0)};
   return {"auto", job.checkpoint->step};
-}
-
-// 0: not measured.
-double FlopsPerSecond(const control::Hello& hello, DeviceKind device) {
-  if (device != DeviceKind::kCuda) return hello.matmul_flops_per_second;
-  return hello.device ? hello.device->matmul_flops_per_second : 0;
 }
 
 bool IsFault(const store::JobStop& stop) {
@@ -179,35 +162,16 @@ void Cluster::EndRun(JobEntry& job, const Decision& decision, Moment now) {
 }
 
 void Cluster::ServeQueue(Moment now) {
-  std::vector<std::pair<std::string, Need>> waiting;
+  std::vector<std::pair<std::string, placement::Need>> waiting;
   std::vector<JobEntry*> entries;
   for (auto& [number, job] : jobs_) {
     if (job.record.state != JobState::kQueued) continue;
-    waiting.emplace_back(job.record.name, NeedOf(job.spec, DeviceOf(job)));
+    waiting.emplace_back(job.record.name, placement::NeedOf(job.spec, DeviceOf(job)));
     entries.push_back(&job);
   }
   if (waiting.empty()) return;
-  Capacity capacity;
-  std::vector<const membership::Worker*> idle;
-  for (const auto& [name, worker] : members_.workers()) {
-    if (worker.state() == membership::WorkerState::kBusy) {
-      ++capacity.held[worker.hold->key.job];
-    } else if (worker.TakesWork()) {
-      idle.push_back(&worker);
-    } else if (worker.state() == membership::WorkerState::kIdle) {
-      ++(worker.drained ? capacity.drained : capacity.leaving);
-    }
-  }
-  // Neighbours in the pipeline are neighbours on a host where possible.
-  std::ranges::stable_sort(idle, {}, [](const membership::Worker* w) { return w->hello.host; });
-  for (const membership::Worker* worker : idle) {
-    capacity.idle.push_back({.name = worker->hello.worker,
-                             .has_gpu = worker->hello.device.has_value(),
-                             .has_nccl = worker->hello.has_nccl,
-                             .gpu = worker->hello.device ? worker->hello.device->uuid : ""});
-  }
-
-  const std::vector<Grant> grants = GrantGangs(waiting, std::move(capacity));
+  const std::vector<placement::Grant> grants =
+      placement::GrantGangs(waiting, placement::CapacityOf(members_.workers()));
   for (std::size_t i = 0; i < grants.size(); ++i) {
     if (grants[i].workers.empty()) {
       SetReason(*entries[i], grants[i].reason);
@@ -217,39 +181,8 @@ void Cluster::ServeQueue(Moment now) {
   }
 }
 
-// What all ranks of the job compute on. A job that leaves the choice gets GPUs where there are any,
-// and keeps to the kind that it had: another one rounds differently.
 DeviceKind Cluster::DeviceOf(const JobEntry& job) const {
-  const config::Parallelism& p = job.spec.parallelism;
-  if (p.device != DeviceKind::kAuto) return p.device;
-  if (job.spec.model.family == model::Family::kEmulated) return DeviceKind::kCpu;
-  if (p.transport == config::TransportKind::kNccl) return DeviceKind::kCuda;
-  if (job.record.plan.device != DeviceKind::kAuto) return job.record.plan.device;
-  const bool any_gpu = std::ranges::any_of(members_.workers(), [](const auto& entry) {
-    return entry.second.state() != membership::WorkerState::kLost &&
-           entry.second.hello.device.has_value();
-  });
-  return any_gpu ? DeviceKind::kCuda : DeviceKind::kCpu;
-}
-
-// Workers on one host share its memory evenly, those on one GPU the GPU's. 0: none of them says how
-// much it has.
-std::int64_t Cluster::LeastMemory(const std::vector<std::string>& workers,
-                                  DeviceKind device) const {
-  const bool cuda = device == DeviceKind::kCuda;
-  const auto owner = [&](const control::Hello& hello) {
-    return cuda ? hello.device->uuid : hello.host;
-  };
-  std::map<std::string, int> sharing;
-  for (const std::string& name : workers) ++sharing[owner(members_.Find(name)->hello)];
-  std::int64_t least = 0;
-  for (const std::string& name : workers) {
-    const control::Hello& hello = members_.Find(name)->hello;
-    const std::int64_t bytes = cuda ? hello.device->memory_bytes : hello.memory_bytes;
-    const std::int64_t share = bytes / sharing[owner(hello)];
-    if (share > 0) least = least > 0 ? std::min(least, share) : share;
-  }
-  return least;
+  return placement::DeviceOf(job.spec, job.record.plan.device, members_.workers());
 }
 
 void Cluster::BeginPlanning(JobEntry& job, const std::vector<std::string>& workers, Moment now) {
@@ -257,17 +190,12 @@ void Cluster::BeginPlanning(JobEntry& job, const std::vector<std::string>& worke
   job.reserved = workers;
   const DeviceKind device = DeviceOf(job);
   job.record.plan.device = device;
-  plan::PlanOptions options{.max_workers = static_cast<int>(workers.size()),
-                            .device = device,
-                            .matmul_flops_per_second = kDefaultFlopsPerSecond};
-  double slowest = 0;
+  placement::Gang gang;
   for (const std::string& name : workers) {
     members_.SetHold(name, {{job.record.name, job.record.generation}, Rank(-1)});
-    const double rate = FlopsPerSecond(members_.Find(name)->hello, device);
-    if (rate > 0) slowest = slowest > 0 ? std::min(slowest, rate) : rate;
+    gang.push_back(members_.Find(name));
   }
-  if (slowest > 0) options.matmul_flops_per_second = slowest;
-  options.worker_memory_bytes = LeastMemory(workers, device);
+  const plan::PlanOptions options = placement::PlanOptionsFor(gang, device);
   SetState(job, JobState::kPlanning,
            absl::StrCat("planning for up to ", workers.size(), " workers"), now);
   outbox_.effects.push_back(
@@ -317,13 +245,9 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
   job.run = MakeRun(job, now);
   job.run->state = JobState::kStarting;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const control::Hello& hello = members_.Find(job.reserved[rank])->hello;
-    const int neighbours =
-        static_cast<int>(std::ranges::count_if(members_.workers(), [&](const auto& entry) {
-          return entry.second.session != SessionId(0) && entry.second.hello.host == hello.host;
-        }));
-    launch->threads.push_back(
-        job.spec.parallelism.threads.value_or(std::max(1, hello.cores / neighbours)));
+    const membership::Worker& worker = *members_.Find(job.reserved[rank]);
+    const control::Hello& hello = worker.hello;
+    launch->threads.push_back(placement::ThreadsOf(job.spec, worker, members_.workers()));
     job.record.ranks.push_back({Rank(rank), hello.worker, hello.incarnation, hello.data_address});
     job.hands.insert(hello.worker);
     members_.SetHold(hello.worker, {key, Rank(rank)});
@@ -347,7 +271,7 @@ void Cluster::Launch(JobEntry& job, plan::Plan plan, Moment now) {
     job.record.plan.memory_bytes.push_back(memory.total());
   for (const control::BoundRank& bound : job.record.ranks) {
     job.record.plan.matmul_flops_per_second +=
-        FlopsPerSecond(members_.Find(bound.worker)->hello, launch->device);
+        placement::FlopsPerSecond(*members_.Find(bound.worker), launch->device);
   }
   job.steps.emplace(plan.mesh, StepId(job.run->committed_steps));
   launch->ranks = job.record.ranks;

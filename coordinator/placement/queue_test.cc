@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/job/queue.h"
+#include "coordinator/placement/queue.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace takt::job {
+namespace takt::placement {
 namespace {
 
 using config::DeviceKind;
@@ -99,4 +99,4 @@ TEST(GrantGangs, AnEmptyClusterIsSaidToBeEmpty) {
 }
 
 }  // namespace
-}  // namespace takt::job
+}  // namespace takt::placement

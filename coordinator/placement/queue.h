@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gang queue: which waiting jobs get workers now, and what the others wait for. First come,
-// first served among those that fit; a gang is given whole or not at all.
+// The queue for gangs, which are all workers that one job needs at once. It says which waiting jobs
+// get workers now, and what the others wait for. Among the jobs that fit, the first that came is
+// served first; a gang is given whole or not at all.
 #pragma once
 
 #include <map>
@@ -10,16 +11,17 @@
 
 #include "common/config/job_spec.h"
 
-namespace takt::job {
+namespace takt::placement {
 
-// A job's need: exactly `workers`, or with `up_to_all` at least that many and as many as are idle.
+// What a job needs: exactly `workers`, or with `up_to_all` at least that many and as many as are
+// idle.
 struct Need {
   int workers = 1;
   bool up_to_all = false;
-  // What all of them compute on: kCpu or kCuda. Every worker has cores; those that have no more
-  // come first.
+  // What all of them compute on: kCpu or kCuda. Every worker has cores; for kCpu, workers without a
+  // GPU are taken first.
   config::DeviceKind device = config::DeviceKind::kCpu;
-  // Each with a GPU of its own, and NCCL.
+  // Each worker must have NCCL and a GPU that no other worker of the gang uses.
   bool nccl = false;
 };
 
@@ -30,14 +32,14 @@ struct IdleWorker {
 };
 
 struct Capacity {
-  std::vector<IdleWorker>
-      idle;  // attached, not held, not drained; in the order ranks are given out
+  // Attached, not held, not drained, in the order in which ranks are given out.
+  std::vector<IdleWorker> idle;
   std::map<std::string, int> held;  // by job
   int drained = 0, leaving = 0;     // attached, not held
 };
 
 struct Grant {
-  std::vector<std::string> workers;  // empty: none
+  std::vector<std::string> workers;  // by rank; empty: none
   std::string reason;                // e.g. "needs 4 workers, 2 idle: 2 held by job x, 1 drained"
 };
 
@@ -45,4 +47,4 @@ struct Grant {
 std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& waiting,
                               Capacity capacity);
 
-}  // namespace takt::job
+}  // namespace takt::placement

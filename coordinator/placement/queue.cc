@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/job/queue.h"
+#include "coordinator/placement/queue.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace takt::job {
+namespace takt::placement {
 namespace {
 
 std::string Count(int number, const char* noun) {
@@ -75,4 +75,4 @@ std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& w
   return grants;
 }
 
-}  // namespace takt::job
+}  // namespace takt::placement

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/placement/placement.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace takt::placement {
+namespace {
+
+using config::DeviceKind;
+using membership::WorkerState;
+
+// The least of those that are not 0; 0: all of them are.
+template <class Number>
+Number LeastKnown(Number a, Number b) {
+  return a > 0 && b > 0 ? std::min(a, b) : std::max(a, b);
+}
+
+// Who shares memory with whom: the host, or the GPU.
+const std::string& MemoryOwner(const Worker& worker, DeviceKind device) {
+  return device == DeviceKind::kCuda ? worker.hello.device->uuid : worker.hello.host;
+}
+
+}  // namespace
+
+DeviceKind DeviceOf(const config::JobSpec& spec, DeviceKind before, const Workers& workers) {
+  const config::Parallelism& p = spec.parallelism;
+  if (p.device != DeviceKind::kAuto) return p.device;
+  if (spec.model.family == model::Family::kEmulated) return DeviceKind::kCpu;
+  if (p.transport == config::TransportKind::kNccl) return DeviceKind::kCuda;
+  if (before != DeviceKind::kAuto) return before;
+  const bool any_gpu = std::ranges::any_of(workers, [](const auto& entry) {
+    return entry.second.state() != WorkerState::kLost && entry.second.hello.device.has_value();
+  });
+  return any_gpu ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
+Need NeedOf(const config::JobSpec& spec, DeviceKind device) {
+  const config::Parallelism& p = spec.parallelism;
+  return {.workers = p.pipeline.value_or(1) * p.data.value_or(1),
+          .up_to_all = !p.pipeline.has_value(),
+          .device = device,
+          .nccl = p.transport == config::TransportKind::kNccl};
+}
+
+Capacity CapacityOf(const Workers& workers) {
+  Capacity capacity;
+  Gang idle;
+  for (const auto& [name, worker] : workers) {
+    if (worker.state() == WorkerState::kBusy) {
+      ++capacity.held[worker.hold->key.job];
+    } else if (worker.TakesWork()) {
+      idle.push_back(&worker);
+    } else if (worker.state() == WorkerState::kIdle) {
+      ++(worker.drained ? capacity.drained : capacity.leaving);
+    }
+  }
+  SortByRank(idle, DeviceKind::kAuto);
+  for (const Worker* worker : idle) {
+    const control::Hello& hello = worker->hello;
+    capacity.idle.push_back({.name = hello.worker,
+                             .has_gpu = hello.device.has_value(),
+                             .has_nccl = hello.has_nccl,
+                             .gpu = hello.device ? hello.device->uuid : ""});
+  }
+  return capacity;
+}
+
+void SortByRank(Gang& gang, DeviceKind device) {
+  std::ranges::sort(gang, {}, [&](const Worker* worker) {
+    // Where cores are enough, workers without a GPU come first.
+    const bool later = device == DeviceKind::kCpu && worker->hello.device.has_value();
+    return std::tuple<bool, const std::string&, const std::string&>(later, worker->hello.host,
+                                                                    worker->hello.worker);
+  });
+}
+
+plan::PlanOptions PlanOptionsFor(const Gang& gang, DeviceKind device) {
+  plan::PlanOptions options{.max_workers = static_cast<int>(gang.size()), .device = device};
+  std::map<std::string, int> sharing;
+  for (const Worker* worker : gang) ++sharing[MemoryOwner(*worker, device)];
+  double slowest = 0;
+  for (const Worker* worker : gang) {
+    slowest = LeastKnown(slowest, FlopsPerSecond(*worker, device));
+    const std::int64_t bytes = device == DeviceKind::kCuda ? worker->hello.device->memory_bytes
+                                                           : worker->hello.memory_bytes;
+    options.worker_memory_bytes =
+        LeastKnown(options.worker_memory_bytes, bytes / sharing[MemoryOwner(*worker, device)]);
+  }
+  if (slowest > 0) options.matmul_flops_per_second = slowest;
+  return options;
+}
+
+plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec) {
+  const config::Parallelism& p = spec.parallelism;
+  return {.max_workers = *p.pipeline * p.data.value_or(1), .device = p.device};
+}
+
+int ThreadsOf(const config::JobSpec& spec, const Worker& worker, const Workers& workers) {
+  if (spec.parallelism.threads) return *spec.parallelism.threads;
+  const auto neighbours = std::ranges::count_if(workers, [&](const auto& entry) {
+    return entry.second.state() != WorkerState::kLost &&
+           entry.second.hello.host == worker.hello.host;
+  });
+  return std::max(1, worker.hello.cores / static_cast<int>(neighbours));
+}
+
+double FlopsPerSecond(const Worker& worker, DeviceKind device) {
+  if (device != DeviceKind::kCuda) return worker.hello.matmul_flops_per_second;
+  return worker.hello.device ? worker.hello.device->matmul_flops_per_second : 0;
+}
+
+}  // namespace takt::placement

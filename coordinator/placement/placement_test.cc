@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/placement/placement.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::placement {
+namespace {
+
+using config::DeviceKind;
+using ::testing::ElementsAre;
+
+class PlacementTest : public ::testing::Test {
+ protected:
+  Worker& Add(const std::string& name, const std::string& host) {
+    Worker& worker = workers_[name];
+    worker.session = membership::SessionId(static_cast<std::int64_t>(workers_.size()));
+    worker.hello = {.worker = name, .host = host, .cores = 8, .memory_bytes = 800};
+    worker.hello.matmul_flops_per_second = 5e10;
+    return worker;
+  }
+  Worker& AddWithGpu(const std::string& name, const std::string& host, const std::string& uuid) {
+    Worker& worker = Add(name, host);
+    worker.hello.device = Device{.uuid = uuid, .memory_bytes = 100};
+    worker.hello.device->matmul_flops_per_second = 1e14;
+    return worker;
+  }
+  Gang All() const {
+    Gang gang;
+    for (const auto& [name, worker] : workers_) gang.push_back(&worker);
+    return gang;
+  }
+  std::vector<std::string> IdleNames() const {
+    std::vector<std::string> names;
+    for (const IdleWorker& idle : CapacityOf(workers_).idle) names.push_back(idle.name);
+    return names;
+  }
+
+  Workers workers_;
+  config::JobSpec spec_;
+};
+
+TEST_F(PlacementTest, NeighboursInThePipelineAreNeighboursOnAHost) {
+  Add("a", "h2"), Add("b", "h1"), Add("c", "h2"), Add("d", "h1");
+  EXPECT_THAT(IdleNames(), ElementsAre("b", "d", "a", "c"));
+}
+
+TEST_F(PlacementTest, GangIsSortedAsItsGrantWas) {
+  AddWithGpu("a", "h1", "gpu0"), Add("b", "h2"), AddWithGpu("c", "h1", "gpu1"), Add("d", "h1");
+  spec_.parallelism.pipeline = 4;
+  for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    if (device == DeviceKind::kCuda) spec_.parallelism.pipeline = 2;
+    const std::vector<std::string> granted =
+        GrantGangs({{"j", NeedOf(spec_, device)}}, CapacityOf(workers_)).front().workers;
+    Gang gang;
+    for (auto it = granted.rbegin(); it != granted.rend(); ++it) gang.push_back(&workers_.at(*it));
+    SortByRank(gang, device);
+    std::vector<std::string> sorted;
+    for (const Worker* worker : gang) sorted.push_back(worker->hello.worker);
+    EXPECT_EQ(sorted, granted);
+  }
+}
+
+TEST_F(PlacementTest, CapacityCountsWhoIsHeldDrainedAndLeaving) {
+  Add("a", "h").hold = membership::Hold{.key = {.job = "j"}};
+  Add("b", "h").drained = true;
+  Add("c", "h").leaving = true;
+  Add("d", "h").session = membership::SessionId(0);
+  Add("e", "h");
+  const Capacity capacity = CapacityOf(workers_);
+  EXPECT_THAT(IdleNames(), ElementsAre("e"));
+  EXPECT_EQ(capacity.held.at("j"), 1);
+  EXPECT_EQ(capacity.drained, 1);
+  EXPECT_EQ(capacity.leaving, 1);
+}
+
+TEST_F(PlacementTest, WorkersOfAHostShareItsMemoryAndTheSmallestShareCounts) {
+  Add("a", "h1"), Add("b", "h2"), Add("c", "h2");
+  EXPECT_EQ(PlanOptionsFor(All(), DeviceKind::kCpu).worker_memory_bytes, 400);
+  workers_.at("a").hello.memory_bytes = 0;  // not known
+  EXPECT_EQ(PlanOptionsFor(All(), DeviceKind::kCpu).worker_memory_bytes, 400);
+}
+
+TEST_F(PlacementTest, WorkersOfAGpuShareItsMemory) {
+  AddWithGpu("a", "h", "gpu0"), AddWithGpu("b", "h", "gpu0"), AddWithGpu("c", "h", "gpu1");
+  EXPECT_EQ(PlanOptionsFor(All(), DeviceKind::kCuda).worker_memory_bytes, 50);
+}
+
+TEST_F(PlacementTest, SlowestMeasuredWorkerSetsTheRate) {
+  Add("a", "h"), Add("b", "h").hello.matmul_flops_per_second = 2e10;
+  Add("c", "h").hello.matmul_flops_per_second = 0;  // not measured
+  EXPECT_EQ(PlanOptionsFor(All(), DeviceKind::kCpu).matmul_flops_per_second, 2e10);
+  for (auto& [name, worker] : workers_) worker.hello.matmul_flops_per_second = 0;
+  EXPECT_EQ(PlanOptionsFor(All(), DeviceKind::kCpu).matmul_flops_per_second,
+            plan::PlanOptions().matmul_flops_per_second);
+}
+
+TEST_F(PlacementTest, ThreadsAreAnEvenShareOfTheCoresUnlessTheSpecNamesThem) {
+  Add("a", "h1"), Add("b", "h1"), Add("c", "h1"), Add("d", "h2");
+  EXPECT_EQ(ThreadsOf(spec_, workers_.at("a"), workers_), 2);  // 8 cores, 3 workers
+  EXPECT_EQ(ThreadsOf(spec_, workers_.at("d"), workers_), 8);
+  workers_.at("b").session = membership::SessionId(0);
+  EXPECT_EQ(ThreadsOf(spec_, workers_.at("a"), workers_), 4);
+  workers_.at("a").hello.cores = 1;
+  EXPECT_EQ(ThreadsOf(spec_, workers_.at("a"), workers_), 1);
+  spec_.parallelism.threads = 5;
+  EXPECT_EQ(ThreadsOf(spec_, workers_.at("a"), workers_), 5);
+}
+
+TEST_F(PlacementTest, JobKeepsTheDeviceThatItHad) {
+  AddWithGpu("a", "h", "gpu0");
+  EXPECT_EQ(DeviceOf(spec_, DeviceKind::kAuto, workers_), DeviceKind::kCuda);
+  EXPECT_EQ(DeviceOf(spec_, DeviceKind::kCpu, workers_), DeviceKind::kCpu);
+  workers_.at("a").session = membership::SessionId(0);
+  EXPECT_EQ(DeviceOf(spec_, DeviceKind::kAuto, workers_), DeviceKind::kCpu);
+  spec_.parallelism.device = DeviceKind::kCuda;
+  EXPECT_EQ(DeviceOf(spec_, DeviceKind::kCpu, workers_), DeviceKind::kCuda);
+}
+
+}  // namespace
+}  // namespace takt::placement
