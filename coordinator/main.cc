@@ -26,6 +26,8 @@
 #include "common/rpc/endpoint.h"
 #include "common/rpc/health.h"
 #include "coordinator/job/coordinator.h"
+#include "coordinator/planner/child_planner.h"
+#include "coordinator/planner/planning_child.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/state_dir.h"
@@ -45,6 +47,8 @@ struct Flags {
   certificates::TlsFiles tls;
   std::string join_authority;
   bool insecure = false;
+  std::string planner = "child";
+  std::int64_t planner_memory = std::int64_t{1} << 30;
 };
 
 std::string RandomBytes(int count) {
@@ -79,7 +83,13 @@ absl::Status Run(const Flags& flags) {
     addresses.metrics = metrics_server->address();
   }
 
+  planner::ChildPlanner child_planner({.memory_bytes = flags.planner_memory});
   job::CoordinatorOptions options{.make_plan = plan::MakePlan, .metrics = &registry};
+  if (flags.planner == "child") {
+    options.make_plan = [&](const config::JobSpec& job, const plan::PlanOptions& about) {
+      return child_planner.Make(job, about);
+    };
+  }
   options.cluster.membership.protocol_version = kProtocolVersion;
   options.cluster.random_bytes = RandomBytes;
   traces::TraceKeeper traces({.directory = flags.state + "/traces"});
@@ -130,6 +140,7 @@ absl::Status Run(const Flags& flags) {
     coordinator->Stop();
   });
   const absl::Status end = coordinator->WaitForEnd();
+  child_planner.Stop();
   if (!end.ok()) pthread_kill(waiter.native_handle(), SIGTERM);
   waiter.join();
   watchdog.reset();
@@ -167,6 +178,13 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember(kLogLevelNames));
   app.add_option("--log-format", flags.log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
+  app.add_option("--planner", flags.planner,
+                 "child: each plan is made in a process of its own, and one that crashes or takes "
+                 "too much ends its job alone (default); thread: in this process")
+      ->check(CLI::IsMember({"child", "thread"}));
+  app.add_option("--planner-memory", flags.planner_memory,
+                 "Memory that a plan may take in its process, e.g. 2GB; 0: no limit (default: 1GB)")
+      ->transform(CLI::AsSizeValue(false));
   app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
   daemon::AddSettings(app, "/etc/takt/coordinator.yaml", "TAKT_COORDINATOR");
   app.add_flag("--health{live}", flags.health,
@@ -205,4 +223,8 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace takt
 
-int main(int argc, char** argv) { return takt::Main(argc, argv); }
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == takt::planner::kPlanningChild)
+    return takt::planner::RunPlanningChild({argv + 2, argv + argc}, takt::plan::MakePlan);
+  return takt::Main(argc, argv);
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// The test program is its own planning child: main, at the end, gives it a planner that plans,
+// crashes, hangs or takes all memory as the job's name says.
+#include "coordinator/planner/child_planner.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/config/job_spec_serde.h"
+#include "coordinator/planner/child_process.h"
+#include "coordinator/planner/plan_serde.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::planner {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::int64_t kMemoryBytes = std::int64_t{1} << 29;
+
+config::JobSpec JobNamed(const std::string& name) {
+  v1::JobSpec proto;
+  proto.set_name(name);
+  proto.mutable_model()->set_family(v1::MODEL_FAMILY_EMULATED);
+  proto.mutable_model()->set_layers(8);
+  proto.mutable_model()->set_forward_ms(1);
+  proto.mutable_model()->set_input_grad_ms(1);
+  proto.mutable_model()->set_weight_grad_ms(1);
+  proto.mutable_model()->set_activation_bytes(1024);
+  proto.mutable_batch()->set_global(8);
+  proto.mutable_batch()->set_microbatch(1);
+  proto.set_steps(1);
+  proto.mutable_parallelism()->set_pipeline(4);
+  proto.mutable_parallelism()->set_data(1);
+  return config::ToJobSpec(proto).value();
+}
+
+constexpr plan::PlanOptions kOptions{.max_workers = 4};
+
+// In the child.
+absl::StatusOr<plan::Plan> PlanAsNamed(const config::JobSpec& job,
+                                       const plan::PlanOptions& options) {
+  if (job.name == "crash") std::abort();
+  if (job.name == "fail") {
+    std::fprintf(stderr, "the first line\nthe last line\n");
+    std::exit(7);
+  }
+  if (job.name == "hungry") {
+    for (auto* all = new std::vector<std::string>;;) all->emplace_back(1 << 20, 'x');
+  }
+  if (job.name == "killed") kill(getpid(), SIGKILL);
+  if (job.name.starts_with("hang")) {
+    std::printf("%d", getpid());
+    std::fflush(stdout);
+    while (true) pause();
+  }
+  return plan::MakePlan(job, options);
+}
+
+int OpenDescriptors() {
+  return static_cast<int>(std::ranges::distance(
+      std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+}
+
+// Nothing of a child may be left behind, whatever it did.
+class ChildPlannerTest : public ::testing::Test {
+ protected:
+  ~ChildPlannerTest() override {
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child was not reaped";
+    planner_.reset();
+    EXPECT_EQ(OpenDescriptors(), descriptors_);
+  }
+
+  absl::StatusOr<plan::Plan> Make(const std::string& job) {
+    return planner_->Make(JobNamed(job), kOptions);
+  }
+  void LimitTime(absl::Duration limit) {
+    planner_ = std::make_unique<ChildPlanner>(
+        ChildPlannerOptions{.memory_bytes = kMemoryBytes, .time_limit = limit});
+  }
+
+  const int descriptors_ = OpenDescriptors();
+  std::unique_ptr<ChildPlanner> planner_ =
+      std::make_unique<ChildPlanner>(ChildPlannerOptions{.memory_bytes = kMemoryBytes});
+};
+
+TEST_F(ChildPlannerTest, MakesThePlanThatThisProcessMakes) {
+  const absl::StatusOr<plan::Plan> plan = Make("plan");
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(FormatAnswer(*plan), FormatAnswer(plan::MakePlan(JobNamed("plan"), kOptions)));
+}
+
+TEST_F(ChildPlannerTest, RefusalIsThePlanners) {
+  config::JobSpec job = JobNamed("plan");
+  job.parallelism.schedule = "no-such-schedule";
+  const absl::Status refused = planner_->Make(job, kOptions).status();
+  EXPECT_EQ(refused, plan::MakePlan(job, kOptions).status());
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+}
+
+TEST_F(ChildPlannerTest, PlanThatTakesAllMemoryEndsAlone) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers reserve more address space than a limit allows";
+#endif
+  const absl::Status status = Make("hungry").status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("ran out of memory; it may take 512 MiB (--planner-memory"));
+  EXPECT_TRUE(Make("plan").ok());
+}
+
+TEST_F(ChildPlannerTest, CrashNamesItsSignal) {
+  const absl::Status status = Make("crash").status();
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("crashed with signal 6 (Aborted)"));
+  EXPECT_TRUE(Make("plan").ok());
+}
+
+TEST_F(ChildPlannerTest, FailureCarriesItsLastWords) {
+  EXPECT_THAT(std::string(Make("fail").status().message()),
+              HasSubstr("crashed with exit status 7: the last line"));
+}
+
+TEST_F(ChildPlannerTest, ChildThatIsKilledEndsItsPlanOnly) {
+  const absl::Status status = Make("killed").status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the planner was killed"));
+  EXPECT_TRUE(Make("plan").ok());
+}
+
+TEST_F(ChildPlannerTest, PlanThatDoesNotEndIsKilledAtItsDeadline) {
+  LimitTime(absl::Milliseconds(100));
+  const absl::Status status = Make("hang").status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("did not end within 100ms"));
+}
+
+TEST_F(ChildPlannerTest, StopKillsTheChild) {
+  std::thread stopper([this] { planner_->Stop(); });
+  const absl::Status status = Make("hang").status();
+  stopper.join();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_TRUE(absl::IsCancelled(Make("plan").status()));
+}
+
+TEST_F(ChildPlannerTest, ChildDiesWithItsParent) {
+  // The parent is a process that this one can kill; the child's number comes through a pipe.
+  int numbers[2];
+  ASSERT_EQ(pipe2(numbers, O_CLOEXEC), 0);
+  const pid_t parent = fork();
+  if (parent == 0) {
+    // RunChild would replace the pipe, so the child is started by hand.
+    const pid_t own = getpid();
+    const pid_t child = fork();
+    if (child == 0) {
+      dup2(numbers[1], STDOUT_FILENO);
+      const int in = memfd_create("request", 0);
+      const std::string request = FormatRequest(JobNamed("hang"), kOptions);
+      if (write(in, request.data(), request.size()) < 0) _exit(1);
+      lseek(in, 0, SEEK_SET);
+      dup2(in, STDIN_FILENO);
+      const std::string number = std::to_string(own);
+      execl("/proc/self/exe", "planner_test", kPlanningChild, "0", number.c_str(), nullptr);
+      _exit(1);
+    }
+    while (true) pause();
+  }
+  close(numbers[1]);
+  char text[16] = {};
+  ASSERT_GT(read(numbers[0], text, sizeof(text) - 1), 0);
+  const int child = static_cast<int>(syscall(SYS_pidfd_open, std::atoi(text), 0));
+  ASSERT_GE(child, 0);
+  kill(parent, SIGKILL);
+  waitpid(parent, nullptr, 0);
+  pollfd ended{child, POLLIN, 0};
+  EXPECT_EQ(poll(&ended, 1, 60'000), 1) << "the planning child outlived its parent";
+  close(child);
+  close(numbers[0]);
+}
+
+TEST(RunChild, ChildHasNoDescriptorsButItsStreams) {
+  constexpr int kLeaked = 77;  // not close-on-exec
+  ASSERT_EQ(dup2(STDIN_FILENO, kLeaked), kLeaked);
+  const absl::StatusOr<ChildEnd> end = RunChild({.argv = {"/bin/sh", "-c", "echo /proc/$$/fd/*"}});
+  close(kLeaked);
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_THAT(end->output, HasSubstr("/fd/2 "));
+  EXPECT_THAT(end->output, Not(HasSubstr("/fd/77")));
+}
+
+TEST(RunChild, ProgramThatIsNotThereIsAnError) {
+  EXPECT_TRUE(absl::IsInternal(RunChild({.argv = {"/no/such/program"}}).status()));
+}
+
+TEST(RunPlanningChild, RefusesArgumentsOfPeople) {
+  EXPECT_EQ(RunPlanningChild({"plan"}, PlanAsNamed), 2);
+}
+
+}  // namespace
+}  // namespace takt::planner
+
+int main(int argc, char** argv) {
+  using takt::planner::kPlanningChild;
+  if (argc > 1 && std::string(argv[1]) == kPlanningChild)
+    return takt::planner::RunPlanningChild({argv + 2, argv + argc}, takt::planner::PlanAsNamed);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

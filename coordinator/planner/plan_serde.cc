@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/plan_serde.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
+#include "common/control/assignment_serde.h"
+#include "common/program/program_serde.h"
+#include "common/schedule/text.h"
+#include "takt/v1/planning.pb.h"
+
+namespace takt::planner {
+namespace {
+
+using Doubles = google::protobuf::RepeatedField<double>;
+using Programs = google::protobuf::RepeatedPtrField<v1::Program>;
+
+void Write(const std::vector<double>& from, Doubles& to) { to.Assign(from.begin(), from.end()); }
+std::vector<double> Read(const Doubles& from) { return {from.begin(), from.end()}; }
+
+v1::PlanCosts::Link ToProto(PpRank from, PpRank to, const cost::LinkCost& link) {
+  v1::PlanCosts::Link out;
+  out.set_from(from.value());
+  out.set_to(to.value());
+  out.set_latency(link.latency);
+  out.set_seconds_per_byte(link.seconds_per_byte);
+  return out;
+}
+
+cost::LinkCost FromProto(const v1::PlanCosts::Link& link) {
+  return {.latency = link.latency(), .seconds_per_byte = link.seconds_per_byte()};
+}
+
+v1::PlanCosts ToProto(const cost::Costs& costs) {
+  v1::PlanCosts out;
+  Write(costs.forward, *out.mutable_forward());
+  Write(costs.input_grad, *out.mutable_input_grad());
+  Write(costs.weight_grad, *out.mutable_weight_grad());
+  Write(costs.backward, *out.mutable_backward());
+  Write(costs.overlap, *out.mutable_overlap());
+  Write(costs.reduction, *out.mutable_reduction());
+  *out.mutable_link() = ToProto(PpRank(0), PpRank(0), costs.link);
+  for (const auto& [pair, link] : costs.links)
+    *out.add_links() = ToProto(pair.first, pair.second, link);
+  out.set_tied_reduction(costs.tied_reduction);
+  out.set_optimizer(costs.optimizer);
+  return out;
+}
+
+cost::Costs FromProto(const v1::PlanCosts& costs) {
+  cost::Costs out;
+  out.forward = Read(costs.forward());
+  out.input_grad = Read(costs.input_grad());
+  out.weight_grad = Read(costs.weight_grad());
+  out.backward = Read(costs.backward());
+  out.overlap = Read(costs.overlap());
+  out.reduction = Read(costs.reduction());
+  out.link = FromProto(costs.link());
+  for (const v1::PlanCosts::Link& link : costs.links())
+    out.links[{PpRank(link.from()), PpRank(link.to())}] = FromProto(link);
+  out.tied_reduction = costs.tied_reduction();
+  out.optimizer = costs.optimizer();
+  return out;
+}
+
+v1::PlannedSchedule ToProto(const schedule::Schedule& schedule) {
+  v1::PlannedSchedule out;
+  out.set_name(schedule.name);
+  out.set_num_stages(schedule.num_stages);
+  out.set_num_microbatches(schedule.num_microbatches);
+  out.set_placement(static_cast<int>(schedule.placement));
+  out.set_updates(static_cast<int>(schedule.updates));
+  out.set_csv(schedule::FormatCsv(schedule));
+  return out;
+}
+
+absl::StatusOr<schedule::Schedule> FromProto(const v1::PlannedSchedule& schedule) {
+  ASSIGN_OR_RETURN(schedule::Schedule out, schedule::ParseCsv(schedule.csv(), schedule.name()));
+  out.num_stages = schedule.num_stages();
+  out.num_microbatches = schedule.num_microbatches();
+  out.placement = static_cast<schedule::Placement>(schedule.placement());
+  out.updates = static_cast<schedule::Updates>(schedule.updates());
+  return out;
+}
+
+void Write(const std::vector<program::Program>& from, Programs& to) {
+  for (const program::Program& program : from) *to.Add() = program::ToProto(program);
+}
+
+absl::StatusOr<std::vector<program::Program>> Read(const Programs& from) {
+  std::vector<program::Program> programs;
+  for (const v1::Program& program : from) {
+    ASSIGN_OR_RETURN(programs.emplace_back(), program::FromProto(program));
+  }
+  return programs;
+}
+
+v1::Plan ToProto(const plan::Plan& plan) {
+  // Names every field, so that a new one that is not written here does not compile.
+  const auto& [model, mesh, partition, schedule, programs, validation_programs, memory, costs,
+               step_seconds, bubble_fraction, warnings] = plan;
+  v1::Plan out;
+  out.set_pp_size(mesh.pp_size);
+  out.set_dp_size(mesh.dp_size);
+  for (const mesh::Stage& stage : partition) *out.add_stages() = control::ToProto(stage);
+  *out.mutable_schedule() = ToProto(schedule);
+  Write(programs, *out.mutable_programs());
+  Write(validation_programs, *out.mutable_validation_programs());
+  for (const MemoryBytes& of_rank : memory) {
+    v1::Plan::Memory& to = *out.add_memory();
+    for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind)
+      to.add_bytes(of_rank[static_cast<MemoryKind>(kind)]);
+  }
+  *out.mutable_costs() = ToProto(costs);
+  out.set_predicted_step_seconds(step_seconds);
+  out.set_predicted_bubble_fraction(bubble_fraction);
+  out.mutable_warnings()->Add(warnings.begin(), warnings.end());
+  return out;
+}
+
+absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& request) {
+  plan::Plan out;
+  const config::JobSpec& job = request.job;
+  ASSIGN_OR_RETURN(out.model, model::BuildModel(job.model, job.microbatch,
+                                                config::PrecisionsOf(job, request.options.device)));
+  out.mesh = {.pp_size = plan.pp_size(), .dp_size = plan.dp_size()};
+  for (const v1::StageAssignment& stage : plan.stages())
+    out.partition.push_back(control::FromProto(stage));
+  ASSIGN_OR_RETURN(out.schedule, FromProto(plan.schedule()));
+  ASSIGN_OR_RETURN(out.programs, Read(plan.programs()));
+  ASSIGN_OR_RETURN(out.validation_programs, Read(plan.validation_programs()));
+  for (const v1::Plan::Memory& of_rank : plan.memory()) {
+    if (of_rank.bytes_size() != static_cast<int>(kNumMemoryKinds))
+      return absl::DataLossError("a plan names another number of kinds of memory");
+    MemoryBytes& to = out.memory.emplace_back();
+    for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind)
+      to[static_cast<MemoryKind>(kind)] = of_rank.bytes(static_cast<int>(kind));
+  }
+  out.costs = FromProto(plan.costs());
+  out.predicted_step_seconds = plan.predicted_step_seconds();
+  out.predicted_bubble_fraction = plan.predicted_bubble_fraction();
+  out.warnings.assign(plan.warnings().begin(), plan.warnings().end());
+  return out;
+}
+
+}  // namespace
+
+std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& options) {
+  const auto& [max_workers, device, flops_per_second, latency, seconds_per_byte, memory_bytes] =
+      options;
+  v1::PlanRequest out;
+  *out.mutable_job() = config::ToProto(job);
+  out.mutable_warnings()->Add(job.warnings.begin(), job.warnings.end());
+  out.set_max_workers(max_workers);
+  out.set_device(static_cast<v1::DeviceKind>(device));
+  out.set_matmul_flops_per_second(flops_per_second);
+  out.set_link_latency_seconds(latency);
+  out.set_link_seconds_per_byte(seconds_per_byte);
+  out.set_worker_memory_bytes(memory_bytes);
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<PlanRequest> ParseRequest(const std::string& bytes) {
+  v1::PlanRequest request;
+  if (!request.ParseFromString(bytes) || !request.has_job())
+    return absl::DataLossError("what came is no request to plan");
+  PlanRequest out{.options = {
+                      .max_workers = request.max_workers(),
+                      .device = static_cast<config::DeviceKind>(request.device()),
+                      .matmul_flops_per_second = request.matmul_flops_per_second(),
+                      .link_latency_seconds = request.link_latency_seconds(),
+                      .link_seconds_per_byte = request.link_seconds_per_byte(),
+                      .worker_memory_bytes = request.worker_memory_bytes(),
+                  }};
+  ASSIGN_OR_RETURN(out.job, config::ToJobSpec(request.job()));
+  out.job.warnings.assign(request.warnings().begin(), request.warnings().end());
+  return out;
+}
+
+std::string FormatAnswer(const absl::StatusOr<plan::Plan>& answer) {
+  v1::PlanAnswer out;
+  if (answer.ok()) {
+    *out.mutable_plan() = ToProto(*answer);
+  } else {
+    out.set_error_code(static_cast<int>(answer.status().code()));
+    out.set_error_message(std::string(answer.status().message()));
+    if (const auto detail = answer.status().GetPayload(kErrorDetailUrl))
+      out.set_error_detail(std::string(*detail));
+  }
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<plan::Plan> ParseAnswer(const std::string& bytes, const PlanRequest& request) {
+  v1::PlanAnswer answer;
+  if (!answer.ParseFromString(bytes) || answer.has_plan() == (answer.error_code() != 0))
+    return absl::DataLossError("the planner's answer is no plan and no error");
+  if (answer.has_plan()) return FromProto(answer.plan(), request);
+  absl::Status status(static_cast<absl::StatusCode>(answer.error_code()), answer.error_message());
+  if (!answer.error_detail().empty())
+    status.SetPayload(kErrorDetailUrl, absl::Cord(answer.error_detail()));
+  return status;
+}
+
+}  // namespace takt::planner

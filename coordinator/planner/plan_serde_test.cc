@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/planner/plan_serde.h"
+
+#include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::planner {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+config::JobSpec JobOf(const std::string& schedule, int pipeline, int data) {
+  v1::JobSpec proto;
+  proto.set_name("j");
+  v1::ModelSpec& model = *proto.mutable_model();
+  model.set_family(v1::MODEL_FAMILY_GPT2);
+  model.set_layers(6);
+  model.set_hidden(32);
+  model.set_heads(4);
+  model.set_context(16);
+  model.set_vocab(256);
+  v1::DataSpec& data_spec = *proto.mutable_data();
+  v1::CorpusSpec& corpus = *data_spec.add_train();
+  corpus.set_path("/data/train.bin");
+  corpus.set_format(v1::DATA_FORMAT_BYTES);
+  data_spec.mutable_validation()->set_path("/data/validation.bin");
+  data_spec.mutable_validation()->set_format(v1::DATA_FORMAT_BYTES);
+  data_spec.mutable_validation()->set_every_steps(10);
+  proto.mutable_batch()->set_global(16);
+  proto.mutable_batch()->set_microbatch(1);
+  proto.set_steps(4);
+  proto.mutable_optimizer()->mutable_adamw()->set_clip_norm(0);  // as pipedream needs
+  proto.mutable_parallelism()->set_schedule(schedule);
+  proto.mutable_parallelism()->set_pipeline(pipeline);
+  proto.mutable_parallelism()->set_data(data);
+  absl::StatusOr<config::JobSpec> job = config::ToJobSpec(proto);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *std::move(job);
+}
+
+constexpr plan::PlanOptions kOptions{.max_workers = 8,
+                                     .device = config::DeviceKind::kCpu,
+                                     .matmul_flops_per_second = 3e10,
+                                     .worker_memory_bytes = std::int64_t{1} << 40};
+
+TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
+  for (const char* schedule : {"1f1b", "zb-v", "dualpipe-v", "chimera", "pipedream-2bw", "auto"}) {
+    SCOPED_TRACE(schedule);
+    const config::JobSpec job = JobOf(schedule, 2, 2);
+    absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, kOptions);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    plan->costs.links[{PpRank(0), PpRank(1)}] = {.latency = 1e-5, .seconds_per_byte = 1e-9};
+    plan->warnings.push_back("a warning");
+    const std::string bytes = FormatAnswer(*plan);
+    const absl::StatusOr<plan::Plan> parsed = ParseAnswer(bytes, {job, kOptions});
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(FormatAnswer(*parsed), bytes);
+    EXPECT_EQ(ToString(*parsed), ToString(*plan));
+    EXPECT_EQ(parsed->model.num_parameters(), plan->model.num_parameters());
+    EXPECT_EQ(parsed->model.FlopsPerToken(), plan->model.FlopsPerToken());
+    EXPECT_THAT(parsed->validation_programs, Not(IsEmpty()));
+    EXPECT_EQ(parsed->memory, plan->memory);
+  }
+}
+
+TEST(PlanSerde, RequestKeepsTheJobItsWarningsAndTheOptions) {
+  config::JobSpec job = JobOf("zb-h1", 4, 1);
+  job.warnings = {"no effect"};
+  const absl::StatusOr<PlanRequest> parsed = ParseRequest(FormatRequest(job, kOptions));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->job.warnings, job.warnings);
+  EXPECT_EQ(FormatRequest(parsed->job, parsed->options), FormatRequest(job, kOptions));
+  EXPECT_EQ(parsed->options.matmul_flops_per_second, kOptions.matmul_flops_per_second);
+  EXPECT_EQ(parsed->options.worker_memory_bytes, kOptions.worker_memory_bytes);
+}
+
+TEST(PlanSerde, RefusalKeepsItsFields) {
+  const config::JobSpec job = JobOf("1f1b", 2, 1);
+  const absl::StatusOr<plan::Plan> refused = InvalidField(
+      {.field = "parallelism.pipeline", .value = "7", .rule = "is too many", .fix = "use fewer"});
+  const absl::Status parsed = ParseAnswer(FormatAnswer(refused), {job, kOptions}).status();
+  EXPECT_EQ(parsed, refused.status());
+  ASSERT_EQ(FieldErrorsOf(parsed).size(), 1u);
+  EXPECT_EQ(FieldErrorsOf(parsed)[0].field, "parallelism.pipeline");
+}
+
+TEST(PlanSerde, BytesThatAreNoAnswerAreDataLoss) {
+  const PlanRequest request{JobOf("1f1b", 2, 1), kOptions};
+  EXPECT_TRUE(absl::IsDataLoss(ParseAnswer("", request).status()));
+  EXPECT_TRUE(absl::IsDataLoss(ParseAnswer("\xff\xff", request).status()));
+  EXPECT_TRUE(absl::IsDataLoss(ParseRequest("").status()));
+}
+
+}  // namespace
+}  // namespace takt::planner

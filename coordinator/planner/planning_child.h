@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The child process that makes one plan. The coordinator runs its own program as such a child
+// (child_planner.h); people do not call it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/config/job_spec.h"
+#include "common/plan/plan.h"
+
+namespace takt::planner {
+
+// plan::MakePlan, or a test's.
+using MakePlan =
+    std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>;
+
+// The first argument of a program that is run as a planning child.
+inline constexpr char kPlanningChild[] = "planning-child";
+
+// What the child ends with when it has no more memory.
+inline constexpr int kExitOutOfMemory = 3;
+
+// What follows the program's own path: the limit of the child's memory and the caller's process.
+std::vector<std::string> ArgumentsOf(std::int64_t memory_bytes);
+
+// Is the child: reads a request from stdin, writes the answer to stdout, returns the exit status.
+// arguments: those of ArgumentsOf, without kPlanningChild.
+int RunPlanningChild(const std::vector<std::string>& arguments, const MakePlan& make_plan);
+
+}  // namespace takt::planner
