@@ -79,7 +79,7 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const control::Hello& he
   return attached;
 }
 
-// One rank a GPU: two would halve each other's memory and speed unseen.
+// Each GPU has one rank: two would silently halve each other's memory and speed.
 absl::Status Membership::CheckDevice(const control::Hello& hello) const {
   if (!hello.device) return absl::OkStatus();
   for (const auto& [name, other] : workers_) {

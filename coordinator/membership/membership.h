@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is alive: workers by name, their incarnations and leases, whether they are drained, and what
-// they are held for. Pure logic: times come in as arguments, sessions are numbers, nothing is sent
-// from here.
+// Which workers are alive: workers by name, their incarnations and leases, whether they are
+// drained, and what they are held for. Pure logic: times come in as arguments, sessions are
+// numbers, and nothing is sent from here.
 //
 //            Attach                       Hold
 //   (lost) ----------> idle  <--------------------> busy
 //      ^                 |        Release             |
-//      +-----------------+----------------------------+   Detach (stream ended), Expire (lease ran
-//      out)
+//      +-----------------+----------------------------+   Detach (the stream ended), Expire (the
+//                                                         lease is over)
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ struct Worker {
   bool TakesWork() const { return state() == WorkerState::kIdle && !drained && !leaving; }
 };
 
-// A worker that is gone, and what it was held for.
+// A worker that is lost, and what it was held for.
 struct Loss {
   std::string worker, incarnation;
   SessionId session;
@@ -77,8 +77,8 @@ class Membership final {
   Membership(MembershipOptions options, const std::set<std::string>& drained);
 
   struct Attached {
-    // The same incarnation came on a new stream before its old one was seen to end: that one is to
-    // be closed.
+    // The same incarnation came on a new stream before its old one was seen to end. The old one is
+    // to be closed.
     std::optional<Loss> replaced;
   };
   // Errors: kInvalidArgument (no name or incarnation), kFailedPrecondition (protocol; names both
@@ -87,18 +87,18 @@ class Membership final {
   // keeps it; otherwise the new session starts without a hold.
   absl::StatusOr<Attached> Attach(const control::Hello& hello, SessionId session, Moment now);
 
-  // Anything heard on the session. An unknown session is ignored.
+  // A message came on the session. An unknown session is ignored.
   void Heard(SessionId session, Moment now);
   // The session's stream ended. Empty if it was not the worker's current one.
   std::optional<Loss> Detach(SessionId session, std::string reason);
-  // Every lease begins anew: we did not listen until now.
+  // Every lease begins anew: the coordinator did not listen until now.
   void RenewLeases(Moment now);
   // Workers not heard for a lease are lost; the long lost are forgotten.
   std::vector<Loss> Expire(Moment now);
 
   // kNotFound: no such worker.
   absl::Status SetDrained(const std::string& worker, bool drained);
-  // This incarnation takes nothing new any more. An unknown session is ignored.
+  // This incarnation gets no new work any more. An unknown session is ignored.
   void SetLeaving(SessionId session);
   void SetHold(const std::string& worker, Hold hold);
   void Release(const std::string& worker);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the coordinator remembers: jobs, committed steps, answered requests, log lines. Plain
-// values; store.h keeps them, record_serde.h turns them into messages.
+// What the coordinator remembers: jobs, committed steps, answered requests, log lines. These are
+// plain values: store.h keeps them, record_serde.h turns them into messages.
 #pragma once
 
 #include <cstdint>
@@ -61,9 +61,9 @@ struct StepRecord {
   absl::Time time;
 };
 
-// The part of the plan that people and reports ask for; the plan itself can be made again.
+// The part of a plan that people and reports ask for. The plan itself can be made again.
 struct PlanSummary {
-  // What its workers compute on; kAuto: none yet.
+  // What the job's workers compute on; kAuto: it has not had any.
   config::DeviceKind device = config::DeviceKind::kAuto;
   std::string schedule;
   mesh::Mesh mesh;
@@ -71,13 +71,13 @@ struct PlanSummary {
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
   std::vector<std::string> warnings;
-  double model_flops = 0;                   // of a step; 0: its layers only take time
+  double model_flops = 0;                   // of a step; 0: the model is emulated
   double matmul_flops_per_second = 0;       // of all its workers together
-  std::vector<std::int64_t> memory_bytes;   // that its workers will need, by pp rank
+  std::vector<std::int64_t> memory_bytes;   // that a worker will need, by pp rank
   std::int64_t checkpoint_every_steps = 0;  // 0: none, or only at the end
 };
 
-// The decision to end a generation, durable before its ranks have let go of it.
+// The decision to end a generation. It is durable before the ranks have ended.
 struct JobStop {
   // kFailed, kCancelled; kQueued or kRecovering: the job goes on under another generation.
   JobState state = JobState::kFailed;
@@ -86,7 +86,7 @@ struct JobStop {
   std::vector<FieldError> violations;  // of invalid_input
 };
 
-// The wish that the generation ends at a step boundary.
+// The request that the generation ends at a step boundary.
 struct JobHalt {
   JobState next = JobState::kPaused;  // or kQueued
   std::string reason;
@@ -98,16 +98,16 @@ struct JobCheckpoint {
   absl::Time time;
 };
 
-// One that is not visible yet.
+// A checkpoint that is not visible yet.
 struct OpenCheckpoint {
   StepId step;
-  std::vector<Rank> written;  // who told of its part
+  std::vector<Rank> written;  // ranks that have reported their part
   std::vector<checkpoint::FileEntry> files;
   double snapshot_seconds = 0, write_seconds = 0;  // of the slowest rank
-  std::string error;                               // the first that a rank told of
+  std::string error;                               // the first that a rank reported
 };
 
-// The checkpoints of one generation on their way.
+// The checkpoints of one generation that are being written.
 struct Saving {
   std::vector<OpenCheckpoint> open;  // by step
   StepId settled;                    // the newest that is visible or failed
@@ -123,7 +123,7 @@ struct JobRecord {
   std::string id;           // random, never reused
   std::string name;
   std::string spec;   // takt.v1.JobSpec, serialized, as submitted
-  std::string owner;  // who submitted it, "ROLE/NAME"; empty: nobody who showed a certificate
+  std::string owner;  // the caller that submitted it, "ROLE/NAME"; empty: it showed no certificate
   JobState state = JobState::kQueued;
   std::string reason;
   std::vector<Transition> transitions;
@@ -139,8 +139,8 @@ struct JobRecord {
   std::optional<JobStop> stop;
   std::optional<JobHalt> halt;
   std::optional<JobCheckpoint> checkpoint;  // the newest of its own
-  StepId resumed_step;                      // that this generation went on from; 0: the beginning
-  std::string kernel_plan;                  // takt.v1.Job
+  StepId resumed_step;      // the step from which this generation went on; 0: the beginning
+  std::string kernel_plan;  // takt.v1.Job
   Saving saving;
   Recoveries recoveries;
   std::vector<std::string> notices;  // warnings that are not the plan's
@@ -148,8 +148,8 @@ struct JobRecord {
   std::optional<StepRecord> last_step;
 };
 
-// Until the job is done, if each step takes as long as the last one, or before the first as long as
-// predicted.
+// How long the job still takes if each step takes as long as the last one, or, before the first
+// step, as long as predicted.
 double EtaSeconds(const JobRecord& job);
 
 // A mutating request that was answered. `job` is what it was answered with.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records to messages and back: what the store keeps and what RPCs answer have one form.
+// Records to messages and back. What the store keeps and what RPCs answer has one form.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -14,11 +14,11 @@ v1::StepReport ToProto(const StepRecord& step);
 // The report does not name its job.
 StepRecord FromProto(const v1::StepReport& report, const std::string& job_id);
 
-// As users see a job. eta_seconds is derived from the last step, or the prediction, while the job
-// runs.
+// A job as users see it. eta_seconds is derived from the last step, or the prediction, while the
+// job runs.
 v1::Job ToProto(const JobRecord& job);
 
-// As the store keeps it.
+// A job as the store keeps it.
 v1::JobRecord ToRecordProto(const JobRecord& job);
 JobRecord FromProto(const v1::JobRecord& record);
 

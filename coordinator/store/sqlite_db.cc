@@ -72,8 +72,8 @@ absl::StatusOr<std::unique_ptr<SqliteDb>> SqliteDb::Open(const std::string& path
                       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   if (code != SQLITE_OK) return db->Error();
   sqlite3_extended_result_codes(db->handle_, 1);
-  // StateDir keeps a second coordinator out; who backs the file up or looks at it is let in, and
-  // waited for where it holds what a commit needs.
+  // StateDir keeps a second coordinator out. A process that backs the file up or reads it may do
+  // so, and a commit waits for the locks that it holds.
   sqlite3_busy_timeout(db->handle_, kBusyTimeoutMillis);
   RETURN_IF_ERROR(db->Execute("PRAGMA journal_mode=WAL"));
   RETURN_IF_ERROR(db->Execute("PRAGMA synchronous=FULL"));

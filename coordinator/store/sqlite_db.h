@@ -17,8 +17,9 @@ namespace takt::store {
 
 class SqliteDb;
 
-// A prepared statement, reused: bind, step until false, and it is fresh again after Reset (which
-// Run does itself). Borrows its SqliteDb. One caller at a time.
+// A prepared statement that is used again and again: bind its parameters and call Run, or call Next
+// until it is false. Reset makes it ready for the next use; Run and the last Next call it. Borrows
+// its SqliteDb. One caller at a time.
 class SqliteStatement final {
  public:
   SqliteStatement(SqliteDb& db, std::string_view sql);
@@ -49,7 +50,8 @@ class SqliteStatement final {
 // One caller at a time.
 class SqliteDb final {
  public:
-  // Opens or creates the file; WAL, synchronous=FULL, and one writer: a second process is refused.
+  // Opens or creates the file in WAL mode with synchronous=FULL. It has one writer: a second
+  // process is refused.
   static absl::StatusOr<std::unique_ptr<SqliteDb>> Open(const std::string& path);
   ~SqliteDb();
 

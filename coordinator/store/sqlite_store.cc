@@ -30,7 +30,7 @@ INSERT INTO meta VALUES('schema_version', 1);
 COMMIT;
 )sql";
 
-// A message that our own code wrote into the file and that does not read back.
+// A message in the file that our own code wrote and that cannot be parsed.
 absl::Status Unreadable(const SqliteDb& db, std::string_view what) {
   return absl::DataLossError(absl::StrCat(
       "state file ", db.path(), " is damaged: a ", std::string(what),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder a coordinator owns: its state file, its lock, and where others read how to reach it.
+// The folder of one coordinator: its state file, its lock, and the file that says how to reach it.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ struct Addresses {
   std::string metrics;  // HOST:PORT, port resolved
 };
 
-// Held by one process at a time, for as long as the object lives (the kernel lets go of it when the
-// process dies).
+// One process holds the folder at a time, for as long as the object lives. The kernel releases it
+// when the process dies.
 class StateDir final {
  public:
   // Creates the folder (mode 0700) if it is missing. Errors: kUnavailable (cannot be made or

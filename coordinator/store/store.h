@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's durable state behind a small interface. Implementations: SQLite
-// (sqlite_store.h), memory (memory_store.h, for tests). One suite, store_test.cc, runs on both.
+// The coordinator's durable state behind a small interface. It is implemented by SQLite
+// (sqlite_store.h) and in memory (memory_store.h, for tests). One suite, store_test.cc, runs on
+// both.
 #pragma once
 
 #include <map>
@@ -15,7 +16,7 @@
 
 namespace takt::store {
 
-// One transaction: all of it is kept or nothing.
+// One transaction: either all of it is kept, or nothing.
 struct Changes {
   std::vector<JobRecord> jobs;            // written whole, by id
   std::vector<std::string> deleted_jobs;  // ids; their steps and log lines go too
@@ -51,7 +52,8 @@ class Store {
 
   virtual absl::StatusOr<Snapshot> Load() = 0;
 
-  // Durable when it returns OK; otherwise nothing of it was kept.  Blocks: for the disk.
+  // The changes are durable when it returns OK; otherwise nothing of them is kept.  Blocks: for the
+  // disk.
   // Errors: kDataLoss (damaged), kResourceExhausted (disk full), kUnavailable (not writable); the
   // file is named.
   virtual absl::Status Commit(const Changes& changes) = 0;
@@ -60,7 +62,7 @@ class Store {
   virtual absl::StatusOr<std::vector<StepRecord>> ReadSteps(const std::string& job_id, StepId after,
                                                             int limit) = 0;
 
-  // The request as it was answered, if it was.
+  // The request as it was answered; nullopt: it was not.
   virtual absl::StatusOr<std::optional<RequestRecord>> FindRequest(
       const std::string& method, const std::string& request_id) = 0;
 
