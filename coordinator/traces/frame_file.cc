@@ -51,7 +51,7 @@ absl::Status FrameFile::Append(std::string_view frame) {
   if (file.good()) return absl::OkStatus();
   const int cause = errno;
   file.close();
-  // The next frame would be read as the rest of this one.
+  // Otherwise the next frame would be read as the rest of this one.
   std::filesystem::resize_file(path_, is_new ? 0 : size, error);
   return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(cause)));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that grows by frames, and keeps the newest ones within a number of bytes. Nothing in it is
-// worth a sync: what a crash tears off is lost.
+// A file that grows by frames and keeps the newest ones within a number of bytes. It is never
+// synced: a crash may lose its last frames.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace takt::traces {
 class FrameReader {
  public:
   FrameReader() = default;
-  // Oldest first; a torn one ends its file.
+  // The frames, oldest first. A torn one ends its file.
   std::vector<std::string> Read();
 
  private:
@@ -26,8 +26,8 @@ class FrameReader {
   std::ifstream old_, newest_;
 };
 
-// One caller at a time. Two files, PATH and PATH.old: when the first is half of what both may be it
-// takes the place of the second.
+// There are two files, PATH and PATH.old. When the first has half of the bytes that both may have,
+// it replaces the second. One caller at a time.
 class FrameFile {
  public:
   FrameFile(std::string path, std::int64_t max_bytes)
@@ -35,7 +35,7 @@ class FrameFile {
 
   // Errors: those of the file system; the frame is not there then.
   absl::Status Append(std::string_view frame);
-  // What is there now, to be read at any time, whatever becomes of the file.
+  // Opens the frames that are there now. They can be read later, whatever happens to the file.
   FrameReader Open() const;
 
  private:

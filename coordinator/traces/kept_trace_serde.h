@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the keeper hold.
+// The contents of the keeper's files.
 #pragma once
 
 #include <string>

@@ -21,7 +21,7 @@ void RecentSteps::Add(trace::StepTrace step, const trace::ClockOffset& clock) {
   clocks_[rank] = clock;
   std::map<int, trace::StepTrace>& ranks = steps_[id];
   const std::int64_t its_bytes = BytesOf(step);
-  if (ranks.try_emplace(rank, std::move(step)).second) bytes_ += its_bytes;  // else: told again
+  if (ranks.try_emplace(rank, std::move(step)).second) bytes_ += its_bytes;  // else it came again
   if (static_cast<int>(ranks.size()) == num_ranks_)
     newest_complete_ = std::max(newest_complete_, id);
   while (bytes_ > max_bytes_ && steps_.size() > 2) Drop();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The newest steps of one run in memory, as its ranks tell of them.
+// The newest steps of one run in memory, as its ranks report them.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,14 @@ class RecentSteps {
   RecentSteps(int num_ranks, std::int64_t max_bytes)
       : num_ranks_(num_ranks), max_bytes_(max_bytes), clocks_(num_ranks) {}
 
-  // step.rank: below num_ranks. Beyond max_bytes the oldest steps go, but never the last two.
+  // step.rank: below num_ranks. Beyond max_bytes the oldest steps are dropped, but never the last
+  // two.
   void Add(trace::StepTrace step, const trace::ClockOffset& clock);
 
   std::int64_t bytes() const { return bytes_; }
-  // 0: of no step have all ranks told.
+  // 0: no step has been reported by all ranks.
   StepId newest_complete() const { return newest_complete_; }
-  // Of all ranks the newest complete steps, ascending, at most `count`.
+  // The newest complete steps of all ranks, ascending, at most `count`.
   std::vector<trace::RankTrace> Newest(int count) const;
 
  private:

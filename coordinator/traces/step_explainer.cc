@@ -15,7 +15,7 @@
 namespace takt::traces {
 namespace {
 
-// So many are enough for what an instruction usually takes.
+// So many steps show what an instruction usually takes.
 constexpr int kSteps = 8;
 constexpr absl::Duration kLeastRest = absl::Seconds(1);
 constexpr int kRestPerWork = 9;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Explains, live, where the time of jobs' newest steps goes: on a thread of its own, never faster
-// than once a second a job, and resting nine times as long as it worked.
+// Explains where the time of the newest step of each running job goes. It has a thread of its own,
+// explains each job at most once a second, and rests nine times as long as it worked.
 #pragma once
 
 #include <functional>
@@ -16,10 +16,10 @@
 
 namespace takt::traces {
 
-// Of the trace's last step. Errors: those of MakeTimeline.
+// The split of the trace's last step. Errors: those of MakeTimeline.
 absl::StatusOr<job::StepSplit> SplitNewest(const trace::JobTrace& trace);
 
-// Ends when destroyed, after the step at hand.
+// Ends when it is destroyed, after the step that it explains.
 class StepExplainer final {
  public:
   // Called on the explainer's thread.
@@ -32,7 +32,7 @@ class StepExplainer final {
  private:
   void Loop();
   void ExplainNews();
-  // True: the end has come.
+  // True: the explainer ends.
   bool Rest(absl::Duration time);
 
   TraceKeeper* const traces_;

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kClockKeptNanos = 3600ll * 1'000'000'000;
 constexpr char kHeader[] = ".header", kSteps[] = ".steps", kOldSteps[] = ".steps.old";
 
-// FLOPs and seconds never meet in one model.
+// No model has both FLOPs and seconds.
 std::vector<double> LayerWork(const model::Model& model) {
   std::vector<double> work;
   for (const model::Layer& layer : model.layers) {
@@ -142,7 +142,7 @@ void TraceKeeper::AddClock(const std::string& worker, const std::string& incarna
     });
   }
   WorkerClock& clock = clocks_[worker];
-  // Of another life: perhaps of another host.
+  // The clock of an earlier process may be that of another host.
   if (clock.incarnation != incarnation) clock = {.incarnation = incarnation};
   clock.answered_nanos = received_nanos;
   clock.filter.Add(sent_nanos, theirs_nanos, received_nanos);
@@ -165,7 +165,7 @@ std::optional<TraceKeeper::Run> TraceKeeper::LoadRun(const std::string& job) con
 TraceKeeper::Run* TraceKeeper::FindRun(const std::string& job) {
   auto found = runs_.find(job);
   if (found == runs_.end()) {
-    // Before a restart of the coordinator it was known.
+    // The job may have been known before a restart of the coordinator.
     std::optional<Run> loaded = LoadRun(job);
     if (!loaded.has_value()) return nullptr;
     found = runs_.emplace(job, std::move(loaded)).first;
@@ -175,7 +175,7 @@ TraceKeeper::Run* TraceKeeper::FindRun(const std::string& job) {
 
 void TraceKeeper::Add(const std::string& worker, const std::string& incarnation, const JobKey& key,
                       const std::string& encoded) {
-  // A worker's word, which becomes part of a path.
+  // A worker named the job, and the name becomes part of a path.
   if (absl::StrContains(key.job, '/')) return;
   absl::StatusOr<trace::StepTrace> step = trace::Decode(encoded);
   absl::MutexLock lock(&mutex_);
@@ -203,7 +203,8 @@ void TraceKeeper::DropOldSteps() {
   std::int64_t bytes = 0;
   for (const auto& [job, run] : runs_) bytes += run->recent.bytes();
   while (bytes > options_.max_all_recent_bytes) {
-    // Of the job that told of nothing for longest, but never of the one that just did.
+    // It is dropped from the job that reported nothing for longest, never from the one that just
+    // did.
     const auto oldest = std::ranges::min_element(runs_, {}, [](const auto& entry) {
       const Run& run = *entry.second;
       return run.recent.bytes() == 0 ? std::numeric_limits<std::int64_t>::max() : run.told;
@@ -245,8 +246,8 @@ absl::StatusOr<trace::JobTrace> TraceKeeper::Read(const std::string& job,
   std::optional<Run> run;
   FrameReader reader;
   {
-    // Of one generation, both; they are read while nobody waits: what is added meanwhile may be
-    // there or not.
+    // Header and steps are of one generation. They are read without the lock: steps that are added
+    // meanwhile may be there or not.
     absl::MutexLock lock(&mutex_);
     run = LoadRun(job);
     reader = FrameFile(PathOf(job, kSteps), options_.max_job_bytes).Open();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps what workers measured of the last steps of each job, and how far their clocks are from
-// ours.
+// Keeps what workers measured of the last steps of each job, and the difference between their
+// clocks and the coordinator's.
 #pragma once
 
 #include <cstdint>
@@ -34,35 +34,35 @@ struct StepRange {
   int newest = 1;
 };
 
-// Thread-safe. Never an obstacle: what cannot be kept is dropped, with one line in the log.
+// Thread-safe. It stops nobody: what cannot be kept is dropped, with one line in the log.
 class TraceKeeper {
  public:
   using JobKey = control::JobKey;
 
   explicit TraceKeeper(TraceKeeperOptions options);
 
-  // A generation begins; what was kept of the job before goes.
+  // A generation begins. What was kept of the job before is dropped.
   void Begin(const job::Launch& launch);
   // The job is deleted.
   void Forget(const std::string& job);
 
-  // A worker answered a question about its clock (trace::ClockFilter). Forgotten once it has not
-  // answered for an hour.
+  // A worker answered a question about its clock (trace::ClockFilter). The clock is forgotten when
+  // the worker has not answered for an hour.
   void AddClock(const std::string& worker, const std::string& incarnation, std::int64_t sent_nanos,
                 std::int64_t theirs_nanos, std::int64_t received_nanos);
-  // One step of one rank (trace/encoding.h). Dropped: damaged, of another generation, or from a
-  // worker that does not hold the rank.
+  // One step of one rank (trace/encoding.h). It is dropped if it is damaged, of another generation,
+  // or from a worker that does not hold the rank.
   void Add(const std::string& worker, const std::string& incarnation, const JobKey& key,
            const std::string& encoded);
 
-  // Jobs of which all ranks told of a step that TakeNewest did not give yet.
+  // Jobs with a step that all ranks have reported and TakeNewest has not returned yet.
   std::vector<std::string> JobsWithNews() const;
-  // The newest steps that all ranks told of, at most `count`, without a look at files. Without
-  // steps: there are none, or the job is gone.
+  // The newest steps that all ranks have reported, at most `count`, from memory alone. It has no
+  // steps if there are none or the job is deleted.
   trace::JobTrace TakeNewest(const std::string& job, int count);
 
-  // The steps of that range that all ranks told of. kFailedPrecondition: there are none at all.
-  // kNotFound: not of that range; says which there are.
+  // The steps of that range that all ranks have reported. Errors: kFailedPrecondition (there are no
+  // steps at all), kNotFound (there are none of that range; says which there are).
   absl::StatusOr<trace::JobTrace> Read(const std::string& job, const StepRange& range) const;
 
  private:
@@ -71,8 +71,8 @@ class TraceKeeper {
     trace::JobTrace header;                                    // without steps
     std::vector<std::pair<std::string, std::string>> holders;  // by rank: worker, incarnation
     RecentSteps recent;
-    std::int64_t told = 0;  // when the last step came: counts up over all jobs
-    StepId taken;           // the newest step that TakeNewest gave
+    std::int64_t told = 0;  // number of the last step that came, over all jobs
+    StepId taken;           // the newest step that TakeNewest returned
   };
 
   std::string PathOf(const std::string& job, const char* suffix) const;
@@ -84,7 +84,7 @@ class TraceKeeper {
 
   const TraceKeeperOptions options_;
   mutable absl::Mutex mutex_;
-  // By job; none is empty: what workers name and nothing is kept of takes no memory.
+  // By job. A job that only a worker names takes no memory.
   std::map<std::string, std::optional<Run>> runs_ ABSL_GUARDED_BY(mutex_);
   std::int64_t told_ ABSL_GUARDED_BY(mutex_) = 0;
   struct WorkerClock {
