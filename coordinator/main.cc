@@ -93,8 +93,8 @@ absl::Status Run(const Flags& flags) {
   options.cluster.membership.protocol_version = kProtocolVersion;
   options.cluster.random_bytes = RandomBytes;
   traces::TraceKeeper traces({.directory = flags.state + "/traces"});
-  options.cluster.on_launch = [&](const job::Launch& launch) { traces.Begin(launch); };
-  options.cluster.on_delete = [&](const std::string& name) { traces.Forget(name); };
+  options.on_launch = [&](const job::Launch& launch) { traces.Begin(launch); };
+  options.on_delete = [&](const std::string& name) { traces.Forget(name); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
                    job::Coordinator::Start(options, store.get()));
 

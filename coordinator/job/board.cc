@@ -24,7 +24,7 @@ void Board::Remove(const std::string& id) {
     absl::MutexLock lock(&mutex_);
     const auto number = number_by_id_.find(id);
     if (number == number_by_id_.end()) return;
-    // The name may belong to a younger job by now.
+    // The name may belong to a newer job by now.
     const auto by_name = number_by_name_.find(jobs_.at(number->second)->name);
     if (by_name->second == number->second) number_by_name_.erase(by_name);
     jobs_.erase(number->second);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What everybody may see of the jobs: the last committed record of each, where the time of its
-// newest explained step went, and word of every change.
+// The jobs as readers see them: the last committed record of each, and where the time of its newest
+// explained step went. Readers can be called after every change.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ using SplitView = std::shared_ptr<const StepSplit>;
 // Thread-safe.
 class Board final {
  public:
-  // Called after every change of its job, from the publishing thread, without a lock; keep it
+  // Called after every change of its job, on the publishing thread, without a lock. It must be
   // short.
   using Listener = std::function<void()>;
   using Subscription =

@@ -3,219 +3,178 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
-#include "common/base/status.h"
-#include "coordinator/job/spec_serde.h"
 
 namespace takt::job {
 
-using store::JobState;
+using membership::Loss;
+using membership::Worker;
 
 namespace {
 
-constexpr std::size_t kMaxNotices = 20;
-
-// The last step that is committed, or part of the checkpoint that the generation went on from.
-StepId LastStep(const store::JobRecord& record) {
-  return std::max(record.resumed_step, record.last_step ? record.last_step->step : StepId(0));
-}
+constexpr char kGenerationIsOver[] = "this generation of the job is over";
 
 }  // namespace
 
-Cluster::Cluster(ClusterOptions options, store::Snapshot snapshot, store::Store* store,
-                 Rendezvous* rendezvous, Moment now)
-    : options_(std::move(options)),
-      store_(store),
-      rendezvous_(rendezvous),
-      members_(options_.membership, snapshot.drained),
-      last_number_(snapshot.last_number),
-      generations_(std::move(snapshot.generations)) {
-  for (store::JobRecord& record : snapshot.jobs) {
-    JobEntry& job = jobs_[record.number];
-    job.record = std::move(record);
-    outbox_.published.push_back(job.record);
-    if (!store::HasEnded(job.record.state)) Restore(job, now);
-  }
+Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store::Store* store,
+                 Moment now)
+    : options_(options),
+      requests_(store),
+      workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_),
+      context_{.decide = options_.decide,
+               .commit_timeout = options_.commit_timeout,
+               .random_bytes = options_.random_bytes,
+               .workers = &workers_,
+               .outbox = &outbox_},
+      jobs_(&context_, std::move(snapshot), now) {}
+
+void Cluster::Attach(const control::Hello& hello, SessionId id,
+                     std::shared_ptr<WorkerSession> session, Moment now) {
+  const absl::StatusOr<std::optional<Loss>> replaced =
+      workers_.Attach(hello, id, std::move(session), now);
+  if (!replaced.ok()) return;
+  if (*replaced) HandleLoss(**replaced, now);
+  const Worker& worker = *workers_.members().Find(hello.worker);
+  for (auto& [number, job] : jobs_) job.Reattach(worker);
+  if (!hello.running) return;
+  const auto& [key, rank, last_step] = *hello.running;
+  Job* const job = jobs_.FindRunning(key);
+  if (job != nullptr && job->HoldsRank(worker, rank)) return;
+  // Held until it has let go, so that nothing else is given to it.
+  workers_.Bind(hello.worker, key, rank);
+  workers_.Send(hello.worker, control::Abort{key, kGenerationIsOver});
 }
 
-// A job that had not ended when the coordinator did.
-void Cluster::Restore(JobEntry& job, Moment now) {
-  absl::StatusOr<config::JobSpec> spec = ParseSpec(job.record.spec);
-  if (!spec.ok()) {
-    job.record.invalid_input = true;
-    job.record.violations = FieldErrorsOf(spec.status());
-    SetState(job, JobState::kFailed,
-             absl::StrCat("this program refuses the job: ", spec.status().message()), now);
-    return;
-  }
-  job.spec = *std::move(spec);
-  const JobState state = job.record.state;
-  if (state == JobState::kRunning || state == JobState::kRecovering) {
-    job.run = MakeRun(job, now);
-    if (job.run->stop) job.run->stop_since = now.steady;
-    for (const control::BoundRank& bound : job.record.ranks) {
-      job.hands.insert(bound.worker);
-      job.run->ranks.push_back({.bound = bound, .phase = RankPhase::kAway});
-      job.run->ranks.back().status = {.rank = bound.rank, .worker = bound.worker};
-    }
-    job.steps.emplace(job.record.plan.mesh, StepId(job.run->committed_steps));
-    rendezvous_->Open(job.record.name, job.record.generation);
-    return;
-  }
-  if (state != JobState::kPlanning && state != JobState::kStarting) return;
-  job.record.ranks.clear();
-  const std::optional<store::JobStop> stop = std::exchange(job.record.stop, std::nullopt);
-  const std::optional<store::JobHalt> halt = std::exchange(job.record.halt, std::nullopt);
-  if (stop && stop->state != JobState::kQueued) {
-    job.record.invalid_input = stop->invalid_input;
-    job.record.violations = stop->violations;
-    SetState(job, stop->state, stop->reason, now);
-  } else if (halt) {
-    SetState(job, halt->next, halt->reason, now);
-  } else {
-    SetState(job, JobState::kQueued,
-             absl::StrCat("the coordinator was restarted while the job was ", store::Name(state)),
-             now);
-  }
+void Cluster::Heartbeat(SessionId id, const control::Heartbeat& heartbeat, Moment now) {
+  workers_.members().Heard(id, now);
+  const Worker* const worker = workers_.members().FindSession(id);
+  if (worker == nullptr || !heartbeat.status) return;
+  if (Job* const job = jobs_.FindRunning(heartbeat.key))
+    job->Heartbeat(*worker, *heartbeat.status, now);
 }
 
-JobRun Cluster::MakeRun(const JobEntry& job, Moment now) const {
-  const store::JobRecord& record = job.record;
-  JobRun run{.state = record.state,
-             .stop = record.stop,
-             .halt = record.halt,
-             .has_checkpoints = job.spec.checkpoint.has_value(),
-             .recoveries = record.recoveries,
-             .checkpoint = record.checkpoint ? record.checkpoint->step : StepId(0),
-             .steps = record.steps,
-             .committed_steps = LastStep(record).value(),
-             .since = now.steady};
-  for (const store::Transition& transition : record.transitions) {
-    if (transition.state == JobState::kRecovering) run.past_faults.push_back(transition.reason);
-  }
-  const std::size_t kept = std::min<std::size_t>(run.past_faults.size(), record.recoveries.count);
-  run.past_faults.erase(run.past_faults.begin(), run.past_faults.end() - kept);
-  return run;
+void Cluster::Update(SessionId id, const control::JobUpdate& update, Moment now) {
+  workers_.members().Heard(id, now);
+  const Worker* const worker = workers_.members().FindSession(id);
+  if (worker == nullptr) return;
+  Job* const job = jobs_.FindRunning(update.key);
+  if (job != nullptr && job->HoldsRank(*worker, update.rank))
+    return job->Update(*worker, update, now);
+  const std::string name = worker->hello.worker;
+  if (update.phase == control::Phase::kAdmitted)
+    return workers_.Send(name, control::Abort{update.key, kGenerationIsOver});
+  workers_.Send(name, control::Acknowledge{update.key});
+  if (worker->hold && worker->hold->key == update.key) workers_.Release(name);
 }
 
-Cluster::JobEntry* Cluster::FindJob(const std::string& name) {
-  const auto it = std::ranges::find_if(
-      jobs_, [&](const auto& entry) { return entry.second.record.name == name; });
-  return it == jobs_.end() ? nullptr : &it->second;
+void Cluster::Detach(SessionId id, const std::string& reason, Moment now) {
+  if (const std::optional<Loss> loss = workers_.Detach(id, reason)) HandleLoss(*loss, now);
 }
 
-const Cluster::JobEntry* Cluster::FindJob(const std::string& name) const {
-  return const_cast<Cluster*>(this)->FindJob(name);
+void Cluster::Leave(SessionId id, const std::string& reason, Moment now) {
+  workers_.members().Heard(id, now);
+  workers_.members().SetLeaving(id);
+  const Worker* const worker = workers_.members().FindSession(id);
+  if (worker == nullptr) return;
+  Log(LogLevel::kInfo, "worker leaves",
+      {{"worker", worker->hello.worker},
+       {"reason", reason},
+       {"job", worker->hold ? worker->hold->key.job : ""}});
+  Job* const job = worker->hold ? jobs_.FindRunning(worker->hold->key) : nullptr;
+  if (job != nullptr) job->Leave(*worker, reason, now);
 }
 
-Cluster::JobEntry* Cluster::FindRunning(const control::JobKey& key) {
-  JobEntry* const job = FindJob(key.job);
-  return job != nullptr && job->run && job->record.generation == key.generation ? job : nullptr;
+absl::Status Cluster::CheckAttached(const std::string& worker,
+                                    const std::string& incarnation) const {
+  if (workers_.FindAttached(worker, incarnation) != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", worker, " incarnation ", incarnation,
+                   " is not attached; open the control stream first"));
 }
 
-void Cluster::SetState(JobEntry& job, JobState state, std::string reason, Moment now) {
-  Log(LogLevel::kInfo, "job state",
-      {{"job", job.record.name},
-       {"generation", absl::StrCat(job.record.generation.value())},
-       {"from", job.record.transitions.empty() ? "" : store::Name(job.record.state)},
-       {"to", store::Name(state)},
-       {"reason", reason}});
-  job.record.state = state;
-  job.record.reason = reason;
-  job.record.transitions.push_back({state, now.wall, std::move(reason)});
-  if (store::HasEnded(state)) job.record.end_time = now.wall;
-  Touch(job);
+void Cluster::Report(const std::string& worker, const std::string& incarnation,
+                     const control::RankStepReport& report,
+                     const std::shared_ptr<BulkSession>& session) {
+  if (Job* const job = jobs_.FindRunning(report.key))
+    job->Report(worker, incarnation, report, session);
 }
 
-void Cluster::SetReason(JobEntry& job, std::string reason) {
-  if (job.record.reason == reason) return;
-  Log(LogLevel::kInfo, "job reason",
-      {{"job", job.record.name}, {"state", store::Name(job.record.state)}, {"reason", reason}});
-  job.record.reason = std::move(reason);
-  Touch(job);
+void Cluster::ReportCheckpoint(const std::string& worker, const std::string& incarnation,
+                               const control::CheckpointReport& report,
+                               const std::shared_ptr<BulkSession>& session) {
+  if (Job* const job = jobs_.FindRunning(report.key))
+    job->ReportCheckpoint(worker, incarnation, report, session);
 }
 
-void Cluster::AddNotice(JobEntry& job, std::string notice) {
-  std::vector<std::string>& notices = job.record.notices;
-  if (std::ranges::find(notices, notice) != notices.end()) return;
-  Log(LogLevel::kWarning, "job warning", {{"job", job.record.name}, {"warning", notice}});
-  if (notices.size() == kMaxNotices) notices.erase(notices.begin());
-  notices.push_back(std::move(notice));
-  Touch(job);
+void Cluster::Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now) {
+  workers_.members().Heard(id, now);
+  if (Job* const job = jobs_.FindRunning(answer.key)) job->Committed(id, answer, now);
 }
 
-void Cluster::CollectSteps(JobEntry& job, bool rest, Moment now) {
-  for (store::StepRecord& step : rest ? job.steps->TakeRest() : job.steps->TakeReady()) {
-    step.job_id = job.record.id;
-    step.generation = job.record.generation;
-    step.schedule = job.record.plan.schedule;
-    step.time = now.wall;
-    job.record.last_step = step;
-    job.run->committed_steps = step.step.value();
-    grown_.insert(job.record.id);
-    outbox_.changes.steps.push_back(std::move(step));
-  }
-  if (!std::exchange(job.acknowledge, false)) return;
-  // Effects come after the commit: what is acknowledged is durable.
-  for (const auto& [rank, sequence] : job.steps->TakeAcknowledgements(job.steps->last_taken())) {
-    outbox_.effects.push_back(
-        [session = job.bulk[rank], acknowledged = control::ReportsAcknowledged{
-                                       {job.record.name, job.record.generation}, sequence}] {
-          session->Acknowledge(acknowledged);
-        });
-  }
+void Cluster::AddLog(const control::LogLine& line) {
+  if (Job* const job = jobs_.Find(line.job)) job->AddLog(line);
 }
 
-void Cluster::SendTo(const std::string& worker, control::Command command) {
-  const membership::Worker* const found = members_.Find(worker);
-  if (found == nullptr) return;
-  const auto session = sessions_.find(found->session);
-  if (session == sessions_.end()) return;
-  outbox_.effects.push_back(
-      [session = session->second, command = std::move(command)] { session->Send(command); });
+void Cluster::HandleLoss(const Loss& loss, Moment now) {
+  Job* const job = loss.hold ? jobs_.FindRunning(loss.hold->key) : nullptr;
+  if (job != nullptr) job->Lose(loss, /*returns=*/now.steady < streams_return_until_, now);
+}
+
+void Cluster::ResumeAfterStall(absl::Duration stall, Moment now) {
+  Log(LogLevel::kWarning, "the coordinator did nothing for a while; leases begin anew",
+      {{"seconds", absl::StrCat(absl::ToInt64Seconds(stall))}});
+  workers_.members().RenewLeases(now);
+  // A shorter one ends no stream.
+  if (stall >= options_.membership.lease)
+    streams_return_until_ = now.steady + options_.decide.return_grace;
+}
+
+void Cluster::Planned(const std::string& job_id, Generation generation,
+                      absl::StatusOr<plan::Plan> plan, Moment now) {
+  Job* const job = jobs_.FindById(job_id);
+  if (job == nullptr || job->record().generation != generation) return;  // no longer wanted
+  job->Planned(std::move(plan), now);
 }
 
 void Cluster::Tick(Moment now) {
-  for (const membership::Loss& loss : members_.Expire(now)) {
-    ++outbox_.workers_lost;
-    HandleLoss(loss, now);
-  }
-  rendezvous_->Expire(now.steady);
+  for (const Loss& loss : workers_.Expire(now)) HandleLoss(loss, now);
   const bool batch = now.steady - last_batch_ >= options_.batch_interval;
   if (batch && HasWaitingBatch()) last_batch_ = now.steady;
-  for (auto& [number, job] : jobs_) {
-    if (!job.run) continue;
-    if (batch) CollectSteps(job, /*rest=*/false, now);
-    AdvanceCheckpoints(job, now);
-    Advance(job, now);
-  }
+  for (auto& [number, job] : jobs_) job.Tick(batch, now);
   ServeQueue(now);
-  if (batch) {
-    for (store::LogRecord& line : waiting_logs_) {
-      grown_.insert(line.job_id);
-      outbox_.changes.logs.push_back(std::move(line));
+}
+
+void Cluster::ServeQueue(Moment now) {
+  std::vector<std::pair<std::string, placement::Need>> needs;
+  std::vector<Job*> waiting;
+  for (auto& [number, job] : jobs_) {
+    if (job.record().state != store::JobState::kQueued) continue;
+    needs.emplace_back(job.record().name, placement::NeedOf(job.spec(), job.Device()));
+    waiting.push_back(&job);
+  }
+  if (waiting.empty()) return;
+  const std::vector<placement::Grant> grants =
+      placement::GrantGangs(needs, placement::CapacityOf(workers()));
+  for (std::size_t i = 0; i < grants.size(); ++i) {
+    if (grants[i].workers.empty()) {
+      waiting[i]->SetReason(grants[i].reason);
+    } else {
+      waiting[i]->BeginPlanning(grants[i].workers, now);
     }
-    waiting_logs_.clear();
   }
 }
 
 bool Cluster::HasWaitingBatch() const {
-  return !waiting_logs_.empty() ||
-         std::ranges::any_of(jobs_, [](const auto& entry) { return entry.second.acknowledge; });
+  return std::ranges::any_of(jobs_,
+                             [](const auto& entry) { return entry.second.HasWaitingBatch(); });
 }
 
 Outbox Cluster::TakeOutbox() {
-  if (!dirty_.empty() || !grown_.empty()) {
-    for (const auto& [number, job] : jobs_) {
-      const bool dirty = dirty_.contains(job.record.id);
-      if (dirty) outbox_.changes.jobs.push_back(job.record);
-      if (dirty || grown_.contains(job.record.id)) outbox_.published.push_back(job.record);
-    }
-    dirty_.clear();
-    grown_.clear();
-  }
+  for (auto& [number, job] : jobs_) job.Flush();
+  outbox_.changes.requests = requests_.Take();
   return std::exchange(outbox_, {});
 }
 

@@ -11,7 +11,7 @@
 namespace takt::job {
 namespace {
 
-plan::Plan PlanFor(const PlanRequest& request) {
+plan::Plan PlanFor(const MakePlan& request) {
   plan::Plan plan;
   plan.mesh.pp_size = request.spec.parallelism.pipeline.value_or(request.options.max_workers);
   plan.schedule.name = "1f1b";
@@ -37,18 +37,18 @@ void ClusterTest::Restart() {
   options.random_bytes = [this](int count) {
     return std::string(count, static_cast<char>(++last_random_));
   };
-  options.plan = [this](PlanRequest request) { plans_.push_back(std::move(request)); };
-  cluster_ = std::make_unique<Cluster>(options, store_->Load().value(), store_.get(),
-                                       rendezvous_.get(), Moment::Of(clock_));
+  cluster_ =
+      std::make_unique<Cluster>(options, store_->Load().value(), store_.get(), Moment::Of(clock_));
   Settle();
 }
 
 void ClusterTest::Settle() {
   while (true) {
     const Moment now = Moment::Of(clock_);
+    rendezvous_->Expire(now.steady);
     cluster_->Tick(now);
     if (!hold_plans_) {
-      for (const PlanRequest& request : std::exchange(plans_, {})) {
+      for (const MakePlan& request : std::exchange(plans_, {})) {
         cluster_->Planned(
             request.job_id, request.generation,
             plan_error_.ok() ? absl::StatusOr<plan::Plan>(PlanFor(request)) : plan_error_, now);
@@ -61,7 +61,10 @@ void ClusterTest::Settle() {
       std::erase_if(shown_, [&](const auto& entry) { return entry.second.id == id; });
     }
     for (const store::JobRecord& job : outbox.published) shown_[job.name] = job;
-    for (const auto& effect : outbox.effects) effect();
+    const EffectTargets targets{
+        .rendezvous = rendezvous_.get(),
+        .plan = [this](const MakePlan& wanted) { plans_.push_back(wanted); }};
+    for (const Effect& effect : outbox.effects) CarryOut(effect, targets);
   }
 }
 

@@ -8,10 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "common/control/attachment.h"
-#include "common/control/job_key.h"
-#include "common/control/reports.h"
 #include "coordinator/job/cluster.h"
+#include "coordinator/job/effects.h"
+#include "coordinator/job/rendezvous.h"
 #include "gtest/gtest.h"
 
 namespace takt::job {
@@ -112,7 +111,7 @@ class ClusterTest : public ::testing::Test {
   std::unique_ptr<Cluster> cluster_;
   std::map<std::string, store::JobRecord> shown_;  // by name, as published
   std::map<std::string, FakeWorker> workers_;
-  std::vector<PlanRequest> plans_;
+  std::vector<MakePlan> plans_;
   bool hold_plans_ = false;  // leave plans_ to the test
   absl::Status plan_error_;  // what planning answers instead
 

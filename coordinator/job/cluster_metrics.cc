@@ -21,7 +21,7 @@ double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::
 
 double Value(StepId step) { return static_cast<double>(step.value()); }
 
-// When the job last began to run; nothing if it never did.
+// When the job last began to run; nullopt if it never did.
 std::optional<absl::Time> RunningSince(const JobRecord& job) {
   const auto last =
       std::find_if(job.transitions.rbegin(), job.transitions.rend(),
@@ -34,7 +34,7 @@ bool IsFinite(const store::StepRecord& step) {
   return std::isfinite(step.loss) && std::isfinite(step.grad_norm);
 }
 
-// It was told to go, or stands aside for maintenance.
+// The worker was told to end, or is drained for maintenance.
 bool MayBeAway(const membership::Worker& worker) { return worker.leaving || worker.drained; }
 
 }  // namespace
@@ -51,7 +51,7 @@ void ClusterMetrics::DropJob(const std::string& name) {
 }
 
 void ClusterMetrics::Record(const Outbox& outbox, absl::Time now) {
-  std::map<std::string, const std::string*> names;  // of jobs whose series are there, by id
+  std::map<std::string, const std::string*> names;  // by id, of the jobs that have series
   for (const JobRecord& job : outbox.published) {
     if (job.end_time && *job.end_time + coordinator::kKeepEndedMetrics <= now) continue;
     names[job.id] = &job.name;
@@ -86,7 +86,7 @@ void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   registry_.Gauge(metrics::kJobStep, {name}).Set(Value(last));
   registry_.Gauge(metrics::kJobTargetStep, {name}).Set(static_cast<double>(job.steps));
   registry_.Gauge(metrics::kJobEta, {name}).Set(store::EtaSeconds(job));
-  // What may never happen is 0 from the beginning.
+  // A counter of what may never happen is there from the beginning, as 0.
   registry_.Counter(metrics::kTokens, {name});
   registry_.Counter(metrics::kNonfiniteSteps, {name});
   registry_.Counter(metrics::kRecoveries, {name});

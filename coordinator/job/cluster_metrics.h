@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the coordinator tells about its jobs and workers on /metrics.
+// The series about jobs and workers on /metrics.
 #pragma once
 
 #include <map>
@@ -22,11 +22,12 @@ class ClusterMetrics final {
   ClusterMetrics(metrics::Registry* registry, const Board* board)
       : registry_(*registry), board_(*board) {}
 
-  // To be called before the board forgets the jobs that the outbox removes,
+  // Call this before the board forgets the jobs that the outbox removes.
   void Drop(const Outbox& outbox);
-  // and after it shows those that it publishes.
+  // Call this after the board shows the jobs that the outbox publishes.
   void Record(const Outbox& outbox, absl::Time now);
-  // What time alone may change: the counts of jobs and workers, and who is lost.
+  // Updates what may change without any outbox: the counts of jobs and workers, and which workers
+  // are lost.
   void Tick(const std::map<std::string, membership::Worker>& workers, absl::Time now);
 
  private:

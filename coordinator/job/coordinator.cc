@@ -15,12 +15,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
                                                                 store::Store* store) {
   ASSIGN_OR_RETURN(store::Snapshot snapshot, store->Load());
   std::unique_ptr<Coordinator> coordinator(new Coordinator(std::move(options), store));
-  ClusterOptions cluster = coordinator->options_.cluster;
-  cluster.plan = [self = coordinator.get()](PlanRequest request) {
-    self->PlanFor(std::move(request));
-  };
-  coordinator->cluster_ = std::make_unique<Cluster>(std::move(cluster), std::move(snapshot), store,
-                                                    &coordinator->rendezvous_, coordinator->now());
+  coordinator->cluster_ = std::make_unique<Cluster>(coordinator->options_.cluster,
+                                                    std::move(snapshot), store, coordinator->now());
   if (coordinator->options_.metrics != nullptr) {
     coordinator->metrics_.emplace(coordinator->options_.metrics, &coordinator->board_);
     coordinator->metrics_->Tick(coordinator->cluster_->workers(), coordinator->now().wall);
@@ -31,6 +27,14 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
   coordinator->deciding_thread_ = std::thread(&Coordinator::Decide, coordinator.get());
   return coordinator;
 }
+
+Coordinator::Coordinator(CoordinatorOptions options, store::Store* store)
+    : options_(std::move(options)),
+      targets_{.rendezvous = &rendezvous_,
+               .plan = [this](const MakePlan& wanted) { PlanFor(wanted); },
+               .on_launch = options_.on_launch,
+               .on_delete = options_.on_delete},
+      store_(store) {}
 
 Coordinator::~Coordinator() {
   Stop();
@@ -105,6 +109,7 @@ bool Coordinator::DecideOnce() {
   const absl::Duration pause = before.steady - std::exchange(last_round_, before.steady);
   if (pause >= options_.cluster.membership.lease / 2) cluster_->ResumeAfterStall(pause, before);
   for (const TimedEvent& event : events) event.event(*cluster_, event.arrival);
+  rendezvous_.Expire(before.steady);
   cluster_->Tick(before);
   const absl::Status status = Flush(cluster_->TakeOutbox());
   if (metrics_ && before.steady - last_metrics_ >= options_.tick) {
@@ -126,20 +131,20 @@ absl::Status Coordinator::Flush(Outbox outbox) {
   for (const std::string& id : outbox.removed) board_.Remove(id);
   for (const store::JobRecord& job : outbox.published) board_.Publish(job);
   if (metrics_) metrics_->Record(outbox, now().wall);
-  for (const std::function<void()>& effect : outbox.effects) effect();
+  for (const Effect& effect : outbox.effects) CarryOut(effect, targets_);
   return absl::OkStatus();
 }
 
-void Coordinator::PlanFor(PlanRequest request) {
-  const auto done = [this, id = request.job_id,
-                     generation = request.generation](absl::StatusOr<plan::Plan> made) {
+void Coordinator::PlanFor(const MakePlan& wanted) {
+  const auto done = [this, id = wanted.job_id,
+                     generation = wanted.generation](absl::StatusOr<plan::Plan> made) {
     auto plan = std::make_shared<absl::StatusOr<plan::Plan>>(std::move(made));
     Post([id, generation, plan](Cluster& cluster, Moment now) {
       cluster.Planned(id, generation, std::move(*plan), now);
     });
   };
   absl::MutexLock lock(&mutex_);
-  plans_.push_back({std::move(request.spec), std::move(request.options), done});
+  plans_.push_back({wanted.spec, wanted.options, done});
 }
 
 void Coordinator::Plan() {

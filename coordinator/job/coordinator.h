@@ -17,12 +17,14 @@
 #include "coordinator/job/board.h"
 #include "coordinator/job/cluster.h"
 #include "coordinator/job/cluster_metrics.h"
+#include "coordinator/job/effects.h"
+#include "coordinator/job/rendezvous.h"
 #include "coordinator/timeouts.h"
 
 namespace takt::job {
 
 struct CoordinatorOptions {
-  ClusterOptions cluster;  // `plan` is set here
+  ClusterOptions cluster;
   // plan::MakePlan, or a test's.
   std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>
       make_plan;
@@ -33,6 +35,10 @@ struct CoordinatorOptions {
   // Plans that clients wait for; beyond it TryPlan refuses.
   std::size_t max_asked_plans = 16;
   metrics::Registry* metrics = nullptr;  // may be null
+  // A generation is handed out; a job is deleted, by name. Called after the commit, on the deciding
+  // thread; may be empty.
+  std::function<void(const Launch&)> on_launch;
+  std::function<void(const std::string&)> on_delete;
 };
 
 // Thread-safe. Ends by Stop (which the destructor calls), or by itself when the store fails: what
@@ -69,8 +75,7 @@ class Coordinator final {
   Moment now() const { return Moment::Of(*options_.clock); }
 
  private:
-  Coordinator(CoordinatorOptions options, store::Store* store)
-      : options_(std::move(options)), store_(store) {}
+  Coordinator(CoordinatorOptions options, store::Store* store);
 
   struct TimedEvent {
     Event event;
@@ -86,12 +91,13 @@ class Coordinator final {
   void Decide();
   // False: the coordinator ends.
   bool DecideOnce();
+  // Stores, shows, then carries out the effects.
   absl::Status Flush(Outbox outbox);
-  // What the cluster needs to go on.
-  void PlanFor(PlanRequest request);
+  void PlanFor(const MakePlan& wanted);
   void Plan();
 
   const CoordinatorOptions options_;
+  const EffectTargets targets_;
   store::Store* const store_;
   Board board_;
   Rendezvous rendezvous_;

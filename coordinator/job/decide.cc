@@ -10,6 +10,7 @@
 namespace takt::job {
 namespace {
 
+using store::JobRecord;
 using store::JobState;
 
 std::string WorkerAndRank(const RankRun& rank) {
@@ -86,15 +87,26 @@ Decision Stop(std::string reason) {
   return {.kind = Decision::Kind::kStop, .reason = std::move(reason), .state = JobState::kFailed};
 }
 
-std::string GoesOnFrom(const JobRun& run) {
-  return run.checkpoint > StepId(0)
-             ? absl::StrCat("goes on from the checkpoint of step ", run.checkpoint.value())
+std::string GoesOnFrom(const JobRecord& job) {
+  return job.checkpoint
+             ? absl::StrCat("goes on from the checkpoint of step ", job.checkpoint->step.value())
              : "has no checkpoint of its own yet";
 }
 
+// The reasons of the faults that `job.recoveries` counts.
+std::vector<std::string> PastFaults(const JobRecord& job) {
+  std::vector<std::string> faults;
+  for (const store::Transition& transition : job.transitions) {
+    if (transition.state == JobState::kRecovering) faults.push_back(transition.reason);
+  }
+  const std::size_t counted = std::min<std::size_t>(faults.size(), job.recoveries.count);
+  faults.erase(faults.begin(), faults.end() - static_cast<std::ptrdiff_t>(counted));
+  return faults;
+}
+
 // How a stopped run ends.
-Decision EndOfStop(const JobRun& run, const DecideOptions& options) {
-  const store::JobStop& stop = *run.stop;
+Decision EndOfStop(const JobRecord& job, const JobRun& run, const DecideOptions& options) {
+  const store::JobStop& stop = *job.stop;
   Decision end{.kind = Decision::Kind::kEnd,
                .reason = stop.reason,
                .state = stop.state,
@@ -102,36 +114,37 @@ Decision EndOfStop(const JobRun& run, const DecideOptions& options) {
                .violations = stop.violations};
   const bool goes_on = stop.state == JobState::kRecovering || stop.state == JobState::kQueued;
   if (stop.state == JobState::kFailed && !stop.invalid_input) {
-    end.reason = DescribeFault(run);
-    if (run.has_checkpoints && run.recoveries.count >= options.max_recoveries) {
-      absl::StrAppend(&end.reason, "; given up after ", run.recoveries.count,
-                      " recoveries without a step after ", run.recoveries.at_step.value(), ": ",
-                      absl::StrJoin(run.past_faults, "; "));
+    end.reason = DescribeFault(job, run);
+    if (run.has_checkpoints && job.recoveries.count >= options.max_recoveries) {
+      absl::StrAppend(&end.reason, "; given up after ", job.recoveries.count,
+                      " recoveries without a step after ", job.recoveries.at_step.value(), ": ",
+                      absl::StrJoin(PastFaults(job), "; "));
     }
   } else if (goes_on) {
-    end.state = run.halt ? run.halt->next : JobState::kQueued;
-    if (stop.state == JobState::kRecovering) end.reason = DescribeFault(run);
-    if (run.halt && run.halt->reason != stop.reason)
-      end.reason = absl::StrCat(run.halt->reason, "; ", end.reason);
-    absl::StrAppend(&end.reason, "; ", GoesOnFrom(run));
+    end.state = job.halt ? job.halt->next : JobState::kQueued;
+    if (stop.state == JobState::kRecovering) end.reason = DescribeFault(job, run);
+    if (job.halt && job.halt->reason != stop.reason)
+      end.reason = absl::StrCat(job.halt->reason, "; ", end.reason);
+    absl::StrAppend(&end.reason, "; ", GoesOnFrom(job));
   }
   return end;
 }
 
 // A stop was told: wait for the ranks to let go, for a while.
-Decision DecideStopping(absl::Duration now, const JobRun& run, const DecideOptions& options) {
+Decision DecideStopping(absl::Duration now, const JobRecord& job, const JobRun& run,
+                        const DecideOptions& options) {
   const auto pending = [](const RankRun& r) { return !r.lost && !IsTerminal(r.phase); };
   const bool all_answered = std::ranges::none_of(run.ranks, pending);
   if (!all_answered && now - run.stop_since.value_or(now) < options.stop_grace) {
-    return Wait(absl::StrCat(run.stop->reason, "; stopping ", Names(run, pending)));
+    return Wait(absl::StrCat(job.stop->reason, "; stopping ", Names(run, pending)));
   }
-  if (!run.saving.empty() && run.stop->state != JobState::kCancelled)
-    return Wait(absl::StrCat(run.stop->reason, "; waiting for ", run.saving));
-  return EndOfStop(run, options);
+  if (!run.saving.empty() && job.stop->state != JobState::kCancelled)
+    return Wait(absl::StrCat(job.stop->reason, "; waiting for ", run.saving));
+  return EndOfStop(job, run, options);
 }
 
 // What must end the job, if anything.
-std::optional<Decision> FindFault(absl::Duration now, const JobRun& run,
+std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, const JobRun& run,
                                   const DecideOptions& options) {
   if (const RankRun* culprit = FindCulprit(run)) {
     Decision stop = Stop(Blame(*culprit));
@@ -146,7 +159,7 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRun& run,
                              absl::FormatDuration(options.return_grace)));
   }
   const auto unadmitted = [](const RankRun& r) { return r.phase == RankPhase::kPreparing; };
-  if (run.state == JobState::kStarting && std::ranges::any_of(run.ranks, unadmitted) &&
+  if (job.state == JobState::kStarting && std::ranges::any_of(run.ranks, unadmitted) &&
       now - run.since >= options.admission_timeout) {
     return Stop(absl::StrCat("not admitted within ",
                              absl::FormatDuration(options.admission_timeout), ": ",
@@ -156,15 +169,16 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRun& run,
 }
 
 // All ranks have done their last step.
-Decision DecideFinished(absl::Duration now, const JobRun& run, const DecideOptions& options) {
+Decision DecideFinished(absl::Duration now, const JobRecord& job, const JobRun& run,
+                        const DecideOptions& options) {
   if (!run.saving.empty()) return Wait(absl::StrCat("waiting for ", run.saving));
-  if (run.committed_steps >= run.steps) {
+  if (run.committed_steps() >= job.steps) {
     return {.kind = Decision::Kind::kEnd,
-            .reason = absl::StrCat("all ", run.steps, " steps done"),
+            .reason = absl::StrCat("all ", job.steps, " steps done"),
             .state = JobState::kSucceeded};
   }
   const std::string missing =
-      absl::StrCat("step reports ", run.committed_steps + 1, " to ", run.steps);
+      absl::StrCat("step reports ", run.committed_steps() + 1, " to ", job.steps);
   if (now - run.finish_since.value_or(now) < options.reports_grace)
     return Wait(absl::StrCat("waiting for ", missing));
   return {.kind = Decision::Kind::kEnd,
@@ -173,35 +187,36 @@ Decision DecideFinished(absl::Duration now, const JobRun& run, const DecideOptio
 }
 
 // All ranks have ended at the step boundary that was asked for.
-Decision DecideHalted(const JobRun& run) {
+Decision DecideHalted(const JobRecord& job, const JobRun& run) {
   const store::JobHalt halt =
-      run.halt.value_or(store::JobHalt{.next = JobState::kQueued, .reason = "its ranks halted"});
+      job.halt.value_or(store::JobHalt{.next = JobState::kQueued, .reason = "its ranks halted"});
   if (!run.saving.empty()) return Wait(absl::StrCat(halt.reason, "; waiting for ", run.saving));
   return {.kind = Decision::Kind::kEnd,
-          .reason = absl::StrCat(halt.reason, "; ", GoesOnFrom(run)),
+          .reason = absl::StrCat(halt.reason, "; ", GoesOnFrom(job)),
           .state = halt.next};
 }
 
-Decision DecideRunning(absl::Duration now, const JobRun& run, const DecideOptions& options) {
+Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& run,
+                       const DecideOptions& options) {
   const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
   if (std::ranges::any_of(run.ranks, away)) {
     return Wait(absl::StrCat("the coordinator was away; waiting to hear of ", Names(run, away)));
   }
   const auto trains = [](const RankRun& r) { return !IsTerminal(r.phase); };
   if (std::ranges::any_of(run.ranks, trains)) {
-    if (!run.halt) return Wait("training");
-    return Wait(absl::StrCat(run.halt->reason, "; waiting for ", Names(run, trains),
+    if (!job.halt) return Wait("training");
+    return Wait(absl::StrCat(job.halt->reason, "; waiting for ", Names(run, trains),
                              " to end at a step boundary"));
   }
   const auto halted = [](const RankRun& r) { return r.phase == RankPhase::kHalted; };
-  return std::ranges::any_of(run.ranks, halted) ? DecideHalted(run)
-                                                : DecideFinished(now, run, options);
+  return std::ranges::any_of(run.ranks, halted) ? DecideHalted(job, run)
+                                                : DecideFinished(now, job, run, options);
 }
 
 // Whether another generation may follow the fault that the run has now.
-bool MayRecover(const JobRun& run, const DecideOptions& options) {
-  return run.has_checkpoints && (run.committed_steps > run.recoveries.at_step.value() ||
-                                 run.recoveries.count < options.max_recoveries);
+bool MayRecover(const JobRecord& job, const JobRun& run, const DecideOptions& options) {
+  return run.has_checkpoints && (run.committed_steps() > job.recoveries.at_step.value() ||
+                                 job.recoveries.count < options.max_recoveries);
 }
 
 // All ranks are ready to train.
@@ -219,9 +234,10 @@ Decision DecideAdmitted(const JobRun& run) {
           .state = JobState::kRunning};
 }
 
-Decision DecideUnstopped(absl::Duration now, const JobRun& run, const DecideOptions& options) {
-  if (std::optional<Decision> fault = FindFault(now, run, options)) return *std::move(fault);
-  if (run.state == JobState::kRunning) return DecideRunning(now, run, options);
+Decision DecideUnstopped(absl::Duration now, const JobRecord& job, const JobRun& run,
+                         const DecideOptions& options) {
+  if (std::optional<Decision> fault = FindFault(now, job, run, options)) return *std::move(fault);
+  if (job.state == JobState::kRunning) return DecideRunning(now, job, run, options);
   const auto unadmitted = [](const RankRun& r) { return r.phase != RankPhase::kAdmitted; };
   if (std::ranges::any_of(run.ranks, unadmitted)) {
     return Wait(absl::StrCat("waiting for ", Names(run, unadmitted), " to load and connect"));
@@ -231,23 +247,37 @@ Decision DecideUnstopped(absl::Duration now, const JobRun& run, const DecideOpti
 
 }  // namespace
 
-std::string DescribeFault(const JobRun& run) {
+std::string DescribeFault(const JobRecord& job, const JobRun& run) {
   const RankRun* const lost = FindSilentlyLost(run);
-  std::string text = lost != nullptr ? Blame(*lost) : run.stop ? run.stop->reason : "";
+  std::string text = lost != nullptr ? Blame(*lost) : job.stop ? job.stop->reason : "";
   for (const RankRun& rank : run.ranks) {
     const bool blamed = lost != nullptr
                             ? &rank == lost
-                            : run.stop && IsTerminal(rank.phase) && Blame(rank) == run.stop->reason;
+                            : job.stop && IsTerminal(rank.phase) && Blame(rank) == job.stop->reason;
     if (!blamed) absl::StrAppend(&text, "; ", WhatItDid(rank));
   }
   return text;
 }
 
-Decision Decide(absl::Duration now, const JobRun& run, const DecideOptions& options) {
-  if (run.stop) return DecideStopping(now, run, options);
-  Decision decision = DecideUnstopped(now, run, options);
+JobRun JobRun::Of(const JobRecord& job, const config::JobSpec& spec, mesh::Mesh mesh,
+                  RankPhase phase, absl::Duration now) {
+  const StepId last = std::max(job.resumed_step, job.last_step ? job.last_step->step : StepId(0));
+  JobRun run{.has_checkpoints = spec.checkpoint.has_value(),
+             .steps = StepCollector(mesh, last),
+             .since = now};
+  for (const control::BoundRank& bound : job.ranks) {
+    run.ranks.push_back(
+        {.bound = bound, .phase = phase, .status = {.rank = bound.rank, .worker = bound.worker}});
+  }
+  return run;
+}
+
+Decision Decide(absl::Duration now, const JobRecord& job, const JobRun& run,
+                const DecideOptions& options) {
+  if (job.stop) return DecideStopping(now, job, run, options);
+  Decision decision = DecideUnstopped(now, job, run, options);
   const bool fault = decision.kind == Decision::Kind::kStop && !decision.invalid_input;
-  if (fault && MayRecover(run, options)) decision.state = JobState::kRecovering;
+  if (fault && MayRecover(job, run, options)) decision.state = JobState::kRecovering;
   return decision;
 }
 

@@ -16,18 +16,21 @@
 //
 // RECOVERING leads to PAUSED if that was asked for. A run ends only when its last checkpoint is
 // visible or has failed (saving.h), except when it is cancelled. Decide covers STARTING, RUNNING
-// and RECOVERING; queue.h decides who leaves QUEUED, cluster_halt.cc has what users and leaving
-// workers ask for.
+// and RECOVERING; placement/queue.h decides which job leaves QUEUED, job.h has what users and
+// leaving workers ask for.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/control/assignment.h"
-#include "common/control/rank_status.h"
+#include "common/config/job_spec.h"
+#include "coordinator/job/session.h"
+#include "coordinator/job/step_collector.h"
+#include "coordinator/membership/membership.h"
 #include "coordinator/store/record.h"
 #include "coordinator/timeouts.h"
 
@@ -58,23 +61,35 @@ struct RankRun {
   control::RankStatus status;          // last reported
   StepId resumed_step;                 // from kAdmitted on
   std::string kernel_plan;             // likewise, of rank 0
+  std::shared_ptr<BulkSession> bulk;   // of its last report, which is acknowledged there
 };
 
+// What is known of the generation that holds a gang, besides the job's record.
 struct JobRun {
-  store::JobState state = store::JobState::kStarting;  // or kRunning, kRecovering
-  std::optional<store::JobStop> stop;
-  std::optional<store::JobHalt> halt;
+  // The oldest open checkpoint, complete, on its way to being visible.
+  struct Commit {
+    absl::Duration since;
+    membership::SessionId asked;  // 0: no worker yet
+    std::string manifest;
+  };
+
+  // The run that begins, or goes on after a restart, with the ranks of `job`.
+  static JobRun Of(const store::JobRecord& job, const config::JobSpec& spec, mesh::Mesh mesh,
+                   RankPhase phase, absl::Duration now);
+
   bool has_checkpoints = false;  // without them a fault is the end
-  store::Recoveries recoveries;
-  std::vector<std::string> past_faults;  // of `recoveries`
-  StepId checkpoint;                     // the newest that is visible; 0: none
-  std::string saving;                    // what open checkpoints wait for; empty: there are none
-  std::int64_t steps = 0;
-  std::int64_t committed_steps = 0;  // or those before the checkpoint it resumed from
   std::vector<RankRun> ranks;
-  absl::Duration since;  // steady; when this state began here, or the last rank went away
+  // Its last step is the last one that is committed, or that the checkpoint holds from which the
+  // generation went on.
+  StepCollector steps{mesh::Mesh(), StepId(0)};
+  bool acknowledge = false;  // reports came since the last acknowledgement
+  std::optional<Commit> commit;
+  std::string saving;    // what open checkpoints wait for; empty: there are none
+  absl::Duration since;  // steady; when the state began here, or the last rank went away
   std::optional<absl::Duration> stop_since;    // when the stop was told
   std::optional<absl::Duration> finish_since;  // when the last rank finished
+
+  std::int64_t committed_steps() const { return steps.last_taken().value(); }
 };
 
 struct DecideOptions {
@@ -82,7 +97,7 @@ struct DecideOptions {
   absl::Duration return_grace = coordinator::kReturnGrace;
   absl::Duration stop_grace = coordinator::kStopGrace;
   absl::Duration reports_grace = coordinator::kReportsGrace;
-  // In a row without a step that was not committed before.
+  // So many faults in a row, without a step that was not committed before, are not the end.
   int max_recoveries = 3;
 };
 
@@ -100,9 +115,11 @@ struct Decision {
   std::vector<FieldError> violations;  // of invalid_input
 };
 
-Decision Decide(absl::Duration now, const JobRun& run, const DecideOptions& options);
+// job: STARTING, RUNNING or RECOVERING; `run` is its run.
+Decision Decide(absl::Duration now, const store::JobRecord& job, const JobRun& run,
+                const DecideOptions& options);
 
 // For people: what went wrong first, where it was, and what every other rank was waiting for.
-std::string DescribeFault(const JobRun& run);
+std::string DescribeFault(const store::JobRecord& job, const JobRun& run);
 
 }  // namespace takt::job

@@ -15,7 +15,7 @@ using ::testing::Not;
 class DecideTest : public ::testing::Test {
  protected:
   DecideTest() {
-    run_.steps = 20;
+    job_ = {.state = JobState::kStarting, .steps = 20};
     for (int rank = 0; rank < 3; ++rank) {
       run_.ranks.push_back({.bound = {.rank = Rank(rank), .worker = absl::StrCat("w", rank)}});
     }
@@ -24,17 +24,19 @@ class DecideTest : public ::testing::Test {
     for (RankRun& rank : run_.ranks) rank.phase = phase;
   }
   void Running() {
-    run_.state = JobState::kRunning;
+    job_.state = JobState::kRunning;
     All(RankPhase::kRunning);
   }
   void Stopping(const std::string& reason, JobState state = JobState::kFailed) {
-    run_.stop = store::JobStop{.state = state, .reason = reason};
+    job_.stop = store::JobStop{.state = state, .reason = reason};
     run_.stop_since = now_;
   }
-  Decision DecideNow() { return Decide(now_, run_, options_); }
+  void Commit(int step) { run_.steps = StepCollector({.pp_size = 3}, StepId(step)); }
+  Decision DecideNow() { return Decide(now_, job_, run_, options_); }
 
   DecideOptions options_;
   absl::Duration now_ = absl::Seconds(100);
+  store::JobRecord job_;
   JobRun run_{.since = absl::Seconds(100)};
 };
 
@@ -178,10 +180,10 @@ TEST_F(DecideTest, SucceedsOnlyWhenAllRanksFinishedAndAllStepsAreCommitted) {
   EXPECT_EQ(DecideNow().reason, "training");
   All(RankPhase::kFinished);
   run_.finish_since = now_;
-  run_.committed_steps = 19;
+  Commit(19);
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
   EXPECT_EQ(DecideNow().reason, "waiting for step reports 20 to 20");
-  run_.committed_steps = 20;
+  Commit(20);
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
   EXPECT_EQ(DecideNow().state, JobState::kSucceeded);
 }
@@ -190,7 +192,7 @@ TEST_F(DecideTest, ReportsThatNeverComeAreNamedInTheEnd) {
   Running();
   All(RankPhase::kFinished);
   run_.finish_since = now_;
-  run_.committed_steps = 18;
+  Commit(18);
   now_ += options_.reports_grace;
   EXPECT_EQ(DecideNow().state, JobState::kSucceeded);
   EXPECT_EQ(DecideNow().reason, "all ranks finished, but step reports 19 to 20 never came");
@@ -216,13 +218,13 @@ TEST_F(DecideTest, AFaultOfAJobWithCheckpointsIsRecoveredFromSoManyTimes) {
   Running();
   run_.has_checkpoints = true;
   run_.ranks[1].lost = "its stream ended";
-  run_.recoveries = {.count = 2, .at_step = StepId(7)};
-  run_.committed_steps = 7;
+  job_.recoveries = {.count = 2, .at_step = StepId(7)};
+  Commit(7);
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
   EXPECT_EQ(DecideNow().state, JobState::kRecovering);
-  run_.recoveries.count = 3;
+  job_.recoveries.count = 3;
   EXPECT_EQ(DecideNow().state, JobState::kFailed);
-  run_.committed_steps = 8;  // a new step
+  Commit(8);  // a new step
   EXPECT_EQ(DecideNow().state, JobState::kRecovering);
   run_.has_checkpoints = false;
   EXPECT_EQ(DecideNow().state, JobState::kFailed);
@@ -237,17 +239,17 @@ TEST_F(DecideTest, ARecoveringJobWaitsForItsCheckpointAndThenForWorkers) {
   EXPECT_EQ(DecideNow().reason,
             "worker w1 lost; waiting for the checkpoint of step 9 to become visible");
   run_.saving.clear();
-  run_.checkpoint = StepId(9);
+  job_.checkpoint = store::JobCheckpoint{.step = StepId(9)};
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
   EXPECT_EQ(DecideNow().state, JobState::kQueued);
   EXPECT_THAT(DecideNow().reason, HasSubstr("goes on from the checkpoint of step 9"));
-  run_.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
+  job_.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
   EXPECT_EQ(DecideNow().state, JobState::kPaused);
 }
 
 TEST_F(DecideTest, HaltedRanksEndTheRunAsWasAsked) {
   Running();
-  run_.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
+  job_.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
   run_.ranks[0].phase = run_.ranks[2].phase = RankPhase::kHalted;
   EXPECT_EQ(DecideNow().reason,
             "paused by request; waiting for rank 1 (w1) to end at a step boundary");
@@ -257,7 +259,7 @@ TEST_F(DecideTest, HaltedRanksEndTheRunAsWasAsked) {
   run_.saving.clear();
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
   EXPECT_EQ(DecideNow().state, JobState::kPaused);
-  run_.halt->next = JobState::kQueued;
+  job_.halt->next = JobState::kQueued;
   EXPECT_EQ(DecideNow().state, JobState::kQueued);
 }
 

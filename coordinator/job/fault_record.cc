@@ -53,7 +53,7 @@ std::vector<control::RankStatus> FaultOf(const JobRun& run) {
 
 void LogFault(const std::string& job, Generation generation,
               std::vector<control::RankStatus> fault) {
-  // Who waits for nothing is who the others wait for.
+  // The others wait for the ranks that wait for nothing.
   std::ranges::stable_sort(
       fault, {}, [](const control::RankStatus& status) { return !status.waiting_for.empty(); });
   if (fault.size() > kLoggedRanks) {

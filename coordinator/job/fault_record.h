@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is kept of a fault: what every rank was doing, from its flight recorder. A rank that let go
-// says so itself; of one that is lost it is its last heartbeat.
+// What is kept of a fault: what every rank was doing, from its flight recorder. A rank that ended
+// reports it; for a rank whose worker is lost, its last heartbeat is taken.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ inline constexpr std::size_t kRecentPerRank = 16;
 inline constexpr std::size_t kRecentPerJob = 4096;  // so that a record stays far below a message
 inline constexpr std::size_t kStatusTextBytes = 256;
 
-// As it came from a worker, cut to the bounds above; `time`: when it came.
+// The status as a worker sent it, cut to the bounds above. time: when it came.
 control::RankStatus ToKeep(control::RankStatus status, const control::BoundRank& bound,
                            absl::Time time);
 
@@ -27,7 +27,7 @@ std::vector<control::RankStatus> FaultOf(const JobRun& run);
 
 inline constexpr std::size_t kLoggedRanks = 16;
 
-// A line a rank, of at most kLoggedRanks: those first that waited for nobody.
+// Logs one line for each rank, for at most kLoggedRanks: first those that waited for nobody.
 void LogFault(const std::string& job, Generation generation,
               std::vector<control::RankStatus> fault);
 

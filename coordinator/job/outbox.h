@@ -2,11 +2,11 @@
 // What the cluster wants done, in order.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "coordinator/job/effects.h"
 #include "coordinator/store/store.h"
 
 namespace takt::job {
@@ -25,13 +25,13 @@ struct RecoveryTimes {
   absl::Duration start;  // until all ranks had planned, loaded and connected
 };
 
-// To be done in this order: commit `changes`; if that succeeded, show `published` and `removed`,
-// then call `effects`.
+// The reader commits `changes` first. If that succeeds, it shows `published` and `removed`, and
+// then carries out `effects`.
 struct Outbox {
   store::Changes changes;
   std::vector<store::JobRecord> published;
   std::vector<std::string> removed;  // job ids
-  std::vector<std::function<void()>> effects;
+  std::vector<Effect> effects;
   std::vector<SettledCheckpoint> checkpoints;
   std::vector<RecoveryTimes> recoveries;
   std::vector<std::string> recovering;  // names of jobs that had a fault and go on

@@ -9,10 +9,10 @@
 namespace takt::job {
 namespace {
 
-// Of one wait, whose answer has all their values.
+// A wait may name so many keys: its answer has all their values.
 constexpr std::size_t kMaxKeysAtOnce = 64;
 
-// A callback and what it is to be told, collected under the lock and called after it.
+// A callback and its argument. They are collected under the lock and called after it.
 using Due = std::vector<std::pair<Rendezvous::Callback, absl::StatusOr<Rendezvous::Values>>>;
 
 void CallAll(Due& due) {

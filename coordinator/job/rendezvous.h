@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of one generation find each other: a small key-value space per (job, generation),
-// gone with it. The contract is takt.v1.RendezvousService's.
+// Where the ranks of one generation find each other: a small key-value space for each (job,
+// generation), which ends with it. takt.v1.RendezvousService has the contract.
 #pragma once
 
 #include <functional>
@@ -32,11 +32,11 @@ class Rendezvous final {
   using Callback = std::function<void(absl::StatusOr<Values>)>;
 
   explicit Rendezvous(RendezvousLimits limits = {}) : limits_(limits) {}
-  // As Stop.
+  // Calls Stop.
   ~Rendezvous() { Stop(); }
 
-  // Makes (job, generation) current; what an older generation had is gone and its waits end with
-  // kAborted.
+  // Makes (job, generation) current. The values of an older generation are dropped, and its waits
+  // end with kAborted.
   void Open(const std::string& job, Generation generation);
   void Close(const std::string& job);
   // Closes every scope; waits and all later calls end with kUnavailable.
@@ -44,7 +44,7 @@ class Rendezvous final {
 
   absl::Status Set(const std::string& job, Generation generation, const std::string& key,
                    std::string value);
-  // Calls back once, when every key is there, or at `deadline` (steady), or when the scope goes.
+  // Calls back once: when every key is there, at `deadline` (steady), or when the scope is closed.
   void Wait(const std::string& job, Generation generation, std::vector<std::string> keys,
             absl::Duration deadline, Callback callback);
   absl::Status Clear(const std::string& job, Generation generation);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks' parts of a checkpoint put together. Pure; the state is stored with the job, so a
-// coordinator that is started again goes on where the old one was.
+// Puts the ranks' parts of a checkpoint together. Pure. The state is stored with the job, so a
+// coordinator that is started again goes on where the earlier one was.
 //
-//   (first rank tells) --> kWriting --(all told)--> kComplete --(a worker made it visible, or
+//   (first rank reports) -> kWriting --(all have)--> kComplete --(a worker made it visible, or
 //                             |                        could not)--> settled
-//                             +--(all told or ended, one of an error or before it
-//                                told)--> kFailed --> settled
+//                             +--(all reported or ended; one with an error, or one ended
+//                                without a report)--> kFailed --> settled
 //
-// They are settled in the order of their steps: every rank writes them in that order.
+// Checkpoints are settled in the order of their steps: every rank writes them in that order.
 #pragma once
 
 #include <span>
@@ -19,7 +19,7 @@
 
 namespace takt::job {
 
-// False: nothing new. It was told before, or its checkpoint is settled.
+// False: the report is not new. It came before, or its checkpoint is settled.
 bool AddReport(store::Saving& saving, const control::CheckpointReport& report);
 
 struct SavingState {
@@ -28,11 +28,11 @@ struct SavingState {
   std::string reason;       // what it waits for, or why it failed
 };
 
-// ranks_gave_up: those that have not told how they ended never will.
+// ranks_gave_up: ranks that have not reported how they ended never will.
 SavingState JudgeOldest(const store::Saving& saving, std::span<const RankRun> ranks,
                         bool ranks_gave_up);
 
-// The oldest open checkpoint is visible or has failed; returned.
+// The oldest open checkpoint is visible or has failed. It is removed and returned.
 store::OpenCheckpoint SettleOldest(store::Saving& saving);
 
 }  // namespace takt::job

@@ -52,8 +52,8 @@ store::StepRecord StepCollector::Merge(const Parts& parts) const {
     idle[pp_rank] += std::clamp(1 - part.busy_seconds / part.step_seconds, 0.0, 1.0);
     counts[pp_rank] += 1;
   }
-  // A pp rank without any part has no figure, and positions must keep their meaning: then there are
-  // none.
+  // A pp rank without any part has no figure. As positions are pp ranks, there are no figures at
+  // all then.
   double sum = 0;
   int known = 0;
   for (int p = 0; p < mesh_.pp_size; ++p) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks' parts of a step put together: a step is ready to be committed when all of its ranks have
-// reported it, and each is ready once, in order.
+// Puts the ranks' parts of a step together. A step is ready to be committed when all ranks have
+// reported it; each step is ready once, in order.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace takt::job {
 
-// Of one generation of one job. One caller at a time.
+// The steps of one generation of one job. One caller at a time.
 class StepCollector final {
  public:
   // after: the last committed step.
@@ -23,17 +23,18 @@ class StepCollector final {
   // False: not a report of this mesh (no such rank, or no such step), or more than kMaxAhead steps
   // ahead.
   bool Add(const control::RankStepReport& report);
-  // A report that is no step's part came with this sequence: acknowledged after the step's (0: the
-  // state before the first). False: as Add.
+  // A report of another kind came with this sequence. It is acknowledged after the reports of
+  // `step` (0: the state before the first step). False: as Add.
   bool AddOther(Rank rank, std::int64_t sequence, StepId step);
-  // Its reports are not waited for any more.
+  // Reports of this rank are not waited for any more.
   void EndRank(Rank rank);
 
-  // The next steps that are complete: reported by rank 0, and by every other rank unless that ended
-  // or is more than kMaxLag steps behind. Job, generation, schedule and time are left to the
-  // caller.
+  // The next steps that are complete: rank 0 has reported them, and so has every other rank, unless
+  // it ended or is more than kMaxLag steps behind. The caller fills in job, generation, schedule
+  // and time.
   std::vector<store::StepRecord> TakeReady();
-  // Also those that lack other ranks' parts: nothing more will come.
+  // Nothing more will come: these are the remaining steps, also those that lack parts of other
+  // ranks.
   std::vector<store::StepRecord> TakeRest();
 
   StepId last_taken() const { return last_taken_; }
@@ -43,8 +44,8 @@ class StepCollector final {
   std::map<Rank, std::int64_t> TakeAcknowledgements(StepId committed);
 
   static constexpr std::int64_t kMaxLag = 64;
-  // So many reports a worker keeps until they are acknowledged, and no more: one that tells of a
-  // later step made it up.
+  // A worker keeps at most so many reports until they are acknowledged, so a report of a later step
+  // is not true.
   static constexpr std::int64_t kMaxAhead = 1 << 18;
 
  private:
@@ -53,12 +54,12 @@ class StepCollector final {
   store::StepRecord Merge(const Parts& parts) const;
   std::vector<store::StepRecord> Take(bool incomplete_too);
 
-  const mesh::Mesh mesh_;
+  mesh::Mesh mesh_;
   StepId last_taken_;
   StepId newest_of_rank0_;
   std::map<StepId, Parts> pending_;
   std::vector<bool> ended_;  // by rank
-  // By rank and step the newest sequence: what is sent again and again takes no more room.
+  // The newest sequence by rank and step, so that repeated reports take no more memory.
   std::map<Rank, std::map<StepId, std::int64_t>> unacknowledged_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of one measured step of a job went, as the board shows it.
+// Where the time of one measured step of a job went. The board shows it.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace takt::job {
 
-// Of the compute lanes of one pp rank; means over its dp ranks.
+// The compute lanes of one pp rank, as means over its dp ranks.
 struct PpRankSplit {
   double compute_seconds = 0;                                // F, I, W, B, O
   double predicted_compute_seconds = 0;                      // 0: there is no prediction

@@ -395,7 +395,7 @@ TEST_F(AccessTest, WhoChangesSomethingLeavesALine) {
                                            HasSubstr("what=/takt.v1.JobService/SubmitJob"),
                                            HasSubstr("subject=job/a"), HasSubstr("outcome=OK"))));
   Get("a");
-  EXPECT_THAT(audit.Take(), ::testing::IsEmpty()) << "reading is no deed";
+  EXPECT_THAT(audit.Take(), ::testing::IsEmpty()) << "reading is no audit_entry";
   Use(Dial(Role::kUser, "bob"));
   v1::DeleteJobRequest request;
   request.set_name("a");

@@ -18,15 +18,15 @@ namespace {
 using job::Cluster;
 using job::Coordinator;
 
-// Messages that may wait for a peer that is slow to read.
+// So many messages may wait for a peer that reads slowly.
 constexpr std::size_t kMaxCommands = 256;
 constexpr std::size_t kMaxAcknowledgements = 4096;
 
-// A worker's stream begins with its name, which must be its own.
-absl::Status MayBegin(Deed& deed, const std::string& worker) {
-  deed.subject = "worker/" + worker;
-  absl::Status status = access::MaySpeakFor(deed.who, worker);
-  deed.Audit(status);
+// A worker's stream begins with its name; the certificate must be of that name.
+absl::Status MayBegin(AuditEntry& audit_entry, const std::string& worker) {
+  audit_entry.subject = "worker/" + worker;
+  absl::Status status = access::MaySpeakFor(audit_entry.who, worker);
+  audit_entry.Write(status);
   return status;
 }
 
@@ -37,9 +37,9 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
                             public std::enable_shared_from_this<ControlStream> {
  public:
   ControlStream(grpc::CallbackServerContext* context, Coordinator* coordinator,
-                traces::TraceKeeper* traces, Deed deed, job::SessionId id)
+                traces::TraceKeeper* traces, AuditEntry audit_entry, job::SessionId id)
       : WritingStream(context, kMaxCommands),
-        deed_(std::move(deed)),
+        audit_entry_(std::move(audit_entry)),
         coordinator_(coordinator),
         traces_(traces),
         id_(id) {}
@@ -74,7 +74,7 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
     const auto* hello = message ? std::get_if<control::Hello>(&*message) : nullptr;
     if (hello == nullptr)
       return Cut(absl::InvalidArgumentError("the first message of Attach must be a Hello"));
-    if (const absl::Status status = MayBegin(deed_, hello->worker); !status.ok())
+    if (const absl::Status status = MayBegin(audit_entry_, hello->worker); !status.ok())
       return Cut(status);
     attached_ = true;
     worker_ = hello->worker;
@@ -84,7 +84,7 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
     });
   }
 
-  // The next message is read when this one was decided on: who sends faster than that waits, and
+  // The next message is read when this one was decided on: a worker that sends faster waits, and
   // fills no queue here.
   void Decide(Coordinator::Event event) {
     coordinator_->Post(
@@ -144,11 +144,11 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
         [id = id_](Cluster& cluster, Moment now) { cluster.Detach(id, "its stream ended", now); };
   }
 
-  Deed deed_;
+  AuditEntry audit_entry_;
   Coordinator* const coordinator_;
   traces::TraceKeeper* const traces_;
   const job::SessionId id_;
-  // Of the reading side, one callback at a time.
+  // Used by the reading side, one callback at a time.
   v1::AttachRequest request_;
   bool attached_ = false;
   std::string worker_, incarnation_;
@@ -161,9 +161,9 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
                          public std::enable_shared_from_this<BulkStream> {
  public:
   BulkStream(grpc::CallbackServerContext* context, Coordinator* coordinator,
-             traces::TraceKeeper* traces, Deed deed)
+             traces::TraceKeeper* traces, AuditEntry audit_entry)
       : WritingStream(context, kMaxAcknowledgements),
-        deed_(std::move(deed)),
+        audit_entry_(std::move(audit_entry)),
         coordinator_(coordinator),
         traces_(traces) {}
 
@@ -203,7 +203,7 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
           "the first message of StreamBulk must be a BulkHello with the worker's name"));
       return false;
     }
-    if (const absl::Status status = MayBegin(deed_, hello->worker); !status.ok()) {
+    if (const absl::Status status = MayBegin(audit_entry_, hello->worker); !status.ok()) {
       Cut(status);
       return false;
     }
@@ -243,10 +243,10 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
         [line = std::move(line)](Cluster& cluster, Moment) { cluster.AddLog(line); });
   }
 
-  Deed deed_;
+  AuditEntry audit_entry_;
   Coordinator* const coordinator_;
   traces::TraceKeeper* const traces_;
-  // Of the reading side, one callback at a time.
+  // Used by the reading side, one callback at a time.
   v1::StreamBulkRequest request_;
   std::string worker_, incarnation_;
 };
@@ -256,7 +256,7 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
 ControlReactor* AttachmentService::Attach(grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<ControlStream>(
       context, coordinator_, traces_,
-      guard_->DeedOf(*context, MethodOf<v1::AttachmentService>("Attach"), ""),
+      guard_->AuditEntryOf(*context, MethodOf<v1::AttachmentService>("Attach"), ""),
       job::SessionId(++last_session_));
   stream->Begin();
   return stream.get();
@@ -265,7 +265,7 @@ ControlReactor* AttachmentService::Attach(grpc::CallbackServerContext* context) 
 BulkReactor* AttachmentService::StreamBulk(grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<BulkStream>(
       context, coordinator_, traces_,
-      guard_->DeedOf(*context, MethodOf<v1::AttachmentService>("StreamBulk"), ""));
+      guard_->AuditEntryOf(*context, MethodOf<v1::AttachmentService>("StreamBulk"), ""));
   stream->Begin();
   return stream.get();
 }

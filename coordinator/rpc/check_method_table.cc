@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// check_method_table SERVICES: does every RPC of a descriptor set have a row in
-// common/access/method_table.cc, and every row an RPC? Run by the build.
+// check_method_table SERVICES fails unless every RPC of a descriptor set has a row in
+// common/access/method_table.cc, and every row an RPC. The build runs it.
 #include <google/protobuf/descriptor.pb.h>
 
 #include <cstdio>

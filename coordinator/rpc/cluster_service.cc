@@ -16,10 +16,10 @@ constexpr double kDefaultWaitSeconds = 30;
 constexpr double kMaxWaitSeconds = 120;
 
 template <class Request, class Response>
-grpc::ServerUnaryReactor* SetDrained(job::Coordinator* coordinator, Deed deed,
+grpc::ServerUnaryReactor* SetDrained(job::Coordinator* coordinator, AuditEntry audit_entry,
                                      grpc::CallbackServerContext* context, const Request* request,
                                      Response* response, bool drained) {
-  auto call = std::make_shared<UnaryCall>(context, std::move(deed));
+  auto call = std::make_shared<UnaryCall>(context, std::move(audit_entry));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   coordinator->Post(
       [request, response, drained, call = std::move(call)](job::Cluster& cluster, Moment now) {
@@ -40,7 +40,7 @@ grpc::ServerUnaryReactor* ClusterService::ListWorkers(grpc::CallbackServerContex
                                                       const v1::ListWorkersRequest*,
                                                       v1::ListWorkersResponse* response) {
   auto call = std::make_shared<UnaryCall>(
-      context, guard_->DeedOf(*context, MethodOf<v1::ClusterService>("ListWorkers"), ""));
+      context, guard_->AuditEntryOf(*context, MethodOf<v1::ClusterService>("ListWorkers"), ""));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   coordinator_->Post([response, call = std::move(call)](job::Cluster& cluster, Moment) {
     for (const auto& [name, worker] : cluster.workers()) *response->add_workers() = ToProto(worker);
@@ -53,8 +53,8 @@ grpc::ServerUnaryReactor* ClusterService::DrainWorker(grpc::CallbackServerContex
                                                       const v1::DrainWorkerRequest* request,
                                                       v1::DrainWorkerResponse* response) {
   return SetDrained(coordinator_,
-                    guard_->DeedOf(*context, MethodOf<v1::ClusterService>("DrainWorker"),
-                                   "worker/" + request->worker()),
+                    guard_->AuditEntryOf(*context, MethodOf<v1::ClusterService>("DrainWorker"),
+                                         "worker/" + request->worker()),
                     context, request, response, true);
 }
 
@@ -62,8 +62,8 @@ grpc::ServerUnaryReactor* ClusterService::UndrainWorker(grpc::CallbackServerCont
                                                         const v1::UndrainWorkerRequest* request,
                                                         v1::UndrainWorkerResponse* response) {
   return SetDrained(coordinator_,
-                    guard_->DeedOf(*context, MethodOf<v1::ClusterService>("UndrainWorker"),
-                                   "worker/" + request->worker()),
+                    guard_->AuditEntryOf(*context, MethodOf<v1::ClusterService>("UndrainWorker"),
+                                         "worker/" + request->worker()),
                     context, request, response, false);
 }
 
@@ -87,16 +87,18 @@ absl::Status RendezvousService::MayMeet(const access::Identity& who,
   return access::MayMeet(who, scope.job(), gang);
 }
 
-Deed RendezvousService::DeedOn(const grpc::CallbackServerContext& context, absl::string_view method,
-                               const v1::RendezvousScope& scope) const {
-  return guard_->DeedOf(context, MethodOf<v1::RendezvousService>(method), "job/" + scope.job());
+AuditEntry RendezvousService::AuditEntryOn(const grpc::CallbackServerContext& context,
+                                           absl::string_view method,
+                                           const v1::RendezvousScope& scope) const {
+  return guard_->AuditEntryOf(context, MethodOf<v1::RendezvousService>(method),
+                              "job/" + scope.job());
 }
 
 grpc::ServerUnaryReactor* RendezvousService::SetKey(grpc::CallbackServerContext* context,
                                                     const v1::SetKeyRequest* request,
                                                     v1::SetKeyResponse*) {
   const v1::RendezvousScope& scope = request->scope();
-  UnaryCall call(context, DeedOn(*context, "SetKey", scope));
+  UnaryCall call(context, AuditEntryOn(*context, "SetKey", scope));
   grpc::ServerUnaryReactor* const reactor = call.reactor();
   absl::Status status = MayMeet(call.who(), scope);
   if (status.ok()) {
@@ -111,7 +113,7 @@ grpc::ServerUnaryReactor* RendezvousService::WaitKeys(grpc::CallbackServerContex
                                                       const v1::WaitKeysRequest* request,
                                                       v1::WaitKeysResponse* response) {
   const v1::RendezvousScope& scope = request->scope();
-  auto call = std::make_shared<UnaryCall>(context, DeedOn(*context, "WaitKeys", scope));
+  auto call = std::make_shared<UnaryCall>(context, AuditEntryOn(*context, "WaitKeys", scope));
   grpc::ServerUnaryReactor* const reactor = call->reactor();
   if (const absl::Status status = MayMeet(call->who(), scope); !status.ok()) {
     call->Finish(status);
@@ -135,7 +137,7 @@ grpc::ServerUnaryReactor* RendezvousService::ClearKeys(grpc::CallbackServerConte
                                                        const v1::ClearKeysRequest* request,
                                                        v1::ClearKeysResponse*) {
   const v1::RendezvousScope& scope = request->scope();
-  UnaryCall call(context, DeedOn(*context, "ClearKeys", scope));
+  UnaryCall call(context, AuditEntryOn(*context, "ClearKeys", scope));
   grpc::ServerUnaryReactor* const reactor = call.reactor();
   absl::Status status = MayMeet(call.who(), scope);
   if (status.ok())

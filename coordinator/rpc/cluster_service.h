@@ -52,8 +52,8 @@ class RendezvousService final : public v1::RendezvousService::CallbackService {
  private:
   // The caller holds a rank of that job.
   absl::Status MayMeet(const access::Identity& who, const v1::RendezvousScope& scope) const;
-  Deed DeedOn(const grpc::CallbackServerContext& context, absl::string_view method,
-              const v1::RendezvousScope& scope) const;
+  AuditEntry AuditEntryOn(const grpc::CallbackServerContext& context, absl::string_view method,
+                          const v1::RendezvousScope& scope) const;
 
   job::Coordinator* const coordinator_;
   Guard* const guard_;

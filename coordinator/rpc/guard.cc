@@ -29,12 +29,12 @@ class GuardProcessor final : public grpc::AuthMetadataProcessor {
     const auto path = metadata.find(":path");
     const std::string method =
         path != metadata.end() ? std::string(path->second.data(), path->second.size()) : "";
-    const Deed deed{.who = rpc::PeerOf(*context, domain_), .method = method};
-    const absl::Status status = guard_->Admit(deed.who, method);
+    const AuditEntry audit_entry{.who = rpc::PeerOf(*context, domain_), .method = method};
+    const absl::Status status = guard_->Admit(audit_entry.who, method);
     if (status.ok()) return grpc::Status::OK;
-    // Not of those who ask too often: they would fill the log.
-    if (!absl::IsResourceExhausted(status)) deed.Audit(status);
-    // Its FieldError cannot travel from here: the message says all of it.
+    // Callers that ask too often would fill the log.
+    if (!absl::IsResourceExhausted(status)) audit_entry.Write(status);
+    // No FieldError can be sent from here: the message says all of it.
     return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
   }
 
@@ -45,7 +45,7 @@ class GuardProcessor final : public grpc::AuthMetadataProcessor {
 
 }  // namespace
 
-void Deed::Audit(const absl::Status& outcome) const {
+void AuditEntry::Write(const absl::Status& outcome) const {
   const access::MethodRule* const rule = access::FindRule(method);
   const bool refused = absl::IsPermissionDenied(outcome) || absl::IsUnauthenticated(outcome);
   if (!refused && (rule == nullptr || !rule->changes)) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// At the door of the server: who calls, whether the table of common/access lets him, and the line
-// of the audit log. Every call passes Admit before its handler runs; handlers then decide about
-// what the request names.
+// Knows the caller of every call and whether the table of common/access allows it, and writes the
+// audit log. Every call passes Admit before its handler runs; the handler then decides about what
+// the request names.
 #pragma once
 
 #include <grpcpp/security/auth_metadata_processor.h>
@@ -23,21 +23,22 @@
 namespace takt::coordinator_rpc {
 
 struct GuardOptions {
-  // Of the identities that are let in; nullopt: the server asks for none and trusts everybody.
+  // The domain of the identities that may connect; nullopt: the server asks for no identity and
+  // trusts every caller.
   std::optional<std::string> domain;
-  access::RateLimit rate;  // of each identity
+  access::RateLimit rate;  // for each identity
   const Clock* clock = &Clock::Real();
 };
 
-// What a caller does to what. Goes to the audit log if the table says that the method changes
-// something.
-struct Deed {
+// One entry of the audit log: which caller does what to which subject. It is written if the table
+// says that the method changes something.
+struct AuditEntry {
   access::Identity who;
   std::string method;   // "/takt.v1.JobService/CancelJob"
-  std::string subject;  // "job/j"; empty: nothing in particular
+  std::string subject;  // "job/j"; empty: the call names none
 
-  // Once, when it is known how it ended.
-  void Audit(const absl::Status& outcome) const;
+  // Writes the entry. Call it once, when the outcome of the call is known.
+  void Write(const absl::Status& outcome) const;
 };
 
 // "/package.Service/Method"
@@ -52,21 +53,21 @@ class Guard final {
   explicit Guard(GuardOptions options);
 
   access::Identity CallerOf(const grpc::ServerContextBase& context) const;
-  Deed DeedOf(const grpc::ServerContextBase& context, std::string method,
-              std::string subject) const {
+  AuditEntry AuditEntryOf(const grpc::ServerContextBase& context, std::string method,
+                          std::string subject) const {
     return {CallerOf(context), std::move(method), std::move(subject)};
   }
 
-  // kPermissionDenied, kUnauthenticated; kResourceExhausted: more calls a second, refused ones
-  // too, than an identity may make.
+  // Errors: kPermissionDenied, kUnauthenticated, kResourceExhausted (the identity makes too many
+  // calls a second; refused ones count).
   absl::Status Admit(const access::Identity& who, absl::string_view method);
 
-  // Once more, for what a peer without a certificate may call: so many calls a second of one
-  // address, so that no stranger keeps another out. Others were counted by Admit.
+  // A second check for the methods that a peer without a certificate may call: one network may make
+  // only so many calls a second, so that no stranger keeps another out. Admit counts the others.
   absl::Status AdmitStranger(const grpc::ServerContextBase& context);
 
-  // For the credentials of a TLS server: Admit before every call of every service. Borrows the
-  // guard.
+  // For the credentials of a TLS server: calls Admit before every call of every service. Borrows
+  // the guard.
   std::shared_ptr<grpc::AuthMetadataProcessor> Processor();
 
   // Null, unless the server asks for identities.
@@ -81,8 +82,8 @@ class Guard final {
   access::RateLimiter limiter_ ABSL_GUARDED_BY(mutex_);
 };
 
-// "ipv4:10.0.0.1:4711" (grpc::ServerContextBase::peer) without the port; of IPv6 the first half,
-// since a host may choose the other.
+// "ipv4:10.0.0.1:4711" (grpc::ServerContextBase::peer) without the port. Of an IPv6 address it is
+// the first half, since a host may choose the other.
 std::string NetworkOf(const std::string& peer);
 
 }  // namespace takt::coordinator_rpc

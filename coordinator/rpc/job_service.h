@@ -13,7 +13,8 @@ namespace takt::coordinator_rpc {
 
 class JobService final : public v1::JobService::CallbackService {
  public:
-  // Borrowed. traces: null: none are kept. stall: of who follows a job and does not read.
+  // All are borrowed. traces: null if no traces are kept. stall: as in WritingStream, for streams
+  // that follow a job.
   JobService(job::Coordinator* coordinator, const traces::TraceKeeper* traces, Guard* guard,
              absl::Duration stall)
       : coordinator_(coordinator), traces_(traces), guard_(guard), stall_(stall) {}
@@ -47,8 +48,8 @@ class JobService final : public v1::JobService::CallbackService {
       grpc::CallbackServerContext* context, const v1::GetTraceRequest* request) override;
 
  private:
-  Deed DeedOn(const grpc::CallbackServerContext& context, absl::string_view method,
-              const std::string& job) const;
+  AuditEntry AuditEntryOn(const grpc::CallbackServerContext& context, absl::string_view method,
+                          const std::string& job) const;
   // The job, if the caller may use it. kNotFound, kPermissionDenied.
   absl::StatusOr<job::JobView> Find(const grpc::CallbackServerContext& context,
                                     const std::string& name) const;

@@ -16,7 +16,7 @@ namespace {
 constexpr int kBatch = 256;
 constexpr std::size_t kMaxQueue = 1024;
 
-// Pulls when told that there may be something, one puller at a time.
+// Reads from the store when there may be something new, one reader at a time.
 template <class Response>
 class Follower : public WritingStream<grpc::ServerWriteReactor<Response>, Response>,
                  public std::enable_shared_from_this<Follower<Response>> {

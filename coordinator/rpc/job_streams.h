@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The streams that follow a job: its steps and states, its log lines. A follower pulls from the
-// store what it has not had yet whenever the job changes and its last write is done, so a slow one
-// costs no memory; one that does not read at all is dropped.
+// The streams that follow a job: its steps and states, and its log lines. A stream reads from the
+// store what it has not sent yet, whenever the job changes and its last write is done, so a slow
+// reader costs no memory. A peer that does not read at all loses its stream.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>

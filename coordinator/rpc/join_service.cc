@@ -61,8 +61,8 @@ absl::StatusOr<std::string> JoinService::Certify(const std::string& worker,
 grpc::ServerUnaryReactor* JoinService::CreateToken(grpc::CallbackServerContext* context,
                                                    const v1::CreateTokenRequest* request,
                                                    v1::CreateTokenResponse* response) {
-  UnaryCall call(context, guard_->DeedOf(*context, MethodOf<v1::JoinService>("CreateToken"),
-                                         "worker/" + request->worker()));
+  UnaryCall call(context, guard_->AuditEntryOf(*context, MethodOf<v1::JoinService>("CreateToken"),
+                                               "worker/" + request->worker()));
   grpc::ServerUnaryReactor* const reactor = call.reactor();
   const absl::StatusOr<std::string> token = NewToken(*request);
   if (token.ok()) response->set_token(*token);
@@ -74,14 +74,14 @@ grpc::ServerUnaryReactor* JoinService::Join(grpc::CallbackServerContext* context
                                             const v1::JoinRequest* request,
                                             v1::JoinResponse* response) {
   if (absl::Status status = guard_->AdmitStranger(*context); !status.ok()) {
-    // Of those who ask too often nothing is written down.
+    // Callers that ask too often are not written to the audit log.
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(ToGrpc(status, *context));
     return reactor;
   }
   const absl::StatusOr<std::string> worker = FindWorker(request->token());
-  UnaryCall call(context, guard_->DeedOf(*context, MethodOf<v1::JoinService>("Join"),
-                                         worker.ok() ? "worker/" + *worker : ""));
+  UnaryCall call(context, guard_->AuditEntryOf(*context, MethodOf<v1::JoinService>("Join"),
+                                               worker.ok() ? "worker/" + *worker : ""));
   grpc::ServerUnaryReactor* const reactor = call.reactor();
   const absl::StatusOr<std::string> certificate =
       worker.ok() ? Certify(*worker, *request) : worker.status();

@@ -16,7 +16,7 @@ namespace takt::coordinator_rpc {
 
 class JoinService final : public v1::JoinService::CallbackService {
  public:
-  // authority: directory of the one that signs; empty: nobody joins. guard: borrowed.
+  // authority: directory of the authority that signs; empty: no worker can join. guard: borrowed.
   JoinService(std::string authority, Guard* guard)
       : authority_(std::move(authority)), guard_(guard) {}
 
@@ -31,7 +31,7 @@ class JoinService final : public v1::JoinService::CallbackService {
   absl::Status CheckAuthority() const;
   absl::StatusOr<std::string> NewToken(const v1::CreateTokenRequest& request);
   absl::StatusOr<std::string> FindWorker(const std::string& token);
-  // Only who gets a certificate has used the token up.
+  // A token is used up only when its certificate is issued.
   absl::StatusOr<std::string> Certify(const std::string& worker, const v1::JoinRequest& request);
 
   const std::string authority_;

@@ -31,7 +31,7 @@ namespace {
 constexpr int kMaxReceiveBytes = 8 << 20;
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr std::size_t kMemoryQuotaBytes = 256u << 20;
-// Of reflection, the one service whose calls keep a thread each: calls beyond it are refused.
+// Reflection is the one service whose calls keep a thread each: calls beyond these are refused.
 constexpr int kMaxThreads = 8;
 constexpr int kHandshakeMillis = 10'000;
 constexpr int kIdleMillis = 300'000;
@@ -44,7 +44,7 @@ rpc::Endpoint EndpointOf(const ServerOptions& options) {
           .insecure = options.insecure};
 }
 
-// Of the identities that are let in; nullopt: none are asked for.
+// The domain of the identities that may connect; nullopt: the server asks for no identity.
 absl::StatusOr<std::optional<std::string>> DomainOf(const ServerOptions& options) {
   const rpc::Endpoint endpoint = EndpointOf(options);
   RETURN_IF_ERROR(rpc::CheckEndpoint(endpoint, absl::Now()));
@@ -87,9 +87,9 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
     AllowKeepalive(builder);
-    // Who has said nothing sensible by then, in TLS or HTTP/2, is hung up on.
+    // A connection without a complete TLS and HTTP/2 handshake by then is closed.
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
-    // So is who asks nothing for long; clients dial again when they have something to ask.
+    // So is one that is idle for long; clients dial again when they need it.
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMillis);
     builder.SetResourceQuota(
         grpc::ResourceQuota("coordinator").Resize(kMemoryQuotaBytes).SetMaxThreads(kMaxThreads));

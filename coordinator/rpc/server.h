@@ -19,19 +19,20 @@ struct ServerOptions {
   std::string listen;          // unix:PATH or HOST:PORT; port 0: chosen by the system
   certificates::TlsFiles tls;  // of HOST:PORT
   bool insecure = false;       // serve TCP without certificates
-  access::RateLimit rate;      // of each identity
-  // Directory of the authority with which workers' first certificates are signed; empty: none are.
+  access::RateLimit rate;      // for each identity
+  // Directory of the authority that signs workers' first certificates; empty: none are signed.
   std::string join_authority;
   absl::Duration stall = coordinator::kStreamStall;
   traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept
 };
 
-// kInvalidArgument (FieldError): as rpc::CheckEndpoint, or the certificate is not a coordinator's.
+// Errors: kInvalidArgument (FieldError), as rpc::CheckEndpoint, or because the certificate is not a
+// coordinator's.
 absl::Status CheckListen(const ServerOptions& options);
 
 class Server {
  public:
-  // coordinator: borrowed; stop it first, so that ending streams are not taken for dying workers.
+  // coordinator: borrowed. Stop it first, so that streams that end are not taken for lost workers.
   // Errors: as CheckListen; kUnavailable (cannot bind).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        job::Coordinator* coordinator);

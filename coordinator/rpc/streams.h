@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What server reactors of this folder share: answers that are never forgotten, and streams written
-// from any thread.
+// What the server reactors of this folder share: calls that are always answered, and streams that
+// any thread may write.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -23,12 +23,14 @@
 
 namespace takt::coordinator_rpc {
 
-// One unary call, answered once. Dropped without an answer, which happens when the coordinator
-// stops, it answers UNAVAILABLE. One caller at a time.
+// One unary call, which is answered once. If it is dropped without an answer, as happens when the
+// coordinator stops, it answers UNAVAILABLE. One caller at a time.
 class UnaryCall final {
  public:
-  UnaryCall(grpc::CallbackServerContext* context, Deed deed)
-      : context_(context), reactor_(context->DefaultReactor()), deed_(std::move(deed)) {}
+  UnaryCall(grpc::CallbackServerContext* context, AuditEntry audit_entry)
+      : context_(context),
+        reactor_(context->DefaultReactor()),
+        audit_entry_(std::move(audit_entry)) {}
   ~UnaryCall() {
     if (reactor_ != nullptr)
       Finish(
@@ -38,20 +40,20 @@ class UnaryCall final {
   UnaryCall& operator=(const UnaryCall&) = delete;
 
   void Finish(const absl::Status& status) {
-    deed_.Audit(status);
+    audit_entry_.Write(status);
     std::exchange(reactor_, nullptr)->Finish(ToGrpc(status, *context_));
   }
   // What the handler returns; valid until Finish.
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
-  const access::Identity& who() const { return deed_.who; }
+  const access::Identity& who() const { return audit_entry_.who; }
 
  private:
   grpc::CallbackServerContext* const context_;
   grpc::ServerUnaryReactor* reactor_;
-  const Deed deed_;
+  const AuditEntry audit_entry_;
 };
 
-// The writing half of a stream. Lives until its call is done and its last owner has let go of it;
+// The writing half of a stream. It lives until its call is done and its last owner has dropped it.
 // Push and Finish may be called from any thread at any time and do nothing once the stream is
 // finished.
 template <class Reactor, class Response>
@@ -72,22 +74,23 @@ class WritingStream : public Reactor {
   void OnDone() final { std::exchange(self_, nullptr).reset(); }
 
  protected:
-  // stall: a peer that does not take one message for so long, at most twice, loses its stream.
+  // stall: a peer that does not read one message for so long (at most twice as long) loses its
+  // stream.
   WritingStream(grpc::CallbackServerContext* context, std::size_t max_queue,
                 absl::Duration stall = coordinator::kStreamStall)
       : context_(context), max_queue_(max_queue), stall_(stall) {}
 
-  // To be called once, before any operation starts.
+  // Call this once, before any operation starts.
   void KeepUntilDone(std::shared_ptr<WritingStream> self) {
     self_ = std::move(self);
     LookLater(self_);
   }
 
-  // Everything pushed was written.
+  // Everything that was pushed is written.
   virtual void OnWrittenOut() {}
 
-  // Starts the next read, from any thread. False: the stream is finished, and nobody is told of its
-  // end any more.
+  // Starts the next read, from any thread. False: the stream is finished, and no callback will say
+  // so.
   template <class Request>
   [[nodiscard]] bool ReadOn(Request* request) {
     absl::MutexLock lock(&mutex_);
@@ -133,8 +136,8 @@ class WritingStream : public Reactor {
   grpc::CallbackServerContext& context() { return *context_; }
 
  private:
-  // The alarm holds nothing alive, and is a new one each time: it may not be set in its own
-  // callback.
+  // The alarm keeps nothing alive. It is a new one each time, because an alarm may not be set in
+  // its own callback.
   void LookLater(const std::shared_ptr<WritingStream>& self) {
     alarm_ = std::make_unique<grpc::Alarm>();
     alarm_->Set(absl::ToChronoTime(absl::Now() + stall_),
@@ -144,7 +147,7 @@ class WritingStream : public Reactor {
                 });
   }
 
-  // False: it has ended, or is cut because the message of the last look is still on its way.
+  // False: the stream has ended, or is cut because the message of the last look is still unread.
   bool GoesOn() {
     absl::MutexLock lock(&mutex_);
     if (finished_) return false;
@@ -188,8 +191,8 @@ class WritingStream : public Reactor {
   const std::size_t max_queue_;
   const absl::Duration stall_;
   std::shared_ptr<WritingStream> self_;
-  std::unique_ptr<grpc::Alarm>
-      alarm_;  // of whoever sets it: at first the handler, then its callback
+  // Used by one thread at a time: first by the handler, then by its own callback.
+  std::unique_ptr<grpc::Alarm> alarm_;
   mutable absl::Mutex mutex_;
   std::deque<Response> queue_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

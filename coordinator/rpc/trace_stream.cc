@@ -16,7 +16,7 @@ namespace {
 
 using Reactor = grpc::ServerWriteReactor<v1::GetTraceResponse>;
 
-// Bounded by what is kept of a job.
+// The size is bounded by what is kept of a job.
 std::vector<v1::GetTraceResponse> ToMessages(const trace::JobTrace& trace) {
   std::vector<v1::GetTraceResponse> messages;
   *messages.emplace_back().mutable_header() = trace::ToHeader(trace);

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/effects.h"
+
+#include "common/base/overloaded.h"
+
+namespace takt::job {
+
+void CarryOut(const Effect& effect, const EffectTargets& targets) {
+  const auto answer = [](const auto& it) { it.reply(it.result); };
+  std::visit(Overloaded{
+                 [&](const Answer<store::JobRecord>& it) { answer(it); },
+                 [&](const Answer<membership::Worker>& it) { answer(it); },
+                 [&](const Answer<bool>& it) { answer(it); },
+                 [](const SendCommand& it) { it.session->Send(it.command); },
+                 [](const CloseSession& it) { it.session->Close(it.status); },
+                 [](const AcknowledgeReports& it) { it.session->Acknowledge(it.acknowledged); },
+                 [&](const OpenRendezvous& it) {
+                   targets.rendezvous->Open(it.key.job, it.key.generation);
+                 },
+                 [&](const CloseRendezvous& it) { targets.rendezvous->Close(it.job); },
+                 [&](const MakePlan& it) { targets.plan(it); },
+                 [&](const BeginGeneration& it) {
+                   if (targets.on_launch) targets.on_launch(*it.launch);
+                 },
+                 [&](const ForgetJob& it) {
+                   if (targets.on_delete) targets.on_delete(it.job);
+                 },
+             },
+             effect);
+}
+
+}  // namespace takt::job

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What follows from a decision once it is stored, as values: the cluster lists them in its outbox,
+// and CarryOut does them, in order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/config/job_spec.h"
+#include "common/control/attachment.h"
+#include "common/control/job_key.h"
+#include "common/control/reports.h"
+#include "common/plan/plan.h"
+#include "coordinator/job/launch.h"
+#include "coordinator/job/rendezvous.h"
+#include "coordinator/job/session.h"
+#include "coordinator/membership/membership.h"
+#include "coordinator/store/record.h"
+
+namespace takt::job {
+
+// Called once, with what a request is answered.
+template <class T>
+using Reply = std::function<void(absl::StatusOr<T>)>;
+
+template <class T>
+struct Answer {
+  Reply<T> reply;
+  absl::StatusOr<T> result;
+};
+struct SendCommand {
+  std::shared_ptr<WorkerSession> session;
+  control::Command command;
+};
+struct CloseSession {
+  std::shared_ptr<WorkerSession> session;
+  absl::Status status;
+};
+struct AcknowledgeReports {
+  std::shared_ptr<BulkSession> session;
+  control::ReportsAcknowledged acknowledged;
+};
+struct OpenRendezvous {
+  control::JobKey key;
+};
+struct CloseRendezvous {
+  std::string job;
+};
+// Its result comes back through Cluster::Planned.
+struct MakePlan {
+  std::string job_id;
+  Generation generation;
+  config::JobSpec spec;
+  plan::PlanOptions options;
+};
+// A generation is handed out. Comes before any rank hears of it.
+struct BeginGeneration {
+  std::shared_ptr<const Launch> launch;
+};
+// The job of that name is deleted.
+struct ForgetJob {
+  std::string job;
+};
+
+using Effect = std::variant<Answer<store::JobRecord>, Answer<membership::Worker>, Answer<bool>,
+                            SendCommand, CloseSession, AcknowledgeReports, OpenRendezvous,
+                            CloseRendezvous, MakePlan, BeginGeneration, ForgetJob>;
+
+// Who carries out the effects that name nobody.
+struct EffectTargets {
+  Rendezvous* rendezvous = nullptr;  // borrowed
+  std::function<void(const MakePlan&)> plan;
+  // Either may be empty.
+  std::function<void(const Launch&)> on_launch;
+  std::function<void(const std::string&)> on_delete;
+};
+
+void CarryOut(const Effect& effect, const EffectTargets& targets);
+
+}  // namespace takt::job

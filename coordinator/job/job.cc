@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Job: its record, and what users ask for. Pause, drain and leave are one thing: the run ends at a
+// step boundary with a checkpoint, its workers are free, and the job is PAUSED or waits for others.
+#include "coordinator/job/job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "coordinator/job/spec_serde.h"
+
+namespace takt::job {
+
+using store::JobState;
+
+namespace {
+
+constexpr std::size_t kMaxNotices = 20;
+
+}  // namespace
+
+void Job::Enqueue(config::JobSpec spec, Moment now) {
+  spec_ = std::move(spec);
+  SetState(JobState::kQueued, "submitted", now);
+}
+
+void Job::Restore(Moment now) {
+  if (store::HasEnded(record_.state)) return;
+  absl::StatusOr<config::JobSpec> spec = ParseSpec(record_.spec);
+  if (!spec.ok()) {
+    record_.invalid_input = true;
+    record_.violations = FieldErrorsOf(spec.status());
+    SetState(JobState::kFailed,
+             absl::StrCat("this program refuses the job: ", spec.status().message()), now);
+    return;
+  }
+  spec_ = *std::move(spec);
+  const JobState state = record_.state;
+  if (state == JobState::kRunning || state == JobState::kRecovering) return RestoreRun(now);
+  if (state != JobState::kPlanning && state != JobState::kStarting) return;
+  record_.ranks.clear();
+  const std::optional<store::JobStop> stop = std::exchange(record_.stop, std::nullopt);
+  const std::optional<store::JobHalt> halt = std::exchange(record_.halt, std::nullopt);
+  if (stop && stop->state != JobState::kQueued) {
+    record_.invalid_input = stop->invalid_input;
+    record_.violations = stop->violations;
+    SetState(stop->state, stop->reason, now);
+  } else if (halt) {
+    SetState(halt->next, halt->reason, now);
+  } else {
+    SetState(JobState::kQueued,
+             absl::StrCat("the coordinator was restarted while the job was ", store::Name(state)),
+             now);
+  }
+}
+
+void Job::RestoreRun(Moment now) {
+  run_.emplace(JobRun::Of(record_, spec_, record_.plan.mesh, RankPhase::kAway, now.steady));
+  if (record_.stop) run_->stop_since = now.steady;
+  for (const control::BoundRank& bound : record_.ranks) past_workers_.insert(bound.worker);
+  context_.outbox->effects.push_back(OpenRendezvous{key()});
+}
+
+absl::Status Job::Cancel(Moment now) {
+  const JobState state = record_.state;
+  if (state == JobState::kSucceeded || state == JobState::kFailed) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", record_.name, " is ", store::Name(state), " already"));
+  }
+  if (state == JobState::kCancelled || StopsForGood()) return absl::OkStatus();
+  if (!run_) {
+    context_.workers->ReleaseReserved(key());
+    SetState(JobState::kCancelled, "cancelled by request", now);
+    return absl::OkStatus();
+  }
+  StopRun({.state = JobState::kCancelled, .reason = "cancelled by request"}, now);
+  Advance(now);
+  return absl::OkStatus();
+}
+
+absl::Status Job::Pause(Moment now) {
+  if (store::HasEnded(record_.state)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", record_.name, " is ", store::Name(record_.state)));
+  }
+  if (StopsForGood()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", record_.name, " ends: ", record_.stop->reason));
+  }
+  if (!spec_.checkpoint) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", record_.name,
+                     " has no checkpoint section, so it could only start over; cancel it, or let "
+                     "it finish"));
+  }
+  if (record_.halt && record_.halt->next == JobState::kPaused) return absl::OkStatus();
+  RequestHalt({.next = JobState::kPaused, .reason = "paused by request"}, now);
+  return absl::OkStatus();
+}
+
+absl::Status Job::Resume(Moment now) {
+  const bool pausing = record_.halt && record_.halt->next == JobState::kPaused;
+  if (record_.state == JobState::kPaused) {
+    SetState(JobState::kQueued, "resumed by request", now);
+  } else if (pausing) {
+    RequestHalt({.next = JobState::kQueued, .reason = "resumed by request"}, now);
+  } else {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", record_.name, " is ", store::Name(record_.state), ", not PAUSED"));
+  }
+  return absl::OkStatus();
+}
+
+void Job::Requeue(const std::string& reason, Moment now) {
+  // A halt on its way frees the workers too.
+  if (!run_ || !spec_.checkpoint || record_.halt) return;
+  RequestHalt({.next = JobState::kQueued, .reason = reason}, now);
+}
+
+void Job::RequestHalt(store::JobHalt halt, Moment now) {
+  if (!run_) {  // QUEUED, PLANNING or PAUSED: nothing trains
+    context_.workers->ReleaseReserved(key());
+    if (record_.state != halt.next) SetState(halt.next, halt.reason, now);
+    return;
+  }
+  const bool told = record_.halt.has_value() || record_.stop.has_value();
+  record_.halt = halt;
+  changed_ = true;
+  if (!told && record_.state == JobState::kStarting) {
+    StopRun({.state = JobState::kQueued, .reason = halt.reason}, now);
+  } else if (!told) {
+    SendToRanks(control::Halt{key(), halt.reason});
+  }
+  Advance(now);
+}
+
+// The run ends for good, whatever is asked.
+bool Job::StopsForGood() const {
+  return run_ && record_.stop &&
+         (record_.stop->state == JobState::kFailed || record_.stop->state == JobState::kCancelled);
+}
+
+void Job::SetState(JobState state, std::string reason, Moment now) {
+  Log(LogLevel::kInfo, "job state",
+      {{"job", record_.name},
+       {"generation", absl::StrCat(record_.generation.value())},
+       {"from", record_.transitions.empty() ? "" : store::Name(record_.state)},
+       {"to", store::Name(state)},
+       {"reason", reason}});
+  record_.state = state;
+  record_.reason = reason;
+  record_.transitions.push_back({state, now.wall, std::move(reason)});
+  if (store::HasEnded(state)) record_.end_time = now.wall;
+  changed_ = true;
+}
+
+void Job::SetReason(std::string reason) {
+  if (record_.reason == reason) return;
+  Log(LogLevel::kInfo, "job reason",
+      {{"job", record_.name}, {"state", store::Name(record_.state)}, {"reason", reason}});
+  record_.reason = std::move(reason);
+  changed_ = true;
+}
+
+void Job::AddNotice(std::string notice) {
+  std::vector<std::string>& notices = record_.notices;
+  if (std::ranges::find(notices, notice) != notices.end()) return;
+  Log(LogLevel::kWarning, "job warning", {{"job", record_.name}, {"warning", notice}});
+  if (notices.size() == kMaxNotices) notices.erase(notices.begin());
+  notices.push_back(std::move(notice));
+  changed_ = true;
+}
+
+void Job::Tick(bool batch, Moment now) {
+  if (run_) {
+    if (batch) CollectSteps(/*rest=*/false, now);
+    AdvanceCheckpoints(now);
+    Advance(now);
+  }
+  if (!batch || waiting_logs_.empty()) return;
+  std::vector<store::LogRecord>& logs = context_.outbox->changes.logs;
+  logs.insert(logs.end(), waiting_logs_.begin(), waiting_logs_.end());
+  waiting_logs_.clear();
+  grown_ = true;
+}
+
+bool Job::HasWaitingBatch() const { return !waiting_logs_.empty() || (run_ && run_->acknowledge); }
+
+void Job::Flush() {
+  if (changed_) context_.outbox->changes.jobs.push_back(record_);
+  if (changed_ || grown_) context_.outbox->published.push_back(record_);
+  changed_ = grown_ = false;
+}
+
+void Job::FlushDeleted() {
+  // Its last record is written first, so that its generation is remembered.
+  if (changed_) context_.outbox->changes.jobs.push_back(record_);
+  context_.outbox->changes.deleted_jobs.push_back(record_.id);
+  context_.outbox->removed.push_back(record_.id);
+  context_.outbox->effects.push_back(ForgetJob{record_.name});
+}
+
+}  // namespace takt::job

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// One job from its submission to its end: its record, which is stored and shown, and its run, which
+// is what is known of the ranks of the generation that trains. decide.h has the state machine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/control/attachment.h"
+#include "common/control/reports.h"
+#include "coordinator/job/decide.h"
+#include "coordinator/job/outbox.h"
+#include "coordinator/job/worker_table.h"
+#include "coordinator/store/record.h"
+
+namespace takt::job {
+
+// What all jobs of one coordinator share.
+struct JobContext {
+  DecideOptions decide;
+  absl::Duration commit_timeout = coordinator::kCommitTimeout;
+  std::function<std::string(int)> random_bytes;  // so many of them
+  WorkerTable* workers = nullptr;                // borrowed, as is the outbox
+  Outbox* outbox = nullptr;
+};
+
+// One thread.
+class Job final {
+ public:
+  // context: borrowed. A job that is submitted enters the queue by Enqueue, one that comes from the
+  // store goes on by Restore.
+  Job(const JobContext* context, store::JobRecord record)
+      : context_(*context), record_(std::move(record)) {}
+
+  void Enqueue(config::JobSpec spec, Moment now);
+  // As the coordinator that stored it left it; nothing if it has ended.
+  void Restore(Moment now);
+
+  // Requests of users. Errors: kFailedPrecondition (the job's state does not allow it).
+  absl::Status Cancel(Moment now);
+  absl::Status Pause(Moment now);
+  absl::Status Resume(Moment now);
+  // The job has checkpoints: its run ends at a step boundary, so that its workers are free, and it
+  // goes back to the queue. Nothing if it is on its way there, or has no checkpoints.
+  void Requeue(const std::string& reason, Moment now);
+
+  // QUEUED: what it waits for.
+  void SetReason(std::string reason);
+  config::DeviceKind Device() const;
+  void BeginPlanning(const std::vector<std::string>& workers, Moment now);
+  void Planned(absl::StatusOr<plan::Plan> plan, Moment now);
+
+  // What workers say. `worker` is attached, or was until now; what does not come from the process
+  // that holds a rank of this run changes nothing.
+  void Reattach(const membership::Worker& worker);
+  void Heartbeat(const membership::Worker& worker, const control::RankStatus& status, Moment now);
+  void Update(const membership::Worker& worker, const control::JobUpdate& update, Moment now);
+  void Leave(const membership::Worker& worker, const std::string& reason, Moment now);
+  // returns: its stream ended because of this coordinator, so it may come back.
+  void Lose(const membership::Loss& loss, bool returns, Moment now);
+  bool HoldsRank(const membership::Worker& worker, Rank rank) const;
+  void Report(const std::string& worker, const std::string& incarnation,
+              const control::RankStepReport& report, const std::shared_ptr<BulkSession>& session);
+  void ReportCheckpoint(const std::string& worker, const std::string& incarnation,
+                        const control::CheckpointReport& report,
+                        const std::shared_ptr<BulkSession>& session);
+  void Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now);
+  // Dropped unless its worker has held a rank of the job.
+  void AddLog(const control::LogLine& line);
+
+  // Applies what follows from all that happened and from the time. batch: step reports and log
+  // lines have waited long enough for others.
+  void Tick(bool batch, Moment now);
+  // Reports or log lines wait for their batch.
+  bool HasWaitingBatch() const;
+  // Puts into the outbox what has changed since the last call.
+  void Flush();
+  // The same for a job that is about to be deleted.
+  void FlushDeleted();
+
+  const store::JobRecord& record() const { return record_; }
+  const config::JobSpec& spec() const { return spec_; }
+  bool has_run() const { return run_.has_value(); }
+  control::JobKey key() const { return {record_.name, record_.generation}; }
+
+ private:
+  // job.cc
+  void SetState(store::JobState state, std::string reason, Moment now);
+  void AddNotice(std::string notice);
+  bool StopsForGood() const;
+  void RequestHalt(store::JobHalt halt, Moment now);
+  void RestoreRun(Moment now);
+
+  // job_run.cc
+  void Launch(plan::Plan plan, const placement::Gang& gang, Moment now);
+  void Describe(const plan::Plan& plan, const placement::Gang& gang);
+  void Advance(Moment now);
+  void Apply(const Decision& decision, Moment now);
+  void StartRun();
+  void StopRun(store::JobStop stop, Moment now);
+  void EndRun(const Decision& decision, Moment now);
+  void CollectSteps(bool rest, Moment now);
+  // To the workers whose ranks have not ended.
+  template <class Command>
+  void SendToRanks(const Command& command);
+
+  // job_reports.cc
+  // The rank that this process holds; null for anything stale.
+  RankRun* FindRank(Rank rank, const std::string& worker, const std::string& incarnation);
+
+  // job_checkpoints.cc
+  void AdvanceCheckpoints(Moment now);
+  // False: it has failed.
+  bool AdvanceCommit(Moment now);
+  // An empty manifest: it has failed.
+  void SendCommit(StepId step, const std::string& manifest);
+  void SettleCheckpoint(const std::string& error, Moment now);
+  const membership::Worker* FindCommitter() const;
+
+  const JobContext& context_;
+  store::JobRecord record_;
+  config::JobSpec spec_;
+  std::optional<JobRun> run_;           // STARTING, RUNNING, RECOVERING
+  std::set<std::string> past_workers_;  // those that have held its ranks: they may log for it
+  std::vector<store::LogRecord> waiting_logs_;
+  bool changed_ = false;  // the record is to be stored and shown
+  bool grown_ = false;    // the job is to be shown: it has new steps or log lines
+};
+
+}  // namespace takt::job

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Job: checkpoints, from the first rank's report until one worker has made them visible.
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/checkpoint/hash.h"
+#include "common/checkpoint/manifest.h"
+#include "common/config/job_file.h"
+#include "common/config/job_spec_serde.h"
+#include "coordinator/job/job.h"
+#include "coordinator/job/saving.h"
+#include "takt/v1/job_spec.pb.h"
+
+namespace takt::job {
+
+using membership::Worker;
+
+namespace {
+
+std::string HashOf(const store::PlanSummary& plan) {
+  std::string text = absl::StrCat(plan.schedule, " ", plan.mesh.pp_size, "x", plan.mesh.dp_size);
+  for (const mesh::Stage& stage : plan.partition) {
+    absl::StrAppend(&text, " ", stage.pp_rank.value(), ":", stage.first_layer.value(), "-",
+                    stage.last_layer.value());
+  }
+  return checkpoint::HashOf(std::as_bytes(std::span(text)));
+}
+
+// The same however often it is made: a worker that has written it before knows it again.
+absl::StatusOr<std::string> MakeManifest(const store::JobRecord& record,
+                                         const config::JobSpec& spec,
+                                         const store::OpenCheckpoint& open) {
+  return checkpoint::FormatManifest({.job = record.name,
+                                     .generation = record.generation,
+                                     .step = open.step,
+                                     .windows = open.step.value() * spec.global_batch,
+                                     .seed = spec.seed,
+                                     .plan_hash = HashOf(record.plan),
+                                     .job_spec = config::FormatJobFile(config::ToProto(spec)),
+                                     .files = open.files});
+}
+
+}  // namespace
+
+void Job::AdvanceCheckpoints(Moment now) {
+  using Kind = SavingState::Kind;
+  const bool gave_up = record_.stop && now.steady - run_->stop_since.value_or(now.steady) >=
+                                           context_.decide.stop_grace;
+  while (true) {
+    const SavingState state = JudgeOldest(record_.saving, run_->ranks, gave_up);
+    run_->saving = state.reason;
+    if (state.kind == Kind::kFailed) {
+      SettleCheckpoint(state.reason, now);
+    } else if (state.kind != Kind::kComplete || AdvanceCommit(now)) {
+      return;
+    }
+  }
+}
+
+bool Job::AdvanceCommit(Moment now) {
+  const store::OpenCheckpoint& open = record_.saving.open.front();
+  if (!run_->commit) {
+    CollectSteps(/*rest=*/false, now);  // no checkpoint is visible before its steps are
+    absl::StatusOr<std::string> manifest = MakeManifest(record_, spec_, open);
+    if (!manifest.ok()) {
+      SettleCheckpoint(std::string(manifest.status().message()), now);
+      return false;
+    }
+    run_->commit = JobRun::Commit{.since = now.steady, .manifest = *std::move(manifest)};
+  }
+  if (now.steady - run_->commit->since >= context_.commit_timeout) {
+    SettleCheckpoint(absl::StrCat("no worker made it visible within ",
+                                  absl::FormatDuration(context_.commit_timeout)),
+                     now);
+    return false;
+  }
+  const Worker* const worker = FindCommitter();
+  if (worker == nullptr || worker->session == run_->commit->asked) return true;
+  run_->commit->asked = worker->session;
+  SendCommit(open.step, run_->commit->manifest);
+  return true;
+}
+
+void Job::SendCommit(StepId step, const std::string& manifest) {
+  const Worker* const worker = FindCommitter();
+  if (worker == nullptr) return;
+  context_.workers->Send(worker->hello.worker,
+                         control::CommitCheckpoint{.key = key(),
+                                                   .step = step,
+                                                   .directory = spec_.checkpoint->directory,
+                                                   .keep = spec_.checkpoint->keep,
+                                                   .manifest = manifest});
+}
+
+// The worker of rank 0, or the next best: all of them see the directory.
+const Worker* Job::FindCommitter() const {
+  const WorkerTable& workers = *context_.workers;
+  for (const RankRun& rank : run_->ranks) {
+    const Worker* const worker = workers.FindAttached(rank.bound.worker, rank.bound.incarnation);
+    if (worker != nullptr) return worker;
+  }
+  const auto attached = std::ranges::find_if(workers.workers(), [](const auto& entry) {
+    return entry.second.state() != membership::WorkerState::kLost;
+  });
+  return attached == workers.workers().end() ? nullptr : &attached->second;
+}
+
+void Job::Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now) {
+  // A worker that was asked before may answer late: the one that was asked last will, too.
+  if (!run_ || !run_->commit || run_->commit->asked != id) return;
+  if (record_.saving.open.front().step != answer.step) return;
+  SettleCheckpoint(answer.error, now);
+}
+
+void Job::SettleCheckpoint(const std::string& error, Moment now) {
+  const store::OpenCheckpoint open = SettleOldest(record_.saving);
+  run_->commit.reset();
+  changed_ = true;
+  context_.outbox->checkpoints.push_back({.job = record_.name,
+                                          .failed = !error.empty(),
+                                          .snapshot_seconds = open.snapshot_seconds,
+                                          .write_seconds = open.write_seconds});
+  if (!error.empty()) {
+    // Nobody waits for the answer: what is left behind goes when the next generation begins.
+    SendCommit(open.step, /*manifest=*/"");
+    AddNotice(absl::StrCat("the checkpoint of step ", open.step.value(), " failed: ", error));
+    return;
+  }
+  record_.checkpoint = {.step = open.step, .time = now.wall};
+  Log(LogLevel::kInfo, "checkpoint",
+      {{"job", record_.name},
+       {"generation", absl::StrCat(record_.generation.value())},
+       {"step", absl::StrCat(open.step.value())},
+       {"snapshot_seconds", absl::StrCat(open.snapshot_seconds)},
+       {"write_seconds", absl::StrCat(open.write_seconds)}});
+}
+
+}  // namespace takt::job

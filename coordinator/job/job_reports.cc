@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Job: what workers say, and what follows from it for their ranks.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/bounded_text.h"
+#include "common/base/log.h"
+#include "coordinator/job/fault_record.h"
+#include "coordinator/job/job.h"
+#include "coordinator/job/saving.h"
+
+namespace takt::job {
+namespace {
+
+using membership::Worker;
+using store::JobState;
+
+// With StoreLimits::log_lines this bounds what the lines of a job take.
+constexpr std::size_t kMaxLogTextBytes = 2048;
+
+RankPhase PhaseAfter(control::Phase phase) {
+  switch (phase) {
+    case control::Phase::kAdmitted:
+      return RankPhase::kAdmitted;
+    case control::Phase::kRefused:
+      return RankPhase::kRefused;
+    case control::Phase::kFinished:
+      return RankPhase::kFinished;
+    case control::Phase::kFailed:
+      return RankPhase::kFailed;
+    case control::Phase::kAborted:
+      return RankPhase::kAborted;
+    case control::Phase::kHalted:
+      return RankPhase::kHalted;
+  }
+  return RankPhase::kFailed;
+}
+
+}  // namespace
+
+RankRun* Job::FindRank(Rank rank, const std::string& worker, const std::string& incarnation) {
+  if (!run_ || rank < Rank(0) || rank.value() >= static_cast<int>(run_->ranks.size()))
+    return nullptr;
+  RankRun& found = run_->ranks[rank.value()];
+  const bool bound = found.bound.worker == worker && found.bound.incarnation == incarnation;
+  return bound && !found.lost ? &found : nullptr;
+}
+
+bool Job::HoldsRank(const Worker& worker, Rank rank) const {
+  return const_cast<Job*>(this)->FindRank(rank, worker.hello.worker, worker.hello.incarnation) !=
+         nullptr;
+}
+
+// Ranks that a restart of the coordinator or of the connection left open.
+void Job::Reattach(const Worker& worker) {
+  if (!run_) return;
+  const control::Hello& hello = worker.hello;
+  for (RankRun& rank : run_->ranks) {
+    if (rank.bound.worker != hello.worker || rank.phase != RankPhase::kAway || rank.lost) continue;
+    if (rank.bound.incarnation != hello.incarnation) {
+      rank.lost = "it came back as a new process";
+      continue;
+    }
+    // Without a word of the job in its hello, its end may still come as an update; otherwise
+    // return_grace ends the wait.
+    context_.workers->Bind(hello.worker, key(), rank.bound.rank);
+    const bool runs =
+        hello.running && hello.running->key == key() && hello.running->rank == rank.bound.rank;
+    if (runs) rank.phase = RankPhase::kRunning;
+    if (record_.stop) {
+      context_.workers->Send(hello.worker, control::Abort{key(), record_.stop->reason});
+    } else if (record_.halt) {
+      context_.workers->Send(hello.worker, control::Halt{key(), record_.halt->reason});
+    }
+  }
+}
+
+void Job::Heartbeat(const Worker& worker, const control::RankStatus& status, Moment now) {
+  RankRun* const rank = FindRank(status.rank, worker.hello.worker, worker.hello.incarnation);
+  if (rank == nullptr || IsTerminal(rank->phase)) return;
+  rank->status = ToKeep(status, rank->bound, now.wall);
+}
+
+void Job::Update(const Worker& worker, const control::JobUpdate& update, Moment now) {
+  const std::string& name = worker.hello.worker;
+  RankRun* const rank = FindRank(update.rank, name, worker.hello.incarnation);
+  if (rank == nullptr || IsTerminal(rank->phase)) return;  // acknowledged when the job ends
+  if (update.phase == control::Phase::kAdmitted) {
+    if (rank->phase == RankPhase::kPreparing) {
+      rank->phase = RankPhase::kAdmitted;
+      rank->resumed_step = update.resumed.step;
+      rank->kernel_plan = update.resumed.kernel_plan;
+      for (const std::string& note : update.resumed.notes) AddNotice(note);
+    }
+    // It did not hear the start: say it again, and what followed.
+    if (record_.state == JobState::kRunning && !record_.stop) {
+      rank->phase = RankPhase::kRunning;
+      context_.workers->Send(name, control::Start{key()});
+      if (record_.halt) context_.workers->Send(name, control::Halt{key(), record_.halt->reason});
+    }
+    return;
+  }
+  rank->phase = PhaseAfter(update.phase);
+  rank->error = update.failure.error;
+  rank->invalid_input = update.phase == control::Phase::kRefused && update.failure.invalid_input;
+  if (rank->invalid_input) rank->violations = update.failure.violations;
+  rank->status = ToKeep(update.status, rank->bound, now.wall);
+  run_->steps.EndRank(rank->bound.rank);
+  run_->acknowledge = true;
+}
+
+void Job::Leave(const Worker& worker, const std::string& reason, Moment now) {
+  const RankRun* const rank =
+      FindRank(worker.hold->rank, worker.hello.worker, worker.hello.incarnation);
+  if (rank == nullptr || IsTerminal(rank->phase)) return;
+  const std::string why = absl::StrCat("worker ", worker.hello.worker, " leaves: ", reason);
+  if (spec_.checkpoint) {
+    Requeue(why, now);
+  } else if (!record_.stop) {
+    StopRun({.state = JobState::kFailed, .reason = why + "; the job has no checkpoint"}, now);
+  }
+}
+
+void Job::Lose(const membership::Loss& loss, bool returns, Moment now) {
+  if (!run_) return;
+  for (RankRun& rank : run_->ranks) {
+    if (rank.bound.worker != loss.worker || rank.bound.incarnation != loss.incarnation || rank.lost)
+      continue;
+    const bool runs =
+        record_.state == JobState::kRunning && !record_.stop && !IsTerminal(rank.phase);
+    if (runs && returns) {
+      rank.phase = RankPhase::kAway;
+      run_->since = now.steady;
+      continue;
+    }
+    rank.lost = loss.reason;
+    run_->steps.EndRank(rank.bound.rank);
+  }
+}
+
+void Job::Report(const std::string& worker, const std::string& incarnation,
+                 const control::RankStepReport& report,
+                 const std::shared_ptr<BulkSession>& session) {
+  RankRun* const rank = FindRank(report.rank, worker, incarnation);
+  if (rank == nullptr || !run_->steps.Add(report)) return;
+  rank->status.last_step = std::max(rank->status.last_step, report.step);
+  rank->bulk = session;
+  run_->acknowledge = true;
+}
+
+void Job::ReportCheckpoint(const std::string& worker, const std::string& incarnation,
+                           const control::CheckpointReport& report,
+                           const std::shared_ptr<BulkSession>& session) {
+  RankRun* const rank = FindRank(report.rank, worker, incarnation);
+  if (rank == nullptr || !run_->steps.AddOther(report.rank, report.sequence, report.step)) return;
+  if (AddReport(record_.saving, report)) changed_ = true;
+  rank->bulk = session;
+  run_->acknowledge = true;
+}
+
+void Job::AddLog(const control::LogLine& line) {
+  if (!past_workers_.contains(line.worker)) return;
+  waiting_logs_.push_back({.job_id = record_.id,
+                           .worker = line.worker,
+                           .rank = line.rank,
+                           .step = line.step,
+                           .level = Name(line.level),
+                           .text = std::string(FirstBytes(line.text, kMaxLogTextBytes)),
+                           .unix_nanos = line.unix_nanos});
+}
+
+}  // namespace takt::job

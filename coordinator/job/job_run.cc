@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Job: from the grant of its gang to the end of its run.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/job/fault_record.h"
+#include "coordinator/job/job.h"
+#include "coordinator/job/launch.h"
+
+namespace takt::job {
+
+using store::JobState;
+
+namespace {
+
+// Which checkpoint the next generation goes on from, and the newest that it may be. Once the job
+// has one of its own, it goes on from that one, whatever an earlier job has left in the directory;
+// unless it was told to take what is there.
+std::pair<std::string, StepId> ResumeOf(const store::JobRecord& job,
+                                        const config::Checkpoint& spec) {
+  if (!job.checkpoint || spec.resume == "auto") return {spec.resume, StepId(0)};
+  return {"auto", job.checkpoint->step};
+}
+
+bool IsFault(const store::JobStop& stop) {
+  return (stop.state == JobState::kFailed && !stop.invalid_input) ||
+         stop.state == JobState::kRecovering;
+}
+
+// Of one microbatch; what is computed twice counts once.
+double ModelFlops(const model::Model& model) {
+  double flops = 0;
+  for (const model::Layer& layer : model.layers)
+    flops += layer.cost.forward_flops + layer.cost.input_grad_flops + layer.cost.weight_grad_flops;
+  return flops;
+}
+
+// Of a job that trains again after a fault; nothing if the last run did not end by one.
+std::optional<RecoveryTimes> TimesOfRecovery(const std::vector<store::Transition>& transitions) {
+  absl::Time running = transitions.back().time, planning = running, queued = running;
+  for (auto it = transitions.rbegin() + 1; it != transitions.rend(); ++it) {
+    if (it->state == JobState::kPlanning && planning == running) planning = it->time;
+    if (it->state == JobState::kQueued) queued = it->time;
+    if (it->state == JobState::kRunning || it->state == JobState::kPaused) return std::nullopt;
+    if (it->state == JobState::kRecovering) {
+      return RecoveryTimes{
+          .stop = queued - it->time, .queue = planning - queued, .start = running - planning};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+config::DeviceKind Job::Device() const {
+  return placement::DeviceOf(spec_, record_.plan.device, context_.workers->workers());
+}
+
+void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
+  ++record_.generation;
+  record_.plan.device = Device();
+  context_.workers->Reserve(workers, key());
+  SetState(JobState::kPlanning, absl::StrCat("planning for up to ", workers.size(), " workers"),
+           now);
+  const placement::Gang gang = context_.workers->Reserved(key(), record_.plan.device);
+  context_.outbox->effects.push_back(MakePlan{
+      record_.id, record_.generation, spec_, placement::PlanOptionsFor(gang, record_.plan.device)});
+}
+
+void Job::Planned(absl::StatusOr<plan::Plan> plan, Moment now) {
+  if (record_.state != JobState::kPlanning) return;  // cancelled or paused meanwhile
+  const placement::Gang gang = context_.workers->Reserved(key(), record_.plan.device);
+  if (!plan.ok()) {
+    record_.invalid_input = absl::IsInvalidArgument(plan.status());
+    record_.violations = FieldErrorsOf(plan.status());
+    SetState(JobState::kFailed, std::string(plan.status().message()), now);
+  } else if (plan->mesh.size() > static_cast<int>(gang.size())) {
+    SetState(JobState::kQueued, "a worker left while the job was planned", now);
+  } else {
+    Launch(*std::move(plan), gang, now);
+  }
+  context_.workers->ReleaseReserved(key());
+}
+
+void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
+  auto launch = std::make_shared<job::Launch>();
+  launch->key = key();
+  launch->job = spec_;
+  launch->device = record_.plan.device;
+  launch->secret = context_.random_bytes(control::kSecretBytes);
+  if (spec_.checkpoint)
+    std::tie(launch->resume, launch->resume_at_most) = ResumeOf(record_, *spec_.checkpoint);
+  Describe(plan, gang);
+  record_.ranks.clear();
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    const membership::Worker& worker = *gang[rank];
+    const control::Hello& hello = worker.hello;
+    launch->threads.push_back(placement::ThreadsOf(spec_, worker, context_.workers->workers()));
+    record_.ranks.push_back({Rank(rank), hello.worker, hello.incarnation, hello.data_address});
+    past_workers_.insert(hello.worker);
+    context_.workers->Bind(hello.worker, key(), Rank(rank));
+  }
+  run_.emplace(JobRun::Of(record_, spec_, plan.mesh, RankPhase::kPreparing, now.steady));
+  launch->ranks = record_.ranks;
+  launch->plan = std::move(plan);
+  SetState(JobState::kStarting, absl::StrCat("preparing ", launch->ranks.size(), " ranks"), now);
+  context_.outbox->effects.push_back(OpenRendezvous{key()});
+  context_.outbox->effects.push_back(BeginGeneration{launch});
+  for (const control::BoundRank& bound : launch->ranks)
+    context_.workers->Send(bound.worker, PrepareOf(launch, bound.rank));
+}
+
+// What the record tells of the plan.
+void Job::Describe(const plan::Plan& plan, const placement::Gang& gang) {
+  record_.plan = {.device = record_.plan.device,
+                  .schedule = plan.schedule.name,
+                  .mesh = plan.mesh,
+                  .partition = plan.partition,
+                  .predicted_step_seconds = plan.predicted_step_seconds,
+                  .predicted_bubble_fraction = plan.predicted_bubble_fraction,
+                  .warnings = plan.warnings,
+                  .model_flops = ModelFlops(plan.model) * spec_.global_batch / spec_.microbatch,
+                  .checkpoint_every_steps = spec_.checkpoint ? spec_.checkpoint->every_steps : 0};
+  for (const MemoryBytes& memory : plan.memory) record_.plan.memory_bytes.push_back(memory.total());
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    record_.plan.matmul_flops_per_second +=
+        placement::FlopsPerSecond(*gang[rank], record_.plan.device);
+  }
+}
+
+void Job::Advance(Moment now) {
+  const auto ended = [](const RankRun& rank) { return rank.lost || IsTerminal(rank.phase); };
+  // What is decided now depends on the last step.
+  if (std::ranges::any_of(run_->ranks, ended)) CollectSteps(/*rest=*/false, now);
+  if (!run_->finish_since && std::ranges::all_of(run_->ranks, ended))
+    run_->finish_since = now.steady;
+  // A stop may leave nothing to wait for: then the end follows at once.
+  while (run_) {
+    const Decision decision = Decide(now.steady, record_, *run_, context_.decide);
+    if (decision.kind == Decision::Kind::kWait) return SetReason(decision.reason);
+    Apply(decision, now);
+  }
+}
+
+void Job::Apply(const Decision& decision, Moment now) {
+  switch (decision.kind) {
+    case Decision::Kind::kWait:
+      return;
+    case Decision::Kind::kStart:
+      StartRun();
+      SetState(JobState::kRunning, decision.reason, now);
+      if (const auto times = TimesOfRecovery(record_.transitions))
+        context_.outbox->recoveries.push_back(*times);
+      return;
+    case Decision::Kind::kStop:
+      return StopRun({.state = decision.state,
+                      .reason = decision.reason,
+                      .invalid_input = decision.invalid_input,
+                      .violations = decision.violations},
+                     now);
+    case Decision::Kind::kEnd:
+      return EndRun(decision, now);
+  }
+}
+
+void Job::StartRun() {
+  record_.resumed_step = run_->ranks.front().resumed_step;
+  record_.kernel_plan = run_->ranks.front().kernel_plan;
+  // Steps that were committed before are done again without being committed again.
+  run_->steps =
+      StepCollector(record_.plan.mesh, std::max(run_->steps.last_taken(), record_.resumed_step));
+  for (RankRun& rank : run_->ranks) {
+    rank.phase = RankPhase::kRunning;
+    context_.workers->Send(rank.bound.worker, control::Start{key()});
+  }
+}
+
+template <class Command>
+void Job::SendToRanks(const Command& command) {
+  for (const RankRun& rank : run_->ranks) {
+    if (rank.lost || IsTerminal(rank.phase)) continue;
+    context_.workers->Send(rank.bound.worker, command);
+  }
+}
+
+// Job::RequestHalt is in another file.
+template void Job::SendToRanks(const control::Halt&);
+
+void Job::StopRun(store::JobStop stop, Moment now) {
+  SendToRanks(control::Abort{key(), stop.reason});
+  // A rank that still looks for its neighbours stops looking.
+  context_.outbox->effects.push_back(CloseRendezvous{record_.name});
+  if (!record_.stop) run_->stop_since = now.steady;
+  if (stop.state == JobState::kRecovering) {
+    store::Recoveries& recoveries = record_.recoveries;
+    const StepId last = run_->steps.last_taken();
+    recoveries = {.count = last > recoveries.at_step ? 1 : recoveries.count + 1, .at_step = last};
+    context_.outbox->recovering.push_back(record_.name);
+    SetState(JobState::kRecovering, stop.reason, now);
+  }
+  record_.stop = std::move(stop);
+  changed_ = true;
+}
+
+void Job::EndRun(const Decision& decision, Moment now) {
+  CollectSteps(/*rest=*/true, now);
+  for (const RankRun& rank : run_->ranks) {
+    // Workers that have not let go yet stay held. Cluster::Update releases them when they do.
+    if (rank.lost || !IsTerminal(rank.phase)) continue;
+    context_.workers->Send(rank.bound.worker, control::Acknowledge{key()});
+    context_.workers->Release(rank.bound.worker);
+  }
+  if (record_.stop && IsFault(*record_.stop)) {
+    record_.fault = FaultOf(*run_);
+    LogFault(record_.name, record_.generation, record_.fault);
+  }
+  record_.invalid_input = decision.invalid_input;
+  record_.violations = decision.violations;
+  record_.stop.reset();
+  record_.halt.reset();
+  record_.saving = {};
+  record_.ranks.clear();
+  run_.reset();
+  context_.outbox->effects.push_back(CloseRendezvous{record_.name});
+  SetState(decision.state, decision.reason, now);
+}
+
+void Job::CollectSteps(bool rest, Moment now) {
+  for (store::StepRecord& step : rest ? run_->steps.TakeRest() : run_->steps.TakeReady()) {
+    step.job_id = record_.id;
+    step.generation = record_.generation;
+    step.schedule = record_.plan.schedule;
+    step.time = now.wall;
+    record_.last_step = step;
+    grown_ = true;
+    context_.outbox->changes.steps.push_back(std::move(step));
+  }
+  if (!std::exchange(run_->acknowledge, false)) return;
+  // Effects come after the commit: what is acknowledged is durable.
+  for (const auto& [rank, sequence] : run_->steps.TakeAcknowledgements(run_->steps.last_taken())) {
+    context_.outbox->effects.push_back(
+        AcknowledgeReports{run_->ranks[rank.value()].bulk, {key(), sequence}});
+  }
+}
+
+}  // namespace takt::job

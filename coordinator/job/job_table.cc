@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/job_table.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::job {
+namespace {
+
+std::filesystem::path CheckpointPath(const config::JobSpec& spec) {
+  return std::filesystem::path(spec.checkpoint->directory + "/").lexically_normal();
+}
+
+}  // namespace
+
+absl::Status NoSuchJob(const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("no job named ", name, "; `takt jobs` lists them"));
+}
+
+JobTable::JobTable(const JobContext* context, store::Snapshot snapshot, Moment now)
+    : context_(*context),
+      last_number_(snapshot.last_number),
+      generations_(std::move(snapshot.generations)) {
+  for (store::JobRecord& record : snapshot.jobs) {
+    context_.outbox->published.push_back(record);
+    const std::int64_t number = record.number;
+    jobs_.try_emplace(number, &context_, std::move(record)).first->second.Restore(now);
+  }
+}
+
+Job* JobTable::Find(const std::string& name) {
+  return const_cast<Job*>(std::as_const(*this).Find(name));
+}
+
+const Job* JobTable::Find(const std::string& name) const {
+  const auto it = std::ranges::find_if(
+      jobs_, [&](const auto& entry) { return entry.second.record().name == name; });
+  return it == jobs_.end() ? nullptr : &it->second;
+}
+
+Job* JobTable::FindById(const std::string& id) {
+  const auto it = std::ranges::find_if(
+      jobs_, [&](const auto& entry) { return entry.second.record().id == id; });
+  return it == jobs_.end() ? nullptr : &it->second;
+}
+
+Job* JobTable::FindRunning(const control::JobKey& key) {
+  Job* const job = Find(key.job);
+  return job != nullptr && job->has_run() && job->key() == key ? job : nullptr;
+}
+
+absl::Status JobTable::CheckNew(const config::JobSpec& spec) const {
+  if (Find(spec.name) != nullptr) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "a job named ", spec.name, " exists; choose another name, or delete that one"));
+  }
+  if (!spec.checkpoint) return absl::OkStatus();
+  for (const auto& [number, job] : jobs_) {
+    const store::JobRecord& other = job.record();
+    if (store::HasEnded(other.state) || !job.spec().checkpoint) continue;
+    if (CheckpointPath(job.spec()) != CheckpointPath(spec)) continue;
+    return InvalidField({.field = "checkpoint.directory",
+                         .value = spec.checkpoint->directory,
+                         .rule = absl::StrCat("is that of job ", other.name, ", which is ",
+                                              store::Name(other.state)),
+                         .fix = "name another one, or end that job first"});
+  }
+  return absl::OkStatus();
+}
+
+Job& JobTable::Add(store::JobRecord record) {
+  record.number = ++last_number_;
+  if (const auto it = generations_.find(record.name); it != generations_.end())
+    record.generation = it->second;
+  return jobs_.try_emplace(last_number_, &context_, std::move(record)).first->second;
+}
+
+void JobTable::Remove(const Job& job) {
+  generations_[job.record().name] = job.record().generation;
+  jobs_.erase(job.record().number);
+}
+
+}  // namespace takt::job

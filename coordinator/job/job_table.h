@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// All jobs of a coordinator, in the order of their submission, which is the order of the queue.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "coordinator/job/job.h"
+#include "coordinator/store/store.h"
+
+namespace takt::job {
+
+// kNotFound, for people.
+absl::Status NoSuchJob(const std::string& name);
+
+// One thread.
+class JobTable final {
+ public:
+  // context: borrowed. Jobs that had not ended when `snapshot` was stored go on.
+  JobTable(const JobContext* context, store::Snapshot snapshot, Moment now);
+
+  // The job, or null.
+  Job* Find(const std::string& name);
+  const Job* Find(const std::string& name) const;
+  Job* FindById(const std::string& id);
+  // The job whose run is this generation.
+  Job* FindRunning(const control::JobKey& key);
+
+  // Errors: kAlreadyExists (the name is taken), kInvalidArgument (a job that has not ended writes
+  // its checkpoints to the same directory).
+  absl::Status CheckNew(const config::JobSpec& spec) const;
+  // The record needs no number and no generation. Precondition: CheckNew.
+  Job& Add(store::JobRecord record);
+  // A job of that name that is added later goes on from the generation of this one.
+  void Remove(const Job& job);
+
+  auto begin() { return jobs_.begin(); }
+  auto end() { return jobs_.end(); }
+  auto begin() const { return jobs_.begin(); }
+  auto end() const { return jobs_.end(); }
+
+ private:
+  const JobContext& context_;
+  std::map<std::int64_t, Job> jobs_;  // by number
+  std::int64_t last_number_;
+  std::map<std::string, Generation> generations_;  // of deleted jobs, by name
+};
+
+}  // namespace takt::job

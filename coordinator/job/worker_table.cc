@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/job/worker_table.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/version.h"
+
+namespace takt::job {
+namespace {
+
+using membership::Loss;
+using membership::Worker;
+
+constexpr Rank kNoRank(-1);
+
+}  // namespace
+
+absl::StatusOr<std::optional<Loss>> WorkerTable::Attach(const control::Hello& hello, SessionId id,
+                                                        std::shared_ptr<WorkerSession> session,
+                                                        Moment now) {
+  absl::StatusOr<membership::Membership::Attached> attached = members_.Attach(hello, id, now);
+  if (!attached.ok()) {
+    Log(LogLevel::kWarning, "worker refused",
+        {{"worker", hello.worker},
+         {"incarnation", hello.incarnation},
+         {"reason", attached.status().ToString()}});
+    outbox_.effects.push_back(CloseSession{std::move(session), attached.status()});
+    return attached.status();
+  }
+  if (attached->replaced) Close(*attached->replaced);
+  sessions_[id] = std::move(session);
+  Send(hello.worker, control::Welcome{.protocol_version = options_.protocol_version,
+                                      .program_version = kTaktVersion,
+                                      .heartbeat = heartbeat_,
+                                      .lease = options_.lease});
+  Log(LogLevel::kInfo, "worker attached",
+      {{"worker", hello.worker},
+       {"incarnation", hello.incarnation},
+       {"host", hello.host},
+       {"running", hello.running ? hello.running->key.job : ""}});
+  return std::move(attached->replaced);
+}
+
+std::optional<Loss> WorkerTable::Detach(SessionId id, const std::string& reason) {
+  std::optional<Loss> loss = members_.Detach(id, reason);
+  if (!loss) return loss;
+  outbox_.workers_lost += members_.Find(loss->worker)->leaving ? 0 : 1;
+  Close(*loss);
+  return loss;
+}
+
+std::vector<Loss> WorkerTable::Expire(Moment now) {
+  std::vector<Loss> losses = members_.Expire(now);
+  outbox_.workers_lost += static_cast<int>(losses.size());
+  for (const Loss& loss : losses) Close(loss);
+  return losses;
+}
+
+void WorkerTable::Close(const Loss& loss) {
+  Log(LogLevel::kWarning, "worker lost",
+      {{"worker", loss.worker},
+       {"incarnation", loss.incarnation},
+       {"reason", loss.reason},
+       {"job", loss.hold ? loss.hold->key.job : ""}});
+  const auto session = sessions_.find(loss.session);
+  if (session == sessions_.end()) return;
+  outbox_.effects.push_back(CloseSession{
+      session->second,
+      absl::UnavailableError(absl::StrCat("the coordinator gave this stream up: ", loss.reason))});
+  sessions_.erase(session);
+}
+
+void WorkerTable::Send(const std::string& worker, control::Command command) {
+  const Worker* const found = members_.Find(worker);
+  if (found == nullptr) return;
+  const auto session = sessions_.find(found->session);
+  if (session == sessions_.end()) return;
+  outbox_.effects.push_back(SendCommand{session->second, std::move(command)});
+}
+
+void WorkerTable::Reserve(const std::vector<std::string>& workers, const control::JobKey& key) {
+  for (const std::string& worker : workers) members_.SetHold(worker, {key, kNoRank});
+}
+
+placement::Gang WorkerTable::Reserved(const control::JobKey& key, config::DeviceKind device) const {
+  placement::Gang gang;
+  for (const auto& [name, worker] : workers()) {
+    const bool held = worker.hold == membership::Hold{key, kNoRank};
+    if (held && !worker.drained && !worker.leaving) gang.push_back(&worker);
+  }
+  placement::SortByRank(gang, device);
+  return gang;
+}
+
+void WorkerTable::ReleaseReserved(const control::JobKey& key) {
+  for (const auto& [name, worker] : workers()) {
+    if (worker.hold == membership::Hold{key, kNoRank}) members_.Release(name);
+  }
+}
+
+const Worker* WorkerTable::FindAttached(const std::string& worker,
+                                        const std::string& incarnation) const {
+  const Worker* const found = members_.Find(worker);
+  const bool attached =
+      found != nullptr && found->session != SessionId(0) && found->hello.incarnation == incarnation;
+  return attached ? found : nullptr;
+}
+
+}  // namespace takt::job

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The workers with their control streams, and for which job each of them is held.
+//
+// A worker is held by at most one generation of a job:
+//   Reserve   its gang is granted: it is held without a rank while the plan is made;
+//   Bind      the plan is there, or it came back with a rank that it still runs: it has that rank.
+// It is released
+//   ReleaseReserved   when the plan does not need it, has failed or is not wanted any more;
+//   Release           when the end of its rank is acknowledged: at the end of the run, or later if
+//                     it tells of its end only then;
+//   and when it is lost.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/control/attachment.h"
+#include "coordinator/job/outbox.h"
+#include "coordinator/job/session.h"
+#include "coordinator/membership/membership.h"
+#include "coordinator/placement/placement.h"
+#include "coordinator/timeouts.h"
+
+namespace takt::job {
+
+using membership::SessionId;
+
+// One thread.
+class WorkerTable final {
+ public:
+  // heartbeat: how often a worker is told to send one. outbox: borrowed; takes what is sent.
+  WorkerTable(const membership::MembershipOptions& options, const std::set<std::string>& drained,
+              absl::Duration heartbeat, Outbox* outbox)
+      : options_(options), heartbeat_(heartbeat), members_(options, drained), outbox_(*outbox) {}
+
+  // Welcomes the worker, or closes the session with the error that is returned: as
+  // Membership::Attach. The loss is of the session that this one replaces, if any.
+  absl::StatusOr<std::optional<membership::Loss>> Attach(const control::Hello& hello, SessionId id,
+                                                         std::shared_ptr<WorkerSession> session,
+                                                         Moment now);
+  // The session's stream ended. Empty if it was not its worker's current one.
+  std::optional<membership::Loss> Detach(SessionId id, const std::string& reason);
+  // The workers whose lease has expired.
+  std::vector<membership::Loss> Expire(Moment now);
+
+  // Nothing happens unless the worker is attached.
+  void Send(const std::string& worker, control::Command command);
+
+  void Reserve(const std::vector<std::string>& workers, const control::JobKey& key);
+  // Those that are held for `key` without a rank and may still be given one, by rank.
+  placement::Gang Reserved(const control::JobKey& key, config::DeviceKind device) const;
+  void ReleaseReserved(const control::JobKey& key);
+  void Bind(const std::string& worker, const control::JobKey& key, Rank rank) {
+    members_.SetHold(worker, {key, rank});
+  }
+  void Release(const std::string& worker) { members_.Release(worker); }
+
+  // The worker, if this incarnation of it is attached; otherwise null.
+  const membership::Worker* FindAttached(const std::string& worker,
+                                         const std::string& incarnation) const;
+  const placement::Workers& workers() const { return members_.workers(); }
+  membership::Membership& members() { return members_; }
+  const membership::Membership& members() const { return members_; }
+
+ private:
+  void Close(const membership::Loss& loss);
+
+  const membership::MembershipOptions options_;
+  const absl::Duration heartbeat_;
+  membership::Membership members_;
+  std::map<SessionId, std::shared_ptr<WorkerSession>> sessions_;
+  Outbox& outbox_;
+};
+
+}  // namespace takt::job

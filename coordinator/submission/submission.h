@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to a job that is submitted before it is in the queue: its plan is tried if its mesh
+// is known, its name and paths are compared with those of other jobs, and it gets its owner.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/access/identity.h"
+#include "common/config/job_spec.h"
+#include "coordinator/job/coordinator.h"
+#include "coordinator/store/record.h"
+
+namespace takt::submission {
+
+struct Submission {
+  access::Identity who;
+  std::string request_id;
+  std::string spec;        // takt.v1.JobSpec, serialized
+  config::JobSpec parsed;  // the same, validated
+  bool validate_only = false;
+};
+
+struct Accepted {
+  std::optional<store::JobRecord> job;  // nullopt: it was only validated
+  // What the tried plan says of a job that was only validated; empty if its mesh depends on the
+  // workers that will be there.
+  std::string schedule;
+  std::vector<std::string> warnings;
+};
+
+// Calls `done` once, on the planning or the deciding thread; it is dropped when the coordinator
+// stops. Errors: those of plan::MakePlan and job::Cluster::CheckSubmit, kResourceExhausted (too
+// many jobs wait to be planned).
+using Done = std::function<void(const absl::StatusOr<Accepted>&)>;
+void Submit(job::Coordinator* coordinator, Submission submission, Done done);
+
+// Under which the answer to a request is remembered: no caller is given the answer to another's.
+std::string RequestIdOf(const access::Identity& who, const std::string& request_id);
+
+}  // namespace takt::submission
