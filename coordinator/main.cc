@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -84,7 +85,9 @@ absl::Status Run(const Flags& flags) {
   }
 
   planner::ChildPlanner child_planner({.memory_bytes = flags.planner_memory});
-  job::CoordinatorOptions options{.make_plan = plan::MakePlan, .metrics = &registry};
+  job::CoordinatorOptions options;
+  options.metrics = &registry;
+  options.make_plan = plan::MakePlan;
   if (flags.planner == "child") {
     options.make_plan = [&](const config::JobSpec& job, const plan::PlanOptions& about) {
       return child_planner.Make(job, about);
@@ -97,6 +100,8 @@ absl::Status Run(const Flags& flags) {
   options.on_delete = [&](const std::string& name) { traces.Forget(name); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
                    job::Coordinator::Start(options, store.get()));
+  // The coordinator's end waits for the plan at hand.
+  const absl::Cleanup stop_planning = [&] { child_planner.Stop(); };
 
   const traces::StepExplainer explainer(&traces,
                                         [&](const std::string& name, job::StepSplit split) {
@@ -140,7 +145,6 @@ absl::Status Run(const Flags& flags) {
     coordinator->Stop();
   });
   const absl::Status end = coordinator->WaitForEnd();
-  child_planner.Stop();
   if (!end.ok()) pthread_kill(waiter.native_handle(), SIGTERM);
   waiter.join();
   watchdog.reset();
