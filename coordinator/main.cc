@@ -49,7 +49,8 @@ struct Flags {
   std::string join_authority;
   bool insecure = false;
   std::string planner = "child";
-  std::int64_t planner_memory = std::int64_t{1} << 30;
+  // The largest plan that is not refused takes half of it.
+  std::int64_t planner_memory = std::int64_t{3} << 30;
 };
 
 std::string RandomBytes(int count) {
@@ -187,7 +188,7 @@ int Main(int argc, char** argv) {
                  "too much ends its job alone (default); thread: in this process")
       ->check(CLI::IsMember({"child", "thread"}));
   app.add_option("--planner-memory", flags.planner_memory,
-                 "Memory that a plan may take in its process, e.g. 2GB; 0: no limit (default: 1GB)")
+                 "Memory that a plan may take in its process, e.g. 2GB; 0: no limit (default: 3GB)")
       ->transform(CLI::AsSizeValue(false));
   app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
   daemon::AddSettings(app, "/etc/takt/coordinator.yaml", "TAKT_COORDINATOR");
