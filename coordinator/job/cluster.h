@@ -20,16 +20,16 @@
 #include "coordinator/job/session.h"
 #include "coordinator/job/worker_table.h"
 #include "coordinator/store/store.h"
-#include "coordinator/timeouts.h"
+#include "coordinator/timeouts/timeouts.h"
 
 namespace takt::job {
 
 struct ClusterOptions {
   membership::MembershipOptions membership;
   DecideOptions decide;
-  absl::Duration heartbeat = coordinator::kHeartbeat;
-  absl::Duration batch_interval = coordinator::kBatchInterval;
-  absl::Duration commit_timeout = coordinator::kCommitTimeout;
+  absl::Duration heartbeat = timeouts::kHeartbeat;
+  absl::Duration batch_interval = timeouts::kBatchInterval;
+  absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;  // so many of them
 };
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/explain/explain.h"
 #include "common/metrics/catalog.h"
-#include "coordinator/timeouts.h"
+#include "coordinator/timeouts/timeouts.h"
 
 namespace takt::job {
 namespace {
@@ -53,7 +53,7 @@ void ClusterMetrics::DropJob(const std::string& name) {
 void ClusterMetrics::Record(const Outbox& outbox, absl::Time now) {
   std::map<std::string, const std::string*> names;  // by id, of the jobs that have series
   for (const JobRecord& job : outbox.published) {
-    if (job.end_time && *job.end_time + coordinator::kKeepEndedMetrics <= now) continue;
+    if (job.end_time && *job.end_time + timeouts::kKeepEndedMetrics <= now) continue;
     names[job.id] = &job.name;
     RecordJob(job, jobs_[job.name]);
   }
@@ -198,7 +198,7 @@ void ClusterMetrics::Tick(const std::map<std::string, membership::Worker>& worke
                           absl::Time now) {
   std::vector<std::string> over;
   for (const auto& [name, shown] : jobs_) {
-    if (shown.end && *shown.end + coordinator::kKeepEndedMetrics <= now) over.push_back(name);
+    if (shown.end && *shown.end + timeouts::kKeepEndedMetrics <= now) over.push_back(name);
   }
   for (const std::string& name : over) DropJob(name);
   std::map<JobState, int> by_state = board_.CountByState();

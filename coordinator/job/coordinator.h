@@ -19,7 +19,7 @@
 #include "coordinator/job/cluster_metrics.h"
 #include "coordinator/job/effects.h"
 #include "coordinator/job/rendezvous.h"
-#include "coordinator/timeouts.h"
+#include "coordinator/timeouts/timeouts.h"
 
 namespace takt::job {
 
@@ -29,7 +29,7 @@ struct CoordinatorOptions {
   std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>
       make_plan;
   const Clock* clock = &Clock::Real();
-  absl::Duration tick = coordinator::kTick;
+  absl::Duration tick = timeouts::kTick;
   // Events that wait; beyond it TryPost refuses.
   std::size_t max_events = 100'000;
   // Plans that clients wait for; beyond it TryPlan refuses.

@@ -32,7 +32,7 @@
 #include "coordinator/job/step_collector.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/store/record.h"
-#include "coordinator/timeouts.h"
+#include "coordinator/timeouts/timeouts.h"
 
 namespace takt::job {
 
@@ -93,10 +93,10 @@ struct JobRun {
 };
 
 struct DecideOptions {
-  absl::Duration admission_timeout = coordinator::kAdmissionTimeout;
-  absl::Duration return_grace = coordinator::kReturnGrace;
-  absl::Duration stop_grace = coordinator::kStopGrace;
-  absl::Duration reports_grace = coordinator::kReportsGrace;
+  absl::Duration admission_timeout = timeouts::kAdmissionTimeout;
+  absl::Duration return_grace = timeouts::kReturnGrace;
+  absl::Duration stop_grace = timeouts::kStopGrace;
+  absl::Duration reports_grace = timeouts::kReportsGrace;
   // So many faults in a row, without a step that was not committed before, are not the end.
   int max_recoveries = 3;
 };

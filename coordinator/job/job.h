@@ -26,7 +26,7 @@ namespace takt::job {
 // What all jobs of one coordinator share.
 struct JobContext {
   DecideOptions decide;
-  absl::Duration commit_timeout = coordinator::kCommitTimeout;
+  absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;  // so many of them
   WorkerTable* workers = nullptr;                // borrowed, as is the outbox
   Outbox* outbox = nullptr;

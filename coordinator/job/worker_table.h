@@ -26,7 +26,7 @@
 #include "coordinator/job/session.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/placement/placement.h"
-#include "coordinator/timeouts.h"
+#include "coordinator/timeouts/timeouts.h"
 
 namespace takt::job {
 

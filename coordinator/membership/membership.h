@@ -24,7 +24,7 @@
 #include "common/base/clock.h"
 #include "common/base/id.h"
 #include "common/control/attachment.h"
-#include "coordinator/timeouts.h"
+#include "coordinator/timeouts/timeouts.h"
 
 namespace takt::membership {
 
@@ -65,8 +65,8 @@ struct Loss {
 };
 
 struct MembershipOptions {
-  absl::Duration lease = coordinator::kLease;
-  absl::Duration forget_after = coordinator::kForgetWorker;
+  absl::Duration lease = timeouts::kLease;
+  absl::Duration forget_after = timeouts::kForgetWorker;
   int protocol_version = 0;  // ours, N: [N-1, N] is accepted, never below 1
 };
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/planner/planning_child.h"
-#include "coordinator/timeouts.h"
+#include "coordinator/timeouts/timeouts.h"
 
 namespace takt::planner {
 
@@ -16,7 +16,7 @@ struct ChildPlannerOptions {
   // A program that calls RunPlanningChild when kPlanningChild is its first argument.
   std::string program = "/proc/self/exe";
   std::int64_t memory_bytes = 0;  // limit of the child's address space; 0: none
-  absl::Duration time_limit = coordinator::kPlanningLimit;
+  absl::Duration time_limit = timeouts::kPlanningLimit;
 };
 
 class ChildPlanner final {

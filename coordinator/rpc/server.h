@@ -10,7 +10,7 @@
 #include "common/access/rate_limiter.h"
 #include "common/certificates/tls_files.h"
 #include "coordinator/job/coordinator.h"
-#include "coordinator/timeouts.h"
+#include "coordinator/timeouts/timeouts.h"
 #include "coordinator/traces/trace_keeper.h"
 
 namespace takt::coordinator_rpc {
@@ -22,7 +22,7 @@ struct ServerOptions {
   access::RateLimit rate;      // for each identity
   // Directory of the authority that signs workers' first certificates; empty: none are signed.
   std::string join_authority;
-  absl::Duration stall = coordinator::kStreamStall;
+  absl::Duration stall = timeouts::kStreamStall;
   traces::TraceKeeper* traces = nullptr;  // borrowed; null: none are kept
 };
 

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "common/base/log.h"
 #include "coordinator/rpc/guard.h"
-#include "coordinator/timeouts.h"
+#include "coordinator/timeouts/timeouts.h"
 #include "proto/rpc_status.h"
 
 namespace takt::coordinator_rpc {
@@ -77,7 +77,7 @@ class WritingStream : public Reactor {
   // stall: a peer that does not read one message for so long (at most twice as long) loses its
   // stream.
   WritingStream(grpc::CallbackServerContext* context, std::size_t max_queue,
-                absl::Duration stall = coordinator::kStreamStall)
+                absl::Duration stall = timeouts::kStreamStall)
       : context_(context), max_queue_(max_queue), stall_(stall) {}
 
   // Call this once, before any operation starts.

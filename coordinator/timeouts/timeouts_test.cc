@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/timeouts.h"
+#include "coordinator/timeouts/timeouts.h"
 
 #include "gtest/gtest.h"
 
-namespace takt::coordinator {
+namespace takt::timeouts {
 namespace {
 
 TEST(Timeouts, BatchesAreStoredBetweenTwoLooksAtTheTime) { EXPECT_LE(kBatchInterval, kTick); }
@@ -36,4 +36,4 @@ TEST(Timeouts, SlowWorkIsGivenUpLongAfterLostWorkersAre) {
 TEST(Timeouts, WorkerIsForgottenAfterItsJobs) { EXPECT_LT(kKeepEndedMetrics, kForgetWorker); }
 
 }  // namespace
-}  // namespace takt::coordinator
+}  // namespace takt::timeouts

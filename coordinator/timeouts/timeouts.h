@@ -5,7 +5,7 @@
 
 #include "absl/time/time.h"
 
-namespace takt::coordinator {
+namespace takt::timeouts {
 
 // Step reports and log lines wait this long for others, so that one transaction stores them all.
 inline constexpr absl::Duration kBatchInterval = absl::Milliseconds(50);
@@ -36,4 +36,4 @@ inline constexpr absl::Duration kKeepEndedMetrics = absl::Minutes(10);
 // A lost worker stays listed for this long; a drained one stays for ever.
 inline constexpr absl::Duration kForgetWorker = absl::Hours(1);
 
-}  // namespace takt::coordinator
+}  // namespace takt::timeouts
