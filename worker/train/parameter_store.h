@@ -19,41 +19,41 @@
 
 namespace takt::train {
 
-// One parameter as one layer uses it.
+// One parameter as one layer uses it. Pointers are to the backend's memory.
 struct ParameterRef {
   const model::Parameter* parameter = nullptr;
   float* weight = nullptr;          // of the version that is selected
-  const float* previous = nullptr;  // what the newest weights were made of; `weight` if in place
-  // If products are in bf16 and the layer multiplies by it: the selected version's matrix as
-  // it is stored, and its transpose, as PackBf16 leaves them.
+  const float* previous = nullptr;  // of the version before the newest; `weight` if there is one
+  // The selected version's matrix as it is stored, and its transpose, as PackBf16 leaves them. Null
+  // unless products are in bf16 and the layer multiplies by the parameter.
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;
   float* gradient = nullptr;  // this use's own
-  // Optimizer state; null if the weight lives in another layer of this rank, which updates it.
+  // The optimizer's moments. Null if another layer of this rank owns the weight and updates it.
   float* m = nullptr;
   float* v = nullptr;
-  int norm_index =
-      -1;  // entry of the norm exchange; -1: a tied copy, which another rank or layer counts
+  // The entry of the norm exchange; -1: a tied copy, which another rank or layer counts.
+  int norm_index = -1;
 };
 
 struct LayerParameters {
   LayerId layer;
-  // False: a second copy, of a bidirectional pipeline; another rank answers for the layer where it
-  // counts once (norm, checkpoint).
+  // False: this is the second copy of a bidirectional pipeline. Where a layer counts once (norm,
+  // checkpoint), the rank with the primary copy counts it.
   bool primary = true;
   std::vector<ParameterRef> refs;  // the layer's own in the model's order, then the tied ones
   std::span<float> gradients;      // the bucket: all of refs' gradients, contiguous
 };
 
-// Weights of a tied parameter: if the layer that owns it is on this rank, both uses share one copy
-// and one optimizer state; else this rank holds a copy, kept equal by adding both uses' gradients
-// before the optimizer (REDUCE_TIED). Each use has a gradient of its own in its layer's bucket, so
-// that the two are summed over data-parallel ranks apart and then added: the same order of
-// additions for every partition.
+// If the layer that owns a tied parameter is on this rank, both uses share one weight and one
+// optimizer state. Else this rank holds a copy, and REDUCE_TIED keeps it equal: it adds the
+// gradients of both uses before the optimizer runs. Each use has a gradient of its own in its
+// layer's bucket, so that the two are summed over data-parallel ranks apart and then added. So the
+// order of additions is the same for every partition.
 //
 // Programs without a flush keep several versions of the weights, numbered by age: 0 is the newest.
-// Of all of them `ParameterRef::weight` shows the one that is selected; it is version 0 at first,
-// and after each BeginUpdate.
+// `ParameterRef::weight` shows the version that is selected, which is version 0 at first and after
+// each BeginUpdate.
 //
 // Not synchronised: the slots of the program order its users.
 class ParameterStore {
@@ -64,33 +64,33 @@ class ParameterStore {
       const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
       const std::set<LayerId>& second_copies = {});
 
-  // Makes the weights of this age the ones that layers see. Touches nothing but pointers.
+  // Makes the weights of this age the ones that layers see. It changes pointers alone.
   void SelectVersion(int version);
   // The same whenever the weights that are selected lie in the same memory.
   int selected_place() const { return static_cast<int>(PlaceOf(selected_)); }
 
-  // All versions grow older by one and the oldest makes room: every `weight` shows where the new
-  // ones go, every `previous` those that were the newest.
+  // Makes all versions older by one, and the oldest gives its place to the new one. Afterwards
+  // every `weight` shows where the new weights go, and every `previous` those that were the newest.
   void BeginUpdate();
 
-  // All versions become what the newest is, which is selected then.
+  // Copies the newest version to all others, and selects it.
   absl::Status SpreadNewest(backend::Backend& backend);
 
-  // After every change of the newest weights: makes their `packed` matrices anew.
+  // Makes the `packed` matrices of the newest weights. Call it after every change of these.
   absl::Status Pack(backend::Backend& backend);
 
-  // Of its memory; who reads or writes that from the host asks it.
+  // The backend whose memory this is. Ask it to read or write that memory from the host.
   backend::Backend& backend() const { return *backend_; }
 
   const LayerParameters& Layer(LayerId layer) const;
   std::span<const LayerParameters> layers() const { return layers_; }
 
-  // The use of `name` that has optimizer state on this rank (its gradient is complete after
-  // REDUCE_TIED); nullptr: not here.
+  // Returns the use of `name` that has optimizer state on this rank, whose gradient is complete
+  // after REDUCE_TIED; null: there is none here.
   const ParameterRef* Find(std::string_view name) const;
 
-  // Both uses of the tied parameter, where they are on this rank: `own` in the embedding's bucket,
-  // `tied` in the head's.
+  // Both uses of the tied parameter: `own` in the embedding's bucket, `tied` in the head's. A use
+  // on another rank is null.
   struct TiedUses {
     const ParameterRef* own = nullptr;
     const ParameterRef* tied = nullptr;
