@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt-coordinator: flags and wiring. Exit codes: 0 stopped by a signal, 1 failed, 2 wrong usage.
+// takt-coordinator: wiring. Exit codes: 0 stopped by a signal, 1 failed, 2 wrong usage.
 #include <malloc.h>
 #include <openssl/rand.h>
 #include <signal.h>
 #include <sys/stat.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -20,12 +19,12 @@
 #include "common/daemon/certificate_watch.h"
 #include "common/daemon/metrics_server.h"
 #include "common/daemon/service_manager.h"
-#include "common/daemon/settings.h"
 #include "common/metrics/catalog.h"
 #include "common/metrics/registry.h"
 #include "common/plan/plan.h"
 #include "common/rpc/endpoint.h"
 #include "common/rpc/health.h"
+#include "coordinator/flags.h"
 #include "coordinator/job/coordinator.h"
 #include "coordinator/planner/child_planner.h"
 #include "coordinator/planner/planning_child.h"
@@ -38,20 +37,11 @@
 namespace takt {
 namespace {
 
+using coordinator::Flags;
+using coordinator::ParseFlags;
+
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
-
-struct Flags {
-  std::string listen, state, metrics_listen, health_socket;
-  std::string health;  // ask instead of run: "live" or "ready"
-  std::string log_level = "info", log_format = "text";
-  certificates::TlsFiles tls;
-  std::string join_authority;
-  bool insecure = false;
-  std::string planner = "child";
-  // The largest plan that is not refused takes half of it.
-  std::int64_t planner_memory = std::int64_t{3} << 30;
-};
 
 std::string RandomBytes(int count) {
   std::string bytes(count, '\0');
@@ -68,6 +58,69 @@ sigset_t BlockStopSignals() {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   return signals;
+}
+
+// Waits for a signal, or for the coordinator to fail.
+absl::Status AwaitEnd(job::Coordinator& coordinator, const sigset_t& signals) {
+  std::thread waiter([&] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    coordinator.Stop();
+  });
+  const absl::Status end = coordinator.WaitForEnd();
+  if (!end.ok()) pthread_kill(waiter.native_handle(), SIGTERM);
+  waiter.join();
+  return end;
+}
+
+// What a coordinator serves with; all borrowed.
+struct Parts {
+  const Flags& flags;
+  const store::StateDir& state;
+  metrics::Registry& registry;
+  traces::TraceKeeper& traces;
+  job::Coordinator& coordinator;
+};
+
+// Answers calls, and tells the service manager that it does, until a signal comes.
+absl::Status Serve(const Parts& parts, store::Addresses addresses, const sigset_t& signals) {
+  const Flags& flags = parts.flags;
+  const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
+    parts.registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
+  });
+  coordinator_rpc::ServerOptions server_options{
+      .listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure};
+  server_options.traces = &parts.traces;
+  server_options.join_authority = flags.join_authority;
+  // It calls the coordinator until it is destroyed, and the coordinator is stopped before that.
+  ASSIGN_OR_RETURN(const std::unique_ptr<coordinator_rpc::Server> server,
+                   coordinator_rpc::Server::Start(server_options, &parts.coordinator));
+  addresses.listen = server->address();
+  RETURN_IF_ERROR(parts.state.PublishAddresses(addresses));
+  Log(LogLevel::kInfo, "coordinator ready",
+      {{"listen", addresses.listen},
+       {"metrics", addresses.metrics},
+       {"state", flags.state},
+       {"version", kTaktVersion}});
+
+  daemon::NotifyReady(absl::StrCat("serves on ", addresses.listen));
+  const auto ask = [&](std::function<void()> answer) {
+    parts.coordinator.Post([answer = std::move(answer)](job::Cluster&, Moment) { answer(); });
+  };
+  std::optional<daemon::Watchdog> watchdog(std::in_place, ask);
+  std::unique_ptr<health::Server> health;
+  if (!flags.health_socket.empty()) {
+    const health::Check live = health::Answers(ask);
+    // It takes work from the moment on at which it serves.
+    ASSIGN_OR_RETURN(health,
+                     health::Server::Start(flags.health_socket, {{"live", live}, {"ready", live}}));
+  }
+  const absl::Status end = AwaitEnd(parts.coordinator, signals);
+  watchdog.reset();
+  health.reset();
+  daemon::NotifyStopping("running jobs go on");
+  Log(LogLevel::kInfo, "coordinator stops; running jobs go on", {});
+  return end;
 }
 
 absl::Status Run(const Flags& flags) {
@@ -103,109 +156,22 @@ absl::Status Run(const Flags& flags) {
                    job::Coordinator::Start(options, store.get()));
   // The coordinator's end waits for the plan at hand.
   const absl::Cleanup stop_planning = [&] { child_planner.Stop(); };
-
   const traces::StepExplainer explainer(&traces,
                                         [&](const std::string& name, job::StepSplit split) {
                                           coordinator->board().ShowSplit(name, std::move(split));
                                         });
-
-  const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
-    registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
-  });
-  coordinator_rpc::ServerOptions server_options{
-      .listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure};
-  server_options.traces = &traces;
-  server_options.join_authority = flags.join_authority;
-  // After the coordinator, before it in destruction: but the coordinator is stopped first, below.
-  ASSIGN_OR_RETURN(std::unique_ptr<coordinator_rpc::Server> server,
-                   coordinator_rpc::Server::Start(server_options, coordinator.get()));
-  addresses.listen = server->address();
-  RETURN_IF_ERROR(state.PublishAddresses(addresses));
-  Log(LogLevel::kInfo, "coordinator ready",
-      {{"listen", addresses.listen},
-       {"metrics", addresses.metrics},
-       {"state", flags.state},
-       {"version", kTaktVersion}});
-
-  daemon::NotifyReady(absl::StrCat("serves on ", addresses.listen));
-  const auto ask = [&](std::function<void()> answer) {
-    coordinator->Post([answer = std::move(answer)](job::Cluster&, Moment) { answer(); });
-  };
-  std::optional<daemon::Watchdog> watchdog(std::in_place, ask);
-  std::unique_ptr<health::Server> health;
-  if (!flags.health_socket.empty()) {
-    const health::Check live = health::Answers(ask);
-    // It takes work from the moment on at which it serves.
-    ASSIGN_OR_RETURN(health,
-                     health::Server::Start(flags.health_socket, {{"live", live}, {"ready", live}}));
-  }
-
-  std::thread waiter([&] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    coordinator->Stop();
-  });
-  const absl::Status end = coordinator->WaitForEnd();
-  if (!end.ok()) pthread_kill(waiter.native_handle(), SIGTERM);
-  waiter.join();
-  watchdog.reset();
-  health.reset();
-  daemon::NotifyStopping("running jobs go on");
-  Log(LogLevel::kInfo, "coordinator stops; running jobs go on", {});
-  server.reset();
-  return end;
+  return Serve({.flags = flags,
+                .state = state,
+                .registry = registry,
+                .traces = traces,
+                .coordinator = *coordinator},
+               addresses, signals);
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Takt coordinator: plans jobs, hands them to workers, keeps their state.",
-               "takt-coordinator");
-  Flags flags;
-  app.add_option("--state", flags.state, "Directory of its state; made if missing");
-  app.add_option("--listen", flags.listen,
-                 "unix:PATH or HOST:PORT (default: unix:STATE/coordinator.sock)");
-  app.add_option(
-      "--metrics-listen", flags.metrics_listen,
-      "HOST:PORT of /metrics, e.g. 127.0.0.1:9464; port 0: any free one (default: none)");
-  app.add_option("--health-socket", flags.health_socket,
-                 "Unix socket on which --health asks (the gRPC health service); default: none");
-  app.add_option("--tls-certificate", flags.tls.certificate,
-                 "PEM file that says who it is to those that dial HOST:PORT; read again when it "
-                 "changes, as are the next two");
-  app.add_option("--tls-key", flags.tls.key, "PEM file of its private key, for its owner alone");
-  app.add_option("--tls-authority", flags.tls.authority,
-                 "PEM file of the authority whose certificates are let in");
-  app.add_option("--join-authority", flags.join_authority,
-                 "Directory of `takt certs init` whose key signs workers' first certificates, for "
-                 "tokens of `takt certs token`; default: none are signed");
-  app.add_flag("--insecure", flags.insecure,
-               "Serve TCP without certificates: anyone who reaches the port may do anything");
-  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
-      ->check(CLI::IsMember(kLogLevelNames));
-  app.add_option("--log-format", flags.log_format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}));
-  app.add_option("--planner", flags.planner,
-                 "child: each plan is made in a process of its own, and one that crashes or takes "
-                 "too much ends its job alone (default); thread: in this process")
-      ->check(CLI::IsMember({"child", "thread"}));
-  app.add_option("--planner-memory", flags.planner_memory,
-                 "Memory that a plan may take in its process, e.g. 2GB; 0: no limit (default: 3GB)")
-      ->transform(CLI::AsSizeValue(false));
-  app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
-  daemon::AddSettings(app, "/etc/takt/coordinator.yaml", "TAKT_COORDINATOR");
-  app.add_flag("--health{live}", flags.health,
-               "Ask the coordinator that runs with these settings instead, exit 0 or 1: live (it "
-               "makes progress) or --health=ready (it serves)")
-      ->check(CLI::IsMember({"live", "ready"}))
-      ->configurable(false);
-  try {
-    app.parse(argc, argv);
-    if (flags.health.empty() && flags.state.empty()) throw CLI::RequiredError("--state");
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
-  }
+  const Flags flags = ParseFlags(argc, argv);
   if (!flags.health.empty())
     return health::Report("takt-coordinator", flags.health_socket, flags.health);
-  if (flags.listen.empty()) flags.listen = absl::StrCat("unix:", flags.state, "/coordinator.sock");
 
   LogOptions log;
   log.level = *FindLogLevel(flags.log_level);

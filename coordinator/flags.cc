@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+
+#include "common/base/log.h"
+#include "common/base/version.h"
+#include "common/daemon/settings.h"
+
+namespace takt::coordinator {
+namespace {
+
+constexpr int kWrongUsage = 2;
+
+// Where it serves, and to whom.
+void AddListeners(CLI::App& app, Flags& flags) {
+  app.add_option("--listen", flags.listen,
+                 "unix:PATH or HOST:PORT (default: unix:STATE/coordinator.sock)");
+  app.add_option(
+      "--metrics-listen", flags.metrics_listen,
+      "HOST:PORT of /metrics, e.g. 127.0.0.1:9464; port 0: any free one (default: none)");
+  app.add_option("--health-socket", flags.health_socket,
+                 "Unix socket on which --health asks (the gRPC health service); default: none");
+  app.add_option("--tls-certificate", flags.tls.certificate,
+                 "PEM file that says who it is to those that dial HOST:PORT; read again when it "
+                 "changes, as are the next two");
+  app.add_option("--tls-key", flags.tls.key, "PEM file of its private key, for its owner alone");
+  app.add_option("--tls-authority", flags.tls.authority,
+                 "PEM file of the authority whose certificates are let in");
+  app.add_option("--join-authority", flags.join_authority,
+                 "Directory of `takt certs init` whose key signs workers' first certificates, for "
+                 "tokens of `takt certs token`; default: none are signed");
+  app.add_flag("--insecure", flags.insecure,
+               "Serve TCP without certificates: anyone who reaches the port may do anything");
+}
+
+// How it runs as a process: what it logs and what a plan may take.
+void AddProcess(CLI::App& app, Flags& flags) {
+  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember(kLogLevelNames));
+  app.add_option("--log-format", flags.log_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
+  app.add_option("--planner", flags.planner,
+                 "child: each plan is made in a process of its own, and one that crashes or takes "
+                 "too much ends its job alone (default); thread: in this process")
+      ->check(CLI::IsMember({"child", "thread"}));
+  app.add_option("--planner-memory", flags.planner_memory,
+                 "Memory that a plan may take in its process, e.g. 2GB; 0: no limit (default: 3GB)")
+      ->transform(CLI::AsSizeValue(false));
+}
+
+}  // namespace
+
+Flags ParseFlags(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Takt coordinator: plans jobs, hands them to workers, keeps their state.",
+               "takt-coordinator");
+  app.add_option("--state", flags.state, "Directory of its state; made if missing");
+  AddListeners(app, flags);
+  AddProcess(app, flags);
+  app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
+  daemon::AddSettings(app, "/etc/takt/coordinator.yaml", "TAKT_COORDINATOR");
+  app.add_flag("--health{live}", flags.health,
+               "Ask the coordinator that runs with these settings instead, exit 0 or 1: live (it "
+               "makes progress) or --health=ready (it serves)")
+      ->check(CLI::IsMember({"live", "ready"}))
+      ->configurable(false);
+  try {
+    app.parse(argc, argv);
+    if (flags.health.empty() && flags.state.empty()) throw CLI::RequiredError("--state");
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : kWrongUsage);
+  }
+  if (flags.listen.empty()) flags.listen = "unix:" + flags.state + "/coordinator.sock";
+  return flags;
+}
+
+}  // namespace takt::coordinator

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of takt-coordinator.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/certificates/tls_files.h"
+
+namespace takt::coordinator {
+
+struct Flags {
+  std::string state;
+  std::string listen;          // "unix:PATH" or "HOST:PORT"
+  std::string metrics_listen;  // empty: none
+  std::string health_socket;   // empty: none
+  std::string health;          // ask instead of run: "live" or "ready"
+  std::string log_level = "info", log_format = "text";
+  certificates::TlsFiles tls;
+  std::string join_authority;  // empty: no first certificates are signed
+  bool insecure = false;
+  std::string planner = "child";
+  // The largest plan that is not refused takes half of it.
+  std::int64_t planner_memory = std::int64_t{3} << 30;
+};
+
+// If help or the version is asked for, or a flag is wrong, prints that and ends the process (0, or
+// 2 for wrong usage).
+Flags ParseFlags(int argc, char** argv);
+
+}  // namespace takt::coordinator
