@@ -41,7 +41,7 @@ def job(name, steps, pipeline, every_steps):
 
 
 # One waits for more workers than the old cluster has.
-JOBS = [job("finished", 6, 2, 2), job("paused", STEPS, 2, 0), job("running", 3 * STEPS, 2, 50), job("queued", 20, 6, 0)]
+JOBS = [job("finished", 6, 2, 2), job("paused", STEPS, 2, 0), job("running", 8 * STEPS, 2, 50), job("queued", 20, 6, 0)]
 
 
 def expect(condition, text):
