@@ -3,6 +3,11 @@
 
 #include <utility>
 
+// A source that includes only CLI/App.hpp needs an object file that includes these two headers. All
+// rooms link this one.
+#include "CLI/Config.hpp"
+#include "CLI/Formatter.hpp"
+
 namespace takt::cli {
 
 CLI::App* AddAction(CLI::App& parent, Context& context, const std::string& name,
