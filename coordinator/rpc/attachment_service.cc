@@ -233,8 +233,8 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
       cluster.ReportCheckpoint(worker, incarnation, report, self);
     });
   }
-  bool Forward(control::StepTrace& trace) {
-    if (traces_ != nullptr) traces_->Add(worker_, incarnation_, trace.key, std::move(trace.trace));
+  bool Forward(const control::StepTrace& trace) {
+    if (traces_ != nullptr) traces_->Add(worker_, incarnation_, trace.key, trace.trace);
     return true;
   }
   bool Forward(control::LogLine& line) {

@@ -31,10 +31,12 @@ void BulkOutbox::AddReport(Report report) {
   mutex_.Await(absl::Condition(this, &BulkOutbox::HasRoomLocked));
   if (reports_.size() >= options_.max_reports) return;
   if (const auto* step = std::get_if<control::RankStepReport>(&report)) last_step_ = step->step;
+  const control::JobKey key = key_;
+  const std::int64_t sequence = ++last_sequence_;
   std::visit(
-      [&](auto& part) {
-        part.key = key_;
-        part.sequence = ++last_sequence_;
+      [&key, sequence](auto& part) {
+        part.key = key;
+        part.sequence = sequence;
       },
       report);
   reports_.push_back(std::move(report));

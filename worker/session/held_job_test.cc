@@ -173,7 +173,7 @@ TEST(HeldJob, PrepareWhileBusyIsRefusedNamingWhatIsHeld) {
   const Effects effects = held.Prepare(kNewer, Rank(0));
   EXPECT_THAT(Print(effects), ElementsAre("send refused 2"));
   EXPECT_EQ(std::get<EffectSend>(effects[0]).update.failure.error,
-            "the worker holds job kjv generation 1");
+            "FAILED_PRECONDITION: the worker holds job kjv generation 1");
   EXPECT_EQ(held.state(), State::kRunning);
 }
 
