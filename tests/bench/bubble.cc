@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bubble that real daemons measure on emulated stages, beside the one that the plan simulated.
+// Measures the bubble of emulated stages on real daemons, beside the one that the plan simulated.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -22,7 +22,7 @@ namespace takt::bench {
 namespace {
 
 constexpr double kLimit = 0.02;
-constexpr int kSkippedSteps = 2;  // nothing is ahead of them
+constexpr int kSkippedSteps = 2;  // the pipeline is still empty before them
 
 struct Options : CommonOptions {
   std::vector<std::string> schedules = {"gpipe", "1f1b", "zb-h1", "interleaved-1f1b"};
@@ -34,7 +34,7 @@ struct Row {
   std::string schedule;
   double step_seconds = 0, predicted_step_seconds = 0;
   double bubble = 0, predicted_bubble = 0;
-  double runtime_share = 0, communication_share = 0, sync_share = 0;  // of the step
+  double runtime_share = 0, communication_share = 0, sync_share = 0;  // shares of the step
 
   double difference() const { return bubble / predicted_bubble - 1; }
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshot, save and verified load of a checkpoint of some gigabytes, beside memcpy of as many
-// bytes.
+// Measures snapshot, save and verified load of a checkpoint of some gigabytes, beside memcpy of as
+// many bytes.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLeastLoadShare = 0.60;            // of memcpy's rate
-constexpr double kMostSnapshotSecondsPerGb = 1.00;  // training pauses for it
+constexpr double kLeastLoadShare = 0.60;            // share of memcpy's rate
+constexpr double kMostSnapshotSecondsPerGb = 1.00;  // training pauses that long
 
 struct Options : CommonOptions {
   int layers = 28, threads = 1, runs = 5;
@@ -44,7 +44,7 @@ struct Options : CommonOptions {
 struct Result {
   std::int64_t bytes = 0;
   int files = 0;
-  // Of the best run but for saving, which runs once.
+  // Saving runs once. All other times are those of the best run.
   double memcpy_seconds = 0, snapshot_seconds = 0, save_seconds = 0, load_seconds = 0;
 
   double LoadShare() const { return memcpy_seconds / load_seconds; }
@@ -65,7 +65,7 @@ void KeepBest(double& best, double seconds) {
   best = best == 0 ? seconds : std::min(best, seconds);
 }
 
-// A folder that ends with it.
+// Makes a temporary folder. The destructor removes it.
 class TemporaryFolder {
  public:
   static absl::StatusOr<std::unique_ptr<TemporaryFolder>> Create(const std::string& parent) {
@@ -88,7 +88,7 @@ class TemporaryFolder {
   const std::string path_;
 };
 
-// Weights and moments of all layers in one range of memory.
+// Holds the weights and moments of all layers in one range of memory.
 class LiveState {
  public:
   explicit LiveState(const model::Model& model)
@@ -129,7 +129,7 @@ class LiveState {
   float* memory_ = nullptr;
 };
 
-// The limit: the same bytes between two places in memory, in one piece a thread.
+// Measures the limit: it copies as many bytes in memory, in one piece for each thread.
 void CopyOnThreads(std::span<float> to, const float* from, int threads) {
   std::vector<std::jthread> copiers;
   const std::size_t part = (to.size() + threads - 1) / threads;

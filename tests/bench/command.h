@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the subcommands of takt-bench are declared: options, and what runs with them.
+// Declares the subcommands of takt-bench: their options, and the function that runs with them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,15 +10,15 @@
 
 namespace takt::bench {
 
-// What every subcommand takes.
+// Every subcommand takes these options.
 struct CommonOptions {
-  std::string output = "text";  // or "json"
+  std::string output = "text";  // "text" or "json"
   bool json() const { return output == "json"; }
 };
 
-// Adds a subcommand. declare(CLI::App&, Options&) ties its flags to options of its own, which live
-// as long as the app; when the user chose it, `run` is called with them while the command line is
-// parsed, and leaves its status in `result`. Options: a CommonOptions.
+// Adds a subcommand. declare(CLI::App&, Options&) binds its flags to options that live as long as
+// the app. If the user chose the subcommand, `run` gets these options while the command line is
+// parsed, and its status goes to `result`. Options derives from CommonOptions.
 template <class Options, class Declare, class Run>
 void AddCommand(CLI::App& app, absl::Status& result, const std::string& name,
                 const std::string& description, Declare declare, Run run) {

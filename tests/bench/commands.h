@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The subcommands of takt-bench, one file each.
+// Adds the subcommands of takt-bench. Each has a file of its name.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,8 +8,9 @@
 
 namespace takt::bench {
 
-// Each adds its subcommand; when the user chose it, it runs while the command line is parsed,
-// prints its result to stdout and leaves its status. `result` is borrowed until then.
+// Each function adds one subcommand. If the user chose it, it runs while the command line is
+// parsed, prints its result to stdout and stores its status in `result`, which is borrowed until
+// then.
 void AddBubbleCommand(CLI::App& app, absl::Status& result);
 void AddCheckpointCommand(CLI::App& app, absl::Status& result);
 void AddKernelsCommand(CLI::App& app, absl::Status& result);

@@ -15,10 +15,10 @@ namespace {
 
 using program::Op;
 
-// Simulated in a row: without a flush a step counts in the midst of others.
+// Several steps are simulated in a row, because without a flush a step overlaps its neighbours.
 constexpr int kStepsWithoutFlush = 4;
 
-// Of the activations that leave each stage; 0: they stay on the rank.
+// Returns the bytes of the activation that leaves each stage. 0: it stays on the rank.
 std::vector<std::int64_t> OutputBytes(const plan::Plan& plan) {
   std::vector<std::int64_t> bytes(plan.partition.size(), 0);
   for (const program::Program& program : plan.programs) {

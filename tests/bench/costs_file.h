@@ -9,17 +9,18 @@
 
 namespace takt::bench {
 
-// Times of a run as `takt schedule simulate --costs` takes them: see its --help. Messages are free
-// there, links are another machine's.
+// The times of a run, in the form that `takt schedule simulate --costs` reads (see its --help).
+// Messages are free there, because the links would be those of another machine.
 struct MeasuredCosts {
-  std::string measured_on;  // what, where
+  std::string measured_on;  // for people: the job and the machine
   StageTimes stages{0};
   double optimizer_seconds = 0, tied_seconds = 0;
 };
 absl::Status WriteCostsFile(const std::string& path, const MeasuredCosts& costs,
                             const plan::Plan& plan);
 
-// A step of the plan with these costs, every rank with a device of its own and messages free.
+// Predicts a step of the plan with these costs if every rank has a device of its own and messages
+// are free.
 struct Prediction {
   double step_seconds = 0, bubble_fraction = 0;
 };

@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<backend::BackendFactory>> OpenDevice(const Device
   RETURN_IF_ERROR(plugin::FindDriver());
   ASSIGN_OR_RETURN(const plugin::CudaEntry* const cuda,
                    plugin::LoadCuda(plugin::ModuleDirectory()));
-  // Kernels are chosen by timings, as for jobs.
+  // The backend chooses its kernels by timing them, as it does for jobs.
   return cuda->open_device(
       {.predicted = options.predicted, .ledger = options.ledger, .tune = true});
 }
@@ -30,7 +30,7 @@ double OpSeconds(backend::Backend& backend, const backend::Op& op, int runs) {
 }
 
 double CopyBytesPerSecond(backend::Backend& backend, int runs) {
-  constexpr std::int64_t kCount = std::int64_t{1} << 28;  // 1 GiB: no cache holds it
+  constexpr std::int64_t kCount = std::int64_t{1} << 28;  // 1 GiB, which no cache holds
   const backend::Buffer buffer =
       backend.Allocate(2 * kCount * sizeof(float), MemoryKind::kScratch).value();
   const backend::Copy copy{buffer.floats(), buffer.floats() + kCount, kCount};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a benchmark computes on.
+// Opens the device that a benchmark computes on, and measures its limits.
 #pragma once
 
 #include <memory>
@@ -13,21 +13,22 @@
 namespace takt::bench {
 
 struct DeviceOptions {
-  std::string device = "cpu";               // "cpu" or "cuda", the first GPU
-  int threads = 1;                          // on the CPU
-  MemoryBytes predicted;                    // on the GPU: what is reserved at once
-  backend::MemoryLedger* ledger = nullptr;  // borrowed, outlives the factory; null: nobody counts
+  std::string device = "cpu";               // "cpu", or "cuda" for the first GPU
+  int threads = 1;                          // of the CPU
+  MemoryBytes predicted;                    // the GPU's backend reserves that much at once
+  backend::MemoryLedger* ledger = nullptr;  // borrowed, outlives the factory; null: no counting
 };
 
-// Errors: why there is no GPU (worker/plugin).
+// Errors say why there is no GPU (worker/plugin).
 absl::StatusOr<std::unique_ptr<backend::BackendFactory>> OpenDevice(const DeviceOptions& options);
 
-// Seconds of one `op`: the best of `runs` times between two points where nothing is under way. On a
-// GPU each is the mean of several calls, given at once, after one that warms up.
+// Returns the seconds of one `op`, as the best of `runs` measurements. Each begins and ends when
+// nothing runs on the device. On a GPU a measurement is the mean of several calls that are given at
+// once, after one that warms up.
 double OpSeconds(backend::Backend& backend, const backend::Op& op, int runs);
 
-// Ceilings of a device, by its own kernels: bytes read plus written by a large copy; FLOP/s of a
-// large square product.
+// These are the limits of a device by its own kernels: the bytes that a large copy reads and writes
+// in a second, and the FLOP/s of a large square product.
 double CopyBytesPerSecond(backend::Backend& backend, int runs);
 double MatmulFlopsPerSecond(backend::Backend& backend, bool bf16, int runs);
 

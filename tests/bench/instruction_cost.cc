@@ -18,7 +18,8 @@ class NoCompute final : public engine::Compute {
   std::span<std::byte> SlotBytes(SlotId) override { return {}; }
 };
 
-// `length` instructions in turn on `num_lanes` lanes, each reading what the one before wrote.
+// Makes a program of `length` instructions that take turns on `num_lanes` lanes. Each reads what
+// the one before it wrote.
 program::Program Chain(int num_lanes, int length) {
   program::Program program;
   program.slots.resize(1);
@@ -34,7 +35,7 @@ program::Program Chain(int num_lanes, int length) {
   return program;
 }
 
-// Median over steps.
+// Returns the median over steps.
 double NanosPerInstruction(const program::Program& program) {
   constexpr int kSteps = 101;
   NoCompute compute;

@@ -3,11 +3,11 @@
 
 namespace takt::bench {
 
-// What the engine adds to instructions that do nothing, in nanoseconds.
+// The time that the engine adds to instructions that do nothing, in nanoseconds.
 struct InstructionCost {
-  double instruction_nanoseconds = 0;  // one after another on a lane
-  double handoff_nanoseconds =
-      0;  // each waits for one of another lane: a thread is woken every time
+  double instruction_nanoseconds = 0;  // they follow each other on one lane
+  // Each instruction waits for one of another lane, so a thread is woken every time.
+  double handoff_nanoseconds = 0;
 };
 
 InstructionCost MeasureInstructionCost();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel on the shapes of a GPT-2 step. On the CPU matmuls beside oneDNN's own, the rest
-// beside memcpy; on a GPU beside the rates of a large product and of a large copy.
+// Measures every kernel on the shapes of a GPT-2 step. On the CPU it stands beside oneDNN's own
+// matmuls and memcpy, on a GPU beside the rates of a large product and of a large copy.
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -26,18 +26,18 @@ namespace {
 struct Row {
   std::string name;
   double seconds = 0, flops = 0,
-         bytes = 0;              // of one call; bytes: each operand read or written once
+         bytes = 0;              // of one call; bytes: each operand is read or written once
   int count = 1;                 // calls in a step
-  double reference_seconds = 0;  // the limit's time for the same work
+  double reference_seconds = 0;  // how long the same work takes at the limit
 };
 
 struct Options : CommonOptions {
   int threads = 1, batch = 8, context = 256, runs = 3;
-  std::string device = "cpu", precision = "f32";  // bf16: of products, on a GPU
+  std::string device = "cpu", precision = "f32";  // bf16 applies to products on a GPU
   std::string only;
 };
 
-constexpr std::int64_t kRandomValues = 1 << 22;  // then the same again
+constexpr std::int64_t kRandomValues = 1 << 22;  // the values repeat after that many
 
 class KernelBench {
  public:
@@ -113,11 +113,11 @@ class KernelBench {
                   : OneDnnSeconds(m, model::Precision::kF32, options_.threads, options_.runs)});
   }
 
-  // Rows of logits begin so far apart.
+  // Returns the distance between rows of logits.
   static std::int64_t Padded(std::int64_t columns) { return (columns + 63) / 64 * 64; }
 
-  // As a step in bf16 has it on a GPU: with what its kernel may do as well, in the types that it
-  // reads and writes, logits in padded rows.
+  // Returns the product as a step in bf16 has it on a GPU: with its epilogue, in the types that it
+  // reads and writes, and with padded rows of logits.
   backend::Op InBf16(const StepMatmul& m) {
     const auto is = [&m](const char* prefix) { return m.name.rfind(prefix, 0) == 0; };
     const char pass = m.name.back();
@@ -147,7 +147,7 @@ class KernelBench {
     return op;
   }
 
-  // Whose halves, read as bf16, are both about the number.
+  // Returns a float near `value` whose two halves, read as bf16, are near it too.
   static float TwoInBf16(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     return std::bit_cast<float>((bits & 0xffff0000U) | bits >> 16);
@@ -156,7 +156,7 @@ class KernelBench {
   bool bf16() const { return options_.precision == "bf16"; }
   bool on_gpu() const { return !backend_->memory_is_host(); }
 
-  // streams: tensors of `count` floats read or written once.
+  // streams: how many tensors of `count` floats are read or written once.
   void Elementwise(const std::string& name, const backend::Op& op, std::int64_t count,
                    double streams, int times) {
     if (!Wanted(name)) return;
@@ -204,7 +204,8 @@ class KernelBench {
       return bf16() ? backend::Output(reinterpret_cast<backend::Bf16*>(p) + offset)
                     : backend::Output(p + offset);
     };
-    // Causal: half of the products, two of them forward and five backward.
+    // The mask is causal, so only half of each product is computed: two products forward and five
+    // backward.
     const double product = static_cast<double>(n) * options_.context * static_cast<double>(c);
     Attention("attention F",
               backend::AttentionForward{shape, tensor(x), tensor(x, c), tensor(x, 2 * c),
@@ -217,7 +218,7 @@ class KernelBench {
         5 * product);
   }
 
-  // Its limit: a matmul of as many FLOPs at the rate of a large square one.
+  // The limit is the time of as many FLOPs in a large square matmul.
   void Attention(const std::string& name, const backend::Op& op, double flops) {
     if (!Wanted(name)) return;
     if (square_flops_per_second_ == 0) {
@@ -247,7 +248,7 @@ class KernelBench {
                 1);
     const std::int64_t parameters = v * c;
     float* m = x + parameters;
-    // The second moment holds squares: it is the last quarter, made positive.
+    // The second moment holds squares, so its part of the pool, the last quarter, is made positive.
     float* second = m + 2 * parameters;
     Elementwise("sum of squares", backend::SumOfSquares{x, result, parameters}, parameters, 1, 3);
     if (const absl::Status status = backend_->Run(backend::Fill{second, 0.5F, parameters});
@@ -270,14 +271,14 @@ class KernelBench {
   model::ModelConfig model_;
   std::int64_t rows_ = 0;
   std::unique_ptr<backend::Backend> backend_;
-  backend::Buffer pool_;  // every op takes its operands from here
+  backend::Buffer pool_;  // the operands of every op
   double copy_bytes_per_second_ = 0, square_flops_per_second_ = 0;
   std::vector<Row> rows_out_;
 };
 
 using Choices = backend::PlanCache::Plans;
 
-// Which kernel computed which shape.
+// Returns which kernel computed which shape.
 Choices ChoicesOf(backend::BackendFactory& backends) {
   backend::KernelPlans* const plans = backends.kernel_plans();
   return plans != nullptr ? plans->plans().plans() : Choices();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt-bench: how close each part comes to its limit, measured against that limit in the same run.
+// takt-bench shows how close each part comes to its limit. It measures the limit in the same run.
 #include <cstdio>
 #include <string>
 

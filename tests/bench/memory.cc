@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peak resident bytes of real workers beside what the plan predicts for them.
+// Measures the peak resident bytes of real workers beside the bytes that the plan predicts.
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -28,10 +28,11 @@ struct Options : CommonOptions {
   std::vector<std::string> recompute = {"none", "selective", "full"};
   std::vector<std::string> precisions = {"f32"};
   double limit = 0.05;
-  bool layout = false;  // print where everything lies, run nothing
+  bool layout = false;  // print where everything lies, and run nothing
 };
 
-// Three that differ in what is large: layers, tables, logits. Few FLOPs for their bytes.
+// Returns one of three shapes, in which layers, tables or logits are large. They need few FLOPs for
+// their bytes.
 config::JobSpec ShapeOf(const std::string& name) {
   config::JobSpec job;
   job.name = name;
@@ -107,7 +108,7 @@ absl::Status PrintLayouts(const config::JobSpec& job) {
   return absl::OkStatus();
 }
 
-// Measures workers that have done nothing before.
+// Runs the job on fresh workers, because a peak never falls.
 absl::StatusOr<std::vector<Row>> Measure(config::JobSpec job) {
   testing::Cluster cluster(kRanks);
   job.train = {{.path = cluster.directory() + "/data.txt", .format = config::DataFormat::kBytes}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner's inner loop on one thread: generate, lower, prove and simulate one schedule, and how
-// that grows with the number of microbatches.
+// Measures the planner's inner loop on one thread (generate, lower, prove and simulate one
+// schedule), and how its time grows with the number of microbatches.
 #include <sys/resource.h>
 
 #include <ctime>
@@ -23,11 +23,11 @@
 namespace takt::bench {
 namespace {
 
-// The size that the limits are about.
+// The limits are about this size.
 constexpr int kMicrobatches = 512;
 constexpr double kMostSeconds = 1;
 constexpr double kMostBytes = 1e9;
-// Ascending, so that the memory of each is the process's peak after it.
+// The sizes ascend, so that the process's peak memory after each size belongs to that size.
 constexpr int kAllMicrobatches[] = {128, 256, 512, 1024, 2048};
 
 struct Options : CommonOptions {
@@ -35,7 +35,7 @@ struct Options : CommonOptions {
   int ranks = 64, chunks = 4, runs = 3;
 };
 
-// CPU time of one thread: what other programs do does not count.
+// CPU time of one thread, so that other programs do not count.
 struct Seconds {
   double generate = 0, lower = 0, prove = 0, simulate = 0;
   double total() const { return generate + lower + prove + simulate; }
@@ -44,7 +44,7 @@ struct Seconds {
 struct Row {
   int microbatches = 0;
   std::int64_t actions = 0, instructions = 0;
-  Seconds seconds;  // of the best run
+  Seconds seconds;  // those of the best run
   std::int64_t peak_rss_bytes = 0;
 };
 

@@ -21,10 +21,10 @@ namespace {
 std::string ResultKey(int rank) { return absl::StrCat("result/", rank); }
 
 [[noreturn]] void RunRank(int rank, const std::string& directory, const RankBody& body) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // no rank outlives the measurement
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // the rank ends when its parent does
   testing::FileRendezvous rendezvous(directory);
   const absl::StatusOr<std::string> result = body(Rank(rank), rendezvous);
-  // A letter for the verdict, then the text.
+  // The result is a letter, which tells success from failure, and the text.
   const std::string text = result.ok() ? *result : result.status().ToString();
   const absl::Status status =
       rendezvous.Set(ResultKey(rank), absl::StrCat(result.ok() ? "+" : "-", text));

@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::int64_t kSpareColumns = 16;
 
-// Memory as the backend gives it, with something in it that is no denormal, be it read as floats or
-// as twice as many bf16.
+// Allocates memory as backends do, and fills it with values that are no denormals, neither as
+// floats nor as twice as many bf16.
 backend::Buffer FilledBuffer(backend::Backend& memory, std::int64_t count) {
   backend::Buffer buffer =
       memory.Allocate(static_cast<std::size_t>(count) * sizeof(float), MemoryKind::kScratch)
@@ -88,7 +88,7 @@ memory::desc Describe(std::int64_t rows, std::int64_t columns, bool transposed,
   return {{rows, columns}, type, transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
 
-// Operands and result of one matmul, large enough for every form of it.
+// The operands and the result of one matmul, large enough for every form of it.
 struct Matrices {
   backend::Buffer a, b, c;
 };
@@ -141,13 +141,14 @@ double Bf16Seconds(const StepMatmul& s, const Matrices& matrices, int runs) {
 
 double OneDnnSeconds(const StepMatmul& matmul, model::Precision precision, int threads, int runs) {
   double best = 0;
-  // A thread of its own: how many OpenMP threads oneDNN takes is a property of the calling thread.
+  // oneDNN's number of OpenMP threads is a property of the calling thread, so this has a thread of
+  // its own.
   std::thread([&] {
     using SetNumThreads = void (*)(int);
     if (auto set = reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads")))
       set(threads);
     const auto allocator = backend::CreateCpuBackend({.threads = 1}).value();
-    // As floats, also for bf16, which leaves room for padding.
+    // The sizes are in floats, also for bf16, which leaves room for padding.
     const Matrices matrices{FilledBuffer(*allocator, matmul.m * matmul.k),
                             FilledBuffer(*allocator, (matmul.k + 64) * (matmul.n + 64)),
                             FilledBuffer(*allocator, matmul.m * (matmul.n + kSpareColumns))};
@@ -158,8 +159,8 @@ double OneDnnSeconds(const StepMatmul& matmul, model::Precision precision, int t
 }
 
 double MemcpyBytesPerSecond(int threads) {
-  constexpr std::int64_t kFloats = std::int64_t{32}
-                                   << 20;  // 128 MiB each way: past the caches of most machines
+  // 128 MiB each way, more than the caches of most machines hold.
+  constexpr std::int64_t kFloats = std::int64_t{32} << 20;
   const auto memory = backend::CreateCpuBackend({.threads = threads}).value();
   const backend::Buffer from = FilledBuffer(*memory, kFloats), to = FilledBuffer(*memory, kFloats);
   const double seconds = BestSeconds(5, [&] {

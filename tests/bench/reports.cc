@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a coordinator on one core takes of many workers' step reports, on its real way from gRPC to
-// the disk.
+// Measures what the step reports of many workers cost a coordinator on one core. They take the real
+// way from gRPC to the disk.
 #include <sched.h>
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ struct Options : CommonOptions {
   bool traces = true;
 };
 
-// The processes started meanwhile run on one core.
+// Processes that start while this object exists run on one core.
 class OneCore {
  public:
   OneCore() {
@@ -57,7 +57,7 @@ std::unique_ptr<testing::Cluster> StartCoordinator() {
   return std::make_unique<testing::Cluster>(0);
 }
 
-// User and system time of a process and all its threads.
+// Returns the user and system time of a process with all its threads.
 double CpuSeconds(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -70,7 +70,7 @@ double CpuSeconds(pid_t pid) {
 }
 
 struct Row {
-  double rate = 0;  // steps a second of each worker
+  double rate = 0;  // steps per second of each worker
   double offered = 0, acknowledged = 0, core_share = 0;
   double ack_p50 = 0, ack_p99 = 0;
 };
@@ -80,7 +80,7 @@ double Quantile(const std::vector<double>& sorted, double q) {
   return sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1))];
 }
 
-// Workers step one after the other, evenly over each period.
+// The workers step one after the other, evenly over each period.
 Row Measure(WorkerSwarm& swarm, pid_t coordinator, const Options& options, double rate) {
   swarm.TakeAckSeconds();
   const WorkerSwarm::Counts before = swarm.counts();
@@ -119,7 +119,7 @@ absl::Status Run(const Options& options) {
   if (options.workers % options.ranks != 0) {
     return absl::InvalidArgumentError("--workers must be a multiple of --ranks");
   }
-  std::int64_t steps = 1;  // one that is never told of: no job ends while it is measured
+  std::int64_t steps = 1;  // one step is never reported, so no job ends while it is measured
   for (const double rate : options.rates) {
     steps += static_cast<std::int64_t>(rate * options.seconds);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the runtime adds to a schedule: emulated stages on worker processes, beside the simulator's
-// makespan for the operation times and the link latency that the same run measured.
+// Measures what the runtime adds to a schedule. Worker processes run emulated stages, beside the
+// simulator's makespan for the operation times and the link latency that the same run measured.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -39,11 +39,11 @@ namespace {
 using program::Op;
 using transport::MonotonicNanos;
 
-constexpr double kOpSeconds = 5e-3;  // F, I and W; B is I and W
+constexpr double kOpSeconds = 5e-3;  // of F, I and W; B takes twice as long
 constexpr std::int64_t kActivationBytes = 256 * 1024;
 constexpr int kWarmupSteps = 3;
 constexpr double kLimit = 1.02;
-// Simulated in a row: without a flush a step counts in the midst of others.
+// Several steps are simulated in a row, because without a flush a step overlaps its neighbours.
 constexpr int kStepsWithoutFlush = 4;
 
 struct Options : CommonOptions {
@@ -59,7 +59,7 @@ struct Case {
   int num_microbatches() const { return 4 * num_ranks; }
 };
 
-// Everything that is the same on all ranks.
+// The part of a run that is the same on all ranks.
 struct Setup {
   model::Model model;
   config::JobSpec job;
@@ -94,15 +94,15 @@ absl::StatusOr<Setup> MakeSetup(const Case& c) {
   return setup;
 }
 
-// What one rank measured.
+// The measurements of one rank.
 struct RankResult {
   std::vector<double> step_seconds;
   StageTimes stages{0};
   double latency_seconds = 0;  // of an activation from its neighbour
-  // Of all steps. Emulated operations sleep: what remains is the runtime's.
+  // These cover all steps. Emulated operations sleep, so all CPU time is the runtime's.
   double cpu_seconds = 0;
   std::int64_t context_switches = 0;
-  std::int64_t messages = 0;  // sent
+  std::int64_t messages = 0;  // that it sent
 };
 
 struct Usage {
@@ -110,7 +110,7 @@ struct Usage {
   std::int64_t context_switches = 0;
 };
 
-// Of this process, so far.
+// Returns the usage of this process so far.
 Usage UsageNow() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -121,9 +121,10 @@ Usage UsageNow() {
           .context_switches = usage.ru_nvcsw + usage.ru_nivcsw};
 }
 
-// One way, under the traffic of a step: where forwards meet backwards, every pair of neighbours
-// (0 and 1, 2 and 3, ...) exchanges messages in both directions at once, all pairs at the same
-// moments, an operation apart, so that every receiver sleeps. Without the engine.
+// Returns the latency of one way under the traffic of a step, without the engine. Where forwards
+// meet backwards, every pair of neighbours (0 and 1, 2 and 3, ...) exchanges messages in both
+// directions at once. Here all pairs do so at the same moments, an operation apart, so that every
+// receiver sleeps.
 absl::StatusOr<double> MeasureLatency(transport::Transport& transport, Rank rank, int num_ranks,
                                       transport::Collective& barrier) {
   constexpr int kMessages = 40;
@@ -149,7 +150,8 @@ absl::StatusOr<double> MeasureLatency(transport::Transport& transport, Rank rank
     for (int i = 0; i < kMessages && sent.ok(); ++i) {
       const double due = start + i * kOpSeconds;
       absl::SleepFor(absl::Seconds(due - static_cast<double>(MonotonicNanos()) * 1e-9));
-      // The sender's clock goes along: all ranks are on one machine.
+      // The message carries the sender's clock, which is valid here because all ranks are on one
+      // machine.
       const std::int64_t now = MonotonicNanos();
       std::memcpy(data.data(), &now, sizeof(now));
       sent = out->Send({.microbatch = i}, data);
@@ -228,9 +230,9 @@ struct Row {
   double ratio() const { return measured_seconds / simulated_seconds; }
 };
 
-// Of one of F, I and W.
+// Returns the mean time of one F, I or W.
 double MeanOpSeconds(const StageTimes& stages) {
-  constexpr std::array kUnits = {1, 1, 1, 2, 3};  // of StageTimes::kKinds
+  constexpr std::array kUnits = {1, 1, 1, 2, 3};  // by StageTimes::kKinds
   double seconds = 0;
   int units = 0;
   for (std::size_t k = 0; k < kUnits.size(); ++k) {
@@ -278,7 +280,7 @@ absl::StatusOr<Row> RunCase(const Case& c, int steps) {
       const sim::Report report,
       sim::Simulate(setup.programs, costs, {.steps = flushes ? 1 : kStepsWithoutFlush}));
   row.simulated_seconds = report.step_time;
-  // The step ends together on all ranks; rank 0 has the first and the last instruction.
+  // All ranks end the step together; rank 0 has the first and the last instruction.
   row.measured_seconds = Median(ranks[0]["steps"].get<std::vector<double>>());
   return row;
 }
@@ -297,7 +299,7 @@ nlohmann::json RowJson(const Row& row) {
           {"ratio", row.ratio()}};
 }
 
-// "all" stands for all families.
+// Replaces "all" by all families.
 std::vector<std::string> Expand(const std::vector<std::string>& schedules) {
   std::vector<std::string> expanded;
   for (const std::string& name : schedules) {
@@ -330,7 +332,7 @@ absl::Status Run(const Options& options) {
       }
     }
   }
-  // Last: it starts threads, and the ranks are forked from this process.
+  // This comes last because it starts threads, and the ranks are forks of this process.
   const InstructionCost cost = MeasureInstructionCost();
   table.End({{"instruction_nanoseconds", cost.instruction_nanoseconds},
              {"handoff_nanoseconds", cost.handoff_nanoseconds}});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `auto` finds beside the lower bound, with the memory of 1F1B: the grid of docs/schedules.md.
+// Measures what `auto` finds, beside the lower bound and with the memory of 1F1B, over the grid of
+// docs/schedules.md.
 #include "common/search/search.h"
 
 #include <cstdio>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What F, I, W, B and O took on each stage, as the simulator wants it told.
+// Collects the times of F, I, W, B and O on each stage, in the form that the simulator needs.
 #pragma once
 
 #include <array>
@@ -21,18 +21,19 @@ class StageTimes {
 
   int num_stages() const { return static_cast<int>(by_stage_.size()); }
 
-  // Instructions of other kinds are left out.
+  // Ignores instructions of other kinds.
   void Add(const program::Instruction& instruction, double seconds);
   void Add(const StageTimes& other);
 
-  // 0: there was none.
+  // Returns 0 if there was none.
   double MeanSeconds(program::Op kind, StageId stage) const;
-  double MeanSeconds(program::Op kind) const;  // over stages that have it
+  double MeanSeconds(program::Op kind) const;  // the mean over the stages that have it
 
-  // Where a stage has none of a kind, the mean over those that have; 0 for kinds that nobody has.
+  // A stage without instructions of a kind gets the mean of the stages that have them. A kind that
+  // no stage has is 0.
   cost::Costs Costs() const;
 
-  // To another process and back.
+  // Another process can read this back.
   nlohmann::json ToJson() const;
   static StageTimes FromJson(const nlohmann::json& json);
 

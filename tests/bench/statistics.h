@@ -5,11 +5,11 @@
 
 namespace takt::bench {
 
-// Of at least one value.
+// Precondition: there is at least one value.
 double Median(std::vector<double> values);
 
-// Half the distance between the quartiles, over the root of their number: how far the median of
-// another such run may be.
+// Returns half the distance between the quartiles, divided by the root of the number of values. The
+// median of another such run may differ by that much.
 double Spread(std::vector<double> values);
 
 }  // namespace takt::bench

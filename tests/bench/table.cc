@@ -16,7 +16,7 @@ int WidthOf(const Column& column) {
   return std::max(column.width, static_cast<int>(column.heading.size()));
 }
 
-// Words begin where their column does, numbers and their headings end there.
+// Aligns words to the left, and numbers and their headings to the right.
 std::string Aligned(const Column& column, const std::string& text, bool words) {
   return words ? absl::StrFormat("%-*s", WidthOf(column), text)
                : absl::StrFormat("%*s", WidthOf(column), text);

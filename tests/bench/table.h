@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures as lines for people as they come, or as one JSON object at the end: each is written once.
+// Prints figures as lines of a table while they are measured, or as one JSON object at the end.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@ namespace takt::bench {
 
 struct Column {
   std::string heading;
-  std::string key;    // of a row
-  int width = 0;      // at least; that of the heading is
-  int precision = 0;  // of numbers: digits after the point
-  double scale = 1;   // what a number is multiplied by: 1e3 for seconds under "ms"
+  std::string key;    // key of a row's value
+  int width = 0;      // at least this, and at least as wide as the heading
+  int precision = 0;  // digits of a number after the point
+  double scale = 1;   // factor of a number, such as 1e3 for seconds under "ms"
 };
 
 class Table {
@@ -23,11 +23,11 @@ class Table {
   Table(bool json, std::vector<Column> columns);
   ~Table();
 
-  // An object; it may have keys that no column shows. Text: prints it, with `remark` at the end of
-  // the line, the first one under the headings.
+  // Adds an object, which may have keys that no column shows. In text it prints a line that ends
+  // with `remark`, the first time below the headings.
   void Add(const nlohmann::json& row, std::string_view remark = "");
 
-  // JSON: prints `object` with all rows under "rows".
+  // In JSON it prints `object` with all rows under "rows".
   void End(nlohmann::json object);
 
  private:

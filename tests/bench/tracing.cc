@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What always-on measurement costs: the same training with it and without, in turns, so that
-// whatever else the machine does meets both.
+// Measures the cost of always-on measurement. The same training runs with it and without it, in
+// turns, so that other load on the machine affects both.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -41,8 +41,8 @@ struct Options : CommonOptions {
   int turns = 60, steps = 4, microbatches = 32;
 };
 
-// The example job's model, one sequence at a time: the shortest instructions that anybody would
-// train with.
+// Returns a job with the example job's model and one sequence at a time, because no useful training
+// has shorter instructions.
 config::JobSpec SmallJob(const Options& options, const std::string& tokens) {
   config::JobSpec job;
   job.name = "bench";
@@ -71,7 +71,7 @@ Seconds Now() {
           .cpu = seconds(usage.ru_utime) + seconds(usage.ru_stime)};
 }
 
-// What a worker does with a measured step, up to the stream that takes it away.
+// Does what a worker does with a measured step, up to handing it to the stream.
 class Recorder {
  public:
   explicit Recorder(const program::Program& program)
@@ -102,8 +102,8 @@ class Recorder {
 
 struct Result {
   std::size_t instructions = 0, trace_bytes = 0;
-  double step_seconds = 0;                  // without
-  std::vector<double> wall_cost, cpu_cost;  // by turn: with over without, less one
+  double step_seconds = 0;                  // without measurement
+  std::vector<double> wall_cost, cpu_cost;  // by turn: time with it over time without it, minus 1
 };
 
 absl::StatusOr<Result> Measure(const Options& options) {
@@ -142,7 +142,7 @@ absl::StatusOr<Result> Measure(const Options& options) {
     done = last;
     return Seconds{.wall = after.wall - before.wall, .cpu = after.cpu - before.cpu};
   };
-  RETURN_IF_ERROR(run(*bare, false).status());  // memory is touched for the first time
+  RETURN_IF_ERROR(run(*bare, false).status());  // touches the memory for the first time
   Result result{.instructions = program.body.size()};
   std::vector<double> step_seconds;
   for (int turn = 0; turn < options.turns; ++turn) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training steps on one device, planned and executed as a job's would be: of one rank, against the
-// time that its matmuls need alone; of several that share the device, against those of one.
+// Measures training steps on one device, planned and executed like those of a job. The steps of one
+// rank stand beside the time that their matmuls need alone, and those of several ranks that share
+// the device beside those of one rank.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -34,8 +35,8 @@ struct Options : CommonOptions, TrainJobOptions {
 struct Measurement {
   PlannedJob planned;
   TrainingRun run;
-  double model_flops = 0;      // of a step, attention counted causally
-  double attention_flops = 0;  // those of attention in it: as many again if nothing were masked
+  double model_flops = 0;      // of a step, with causal attention
+  double attention_flops = 0;  // the part of attention; without a mask it would be twice that
 
   const plan::Plan& plan() const { return planned.plan; }
 };
@@ -45,7 +46,7 @@ absl::StatusOr<PlannedJob> PlanFor(const Options& options, int num_ranks) {
   config::Parallelism& parallelism = planned.job.parallelism;
   parallelism.pipeline = num_ranks;
   parallelism.schedule = num_ranks == 1 ? "1f1b" : options.schedule;
-  parallelism.chunks = std::nullopt;  // the family's own
+  parallelism.chunks = std::nullopt;  // the family's default
   const auto families = schedule::Families();
   const auto family = std::ranges::find(families, parallelism.schedule, &schedule::Family::name);
   // Without a flush there is no norm to clip to.
@@ -58,7 +59,7 @@ absl::StatusOr<PlannedJob> PlanFor(const Options& options, int num_ranks) {
   return planned;
 }
 
-// One after the other on one device, which chooses its kernels once.
+// Measures the numbers of ranks one after the other on one device, which chooses its kernels once.
 absl::StatusOr<std::vector<Measurement>> MeasureSteps(const Options& options,
                                                       const std::vector<int>& numbers_of_ranks) {
   std::vector<Measurement> all;
@@ -89,8 +90,8 @@ absl::StatusOr<std::vector<Measurement>> MeasureSteps(const Options& options,
   return all;
 }
 
-// What the matmuls of a step need alone, forward and both gradients: oneDNN's on the CPU; on a GPU
-// at the rate of a large one.
+// The time that the matmuls of a step need alone, forward and for both gradients. On the CPU they
+// are oneDNN's; on a GPU they run at the rate of a large product.
 struct MatmulLimit {
   double flops = 0, forward_seconds = 0, backward_seconds = 0;
   double seconds() const { return forward_seconds + backward_seconds; }
@@ -176,7 +177,8 @@ MeasuredCosts CostsOf(const Options& options, const Measurement& measured) {
           .tied_seconds = tied == measured.run.op_seconds.end() ? 0 : tied->second};
 }
 
-// What several ranks on the device take beside one, and would take on devices of their own.
+// Adds how long several ranks take on the device, beside one rank, and how long they would take on
+// devices of their own.
 absl::Status AddPipeline(const Options& options, const Measurement& alone,
                          const Measurement& measured, const MeasuredCosts& costs,
                          nlohmann::json& report) {

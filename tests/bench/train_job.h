@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The jobs that `takt-bench train` measures.
+// Makes the jobs that `takt-bench train` measures.
 #pragma once
 
 #include <map>
@@ -21,18 +21,18 @@ struct TrainJobOptions {
   int Microbatch() const { return microbatch > 0 ? microbatch : batch; }
 };
 
-// By name, without context; tests/bench/torch_baseline.py has the same. Its tables are not the
-// same: vocabularies are filled up to a multiple of 128, and GPT-2 has as many positions as the
-// context. Neither scales the frequencies of rotary positions, as Llama 3 does.
+// Returns the models by name, without a context. tests/bench/torch_baseline.py has the same models,
+// with two differences: it fills vocabularies up to a multiple of 128, and its GPT-2 has as many
+// positions as the context. Neither scales the frequencies of rotary positions, as Llama 3 does.
 const std::map<std::string, model::ModelConfig>& Models();
 
 model::ModelConfig ModelOf(const TrainJobOptions& options);
 
-// `warmup` and `steps` steps on one rank, of the tokens of a TokenFolder.
+// Returns a job of `warmup` and `steps` steps on one rank, which reads the tokens of a TokenFolder.
 config::JobSpec TrainJob(const TrainJobOptions& options);
 
-// Uniform random tokens, enough windows for one epoch of the run, in a folder of their own that is
-// removed at the end.
+// A folder with uniform random tokens, enough windows for one epoch of the run. The destructor
+// removes it.
 class TokenFolder {
  public:
   explicit TokenFolder(const TrainJobOptions& options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `takt-bench train` with virtual ranks: that it runs and what it tells, not how fast.
+// Tests that `takt-bench train` runs with virtual ranks, and what it reports. Speed is not tested.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -24,17 +24,17 @@ struct Span {
   std::int64_t start_nanos = 0, end_nanos = 0;
 };
 
-// What one rank measured.
+// The measurements of one rank.
 struct RankRecord {
-  std::vector<Span> computed;     // on its compute lane
-  std::map<StepId, double> tied;  // of the sum of a tied embedding
+  std::vector<Span> computed;     // spans of its compute lane
+  std::map<StepId, double> tied;  // seconds of the sum of a tied embedding
   std::vector<double> step_seconds, losses;
-  std::int64_t most_allocated = 0;  // on the device, by all ranks, at the end of a step
+  std::int64_t most_allocated = 0;  // bytes on the device, by all ranks, at the end of a step
 };
 
 double SecondsOf(std::int64_t nanos) { return 1e-9 * static_cast<double>(nanos); }
 
-// Of this process.
+// Returns the peak of this process.
 double PeakBytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -54,8 +54,8 @@ void Record(const engine::StepTiming& step, const program::Program& program, Ran
   }
 }
 
-// Whose turn it is not yet is under way, too, by its rank's clock: a turn begins when the one
-// before it ends. Counts what comes after the steps that warm up.
+// A rank's clock also runs while the rank waits for its turn. A turn begins when the one before it
+// ends, so only the time from there on counts. Steps that warm up are left out.
 void SumTurns(std::vector<Span> computed, const TrainJobOptions& options, TrainingRun& run) {
   std::ranges::sort(computed, {}, &Span::end_nanos);
   std::map<int, double> optimizer_of;
@@ -73,7 +73,7 @@ void SumTurns(std::vector<Span> computed, const TrainJobOptions& options, Traini
     run.optimizer_seconds = std::max(run.optimizer_seconds, seconds);
 }
 
-// The last rank that comes to a sum waits for nobody.
+// The shortest time is that of the last rank to arrive, which does not wait.
 void SumTied(const std::vector<RankRecord>& ranks, TrainingRun& run) {
   std::map<StepId, double> shortest;
   for (const RankRecord& rank : ranks) {
@@ -137,7 +137,7 @@ absl::StatusOr<TrainingRun> RunTraining(const PlannedJob& planned, const TrainJo
     return RunRank(rank, *computes[id], planned.job, options.warmup, ledger, records[id]);
   }));
 
-  // A step ends together on all ranks; rank 0 has the first and the last instruction.
+  // All ranks end a step together; rank 0 has the first and the last instruction.
   TrainingRun run{.step_seconds = records[0].step_seconds,
                   .losses = records[0].losses,
                   .stages = StageTimes(static_cast<int>(plan.partition.size()))};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training steps of a planned job, all its ranks in this process, on one device.
+// Runs training steps of a planned job, with all its ranks in this process and on one device.
 #pragma once
 
 #include <map>
@@ -16,21 +16,21 @@
 namespace takt::bench {
 
 struct TrainingRun {
-  // Without the steps that warm up: the first touches memory for the first time.
+  // The steps that warm up are left out, because the first one touches memory for the first time.
   std::vector<double> step_seconds;
   std::vector<double> losses;  // of all steps
   StageTimes stages{0};
-  // Of a step, summed over ranks, by kind of instruction: what is computed, and the sum of a tied
-  // embedding's gradients.
+  // Seconds of a step, summed over ranks, by kind of instruction: compute instructions, and the sum
+  // of a tied embedding's gradients.
   std::map<std::string, double> op_seconds;
-  double optimizer_seconds = 0;  // of a step, what OPT and the norm take on the slowest rank
-  // The most that the backends had handed out at the end of a step, whose buffers stay for all
-  // steps. What the plan predicts is PlannedJob::device_bytes().
+  double optimizer_seconds = 0;  // of a step: OPT and the norm on the slowest rank
+  // The most bytes that the backends had handed out at the end of a step. Buffers stay for all
+  // steps. The plan predicts PlannedJob::device_bytes().
   std::int64_t allocated_bytes = 0;
-  double peak_bytes = 0;  // on a GPU allocated_bytes; else what was ever resident of the process
+  double peak_bytes = 0;  // on a GPU allocated_bytes, else the peak of the process
 };
 
-// A job for as many ranks as its pipeline has.
+// A job with a plan for as many ranks as its pipeline has.
 struct PlannedJob {
   config::JobSpec job;
   plan::Plan plan;
@@ -38,8 +38,8 @@ struct PlannedJob {
   MemoryBytes device_bytes() const;  // of all ranks
 };
 
-// The ranks take turns on the device, so that what each instruction takes is what it would take on
-// a device of its rank's own.  ledger: of the device's memory.  data_root: of a TokenFolder.
+// The ranks take turns on the device, so each instruction takes as long as on a device that its
+// rank has alone. ledger: counts the device's memory. data_root: the path of a TokenFolder.
 absl::StatusOr<TrainingRun> RunTraining(const PlannedJob& planned, const TrainJobOptions& options,
                                         backend::BackendFactory& device,
                                         const backend::MemoryLedger& ledger,

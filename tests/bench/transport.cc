@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between two processes: shared memory beside memcpy, Gloo beside a bare Gloo loop.
+// Measures messages between two processes: shared memory beside memcpy, and Gloo beside a bare Gloo
+// loop.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -11,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-// The limit that our Gloo transport is measured against.
+// The limit of our Gloo transport is measured with it.
 #include "gloo/transport/context.h"
 #include "gloo/transport/tcp/device.h"
 #include "tests/bench/command.h"
@@ -34,8 +35,8 @@ struct Options : CommonOptions {
   int messages = 1000;
 };
 
-// Half of the median round trip, in seconds, by rank 0's clock.  send, recv: of this rank, one
-// message.
+// Returns half of the median round trip in seconds, by rank 0's clock. send, recv: move one message
+// of this rank.
 struct Ends {
   std::function<absl::Status()> send, recv;
 };
@@ -71,7 +72,7 @@ absl::StatusOr<double> PingPongOurs(config::TransportKind kind, std::size_t size
                    .recv = [&] { return in->Recv({}, received); }});
 }
 
-// Gloo as its own examples use it: one buffer a direction, one slot.
+// Uses Gloo as its own examples do, with one buffer for each direction and one slot.
 absl::StatusOr<double> PingPongBareGloo(std::size_t size, int messages, Rank rank,
                                         transport::Rendezvous& rendezvous) {
   const auto device = gloo::transport::tcp::CreateDevice("127.0.0.1");
@@ -110,7 +111,7 @@ double MemcpySeconds(std::size_t size, int messages) {
   for (int i = 0; i < messages; ++i) {
     const std::int64_t start = MonotonicNanos();
     std::memcpy(to.data(), from.data(), size);
-    // The copy must not be left out.
+    // The compiler must not remove the copy.
     asm volatile("" ::"r"(to.data()) : "memory");
     if (i >= messages / 10) seconds.push_back(static_cast<double>(MonotonicNanos() - start) * 1e-9);
   }
@@ -133,8 +134,8 @@ struct Row {
   std::string transport;
   std::size_t size = 0;
   double seconds = 0;       // one way
-  double peer_seconds = 0;  // memcpy, or bare Gloo, of the same size
-  std::string peer, rule;   // rule: empty if none is set for this size
+  double peer_seconds = 0;  // of memcpy or bare Gloo, for the same size
+  std::string peer, rule;   // rule: empty if this size has none
   bool holds = true;
 };
 
@@ -151,7 +152,7 @@ void Judge(Row& row) {
   }
 }
 
-// Where the kernel puts two processes changes a figure twofold: link and peer take turns, and the
+// Where the kernel puts the two processes can double a figure. So link and peer take turns, and the
 // best turn of each counts.
 absl::StatusOr<Row> Measure(const std::string& transport, std::size_t size, int messages) {
   constexpr int kTurns = 5;

@@ -38,7 +38,7 @@ class TurnTaker final : public engine::Compute {
   engine::Compute& inner_;
   const program::Program& program_;
   Turns& turns_;
-  std::unique_ptr<backend::Event> end_;  // of the newest turn; null: there is no stream
+  std::unique_ptr<backend::Event> end_;  // the end of the newest turn; null: there is no stream
 };
 
 }  // namespace

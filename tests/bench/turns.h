@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that compute on one device take turns, so that what a rank computes has the device to
-// itself, as it would have a device of its own.
+// Lets ranks that compute on one device take turns, so that each instruction has the device for
+// itself, as on a device of its own.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@
 
 namespace takt::bench {
 
-// All ranks share one. Thread-safe.
+// All ranks share one object. Thread-safe.
 struct Turns {
-  std::mutex mutex;                // held while an instruction is run, or given to its stream
+  std::mutex mutex;                // held while an instruction runs, or is given to its stream
   backend::Event* last = nullptr;  // the end of the newest turn on a stream; null: there is none
 };
 
-// Binds what `inner` binds. Of the instructions of compute lanes, one runs at a time among all that
-// share `turns`. No Compute that shares them may end before all of their engines are done.
+// Binds what `inner` binds. Among all objects that share `turns`, one instruction of a compute lane
+// runs at a time. All engines must end before any Compute that shares `turns` does.
 std::unique_ptr<engine::Compute> TakeTurns(engine::Compute& inner, const program::Program& program,
                                            Turns& turns);
 

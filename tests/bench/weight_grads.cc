@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// W of several microbatches together, as jobs with `exact: false` run them, beside one after the
-// other: GPT-2 blocks on one worker's threads, in turns.
+// Measures W of several microbatches in one call, as jobs with `exact: false` run them, beside one
+// call for each: GPT-2 blocks on one worker's threads, in turns.
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -48,7 +48,7 @@ absl::StatusOr<model::Model> ModelOf(const Options& options, int tokens) {
       {.products = options.precision == "bf16" ? model::Precision::kBf16 : model::Precision::kF32});
 }
 
-// A stage of blocks whose I of some microbatches have run, in neighbouring slots.
+// A stage of blocks that has run the I of some microbatches, which lie in neighbouring slots.
 class DeferredWeightGrads {
  public:
   DeferredWeightGrads(const Options& options, const model::Model& model)
@@ -107,7 +107,7 @@ class DeferredWeightGrads {
       RETURN_IF_ERROR(stage_->Forward(buffers, {}));
       RETURN_IF_ERROR(stage_->InputGrad(buffers));
     }
-    return OneByOne();  // memory is touched for the first time
+    return OneByOne();  // touches the memory for the first time
   }
 
   absl::StatusOr<backend::Buffer> Allocate(std::int64_t bytes) {
