@@ -62,7 +62,8 @@ void AddGlobalOptions(CLI::App& app, Context& context) {
   app.set_version_flag("--version", std::string("takt ") + kTaktVersion);
 }
 
-// Whether `-o json` is given. An error of a command line that does not parse is JSON then, too.
+// Returns whether `-o json` is given. If so, even an error of a command line that does not parse is
+// JSON.
 bool AsksForJson(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "-ojson" || arguments[i] == "--output=json") return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command is given: where to print, the global options, and the environment of the process.
+// A command gets a Context: where to print, the global options, and the environment of the process.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands that issue or fetch a certificate share.
+// The commands that issue or fetch a certificate share this printing.
 #pragma once
 
 #include "cli/base/context.h"

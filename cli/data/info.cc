@@ -25,7 +25,7 @@ struct InfoOptions {
   int vocab = 0;
 };
 
-// What the file must satisfy. 0: no demand.
+// The demands on the file. 0: there is none.
 struct Demands {
   int context = 0;
   int vocab = 0;

@@ -14,7 +14,7 @@ namespace takt::cli {
 struct FollowOptions {
   std::string job;
   std::int64_t after_step = 0;
-  // How long the coordinator may be away before kUnavailable.
+  // If the coordinator is away for longer, the result is kUnavailable.
   absl::Duration patience = absl::Seconds(60);
   std::function<void(const v1::Job&)> on_job = [](const v1::Job&) {};
   // Gets each step once, ascending. Returns false to end the following (kCancelled).

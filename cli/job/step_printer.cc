@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kLineIntervalNanos = 2'000'000'000;
 constexpr std::int64_t kBarIntervalNanos = 100'000'000;
-// Of a job with at most this many steps every step is printed.
+// A job with at most this many steps prints every step.
 constexpr std::int64_t kFewSteps = 20;
 
 bool IsDue(std::optional<std::int64_t>& last, std::int64_t now, std::int64_t interval) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `takt watch` shows on a terminal: the state of one job, and its picture as lines. It is
-// pure; cli/terminal/live_screen.h draws on the terminal.
+// Makes the picture that `takt watch` shows on a terminal from the state of one job. It is pure;
+// cli/terminal/live_screen.h draws on the terminal.
 #pragma once
 
 #include <cstdint>

@@ -40,8 +40,8 @@ std::uint64_t StartTicks(pid_t pid) {
   return ticks;
 }
 
-// What the child needs. It is made before the fork, since only async-signal-safe calls are allowed
-// after it.
+// The child needs these. They are made before the fork, since only async-signal-safe calls are
+// allowed after it.
 struct ChildPlan {
   std::vector<char*> argv;
   const char* log_path;

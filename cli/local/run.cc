@@ -38,7 +38,7 @@ constexpr int kDefaultWorkers = 4;
 // The time from the first Ctrl-C until everything is killed, if the job does not end by itself.
 constexpr unsigned kCancelSeconds = 15;
 
-// How often workers that end are replaced.
+// A run replaces ended workers at most this often.
 constexpr int kMaxRestarts = 20;
 
 bool HasTrained(const v1::Job& job) {
@@ -78,7 +78,7 @@ class LocalRun {
     cluster_->Stop();
     return job;
   }
-  // Why the timeline was not written, if it was requested.
+  // The reason why the timeline was not written, if it was requested.
   const absl::Status& traced() const { return traced_; }
 
  private:

@@ -59,7 +59,7 @@ Candidate TryAuto(int num_chunks, const CompareOptions& options, const StepCosts
   return Simulated("auto", found->schedule, options, costs);
 }
 
-// Why a family cannot run at these sizes, without the grid of the message.
+// Returns why a family cannot run at these sizes, without the grid of the message.
 FieldError ReasonOf(const absl::Status& status) {
   const std::vector<FieldError> errors = FieldErrorsOf(status);
   return errors.empty() ? FieldError{.rule = std::string(status.message())} : errors.front();

@@ -21,7 +21,7 @@ using program::Instruction;
 using program::Op;
 using program::SlotKind;
 
-// The share of an overlapped pair that is its forward: a backward is taken to be twice a forward.
+// The forward's share of an overlapped pair, if a backward takes twice as long as a forward.
 constexpr double kForwardShare = 1.0 / 3;
 
 class Advisor {
@@ -48,7 +48,7 @@ class Advisor {
  private:
   int num_stages() const { return step_.programs()[0].num_stages; }
 
-  // text: what to do; the gain is added to it.
+  // text: says what to do; the gain is added to it.
   void Add(Advice::Kind kind, double seconds, std::string text) {
     const double saved = usual_seconds_ - seconds;
     const double fraction = saved / explanation_.step_seconds;
@@ -60,7 +60,7 @@ class Advisor {
                        .saved_fraction = fraction});
   }
 
-  // The layers of each stage, ascending, as its rank holds their weights.
+  // Returns the layers of each stage, ascending, from the weights that its rank holds.
   std::vector<std::set<int>> LayersOfStages() const {
     std::vector<std::set<int>> layers(num_stages());
     for (const program::Program& program : step_.programs()) {
@@ -125,7 +125,8 @@ class Advisor {
                         std::abs(best - from) > 1 ? ", those between shifted by one," : ""));
   }
 
-  // Stages are consecutive. So a layer goes far when each stage in between passes one on.
+  // Stages are consecutive, so a layer reaches a stage farther away when each stage in between
+  // passes one on.
   sim::Durations WithMovedLayer(std::vector<std::set<int>> layers, int from, int to) const {
     const std::vector<std::set<int>> before = layers;
     for (int stage = from; stage != to; stage += to > from ? 1 : -1) {
@@ -147,7 +148,7 @@ class Advisor {
 
   void SpeedUpRank() {
     if (!explanation_.worst_op.has_value() || step_.programs().size() < 2) return;
-    // Each instruction of that rank takes the mean of its kind on the others.
+    // Each instruction of that rank takes as long as the mean of its kind on the other ranks.
     const int slow = explanation_.worst_op->rank;
     std::map<Op, std::pair<double, int>> others;
     sim::Durations durations = step_.usual();

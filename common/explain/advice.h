@@ -14,11 +14,11 @@ namespace takt::explain {
 
 struct Advice {
   enum class Kind : std::uint8_t {
-    kMoveLayer = 1,  // from the stage that takes longest to another
-    kSlowRank = 2,   // the slowest rank at the speed of the others
-    kLink = 3,       // the slowest link at the speed of the others
-    kData = 4,       // tokens that are always there
-    kSchedule = 5,   // another family on the same stages
+    kMoveLayer = 1,  // a layer moves from the stage that takes longest to another
+    kSlowRank = 2,   // the slowest rank gets the speed of the others
+    kLink = 3,       // the slowest link gets the speed of the others
+    kData = 4,       // tokens are always there
+    kSchedule = 5,   // another family runs the same stages
   };
   Kind kind = Kind::kMoveLayer;
   std::string text;
@@ -26,16 +26,16 @@ struct Advice {
   double saved_fraction = 0;  // of the measured step
 };
 
-// "move_layer", "slow_rank", "link", "data", "schedule".
+// Returns "move_layer", "slow_rank", "link", "data" or "schedule".
 std::string_view Name(Advice::Kind kind);
 
 struct AdviceOptions {
   double least_fraction = 0.01;  // suggestions that save less are left out
 };
 
-// The best suggestion of each kind, the one that saves most first. A layer that moves takes, on its
-// new stage, what that stage takes for its work (JobTrace::layer_work; empty: all layers are
-// alike). kNotFound: the timeline has no such step.
+// Returns the best suggestion of each kind; the one that saves most comes first. A layer that moves
+// takes the time that its new stage takes for as much work (JobTrace::layer_work; empty: all layers
+// are alike). Errors: kNotFound: the timeline has no such step.
 absl::StatusOr<std::vector<Advice>> Advise(const trace::Timeline& timeline, StepId step,
                                            const AdviceOptions& options = {});
 

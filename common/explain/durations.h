@@ -12,11 +12,11 @@
 
 namespace takt::explain {
 
-// The part of a step to which an instruction's time belongs.
+// An instruction's time belongs to one of these parts of a step.
 enum class Work : std::uint8_t { kCompute, kMessage, kSum, kData };
 Work WorkOf(program::Op op);
 
-// The median of at least one value; of an even number of values, the upper one.
+// Returns the median of at least one value; of an even number of values, the upper one.
 double Median(std::vector<double> values);
 
 // One step of all ranks, ready to be replayed. Borrows the timeline.
@@ -25,7 +25,7 @@ class MeasuredStep {
   // kNotFound: the timeline has no such step.
   static absl::StatusOr<MeasuredStep> Create(const trace::Timeline& timeline, StepId step);
 
-  // By rank of the mesh.
+  // The programs are in the order of the mesh's ranks.
   const std::vector<program::Program>& programs() const { return programs_; }
   const trace::StepWindow& window() const { return window_; }
   double seconds() const {
@@ -47,14 +47,14 @@ class MeasuredStep {
   sim::Durations usual_;
 };
 
-// `durations`, where all instructions of one sort take no time.
+// Returns `durations`, where all instructions of one sort take no time.
 sim::Durations WithFree(const MeasuredStep& step, sim::Durations durations, Work work);
 
-// `durations`, where every compute instruction takes the mean of its kind over all ranks. The work
-// stays the same.
+// Returns `durations`, where every compute instruction takes the mean of its kind over all ranks.
+// The total work stays the same.
 sim::Durations Balanced(const MeasuredStep& step, sim::Durations durations);
 
-// The time that each rank computes.
+// Returns how long each rank computes.
 std::vector<double> BusySeconds(const MeasuredStep& step, const sim::Durations& durations);
 
 }  // namespace takt::explain

@@ -27,7 +27,7 @@ constexpr std::pair<std::string_view, std::string_view> kTexts[kNumParts] = {
 };
 
 void SplitStep(const MeasuredStep& step, Explanation& result) {
-  // Each run of the program is the one before with one more thing taken away.
+  // Each run takes away one more cause than the run before it.
   const sim::Durations& usual = step.usual();
   const sim::Durations without_data = WithFree(step, usual, Work::kData);
   const sim::Durations without_sums = WithFree(step, without_data, Work::kSum);
@@ -104,7 +104,7 @@ void SumLanes(const trace::Timeline& timeline, Explanation& result) {
 std::optional<WorstOp> FindWorstOp(const MeasuredStep& step) {
   struct Sum {
     double seconds = 0;
-    int count = 0;  // of microbatches
+    int count = 0;  // number of microbatches
     double mean() const { return seconds / count; }
   };
   std::map<Op, Sum> of_op;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a step goes: seven parts that add up to it exactly. Each is the difference that
-// one change makes when the step's own program is run again with it. docs/explain.md has the order
-// of the changes and its reasons.
+// Explains where the time of a step goes, in seven parts that add up to it exactly. Each part is
+// the difference that one change makes when the step's own program is run again with it.
+// docs/explain.md has the order of the changes and its reasons.
 #pragma once
 
 #include <array>
@@ -27,22 +27,23 @@ enum class Part : std::uint8_t {
 };
 inline constexpr int kNumParts = 7;
 
-// "compute", "imbalance", ...: the label `component` of takt_step_component_seconds.
+// Returns "compute", "imbalance", ...: the label `component` of takt_step_component_seconds.
 std::string_view Name(Part part);
-// One line for people.
+// Returns one line for people.
 std::string_view Meaning(Part part);
 
-// Seconds, by Part.
+// Holds seconds, by Part.
 using Parts = std::array<double, kNumParts>;
 
 struct RankSplit {
   // These parts add up to the step too. Work and balance are the rank's own, and what delays all
   // ranks is equal on all.
   Parts parts{};
-  // What its compute lane did in its own step, as measured: work, and idle time by trace::Cause.
+  // These are measured: how long its compute lane worked in its own step, and how long it was idle,
+  // by trace::Cause.
   double busy_seconds = 0;
   std::array<double, trace::kNumCauses + 1> idle_seconds{};
-  double stalled_seconds = 0;  // of the step, in which its process did not run
+  double stalled_seconds = 0;  // how long its process did not run in the step
 };
 
 // The kind of instruction of one rank that costs most beyond the mean of its kind.
@@ -56,21 +57,21 @@ struct WorstOp {
 // The pair of ranks whose messages take longest.
 struct WorstLink {
   int from = 0, to = 0;
-  double seconds = 0, others_seconds = 0;  // of one message: median, and that of all other links
+  double seconds = 0, others_seconds = 0;  // medians: of its messages, of all other links'
 };
 
 struct Explanation {
   StepId step;
   double step_seconds = 0;  // measured
-  Parts parts{};            // their sum
+  Parts parts{};            // they add up to step_seconds
   std::vector<RankSplit> ranks;
   double bubble_fraction = 0;  // measured: 1 - busy / (ranks * step)
   std::optional<double> predicted_step_seconds, predicted_bubble_fraction;
-  std::optional<WorstOp> worst_op;      // unset: nobody is slower than the mean
+  std::optional<WorstOp> worst_op;      // unset: no rank is slower than the mean
   std::optional<WorstLink> worst_link;  // unset: there are no messages
 };
 
-// kNotFound: the timeline has no such step.
+// Errors: kNotFound: the timeline has no such step.
 absl::StatusOr<Explanation> Explain(const trace::Timeline& timeline, StepId step);
 
 }  // namespace takt::explain

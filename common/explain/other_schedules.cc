@@ -12,7 +12,7 @@ namespace {
 
 using program::Program;
 
-constexpr std::int64_t kMostActions = 8192;  // tried in well under a second
+constexpr std::int64_t kMostActions = 8192;  // larger programs would take more than a second to try
 
 void FillUnmeasured(cost::Costs& costs) {
   for (std::size_t stage = 0; stage < costs.backward.size(); ++stage) {
@@ -41,7 +41,7 @@ int PeakInFlight(const sim::Report& report) {
   return peak;
 }
 
-// Simulated without an optimizer, whose cost is the same in all schedules.
+// The simulation has no optimizer, because its cost is the same in all schedules.
 std::optional<sim::Report> Try(const schedule::Family& family, const std::vector<Program>& programs,
                                const cost::Costs& costs) {
   const int num_ranks = static_cast<int>(programs.size());
@@ -84,7 +84,7 @@ std::optional<OtherSchedule> FindBetterSchedule(const std::vector<Program>& prog
     if (other.saved_seconds <= 0 || other.peak_in_flight > 2 * other.current_peak_in_flight) {
       continue;
     }
-    // Of equal ones, the one that holds less wins.
+    // If two are equally fast, the one that holds less wins.
     const bool better = !best.has_value() ||
                         other.saved_seconds > best->saved_seconds * (1 + 1e-6) ||
                         (other.saved_seconds > best->saved_seconds * (1 - 1e-6) &&

@@ -9,8 +9,8 @@
 
 namespace takt::explain {
 
-// The text for people: the parts of the job's step and of each rank's, what is worst, what would
-// help.
+// Returns the text for people: the parts of the job's step and of each rank's, the worst
+// instruction and link, and the advice.
 std::string ToString(const Explanation& explanation, const std::vector<Advice>& advice);
 
 }  // namespace takt::explain

@@ -285,7 +285,7 @@ bool TouchesItsSlots(const Program& program, const Instruction& instruction) {
   }
 }
 
-// What is out of range, "" if nothing.
+// Returns what is out of range, "" if nothing is.
 std::string_view OutOfRange(const Program& program, StageId stage, MicrobatchId microbatch) {
   if (stage.value() < 0 || stage.value() >= program.num_stages) return "has a stage out of range";
   if (microbatch.value() < 0 || microbatch.value() >= program.num_microbatches) {

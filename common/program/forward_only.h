@@ -7,11 +7,11 @@
 
 namespace takt::program {
 
-// What remains of lowered programs when nothing is learned: LOAD, F (also that of an overlapped
-// pair), their messages, and EVAL, which sums the loss over the ranks where NORM_EXCHANGE stood.
-// One stash slot a stage serves all microbatches, because nothing reads it afterwards. Waits only
-// disappear, so programs that complete still do.
-// programs: of a schedule with a flush, so that no forward runs before its step.
+// Returns what remains of lowered programs when nothing is learned: LOAD, F (also that of an
+// overlapped pair), their messages, and EVAL, which sums the loss over the ranks where
+// NORM_EXCHANGE stood. One stash slot a stage serves all microbatches, because nothing reads it
+// afterwards. Waits only disappear, so programs that complete still do. programs: they have a
+// flush, so that no forward runs before its step.
 std::vector<Program> ForwardOnly(const std::vector<Program>& programs);
 
 }  // namespace takt::program

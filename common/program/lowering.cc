@@ -52,7 +52,7 @@ absl::Status CheckUpdates(const schedule::Schedule& schedule, const LowerOptions
        .fix = "use pipedream-2bw"});
 }
 
-// Where every microbatch has its slot, none may begin again before it has ended.
+// If every microbatch has its slot, none may begin again before it has ended.
 absl::Status CheckPools(const Program& program) {
   const int needed = LargestPool(program.slots);
   if (needed <= program.num_microbatches) return absl::OkStatus();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a valid schedule to one program per pp rank: LOAD, sends, receives, reductions, norm,
+// Makes one program per pp rank from a valid schedule: LOAD, sends, receives, reductions, norm,
 // optimizer, buffer slots.
 #pragma once
 
@@ -14,9 +14,9 @@
 namespace takt::program {
 
 struct StageShape {
-  // Layers of the stage, [first_layer, last_layer): one gradient bucket each.
+  // The stage has the layers [first_layer, last_layer), with one gradient bucket each.
   LayerId first_layer{0}, last_layer{1};
-  // Of an activation message, and of the gradient message of the same boundary.
+  // The bytes of an activation message, and of the gradient message of the same boundary.
   std::int64_t output_bytes = 0;
   std::int64_t stash_bytes = 0;
   std::int64_t recomputed_bytes = 0;  // from an I to its W; 0: the stash keeps everything

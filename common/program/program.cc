@@ -12,7 +12,8 @@ std::string_view DirectionSuffix(Direction direction) {
   return direction == Direction::kGradient ? "_B" : "_F";
 }
 
-// Whether an op that concerns the whole step in a program with a flush concerns one microbatch.
+// Returns whether an op that concerns the whole step in a program with a flush concerns one
+// microbatch.
 bool AnyIsOfAMicrobatch(const Program& program, Op op) {
   return std::any_of(program.body.begin(), program.body.end(), [op](const Instruction& each) {
     return each.op == op && each.microbatch.value() >= 0;

@@ -84,13 +84,13 @@ struct Instruction {
   MicrobatchId microbatch{-1};
   // kWeightGrad: how many microbatches it is of, `microbatch` and those that follow it.
   std::int32_t num_microbatches = 1;
-  // How many steps later the microbatch is: 1 where a forward runs while the step before it ends.
+  // Its microbatch is this many steps later: 1 where a forward runs while the step before it ends.
   std::int32_t step_ahead = 0;
   LayerId layer{-1};  // kReduceGrad: the bucket
-  // Of a kOverlap these are its B's, and `stage` and `microbatch` are its F's.
+  // In a kOverlap these are its B's, and `stage` and `microbatch` are its F's.
   StageId backward_stage{-1};
   MicrobatchId backward_microbatch{-1};
-  // What it touches, in the order that its implementation expects. docs/programs.md has the table.
+  // The slots that it touches, in its implementation's order. docs/programs.md has the table.
   std::vector<SlotId> reads;
   std::vector<SlotId> writes;
 };
@@ -122,20 +122,20 @@ std::string ToString(const Instruction& instruction, const Program& program);
 // F, I, W, B or O.
 bool IsCompute(Op op);
 
-// Whether any W is of several microbatches.
+// Returns whether any W is of several microbatches.
 bool MergesWeightGrads(const Program& program);
 
-// Whether it runs without a flush: tokens come or weights change once a microbatch, or the weights
-// have several versions.
+// Returns whether it runs without a flush: tokens come or weights change once a microbatch, or the
+// weights have several versions.
 bool IsAsynchronous(const Program& program);
 
-// Whether every microbatch's gradient is applied on its own.
+// Returns whether every microbatch's gradient is applied on its own.
 bool UpdatesEachMicrobatch(const Program& program);
 
-// How many versions of the weights it keeps, at least 1.
+// Returns how many versions of the weights it keeps, at least 1.
 int NumWeightVersions(const Program& program);
 
-// Whether this rank's copy of `stage` is the one that norms count. Without a mirror it always is.
+// Returns whether norms count this rank's copy of `stage`. Without a mirror they always do.
 bool IsPrimary(const Program& program, StageId stage);
 
 // The slot of this kind and stage among `slots` (an instruction's reads or writes); SlotId(-1):

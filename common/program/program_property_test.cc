@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lowered programs have in common, over valid schedules at random in every placement.
+// Tests what lowered programs have in common, over random valid schedules in every placement.
 #include <algorithm>
 #include <map>
 #include <string>

@@ -113,8 +113,8 @@ void RankLowering::PrepareStages() {
   if (options_.reduce_gradients || sums_copies) reductions_ = StagesByLastWeightGrad(leader);
 }
 
-// Where each microbatch updates: how many updates there are between the F of its microbatch and an
-// action, by position in the body.
+// Finds where each microbatch updates: how many updates there are between the F of its microbatch
+// and an action, by position in the body.
 std::vector<int> RankLowering::Ages() const {
   std::vector<int> at_forward(static_cast<std::size_t>(schedule_.num_microbatches));
   std::vector<int> ages;

@@ -30,14 +30,14 @@ class RankLowering {
   Program Build(const ReceivePoints& receives);
 
  private:
-  // What a stage of this rank holds at the moment, by microbatch.
+  // The slots that a stage of this rank holds at the moment, by microbatch.
   struct StageState {
     std::vector<SlotId> input, stash, output_grad, recomputed;
     std::vector<std::vector<SlotId>> weights;  // by version, by layer of the stage
     std::vector<SlotId> gradients;             // by layer of the stage
     int weight_grads_left = 0;                 // of this copy
   };
-  // What an action touches, by the table. What it hands over comes first in `writes`.
+  // The slots that an action touches, by the table. What it hands over comes first in `writes`.
   struct Touched {
     std::vector<SlotId> reads, writes;
   };
@@ -63,10 +63,10 @@ class RankLowering {
 
   Touched Touch(schedule::ActionNumber number);
   std::vector<SlotId> ComputeReads(schedule::ActionNumber number);
-  // Which version of the weights an action reads.
+  // Returns which version of the weights an action reads.
   int VersionOf(schedule::ActionNumber number) const;
-  // The slot that the neighbour's input goes to: for a send, or for the neighbour itself if it is
-  // on this rank.
+  // Returns the slot that the neighbour's input goes to: for a send, or for the neighbour itself if
+  // it is on this rank.
   SlotId HandOver(const schedule::Action& action, schedule::ActionNumber consumer);
 
   LaneId LaneOf(LaneKind kind, int peer = -1, Direction direction = Direction::kNone);
@@ -85,7 +85,7 @@ class RankLowering {
   const StageShape& Shape(StageId stage) const { return options_.stages[stage.value()]; }
   bool Recomputes(StageId stage) const { return Shape(stage).recomputed_bytes > 0; }
   std::int64_t OutputBytes(int stage) const { return options_.stages[stage].output_bytes; }
-  // With a flush one LOAD brings the tokens of all microbatches.
+  // If there is a flush, one LOAD brings the tokens of all microbatches.
   SlotId Tokens(int microbatch) {
     return slots_.Fixed(SlotKind::kTokens, StageId(-1),
                         Flushes() ? 0 : microbatch % steps_.num_microbatches);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each rank lists its receives.
+// Finds where each rank lists its receives.
 #pragma once
 
 #include <vector>
@@ -27,7 +27,7 @@ struct ReceivePoints {
   std::vector<ReceivePoint> prologue, body;
 };
 
-// By receiving rank. graph: of steps.schedule.
+// Returns the receives by receiving rank. graph: of steps.schedule.
 std::vector<ReceivePoints> FindReceivePoints(const schedule::ActionGraph& graph,
                                              const UnrolledSchedule& steps);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes that a rank needs to run its program, beside weights, gradients and optimizer state.
+// Counts the bytes that a rank needs to run its program, beside weights, gradients and optimizer
+// state.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ struct SlotBytes {
   std::int64_t total = 0;    // of both; the largest number where the sum would be larger
 };
 
-// The kind of memory that a slot counts as.
+// Returns the kind of memory that a slot counts as.
 MemoryKind MemoryKindOf(SlotKind kind);
 
 // Slots without a size count nothing.

@@ -13,7 +13,7 @@
 
 namespace takt::program {
 
-// How the microbatches of a pool come to their slots.
+// A pool hands out its slots to microbatches in one of these ways.
 enum class SlotReuse : std::uint8_t {
   kAnyFree = 1,  // the one that was released last; the pool grows where none is free
   kInTurn = 2,   // the one that was released first
@@ -23,7 +23,7 @@ enum class SlotReuse : std::uint8_t {
   kByMicrobatch = 3,
 };
 
-// How many slots the largest pool among `slots` has.
+// Returns how many slots the largest pool among `slots` has.
 int LargestPool(std::span<const Slot> slots);
 
 struct SlotTableOptions {

@@ -20,13 +20,14 @@ bool MakesInputGrad(const Action& action) {
   return action.kind == ActionKind::kInputGrad || action.kind == ActionKind::kBackward;
 }
 
-// How many forwards of a step run before it begins: those before its first backward, but one.
+// Returns how many forwards of a step run before it begins: those before its first backward, but
+// one.
 int NumForwardsAhead(const Row& row) {
   return static_cast<int>(std::find_if_not(row.begin(), row.end(), IsForward) - row.begin()) - 1;
 }
 
-// The first `ahead` forwards, then two steps. In each of them the first `ahead` forwards of the
-// next step come before its last `ahead` backwards, one before each.
+// Returns the first `ahead` forwards, then two steps. In each of them the first `ahead` forwards of
+// the next step come before its last `ahead` backwards, one before each.
 Row UnrollRow(const Row& row, int ahead, int num_microbatches) {
   Row unrolled(row.begin(), row.begin() + ahead);
   const auto add = [&](Action action, int step) {
@@ -45,8 +46,8 @@ Row UnrollRow(const Row& row, int ahead, int num_microbatches) {
   return unrolled;
 }
 
-// Whether the forwards, the gradients of inputs and those of weights each come microbatch by
-// microbatch, on their own.
+// Returns whether the forwards, the gradients of inputs and those of weights each come microbatch
+// by microbatch, on their own.
 bool IsInOrder(const Row& row) {
   int forwards = 0, input_grads = 0, weight_grads = 0;
   return std::all_of(row.begin(), row.end(), [&](const Action& action) {

@@ -18,7 +18,7 @@ struct UnrolledSchedule {
   // k * num_microbatches + m.
   schedule::Schedule schedule;
   int num_microbatches = 0;  // of one step
-  // By rank: the position in its row after the last action of the prologue, and of the body.
+  // The position in each rank's row after the last action of the prologue, and of the body.
   std::vector<int> prologue_end, body_end;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank computes, on which stage, for which microbatch. An action prints as stage, kind,
-// microbatch ("2F0", "0I3") and parses back. Logs, traces, goldens and errors use the same text.
+// An action says what a rank computes, on which stage, for which microbatch. It prints as stage,
+// kind, microbatch ("2F0", "0I3") and parses back. Logs, traces and goldens use the same text.
 #pragma once
 
 #include <compare>

@@ -214,7 +214,7 @@ TEST(ClosedForms, OfVMin) {
   });
 }
 
-// All hold at F = I = W, where O = F + B and the halves of a pair begin together.
+// These hold at F = I = W, where O = F + B and the halves of a pair begin together.
 TEST(ClosedForms, OfDualPipe) {
   ForSizes(TwiceRanks, [&](int p, int m) {
     const GenerateOptions sizes{.num_ranks = p, .num_microbatches = m};

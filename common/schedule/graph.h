@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which action of a schedule needs which: actions numbered by row and position, the data
-// dependencies between them, and an order that respects both these and the rows.
+// Finds which action of a schedule needs which: it numbers actions by row and position, and has the
+// data dependencies between them and an order that respects both these and the rows.
 #pragma once
 
 #include <cstdint>
@@ -36,27 +36,27 @@ class ActionGraph {
   ActionNumber WeightGrad(StageId stage, MicrobatchId m) const {
     return weight_grad_[Cell(stage, m)];
   }
-  // Whether the placement is bidirectional and the F of stage 0 of `m` is on the last rank, so that
-  // stage s of `m` is on rank P-1-s. False if that F is missing.
+  // Returns whether the placement is bidirectional and the F of stage 0 of `m` is on the last rank,
+  // so that stage s of `m` is on rank P-1-s. False if that F is missing.
   bool FlowsUp(MicrobatchId m) const;
-  // The rank where this stage of this microbatch belongs.
+  // Returns the rank where this stage of this microbatch belongs.
   PpRank HomeOf(StageId stage, MicrobatchId m) const;
 
-  // The action that the graph keeps for the purpose of `action`: itself, or the one that doubles
-  // it.
+  // Returns the action that the graph keeps for the purpose of `action`: itself, or the one that
+  // doubles it.
   ActionNumber Occupant(const Action& action) const;
 
-  // The action of the neighbouring stage whose result `action` takes, and the one that takes its
-  // result; -1 at the ends and for W.
+  // Returns the action of the neighbouring stage whose result `action` takes, and the one that
+  // takes its result; -1 at the ends and for W.
   ActionNumber Producer(const Action& action) const;
   ActionNumber Consumer(const Action& action) const;
 
-  // The other half of the overlapped pair that `action` is in; -1 if it stands alone.
+  // Returns the other half of the overlapped pair that `action` is in; -1 if it stands alone.
   ActionNumber Partner(ActionNumber action) const;
 
-  // All actions, each after its producer, its partner's producer and its predecessors in the row.
-  // The halves of a pair are next to each other. If there is no such order, the result is shorter
-  // than num_actions(), because the other actions wait in a cycle.
+  // Returns all actions, each after its producer, its partner's producer and its predecessors in
+  // the row. The halves of a pair are next to each other. If there is no such order, the result is
+  // shorter than num_actions(), because the other actions wait in a cycle.
   std::vector<ActionNumber> TopologicalOrder() const;
 
  private:

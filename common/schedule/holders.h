@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pipeline as chains of stages on ranks: one chain under loop and v, two under bidirectional,
-// where every stage has two holders.
+// Describes a pipeline as chains of stages on ranks: one chain under loop and v, two under
+// bidirectional, where every stage has two holders.
 #pragma once
 
 #include <vector>
@@ -18,8 +18,9 @@ struct Holder {
   int previous = -1, next = -1;  // index of the holder of the neighbouring stages; -1 at the ends
 };
 
-// By chain, and within a chain by stage. Under bidirectional there are P stages. Microbatches 0 to
-// ceil(M/2)-1 go down (stage s on rank s), and the others up (stage s on rank P-1-s).
+// Returns them by chain, and within a chain by stage. Under bidirectional there are P stages.
+// Microbatches 0 to ceil(M/2)-1 go down (stage s on rank s), and the others up (stage s on rank
+// P-1-s).
 std::vector<Holder> HoldersOf(Placement placement, int num_ranks, int num_stages,
                               int num_microbatches);
 

@@ -61,7 +61,7 @@ struct Times {
   double grad_message = 0;  // backward, to the previous holder
 };
 
-// How many of the values a rank may hold; `limit` 0: all.
+// Returns how many of the values a rank may hold; `limit` 0: all.
 double SumOfLargest(std::vector<double> values, int limit) {
   const std::size_t count =
       limit == 0 ? values.size() : std::min(values.size(), static_cast<std::size_t>(limit));
@@ -95,8 +95,8 @@ class Terms {
   }
 
  private:
-  // For each holder: when its first F can start, when its first gradient can be there, and how long
-  // the step goes on after its I, each at least.
+  // Finds for each holder when its first F can start, when its first gradient can be there, and how
+  // long the step goes on after its I, each at least.
   void FollowChains() {
     const int count = static_cast<int>(holders_.size());
     arrival_.assign(count, 0);

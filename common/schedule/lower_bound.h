@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The least time that any schedule of a given size takes, and why.
+// Computes the least time that any schedule of a given size takes, and why.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ struct BoundInputs {
   std::vector<std::int64_t> message_bytes;
 };
 
-// What holds the makespan above the mean work of a rank.
+// One of these holds the makespan above the mean work of a rank.
 enum class Binding : std::uint8_t { kNothing, kFill, kImbalance, kCommunication, kMemory };
 
-// "nothing", "fill", "imbalance", "communication", "memory".
+// Returns "nothing", "fill", "imbalance", "communication" or "memory".
 std::string_view BindingName(Binding binding);
 
 struct Bound {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rejected schedule shows: where a cell is, and the part of the schedule around it with the
+// Shows where a cell of a rejected schedule is, and the part of the schedule around it with the
 // cell in brackets.
 #pragma once
 

@@ -25,7 +25,8 @@ bool EndsFlight(ActionKind kind) {
   return kind == ActionKind::kWeightGrad || kind == ActionKind::kBackward;
 }
 
-// Whether an action is of the step before, where steps overlap: it ends here before it begins here.
+// Returns whether an action is of the step before, where steps overlap: it ends here before it
+// begins here.
 int CarriedOver(const std::vector<TimedAction>& row) {
   std::set<std::pair<StageId, MicrobatchId>> begun;
   int carried = 0;
@@ -37,7 +38,7 @@ int CarriedOver(const std::vector<TimedAction>& row) {
   return carried;
 }
 
-// What the picture tells about one rank.
+// The picture tells this about one rank.
 struct RankFigures {
   double busy = 0;
   double first_backward = 0, last_forward = 0;  // where warm-up ends and cool-down begins
@@ -106,8 +107,8 @@ class Drawing {
                     : absl::StrCat(action.microbatch.value());
   }
 
-  // Which stage of its rank it is: by number, or in bidirectional pipelines 1 for the one of the
-  // way up.
+  // Returns which stage of its rank it is: by number, or in bidirectional pipelines 1 for the one
+  // of the way up.
   int Chunk(const Action& action, int rank) const {
     const int stage = action.stage.value();
     if (stage >= num_ranks_) return stage / num_ranks_;
@@ -155,7 +156,7 @@ class Drawing {
     x += 36 + 5.8 * static_cast<double>(text.size());
   }
 
-  // What the rows show comes first, and what the curves under them show comes below.
+  // The legend begins with what the rows show, and the curves under them follow.
   void Legend() {
     double x = 12;
     for (const Paint& paint : Paints()) {

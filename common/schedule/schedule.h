@@ -26,7 +26,7 @@ enum class Placement : std::uint8_t {
   kBidirectional = 3,
 };
 
-// When weights change, and which weights a microbatch meets.
+// This decides when weights change, and which weights a microbatch meets.
 enum class Updates : std::uint8_t {
   // Once a step, after all its backwards. All passes of a step use the same weights.
   kFlush = 1,
@@ -36,7 +36,7 @@ enum class Updates : std::uint8_t {
   kDelayed = 3,
 };
 
-// What one pp rank does, in order. An F that joins the B after it makes one cell with it.
+// The actions of one pp rank, in order. An F that joins the B after it makes one cell with it.
 using Row = std::vector<Action>;
 
 struct Schedule {
@@ -53,29 +53,29 @@ struct Schedule {
   int num_ranks() const { return static_cast<int>(ranks.size()); }
 };
 
-// Whether the action at `position` and the next one are an overlapped pair: an F that joins, and a
-// B.
+// Returns whether the action at `position` and the next one are an overlapped pair: an F that
+// joins, and a B.
 bool BeginsPair(const Row& row, int position);
 
-// The whole cell that begins at `position`: "0F3", or "(0F3;3B5)" for a pair.
+// Returns the whole cell that begins at `position`: "0F3", or "(0F3;3B5)" for a pair.
 std::string CellText(const Row& row, int position);
 
-// The number, from 1, of the cell that the action at `position` is in. At the row's end it is one
-// past the last cell.
+// Returns the number, from 1, of the cell that the action at `position` is in. At the row's end it
+// is one past the last cell.
 int CellNumber(const Row& row, int position);
 
-// The rank that holds `stage`. Under bidirectional it is that of the down copy, the primary one.
+// Returns the rank that holds `stage`. Under bidirectional it is that of the primary, down copy.
 PpRank RankOfStage(Placement placement, int num_ranks, StageId stage);
 
-// All ranks that hold `stage`: RankOfStage, and under bidirectional the rank of the up copy.
+// Returns all ranks that hold `stage`: under bidirectional also the rank of the up copy.
 std::vector<PpRank> RanksOfStage(Placement placement, int num_ranks, StageId stage);
 
 // "loop", "v", "bidirectional".
 std::string_view PlacementName(Placement placement);
 
-// The placement that every row agrees with: loop, else v, else bidirectional. Schedules from files
-// need it. kInvalidArgument (FieldError "placement"): none fits; the error names the first action
-// that contradicts each.
+// Returns the placement that every row agrees with: loop, else v, else bidirectional. Schedules
+// from files need it. kInvalidArgument (FieldError "placement"): none fits; the error names the
+// first action that contradicts each.
 absl::StatusOr<Placement> InferPlacement(const Schedule& schedule);
 
 }  // namespace takt::schedule

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all our pictures share: colours of actions, numbers, ticks.
+// All our pictures share these: colours of actions, numbers, ticks.
 #pragma once
 
 #include <span>

@@ -31,7 +31,7 @@ absl::Status Validate(const Schedule& schedule, const ValidateOptions& options =
 // ascending order of microbatches.
 std::vector<std::string> Warnings(const Schedule& schedule);
 
-// The peak of microbatch-chunks in flight by rank. Each is in flight from F to W (or B).
+// Returns the peak of microbatch-chunks in flight by rank. Each is in flight from F to W (or B).
 std::vector<int> PeakInFlight(const Schedule& schedule);
 
 }  // namespace takt::schedule

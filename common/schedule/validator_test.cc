@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// What the validator says about a CSV; "": nothing.
+// Returns what the validator says about a CSV; "": nothing.
 std::string Verdict(std::string_view csv, Placement placement = Placement::kLoop,
                     ValidateOptions options = {}) {
   auto schedule = ParseCsv(csv, "t");

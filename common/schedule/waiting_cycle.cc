@@ -54,7 +54,7 @@ class Standstill {
     return graph_.PositionOf(action) < next_[graph_.RankOf(action)];
   }
 
-  // Whether its rank is stuck at `action`, or at a pair of which it is half.
+  // Returns whether its rank is stuck at `action`, or at a pair of which it is half.
   bool IsInCell(ActionNumber action, int rank) const {
     const ActionNumber stuck = graph_.Number(rank, next_[rank]);
     return action == stuck || action == graph_.Partner(stuck);

@@ -77,8 +77,8 @@ class Compaction {
     RankState& state = ranks_[rank];
     const int count = std::min<int>(window_, static_cast<int>(state.left.size()));
     double soonest = kNever;
-    // What is held after all W that could have run. It bounds what the actions before the candidate
-    // may reach.
+    // The amount that is held after all W that could have run. It bounds what the actions before
+    // the candidate may reach.
     std::int64_t base = state.held - state.pending_weight, reach = base, highest = base;
     std::vector<search::Step> seen;
     for (int i = 0; i < count; ++i) {

@@ -11,9 +11,9 @@
 
 namespace takt::search {
 
-// Where W go: before an F that memory has no room for; where they fit into the wait for the next
-// action's input, or are longer than that wait by at most `overrun` of their own length; and as
-// soon as more than keep * rank of them are pending.
+// W go before an F that memory has no room for; where they fit into the wait for the next action's
+// input, or are longer than that wait by at most `overrun` of their own length; and as soon as more
+// than keep * rank of them are pending.
 struct FillRule {
   double overrun = 0;
   int keep = kKeepAll;
@@ -26,21 +26,22 @@ class Evaluator {
  public:
   explicit Evaluator(const Problem& problem);
 
-  // The makespan; kNever: the order does not complete.
+  // Returns the makespan; kNever: the order does not complete.
   double Time(const Rows& rows);
 
-  // The makespan when W are put between the F and I of `rows` as `rule` says, and the rest at the
-  // end. kNever: it does not complete, or no W can make room. completed: if set, gets the rows with
-  // their W.
+  // Returns the makespan when W are put between the F and I of `rows` as `rule` says, and the rest
+  // at the end. kNever: it does not complete, or no W can make room. completed: if set, gets the
+  // rows with their W.
   double Fill(const Rows& rows, const FillRule& rule, Rows* completed);
 
-  // The critical path of the last order timed, as (rank, position in the row of that call). It goes
-  // from the end of the step back along what every action waited for.
+  // Returns the critical path of the last order timed, as (rank, position in the row of that call).
+  // It goes from the end of the step back along what every action waited for.
   struct Place {
     int rank = 0, position = 0;
   };
   const std::vector<Place>& CriticalPath();
-  // The times at which actions began, by rank and position. Valid up to the length of the rows.
+  // Returns the times at which actions began, by rank and position. Valid up to the length of the
+  // rows.
   const std::vector<std::vector<double>>& Starts() const { return starts_; }
 
  private:
@@ -48,7 +49,7 @@ class Evaluator {
   double Run(const Rows& rows, const FillRule& rule, Rows* completed);
   template <bool kFill>
   bool Advance(int rank, const Row& row, const FillRule& rule, Row* completed);
-  // The time at which a message that is ready to go arrives.
+  // Returns the time at which a message that is ready to go arrives.
   double Send(const Way& way, double ready);
   void Arrive(int holder, bool gradient, double when);
   void RunPending(int rank, Row* completed);
@@ -58,7 +59,7 @@ class Evaluator {
   bool RunStep(int rank, const Step& step, int item, double start);
   // Counts one more W or B of the holder, which has ended at its rank's clock.
   void FinishWeightGrad(int holder);
-  // The time at which the gradients of the first and the last stage are summed.
+  // Returns the time at which the gradients of the first and the last stage are summed.
   double EndOfTiedReduction() const;
 
   const Problem& problem_;

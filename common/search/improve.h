@@ -11,7 +11,7 @@
 
 namespace takt::search {
 
-// What a search may still spend.
+// The rest that a search may still spend.
 struct Budget {
   std::int64_t candidates = 0;
   std::function<bool()> out_of_time;

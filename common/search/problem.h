@@ -67,14 +67,14 @@ struct Problem {
 
 Problem MakeProblem(const Request& request, schedule::Placement placement, int num_chunks);
 
-// The schedule of `rows`, with microbatches. An I with its own W right behind it becomes a B where
-// that costs nothing more.
+// Returns the schedule of `rows`, with microbatches. An I with its own W right behind it becomes a
+// B where that costs nothing more.
 schedule::Schedule ToSchedule(const Problem& problem, const Rows& rows);
 
-// The rows of a schedule of this size. Microbatches lose their labels, as explained at Row.
+// Returns the rows of a schedule of this size. Microbatches lose their labels, as explained at Row.
 Rows FromSchedule(const Problem& problem, const schedule::Schedule& schedule);
 
-// Whether each rank's peak is within its limit.
+// Returns whether each rank's peak is within its limit.
 bool Fits(const Problem& problem, const Rows& rows);
 
 }  // namespace takt::search

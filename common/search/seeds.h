@@ -35,7 +35,7 @@ struct VBlock {
   int down = 0, up = 0, up_gradient = 0, down_gradient = 0;
   int early = 1, late = 1, turn = 1;
 };
-// All building blocks in which no rank has two actions in one slot.
+// Finds all building blocks in which no rank has two actions in one slot.
 std::vector<VBlock> VBlocks(int num_ranks);
 Rows Repeat(const Problem& problem, const VBlock& block);
 

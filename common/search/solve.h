@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search for one placement and number of chunks.
+// Searches for one placement and number of chunks.
 #pragma once
 
 #include <string>

@@ -30,7 +30,7 @@ class Count {
   }
 
  private:
-  // How often one (stage, microbatch) is run: F; I or B; W or B.
+  // Counts how often one (stage, microbatch) is run: F; I or B; W or B.
   struct Passes {
     std::array<std::uint8_t, 3> times = {};
   };
@@ -162,7 +162,7 @@ class Count {
     return std::nullopt;
   }
 
-  // How often an instruction of this op reads each gradient of the rank.
+  // Returns how often an instruction of this op reads each gradient of the rank.
   std::vector<int> TimesRead(const Program& program, Op op) const {
     std::vector<int> times(program.slots.size(), 0);
     for (const Instruction& instruction : program.body) {

@@ -10,7 +10,7 @@
 
 namespace takt::sim {
 
-// Which sums the programs must have; unset: those that any of them has.
+// The programs must have these sums; unset: those that any of them has.
 struct ExpectedSums {
   std::optional<bool> gradients;        // REDUCE_GRAD
   std::optional<bool> tied_embeddings;  // REDUCE_TIED

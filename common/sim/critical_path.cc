@@ -54,7 +54,8 @@ class Backtracker {
     return machine_.At(0, place.rank, place.instruction);
   }
 
-  // What `place` waited for last. A message stands as its SEND. None: it began with the step.
+  // Returns what `place` waited for last. A message stands as its SEND. None: it began with the
+  // step.
   std::optional<Place> Cause(Place place) const {
     const double start = At(place).start;
     if (start == 0) return std::nullopt;

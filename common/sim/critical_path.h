@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chain of actions, messages and reductions that determines a makespan, found backwards from
+// Finds the chain of actions, messages and reductions that determines a makespan, backwards from
 // its end: an instruction began when the last of those that it waited for ended.
 #pragma once
 

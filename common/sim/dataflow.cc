@@ -60,7 +60,7 @@ class Follower {
     bool recomputes = false;  // from I to W; a B needs no slot for it
   };
 
-  // What the body as a whole does to gradients and losses.
+  // The effect of the body as a whole on gradients and losses.
   void Expect(const Instruction& instruction) {
     const auto runs_weight_grad = [&](StageId stage) {
       for (const SlotId slot : layers_[stage].gradients) {
@@ -239,7 +239,7 @@ class Follower {
     last_backward_ = part.microbatch;
   }
 
-  // What is wrong with what the slots of a microbatch hold, "" if nothing.
+  // Returns what is wrong with what the slots of a microbatch hold, "" if nothing is.
   std::string FindsOther(const ComputePart& part, int step) const {
     const int stage = part.stage.value();
     const auto holds = [&](SlotId slot, What what, int of_stage) {
@@ -248,7 +248,7 @@ class Follower {
     for (const SlotId slot : part.reads) {
       switch (At(slot).kind) {
         case SlotKind::kTokens: {
-          // With a flush one LOAD brings those of all microbatches.
+          // If there is a flush, one LOAD brings those of all microbatches.
           const MicrobatchId loaded = flushes_ ? MicrobatchId(-1) : part.microbatch;
           if (contents_.At(slot).what != What::kTokens) return "comes before LOAD";
           if (!contents_.Holds(slot, {What::kTokens, StageId(-1), loaded, step}))
@@ -276,8 +276,8 @@ class Follower {
     return "";
   }
 
-  // What is wrong with the weights and gradients that it touches, "" if nothing. layers: of its
-  // stage. updates: those that made the weights; -1: they differ in that.
+  // Returns what is wrong with the weights and gradients that it touches, "" if nothing is. layers:
+  // of its stage. updates: those that made the weights; -1: they differ in that.
   std::string CheckLayers(const ComputePart& part, const Layers& layers, bool accumulates,
                           int updates) const {
     const SlotId first = FindSlot(program_, part.reads, SlotKind::kWeights, part.stage);
@@ -346,7 +346,7 @@ class Follower {
     return complete ? "" : "comes before the losses of its step";
   }
 
-  // What was version v is version v+1 now.
+  // Version v becomes version v+1.
   std::string Update(const Instruction& optimizer) {
     if (flushes_ &&
         !contents_.Holds(FindSlot(program_, optimizer.reads, SlotKind::kScalars, StageId(-1)),
@@ -402,7 +402,7 @@ class Follower {
     return found;
   }
 
-  // Whether the slots of this kind in `list` are `all`, in order.
+  // Returns whether the slots of this kind in `list` are `all`, in order.
   bool AreAll(const std::vector<SlotId>& all, SlotKind kind, std::span<const SlotId> list) const {
     std::size_t found = 0;
     for (const SlotId slot : list) {
@@ -413,7 +413,7 @@ class Follower {
     return found == all.size();
   }
 
-  // Whether the scalars in `list` have these indices, in order.
+  // Returns whether the scalars in `list` have these indices, in order.
   bool AreScalars(std::span<const SlotId> list, std::initializer_list<int> indices) const {
     const int* next = indices.begin();
     for (const SlotId slot : list) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every slot holds when it is read: follows the values through one rank's program.
+// Checks what every slot holds when it is read: follows the values through one rank's program.
 #pragma once
 
 #include <optional>

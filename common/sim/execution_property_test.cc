@@ -31,8 +31,8 @@ using schedule::Uniform;
 
 constexpr int kSteps = 3;
 
-// What a slot holds: what the F ('F') or I ('I') of a stage has made, for a microbatch of a step.
-// '?' stands for what is being written.
+// The contents of a slot: the result of the F ('F') or I ('I') of a stage, for a microbatch of a
+// step. '?' stands for a result that is being written.
 struct Value {
   char maker = ' ';
   int stage = -1, microbatch = -1, step = -1;
@@ -165,7 +165,8 @@ class Executor {
     return parts;
   }
 
-  // What a part of an instruction must find in a slot that it reads. None: anything will do.
+  // Returns what a part of an instruction must find in a slot that it reads. None: anything will
+  // do.
   std::optional<Value> Expected(const LaneState& lane, const ComputePart& part, SlotId slot) const {
     const int stage = part.stage.value();
     const int m = part.microbatch.value();

@@ -15,7 +15,7 @@ struct Gradient {
   bool needs_reduction = false, is_reduced = false;
   bool needs_tying = false, is_tied = false;
 
-  // What `op`, which reads it, should have waited for; "" if nothing.
+  // Returns what `op`, which reads it, should have waited for; "" if nothing.
   std::string_view LacksFor(program::Op op) const {
     using program::Op;
     if (accumulated < expected) return "is complete";

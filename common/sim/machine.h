@@ -17,10 +17,10 @@
 
 namespace takt::sim {
 
-// How long each instruction takes, by rank and index in the body, instead of what its kind costs.
-// The time counts from when the instruction may begin. For messages and meetings that is when all
-// ends are there. A SEND keeps its lane and its slot that long, and a RECV its lane. The ends of a
-// meeting may have different durations.
+// The time of each instruction, by rank and index in the body, instead of the cost of its kind. It
+// counts from when the instruction may begin. For messages and meetings that is when all ends are
+// there. A SEND keeps its lane and its slot that long, and a RECV its lane. The ends of a meeting
+// may have different durations.
 using Durations = std::vector<std::vector<double>>;
 
 struct MachineOptions {
@@ -50,7 +50,7 @@ class Machine {
     return spans_[step * num_instructions_ + rank_begin_[rank] + instruction];
   }
 
-  // How long an instruction takes by its kind. Not for messages.
+  // Returns how long an instruction takes by its kind. Not for messages.
   double Duration(const program::Instruction& instruction) const;
 
   // One instruction of one rank.
@@ -99,7 +99,7 @@ class Machine {
   void PairMessageLanes();
   void CountMeetings();
 
-  // How long the next instruction of a lane takes. Not for messages that have no durations.
+  // Returns how long the next instruction of a lane takes. Not for messages that have no durations.
   double NextDuration(const LaneState& state) const {
     return options_.durations == nullptr ? Duration(Next(state))
                                          : (*options_.durations)[state.rank][NextIndex(state)];
@@ -123,7 +123,7 @@ class Machine {
   // The report of a machine at rest with work left.
   Refusal Stalled() const;
   std::string Describe(const LaneState& state) const;
-  // What `lane` waits for, in words, and the lane to look at next (-1: none can help).
+  // Returns what `lane` waits for, in words, and the lane to look at next (-1: none can help).
   std::pair<std::string, int> WaitsFor(int lane) const;
 
   const std::vector<program::Program>& programs_;

@@ -62,8 +62,8 @@ class Occupancy {
  private:
   struct Change {
     double time = 0;
-    // What happens at one time is in the order of the list, and an instruction takes bytes before
-    // it gives any back.
+    // Events at one time are in the order of the list, and an instruction takes bytes before it
+    // gives any back.
     std::int64_t order = 0;
     std::int64_t bytes = 0;
     auto operator<=>(const Change&) const = default;
@@ -73,7 +73,7 @@ class Occupancy {
     Change leaves;
   };
 
-  // What the prologue leaves is there from the start of the body.
+  // The contents that the prologue leaves are there from the start of the body.
   void Begin(const Instruction& instruction) {
     for (const SlotId id : instruction.writes) {
       const program::Slot& slot = program_.slots[id.value()];

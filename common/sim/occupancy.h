@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank holds at once, of what it computes with and of what travels.
+// Finds how much a rank holds at once, of what it computes with and of what travels.
 #pragma once
 
 #include "common/program/program.h"

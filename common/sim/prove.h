@@ -19,8 +19,8 @@ struct ProofOptions {
   // Most bytes that the slots of each rank may have together, by rank; empty: any.
   std::vector<std::int64_t> byte_limits;
   ExpectedSums sums;
-  // What the programs were lowered from. A refusal shows its grid, with the guilty cell marked.
-  // Borrowed; may be null.
+  // The schedule that the programs were lowered from. A refusal shows its grid, with the guilty
+  // cell marked. Borrowed; may be null.
   const schedule::Schedule* schedule = nullptr;
 };
 

@@ -6,7 +6,7 @@
 
 namespace takt::sim {
 
-// Why programs are refused, and the instruction to look at if there is one.
+// Says why programs are refused, and names the instruction to look at if there is one.
 struct Refusal {
   std::string reason;
   int pp_rank = -1;

@@ -25,12 +25,13 @@ absl::Status CheckSteps(const SimulateOptions& options) {
                        .fix = "simulate one step, or two or more to see them follow each other"});
 }
 
-// Whether a step lasts until this has ended. What takes no time counts for what waits for it.
+// Returns whether a step lasts until this has ended. An instruction that takes no time counts for
+// those that wait for it.
 bool IsWork(const Instruction& instruction, const Machine& machine) {
   return program::IsCompute(instruction.op) || machine.Duration(instruction) > 0;
 }
 
-// The work of one step that ends last, on the lowest rank where several do.
+// Returns the work of one step that ends last, on the lowest rank where several do.
 Machine::Place LastWork(const std::vector<Program>& programs, const Machine& machine, int step) {
   Machine::Place last;
   double latest = -1;
@@ -46,7 +47,7 @@ Machine::Place LastWork(const std::vector<Program>& programs, const Machine& mac
   return last;
 }
 
-// The F, I, W, B and O of a rank, which are its row of a timeline.
+// Returns the F, I, W, B and O of a rank, which are its row of a timeline.
 std::vector<Event> ComputeEvents(const Program& program, const Machine& machine) {
   const int rank = program.pp_rank.value();
   std::vector<Event> events;
@@ -58,7 +59,7 @@ std::vector<Event> ComputeEvents(const Program& program, const Machine& machine)
   return events;
 }
 
-// Whether a compute op counts as forward, and whether as backward. An O is both.
+// Returns whether a compute op counts as forward, and whether as backward. An O is both.
 bool RunsForward(Op op) { return op == Op::kForward || op == Op::kOverlap; }
 bool RunsBackward(Op op) { return op != Op::kForward; }
 

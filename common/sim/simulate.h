@@ -55,8 +55,7 @@ std::string_view Name(CriticalLink::After after);
 
 struct Report {
   double makespan = 0;  // to the last F, I, W or B; reductions and OPT count if they take time
-  // What a step costs among others: what each step after the first adds. The makespan, if only one
-  // is simulated.
+  // The time that each step after the first adds. If only one is simulated, it is the makespan.
   double step_time = 0;
   double step_bubble_fraction = 0;  // 1 - busy / (P * step_time)
   double bubble_fraction = 0;       // 1 - busy / (P * makespan)
@@ -70,7 +69,7 @@ struct Report {
 };
 
 struct SimulateOptions {
-  // How many steps follow each other. All but `step_time` is about the first one.
+  // So many steps follow each other. All but `step_time` is about the first one.
   int steps = 1;
   // NORM_EXCHANGE makes all ranks wait for one another before OPT. Without it each rank goes on
   // when its own gradients are complete, and steps are staggered.

@@ -45,7 +45,7 @@ void BM_Simulate(benchmark::State& state) {
 }
 BENCHMARK(BM_Simulate)->Apply(Sizes);
 
-// All four steps, as a plan takes them.
+// Measures all four steps, as a plan takes them.
 void BM_WholePath(benchmark::State& state) {
   std::int64_t instructions = 0;
   for (auto _ : state) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the slots of one rank's program hold while its lists are followed.
+// Follows what the slots of one rank's program hold while its lists are read.
 #pragma once
 
 #include <cstdint>
@@ -44,17 +44,19 @@ class SlotContents {
   void Set(SlotId slot, const Content& content) { contents_[slot.value()] = content; }
 
   const Content& At(SlotId slot) const { return contents_[slot.value()]; }
-  // Whether the slot is one (not -1) and holds that, whatever updates it was made with.
+  // Returns whether the slot is one (not -1) and holds that, whatever updates it was made with.
   bool Holds(SlotId slot, const Content& content) const {
     if (slot.value() < 0) return false;
     const Content& found = At(slot);
     return found.what == content.what && found.stage == content.stage &&
            found.microbatch == content.microbatch && found.step == content.step;
   }
-  // How many updates made the weights among `slots`; -1: they differ in that, or there are none.
+  // Returns how many updates made the weights among `slots`; -1: they differ in that, or there are
+  // none.
   int UpdatesOfWeights(std::span<const SlotId> slots) const;
 
-  // The first slot that does not hold what it did `before`, one step and `updates` updates later.
+  // Returns the first slot that does not hold what it did `before`, one step and `updates` updates
+  // later.
   std::optional<SlotId> FirstNotOneStepAfter(const SlotContents& before, int updates) const;
 
  private:

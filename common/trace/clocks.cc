@@ -10,8 +10,9 @@
 namespace takt::trace {
 namespace {
 
-// By (from, to), in their own clocks: the most by which something that `to` waited for began later
-// on `from` than the wait ended. The offset of `to` is at least that of `from` plus this.
+// Finds for each (from, to), in their own clocks, the most by which something that `to` waited for
+// began later on `from` than the wait ended. The offset of `to` is at least that of `from` plus
+// this.
 using Bounds = std::map<std::pair<int, int>, std::int64_t>;
 
 class BoundFinder {

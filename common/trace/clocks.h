@@ -11,9 +11,9 @@ namespace takt::trace {
 
 struct Alignment {
   std::vector<std::int64_t> offset_nanos;  // by rank: add to its times
-  // How far two ranks can still be apart: the sum of the two largest error bounds.
+  // Two ranks can still be this far apart: the sum of the two largest error bounds.
   std::int64_t error_nanos = 0;
-  // How far the messages moved a rank beyond what the exchanges on its control stream said.
+  // The messages moved a rank this far beyond what the exchanges on its control stream said.
   std::int64_t correction_nanos = 0;
 };
 

@@ -29,7 +29,7 @@ RC_GTEST_PROP(Encoding, ReadsBackWhatWasWritten, ()) {
 RC_GTEST_PROP(Encoding, TakesNothingElse, ()) {
   const auto bytes = *rc::gen::arbitrary<std::string>();
   const auto decoded = Decode(bytes);
-  // What can be read is written the same way, because each trace has one form.
+  // A trace that can be read is written the same way, because each trace has one form.
   if (decoded.ok()) RC_ASSERT(Encode(*decoded) == bytes);
 }
 

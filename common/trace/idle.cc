@@ -77,14 +77,14 @@ class IdleFinder {
     return steps[step].step.value() == steps[step - 1].step.value() + 1;
   }
 
-  // A time on the timeline: it is shifted as the rank's slices are.
+  // Converts a time to the timeline: it is shifted as the rank's slices are.
   std::int64_t StartOf(int rank, int step) const {
     const StepTrace& raw = trace_.ranks[rank].steps[step];
     if (raw.body.empty()) return 0;
     return At(step, {rank, 0}).start_nanos - raw.body[0].start_nanos + raw.start_nanos;
   }
 
-  // Whether the step begins anew, not where the one before it ended.
+  // Returns whether the step begins anew, not where the one before it ended.
   bool pauses(int rank, int step) const {
     const std::vector<StepTrace>& steps = trace_.ranks[rank].steps;
     if (!steps[step].prologue.empty()) return true;
@@ -117,7 +117,7 @@ class IdleFinder {
     return begin;
   }
 
-  // The instructions of its rank that an instruction waited for.
+  // Returns the instructions of its rank that an instruction waited for.
   struct Waited {
     int step = 0;
     Place place;
@@ -135,9 +135,9 @@ class IdleFinder {
     return result;
   }
 
-  // The time at which the last instruction ended that `place` waited for on its rank. Then a SEND's
-  // message was made, or the rank was ready for a sum. The start of `place` is later by what its
-  // lane had to do before.
+  // Returns the time at which the last instruction ended that `place` waited for on its rank. Then
+  // a SEND's message was made, or the rank was ready for a sum. The start of `place` is later by
+  // what its lane had to do before.
   std::int64_t ReadyAt(int step, Place place) const {
     std::int64_t ready = 0;
     bool any = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All measurements of some steps of one job, with what a reader needs to understand them.
+// Holds all measurements of some steps of one job, with what a reader needs to understand them.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace takt::trace {
 
-// What to add to the times of a host to get those of the coordinator, and how wrong that can be.
+// Added to the times of a host, this gives those of the coordinator, give or take error_nanos.
 struct ClockOffset {
   std::int64_t offset_nanos = 0;
   std::int64_t error_nanos = 0;
@@ -41,7 +41,7 @@ struct JobTrace {
   }
 };
 
-// Whether a step can be a step of the program.
+// Returns whether a step can be a step of the program.
 bool Fits(const StepTrace& step, const program::Program& program);
 
 // kInvalidArgument: programs do not belong together, ranks or instructions are missing, ranks do

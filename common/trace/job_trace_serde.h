@@ -10,7 +10,7 @@
 
 namespace takt::trace {
 
-// Everything except programs and steps.
+// Converts everything except programs and steps.
 v1::TraceHeader ToHeader(const JobTrace& trace);
 // The result has no programs and steps.
 JobTrace FromHeader(const v1::TraceHeader& header);

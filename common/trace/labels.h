@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the writers of timelines name and order what they show.
+// Names and orders what the writers of timelines show.
 #pragma once
 
 #include <string>

@@ -21,12 +21,12 @@ struct Message {
   Place send, recv;
 };
 
-// The messages of one step, by sender and in the order of sending. The n-th SEND of a channel meets
-// its n-th RECV.
+// Returns the messages of one step, by sender and in the order of sending. The n-th SEND of a
+// channel meets its n-th RECV.
 std::vector<Message> FindMessages(const JobTrace& trace);
 
-// The meetings of one step: which instructions come to each sum over ranks. There are two or more
-// of them, by rank.
+// Returns the meetings of one step: which instructions come to each sum over ranks. There are two
+// or more of them, by rank.
 std::vector<std::vector<Place>> FindMeetings(const JobTrace& trace);
 
 }  // namespace takt::trace

@@ -16,7 +16,7 @@ struct PerfettoOptions {
 
 struct PerfettoFile {
   std::string json;
-  // What was left out to stay below max_bytes, for people; empty: nothing.
+  // Says what was left out to stay below max_bytes, for people; empty: nothing.
   std::string left_out;
 };
 

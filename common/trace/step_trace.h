@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When each instruction of one step ran on one rank. A worker always measures this.
+// Records when each instruction of one step ran on one rank. A worker always measures this.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ struct StepTrace {
   std::int64_t start_nanos = 0;
   std::vector<Span> body;      // as program.body
   std::vector<Span> prologue;  // as program.prologue; empty: it did not run before this step
-  // When the rank's process did not run, because it was stopped or others had the processor. These
-  // are the last kMostStalls of those that overlap the step.
+  // The times when the rank's process did not run, because it was stopped or others had the
+  // processor. These are the last kMostStalls of those that overlap the step.
   std::vector<Span> stalls;
   bool operator==(const StepTrace&) const = default;
 };

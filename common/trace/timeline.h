@@ -24,7 +24,7 @@ struct Slice {
   bool in_prologue = false;
 };
 
-// What a compute lane that ran nothing waited for.
+// A compute lane that ran nothing waited for one of these.
 enum class Cause : std::uint8_t {
   kPeer = 1,       // a message that `peer` had not made yet, or a rank that came late to a sum
   kLink = 2,       // a message on its way from (or, to free its buffer, to) `peer`
@@ -70,7 +70,7 @@ struct Timeline {
   std::vector<Slice> prologue;  // of the steps before which it ran, in the same order
   std::vector<Idle> idle;       // by rank and start; zero-length ones left out
   std::vector<Flow> flows;
-  // By rank: when its process did not run. Ascending, and no span touches another.
+  // The times when a rank's process did not run, by rank. They ascend, and no span touches another.
   std::vector<std::vector<Span>> stalls;
   // The prediction of one step, in seconds from its start, by pp rank. Unset: the programs cannot
   // be simulated, or have no flush, so that no step of theirs runs alone.

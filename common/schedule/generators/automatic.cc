@@ -123,7 +123,7 @@ class Plan {
     return more;
   }
 
-  // How long `worker` may still wait without becoming the one that has waited longest.
+  // Returns how long `worker` may still wait without becoming the one that has waited longest.
   double Slack(const Worker& worker) const { return longest_idle_ - worker.idle; }
 
   bool WantsForward(int rank) const {

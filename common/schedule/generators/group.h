@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many microbatches the grouped families (interleaved ones, gis) take at a time.
+// Decides how many microbatches the grouped families (interleaved ones, gis) take at a time.
 #pragma once
 
 #include <string_view>

@@ -17,7 +17,7 @@ constexpr std::array kPasses = {VPass::kFd, VPass::kFu, VPass::kId, VPass::kIu};
 
 bool IsForward(VPass pass) { return pass == VPass::kFd || pass == VPass::kFu; }
 
-// What a slot of a rank holds. Until the end, a W may belong to any earlier I.
+// A slot of a rank holds one of these. Until the end, a W may belong to any earlier I.
 enum class Cell : std::uint8_t { kFd, kFu, kId, kIu, kW, kFree };
 
 Cell CellOf(VPass pass) { return static_cast<Cell>(pass); }

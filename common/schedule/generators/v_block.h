@@ -13,8 +13,8 @@
 
 namespace takt::schedule {
 
-// The slot of each pass of microbatch 0 on `rank` (v_row.h explains the passes). They are distinct
-// mod 6.
+// Returns the slot of each pass of microbatch 0 on `rank` (v_row.h explains the passes). They are
+// distinct mod 6.
 struct VBlock {
   std::function<int(int rank)> fd, fu, id, iu;
 };
