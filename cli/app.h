@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole command line: the tree of commands, wrong usage, exit codes.
+// Holds the whole command line: the tree of commands, wrong usage, exit codes.
 #pragma once
 
 #include <memory>

@@ -23,11 +23,11 @@ ExitCode ExitCodeOf(const absl::Status& status);
 
 bool HasEnded(v1::JobState state);
 
-// OK if the job succeeded. Otherwise the reason, with the FieldErrors of invalid input;
-// ExitCodeOf(it) is the verdict.
+// Returns OK if the job succeeded. Otherwise it returns the reason, with the FieldErrors of invalid
+// input; ExitCodeOf(it) is the verdict.
 absl::Status ErrorOf(const v1::Job& job);
 
-// The verdict of a job that ended: kDone, kFailed (also when cancelled), kInvalidInput.
+// Returns the verdict of a job that ended: kDone, kFailed (also when cancelled), kInvalidInput.
 ExitCode VerdictOf(const v1::Job& job);
 
 }  // namespace takt::cli

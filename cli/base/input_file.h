@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that the user names as input; "-" is stdin.
+// Reads files that the user names as input; "-" is stdin.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,12 @@
 
 namespace takt::cli {
 
-// The text of a file of at most `limit` bytes. The message of the error is a clause about the file:
-// "No such file or directory". kOutOfRange: it is larger; kInvalidArgument: it cannot be read.
+// Returns the text of a file of at most `limit` bytes. The message of the error is a clause about
+// the file: "No such file or directory". kOutOfRange: it is larger; kInvalidArgument: it cannot be
+// read.
 absl::StatusOr<std::string> ReadFileUpTo(const std::string& path, std::size_t limit);
 
-// The same. kInvalidArgument (FieldError on `field`): it cannot be read or is larger.
+// Returns the same. kInvalidArgument (FieldError on `field`): it cannot be read or is larger.
 absl::StatusOr<std::string> ReadInputFile(const std::string& path, const std::string& field,
                                           std::size_t limit);
 

@@ -18,7 +18,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// The JSON of a field of `message`, or of entry `index` of a repeated field.
+// Returns the JSON of a field of `message`, or of entry `index` of a repeated field.
 class FieldReader {
  public:
   FieldReader(const Message& message, const FieldDescriptor& field, int index)

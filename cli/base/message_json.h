@@ -35,7 +35,7 @@ Json StepJson(const std::string& job, const v1::StepReport& step);
 // Returns one line. Replacement characters stand for text that is not UTF-8.
 std::string Dump(const Json& json);
 
-// "RUNNING" for JOB_STATE_RUNNING.
+// Returns "RUNNING" for JOB_STATE_RUNNING.
 std::string ShortName(const google::protobuf::EnumValueDescriptor& value);
 std::string StateName(v1::JobState state);
 

@@ -8,13 +8,13 @@
 
 namespace takt::cli {
 
-// "850 ms", "12.3 s", "4m05s", "2h03m", "3d04h"; "?" when not finite or negative.
+// Returns "850 ms", "12.3 s", "4m05s", "2h03m", "3d04h"; "?" when not finite or negative.
 std::string FormatSeconds(double seconds);
-// "950", "12.3k", "4.56M", "1.2G".
+// Returns "950", "12.3k", "4.56M", "1.2G".
 std::string FormatCount(double count);
-// "4.0 KiB", "1.5 GiB".
+// Returns "4.0 KiB", "1.5 GiB".
 std::string FormatBytes(double bytes);
-// "27.3%"
+// Returns "27.3%".
 std::string FormatPercent(double fraction);
 
 // Returns UTF-8 from elsewhere (reasons, names, log lines) with '?' for every control character
@@ -23,8 +23,8 @@ std::string Harmless(std::string_view text);
 // The same on one line: blanks replace newlines and tabs.
 std::string OneLine(std::string_view text);
 
-// A table whose columns are padded to their widest cell, with two blanks between columns and none
-// after the last. OneLine cleans each cell.
+// Returns a table whose columns are padded to their widest cell, with two blanks between columns
+// and none after the last. OneLine cleans each cell.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { Add(std::move(header)); }

@@ -42,7 +42,7 @@ OnDisk Look(const std::string& path) {
   return found;
 }
 
-// The name of the directory that `latest` names. Empty: it names none.
+// Returns the name of the directory that `latest` names. Empty: it names none.
 std::string LatestIn(const std::string& directory) {
   std::error_code error;
   const fs::path target =

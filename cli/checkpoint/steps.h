@@ -25,7 +25,7 @@ void AddStep(CLI::App& app, CheckpointOptions& options, const char* otherwise);
 // --step only that one. kNotFound: there is no directory, no such step, or no step at all.
 absl::StatusOr<std::vector<checkpoint::ListedStep>> FinishedSteps(const CheckpointOptions& options);
 
-// The path of the directory of a step.
+// Returns the path of the directory of a step.
 std::string PathOf(const CheckpointOptions& options, const checkpoint::ListedStep& step);
 
 }  // namespace takt::cli

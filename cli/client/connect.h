@@ -11,10 +11,10 @@
 
 namespace takt::cli {
 
-// The address of the coordinator: --coordinator, else TAKT_COORDINATOR, else that of `takt local
-// up`. kUnavailable: none is named and no local cluster runs.
+// Returns the address of the coordinator: --coordinator, else TAKT_COORDINATOR, else that of `takt
+// local up`. kUnavailable: none is named and no local cluster runs.
 absl::StatusOr<std::string> CoordinatorAddress(const Context& context);
-// The address with the certificates and the time limit of the options and the environment.
+// Returns the address with the certificates and the time limit of the options and the environment.
 absl::StatusOr<ClientOptions> ClientOptionsOf(const Context& context);
 absl::StatusOr<std::unique_ptr<Client>> ConnectToCoordinator(const Context& context);
 

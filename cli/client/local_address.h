@@ -13,21 +13,23 @@ namespace takt::cli {
 // Files in the state directory.
 inline constexpr char kLocalLockName[] = "/local.lock", kLocalAddressName[] = "/address";
 
-// The state directory of `local up`: $XDG_STATE_HOME/takt/local, else ~/.local/state/takt/local.
+// Returns the state directory of `local up`: $XDG_STATE_HOME/takt/local, else
+// ~/.local/state/takt/local.
 std::string DefaultStateDirectory(const Context& context);
 
 // Every local cluster of this user keeps the kernels that were chosen on its GPUs in this
 // directory. It lies beside the default state directory.
 std::string KernelPlanDirectory(const Context& context);
 
-// True while some process holds the lock of the state directory.
+// Returns whether some process holds the lock of the state directory.
 bool LocalClusterRuns(const std::string& directory);
 
-// The address that `local up` wrote into the state directory. Empty if there is none or its cluster
-// is gone.
+// Returns the address that `local up` wrote into the state directory. Empty if there is none or its
+// cluster is gone.
 std::optional<std::string> ReadLocalAddress(const std::string& directory);
 
-// True for an address in the run/ of a state directory: the workers there have `/` as their roots.
+// Returns whether an address is in the run/ of a state directory: the workers there have `/` as
+// their roots.
 bool IsOfLocalCluster(const std::string& address);
 
 }  // namespace takt::cli

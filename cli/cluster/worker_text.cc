@@ -8,7 +8,7 @@
 namespace takt::cli {
 namespace {
 
-// "cuda:1 NVIDIA H200 (139.8 GiB, compute 9.0, driver 13.0, node 0, NCCL)", or "cpu".
+// Returns "cuda:1 NVIDIA H200 (139.8 GiB, compute 9.0, driver 13.0, node 0, NCCL)", or "cpu".
 std::string DeviceText(const v1::Worker& worker) {
   if (!worker.has_device()) return "cpu";
   const v1::Device& device = worker.device();

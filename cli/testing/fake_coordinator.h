@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A coordinator for tests that answers what a test tells it to, on a Unix socket of its own, and
-// runs of the command line against it.
+// Provides a coordinator that answers what a test tells it to, on a Unix socket of its own, and
+// runs the command line against it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

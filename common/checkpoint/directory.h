@@ -49,7 +49,7 @@ absl::StatusOr<Manifest> ReadCompleteStep(const std::string& path);
 // other shard. Errors: kDataLoss, with file and rule.
 absl::Status CheckFiles(const std::string& directory, const Manifest& manifest);
 
-// The error (kDataLoss) for a file whose hash is `hash` and differs from the manifest's.
+// Returns the error (kDataLoss) for a file whose hash is `hash` and differs from the manifest's.
 absl::Status HashMismatch(std::string_view path, std::string_view hash, const FileEntry& file);
 
 struct PassedOver {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kSign = 0x80000000;
 constexpr std::uint32_t kInfinity = 0x7f800000;
-constexpr int kDroppedBits = 13;  // bits of the fraction that go: f32 has 23, f16 has 10
+constexpr int kDroppedBits = 13;  // bits of the fraction that are dropped: f32 has 23, f16 has 10
 
 float FromBf16(std::uint16_t half) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);

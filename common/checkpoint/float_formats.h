@@ -17,11 +17,11 @@ enum class FloatFormat : std::uint8_t { kF32 = 1, kBf16, kF16 };
 inline constexpr FloatFormat kFloatFormats[] = {FloatFormat::kF32, FloatFormat::kBf16,
                                                 FloatFormat::kF16};
 
-// safetensors' name: "F32", "BF16", "F16".
+// Returns safetensors' name: "F32", "BF16" or "F16".
 std::string_view DtypeOf(FloatFormat format);
 std::optional<FloatFormat> FloatFormatOfDtype(std::string_view dtype);
 
-// torch's name, as in a config.json: "float32", "bfloat16", "float16".
+// Returns torch's name, as in a config.json: "float32", "bfloat16" or "float16".
 std::string_view TorchDtypeOf(FloatFormat format);
 std::optional<FloatFormat> FloatFormatOfTorchDtype(std::string_view torch_dtype);
 

@@ -21,7 +21,7 @@ class Hasher {
   ~Hasher() = default;
 
   void Add(std::span<const std::byte> bytes);
-  // The hash of everything added so far.
+  // Returns the hash of everything added so far.
   std::string Digest() const;
 
  private:

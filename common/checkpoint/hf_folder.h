@@ -43,8 +43,8 @@ class HfFolder {
   absl::StatusOr<const Tensor*> Require(std::string_view name,
                                         std::span<const std::int64_t> shape) const;
 
-  // The common format of these tensors, else F32, which holds the values of all formats. Missing
-  // tensors do not count.
+  // Returns the common format of these tensors, else F32, which holds the values of all formats.
+  // Missing tensors do not count.
   FloatFormat CommonFormat(std::span<const std::string> names) const;
 
  private:

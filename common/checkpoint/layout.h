@@ -41,17 +41,18 @@ struct StepDirectory {
 // Empty: the name is not one of these.
 std::optional<StepDirectory> ParseStepDirectoryName(std::string_view name);
 
-// The files of a layer. They hold its own parameters, so a tied one is in the file of the layer
-// that owns it.
+// Returns the names of the files of a layer. They hold its own parameters, so a tied one is in the
+// file of the layer that owns it.
 std::string ModelFile(LayerId layer, int num_layers);
 std::string OptimizerFile(LayerId layer, int num_layers);
 
-// The tensors of an optimizer file: AdamW's first and second moment of a parameter.
+// Returns the names of the tensors of an optimizer file: AdamW's first and second moment of a
+// parameter.
 std::string FirstMomentName(std::string_view parameter);
 std::string SecondMomentName(std::string_view parameter);
 
-// The text of kIndexFile (hf_index.h). With it the directory itself opens as a sharded Hugging Face
-// model.
+// Returns the text of kIndexFile (hf_index.h). With it the directory itself opens as a sharded
+// Hugging Face model.
 std::string FormatIndex(const model::Model& model);
 
 }  // namespace takt::checkpoint

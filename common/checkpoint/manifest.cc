@@ -135,7 +135,7 @@ class Fields {
 
   bool ok() const { return error_.ok(); }
 
-  // The first error, or an error about a field that was not read.
+  // Returns the first error, or an error about a field that was not read.
   absl::Status Finish() {
     if (!error_.ok()) return error_;
     for (const auto& [key, value] : object_.items()) {
@@ -210,7 +210,8 @@ absl::StatusOr<Manifest> ReadManifest(const ordered_json& json) {
   return manifest;
 }
 
-// kDataLoss, without the file's name: the text does not end with the hash of what is before it.
+// Errors: kDataLoss, without the file's name: the text does not end with the hash of what is before
+// it.
 absl::Status CheckOwnHash(std::string_view text) {
   const std::size_t tail = kHashOpening.size() + kHashDigits + kHashClosing.size();
   if (text.size() < tail) return absl::DataLossError("too short for a manifest");

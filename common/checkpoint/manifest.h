@@ -35,8 +35,8 @@ struct Manifest {
   const FileEntry* Find(std::string_view name) const;
 };
 
-// The text of manifest.json: two-space indented JSON whose last field, `manifest_xxh3_128`, is the
-// hash of the text before it, so that a change of any byte shows. Files are sorted by name.
+// Returns the text of manifest.json: two-space indented JSON whose last field, `manifest_xxh3_128`,
+// is the hash of the text before it, so that a change of any byte shows. Files are sorted by name.
 // Errors: kInvalidArgument (FieldError): ParseManifest would refuse the text.
 absl::StatusOr<std::string> FormatManifest(Manifest manifest);
 

@@ -25,7 +25,7 @@ constexpr std::pair<std::string_view, int> kDtypeBits[] = {
     {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
     {"I64", 64},        {"U64", 64}};
 
-// The index in kDtypeBits, or -1.
+// Returns the index in kDtypeBits, or -1.
 int DtypeIndex(std::string_view dtype) {
   for (int i = 0; i < static_cast<int>(std::size(kDtypeBits)); ++i) {
     if (kDtypeBits[i].first == dtype) return i;
@@ -38,7 +38,7 @@ absl::Status BadTensor(const std::string& name, std::string_view what) {
       "tensor \"", absl::Utf8SafeCHexEscape(name.substr(0, 100)), "\": ", std::string(what)));
 }
 
-// The bytes of a tensor. Checks the product for overflow.
+// Returns the bytes of a tensor. Checks the product for overflow.
 absl::StatusOr<std::uint64_t> SizeOf(const HeaderEntry& entry) {
   const int dtype = DtypeIndex(entry.dtype);
   if (dtype < 0) return BadTensor(entry.name, "unknown dtype");

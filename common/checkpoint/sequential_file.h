@@ -22,7 +22,7 @@ class SequentialFile {
   SequentialFile& operator=(SequentialFile&& other) noexcept;
   ~SequentialFile();
 
-  // The size of the file when it was opened.
+  // Returns the size that the file had when it was opened.
   std::int64_t size() const { return size_; }
 
   // Fills `out` with the next bytes. Errors: kDataLoss (the file ends before), or what the disk
