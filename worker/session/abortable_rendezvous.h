@@ -5,10 +5,11 @@
 
 namespace takt::session {
 
-// Thread-safe.
+// A rendezvous whose waits can be ended. Thread-safe.
 class AbortableRendezvous : public transport::Rendezvous {
  public:
-  // Every call in progress and every later one returns kAborted soon. Idempotent.
+  // Makes every call in progress, and every later one, return kAborted soon. Calling it again
+  // changes nothing.
   virtual void Abort() = 0;
 };
 

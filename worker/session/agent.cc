@@ -9,7 +9,7 @@
 namespace takt::session {
 namespace {
 
-// How often the clock is looked at when nothing happens.
+// How often the agent looks at the clock when nothing happens.
 constexpr absl::Duration kTick = absl::Milliseconds(500);
 
 const char* Name(control::Phase phase) {
@@ -171,7 +171,7 @@ JobThread::Callbacks Agent::ThreadCallbacks() {
                 absl::MutexLock lock(&mutex_);
                 thread = std::move(thread_);
               }
-              thread.reset();  // its last act was this event: joins at once
+              thread.reset();  // the event was the thread's last act, so this joins at once
               return held_job_.Gone();
             });
           }};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker's session: applies what HeldJob decides. Owns the one thread that decides, the job's
-// thread and the outbox of reports; knows the coordinator only as a CoordinatorLink.
+// The worker's session. It applies what HeldJob decides. It owns the one thread that decides, the
+// job's thread and the outbox of reports. It knows the coordinator only as a CoordinatorLink.
 #pragma once
 
 #include <deque>
@@ -22,18 +22,19 @@
 
 namespace takt::session {
 
-// Thread-safe.
+// The control stream to the coordinator, as the agent sees it. Thread-safe.
 class CoordinatorLink {
  public:
   virtual ~CoordinatorLink() = default;
-  // Puts it on the control stream if that is up; drops it if not: Agent::Attached tells again.
-  // Never blocks.
+  // Puts the update on the control stream if the stream is up, and drops it otherwise:
+  // Agent::Attached sends it again. Never blocks.
   virtual void Send(const control::JobUpdate& update) = 0;
-  // As Send for updates; the coordinator asks again for what was dropped.
+  // Like Send for updates. The coordinator asks again for an answer that was dropped.
   virtual void Send(const control::CheckpointCommitted& answer) = 0;
-  // That this worker was asked to leave. False: the stream is down, nobody was told.
+  // Tells the coordinator that this worker was asked to leave. Returns false if the stream is down,
+  // so that the coordinator was not told.
   virtual bool SendLeaving(const std::string& reason) = 0;
-  // Sends Agent::held now and not only when it is due. Never blocks.
+  // Sends Agent::held at once instead of waiting until the next heartbeat is due. Never blocks.
   virtual void SendHeartbeat() = 0;
 };
 
@@ -43,29 +44,29 @@ struct AgentOptions {
   // How long a worker that was asked to leave waits for its job to be halted.
   absl::Duration leave_timeout = absl::Minutes(1);
   const Clock* clock = &Clock::Real();
-  // Nothing of `job` is shown any more: its last rank here ended keep_job ago, or another rank
-  // takes its place (for metrics); may be empty.
+  // Called when metrics of `job` need not be shown any more: its last rank on this worker ended
+  // keep_job ago, or a rank of another generation or job takes its place. May be empty.
   std::function<void(const std::string& job)> on_job_over;
   absl::Duration keep_job = absl::Minutes(10);
   BulkOutboxOptions outbox;
 };
 
-// What is held, for Hello and heartbeats.
+// What this worker holds, for Hello and heartbeats.
 struct Holding {
   control::JobKey key;
   Rank rank;
   control::RankStatus status;
 };
 
-// Thread-safe; Run on one thread. Everything else only posts to that thread or reads.
+// Thread-safe. One thread calls Run; the other calls only post an event to that thread, or read.
 class Agent {
  public:
   explicit Agent(AgentOptions options);
   ~Agent();
 
-  // Until the worker should exit; the exit code. link: borrowed for the call. What is being
-  // committed then is committed first. After kExitStuck and kExitPoisoned the caller must end the
-  // process without destroying the agent: a thread hangs, or may.
+  // Runs until the worker should exit, and returns the exit code. link: borrowed for the call. A
+  // commit that is in progress is completed first. After kExitStuck and kExitPoisoned the caller
+  // must end the process without destroying the agent, because one of its threads may never end.
   int Run(CoordinatorLink& link);
 
   // Commands from the coordinator.
@@ -76,15 +77,16 @@ class Agent {
   void Acknowledge(control::JobKey key);
   void AcknowledgeReports(const control::JobKey& key, std::int64_t sequence);
   void Commit(control::CommitCheckpoint request);
-  // The control stream is up (again); it is down; the coordinator refuses this worker for good.
+  // Attached: the control stream is up (again). Detached: it is down. Refused: the coordinator will
+  // never accept this worker.
   void Attached();
   void Detached();
   void Refused(std::string reason);
-  // SIGTERM; a second one, which waits for nothing.
+  // The process got SIGTERM. A second call makes the worker leave without waiting for the job.
   void Leave();
-  // A thread hangs for good: Run returns kExitStuck.
+  // Reports that a thread will never end: Run returns kExitStuck.
   void Stuck(std::string reason);
-  // A sign of life: `answer` is called by the thread that decides.
+  // Asks for a sign of life: the deciding thread calls `answer`.
   void Ask(std::function<void()> answer);
 
   std::optional<Holding> held() const;
@@ -92,7 +94,7 @@ class Agent {
 
  private:
   void Post(std::function<Effects()> event);
-  // The next event, or nothing when it is time to look at the clock.
+  // Returns the next event, or null when it is time to look at the clock.
   std::function<Effects()> NextEvent();
   void Apply(const Effects& effects, CoordinatorLink& link);
   void Build(const control::JobKey& key);
@@ -107,13 +109,14 @@ class Agent {
 
   mutable absl::Mutex mutex_;
   std::deque<std::function<Effects()>> events_ ABSL_GUARDED_BY(mutex_);
-  // What `held()` shows; a copy of held_job_'s, so that readers never wait for a decision.
+  // What `held()` shows. It is a copy of what held_job_ has, so that readers never wait for a
+  // decision.
   std::optional<std::pair<control::JobKey, Rank>> shown_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<JobThread> thread_ ABSL_GUARDED_BY(mutex_);
 
-  // Of the deciding thread.
+  // Only the deciding thread uses these.
   HeldJob held_job_;
-  std::optional<std::pair<control::JobKey, DecodeAssignment>> decode_;  // of the newest Prepare
+  std::optional<std::pair<control::JobKey, DecodeAssignment>> decode_;  // from the newest Prepare
   std::string last_job_;  // empty: there was none, or it is over
   absl::Duration idle_since_;
   std::optional<int> exit_code_;

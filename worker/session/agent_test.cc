@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent with a coordinator and a runner that do as they are told: real threads, no wire, no
-// clock.
+// Tests the agent with a scripted coordinator and a scripted runner. The threads are real; there is
+// no wire and no clock.
 #include "worker/session/agent.h"
 
 #include <atomic>
@@ -20,15 +20,15 @@ namespace {
 const control::JobKey kJob{"kjv", Generation(1)};
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// What the test tells the runner to do, and what the runner was told.
+// What the test tells the runner to do, and what the runner was asked.
 struct Script {
   absl::Mutex mutex;
-  absl::Status run;               // result
-  absl::Status poisoned;          // likewise
-  bool hang_in_prepare = false;   // until Stop
-  bool hang_in_run = false;       // until Stop or Halt
-  bool hang_in_teardown = false;  // until the script says otherwise
-  int steps = 0;                  // reported by Run
+  absl::Status run;               // the result of Run
+  absl::Status poisoned;          // the result of Poisoned
+  bool hang_in_prepare = false;   // until Stop is called
+  bool hang_in_run = false;       // until Stop or Halt is called
+  bool hang_in_teardown = false;  // until the test sets it to false
+  int steps = 0;                  // the steps that Run reports
   bool halted = false;
   bool stopped = false;
 };
@@ -97,7 +97,7 @@ class FakeLink final : public CoordinatorLink {
     absl::MutexLock lock(&mutex_);
     return answers_.size();
   }
-  // The n-th update (0-based), waited for.
+  // Waits for the n-th update (0-based).
   control::JobUpdate Update(std::size_t n) {
     absl::MutexLock lock(&mutex_);
     const auto there = [&] { return updates_.size() > n; };
@@ -112,7 +112,7 @@ class FakeLink final : public CoordinatorLink {
   std::vector<control::CheckpointCommitted> answers_;
 };
 
-// Steady time that a test moves while the agent's thread reads it.
+// A steady clock that the test moves while the agent's thread reads it.
 class SharedClock final : public Clock {
  public:
   absl::Time Now() const override { return absl::UnixEpoch() + absl::Nanoseconds(nanos_.load()); }
@@ -137,7 +137,7 @@ class AgentTest : public testing::Test {
   void Prepare() {
     agent_->Prepare(kJob, Rank(0), [] { return control::Assignment{.key = kJob}; });
   }
-  // Unless the test joined already.
+  // Joins unless the test has joined already.
   void TearDown() override {
     if (!thread_.joinable()) return;
     agent_->Leave();
@@ -245,7 +245,7 @@ TEST_F(AgentTest, AJobIsOverTenMinutesAfterItsRankEnded) {
   agent_->Start(kJob);
   EXPECT_EQ(link_.Update(1).phase, control::Phase::kFailed);
   agent_->Acknowledge(kJob);
-  // Until the agent has seen that it is idle, its ten minutes have not begun.
+  // The ten minutes begin only once the agent has seen that it is idle.
   while (agent_->held().has_value()) std::this_thread::yield();
   EXPECT_FALSE(over.HasBeenNotified());
   clock_.Advance(absl::Minutes(10));
@@ -292,8 +292,8 @@ TEST_F(AgentTest, APoisonedDeviceEndsTheWorkerOnceTheFailureIsStored) {
   EXPECT_EQ(exit_code_, kExitPoisoned);
 }
 
-// The commit hangs; commands are obeyed all the same, and the worker does not leave before it is
-// done.
+// While a commit hangs, commands are still obeyed, and the worker does not leave before the commit
+// ends.
 TEST_F(AgentTest, CommitsBesideEverythingElseAndBeforeItLeaves) {
   absl::Notification begun, free;
   commit_ = [&](const control::CommitCheckpoint& request) {
@@ -340,7 +340,7 @@ TEST_F(AgentTest, LeavesAfterItsTimeoutThoughNobodyHaltedTheJob) {
   link_.Update(0);
   agent_->Start(kJob);
   agent_->Leave();
-  agent_->Attached();  // answered by nothing; a new Prepare is, when Leave was taken
+  agent_->Attached();  // not answered by an update; a new Prepare is refused once Leave was handled
   agent_->Prepare({"other", Generation(1)}, Rank(0), [] { return control::Assignment(); });
   EXPECT_EQ(link_.Update(1).phase, control::Phase::kRefused);
   clock_.Advance(absl::Minutes(1));
@@ -354,7 +354,7 @@ TEST_F(AgentTest, ShowsWhatItHoldsForHelloAndHeartbeats) {
   EXPECT_FALSE(agent_->held().has_value());
   Prepare();
   link_.Update(0);
-  agent_->Attached();  // answered by the admission again: by then the first one is shown
+  agent_->Attached();  // answered by the admission again; by then held() shows the first one
   link_.Update(1);
   const auto held = agent_->held();
   ASSERT_TRUE(held.has_value());

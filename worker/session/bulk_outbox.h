@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits to go up the bulk stream: reports until they are acknowledged, log lines and traces
-// while there is room.
+// What waits to be sent on the bulk stream. Reports are kept until the coordinator acknowledges
+// them; log lines and traces are kept while there is room.
 #pragma once
 
 #include <cstdint>
@@ -21,36 +21,39 @@ namespace takt::session {
 struct BulkOutboxOptions {
   std::size_t max_reports = 1 << 18;  // about 25 MiB
   std::size_t max_logs = 4096;
-  std::size_t max_log_bytes = 2048;  // of a line; the rest of it is cut
+  std::size_t max_log_bytes = 2048;  // longer lines are cut
   std::size_t max_trace_bytes = 8 << 20;
 };
 
-// Thread-safe; one reader.
+// Thread-safe. One caller at a time calls Next.
 class BulkOutbox {
  public:
   explicit BulkOutbox(BulkOutboxOptions options = {}) : options_(options) {}
 
-  // Reports and log lines are of `key` from now on, reports counted from 1; reports of the job
-  // before are dropped.
+  // Makes later reports and log lines belong to `key`. Its reports are numbered from 1. Reports of
+  // the job before are dropped.
   void BeginJob(const control::JobKey& key, Rank rank);
-  // Blocks while max_reports are unacknowledged, until there is room or EndWaits.
+  // Blocks while max_reports are unacknowledged, until there is room or EndWaits is called.
   void AddReport(Report report);
-  // Until the next BeginJob AddReport does not block (and drops what does not fit): the job is over
-  // anyway.
+  // Called when the job is over: until the next BeginJob, AddReport does not block, and drops what
+  // has no room.
   void EndWaits();
-  // Drops the oldest line when there is no room, and this one before the first job; how many were
-  // dropped is said by a line in their place. Never blocks, never logs.
+  // Drops the oldest line when there is no room, and drops this one if no job has begun. A line in
+  // their place says how many were dropped. Never blocks, never logs.
   void AddLog(LogLevel level, std::string_view text, std::int64_t unix_nanos);
 
-  // Of the job that began last. Drops the oldest where there is no room. Never blocks.
+  // Adds a trace of the job that began last. Drops the oldest traces when there is no room. Never
+  // blocks.
   void AddTrace(std::string encoded);
 
-  // A sequence that is not held any more, or of another job, changes nothing.
+  // Forgets the reports up to `sequence`. A sequence that is not held any more, or that belongs to
+  // another job, changes nothing.
   void Acknowledge(const control::JobKey& key, std::int64_t sequence);
   bool AllAcknowledged() const;
 
-  // For the stream. Rewind: a new connection; unacknowledged reports go again, in order. Next
-  // blocks until there is something to send, nullopt after Interrupt (until the next Rewind).
+  // For the stream. Rewind begins a new connection: unacknowledged reports are sent again, in
+  // order. Next blocks until there is something to send; after Interrupt it returns nullopt until
+  // the next Rewind.
   void Rewind();
   std::optional<control::BulkMessage> Next();
   void Interrupt();
@@ -71,10 +74,10 @@ class BulkOutbox {
   std::int64_t last_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Report> reports_ ABSL_GUARDED_BY(mutex_);  // unacknowledged, in order
   std::size_t next_report_ ABSL_GUARDED_BY(mutex_) =
-      0;                                      // in reports_: not sent on this connection yet
-  StepId last_step_ ABSL_GUARDED_BY(mutex_);  // reported
+      0;  // position in reports_ of the first one not yet sent on this connection
+  StepId last_step_ ABSL_GUARDED_BY(mutex_);  // the newest that was reported
   std::deque<control::LogLine> logs_ ABSL_GUARDED_BY(mutex_);
-  std::int64_t dropped_logs_ ABSL_GUARDED_BY(mutex_) = 0;  // before logs_.front()
+  std::int64_t dropped_logs_ ABSL_GUARDED_BY(mutex_) = 0;  // since the line before logs_.front()
   std::deque<control::StepTrace> traces_ ABSL_GUARDED_BY(mutex_);
   std::size_t trace_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

@@ -13,7 +13,7 @@ const control::JobKey kJob{"kjv", Generation(1)};
 
 control::RankStepReport Step(std::int64_t step) { return {.step = StepId(step)}; }
 
-// The step of the next item, -1 for a log line, -2 after an interruption.
+// Returns the step of the next item, -1 for a log line, -2 after an interruption.
 std::int64_t NextStep(BulkOutbox& outbox) {
   const auto item = outbox.Next();
   if (!item.has_value()) return -2;
@@ -53,7 +53,7 @@ TEST(BulkOutbox, UnacknowledgedReportsGoAgainAfterReconnection) {
   for (int step = 1; step <= 4; ++step) outbox.AddReport(Step(step));
   for (int step = 1; step <= 3; ++step) EXPECT_EQ(NextStep(outbox), step);
   outbox.Acknowledge(kJob, 2);
-  EXPECT_EQ(NextStep(outbox), 4);  // acknowledgement moves nothing that is on its way
+  EXPECT_EQ(NextStep(outbox), 4);  // an acknowledgement does not change what was already sent
   outbox.Rewind();
   EXPECT_EQ(NextStep(outbox), 3);
   EXPECT_EQ(NextStep(outbox), 4);
@@ -107,7 +107,7 @@ TEST(BulkOutbox, OldestLogLinesAreDroppedReportsNever) {
   outbox.BeginJob(kJob, Rank(0));
   for (const char* text : {"a", "b", "c"}) outbox.AddLog(LogLevel::kInfo, text, 0);
   outbox.AddReport(Step(1));
-  EXPECT_EQ(NextStep(outbox), 1);  // reports first
+  EXPECT_EQ(NextStep(outbox), 1);  // reports come first
   EXPECT_THAT(std::get<control::LogLine>(*outbox.Next()).text,
               testing::HasSubstr("1 lines before this one"));
   EXPECT_EQ(std::get<control::LogLine>(*outbox.Next()).text, "b");
@@ -142,7 +142,7 @@ TEST(BulkOutbox, OldestTracesAreDroppedAndNothingWaitsBehindThem) {
   EXPECT_EQ(trace.trace, "bbbb");
   EXPECT_EQ(trace.key, kJob);
   EXPECT_EQ(std::get<control::StepTrace>(*outbox.Next()).trace, "cccc");
-  // One that is too large alone is dropped alone.
+  // A trace that is too large alone is dropped alone.
   outbox.AddTrace("more than ten bytes");
   outbox.AddTrace("dd");
   EXPECT_EQ(std::get<control::StepTrace>(*outbox.Next()).trace, "dd");

@@ -13,7 +13,7 @@
 namespace takt::session {
 namespace {
 
-// A save that has to wait this long for the one before is worth a line in the log.
+// A save that waits longer than this for the one before is worth a line in the log.
 constexpr double kNoticeableSeconds = 0.1;
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves one rank's part of checkpoints beside training: training pauses for a copy in memory, a
-// thread writes the copy. One at a time.
+// Saves one rank's part of checkpoints beside training. Training pauses while the state is copied
+// in memory; then a thread writes the copy. One save is in progress at a time.
 #pragma once
 
 #include <atomic>
@@ -26,29 +26,30 @@ namespace takt::session {
 struct CheckpointSaverOptions {
   control::JobKey key;
   Rank rank;
-  std::string directory;                    // of the checkpoints, absolute, there
-  int num_layers = 0;                       // of the model
-  std::vector<checkpoint::TextFile> texts;  // that this rank writes
-  int threads = 1;                          // of the copy
-  backend::MemoryBackend* device =
-      nullptr;  // whose memory `live` is, null: the host's; see Snapshot
-  // Once true, what is being written and everything after it fails soon. Null: never.
+  std::string directory;                     // where the checkpoints are; absolute, and it exists
+  int num_layers = 0;                        // of the whole model
+  std::vector<checkpoint::TextFile> texts;   // the text files that this rank writes
+  int threads = 1;                           // threads that make the copy
+  backend::MemoryBackend* device = nullptr;  // null: `live` is in host memory; see Snapshot
+  // Once it is true, the save in progress and all later ones fail soon. Null: never.
   const std::atomic<bool>* given_up = nullptr;
   checkpoint::FileSystem* files = nullptr;  // borrowed for the saver's life
   const Clock* clock = &Clock::Real();
 };
 
-// Thread-safe; Save and Finish come from one caller.
+// Thread-safe. Save and Finish are called by one caller at a time.
 class CheckpointSaver {
  public:
-  // Takes the memory of the copy: of what has the shapes of `live`.  Errors: kResourceExhausted.
+  // Allocates the memory for copies of states that have the shapes of `live`.
+  // Errors: kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Create(
       CheckpointSaverOptions options, std::span<const checkpoint::LayerState> live);
   // Blocks as Finish does.
   ~CheckpointSaver();
 
-  // Copies `live` and returns; `report` is called on the writing thread once the files are there or
-  // could not be written.  Blocks: until the checkpoint before is written, and for the copy.
+  // Copies `live` and returns. The writing thread calls `report` once the files are written or
+  // could not be written.
+  // Blocks: until the checkpoint before is written, and while copying.
   void Save(StepId step, std::span<const checkpoint::LayerState> live,
             std::function<void(control::CheckpointReport)> report);
   // Blocks until everything is written and reported.
@@ -74,7 +75,7 @@ class CheckpointSaver {
   }
 
   const CheckpointSaverOptions options_;
-  checkpoint::Snapshot snapshot_;  // of the caller while idle, of the thread while it writes
+  checkpoint::Snapshot snapshot_;  // used by the caller while idle, by the thread while it writes
   absl::Mutex mutex_;
   std::optional<Job> next_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -16,7 +16,7 @@
 namespace takt::session {
 namespace {
 
-// Failing here costs room and nothing else.
+// A failure here only wastes disk space.
 void RemoveEarlierPartials(checkpoint::FileSystem& files, const std::string& directory,
                            const control::CommitCheckpoint& request) {
   const auto names = files.List(directory);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes checkpoints visible when the coordinator says so, one after the other, whether or not a
-// rank of the job is held.
+// Makes checkpoints visible when the coordinator says so, one after the other. It does not matter
+// whether this worker holds a rank of the job.
 #pragma once
 
 #include <deque>
@@ -16,18 +16,20 @@
 
 namespace takt::session {
 
-// Blocks for the disk. root: where directories of jobs lie; they may not lead out of it.
-// Also removes what the same generation left of earlier steps: they are settled by then.
+// Commits the checkpoint, or, if the request has no manifest, removes what was written of it. On
+// success it also removes what the same generation left of earlier steps: they are settled by then.
+// root: the directory under which the directories of jobs must lie.
+// Blocks: for the disk.
 absl::Status CommitCheckpoint(checkpoint::FileSystem& files, const std::string& root,
                               const control::CommitCheckpoint& request);
 
-// Thread-safe.
+// Runs the coordinator's requests on a thread of its own. Thread-safe.
 class Committer {
  public:
-  // commit: CommitCheckpoint, or a test's.  answer: called on the committer's thread.
+  // commit: CommitCheckpoint, or a test's replacement. answer: called on the committer's thread.
   Committer(std::function<absl::Status(const control::CommitCheckpoint&)> commit,
             std::function<void(const control::CheckpointCommitted&)> answer);
-  // Ends what was added before.
+  // Blocks until every request that was added has been run.
   ~Committer();
 
   // Never blocks.

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 class CommitCheckpointTest : public ::testing::Test {
  protected:
-  // Written by all ranks, under ROOT/runs.
+  // Writes the parts of all ranks under ROOT/runs.
   control::CommitCheckpoint Written(int step) {
     fs::create_directories(root_.path() + "/runs");
     const std::vector<std::vector<LayerId>> ranks = {job_.AllLayers()};

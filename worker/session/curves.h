@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The curves of a job's training for TensorBoard, kept by the worker of its rank 0.
+// The curves of a job's training for TensorBoard. The worker of the job's rank 0 keeps them.
 #pragma once
 
 #include <memory>
@@ -21,16 +21,17 @@ namespace takt::session {
 // One caller at a time.
 class Curves final {
  public:
-  // Null: the job wants none, or this is another rank.  resumed: the step that training goes on
-  // after.  root: that `logging.tensorboard` may not leave; the checkpoint root.  Errors:
-  // kInvalidArgument (FieldError): outside the root, or it cannot be written.
+  // Returns null if the job wants no curves or this is another rank. resumed: the step after which
+  // training goes on. root: the checkpoint root, which `logging.tensorboard` may not leave.
+  // Errors: kInvalidArgument (FieldError) if the directory is outside the root or cannot be
+  // written.
   static absl::StatusOr<std::unique_ptr<Curves>> Open(const control::Assignment& assignment,
                                                       StepId resumed, const std::string& root,
                                                       checkpoint::FileSystem& files,
                                                       const Clock& clock);
   ~Curves();
 
-  // Never blocks. Of very short steps only some.
+  // Adds the points of a step. When steps are very short, it adds only some of them. Never blocks.
   void Add(const control::RankStepReport& report);
 
  private:

@@ -27,7 +27,7 @@ class CurvesTest : public ::testing::Test {
   absl::StatusOr<std::unique_ptr<Curves>> Open(StepId resumed = StepId(0)) {
     return Curves::Open(assignment_, resumed, root_.path(), *files_, clock_);
   }
-  // The bytes of the only file.
+  // Returns the bytes of the only file.
   std::string Written() const {
     std::string text;
     for (const auto& entry : fs::directory_iterator(root_.path() + "/runs/j")) {

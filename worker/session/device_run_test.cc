@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks of a real job, on the CPU and on a simulated device: the same losses, and checkpoints
-// of the same bytes; by NCCL, and on one whose kernels are chosen.
+// Runs two ranks of a real job on the CPU and on a simulated device. Losses and the bytes of
+// checkpoints must be the same, also with NCCL and on a device whose kernels are chosen.
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -43,15 +43,15 @@ struct RunOptions {
   std::int64_t steps = 3;
   Generation generation{1};
   std::string resume = "none";
-  int pipeline = 2;       // stages; else replicas
+  int pipeline = 2;       // 2: two stages; 1: two replicas
   bool has_nccl = false;  // a fake one
 };
 
 // What the two ranks report.
 struct Outcome {
-  control::Resumed resumed;  // of rank 0
+  control::Resumed resumed;  // rank 0's
   std::vector<double> losses, validation_losses;
-  std::vector<checkpoint::FileEntry> files;  // of the checkpoint
+  std::vector<checkpoint::FileEntry> files;  // the checkpoint's
 };
 
 class DeviceRunTest : public ::testing::Test {
@@ -98,7 +98,7 @@ class DeviceRunTest : public ::testing::Test {
                          .device = absl::StrCat("GPU-", rank)}};
   }
 
-  // Into a directory of its own.
+  // Each run writes into a directory of its own.
   Outcome Train(const MakeBackends& make_backends, const RunOptions& options = {}) {
     const testing::TemporaryDirectory checkpoints;
     return Train(make_backends, checkpoints.path(), options);
@@ -152,7 +152,7 @@ class DeviceRunTest : public ::testing::Test {
     return std::move(outcomes[0]);
   }
 
-  // What the coordinator and a worker do about a checkpoint.
+  // Does what the coordinator and a worker do about a checkpoint.
   void Commit(const Outcome& outcome, const std::string& root, const RunOptions& options) const {
     const config::JobSpec job = Job();
     const auto files = checkpoint::CreatePosixFileSystem();
@@ -210,7 +210,7 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsAreThoseOfTheCpu) {
   }
 }
 
-// Stages pass messages and a tied embedding, replicas their gradients, all on streams.
+// Stages exchange messages and a tied embedding, replicas exchange their gradients, all on streams.
 TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
   const auto make_backends =
       [](const control::Assignment&,
@@ -232,8 +232,8 @@ TEST_F(DeviceRunTest, LossesAndCheckpointsByNcclAreThoseOfTheCpu) {
   }
 }
 
-// Rank 0's choices are all that is used, for every product of the two ranks: none is chosen as it
-// comes, and none is missing. The checkpoint keeps them.
+// Only rank 0's choices are used, for every product of the two ranks. None is chosen when it first
+// runs, and none is missing. The checkpoint keeps them.
 TEST_F(DeviceRunTest, AResumedJobComputesWithTheCheckpointsKernels) {
   const testing::TemporaryDirectory checkpoints;
   std::uint64_t seed = 0;
@@ -267,7 +267,7 @@ TEST_F(DeviceRunTest, AResumedJobComputesWithTheCheckpointsKernels) {
   EXPECT_THAT(elsewhere.resumed.notes,
               ElementsAre(AllOf(HasSubstr("losses may differ"), HasSubstr("target.sm_count"))));
   EXPECT_THAT(elsewhere.resumed.kernel_plan, HasSubstr("chosen now"));
-  EXPECT_EQ(elsewhere.losses, resumed.losses);  // here the CPU computes
+  EXPECT_EQ(elsewhere.losses, resumed.losses);  // the simulated device computes on the CPU
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ Effects HeldJob::Build(const control::JobKey& key, Rank rank) {
 }
 
 Effects HeldJob::Prepare(const control::JobKey& key, Rank rank) {
-  if (Holds(key)) return Attached();  // told twice: answer as the first time
+  if (Holds(key)) return Attached();  // sent twice: it gets the same answer as the first time
   const bool ending = state_ == State::kStopping || state_ == State::kEnded;
   if (leaving_ || (state_ != State::kIdle && !ending)) {
     const std::string why = leaving_ ? "the worker is leaving"
@@ -132,13 +132,13 @@ Effects HeldJob::Attached() const {
   return effects;
 }
 
-// Nobody is there who could halt the job.
+// Without a coordinator nothing can halt the job any more.
 Effects HeldJob::Detached(const control::RankStatus& status, absl::Duration now) {
   return leaving_ && !leaving_now_ ? LeaveNow(status, now) : Effects();
 }
 
 Effects HeldJob::Refused(const std::string& reason) const {
-  // What trains goes on: it needs nobody. What is idle is of no use here.
+  // A rank that trains goes on, because it needs no coordinator. An idle worker is of no use here.
   if (state_ != State::kIdle) return {};
   return {EffectExit{kExitRefused, reason}};
 }
@@ -218,7 +218,7 @@ Effects HeldJob::LeaveNow(const control::RankStatus& status, absl::Duration now)
   leaving_now_ = true;
   leave_deadline_ = absl::InfiniteDuration();
   if (gone_) return {EffectExit{kExitLeft, kAskedToLeave}};
-  if (state_ == State::kStopping || state_ == State::kEnded) return {};  // on its way: Gone follows
+  if (state_ == State::kStopping || state_ == State::kEnded) return {};  // Gone follows
   const absl::Status reason = absl::UnavailableError("the worker was asked to leave (SIGTERM)");
   teardown_deadline_ = now + kTeardownTimeout;
   Effects effects = End(control::Phase::kFailed, reason, status);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what a worker does with the one rank it may hold. Pure: events in, effects out; no
-// threads, no clock, no wire.
+// Decides what a worker does with the one rank it may hold. It is pure: events go in, effects come
+// out; it uses no threads, no clock and no wire.
 //
 //          Prepare              Built ok             Start             RunEnded ok
 //   [idle] ---------> [preparing] -----> [admitted] -------> [running] --------> [flushing]
@@ -18,15 +18,15 @@
 // Halt changes no state: the run then ends at a step boundary that all ranks agree on, and the end
 // is `halted` unless that was the job's last step.
 //
-// Asked to leave, a worker tells the coordinator, which halts or aborts what it holds, and goes
-// once it is idle. Asked again, without a coordinator, or after leave_timeout, it stops the rank,
-// which fails, and goes.
+// A worker that is asked to leave tells the coordinator, which halts or aborts the job, and exits
+// once it is idle. If it is asked again, has no coordinator, or has waited for leave_timeout, it
+// stops the rank, which fails, and then exits.
 //
-// Poisoned by what the rank computed on, it asks for nothing new and goes as well, once the end of
-// the rank is stored.
+// A worker whose device is lost to its process (Poisoned) asks for nothing new. It exits as well,
+// once the coordinator has stored the end of the rank.
 //
-// The end of a rank is kept, and told again after every
-// reconnection, until the coordinator has stored it (Acknowledge) or hands out something new.
+// The worker keeps the end of a rank, and sends it again after every reconnection, until the
+// coordinator has stored it (Acknowledge) or assigns something new.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,8 @@ namespace takt::session {
 // Exit codes of the worker.
 inline constexpr int kExitLeft = 0;     // asked to leave
 inline constexpr int kExitRefused = 2;  // the coordinator speaks another protocol version
-// Only a new process is clean again: a teardown hung; what it computes on failed for good.
+// After these, only a new process is clean again: a teardown hung, or the device that the rank
+// computed on failed for good.
 inline constexpr int kExitStuck = 70;
 inline constexpr int kExitPoisoned = 71;
 
@@ -58,9 +59,9 @@ struct EffectBuild {  // start a thread that prepares `key`
 };
 struct EffectRun {};
 struct EffectHalt {};  // ask for the end at a step boundary
-// Say what the rank does now, not only when the next heartbeat is due.
+// Send a heartbeat at once instead of waiting until the next one is due.
 struct EffectHeartbeat {};
-struct EffectStop {  // end every wait of the held rank; then as EffectRelease
+struct EffectStop {  // end every wait of the held rank, and do as EffectRelease
   absl::Status reason;
 };
 struct EffectRelease {};  // let the thread tear down and end; Gone follows
@@ -98,21 +99,21 @@ class HeldJob {
   explicit HeldJob(absl::Duration leave_timeout = absl::Minutes(1))
       : leave_timeout_(leave_timeout) {}
 
-  // From the coordinator. A command for a generation that is not held changes nothing; Abort
-  // answers it all the same.
+  // Events from the coordinator. A command for a generation that is not held changes nothing, but
+  // Abort is answered all the same.
   Effects Prepare(const control::JobKey& key, Rank rank);
   Effects Start(const control::JobKey& key);
   Effects Halt(const control::JobKey& key) const;
   Effects Abort(const control::JobKey& key, const std::string& reason,
                 const control::RankStatus& status, absl::Duration now);
   Effects Acknowledge(const control::JobKey& key);
-  // The stream is up (again); it is down.
+  // Attached: the stream is up (again). Detached: it is down.
   Effects Attached() const;
   Effects Detached(const control::RankStatus& status, absl::Duration now);
-  // The coordinator will not have this worker at all.
+  // The coordinator will never accept this worker.
   Effects Refused(const std::string& reason) const;
 
-  // From the thread of the held rank.
+  // Events from the thread of the held rank.
   Effects Built(const absl::StatusOr<control::Resumed>& resumed, absl::Duration now);
   Effects RunEnded(const absl::StatusOr<RunEnd>& end, const control::RankStatus& rank_status,
                    absl::Duration now);
@@ -122,16 +123,16 @@ class HeldJob {
   // Every report is acknowledged.
   Effects Flushed(const control::RankStatus& status, absl::Duration now);
 
-  // From the process: asked to leave (SIGTERM); time passed.
+  // Events from the process. Leave: it was asked to leave (SIGTERM). Tick: time has passed.
   Effects Leave(const control::RankStatus& status, absl::Duration now);
   // Whether it is time to call Leave again.
   bool LeaveIsDue(absl::Duration now) const { return now >= leave_deadline_; }
   Effects Tick(absl::Duration now) const;
 
   State state() const { return state_; }
-  const control::JobKey& key() const { return key_; }  // meaningful unless idle
+  const control::JobKey& key() const { return key_; }  // meaningful only while not idle
   Rank rank() const { return rank_; }
-  // The end that was told, once there is one.
+  // The end that was sent, once there is one.
   const std::optional<control::JobUpdate>& end() const { return end_; }
 
  private:
@@ -147,20 +148,21 @@ class HeldJob {
   control::JobKey key_;
   Rank rank_;
   control::Resumed resumed_;
-  control::Phase run_end_ = control::Phase::kFinished;  // to be told once everything is flushed
+  // The end to send once all reports are acknowledged.
+  control::Phase run_end_ = control::Phase::kFinished;
   std::optional<control::JobUpdate> end_;
   absl::Status stop_reason_;
-  absl::Status poisoned_;            // why this process will hold nothing more
-  control::RankStatus stop_status_;  // what it was doing when it was told to stop
-  bool gone_ = true;                 // no thread
+  absl::Status poisoned_;            // not OK: why this process will hold no more ranks
+  control::RankStatus stop_status_;  // what the rank was doing when it was told to stop
+  bool gone_ = true;                 // the thread of the rank before is gone
   bool acknowledged_ = false;
   const absl::Duration leave_timeout_;
-  bool leaving_ = false;      // as soon as it is idle
-  bool leaving_now_ = false;  // as soon as the thread is gone
+  bool leaving_ = false;      // to exit as soon as it is idle
+  bool leaving_now_ = false;  // to exit as soon as the thread is gone
   absl::Duration leave_deadline_ = absl::InfiniteDuration();
   absl::Duration teardown_deadline_ = absl::InfiniteDuration();
   std::optional<std::pair<control::JobKey, Rank>>
-      next_;  // waits for the thread of the one before to be gone
+      next_;  // to be prepared once the thread of the rank before is gone
 };
 
 }  // namespace takt::session

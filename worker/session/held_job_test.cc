@@ -20,7 +20,7 @@ const control::RankStatus kAtStep7{
     .last_step = StepId(7), .instruction = "1F3", .waiting_for = "RECV 0F3 from pp rank 0"};
 constexpr absl::Duration kNow = absl::Seconds(100);
 
-// One line per effect, so that a case reads as a story.
+// Prints one line for each effect, so that a test case reads as a list of events.
 std::vector<std::string> Print(const Effects& effects) {
   struct Printer {
     std::string operator()(const EffectBuild& e) {
@@ -63,7 +63,7 @@ HeldJob JobIn(State state) {
   held.RunEnded(RunEnd::kLastStep, kAtStep7, kNow);
   if (state == State::kFlushing) return held;
   held.Flushed(kAtStep7, kNow);
-  return held;  // ended, its thread not gone yet
+  return held;  // ended, but its thread is not gone yet
 }
 
 TEST(HeldJob, GoesFromPrepareToAcknowledgedFinish) {
@@ -98,7 +98,7 @@ TEST(HeldJob, RunErrorIsToldWithWhatItWaitedFor) {
 TEST(HeldJob, AHaltedRunIsToldAsSuchOnceEverythingIsFlushed) {
   HeldJob held = JobIn(State::kRunning);
   EXPECT_THAT(Print(held.Halt(kJob)), ElementsAre("halt"));
-  EXPECT_THAT(Print(held.Halt(kJob)), ElementsAre("halt"));  // told again after a reconnection
+  EXPECT_THAT(Print(held.Halt(kJob)), ElementsAre("halt"));  // sent again after a reconnection
   EXPECT_EQ(held.state(), State::kRunning);
   EXPECT_THAT(Print(held.RunEnded(RunEnd::kHalted, kAtStep7, kNow)), IsEmpty());
   EXPECT_THAT(Print(held.Flushed(kAtStep7, kNow)), ElementsAre("send halted 1", "release"));

@@ -12,7 +12,7 @@ namespace takt::session {
 absl::Status ShowOps(const config::JobSpec& job, const mesh::Partition& partition,
                      config::DeviceKind device, const backend::OpListener& listener) {
   // The borders of stages change no op, but their recompute modes do. The first microbatch writes
-  // the gradients that the second one adds to. So two microbatches on one rank in each mode show
+  // the gradients to which the second one adds. So two microbatches on one rank in each mode show
   // every op.
   std::set<model::Recompute> modes;
   for (const mesh::Stage& stage : partition) modes.insert(stage.recompute);

@@ -69,7 +69,7 @@ absl::StatusOr<train::MetaReport> RunRank(const config::JobSpec& job, const plan
       std::move(listener));
 }
 
-// What a GPU chooses kernels by.
+// The part of an op by which a GPU chooses kernels.
 void AddKeys(const backend::Op& op, std::set<std::string>& keys) {
   using backend::cuda::CutToVectors;
   using backend::cuda::Product;

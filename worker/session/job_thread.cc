@@ -63,7 +63,7 @@ void JobThread::Main(const DecodeAssignment& decode, const RankRunnerFactory& fa
     if (absl::Status poisoned = runner->Poisoned(); !poisoned.ok())
       callbacks_.poisoned(std::move(poisoned));
   }
-  runner.reset();  // outside the mutex: it may take its time, and Status must not wait for it
+  runner.reset();  // outside the mutex: it may take long, and Status must not wait for it
   callbacks_.gone();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that takes one rank through its life: decode, prepare, wait for the start, run, wait
-// for the release, tear down.
+// The thread that takes one rank through its life: it decodes, prepares, waits for the start, runs,
+// waits for the release and tears down.
 #pragma once
 
 #include <functional>
@@ -16,15 +16,17 @@
 
 namespace takt::session {
 
-// From the wire, checked; runs on the job's thread because a large program takes time.
+// Decodes and checks an assignment that came from the wire. It runs on the job's thread, because
+// decoding a large program takes time.
 using DecodeAssignment = std::function<absl::StatusOr<control::Assignment>()>;
 
-// Thread-safe. The destructor releases and joins: it may block as long as the runner's teardown
-// does.
+// Thread-safe. The destructor releases the runner and joins the thread, so it may block as long as
+// the runner's teardown does.
 class JobThread {
  public:
-  // Called on the job's thread, in this order; each at most once, `gone` last and always. `report`
-  // as RankRunner::Run says, `poisoned` with what RankRunner::Poisoned says, if that is not OK.
+  // Called on the job's thread, in this order. Each but `report` is called at most once; `gone` is
+  // always called, and last. `report` is used as RankRunner::Run says. `poisoned` gets what
+  // RankRunner::Poisoned returns, if that is not OK.
   struct Callbacks {
     std::function<void(absl::StatusOr<control::Resumed>)> built;
     std::function<void(Report)> report;
@@ -36,26 +38,26 @@ class JobThread {
   JobThread(DecodeAssignment decode, RankRunnerFactory factory, Callbacks callbacks);
   ~JobThread();
 
-  // After a `built` without error.
+  // To be called after `built` brought no error.
   void Run();
-  // As RankRunner::Halt, as soon as there is a runner.
+  // Halts the runner (RankRunner::Halt) as soon as there is one.
   void Halt();
-  // Ends whatever the runner waits for and releases.
+  // Ends whatever the runner waits for, and releases it.
   void Stop(const absl::Status& reason);
-  // The runner is not needed any more.
+  // Says that the runner is not needed any more.
   void Release();
-  // Of the runner; the last one known once it is gone.
+  // Returns the runner's status. Once the runner is gone, returns its last known status.
   control::RankStatus Status() const;
 
  private:
   void Main(const DecodeAssignment& decode, const RankRunnerFactory& factory);
-  // Null, and the error told, if there is nothing to run.
+  // Returns null, after passing on the error, if there is nothing to run.
   RankRunner* Build(const DecodeAssignment& decode, const RankRunnerFactory& factory);
   bool ToldLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return run_ || released_; }
 
   const Callbacks callbacks_;
   mutable absl::Mutex mutex_;
-  // Made and destroyed by the job's thread; used by others under the mutex.
+  // The job's thread makes and destroys it; other threads use it under the mutex.
   std::unique_ptr<RankRunner> runner_ ABSL_GUARDED_BY(mutex_);
   control::RankStatus last_status_ ABSL_GUARDED_BY(mutex_);
   absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);

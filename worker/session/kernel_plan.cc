@@ -27,14 +27,15 @@ namespace {
 using backend::PlanCache;
 using backend::PlanTarget;
 
-// For rank 0 to load a checkpoint and to time what is new; if it dies, the wait ends otherwise.
+// How long a rank waits for rank 0 to load a checkpoint and to time new shapes. If rank 0 dies, the
+// wait ends earlier in another way.
 constexpr absl::Duration kPatience = absl::Hours(1);
-// Of a value of the rendezvous.
+// The size of one value of the rendezvous.
 constexpr std::size_t kPieceBytes = std::size_t{32} << 10;
 constexpr std::size_t kMostPieces = backend::kMostPlanBytes / kPieceBytes + 1;
 constexpr char kKey[] = "kernel-plan";
 
-// Pieces first, then their number under the key itself.
+// Sends the pieces first, then their number under the key itself.
 absl::Status Send(transport::Rendezvous& rendezvous, std::string_view text) {
   int pieces = 0;
   for (; !text.empty(); ++pieces) {
@@ -59,7 +60,7 @@ absl::StatusOr<std::string> Receive(transport::Rendezvous& rendezvous) {
   return text;
 }
 
-// The file of a kind of device.
+// The file with the plans for one kind of device.
 class PlanFile {
  public:
   PlanFile(const KernelPlanFiles& kept, const PlanTarget& target)
@@ -71,7 +72,7 @@ class PlanFile {
 
   const std::string& path() const { return path_; }
 
-  // None, with a warning, if what is there is no plan; it is replaced then.
+  // Returns no plans, after logging a warning, if the file is no plan; Write then replaces it.
   PlanCache::Plans Read() const {
     std::error_code error;
     if (!std::filesystem::exists(path_, error)) return {};
@@ -83,8 +84,8 @@ class PlanFile {
     return {};
   }
 
-  // What `job` chose beside what was there: a choice that was made first is kept. Whole or not at
-  // all, as other workers may do the same.
+  // Adds what `job` chose to what was there; a choice that was made first is kept. The file is
+  // replaced as a whole or not at all, because other workers may do the same at this time.
   void Write(PlanCache::Plans before, const PlanCache::Plans& job) const {
     const std::size_t known = before.size();
     before.insert(job.begin(), job.end());
@@ -133,7 +134,7 @@ class PlanFile {
   std::string directory_, path_;
 };
 
-// Rank 0's part: where each choice of the job is from.
+// Rank 0's part: it decides where each choice of the job comes from.
 class Chooser {
  public:
   explicit Chooser(const KernelPlanOptions& options)
@@ -171,7 +172,7 @@ class Chooser {
     restored_ = cache_.plans();
   }
 
-  // A choice that this library does not know comes from somewhere.
+  // Adds to the error where the refused choice may come from.
   absl::Status Explained(const absl::Status& status) const {
     if (!absl::IsFailedPrecondition(status) || kept_.empty()) return status;
     return absl::FailedPreconditionError(
@@ -203,7 +204,7 @@ class Chooser {
   const KernelPlanOptions& options_;
   PlanCache& cache_;
   std::optional<PlanFile> file_;
-  PlanCache::Plans restored_, kept_;  // of the checkpoint; of earlier jobs
+  PlanCache::Plans restored_, kept_;  // from the checkpoint; from earlier jobs
   AgreedKernelPlan agreed_;
 };
 

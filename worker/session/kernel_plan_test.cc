@@ -30,7 +30,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr std::size_t kMostValueBytes = std::size_t{64} << 10;  // of the coordinator's rendezvous
+constexpr std::size_t kMostValueBytes = std::size_t{64} << 10;  // the rendezvous's limit
 
 PlanTarget Hopper() {
   return {.compute_capability = "9.0", .sm_count = 132, .cublaslt = "13.0.2", .cudnn = ""};
@@ -62,7 +62,7 @@ class LimitedRendezvous final : public transport::Rendezvous {
 
 class KernelPlanTest : public ::testing::Test {
  protected:
-  // The meeting of a generation: one rank each, in order.
+  // Runs the agreement of a generation that has these ranks, in order.
   std::vector<absl::StatusOr<AgreedKernelPlan>> Agree(
       const std::vector<PlannedBackends*>& ranks, int num_shapes = 3,
       std::optional<KeptPlan> checkpoint = std::nullopt) {
@@ -98,7 +98,7 @@ class KernelPlanTest : public ::testing::Test {
     return *std::move(results[0]);
   }
 
-  // The plan of a job that was alone with a device of that seed.
+  // Returns the plan of a job that was alone with a device of that seed.
   std::string TextOf(const PlanTarget& target, std::uint64_t seed, int num_shapes = 3) {
     const std::string directory = std::exchange(directory_, "");
     PlannedBackends rank(target, seed);
@@ -160,7 +160,7 @@ TEST_F(KernelPlanTest, OfTheCheckpointFirstThenOfEarlierJobsThenChosen) {
   EXPECT_EQ(agreed.summary,
             "5 shapes for sm 9.0 x 132, cublasLt 13.0.2: 2 of the checkpoint, 2 of earlier jobs, 1 "
             "chosen now");
-  // What it chose is kept beside what was; it did not take what it does not need.
+  // What it chose is kept beside the earlier choices. It did not take those that it does not need.
   PlannedBackends next(Hopper(), 40);
   EXPECT_EQ(AgreeAlone(next, 5).summary,
             "5 shapes for sm 9.0 x 132, cublasLt 13.0.2: 5 of earlier jobs");
@@ -236,7 +236,7 @@ TEST_F(KernelPlanTest, ADamagedFileOfEarlierJobsIsReplaced) {
   }
 }
 
-// Whatever the disk refuses, the job goes on, and what was kept before stays whole.
+// Whatever the disk refuses, the job goes on, and the file of earlier plans stays whole.
 TEST_F(KernelPlanTest, AFullDiskCostsTheFileAlone) {
   KeepFiles();
   PlannedBackends earlier(Hopper(), 1);
@@ -256,7 +256,7 @@ TEST_F(KernelPlanTest, AFullDiskCostsTheFileAlone) {
   EXPECT_EQ(next.num_chosen(), 0);
 }
 
-// What rank 0 adds later is what the others add, who were offered nothing.
+// A shape that rank 0 adds later gets the choice of the other ranks, which were offered nothing.
 TEST_F(KernelPlanTest, WhoMayAddIsNotFrozenButHasNoTimings) {
   PlannedBackends rank(Hopper(), 1);
   rank.plans().Offer({{PlannedBackends::KeyOf(Product(9)), {.algorithm = {2}}}});

@@ -34,7 +34,7 @@ std::vector<checkpoint::LayerState> WrittenState(train::ParameterStore& store, D
     checkpoint::LayerState& state = layers.emplace_back();
     state.layer = layer.layer;
     for (const train::ParameterRef& ref : layer.refs) {
-      if (ref.norm_index < 0) continue;  // a use of what another layer owns
+      if (ref.norm_index < 0) continue;  // another layer owns this weight
       const std::size_t size = SizeOf(ref);
       state.parameters.push_back({.parameter = ref.parameter,
                                   .weight = {ref.weight, size},
@@ -51,7 +51,7 @@ std::vector<checkpoint::LayerTarget> LoadTargets(const model::Model& model,
   std::map<LayerId, checkpoint::LayerTarget> targets;
   for (const train::LayerParameters& layer : store.layers()) {
     for (const train::ParameterRef& ref : layer.refs) {
-      if (ref.m == nullptr) continue;  // shares the weight of another layer here
+      if (ref.m == nullptr) continue;  // this rank shares it with another layer
       const LayerId owner = OwnerOf(model, *ref.parameter);
       const std::size_t size = SizeOf(ref);
       checkpoint::LayerTarget& target = targets[owner];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's parameters as checkpoints see them: by the layer that owns them.
+// Gives a rank's parameters the form that checkpoints need: grouped by the layer that owns them.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ namespace takt::session {
 std::vector<checkpoint::LayerState> WrittenState(train::ParameterStore& store, DpRank dp_rank,
                                                  int dp_size);
 
-// Everything that this rank trains, copies of what other ranks own included.
+// Returns everything that this rank trains, including its copies of what other ranks own.
 std::vector<checkpoint::LayerTarget> LoadTargets(const model::Model& model,
                                                  train::ParameterStore& store);
 

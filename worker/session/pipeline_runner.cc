@@ -31,8 +31,8 @@ namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// The trainer, whose NORM_EXCHANGE may end the run: if it says that ranks were asked to halt, the
-// next step is the last. All ranks learn it in the same step.
+// Wraps the trainer. If its NORM_EXCHANGE says that ranks were asked to halt, the next step is the
+// last. All ranks learn it in the same step.
 class BoundaryCompute final : public engine::Compute {
  public:
   BoundaryCompute(train::Trainer& trainer, std::function<void(StepId)> end_after)
@@ -160,7 +160,7 @@ class PipelineRunner final : public RankRunner {
     return checkpoints_->Open();
   }
 
-  // Whether there was something to go on from. store: null for an emulated model.
+  // Returns whether there was a checkpoint to go on from. store: null for an emulated model.
   absl::StatusOr<bool> Restore(train::ParameterStore* store) {
     ASSIGN_OR_RETURN(resumed_, checkpoints_->Restore(store));
     absl::MutexLock lock(&mutex_);
@@ -200,8 +200,8 @@ class PipelineRunner final : public RankRunner {
     return checkpoints_->Allocate(trainer_->parameters(), kernel_plan);
   }
 
-  // The plan for checkpoints, before the first op that needs it; empty: this backend needs none, or
-  // another rank keeps it.
+  // Agrees on a kernel plan before the first op that needs one. Returns the plan to keep in
+  // checkpoints, or "" if this backend needs none or another rank keeps it.
   absl::StatusOr<std::string> AgreeOnKernels() {
     backend::KernelPlans* const kernels = backends_->kernel_plans();
     if (kernels == nullptr) return std::string();
@@ -214,7 +214,7 @@ class PipelineRunner final : public RankRunner {
                                                    assignment_.device, tell);
                                   },
                               .kept = {.directory = options_.kernel_plans, .files = options_.files},
-                              // Products of several W have shapes that no exact job has.
+                              // Products of several Ws have shapes that no exact job has.
                               .may_add = !assignment_.job.exact};
     if (checkpoints_.has_value()) options.checkpoint = checkpoints_->kernel_plan();
     ASSIGN_OR_RETURN(AgreedKernelPlan agreed,
@@ -227,7 +227,7 @@ class PipelineRunner final : public RankRunner {
     return std::move(agreed.text);
   }
 
-  // All that steps will need of the device, while nobody waits for what it does.
+  // Prepares all that steps will need from the device, while no rank waits for this one.
   absl::Status PrepareDevice() {
     RETURN_IF_ERROR(trainer_->Prepare());
     if (backend::KernelPlans* const kernels = backends_->kernel_plans(); kernels != nullptr)
@@ -274,10 +274,10 @@ class PipelineRunner final : public RankRunner {
     return stop_reason_;
   }
 
-  // The last step of this run as far as is known.
+  // The last step of this run as far as it is known.
   StepId End() const { return std::min(StepId(assignment_.job.steps), StepId(halt_after_.load())); }
 
-  // All ranks agreed, in the step before, to halt after this one. Only the first such step counts.
+  // In the step before, all ranks agreed to halt after this one. Only the first such step counts.
   void EndAfter(StepId step) {
     std::int64_t unknown = kNever;
     halt_after_.compare_exchange_strong(unknown, step.value());
@@ -291,12 +291,13 @@ class PipelineRunner final : public RankRunner {
     return checkpoints_.has_value() &&
            (step == End() || IsDue(step, assignment_.job.checkpoint->every_steps));
   }
-  // every: 0 is at the job's end only.
+  // every: 0 means only at the job's end.
   bool IsDue(StepId step, std::int64_t every) const {
     return step == StepId(assignment_.job.steps) || (every > 0 && step.value() % every == 0);
   }
 
-  // The next step after which the pipeline stops: for a validation, a checkpoint, or for good.
+  // Returns the next step after which the pipeline stops: for a validation, a checkpoint, or for
+  // good.
   StepId NextBoundary(StepId done) const {
     StepId next = End();
     const auto stop_every = [&](std::int64_t steps) {
@@ -307,7 +308,8 @@ class PipelineRunner final : public RankRunner {
     return next;
   }
 
-  // Steps at a stretch; the last one's report waits for what is done after it. The last step done.
+  // Runs steps without a stop and returns the last one that was done. If a validation follows the
+  // last step, its report is sent after that.
   absl::StatusOr<StepId> RunTo(StepId first, StepId last,
                                const std::function<void(Report)>& report) {
     std::optional<control::RankStepReport> held;
@@ -362,22 +364,22 @@ class PipelineRunner final : public RankRunner {
   const control::Assignment assignment_;
   const DpRank dp_rank_;
   std::atomic<bool> halt_requested_ = false;
-  std::atomic<std::int64_t> halt_after_ = kNever;  // a step
+  std::atomic<std::int64_t> halt_after_ = kNever;  // the last step
 
   mutable absl::Mutex mutex_;
   control::RankStatus status_ ABSL_GUARDED_BY(mutex_);
   std::int64_t phase_nanos_ ABSL_GUARDED_BY(mutex_) = 0;  // when SetPhase was called last
-  bool validating_ ABSL_GUARDED_BY(mutex_) = false;       // for good once it has failed
+  bool validating_ ABSL_GUARDED_BY(mutex_) = false;       // stays true once validation has failed
   absl::Status stop_reason_ ABSL_GUARDED_BY(mutex_);
 
-  // Each borrows from those above it, so they end in the opposite order. checkpoints_ and the
-  // engines are set under the mutex, because Stop and Status look at them; the job's thread alone
+  // Each borrows from those above it, so they are destroyed in the opposite order. checkpoints_ and
+  // the engines are set under the mutex, because Stop and Status read them. Only the job's thread
   // uses the others, and connections_ protects itself.
   const std::unique_ptr<AbortableRendezvous> rendezvous_;
   model::Model model_;
   control::Resumed resumed_;
   std::unique_ptr<backend::BackendFactory> backends_;
-  std::optional<RankCheckpoints> checkpoints_;  // nothing: the job has none
+  std::optional<RankCheckpoints> checkpoints_;  // nullopt: the job saves none
   RankConnections connections_;
   std::unique_ptr<train::Trainer> trainer_;
   std::optional<StepReporter> reporter_;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The RankRunner of real jobs: transport, collectives, trainer and engine, put together for one
-// rank.
+// The RankRunner of real jobs. It connects transport, collectives, trainer and engine for one rank.
 #pragma once
 
 #include <functional>
@@ -21,20 +20,20 @@ struct PipelineRunnerOptions {
   std::string data_root;
   std::string checkpoint_root;
   std::string data_address = "127.0.0.1";  // where the data plane listens
-  int threads = 1;                         // of jobs that leave the choice to the worker
+  int threads = 1;                         // for jobs that leave the choice to the worker
   std::function<std::unique_ptr<AbortableRendezvous>(const control::JobKey&)> make_rendezvous;
   const Clock* clock = &Clock::Real();
-  checkpoint::FileSystem* files = nullptr;  // of checkpoints; borrowed for the runner's life
-  metrics::Registry* metrics = nullptr;     // likewise; may be null
-  // Makes the backends of a job's lanes.
+  checkpoint::FileSystem* files = nullptr;  // for checkpoints; borrowed for the runner's life
+  metrics::Registry* metrics = nullptr;     // borrowed likewise; may be null
+  // Makes the backends for a job's lanes.
   std::function<absl::StatusOr<std::unique_ptr<backend::BackendFactory>>(const control::Assignment&,
                                                                          int threads)>
       make_backends;
-  // As DeviceTransportOptions::nccl and on_stuck.
+  // Passed on as DeviceTransportOptions::nccl and on_stuck.
   const transport::nccl::Library* nccl = nullptr;
   std::function<void(const std::string& reason)> on_stuck;
-  std::string kernel_plans;  // directory: see KernelPlanFiles; empty: none
-  // What was measured of a step (common/trace/encoding.h); called by an engine thread. May be
+  std::string kernel_plans;  // the directory of KernelPlanFiles; empty: none
+  // Receives the measurements of a step (common/trace/encoding.h) on an engine thread. May be
   // empty.
   std::function<void(std::string)> on_trace;
 };

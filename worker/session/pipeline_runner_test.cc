@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks of an emulated job as threads of this process, over the transport that real ones use.
+// Runs two ranks of an emulated job as threads of this process, over the transport that real ranks
+// use.
 #include "worker/session/pipeline_runner.h"
 
 #include <array>
@@ -32,7 +33,7 @@ StepId StepOf(const Report& report) { return std::get<control::RankStepReport>(r
 
 class PipelineRunnerTest : public ::testing::Test {
  protected:
-  // One of the two ranks of a job with an emulated layer on each.
+  // Makes one of the two ranks of a job with one emulated layer on each.
   std::unique_ptr<RankRunner> Runner(int rank, std::int64_t steps) {
     config::JobSpec job;
     job.name = "emulated";
@@ -101,7 +102,7 @@ TEST_F(PipelineRunnerTest, TwoRanksTrainToTheLastStepAndReportEachOnce) {
       HasSubstr("takt_op_duration_seconds_count{job=\"emulated\",kind=\"F\",stage=\"1\"} 6"));
 }
 
-// Asked at whatever moment, one rank or the other first: both end at the same step.
+// Whenever they are asked to halt, and whichever rank is asked first, both end at the same step.
 TEST_F(PipelineRunnerTest, RanksThatAreAskedToHaltEndAfterTheSameStep) {
   for (int round = 0; round < 20; ++round) {
     map_ = std::make_shared<testing::MapRendezvous>();

@@ -18,8 +18,8 @@
 
 namespace takt::session {
 
-// Backends whose products ask a kernel plan first, as those of a GPU do, and are then computed by
-// others. What is chosen differs from factory to factory by `seed`.
+// Backends whose products ask a kernel plan first, as those of a GPU do. Other backends then
+// compute them. Factories with different `seed` choose different plans.
 class PlannedBackends final : public backend::BackendFactory, public backend::KernelPlans {
  public:
   PlannedBackends(backend::PlanTarget target, std::uint64_t seed,
@@ -51,7 +51,7 @@ class PlannedBackends final : public backend::BackendFactory, public backend::Ke
   }
   int num_chosen() const { return num_chosen_; }
 
-  // Empty: the op needs no choice.
+  // Returns "" if the op needs no choice.
   static std::string KeyOf(const backend::Op& op) {
     return std::visit(
         [&op]<class T>(const T& o) -> std::string {

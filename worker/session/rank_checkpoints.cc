@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kField[] = "checkpoint.directory";
 
-// Files that no rank loads; rank 0 looks after them.
+// Returns the files that no rank loads. Rank 0 verifies them.
 std::vector<std::string> UnloadedFiles(const checkpoint::Manifest& manifest, int num_layers) {
   std::set<std::string> loaded;
   for (LayerId layer(0); layer.value() < num_layers; ++layer) {
@@ -43,7 +43,7 @@ std::optional<KeptPlan> ReadKernelPlan(const checkpoint::StepFiles& step) {
   return KeptPlan{.text = ReadPlanText(path), .where = path};
 }
 
-// Null: the store is in the host's memory.
+// Returns null if the store is in host memory.
 backend::MemoryBackend* DeviceOf(const train::ParameterStore& store) {
   return store.backend().memory_is_host() ? nullptr : &store.backend();
 }

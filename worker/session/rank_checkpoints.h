@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank does about its job's checkpoints: finds the one to go on from, loads its part,
-// saves its part. Emulated models have no state: of theirs there is only the step.
+// Handles the checkpoints of a job for one rank. It finds the checkpoint to go on from, loads the
+// rank's part, and saves the rank's part. Emulated models have no state, so their checkpoints
+// contain only the step.
 #pragma once
 
 #include <atomic>
@@ -23,38 +24,39 @@
 
 namespace takt::session {
 
-// All pointers borrowed for the object's life.
+// All pointers are borrowed for the object's life.
 struct RankCheckpointsOptions {
   const control::Assignment* assignment = nullptr;  // its job has `checkpoint`
   const model::Model* model = nullptr;
   std::string root;       // under which checkpoint.directory lies
-  std::string data_root;  // of init_from
+  std::string data_root;  // the root of init_from
   int threads = 1;
   transport::Rendezvous* rendezvous = nullptr;
   checkpoint::FileSystem* files = nullptr;
   const Clock* clock = &Clock::Real();
 };
 
-// Calls come in the order below, from one caller; GiveUp at any time from anybody.
+// One caller makes the calls in the order below. GiveUp may be called at any time by any thread.
 class RankCheckpoints {
  public:
   explicit RankCheckpoints(RankCheckpointsOptions options);
   ~RankCheckpoints() { GiveUp(); }
 
-  // The directory is made and seen by all ranks; what earlier generations left goes.
+  // Makes the directory, checks that all ranks see it, and removes what earlier generations left.
   // Blocks: until all ranks do the same. Errors: as JoinUnderRoot and CheckShared.
   absl::Status Open();
   // Fills `store` (null: the model has no state) from the checkpoint that all ranks agree on.
   // Blocks: until all ranks do the same. Errors: as AgreeOnResume.
   absl::StatusOr<control::Resumed> Restore(train::ParameterStore* store);
-  // The kernel plan of the checkpoint that was restored; nothing: it has none, or there was none.
-  // Rank 0 alone knows.
+  // Returns the kernel plan of the checkpoint that was restored, or nullopt if no checkpoint was
+  // restored or it has none. Only rank 0 knows it.
   const std::optional<KeptPlan>& kernel_plan() const { return kernel_plan_; }
-  // Takes the memory for the copy of a save. store: borrowed for Save. kernel_plan: to be kept, of
-  // rank 0; empty: none.
+  // Allocates the memory for the copy of a save. store: borrowed until the last Save. kernel_plan:
+  // what rank 0 keeps in its checkpoints; empty: none.
   absl::Status Allocate(train::ParameterStore* store, const std::string& kernel_plan);
 
-  // Training stands still, after `step`. As CheckpointSaver::Save and Finish.
+  // Saves the state after `step`, while training stands still. See CheckpointSaver::Save and
+  // Finish.
   void Save(StepId step, const std::function<void(Report)>& report);
   void Finish();
   // Makes saves in progress fail soon.
@@ -71,7 +73,7 @@ class RankCheckpoints {
   const RankCheckpointsOptions options_;
   const RankMeeting meeting_;
   std::string directory_;
-  std::string config_text_;  // of the checkpoint that was loaded; empty: none was
+  std::string config_text_;  // from the checkpoint that was loaded; empty: none was
   std::optional<KeptPlan> kernel_plan_;
   train::ParameterStore* store_ = nullptr;
   std::atomic<bool> given_up_ = false;

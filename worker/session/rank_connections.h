@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connections of one rank: channels to its peers, on the host and between devices, and the
-// groups that it sums with.
+// groups with which it sums.
 #pragma once
 
 #include <functional>
@@ -24,17 +24,19 @@ struct RankConnectionsOptions {
   const control::Assignment* assignment = nullptr;  // borrowed for the connections' life
   std::string data_address;                         // where the data plane listens
   const transport::nccl::Library* nccl = nullptr;   // as DeviceTransportOptions::nccl
-  // NCCL cannot be aborted: only a new process is clean, at once. May be empty.
+  // Called when NCCL hangs and cannot be aborted. The process must end at once, because only a new
+  // one is clean. May be empty.
   std::function<void(const std::string& reason)> on_stuck;
 };
 
-// Thread: Connect once, then the observers, by one caller; Abort and Poisoned by anybody, any time.
+// Thread class: one caller calls Connect once, then the observers. Any thread may call Abort and
+// Poisoned at any time.
 class RankConnections {
  public:
   explicit RankConnections(RankConnectionsOptions options) : options_(std::move(options)) {}
 
-  // Blocks: until all ranks do the same.  Errors: those of the transports; the reason of Abort.
   // rendezvous, backends: borrowed for the connections' life.
+  // Blocks: until all ranks do the same. Errors: those of the transports; the reason of Abort.
   absl::Status Connect(const model::Model& model, transport::Rendezvous& rendezvous,
                        backend::BackendFactory& backends);
   // Ends Connect and every wait on a channel or a group.
@@ -42,7 +44,8 @@ class RankConnections {
   // Returns an error once only a new process can connect again, and says why.
   absl::Status Poisoned() const;
 
-  // The transport of activations and gradients: of device memory, if the backends' memory is.
+  // Returns the transport of activations and gradients. It moves device memory if the backends'
+  // memory is on a device.
   transport::Transport& messages() const;
   bool waits_in_kernels() const;
   const RankGroups& groups() const { return groups_; }

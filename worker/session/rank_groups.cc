@@ -12,7 +12,8 @@
 namespace takt::session {
 namespace {
 
-// The ranks of the first and the last stage; empty if one rank has both, or this rank neither.
+// Returns the ranks of the first and the last stage, or nothing if one rank has both or this rank
+// has neither.
 std::vector<Rank> TiedRanks(const RankGroups::Options& options) {
   const std::set<StageId> held = program::HeldStages(*options.program);
   const bool first = held.contains(options.partition->front().id);
@@ -48,14 +49,15 @@ std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh,
 absl::StatusOr<RankGroups> RankGroups::Connect(transport::Transport& transport,
                                                const Options& options) {
   RankGroups groups;
-  // Stages in ascending order: ranks that share several groups meet for them in one order.
+  // The stages are in ascending order, so that ranks that share several groups connect them in one
+  // order.
   for (const StageId stage : program::HeldStages(*options.program)) {
     ASSIGN_OR_RETURN(transport::Collective* const replicas,
                      groups.Group(transport, options, "replicas",
                                   HoldersOf(stage, options.mesh, *options.program)));
     if (replicas != nullptr) groups.replicas_[stage] = replicas;
   }
-  // The pipeline sums numbers of the host alone.
+  // The pipeline's group only sums numbers in host memory.
   Options host = options;
   host.make_sums = nullptr;
   ASSIGN_OR_RETURN(groups.pipeline_,
@@ -71,7 +73,7 @@ absl::StatusOr<transport::Collective*> RankGroups::Group(transport::Transport& t
                                                          const std::string& kind,
                                                          const std::vector<Rank>& ranks) {
   if (ranks.size() < 2) return nullptr;
-  // Groups of one kind that share ranks begin with different ones.
+  // Groups of one kind that share ranks begin with different ranks.
   const std::string name = absl::StrCat(kind, "-", ranks.front().value());
   std::unique_ptr<transport::Collective>& group = groups_[name];
   if (group != nullptr) return group.get();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The groups over which one rank sums: replicas of its stages, its pipeline, the two ends of a tied
-// embedding.
+// The groups over which one rank sums: the replicas of its stages, its pipeline, and the two ends
+// of a tied embedding.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@
 
 namespace takt::session {
 
-// The ranks that hold `stage`, in the order in which their gradients are summed: data-parallel
-// ranks one after the other, of each the primary copy first. Hence a bidirectional pipeline, whose
-// two copies have half the microbatches each, sums as twice as many replicas would. program: of a
-// pp rank that holds the stage.
+// Returns the ranks that hold `stage`, in the order in which their gradients are summed: by
+// data-parallel rank, and within each the primary copy first. Hence a bidirectional pipeline, whose
+// two copies have half of the microbatches each, sums as twice as many replicas would. program: of
+// a pp rank that holds the stage.
 std::vector<Rank> HoldersOf(StageId stage, const mesh::Mesh& mesh, const program::Program& program);
 
 class RankGroups {
@@ -32,9 +32,9 @@ class RankGroups {
     Rank rank;
     mesh::Mesh mesh;
     const mesh::Partition* partition = nullptr;  // borrowed for the call of Connect
-    const program::Program* program = nullptr;   // of this rank
+    const program::Program* program = nullptr;   // this rank's
     bool tied_embeddings = false;
-    // Opens a group that sums gradients in the memory of a device. Empty: theirs is the host's.
+    // Opens a group that sums gradients in device memory. Empty: gradients are in host memory.
     std::function<absl::StatusOr<std::unique_ptr<transport::Collective>>(
         const transport::CollectiveOptions&)>
         make_sums;
@@ -45,15 +45,15 @@ class RankGroups {
   static absl::StatusOr<RankGroups> Connect(transport::Transport& transport,
                                             const Options& options);
 
-  // By stage of this rank; no entry if nobody else holds it.
+  // Returns the group of each stage of this rank. A stage that no other rank holds has no entry.
   const std::map<StageId, transport::Collective*>& replicas() const { return replicas_; }
-  // Null: this rank is the whole pipeline.
+  // Returns null if this rank is the whole pipeline.
   transport::Collective* pipeline() const { return pipeline_; }
-  // Null: nothing to keep equal between two ranks, or not here.
+  // Returns null if there are no tied embeddings on two ranks, or if this rank has neither end.
   transport::Collective* tied() const { return tied_; }
 
  private:
-  // Null for a group of less than two. A group that is there already is used again.
+  // Returns null for a group of less than two ranks. A group that already exists is used again.
   absl::StatusOr<transport::Collective*> Group(transport::Transport& transport,
                                                const Options& options, const std::string& kind,
                                                const std::vector<Rank>& ranks);

@@ -61,7 +61,7 @@ struct Sizes {
   int pipeline = 0, tied = 0;
 };
 
-// A thread a rank; what each found out by summing ones.
+// Runs one thread for each rank. Returns what each rank found out by summing ones.
 std::vector<Sizes> Connect(const mesh::Mesh& mesh, program::Program (*program_of)(int)) {
   transport::InprocHub hub;
   const mesh::Partition partition = Partition();
@@ -117,7 +117,7 @@ TEST(RankGroups, OfABidirectionalPipelineJoinItsTwoCopies) {
       EXPECT_EQ(sizes[rank].replicas,
                 (std::map<int, int>{{pp_rank, 2 * dp_size}, {3 - pp_rank, 2 * dp_size}}));
       EXPECT_EQ(sizes[rank].pipeline, 4);
-      EXPECT_EQ(sizes[rank].tied, 0);  // both ends are on each of their ranks
+      EXPECT_EQ(sizes[rank].tied, 0);  // each of their ranks has both ends
     }
   }
 }

@@ -7,7 +7,8 @@
 namespace takt::session {
 namespace {
 
-// What the compute lane does; if it waits for another lane, what that one waits for, and so on.
+// Describes what the compute lane does. If it waits for another lane, describes what that one waits
+// for, and so on.
 void DescribeLanes(const std::vector<engine::LaneStatus>& lanes, const program::Program& program,
                    control::RankStatus& status) {
   const auto compute =
@@ -17,15 +18,15 @@ void DescribeLanes(const std::vector<engine::LaneStatus>& lanes, const program::
   status.instruction = lanes[lane].instruction;
   status.instruction_step = lanes[lane].step;
   status.instruction_seconds = static_cast<double>(lanes[lane].nanos) * 1e-9;
-  // A chain is never longer than there are lanes; a picture taken while they move might go in
-  // circles.
+  // A chain is never longer than the number of lanes. The limit is needed because lanes move while
+  // they are read, so a chain may look like a circle.
   for (std::size_t hops = 0; hops < lanes.size(); ++hops) {
     if (!lanes[lane].waiting_for.empty()) status.waiting_for = lanes[lane].waiting_for;
     if (lanes[lane].waits_for_lane.value() < 0) break;
     lane = lanes[lane].waits_for_lane.value();
   }
-  // Receives run ahead of compute. One that failed was waited for even if compute had not come
-  // there; one that is open is what this rank needs next.
+  // Receives run ahead of compute. One that failed explains the error even if compute had not
+  // reached it yet. One that is open is what this rank needs next.
   const auto failed = std::ranges::find(lanes, true, &engine::LaneStatus::failed);
   if (failed != lanes.end() && !failed->waiting_for.empty())
     status.waiting_for = failed->waiting_for;

@@ -7,8 +7,9 @@
 
 namespace takt::session {
 
-// What a rank is doing as far as its engine knows: the instruction it is at, for how long, what it
-// really waits for, and the last ones it has done. Leaves the rest of `status` as it is.
+// Fills in what a rank is doing as far as its engine knows: the instruction that it is at, for how
+// long, what it really waits for, and the last instructions that it completed. Leaves the rest of
+// `status` as it is.
 void Describe(const engine::Engine& engine, const program::Program& program,
               control::RankStatus& status);
 

@@ -29,10 +29,11 @@ namespace {
 
 using checkpoint::ListedStep;
 
-// Reading and hashing a large checkpoint takes a while; who dies meanwhile is noticed otherwise.
+// Reading and hashing a large checkpoint takes a while. A rank that dies meanwhile is noticed in
+// another way.
 constexpr absl::Duration kPatience = absl::Hours(1);
 
-// What rank 0 says. The last one of a meeting is no kTry.
+// What rank 0 says. Only the last word of a meeting is not kTry.
 enum class Verdict : std::uint8_t { kTry = 't', kGoOn = 'g', kBegin = 'b', kRefuse = 'r' };
 
 struct Word {
@@ -70,7 +71,7 @@ std::string ReadAll(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Not through a link that waits there.
+// Creates a file, but does not follow a symbolic link at that path.
 absl::Status WriteNew(const std::string& path, const std::string& text) {
   const int fd = OpenReal(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", path));
@@ -81,13 +82,14 @@ absl::Status WriteNew(const std::string& path, const std::string& text) {
   return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
 }
 
-// An answer of every other rank to `key`: empty, or what is wrong. The first that is wrong.
+// Waits for an answer of every other rank to `key`. Returns the first complaint, or "" if there is
+// none.
 absl::StatusOr<std::string> FirstComplaint(const RankMeeting& meeting, const std::string& key) {
   std::string complaint;
   for (int rank = 1; rank < meeting.num_ranks; ++rank) {
     ASSIGN_OR_RETURN(const std::string answer,
                      meeting.rendezvous->Wait(absl::StrCat(key, "/", rank), kPatience));
-    // "." stands for nothing to complain about: values are not empty.
+    // "." stands for no complaint, because values must not be empty.
     if (complaint.empty() && answer != ".") complaint = absl::StrCat("rank ", rank, ": ", answer);
   }
   return complaint;
@@ -109,7 +111,7 @@ class Proposer {
 
   absl::StatusOr<control::Resumed> Run() {
     const absl::StatusOr<Word> word = Choose();
-    if (!word.ok() && !failure_.ok()) return failure_;  // the others notice it by themselves
+    if (!word.ok() && !failure_.ok()) return failure_;  // the other ranks notice it by themselves
     const Word last =
         word.ok() ? *word : Word{.verdict = Verdict::kRefuse, .refusal = word.status()};
     RETURN_IF_ERROR(Say(last));
@@ -132,7 +134,7 @@ class Proposer {
         steps, by_number ? StepId(0) : options_.at_most,
         [&](const ListedStep& step) -> absl::Status {
           if (!failure_.ok()) return failure_;
-          // An older one is of the same job: no use to look further.
+          // An older checkpoint is of the same job, so looking further would be of no use.
           incompatible = Annotate(config::CheckResumes(*options_.job, step.manifest->job_spec),
                                   absl::StrCat("checkpoint ", step.name));
           return incompatible.ok() ? Try(step) : absl::OkStatus();
@@ -158,7 +160,7 @@ class Proposer {
     return complaint->empty() ? absl::OkStatus() : absl::DataLossError(*complaint);
   }
 
-  // What some rank has against the step; empty: all have loaded it.
+  // Returns why some rank cannot load the step, or "" if all ranks have loaded it.
   absl::StatusOr<std::string> Ask(const ListedStep& step) {
     const std::string key = ProposalKey(round_);
     RETURN_IF_ERROR(Say({.verdict = Verdict::kTry, .step = step.step}));
@@ -192,7 +194,7 @@ class Proposer {
   const ResumeOptions& options_;
   const LoadStep& load_;
   int round_ = 0;
-  absl::Status failure_;  // of the meeting itself
+  absl::Status failure_;  // of the rendezvous itself
   std::vector<checkpoint::PassedOver> passed_over_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which checkpoint the ranks of a generation go on from, agreed through its rendezvous: rank 0
-// proposes, newest first, every rank tries to load, one that cannot makes it the next older one.
+// Lets the ranks of a generation agree, through its rendezvous, on the checkpoint to go on from.
+// Rank 0 proposes checkpoints, newest first, and every rank tries to load. If one rank cannot, rank
+// 0 proposes the next older one.
 #pragma once
 
 #include <functional>
@@ -16,32 +17,37 @@
 
 namespace takt::session {
 
-// Of one rank among those of its generation.
+// How one rank meets the other ranks of its generation.
 struct RankMeeting {
   transport::Rendezvous* rendezvous = nullptr;  // borrowed
   Rank rank;
   int num_ranks = 1;
 };
 
-// That all ranks see the same files in `directory`, which must be there: rank 0 writes one with
-// chance contents, the others read it, it is removed. `name`: of the file, no other job's.
-// Blocks: until all ranks have looked. Errors: kFailedPrecondition: which rank does not see it.
+// Checks that all ranks see the same files in `directory`, which must exist. Rank 0 writes a file
+// with random contents, the others read it, and rank 0 removes it. name: the file's; no other job
+// may use it.
+// Blocks: until all ranks have looked. Errors: kFailedPrecondition names a rank that does not see
+// it.
 absl::Status CheckShared(const RankMeeting& meeting, const std::string& directory,
                          const std::string& name);
 
 struct ResumeOptions {
   const config::JobSpec* job = nullptr;  // borrowed for the call
-  std::string directory;                 // of the checkpoints, absolute
+  std::string directory;                 // where the checkpoints are, absolute
   std::string wanted;                    // "auto", "none" or a step
-  StepId at_most;                        // of auto; 0: any
+  StepId at_most;                        // for "auto": the newest step allowed; 0: any
 };
 
-// Loads what this rank needs, verified. May be called again after an error, with an older step.
+// Loads and verifies what this rank needs. It may be called again after an error, with an older
+// step.
 using LoadStep = std::function<absl::Status(const checkpoint::StepFiles&)>;
 
-// Equal on all ranks but for the notes, which rank 0 has.  Blocks: until all ranks have loaded.
-// Errors: kInvalidArgument: the job differs from the checkpoint's, or the step that it names is not
-// there. kDataLoss: there are checkpoints and none can be used: nobody starts over unasked.
+// Returns the same on all ranks, except that only rank 0 has notes.
+// Blocks: until all ranks have loaded.
+// Errors: kInvalidArgument: the job differs from the checkpoint's, or the step that it names does
+// not exist. kDataLoss: there are checkpoints and none can be used. The job does not start over by
+// itself then.
 absl::StatusOr<control::Resumed> AgreeOnResume(const RankMeeting& meeting,
                                                const ResumeOptions& options, const LoadStep& load);
 

@@ -40,7 +40,7 @@ class ResumeTest : public ::testing::Test {
     return *config::ToJobSpec(*config::ParseJobFile(kJob, {.overrides = std::move(overrides)}));
   }
 
-  // A complete checkpoint without files, as those of emulated jobs are.
+  // Writes a complete checkpoint without files, as emulated jobs do.
   void Save(std::int64_t step) {
     const auto files = checkpoint::CreatePosixFileSystem();
     const checkpoint::Manifest manifest{.job = "kjv",
@@ -62,7 +62,7 @@ class ResumeTest : public ::testing::Test {
         << "{";
   }
 
-  // What each rank comes to. load: of (rank, step).
+  // Returns each rank's result. load: called with (rank, step).
   std::vector<absl::StatusOr<control::Resumed>> Agree(
       const std::string& wanted, const config::JobSpec& job,
       const std::function<absl::Status(int, StepId)>& load, StepId at_most = StepId()) {
@@ -82,7 +82,7 @@ class ResumeTest : public ::testing::Test {
   }
   static absl::Status LoadsAll(int, StepId) { return absl::OkStatus(); }
 
-  // All ranks go on from `step`; the notes of rank 0.
+  // Checks that all ranks go on from `step`, and returns the notes of rank 0.
   static std::vector<std::string> ExpectStep(
       const std::vector<absl::StatusOr<control::Resumed>>& results, std::int64_t step) {
     for (const absl::StatusOr<control::Resumed>& result : results) {

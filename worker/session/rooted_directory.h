@@ -9,10 +9,10 @@
 
 namespace takt::session {
 
-// Makes the directory `path`, which a job gave in `field`, and those that it lies in, below `root`
-// (which is made too); its absolute path. Nothing is made beyond a symbolic link that leads out of
-// the root; the path is real.  Errors: kInvalidArgument (FieldError): outside the root; what the
-// file system says.
+// Makes the directory `path`, which a job gave in `field`, and its parents, below `root`, which is
+// made too. Returns its real absolute path. Nothing is made behind a symbolic link that leads out
+// of the root.
+// Errors: kInvalidArgument (FieldError) if it is outside the root; those of the file system.
 absl::StatusOr<std::string> MakeDirectoryUnderRoot(checkpoint::FileSystem& files,
                                                    std::string_view field, const std::string& root,
                                                    std::string_view path);

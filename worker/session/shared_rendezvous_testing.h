@@ -20,7 +20,8 @@ class SharedRendezvous final : public AbortableRendezvous {
   absl::StatusOr<std::string> Wait(const std::string& key, absl::Duration timeout) override {
     return map_->Wait(key, timeout);
   }
-  void Abort() override {}  // its waits are short: the transport looks up from each
+  // Not needed: its waits are short, and the transport checks for an abort between them.
+  void Abort() override {}
 
  private:
   const std::shared_ptr<testing::MapRendezvous> map_;

@@ -17,14 +17,14 @@ void StallLog::AwakeLocked() {
   const std::int64_t due = seen_nanos_ + kPeriodNanos;
   seen_nanos_ = now;
   if (now - due < kLeastStallNanos) return;
-  // It ran for a part of the period before; nobody knows which.
+  // The process ran for some part of the period before; which part is unknown.
   stalls_.push_back({due, now});
   if (stalls_.size() > trace::kMostStalls) stalls_.pop_front();
 }
 
 std::vector<trace::Span> StallLog::Between(std::int64_t start_nanos, std::int64_t end_nanos) {
   absl::MutexLock lock(&mutex_);
-  // The threads of a process that goes on wake in any order: whoever is first says so.
+  // When a process goes on, its threads wake in any order; the first one to wake records the stall.
   AwakeLocked();
   std::vector<trace::Span> stalls;
   for (const trace::Span& stall : stalls_) {
@@ -42,7 +42,7 @@ StallWatch::~StallWatch() {
 
 void StallWatch::Loop() {
   pthread_setname_np(pthread_self(), "takt-stalls");
-  // No timed wait of a mutex: those of Abseil end by the wall clock, which may jump.
+  // This is not a timed wait on a mutex, because Abseil's end by the wall clock, which may jump.
   while (!stopping_) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(StallLog::kPeriodNanos));
     log_.Awake();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notices when this process did not run: stopped, frozen with its container, paused with its
-// virtual machine, or behind others that had the processors.
+// Notices when this process did not run: it was stopped, frozen with its container, paused with its
+// virtual machine, or had to wait for other processes that used the processors.
 #pragma once
 
 #include <atomic>
@@ -16,21 +16,21 @@
 
 namespace takt::session {
 
-// What is known of it. Thread-safe.
+// The stalls that were noticed. Thread-safe.
 class StallLog {
  public:
-  // Somebody is awake at least this often.
+  // Some thread calls Awake at least this often.
   static constexpr std::int64_t kPeriodNanos = 10'000'000;
-  // Who is later than this was kept from running.
+  // A call that is later than this shows that the process was kept from running.
   static constexpr std::int64_t kLeastStallNanos = 5'000'000;
 
   explicit StallLog(const Clock& clock) : clock_(clock), seen_nanos_(clock.SteadyNanos()) {}
 
-  // The process runs, now.
+  // Says that the process runs now.
   void Awake();
 
-  // That overlap the time from `start_nanos` to `end_nanos` (steady clock), ascending, of the
-  // newest trace::kMostStalls. Who asks is awake.
+  // Returns the stalls, ascending, that overlap the time from `start_nanos` to `end_nanos` (steady
+  // clock). Only the newest trace::kMostStalls are known. The call also counts as Awake.
   std::vector<trace::Span> Between(std::int64_t start_nanos, std::int64_t end_nanos);
 
  private:
@@ -38,11 +38,11 @@ class StallLog {
 
   const Clock& clock_;
   absl::Mutex mutex_;
-  std::int64_t seen_nanos_ ABSL_GUARDED_BY(mutex_);  // when somebody was awake last
+  std::int64_t seen_nanos_ ABSL_GUARDED_BY(mutex_);  // when Awake was called last
   std::deque<trace::Span> stalls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Keeps a log awake, on a thread of its own, until destroyed.
+// Calls Awake of a log regularly, on a thread of its own, until it is destroyed.
 class StallWatch final {
  public:
   explicit StallWatch(StallLog& log);  // borrowed

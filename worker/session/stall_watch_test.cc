@@ -23,7 +23,7 @@ class StallLogTest : public ::testing::Test {
 
 TEST_F(StallLogTest, WhoIsAwakeInTimeStoodStillNever) {
   for (int i = 0; i < 20; ++i) {
-    Sleep(11);  // a wake-up is never quite in time
+    Sleep(11);  // a wake-up is always a little late
     log_.Awake();
   }
   EXPECT_THAT(log_.Between(0, 1000 * kMilli), IsEmpty());

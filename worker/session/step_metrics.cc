@@ -16,7 +16,8 @@ using program::Program;
 
 std::string Label(StageId stage) { return stage.value() < 0 ? "" : std::to_string(stage.value()); }
 
-// Microbatches of each stage between F and the end of W (or B), at most, in the order of the body.
+// Returns, for each stage, the most microbatches that are between F and the end of W (or B) at a
+// time, in the order of the body.
 std::map<StageId, int> MostInFlight(const Program& program) {
   std::map<StageId, int> now, most;
   const auto run = [&](const std::vector<Instruction>& list) {
@@ -96,7 +97,7 @@ void StepMetrics::FindConsumers(const Program& program) {
       if (program.lanes[program.body[i].lane.value()].kind != program::LaneKind::kCompute) break;
       Consumer consumer{.instruction = i, .previous = position == 0 ? i : lane[position - 1]};
       for (const program::Wait& wait : waits[i]) {
-        if (wait.position < 0) continue;  // of the iteration before: over long ago
+        if (wait.position < 0) continue;  // of the iteration before, so it ended long ago
         const std::size_t awaited = by_lane[wait.lane.value()][wait.position];
         if (messages_of_instruction_[awaited] != nullptr) consumer.messages.push_back(awaited);
       }
@@ -106,7 +107,7 @@ void StepMetrics::FindConsumers(const Program& program) {
 }
 
 void StepMetrics::Record(const std::vector<engine::InstructionTiming>& timings) {
-  if (timings.size() != series_of_instruction_.size()) return;  // another program
+  if (timings.size() != series_of_instruction_.size()) return;  // timings of another program
   RecordOps(timings);
   RecordWaits(timings);
   for (const Messages* messages : {&activations_, &gradients_})
@@ -134,7 +135,7 @@ void StepMetrics::RecordWaits(const std::vector<engine::InstructionTiming>& timi
   for (const Consumer& consumer : consumers_) {
     const std::size_t last = *std::ranges::max_element(
         consumer.messages, {}, [&](std::size_t message) { return timings[message].end_nanos; });
-    // Before the first instruction of a step its rank waits from when the message was asked for.
+    // For the first instruction of a step, the wait begins when the message was asked for.
     const std::int64_t idle_since = consumer.previous == consumer.instruction
                                         ? timings[last].start_nanos
                                         : timings[consumer.previous].end_nanos;

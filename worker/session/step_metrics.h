@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's instructions as metrics. Sums a step before it touches a metric, so that a step costs
-// a few microseconds whatever the number of scrapes.
+// Turns one rank's instructions into metrics. It sums a whole step before it touches a metric, so
+// that a step costs a few microseconds, however often the metrics are read.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +17,31 @@ namespace takt::session {
 // One caller at a time.
 class StepMetrics {
  public:
-  // registry: borrowed for the object's life; its series of `job` must not be dropped before.
+  // registry: borrowed for the object's life. Its series of `job` must not be dropped before this
+  // object is destroyed.
   StepMetrics(metrics::Registry& registry, const std::string& job, DpRank dp_rank,
               const program::Program& program);
 
-  // timings: of the body, in its order.
+  // timings: those of the body's instructions, in the order of the body.
   void Record(const std::vector<engine::InstructionTiming>& timings);
 
  private:
   struct OpSeries {
     prometheus::Histogram* histogram = nullptr;
-    std::vector<double> counts;  // by bucket, of the step at hand
+    std::vector<double> counts;  // by bucket, of the current step
     double sum_seconds = 0;
   };
-  // Of one direction of messages.
+  // The series of one direction of messages.
   struct Messages {
     prometheus::Counter* bytes = nullptr;
     prometheus::Counter* wait_seconds = nullptr;
     double bytes_per_step = 0;
   };
-  // An instruction that computes, and the messages that it needs: those that must have come, and
-  // those that must have gone for their buffer to be free.
+  // An instruction that computes, and the messages that it needs: those that must have arrived, and
+  // those that must have been sent so that their buffer is free.
   struct Consumer {
     std::size_t instruction = 0;
-    std::size_t previous = 0;  // on its lane; its own number: it is the first
+    std::size_t previous = 0;  // on its lane; equal to `instruction` for the first one
     std::vector<std::size_t> messages;
   };
 
@@ -54,11 +55,11 @@ class StepMetrics {
   std::vector<OpSeries> op_series_;
   struct SeriesOf {
     std::size_t index = 0;  // in op_series_
-    int times = 1;          // a W of several microbatches counts as so many, of equal length
+    int times = 1;          // a W of several microbatches counts as that many Ws of equal length
   };
   std::vector<SeriesOf> series_of_instruction_;  // by position in the body
   Messages activations_, gradients_;
-  std::vector<Messages*> messages_of_instruction_;  // null: it is not one
+  std::vector<Messages*> messages_of_instruction_;  // null: the instruction is not a message
   std::vector<Consumer> consumers_;
 };
 

@@ -18,12 +18,13 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kMillisecond = 1'000'000;
 
-// Stage 1 of two: F of two microbatches that come from pp rank 0, then B and the gradients back.
+// Stage 1 of two: F of two microbatches that come from pp rank 0, then B, and the gradients sent
+// back.
 program::Program LastOfTwo() { return sim::Programs("gpipe", 2, 2, {})[1]; }
 
 class StepMetricsTest : public testing::Test {
  protected:
-  // Of every instruction a timing without length, but those that print so.
+  // Sets the times of the instruction that prints as `text`. The others have length 0.
   void Set(const char* text, std::int64_t start, std::int64_t end) {
     timings_[sim::IndexOf(program_, text)] = {start, end};
   }
@@ -60,7 +61,7 @@ TEST_F(StepMetricsTest, AWeightGradOfSeveralMicrobatchesCountsAsSoMany) {
               HasSubstr("takt_op_duration_seconds_count{job=\"kjv\",kind=\"W\",stage=\"3\"} 8\n"));
   EXPECT_THAT(
       text, HasSubstr("takt_op_duration_seconds_sum{job=\"kjv\",kind=\"W\",stage=\"3\"} 0.035\n"));
-  // Seven of 5 ms, and one without length.
+  // Seven take 5 ms, and one has length 0.
   EXPECT_THAT(text, HasSubstr("kind=\"W\",stage=\"3\",le=\"0.0064\"} 8\n"));
   EXPECT_THAT(text, HasSubstr("kind=\"W\",stage=\"3\",le=\"0.0032\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("takt_in_flight_microbatches{job=\"kjv\",stage=\"3\"} 7\n"));
@@ -84,12 +85,12 @@ TEST_F(StepMetricsTest, BytesAreThoseOfSentMessages) {
 TEST_F(StepMetricsTest, AWaitIsWhatAMessageTookAfterTheInstructionBefore) {
   for (engine::InstructionTiming& timing : timings_)
     timing = {100 * kMillisecond, 100 * kMillisecond};
-  Set("0RECV_F1", 1 * kMillisecond, 8 * kMillisecond);  // asked for at once, there at 8 ms
+  Set("0RECV_F1", 1 * kMillisecond, 8 * kMillisecond);  // asked for at once, arrives at 8 ms
   Set("1F0", 2 * kMillisecond, 5 * kMillisecond);
   Set("1F1", 8 * kMillisecond, 11 * kMillisecond);
   Set("0RECV_F0", 1 * kMillisecond, 2 * kMillisecond);
   const std::string text = TextAfter(1);
-  // Until 2 ms for the first, from 5 to 8 ms for the second.
+  // The rank waits until 2 ms for the first message, and from 5 to 8 ms for the second.
   EXPECT_THAT(text, HasSubstr("takt_p2p_wait_seconds_total{direction=\"activation\",job=\"kjv\","
                               "pp_rank=\"1\"} 0.004\n"));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank tells of each step: the report for the coordinator, metrics, curves and the trace.
+// Reports each step of a rank: the report for the coordinator, metrics, curves and the trace.
 #pragma once
 
 #include <functional>
@@ -20,18 +20,18 @@
 
 namespace takt::session {
 
-// All pointers borrowed for the reporter's life.
+// All pointers are borrowed for the reporter's life.
 struct StepReporterOptions {
   const control::Assignment* assignment = nullptr;
   const train::Trainer* trainer = nullptr;
   const Clock* clock = nullptr;
   metrics::Registry* metrics = nullptr;  // may be null
-  std::unique_ptr<Curves> curves;        // null: none are wanted of this rank
+  std::unique_ptr<Curves> curves;        // null: this rank writes none
   // Receives encoded traces (common/trace/encoding.h) on the engine's thread. May be empty.
   std::function<void(std::string)> on_trace;
 };
 
-// Thread: the engine's that reports steps, or the caller of its Run.
+// Thread class: only the engine's thread that reports steps, or the caller of its Run.
 class StepReporter {
  public:
   explicit StepReporter(StepReporterOptions options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which steps' traces are sent: all of them unless steps are very short.
+// Decides which steps' traces are sent: all of them unless steps are very short.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace takt::session {
 // One caller at a time.
 class TraceSampler {
  public:
-  // seconds: of this step. Every n-th step, n the least power of two with which there are at most
-  // fifty a second. Ranks judge for themselves: whatever n each takes, steps that one with a larger
-  // n sends are sent by all.
+  // Returns true for every n-th step, where n is the least power of two with which at most fifty
+  // steps a second are taken. seconds: the length of this step. Each rank decides by itself:
+  // whatever n each rank has, the steps that a rank with a larger n sends are sent by all.
   bool Takes(StepId step, double seconds) {
-    constexpr double kLeastSeconds = 0.020;  // between two
-    // Slowly: a single long or short step says nothing.
+    constexpr double kLeastSeconds = 0.020;  // between two traces
+    // The average changes slowly, because a single long or short step says nothing.
     usual_seconds_ = usual_seconds_ == 0 ? seconds : 0.9 * usual_seconds_ + 0.1 * seconds;
     std::int64_t stride = 1;
     while (stride < kMostStride && static_cast<double>(stride) * usual_seconds_ < kLeastSeconds) {
