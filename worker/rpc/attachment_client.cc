@@ -18,7 +18,7 @@
 namespace takt::rpc {
 namespace {
 
-// A coordinator of another version, or one that does not let this worker in, is asked again only
+// A coordinator that has another version, or does not let this worker in, is asked again only
 // rarely.
 constexpr absl::Duration kRefusedBackoff = absl::Seconds(10);
 constexpr absl::Duration kLastWords = absl::Seconds(1);
@@ -79,7 +79,8 @@ AttachmentClient::ControlStream::Hooks AttachmentClient::ControlHooks() {
           .interrupt = [this] { outbox_.Interrupt(); },
           .on_message =
               [this](const v1::AttachResponse& response) {
-                // What this program does not know may be ignored: the protocol version says so.
+                // Commands that this program does not know may be ignored: the protocol version
+                // promises that.
                 if (auto command = control::FromProto(response)) OnCommand(*std::move(command));
               },
           .on_end = [this](const absl::Status& status) { return OnControlEnd(status); }};

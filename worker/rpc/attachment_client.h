@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker's two streams to the coordinator (takt.v1.AttachmentService). It turns commands into
-// calls of the agent and sends what the agent tells. It decides nothing.
+// The worker's two streams to the coordinator (takt.v1.AttachmentService). The client turns
+// commands into calls of the agent and sends what the agent reports. It decides nothing.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -24,18 +24,18 @@ namespace takt::rpc {
 
 struct AttachmentOptions {
   std::shared_ptr<grpc::Channel> channel;
-  // What the worker says of itself. The client fills in the versions, and what is running.
+  // What the worker says about itself. The client fills in the versions, and what is running.
   control::Hello hello;
   std::function<void()> on_attached;  // called at every attachment; may be empty
 };
 
-// Thread-safe. Connects for ever until it is destroyed; a coordinator that is away changes nothing
-// for what trains.
+// Thread-safe. It connects, again and again, until it is destroyed. Training goes on while the
+// coordinator is away.
 class AttachmentClient final : public session::CoordinatorLink {
  public:
   // agent: borrowed for the client's life.
   AttachmentClient(AttachmentOptions options, session::Agent& agent);
-  // Gives what was sent last up to a second to go out.
+  // Waits up to a second for the last messages to be sent.
   ~AttachmentClient() override;
 
   void Send(const control::JobUpdate& update) override;
@@ -43,7 +43,7 @@ class AttachmentClient final : public session::CoordinatorLink {
   bool SendLeaving(const std::string& reason) override;
   void SendHeartbeat() override { outbox_.HeartbeatNow(); }
 
-  // OK while attached; why not otherwise.
+  // Returns OK while attached, and otherwise why not.
   absl::Status attachment() const;
 
  private:
@@ -54,7 +54,7 @@ class AttachmentClient final : public session::CoordinatorLink {
   BulkStream::Hooks BulkHooks();
   control::Hello Hello();
   control::Heartbeat Heartbeat() const;
-  // As the agent tells it, with the names of the rank and the worker.
+  // Adds the rank and the worker's name to a status of the agent.
   control::RankStatus Signed(control::RankStatus status, Rank rank) const;
   void OnWelcome(const control::Welcome& welcome);
   void OnCommand(control::Command command);
@@ -65,11 +65,11 @@ class AttachmentClient final : public session::CoordinatorLink {
   session::Agent& agent_;
   const std::unique_ptr<v1::AttachmentService::Stub> stub_;
   ControlOutbox outbox_;
-  Trouble trouble_;  // of the control stream's thread
+  Trouble trouble_;  // only the control stream's thread uses it
   mutable absl::Mutex mutex_;
   absl::Status attachment_ ABSL_GUARDED_BY(mutex_) =
       absl::UnavailableError("not attached: no answer from the coordinator yet");
-  // Last, and ended in this order: their threads use everything above.
+  // They are last, and stopped in this order, because their threads use everything above.
   std::unique_ptr<BulkStream> bulk_;
   std::unique_ptr<ControlStream> control_;
 };

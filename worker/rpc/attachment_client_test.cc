@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agent and client against a coordinator in this process, over a real socket; the rank's work is a
-// fake.
+// Tests agent and client with a coordinator in this process, over a real socket. The rank's work is
+// a fake.
 #include "worker/rpc/attachment_client.h"
 
 #include <memory>
@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using v1::JobUpdate;
 
-// Reports a number of steps, then waits for the stop or ends.
+// Reports a number of steps, then ends or waits until it is stopped.
 class StepsRunner final : public session::RankRunner {
  public:
   StepsRunner(int steps, bool ends) : steps_(steps), ends_(ends) {}
@@ -62,7 +62,7 @@ class StepsRunner final : public session::RankRunner {
   bool stopped_ = false;
 };
 
-// The smallest assignment that is one: one emulated layer on one rank.
+// The smallest valid assignment: one emulated layer on one rank.
 v1::AttachResponse Prepare() {
   v1::AttachResponse response;
   v1::Assignment& assignment = *response.mutable_prepare()->mutable_assignment();
@@ -122,7 +122,7 @@ v1::AttachResponse Acknowledge() {
 
 class AttachmentClientTest : public testing::Test {
  protected:
-  // A worker whose rank reports `steps` and then ends or runs on.
+  // Starts a worker whose rank reports `steps` and then ends or runs on.
   void StartWorker(int steps, bool ends) {
     agent_ = std::make_unique<session::Agent>(session::AgentOptions{
         .runner_factory =
@@ -159,7 +159,7 @@ class AttachmentClientTest : public testing::Test {
   void TearDown() override {
     if (agent_ == nullptr) return;
     agent_->Leave();
-    agent_->Leave();  // without waiting for the coordinator
+    agent_->Leave();  // does not wait for the coordinator
     thread_.join();
     client_.reset();
   }
@@ -287,7 +287,7 @@ TEST_F(AttachmentClientTest, AfterARestartOfTheCoordinatorReportsComeAgainAndTra
   StartRank();
   coordinator_.AwaitBulk(4);
   coordinator_.AcknowledgeReports(1);
-  // The acknowledgement is taken when the worker has drained what came before it.
+  // The acknowledgement is handled only after what came before it.
   coordinator_.Stop();
   coordinator_.Clear();
   coordinator_.Start();

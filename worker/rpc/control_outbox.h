@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits to go up the control stream: updates in order, and a heartbeat whenever one is due.
+// What waits to be sent on the control stream: messages in order, and a heartbeat whenever one is
+// due.
 #pragma once
 
 #include <deque>
@@ -12,28 +13,31 @@
 
 namespace takt::rpc {
 
-// Thread-safe; one reader. Belongs to one connection at a time: what was not sent on the one before
-// is dropped, because the session tells it again.
+// Thread-safe; one caller at a time calls Next. It belongs to one connection at a time: what was
+// not sent on the one before is dropped, because the session sends it again.
 class ControlOutbox {
  public:
-  // A new connection: empty, silent until Welcomed.
+  // Begins a new connection. The outbox is empty, and sends nothing until Welcomed.
   void Begin();
   void Welcomed(absl::Duration heartbeat_interval);
-  // Dropped unless welcomed; whether it was taken.
+  // Drops the message unless welcomed. Returns whether it was added.
   bool Add(control::WorkerMessage message);
-  // One is due now.
+  // Adds a heartbeat.
   void HeartbeatNow();
-  // Blocks. A Heartbeat comes empty: the caller fills it in. nullopt after Interrupt.
+  // Blocks for the next message. A Heartbeat is returned empty, and the caller fills it in. Returns
+  // nullopt after Interrupt.
   std::optional<control::WorkerMessage> Next();
   void Interrupt();
-  // Until everything added was written (the reader came back for more), at most `timeout`.
+  // Waits until everything that was added was written (the caller of Next asked for more), at most
+  // `timeout`.
   void AwaitWritten(absl::Duration timeout);
   bool welcomed() const;
 
  private:
   mutable absl::Mutex mutex_;
   std::deque<control::WorkerMessage> messages_ ABSL_GUARDED_BY(mutex_);
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // what Next returned last
+  // Whether the message that Next returned last is being written.
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration interval_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();

@@ -11,7 +11,7 @@
 namespace takt::rpc {
 namespace {
 
-// A Prepare carries a whole program.
+// The limit is high because a Prepare contains a whole program.
 constexpr int kMaxMessageBytes = 64 << 20;
 
 }  // namespace
@@ -24,7 +24,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CoordinatorChannel(const ChannelO
   RETURN_IF_ERROR(CheckEndpoint(endpoint, absl::Now()));
   grpc::ChannelArguments arguments = ClientArguments();
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  // One connection for each process: a shared one would outlive what closes it.
+  // Each process has one connection of its own: a shared one would outlive the object that closes
+  // it.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(endpoint.address, ChannelCredentialsFor(endpoint), arguments);
 }

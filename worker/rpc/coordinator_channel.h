@@ -14,10 +14,11 @@ namespace takt::rpc {
 struct ChannelOptions {
   std::string coordinator;  // unix:PATH or HOST:PORT
   certificates::TlsFiles tls;
-  bool insecure = false;  // TCP without TLS is meant
+  bool insecure = false;  // TCP without TLS is allowed
 };
 
-// Connects lazily and again after every loss. Errors: as CheckEndpoint.
+// Returns a channel that connects when it is first used, and again after every loss. Errors: as
+// CheckEndpoint.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CoordinatorChannel(const ChannelOptions& options);
 
 }  // namespace takt::rpc

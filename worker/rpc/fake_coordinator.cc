@@ -34,7 +34,7 @@ void FakeCoordinator::Start() {
 
 void FakeCoordinator::Stop() {
   if (server_ == nullptr) return;
-  server_->Shutdown(std::chrono::system_clock::now());  // cancels what is open
+  server_->Shutdown(std::chrono::system_clock::now());  // cancels open streams
   server_->Wait();
   server_.reset();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A coordinator for tests: takes one worker at a time on a Unix socket in a directory of its own,
-// keeps all that comes, says what the test tells it to say. It can be stopped and started again on
-// the same socket.
+// A coordinator for tests. It serves one worker at a time on a Unix socket in a directory of its
+// own, keeps all messages that come, and sends what the test tells it to send. It can be stopped
+// and started again on the same socket.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -30,22 +30,21 @@ class FakeCoordinator final : public v1::AttachmentService::Service {
 
   std::string address() const { return "unix:" + directory_ + "/socket"; }
   void Start();
-  // As the death of the process: streams break.
+  // Acts as if the process died: streams break.
   void Stop();
 
-  // The answer to the next hellos; OK welcomes.
+  // Sets the answer to the next hellos; OK welcomes the worker.
   void AnswerHello(grpc::Status status);
   void SetHeartbeatSeconds(double seconds) { heartbeat_seconds_ = seconds; }
-  // Down the control stream that is up.
+  // Sends `response` on the control stream that is up.
   void Say(v1::AttachResponse response);
   void AcknowledgeReports(std::int64_t sequence);
 
-  // Waits until a message for which `wanted` is true came (of all that came so far), and returns
-  // the first such one.
+  // Waits until a message for which `wanted` is true has come, and returns the first such message.
   v1::AttachRequest AwaitControl(const std::function<bool(const v1::AttachRequest&)>& wanted);
   v1::JobUpdate AwaitUpdate(v1::JobUpdate::Phase phase);
   std::vector<v1::StreamBulkRequest> AwaitBulk(std::size_t count);
-  // Forgets what came.
+  // Forgets the messages that came.
   void Clear();
 
   grpc::Status Attach(

@@ -20,11 +20,11 @@ namespace takt::rpc {
 namespace {
 
 constexpr absl::Duration kSetTimeout = absl::Seconds(10);
-// What a Wait gets on top of its own timeout before the RPC is given up: the server answers first.
+// How much later than its own timeout a Wait is given up, so that the server answers first.
 constexpr absl::Duration kSlack = absl::Seconds(2);
-// Of the service.
+// The longest wait that the service allows.
 constexpr absl::Duration kLongestWait = absl::Seconds(120);
-// While the coordinator is away, how often to ask again.
+// How often to ask again while the coordinator is away.
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
 
 class RendezvousClient final : public session::AbortableRendezvous {
@@ -37,7 +37,8 @@ class RendezvousClient final : public session::AbortableRendezvous {
     FillScope(*request.mutable_scope());
     request.set_key(key);
     request.set_value(value);
-    // Setting the same value twice is as once, so a lost answer may be asked for again.
+    // Setting the same value twice is the same as setting it once, so the call may be repeated when
+    // its answer is lost.
     const absl::Status status = Retry(absl::Now() + kSetTimeout, [&](grpc::ClientContext& context) {
       v1::SetKeyResponse response;
       return stub_->SetKey(&context, request, &response);
@@ -76,7 +77,8 @@ class RendezvousClient final : public session::AbortableRendezvous {
     scope.set_generation(key_.generation.value());
   }
 
-  // Calls until it answers anything but kUnavailable, or the deadline or an abort.
+  // Repeats the call until it returns anything but kUnavailable, the deadline is near, or Abort was
+  // called.
   template <class Call>
   absl::Status Retry(absl::Time deadline, const Call& call) {
     for (;;) {
@@ -97,7 +99,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
     return !aborted_;
   }
 
-  // Whether it was aborted.
+  // Returns whether Abort was called.
   bool Leave(grpc::ClientContext& context) {
     absl::MutexLock lock(&mutex_);
     in_flight_.erase(&context);

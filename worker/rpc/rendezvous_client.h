@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt.v1.RendezvousService as the transport's Rendezvous, for one generation of one job.
+// Makes takt.v1.RendezvousService the transport's Rendezvous for one generation of one job.
 #pragma once
 
 #include <grpcpp/channel.h>

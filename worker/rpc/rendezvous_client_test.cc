@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Keys of one scope; the generation must be 3.
+// Keeps the keys of one scope, whose generation must be 3.
 class FakeRendezvous final : public v1::RendezvousService::Service {
  public:
   grpc::Status SetKey(grpc::ServerContext*, const v1::SetKeyRequest* request,
@@ -41,7 +41,7 @@ class FakeRendezvous final : public v1::RendezvousService::Service {
     ++waiting_;
     const auto there = [&] { return values_.contains(request->keys(0)) || context->IsCancelled(); };
     const absl::Time deadline = absl::Now() + absl::Seconds(request->timeout_seconds());
-    // Cancellation wakes no condition: looked at now and then.
+    // A cancellation wakes no condition, so the wait looks for one regularly.
     while (!there() && absl::Now() < deadline) {
       mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Milliseconds(10));
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bidirectional stream that a client keeps up for ever: connects, says hello, reads and writes at
-// the same time, and when it breaks waits a little (longer each time, jittered) and begins anew.
+// A bidirectional stream that a client keeps up. It connects, says hello, reads and writes at the
+// same time. When the stream breaks, it waits a little, longer each time and jittered, and connects
+// again.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -23,9 +24,9 @@
 
 namespace takt::rpc {
 
-// How long to wait before attempt `failures` + 1: doubles from `first` to `most`, then between half
-// and all of it by chance, so that workers that lost their coordinator together do not come back
-// together.
+// Returns how long to wait before attempt `failures` + 1. The wait doubles from `first` to `most`;
+// a random half of it at most is left out, so that workers that lost their coordinator together do
+// not return together.
 inline absl::Duration Backoff(int failures, absl::Duration first, absl::Duration most,
                               std::mt19937& random) {
   const absl::Duration whole =
@@ -33,23 +34,25 @@ inline absl::Duration Backoff(int failures, absl::Duration first, absl::Duration
   return whole * std::uniform_real_distribution<double>(0.5, 1.0)(random);
 }
 
-// Owned by the client; Stop (or the destructor) ends and joins its threads.
+// The client owns it. Stop, or the destructor, ends and joins its threads.
 template <class Request, class Response>
 class Stream {
  public:
   using ReaderWriter = grpc::ClientReaderWriter<Request, Response>;
 
-  // Called on the stream's threads. `next` and `on_message` run at the same time; the others alone.
+  // Called on the stream's threads. `next` and `on_message` may run at the same time; the others
+  // run alone.
   struct Hooks {
     std::function<std::unique_ptr<ReaderWriter>(grpc::ClientContext*)> open;
-    // The first message of a connection; nullopt: do not connect yet (asked again soon).
+    // Returns the first message of a connection, or nullopt to be asked again soon, before
+    // connecting.
     std::function<std::optional<Request>()> hello;
-    // Blocks for the next message to write; nullopt once `interrupt` was called for this
+    // Blocks for the next message to write. Returns nullopt once `interrupt` was called for this
     // connection.
     std::function<std::optional<Request>()> next;
     std::function<void()> interrupt;
     std::function<void(const Response&)> on_message;
-    // The connection ended; how long to wait at least before the next one.
+    // Called when the connection has ended. Returns how long to wait at least before the next one.
     std::function<absl::Duration(const absl::Status&)> on_end;
   };
 
@@ -89,7 +92,7 @@ class Stream {
     }
   }
 
-  // One connection from hello to its end.
+  // Runs one connection from its hello to its end.
   absl::Status Connection(const Request& hello, bool& heard) {
     grpc::ClientContext context;
     if (!Publish(&context)) return absl::CancelledError("stopped");
@@ -114,14 +117,14 @@ class Stream {
     return status;
   }
 
-  // Makes the context of the connection known to Stop; false if that was called before.
+  // Makes the context of the connection known to Stop. Returns false if Stop was called before.
   bool Publish(grpc::ClientContext* context) {
     absl::MutexLock lock(&mutex_);
     context_ = stopped_ ? nullptr : context;
     return !stopped_;
   }
 
-  // Waits; true once stopped.
+  // Waits, and returns true once stopped.
   bool Stopped(absl::Duration wait) {
     absl::MutexLock lock(&mutex_);
     return mutex_.AwaitWithTimeout(absl::Condition(&stopped_), wait);

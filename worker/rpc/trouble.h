@@ -8,8 +8,8 @@
 
 namespace takt::rpc {
 
-// Which of many failed attempts are worth a line in the log: the first of each kind of trouble, and
-// one a minute while it lasts.
+// Decides which of many failed attempts are worth a line in the log: the first of each kind of
+// trouble, and then one a minute while it lasts.
 class Trouble {
  public:
   static constexpr absl::Duration kReminder = absl::Minutes(1);
