@@ -22,8 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kNewLatestLink[] = "latest.partial";
-// Suffix of a partial directory that was a checkpoint until retention took it. No job's: theirs end
-// with a generation.
+// The suffix of a partial directory that was a checkpoint until retention removed it. No job's
+// suffix equals it, because theirs end with a generation.
 constexpr char kRemoved[] = "removed";
 
 absl::Status WriteFile(FileSystem& files, const std::string& path, std::string_view text) {
@@ -33,7 +33,7 @@ absl::Status WriteFile(FileSystem& files, const std::string& path, std::string_v
   return file->Close();
 }
 
-// A directory with files in it, and no deeper. OK if there is none.
+// Removes a directory that contains files and no directories. Returns OK if there is none.
 absl::Status RemoveFlat(FileSystem& files, const std::string& directory) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
@@ -69,13 +69,14 @@ class Committer {
     return MoveLatest(repeated);
   }
 
-  // Failing here leaves more than is wanted, so it is a note and no error.
+  // A failure here leaves more than is wanted, so it becomes a note and not an error.
   void Retain(int keep) {
     const absl::StatusOr<std::vector<ListedStep>> steps = ListSteps(directory_);
     if (!steps.ok()) return Note("nothing removed", steps.status());
-    int kept = 1;  // this one
+    int kept = 1;  // this checkpoint
     for (const ListedStep& listed : *steps) {
-      // Newer ones are of a run that was given up for an older step: not ours to count or remove.
+      // Newer checkpoints belong to a run that was given up for an older step. They are not counted
+      // and not removed.
       if (listed.state != StepState::kComplete || listed.step >= manifest_.step) continue;
       if (++kept <= keep) continue;
       const absl::Status status = RemoveStep(listed);
@@ -100,8 +101,8 @@ class Committer {
     return text.ok() && *text == text_;
   }
 
-  // Gives the partial directory its final name. What has that name already gets the partial one's,
-  // in one step, as `latest` may name it.
+  // Gives the partial directory its final name. If another directory has that name, the two
+  // exchange their names in one step, because `latest` may name it.
   absl::Status TakeName() {
     ASSIGN_OR_RETURN(const bool in_the_way, IsThere(name_));
     if (in_the_way) {
@@ -117,7 +118,7 @@ class Committer {
     return std::ranges::find(names, name) != names.end();
   }
 
-  // Whatever was in the way, if something is there under `name`.
+  // Renames what has the name `name`, if there is such a thing.
   absl::Status MoveAside(const std::string& name) {
     ASSIGN_OR_RETURN(const bool there, IsThere(name));
     if (!there) return absl::OkStatus();
@@ -135,7 +136,7 @@ class Committer {
     }
   }
 
-  // Called again for a step that is not the last any more, it must not move back.
+  // If Commit is called again for a step that is no longer the last, `latest` must not move back.
   absl::Status MoveLatest(bool repeated) {
     std::error_code error;
     const std::string target = fs::read_symlink(PathOf(kLatestLink), error).string();
@@ -151,7 +152,7 @@ class Committer {
     return files_.SyncDirectory(directory_);
   }
 
-  // Renamed first: a crash halfway leaves a partial one, not a damaged one.
+  // Renames first, so that a crash halfway leaves a partial checkpoint, not a damaged one.
   absl::Status RemoveStep(const ListedStep& listed) {
     const std::string removed = PathOf(absl::StrCat(listed.name, ".partial-", kRemoved));
     RETURN_IF_ERROR(RemoveFlat(files_, removed));
@@ -167,7 +168,7 @@ class Committer {
   std::vector<std::string> notes_;
 };
 
-// Whether a partial directory of this suffix is one that nobody will finish.
+// Returns whether the partial directory with this suffix is one that no process will finish.
 bool IsStale(std::string_view suffix, std::string_view job, Generation generation) {
   if (suffix == kRemoved) return true;
   const std::size_t dash = suffix.rfind('-');

@@ -65,7 +65,7 @@ TEST_F(CommitTest, ASecondTimeChangesNothing) {
   Commit(first);
   EXPECT_THAT(Commit(first), IsEmpty());
   Commit(Written(150));
-  // Late, as after a coordinator's restart.
+  // The commit comes late, as after a coordinator's restart.
   EXPECT_THAT(Commit(first), IsEmpty());
   EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100", "step-00000150"));
   EXPECT_EQ(Latest(), "step-00000150");
@@ -118,7 +118,7 @@ TEST_F(CommitTest, ASecondTimeMovesAsideWhatTheFirstExchanged) {
   EXPECT_EQ(ReadCompleteStep(PathOf("step-00000100"))->generation, Generation(2));
 }
 
-// Of a job whose layers only take time.
+// The checkpoint of a job whose layers only take time.
 TEST_F(CommitTest, AStepWithoutFilesIsOneToo) {
   ASSERT_TRUE(SaveShards(*files_, {.directory = PathOf("step-00000005.partial-e-1")}).ok());
   const auto manifest =
@@ -151,7 +151,8 @@ TEST_F(CommitTest, KeepsTheNewestOnes) {
   EXPECT_THAT(Names(), ElementsAre("latest", "step-00000040"));
 }
 
-// Damaged ones neither count as kept nor are removed: a person may want to look.
+// Damaged checkpoints do not count as kept, and are not removed, because a person may want to look
+// at them.
 TEST_F(CommitTest, DamagedOnesAreNotCounted) {
   for (const int step : {10, 20}) Commit(Written(step));
   fs::remove(PathOf("step-00000020/config.json"));

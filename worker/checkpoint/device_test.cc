@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State in the memory of a device, which the host cannot touch.
+// Tests states in the memory of a device, which the host cannot read.
 #include <algorithm>
 #include <vector>
 
@@ -14,7 +14,7 @@
 namespace takt::checkpoint {
 namespace {
 
-// Room on a device for what has the shapes of a state.
+// Memory on a device for states that have the shapes of a state.
 class DeviceState {
  public:
   DeviceState(backend::MemoryBackend& device, std::span<const LayerState> shapes)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every call to the disk fails once, and from each call on all of them: what was there stays.
+// Makes every call to the disk fail once, and also all calls from each call on. What was there
+// before must stay.
 #include <filesystem>
 #include <ostream>
 
@@ -29,7 +30,8 @@ void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
 
 class FailingDisk : public ::testing::TestWithParam<Fault> {
  protected:
-  // Step 1 is there; saving step 2, after which it is to go, meets a fault at call `at`.
+  // Step 1 is complete. Saves step 2, after which step 1 is to be removed, with a fault at call
+  // `at`.
   // Returns whether a call failed at all.
   bool SaveWithFaultAt(int at) {
     const testing::TemporaryDirectory directory;
@@ -40,7 +42,7 @@ class FailingDisk : public ::testing::TestWithParam<Fault> {
     const absl::Status saved = job_.Save(faulty, path, StepId(2), 1);
     const bool failed = faulty.calls() >= at;
 
-    // The promise: `latest` names a complete one, and the newest loads.
+    // What is promised: `latest` names a complete checkpoint, and the newest one loads.
     EXPECT_TRUE(job_.Check(fs::canonical(path + "/latest").string()).ok());
     const ChosenStep newest = job_.Newest(path);
     EXPECT_TRUE(newest.step.has_value());
@@ -54,7 +56,8 @@ class FailingDisk : public ::testing::TestWithParam<Fault> {
     return failed;
   }
 
-  // The disk is well again: what the failed one left goes, the next checkpoint is as any other.
+  // The disk works again: what the failed save left is removed, and the next checkpoint works as
+  // usual.
   void ExpectRecovery(const std::string& path) {
     EXPECT_TRUE(RemovePartial(*disk_, path, StepId(2), "small-gpt", Generation(1)).ok());
     EXPECT_TRUE(RemoveStale(*disk_, path, "small-gpt", Generation(1)).ok());
@@ -71,7 +74,7 @@ class FailingDisk : public ::testing::TestWithParam<Fault> {
 TEST_P(FailingDisk, LatestStaysCompleteWhicheverCallFails) {
   int at = 1;
   while (SaveWithFaultAt(at) && !HasFailure()) ++at;
-  EXPECT_GT(at, 40);  // so many calls a save makes at least
+  EXPECT_GT(at, 40);  // a save makes at least this many calls
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What saving a checkpoint does to a disk, as an object, so that tests can let each call fail.
-// Reading is not here: common/checkpoint reads real files.
+// An interface for what saving a checkpoint does to a disk, so that tests can make each call fail.
+// Reading is not part of it: common/checkpoint reads real files.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@
 
 namespace takt::checkpoint {
 
-// A file being written. One caller at a time. Destroyed without Close, it is closed and whatever
-// the disk then says is lost: only for a file that is given up.
+// A file that is being written. One caller at a time. If it is destroyed without Close, it is
+// closed and errors are lost, so do this only for a file that is given up.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
-  // All of it or an error.
+  // Writes all bytes, or returns an error.
   virtual absl::Status Append(std::span<const std::byte> bytes) = 0;
   // Blocks until what was appended survives a power cut.
   virtual absl::Status Sync() = 0;
@@ -26,25 +26,25 @@ class WritableFile {
 };
 
 // Thread-safe. Errors name the path: kResourceExhausted (ENOSPC, EDQUOT), kNotFound,
-// kAlreadyExists, kPermissionDenied, ..., and whatever else the disk says.
+// kAlreadyExists, kPermissionDenied, ..., and whatever else the disk returns.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // An empty file, whatever was there before. No part of `path` is a symbolic link, here and in
-  // List, which is an error: none leads out of the checkpoint root.
+  // Creates an empty file, or empties the file that is there. Here and in List it is an error if a
+  // part of `path` is a symbolic link, so that no path leads out of the checkpoint root.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
-  // OK if it is there already; its parent must be.
+  // Returns OK if the directory exists already. Its parent must exist.
   virtual absl::Status CreateDirectory(const std::string& path) = 0;
-  // Replaces a file or a link at `to`, never a directory that is not empty.
+  // Replaces a file or a link at `to`, but never a directory that is not empty.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
-  // Two directories get each other's name in one step. kUnimplemented: not on this file system
+  // Exchanges the names of two directories in one step. kUnimplemented: this file system cannot
   // (NFS).
   virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;
   virtual absl::Status Symlink(const std::string& target, const std::string& path) = 0;
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;
-  // A file, a link or an empty directory. kNotFound: nothing there.
+  // Removes a file, a link or an empty directory. kNotFound: there is none.
   virtual absl::Status Remove(const std::string& path) = 0;
-  // Blocks until names created, renamed and removed in it survive a power cut.
+  // Blocks until the names that were created, renamed and removed in it survive a power cut.
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint keeps of a layer, as views of memory that somebody else holds.
+// What a checkpoint keeps of a layer, as views of memory that another object owns.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace takt::checkpoint {
 
-// One parameter of the layer that owns it; each span has parameter->elements() floats.
+// One parameter of the layer that owns it. Each span has parameter->elements() floats.
 struct ParameterState {
   const model::Parameter* parameter = nullptr;
   std::span<const float> weight, m, v;  // m, v: AdamW's moments
@@ -21,14 +21,14 @@ struct LayerState {
   std::vector<ParameterState> parameters;  // the layer's own, in the model's order
 };
 
-// Where to load a parameter; m and v are both empty where only the weight is wanted (a copy of a
-// tied one).
+// Where to load a parameter. m and v are both empty where only the weight is wanted (a copy of a
+// tied weight).
 struct ParameterTarget {
   const model::Parameter* parameter = nullptr;
   std::span<float> weight, m, v;
 };
 
-// layer: the one that owns the parameters; any of them may be left out.
+// layer: the one that owns the parameters. Any of its parameters may be left out.
 struct LayerTarget {
   LayerId layer;
   std::vector<ParameterTarget> parameters;

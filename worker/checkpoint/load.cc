@@ -21,9 +21,9 @@
 namespace takt::checkpoint {
 namespace {
 
-constexpr std::size_t kBlockBytes = 256 << 10;  // is still in the second-level cache when hashed
+constexpr std::size_t kBlockBytes = 256 << 10;  // still in the second-level cache when it is hashed
 
-// A tensor of a file and where it goes.
+// A tensor of a file, and where to put it.
 struct Wanted {
   const model::Parameter* parameter = nullptr;
   std::span<float> destination;
@@ -59,7 +59,7 @@ std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_la
   return files;
 }
 
-// The memory of a device, filled by several threads. Thread-safe.
+// Lets several threads fill the memory of a device. Thread-safe.
 class DeviceWriter {
  public:
   explicit DeviceWriter(backend::MemoryBackend& device) : device_(device) {}
@@ -76,14 +76,14 @@ class DeviceWriter {
 
 class FileLoader {
  public:
-  // device: of what is wanted; null: it is host memory.
+  // device: has the memory of the destinations; null: they are in host memory.
   FileLoader(const StepFiles& step, const FileToLoad& file, DeviceWriter* device)
       : step_(step),
         file_(file),
         device_(device),
         path_(absl::StrCat(step.path(), "/", file.name)) {}
 
-  // That the file holds what is wanted, by its header.
+  // Checks by the header that the file has what is wanted.
   absl::Status Check() const {
     const SafetensorsView* view = step_.View(file_.name);
     if (view == nullptr) return absl::DataLossError(absl::StrCat(path_, " is not in the manifest"));
@@ -99,7 +99,7 @@ class FileLoader {
     return absl::OkStatus();
   }
 
-  // After Check.
+  // To be called after Check.
   absl::Status Load() {
     const FileEntry& entry = *step_.manifest().Find(file_.name);
     const std::vector<Tensor>& tensors = step_.View(file_.name)->tensors();
@@ -141,7 +141,7 @@ class FileLoader {
     return absl::OkStatus();
   }
 
-  // Hashed like the rest.
+  // Reads what is not wanted, because the hash covers it.
   absl::Status Skip(SequentialFile& file, std::size_t bytes) {
     block_.resize(kBlockBytes);
     while (bytes > 0) {
@@ -157,7 +157,7 @@ class FileLoader {
   DeviceWriter* const device_;
   const std::string path_;
   Hasher hasher_;
-  std::vector<std::byte> block_;  // of what is not read where it is wanted
+  std::vector<std::byte> block_;  // for bytes that are not read directly into their destination
 };
 
 }  // namespace
@@ -165,12 +165,12 @@ class FileLoader {
 absl::Status LoadLayers(const StepFiles& step, std::span<const LayerTarget> targets,
                         const LoadOptions& options) {
   std::vector<FileToLoad> files = FilesOf(targets, options.num_layers);
-  // Before gigabytes are read: is this the right model at all?
+  // Checks that this is the right model before it reads gigabytes.
   std::optional<DeviceWriter> writer;
   if (options.device != nullptr) writer.emplace(*options.device);
   DeviceWriter* const device = writer.has_value() ? &*writer : nullptr;
   for (const FileToLoad& file : files) RETURN_IF_ERROR(FileLoader(step, file, device).Check());
-  // The largest first: no thread is left with one at the end.
+  // The largest files come first, so that no thread begins one at the end.
   std::ranges::stable_sort(files, std::greater(), [&step](const FileToLoad& file) {
     return step.manifest().Find(file.name)->bytes;
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verified loading of a complete step into memory.
+// Loads a complete step into memory and verifies it.
 #pragma once
 
 #include <span>
@@ -13,20 +13,20 @@
 namespace takt::checkpoint {
 
 struct LoadOptions {
-  int num_layers = 0;                        // of the model
-  int threads = 1;                           // each reads a file at a time
-  backend::MemoryBackend* device = nullptr;  // whose memory the targets are; null: the host's
+  int num_layers = 0;                        // of the whole model
+  int threads = 1;                           // each reads one file at a time
+  backend::MemoryBackend* device = nullptr;  // null: the targets are in host memory
 };
 
-// Fills every target. Whole files are read, hashed while they are copied, so that what is loaded is
-// what was verified. On error the targets hold rubbish.
-// Errors: kDataLoss (hash, size or file missing), kInvalidArgument (a tensor is missing or has
-// another dtype or shape: names both), others as the disk says; each names the file.
+// Fills every target. It reads whole files and hashes them while it copies, so what it loads is
+// what it verified. After an error the contents of the targets are undefined.
+// Errors: kDataLoss (wrong hash or size, or a file is missing), kInvalidArgument (a tensor is
+// missing, or has another dtype or shape; the message names both), others from the disk. Each names
+// the file.
 absl::Status LoadLayers(const StepFiles& step, std::span<const LayerTarget> targets,
                         const LoadOptions& options);
 
-// Hashes those of the step's files that are named, on so many threads. Errors: as
-// StepFiles::Verify.
+// Verifies the named files of the step, on `threads` threads. Errors: as StepFiles::Verify.
 absl::Status VerifyFiles(const StepFiles& step, std::span<const std::string> names, int threads);
 
 }  // namespace takt::checkpoint

@@ -38,7 +38,7 @@ TEST_F(LoadTest, OnlyWhatIsWantedIsFilled) {
   ASSERT_TRUE(step.ok()) << step.status();
   const testing::ModelState saved = job_.StateAt(StepId(2));
   testing::ModelState loaded = job_.StateAt(StepId(3)), untouched = job_.StateAt(StepId(3));
-  // The weight of the embedding alone: what a rank with the tied head wants.
+  // Only the weight of the embedding: what a rank with the tied head wants.
   const std::vector<LayerId> embedding = {LayerId(0)};
   std::vector<LayerTarget> targets = loaded.Targets(embedding);
   targets[0].parameters.resize(1);
@@ -76,7 +76,8 @@ TEST_F(LoadTest, NamesTensorAndBothShapesWhereTheModelIsAnother) {
               HasSubstr("model-00001-of-00005.safetensors is not in the manifest"));
 }
 
-// Sizes and headers are in order: only hashes tell. The first error in the order of files counts.
+// Sizes and headers are right, so only the hashes show the damage. The first error in the order of
+// files counts.
 TEST_F(LoadTest, AChangedByteOfATensorIsFoundWhileLoading) {
   for (const std::string& name : {ModelFile(LayerId(2), 4), OptimizerFile(LayerId(2), 4)}) {
     const std::string path = absl::StrCat(path_, "/", name);
@@ -110,7 +111,7 @@ TEST_F(LoadTest, AFileThatEndsEarlierThanWhenItWasOpenedIsAnErrorAndNoSignal) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(OptimizerFile(LayerId(1), 4)));
 }
 
-// Layers dealt to ranks at random.
+// Distributes the layers over the ranks at random.
 std::vector<std::vector<LayerId>> Dealt(std::span<const LayerId> layers) {
   std::vector<std::vector<LayerId>> ranks(*rc::gen::inRange<std::size_t>(1, 6));
   for (const LayerId layer : layers) {

@@ -12,7 +12,7 @@ namespace takt::checkpoint {
 
 absl::Status RunOnThreads(int threads, std::size_t count,
                           const std::function<absl::Status(std::size_t)>& task) {
-  std::vector<absl::Status> results(count);  // each written by one thread, read after all joined
+  std::vector<absl::Status> results(count);  // one thread writes each; read after all have joined
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
   const auto work = [&] {

@@ -8,8 +8,9 @@
 
 namespace takt::checkpoint {
 
-// Runs task(0) to task(count - 1), begun in this order, on so many threads, the caller's among
-// them. After an error none is begun; of the errors, that of the smallest index is returned.
+// Runs task(0) to task(count - 1), begun in this order, on `threads` threads, one of which is the
+// caller's. After an error no further task begins. Of several errors, returns the one with the
+// smallest index.
 absl::Status RunOnThreads(int threads, std::size_t count,
                           const std::function<absl::Status(std::size_t)>& task);
 

@@ -43,7 +43,7 @@ class PosixFile final : public WritableFile {
   }
 
   absl::Status Close() override {
-    // Closed even if it says EINTR or EIO.
+    // The file is closed even if close returns EINTR or EIO.
     return close(std::exchange(fd_, -1)) == 0 ? absl::OkStatus() : Failed("close", path_);
   }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kBlockBytes = 1 << 20;
 
-// A file that is hashed while it is written, a block at a time.
+// A file that is written a block at a time and hashed while it is written.
 class HashedFile {
  public:
   HashedFile(std::unique_ptr<WritableFile> file, std::string name, std::span<std::byte> block,
@@ -118,7 +118,7 @@ class ShardSaver {
   }
 
   absl::StatusOr<HashedFile> Create(const std::string& name) {
-    created_.push_back(name);  // also if creating fails: it may be there
+    created_.push_back(name);  // even if creating fails, because it may exist then
     ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_.Create(PathOf(name)));
     return HashedFile(std::move(file), name, block_, shards_.given_up);
   }

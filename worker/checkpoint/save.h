@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing one rank's part of a checkpoint.
+// Writes one rank's part of a checkpoint.
 #pragma once
 
 #include <atomic>
@@ -15,22 +15,24 @@
 namespace takt::checkpoint {
 
 struct TextFile {
-  std::string name, text;  // config.json, the index
+  std::string name, text;  // config.json or the index
 };
 
 struct Shards {
-  std::string directory;               // of what is not complete yet; its parent must be there
-  int num_layers = 0;                  // of the model
+  std::string directory;               // the partial directory; its parent must exist
+  int num_layers = 0;                  // of the whole model
   std::span<const LayerState> layers;  // those that this rank writes
-  std::span<const TextFile> texts;     // likewise
-  // Once true, nothing more is written: kCancelled. Null: never. Borrowed for the call.
+  std::span<const TextFile> texts;     // those that this rank writes
+  // Once it is true, nothing more is written and the result is kCancelled. Null: never. Borrowed
+  // for the call.
   const std::atomic<bool>* given_up = nullptr;
 };
 
-// Writes weights and moments of each layer, then the texts, hashing as it goes, and syncs all.
-// Needs a megabyte of memory, whatever the model. Blocks for the disk. On error what it wrote is
-// removed as far as that goes. Errors: kResourceExhausted (the disk is full), others as the disk
-// says, naming the file.
+// Writes weights and moments of each layer, then the texts, hashes them while writing, and syncs
+// all. It needs a megabyte of memory, whatever the model. After an error it removes what it wrote
+// as far as it can.
+// Blocks: for the disk. Errors: kResourceExhausted (the disk is full), others from the disk; each
+// names the file.
 absl::StatusOr<std::vector<FileEntry>> SaveShards(FileSystem& files, const Shards& shards);
 
 }  // namespace takt::checkpoint

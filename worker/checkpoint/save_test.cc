@@ -47,7 +47,7 @@ TEST_F(SaveTest, WritesAFileALayerAndSaysWhatIsInThem) {
                          "config.json"));
 }
 
-// The streaming writer and the one in memory agree, so what holds for one holds for both.
+// The streaming writer and the one in memory must agree, so that what holds for one holds for both.
 TEST_F(SaveTest, FilesAreThoseOfTheReferenceOrder) {
   const testing::ModelState state = job_.StateAt(StepId(1));
   const std::vector<LayerId> ids = {LayerId(1)};

@@ -15,7 +15,8 @@
 namespace takt::checkpoint {
 namespace {
 
-constexpr std::size_t kPieceFloats = 4 << 20;  // 16 MiB: many pieces a thread, few of them
+// 16 MiB: each thread gets many pieces, but their number stays small.
+constexpr std::size_t kPieceFloats = 4 << 20;
 
 std::size_t CountFloats(std::span<const LayerState> layers) {
   std::size_t count = 0;
@@ -27,7 +28,7 @@ std::size_t CountFloats(std::span<const LayerState> layers) {
   return count;
 }
 
-// Touched already.
+// The memory is touched already.
 absl::StatusOr<backend::Buffer> PageableMemory(std::size_t bytes) {
   if (bytes == 0) return backend::Buffer();
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,

@@ -13,22 +13,23 @@
 
 namespace takt::checkpoint {
 
-// A copy of layers' state from which a checkpoint is written while training goes on. One caller at
-// a time; nobody may read layers() while Take runs.
+// A copy of layers' state, from which a checkpoint is written while training goes on. One caller at
+// a time. No thread may read layers() while Take runs.
 class Snapshot {
  public:
-  // Memory for a copy of what has the shapes of `live`, touched already so that Take pays for no
-  // page.  device: whose memory `live` is; null: the host's. It copies to memory that it reaches
-  // without a detour, if the host has so much to pin; the snapshot must not outlive its factory.
+  // Allocates memory for a copy of states that have the shapes of `live`, and touches it, so that
+  // Take has no page faults. device: has the memory of `live`; null: it is host memory. Given a
+  // device, the copy is in pinned memory, if the host has enough of it; then the snapshot must not
+  // outlive the device's factory.
   // Errors: kResourceExhausted.
   static absl::StatusOr<Snapshot> Create(std::span<const LayerState> live,
                                          backend::MemoryBackend* device = nullptr);
 
-  // Copies `live`, whose shapes are those of Create. Training pauses for no more than this.
-  // Errors: of the device.
+  // Copies `live`, which must have the shapes that Create saw. Training pauses only for this.
+  // Errors: those of the device.
   struct From {
-    int threads = 1;                           // that copy memory of the host
-    backend::MemoryBackend* device = nullptr;  // as Create's
+    int threads = 1;                           // that copy host memory
+    backend::MemoryBackend* device = nullptr;  // the one given to Create
   };
   absl::Status Take(std::span<const LayerState> live, const From& from);
 

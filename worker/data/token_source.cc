@@ -17,7 +17,7 @@ TokenSourceOptions Options(const config::JobSpec& job, std::string data_root, in
           .shape = {.global = job.global_batch, .microbatch = job.microbatch, .dp_size = dp_size}};
 }
 
-// "data.train.path", or "data.train[1].path" if there are several.
+// "data.train.path", or "data.train[1].path" if there are several corpora.
 std::string PathField(const TokenSourceOptions& options, std::size_t corpus) {
   const std::string element = options.corpora.size() == 1 ? "" : absl::StrCat("[", corpus, "]");
   return absl::StrCat(options.field, element, ".path");
@@ -36,7 +36,7 @@ absl::StatusOr<std::vector<Corpus>> OpenCorpora(const TokenSourceOptions& option
   return corpora;
 }
 
-// One step must not read a window twice, nor `min_steps` of them.
+// Checks that one step does not read a window twice, and that `min_steps` together do not either.
 absl::Status CheckSizes(const TokenSourceOptions& options, const std::vector<Corpus>& corpora,
                         const Mixture& mixture) {
   const std::int64_t global = options.shape.global;

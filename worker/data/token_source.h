@@ -25,28 +25,29 @@ struct TokenSourceOptions {
   BatchShape shape;
   bool shuffle = false;
   std::uint64_t seed = 0;
-  // Steps that must find windows of their own, before any is read again.
+  // This many steps must find windows of their own before any window is read again.
   std::int64_t min_steps = 1;
 };
 
-// What the job trains on, and what it validates on (in file order; precondition: it does).
+// Returns the options for what the job trains on, and for what it validates on, in file order.
+// ValidationTokens may only be called for a job that validates.
 TokenSourceOptions TrainingTokens(const config::JobSpec& job, std::string data_root, int dp_size);
 TokenSourceOptions ValidationTokens(const config::JobSpec& job, std::string data_root, int dp_size);
 
-// A job's tokens: any (step, rank, microbatch) finds its own, without state. Files are mapped into
-// memory and read through once, at Open; they must not change while the source lives. Thread-safe,
-// allocates nothing after Open.
+// A job's tokens. It has no state: any (step, rank, microbatch) finds its own. Open maps the files
+// into memory and reads them once; they must not change while the source lives. Thread-safe.
+// Allocates nothing after Open.
 class TokenSource {
  public:
-  // Errors: kInvalidArgument (FieldError of options.field): a path outside the data root, a file
-  // that is missing, empty, too short or malformed, a token that the vocabulary lacks.
+  // Errors: kInvalidArgument (FieldError of options.field): a path is outside the data root; a file
+  // is missing, empty, too short or malformed; a token is not in the vocabulary.
   static absl::StatusOr<std::unique_ptr<TokenSource>> Open(const TokenSourceOptions& options);
 
-  // The microbatch's sequences row by row.  tokens, targets: [microbatch, context].
+  // Reads the microbatch's sequences row by row. tokens, targets: [microbatch, context].
   void Read(StepId step, DpRank dp_rank, MicrobatchId microbatch, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets) const;
 
-  // Scored targets (not -100) of the whole global batch.
+  // Counts the scored targets (those that are not -100) of the whole global batch.
   std::int64_t CountScored(StepId step) const;
 
  private:
@@ -56,7 +57,8 @@ class TokenSource {
   const int context_;
   const std::vector<Corpus> corpora_;
   const Mixture mixture_;
-  // Scored targets of each window of each corpus; empty: all of them.
+  // The number of scored targets of each window, by corpus. An empty list means that all targets
+  // are scored.
   std::vector<std::vector<std::int32_t>> scored_;
 };
 

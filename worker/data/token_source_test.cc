@@ -99,7 +99,7 @@ TEST_F(TokenSourceTest, CountsScoredTargetsOfTheGlobalBatch) {
     const auto source = Open(dp_size);
     EXPECT_EQ(source->CountScored(StepId(1)), 2);
     EXPECT_EQ(source->CountScored(StepId(2)), 5);
-    EXPECT_EQ(source->CountScored(StepId(3)), 2);  // the second epoch
+    EXPECT_EQ(source->CountScored(StepId(3)), 2);  // in the second epoch
   }
 }
 
@@ -138,7 +138,7 @@ TEST_F(TokenSourceTest, RefusesWhatIsNoFile) {
   ExpectRefused("data.train.path", "is a directory without files");
   fs::remove(root_ / "tokens.bin");
   ASSERT_EQ(mkfifo((root_ / "tokens.bin").c_str(), 0600), 0);
-  ExpectRefused("data.train.path", "is not a regular file");  // and does not wait for a writer
+  ExpectRefused("data.train.path", "is not a regular file");  // without waiting for a writer
 }
 
 TEST_F(TokenSourceTest, RefusesToLeaveTheRoot) {
@@ -175,7 +175,7 @@ TEST_F(TokenSourceTest, NamesTheCorpusThatIsWrong) {
   WriteCounting(100);
   job_.train.push_back({.path = "absent.bin", .format = config::DataFormat::kBytes});
   ExpectRefused("data.train[1].path", "must exist");
-  // Three of four windows of a step are its own, and it has two.
+  // The corpus has two windows, but three of the four windows of a step must be its own.
   std::ofstream(root_ / "absent.bin") << "abcdefg";
   job_.train[1].weight = 3;
   ExpectRefused("data.train[1].path", "holds 2 windows of 3 tokens; one step needs 3");
