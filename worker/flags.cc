@@ -23,7 +23,7 @@ std::string DefaultName() {
   return std::string(host) + "-" + std::to_string(getpid());
 }
 
-// How it reaches the coordinator, and as whom.
+// Flags that say how the worker reaches the coordinator, and as which worker.
 void AddConnection(CLI::App& app, Flags& flags) {
   app.add_option("--coordinator", flags.coordinator, "unix:PATH or HOST:PORT")
       ->capture_default_str();
@@ -40,7 +40,7 @@ void AddConnection(CLI::App& app, Flags& flags) {
                  "without one");
 }
 
-// What its jobs may read and write, and what they compute on.
+// Flags that say what the worker's jobs may read and write, and what they compute on.
 void AddResources(CLI::App& app, Flags& flags) {
   app.add_option("--data-root", flags.data_root, "Directory that holds the data jobs may read")
       ->capture_default_str();
@@ -68,7 +68,7 @@ void AddResources(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
-// How it runs as a process: what it tells of itself and when it ends.
+// Flags that say how it runs as a process: what it reports about itself and when it ends.
 void AddProcess(CLI::App& app, Flags& flags) {
   app.add_option("--metrics-listen", flags.metrics_listen,
                  "HOST:PORT of /metrics; port 0: any; empty: none")

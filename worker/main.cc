@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt-worker attaches to a coordinator and runs the ranks that it hands out, until SIGTERM.
+// takt-worker attaches to a coordinator and runs the ranks that the coordinator assigns, until
+// SIGTERM.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -132,7 +133,7 @@ struct Shared {
   std::unique_ptr<checkpoint::FileSystem> files = checkpoint::CreatePosixFileSystem();
 };
 
-// Null: none is wanted.
+// Returns null if --metrics-listen is empty.
 absl::StatusOr<std::unique_ptr<daemon::MetricsServer>> StartMetrics(Shared& shared) {
   if (shared.flags.metrics_listen.empty()) return nullptr;
   return daemon::MetricsServer::Start(shared.flags.metrics_listen, [&shared] {
@@ -198,7 +199,7 @@ rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared, const std::stri
           }};
 }
 
-// Null: none is wanted.
+// Returns null if `socket` is empty.
 absl::StatusOr<std::unique_ptr<health::Server>> StartHealth(const std::string& socket,
                                                             const health::Check& live,
                                                             const health::Check& ready) {

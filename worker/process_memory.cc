@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number that a file begins with; nothing: there is none ("max").
+// Returns the number with which a file begins, or nullopt if there is none ("max").
 std::optional<std::int64_t> ReadNumber(const fs::path& path) {
   std::int64_t number = 0;
   if (std::ifstream file(path); file >> number) return number;
@@ -26,7 +26,8 @@ std::int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// The least limit of a group and those above it, `file` being its name in each.
+// Returns the least limit of a group and of those above it. `file` is the name of the limit in
+// each.
 std::optional<std::int64_t> LeastLimit(const fs::path& mount, fs::path group, const char* file) {
   std::optional<std::int64_t> least;
   for (group = group.relative_path();; group = group.parent_path()) {

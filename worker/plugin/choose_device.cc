@@ -14,7 +14,7 @@
 namespace takt::plugin {
 namespace {
 
-constexpr double kOldestCapability = 8.0;  // of the code in takt_cuda (cmake/Cuda.cmake)
+constexpr double kOldestCapability = 8.0;  // takt_cuda has code for it (cmake/Cuda.cmake)
 
 absl::StatusOr<Device> FindDevice(const DeviceWish& wish, const LoadCudaEntry& load) {
   ASSIGN_OR_RETURN(const CudaEntry* const cuda, load());
@@ -64,7 +64,7 @@ absl::StatusOr<ChosenDevice> ChooseDevice(const DeviceWish& wish, const LoadCuda
   if (wish.kind == DeviceWish::Kind::kCpu) return ChosenDevice{};
   absl::StatusOr<Device> device = FindDevice(wish, load);
   if (!device.ok()) {
-    // A number that is too high is a mistake, whatever was asked for.
+    // An index that is too high is a mistake, whatever was asked for.
     if (wish.kind == DeviceWish::Kind::kCuda || absl::IsInvalidArgument(device.status()))
       return device.status();
     return ChosenDevice{.why_not = std::string(device.status().message())};
@@ -75,7 +75,7 @@ absl::StatusOr<ChosenDevice> ChooseDevice(const DeviceWish& wish, const LoadCuda
 }
 
 std::optional<int> NumaNodeOf(const std::string& sysfs, std::string pci_bus_id) {
-  absl::AsciiStrToLower(&pci_bus_id);  // as sysfs names it
+  absl::AsciiStrToLower(&pci_bus_id);  // sysfs writes it so
   std::ifstream file(absl::StrCat(sysfs, "/bus/pci/devices/", pci_bus_id, "/numa_node"));
   int node = -1;
   if (!(file >> node) || node < 0) return std::nullopt;

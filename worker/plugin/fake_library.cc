@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fake module is linked against and does not find when it is opened.
+// A library against which a fake module is linked, and which is missing when the module is opened.
 extern "C" int TaktFakeLibrary();
 int TaktFakeLibrary() { return 0; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module with one device and no kernels, for the loader's test. TAKT_FAKE_VERSION: the version
-// that it claims; TAKT_FAKE_NEEDS: a function of a library that is taken away after linking.
+// A module with one device and no kernels, for the loader's test. TAKT_FAKE_VERSION is the version
+// that it claims. TAKT_FAKE_NEEDS makes it need a function of a library that is removed after
+// linking.
 #include "absl/status/status.h"
 #include "worker/plugin/entry.h"
 

@@ -23,8 +23,8 @@ absl::StatusOr<const Entry*> Load(const std::string& path, const char* entry_nam
                      " is not there: install the package takt-worker-cuda, or build with "
                      "TAKT_CUDA=ON where the CUDA toolkit and its libraries are"));
   }
-  // Local: its copies of our static libraries are not ours. Now: a symbol that is missing is missed
-  // here, not in a step.
+  // RTLD_LOCAL: the module uses its own copies of our static libraries. RTLD_NOW: a missing symbol
+  // is found here and not in the middle of a step.
   void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr) {
     return absl::FailedPreconditionError(

@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// The fakes, each in a folder of its own under the name that a module has.
+// The fake modules, each in a folder of its own under the name of a real module.
 std::string Folder(const std::string& fake) { return TAKT_FAKE_MODULES "/" + fake; }
 
 TEST(Loader, OpensAModuleOfItsVersion) {
@@ -58,7 +58,7 @@ TEST(Loader, RefusesWhatIsNoModule) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("has no TaktNcclPlugin"));
 }
 
-// Holds with a driver and without one.
+// This holds with a driver and without one.
 TEST(Loader, SaysThatADriverIsNotThere) {
   const absl::Status status = FindDriver();
   if (status.ok()) return;

@@ -25,7 +25,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-// Above those of all files in the directory: on another host the clock may be behind.
+// Returns a number above those of all files in the directory, because the clock of another host may
+// have been ahead.
 std::int64_t NextSeconds(const std::string& directory, absl::Time now) {
   std::int64_t seconds = absl::ToUnixSeconds(now);
   std::error_code error;

@@ -39,7 +39,7 @@ class EventLogTest : public testing::Test {
         .value();
   }
 
-  // All whole records; what follows them is in `rest_`.
+  // Returns all whole records; the bytes after them are in `rest_`.
   std::vector<v1::TensorboardEvent> ReadFile(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
@@ -56,8 +56,8 @@ class EventLogTest : public testing::Test {
     return events;
   }
 
-  // The curve of one tag as TensorBoard puts it together: files by name, a start voids what came
-  // before of its step and later ones.
+  // Returns the curve of one tag as TensorBoard composes it: files in the order of their names, and
+  // a start makes earlier points of its step and later steps void.
   std::vector<std::pair<std::int64_t, float>> Curve(const std::string& tag) {
     std::vector<std::string> paths;
     for (const auto& entry : std::filesystem::directory_iterator(directory_))
@@ -105,7 +105,7 @@ TEST_F(EventLogTest, AResumedCurveHasNoPointTwiceThoughTheNewClockIsBehind) {
     for (int step = 1; step <= 5; ++step) AddLoss(*log, step, step);
   }
   {
-    const auto log = Open(4, kSeconds - 1000);  // of another host
+    const auto log = Open(4, kSeconds - 1000);  // by a host whose clock is behind
     for (int step = 4; step <= 6; ++step) AddLoss(*log, step, 10 * step);
   }
   EXPECT_THAT(Curve("train/loss"), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3), Pair(4, 40),
@@ -117,7 +117,7 @@ TEST_F(EventLogTest, ADirectoryThatIsNotThereIsAnErrorThatNamesIt) {
   EXPECT_THAT(std::string(log.status().message()), HasSubstr("/nowhere/events.out.tfevents"));
 }
 
-// What a full disk does, too: the file ends behind a whole record.
+// As with a full disk, the file ends after a whole record.
 TEST_F(EventLogTest, WhatCannotBeWrittenLeavesNoHalfRecord) {
   signal(SIGXFSZ, SIG_IGN);
   rlimit before{};

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint32_t kMaskDelta = 0xa282ead8;
 
 std::uint32_t Crc32c(std::string bytes) {
-  // Not const in its declaration, but only read.
+  // The function's declaration is not const, but it only reads.
   auto* data = reinterpret_cast<unsigned char*>(bytes.data());
   return ~crc32_iscsi(data, static_cast<int>(bytes.size()), ~0U);
 }

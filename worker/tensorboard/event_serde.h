@@ -18,9 +18,9 @@ struct Scalar {
   double value = 0;
 };
 
-// The first record of a file.
+// Returns the first record of a file.
 std::string VersionRecord(absl::Time time);
-// What other files say of `step` and later steps is void.
+// Returns a record that makes the points of `step` and later steps in other files void.
 std::string StartRecord(StepId step, absl::Time time);
 std::string ScalarsRecord(StepId step, absl::Time time, std::span<const Scalar> scalars);
 
