@@ -12,9 +12,9 @@ namespace {
 constexpr char kDetailUrl[] =
     "type.googleapis.com/takt.v1.ErrorDetail";  // kErrorDetailUrl of common/base/status.h
 constexpr std::size_t kMaxPartBytes =
-    12 << 10;  // of message and of details: three times (escapes) stays below the limit
+    12 << 10;  // of message and of details: with escapes, three times this stays below the limit
 
-// Cuts after a whole UTF-8 character.
+// Cuts the text after a whole UTF-8 character.
 std::string Cut(absl::string_view text) {
   if (text.size() <= kMaxPartBytes) return std::string(text);
   std::size_t end = kMaxPartBytes;
@@ -22,7 +22,7 @@ std::string Cut(absl::string_view text) {
   return std::string(text.substr(0, end)) + "...";
 }
 
-// The detail with as many violations as fit.
+// Returns the detail with as many violations as fit.
 std::string FittingDetail(const absl::Cord& payload) {
   std::string bytes(payload);
   v1::ErrorDetail detail;

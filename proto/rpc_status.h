@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an absl::Status crosses gRPC: code and message as they are, the payload takt.v1.ErrorDetail
-// in the trailing metadata "takt-error-detail-bin". For rpc/ folders and cli/ (target
-// takt_rpc_status).
+// Carries an absl::Status across gRPC. Code and message stay as they are, and the payload
+// takt.v1.ErrorDetail is in the trailing metadata "takt-error-detail-bin". It is for rpc/ folders
+// and cli/ (target takt_rpc_status).
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -14,16 +14,16 @@ namespace takt {
 
 inline constexpr char kErrorDetailTrailer[] = "takt-error-detail-bin";
 
-// gRPC's own limit of 8 KiB is less than a rejected schedule with its grid: clients set
+// A rejected schedule with its grid is longer than gRPC's own limit of 8 KiB. Clients set
 // GRPC_ARG_MAX_METADATA_SIZE to this.
 inline constexpr int kMaxMetadataBytes = 64 << 10;
 
-// For a server's return: puts the payload into the trailers of `context`. Texts too long for them
-// are cut.
+// Returns the status that a server answers with, and puts the payload into the trailers of
+// `context`. Texts that are too long for them are cut.
 grpc::Status ToGrpc(const absl::Status& status, grpc::ServerContextBase& context);
 
-// For a client, after the call has ended: FieldErrorsOf(result) gives what the server's status
-// carried.
+// Returns the status of a call that has ended, for a client. FieldErrorsOf(result) gives what the
+// server's status carried.
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
 
 }  // namespace takt

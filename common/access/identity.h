@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who speaks: what a certificate's SAN URI says, spiffe://DOMAIN/takt/ROLE/NAME.
+// The identity of a peer, as the SAN URI of its certificate says it:
+// spiffe://DOMAIN/takt/ROLE/NAME.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,16 @@
 namespace takt::access {
 
 enum class Role : std::uint8_t {
-  kNobody,  // showed no certificate
+  kNobody,  // the peer showed no certificate
   kCoordinator,
   kWorker,
   kUser,
   kAdmin,
-  // Over a Unix socket, or over TCP with --insecure: whoever got there may do everything.
+  // The peer came over a Unix socket, or over TCP with --insecure. It may do everything.
   kTrusted,
 };
 
-// "coordinator", "worker", ...
+// Returns "coordinator", "worker", ...
 absl::string_view Name(Role role);
 
 struct Identity {
@@ -28,19 +29,21 @@ struct Identity {
   std::string name = {};  // letters, digits, '.', '_', '-'; empty for kNobody and kTrusted
   std::string domain = {};
 
-  // "user/alice"; without a name the role alone. Unique within a domain.
+  // Returns "user/alice", or the role alone if there is no name. It is unique within a domain.
   std::string ToString() const;
   std::string Uri() const;
   bool operator==(const Identity&) const = default;
 };
 
-// 1 to 63 letters, digits, '.', '_' or '-', not "." or "..": of domains and names.
+// Whether `text` can be a domain or a name: 1 to 63 letters, digits, '.', '_' or '-', but not "."
+// or "..".
 bool IsName(absl::string_view text);
 
-// One of the roles that certificates are issued for. kInvalidArgument (FieldError on ROLE).
+// Reads one of the roles that certificates are issued for. Errors: kInvalidArgument (FieldError on
+// ROLE).
 absl::StatusOr<Role> ParseRole(absl::string_view name);
 
-// kInvalidArgument (FieldError): not of that form.
+// Reads the identity from a URI. Errors: kInvalidArgument (FieldError): the URI has another form.
 absl::StatusOr<Identity> ParseUri(absl::string_view uri);
 
 }  // namespace takt::access

@@ -17,7 +17,7 @@ constexpr Roles kAnybody(Role::kNobody, Role::kCoordinator, Role::kWorker, Role:
                          Role::kAdmin);
 constexpr Roles kEverybody(Role::kCoordinator, Role::kWorker, Role::kUser, Role::kAdmin);
 
-// A row a line, so that it can be read as a table.
+// Each row takes one line, so that this reads as a table.
 // clang-format off
 constexpr auto kTable = std::to_array<MethodRule>({
     // method                                                       who         subject           changes

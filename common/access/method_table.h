@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may call what: one row for every RPC of every service. An RPC without a row fails the build
-// (coordinator/rpc/CMakeLists.txt) and is refused.
+// The rules for callers: one row for every RPC of every service. The build fails if an RPC has no
+// row (coordinator/rpc/CMakeLists.txt), and a call of a method without a row is refused.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace takt::access {
 
-// Whose things a call is about, which the method looks up and decides on (decide.h).
+// What a call is about. The method looks up whose it is and decides by that (decide.h).
 enum class Subject : std::uint8_t {
   kNone,
-  kJob,     // a job: its owner's, and every admin's
-  kJobs,    // a list of jobs: shows those alone that the caller may see
-  kWorker,  // a worker, whose name the request gives: that worker's own
-  kGang,    // a generation of a job: of the workers that hold its ranks
+  kJob,     // a job: its owner and every admin may
+  kJobs,    // a list of jobs, which shows only those that the caller may see
+  kWorker,  // the worker that the request names: only this worker may
+  kGang,    // a generation of a job: the workers that hold its ranks may
 };
 
-// Roles that may call a method, beside kTrusted, which may call all.
+// The roles that may call a method. Role::kTrusted is left out: it may call all.
 class Roles {
  public:
   template <class... Role>
@@ -38,12 +38,12 @@ struct MethodRule {
   absl::string_view method;  // "/takt.v1.JobService/SubmitJob"
   Roles who;
   Subject subject;
-  bool changes;  // and so leaves a line in the audit log
+  bool changes;  // the call changes something, so it leaves a line in the audit log
 };
 
 std::span<const MethodRule> MethodTable();
 
-// Null: it has no row.
+// Returns null if the method has no row.
 const MethodRule* FindRule(absl::string_view method);
 
 }  // namespace takt::access

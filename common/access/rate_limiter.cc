@@ -24,7 +24,7 @@ double RateLimiter::TokensAt(const Bucket& bucket, absl::Duration now) const {
                   bucket.tokens + limit_.per_second * absl::ToDoubleSeconds(now - bucket.at));
 }
 
-// A full bucket is as good as none.
+// Forgets full buckets: a key without a bucket begins with a full one.
 void RateLimiter::ForgetFull(absl::Duration now) {
   if (now - last_sweep_ < kSweep) return;
   last_sweep_ = now;

@@ -13,13 +13,13 @@ struct RateLimit {
   double burst = 2000;
 };
 
-// A token bucket for each key. One thread at a time; memory is that of the keys that were used in
-// the last burst / per_second seconds.
+// A token bucket for each key. One thread at a time. It keeps buckets only of the keys that were
+// used in the last burst / per_second seconds.
 class RateLimiter final {
  public:
   explicit RateLimiter(RateLimit limit) : limit_(limit) {}
 
-  // Takes one; false: there is none left. now: steady.
+  // Takes a token. Returns false if there is none left. now: steady time.
   bool Allow(const std::string& key, absl::Duration now);
 
   std::size_t size() const { return buckets_.size(); }

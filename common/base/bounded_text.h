@@ -6,8 +6,8 @@
 
 namespace takt {
 
-// The longest beginning of `text` of at most `most` bytes that ends between two characters of
-// UTF-8: half of one would make a message unreadable.
+// Returns the longest beginning of `text` of at most `most` bytes that ends between two characters
+// of UTF-8. Half a character would make a message unreadable.
 constexpr std::string_view FirstBytes(std::string_view text, std::size_t most) {
   if (text.size() <= most) return text;
   std::size_t end = most;

@@ -6,19 +6,19 @@
 
 namespace takt {
 
-// Thread-safe. Wall time is for people and records; steady time for leases, deadlines and
+// Thread-safe. Wall time is for people and records. Steady time is for leases, deadlines and
 // durations.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time Now() const = 0;
-  // Nanoseconds on a clock that never jumps (CLOCK_MONOTONIC).
+  // Returns nanoseconds on a clock that never jumps (CLOCK_MONOTONIC).
   virtual int64_t SteadyNanos() const = 0;
 
   static const Clock& Real();
 };
 
-// One instant on both.
+// The same instant on both clocks.
 struct Moment {
   absl::Time wall;
   absl::Duration steady;
@@ -28,7 +28,7 @@ struct Moment {
   }
 };
 
-// Moves only when told. For tests; one caller at a time.
+// A clock for tests, which moves only in Advance. One caller at a time.
 class FakeClock final : public Clock {
  public:
   explicit FakeClock(absl::Time start = absl::UnixEpoch()) : start_(start) {}

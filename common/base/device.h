@@ -8,7 +8,7 @@
 
 namespace takt {
 
-// takt.v1.Device.
+// The values of takt.v1.Device.
 struct Device {
   int index = 0;     // on its host, as the driver counts those that the worker sees
   std::string name;  // "NVIDIA H200"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device as a message: workers say it at attach, operators read it.
+// Writes a device as a message and reads it back. A worker sends its device when it attaches;
+// operators read it.
 #pragma once
 
 #include "common/base/device.h"

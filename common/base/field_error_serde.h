@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FieldError as takt.v1.FieldViolation, in stored records, in reports of workers and in the payload
-// of a status.
+// Writes FieldError as takt.v1.FieldViolation and reads it back. It stands in stored records, in
+// reports of workers and in the payload of a status.
 #pragma once
 
 #include <string>
@@ -17,7 +17,8 @@ using FieldViolations = google::protobuf::RepeatedPtrField<v1::FieldViolation>;
 FieldViolations ToProto(const std::vector<FieldError>& errors);
 std::vector<FieldError> FromProto(const FieldViolations& violations);
 
-// The errors as a serialized takt.v1.ErrorDetail, and back: none if the text is no such message.
+// Write the errors as a serialized takt.v1.ErrorDetail and read them back. A text that is no such
+// message gives no errors.
 std::string ErrorDetailOf(const std::vector<FieldError>& errors);
 std::vector<FieldError> ParseErrorDetail(const std::string& text);
 

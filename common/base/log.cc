@@ -49,8 +49,8 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::err;
 }
 
-// Values with anything but plain printable characters are quoted, so that a line splits back into
-// its pairs, is UTF-8, and does nothing to a terminal.
+// Quotes a value that has anything but plain printable characters. So a line splits back into its
+// pairs, is UTF-8, and does nothing to a terminal.
 void AppendValue(std::string& line, const std::string& value) {
   const auto is_plain = [](char c) { return c > ' ' && c <= '~' && c != '"' && c != '='; };
   if (!value.empty() && std::ranges::all_of(value, is_plain)) {
@@ -96,7 +96,7 @@ std::optional<LogLevel> FindLogLevel(std::string_view name) {
 void InitLogging(LogOptions options) {
   LogState& state = State();
   state.logger->set_level(ToSpdlog(options.level));
-  if (options.format == LogFormat::kJson) state.logger->set_pattern("%v");  // of both: one sink
+  if (options.format == LogFormat::kJson) state.logger->set_pattern("%v");  // both share this sink
   state.options = std::move(options);
 }
 

@@ -16,7 +16,7 @@
 namespace takt {
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  // Not blocking: opening a FIFO that nobody writes would otherwise never return.
+  // It opens without blocking: opening a FIFO that nobody writes would otherwise never return.
   return Map(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path);
 }
 

@@ -9,13 +9,13 @@
 
 namespace takt {
 
-// A regular file mapped read-only into memory; unmapped at destruction. Move-only.
+// A regular file, mapped read-only into memory until the object is destroyed. Move-only.
 class MappedFile {
  public:
-  // Errors: kNotFound, kPermissionDenied, kFailedPrecondition (not a regular file), kInternal, each
-  // naming the path. An empty file is an empty span.
+  // Maps a file. An empty file is an empty span. Errors: kNotFound, kPermissionDenied,
+  // kFailedPrecondition (not a regular file), kInternal, each naming the path.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
-  // The same for a path without symbolic links (takt::OpenReal); an error: it has one.
+  // Does the same, but a path with a symbolic link in it is an error (takt::OpenReal).
   static absl::StatusOr<MappedFile> OpenReal(const std::string& path);
 
   MappedFile() = default;
@@ -26,7 +26,7 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
-  // Closes `fd`; -1: what errno says.
+  // Maps `fd` and closes it. If `fd` is -1, the error is the one in errno.
   static absl::StatusOr<MappedFile> Map(int fd, const std::string& path);
 
   std::span<const std::byte> bytes_;

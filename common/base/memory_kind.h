@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker's memory is for: the words of predictions, refusals and measurements.
+// The kinds of a worker's memory, as predictions, refusals and measurements name them.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ constexpr std::string_view Name(MemoryKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-// Bytes by kind.
+// A number of bytes for each kind.
 class MemoryBytes {
  public:
   std::int64_t& operator[](MemoryKind kind) { return bytes_[static_cast<std::size_t>(kind)]; }
@@ -46,15 +46,16 @@ class MemoryBytes {
   std::array<std::int64_t, kNumMemoryKinds> bytes_{};
 };
 
-// "2.1 GiB", "17 MiB", "300 B".
+// Formats a size for people: "2.1 GiB", "17 MiB", "300 B".
 std::string FormatBytes(std::int64_t bytes);
 
-// "2.1 GiB: weights 1.0 GiB, stash 0.9 GiB, ...", largest first; what is nothing is left out.
+// Formats the kinds, largest first: "2.1 GiB: weights 1.0 GiB, stash 0.9 GiB, ...". It leaves out
+// kinds without bytes.
 std::string ToString(const MemoryBytes& bytes);
 
 inline constexpr std::int64_t kHugePageBytes = std::int64_t{2} << 20;
 
-// What an allocation takes: large ones come in huge pages (backend.h).
+// Returns the bytes that an allocation takes. A large one comes in huge pages (backend.h).
 constexpr std::int64_t AllocatedBytes(std::int64_t bytes) {
   return bytes < kHugePageBytes ? bytes
                                 : (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;

@@ -12,7 +12,7 @@
 namespace takt {
 namespace {
 
-// Opens one directory after the other, each by a name that must not be a link.
+// Opens one directory after the other. None of the names may be a link.
 int WalkReal(const std::string& path, int flags, mode_t mode) {
   constexpr int kDirectory = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   const std::size_t slash = path.find_last_of('/');
@@ -40,10 +40,11 @@ int WalkReal(const std::string& path, int flags, mode_t mode) {
 int OpenReal(const std::string& path, int flags, mode_t mode) {
   open_how how{};
   how.flags = static_cast<unsigned>(flags) | O_CLOEXEC;
-  how.mode = (flags & O_CREAT) != 0 ? mode : 0;  // else it must be none
+  how.mode = (flags & O_CREAT) != 0 ? mode : 0;  // openat2 wants 0 where it creates nothing
   how.resolve = RESOLVE_NO_SYMLINKS;
   const long fd = syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof(how));
-  // Kernels before 5.6, and the filters of containers that do not know the call.
+  // Kernels before 5.6 do not know the call, and filters of containers that do not know it refuse
+  // it.
   const bool unknown = fd < 0 && (errno == ENOSYS || errno == EPERM);
   return unknown ? WalkReal(path, flags, mode) : static_cast<int>(fd);
 }

@@ -7,9 +7,9 @@
 
 namespace takt {
 
-// open(2) of a path that had no symbolic link in it when somebody checked where it leads, e.g.
-// data::ResolveUnderRoot: fails with ELOOP or ENOTDIR if it has one by now, anywhere, so that
-// nobody can swap one in between the check and the use. O_CLOEXEC is added.
+// Opens a path as open(2) does, with O_CLOEXEC. The path had no symbolic link in it when somebody
+// checked where it leads (e.g. data::ResolveUnderRoot). If any part of it is a link by now, this
+// fails with ELOOP or ENOTDIR, so nobody can put a link there between the check and the use.
 int OpenReal(const std::string& path, int flags, mode_t mode = 0);
 
 }  // namespace takt

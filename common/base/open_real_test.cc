@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AnyOf;
 
-// The rest of this thread's life is that of a process in a container that does not know openat2.
+// Makes the rest of this thread's life that of a process in a container that does not know openat2.
 void ForgetOpenat2() {
   std::array<sock_filter, 4> program = {
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -39,7 +39,7 @@ void ForgetOpenat2() {
   ASSERT_EQ(errno, EPERM);
 }
 
-// With openat2, and without.
+// Each test runs with openat2 and without it.
 class OpenRealTest : public testing::TestWithParam<bool> {
  protected:
   OpenRealTest() {
@@ -52,7 +52,7 @@ class OpenRealTest : public testing::TestWithParam<bool> {
   }
   ~OpenRealTest() override { fs::remove_all(base_); }
 
-  // 0, or the error.
+  // Returns 0, or errno of the failure.
   static int Try(const fs::path& path, int flags) {
     int error = 0;
     std::thread([&] {

@@ -3,12 +3,12 @@
 
 namespace takt {
 
-// One visitor out of several functions, one for each alternative of a variant.
+// Makes one visitor out of several functions, one for each alternative of a variant.
 template <class... Handlers>
 struct Overloaded : Handlers... {
   using Handlers::operator()...;
 };
-// Needed by clang before version 17.
+// Clang before version 17 needs this guide.
 template <class... Handlers>
 Overloaded(Handlers...) -> Overloaded<Handlers...>;
 

@@ -11,7 +11,7 @@
 
 namespace takt {
 
-// What is wrong with one field of an input: enough for a person to mend it and for a program to
+// Says what is wrong with one field of an input, so that a person can mend it and a program can
 // point at it.
 struct FieldError {
   std::string field;  // dotted path, e.g. "model.heads"; may carry "file:line:column" in `where`
@@ -23,25 +23,26 @@ struct FieldError {
   std::string ToString() const;
 };
 
-// kInvalidArgument whose message spells the errors out, one a line, and which carries them as a
+// Returns kInvalidArgument whose message has a line for each error. It carries the errors as a
 // payload (takt.v1.ErrorDetail) across RPC.
 absl::Status InvalidField(FieldError error);
 absl::Status InvalidFields(std::vector<FieldError> errors);
 
-// The errors carried by `status`, empty if none.
+// Returns the errors that `status` carries; there may be none.
 std::vector<FieldError> FieldErrorsOf(const absl::Status& status);
 
-// Copies of `status` with `context` in front of the message, code and payload kept.
+// Returns a copy of `status` with `context` in front of its message. Code and payload stay.
 absl::Status Annotate(const absl::Status& status, std::string_view context);
 
-// The payload key of takt.v1.ErrorDetail.
+// The key of the payload takt.v1.ErrorDetail.
 inline constexpr char kErrorDetailUrl[] = "type.googleapis.com/takt.v1.ErrorDetail";
 
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
 
 }  // namespace takt
 
-// For our own bugs, never for input, files, peers or devices.
+// Ends the process if `condition` is false. It is for our own bugs, never for input, files, peers
+// or devices.
 #define TAKT_CHECK(condition)                          \
   (static_cast<bool>(condition) ? static_cast<void>(0) \
                                 : ::takt::CheckFailed(__FILE__, __LINE__, #condition))

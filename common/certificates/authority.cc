@@ -28,7 +28,7 @@ constexpr char kCaCertificate[] = "/ca.pem";
 constexpr char kCaKey[] = "/ca.key";
 constexpr char kUriPrefix[] = "spiffe://";
 constexpr absl::Duration kAuthorityValidity = absl::Hours(24 * 3650);
-constexpr absl::Duration kClockSkew = absl::Minutes(5);  // between who issues and who checks
+constexpr absl::Duration kClockSkew = absl::Minutes(5);  // between issuer and verifier
 
 absl::Status CheckName(const std::string& field, const std::string& value) {
   if (access::IsName(value)) return absl::OkStatus();
@@ -44,7 +44,8 @@ bool IsAddress(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
-// It becomes part of OpenSSL's extension syntax.
+// A host name becomes part of OpenSSL's extension syntax, so it may have nothing but these
+// characters.
 bool IsHostName(absl::string_view host) {
   absl::ConsumePrefix(&host, "*.");
   return !absl::StrContains(host, "_") && access::IsName(host);
@@ -67,7 +68,7 @@ absl::StatusOr<std::string> SanOf(const IssueOptions& options, const std::string
   return san;
 }
 
-// A new file, whole or not at all. replace: in the place of an older one.
+// Writes a file whole or not at all. replace: it may take the place of an older file.
 absl::Status WriteFile(const std::string& path, const std::string& text, mode_t mode,
                        bool replace = false) {
   const std::string written_path = replace ? path + ".new" : path;
@@ -115,14 +116,15 @@ bool AddExtension(X509* certificate, X509* issuer, int nid, const std::string& v
   return added;
 }
 
-// Serial, names, validity and key; what follows are extensions and the signature.
+// Makes a certificate with serial, names, validity and key. The caller adds extensions and the
+// signature.
 absl::StatusOr<Certificate> NewCertificate(EVP_PKEY* key, const std::string& common_name,
                                            absl::Time now, absl::Duration validity) {
   Certificate certificate(X509_new());
   unsigned char serial[16];
   if (certificate == nullptr || RAND_bytes(serial, sizeof(serial)) != 1)
     return SslError("cannot make a certificate");
-  serial[0] &= 0x7f;  // positive
+  serial[0] &= 0x7f;  // makes the number positive
   BIGNUM* number = BN_bin2bn(serial, sizeof(serial), nullptr);
   BN_to_ASN1_INTEGER(number, X509_get_serialNumber(certificate.get()));
   BN_free(number);
@@ -180,7 +182,8 @@ absl::StatusOr<Authority> LoadAuthority(const std::string& directory) {
   return authority;
 }
 
-// The certificate of an identity, in PEM, for whoever has the private part of `key`.
+// Returns the certificate of an identity, in PEM. It is for the holder of the private part of
+// `key`.
 absl::StatusOr<std::string> Certify(const Authority& authority, EVP_PKEY* key,
                                     const IssueOptions& options, const std::string& san) {
   ASSIGN_OR_RETURN(const Certificate certificate,
@@ -198,7 +201,7 @@ absl::StatusOr<std::string> Certify(const Authority& authority, EVP_PKEY* key,
   return PemOf(leaf);
 }
 
-// Of a new certificate, or of the one that is renewed.
+// Returns the key of a new certificate, or of the one that is renewed.
 absl::StatusOr<Key> KeyFor(const std::string& path, bool renew) {
   if (renew) {
     ASSIGN_OR_RETURN(const std::string text, ReadFile(path));

@@ -41,7 +41,7 @@ class CertificateAuthorityTest : public ::testing::Test {
                              .renew = renew});
   }
 
-  // 0, or OpenSSL's error, of the chain of `certificate` at `time`.
+  // Verifies the chain of `certificate` at `time`. Returns 0, or OpenSSL's error.
   int Verify(const std::string& certificate, const std::string& ca, absl::Time time) {
     X509_STORE* store = X509_STORE_new();
     X509* root = Load(ca);

@@ -9,16 +9,18 @@
 
 namespace takt::certificates {
 
-// What workers without a certificate show once. Keeps hashes, not tokens. One thread at a time.
+// The tokens that workers without a certificate may show once. It keeps hashes, not tokens. One
+// thread at a time.
 class JoinTokens final {
  public:
-  // kResourceExhausted: too many are out.
+  // Errors: kResourceExhausted (too many tokens are out).
   absl::StatusOr<std::string> Create(const std::string& worker, absl::Duration lifetime,
                                      absl::Time now);
 
-  // The worker that the token is for. kPermissionDenied: unknown, used or expired.
+  // Returns the worker that the token is for. Errors: kPermissionDenied (the token is unknown, used
+  // or expired).
   absl::StatusOr<std::string> Find(const std::string& token, absl::Time now) const;
-  // The same, and it is used up.
+  // Does the same, and the token is used up.
   absl::StatusOr<std::string> Redeem(const std::string& token, absl::Time now);
 
  private:

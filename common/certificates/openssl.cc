@@ -42,14 +42,14 @@ absl::StatusOr<std::vector<Certificate>> ReadCertificates(const std::string& pem
   std::vector<Certificate> certificates;
   while (X509* certificate = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr))
     certificates.emplace_back(certificate);
-  ERR_clear_error();  // the end of the text is one
+  ERR_clear_error();  // the end of the text is an error too
   if (!certificates.empty()) return certificates;
   return absl::InvalidArgumentError(absl::StrCat(what, " holds no certificate in PEM"));
 }
 
 absl::StatusOr<Key> ReadKey(const std::string& pem, const std::string& what) {
   const Bio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  // Without a pass phrase to ask for: a key that has one is an error, not a prompt.
+  // No pass phrase is asked for: a key that needs one is an error and no prompt.
   static char no_pass_phrase[] = "";
   Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, no_pass_phrase));
   ERR_clear_error();

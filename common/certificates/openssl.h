@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenSSL's objects with owners, and its errors as ours.
+// Gives OpenSSL's objects owners and turns its errors into ours.
 #pragma once
 
 #include <openssl/bio.h>
@@ -27,14 +27,15 @@ using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
 using Bio = std::unique_ptr<BIO, Freed<BIO_free_all>>;
 
-// kInternal with the oldest error of OpenSSL's queue, which is emptied.
+// Returns kInternal with the oldest error of OpenSSL's queue, and empties the queue.
 absl::Status SslError(const std::string& what);
 
-// The whole file. kNotFound, kPermissionDenied, else kUnavailable.
+// Returns the whole file. Errors: kNotFound, kPermissionDenied, else kUnavailable.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 absl::Status FileError(const std::string& path, int error);
 
-// All certificates of a PEM text, in its order; kInvalidArgument: there is none. what: for errors.
+// Returns all certificates of a PEM text, in its order. what: names the text in errors. Errors:
+// kInvalidArgument (it has no certificate).
 absl::StatusOr<std::vector<Certificate>> ReadCertificates(const std::string& pem,
                                                           const std::string& what);
 absl::StatusOr<Key> ReadKey(const std::string& pem, const std::string& what);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: an authority in a directory of its own, gone with the object, and certificates of it.
+// An authority for tests, in a directory of its own that goes with the object, and certificates of
+// it.
 #pragma once
 
 #include <stdlib.h>
@@ -33,7 +34,7 @@ class TestAuthority final {
     absl::Duration length = absl::Hours(1);
     bool renew = false;
   };
-  // A coordinator's is for 127.0.0.1.
+  // A coordinator's certificate is for 127.0.0.1.
   TlsFiles Issue(access::Role role, const std::string& name, const Validity& validity) const {
     std::vector<std::string> hosts;
     if (role == access::Role::kCoordinator) hosts = {"127.0.0.1"};

@@ -24,7 +24,7 @@ constexpr char kAuthorityFlag[] = "--tls-authority";
 
 using Store = std::unique_ptr<X509_STORE, Freed<X509_STORE_free>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX_free>>;
-// Borrows its certificates.
+// A stack borrows its certificates.
 using Stack = std::unique_ptr<STACK_OF(X509), Freed<[](STACK_OF(X509) * s) { sk_X509_free(s); }>>;
 
 absl::StatusOr<std::string> Read(const char* flag, const std::string& path) {
@@ -76,7 +76,7 @@ absl::Status CheckValidity(const std::string& path, const CertificateFacts& fact
        .fix = "set the clock if it is wrong, else renew the certificate with `takt certs issue`"});
 }
 
-// OpenSSL's reason why the chain does not end at the authority; X509_V_OK: it does.
+// Returns OpenSSL's reason why the chain does not end at the authority, or X509_V_OK if it does.
 int ChainError(const std::vector<Certificate>& chain, const std::vector<Certificate>& authority,
                absl::Time now) {
   const Store store(X509_STORE_new());

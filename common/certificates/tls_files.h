@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three files with which a process shows who it is and knows whom to believe.
+// The three files with which a process shows who it is and decides whom to believe.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace takt::certificates {
 
 struct TlsFiles {
   std::string certificate;  // PEM: its own, then those between it and the authority's
-  std::string key;          // PEM: of the certificate; nobody else may read it
-  std::string authority;    // PEM: who signs those that are believed
+  std::string key;          // PEM: the certificate's key; nobody else may read it
+  std::string authority;    // PEM: the certificates whose signatures are believed
 
   bool any() const { return !certificate.empty() || !key.empty() || !authority.empty(); }
 };
@@ -24,20 +24,23 @@ struct CertificateFacts {
   absl::Time not_before, not_after;
 };
 
-// Reads all three and says now what would fail at every connection. Errors (FieldError with the
-// fix, on --tls-certificate, --tls-key or --tls-authority): one is not given or not readable; the
-// key is readable by others, or is another certificate's; the certificate has no identity, is not
-// of that authority, or is not valid at `now`, which may be the clock's fault.
+// Reads all three files and reports now what would fail at every connection. Errors (FieldError
+// with the fix, on --tls-certificate, --tls-key or --tls-authority): a file is not given or not
+// readable; others can read the key, or it belongs to another certificate; the certificate has no
+// identity, was not signed by that authority, or is not valid at `now`, for which the clock may be
+// to blame.
 absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files, absl::Time now);
 
-// The authority alone, of who has no certificate yet. FieldError on --tls-authority.
+// Checks the authority's file alone, for a process that has no certificate yet. Errors: FieldError
+// on --tls-authority.
 absl::Status CheckAuthority(const TlsFiles& files);
 
-// What the certificate says, without judging it.
+// Returns what the certificate says, without judging it.
 absl::StatusOr<CertificateFacts> ReadFacts(const std::string& certificate_path);
 
-// Who may read a private key: its owner; its group only if root owns it, which is how packages and
-// Kubernetes give a key to a service's group. FieldError on --tls-key.
+// Checks that only the owner can read a private key. Its group may read it too if root owns it,
+// which is how packages and Kubernetes give a key to a service's group. Errors: FieldError on
+// --tls-key.
 absl::Status CheckKeyMode(const std::string& path);
 
 }  // namespace takt::certificates

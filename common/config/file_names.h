@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names that job files use for what the proto declares.
+// The names that job files use for enumerators of the proto.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace takt::config {
 
-// MODEL_FAMILY_GPT2 is `gpt2` in files: the name without the enumeration's prefix, which the zero
-// value shows.
+// Returns an enumerator's name without the prefix of its enumeration, which its zero value shows.
+// MODEL_FAMILY_GPT2 is `gpt2` in files.
 inline std::string FileName(const google::protobuf::EnumValueDescriptor& value) {
   const std::string& zero = value.type()->value(0)->name();
   const std::size_t prefix = zero.size() - std::string("UNSPECIFIED").size();

@@ -41,7 +41,7 @@ std::string Shown(const YamlNode& node) {
   constexpr std::size_t kLongest = 60;
   std::string text = absl::Utf8SafeCHexEscape(node.text);
   if (text.size() > kLongest) {
-    // Never cut a character in two.
+    // A character must never be cut in two.
     std::size_t end = kLongest;
     while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
     text = text.substr(0, end) + "...";
@@ -49,7 +49,7 @@ std::string Shown(const YamlNode& node) {
   return text.empty() ? "\"\"" : text;
 }
 
-// Levenshtein distance.
+// Returns the Levenshtein distance.
 std::size_t Distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -64,7 +64,7 @@ std::size_t Distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// "did you mean X?" for the closest of `names`, or nothing if none is close.
+// Returns "did you mean X?" for the closest of `names`, or nothing if none is close.
 std::string Suggestion(std::string_view written, const std::vector<std::string>& names) {
   constexpr std::size_t kLongestName = 40;
   if (written.size() > kLongestName) return "";
@@ -86,7 +86,7 @@ std::vector<std::string> NamesOf(const google::protobuf::EnumDescriptor& type) {
   return names;
 }
 
-// Fills a message from a tree; what does not fit becomes an error and is left out.
+// Fills a message from a tree. What does not fit becomes an error and is left out.
 class Filler {
  public:
   void FillMessage(const YamlNode& node, Message& message, const std::string& path) {
@@ -176,7 +176,7 @@ class Filler {
     }
   }
 
-  // One value: the field, or the next element of a repeated one.
+  // Fills one value, which is the field or the next element of a repeated one.
   void FillValue(const YamlNode& node, Message& message, const FieldDescriptor& field,
                  const std::string& path) {
     const Reflection& reflection = *message.GetReflection();
@@ -225,8 +225,8 @@ class Filler {
     }
   }
 
-  // False: `text` is not of the field's type.  Precondition: the field is neither a message nor an
-  // enumeration.
+  // Returns false if `text` is not of the field's type.  Precondition: the field is neither a
+  // message nor an enumeration.
   static bool SetScalar(const std::string& text, Message& message, const FieldDescriptor& field) {
     const Reflection& r = *message.GetReflection();
     const bool add = field.is_repeated();

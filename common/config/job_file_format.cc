@@ -13,7 +13,7 @@ using nlohmann::ordered_json;
 
 ordered_json ToJson(const Message& message);
 
-// The field, or element `index` of a repeated one.
+// Writes the field, or element `index` of a repeated one.
 ordered_json ToJson(const Message& message, const FieldDescriptor& field, int index) {
   const Reflection& r = *message.GetReflection();
   const bool element = field.is_repeated();
@@ -44,7 +44,7 @@ ordered_json ToJson(const Message& message, const FieldDescriptor& field, int in
 
 ordered_json ToJson(const Message& message) {
   ordered_json object = ordered_json::object();
-  std::vector<const FieldDescriptor*> fields;  // those that are set, by number
+  std::vector<const FieldDescriptor*> fields;  // the fields that are set, by number
   message.GetReflection()->ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
     ordered_json& value = object[FileName(*field)];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A validated job: what logic works with. From YAML or JSON text (job_file.h) or from
-// takt.v1.JobSpec (job_spec_serde.h).
+// A validated job, which all logic works with. It is made from YAML or JSON text (job_file.h) or
+// from takt.v1.JobSpec (job_spec_serde.h).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
 enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
 using model::Precision;
 
-// Rows after which the mixing of several corpora starts over (common/data/mixture.h): no corpus may
-// have a smaller share than one of them.
+// The mixing of several corpora starts over after at most this many rows (common/data/mixture.h). A
+// corpus's share of the windows must be at least one row.
 inline constexpr int kLongestMixtureCycle = 10000;
 
 struct Corpus {
@@ -55,15 +55,15 @@ struct LrSchedule {
   double min_learning_rate = 0;
 };
 
-// Learning rate of `step` (1-based): peak*k/warmup_steps up to warmup_steps, then a cosine to min
-// at decay_steps, then min.
+// Returns the learning rate of `step` (1-based): peak*k/warmup_steps up to warmup_steps, then a
+// cosine to min at decay_steps, then min.
 double LearningRate(const Adamw& adamw, const LrSchedule& schedule, std::int64_t step);
 
 struct Parallelism {
   std::optional<int> pipeline, data, chunks, threads, group;
-  std::string schedule = "auto";  // family, "auto" or "file:PATH"
-  std::string schedule_csv;  // the text of that file, read by the client; nobody else opens PATH
-  std::vector<int> stage_layers;            // empty: balanced by FLOPs
+  std::string schedule = "auto";  // a family, "auto" or "file:PATH"
+  std::string schedule_csv;       // the file's text, which the client reads; nobody else opens PATH
+  std::vector<int> stage_layers;  // empty: balanced by FLOPs
   std::vector<model::Recompute> recompute;  // one for all stages, or one a stage; empty: auto
   TransportKind transport = TransportKind::kAuto;
   DeviceKind device = DeviceKind::kAuto;
@@ -71,7 +71,7 @@ struct Parallelism {
 
 struct Checkpoint {
   std::string directory;
-  std::int64_t every_steps = 0;  // 0: at the end and when the job is halted only
+  std::int64_t every_steps = 0;  // 0: only at the end and when the job is halted
   int keep = 3;
   std::string resume = "auto";  // "auto", "none" or a step
 };
@@ -90,18 +90,18 @@ struct JobSpec {
   Parallelism parallelism;
   Precision precision = Precision::kF32;
   std::optional<Checkpoint> checkpoint;
-  std::string tensorboard;  // directory of event files, under the checkpoint root; empty: none
+  std::string tensorboard;  // a directory of event files, under the checkpoint root; empty: none
   std::uint64_t seed = 0;
-  bool exact = true;  // the same bits whatever the schedule
-  // Of settings that have no effect on this job, for people. Not a part of the proto.
+  bool exact = true;  // results have the same bits with every schedule
+  // Warn people of settings that have no effect on this job. They are not a part of the proto.
   std::vector<std::string> warnings;
 
-  // Microbatches per step of one data-parallel rank.
+  // Returns how many microbatches one data-parallel rank has in a step.
   int MicrobatchesPerStep(int dp_size) const { return global_batch / (microbatch * dp_size); }
 };
 
-// What a job rounds to bf16 on ranks that compute on `device`: of `precision: bf16` the operands of
-// products, and on GPUs, which are bound by memory, activations too.
+// Returns what a job rounds to bf16 on ranks that compute on `device`. With `precision: bf16` these
+// are the operands of products, and on GPUs, which are bound by memory, activations too.
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device);
 
 }  // namespace takt::config

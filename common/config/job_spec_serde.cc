@@ -40,7 +40,7 @@ class Rules {
                   .rule = absl::StrCat("must be between ", least, " and ", most),
                   .fix = "set it"});
   }
-  // A finite number in [least, below).
+  // Checks that `value` is a finite number in [least, below).
   bool Number(const char* field, double value, double least, double below) {
     const bool bounded = std::isfinite(below);
     return Check(std::isfinite(value) && value >= least && value < below,
@@ -50,7 +50,7 @@ class Rules {
                                   : absl::StrCat("must be a finite number, ", least, " or more"),
                   .fix = "correct it"});
   }
-  // One of the values that this version can serve; `supported` lists them for people.
+  // Checks that the value is one that this version can serve. `supported` lists these for people.
   bool Supported(const std::string& field, const std::string& value, bool is_supported,
                  const char* supported) {
     return Check(is_supported, {.field = field,
@@ -68,7 +68,7 @@ class Rules {
   std::vector<FieldError> errors_;
 };
 
-// The name of an enumerator in files, or its number if it has none.
+// Returns the name of an enumerator in files, or its number if it has no name.
 template <class Enum>
 std::string NameOf(Enum value) {
   const auto* descriptor = google::protobuf::GetEnumDescriptor<Enum>()->FindValueByNumber(value);
@@ -97,7 +97,8 @@ void ReadName(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   job.name = name;
 }
 
-// Of the papers: 4 C, and 2/3 of that for the three matrices of a gated MLP.
+// Returns the width that the papers chose: 4 C, and 2/3 of that for the three matrices of a gated
+// MLP.
 int DefaultInner(model::Family family, int hidden) {
   constexpr int kWidest = 1 << 28;
   if (hidden <= 0 || hidden > kWidest) return hidden;
@@ -156,7 +157,7 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
   model.activation_bytes = proto.activation_bytes();
   job.init_from = proto.init_from();
   if (model.family == model::Family::kEmulated) {
-    model.context = std::max(model.context, 1);  // only scales the count of tokens
+    model.context = std::max(model.context, 1);  // it only scales the count of tokens
     rules.Check(job.init_from.empty(), {.field = "model.init_from",
                                         .value = Shown(job.init_from),
                                         .rule = "emulated layers have no weights",
@@ -186,7 +187,7 @@ void CheckShares(const std::vector<Corpus>& train, Rules& rules) {
   for (const Corpus& corpus : train) sum += corpus.weight;
   if (!std::isfinite(sum)) return;
   for (std::size_t i = 0; i < train.size(); ++i) {
-    if (!(train[i].weight > 0)) continue;  // ReadData says so
+    if (!(train[i].weight > 0)) continue;  // ReadData reports this
     rules.Check(train[i].weight / sum * kLongestMixtureCycle >= 1,
                 {.field = absl::StrCat("data.train[", i, "].weight"),
                  .value = absl::StrCat(train[i].weight),
@@ -198,7 +199,8 @@ void CheckShares(const std::vector<Corpus>& train, Rules& rules) {
 
 void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
   if (job.model.family == model::Family::kEmulated) {
-    // Not refused, so that a real job's file can be emulated by changing its model alone.
+    // A data set is no error here, so that a real job's file can be emulated by changing its model
+    // alone.
     if (proto.train_size() > 0 || proto.has_validation())
       job.warnings.push_back("data: has no effect on an emulated model, which reads no tokens");
     return;
@@ -234,7 +236,7 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
                  .batches = batches};
 }
 
-// Bounds what one step can be asked to do: programs have an instruction per microbatch.
+// Bounds the size of one step: programs have an instruction for each microbatch.
 constexpr int kMaxBatch = 1 << 24;
 constexpr int kMaxMicrobatches = 1 << 16;
 
@@ -246,7 +248,7 @@ void ReadBatch(const v1::BatchSpec& proto, const v1::ParallelismSpec& parallelis
   const bool microbatch_ok = rules.Between("batch.microbatch", proto.microbatch(), 1, kMaxBatch);
   if (!global_ok || !microbatch_ok) return;
   const std::int64_t data = parallelism.has_data() ? parallelism.data() : 1;
-  if (data < 1) return;  // ReadParallelism says so
+  if (data < 1) return;  // ReadParallelism reports this
   const std::int64_t part = proto.microbatch() * data;
   const std::int64_t above = (proto.global() + part - 1) / part * part;
   const bool divides = rules.Check(
@@ -379,7 +381,7 @@ void ReadRecompute(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rules)
   }
 }
 
-// Whether there are such devices is seen when the job gets its workers.
+// Whether there are such devices shows when the job gets its workers.
 void CheckDevice(const v1::ParallelismSpec& proto, const model::ModelConfig& model, Rules& rules) {
   rules.Supported("parallelism.transport", NameOf(proto.transport()),
                   v1::TransportKind_IsValid(proto.transport()), "auto, shm, gloo or nccl");

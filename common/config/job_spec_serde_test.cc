@@ -261,7 +261,7 @@ TEST(JobSpecSerde, IsExactUnlessItSaysOtherwise) {
   EXPECT_FALSE(ToProto(*ToJobSpec(Parse({}))).has_exact());  // for readers that do not know it
 }
 
-// What the file reader already refuses may still come over the wire.
+// A message over the wire may have values that the file reader refuses.
 TEST(JobSpecSerde, RefusesHostileMessages) {
   v1::JobSpec spec = Parse({});
   spec.mutable_optimizer()->mutable_adamw()->set_learning_rate(std::nan(""));

@@ -112,7 +112,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   if (!job.tensorboard.empty()) proto.mutable_logging()->set_tensorboard(job.tensorboard);
   proto.set_precision(static_cast<v1::Precision>(job.precision));
   proto.set_seed(job.seed);
-  // Else left out, for readers that do not know it.
+  // The default is left out, for readers that do not know the field.
   if (!job.exact) proto.set_exact(false);
   return proto;
 }

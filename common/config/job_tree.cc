@@ -23,8 +23,8 @@ void Relocate(YamlNode& node, const std::string& where) {
   for (YamlNode& value : node.values) Relocate(value, where);
 }
 
-// The child of `node` called `part`, made if it is not there; nullptr: `node` cannot have children
-// of that name.
+// Returns the child of `node` called `part`, and makes it if it is not there. Returns nullptr if
+// `node` cannot have children of that name.
 YamlNode* Descend(YamlNode& node, const std::string& part, const std::string& where) {
   if (node.kind == Kind::kList) {
     std::size_t index = 0;
@@ -69,8 +69,8 @@ absl::Status ApplyOverride(YamlNode& root, const std::string& text) {
   return absl::OkStatus();
 }
 
-// Where `field` ("data.train[0].path") is written; of a missing one, where the section is that
-// lacks it. A list that was written as one value is that value.
+// Returns where `field` ("data.train[0].path") is written. For a missing field this is the section
+// that lacks it. Element 0 of a list that was written as one value is that value.
 std::string Locate(const YamlNode& root, const std::string& field) {
   const YamlNode* node = &root;
   std::string where = root.where;

@@ -9,8 +9,8 @@
 
 namespace takt::config {
 
-// The tree of a job file with the overrides applied; what an override brings has "--set ..." for
-// its `where`.
+// Returns the tree of a job file with the overrides applied. In a node from an override `where`
+// begins with "--set".
 absl::StatusOr<YamlNode> ParseJobTree(std::string_view text, const JobFileOptions& options);
 
 }  // namespace takt::config

@@ -29,7 +29,7 @@ bool MayDiffer(const std::string& field) {
   });
 }
 
-// By dotted path, all defaults spelled out.
+// Returns the fields by dotted path, with all defaults spelled out.
 std::map<std::string, std::string> Fields(const JobSpec& job) {
   std::map<std::string, std::string> fields;
   const auto flat = nlohmann::json::parse(FormatJobFile(ToProto(job))).flatten();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a job may go on from the checkpoint of a job file that read otherwise.
+// Decides whether a job may go on from the checkpoint of a job whose file said something else.
 #pragma once
 
 #include <string_view>
@@ -9,10 +9,11 @@
 
 namespace takt::config {
 
-// saved: the job's spec when it was saved, as FormatJobFile wrote it. What says how long and where
-// a job runs, and what it writes beside checkpoints, may differ: `name`, `steps`, `parallelism`,
-// `checkpoint`, `logging`, `data.validation`. init_from does not matter: the weights are there.
-// Errors: kInvalidArgument: one FieldError for each other field that differs.
+// Compares the job with the spec of the job that was saved, as FormatJobFile wrote it (`saved`).
+// These fields may differ, for they say how long and where a job runs and what it writes beside
+// checkpoints: `name`, `steps`, `parallelism`, `checkpoint`, `logging`, `data.validation`.
+// init_from may differ too, for the weights are in the checkpoint. Errors: kInvalidArgument with
+// one FieldError for each other field that differs.
 absl::Status CheckResumes(const JobSpec& job, std::string_view saved);
 
 }  // namespace takt::config

@@ -40,7 +40,7 @@ absl::StatusOr<std::string> Read(const ReadFile& read_file, const char* field,
   return text;
 }
 
-// What a job says of a model beside its config.json must agree with it.
+// Checks that a job's fields of a model agree with the model's config.json.
 class Agreement {
  public:
   explicit Agreement(std::string path) : path_(std::move(path)) {}

@@ -16,7 +16,7 @@ constexpr char kConfig[] =
     R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 64, "n_head": 4, "vocab_size": 256,
   "n_positions": 32, "n_inner": 100, "layer_norm_epsilon": 1e-6})";
 
-// Answers from a map; everything else is not there.
+// Reads files from a map. Every other file is missing.
 ReadFile Files(std::map<std::string, std::string> files) {
   return [files](const std::string& path) -> absl::StatusOr<std::string> {
     const auto it = files.find(path);

@@ -105,12 +105,12 @@ class TreeBuilder final : public YAML::EventHandler {
 
   const std::string name_;
   std::size_t num_nodes_ = 0;
-  std::vector<YamlNode> open_;  // maps and lists that have begun, outermost first
+  std::vector<YamlNode> open_;  // the maps and lists that have begun, outermost first
   YamlNode root_;
 };
 
-// Offset of the first byte that is no well-formed UTF-8 (RFC 3629) or a control character other
-// than tab and line ends; text.size() if there is none.
+// Returns the offset of the first byte that is no well-formed UTF-8 (RFC 3629) or a control
+// character other than tab and line ends. Returns text.size() if there is none.
 std::size_t FindNonText(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// YAML (and so JSON) text as a tree that remembers where everything was written.
+// Reads YAML (and so JSON) text as a tree that remembers where everything was written.
 #pragma once
 
 #include <string>
@@ -21,10 +21,9 @@ struct YamlNode {
   std::vector<YamlNode> values;        // of a map (beside `keys`) or a list
 };
 
-// One document. An empty one is an empty map.
-// Bounded for any input: at most 1 MiB of text, 32 levels, 100000 nodes; anchors, aliases and tags
-// are refused. Errors: kInvalidArgument (FieldError whose field is "job file") with `where` =
-// "name:line:column".
+// Reads one document. An empty one is an empty map. The size is bounded for any input: at most 1
+// MiB of text, 32 levels, 100000 nodes. Anchors, aliases and tags are refused. Errors:
+// kInvalidArgument (FieldError whose field is "job file") with `where` = "name:line:column".
 absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view name);
 
 }  // namespace takt::config

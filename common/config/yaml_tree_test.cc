@@ -77,7 +77,7 @@ TEST(YamlTree, RefusesTenMegabytesShortly) {
             "YAML or JSON");
 }
 
-// None of these may take long, use the stack up, or answer with more than a line.
+// None of these may take long, use up the stack, or answer with more than a line.
 TEST(YamlTree, StaysBoundedOnHostileText) {
   for (const char* unit : {"[",  "{", "- ", "? ",    "a: ",   "a:\n", "[[],",  "{a: [", "&a [",
                            "\"", "'", "!",  "|\n ",  "- a\n", "a\n",  ": ",    ", ",    "%",

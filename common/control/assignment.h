@@ -14,7 +14,7 @@
 
 namespace takt::control {
 
-// One rank of the mesh, bound to one process life of a worker.
+// A rank of the mesh, bound to one process life of a worker.
 struct BoundRank {
   Rank rank;
   std::string worker, incarnation;
@@ -23,7 +23,7 @@ struct BoundRank {
 
 inline constexpr std::size_t kSecretBytes = 32;
 
-// What a worker is given to run for one rank (takt.v1.Assignment).
+// Tells a worker what to run for one rank (takt.v1.Assignment).
 struct Assignment {
   JobKey key;
   Rank rank;
@@ -39,9 +39,9 @@ struct Assignment {
   std::string secret;  // kSecretBytes random bytes that the ranks of this generation share
   double predicted_step_seconds = 0;
   double predicted_bubble_fraction = 0;
-  // Which checkpoint training goes on from: "auto" (the newest that loads), "none", or a step.
+  // The checkpoint from which training goes on: "auto" (the newest that loads), "none", or a step.
   std::string resume = "none";
-  StepId resume_at_most;  // no checkpoint above this step is taken; 0: any is
+  StepId resume_at_most;  // no checkpoint above this step is taken; 0: any may be
 };
 
 }  // namespace takt::control

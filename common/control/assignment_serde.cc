@@ -43,7 +43,7 @@ absl::Status CheckRank(const Assignment& assignment) {
       "rank ", rank, " of the assignment is not in a mesh of ", mesh.pp_size, " x ", mesh.dp_size));
 }
 
-// Whether the programs are for this rank of this job.
+// Checks that the programs are for this rank of this job.
 absl::Status CheckAgreement(const Assignment& assignment) {
   const mesh::Mesh& mesh = assignment.mesh;
   const int num_stages = static_cast<int>(assignment.partition.size());

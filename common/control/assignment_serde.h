@@ -11,7 +11,7 @@ v1::BoundRank ToProto(const BoundRank& bound);
 BoundRank FromProto(const v1::BoundRank& proto);
 
 v1::StageAssignment ToProto(const mesh::Stage& stage);
-// Checks nothing: for what this program has written itself.
+// This checks nothing: it reads what this program has written itself.
 mesh::Stage FromProto(const v1::StageAssignment& proto);
 
 v1::Assignment ToProto(const Assignment& assignment);

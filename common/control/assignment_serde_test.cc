@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Of rank 1 in a pipeline of two, for a job with a validation set.
+// Returns the assignment of rank 1 in a pipeline of two, for a job with a validation set.
 Assignment SomeAssignment() {
   config::JobSpec job;
   job.name = "j";
@@ -66,8 +66,8 @@ std::string ErrorOf(const v1::Assignment& proto) {
 
 using google::protobuf::FieldDescriptor;
 
-// The fields of an assignment that are set nowhere in `message`. Specs and programs have tests of
-// their own.
+// Collects the fields of an assignment: all of them, and those that are set. Specs and programs
+// have tests of their own.
 void CollectFields(const google::protobuf::Message& message, std::set<std::string>& all,
                    std::set<std::string>& set) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker sends on the bulk stream (takt.v1.AttachmentService.StreamBulk), and the
-// coordinator's answer. The meaning of each message is in attachment_service.proto.
+// The messages that a worker sends on the bulk stream (takt.v1.AttachmentService.StreamBulk), and
+// the coordinator's answer. attachment_service.proto says what each of them means.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct BulkHello {
   std::string worker, incarnation;
 };
 
-// One rank's part of one step.
+// Reports one rank's part of one step.
 struct RankStepReport {
   JobKey key;
   Rank rank;
@@ -28,13 +28,13 @@ struct RankStepReport {
   StepId step;
   double step_seconds = 0;
   double busy_seconds = 0;  // of the compute lane
-  // Rank 0 alone knows these.
+  // Only rank 0 knows these.
   double loss = 0, grad_norm = 0, learning_rate = 0;
   std::int64_t tokens = 0;
   std::optional<double> validation_loss;
 };
 
-// One rank's part of a checkpoint: its files are written, or `error`.
+// Reports one rank's part of a checkpoint: either its files are written, or there is an `error`.
 struct CheckpointReport {
   JobKey key;
   Rank rank;
@@ -46,13 +46,13 @@ struct CheckpointReport {
   std::string error;  // empty: the files are written
 };
 
-// What was measured of one step of one rank.
+// Carries the measurements of one step of one rank.
 struct StepTrace {
   JobKey key;
   std::string trace;  // common/trace/encoding.h
 };
 
-// One line that a worker wrote while it held a rank of a job.
+// A line that a worker wrote to its log while it held a rank of a job.
 struct LogLine {
   std::string job;
   std::string worker;
@@ -65,7 +65,7 @@ struct LogLine {
 
 using BulkMessage = std::variant<BulkHello, RankStepReport, CheckpointReport, StepTrace, LogLine>;
 
-// All reports of `key` up to `sequence` are durable.
+// Says that all reports of `key` up to `sequence` are durable.
 struct ReportsAcknowledged {
   JobKey key;
   std::int64_t sequence = 0;

@@ -16,7 +16,7 @@ v1::LogLine ToProto(const LogLine& line);
 LogLine FromProto(const v1::LogLine& proto);
 
 v1::StreamBulkRequest ToProto(const BulkMessage& message);
-// nullopt: a message that this program does not know.
+// Returns nullopt if this program does not know the message.
 std::optional<BulkMessage> FromProto(const v1::StreamBulkRequest& proto);
 
 v1::StreamBulkResponse ToProto(const ReportsAcknowledged& acknowledged);

@@ -22,7 +22,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::util::MessageDifferencer;
 
-// Whether to set a field, and the number that its value is made of.
+// Decides whether to set a field, and gives the number that its value is made of.
 struct Choice {
   std::function<bool()> set;
   std::function<std::int32_t()> number;
@@ -70,7 +70,7 @@ void Fill(Message& message, const Choice& choice) {
       FillOne(message, field, choice);
     }
   }
-  // A level is a word. What else would be read as info?
+  // A level is a word. Any other text would be read as info.
   if (auto* line = dynamic_cast<v1::LogLine*>(&message)) line->set_level("warning");
 }
 
@@ -93,7 +93,7 @@ std::string Difference(const Proto& before, const Proto& after) {
   return difference;
 }
 
-// Calls `test` with an empty message for each alternative of the oneof, and that alternative.
+// Calls `test` for each alternative of the oneof, with an empty message and that alternative.
 template <class Proto>
 void ForEachAlternative(const std::function<void(Proto&, const FieldDescriptor&)>& test) {
   const google::protobuf::OneofDescriptor& oneof = *Proto::descriptor()->oneof_decl(0);
@@ -108,7 +108,7 @@ void ExpectNothingIsLost(const Proto& proto) {
   EXPECT_EQ(Difference(proto, ToProto(*FromProto(proto))), "") << proto.DebugString();
 }
 
-// An assignment can only be written if it is one: assignment_serde_test.cc has its round trip.
+// Only a real assignment can be read. assignment_serde_test.cc has its round trip.
 bool IsPrepare(const FieldDescriptor& field) {
   return field.message_type() == v1::Prepare::descriptor();
 }
@@ -167,7 +167,7 @@ TEST(RoundTrip, WhatIsNotKnownIsNothing) {
   EXPECT_FALSE(FromProto(request).has_value());
 }
 
-// Fields that are left out are read as their defaults. What was read is then kept.
+// Fields that are left out are read as their defaults. A second round trip changes nothing.
 template <class Proto>
 void CheckThatReadingIsStable(Proto& proto, const FieldDescriptor& field) {
   if (IsPrepare(field)) return;

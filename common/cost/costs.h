@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each action and each message of a step takes, measured or modelled. Generators that look at
-// time, the simulator and the planner read the same values.
+// The times of each action and each message of a step, measured or modelled. Generators that look
+// at time, the simulator and the planner read the same values.
 #pragma once
 
 #include <map>
@@ -14,11 +14,11 @@ namespace takt::cost {
 
 // The cost of a message between one ordered pair of ranks.
 struct LinkCost {
-  double latency = 0;           // of a message; does not occupy the link
-  double seconds_per_byte = 0;  // occupies the link's lane
+  double latency = 0;           // each message takes it; it does not occupy the link
+  double seconds_per_byte = 0;  // it occupies the link's lane
 };
 
-// Times in seconds, or in any unit common to all.
+// The times are in seconds, or in any unit common to all.
 struct Costs {
   // F, I, W, B by stage. A vector of one entry serves all stages.
   std::vector<double> forward{1}, input_grad{1}, weight_grad{1}, backward{2};
@@ -26,7 +26,8 @@ struct Costs {
   std::vector<double> overlap;
   LinkCost link;                                        // for each pair that `links` does not name
   std::map<std::pair<PpRank, PpRank>, LinkCost> links;  // by (from, to)
-  // All REDUCE_GRAD of a stage together, by stage as above. Each layer takes an equal part.
+  // The time of all REDUCE_GRAD of a stage together, by stage as above. Each layer takes an equal
+  // part.
   std::vector<double> reduction{0};
   double tied_reduction = 0;  // REDUCE_TIED
   double optimizer = 0;       // OPT on every rank, after NORM_EXCHANGE, which is a barrier
@@ -36,7 +37,7 @@ struct Costs {
   double W(StageId stage) const { return Of(weight_grad, stage); }
   double B(StageId stage) const { return Of(backward, stage); }
   double Reduction(StageId stage) const { return Of(reduction, stage); }
-  // The pair that runs F of `forward_stage` and B of `backward_stage` as one.
+  // Returns the cost of the pair that runs F of `forward_stage` and B of `backward_stage` as one.
   double O(StageId forward_stage, StageId backward_stage) const {
     return overlap.empty() ? F(forward_stage) + B(backward_stage) : Of(overlap, forward_stage);
   }
@@ -52,8 +53,8 @@ struct Costs {
   }
 };
 
-// Checks that costs are finite and not negative, and that there is one value or one a stage.
-// kInvalidArgument (FieldError "cost.F", ...).
+// Checks that costs are finite and not negative, and that there is one value or one for each stage.
+// Errors: kInvalidArgument (FieldError "cost.F", ...).
 absl::Status CheckCosts(const Costs& costs, int num_stages);
 
 }  // namespace takt::cost

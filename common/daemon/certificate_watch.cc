@@ -13,7 +13,7 @@ namespace {
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 constexpr absl::Duration kRepeatUnusable = absl::Minutes(1);
 constexpr absl::Duration kRepeatSoon = absl::Hours(1);
-// Whoever renews does it before this share of its life is left.
+// A certificate should be renewed before this share of its life is left.
 constexpr double kSoon = 0.1;
 
 }  // namespace

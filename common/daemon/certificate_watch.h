@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks after a daemon's certificate while it runs: says in the log and in a metric when it ends.
+// Watches a daemon's certificate while it runs. A log line and a metric say when the certificate
+// ends.
 #pragma once
 
 #include <functional>
@@ -20,18 +21,18 @@ struct CertificateNews {
   LogLevel level;
   std::string message;
   absl::Time expires;
-  std::string error;  // of files that cannot be used
+  std::string error;  // set if the files cannot be used
 };
 
-// What there is to say about the files, each thing when it begins and again from time to time.
-// Reads files, but no clock.
+// Finds out what there is to say about the files. It says each thing when it begins, and again from
+// time to time. It reads files but no clock.
 class CertificateJudge final {
  public:
   explicit CertificateJudge(certificates::TlsFiles files) : files_(std::move(files)) {}
 
   std::optional<CertificateNews> Look(absl::Time now);
 
-  // Of the certificate as it was last seen.
+  // The end of the certificate as it was last read.
   std::optional<absl::Time> expires() const { return expires_; }
 
  private:
@@ -43,10 +44,11 @@ class CertificateJudge final {
   absl::Time said_at_ = absl::InfinitePast();
 };
 
-// A thread that looks every second, until the object is destroyed.
+// A thread that looks at the files every second, until the object is destroyed.
 class CertificateWatch final {
  public:
-  // Without files it does nothing. on_expiry: gets the time, once at the start and at every look.
+  // It does nothing if there are no files. on_expiry: gets the time of the end once at the start
+  // and at every look.
   CertificateWatch(const certificates::TlsFiles& files, std::function<void(absl::Time)> on_expiry);
   ~CertificateWatch();
 

@@ -24,7 +24,7 @@ std::string Answer(std::string_view status, std::string_view type, std::string_v
   return answer.append(body);
 }
 
-// Reads until the end of a request's head, then writes the answer.
+// Reads up to the end of a request's head, then writes the answer.
 class Scrape final : public net::Guest {
  public:
   Scrape(net::Socket socket, const std::function<std::string()>& page)

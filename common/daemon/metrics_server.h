@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The metrics page of a daemon: GET /metrics, and nothing else.
+// The metrics page of a daemon. It answers GET /metrics and nothing else.
 #pragma once
 
 #include <functional>
@@ -17,13 +17,13 @@ namespace takt::daemon {
 // keeping others out.
 class MetricsServer {
  public:
-  // address: HOST:PORT, port 0 for any; binds that host alone.  page: the text of the page; called
-  // on the server's thread. Errors: kInvalidArgument (FieldError on
-  // --metrics-listen: not HOST:PORT); kUnavailable (that cannot be bound now).
+  // Binds the host of `address` alone. address: HOST:PORT, port 0 for any.  page: returns the text
+  // of the page; the server's thread calls it. Errors: kInvalidArgument (FieldError on
+  // --metrics-listen: not HOST:PORT); kUnavailable (the address cannot be bound now).
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
                                                               std::function<std::string()> page);
 
-  // With the real port.
+  // The address with the real port.
   const std::string& address() const { return door_.address(); }
 
  private:
@@ -32,7 +32,7 @@ class MetricsServer {
   net::Door door_;
 };
 
-// The whole answer to a request whose head is `head`.
+// Returns the whole answer to a request whose head is `head`.
 std::string AnswerToScrape(std::string_view head, const std::function<std::string()>& page);
 
 }  // namespace takt::daemon

@@ -43,7 +43,7 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::Run(absl::Duration timeout) {
-  // Shared with the answer, which may come when the watchdog is gone.
+  // The answer shares this, for it may come when the watchdog is gone.
   const auto answered = std::make_shared<std::atomic<bool>>(true);
   absl::MutexLock lock(&mutex_);
   while (!ended_) {

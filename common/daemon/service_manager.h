@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What systemd is told about this process (sd_notify(3)): ready, stopping, alive. Without a service
+// Tells systemd about this process (sd_notify(3)): ready, stopping, alive. Without a service
 // manager every call does nothing.
 #pragma once
 
@@ -13,22 +13,23 @@
 
 namespace takt::daemon {
 
-// The process serves; `status` is a line for `systemctl status`.
+// Tells that the process serves. `status` is a line for `systemctl status`.
 void NotifyReady(const std::string& status);
 void NotifyStopping(const std::string& status);
 
-// How long the service manager waits for a sign of life; infinite: it does not.
+// Returns how long the service manager waits for a sign of life. It is infinite if it does not
+// wait.
 absl::Duration WatchdogTimeout();
 
 // Feeds the watchdog for as long as the one thread that decides things answers. If that thread
 // hangs, the service manager ends the process and starts another.
 class Watchdog {
  public:
-  // ask(answer): makes the deciding thread call `answer`; must not block. Called every third of
-  // `timeout`, the next time only after the answer. feed: tells that all is well.
+  // ask(answer): makes the deciding thread call `answer`, and must not block. It is called every
+  // third of `timeout`, the next time only after the answer. feed: tells that all is well.
   Watchdog(absl::Duration timeout, std::function<void(std::function<void()> answer)> ask,
            std::function<void()> feed);
-  // With the service manager's timeout, told to the service manager.
+  // Takes the service manager's timeout and feeds the service manager.
   explicit Watchdog(std::function<void(std::function<void()> answer)> ask);
   ~Watchdog();
 
@@ -39,7 +40,7 @@ class Watchdog {
   const std::function<void()> feed_;
   absl::Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // none without a timeout
+  std::thread thread_;  // there is none without a timeout
 };
 
 }  // namespace takt::daemon

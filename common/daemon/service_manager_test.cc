@@ -15,7 +15,7 @@
 namespace takt::daemon {
 namespace {
 
-// The service manager's end: a datagram socket named by NOTIFY_SOCKET.
+// The service manager's end, which is a datagram socket that NOTIFY_SOCKET names.
 class ManagerSocket {
  public:
   ManagerSocket() {
@@ -85,7 +85,7 @@ TEST(WatchdogTest, StarvesWhenTheThreadThatDecidesHangs) {
     absl::SleepFor(absl::Milliseconds(20));
   }
   EXPECT_EQ(fed, 1);  // the start counts as an answer
-  held.at(0)();       // late, and nobody is there any more
+  held.at(0)();       // it is late, and nobody waits for it any more
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ class YamlSettings final : public CLI::Config {
                 .where = root->key_where[i]});
       }
       const config::YamlNode& value = root->values[i];
-      if (value.kind == config::YamlNode::Kind::kNull) continue;  // as if it were not there
+      if (value.kind == config::YamlNode::Kind::kNull) continue;  // the key counts as absent
       if (value.kind != config::YamlNode::Kind::kScalar) {
         Refuse({.field = root->keys[i],
                 .rule = "must be one value",
@@ -70,7 +70,7 @@ class YamlSettings final : public CLI::Config {
 
   std::string to_config(const CLI::App* /*app*/, bool /*defaults*/, bool /*description*/,
                         std::string /*prefix*/) const override {
-    return "";  // nobody asks: there is no option that prints the settings
+    return "";  // no option prints the settings, so nothing asks
   }
 
  private:

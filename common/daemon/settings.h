@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings of a daemon from three places: the command line wins over the environment, the
+// Reads a daemon's settings from three places. The command line wins over the environment, and the
 // environment over the settings file.
 #pragma once
 
@@ -9,8 +9,8 @@
 namespace takt::daemon {
 
 // Gives every long option of `app` that exists by now a key of the settings file and an environment
-// variable: `--metrics-listen` is `metrics_listen: ...` in the file and PREFIX_METRICS_LISTEN. Adds
-// `--settings FILE`; without it `default_file` is read if it is there.
+// variable: `--metrics-listen` is `metrics_listen: ...` in the file and PREFIX_METRICS_LISTEN. It
+// adds `--settings FILE`. Without that option it reads `default_file` if that exists.
 //
 // The file is a YAML map of scalars. An unknown or repeated key, a nested value and text that is
 // not YAML are errors of `app.parse` (CLI::ParseError) with file, line and column.

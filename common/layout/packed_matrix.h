@@ -5,8 +5,8 @@
 
 namespace takt::layout {
 
-// Elements that a matrix [rows, columns] takes once a backend has packed it in bf16: rows are
-// filled up to 32 and columns to 64, whatever the backend.
+// Returns the elements that a matrix [rows, columns] takes once a backend has packed it in bf16.
+// Every backend fills up rows to 32 and columns to 64.
 constexpr std::int64_t PackedElements(std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kRows = 32, kColumns = 64;
   return (rows + kRows - 1) / kRows * kRows * ((columns + kColumns - 1) / kColumns * kColumns);

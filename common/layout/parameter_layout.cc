@@ -18,7 +18,7 @@ using model::Parameter;
 
 constexpr std::int64_t kFloatBytes = 4, kBf16Bytes = 2;
 
-// The layer's own parameters in the model's order, then the tied ones.
+// Returns the layer's own parameters in the model's order, then the tied ones.
 std::vector<const Parameter*> Uses(const model::Model& model, const model::Layer& layer) {
   std::vector<const Parameter*> uses;
   for (const Parameter& parameter : layer.parameters) uses.push_back(&parameter);
@@ -102,7 +102,7 @@ class ParameterLayout {
 
   const model::Model& model_;
   const int num_versions_;
-  std::set<const Parameter*> here_;  // those whose weights have a place
+  std::set<const Parameter*> here_;  // the parameters whose weights have a place
   Section section_{.name = "parameters"};
 };
 

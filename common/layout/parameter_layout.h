@@ -10,13 +10,13 @@ namespace takt::layout {
 
 // Lays out the parameters of `layers`, which are in ascending order and lie on one rank.
 //
-// Each use of a parameter has a gradient; a layer's gradients are one allocation, the bucket that
-// data-parallel ranks sum. A weight and its moments are there once: a tied parameter lies with the
+// Each use of a parameter has a gradient. A layer's gradients are one allocation, the bucket that
+// data-parallel ranks sum. A weight and its moments exist once: a tied parameter lies with the
 // first layer here that uses it. Where products are in bf16, each use of a matrix that its layer
 // multiplies by has packed copies.
 //
-// Allocations come in this order: of each layer gradients, all versions of the weights, first
-// moments, second moments; then the packed copies of each use.
+// Each layer has these allocations, in this order: gradients, all versions of the weights, first
+// moments, second moments. The packed copies of each use follow all layers.
 // model: borrowed for the section's life.
 Section LayOutParameters(const model::Model& model, const std::vector<LayerId>& layers,
                          int num_versions = 1);

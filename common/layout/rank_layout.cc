@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::int64_t kFloatBytes = 4;
 
-// What a takt-worker takes that holds no job, as measured (docs/memory.md), and what threads,
-// kernels and channels of a job take besides.
+// The bytes of a takt-worker that holds no job, as measured (docs/memory.md), and those that
+// threads, kernels and channels of a job add.
 constexpr std::int64_t kProcessBytes = std::int64_t{44} << 20;
 
 StageLayouts LayOutStages(const RankInputs& inputs) {
@@ -26,7 +26,7 @@ StageLayouts LayOutStages(const RankInputs& inputs) {
   return stages;
 }
 
-// In ascending order.
+// Returns the layers in ascending order.
 std::vector<LayerId> LayersOf(const StageLayouts& stages) {
   std::vector<LayerId> layers;
   for (const auto& [id, stage] : stages) {

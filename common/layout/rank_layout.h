@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where every tensor of a rank lies: the one description that the planner adds up, from which the
-// worker allocates, and that people read. Nothing else computes a size.
+// Says where every tensor of a rank lies. The planner adds this description up, the worker
+// allocates from it, and people read it. Nothing else computes a size.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 namespace takt::layout {
 
 struct RankInputs {
-  const model::Model& model;  // all borrowed; the model for the layout's life
+  const model::Model& model;  // all are borrowed; the model for the layout's life
   const mesh::Partition& partition;
   const program::Program& program;
   const program::Program* validation = nullptr;  // null: the job has no validation set
@@ -27,21 +27,21 @@ struct RankInputs {
 
 struct RankLayout {
   const model::Model* model = nullptr;
-  StageLayouts stages;  // what lies in one slot of a stage's stash, and in scratch
-  // Allocated by worker/train, in this order.
+  StageLayouts stages;  // the contents of one slot of a stage's stash, and of scratch
+  // worker/train allocates these, in this order.
   Section parameters;
-  Section shared;            // by all stages: the rotary table and the scratch of layers
+  Section shared;            // all stages share it: the rotary table and the scratch of layers
   Section slots;             // of the program
   Section validation_slots;  // of the validation program
-  // Allocated by others.
-  Section gpu;       // by the GPU backend, at most
-  Section snapshot;  // by worker/checkpoint, in the host's memory; of the replica that writes most
-  Section process;   // by everything else: code, threads, kernels, channels
+  // Other parts of the worker allocate these.
+  Section gpu;       // the GPU backend takes at most this
+  Section snapshot;  // of worker/checkpoint, in the host's memory; of the replica that writes most
+  Section process;   // everything else: code, threads, kernels, channels
 
   std::array<const Section*, 7> sections() const {
     return {&parameters, &shared, &slots, &validation_slots, &gpu, &snapshot, &process};
   }
-  // Resident bytes of the process at its peak, by kind.
+  // Returns the resident bytes of the process at its peak, by kind.
   MemoryBytes bytes() const;
 };
 
@@ -51,7 +51,7 @@ RankLayout LayOutRank(const RankInputs& inputs);
 // Returns which of the data-parallel ranks that hold a layer writes it to checkpoints.
 inline DpRank WriterOf(LayerId layer, int dp_size) { return DpRank(layer.value() % dp_size); }
 
-// A table with a row for each allocation and each tensor, and the sums by kind.
+// Returns a table with a row for each allocation and each tensor, and the sums by kind.
 std::string ToString(const RankLayout& layout);
 
 }  // namespace takt::layout

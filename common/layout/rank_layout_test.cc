@@ -58,7 +58,7 @@ struct Case {
   int microbatches = 4;
   Recompute recompute = Recompute::kNone;
   model::Precisions precisions;
-  bool merges = false;  // several W into one
+  bool merges = false;  // merges several W into one
 };
 
 // A job as the planner would make it, with layers shared out evenly.
@@ -95,7 +95,8 @@ std::string ReadFile(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The tensors of a section, each in one piece: a slot with a stash as the tensors of its layers.
+// Returns the tensors of a section, each in one piece: a slot with a stash as the tensors of its
+// layers.
 std::vector<Tensor> TensorsOf(const RankLayout& layout, const Section& section) {
   std::vector<Tensor> tensors;
   for (const Tensor& tensor : section.tensors) {
@@ -168,7 +169,7 @@ TEST(RankLayout, KeepsTensorsApartAlignedAndInsideTheirAllocation) {
   }
 }
 
-// With sizes that are whole cache lines, where slots share allocations, and without.
+// Sizes are whole cache lines, where slots share allocations, and then are not.
 TEST(RankLayout, PutsNeighbouringSlotsSideBySideWhereWeightGradsAreMerged) {
   model::ModelConfig whole_lines = Gpt2(6);
   whole_lines.context = whole_lines.positions = 16;
@@ -251,7 +252,7 @@ TEST(RankLayout, CountsTheSnapshotOfTheReplicaThatWritesMost) {
         .bytes()[MemoryKind::kSnapshot];
   };
   EXPECT_EQ(snapshot(1), 3 * 4 * job.model.num_parameters());
-  // Of embedding, two blocks and head, layers 1 and 3 are the second replica's.
+  // There are embedding, two blocks and head; the second replica writes layers 1 and 3.
   std::int64_t first = 0, second = 0;
   for (std::size_t layer = 0; layer < job.model.layers.size(); ++layer) {
     for (const model::Parameter& parameter : job.model.layers[layer].parameters)
@@ -281,7 +282,7 @@ TEST(RankLayout, HasTheSlotsOfValidationBeside) {
   EXPECT_FALSE(layout.validation_slots.tensors.empty());
 }
 
-// Slots have the sizes that programs were lowered with, to which they are proved.
+// Slots must have the sizes with which programs were lowered, for the proof has checked those.
 TEST(RankLayout, SizesSlotsAsTheProgramDoes) {
   const Job job({.config = Gpt2(4), .schedule = "zb-h1", .recompute = Recompute::kSelective});
   for (int rank = 0; rank < std::ssize(job.programs); ++rank) {

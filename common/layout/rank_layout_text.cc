@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layout of a rank as a table for people.
+// Prints the layout of a rank as a table for people.
 #include <array>
 #include <string>
 
@@ -51,7 +51,7 @@ void AddSection(std::string& text, const Section& section) {
   }
 }
 
-// What lies in each slot of this kind of the stage.
+// Adds the contents of each slot of this kind of the stage.
 void AddSlotContents(std::string& text, const model::Model& model, const StageLayout& stage,
                      const Tensor& slot) {
   if (slot.bytes == 0) return;

@@ -5,13 +5,13 @@
 
 namespace takt::layout {
 
-inline constexpr std::int64_t kLineBytes = 64;  // of a cache line: where every tensor may begin
+inline constexpr std::int64_t kLineBytes = 64;  // a cache line: every tensor may begin on one
 
 constexpr std::int64_t RoundUp(std::int64_t bytes, std::int64_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// Hands out consecutive regions of one allocation, each of which begins on a cache line.
+// Hands out consecutive regions of one allocation. Each begins on a cache line.
 class Regions {
  public:
   // Returns the offset of a region of so many bytes.

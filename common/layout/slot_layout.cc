@@ -60,7 +60,7 @@ Section LayOutSlots(const model::Model& model, const StageLayouts& stages,
   const bool shares = program::MergesWeightGrads(program);
   const SlotSizes sizes(model, stages, program);
   Section section{.name = "slots"};
-  std::map<std::pair<SlotKind, StageId>, int> shared;  // allocations
+  std::map<std::pair<SlotKind, StageId>, int> shared;  // the indices of allocations
   for (std::size_t i = 0; i < program.slots.size(); ++i) {
     const program::Slot& slot = program.slots[i];
     Tensor tensor{.role = Role::kSlot,

@@ -17,19 +17,19 @@ namespace takt::layout {
 // The layouts of the stages whose weights a rank holds.
 using StageLayouts = std::map<StageId, StageLayout>;
 
-// Sizes of a stage's slots, from which programs are lowered.
+// Returns the sizes of a stage's slots, from which programs are lowered.
 program::StageShape ShapeOf(const model::Model& model, const mesh::Stage& stage);
 
 // Lays out the slots of a program, with a tensor for each slot that has bytes, in the order of the
-// program. Each slot has an allocation of its own. Only in a program whose W are of several
-// microbatches, the slots of one kind and stage that W reads share one (Interleave), so that what W
-// multiplies lies together. Weights, gradients and scalars have no bytes here; of an emulated model
-// messages alone have some.
-// stages: those of the rank. A slot of any other stage has no bytes.
+// program. Each slot has an allocation of its own, with one exception. In a program whose W are of
+// several microbatches, the slots of one kind and stage that W reads share an allocation
+// (Interleave), so that what W multiplies lies together. Weights, gradients and scalars have no
+// bytes here. In an emulated model only messages have bytes.
+// stages: the rank's stages. A slot of any other stage has no bytes.
 Section LayOutSlots(const model::Model& model, const StageLayouts& stages,
                     const program::Program& program);
 
-// Returns the tensors of a slot of a stage's stash, or of one for what the stage recomputes, each
+// Returns the tensors in a slot of a stage's stash, or in one for what the stage recomputes, each
 // in one piece.
 std::vector<Tensor> TensorsInSlot(const model::Model& model, const StageLayout& stage,
                                   const Tensor& slot);

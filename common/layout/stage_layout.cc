@@ -12,8 +12,9 @@ namespace {
 using model::Recompute;
 using model::ScratchTensor;
 
-// A head keeps its logits under kFull too: the last stage has few microbatches between F and I, in
-// most schedules one, so that room to compute them again would be no less than what keeps them.
+// A head keeps its logits under kFull too. The last stage has few microbatches between F and I, in
+// most schedules one. So the room to compute the logits again would be no less than the room that
+// keeps them.
 Recompute ModeOf(const model::Layer& layer, Recompute recompute) {
   using enum model::LayerKind;
   const bool head = layer.kind == kGpt2Head || layer.kind == kLlamaHead;

@@ -17,7 +17,8 @@ struct StageLayout {
     LayerId layer;
     StashLayout stash;
     std::int64_t kept = 0, recomputed = 0;  // offsets of the stash's two parts
-    // Its output: offset, bytes, and bytes from there to what follows. The last layer has none.
+    // The layer's output: its offset, its bytes, and the bytes up to what follows. The last layer
+    // has none.
     std::int64_t output = 0, output_bytes = 0, output_room = 0;
     std::vector<std::int64_t> scratch;       // offsets of model::Layer::scratch, in scratch
     std::int64_t recomputed_in_scratch = 0;  // offset there, where W follows its I
@@ -25,7 +26,7 @@ struct StageLayout {
   std::vector<LayerPlace> layers;
   std::int64_t stash_bytes = 0;       // from F to W
   std::int64_t recomputed_bytes = 0;  // from I to W, where they are apart
-  // The most that a pass of any one layer needs while it runs, with what it recomputes where W
+  // The most that a pass of any one layer needs while it runs, including what it recomputes where W
   // follows its I. All layers share it.
   std::int64_t scratch_bytes = 0;
 };

@@ -11,9 +11,9 @@
 
 namespace takt::layout {
 
-// Where the tensors of one layer's stash lie. A tensor is *kept* from F to W, or it is *recomputed*
-// before I and lies in memory of its own from there to W. F writes a tensor that is recomputed only
-// on its way to the next one.
+// Says where the tensors of one layer's stash lie. A tensor is *kept* from F to W, or it is
+// *recomputed* before I and lies in memory of its own from there to W. F writes a recomputed tensor
+// only on its way to the next one.
 class StashLayout {
  public:
   StashLayout(std::span<const model::StashTensor> tensors, model::Recompute recompute);

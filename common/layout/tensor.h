@@ -2,9 +2,9 @@
 // The rows of a layout: one for each allocation that a rank makes and one for each tensor in it.
 //
 // A row says what a tensor is (its identity) and where it lies (its place). New axes fit into the
-// identity: a shard of a parameter is a `Shard{index, count}` beside `parameter` that divides its
+// identity. A shard of a parameter is a `Shard{index, count}` beside `parameter` that divides its
 // bytes where LayOutParameters computes them, and a slice of a slot's tensor is a `Slice{index,
-// count}` beside `slot`. Whoever resolves a place needs no change for either.
+// count}` beside `slot`. Code that resolves a place needs no change for either.
 #pragma once
 
 #include <cstddef>

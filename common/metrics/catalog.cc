@@ -4,7 +4,7 @@
 namespace takt::metrics {
 namespace {
 
-// In the order of docs/metrics.md.
+// The order is that of docs/metrics.md.
 constexpr const Metric* kAllMetrics[] = {
     &kJobState,
     &kJobStep,
@@ -51,7 +51,7 @@ constexpr const Metric* kAllMetrics[] = {
 
 using Of = Extent::Of;
 
-// Of labels with a list of values in another place, metrics_test.cc holds the numbers.
+// Some labels have their list of values in another place. metrics_test.cc holds their numbers.
 constexpr Label kAllLabels[] = {
     {"job", "name of the job", {0, Of::kJobs}},
     {"state",

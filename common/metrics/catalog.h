@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every metric that a Takt program exposes: name, unit, help and labels, declared here and nowhere
-// else; docs/metrics.md is made from it. Base units only; no label grows without bound (no step, no
-// microbatch); series of a job go a while after it has ended.
+// Declares every metric that a Takt program exposes, with name, unit, help and labels.
+// docs/metrics.md is made from this. Metrics have base units only. No label grows without bound, so
+// there is no label for steps or microbatches. The series of a job go some time after it has ended.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace takt::metrics {
 
-// The job, as the coordinator knows it.
+// These describe the job, as the coordinator knows it.
 inline constexpr Metric kJobState = {"takt_job_state",
                                      Source::kCoordinator,
                                      Kind::kGauge,
@@ -194,7 +194,7 @@ inline constexpr Metric kRecoveries = {"takt_job_recoveries_total",
                                        "Faults after which the job went on by itself.",
                                        {"job"}};
 
-// The cluster, as the coordinator knows it.
+// These describe the cluster, as the coordinator knows it.
 inline constexpr Metric kJobs = {"takt_jobs", Source::kCoordinator, Kind::kGauge,
                                  Unit::kNone, "Jobs by state.",     {"state"}};
 inline constexpr Metric kWorkers = {
@@ -229,7 +229,7 @@ inline constexpr Metric kRecoveryDuration = {
     "start (planned, loaded, connected).",
     {"phase"}};
 
-// What a worker measures of the rank that it holds.
+// A worker measures these of the rank that it holds.
 inline constexpr Metric kRankInfo = {
     "takt_rank_info",
     Source::kWorker,
@@ -269,7 +269,7 @@ inline constexpr Metric kInFlight = {
     "Most microbatches whose activations this stage holds at one time in a step.",
     {"job", "stage"}};
 
-// The worker's process.
+// These describe the worker's process.
 inline constexpr Metric kMemory = {
     "takt_memory_bytes",
     Source::kWorker,
@@ -286,7 +286,7 @@ inline constexpr Metric kMemoryLimit = {
     "Memory that the process may use: of its control group or, if less, of the machine.",
     {}};
 
-// Of every program.
+// Every program has these.
 inline constexpr Metric kCertificateExpiry = {
     "takt_certificate_expiry_timestamp_seconds",
     Source::kBoth,
@@ -301,7 +301,7 @@ inline constexpr Metric kBuildInfo = {"takt_build_info",
                                       "1; its labels say which program and version this is.",
                                       {"program", "version", "protocol_version"}};
 
-// All of the above, for documentation and for checks of dashboards.
+// All metrics above, for documentation and for checks of dashboards.
 std::span<const Metric* const> AllMetrics();
 // Every label that one of them has.
 std::span<const Label> AllLabels();

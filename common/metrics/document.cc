@@ -40,7 +40,7 @@ are nearly all of them:
 
 )";
 
-// Cells of a row, without its end.
+// Adds the cells of a row, without its end.
 void AddCells(std::string& text, std::initializer_list<std::string_view> cells) {
   for (const std::string_view cell : cells) text.append("| ").append(cell).append(" ");
 }

@@ -5,7 +5,7 @@
 
 namespace takt::metrics {
 
-// docs/metrics.md, whole: the catalogue for people.
+// Returns the whole of docs/metrics.md, which is the catalogue for people.
 std::string Document();
 
 }  // namespace takt::metrics

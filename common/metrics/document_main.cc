@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics_document > docs/metrics.md
+// Writes the page of metrics: metrics_document > docs/metrics.md
 #include <cstdio>
 
 #include "common/metrics/document.h"

@@ -24,7 +24,8 @@ constexpr std::array<double, kNumBounds> MakeBounds() {
 }
 constexpr std::array<double, kNumBounds> kBounds = MakeBounds();
 
-// Of one value of each label: the buckets, that without a bound, sum and count.
+// Returns how many series one set of label values has. A histogram has its buckets, the one without
+// a bound, sum and count.
 constexpr int SeriesPerInstance(Kind kind) { return kind == Kind::kHistogram ? kNumBounds + 3 : 1; }
 
 const Extent& ExtentOf(std::string_view label_name) {
@@ -67,7 +68,7 @@ std::string Letter(const Extent& extent) {
   return absl::StrCat(extent.count);
 }
 
-// Each replica's workers have series of their own, told apart by their target.
+// Each replica's workers have series of their own; their targets tell them apart.
 bool RepeatsPerReplica(const Metric& metric) {
   return metric.source == Source::kWorker &&
          std::ranges::find(metric.label_names, "dp_rank") == metric.label_names.end();

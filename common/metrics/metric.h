@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is declared of a metric and of a label.
+// Declares what a metric and a label consist of.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@ namespace takt::metrics {
 
 enum class Kind : std::uint8_t { kCounter, kGauge, kHistogram };
 enum class Unit : std::uint8_t { kNone, kSeconds, kBytes, kTokens, kNats, kRatio, kUnixSeconds };
-// Which program exposes it. No metric of a job has two sources, so that sums over all targets are
-// right.
+// The program that exposes the metric. A metric of a job has one source, so sums over all targets
+// are right.
 enum class Source : std::uint8_t { kCoordinator, kWorker, kBoth };
 
 struct Metric {
@@ -22,16 +22,16 @@ struct Metric {
   Kind kind = Kind::kGauge;
   Unit unit = Unit::kNone;
   std::string_view help;
-  std::array<std::string_view, 4> label_names = {};  // unused ones empty, at the end
+  std::array<std::string_view, 4> label_names = {};  // unused ones are empty and come last
 
   int num_labels() const;
-  // Its series go with the job that they are of.
+  // Returns whether its series belong to a job and go with it.
   bool of_job() const { return label_names[0] == "job"; }
 };
 
-// How many values a label can have: `count`, or one for each of what there is.
+// How many values a label can have: `count`, or as many as there are of something.
 struct Extent {
-  // kStages: a stage each, and none once on each pp rank.
+  // kStages: one for each stage, and on each pp rank one that means no stage.
   enum class Of : std::uint8_t { kNothing, kStages, kPpRanks, kDpRanks, kJobs, kWorkers };
   int count = 0;
   Of of = Of::kNothing;
@@ -43,7 +43,7 @@ struct Label {
   Extent extent;
 };
 
-// Upper bounds of a histogram's buckets, in its unit: doubling from 100 microseconds to 105
+// Upper bounds of a histogram's buckets, in its unit. They double from 100 microseconds to 105
 // seconds.
 std::span<const double> HistogramBounds();
 
@@ -51,15 +51,15 @@ std::string_view ToString(Kind kind);
 std::string_view ToString(Unit unit);
 std::string_view ToString(Source source);
 
-// What a job's pipeline consists of.
+// The size of a job's pipeline.
 struct JobShape {
   int stages = 1, pp_ranks = 1, dp_ranks = 1;
 };
 
-// The most series that `metric` can have for one job over all targets of its source; a histogram
-// has one a bucket and three more. metric: of a job.
+// Returns the most series that `metric` can have for one job over all targets of its source. A
+// histogram has one for each bucket and three more. metric: of a job.
 int MostSeriesPerJob(const Metric& metric, const JobShape& shape);
-// The same as a formula: S stages, P pp ranks, D dp ranks.
+// Returns the same as a formula, with S stages, P pp ranks and D dp ranks.
 std::string SeriesPerJobFormula(const Metric& metric);
 
 }  // namespace takt::metrics

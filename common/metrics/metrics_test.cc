@@ -82,7 +82,8 @@ TEST(Catalog, BoundsTheSeriesOfAJob) {
   EXPECT_EQ(MostSeriesPerJob(kStepComponent, shape), 7);
   EXPECT_EQ(MostSeriesPerJob(kRankIdle, shape), 4 * 7);
   EXPECT_EQ(SeriesPerJobFormula(kRankIdle), "P 7");
-  // A stage is on one pp rank; instructions without a stage are on each; and all that twice.
+  // A stage is on one pp rank, and instructions without a stage are on each. There are two replicas
+  // of all that.
   EXPECT_EQ(MostSeriesPerJob(kOpDuration, shape), 24 * (8 + 4) * 17 * 2);
   EXPECT_EQ(SeriesPerJobFormula(kOpDuration), "24 (S+P) 17 D");
   EXPECT_EQ(MostSeriesPerJob(kRankInfo, shape), 4 * 2);
@@ -109,7 +110,7 @@ TEST(Registry, DropRemovesTheSeriesWithAllOfTheLabelsAndNoOthers) {
   Registry registry;
   registry.Gauge(kLoss, {"a"}).Set(1.5);
   registry.Gauge(kLoss, {"b"}).Set(2.5);
-  registry.Gauge(kWorkers, {"a"}).Set(4);  // a state that is called as the job is
+  registry.Gauge(kWorkers, {"a"}).Set(4);  // another label's value equals the job's
   registry.Gauge(kBubbleFraction, {"b", "0"}).Set(0.125);
   registry.Gauge(kBubbleFraction, {"b", "1"}).Set(0.25);
   registry.Drop({{"job", "a"}});

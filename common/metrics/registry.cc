@@ -29,7 +29,7 @@ T& Registry::FindOrAdd(const Metric& metric, Kind kind, std::vector<std::string>
     prometheus::Labels named;
     for (std::size_t i = 0; i < labels.size(); ++i)
       named[std::string(metric.label_names[i])] = labels[i];
-    // A family is made once; later calls return the same one.
+    // A family is made once. Later calls return the same one.
     prometheus::Family<T>& family = builder()
                                         .Name(std::string(metric.name))
                                         .Help(std::string(metric.help))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values behind the catalogue. A program makes one registry, hands it to whoever records, and
-// serves `Text()`.
+// Holds the values behind the catalogue. A program makes one registry, hands it to every part that
+// records, and serves `Text()`.
 #pragma once
 
 #include <functional>
@@ -22,13 +22,13 @@
 
 namespace takt::metrics {
 
-// Thread-safe. A series is made at its first use and lives until Drop or the registry's end;
-// look it up once, not at every record. Label values are given in the order of the metric's label
-// names; a wrong number or a metric of another kind is a bug.
+// Thread-safe. A series is made at its first use and lives until Drop or the registry's end. Look
+// it up once, not at every record. Label values are in the order of the metric's label names. A
+// wrong number of them, or a metric of another kind, is a bug.
 class Registry {
  public:
   Registry();
-  // Also sets takt_build_info. program: e.g. "takt-worker".
+  // Sets takt_build_info too. program: e.g. "takt-worker".
   explicit Registry(std::string_view program);
   ~Registry();
 
@@ -41,7 +41,7 @@ class Registry {
   using LabelValue = std::pair<std::string_view, std::string_view>;
   void Drop(std::initializer_list<LabelValue> labels);
 
-  // The exposition text, as /metrics shows it.
+  // Returns the exposition text, as /metrics shows it.
   std::string Text() const;
 
  private:
@@ -51,7 +51,7 @@ class Registry {
   };
   using SeriesKey = std::pair<const Metric*, std::vector<std::string>>;
 
-  // `builder` is e.g. prometheus::BuildGauge; `arguments` go to the family's Add after the labels.
+  // `builder` is e.g. prometheus::BuildGauge. `arguments` go to the family's Add after the labels.
   template <class T, class Builder, class... Arguments>
   T& FindOrAdd(const Metric& metric, Kind kind, std::vector<std::string> labels, Builder builder,
                const Arguments&... arguments);

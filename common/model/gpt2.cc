@@ -27,7 +27,7 @@ double LinearFlops(const ModelConfig& config) {
   return 8 * c * c + 4 * c * config.inner;
 }
 
-// The tensors of Gpt2BlockStash.
+// Returns the tensors of Gpt2BlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
                                       const Precisions& precisions) {
   const auto [products, activations] = precisions;
@@ -44,7 +44,7 @@ std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t ro
   return stash;
 }
 
-// The tensors of Gpt2BlockScratch.
+// Returns the tensors of Gpt2BlockScratch.
 std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t rows,
                                         Precision activations) {
   using enum ScratchTensor::Start;
@@ -79,7 +79,7 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   const std::int64_t rows = Tokens(config, microbatch);
   const auto tokens = static_cast<double>(rows);
   layer.cost = CostOf(tokens, LinearFlops(config), AttentionFlops(config));
-  // I computes all but the last product again, whose output nobody reads.
+  // I computes all but the last product again, for nothing reads that one's output.
   layer.cost.recompute_flops =
       layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
   layer.stash = BlockTensors(config, rows, precisions);
@@ -88,7 +88,7 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   return layer;
 }
 
-// Final norm, logits, loss.
+// Makes the final norm, the logits and the loss.
 Layer Head(const ModelConfig& config, int microbatch, Precision activations) {
   Layer layer{.kind = LayerKind::kGpt2Head};
   layer.parameters = {Ones("transformer.ln_f.weight", config.hidden),

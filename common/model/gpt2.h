@@ -9,8 +9,8 @@
 
 namespace takt::model {
 
-// Layer::stash of a block. N rows of tokens, C hidden, E inner, H heads. After the arrow stands
-// what I leaves there for W. *: in the precision of activations, **: in that of products (model.h).
+// Layer::stash of a block. N rows of tokens, C hidden, E inner, H heads. The arrow points to what I
+// leaves there for W. *: in the precision of activations, **: in that of products (model.h).
 struct Gpt2BlockStash {
   enum Tensor : std::uint8_t {
     kNorm1,       // [N,C] ln_1's output; **
@@ -33,13 +33,13 @@ struct Gpt2BlockScratch {
   enum Tensor : std::uint8_t {
     kDInner,  // [N,E] gradient of gelu's output or input; *
     // [N,3C] gradient of q k v; *. In f32 it takes the place of the one before; in bf16 it lies
-    // behind that one, which W wants too.
+    // behind that one, which W reads too.
     kDQkv,
     kDNorm,  // [N,C] gradient of what a norm or attention gives; *
   };
 };
 
-// Embedding, blocks, head.  Precondition: `config` is valid (BuildModel checked it).
+// Returns embedding, blocks, head.  Precondition: `config` is valid (BuildModel checked it).
 std::vector<Layer> Gpt2Layers(const ModelConfig& config, int microbatch,
                               const Precisions& precisions);
 

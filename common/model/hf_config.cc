@@ -60,7 +60,7 @@ class Reader {
          "must be one that this version supports: gpt2, llama or qwen2", "");
     return Family::kGpt2;
   }
-  // Returns the object of a key; null: there is none.
+  // Returns the object of a key, or null if there is none.
   const json* Object(const char* key) {
     const json* value = Find(key);
     if (value == nullptr || value->is_object()) return value;

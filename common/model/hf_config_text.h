@@ -25,8 +25,8 @@ std::string FormatHfConfig(const ModelConfig& config, const HfConfigOptions& opt
 // Returns the text of generation_config.json, with the special tokens that a config.json names.
 std::string FormatGenerationConfig(std::string_view config_text);
 
-// Returns `torch_dtype` of a config.json, or `dtype`, its name in newer files. Empty: there is
-// none.
+// Returns `torch_dtype` of a config.json, or `dtype`, which is its name in newer files. It is empty
+// if there is none.
 std::string TorchDtypeIn(std::string_view config_text);
 
 }  // namespace takt::model

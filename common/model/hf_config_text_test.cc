@@ -19,7 +19,7 @@ std::string GoldenConfig(const std::string& model) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// A llama with every number different from the default.
+// Returns a llama in which every number differs from the default.
 ModelConfig OddLlama() {
   return {
       .family = Family::kLlama,
@@ -40,7 +40,7 @@ ModelConfig OddLlama() {
           .factor = 8, .low_freq_factor = 1.5, .high_freq_factor = 4.5, .original_positions = 16}};
 }
 
-// Text says all of a config; there is no other comparison of them.
+// The text says everything about a config. There is no other comparison of configs.
 std::string Rewritten(const std::string& text) {
   return FormatHfConfig(ParseHfConfig(text, "c").value());
 }

@@ -25,7 +25,7 @@ inline Parameter Ones(std::string name, std::int64_t size) {
   return {.name = std::move(name), .shape = {size}, .init = Init::kOnes};
 }
 
-// The rows of tokens of one microbatch.
+// Returns the rows of tokens of one microbatch.
 inline std::int64_t Tokens(const ModelConfig& config, int microbatch) {
   return std::int64_t{microbatch} * config.context;
 }
@@ -34,26 +34,27 @@ inline std::int64_t Bytes(Precision precision, std::int64_t elements) {
   return elements * (precision == Precision::kBf16 ? kFloatBytes / 2 : kFloatBytes);
 }
 
-// The bytes of what a layer passes on: [B,T,C] in f32.
+// Returns the bytes that a layer passes on: [B,T,C] in f32.
 inline std::int64_t ActivationBytes(const ModelConfig& config, int microbatch) {
   return kFloatBytes * Tokens(config, microbatch) * config.hidden;
 }
 
-// QK^T and PV of one token, each 2 multiplications and additions per channel and key; position t
-// sees t+1 keys, (T+1)/2 on average.
+// Returns the FLOPs of QK^T and PV of one token. Each has 2 multiplications and additions for each
+// channel and key. Position t sees t+1 keys, which are (T+1)/2 on average.
 inline double AttentionFlops(const ModelConfig& config) {
   return 2.0 * (config.context + 1.0) * config.heads * config.head_size;
 }
 
-// Costs of a layer with `linear` FLOPs of products with weights and `attention` FLOPs of products
-// without, one token forward: I repeats the former and doubles the latter, W repeats the former.
+// Returns the costs of a layer that has, for one token forward, `linear` FLOPs of products with
+// weights and `attention` FLOPs of other products. I repeats the former and doubles the latter, W
+// repeats the former.
 inline LayerCost CostOf(double tokens, double linear, double attention) {
   return {.forward_flops = tokens * (linear + attention),
           .input_grad_flops = tokens * (linear + 2 * attention),
           .weight_grad_flops = tokens * linear};
 }
 
-// A tensor of [rows,columns].
+// Return a tensor of [rows,columns].
 inline StashTensor Product(std::string_view name, std::int64_t rows, std::int64_t columns,
                            Precision precision = Precision::kF32) {
   return {name, Origin::kProduct, Bytes(precision, rows * columns), precision == Precision::kBf16};
@@ -63,14 +64,14 @@ inline StashTensor Rowwise(std::string_view name, std::int64_t rows, std::int64_
   return {name, Origin::kRowwise, Bytes(precision, rows * columns), precision == Precision::kBf16};
 }
 
-// The names of what AddNorm adds.
+// Names the tensors that AddNorm adds.
 struct NormNames {
   std::string_view output, stats, part;
 };
 
 // Adds a norm's output, its numbers for each row, and one microbatch's part of the gradients of its
 // weights.
-// num_stats: 2 (mean, rstd) or 1 (rstd); a norm has as many weights a column.
+// num_stats: 2 (mean, rstd) or 1 (rstd); a norm has as many weights for each column.
 inline void AddNorm(std::vector<StashTensor>& stash, const NormNames& names, std::int64_t rows,
                     std::int64_t columns, std::int64_t num_stats, Precision output) {
   stash.push_back(Rowwise(names.output, rows, columns, output));
@@ -78,7 +79,7 @@ inline void AddNorm(std::vector<StashTensor>& stash, const NormNames& names, std
   stash.push_back({names.part, Origin::kInputGrad, kFloatBytes * columns * num_stats});
 }
 
-// The tensors of HeadStash.
+// Returns the tensors of HeadStash.
 inline std::vector<StashTensor> HeadTensors(const ModelConfig& config, std::int64_t rows,
                                             std::int64_t num_stats, Precision activations) {
   std::vector<StashTensor> stash;
@@ -87,7 +88,7 @@ inline std::vector<StashTensor> HeadTensors(const ModelConfig& config, std::int6
   return stash;
 }
 
-// The tensors of HeadScratch.
+// Returns the tensors of HeadScratch.
 inline std::vector<ScratchTensor> HeadScratchTensors(const ModelConfig& config, std::int64_t rows,
                                                      Precision activations) {
   return {{"d_norm", Bytes(activations, rows * config.hidden)}};

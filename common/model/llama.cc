@@ -27,13 +27,13 @@ Layer Embedding(const ModelConfig& config, int microbatch) {
       .cost = {.output_bytes = ActivationBytes(config, microbatch)}};
 }
 
-// Products with weights, one token forward: q and o, k and v, the three of the MLP.
+// The products with weights of one token forward are q and o, k and v, and the three of the MLP.
 double LinearFlops(const ModelConfig& config) {
   const auto c = static_cast<double>(config.hidden);
   return 4 * c * static_cast<double>(QueryWidth(config) + KeyWidth(config)) + 6 * c * config.inner;
 }
 
-// The tensors of LlamaBlockStash.
+// Returns the tensors of LlamaBlockStash.
 std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t rows,
                                       const Precisions& precisions) {
   const auto [products, activations] = precisions;
@@ -52,7 +52,7 @@ std::vector<StashTensor> BlockTensors(const ModelConfig& config, std::int64_t ro
   return stash;
 }
 
-// The tensors of LlamaBlockScratch.
+// Returns the tensors of LlamaBlockScratch.
 std::vector<ScratchTensor> BlockScratch(const ModelConfig& config, std::int64_t rows,
                                         Precision activations) {
   using enum ScratchTensor::Start;
@@ -91,7 +91,7 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   const std::int64_t rows = Tokens(config, microbatch);
   const auto tokens = static_cast<double>(rows);
   layer.cost = CostOf(tokens, LinearFlops(config), AttentionFlops(config));
-  // I computes all but the last product again, whose output nobody reads.
+  // I computes all but the last product again, for nothing reads that one's output.
   layer.cost.recompute_flops =
       layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
   layer.stash = BlockTensors(config, rows, precisions);
@@ -100,7 +100,7 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   return layer;
 }
 
-// Final norm, logits, loss.
+// Makes the final norm, the logits and the loss.
 Layer Head(const ModelConfig& config, int microbatch, Precision activations) {
   Layer layer{.kind = LayerKind::kLlamaHead,
               .parameters = {Ones("model.norm.weight", config.hidden)}};

@@ -11,15 +11,15 @@
 namespace takt::model {
 
 // Layer::stash of a block. N rows of tokens, C hidden, Q and K widths of query and key, E inner, H
-// heads. After the arrow stands what I leaves there for W. *: in the precision of activations, **:
-// in that of products (model.h).
+// heads. The arrow points to what I leaves there for W. *: in the precision of activations, **: in
+// that of products (model.h).
 struct LlamaBlockStash {
   enum Tensor : std::uint8_t {
     kNorm1,       // [N,C] the first norm's output; **
     kNorm1Stats,  // [N] rstd
     kNorm1Part,   // [C] gradient of the weight, of this microbatch
-    kQ,           // [N,Q] turned -> its gradient; *
-    kK,           // [N,K] turned -> its gradient; *
+    kQ,           // [N,Q] rotated -> its gradient; *
+    kK,           // [N,K] rotated -> its gradient; *
     kV,           // [N,K] -> its gradient; *
     kAttention,   // [N,Q] heads side by side; *
     kLogsumexp,   // [B,H,T]
@@ -45,17 +45,17 @@ struct LlamaBlockScratch {
   };
 };
 
-// Embedding, blocks, head.  Precondition: `config` is valid (BuildModel checked it).
+// Returns embedding, blocks, head.  Precondition: `config` is valid (BuildModel checked it).
 std::vector<Layer> LlamaLayers(const ModelConfig& config, int microbatch,
                                const Precisions& precisions);
 
-// Radians per position of each pair (i, i + head_size/2), i = 0 .. head_size/2 - 1: theta^(-2i/d),
-// slowed down as config.rope_scaling says (Llama 3.1: long wavelengths by `factor`, short ones not,
-// between them smoothly).
+// Returns the radians per position of each pair (i, i + head_size/2), i = 0 .. head_size/2 - 1.
+// They are theta^(-2i/d), slowed down as config.rope_scaling says (Llama 3.1: long wavelengths by
+// `factor`, short ones not, those between smoothly).
 std::vector<double> RotaryFrequencies(const ModelConfig& config);
 
-// [context, head_size]: of each position the cosines of its angles, then their sines. Empty for
-// families that turn nothing. Angles in double.
+// Returns [context, head_size]: for each position the cosines of its angles, then their sines. It
+// is empty for families that rotate nothing. It computes the angles in double.
 std::vector<float> RotaryTable(const ModelConfig& config);
 std::int64_t RotaryTableElements(const ModelConfig& config);
 

@@ -103,7 +103,7 @@ void CheckLlama(const ModelConfig& config, Checker& check) {
   if (config.rope_scaling.has_value()) CheckRopeScaling(*config.rope_scaling, check);
 }
 
-// What all families but the emulated have.
+// Checks what all families but the emulated one have in common.
 void CheckTransformer(const ModelConfig& config, Checker& check) {
   check.Size("model.hidden", config.hidden, kMaxWidth);
   check.Size("model.heads", config.heads, kMaxWidth);
@@ -148,7 +148,7 @@ void CheckEmulated(const ModelConfig& config, Checker& check) {
               .fix = "give the size of the message between two stages"});
 }
 
-// A head size that was left out is an even share of the width.
+// Fills in a head size that was left out: an even share of the width.
 ModelConfig Complete(ModelConfig config) {
   if (config.head_size == 0 && config.heads > 0 && config.hidden % config.heads == 0) {
     config.head_size = config.hidden / config.heads;

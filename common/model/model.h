@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as a list of layers: the one description that the planner, the engine, checkpoints and
-// docs read. Letters: B microbatch size, T context, C hidden, V vocabulary.
+// Describes a model as a list of layers. The planner, the engine, checkpoints and docs all read
+// this description. Letters: B microbatch size, T context, C hidden, V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,19 @@ namespace takt::model {
 
 enum class Precision : std::uint8_t { kF32 = 1, kBf16 = 2 };
 
-// What is rounded to bf16, if anything. Weights and their gradients, what is added up over layers
-// (what a layer passes on, and its gradient), statistics and the loss are f32 always.
+// Says which values are rounded to bf16, if any. Always f32 are weights and their gradients, values
+// that are added up over layers (the activation that a layer passes on, and its gradient),
+// statistics and the loss.
 struct Precisions {
   Precision products = Precision::kF32;  // operands of products of matrices
-  // What a layer's products, attention and activations give, and their gradients. In bf16 only if
-  // products are.
+  // The results of a layer's products, attention and activation functions, and their gradients.
+  // They are in bf16 only if products are.
   Precision activations = Precision::kF32;
 };
 
 enum class Family : std::uint8_t { kGpt2 = 1, kLlama = 2, kQwen2 = 3, kEmulated = 4 };
 
-// How Llama 3.1 stretches rotary positions beyond those it was first trained on.
+// Says how Llama 3.1 stretches rotary positions beyond those that it was first trained on.
 struct RopeScaling {
   double factor = 1;
   double low_freq_factor = 1, high_freq_factor = 4;
@@ -52,10 +53,10 @@ struct ModelConfig {
   bool tied_head = true;
   double norm_epsilon = 1e-5;
   double initializer_range = 0.02;
-  // llama, qwen2: rotary positions
+  // Rotary positions of llama and qwen2.
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
-  // family emulated: per layer and microbatch
+  // Costs of a layer of the emulated family, for each microbatch.
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
   std::int64_t activation_bytes = 0;
 };
@@ -84,15 +85,15 @@ struct Parameter {
   bool decayed() const { return shape.size() >= 2; }
 };
 
-// Per microbatch of B sequences.
+// The costs of one microbatch of B sequences.
 struct LayerCost {
   double forward_flops = 0, input_grad_flops = 0, weight_grad_flops = 0;
-  // family emulated: seconds instead of FLOPs
+  // The emulated family has seconds instead of FLOPs.
   double forward_seconds = 0, input_grad_seconds = 0, weight_grad_seconds = 0;
-  double recompute_flops = 0;     // what I does more under Recompute::kFull
+  double recompute_flops = 0;     // what I adds under Recompute::kFull
   std::int64_t output_bytes = 0;  // the activation passed on
 
-  // Of I, with what is computed again before it.
+  // Returns the FLOPs of I with what is computed again before it.
   double InputGradFlops(Recompute recompute) const {
     return input_grad_flops + (recompute == Recompute::kFull ? recompute_flops : 0);
   }
@@ -102,17 +103,17 @@ struct Layer {
   LayerKind kind = LayerKind::kEmbedding;
   int block = -1;  // number of the transformer block, -1 for embedding and head
   std::vector<Parameter> parameters;
-  // A parameter of another layer that this one uses too (the head of a tied model: the embedding's
-  // weight).
+  // The names of parameters of another layer that this one uses too. The head of a tied model uses
+  // the embedding's weight.
   std::vector<std::string> tied_parameters;
   // The tensors that the layer's passes leave one another of a microbatch, and those that I needs
-  // while it runs, in the order of the lists of the layer's kind (Gpt2BlockStash,
+  // while it runs. They are in the order of the lists of the layer's kind (Gpt2BlockStash,
   // Gpt2BlockScratch).
   std::vector<StashTensor> stash;
   std::vector<ScratchTensor> scratch;
   LayerCost cost;
 
-  // Whether the layer multiplies by the parameter, which is its own or a tied one.
+  // Returns whether the layer multiplies by the parameter, which is its own or a tied one.
   bool MultipliesBy(const Parameter& parameter) const {
     return kind != LayerKind::kEmbedding && parameter.shape.size() == 2;
   }
@@ -120,30 +121,31 @@ struct Layer {
 
 struct Model {
   ModelConfig config;
-  int microbatch = 1;  // B that the costs are for
+  int microbatch = 1;  // the B that the costs are for
   Precisions precisions;
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
-  // Parameters in the model's own order (a tied one once); index i here is entry i of every norm
-  // exchange.
+  // Returns the parameters in the model's own order, a tied one once. Index i here is entry i of
+  // every norm exchange.
   std::vector<const Parameter*> AllParameters() const;
   std::int64_t num_parameters() const;
-  // The one of that name; null: there is none.
+  // Returns the parameter of that name, or null if there is none.
   const Parameter* Find(std::string_view name) const;
-  // Model FLOPs of one token, F, I and W of all layers, attention counted causally.
+  // Returns the model FLOPs of one token: F, I and W of all layers, with causal attention.
   double FlopsPerToken() const;
 };
 
-// Every rule that `config` breaks, as fields of a job spec ("model.heads"); empty: BuildModel will
-// take it.
+// Returns every rule that `config` breaks, as fields of a job spec ("model.heads"). If there is
+// none, BuildModel takes it.
 std::vector<FieldError> CheckConfig(const ModelConfig& config);
 
-// kInvalidArgument with what CheckConfig found.  Precondition: microbatch >= 1.
+// Builds the model. Errors: kInvalidArgument with what CheckConfig found.  Precondition: microbatch
+// >= 1.
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
                                  const Precisions& precisions = {});
 
-// Elements from one row of logits to the next: the vocabulary, in bf16 filled up to 64, so that
-// rows begin where products on GPUs read them fastest.
+// Returns the elements from one row of logits to the next. This is the vocabulary, filled up to 64
+// in bf16, so that rows begin where products on GPUs read them fastest.
 std::int64_t LogitsStride(const ModelConfig& config, Precision activations);
 
 }  // namespace takt::model

@@ -35,7 +35,7 @@ TEST(Gpt2Model, ListsEmbeddingBlocksAndHead) {
   EXPECT_THAT(model.layers[5].tied_parameters, ElementsAre("transformer.wte.weight"));
 }
 
-// The number that the reference implementation counts for this shape.
+// The reference implementation counts this number for this shape.
 TEST(Gpt2Model, CountsParametersWithTheTiedTableOnce) {
   EXPECT_EQ(BuildModel(Tiny(), 1)->num_parameters(), 218496);
 }
@@ -70,8 +70,8 @@ TEST(Gpt2Model, InitialValuesFollowGpt2) {
   }
 }
 
-// Linear 24 C^2 for inner = 4 C, attention 2 (T+1) C, head 2 C V, all per token; I adds attention
-// once more, W has none.
+// Per token, products with weights take 24 C^2 for inner = 4 C, attention 2 (T+1) C, and the head 2
+// C V. I adds attention once more, W has none.
 TEST(Gpt2Model, CountsFlopsByPass) {
   const Model model = *BuildModel(Tiny(), 2);
   const double tokens = 2 * 32, linear = tokens * 24 * 64 * 64, attention = tokens * 2 * 33 * 64;
@@ -168,7 +168,7 @@ TEST(LlamaModel, ScaledFrequenciesKeepShortWavelengthsAndSlowLongOnes) {
   EXPECT_GT(between, 0);
 }
 
-// Bytes that F leaves a token in a layer.
+// Returns the bytes that F leaves for each token in a layer.
 std::int64_t BytesPerToken(const Model& model, std::size_t layer, bool rowwise) {
   std::int64_t bytes = 0;
   for (const StashTensor& tensor : model.layers[layer].stash) {
@@ -178,7 +178,7 @@ std::int64_t BytesPerToken(const Model& model, std::size_t layer, bool rowwise) 
   return bytes / (model.microbatch * model.config.context);
 }
 
-// As docs/memory.md has them.
+// docs/memory.md has these numbers.
 TEST(Model, KeepsActivationsInBf16WhereTheyAre) {
   const Precisions kOnCpus{.products = Precision::kBf16};
   const Precisions kOnGpus{.products = Precision::kBf16, .activations = Precision::kBf16};

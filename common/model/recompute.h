@@ -6,8 +6,8 @@
 
 namespace takt::model {
 
-// What a stage keeps of a microbatch from F to I; it computes the rest again before I. Losses and
-// gradients have the same bits in all modes. The numbers equal takt.v1.RecomputeMode and are
+// Says what a stage keeps of a microbatch from F to I; it computes the rest again before I. Losses
+// and gradients have the same bits in all modes. The numbers equal takt.v1.RecomputeMode and are
 // stored.
 enum class Recompute : std::uint8_t {
   kNone = 1,       // everything that I and W read

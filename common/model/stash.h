@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors that the passes of a layer leave one another, as each family lists them. Where they
-// lie is said in common/layout.
+// The tensors that the passes of a layer leave one another, as each family lists them.
+// common/layout says where they lie.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace takt::model {
 
-// Which pass makes a tensor first. I may write a gradient over it, for W.
+// The pass that makes a tensor first. I may write a gradient over it, for W.
 enum class Origin : std::uint8_t {
   kProduct,    // F, by a product of matrices or attention: it is expensive to compute again
   kRowwise,    // F, by a norm or an activation: it is cheap to compute again
@@ -34,7 +34,7 @@ struct HeadScratch {
 };
 
 struct StashTensor {
-  std::string_view name;  // a constant: for people
+  std::string_view name;  // a constant, for people
   Origin origin = Origin::kProduct;
   std::int64_t bytes = 0;
   bool bf16 = false;  // else f32
@@ -42,13 +42,13 @@ struct StashTensor {
 
 // A tensor that I needs while it runs.
 struct ScratchTensor {
-  // Where it begins. Tensors that are never needed at once share memory.
+  // Says where the tensor begins. Tensors that are never needed at once share memory.
   enum class Start : std::uint8_t {
     kNextLine,      // on the first cache line behind all tensors before it
     kWithLine,      // where the last tensor began that began on a line of its own
     kBehindTensor,  // right behind the tensor before it, as rows of one matrix would
   };
-  std::string_view name;  // a constant: for people
+  std::string_view name;  // a constant, for people
   std::int64_t bytes = 0;
   Start start = Start::kNextLine;
 };

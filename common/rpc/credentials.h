@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gRPC's credentials of an endpoint, and who has come through them.
+// gRPC's credentials of an endpoint, and the identity of a peer that has connected through them.
 #pragma once
 
 #include <grpcpp/security/auth_context.h>
@@ -14,15 +14,15 @@
 
 namespace takt::rpc {
 
-// The files are read again when they change (looked at every second): connections that exist go on,
-// new ones use the new ones. Endpoints must have passed CheckEndpoint.
+// The files are read again when they change, which is checked every second. Connections that exist
+// go on, and new ones use the new files. Endpoints must have passed CheckEndpoint.
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsFor(const Endpoint& endpoint);
-// strangers: who shows no certificate at all connects, too, as kNobody.
+// strangers: a client that shows no certificate at all connects, too, as kNobody.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsFor(const Endpoint& endpoint,
                                                               bool strangers = false);
 
-// Who a peer of a TLS server is. kNobody: it showed no certificate, or one without exactly one
-// identity of `domain`.
+// Returns the identity of a peer of a TLS server. It is kNobody if the peer showed no certificate,
+// or one without exactly one identity of `domain`.
 access::Identity PeerOf(const grpc::AuthContext& context, const std::string& domain);
 
 }  // namespace takt::rpc

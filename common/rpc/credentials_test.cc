@@ -37,7 +37,7 @@ std::chrono::system_clock::time_point Soon() {
   return std::chrono::system_clock::now() + std::chrono::seconds(60);
 }
 
-// Answers "/test/Who" with the caller's identity as the message of ABORTED, echoes all else.
+// Answers "/test/Who" with the caller's identity as the message of ABORTED, and echoes all else.
 class EchoService final : public grpc::CallbackGenericService {
  public:
   grpc::ServerGenericBidiReactor* CreateReactor(
@@ -71,7 +71,7 @@ class EchoService final : public grpc::CallbackGenericService {
   }
 };
 
-// A stream on which the test says a word and hears it back.
+// A stream on which the test sends a word and reads it back.
 class Held final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   explicit Held(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {
@@ -144,13 +144,13 @@ class CredentialsTest : public ::testing::Test {
     EXPECT_EQ(Who(Dial(files)).error_code(), grpc::StatusCode::UNAVAILABLE);
   }
 
-  // Replaces what the server shows, by a certificate valid from `from`.
+  // Replaces the server's certificate by one that is valid from `from`.
   void Renew(absl::Time from) {
     authority_.Issue(Role::kCoordinator, "c1", {.from = from, .renew = true});
   }
 
-  // A handshake by hand, at most of `version`: the serial number of the server's certificate;
-  // empty: none came about.
+  // Does a handshake of OpenSSL, at most of `version`. Returns the serial number of the server's
+  // certificate, or nothing if the handshake failed.
   std::string Shake(const TlsFiles& files, int version) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(port_)};
@@ -177,13 +177,13 @@ class CredentialsTest : public ::testing::Test {
     return serial;
   }
 
-  // Until the server shows another certificate than `serial`.
+  // Waits until the server shows another certificate than `serial`.
   void AwaitReload(const TlsFiles& files, const std::string& serial) {
     const auto end = Soon();
     while (Shake(files, TLS1_3_VERSION) == serial) ASSERT_LT(std::chrono::system_clock::now(), end);
   }
 
-  // The server believes both authorities, as while one takes over from another.
+  // The server believes both authorities, as it must while one takes over from another.
   TlsFiles ServerFiles() const {
     TlsFiles files = authority_.Issue(Role::kCoordinator, "c1");
     files.authority = authority_.path() + "/both.pem";

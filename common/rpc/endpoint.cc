@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::size_t kUnixPrefix = 5;  // "unix:"
 constexpr std::size_t kMaxSocketPath = sizeof(sockaddr_un::sun_path) - 1;
-// gRPC 1.51 cannot be told a least version. Its list of suites is for TLS up to 1.2 alone: this one
-// needs a shared key that neither side has, so no such handshake succeeds.
+// gRPC 1.51 cannot be told a least version. Its list of suites only matters up to TLS 1.2. This
+// suite needs a shared key that neither side has, so no such handshake succeeds.
 constexpr char kSuiteOfNobody[] = "ECDHE-PSK-CHACHA20-POLY1305";
 
 absl::Status CheckAddress(const Endpoint& endpoint) {

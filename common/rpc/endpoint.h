@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a program listens or dials, and how: mutual TLS 1.3 over TCP, nothing over Unix sockets,
-// whose directory says who may come. Without gRPC's headers.
+// Says where a program listens or dials, and how: with mutual TLS 1.3 over TCP, and without TLS
+// over a Unix socket, whose directory says which users may connect. It needs none of gRPC's
+// headers.
 #pragma once
 
 #include <string>
@@ -11,27 +12,28 @@
 
 namespace takt::rpc {
 
-// Makes gRPC refuse TLS 1.2, as server and as client. In main, before anything of gRPC and before
-// the first thread: gRPC reads it once, from the environment.
+// Makes gRPC refuse TLS 1.2, as server and as client. Call it in main before anything of gRPC and
+// before the first thread: gRPC reads it once, from the environment.
 void RequireTls13();
 
 struct Endpoint {
-  std::string flag;     // that gave the address, for errors
+  std::string flag;     // the flag that gave the address, for errors
   std::string address;  // unix:PATH or HOST:PORT
   certificates::TlsFiles tls;
-  bool insecure = false;  // TCP without certificates is meant
-  bool joins = false;     // dials without a certificate of its own, to ask for one
+  bool insecure = false;  // the user wants TCP without certificates
+  bool joins = false;     // it dials without a certificate of its own, to ask for one
 
   bool is_unix() const { return address.starts_with("unix:"); }
   bool is_tls() const { return !is_unix() && !insecure; }
 };
 
-// Everything that can be said about it before it is used. FieldErrors: not an address; a path too
-// long for a Unix socket; TCP without certificates and without --insecure, or with both; files that
-// CheckTlsFiles refuses.
+// Reports everything that is wrong with an endpoint before it is used, as FieldErrors: not an
+// address; a path too long for a Unix socket; TCP without certificates and without --insecure, or
+// with both; files that CheckTlsFiles refuses.
 absl::Status CheckEndpoint(const Endpoint& endpoint, absl::Time now);
 
-// What gRPC's words about a connection that failed mean, for people; empty: nothing about TLS.
+// Says for people what gRPC's message about a failed connection means. It is empty if the message
+// says nothing about TLS.
 std::string ExplainTlsFailure(const std::string& message, absl::Time now);
 
 }  // namespace takt::rpc

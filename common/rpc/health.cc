@@ -29,13 +29,13 @@ constexpr int kMaxMessageBytes = 4096;
 constexpr std::chrono::seconds kAskTimeout(10);
 constexpr char kReasonTrailer[] = "takt-health-reason";
 
-// Shared with the answer, which may come when whoever asked is gone.
+// The answer shares this, for it may come when the asker is gone.
 struct Question {
   absl::Mutex mutex;
   bool open ABSL_GUARDED_BY(mutex) = false;
 };
 
-// Whether this caller is the one to ask.
+// Returns whether this caller is the one to ask.
 bool Open(Question& question) {
   absl::MutexLock lock(&question.mutex);
   return !std::exchange(question.open, true);
@@ -55,7 +55,7 @@ class GrpcServer final : public Server, public Health::Service {
 
   absl::Status Listen(const std::string& socket) {
     grpc::ServerBuilder builder;
-    // A default health service of this process would take the place of this one.
+    // Without this, a default health service of the process would take the place of this one.
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
     builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -83,7 +83,7 @@ class GrpcServer final : public Server, public Health::Service {
 
  private:
   const std::map<std::string, health::Check> checks_;
-  std::unique_ptr<grpc::Server> server_;  // last: it uses the checks
+  std::unique_ptr<grpc::Server> server_;  // comes last, as it uses the checks
 };
 
 std::string Reason(const grpc::ClientContext& context) {

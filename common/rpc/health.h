@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a daemon is well, for those who restart it or send it work: the standard gRPC health
-// service on a Unix socket, and its client. Services: "live" (it makes progress; if not, restart
-// it) and "ready" (it takes work).
+// Tells whether a daemon is well to programs that restart it or send it work. It is the standard
+// gRPC health service on a Unix socket, and a client of it. Services: "live" (it makes progress; if
+// not, restart it) and "ready" (it takes work).
 #pragma once
 
 #include <functional>
@@ -15,31 +15,32 @@
 
 namespace takt::health {
 
-// OK, or in one line why not. Called on any thread, for each question anew; answers in seconds.
+// Returns OK, or one line that says why not. It is called on any thread, once for each question,
+// and answers in seconds.
 using Check = std::function<absl::Status()>;
 
-// Asks the one thread that decides things for a sign of life: `ask(answer)` makes that thread call
+// Asks the one thread that decides things for a sign of life. `ask(answer)` makes that thread call
 // `answer` and does not block. A thread that hangs is asked once, not at every check.
 Check Answers(std::function<void(std::function<void()> answer)> ask,
               absl::Duration patience = absl::Seconds(5));
 
-// Serves until it is destroyed; its end waits for the checks that run.
+// Serves until it is destroyed. Its destructor waits for the checks that run.
 class Server {
  public:
-  // checks: by service. A socket that a process before left is replaced.
-  // Errors: kInvalidArgument (FieldError on --health-socket): a path longer than a Unix socket's
-  // may be; kUnavailable: cannot bind.
+  // Replaces a socket that an earlier process left. checks: by service. Errors: kInvalidArgument
+  // (FieldError on --health-socket: the path is longer than a Unix socket's may be); kUnavailable
+  // (cannot bind).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& socket,
                                                        std::map<std::string, Check> checks);
   virtual ~Server() = default;
 };
 
-// Asks the daemon behind `socket`. Errors: kFailedPrecondition (it says why not), kNotFound (no
-// such service), kUnavailable and kDeadlineExceeded (no answer), kInvalidArgument (no socket
-// named).
+// Asks the daemon behind `socket`. Errors: kFailedPrecondition (it is not well, and says why),
+// kNotFound (no such service), kUnavailable and kDeadlineExceeded (no answer), kInvalidArgument (no
+// socket named).
 absl::Status Ask(const std::string& socket, const std::string& service);
 
-// Ask as a program: prints one line, returns the exit code, 0 or 1.
+// Asks as a program does: it prints one line and returns the exit code, 0 or 1.
 int Report(const std::string& program, const std::string& socket, const std::string& service);
 
 }  // namespace takt::health

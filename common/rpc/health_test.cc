@@ -57,7 +57,7 @@ TEST_F(HealthTest, AnswersAreOfTheMoment) {
   EXPECT_TRUE(Ask(socket(), "ready").ok());
 }
 
-// A coordinator serves gRPC's default health service on its own address.
+// A coordinator also serves gRPC's default health service, on its own address.
 TEST_F(HealthTest, TheDefaultServiceOfTheProcessDoesNotAnswerInItsPlace) {
   grpc::EnableDefaultHealthCheckService(true);
   const auto server = Serve({{"live", [] { return absl::InternalError("hangs"); }}});
@@ -108,7 +108,7 @@ TEST(AnswersTest, AThreadThatHangsIsAskedOnceAndMayComeBack) {
   EXPECT_FALSE(check().ok());
   ASSERT_EQ(asked.size(), 1);
   asked[0]();
-  EXPECT_FALSE(check().ok());  // asks anew
+  EXPECT_FALSE(check().ok());  // asks again
   EXPECT_EQ(asked.size(), 2);
 }
 
