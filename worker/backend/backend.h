@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels behind one interface: memory of a device and ops that run on it in order.
+// Runs kernels behind one interface: a device's memory, and ops that run on it in order.
 #pragma once
 
 #include <memory>
@@ -35,22 +35,24 @@ class Backend : public MemoryBackend {
   // Errors: as Run; kResourceExhausted.
   virtual absl::Status Prepare(const Op& /*op*/) { return absl::OkStatus(); }
 
-  // Null: it cannot record.
+  // Null: this backend cannot record.
   virtual Recorder* recorder() { return nullptr; }
-  // For logs and for comparing numerics: backends of equal description compute the same bits.
+  // Describes the backend for logs and for comparing numerics: backends of equal description
+  // compute the same bits.
   virtual std::string description() const = 0;
 };
 
-// The source of the backends of one rank. They work on one device (or host) and share its memory.
-// The factory outlives them and their buffers. Thread-safe.
+// Makes the backends of one rank. They work on one device (or host) and share its memory. The
+// factory outlives them and their buffers. Thread-safe.
 class BackendFactory {
  public:
   virtual ~BackendFactory() = default;
-  // For the lane that computes.
+  // Creates the backend of the lane that computes.
   virtual absl::StatusOr<std::unique_ptr<Backend>> CreateCompute() = 0;
-  // For a lane that copies and adds. It opens no kernel libraries and starts no threads.
+  // Creates the backend of a lane that copies and adds. It opens no kernel libraries and starts no
+  // threads.
   virtual absl::StatusOr<std::unique_ptr<MemoryBackend>> CreateMemory(StreamKind kind) = 0;
-  virtual bool memory_is_host() const = 0;  // of its backends
+  virtual bool memory_is_host() const = 0;  // that of its backends
   // Null: the shape of an op alone says which kernel computes it.
   virtual KernelPlans* kernel_plans() { return nullptr; }
   // Returns an error, for good, once this process has lost the device.  Blocks: never.

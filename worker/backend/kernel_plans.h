@@ -13,13 +13,12 @@ class KernelPlans {
  public:
   virtual ~KernelPlans() = default;
 
-  // The choices made so far, for all of the factory's backends.
+  // Returns the choices made so far, for all of the factory's backends.
   virtual PlanCache& plans() = 0;
 
   // Makes the choice that Prepare or Run would make for the first op of this shape. It does nothing
-  // for ops that need no choice or have one. Of the op only the sizes and the alignment of its
-  // pointers matter.
-  // Blocks: while candidates are timed.  Errors: as Run.
+  // for ops that need no choice or have one. Only the op's sizes and the alignment of its pointers
+  // matter. Blocks: while candidates are timed.  Errors: as Run.
   virtual absl::Status Choose(const Op& op) = 0;
 };
 

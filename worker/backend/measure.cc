@@ -11,11 +11,11 @@ namespace takt::backend {
 
 namespace {
 
-// 0.27 GFLOP: one to three milliseconds on one core. 137 GFLOP: as long on a GPU.
+// 0.27 GFLOP take one to three milliseconds on one core. 137 GFLOP take as long on a GPU.
 constexpr std::int64_t kHostSize = 512, kDeviceSize = 4096;
 constexpr std::int64_t kBudgetNanos = 50'000'000;
-// Even if the budget is gone: workers that start together take the cores from each other, and the
-// best of a few short rounds is one that had a core to itself.
+// These rounds run even when the budget is spent: workers that start together take the cores from
+// each other, and the best of a few short rounds is one that had a core to itself.
 constexpr int kFewestRounds = 5;
 constexpr int kMostRounds = 40;
 
@@ -30,7 +30,8 @@ absl::StatusOr<double> MeasureMatmulFlops(Backend& backend, const Clock& clock) 
   float* c = b + size * size;
   RETURN_IF_ERROR(backend.Run(Fill{.output = a, .value = 0.5F, .count = 2 * size * size}));
   const Matmul op{.a = a, .b = b, .c = c, .m = size, .n = size, .k = size};
-  // Not timed: the library generates its code and touches the memory for the first time.
+  // The first run is not timed: the library generates its code and touches the memory for the first
+  // time.
   RETURN_IF_ERROR(backend.Run(op));
   RETURN_IF_ERROR(backend.Synchronize());
   const std::int64_t begin = clock.SteadyNanos();

@@ -35,7 +35,7 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
-// What a lane that copies and adds needs: the loading of tokens, messages, sums of gradients. Its
+// What a lane needs that copies and adds: it loads tokens, passes messages, sums gradients. Its
 // creator owns it, and its destructor waits for the work that it was given. Thread: one caller at a
 // time, so each lane has its own.
 //

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fields of each op, described once. Checks, the translation of addresses and the conversion of
+// Describes the fields of each op once. Checks, the translation of addresses and the conversion of
 // types are visitors of this description.
 //
 // DescribeFields(op, visitor) calls, sizes first:
@@ -223,7 +223,7 @@ void DescribeFields(CrossEntropy& o, V& v) {
   v.Name("CrossEntropy");
   v.Stride("stride", o.stride, o.vocab);
   v.Size("rows", o.rows), v.Size("vocab", o.vocab);
-  // Also the columns between vocab and stride.
+  // The extent includes the columns between vocab and stride.
   v.Tensor("logits", o.logits, Extent{o.rows, o.stride == 0 ? o.vocab : o.stride});
   v.Tensor("targets", o.targets), v.Host("loss_sum", o.loss_sum);
 }
@@ -234,7 +234,7 @@ void DescribeFields(AdamwTensor& o, V& v) {
   v.Tensor("m", o.m), v.Tensor("v", o.v);
   v.Optional(o.previous);
 }
-// Leaves out the list of tensors, whose elements are described one by one.
+// The list of tensors is left out, because its elements are described one by one.
 template <class V>
 void DescribeFields(AdamwUpdate& /*o*/, V& v) {
   v.Name("AdamwUpdate");

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations a backend runs: plain structs of pointers, sizes and flags. All tensors are f32
-// unless said otherwise, row-major and dense unless a stride is given; all pointers are memory of
-// the backend that runs the op (backend.h). A tensor that is an `Operand` or an `Output` may be in
-// bf16 instead; sums, softmax and functions are computed in f32 all the same.
+// The operations that a backend runs: plain structs of pointers, sizes and flags. All tensors are
+// f32 unless said otherwise, row-major, and dense unless a stride is given. All pointers are memory
+// of the backend that runs the op (backend.h). A tensor that is an `Operand` or an `Output` may be
+// in bf16 instead; sums, softmax and functions are computed in f32 all the same.
 //
 // Letters: B sequences, T context, N = B * T rows (row b * T + t), C hidden, H heads, D head size,
 // V vocabulary.
 //
-// Rules that hold for every op:
+// These rules hold for every op:
 // - Outputs are overwritten, unless the op has `accumulate` (then: overwrite if false, add if true)
-// or `addend`.
-//   An overwritten output may hold anything before, also NaN.
-// - An output overlaps no input and no other output, except where a comment says "may be"; then
-// both have one type.
+//   or `addend`. An overwritten output may hold anything before, also NaN.
+// - An output overlaps no input and no other output, except where a comment says "may be". Then
+//   both have one type.
 // - Operands and Outputs of one op are all in f32 or all in bf16, except where a comment says "in
-// either type".
-// - A stride is the distance of rows in elements, at least their columns; 0: dense.
+//   either type".
+// - A stride is the distance of rows in elements, and is at least their columns. 0 means dense.
 // - The same op on the same data gives the same bits on every run and for every number of threads.
 // - Sizes are at least 1 (SumOfSquares, Fill, Copy, Add and tensors of AdamwUpdate may have none).
 // - Where a layer has input gradients (I) and weight gradients (W), they are different ops, and W
-// reads nothing that I writes
-//   beyond its declared outputs: a joint backward is I, then W, with the same bits.
+//   reads nothing that I writes beyond its declared outputs: a joint backward is I, then W, with
+//   the same bits.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +36,8 @@ struct Bf16 {
   std::uint16_t bits;
 };
 
-// A tensor that an op reads, in f32 or in bf16. What products multiply in bf16 is rounded first
-// where it comes in f32, to nearest, ties to even. Converts from either pointer.
+// A tensor that an op reads, in f32 or in bf16. It converts from either pointer. Products in bf16
+// round an operand that comes in f32 first, to nearest, ties to even.
 struct Operand {
   Operand() = default;
   Operand(const float* tensor) : f32(tensor) {}  // NOLINT(google-explicit-constructor)
@@ -75,13 +74,13 @@ struct Matmul {
   std::int64_t m = 0, n = 0, k = 0;
 };
 
-// Products of matrices in bf16: operands are rounded; products of two, which are exact in f32, are
-// summed in f32, and bias and addend are f32. Operands and results come in either type.
+// Products of matrices in bf16. Operands are rounded. Products of two numbers, which are exact in
+// f32, are summed in f32, and bias and addend are f32. Operands and results come in either type.
 //   y  = x W + bias   PackBf16{.b = W, ...} after each change of W; MatmulBf16{.a = x, .b = packed}
 //   dX = dY W^T       the same with .transposed, into another buffer
 //   dW (+)= X^T dY    MatmulTransposedBf16{.a = X, .b = dY}
 
-// packed = b [k,n] rounded, in the order of elements that MatmulBf16 of the same backend likes.
+// packed = b [k,n] rounded, in the order of elements that MatmulBf16 of the same backend needs.
 struct PackBf16 {
   const float* b = nullptr;  // [k,n]; stored [n,k] if transposed
   bool transposed = false;
@@ -89,16 +88,16 @@ struct PackBf16 {
   std::int64_t k = 0, n = 0;
 };
 
-// What a product's result goes through. Both need c in bf16 and dense, and no addend.
+// The function that a product's result goes through. Both need c in bf16 and dense, and no addend.
 enum class Activation : std::uint8_t {
   kNone,
-  kGelu,      // inner = a * b + bias; c = gelu of it, before it is rounded or after
+  kGelu,      // inner = a * b + bias; c = gelu(inner), from the value before or after rounding
   kGeluGrad,  // c = (a * b, rounded or not) * gelu'(inner); no bias
 };
 
-// c[m,n] = a * b + bias + addend, the last two optional. Where rows are padded, they are so for
-// whole vectors: in bf16, `a` holds zeros from column k up to the next multiple of 8, and what c
-// holds between n and its next multiple may change.
+// c[m,n] = a * b + bias + addend, the last two optional. Rows are padded to whole vectors: in bf16,
+// `a` holds zeros from column k up to the next multiple of 8, and what c holds between n and its
+// next multiple may change.
 struct MatmulBf16 {
   Operand a;                      // [m,k]
   const Bf16* b = nullptr;        // [k,n] as PackBf16 leaves it
@@ -111,7 +110,8 @@ struct MatmulBf16 {
   std::int64_t m = 0, n = 0, k = 0;
 };
 
-// c[m,n] (+)= a^T * b;  column_sums[n] (+)= sums over the rows of b as it comes: the bias part of W
+// c[m,n] (+)= a^T * b;  column_sums[n] (+)= the sums over the rows of b as it comes, which is the
+// bias part of W.
 struct MatmulTransposedBf16 {
   Operand a;  // [k,m]
   Operand b;  // [k,n]
@@ -122,7 +122,7 @@ struct MatmulTransposedBf16 {
   std::int64_t m = 0, n = 0, k = 0;
 };
 
-// d_bias[C] (+)= sum over rows of d_output[N,C].  The bias part of W.
+// d_bias[C] (+)= sum over rows of d_output[N,C]. This is the bias part of W.
 struct BiasGrad {
   Operand d_output;
   float* d_bias = nullptr;
@@ -202,9 +202,9 @@ struct RmsNormBackwardWeights {
   bool accumulate = false;
 };
 
-// Turns each pair (i, i + D/2) of every head by the angle of its position, Hugging Face's
-// half-split order: (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin). In place. `inverse` turns
-// back, which is the gradient too. (Su et al. 2021.)
+// Turns each pair (i, i + D/2) of every head by the angle of its position, in place and in Hugging
+// Face's half-split order: (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin). `inverse` turns
+// back, which is also the gradient (Su et al. 2021).
 struct Rotary {
   Output x;                      // row r of head h at x + r * stride + h * head_size
   const float* table = nullptr;  // [T,D]: the D/2 cosines of a position, then its D/2 sines
@@ -245,8 +245,8 @@ struct GeluBackward {
   std::int64_t count = 0;
 };
 
-// Shape of causal attention. Row r of head h starts at pointer + r * stride + h * head_size; query
-// head h reads key/value head h / (heads / kv_heads). For q, k, v side by side in one [N,3C]
+// The shape of causal attention. Row r of head h starts at pointer + r * stride + h * head_size;
+// query head h reads key/value head h / (heads / kv_heads). For q, k, v side by side in one [N,3C]
 // tensor: q = qkv, k = qkv + C, v = qkv + 2C, all strides 3C.
 struct AttentionShape {
   std::int64_t batch = 0, context = 0;                  // B, T
@@ -255,20 +255,20 @@ struct AttentionShape {
                out_stride = 0;  // elements between rows: of q; of k and v; of the output
 };
 
-// output = softmax(causal(q k^T / sqrt(D))) v, heads side by side. Where tensors are in bf16, so
-// may be what is multiplied inside, probabilities and gradients of scores. Memory: nothing of size
-// T x T; blocks of keys with a running maximum and sum (FlashAttention, Dao et al. 2022, algorithm
-// 1).
+// output = softmax(causal(q k^T / sqrt(D))) v, heads side by side. Where tensors are in bf16, the
+// numbers multiplied inside (probabilities, gradients of scores) may be in bf16 too. It needs no
+// memory of size T x T: it goes through blocks of keys with a running maximum and sum
+// (FlashAttention, Dao et al. 2022, algorithm 1).
 struct AttentionForward {
   AttentionShape shape;
   Operand q;
   Operand k;
   Operand v;
   Output output;
-  float* logsumexp = nullptr;  // [B,H,T]: of the scaled scores of each query; for the backward
+  float* logsumexp = nullptr;  // [B,H,T]: of the scaled scores of each query, for the backward
 };
 
-// I of attention (it has no W). Recomputes probabilities block by block from `logsumexp`.
+// I of attention (which has no W). It recomputes probabilities block by block from `logsumexp`.
 struct AttentionBackward {
   AttentionShape shape;
   Operand q;
@@ -293,7 +293,8 @@ struct EmbeddingForward {
 };
 
 // W of the embedding: rows of equal token (or position) are summed in row order. Without
-// `accumulate` the whole tables are overwritten: rows that no token or position used become zero.
+// `accumulate` the whole tables are overwritten, and rows that no token or position used become
+// zero.
 struct EmbeddingBackward {
   const std::int32_t* tokens = nullptr;  // [N]
   const float* d_output = nullptr;       // [N,C]
@@ -303,11 +304,11 @@ struct EmbeddingBackward {
   bool accumulate = false;
 };
 
-// Softmax and cross-entropy over rows of logits.
-// loss_sum: sum over scored rows of -log softmax(logits)[target], row losses summed in double in
-// row order; not divided. logits: overwritten by scale * (softmax - onehot(target)), zeros in rows
-// that are not scored and in columns between vocab and stride; untouched if !gradient. To give the
-// gradient of the mean over the global batch, scale is 1 / (its number of scored tokens).
+// Softmax and cross-entropy over rows of logits. loss_sum: the sum over scored rows of -log
+// softmax(logits)[target]; row losses are summed in double in row order and not divided. logits:
+// overwritten by scale * (softmax - onehot(target)), with zeros in rows that are not scored and in
+// columns between vocab and stride; untouched if !gradient. For the gradient of the mean over the
+// global batch, scale is 1 / (its number of scored tokens).
 struct CrossEntropy {
   Output logits;                          // [N,V], rows `stride` apart
   const std::int32_t* targets = nullptr;  // [N]; kIgnoredTarget or 0 <= target < V
@@ -327,8 +328,8 @@ struct AdamwTensor {
   bool decayed = true;
 };
 
-// One AdamW step of many tensors, with decoupled decay of some, for scaled gradients
-// g = gradient_scale * gradient:
+// One AdamW step of many tensors, some of them with decoupled decay, for scaled gradients g =
+// gradient_scale * gradient:
 //   m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;  p = p * (1 - lr * weight_decay)
 //   p = p - lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon)
 struct AdamwUpdate {
@@ -339,8 +340,8 @@ struct AdamwUpdate {
   double gradient_scale = 1;  // of clipping
 };
 
-// *result = sum of squares in double, over blocks of 4096 elements, block sums added in order. Host
-// memory.
+// *result = the sum of squares in double over blocks of 4096 elements; block sums are added in
+// order. It is host memory.
 struct SumOfSquares {
   const float* input = nullptr;
   double* result = nullptr;

@@ -28,7 +28,7 @@ absl::StatusOr<KernelPlan> PlanCache::Get(
     if (const auto it = offered_.find(key); it != offered_.end())
       return plans_.insert(*it).first->second;
   }
-  // Outside the lock: candidates are timed on the device.
+  // The lock is not held, because candidates are timed on the device.
   ASSIGN_OR_RETURN(const KernelPlan chosen, choose());
   absl::MutexLock lock(&mutex_);
   return plans_.try_emplace(std::string(key), chosen).first->second;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel computes which shape. Kernels of one shape sum in different orders, so the bits of a
-// job depend on these choices: one rank makes them, all ranks use them, and checkpoints keep them
-// in the form of plan_cache_text.h.
+// Records which kernel computes which shape. Kernels of one shape sum in different orders, so the
+// bits of a job depend on these choices: one rank makes them, all ranks use them, and checkpoints
+// keep them in the form of plan_cache_text.h.
 #pragma once
 
 #include <array>

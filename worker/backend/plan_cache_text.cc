@@ -18,7 +18,8 @@ using json = nlohmann::ordered_json;
 
 constexpr std::size_t kDigitsPerWord = 16;
 constexpr char kFix[] = "a new one is made in its place";
-// Far above what candidates may ask for; scratch memory of that size is taken without a question.
+// This is far above what candidates may ask for. Scratch memory of this size is taken without
+// further checks.
 constexpr std::uint64_t kMostWorkspaceBytes = std::uint64_t{1} << 30;
 constexpr std::size_t kLongestKey = 512;
 
@@ -41,7 +42,7 @@ std::optional<decltype(KernelPlan::algorithm)> AlgorithmOf(const std::string& te
   return algorithm;
 }
 
-// Reads a parsed text and gathers what is wrong with it.
+// Reads a parsed text and collects its errors.
 class Reader {
  public:
   explicit Reader(std::string_view where) : where_(where) {}
@@ -161,7 +162,7 @@ absl::StatusOr<PlanCache::Plans> ParsePlanText(std::string_view text, std::strin
     reader.Refuse("format", "", absl::StrCat("must have at most ", kMostPlanBytes, " bytes"));
     return reader.Verdict();
   }
-  // Three objects deep at most: whoever nests deeper wrote no plan.
+  // A plan is three objects deep at most, so a deeper text is no plan.
   bool too_deep = false;
   const auto watch_depth = [&](int depth, json::parse_event_t, const json&) {
     constexpr int kMostDepth = 4;

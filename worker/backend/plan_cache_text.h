@@ -3,10 +3,10 @@
 // ranks.
 //
 //   {"format": "takt-kernel-plan 1",
-//    "target": {"compute_capability": "9.0", "sm_count": 132, "cublaslt": "13.0.2", "cudnn":
-//    "9.13.0"}, "plans": {"matmul 2048x768x3072 ...": {"fused_epilogue": true, "workspace_bytes":
-//    0,
-//                                           "algorithm": "0000...": 128 hexadecimal digits}}}
+//  "target": {"compute_capability": "9.0", "sm_count": 132, "cublaslt": "13.0.2",
+//             "cudnn": "9.13.0"},
+//  "plans": {"matmul 2048x768x3072 ...": {"fused_epilogue": true, "workspace_bytes": 0,
+//                                         "algorithm": "0000...": 128 hexadecimal digits}}}
 //
 // It is not in plan_cache.h because the GPU module links that file and must not link a JSON reader
 // or generated protobuf, of which a process holds one copy.
@@ -24,7 +24,7 @@ namespace takt::backend {
 
 inline constexpr std::string_view kPlanFormat = "takt-kernel-plan 1";
 
-// No plan is longer: a choice takes some 300 bytes, and a job has some dozens of choices.
+// No plan is longer: a choice takes some 300 bytes, and a job has a few dozen choices.
 inline constexpr std::size_t kMostPlanBytes = std::size_t{1} << 20;
 
 std::string PlanText(const PlanTarget& target, const PlanCache::Plans& plans);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that are recorded once and replayed many times, with one call of the host instead of one an
-// op.
+// Ops that are recorded once and replayed many times, with one call of the host for all instead of
+// one an op.
 #pragma once
 
 #include <memory>
@@ -17,9 +17,9 @@ class Recording {
  public:
   virtual ~Recording() = default;
 
-  // Does what Run of each op would do now.
-  // Errors: those of Run; kFailedPrecondition (memory that the backend keeps for ops has moved
-  // since: nothing was done, and never will be by this recording).
+  // Does what Run of each op would do now. Errors: those of Run; kFailedPrecondition (memory that
+  // the backend keeps for ops has moved since: nothing was done, and this recording can never run
+  // again).
   virtual absl::Status Replay() = 0;
 };
 
@@ -30,9 +30,9 @@ class Recorder {
 
   // Records the ops that `ops` gives to Run of this backend, and does none of them. `ops` must give
   // the backend nothing but ops, and ops of the same shapes must have been prepared for or run
-  // before: only then has the backend allocated memory and chosen kernels for them. Errors: what
-  // `ops` returns; kFailedPrecondition (it asked for what cannot be recorded). The backend is as
-  // before, whatever the error.
+  // before: only then has the backend allocated memory and chosen kernels for them. Errors: those
+  // of `ops`; kFailedPrecondition (it asked for what cannot be recorded). After an error the
+  // backend is as before.
   virtual absl::StatusOr<std::unique_ptr<Recording>> Record(
       absl::FunctionRef<absl::Status()> ops) = 0;
 };

@@ -11,8 +11,8 @@ namespace takt::backend {
 
 absl::Status Event::WaitUnless(absl::FunctionRef<bool()> gives_up) {
   using std::chrono::microseconds;
-  // What is nearly there is seen at once; what takes long costs few looks, and is seen no later
-  // than a thread that sleeps until the driver wakes it would.
+  // A point that is nearly reached is noticed at once. A wait that takes long costs few polls, and
+  // ends no later than that of a thread that sleeps until the driver wakes it.
   constexpr microseconds kMost(100);
   for (microseconds pause(1);; pause = std::min(2 * pause, kMost)) {
     ASSIGN_OR_RETURN(const bool reached, Reached());

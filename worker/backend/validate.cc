@@ -12,7 +12,7 @@
 namespace takt::backend {
 namespace {
 
-// Holds sizes to their least values and refuses null tensors.
+// Checks that sizes are at least their least values and that tensors are not null.
 class FieldCheck : public IgnoreFields {
  public:
   void Name(const char* name) { op_ = name; }
@@ -78,7 +78,7 @@ absl::Status CheckHeads(const char* op, const AttentionShape& shape) {
               "heads must be divisible by kv_heads");
 }
 
-// The rules between fields, for the ops that have some.
+// Checks the rules between fields, for the ops that have some.
 struct CrossFieldRules {
   template <class O>
   absl::Status operator()(const O& /*op*/) const {

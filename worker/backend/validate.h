@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of ops.h that hold whatever the backend.
+// Checks the rules of ops.h that hold for every backend.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stops everything in one transport: a flag that every wait checks, and hooks that wake the waits.
+// Stops everything in one transport: it has a flag that every wait checks, and hooks that wake the
+// waits.
 #pragma once
 
 #include <atomic>
@@ -40,7 +41,7 @@ class AbortSignal {
 
  private:
   std::atomic<bool> raised_{false};
-  // Held while hooks run, so that a hook never outlives what it wakes.
+  // It is held while hooks run, so that a hook never outlives what it wakes.
   std::mutex mutex_;
   std::list<std::function<void()>> hooks_;
 };

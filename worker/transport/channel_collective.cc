@@ -11,10 +11,11 @@ namespace takt::transport {
 
 namespace {
 
-// MessageTag::direction of collectives; program::Direction uses the small numbers.
+// These are values of MessageTag::direction for collectives. program::Direction uses the small
+// numbers.
 enum Phase : std::int32_t { kDirect = 16, kReduceScatter = 17, kAllGather = 18 };
 
-// One of `parts` nearly equal, consecutive parts of [0, total).
+// Returns one of `parts` nearly equal, consecutive parts of [0, total).
 struct Range {
   std::size_t begin, size;
 };
@@ -74,7 +75,8 @@ class ChannelCollective final : public Collective {
     });
   }
 
-  // data[i] = ((x0[i] + x1[i]) + x2[i]) + ..., ours in its place among the contributions.
+  // data[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own values in their place among the
+  // contributions.
   template <class T>
   void Sum(std::span<T> data) {
     const auto values = [&](int index) -> const T* {
@@ -95,8 +97,8 @@ class ChannelCollective final : public Collective {
     }
   }
 
-  // Sends and receives one message with every other rank. plan(peer): what goes there and where
-  // what comes is put.
+  // Sends and receives one message with every other rank. plan(peer): what is sent there, and where
+  // the received message is put.
   template <class Plan>
   absl::Status Exchange(StepId step, Phase phase, Plan&& plan);
 
@@ -119,7 +121,7 @@ class ChannelCollective final : public Collective {
 absl::Status ChannelCollective::Open(Transport& transport) {
   contributions_.resize((options_.ranks.size() - 1) * kSliceBytes);
   peers_.resize(options_.ranks.size());
-  // In the order of the exchanges, so that openings cannot wait in a circle either.
+  // Channels are opened in the order of the exchanges, so openings cannot wait in a circle either.
   for (int round = 0; round < TournamentRounds(size()); ++round) {
     const int peer = TournamentPeer(size(), round, options_.index);
     if (peer < 0) continue;
@@ -162,8 +164,8 @@ absl::Status ChannelCollective::Exchange(StepId step, Phase phase, Plan&& plan) 
 int TournamentRounds(int size) { return size % 2 == 0 ? size - 1 : size; }
 
 int TournamentPeer(int size, int round, int index) {
-  // Indexes on a circle of odd length meet when they add up to the round; who would meet itself
-  // meets the last index of an even group, which stands in the middle.
+  // Indexes on a circle of odd length meet when they add up to the round. An index that would meet
+  // itself meets the last index of an even group, which stands in the middle.
   const int circle = TournamentRounds(size);
   if (index == circle) {
     for (int peer = 0; peer < circle; ++peer) {

@@ -28,7 +28,8 @@ absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(Transport* transpor
 inline constexpr std::size_t kDirectBytes = 32 * 1024;
 inline constexpr std::size_t kSliceBytes = 512 * 1024;
 
-// The peer of `index` among `size` ranks in `round` (0 .. TournamentRounds-1); -1: it has none.
+// Returns the peer of `index` among `size` ranks in `round` (0 .. TournamentRounds-1); -1: it has
+// none.
 int TournamentPeer(int size, int round, int index);
 int TournamentRounds(int size);
 

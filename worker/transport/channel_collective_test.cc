@@ -14,8 +14,8 @@
 namespace takt::transport {
 namespace {
 
-// What every rank holds before the sum; differs in magnitude so that the order of additions shows
-// in the bits.
+// Returns what every rank holds before the sum. The magnitudes differ, so the order of additions
+// shows in the bits.
 template <class T>
 std::vector<T> Values(int rank, std::size_t count) {
   std::mt19937 random(static_cast<unsigned>(rank * 7919 + count));
@@ -35,7 +35,7 @@ std::vector<T> SumInRankOrder(int size, std::size_t count) {
   return sum;
 }
 
-// Counts what passes.
+// Counts the messages and bytes that pass.
 struct Traffic {
   std::atomic<std::int64_t> messages{0}, bytes{0};
 };
@@ -140,7 +140,7 @@ TEST(Collective, SendsAsManyMessagesAndBytesAsTheFormulaSays) {
     EXPECT_EQ(small.messages, size * (size - 1));
     EXPECT_EQ(small.bytes, size * (size - 1) * 800);
 
-    // Two full rounds.
+    // This takes two full rounds.
     const std::int64_t values = 2 * size * static_cast<std::int64_t>(kSliceBytes / sizeof(float));
     Traffic large;
     OnEveryRank(size, large, [&](Collective& collective, int) {
@@ -157,8 +157,8 @@ TEST(Collective, RefusesAnotherStep) {
   OnEveryRank(2, traffic, [](Collective& collective, int index) {
     std::vector<float> data(4);
     const absl::Status status = collective.AllReduceSum(StepId(index), std::span<float>(data));
-    // The lower rank's message is refused; what it gets itself depends on whether the other still
-    // sends.
+    // The lower rank's message is refused. What the lower rank gets depends on whether the other
+    // one still sends.
     if (index == 1) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks pass messages that lie in the memory of their devices.
+// The way in which ranks pass messages that lie in the memory of their devices.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ class DeviceTransport : public Transport {
   // Opens a group that sums floats in device memory, and doubles in host memory.
   // Blocks: until all ranks of the group do the same. Groups are created in one order on all ranks.
   virtual absl::StatusOr<std::unique_ptr<Collective>> OpenSums(const CollectiveOptions& group) = 0;
-  // True: messages may be kernels that wait on the device for other ranks. Whatever waits for all
-  // kernels, such as making a CUDA graph, may then wait for ever.
+  // True: messages may be kernels that wait on the device for other ranks. A call that waits for
+  // all kernels, such as making a CUDA graph, may then wait for ever.
   virtual bool waits_in_kernels() const { return false; }
   // Returns an error once it was aborted and only a new process is sure to be clean.
   virtual absl::Status poisoned() const { return absl::OkStatus(); }

@@ -20,7 +20,7 @@ namespace {
 
 constexpr absl::Duration kAbortLatency = absl::Milliseconds(250);
 
-// Lengths keep ("ab", "c") and ("a", "bc") apart.
+// The lengths keep ("ab", "c") and ("a", "bc") apart.
 void AppendField(std::string& out, std::string_view field) {
   absl::StrAppend(&out, field.size(), ":");
   out.append(field);

@@ -27,16 +27,16 @@ Proof Prove(const TransportOptions& options, std::string_view message);
 // Compares in constant time.
 bool SameProof(const Proof& a, const Proof& b);
 
-// "0-1/F": from, to, name.
+// Formats as "0-1/F": from, to, name.
 std::string ChannelKey(Rank from, Rank to, std::string_view name);
 
-// Rendezvous::Wait that an abort ends within a quarter of a second.
-// what: for the message, e.g. "rank 1 to open channel F".
+// Is Rendezvous::Wait, but an abort ends it within a quarter of a second. what: for the message,
+// e.g. "rank 1 to open channel F".
 absl::StatusOr<std::string> AwaitKey(Rendezvous& rendezvous, const std::string& key,
                                      absl::Duration timeout, const AbortSignal& abort,
                                      std::string_view what);
 
-// The statuses of the interface, worded alike by all transports.
+// The statuses of the interface, which all transports word alike.
 absl::Status AbortedStatus();
 absl::Status TimeoutStatus(std::string_view what, absl::Duration timeout);
 

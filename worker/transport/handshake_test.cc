@@ -24,7 +24,7 @@ TEST(Prove, DependsOnSecretJobGenerationAndMessage) {
   EXPECT_NE(Prove(other, "message"), proof);
 }
 
-// RFC 4231 has no case with our framing: computed with `openssl dgst -sha256 -hmac secret`.
+// RFC 4231 has no case with our framing. The values come from `openssl dgst -sha256 -hmac secret`.
 TEST(Prove, IsHmacSha256OfJobGenerationAndMessage) {
   const TransportOptions options{.job = "job", .generation = 1, .secret = "secret"};
   EXPECT_EQ(ToHex(AsText(Prove(options, "message"))),

@@ -15,18 +15,18 @@ namespace takt::transport {
 namespace {
 
 constexpr std::size_t kAlign = sizeof(MessageHeader);
-// Large enough that progress costs nothing, small enough that both ends are busy at once and pieces
-// stay in the L2 cache.
+// Pieces are large enough that reporting progress costs nothing, and small enough that both ends
+// are busy at once and a piece stays in the L2 cache.
 constexpr std::size_t kPieceBytes = 32 * 1024;
 constexpr std::size_t kMinCapacity = 64 * 1024;
 constexpr std::size_t kMaxCapacity = 512 * 1024;
-// A reply to a small message comes well within this if its sender has a core to itself; if the two
-// share one, spinning only keeps it from answering.
+// A reply to a small message comes well within this time if its sender has a core to itself. If the
+// two share a core, spinning only keeps the sender from answering.
 constexpr std::int64_t kSpinNanos = 5'000;
 
 std::size_t Padded(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// What both ends share: the memory, the waits, and the memory of the first failure.
+// The common part of both ends: the memory, the waits, and the first failure.
 class RingEnd {
  public:
   explicit RingEnd(RingOptions options)
@@ -105,8 +105,8 @@ class RingSender final : public SendChannel, RingEnd {
   absl::Status AwaitSpace(std::int64_t deadline) {
     if (head_ - tail_ < options_.capacity_bytes && !options_.abort->raised())
       return absl::OkStatus();
-    // The first piece carries the header along; before a wait for space everything written must be
-    // visible.
+    // The header is published with the first piece. Before a wait for space everything written must
+    // be visible.
     if (header_.head.load(std::memory_order_relaxed) != head_) Publish();
     bool left = false;
     const bool in_time = header_.tail_moved.Await(
@@ -175,7 +175,7 @@ class RingReceiver final : public RecvChannel, RingEnd {
     bool left = false;
     const bool in_time = header_.head_moved.Await(
         [&] {
-          // The order matters: what a sender wrote before it left is still taken.
+          // The order matters: a message that a sender wrote before it left is still taken.
           left = header_.sender_left.load(std::memory_order_seq_cst) != 0;
           head_ = header_.head.load(std::memory_order_seq_cst);
           return head_ - tail_ >= wanted || left || options_.abort->raised();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One direction of messages through memory that both ends see: a byte ring with one writer and one
-// reader. In shared memory it joins processes (shm/), on the heap it joins threads (inproc/).
+// reader. In shared memory it joins processes (shm/); on the heap it joins threads (inproc/).
 //
 //   [RingHeader][bytes: capacity]     a message is a MessageHeader and its bytes, padded to kAlign
 //
@@ -23,7 +23,8 @@ namespace takt::transport {
 
 inline constexpr std::size_t kCacheLine = 64;
 
-// All zero is a valid empty ring. head and tail count bytes since the start and never wrap.
+// An all-zero header is a valid empty ring. head and tail count bytes since the start and never
+// wrap.
 struct RingHeader {
   // Written once before the other end looks.
   std::uint64_t magic;
@@ -46,11 +47,12 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 enum RingPhase : std::uint32_t { kRingOffered = 0, kRingAttached = 1, kRingAccepted = 2 };
 
-// Bytes to allocate for a ring that carries messages of up to max_message_bytes, header included.
+// Returns the bytes to allocate for a ring that carries messages of up to max_message_bytes, header
+// included.
 std::size_t RingBytes(std::size_t max_message_bytes);
 
 struct RingOptions {
-  // Keeps the memory; starts with the RingHeader.
+  // Owns the memory, which starts with the RingHeader.
   std::shared_ptr<std::byte> memory;
   std::size_t capacity_bytes = 0;
   std::size_t max_message_bytes = 0;
@@ -59,7 +61,7 @@ struct RingOptions {
   std::shared_ptr<AbortSignal> abort;
 };
 
-// Capacity that RingBytes provides for.
+// Returns the capacity that RingBytes provides for.
 std::size_t RingCapacity(std::size_t max_message_bytes);
 
 std::unique_ptr<SendChannel> MakeRingSender(RingOptions options);

@@ -24,8 +24,8 @@ std::int64_t MonotonicNanos() {
 bool WakeWord::Sleep(std::uint32_t wakes, std::int64_t deadline) {
   timespec until{static_cast<time_t>(deadline / kNanosPerSecond),
                  static_cast<long>(deadline % kNanosPerSecond)};
-  // The bitset form takes an absolute CLOCK_MONOTONIC time. Not the private form: the word may be
-  // shared by processes.
+  // The bitset form takes an absolute CLOCK_MONOTONIC time. The private form does not fit, because
+  // processes may share the word.
   const long rc =
       syscall(SYS_futex, &wakes_, FUTEX_WAIT_BITSET, wakes,
               deadline == kNoDeadline ? nullptr : &until, nullptr, FUTEX_BITSET_MATCH_ANY);

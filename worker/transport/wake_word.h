@@ -23,7 +23,8 @@ std::int64_t MonotonicNanos();
 
 inline constexpr std::int64_t kNoDeadline = std::numeric_limits<std::int64_t>::max();
 
-// Standard layout and valid when zero: may lie in shared memory. Any number of waiters and movers.
+// It has standard layout and is valid when zero, so it may lie in shared memory. Any number of
+// waiters and movers may use it.
 class WakeWord {
  public:
   // Waits until `ready()` holds.  deadline: MonotonicNanos, or kNoDeadline.  spin_nanos: how long
@@ -62,7 +63,8 @@ class WakeWord {
     } while (MonotonicNanos() < end);
     return false;
   }
-  // Until there were other than `wakes` wakes, or for no reason; false after the deadline.
+  // Sleeps until the number of wakes is not `wakes`, or for no reason. Returns false after the
+  // deadline.
   bool Sleep(std::uint32_t wakes, std::int64_t deadline);
   void WakeSleepers();
 

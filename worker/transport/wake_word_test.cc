@@ -9,7 +9,7 @@
 namespace takt::transport {
 namespace {
 
-// Each waiter acknowledges each move, and the next move comes only after all have: a single lost
+// Each waiter acknowledges each move, and the next move comes only after all have. So a single lost
 // wake ends in the deadline. Several waiters on one word fall asleep in each other's wakes.
 TEST(WakeWord, NoWakeIsLostWithSeveralWaiters) {
   constexpr int kMoves = 50'000, kWaiters = 3;

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention of one (sequence, key/value head) on one thread, after FlashAttention-2 (Dao
-// 2023, algorithms 1 and 2): blocks of queries outside, blocks of keys inside, no score outside the
-// current block is kept. We differ in doing the backward with queries outside too, as one thread
-// owns d_k and d_v of its head and can add to them.
+// Computes causal attention of one (sequence, key/value head) on one thread, after FlashAttention-2
+// (Dao 2023, algorithms 1 and 2). The outer loop goes over blocks of queries, the inner loop over
+// blocks of keys, and no score outside the current block is kept. Unlike the paper, the backward
+// has queries in the outer loop too, because one thread owns d_k and d_v of its head and can add to
+// them.
 //
-// Everything is first packed into scratch with rows of W floats, D rounded up to full vectors and
-// filled with zeros: the padding adds nothing to any product, rows do not fight for cache sets, and
-// loads never pass the end of a tensor.
+// Everything is first packed into scratch with rows of W floats: D is rounded up to full vectors
+// and the rest is filled with zeros. The padding adds nothing to any product, rows do not compete
+// for cache sets, and loads never pass the end of a tensor.
 #include "worker/backend/cpu/isa_kernels.h"
 #include "worker/backend/cpu/vec.h"
 
 namespace takt::backend::TAKT_ISA {
 namespace {
 
-constexpr std::int64_t kQueries =
-    32;  // rows of a block: its scores and its slices of q, k, v stay in the L1 cache
-constexpr std::int64_t kKeys = 64;  // columns of a block
+// Rows and columns of a block. Its scores and its slices of q, k and v stay in the L1 cache.
+constexpr std::int64_t kQueries = 32;
+constexpr std::int64_t kKeys = 64;
 static_assert(kKeys % kQueries == 0,
               "so that every query sees at least one key of each of its blocks");
 constexpr float kLowest = -3.402823466e+38F;
@@ -35,8 +36,7 @@ struct Out {
   bool accumulate;
 };
 
-// R rows times C vectors of the product, accumulated in registers: hence every loop over them is
-// unrolled.
+// Computes R rows times C vectors of the product in registers, so every loop over them is unrolled.
 template <int R, int C>
 inline void Tile(Left a, Right b, Out c, std::int64_t k) {
   Vec sums[R][C];
@@ -88,7 +88,7 @@ void Multiply(Left a, Right b, Out c, std::int64_t m, std::int64_t n, std::int64
   for (; i < m; ++i) TileRow<1>(rows_from(i), b, out_from(i), n, k);
 }
 
-// to[rows, padded]: factor * from[rows, size], zeros in the padding.
+// to[rows, padded] becomes factor * from[rows, size]; the padding becomes zeros.
 void PackRows(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t size,
               std::int64_t padded, float factor, float* to) {
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -100,7 +100,7 @@ void PackRows(const float* from, std::int64_t stride, std::int64_t rows, std::in
   }
 }
 
-// to[size, padded_rows]: the transpose of from[rows, size], zeros in the padding.
+// to[size, padded_rows] becomes the transpose of from[rows, size]; the padding becomes zeros.
 void PackTransposed(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t size,
                     std::int64_t padded_rows, float* to) {
   for (std::int64_t begin = 0; begin < rows; begin += kWidth) {
@@ -118,7 +118,7 @@ void PackTransposed(const float* from, std::int64_t stride, std::int64_t rows, s
   }
 }
 
-// from[rows, padded] * factor to the first `size` columns of `to`.
+// Writes from[rows, padded] * factor to the first `size` columns of `to`.
 void Unpack(const float* from, std::int64_t padded, std::int64_t rows, std::int64_t size,
             float factor, float* to, std::int64_t stride) {
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -138,7 +138,7 @@ void Zero(float* p, std::int64_t count) {
   __builtin_memset(p, 0, static_cast<std::size_t>(count) * sizeof(float));
 }
 
-// Sizes and places of one item, shared by both directions.
+// The sizes and places of one item, which both directions share.
 struct Item {
   Item(const AttentionShape& s, std::int64_t item)
       : context(s.context),
@@ -170,7 +170,7 @@ struct Item {
 struct Block {
   std::int64_t q_begin, rows, k_begin, columns;
   std::int64_t padded() const { return RoundUp(columns, kWidth); }
-  // Keys that query `row` of the block sees, in the block.
+  // Returns how many keys of the block its query `row` sees.
   std::int64_t Visible(std::int64_t row) const { return Min(columns, q_begin + row + 1 - k_begin); }
 };
 
@@ -181,7 +181,7 @@ inline void ForKeyBlocks(std::int64_t q_begin, std::int64_t q_end, const F& f) {
     f(Block{q_begin, q_end - q_begin, k, Min(kKeys, q_end - k)});
 }
 
-// scores[i] = e^(scores[i] - shift) for the first n, zeros up to `padded`. Returns the sum.
+// Makes the first n scores e^(score - shift), and those up to `padded` zero. Returns the sum.
 float ExpScores(float* scores, float shift, std::int64_t n, std::int64_t padded) {
   Vec sum = {};
   std::int64_t i = 0;
@@ -204,8 +204,8 @@ void ScaleRow(float* row, std::int64_t width, float factor) {
   for (std::int64_t i = 0; i < width; i += kWidth) Store(row + i, Load(row + i) * factor);
 }
 
-// The running softmax of algorithm 1: the maximum and the sum seen so far, and the output times
-// that sum.
+// The running softmax of algorithm 1: the maximum and the sum so far, and the output times that
+// sum.
 struct Running {
   float max[kQueries], sum[kQueries];
 };
@@ -291,8 +291,8 @@ std::int64_t AttentionBackwardScratch(const AttentionShape& shape) {
 
 namespace {
 
-// scores become probabilities P, d_scores (holding d_output v^T) become P (d_scores - delta), with
-// delta the row's d_output . output.
+// Turns scores into probabilities P, and d_scores (which hold d_output v^T) into P (d_scores -
+// delta). delta is the row's d_output . output.
 void SoftmaxBackwardBlock(const Block& block, const float* logsumexp, const float* delta,
                           float* scores, float* d_scores) {
   for (std::int64_t r = 0; r < block.rows; ++r) {

@@ -6,7 +6,8 @@
 namespace takt::backend::testing {
 namespace {
 
-// q, k, v in one tensor of rows [q heads, k heads, v heads], as a fused projection writes them.
+// Puts q, k and v in one tensor of rows [q heads, k heads, v heads], as a fused projection writes
+// them.
 struct Case {
   std::int64_t batch, context, heads, kv_heads, head_size;
   std::int64_t q_columns() const { return heads * head_size; }
@@ -24,7 +25,7 @@ struct Case {
   }
 };
 
-// Around the kernel's blocks of 32 queries and 64 keys, and of vectors of 4, 8 and 16.
+// The shapes are around the kernel's blocks of 32 queries and 64 keys, and vectors of 4, 8 and 16.
 constexpr Case kCases[] = {{1, 1, 1, 1, 8},   {2, 1, 2, 2, 12},  {1, 5, 3, 1, 4},
                            {2, 33, 2, 2, 12}, {1, 64, 2, 1, 64}, {1, 65, 1, 1, 8},
                            {1, 100, 4, 2, 5}, {2, 129, 1, 1, 16}};
@@ -111,7 +112,7 @@ TEST_P(AttentionTest, BackwardAgreesWithFiniteDifferences) {
                           .d_q = d_qkv.data(),
                           .d_k = d_qkv.data() + k,
                           .d_v = d_qkv.data() + v});
-    // About 40 elements, at a stride that meets every head and both ends of the context.
+    // Checks about 40 elements, at a stride that meets every head and both ends of the context.
     const std::size_t stride = qkv.size() / 40 + 1;
     const Doubles expected = FiniteDifferences([&](const Doubles& x) { return Attention(c, x); },
                                                ToDoubles(qkv), d_output, stride | 1);

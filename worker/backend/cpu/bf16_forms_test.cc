@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops on tensors in bf16 are those on the same numbers in f32, with what they leave rounded.
-// Aligned and not.
+// Ops on bf16 tensors must give what the f32 ops give on the same numbers, rounded. Tensors are
+// aligned and not.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,7 +10,7 @@
 namespace takt::backend::testing {
 namespace {
 
-// A tensor in both types; in bf16 aligned to 64 bytes, or to nothing.
+// A tensor in both types. The bf16 one is aligned to 64 bytes, or to nothing.
 class Twin {
  public:
   Twin(const Floats& values, bool aligned) : size_(values.size()) {
@@ -25,7 +25,7 @@ class Twin {
 
   Bf16* bf16() { return data_; }
   float* f32() { return f32_.data(); }
-  // What lies there now.
+  // Returns what lies there now.
   Bf16s bf16s() const { return {data_, data_ + size_}; }
   const Floats& floats() const { return f32_; }
   bool FrameHeld() const { return data_[-1].bits == 0x7fc0 && data_[size_].bits == 0x7fc0; }
@@ -37,7 +37,7 @@ class Twin {
   Floats f32_;
 };
 
-// Both have been written by their op.
+// Both tensors have been written by their op.
 void ExpectRounded(const Twin& twin, const std::string& what) {
   EXPECT_TRUE(twin.FrameHeld()) << what << ": written beside the tensor";
   const Floats& expected = twin.floats();
@@ -52,11 +52,11 @@ void ExpectRounded(const Twin& twin, const std::string& what) {
 
 class Bf16FormsTest : public OpTest {
  protected:
-  // Twins of random numbers; of NaN.
+  // Makes twins of random numbers; makes twins of NaN.
   Twin Some(std::int64_t count) { return {Random(count, ++seed_), aligned_}; }
   Twin None(std::int64_t count) const { return {Unset(count), aligned_}; }
 
-  // test() for tensors that are aligned and for others.
+  // Runs test() for tensors that are aligned and for others.
   template <class F>
   void ForAlignments(const F& test) {
     for (const bool aligned : {true, false}) {
@@ -71,7 +71,7 @@ class Bf16FormsTest : public OpTest {
   unsigned seed_ = 0;
 };
 
-// Groups of 8, vectors of 16, and what is left.
+// These counts have groups of 8, vectors of 16, and a rest.
 constexpr std::int64_t kCounts[] = {1, 8, 37, 1024, 4099};
 
 TEST_P(Bf16FormsTest, Activations) {
@@ -91,7 +91,7 @@ TEST_P(Bf16FormsTest, Activations) {
       Run(Copy{.input = x.bf16(), .output = y.bf16(), .count = count});
       Run(Copy{.input = x.f32(), .output = y.f32(), .count = count});
       ExpectRounded(y, "copy");
-      // In place.
+      // Runs in place.
       Run(SwigluBackward{.gate = x.bf16(),
                          .up = up.bf16(),
                          .d_output = d.bf16(),
@@ -134,7 +134,7 @@ TEST_P(Bf16FormsTest, Rotary) {
   });
 }
 
-// They leave sums in f32, of up to 1032 numbers, most below 8.
+// These ops write sums in f32, of up to 1032 numbers, most below 8.
 TEST_P(Bf16FormsTest, GradientsOfNormsAndBiases) {
   ForAlignments([&] {
     for (const auto& size : {std::pair{3, 12}, std::pair{70, 37}, std::pair{5, 1032}}) {
@@ -235,7 +235,7 @@ TEST_P(Bf16FormsTest, CrossEntropy) {
       op.logits = logits.f32();
       op.loss_sum = &loss_in_f32;
       Run(op);
-      // Sums of `vocab` numbers up to 1, in another order.
+      // These are sums of `vocab` numbers up to 1, in another order.
       EXPECT_NEAR(loss, loss_in_f32, rows * SumTolerance(vocab, 1)) << vocab;
       const Floats& expected = logits.floats();
       ExpectNear(
@@ -289,12 +289,12 @@ TEST_P(Bf16FormsTest, Attention) {
       };
       run(qkv.bf16(), output.bf16(), d_output.bf16(), d_qkv.bf16(), logsumexp.data());
       run(qkv.f32(), output.f32(), d_output.f32(), d_qkv.f32(), logsumexp_in_f32.data());
-      // Scores up to 4 sqrt(D), of sums in another order.
+      // Scores are up to 4 sqrt(D) and are sums in another order.
       ExpectNear(logsumexp, ToDoubles(logsumexp_in_f32),
                  SumTolerance(c.head_size, 16 * std::sqrt(static_cast<double>(c.head_size))),
                  "logsumexp");
-      // Weights of one sum are 1 together, values up to 5; gradients of scores up to 10 sqrt(D),
-      // times 5 / sqrt(D) of a key or query.
+      // The weights of one sum add up to 1, with values up to 5. Gradients of scores are up to 10
+      // sqrt(D), times 5 / sqrt(D) of a key or query.
       const auto near = [&](const Twin& twin, double magnitude, const char* what) {
         EXPECT_TRUE(twin.FrameHeld()) << what;
         const Floats& expected = twin.floats();

@@ -26,7 +26,7 @@ class Bf16Gemm::OneDnn {
  public:
   void Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c) {
     Product& product = Find(block);
-    // oneDNN's memory objects take no const pointers; sources are only read.
+    // oneDNN's memory objects take no const pointers, but it only reads its sources.
     product.a.set_data_handle(const_cast<Bf16*>(a));
     product.b.set_data_handle(const_cast<Bf16*>(b));
     product.c.set_data_handle(c);
@@ -67,7 +67,7 @@ class Bf16Gemm::OneDnn {
     const Memory::desc c =
         Describe(block.m, block.n, block.c_stride, false, Memory::data_type::f32);
     dnnl::primitive_attr attributes;
-    // Its own would belong to the thread that generated it.
+    // The library's own scratchpad would belong to the thread that generated the kernel.
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (block.accumulate) {
       dnnl::post_ops sum;
@@ -91,7 +91,8 @@ class Bf16Gemm::OneDnn {
   std::vector<std::byte> workspace_;
 };
 
-// Products of bf16 values are exact in f32, so that only the order of sums may differ.
+// Multiplies the same values as f32. Products of two bf16 values are exact in f32, so only the
+// order of the sums may differ.
 class Bf16Gemm::InF32 {
  public:
   dnnl_status_t Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c) {

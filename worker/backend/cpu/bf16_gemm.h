@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block of a product of bf16 matrices on the calling thread: oneDNN's, or f32 products of
-// the same values where the processor has no instructions for bf16.
+// Computes one block of a product of bf16 matrices on the calling thread. oneDNN's bf16 kernels do
+// this where the processor has instructions for bf16; elsewhere an f32 product of the same values
+// does.
 #pragma once
 
 #include <compare>
@@ -12,9 +13,10 @@
 
 namespace takt::backend {
 
-// A packed matrix [k,n] consists of panels of 64 columns, one after the other, the last one filled
-// up with zeros. A panel has k rounded up to kBf16PanelDepth rows, in pairs that are interleaved:
-// row 0 and row 1 of column 0, of column 1, ...; then rows 2 and 3. (oneDNN's BA16a64b2a.)
+// A packed matrix [k,n] consists of panels of 64 columns, one after the other; the last one is
+// filled up with zeros. A panel has k rounded up to kBf16PanelDepth rows, in pairs that are
+// interleaved: row 0 and row 1 of column 0, of column 1, ...; then rows 2 and 3. (oneDNN calls this
+// BA16a64b2a.)
 inline constexpr std::int64_t kBf16PanelColumns = 64, kBf16PanelDepth = 32;
 
 // c [m,n] (+)= a b. Strides are those of the stored matrices, in elements.
@@ -28,16 +30,16 @@ struct Bf16Block {
   auto operator<=>(const Bf16Block&) const = default;
 };
 
-// Keeps what oneDNN has generated for each block it has seen, and memory to work in. Thread: one
-// caller at a time.
+// Keeps the kernels that oneDNN has generated for the blocks so far, and memory for them to work
+// in. Thread: one caller at a time.
 class Bf16Gemm {
  public:
-  // native: the processor multiplies bf16; oneDNN is asked only then.
+  // native: the processor multiplies bf16. Only then is oneDNN's bf16 used.
   explicit Bf16Gemm(bool native);
   ~Bf16Gemm();
   Bf16Gemm(Bf16Gemm&&) noexcept;
 
-  // Errors: kInternal, with oneDNN's words.
+  // Errors: kInternal, with oneDNN's message.
   absl::Status Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c);
 
  private:

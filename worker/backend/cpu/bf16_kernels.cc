@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From f32 to bf16: row by row, or into the panels that bf16_gemm.h describes.
+// Converts f32 to bf16: row by row, or into the panels that bf16_gemm.h describes.
 #include <utility>
 
 #include "worker/backend/cpu/isa_kernels.h"
@@ -10,13 +10,14 @@ namespace {
 
 constexpr std::int64_t kPanelColumns = 64, kPanelDepth = 32;
 
-// A panel's two rows `even`, `odd` from column `column` on, interleaved.
+// Stores a panel's two rows `even` and `odd`, interleaved, from column `column` on.
 inline void StorePair(Bf16* pair, std::int64_t column, Vec even, Vec odd) {
   const IntVec both = LowerHalf(Rounded(even)) | UpperHalf(Rounded(odd));
   __builtin_memcpy(pair + 2 * column, &both, sizeof both);
 }
 
-// Pairs of bf16, two of them an element: as many elements as rows that are transposed at once.
+// Pairs of bf16, two in an element. A vector has as many elements as rows that are transposed at
+// once.
 typedef std::int64_t PairVec __attribute__((vector_size(4 * kWidth)));
 constexpr int kPairs = kWidth / 2;
 
@@ -29,7 +30,7 @@ inline void Exchange(PairVec& upper, PairVec& lower, std::integer_sequence<int, 
   lower = __builtin_shufflevector(a, b, ((kLane & kHalf) == 0 ? kLane + kHalf : kPairs + kLane)...);
 }
 
-// The square, by halves of halves.
+// Transposes the square by exchanging halves of halves.
 template <int kHalf = kPairs / 2>
 inline void Transpose(PairVec (&rows)[kPairs]) {
 #pragma GCC unroll 8
@@ -46,7 +47,7 @@ inline Vec LoadN(const float* p, std::int64_t n) {
   return n >= kWidth ? Load(p) : LoadPart(p, n);
 }
 
-// b stored [k,n]: rows of the panel are rows of b.
+// Packs a `b` stored [k,n]: rows of the panel are rows of b.
 void PackPlain(const PackBf16& op, std::int64_t first, std::int64_t depth, Bf16* panel) {
   for (std::int64_t k = 0; k < depth; k += 2) {
     for (std::int64_t i = 0; i < kPanelColumns; i += kWidth) {
@@ -58,8 +59,8 @@ void PackPlain(const PackBf16& op, std::int64_t first, std::int64_t depth, Bf16*
   }
 }
 
-// b stored [n,k]: rows of b are columns of the panel. kWidth of them at a time, two in one vector
-// of pairs, are transposed into kPairs pairs of rows.
+// Packs a `b` stored [n,k]: rows of b are columns of the panel. It takes kWidth of them at a time,
+// two in one vector of pairs, and transposes them into kPairs pairs of rows.
 void PackTransposedB(const PackBf16& op, std::int64_t first, std::int64_t depth, Bf16* panel) {
   for (std::int64_t k = 0; k < depth; k += kWidth) {
     for (std::int64_t begin = 0; begin < kPanelColumns; begin += kWidth) {

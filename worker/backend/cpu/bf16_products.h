@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bf16 ops: operands are rounded once, by row ranges; products are cut into blocks by their
-// shape alone, each computed by one thread.
+// Runs the bf16 ops. Operands are rounded once, by ranges of rows. Products are cut into blocks by
+// their shape alone, and one thread computes each block.
 #pragma once
 
 #include <vector>
@@ -14,14 +14,14 @@
 
 namespace takt::backend {
 
-// Of one backend; one caller at a time.
+// Belongs to one backend. Thread: one caller at a time.
 class Bf16Products {
  public:
-  // Both borrowed.
+  // Borrows both.
   Bf16Products(ThreadTeam& team, const Kernels& kernels);
 
   void Pack(const PackBf16& op);
-  // c in f32; leaves the activation to the caller.
+  // Computes c in f32 and leaves the activation to the caller.
   absl::Status Run(const MatmulBf16& op);
   // Leaves the column sums to the caller.
   absl::Status Run(const MatmulTransposedBf16& op);
@@ -32,14 +32,14 @@ class Bf16Products {
     std::vector<float> tile;  // one block of the output, before bias and addend
   };
 
-  // An operand as products take it.
+  // An operand as products read it.
   struct Rows {
     const Bf16* data;
     std::int64_t stride;
   };
   Rows Rounded(const Operand& operand, std::int64_t rows, std::int64_t columns, std::int64_t stride,
                std::vector<Bf16>& scratch);
-  // body(row, column, rows, columns, thread) for each block of the output [m,n].
+  // Calls body(row, column, rows, columns, thread) for each block of the output [m,n].
   template <class Body>
   absl::Status ForBlocks(const MatmulBlocks& blocks, std::int64_t m, std::int64_t n,
                          const Body& body);

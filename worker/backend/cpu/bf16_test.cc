@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products in bf16, on every instruction set: those of this machine's bf16 instructions, and those
-// in f32.
+// Tests products in bf16 on every instruction set: by this machine's bf16 instructions, and in f32.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -18,7 +17,7 @@ struct Product {
   std::int64_t m, n, k;
 };
 
-// [m,n] sums of a(i,p) b(p,j) over p.
+// Returns the [m,n] sums of a(i,p) b(p,j) over p.
 template <class A, class B>
 Doubles Multiply(const Product& s, const A& a, const B& b) {
   Doubles c;
@@ -40,7 +39,7 @@ class Bf16Test : public OpTest {
     return packed;
   }
 
-  // Rows and columns of every kind of remainder, one block and several of them.
+  // These sizes have rows and columns of every kind of remainder, in one block and in several.
   const std::vector<Product> shapes_ = {{1, 1, 1},       {1, 131, 12},   {19, 36, 37},
                                         {7, 64, 32},     {300, 131, 33}, {64, 200, 65},
                                         {1024, 777, 40}, {48, 70, 1100}};
@@ -109,7 +108,7 @@ TEST_P(Bf16Test, TransposedProductIsThatOfRoundedOperands) {
   }
 }
 
-// What one operand is rounded to shows in its product with 1.
+// The product of an operand with 1 shows what it is rounded to.
 TEST_P(Bf16Test, RoundsToNearestEven) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Floats values = {1.0F,
@@ -207,7 +206,7 @@ TEST(Bf16, RefusesWhatIsNotThere) {
   EXPECT_EQ(backend->Run(PackBf16{.k = 1, .n = 1}).message(), "PackBf16.b is null");
 }
 
-// [rows,columns] in rows of `stride`, `fill` between.
+// Places [rows,columns] in rows of `stride`, with `fill` between them.
 Bf16s Spread(const Bf16s& dense, std::int64_t columns, std::int64_t stride, Bf16 fill) {
   const std::int64_t rows = std::ssize(dense) / columns;
   Bf16s spread(static_cast<std::size_t>(rows * stride), fill);
@@ -248,7 +247,7 @@ TEST_P(Bf16Test, ProductInBf16WithStridesIsTheOneInF32Rounded) {
           ASSERT_EQ(actual.bits, kUntouched.bits) << i << " " << j;
         }
         if (j >= s.n) continue;
-        // The bias may be rounded, and added to what is rounded already.
+        // The bias may be rounded, and added to a number that is already rounded.
         const double product = expected[static_cast<std::size_t>(i * s.n + j)];
         const double bias_size = std::abs(bias[static_cast<std::size_t>(j)]);
         ASSERT_NEAR(ToDouble(actual), product,
@@ -259,7 +258,7 @@ TEST_P(Bf16Test, ProductInBf16WithStridesIsTheOneInF32Rounded) {
   }
 }
 
-// Of a product that may be rounded before.
+// The tolerance of a product that may have been rounded before.
 TEST_P(Bf16Test, GeluAndItsGradientFollowTheProduct) {
   const Product s = {40, 72, 24};
   const std::int64_t count = s.m * s.n;

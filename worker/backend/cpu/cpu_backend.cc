@@ -21,8 +21,8 @@
 namespace takt::backend {
 namespace {
 
-// Results depend on these two: column sums add partial sums of so many rows, SumOfSquares adds
-// sums of so many elements.
+// Results depend on these two numbers: column sums add partial sums of kRowsPerPartial rows, and
+// SumOfSquares adds sums of kSquaresPerBlock elements.
 constexpr std::int64_t kRowsPerPartial = 64;
 constexpr std::int64_t kSquaresPerBlock = 4096;
 
@@ -48,7 +48,8 @@ class CpuBackend final : public HostMemory<Backend> {
     ForPieces(rows, std::max<std::int64_t>(1, kElementsPerPiece / columns), f);
   }
 
-  // 64-byte aligned floats of one thread, contents unspecified. Grows only.
+  // Returns floats of one thread, 64-byte aligned, with unspecified contents. The memory only
+  // grows.
   float* Scratch(int thread, std::int64_t count) {
     std::vector<float>& scratch = scratch_[static_cast<std::size_t>(thread)];
     constexpr std::size_t kSpare = kCacheLine / sizeof(float);
@@ -121,9 +122,9 @@ class CpuBackend final : public HostMemory<Backend> {
   }
 #include "worker/backend/cpu/kernel_list.inc"
 
-  // Column sums: partial sums of fixed runs of rows side by side, then their sum in order.
-  // partial(rows, out) writes `width` floats; output(i) is where columns [i * columns, (i+1) *
-  // columns) of them go.
+  // Sums columns in two stages: partial sums of fixed runs of rows side by side, then the sum of
+  // these in order. partial(rows, out) writes `width` floats; output(i) says where columns [i *
+  // columns, (i+1) * columns) of them go.
   template <class Partial, class Output>
   void SumColumns(std::int64_t rows, std::int64_t width, std::int64_t columns, bool accumulate,
                   const Partial& partial, const Output& output) {
@@ -258,7 +259,7 @@ class CpuBackend final : public HostMemory<Backend> {
   }
 
   Bf16Products bf16_;
-  // Owned by the caller's thread between loops, entry t by thread t within one.
+  // Between loops the caller's thread owns all of it; within a loop thread t owns entry t.
   std::vector<std::vector<float>> scratch_;
   std::vector<float> partials_;
   std::vector<double> row_losses_, block_sums_;

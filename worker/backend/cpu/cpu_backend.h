@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backends on the host: oneDNN matmuls, and vectorised kernels of our own for all other ops (for
-// AVX-512, AVX2 or any processor, chosen at run time).
+// Backends on the host: oneDNN computes matmuls, and vectorised kernels of our own compute all
+// other ops (for AVX-512, AVX2 or any processor, chosen at run time).
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@
 namespace takt::backend {
 
 struct CpuOptions {
-  // Of a backend that computes, at least 1. Its caller is one of them, the others are created once.
+  // The threads of a backend that computes, at least 1. Its caller is one of them; the others are
+  // created once.
   int threads = 1;
   // The instruction set of our own kernels: one of CpuInstructionSets, or empty for the best one.
   std::string instruction_set;
@@ -26,7 +27,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& opti
 
 std::unique_ptr<BackendFactory> CreateCpuBackends(const CpuOptions& options);
 
-// The instruction sets that this machine can run, best first: "avx512", "avx2", "baseline".
+// Returns the instruction sets that this machine can run, best first: "avx512", "avx2", "baseline".
 std::vector<std::string> CpuInstructionSets();
 
 }  // namespace takt::backend

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for the backend as a whole: same bits for any number of threads, memory, refusals.
+// Tests what holds for the backend as a whole: the same bits for any number of threads, memory,
+// refusals.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -15,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Every op once, each on the outputs of those before it. Returns all it computed.
+// Runs every op once, each on the outputs of those before it. Returns everything that was computed.
 Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, std::int64_t heads,
                   std::int64_t head_size, std::int64_t vocab) {
   const std::int64_t n = batch * context, c = heads * head_size;
@@ -27,7 +28,7 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
   const auto keep = [&](double value) {
     Floats bits(2);
     std::memcpy(bits.data(), &value, sizeof value);
-    // As integers: some bit patterns are NaNs, which compare unequal.
+    // Compares as integers: some bit patterns are NaNs, which compare unequal.
     for (float& part : bits) part = static_cast<float>(std::bit_cast<std::uint32_t>(part) >> 8);
     all.insert(all.end(), bits.begin(), bits.end());
   };
@@ -199,7 +200,7 @@ TEST(CpuBackends, CopyAndAddOnLanesThatDoNotCompute) {
   const std::unique_ptr<BackendFactory> backends = CreateCpuBackends({});
   const auto compute = backends->CreateCompute().value();
   const auto reduce = backends->CreateMemory(StreamKind::kReduce).value();
-  // Sums of denormal numbers are flushed to zero by both.
+  // Both flush sums of denormal numbers to zero.
   const std::vector<float> a = {1, 2.5F, 1e-39F, 3e38F}, b = {0.1F, -2.5F, 1e-39F, 3e38F};
   const auto sum = [&](auto& backend) {
     std::vector<float> copied(a.size()), added(a.size());

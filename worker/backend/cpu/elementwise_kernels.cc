@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels in which each output element depends on the same element of the inputs, and the
-// embedding's.
+// Kernels whose output elements depend on the same element of the inputs, and those of the
+// embedding.
 #include "worker/backend/cpu/isa_kernels.h"
 #include "worker/backend/cpu/vec.h"
 
 namespace takt::backend::TAKT_ISA {
 namespace {
 
-// Calls f(i, n) for vectors of n elements that cover the range; n < kWidth only for the last.
+// Calls f(i, n) for vectors of n elements that cover the range. Only the last n may be below
+// kWidth.
 template <class F>
 inline void ForVectors(Range range, const F& f) {
   std::int64_t i = range.begin;
@@ -26,13 +27,13 @@ inline void StoreN(float* p, Vec v, std::int64_t n) {
 
 inline void StoreN(Bf16* p, Vec v, std::int64_t n) { StoreRounded(p, v, n); }
 
-// Calls f(output) with the pointer that is there.
+// Calls f(output) with the pointer that is set.
 template <class F>
 inline void To(const Output& output, const F& f) {
   output.bf16 != nullptr ? f(output.bf16) : f(output.f32);
 }
 
-// With u = sqrt(2/pi) (x + 0.044715 x^3): 0.5 (1 + tanh u) = 1 / (1 + e^-2u). Nothing cancels in
+// With u = sqrt(2/pi) (x + 0.044715 x^3), 0.5 (1 + tanh u) is 1 / (1 + e^-2u). Nothing cancels in
 // that form.
 constexpr float kGeluLinear = -2.0F * 0.7978845608028654F;
 constexpr float kGeluCubic = kGeluLinear * 0.044715F;
@@ -115,7 +116,7 @@ void GeluBackwardRange(const GeluBackward& op, Range elements) {
     const Vec x = LoadN(op.input.f32 + i, n);
     const Vec e = ExpOfMinus2U(x);
     const Vec gate = 1.0F / (1.0F + e);
-    // Beyond +-13, where e * gate or 1 - gate is nothing, x^3 must not grow faster than that
+    // Beyond +-13 either e * gate or 1 - gate vanishes, and x^3 must not grow faster than that
     // shrinks.
     const Vec near = Clamp(x, -13.0F, 13.0F);
     const Vec slope = -kGeluLinear - 3.0F * kGeluCubic * near * near;  // d(2u)/dx
@@ -133,11 +134,11 @@ void AdamwRange(const AdamwUpdate& op, const AdamwTensor& tensor, Range elements
   const auto v_scale = static_cast<float>(1 / correction2);
   const auto epsilon = static_cast<float>(op.epsilon);
   const auto scale = static_cast<float>(op.gradient_scale);
-  // p (1 - lr wd) - update is computed as p - (lr wd p + update): rounding 1 - lr wd to a float
-  // would change the decay.
+  // p (1 - lr wd) - update is computed as p - (lr wd p + update), because rounding 1 - lr wd to a
+  // float would change the decay.
   const auto decay = static_cast<float>(tensor.decayed ? op.learning_rate * op.weight_decay : 0);
   const float* previous = tensor.previous != nullptr ? tensor.previous : tensor.parameter;
-  const bool moves = op.learning_rate != 0;  // else every bit stays, also the sign of a zero
+  const bool moves = op.learning_rate != 0;  // if not, every bit stays, also the sign of a zero
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
     const Vec g = LoadN(tensor.gradient + i, n) * scale;
     const Vec m = LoadN(tensor.m + i, n) * beta1 + g * rest1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GELU, embedding, cross-entropy, AdamW and sums against references in double.
+// Tests GELU, embedding, cross-entropy, AdamW and sums against references in double.
 #include "worker/backend/cpu/op_testing.h"
 
 namespace takt::backend::testing {
@@ -22,7 +22,8 @@ TEST_P(ElementwiseTest, GeluAgreesWithDoubleNearZeroAndFarOut) {
   Floats y = Unset(count);
   Run(GeluForward{.input = x.data(), .output = y.data(), .count = count});
   const Doubles expected = Gelu(ToDoubles(x));
-  // Relative to x: where gelu(x) is much smaller than x, the reference's own 1 + tanh cancels.
+  // The tolerance is relative to x: where gelu(x) is much smaller than x, the reference's own 1 +
+  // tanh cancels.
   ExpectNear(
       y, expected, [&](std::size_t i) { return 1e-30 + 8 * kEpsilon * std::abs(x[i]); }, "gelu");
 }
@@ -101,7 +102,7 @@ TEST_P(ElementwiseTest, EmbeddingBackwardSumsRowsOfEqualTokensInOrder) {
 
 class CrossEntropyTest : public OpTest {};
 
-// Losses of the rows; a row that is not scored has 0.
+// Returns the losses of the rows; a row that is not scored has 0.
 Doubles CrossEntropyLosses(const Doubles& logits, const std::vector<std::int32_t>& targets) {
   const std::size_t vocab = logits.size() / targets.size();
   Doubles losses;
@@ -196,7 +197,8 @@ TEST_P(OptimizerTest, AdamwAgreesWithDoubleOverSteps) {
         pd[i] -= rate * m_hat / (std::sqrt(v_hat) + 1e-8);
       }
     }
-    // Ten roundings of a parameter, and relative errors of the update, whose sizes add up to 0.055.
+    // The tolerance covers ten roundings of a parameter, and relative errors of the updates, whose
+    // sizes add up to 0.055.
     ExpectNear(
         p, pd, [&](std::size_t i) { return 10 * kEpsilon * (std::abs(p0[i]) + 1); }, "parameter");
     ExpectNear(

@@ -69,7 +69,7 @@ class HostMemory : public Interface {
       f(Range{block * piece, std::min(count, (block + 1) * piece)});
     });
   }
-  // 64 KiB of each tensor: half a dozen tensors fit the L2 cache.
+  // 64 KiB of each tensor, so that half a dozen tensors fit in the L2 cache.
   static constexpr std::int64_t kElementsPerPiece = 16384;
   template <class F>
   void ForElements(std::int64_t count, const F& f) {
@@ -108,7 +108,7 @@ class HostMemory : public Interface {
     auto* data = static_cast<std::byte*>(std::aligned_alloc(alignment, size));
     if (data == nullptr) return NoMemory(bytes);
     // Huge pages save matmuls most of their TLB misses. Zeroing in pieces touches every page now
-    // rather than in a step.
+    // instead of during a step.
     if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
     ForPieces(static_cast<std::int64_t>(size), std::int64_t{4} << 20, [&](Range range) {
       std::memset(data + range.begin, 0, static_cast<std::size_t>(range.end - range.begin));

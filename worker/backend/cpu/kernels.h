@@ -31,10 +31,10 @@ struct Kernels {
 #include "worker/backend/cpu/kernel_list.inc"
 };
 
-// The tables that this machine can run, best first.
+// Returns the tables that this machine can run, best first.
 std::vector<const Kernels*> RunnableKernels();
 
-// Whether this machine has instructions for products of bf16 beside those of `kernels`.
+// Returns whether this machine has instructions for bf16 products beside those of `kernels`.
 bool MultipliesBf16(const Kernels& kernels);
 
 }  // namespace takt::backend

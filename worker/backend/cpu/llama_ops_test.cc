@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMS norm, rotary positions and SwiGLU against references in double.
+// Tests RMS norm, rotary positions and SwiGLU against references in double.
 #include "worker/backend/cpu/op_testing.h"
 
 namespace takt::backend::testing {
@@ -122,7 +122,7 @@ TEST_P(RotaryTest, TurnsEachPairOfAHeadByItsAngleAndBack) {
             .head_size = size,
             .stride = stride};
   Run(op);
-  Doubles expected = ToDoubles(before);  // also what lies between the rows: untouched
+  Doubles expected = ToDoubles(before);  // what lies between the rows must stay, too
   for (std::int64_t r = 0; r < batch * context; ++r) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t i = 0; i < half; ++i) {
@@ -141,7 +141,7 @@ TEST_P(RotaryTest, TurnsEachPairOfAHeadByItsAngleAndBack) {
   ExpectNear(x, ToDoubles(before), 16 * kEpsilon, "turned back");
 }
 
-// SwiGLU of gate and up side by side.
+// Computes SwiGLU of gate and up side by side.
 Doubles Swiglu(const Doubles& both) {
   const std::size_t count = both.size() / 2;
   Doubles y(count);

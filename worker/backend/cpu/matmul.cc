@@ -13,16 +13,17 @@
 namespace takt::backend {
 namespace {
 
-// Sizes of blocks that keep oneDNN within a few per cent of what it reaches on the whole matmul
-// (takt-bench kernels).
+// Blocks of these sizes keep oneDNN within a few per cent of its speed on the whole matmul
+// (takt-bench kernels measures it).
 constexpr BlockLimits kPlain = {512, 768, 64, 128};
 // Transposing a block of b for oneDNN's kernel is worth it only for many rows.
 constexpr BlockLimits kTransposedB = {2048, 768, 128, 64};
-// With a transposed, k is the number of rows of a microbatch and long: wide blocks, and k in parts
-// that fit the L2 cache.
+// With a transposed, k is the number of rows of a microbatch and so is large. Blocks are wide, and
+// k is cut into parts that fit in the L2 cache.
 constexpr BlockLimits kTransposedA = {192, 1536, 64, 128};
 constexpr std::int64_t kTransposedADepth = 512;
-// Enough for a few threads to share evenly; small matmuls make do with fewer, larger ones.
+// This many blocks are enough for a few threads to share evenly. Small matmuls make do with fewer,
+// larger ones.
 constexpr std::int64_t kEnoughBlocks = 8, kFewBlocks = 4;
 constexpr double kSmallBlockFlops = 32e6;
 
@@ -31,7 +32,7 @@ std::int64_t RoundUp(std::int64_t a, std::int64_t unit) { return CeilDiv(a, unit
 
 }  // namespace
 
-// Looked up at run time because the OpenMP runtime is oneDNN's choice, not ours.
+// It is looked up at run time because oneDNN chooses the OpenMP runtime, not we.
 void UseOneOpenMpThread() {
   thread_local bool done = false;
   if (done) return;
@@ -58,13 +59,13 @@ MatmulBlocks CutProduct(std::int64_t m, std::int64_t n, std::int64_t k, const Bl
            (blocks >= kFewBlocks && flops / static_cast<double>(blocks) < kSmallBlockFlops);
   };
   while (!enough()) {
-    // How far each side is from its least size decides which one is halved.
+    // The side that is further from its least size is halved.
     const std::int64_t row_slack = CeilDiv(m, 2 * down) / limits.least_rows;
     const std::int64_t column_slack = CeilDiv(n, 2 * across) / limits.least_columns;
     if (row_slack == 0 && column_slack == 0) break;
     (row_slack > column_slack ? down : across) *= 2;
   }
-  // An even share for 2 and 4 threads, if that leaves blocks of a decent size.
+  // Gives 2 and 4 threads an even share if that leaves blocks of a decent size.
   while (down * across % 4 != 0 && CeilDiv(m, down + 1) >= limits.least_rows) ++down;
   MatmulBlocks blocks;
   blocks.rows = RoundUp(CeilDiv(m, down), 16);
@@ -76,7 +77,7 @@ MatmulBlocks CutProduct(std::int64_t m, std::int64_t n, std::int64_t k, const Bl
 
 namespace {
 
-// c (+)= a b in one oneDNN call; strides are those of the stored matrices.
+// One oneDNN call that computes c (+)= a b. Strides are those of the stored matrices.
 struct Gemm {
   bool a_transposed, b_transposed;
   std::int64_t m, n, k;
@@ -99,8 +100,9 @@ absl::Status RunGemm(const Gemm& g) {
                                           " failed with status ", static_cast<int>(status)));
 }
 
-// With a stored [k,m]: k in parts, each packed first. Unpacked, rows that are a multiple of 4 KiB
-// apart compete for the same cache sets and oneDNN reads them a third slower.
+// Multiplies with a stored as [k,m]. It takes k in parts and packs each part first: in unpacked
+// form, rows that are a multiple of 4 KiB apart compete for the same cache sets, and oneDNN reads
+// them a third slower.
 absl::Status RunTransposedA(Gemm g, const Kernels& kernels, std::vector<float>& scratch) {
   const std::int64_t all = g.k;
   const float *a = g.a, *b = g.b;

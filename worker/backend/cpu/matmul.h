@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmuls cut into blocks of the output by their shape alone; each block is one single-threaded
+// Cuts matmuls into blocks of the output by their shape alone. Each block is one single-threaded
 // oneDNN call.
 #pragma once
 
@@ -18,21 +18,21 @@ struct MatmulBlocks {
   std::int64_t per_row = 0, count = 0;  // blocks side by side; blocks in all
 };
 
-// Sizes that a product is cut into.
+// Limits the sizes that a product is cut into.
 struct BlockLimits {
   std::int64_t rows, columns;              // at most
-  std::int64_t least_rows, least_columns;  // below, packing costs more than parallelism gains
+  std::int64_t least_rows, least_columns;  // below these, packing costs more than parallelism gains
   std::int64_t column_unit = 16;           // blocks begin at multiples of it
 };
 
-// Of an output [m,n] whose elements are sums of k products.
+// Cuts an output [m,n] whose elements are sums of k products.
 MatmulBlocks CutProduct(std::int64_t m, std::int64_t n, std::int64_t k, const BlockLimits& limits);
 
-// A function of the op's shape, never of the number of threads: a block's size decides the order of
-// its sums inside oneDNN.
+// The cut depends on the op's shape and never on the number of threads, because a block's size
+// decides the order of its sums inside oneDNN.
 MatmulBlocks CutMatmul(const Matmul& op);
 
-// Computes one block.  scratch: grown as needed, of the calling thread alone.
+// Computes one block.  scratch: belongs to the calling thread alone; grown as needed.
 absl::Status RunMatmulBlock(const Matmul& op, const MatmulBlocks& blocks, std::int64_t block,
                             const Kernels& kernels, std::vector<float>& scratch);
 

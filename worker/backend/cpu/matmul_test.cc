@@ -49,7 +49,7 @@ TEST_P(MatmulTest, AgreesWithProductInDouble) {
       expected.push_back(sum);
     }
   }
-  // Sums of k products of normal numbers have size sqrt(k); so have their roundings, each relative
+  // Sums of k products of normal numbers have size sqrt(k). So have their roundings, each relative
   // to the running sum.
   ExpectNear(c, expected, SumTolerance(k, 2 * std::sqrt(static_cast<double>(k))), "c");
 }
@@ -84,7 +84,7 @@ TEST(CutMatmul, CoversTheOutputWithEnoughBlocksForLargeShapes) {
   }
 }
 
-// Matmuls take as long as told: the k-th `nanos[k]`, later ones the last.
+// A backend whose k-th matmul takes `nanos[k]`, and later ones as long as the last.
 class TimedBackend final : public Backend {
  public:
   TimedBackend(std::vector<std::int64_t> nanos, FakeClock* clock)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer norm and column sums against references in double.
+// Tests layer norm and column sums against references in double.
 #include "worker/backend/cpu/op_testing.h"
 
 namespace takt::backend::testing {
@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kNormEpsilon = 1e-5;
 
-// Norm of every row of x[rows, columns] with weight and bias.
+// Returns the norm of every row of x[rows, columns] with weight and bias.
 Doubles LayerNorm(const Doubles& x, const Doubles& weight, const Doubles& bias) {
   const std::size_t columns = weight.size();
   Doubles y(x.size());
@@ -70,7 +70,7 @@ TEST_P(LayerNormTest, ForwardAgreesWithDouble) {
 
 TEST_P(LayerNormTest, BackwardAgreesWithFiniteDifferences) {
   for (const Sizes sizes : kSizes) {
-    if (sizes.columns == 1) continue;  // x - mean is 0 and only rounding is left
+    if (sizes.columns == 1) continue;  // x - mean is 0, so only rounding is left
     const auto [rows, columns] = sizes;
     Forward(sizes, false);
     const Floats d_output = Random(rows * columns, 5),

@@ -3,8 +3,8 @@
 
 namespace takt::backend {
 
-// oneDNN of Debian runs its loops on OpenMP threads, and how it cuts them depends on how many the
-// calling thread may use. Sets that number, which belongs to the calling thread, to one.
+// Sets the number of OpenMP threads of the calling thread to one. Debian's oneDNN runs its loops on
+// OpenMP threads, and how it cuts them depends on how many the calling thread may use.
 void UseOneOpenMpThread();
 
 }  // namespace takt::backend

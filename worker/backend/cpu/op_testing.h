@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of ops share: random tensors, references in double, finite differences, and comparison
+// Helps the tests of ops: random tensors, references in double, finite differences, and comparison
 // with a tolerance.
 #pragma once
 
@@ -42,7 +42,7 @@ inline std::vector<std::int32_t> RandomTokens(std::int64_t count, std::int64_t v
   return tokens;
 }
 
-// Filled with NaN, so that an element that an op forgot shows.
+// Returns NaNs, which show an element that an op forgot.
 inline Floats Unset(std::int64_t count) { return Floats(static_cast<std::size_t>(count), kNan); }
 
 inline Doubles ToDoubles(const Floats& values) { return {values.begin(), values.end()}; }
@@ -55,7 +55,7 @@ inline double ToDouble(Bf16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
 
-// The nearer of the two neighbours; of equally near ones the one with an even last bit.
+// Returns the nearer of the two neighbours; of equally near ones, the one with an even last bit.
 inline Bf16 Nearest(float x) {
   const Bf16 toward_zero{static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16)};
   const Bf16 away{static_cast<std::uint16_t>(toward_zero.bits + 1)};
@@ -80,8 +80,8 @@ inline std::unique_ptr<Backend> CreateOrDie(const CpuOptions& options) {
   return CreateCpuBackend(options).value();
 }
 
-// Every element within `allowed(i)` of the expected one; names the worst as a share of what is
-// allowed.
+// Expects every element within `allowed(i)` of the expected one. A failure names the worst one, as
+// a share of what is allowed.
 inline void ExpectNear(const Floats& actual, const Doubles& expected,
                        const std::function<double(std::size_t)>& allowed, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -99,7 +99,7 @@ inline void ExpectNear(const Floats& actual, const Doubles& expected,
                       << expected[where] << ", off by " << worst << " times what is allowed";
 }
 
-// A sum of `length` products in floats, each of size up to `magnitude`.
+// Returns the tolerance of a sum of `length` products in floats, each of size up to `magnitude`.
 inline double SumTolerance(std::int64_t length, double magnitude) {
   return kEpsilon * magnitude * (8 + 4 * std::sqrt(static_cast<double>(length)));
 }
@@ -110,8 +110,8 @@ inline void ExpectNear(const Floats& actual, const Doubles& expected, double all
       actual, expected, [allowed](std::size_t) { return allowed; }, what);
 }
 
-// d/dx of sum(weights * f(x)) by central differences, at every `stride`-th element of x; NaN
-// elsewhere.
+// Returns d/dx of sum(weights * f(x)) by central differences, at every `stride`-th element of x;
+// NaN elsewhere.
 inline Doubles FiniteDifferences(const std::function<Doubles(const Doubles&)>& f, Doubles x,
                                  const Floats& weights, std::size_t stride = 1) {
   constexpr double kStep = 1e-4;
@@ -124,7 +124,7 @@ inline Doubles FiniteDifferences(const std::function<Doubles(const Doubles&)>& f
   Doubles gradient(x.size(), std::numeric_limits<double>::quiet_NaN());
   for (std::size_t i = 0; i < x.size(); i += stride) {
     const double at = x[i];
-    // Five points: the error is of the fourth order in the step.
+    // With five points the error is of the fourth order in the step.
     const auto value = [&](double offset) {
       x[i] = at + offset;
       return objective();
@@ -136,7 +136,7 @@ inline Doubles FiniteDifferences(const std::function<Doubles(const Doubles&)>& f
   return gradient;
 }
 
-// The elements of `actual` where `expected` is a number.
+// Compares the elements of `actual` where `expected` is a number.
 inline void ExpectNearWhereKnown(const Floats& actual, const Doubles& expected, double allowed,
                                  const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -151,12 +151,13 @@ inline void ExpectNearWhereKnown(const Floats& actual, const Doubles& expected, 
   for (const float value : actual) ASSERT_FALSE(std::isnan(value)) << what;
 }
 
-// Whose ops a test program tests: it links one definition of these (tested_backends.cc).
+// Name and make the backends that a test program tests. It links one definition of these
+// (tested_backends.cc).
 std::vector<std::string> TestedBackends();
 // Null: this machine has none, and the tests skip.
 std::unique_ptr<Backend> CreateTestedBackend(const std::string& name);
 
-// Ops on every backend that the program tests; all have memory that is the host's.
+// Runs ops on every backend that the program tests. All of them have memory that is the host's.
 class OpTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that reduce along rows or columns: norms, bias gradients, softmax with
-// cross-entropy. A row's tail that fills no vector is padded with zeros (or with -FLT_MAX under a
-// maximum).
+// Kernels that reduce along rows or columns: norms, bias gradients, and softmax with cross-entropy.
+// A row's tail that fills no vector is padded with zeros (or with -FLT_MAX under a maximum).
 #include "worker/backend/cpu/isa_kernels.h"
 #include "worker/backend/cpu/vec.h"
 
@@ -19,7 +18,7 @@ inline void StoreN(float* p, Vec v, std::int64_t n) {
 
 inline void StoreN(Bf16* p, Vec v, std::int64_t n) { StoreRounded(p, v, n); }
 
-// Calls f(output) with the pointer that is there.
+// Calls f(output) with the pointer that is set.
 template <class F>
 inline void To(const Output& output, const F& f) {
   output.bf16 != nullptr ? f(output.bf16) : f(output.f32);
@@ -58,8 +57,8 @@ float RowMax(const float* x, std::int64_t columns) {
   return MaxElement(Max(Max(max[0], max[1]), Max(max[2], max[3])));
 }
 
-// Sum of e^(x - max), in double over chunks whose floats add up without much rounding. Keeps the
-// terms if `store`.
+// Returns the sum of e^(x - max). It is in double over chunks whose floats add up without much
+// rounding. Keeps the terms if `store`.
 double ExpRow(float* x, std::int64_t columns, float max, bool store) {
   constexpr std::int64_t kChunk = 64 * kWidth;
   double total = 0;
@@ -106,7 +105,7 @@ void LayerNormForwardRows(const LayerNormForward& op, Range rows) {
   }
 }
 
-// With h = (x - mean) rstd and g = d_output * weight: d_x = rstd (g - mean(g) - h mean(g h)).
+// With h = (x - mean) rstd and g = d_output * weight, d_x is rstd (g - mean(g) - h mean(g h)).
 void LayerNormBackwardInputRows(const LayerNormBackwardInput& op, Range rows) {
   const std::int64_t columns = op.columns;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
@@ -156,7 +155,7 @@ void RmsNormForwardRows(const RmsNormForward& op, Range rows) {
   }
 }
 
-// With h = x rstd and g = d_output * weight: d_x = rstd (g - h mean(g h)).
+// With h = x rstd and g = d_output * weight, d_x is rstd (g - h mean(g h)).
 void RmsNormBackwardInputRows(const RmsNormBackwardInput& op, Range rows) {
   const std::int64_t columns = op.columns;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's ops on every instruction set that this machine has.
+// Runs the op tests on every CPU instruction set that this machine has.
 #include "worker/backend/cpu/op_testing.h"
 
 namespace takt::backend::testing {

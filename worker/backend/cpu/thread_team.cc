@@ -14,8 +14,8 @@
 namespace takt::backend {
 namespace {
 
-// About 10 microseconds on current cores: longer than the gap between two ops of a layer, short
-// beside a time slice.
+// This takes about 10 microseconds on current cores: longer than the gap between two ops of a
+// layer, and short beside a time slice.
 constexpr int kSpins = 200;
 
 void Pause() {
@@ -26,7 +26,7 @@ void Pause() {
 #endif
 }
 
-// Denormals cost a hundred cycles each and appear in quantity (second moments of unused embedding
+// A denormal costs a hundred cycles, and there are many of them (second moments of unused embedding
 // rows).
 class FlushDenormals {
  public:
@@ -86,7 +86,8 @@ void ThreadTeam::RunBlocks(int thread) {
   std::uint64_t work = work_.load(std::memory_order_acquire);
   while ((work & kLeftMask) != 0) {
     if (!work_.compare_exchange_weak(work, work - 1, std::memory_order_acq_rel)) continue;
-    // The block is ours, so the loop cannot end before it is done: body_ and blocks_ hold still.
+    // This thread holds a block, so the loop cannot end before that is done, and body_ and blocks_
+    // do not change.
     const std::int32_t all = static_cast<std::int32_t>(blocks_);
     (*body_)(all - static_cast<std::int64_t>(work & kLeftMask), thread);
     if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == all) done_.notify_one();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A few threads that share the blocks of one loop.
 //
-// Why not OpenMP: its barriers are opaque to the thread sanitizer, every thread must take part in
-// every loop, and waiting threads spin for milliseconds, which starves the other workers of a
-// machine with few cores. Here a thread that comes late finds no block left and nobody waits for
-// it.
+// It replaces OpenMP, whose barriers are opaque to the thread sanitizer, whose threads must all
+// take part in every loop, and whose waiting threads spin for milliseconds, which starves the other
+// workers of a machine with few cores. Here a thread that comes late finds no block left, and no
+// thread waits for it.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace takt::backend {
 
-// Owned by one backend; the destructor joins the threads. Thread: one caller of ParallelFor at a
+// Belongs to one backend; the destructor joins the threads. Thread: one caller of ParallelFor at a
 // time, never from a body.
 class ThreadTeam {
  public:
@@ -32,7 +32,7 @@ class ThreadTeam {
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
   // Calls body once for each block in [0, blocks), blocks < 2^32, in any order, and returns when
-  // all are done. Everything a body wrote is visible to the caller then. Bodies run with denormals
+  // all are done. The caller then sees everything that a body wrote. Bodies run with denormals
   // flushed to zero, on every thread alike.
   void ParallelFor(std::int64_t blocks, Body body);
 
@@ -43,13 +43,13 @@ class ThreadTeam {
 
   static constexpr std::uint64_t kLeftMask = 0xffffffff;
 
-  // Of the current loop: written by the caller while no block is left and all taken ones are done,
-  // read by whoever took one.
+  // The current loop. The caller writes these while no block is left and all taken ones are done; a
+  // thread that took a block reads them.
   const Body* body_ = nullptr;
   std::int64_t blocks_ = 0;
 
-  // Loop number (high half, so that a late thread cannot take a block of a loop it did not look at)
-  // and blocks left (low half).
+  // The number of the loop (high half) and the blocks left (low half). The number keeps a late
+  // thread from taking a block of a loop that it did not look at.
   alignas(64) std::atomic<std::uint64_t> work_{0};
   alignas(64) std::atomic<std::int32_t> done_{0};  // blocks finished
   alignas(64) std::atomic<std::int32_t> signal_{

@@ -39,7 +39,7 @@ TEST(ThreadTeam, UsesEveryThread) {
   EXPECT_EQ(team.size(), 3);
   std::mutex mutex;
   std::set<int> seen;
-  // Each block waits until another thread came too: with fewer than three threads the loop would
+  // Each block waits until another thread came too, so with fewer than three threads the loop would
   // not end.
   std::atomic<int> inside{0};
   team.ParallelFor(3, [&](std::int64_t, int thread) {

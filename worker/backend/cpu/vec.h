@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A vector of floats as wide as the instruction set this file is compiled for, and the functions
-// that kernels need.
+// A vector of floats as wide as the instruction set that this file is compiled for, and the
+// functions that kernels need.
 //
-// The *_kernels.cc files are compiled once per instruction set (CMakeLists.txt) into a namespace of
-// its own. They and what they include must not use inline functions or templates of other headers:
-// the linker keeps one copy of those, and it might be the one with AVX-512 in it.
+// The *_kernels.cc files are compiled once per instruction set (CMakeLists.txt), each time into
+// another namespace. They and what they include must not use inline functions or templates of other
+// headers: the linker keeps one copy of those, and it might be the one with AVX-512 in it.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,8 @@ inline std::int64_t RoundUp(std::int64_t a, std::int64_t unit) {
   return (a + unit - 1) / unit * unit;
 }
 
-inline Vec Splat(float x) { return x - Vec{}; }  // x - 0 is x also for -0: the compiler drops it
+// x - 0 is x also for -0, and the compiler drops the subtraction.
+inline Vec Splat(float x) { return x - Vec{}; }
 
 inline Vec Load(const float* p) {
   Vec v;
@@ -47,7 +48,8 @@ inline Vec Load(const float* p) {
 
 inline void Store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 
-// The first n < kWidth elements; the others are `fill` / untouched.
+// These access the first n < kWidth elements. Loading sets the others to `fill`; storing leaves
+// them alone.
 inline Vec LoadPart(const float* p, std::int64_t n, float fill = 0) {
   Vec v = Splat(fill);
   __builtin_memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(float));
@@ -58,7 +60,7 @@ inline void StorePart(float* p, Vec v, std::int64_t n) {
   __builtin_memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(float));
 }
 
-// v with zeros in lanes from n on.
+// Returns v with zeros in the lanes from n on.
 inline Vec KeepFirst(Vec v, std::int64_t n) {
   IntVec lane;
   for (int i = 0; i < kWidth; ++i) lane[i] = i;
@@ -84,8 +86,8 @@ inline float MaxElement(Vec v) {
   return max;
 }
 
-// e^x within 2 ulp for x in [-87, 88]; outside it clamps. Cody-Waite reduction and the polynomial
-// of Cephes' expf.
+// Returns e^x within 2 ulp for x in [-87, 88], and clamps x outside of it. It uses the Cody-Waite
+// reduction and the polynomial of Cephes' expf.
 inline Vec Exp(Vec x) {
   x = Clamp(x, -87.0F, 88.0F);
   const float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
@@ -105,8 +107,9 @@ inline Vec Exp(Vec x) {
 
 typedef std::uint16_t ShortVec __attribute__((vector_size(2 * kWidth)));
 
-// bf16 in the upper half of each element. Adding just under half a unit of bf16, and one more if
-// the part that stays is odd, carries where rounding to nearest even goes up. A NaN stays one.
+// Returns bf16 in the upper half of each element. Adding just under half a unit of bf16, and one
+// more if the part that stays is odd, carries where rounding to nearest even goes up. A NaN stays a
+// NaN.
 inline IntVec Rounded(Vec v) {
   const UintVec bits = reinterpret_cast<UintVec>(v);
   const UintVec odd = (bits >> 16) & 1;
@@ -117,7 +120,7 @@ inline IntVec Rounded(Vec v) {
 inline IntVec LowerHalf(IntVec v) { return (v >> 16) & 0xffff; }
 inline IntVec UpperHalf(IntVec v) { return v & ~0xffff; }
 
-// The first n elements, or all if there are fewer, rounded to bf16.
+// Stores the first n elements, or all if there are fewer, rounded to bf16.
 inline void StoreRounded(void* p, Vec v, std::int64_t n) {
   const ShortVec halves = __builtin_convertvector(LowerHalf(Rounded(v)), ShortVec);
   if (n >= kWidth) {

@@ -14,7 +14,7 @@ float Wide(Bf16 number) {
   return wide;
 }
 
-// f(first element, count) over pieces of rows.
+// Calls f(first element, count) for pieces of rows.
 template <class F>
 void ForPieces(ThreadTeam& team, const Extent& extent, const F& f) {
   constexpr std::int64_t kColumns = 65536;
@@ -33,7 +33,7 @@ void Widening::Widen(Operand& tensor, const Extent& extent) {
   tensor = twins_.back().data.get();
 }
 
-// Widened as well: some ops change a tensor in place.
+// An output is widened as well, because some ops change a tensor in place.
 void Widening::Widen(Output& tensor, const Extent& extent) {
   if (tensor.bf16 == nullptr) return;
   twins_.push_back({.data = Widened(tensor.bf16, extent), .output = tensor.bf16, .extent = extent});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops whose tensors come in bf16, computed by kernels that know these tensors in f32 alone: on
-// twins of them, which are rounded afterwards. Slower than f32, and what other backends are held
-// to.
+// Computes ops whose tensors come in bf16 by kernels that know these tensors in f32 alone. The
+// kernels work on f32 copies (twins), which are rounded afterwards. This is slower than f32; other
+// backends are tested against it.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@
 
 namespace takt::backend {
 
-// For one op.
+// Serves one op.
 class Widening {
  public:
-  // Both borrowed.
+  // Borrows both.
   Widening(ThreadTeam& team, const Kernels& kernels) : team_(team), kernels_(kernels) {}
 
-  // The op with twins instead of tensors in bf16.
+  // Returns the op with twins in place of tensors in bf16.
   template <class O>
   O Widen(O op) {
     WidenFields visitor{{}, *this};
     DescribeFields(op, visitor);
     return op;
   }
-  // After the op: what it has left in twins of its outputs goes where it belongs.
+  // Call it after the op: it rounds the twins of outputs into these.
   void Round();
 
  private:

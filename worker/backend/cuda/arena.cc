@@ -10,7 +10,7 @@
 namespace takt::backend::cuda {
 namespace {
 
-// Small enough to be no waste, large enough that small buffers share a region.
+// This is small enough to waste little, and large enough that small buffers share a region.
 constexpr std::int64_t kRegionBytes = std::int64_t{64} << 20;
 
 std::int64_t RoundUp(std::int64_t bytes, std::int64_t unit) {
@@ -42,7 +42,7 @@ Arena::~Arena() {
 }
 
 absl::StatusOr<std::byte*> Arena::Allocate(std::int64_t bytes, MemoryKind kind) {
-  // A piece of nothing has an address of its own, too.
+  // A piece of zero bytes has an address of its own, too.
   const std::int64_t size =
       RoundUp(std::max<std::int64_t>(AllocatedBytes(bytes), 1), kArenaAlignment);
   absl::MutexLock lock(&mutex_);
@@ -69,7 +69,8 @@ void Arena::Free(std::byte* data) {
   AddLocked(it->second.kind, -bytes);
   if (it->second.kind == MemoryKind::kScratch) ++scratch_returns_;
   taken_.erase(it);
-  // Joins its free neighbours. A region starts where none can end: neighbours are of one region.
+  // Joins the piece with its free neighbours. Neighbours in `free_` may be of two regions that lie
+  // side by side, so pieces are not joined across the start of a region.
   auto next = free_.lower_bound(data);
   if (next != free_.end() && next->first == data + bytes && !regions_.contains(next->first)) {
     bytes += next->second;
@@ -108,7 +109,7 @@ std::int64_t Arena::scratch_returns() const {
 }
 
 absl::Status Arena::ReserveLocked(std::int64_t bytes) {
-  // Large pieces and what is near the end of the device get just what they need.
+  // Large pieces, and those that nearly fill the device, get just what they need.
   std::int64_t size = std::max(RoundUp(bytes, kHugePageBytes), kRegionBytes);
   absl::StatusOr<std::byte*> base = source_.Reserve(size);
   if (!base.ok() && size > bytes) {

@@ -19,7 +19,8 @@
 
 namespace takt::backend::cuda {
 
-inline constexpr std::int64_t kArenaAlignment = 256;  // what cuBLASLt and vector loads like best
+// This alignment suits cuBLASLt and vector loads best.
+inline constexpr std::int64_t kArenaAlignment = 256;
 
 // The source of an arena's memory: the device, or plain numbers in a test. Thread: one caller at
 // a time.
@@ -51,20 +52,21 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Returns the smallest free piece that fits, else a new region of the source; contents
+  // Returns the smallest free piece that fits, else a new region of the source; its contents are
   // unspecified. Takes AllocatedBytes(bytes), in units of kArenaAlignment. Errors:
-  // kResourceExhausted, with what was asked for what, what is free, what holds the rest, and what
-  // the plan predicted.
+  // kResourceExhausted, which says what was asked for and for which purpose, what is free, what
+  // holds the rest, and what the plan predicted.
   absl::StatusOr<std::byte*> Allocate(std::int64_t bytes, MemoryKind kind);
 
-  // data: of Allocate, not freed yet.
+  // data: from Allocate, not freed yet.
   void Free(std::byte* data);
 
-  // Regions taken from the source so far: constant after step 1.
+  // The regions taken from the source so far. Their number is constant after step 1.
   int num_reservations() const;
   std::int64_t reserved_bytes() const;
   MemoryBytes taken() const;
-  // The number of kScratch pieces that came back so far. An address in one of them is void.
+  // The number of kScratch pieces that came back so far. An address in one of them is no longer
+  // valid.
   std::int64_t scratch_returns() const;
 
  private:

@@ -16,7 +16,7 @@ using enum MemoryKind;
 
 constexpr std::int64_t kMebi = std::int64_t{1} << 20;
 
-// Addresses of a device of so many bytes; regions lie side by side, as a device's may.
+// Hands out addresses of a device of so many bytes. Regions lie side by side, as a device's may.
 class FakeSource final : public MemorySource {
  public:
   explicit FakeSource(std::int64_t bytes) : free_(bytes) {}
@@ -87,7 +87,7 @@ TEST(Arena, GivesDisjointAlignedPiecesAndCountsThemByKind) {
   for (std::size_t i = 1; i < pieces.size(); ++i) {
     EXPECT_GE(pieces[i] - pieces[i - 1], std::max<std::int64_t>(sizes[i - 1], 1));
   }
-  // Four units, one of two, and two huge pages.
+  // They are four units, one of two, and two huge pages.
   EXPECT_EQ(ledger.Read()[kStash], 6 * 256 + 4 * kMebi);
   EXPECT_EQ(arena->taken(), ledger.Read());
   for (std::byte* piece : pieces) arena->Free(piece);

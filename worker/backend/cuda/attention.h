@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by cuDNN, where it is built in, found at run time and knows the shape, else by our own
-// kernels.
+// Computes attention by cuDNN where it is built in, is found at run time and knows the shape; else
+// by our own kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,20 +15,20 @@
 
 namespace takt::backend::cuda {
 
-// Of one stream. Thread: its backend's.
+// Belongs to one stream. Thread: its backend's.
 class Attention {
  public:
   virtual ~Attention() = default;
 
-  // To be asked before Run. The answer depends on the op's sizes and on how its tensors lie.
+  // Ask before Run. The answer depends on the op's sizes and on the layout of its tensors.
   virtual bool CanRun(const AttentionForward& op) = 0;
   virtual bool CanRun(const AttentionBackward& op) = 0;
 
-  // As Backend::Prepare, of ops that it can run.
+  // As Backend::Prepare, for ops that it can run.
   virtual absl::Status Prepare(const AttentionForward& op) = 0;
   virtual absl::Status Prepare(const AttentionBackward& op) = 0;
 
-  // Enqueued on return.  Errors: kInternal (device fault).
+  // The op is enqueued on return.  Errors: kInternal (device fault).
   virtual absl::Status Run(const AttentionForward& op) = 0;
   virtual absl::Status Run(const AttentionBackward& op) = 0;
 };
@@ -40,10 +40,10 @@ struct AttentionOptions {
 
 std::unique_ptr<Attention> CreateOwnAttention(const AttentionOptions& options);
 
-// In bf16, always in the same order of additions. Null: not built in.
+// Works in bf16 and always adds in the same order. Null: not built in.
 absl::StatusOr<std::unique_ptr<Attention>> CreateCudnnAttention(const AttentionOptions& options);
 
-// "9.13.0", of the library that was found; empty: not built in.
+// Returns the version of the library that was found, as "9.13.0"; empty: not built in.
 std::string CudnnVersion();
 
 }  // namespace takt::backend::cuda

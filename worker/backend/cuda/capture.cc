@@ -13,7 +13,7 @@
 namespace takt::backend::cuda {
 namespace {
 
-// Shared by those that capture.
+// Threads that capture hold it shared.
 absl::Mutex captures(absl::kConstInit);
 thread_local bool captures_here = false;
 
@@ -22,7 +22,7 @@ struct DestroyGraph {
 };
 using Graph = std::unique_ptr<CUgraph_st, DestroyGraph>;
 
-// The driver frees one that is under way when it is done.
+// The driver frees a graph that is under way when it is done.
 struct DestroyExecutable {
   void operator()(cudaGraphExec_t graph) const { static_cast<void>(cudaGraphExecDestroy(graph)); }
 };
@@ -54,12 +54,13 @@ class CapturedGraph final : public Recording {
   const std::int64_t scratch_returns_;
 };
 
-// An error of an op says more than that the capture has broken off.
+// If an op failed, its error explains more than the error of the capture.
 absl::StatusOr<Graph> EndCapture(cudaStream_t stream, const absl::Status& given) {
   cudaGraph_t captured = nullptr;
   const cudaError_t error = cudaStreamEndCapture(stream, &captured);
   Graph graph(captured);
-  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // it is told here, and once
+  // This clears the error, which is reported below.
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
   RETURN_IF_ERROR(given);
   if (error != cudaSuccess || graph == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -96,7 +97,7 @@ absl::StatusOr<std::unique_ptr<Recording>> Capture(int device, cudaStream_t stre
   cudaGraphExec_t made = nullptr;
   RETURN_IF_ERROR(ToStatus(cudaGraphInstantiate(&made, graph.get(), 0), "making a graph"));
   Executable executable(made);
-  // So that its first launch costs no more than later ones.
+  // The upload makes the first launch cost no more than later ones.
   RETURN_IF_ERROR(ToStatus(cudaGraphUpload(executable.get(), stream), "uploading a graph"));
   return std::make_unique<CapturedGraph>(std::move(executable), device, stream, arena);
 }

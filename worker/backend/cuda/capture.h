@@ -17,9 +17,9 @@
 namespace takt::backend::cuda {
 
 // A capture fails if any thread waits for the whole device meanwhile, as libraries do when they
-// open and close. Such a call is made in the scope of one of these: the scope waits for captures to
-// end, and captures wait for the scope. Not for a thread that captures; WaitForDevice takes one
-// itself.
+// open and close. Make such a call in the scope of a NoCapture: the scope waits for captures to
+// end, and captures wait for the scope. A thread that captures must not make one; WaitForDevice
+// makes its own.
 class ABSL_SCOPED_LOCKABLE NoCapture {
  public:
   NoCapture();

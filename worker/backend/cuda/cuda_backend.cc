@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops as launches on one stream.
+// Launches ops on one stream.
 #include "worker/backend/cuda/cuda_backend.h"
 
 #include <cuda_runtime_api.h>
@@ -64,8 +64,8 @@ struct Shared {
   std::string description;
 };
 
-// What backends of both kinds have in common: a stream, memory and copies.  Interface:
-// MemoryBackend or Backend.
+// The common part of both kinds of backends: a stream, memory and copies.  Interface: MemoryBackend
+// or Backend.
 template <class Interface>
 class DeviceQueue : public Interface {
  public:
@@ -75,7 +75,7 @@ class DeviceQueue : public Interface {
                      shared_.arena.Allocate(static_cast<std::int64_t>(bytes), kind));
     Buffer buffer(data, bytes, [arena = &shared_.arena](std::byte* p) { arena->Free(p); });
     // Any stream may still use what was freed here, and any may use it next. Buffers are made
-    // before step 1, so the device may wait.
+    // before step 1, so waiting for the device is cheap enough.
     RETURN_IF_ERROR(WaitForDevice());
     if (bytes > 0) {
       RETURN_IF_ERROR(
@@ -92,14 +92,14 @@ class DeviceQueue : public Interface {
     RETURN_IF_ERROR(ToStatus(cudaHostAlloc(&data, size, cudaHostAllocPortable),
                              absl::StrCat("pinning ", bytes, " bytes of the host")));
     std::memset(data, 0, size);
-    // A thread that never chose a device would take hold of the first one.
+    // A thread that never chose a device would initialise the first one.
     return Buffer(static_cast<std::byte*>(data), bytes, [device = shared_.device](std::byte* p) {
       static_cast<void>(cudaSetDevice(device));
       static_cast<void>(cudaFreeHost(p));
     });
   }
 
-  // The driver stages what is not pinned.
+  // The driver stages memory that is not pinned.
   absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
     return Copied(destination, source.data(), source.size(), cudaMemcpyHostToDevice);
   }
@@ -177,7 +177,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
     return backend;
   }
 
-  // Scratch memory goes back to the arena: nothing may use it any more.
+  // Scratch memory goes back to the arena here, so nothing may still use it.
   ~CudaBackend() override {
     static_cast<void>(Synchronize());
     const NoCapture none;
@@ -197,7 +197,7 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
     return std::visit([this](const auto& o) { return MakeRoom(o); }, op);
   }
 
-  // Chooses the kernel that Run would, and runs nothing.
+  // Chooses the kernel that Run would choose, and runs nothing.
   absl::Status Choose(const Op& op) {
     RETURN_IF_ERROR(Use());
     return std::visit([this](const auto& o) { return Plan(o); }, op);
@@ -356,7 +356,7 @@ class DeviceImpl final : public CudaDevice {
   std::unique_ptr<DeviceClock> clock_;
   std::unique_ptr<Shared> shared_;
   absl::Mutex chooser_mutex_;
-  // Of no lane: what is chosen ahead is timed on its stream. Null: nothing was.
+  // Belongs to no lane: choices made ahead are timed on its stream. Null: none was made yet.
   std::unique_ptr<CudaBackend> chooser_ ABSL_GUARDED_BY(chooser_mutex_);
 };
 

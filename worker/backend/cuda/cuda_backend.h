@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU as backends. Needs no CUDA headers: module.cc hands it to the worker.
+// One GPU as backends. It needs no CUDA headers: module.cc hands it to the worker.
 #pragma once
 
 #include <memory>
@@ -24,8 +24,8 @@ struct CudaOptions {
   // run to run. False: they are the libraries' first guesses, which depend only on the shape, the
   // device and the versions.
   bool tune = false;
-  // Where possible, computes the epilogue of a product in the library's kernel (true) or in ours
-  // after it (false), to test and to measure both. Nothing: the device or timings decide.
+  // Where possible, the library's kernel (true) or ours after it (false) computes the epilogue of a
+  // product. Tests and measurements set it. Nothing: the device or timings decide.
   std::optional<bool> fused_epilogues;
 };
 

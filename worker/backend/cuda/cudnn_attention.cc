@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by cuDNN's fused kernels, of tensors in bf16 where they lie; softmax and all sums
-// inside are f32.
+// Computes attention by cuDNN's fused kernels, on tensors in bf16 where they lie. Softmax and all
+// sums inside are f32.
 #include <cmath>
 #include <exception>
 #include <map>
@@ -31,7 +31,7 @@ absl::Status ToStatus(fe::error_t error, std::string_view what) {
   return absl::InternalError(absl::StrCat(std::string(what), ": cuDNN: ", error.get_message()));
 }
 
-// The front end reports by value, and what it is built on may throw.
+// The front end returns its errors, and what it is built on may throw.
 template <class Body>
 absl::Status Call(std::string_view what, const Body& body) {
   try {
@@ -41,7 +41,7 @@ absl::Status Call(std::string_view what, const Body& body) {
   }
 }
 
-// A matrix of our ops as cuDNN sees it: [B,H,T,D], whatever its rows hold beside.
+// Describes a matrix of our ops as cuDNN sees it: [B,H,T,D], whatever else its rows hold.
 Tensor Heads(Graph& graph, TensorId id, const AttentionShape& s, std::int64_t heads,
              std::int64_t stride) {
   return graph.tensor(fe::graph::Tensor_attributes()
@@ -200,7 +200,8 @@ class CudnnAttention final : public Attention {
     return it->second;
   }
 
-  // The heuristic's first kernel: the same on all devices of one kind, unlike the fastest of a few.
+  // Takes the heuristic's first kernel: it is the same on all devices of one kind, unlike the
+  // fastest of a few.
   Plan Build(const AttentionShape& s, bool backward) {
     Plan plan;
     const absl::Status built = Call("planning attention", [&] {
@@ -212,7 +213,7 @@ class CudnnAttention final : public Attention {
                           [&] { return plan.graph->get_workspace_size(plan.workspace_bytes); })
                    : built;
     if (!sized.ok() || plan.workspace_bytes > kMostCudnnWorkspaceBytes) plan.graph = nullptr;
-    // A refusal inside leaves an error behind, which is nobody's.
+    // A refusal inside leaves an error behind that no later call should report.
     if (plan.graph == nullptr) static_cast<void>(cudaGetLastError());
     return plan;
   }

@@ -12,7 +12,7 @@ namespace {
 alignas(16) Bf16 halves[1024];
 float floats[64];
 
-// q, k and v side by side.
+// Describes q, k and v side by side.
 AttentionShape Shape(std::int64_t batch, std::int64_t context) {
   return {.batch = batch,
           .context = context,
@@ -74,14 +74,14 @@ TEST(CudnnShape, GradientsOfScoresTakeAboutAGibibyte) {
   };
   EXPECT_EQ(of(32, 1024, 12), 32);  // 24 MiB each
   EXPECT_EQ(of(64, 1024, 12), 32);
-  EXPECT_EQ(of(60, 1024, 12), 30);  // 42 would fit: no divisor
+  EXPECT_EQ(of(60, 1024, 12), 30);  // 42 would fit, but is no divisor
   EXPECT_EQ(of(43, 1024, 12), 1);   // a prime
   EXPECT_EQ(of(4, 4096, 32), 1);    // a gibibyte each
   EXPECT_EQ(of(2, 8192, 32), 1);    // four
   EXPECT_EQ(of(8, 1000, 128), 4);   // rows of whole tiles count
 }
 
-// What the plan of a job counts for the gradients of attention's scores.
+// The plan of a job counts this much for the gradients of attention's scores.
 std::int64_t PredictedScoreBytes(const model::Model& model) {
   for (const layout::Tensor& tensor : layout::LayOutGpuScratch(model).tensors) {
     if (tensor.role == layout::Role::kScoreGradients) return tensor.bytes;

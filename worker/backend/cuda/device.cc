@@ -14,7 +14,7 @@
 namespace takt::backend::cuda {
 namespace {
 
-// GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, as nvidia-smi prints it.
+// Formats as nvidia-smi does: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx.
 std::string UuidText(const cudaUUID_t& uuid) {
   std::string text = "GPU";
   for (int i = 0; i < 16; ++i) {
@@ -44,8 +44,8 @@ absl::StatusOr<Device> Describe(int index, const std::string& driver_version) {
 
 absl::Status ToStatus(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
-  // Told now: cudaGetLastError after the next launch shall not tell it once more. One that stays
-  // (a poisoned device) comes back by itself.
+  // Clears the error, so that cudaGetLastError after the next launch does not report it again. An
+  // error that stays (a poisoned device) comes back by itself.
   static_cast<void>(cudaGetLastError());
   const std::string text = absl::StrCat(std::string(what), ": ", cudaGetErrorString(error), " (",
                                         cudaGetErrorName(error), ")");

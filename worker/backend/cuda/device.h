@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs that this process sees, and their errors as statuses.
+// Lists the GPUs that this process sees, and turns CUDA's errors into statuses.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,11 +14,11 @@
 namespace takt::backend::cuda {
 
 // `what` names the call. kResourceExhausted (out of memory), kUnavailable (no device is visible),
-// kFailedPrecondition (what a stream that captures cannot do), kInternal (the device is poisoned or
+// kFailedPrecondition (a stream that captures cannot do this), kInternal (the device is poisoned or
 // gone: the process must end).
 absl::Status ToStatus(cudaError_t error, std::string_view what);
 
-// In the driver's order. Errors: those of CheckDriver, else of ToStatus.
+// Lists them in the driver's order. Errors: those of CheckDriver, else of ToStatus.
 absl::StatusOr<std::vector<Device>> ListDevices();
 
 }  // namespace takt::backend::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the versions of the driver and of the runtime. Host logic.
+// Compares the versions of the driver and of the runtime. This is host logic.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@
 namespace takt::backend::cuda {
 namespace {
 
-// The library's rule for the distance of aux's columns.
+// The library requires that aux's columns are a multiple of this apart.
 constexpr std::int64_t kAuxUnit = 8;
 
 bool IsGelu(Epilogue e) { return e == Epilogue::kGelu || e == Epilogue::kBiasGelu; }
@@ -44,7 +44,7 @@ bool HasAux(GemmEpilogue e) {
 
 bool HasBias(GemmEpilogue e) { return e == GemmEpilogue::kBias || e == GemmEpilogue::kGeluAuxBias; }
 
-// Which writes z, for a kernel of ours to make c of it.
+// Returns whether the product writes z, from which a kernel of ours then makes c.
 bool WritesInner(const ProductShape& s, const Gemm& gemm) {
   return IsGelu(s.epilogue) && !HasAux(gemm.epilogue);
 }
@@ -72,9 +72,9 @@ Gemm GemmOf(const ProductShape& s, bool fused) {
   return gemm;
 }
 
-// A bias costs nothing. The others are as cheap in kernels for Hopper; older devices do them in a
-// further pass over the output (as llm.c found: it fuses GELU from 9.0 on). Sums along k are known
-// for slow kernels everywhere, so without timings they are ours.
+// A bias costs nothing. The other epilogues are as cheap in kernels for Hopper; older devices do
+// them in a further pass over the output (as llm.c found: it fuses GELU from 9.0 on). Kernels that
+// also sum along k are slow everywhere, so without timings our own kernels sum.
 std::vector<bool> GemmVariants(const ProductShape& s, std::string_view compute_capability) {
   if (!CanFuse(s)) return {false};
   constexpr double kHopper = 9.0;

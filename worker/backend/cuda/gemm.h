@@ -30,8 +30,8 @@ enum class GemmEpilogue : std::int32_t {
   kBGradA = 256,       // vector = sums of op(a) along k, a number for each row of d
 };
 
-// d = op(a) op(b) + beta c, as the epilogue says. c lies as d does; aux and vector are of d's type:
-// the library knows no other.
+// d = op(a) op(b) + beta c, as the epilogue says. c has the layout of d. aux and vector have d's
+// type, the only one that the library supports.
 struct Gemm {
   GemmMatrix a, b, d;
   bool a_transposed = false, b_transposed = false;
@@ -43,18 +43,19 @@ struct Gemm {
   bool has_vector() const;
 };
 
-// cuBLASLt's matrices are stored by columns. What we store by rows is to it the transposed matrix,
-// so it computes c^T = b^T a^T: our b is its first operand, our n its rows, our bias, one number a
-// column, its bias of one number a row, and our sums over the rows of b its sums of a along k.
-// fused: whether the library's kernel does the shape's epilogue, or as little of it as it must.
+// cuBLASLt's matrices are stored by columns, so what we store by rows is to it the transposed
+// matrix. It therefore computes c^T = b^T a^T. Our b is its first operand and our n its number of
+// rows. Our bias (one number a column) is its bias of one number a row, and our sums over the rows
+// of b are its sums of a along k. fused: whether the library's kernel does all of the shape's
+// epilogue, or as little of it as it must.
 Gemm GemmOf(const ProductShape& shape, bool fused);
 
-// The values of `fused` that GemmOf may be given, first the one to take without timings.
+// Returns the values of `fused` that GemmOf accepts, first the one to take without timings.
 // compute_capability: "9.0".
 std::vector<bool> GemmVariants(const ProductShape& shape, std::string_view compute_capability);
 
-// How parts of a sum along k may be added up: bits of cublasLtReductionScheme_t. Never in place,
-// and in the output's type only if that is f32.
+// Says how parts of a sum along k may be added up, as bits of cublasLtReductionScheme_t. They are
+// never added in place, and in the output's type only if that is f32.
 inline constexpr std::uint32_t kReduceInComputeType = 2, kReduceInOutputType = 4;
 std::uint32_t ReductionSchemes(const Gemm& gemm);
 
@@ -68,11 +69,11 @@ struct GemmPointers {
   float beta = 0;
 };
 
-// vector: null if the gemm has one, but not the product's own: a bias that must be rounded first,
-// or sums that are added to others afterwards.
+// vector: null if the gemm has one that is not the product's own: a bias that must be rounded
+// first, or sums that are added to others afterwards.
 GemmPointers PointersOf(const Product& product, const Gemm& gemm);
 
-// What is left to do after the gemm, by kernels of ours, in this order.
+// The work that is left after the gemm, for kernels of ours, in this order.
 struct Remainder {
   bool bias = false;         // c += bias
   bool gelu = false;         // c = gelu(inner)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library that does what cuBLASLt's reference says of a gemm, given each op as we describe it:
-// what comes out must be what ops.h says of the op. Numbers are small integers, so that sums are
+// Simulates the library as cuBLASLt's reference describes it, and gives it each op as we describe
+// it. The result must be what ops.h says of the op. Numbers are small integers, so that sums are
 // exact in any order and in bf16.
 #include "worker/backend/cuda/gemm.h"
 
@@ -47,7 +47,7 @@ float GeluSlope(float x) {
   return 0.5F * (1 + t) + 0.5F * x * (1 - t * t) * 0.7978845608F * (1 + 0.134145F * x * x);
 }
 
-// Row and column of op(matrix).
+// Returns the element of op(matrix) at a row and column.
 float At(const void* data, const GemmMatrix& matrix, bool transposed, std::int64_t row,
          std::int64_t column) {
   return Read(data, matrix.type,
@@ -96,7 +96,8 @@ void Multiply(const Gemm& g, const GemmPointers& p) {
   }
 }
 
-// The gemm, with a vector of its own where it needs one, and what it leaves to our kernels.
+// Runs the gemm, with a vector of its own where it needs one, and the remainder that our kernels
+// do.
 void Compute(const Product& product, bool fused) {
   const ProductShape& s = product.shape;
   const Gemm gemm = GemmOf(s, fused);
@@ -134,7 +135,7 @@ void Compute(const Product& product, bool fused) {
 constexpr std::int64_t kRows = 5, kColumns = 16, kDepth = 12;
 constexpr std::int64_t kPaddedDepth = 16;  // what follows a row of a, or the rows of b, is zero
 
-// A product in bf16 whose rows have gaps, which nobody writes to.
+// A product in bf16 whose rows have gaps, which must not be written to.
 struct Forward {
   static constexpr std::int64_t kAStride = kPaddedDepth, kCStride = 24;
   std::vector<Bf16> a, b, c, inner;

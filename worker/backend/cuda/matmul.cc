@@ -26,8 +26,9 @@ std::int32_t TypeOf(ElementType type) {
   return type == ElementType::kBf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// As much aligned as all pointers of the gemm are, and never read: the library derives from it what
-// kernels may be chosen. So the choice does not hang on where the first op's tensors lie.
+// Returns a pointer with the common alignment of all pointers of the gemm. It is never read: the
+// library derives from it which kernels may be chosen. So the choice does not depend on where the
+// first op's tensors lie.
 const void* AnyPointer(const Gemm& gemm) {
   return reinterpret_cast<const void*>(static_cast<std::uintptr_t>(gemm.alignment));
 }
@@ -46,7 +47,7 @@ absl::Status SetPointers(cublasLtMatmulDesc_t desc, const Gemm& gemm, const void
   return Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
 }
 
-// Of a bias as the library wants it, or of sums.
+// The size of a bias as the library wants it, or of sums.
 std::int64_t VectorBytes(const Product& product) {
   return product.shape.n * static_cast<std::int64_t>(sizeof(float));
 }
@@ -237,7 +238,7 @@ absl::StatusOr<Matmuls::Described> Matmuls::Describe(const Gemm& gemm) {
   return described;
 }
 
-// A plan may be of another rank, or of a file.
+// Checks a plan, which may come from another rank or from a file.
 absl::Status Matmuls::Check(const Prepared& prepared) const {
   const Described& d = prepared.described;
   cublasLtMatmulAlgo_t algorithm;
@@ -277,7 +278,7 @@ absl::Status Matmuls::Enqueue(const Product& product, const Prepared& prepared) 
   return Finish(product, gemm, vector);
 }
 
-// The bias as the library wants it, or room for sums.
+// Returns the bias as the library wants it, or memory for sums.
 absl::StatusOr<const void*> Matmuls::VectorOf(const Product& product, const Gemm& gemm) {
   ASSIGN_OR_RETURN(std::byte* const data, vector_.AtLeast(VectorBytes(product)));
   if (gemm.epilogue == GemmEpilogue::kBGradA) return data;

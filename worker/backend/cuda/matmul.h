@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of matrices by cuBLASLt: descriptors and algorithms are made once a shape.
+// Multiplies matrices by cuBLASLt. Descriptors and algorithms are made once a shape.
 #pragma once
 
 #include <cublasLt.h>
@@ -24,7 +24,7 @@ namespace takt::backend::cuda {
 // kFailedPrecondition: the library has no such kernel. kInternal: device fault.
 absl::Status ToStatus(cublasStatus_t error, std::string_view what);
 
-// "13.0.2", of the library that was found.
+// Returns the version of the library that was found, as "13.0.2".
 std::string CublasLtVersion();
 
 struct MatmulOptions {
@@ -43,8 +43,8 @@ class Matmuls {
  public:
   static absl::StatusOr<std::unique_ptr<Matmuls>> Create(const MatmulOptions& options);
 
-  // Enqueued on return. Errors: kFailedPrecondition (a frozen plan lacks the shape, or holds an
-  // algorithm that the library refuses), kInternal (device fault).
+  // The op is enqueued on return. Errors: kFailedPrecondition (a frozen plan lacks the shape, or
+  // holds an algorithm that the library refuses), kInternal (device fault).
   absl::Status Run(const Matmul& op);
   absl::Status Run(const MatmulBf16& op);
   absl::Status Run(const MatmulTransposedBf16& op);
@@ -75,7 +75,7 @@ class Matmuls {
   using Preference =
       std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<cublasLtMatmulPreferenceDestroy>>;
 
-  // A gemm as the library is told of it.
+  // A gemm as it is described to the library.
   struct Described {
     Gemm gemm;
     Desc desc;
@@ -88,8 +88,8 @@ class Matmuls {
 
   explicit Matmuls(const MatmulOptions& options);
 
-  // A gemm reads the operand [rows,columns] where it is, or in `scratch`, which this makes large
-  // enough.
+  // Returns where a gemm reads the operand [rows,columns]: where it is, or in `scratch`, which this
+  // makes large enough.
   static absl::StatusOr<RoundedOperand> RoomFor(const Operand& operand, std::int64_t rows,
                                                 std::int64_t columns, std::int64_t stride,
                                                 Scratch& scratch);
@@ -118,7 +118,7 @@ class Matmuls {
   Scratch a_, b_;   // rounded operands
   Scratch vector_;  // a rounded bias, or sums that are to be added
   Scratch workspace_;
-  // Pointers to elements are handed out: they stay where they are.
+  // Pointers to the elements are handed out, so the elements must not move.
   absl::flat_hash_map<ProductShape, std::unique_ptr<Prepared>> prepared_;
 };
 

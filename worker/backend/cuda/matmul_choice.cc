@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which algorithm multiplies a shape: the first guess, or the fastest of a few, timed once.
+// Chooses the algorithm that multiplies a shape: the library's first guess, or the fastest of a
+// few, timed once.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -22,12 +23,12 @@ constexpr int kMostCandidates = 12;
 constexpr std::int64_t kMostWorkspaceBytes = std::int64_t{32} << 20;
 static_assert(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE == kReduceInComputeType &&
               CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE == kReduceInOutputType);
-// A later guess must be this much faster than an earlier one: timings differ by as much from run to
-// run.
+// A later guess must be this much faster than an earlier one, because timings differ by as much
+// from run to run.
 constexpr float kGain = 0.98F;
 
-// Memory beside the arena for the time of a choice: random numbers, since zeros multiply faster
-// than they should (fewer bits change, so the clock stays higher).
+// Holds operands of random numbers beside the arena while a choice is timed. Zeros would multiply
+// faster than real data (fewer bits change, so the clock stays higher).
 class RandomOperands {
  public:
   ~RandomOperands() {
@@ -37,7 +38,7 @@ class RandomOperands {
   RandomOperands(const RandomOperands&) = delete;
   RandomOperands& operator=(const RandomOperands&) = delete;
 
-  // kResourceExhausted: too little is free, which is no error of the job.
+  // kResourceExhausted: too little memory is free, which is no error of the job.
   absl::StatusOr<Product> Make(const ProductShape& s, cudaStream_t stream) {
     const std::int64_t element = s.bf16 ? 2 : 4, c_element = s.bf16_c ? 2 : 4;
     std::int64_t size = 0;
@@ -81,7 +82,7 @@ class RandomOperands {
   }
 
  private:
-  // A pattern from the host, doubled until it fills.
+  // Fills the memory with a pattern from the host, which it doubles until the memory is full.
   absl::Status FillRandom(std::int64_t bytes, bool bf16, cudaStream_t stream) {
     std::mt19937 generator(1);
     std::normal_distribution<float> normal;
@@ -112,7 +113,7 @@ class RandomOperands {
   void* data_ = nullptr;
 };
 
-// Two events of one stream.
+// Measures time by two events of one stream.
 class Stopwatch {
  public:
   explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
@@ -164,7 +165,7 @@ absl::StatusOr<Matmuls::Preference> Matmuls::Prefer(const Gemm& gemm) {
   return preference;
 }
 
-// The library's guesses, best first; none if it has no kernel that does the epilogue.
+// Returns the library's guesses, best first; none if it has no kernel that does the epilogue.
 absl::StatusOr<std::vector<KernelPlan>> Matmuls::Candidates(const ProductShape& shape,
                                                             bool fused) const {
   const Gemm gemm = GemmOf(shape, fused);
@@ -213,14 +214,15 @@ absl::StatusOr<KernelPlan> Matmuls::Fastest(const ProductShape& shape,
     ASSIGN_OR_RETURN(Described described, Describe(GemmOf(shape, candidate.fused_epilogue)));
     const absl::StatusOr<float> milliseconds =
         Milliseconds(*product, {std::move(described), candidate});
-    // A guess that the library then refuses.
+    // The library may refuse its own guess.
     if (absl::IsFailedPrecondition(milliseconds.status())) continue;
     RETURN_IF_ERROR(milliseconds.status());
     if (*milliseconds >= kGain * least) continue;
     best = &candidate;
     least = *milliseconds;
   }
-  // Who chooses for a whole job computes nothing after it; the stream has nothing left to do.
+  // A backend that chooses for a whole job computes nothing after it, and the stream has nothing
+  // left to do.
   workspace_.Release();
   vector_.Release();
   return *best;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entry of takt_cuda.so.
+// Exports the entry of takt_cuda.so.
 #include "common/base/version.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/module_entry.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What takt_cuda.so exports. The module is compiled with the worker, by the same compiler and
-// against the same shared libraries, so plain C++ types cross. Only `version` may be read before it
-// is known to be the worker's own.
+// The interface that takt_cuda.so exports. The module is compiled with the worker, by the same
+// compiler and against the same shared libraries, so plain C++ types cross. Before it is known to
+// be the worker's own, only `version` may be read.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of cudnn_attention.cc where cuDNN or its front end is missing.
+// Replaces cudnn_attention.cc where cuDNN or its front end is missing.
 #include "worker/backend/cuda/attention.h"
 
 namespace takt::backend::cuda {

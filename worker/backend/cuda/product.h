@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product of matrices as the choice of its kernel sees it: what the choice depends on, and its
-// name in a kernel plan. It needs no device.
+// A product of matrices as the choice of its kernel sees it: the properties that the choice depends
+// on, and its name in a kernel plan. It needs no device.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class Addend : std::uint8_t {
   kOther,
 };
 
-// What follows a product. The plan says whether the kernel of the product does this too.
+// The work that follows a product. The plan says whether the kernel of the product does this too.
 enum class Epilogue : std::uint8_t {
   kNone,
   kBias,
@@ -38,8 +38,8 @@ struct ProductShape {
   bool bf16_c = false;  // c and inner
   Epilogue epilogue = Epilogue::kNone;
   Addend addend = Addend::kNone;
-  // Of all pointers, in bytes, up to what any kernel asks for. It does not depend on the layout of
-  // memory, since tensors start on cache lines.
+  // The common alignment of all pointers, in bytes, up to what any kernel asks for. It does not
+  // depend on the layout of memory, since tensors start on cache lines.
   int alignment = 0;
 
   bool operator==(const ProductShape&) const = default;
@@ -51,8 +51,8 @@ struct ProductShape {
   }
 };
 
-// "matmul 2048x3072x768 bf16 a:768 b^T:768 -> bf16:3072 bias gelu +addend aligned 16"; +c: it adds
-// to c itself.
+// Formats as "matmul 2048x3072x768 bf16 a:768 b^T:768 -> bf16:3072 bias gelu +addend aligned 16".
+// "+c" means that it adds to c itself.
 std::string ToString(const ProductShape& shape);
 
 struct Product {
@@ -75,19 +75,20 @@ struct RoundedOperand {
   std::int64_t stride = 0;     // elements between rows
 };
 
-// Where an operand [.., columns] can be read from: where it is, if it is in bf16 with rows that
-// tensor cores can load (16 bytes), else scratch, where zeros follow its columns. Whether it comes
-// in f32 or rounded, its rows are as far apart if it is dense: so the same kernel multiplies it.
+// Returns where an operand [.., columns] can be read: where it is, if it is in bf16 with rows that
+// tensor cores can load (16 bytes), else in scratch, where zeros follow its columns. A dense
+// operand gets the same row stride whether it comes in f32 or rounded, so the same kernel
+// multiplies it.
 RoundedOperand WhereRounded(const Operand& operand, std::int64_t columns, std::int64_t stride);
 
-// Fast kernels want whole vectors along k and, in bf16, n: columns of zeros are multiplied as well,
-// and rows of c that are padded get more of them.
+// Fast kernels need whole vectors along k and, in bf16, n. So columns of zeros are multiplied as
+// well, and rows of c that are padded get more of them.
 Product ProductOf(const MatmulBf16& op, const RoundedOperand& a);
-// Sums of columns are the product's only where b comes in bf16: they are of b as it comes.
+// The product sums columns only where b comes in bf16, because the sums are of b as it comes.
 Product ProductOf(const MatmulTransposedBf16& op, const RoundedOperand& a, const RoundedOperand& b);
 
-// The same as one or two: where the rows of c, which lie along those of a, are no whole vectors,
-// the last few apart from the others.
+// Returns the same product as one or two. Where the rows of c, which lie along those of a, are not
+// whole vectors, the last few are a product of their own.
 std::vector<Product> CutToVectors(const Product& product);
 
 }  // namespace takt::backend::cuda

@@ -8,7 +8,8 @@ namespace takt::backend::cuda {
 
 absl::StatusOr<std::byte*> Scratch::AtLeast(std::int64_t bytes) {
   if (bytes <= bytes_) return data_;
-  // Ops that were given to any stream may still use what is given back here, or what was before.
+  // Ops on any stream may still use the memory that is given back here, and the memory that is
+  // taken.
   RETURN_IF_ERROR(WaitForDevice());
   Release();
   ASSIGN_OR_RETURN(data_, arena_.Allocate(bytes, MemoryKind::kScratch));

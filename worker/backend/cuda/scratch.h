@@ -11,8 +11,8 @@
 namespace takt::backend::cuda {
 
 // Grows to the largest op that its backend is prepared for (Backend::Prepare). For a larger op it
-// grows when that op runs, which waits for the device, and so for the peers of what runs there. A
-// rank that trains must not get there. Thread: its backend's.
+// grows when that op runs, which waits for the device, and so for the peers that work on the device
+// waits for. That must not happen in a rank that trains. Thread: its backend's.
 class Scratch {
  public:
   // arena: borrowed, outlives the scratch.
@@ -21,10 +21,11 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // At least so many bytes, contents unspecified, until the next call. Null for none.
+  // Returns at least so many bytes, with unspecified contents, which are valid until the next call.
+  // Null for none.
   absl::StatusOr<std::byte*> AtLeast(std::int64_t bytes);
 
-  // Gives all of it back. Nothing uses it any more.
+  // Gives all of it back. Nothing may use it any more.
   void Release();
 
  private:

@@ -12,7 +12,7 @@
 namespace takt::backend::cuda {
 namespace {
 
-// Old enough to measure the rate by, recent enough for a rate that is off by 1e-6.
+// This is long enough ago to measure the rate by, and recent enough for a rate that is off by 1e-6.
 constexpr std::int64_t kReadAgainNanos = 500'000'000;
 
 class CudaEvent final : public Event {
@@ -32,7 +32,7 @@ class CudaEvent final : public Event {
     RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
     const cudaError_t result = cudaEventQuery(event_);
     if (result == cudaErrorNotReady) {
-      static_cast<void>(cudaGetLastError());  // which else tells the next launch of it
+      static_cast<void>(cudaGetLastError());  // clears it; the next launch would report it
       return false;
     }
     RETURN_IF_ERROR(ToStatus(result, "asking for an event"));
@@ -48,8 +48,9 @@ class CudaEvent final : public Event {
   DeviceClock& clock_;
 };
 
-// From `a` to `b`, negative if `b` was reached first. The manual does not say what the library
-// makes of that order: asked both ways, it need not be signed, as long as it is not positive then.
+// Returns the time from `a` to `b`, which is negative if `b` was reached first. The manual does not
+// say what the library returns in that order. So it is asked both ways: the answer need not be
+// signed, as long as it is not positive in the wrong order.
 absl::StatusOr<double> MillisecondsBetween(cudaEvent_t a, cudaEvent_t b) {
   float forward = 0, backward = 0;
   RETURN_IF_ERROR(ToStatus(cudaEventElapsedTime(&forward, a, b), "reading an event"));
@@ -137,8 +138,8 @@ CudaStream::~CudaStream() {
 absl::StatusOr<std::unique_ptr<Event>> CudaStream::CreateEvent() {
   RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "choosing the device"));
   cudaEvent_t event = nullptr;
-  // Who waits sleeps: lanes that wait would otherwise keep the host's cores from those that
-  // enqueue.
+  // A thread that waits for this event sleeps. Lanes that spin would keep the host's cores from
+  // lanes that enqueue.
   RETURN_IF_ERROR(
       ToStatus(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "creating an event"));
   return std::make_unique<CudaEvent>(device_, event, clock_);

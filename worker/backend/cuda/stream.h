@@ -24,7 +24,7 @@ class DeviceClock {
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
 
-  // Of an event that was recorded and reached.
+  // Returns the time of an event that was recorded and reached.
   absl::StatusOr<std::int64_t> Nanos(cudaEvent_t event);
 
  private:
@@ -35,7 +35,7 @@ class DeviceClock {
 
   const int device_;
   absl::Mutex mutex_;
-  // On a stream of its own, which is always idle.
+  // The events are on a stream of their own, which is always idle.
   cudaStream_t stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   cudaEvent_t moment_ ABSL_GUARDED_BY(mutex_) = nullptr, next_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::int64_t moment_nanos_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -14,11 +14,12 @@ namespace takt::backend {
 // twin for the device's own threads. Thread-safe.
 class DeviceMemory {
  public:
-  // Zeroed.  Errors: kResourceExhausted.
+  // Returns zeroed memory.  Errors: kResourceExhausted.
   absl::StatusOr<std::byte*> Allocate(std::size_t bytes);
   void Free(std::byte* memory);
 
-  // The twin of an address within memory that was handed out; null: it is of no such memory.
+  // Returns the twin of an address within memory that was handed out; null: it is of no such
+  // memory.
   std::byte* Twin(const void* address) const;
 
  private:

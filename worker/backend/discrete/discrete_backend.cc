@@ -23,7 +23,7 @@ absl::Status NotOurs(const void* address) {
       "0x", absl::Hex(reinterpret_cast<std::uintptr_t>(address)), " is no memory of the device"));
 }
 
-// An op with all that it refers to in the caller's memory.
+// An op together with everything that it refers to in the caller's memory.
 struct Held {
   Op op;
   std::vector<AdamwTensor> tensors;

@@ -24,7 +24,7 @@ struct DiscreteOptions {
   MemoryLedger* ledger = nullptr;  // as CpuOptions
 };
 
-// Each call is another device.
+// Each call creates another device.
 std::unique_ptr<BackendFactory> CreateDiscreteBackends(const DiscreteOptions& options);
 
 }  // namespace takt::backend

@@ -11,7 +11,7 @@
 namespace takt::backend {
 namespace {
 
-// Writes as text what makes ops alike for Backend::Prepare.
+// Writes as text the properties that make ops alike for Backend::Prepare.
 class Likeness : public IgnoreFields {
  public:
   std::string operator()(const Op& op) {
@@ -43,7 +43,7 @@ class Likeness : public IgnoreFields {
 
  private:
   void Pointer(const void* pointer) {
-    constexpr std::uintptr_t kVector = 16;  // no kernel asks for more
+    constexpr std::uintptr_t kVector = 16;  // no kernel needs more
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     text_ += pointer == nullptr ? " null" : absl::StrCat(" at ", address % kVector);
   }

@@ -14,7 +14,7 @@ namespace takt::backend {
 class PreparedOps {
  public:
   void Add(const Op& op);
-  // kFailedPrecondition: no op like this one was added, and it needs it.
+  // kFailedPrecondition: this op needs preparation, and no op like it was added.
   absl::Status Check(const Op& op) const;
 
  private:

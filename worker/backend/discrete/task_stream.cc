@@ -46,7 +46,7 @@ class TaskStream::TaskEvent final : public Event {
     const std::lock_guard lock(mutex_);
     point_ = point;
   }
-  // The task that notes when the point was reached; the event may be gone by then.
+  // Returns the task that notes when the point was reached. The event may be gone by then.
   Task Note() const {
     return [nanos = nanos_] {
       nanos->store(Clock::Real().SteadyNanos());
@@ -135,7 +135,7 @@ void TaskStream::Main() {
   for (;;) {
     mutex_.Await(absl::Condition(this, &TaskStream::MayRunLocked));
     if (ended_) return;
-    // Stays in the list while it runs: it is not done.
+    // The task stays in the list while it runs, because it is not done yet.
     const Task task = std::move(tasks_.front());
     if (failure_.ok()) {
       mutex_.Unlock();

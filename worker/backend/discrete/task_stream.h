@@ -14,24 +14,25 @@
 
 namespace takt::backend {
 
-// A stream whose work is functions, run one after the other by a thread of its own. The first error
-// sticks: what comes after it is not run. Thread-safe.
+// A stream whose work is functions, which a thread of its own runs one after the other. The first
+// error sticks: later tasks are not run. Thread-safe.
 class TaskStream final : public Stream {
  public:
   using Task = std::function<absl::Status()>;
 
-  // lazy: nothing is run before somebody waits for it, or for what comes after it. memory: of its
+  // lazy: a task runs only once a thread waits for it, or for a later one. memory: that of its
   // device, borrowed; null: it has none.
   explicit TaskStream(bool lazy, const DeviceMemory* memory = nullptr);
-  // Runs what is left.
+  // Runs the tasks that are left.
   ~TaskStream() override;
 
   void Push(Task task);
-  // Where a task finds what the host knows as `address`; null: that is no memory of the device.
+  // Returns where a task finds what the host knows as `address`; null: that is no memory of the
+  // device.
   std::byte* Twin(const void* address) const {
     return memory_ == nullptr ? nullptr : memory_->Twin(address);
   }
-  // Blocks until everything is done that was pushed before.
+  // Blocks until every task that was pushed before is done.
   absl::Status Drain();
 
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
@@ -41,11 +42,11 @@ class TaskStream final : public Stream {
 
  private:
   class TaskEvent;
-  // Until so many tasks are done, of all that were ever pushed.
+  // Blocks until `count` tasks are done, of all that were ever pushed.
   absl::Status WaitFor(std::uint64_t count);
-  // Lets a lazy stream run so many.
+  // Lets a lazy stream run that many.
   void AskFor(std::uint64_t count);
-  // Whether they are, without asking for them.
+  // Returns whether they are done, without asking for them.
   absl::StatusOr<bool> IsDone(std::uint64_t count);
   absl::Status ResultLocked(std::uint64_t count) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return count < last_run_ ? absl::OkStatus() : failure_;
@@ -62,7 +63,7 @@ class TaskStream final : public Stream {
   std::uint64_t wanted_ ABSL_GUARDED_BY(mutex_);  // how many are to be done
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  // The number of the last task that was run, from 1: the one that failed, if one did.
+  // The number of the last task that was run, from 1. If a task failed, it is that one.
   std::uint64_t last_run_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;  // last: it uses everything above
 };

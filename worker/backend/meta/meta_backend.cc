@@ -84,7 +84,7 @@ class MetaBackend final : public Backend {
   std::string description() const override { return "meta"; }
 
  private:
-  // Addresses that no process has: above the half of them that Linux gives to programs.
+  // Returns addresses that no process has: they are above the half that Linux gives to programs.
   std::byte* Place(std::size_t bytes) {
     constexpr std::size_t kLine = 64;
     const std::uintptr_t place = next_;

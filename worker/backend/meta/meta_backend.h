@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend of shapes and bytes: it counts allocations and ops, and computes nothing.
-// Whatever runs on it must not look into its memory.
+// A backend of shapes and bytes: it counts allocations and ops, and computes nothing. Code that
+// runs on it must not look into its memory.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct MetaCounts {
   double flops = 0;  // of products of matrices and of attention, which counts causally
 };
 
-// What is told of each op. Errors: those of the Run that told.
+// Is called for each op. Errors: Run returns them.
 using OpListener = std::function<absl::Status(const Op&)>;
 
-// Ops are held to the rules of validate.h; their host outputs become 0.
-// counts: borrowed; of all that use it together. listener: of valid ops; may be empty.
+// Ops must keep the rules of validate.h; their host outputs become 0. counts: borrowed; shared by
+// all that use it. listener: called for valid ops; may be empty.
 std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts, OpListener listener = nullptr);
 std::unique_ptr<BackendFactory> CreateMetaBackends(MetaCounts& counts,
                                                    OpListener listener = nullptr);

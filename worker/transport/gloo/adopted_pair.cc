@@ -20,13 +20,14 @@ namespace {
 
 namespace tcp = gloo::transport::tcp;
 
-// What the library allocates for one: our view of its layout (missing_memory.h) is right.
+// The library allocates this much for a pair, so our view of its layout (missing_memory.h) is
+// right.
 static_assert(sizeof(tcp::Pair) == 0x380, "not the Gloo of Debian 12: see docs/adr/0005");
 
 // Calls a function once on the thread that handles the events of a device, between two events.
 class LoopCall final : public tcp::Handler {
  public:
-  // Blocks: until it was called. Throws what it throws.
+  // Blocks: until the function was called. Throws what it throws.
   static void Run(tcp::Device& device, std::function<void()> function) {
     LoopCall call(device, std::move(function));
     device.registerDescriptor(call.ready_.fd(), EPOLLIN, &call);
@@ -57,9 +58,9 @@ class LoopCall final : public tcp::Handler {
 
 class AdoptedPair final : public tcp::Pair {
  public:
-  // On the device's thread. Gloo's constructor listens, and its handler of events accepts whoever
-  // connects; but that handler is called by this thread, which is busy here until nobody listens
-  // any more. The descriptor leaves the device's epoll set as it is closed.
+  // Runs on the device's thread. Gloo's constructor listens, and its handler of events would accept
+  // any connection. But this thread calls that handler, and it is busy here until the socket no
+  // longer listens. Closing the descriptor removes it from the device's epoll set.
   AdoptedPair(tcp::Context* context, tcp::Device* device, int rank,
               std::chrono::milliseconds timeout)
       : Pair(context, device, rank, timeout) {
@@ -74,10 +75,10 @@ class AdoptedPair final : public tcp::Pair {
     try {
       handleConnected();
     } catch (...) {
-      fd_ = -1;  // still the socket's, which closes it
+      fd_ = -1;  // the socket still owns it and closes it
       throw;
     }
-    // From here on closed by Gloo.
+    // From here on Gloo closes it.
     (void)socket.Release();
   }
 };

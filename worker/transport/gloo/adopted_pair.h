@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gloo on a socket that was connected, and introduced, elsewhere. Included in gloo/ only.
+// Runs Gloo on a socket that was connected, and introduced, elsewhere. Only files of gloo/ include
+// this.
 #pragma once
 
 #include <chrono>

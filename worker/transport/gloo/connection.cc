@@ -17,7 +17,7 @@ namespace takt::transport {
 namespace {
 
 std::chrono::milliseconds GlooTimeout(absl::Duration timeout) {
-  // Zero means "for ever" to Gloo.
+  // To Gloo, zero means "for ever".
   constexpr absl::Duration kLongest = absl::Hours(24);
   return std::chrono::milliseconds(
       std::max<std::int64_t>(1, absl::ToInt64Milliseconds(std::min(timeout, kLongest))));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One TCP connection to one peer: a Gloo context of two ranks with one pair, so that a failure
-// ends this connection only. Gloo's exceptions stop here. Included in gloo/ only.
+// One TCP connection to one peer: a Gloo context of two ranks with one pair, so that a failure ends
+// this connection only. Gloo's exceptions stop here. Only files of gloo/ include this.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ namespace takt::transport {
 // Messages of one slot are matched in order; slots do not wait for one another. Thread-safe.
 class GlooConnection {
  public:
-  // socket: connected to the peer, both ends having proved that they know the secret.  index: of
-  // this rank among the two, 0 or 1.
+  // socket: connected to the peer; both ends have proved that they know the secret.  index: of this
+  // rank among the two, 0 or 1.
   static absl::StatusOr<std::shared_ptr<GlooConnection>> Create(
       const TransportOptions& options, std::shared_ptr<gloo::transport::tcp::Device> device,
       int index, net::Socket socket, std::shared_ptr<AbortSignal> abort);
@@ -34,11 +34,11 @@ class GlooConnection {
    public:
     Buffer(std::shared_ptr<GlooConnection> connection, void* bytes, std::size_t size_bytes);
 
-    // Start one operation of `size_bytes` from the buffer's beginning.
+    // These start one operation of `size_bytes` from the buffer's beginning.
     absl::Status StartSend(std::uint64_t slot, std::size_t size_bytes);
     absl::Status StartRecv(std::uint64_t slot, std::size_t size_bytes);
-    // End it.  what: for the message.  kUnavailable, kDeadlineExceeded, kAborted: the connection is
-    // of no more use.
+    // These end it.  what: for the message.  kUnavailable, kDeadlineExceeded, kAborted: the
+    // connection cannot be used any more.
     absl::Status FinishSend(absl::Duration timeout, const std::string& what);
     absl::Status FinishRecv(absl::Duration timeout, const std::string& what);
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A message is a header, small bytes riding with it, and for large ones the bytes themselves,
-// straight from the sender's into the receiver's memory:
+// A message is a header with small data behind it. Large data passes separately, straight from the
+// sender's into the receiver's memory:
 //
 //   slot          header (64 bytes) and up to kInlineBytes of data
 //   slot + 1      data, if there is more
 //
 // Gloo ends the process when more bytes come than a receive was posted for. So a receive for data
 // is posted only for the size that the header announced, or ahead of the header for the channel's
-// largest message, which both ends agree on and no sender passes.
+// largest message, on which both ends agree and which no sender exceeds.
 #include "worker/transport/gloo/gloo.h"
 
 #include <signal.h>
@@ -73,8 +73,8 @@ class GlooSender final : public SendChannel {
       RETURN_IF_ERROR(header_buffer_.StartSend(options_.slot, sizeof(header) + data.size()));
       return header_buffer_.FinishSend(options_.timeout, what);
     }
-    // Data first: a receiver that is ready for it is woken by the header, once, when all is there.
-    // Gloo does not write to what it sends from.
+    // The data goes first: the header then wakes a receiver that is ready for the data once, when
+    // all is there. Gloo does not write to the memory that it sends from.
     GlooConnection::Buffer payload(options_.connection, const_cast<std::byte*>(data.data()),
                                    data.size());
     RETURN_IF_ERROR(payload.StartSend(options_.slot + 1, data.size()));
@@ -86,7 +86,7 @@ class GlooSender final : public SendChannel {
   const GlooChannelOptions options_;
   std::vector<std::byte> staging_;
   GlooConnection::Buffer header_buffer_;
-  absl::Status failure_;  // sticks: the connection is of no more use
+  absl::Status failure_;  // sticks: the connection cannot be used any more
 };
 
 class GlooReceiver final : public RecvChannel {
@@ -96,7 +96,8 @@ class GlooReceiver final : public RecvChannel {
         staging_(kStagingBytes),
         header_buffer_(options_.connection, staging_.data(), staging_.size()) {}
 
-  // Ready for the first header; the next one's receive is posted when one was taken.
+  // Posts the receive of the first header. The receive of the next one is posted when one was
+  // taken.
   absl::Status PostHeader() { return header_buffer_.StartRecv(options_.slot, staging_.size()); }
 
   absl::Status Recv(const MessageTag& tag, std::span<std::byte> data) override {
@@ -127,7 +128,7 @@ class GlooReceiver final : public RecvChannel {
       if (!ahead) RETURN_IF_ERROR(post_payload());
       RETURN_IF_ERROR(payload->FinishRecv(options_.timeout, what));
     }
-    // The sender may have left after its last message; that is the next receive's concern.
+    // The sender may have left after its last message. The next receive reports that.
     next_header_ = PostHeader();
     return absl::OkStatus();
   }
@@ -183,7 +184,7 @@ class GlooTransport final : public Transport {
                               .timeout = options_.operation_timeout};
   }
 
-  // Both ends are there and agree on the largest message.
+  // Waits until both ends are there, and checks that they agree on the largest message.
   absl::Status Meet(const std::string& key, const char* mine, const char* theirs,
                     const GlooChannelOptions& channel) {
     RETURN_IF_ERROR(
@@ -214,7 +215,7 @@ class GlooTransport final : public Transport {
     return link->connection;
   }
 
-  // Of two ranks the lower one listens.
+  // The lower of two ranks listens.
   absl::StatusOr<net::Socket> AcceptFrom(Rank peer) {
     PeerListener* listener;
     {
@@ -251,11 +252,11 @@ class GlooTransport final : public Transport {
   const std::shared_ptr<AbortSignal> abort_;
   const std::shared_ptr<gloo::transport::tcp::Device> device_;
   std::mutex mutex_;
-  std::unique_ptr<PeerListener> listener_;  // from the first peer that dials on
+  std::unique_ptr<PeerListener> listener_;  // made for the first peer that dials
   std::map<Rank, Link> links_;              // entries stay where they are
 };
 
-// Gloo writes to sockets without MSG_NOSIGNAL: a peer that dies in the middle of a message would
+// Gloo writes to sockets without MSG_NOSIGNAL, so a peer that dies in the middle of a message would
 // end this process too.
 void IgnoreBrokenPipes() {
   struct sigaction action;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on different hosts: TCP through Gloo's point-to-point layer.
+// Joins ranks on different hosts: TCP through Gloo's point-to-point layer.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,10 @@
 
 namespace takt::transport {
 
-// Binds options.data_address only; one connection for each peer, made when the first channel to it
-// is opened. rendezvous: borrowed for the transport's life.  abort: raised by Abort; may be shared
-// with other transports of the rank. Errors: kInvalidArgument (data_address cannot be bound).
+// Binds options.data_address only. It makes one connection for each peer, when the first channel to
+// it is opened. rendezvous: borrowed for the transport's life.  abort: raised by Abort; may be
+// shared with other transports of the rank. Errors: kInvalidArgument (data_address cannot be
+// bound).
 absl::StatusOr<std::unique_ptr<Transport>> CreateGlooTransport(TransportOptions options,
                                                                Rendezvous& rendezvous,
                                                                std::shared_ptr<AbortSignal> abort);

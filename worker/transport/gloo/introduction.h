@@ -8,7 +8,7 @@
 // A proof is an HMAC over side, both ranks and both nonces under the generation's secret. Both ends
 // make fresh nonces, so a proof heard elsewhere or earlier cannot be replayed. The side is in it,
 // so a proof cannot be sent back to its maker. The listener proves itself only to a dialer that has
-// done so.
+// proved itself.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace takt::transport {
 
 inline constexpr std::uint64_t kIntroductionMagic = 0x5441'4b54'4441'5431;  // "TAKTDAT1"
 
-// Little endian, sent as they lie in memory.
+// They are little endian and are sent as they lie in memory.
 struct Challenge {
   std::uint64_t magic = kIntroductionMagic;
   Nonce nonce;
@@ -38,11 +38,11 @@ static_assert(sizeof(Challenge) == 40 && sizeof(Answer) == 80 && sizeof(Welcome)
 
 // options: the dialer's, here and in IsFrom; the listener's in the other two.
 Answer AnswerTo(const Challenge& challenge, const TransportOptions& options, Rank listener);
-// Whether `answer` proves that a rank of this generation, other than this one, dialed.
+// Returns whether `answer` proves that a rank of this generation, other than this one, dialed.
 bool IsProven(const Answer& answer, const Challenge& challenge, const TransportOptions& options);
 Welcome WelcomeFor(const Answer& answer, const Challenge& challenge,
                    const TransportOptions& options);
-// Whether `welcome` proves that `listener` of this generation took the answer.
+// Returns whether `welcome` proves that `listener` of this generation took the answer.
 bool IsFrom(Rank listener, const Welcome& welcome, const Answer& answer, const Challenge& challenge,
             const TransportOptions& options);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for gloo/common/memory.h, which Debian's libgloo-dev leaves out although Gloo's own
-// headers include it (CMakeLists.txt gives it that name). What a class derived from Gloo's pair
-// needs of it: names, and a layout that agrees with the library's. See adopted_pair.cc.
+// headers include it (CMakeLists.txt gives it that name). It has what a class derived from Gloo's
+// pair needs: names, and a layout that agrees with the library's. See adopted_pair.cc.
 #pragma once
 
 #include <memory>

@@ -18,10 +18,10 @@ namespace takt::transport {
 
 namespace {
 
-// How soon an abort is seen.
+// An abort is noticed within this time.
 constexpr int kAbortLatencyMs = 100;
 constexpr std::chrono::milliseconds kRedialAfter(50);
-// One connection; who listens shows us out after ten seconds anyway.
+// The time for one connection. The listener closes it after ten seconds anyway.
 constexpr absl::Duration kIntroductionTimeout = absl::Seconds(10);
 
 absl::Status Broken(std::string_view what) {
@@ -29,7 +29,7 @@ absl::Status Broken(std::string_view what) {
       absl::StrCat(absl::string_view(what.data(), what.size()), ": ", std::strerror(errno)));
 }
 
-// One connection on its way; every wait ends by the deadline or an abort.
+// One connection being made. Every wait ends by the deadline or an abort.
 class Attempt {
  public:
   Attempt(const TransportOptions& options, const AbortSignal& abort, std::int64_t deadline)

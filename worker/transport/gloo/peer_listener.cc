@@ -14,7 +14,7 @@ namespace takt::transport {
 
 namespace {
 
-// All of a message, which fits the empty buffer of a new socket.
+// Sends all of a message, which fits in the empty buffer of a new socket.
 template <class Message>
 bool SendWhole(const net::Socket& socket, const Message& message) {
   return send(socket.fd(), &message, sizeof(message), MSG_NOSIGNAL) ==
@@ -23,7 +23,7 @@ bool SendWhole(const net::Socket& socket, const Message& message) {
 
 }  // namespace
 
-// Has been challenged; what it answers decides.
+// A connection that has been challenged. Its answer decides whether it is a peer.
 class PeerListener::Stranger final : public net::Guest {
  public:
   Stranger(PeerListener& listener, net::Socket socket, const Challenge& challenge)
@@ -97,7 +97,7 @@ absl::StatusOr<net::Socket> PeerListener::Accept(Rank peer) {
 
 void PeerListener::Welcome(Rank peer, net::Socket socket) {
   std::lock_guard lock(mutex_);
-  // A peer that dials again has given up the connection before.
+  // A peer that dials again has given up its earlier connection.
   proven_[peer] = std::move(socket);
   changed_.notify_all();
 }

@@ -37,7 +37,7 @@ int CountDescriptors() {
   return count;
 }
 
-// A connection of somebody who speaks for himself.
+// A connection that the test drives by hand.
 class Stranger {
  public:
   explicit Stranger(const std::string& address) {
@@ -164,7 +164,7 @@ TEST_F(PeerListenerTest, AThousandSilentConnectionsKeepNobodyOutAndAreBounded) {
   const int before = CountDescriptors();
   std::vector<Stranger> silent;
   for (int i = 0; i < 1000; ++i) silent.emplace_back(listener_->address());
-  // Who is heard, is heard after all that were there before.
+  // A connection that is answered came after all that were there before.
   silent.back().ReadChallenge();
   EXPECT_LE(CountDescriptors(), before + 1000 + net::DoorOptions().max_guests + 1);
   ExpectThatThePeerGetsThrough();

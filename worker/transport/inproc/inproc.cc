@@ -13,7 +13,7 @@
 
 namespace takt::transport {
 
-// Rings by channel; each is handed out twice, once for each end.
+// Holds the rings by channel. Each is handed out twice, once for each end.
 class InprocHubState {
  public:
   struct Meeting {

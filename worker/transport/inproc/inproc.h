@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are threads of one process, for tests: the rings of shm on the heap, so that the
-// sanitizers see every byte.
+// Joins ranks that are threads of one process, for tests. It has the rings of shm on the heap, so
+// that the sanitizers see every byte.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@ namespace takt::transport {
 
 class InprocHubState;
 
-// Where the ranks of one group meet. Thread-safe; transports keep what they need of it and may
-// outlive it.
+// Joins the ranks of one group. Thread-safe. Transports keep what they need of it and may outlive
+// it.
 class InprocHub {
  public:
   InprocHub();
   ~InprocHub();
 
-  // options.secret and data_address are not used.
+  // Ignores options.secret and options.data_address.
   std::unique_ptr<Transport> Connect(const TransportOptions& options);
 
  private:

@@ -17,10 +17,10 @@ using backend::Event;
 using backend::MemoryBackend;
 using backend::StreamKind;
 
-// MessageTag::direction of sums, beside those of collectives on the host.
+// The MessageTag::direction of sums, beside those of collectives on the host.
 constexpr std::int32_t kSharedSum = 19;
 
-// Where a message, or one rank's part of a sum, lies.
+// The place of a message, or of one rank's part of a sum.
 struct Place {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -46,7 +46,7 @@ absl::Status CopyFloats(MemoryBackend& backend, const std::byte* from, std::byte
                                    .count = static_cast<std::int64_t>(bytes / sizeof(float))});
 }
 
-// A channel of the host with one for the answers.
+// A channel of the host, and one for the answers.
 struct SendPair {
   std::unique_ptr<SendChannel> places;
   std::unique_ptr<RecvChannel> taken;
@@ -72,7 +72,7 @@ absl::StatusOr<RecvPair> OpenRecvPair(Transport& host, Rank peer, const std::str
   return pair;
 }
 
-// A channel leaves nothing on its stream: what is there waits for the other end's event.
+// A channel leaves nothing on its stream, because the work there waits for the other end's event.
 class SharedSend final : public SendChannel {
  public:
   SharedSend(SendPair host, MemoryBackend& backend, Event& ready, Event& taken)
@@ -81,7 +81,7 @@ class SharedSend final : public SendChannel {
 
   absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) override {
     RETURN_IF_ERROR(backend_.stream()->Record(ready_));
-    // The receiver reads it only; one form of address serves sums, too.
+    // The receiver only reads it; the type is not const because sums use it, too.
     const Place place{const_cast<std::byte*>(data.data()), data.size()};
     RETURN_IF_ERROR(host_.places->Send(tag, BytesOf(place)));
     RETURN_IF_ERROR(host_.taken->Recv(tag, {}));
@@ -126,7 +126,7 @@ class SharedSums final : public Collective {
     RecvPair host;
     Event* ready = nullptr;
   };
-  // Of the first rank.
+  // Constructs the object of the first rank.
   SharedSums(std::unique_ptr<Collective> host, std::int64_t generation, MemoryBackend& backend,
              Event& summed, std::vector<Other> others)
       : host_(std::move(host)),
@@ -135,7 +135,7 @@ class SharedSums final : public Collective {
         ready_(summed),
         summed_(summed),
         others_(std::move(others)) {}
-  // Of another.
+  // Constructs the object of another rank.
   SharedSums(std::unique_ptr<Collective> host, std::int64_t generation, MemoryBackend& backend,
              Event& ready, Event& summed, SendPair first)
       : host_(std::move(host)),
@@ -195,8 +195,8 @@ class SharedSums final : public Collective {
   MemoryBackend& backend_;
   Event& ready_;                         // ours
   Event& summed_;                        // the first rank's
-  const std::optional<SendPair> first_;  // nothing: that is us
-  const std::vector<Other> others_;      // in their order; of the first rank
+  const std::optional<SendPair> first_;  // nothing: this is the first rank
+  const std::vector<Other> others_;      // in their order; only the first rank has them
   std::int32_t sequence_ = 0;
 };
 
@@ -207,7 +207,7 @@ class SharedDevice::SharedTransport final : public DeviceTransport {
   SharedTransport(SharedDevice& device, Transport& host, Rank rank)
       : device_(device), host_(host), rank_(rank) {}
 
-  // Each end is there before its host channels are: when those are open, so is the other end.
+  // Each end exists before its host channels do. So when those are open, the other end exists too.
   absl::StatusOr<std::unique_ptr<SendChannel>> OpenSend(Rank peer, const std::string& name,
                                                         std::size_t max_bytes) override {
     const std::string key = ChannelKey(rank_, peer, name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages and sums of device memory between ranks that are threads of one process and share a
-// device: addresses pass over the in-process transport, bytes from memory to memory.
+// device. Addresses pass over the in-process transport, and bytes pass from memory to memory.
 #pragma once
 
 #include <map>
@@ -20,10 +20,10 @@ class SharedDevice {
   explicit SharedDevice(backend::BackendFactory& backends);  // borrowed, of a device
   ~SharedDevice();
 
-  // Channels for memory of the device. A send is a rendezvous: it returns when the receiver has
-  // given the copy to its stream; the message may be overwritten when SendChannel::stream is past
-  // it. Messages are whole floats. The first rank of a group does its sums.
-  // host: of `rank`, an InprocHub's; borrowed.
+  // Makes channels for memory of the device. A send is a rendezvous: it returns when the receiver
+  // has given the copy to its stream. The message may be overwritten when SendChannel::stream is
+  // past it. Messages are whole floats. The first rank of a group does its sums. host: an
+  // InprocHub's transport of `rank`; borrowed.
   std::unique_ptr<DeviceTransport> Connect(Transport& host, Rank rank);
 
  private:
@@ -35,7 +35,7 @@ class SharedDevice {
     std::unique_ptr<backend::Event> event;
   };
 
-  // By the channel and the side, or the group and the rank. Ends stay where they are.
+  // The key names the channel and the side, or the group and the rank. Ends do not move.
   absl::StatusOr<End*> MakeEnd(const std::string& key, backend::StreamKind kind);
   End& FindEnd(const std::string& key);
 

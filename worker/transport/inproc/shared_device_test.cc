@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On a device that does nothing before somebody waits for it.
+// Runs on a device that does nothing before the host waits for it.
 #include "worker/transport/inproc/shared_device.h"
 
 #include <gmock/gmock.h>

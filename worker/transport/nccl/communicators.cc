@@ -23,7 +23,7 @@ namespace {
 
 enum class Phase : std::uint8_t { kRunning, kClosed, kAborting, kAborted, kStuck };
 
-// NCCL tells only whom it is asked by.
+// NCCL reports an error only when it is asked.
 constexpr absl::Duration kFirstLook = absl::Microseconds(10), kLongestLook = absl::Milliseconds(1);
 
 absl::StatusCode CodeOf(Result result) {
@@ -38,7 +38,7 @@ class Communicator {
   Communicator(std::string name_in, absl::Duration timeout)
       : name(std::move(name_in)), watch(timeout) {}
   const std::string name;
-  Comm comm = nullptr;  // null once destroyed; of whoever is inside NCCL
+  Comm comm = nullptr;  // null once destroyed; belongs to the thread inside NCCL
   StreamWatch watch;
 };
 
@@ -56,7 +56,7 @@ struct Communicators::State {
     return StatusLocked();
   }
 
-  // The status that goes with it, for the caller to return.
+  // Returns the resulting status, for the caller to return.
   absl::Status Fail(const absl::Status& why) {
     absl::MutexLock lock(&mutex);
     if (phase == Phase::kRunning) {
@@ -66,7 +66,7 @@ struct Communicators::State {
     return reason;
   }
 
-  // How NCCL said no, as a failure of all.
+  // Fails all communicators because a call into NCCL failed.
   absl::Status FailCall(const Communicator& c, const char* call, Result result) {
     const std::string said = api.last_error();
     return Fail(
@@ -74,8 +74,8 @@ struct Communicators::State {
                                       said.empty() ? "" : ": ", said)});
   }
 
-  // The right to call NCCL, which takes one caller at a time. Once the communicators are over
-  // nobody gets it.
+  // Waits for the right to call NCCL, which takes one caller at a time. Once the communicators are
+  // over, no thread gets it.
   absl::Status Enter(absl::Time deadline) {
     absl::MutexLock lock(&mutex);
     const auto free = [this]()
@@ -104,7 +104,7 @@ struct Communicators::State {
     return asked == kSuccess ? state : asked;
   }
 
-  // Waits a moment that grows, or until it is over.
+  // Waits a moment, which grows with each call, or until it is over.
   absl::Status Pause(absl::Duration& moment) {
     absl::MutexLock lock(&mutex);
     mutex.AwaitWithTimeout(absl::Condition(this, &State::OverLocked), moment);
@@ -112,7 +112,7 @@ struct Communicators::State {
     return StatusLocked();
   }
 
-  // Until what was begun in the background is done. The caller is inside and stays so.
+  // Waits until what was begun in the background is done. The caller is inside and stays so.
   absl::Status AwaitInside(const Communicator& c, const char* call, absl::Time deadline) {
     for (absl::Duration moment = kFirstLook;;) {
       const Result state = Ask(c);
@@ -122,7 +122,7 @@ struct Communicators::State {
       RETURN_IF_ERROR(Pause(moment));
     }
   }
-  // Likewise, for what takes as long as other ranks do: others may call in between.
+  // Does the same for calls that take as long as other ranks do: other threads may call in between.
   absl::Status Await(const Communicator& c, const char* call, absl::Time deadline) {
     for (absl::Duration moment = kFirstLook;;) {
       RETURN_IF_ERROR(Enter(deadline));
@@ -139,7 +139,7 @@ struct Communicators::State {
         absl::StrCat("NCCL, ", c.name, ": ", call, " did not end in time")));
   }
 
-  // A call whose rest may happen in the background.
+  // Makes a call that may go on in the background.
   absl::Status Call(const Communicator& c, const char* name, Result (*call)(Comm),
                     absl::Time deadline) {
     RETURN_IF_ERROR(Enter(deadline));
@@ -166,7 +166,7 @@ struct Communicators::State {
   absl::Mutex mutex;
   Phase phase ABSL_GUARDED_BY(mutex) = Phase::kRunning;
   absl::Status reason ABSL_GUARDED_BY(mutex) = absl::CancelledError("NCCL was closed");
-  bool inside ABSL_GUARDED_BY(mutex) = false;  // somebody is inside NCCL
+  bool inside ABSL_GUARDED_BY(mutex) = false;  // a thread is inside NCCL
   std::vector<std::unique_ptr<Communicator>> communicators ABSL_GUARDED_BY(mutex);
   std::size_t aborts_left ABSL_GUARDED_BY(mutex) = 0;
 };
@@ -177,7 +177,7 @@ struct Communicators::Threads {
 
 namespace {
 
-// Looks for errors and for what takes too long while nobody else does.
+// Looks for errors, and for work that takes too long, while no other thread does.
 template <typename State>
 void Poll(State& state) {
   pthread_setname_np(pthread_self(), "takt-nccl-poll");
@@ -189,7 +189,7 @@ void Poll(State& state) {
         return;
     }
     for (Communicator* const c : state.All()) {
-      // Whoever is inside looks for itself.
+      // A thread that is inside looks for itself.
       if (state.TryEnter()) {
         const Result result = c->comm == nullptr ? kSuccess : state.Ask(*c);
         state.Leave();
@@ -202,7 +202,8 @@ void Poll(State& state) {
   }
 }
 
-// Every abort on a thread of its own: one that hangs must not keep the others' kernels running.
+// Makes every abort on a thread of its own: one that hangs must not keep the others' kernels
+// running.
 template <typename State>
 void AbortAll(const std::shared_ptr<State>& state, const std::vector<Communicator*>& all) {
   for (Communicator* const c : all) {
@@ -215,7 +216,7 @@ void AbortAll(const std::shared_ptr<State>& state, const std::vector<Communicato
   }
 }
 
-// The part of the diagram that begins with [aborting].
+// Runs the part of the diagram that begins with [aborting].
 template <typename State>
 void End(const std::shared_ptr<State>& state) {
   pthread_setname_np(pthread_self(), "takt-nccl-end");
@@ -231,7 +232,7 @@ void End(const std::shared_ptr<State>& state) {
     if (state->phase == Phase::kClosed) return;
     reason = state->reason;
     const absl::Time deadline = absl::Now() + state->options.abort_timeout;
-    // NCCL wants no thread inside when it aborts.
+    // NCCL requires that no thread is inside when it aborts.
     if (state->mutex.AwaitWithDeadline(absl::Condition(&nobody), deadline)) {
       std::vector<Communicator*> all;
       for (const auto& c : state->communicators) all.push_back(c.get());
@@ -260,13 +261,14 @@ Communicators::~Communicators() {
   Close();
   threads_->ender.join();
   if (state_->IsStuck()) {
-    threads_->poller.detach();  // it may be who is stuck
+    threads_->poller.detach();  // it may be the thread that is stuck
   } else {
     threads_->poller.join();
   }
 }
 
-// All are finalised before the first is waited for: two ranks may have them in different orders.
+// All are finalised before the first is waited for, because two ranks may have them in different
+// orders.
 void Communicators::Close() {
   State& state = *state_;
   const std::vector<Communicator*> all = state.All();
@@ -329,7 +331,8 @@ absl::Status Communicators::Give(Communicator& communicator, backend::Stream& st
     if (const Result result = state.api.group_start(); result != kSuccess)
       return state.FailCall(communicator, "ncclGroupStart", result);
     const Result called = calls(communicator.comm, stream.native());
-    const Result result = state.api.group_end();  // whatever came: a group that began must end
+    // A group that began must end, whatever the calls returned.
+    const Result result = state.api.group_end();
     if (called != kSuccess && called != kInProgress)
       return state.FailCall(communicator, "ncclSend or ncclRecv", called);
     if (result != kSuccess && result != kInProgress)

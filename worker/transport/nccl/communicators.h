@@ -31,12 +31,12 @@ struct CommunicatorsOptions {
   int device = 0;
   absl::Duration connect_timeout = absl::Seconds(30);   // of Open
   absl::Duration operation_timeout = absl::Minutes(5);  // of a call; of work that a stream began
-  // Both together are less than what the session gives to a teardown.
+  // Together these two are less than what the session gives to a teardown.
   absl::Duration close_timeout = absl::Seconds(3);
   absl::Duration abort_timeout = absl::Seconds(5);
-  absl::Duration poll_interval = absl::Milliseconds(100);  // of errors that nobody waits for
-  // Communicators were aborted because of `reason`, or are stuck in that; once, on a thread of
-  // ours. The process is of no more use to NCCL. May be empty.
+  absl::Duration poll_interval = absl::Milliseconds(100);  // of errors that no call waits for
+  // Is called once, on a thread of ours, when communicators were aborted because of `reason`, or
+  // are stuck in that. The process can then use NCCL no more. May be empty.
   std::function<void(const absl::Status& reason, bool stuck)> on_aborted;
 };
 
@@ -46,7 +46,8 @@ class Communicator;
 class Communicators {
  public:
   explicit Communicators(CommunicatorsOptions options);
-  // Closes what runs: waits for all ranks to do the same, and aborts if that takes too long.
+  // Closes those that run: it waits for all ranks to do the same, and aborts if that takes too
+  // long.
   ~Communicators();
   Communicators(const Communicators&) = delete;
   Communicators& operator=(const Communicators&) = delete;
@@ -58,32 +59,31 @@ class Communicators {
     UniqueId id;
     int max_ctas = 4;
   };
-  // Valid until this is destroyed. Blocks: until all its ranks did the same (connect_timeout).
-  // Ranks open the communicators that they share in one order.
+  // The communicator is valid until this is destroyed. Blocks: until all its ranks did the same
+  // (connect_timeout). Ranks open the communicators that they share in one order.
   absl::StatusOr<Communicator*> Open(const OpenOptions& options);
 
   // Gives what `calls` sends and receives to `stream`, at once, as one group. The first time, this
-  // waits for the peers to give their part: `first` says so, and has its deadline.
-  // stream: one for the life of the communicator.  Blocks: while NCCL prepares.
-  // Errors: kUnavailable (network, peer), kInternal (device, NCCL), kDeadlineExceeded; any of them
-  // aborts all.
+  // waits for the peers to give their part: `first` says so, and connect_timeout applies. stream:
+  // one for the life of the communicator.  Blocks: while NCCL prepares. Errors: kUnavailable
+  // (network, peer), kInternal (device, NCCL), kDeadlineExceeded; any of them aborts all.
   absl::Status Give(Communicator& communicator, backend::Stream& stream,
                     absl::FunctionRef<Result(Comm, NativeStream)> calls, bool first = false);
 
-  // No more watching of the communicator's stream, which is about to go.
+  // Ends the watching of the communicator's stream, which is about to go.
   static void Forget(Communicator& communicator);
 
   // Never blocks. The first reason counts.
   void Abort(const absl::Status& reason);
-  // OK while running: then all that streams have done is whole.
+  // Returns OK while running. Then everything that streams have done is complete.
   absl::Status status() const;
-  // As status, but nothing is poisoned where there was no communicator.
+  // As status, but OK where there was no communicator, since nothing is poisoned then.
   absl::Status poisoned() const;
 
  private:
   struct State;
   void Close();
-  // Outlives this where a call hangs: its thread keeps it.
+  // It outlives this object when a call hangs: the thread of that call keeps it.
   const std::shared_ptr<State> state_;
   struct Threads;
   const std::unique_ptr<Threads> threads_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors and hangs at every call, aborts at every stage.
+// Tests errors and hangs at every call, and aborts at every stage.
 #include "worker/transport/nccl/communicators.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ class Side {
     communicators_ = std::make_unique<Communicators>(std::move(options));
   }
 
-  // Open, and the first message from rank 0 to rank 1.
+  // Opens, and passes the first message from rank 0 to rank 1.
   absl::Status Connect(const UniqueId& id) {
     ASSIGN_OR_RETURN(pair_, communicators_->Open({.name = "pair", .rank = rank_, .id = id}));
     return Pass(/*first=*/true);
@@ -58,7 +58,7 @@ class Side {
     communicators_.reset();
   }
 
-  // How the communicators ended: why, and whether they are stuck.
+  // Says how the communicators ended: why, and whether they are stuck.
   std::pair<absl::Status, bool> AwaitEnd() {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&ended_));
@@ -126,7 +126,7 @@ TEST(Communicators, AnErrorOfAnyCallEndsAllAndNamesIt) {
     absl::Status failed, other;
     AtOnce({[&] {
               failed = a.Connect(id);
-              b.Abort();  // the control plane's part
+              b.Abort();  // as the control plane does
             },
             [&] { other = b.Connect(id); }});
     EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable) << failed;
@@ -151,7 +151,7 @@ TEST(Communicators, AnErrorAtTheEndAborts) {
     nccl.Inject({.device = 0, .call = call, .result = kInternalError});
     AtOnce({[&] { a.Close(); },
             [&] {
-              if (call == Call::kFinalize) b.Abort();  // it would wait for the other's part
+              if (call == Call::kFinalize) b.Abort();  // else it would wait for the other's part
               b.Close();
             }});
     const auto [reason, stuck] = a.AwaitEnd();
@@ -164,7 +164,7 @@ TEST(Communicators, AnErrorThatNobodyWaitsForIsFound) {
   FakeNccl nccl;
   Side a(0), b(1);
   ConnectBoth(a, b);
-  EXPECT_TRUE(b.Pass().ok());  // whose message never comes
+  EXPECT_TRUE(b.Pass().ok());  // the message never comes
   nccl.Break(1, kRemoteError);
   const auto [reason, stuck] = b.AwaitEnd();
   EXPECT_EQ(reason.code(), absl::StatusCode::kUnavailable) << reason;
@@ -227,7 +227,7 @@ TEST(Communicators, AnAbortThatHangsIsToldAtItsDeadline) {
   nccl.Release();
 }
 
-// The contract of NCCL: nobody is inside when it aborts. A call that never returns ends that way
+// NCCL requires that no thread is inside when it aborts. A call that never returns ends that way
 // too.
 TEST(Communicators, ACallThatHangsIsToldAtItsDeadline) {
   for (const Call call : {Call::kGroupEnd, Call::kPoll, Call::kSend}) {
@@ -270,7 +270,8 @@ TEST(StreamWatch, CountsFromTheTimeThatTheWorkBegan) {
   ASSERT_TRUE(watch.End(stream).ok());
   EXPECT_TRUE(watch.Check(100).ok()) << "it has not begun";
   set(earlier_done);
-  // It begins when the stream gets there: from the first check that sees it, 10 ns are too long.
+  // The time begins when the stream gets there: 10 ns after the first check that sees it are too
+  // long.
   absl::Status late;
   std::int64_t now = 100;
   for (; late.ok(); ++now) late = watch.Check(now);

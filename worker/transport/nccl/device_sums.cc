@@ -13,7 +13,7 @@ namespace {
 class DeviceSums final : public Collective {
  public:
   explicit DeviceSums(DeviceSumsOptions options) : options_(std::move(options)) {}
-  // What is on the stream uses our memory.
+  // Work on the stream uses our memory.
   ~DeviceSums() override {
     options_.backend->Synchronize().IgnoreError();
     Communicators::Forget(*options_.communicator);
@@ -46,7 +46,7 @@ class DeviceSums final : public Collective {
   }
 
  private:
-  // What goes to a rank, and where what comes from it is put.
+  // Returns what is sent to a rank, and where its message is put.
   using Plan = absl::FunctionRef<std::pair<std::span<float>, std::span<float>>(int peer)>;
 
   absl::Status Reduce(std::span<float> data) {
@@ -62,7 +62,8 @@ class DeviceSums final : public Collective {
     return Exchange([&](int peer) { return std::pair(mine, slice(peer)); });
   }
 
-  // mine[i] = ((x0[i] + x1[i]) + x2[i]) + ..., ours in its place among the others'.
+  // mine[i] = ((x0[i] + x1[i]) + x2[i]) + ..., with our own values in their place among the
+  // others'.
   absl::Status Sum(std::span<float> mine) {
     if (mine.empty()) return absl::OkStatus();
     const auto values = [&](int rank) {
@@ -102,14 +103,14 @@ class DeviceSums final : public Collective {
         first);
   }
 
-  // For what `rank` sends; there is none for ourselves.
+  // Returns the memory for what `rank` sends. There is none for this rank.
   std::span<float> Slot(int rank) {
     const auto place = static_cast<std::size_t>(rank < options_.index ? rank : rank - 1);
     return scratch_.float_span().subspan(place * SlotFloats(), SlotFloats());
   }
 
   std::size_t SlotFloats() const {
-    // Whole lines of the device's memory.
+    // A slot has whole lines of the device's memory.
     constexpr std::size_t kLineFloats = 64;
     const std::size_t others = static_cast<std::size_t>(size()) - 1;
     return options_.scratch_bytes / sizeof(float) / others / kLineFloats * kLineFloats;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of device memory over a group, with the bits of those that go through the host
+// Sums device memory over a group, with the bits of sums that go through the host
 // (transport/channel_collective.h). NCCL's own reductions add in another order, so NCCL only moves
 // the values.
 //

@@ -17,14 +17,14 @@ namespace {
 
 using backend::TaskStream;
 
-// Polls for which something goes on in the background, however fast it is.
+// Background work takes this many polls, however fast it is.
 constexpr int kPolls = 2;
 
 std::atomic<FakeNccl*> current_fake = nullptr;
 
 enum class Pending : std::uint8_t { kNothing, kInit, kGroup, kFinalize };
 
-// The group that this thread has begun, and whose operations are in it.
+// The group that this thread has begun, and the communicators of its operations.
 thread_local int group_depth = 0;
 thread_local std::set<Comm> group_of;
 
@@ -39,7 +39,7 @@ struct FakeNccl::Op {
   TaskStream* stream = nullptr;
 };
 
-// A message whose sender waits for it to be taken.
+// A message whose sender waits until it is taken.
 struct FakeNccl::Offer {
   const std::byte* data = nullptr;  // as the device knows it
   std::size_t bytes = 0;
@@ -61,13 +61,13 @@ struct FakeNccl::Communicator {
   std::vector<Op> group;  // that is being launched
 };
 
-// A call that goes on. Waits where the call is to hang.
+// A call in progress. It waits where the call is to hang.
 class FakeNccl::Inside {
  public:
   Inside(FakeNccl& fake, Call call, int device) : fake_(fake), call_(call), device_(device) {
     absl::MutexLock lock(&fake_.mutex_);
     ++fake_.num_inside_;
-    // Aborts go beside one another, and beside nothing else.
+    // Aborts may run beside each other, but beside no other call.
     if (call_ == Call::kAbort ? fake_.inside_[device_] > 0 : fake_.inside_[device_]++ > 0)
       fake_.MisusedLocked(absl::StrCat("two threads at once call for device ", device_));
     const auto fault = std::ranges::find_if(fake_.faults_, [&](Fault& f) {
@@ -85,7 +85,7 @@ class FakeNccl::Inside {
     --fake_.num_inside_;
     if (call_ != Call::kAbort) --fake_.inside_[device_];
   }
-  // kSuccess: it is not to fail.
+  // kSuccess: the call is not to fail.
   Result result() const { return result_; }
 
  private:
@@ -230,7 +230,7 @@ Result FakeNccl::ProgressLocked(const std::shared_ptr<Communicator>& c) {
   if (c->pending == Pending::kInit && !all(clique.joined)) return kInProgress;
   if (c->pending == Pending::kFinalize && !all(clique.finalized)) return kInProgress;
   if (c->pending == Pending::kGroup) {
-    // Connections are made by the first group, which takes all of them.
+    // The first group makes the connections, which needs all ranks.
     clique.connected.insert(c->rank);
     if (!all(clique.connected)) return kInProgress;
   }
@@ -356,7 +356,7 @@ void FakeNccl::Run(const std::shared_ptr<Communicator>& c, const std::vector<Op>
     offer->taken = true;
     wanted.erase(want);
   }
-  for (const auto& [offers, offer] : sent) std::erase(*offers, offer);  // nobody reads it later
+  for (const auto& [offers, offer] : sent) std::erase(*offers, offer);  // no rank reads it later
 }
 
 Result FakeNccl::Finalize(Comm comm) {

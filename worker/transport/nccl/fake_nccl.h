@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL for tests on any machine: ranks are threads of this process, their GPUs simulated
-// (backend/discrete), kernels tasks on their streams. As strict as the library's manual, and it
-// fails or hangs where it is told to.
+// NCCL for tests on any machine. Ranks are threads of this process, their GPUs are simulated
+// (backend/discrete), and kernels are tasks on their streams. The fake is as strict as the
+// library's manual, and fails or hangs on demand.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@
 
 namespace takt::transport::nccl {
 
-// One at a time in a process; outlives the ranks, and waits at its end for threads that hang in it.
+// There is one at a time in a process. It outlives the ranks, and its destructor waits for threads
+// that hang in it.
 class FakeNccl {
  public:
   enum class Call : std::uint8_t {
@@ -40,7 +41,7 @@ class FakeNccl {
 
   static const Api& api();
 
-  // What the `nth` such call of a device does, from now on counted; 1: the next one.
+  // What the `nth` such call of a device does, counted from now on; 1: the next one.
   struct Fault {
     int device = 0;
     Call call = Call::kInit;
@@ -50,17 +51,18 @@ class FakeNccl {
   };
   void Inject(const Fault& fault);
   void Release();
-  // An error that nobody waits for: the next poll of any communicator of the device tells it.
+  // Injects an error that no call waits for: the next poll of any communicator of the device
+  // reports it.
   void Break(int device, Result error);
 
-  // What a caller did against the manual.
+  // Returns what a caller did against the manual.
   std::vector<std::string> misuse() const;
-  // Groups of operations that got to a stream.
+  // Returns how many groups of operations got to a stream.
   int num_given() const;
-  // Neither destroyed nor aborted.
+  // Returns how many were neither destroyed nor aborted.
   int num_open() const;
   int num_aborted() const;
-  // Whether a thread is in a call that hangs.
+  // Returns whether a thread is in a call that hangs.
   bool hanging() const;
 
  private:
@@ -86,11 +88,11 @@ class FakeNccl {
   Result Add(const Op& op);
   void MisusedLocked(std::string how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Communicator> FindLocked(Comm comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // How far what goes on in the background has come by this poll.
+  // Returns how far the background work has come by this poll.
   Result ProgressLocked(const std::shared_ptr<Communicator>& c)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LaunchLocked(const std::shared_ptr<Communicator>& c) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The kernel of a group, on its stream.
+  // Is the kernel of a group, on its stream.
   void Run(const std::shared_ptr<Communicator>& c, const std::vector<Op>& ops);
 
   mutable absl::Mutex mutex_;

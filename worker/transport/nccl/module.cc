@@ -27,7 +27,7 @@ static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
 
 Result Of(ncclResult_t result) { return static_cast<Result>(result); }
 
-// The calling thread may have used no device before, or another.
+// The calling thread may have used no device before, or another one.
 struct DeviceComm {
   ncclComm_t comm = nullptr;
   int device = 0;
@@ -43,7 +43,7 @@ Result CallFor(Comm comm) {
   return Of(call(CommOf(comm)));
 }
 
-// The communicator is gone with it, whatever the result.
+// The communicator is gone after this, whatever the result.
 template <ncclResult_t (*call)(ncclComm_t)>
 Result End(Comm comm) {
   const Result result = CallFor<call>(comm);
@@ -102,7 +102,7 @@ const char* ErrorString(Result result) {
   return ncclGetErrorString(static_cast<ncclResult_t>(result));
 }
 
-// The text is the library's, of no one communicator.
+// The text belongs to the library, not to one communicator.
 const char* LastError() {
   const char* const text = ncclGetLastError(nullptr);
   return text == nullptr ? "" : text;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What takt_nccl.so exports; worker/backend/cuda/module_entry.h says what may cross.
+// The interface that takt_nccl.so exports; worker/backend/cuda/module_entry.h says what may cross.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks of one test, each with a simulated device and the fake NCCL.
+// The ranks of one test, each with a simulated device and the fake NCCL.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@
 
 namespace takt::transport::nccl {
 
-// Small, so that sums need several rounds.
+// This is small, so that sums need several rounds.
 inline constexpr std::size_t kTestScratchBytes = std::size_t{64} << 10;
 
 // What all ranks share.
@@ -89,7 +89,7 @@ class TestRank {
     return values;
   }
 
-  // How NCCL ended here, once it did.
+  // Says how NCCL ended here, once it did.
   struct Ending {
     absl::Mutex mutex;
     bool told = false, stuck = false;
@@ -112,7 +112,7 @@ inline std::span<std::byte> BytesOf(const backend::Buffer& buffer) {
   return {buffer.data(), buffer.bytes()};
 }
 
-// Until all that was left on `stream` is done.
+// Waits until all work that was left on `stream` is done.
 inline absl::Status Finish(backend::Stream& stream) {
   const std::unique_ptr<backend::Event> event = stream.CreateEvent().value();
   absl::Status status = stream.Record(*event);
@@ -120,7 +120,7 @@ inline absl::Status Finish(backend::Stream& stream) {
   return status;
 }
 
-// Each as a thread of its own.
+// Runs each function on a thread of its own.
 inline void AtOnce(const std::vector<std::function<void()>>& functions) {
   std::vector<std::jthread> threads;
   for (const auto& f : functions) threads.emplace_back(f);

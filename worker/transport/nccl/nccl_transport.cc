@@ -24,17 +24,17 @@ namespace {
 using backend::MemoryBackend;
 using backend::StreamKind;
 
-// The kernels of all communicators of a rank may wait for peers at once: together they must leave
-// most multiprocessors to what the peers wait for. At most four channels and three groups: 40 of
-// the 108 of an A100, the 132 of an H100.
+// The kernels of all communicators of a rank may wait for peers at once. Together they must leave
+// most multiprocessors to the work that the peers wait for. There are at most four channels and
+// three groups: 40 of the 108 of an A100, or of the 132 of an H100.
 constexpr int kChannelCtas = 4, kGroupCtas = 8;
 
 constexpr int kSender = 0, kReceiver = 1;  // ranks in the communicator of a channel
 
-// Sent first, so that connections are made while all ranks open theirs.
+// A message of this size is sent first, so that connections are made while all ranks open theirs.
 constexpr std::size_t kFirstBytes = 256;
 
-// One end. The other gives the same messages, in the same order.
+// One end of a channel. The other end gives the same messages, in the same order.
 class NcclChannel {
  public:
   struct Options {
@@ -47,7 +47,7 @@ class NcclChannel {
     int self = kSender;
   };
   explicit NcclChannel(Options options) : options_(std::move(options)) {}
-  // What is on the stream uses our memory.
+  // Work on the stream uses our memory.
   ~NcclChannel() {
     options_.backend->Synchronize().IgnoreError();
     Communicators::Forget(*options_.communicator);
@@ -205,7 +205,7 @@ class NcclTransport final : public DeviceTransport {
     return presences_[rank] = presence;
   }
 
-  // Whether NCCL takes all of them. They all come to the same answer.
+  // Returns whether NCCL can join all of them. All of them come to the same answer.
   absl::StatusOr<bool> Meets(const std::vector<Rank>& ranks) {
     std::vector<Presence> presences;
     for (const Rank rank : ranks) {
@@ -222,7 +222,7 @@ class NcclTransport final : public DeviceTransport {
     return true;
   }
 
-  // An error if there is to be no other way; else the log says that another is taken.
+  // Returns an error if no other way is allowed; else logs that another one is taken.
   absl::Status Refuse(Rank a, Rank b, const absl::Status& why) {
     const std::string reason = absl::StrCat("ranks ", a.value(), " and ", b.value(),
                                             " cannot meet in NCCL: ", why.message());
@@ -259,7 +259,7 @@ class NcclTransport final : public DeviceTransport {
     return opened;
   }
 
-  // The id that `maker` makes for the others, who must want the same `bytes`.
+  // Returns the id that `maker` makes for the others, who must want the same `bytes`.
   absl::StatusOr<UniqueId> AgreeOnId(const std::string& name, Rank maker, std::size_t bytes) {
     RETURN_IF_ERROR(communicators_->status());
     const std::string key = absl::StrCat("nccl/id/", name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages and sums of device memory by NCCL, left on streams of the device. Ranks that cannot meet
-// in NCCL use another transport.
+// Messages and sums of device memory by NCCL, which are left on streams of the device. Ranks that
+// cannot meet in NCCL use another transport.
 //
 // Each channel and each group of sums has a communicator of its own, so none waits for another.
 // Messages carry no tags: the verified program fixes their order and sizes, and a communicator
@@ -23,7 +23,7 @@ namespace takt::transport::nccl {
 
 // The NCCL library of a worker.
 struct Library {
-  const Api* api = nullptr;  // valid for ever; null: the worker has none
+  const Api* api = nullptr;  // valid for ever; null: the worker has no NCCL
   int device_index = 0;      // as the driver counts
   Presence presence;
 };
@@ -38,9 +38,9 @@ struct NcclTransportOptions {
   std::function<void(const absl::Status& reason, bool stuck)> on_aborted;
 };
 
-// Tells the other ranks which NCCL this one has, or that it has none.
-// host: carries host memory. other: carries device memory between ranks that cannot meet in NCCL.
-// Both connect the same ranks.  rendezvous, host, backends: borrowed for the transport's life.
+// Publishes which NCCL this rank has, or that it has none. host: carries host memory. other:
+// carries device memory between ranks that cannot meet in NCCL. Both connect the same ranks.
+// rendezvous, host, backends: borrowed for the transport's life.
 absl::StatusOr<std::unique_ptr<DeviceTransport>> CreateNcclTransport(
     NcclTransportOptions options, Rendezvous& rendezvous, Transport& host,
     std::unique_ptr<DeviceTransport> other, backend::BackendFactory& backends);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages and sums between simulated devices by the fake NCCL.
+// Tests messages and sums between simulated devices, by the fake NCCL.
 #include "worker/transport/nccl/nccl_transport.h"
 
 #include <gmock/gmock.h>
@@ -65,7 +65,8 @@ TEST_F(NcclTransportTest, MessagesAreLeftOnStreamsAndArriveInOrder) {
     received.push_back(rank(1).Allocate(kFloats));
     rank(0).Write(sent.back(), std::vector<float>(kFloats, static_cast<float>(m)));
   }
-  // The host is through with all of it before a stream has begun: a receive waits for no send.
+  // The host has given all of it before a stream begins, because a receive does not wait for its
+  // send.
   for (int m = 0; m < kMessages; ++m)
     ASSERT_TRUE(link.recv->Recv({.microbatch = m}, BytesOf(received[m])).ok());
   for (int m = 0; m < kMessages; ++m)
@@ -86,7 +87,7 @@ TEST_F(NcclTransportTest, NoChannelIsHeldUpByAnother) {
     links.push_back(Open(name, 4, 1, 0));
   }
   const backend::Buffer a = rank(0).Allocate(4), b = rank(1).Allocate(4);
-  // Receives that nothing is sent for yet, on all channels of both ranks.
+  // These receives have no sends yet, on all channels of both ranks.
   const backend::Buffer into[] = {rank(1).Allocate(4), rank(0).Allocate(4), rank(1).Allocate(4),
                                   rank(0).Allocate(4)};
   for (std::size_t i = 0; i < links.size(); ++i)
@@ -107,7 +108,7 @@ TEST_F(NcclTransportTest, AMessageLargerThanAgreedIsNotSent) {
   EXPECT_TRUE(rank(0).transport->status().ok());
 }
 
-// As the host's collective does it.
+// Adds as the host's collective does.
 std::vector<float> SumInOrder(const std::vector<std::vector<float>>& values) {
   std::vector<float> sum = values[0];
   for (std::size_t rank = 1; rank < values.size(); ++rank) {
@@ -122,7 +123,7 @@ TEST_F(NcclTransportTest, SumsHaveTheBitsOfRankOrder) {
     MakeRanks(num_ranks);
     CollectiveOptions group{.name = absl::StrCat("replicas-", num_ranks)};
     for (int r = 0; r < num_ranks; ++r) group.ranks.push_back(Rank(num_ranks - 1 - r));
-    // Fewer than ranks; some; more than one round.
+    // The sizes are fewer than ranks, some, and more than one round.
     const std::size_t more = kTestScratchBytes / sizeof(float) * 5 / 2 + 3;
     const std::vector<std::size_t> sizes = {1, 1000, more};
     std::vector<std::function<void()>> all;
@@ -176,7 +177,7 @@ TEST_F(NcclTransportTest, RanksWithoutNcclOrOnOneGpuGoThroughTheHost) {
     EXPECT_TRUE(Finish(*link.recv->stream()).ok());
     EXPECT_EQ(rank(to).Read(in), (std::vector<float>{1, 2, 3, 4}));
   }
-  // A group goes by NCCL if all do.
+  // A group uses NCCL if all of its ranks can.
   AtOnce(
       {[&] {
          const auto sums =

@@ -10,7 +10,7 @@
 namespace takt::transport::nccl {
 namespace {
 
-// Refuses two ranks on one GPU before, whatever it was told.
+// Older versions refuse two ranks on one GPU, whatever they are told.
 constexpr int kFirstThatShares = 23003;
 
 }  // namespace

@@ -16,10 +16,10 @@ struct Presence {
   bool shares_gpu = false;  // its NCCL was told that several ranks may be on one GPU
 };
 
-// "2.28.9" of 22809.
+// Formats 22809 as "2.28.9".
 std::string VersionText(int version);
 
-// "22809 shares GPU-1f2e..."; "none".
+// Formats as "22809 shares GPU-1f2e..." or "none".
 std::string ToText(const Presence& presence);
 absl::StatusOr<Presence> ParsePresence(std::string_view text);
 

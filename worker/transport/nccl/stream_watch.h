@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detects work that hangs on a stream: NCCL itself waits for a peer for ever.
+// Detects work that hangs on a stream. NCCL itself waits for a peer for ever.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,21 @@
 
 namespace takt::transport::nccl {
 
-// Of one stream at a time, whose events outlive neither it nor this. Thread-safe.
+// Watches one stream at a time, whose events outlive neither it nor this. Thread-safe.
 class StreamWatch {
  public:
-  // timeout: from the time that something on the stream could begin (all before it is done).
+  // timeout: counted from the time at which something on the stream could begin (all before it is
+  // done).
   explicit StreamWatch(absl::Duration timeout) : timeout_(timeout) {}
 
-  // Between the two, something is given to the stream.
+  // Something is given to the stream between these two calls.
   absl::Status Begin(backend::Stream& stream);
   absl::Status End(backend::Stream& stream);
 
   // Errors: kDeadlineExceeded; those of the stream.
   absl::Status Check(std::int64_t now_nanos);
 
-  // Lets go of the stream.
+  // Drops the events of the stream.
   void Forget();
 
  private:

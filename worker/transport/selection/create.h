@@ -33,8 +33,8 @@ struct DeviceTransportOptions {
   config::TransportKind kind = config::TransportKind::kAuto;
   // Null, or without an api: messages of devices go through the host. Borrowed for the call.
   const nccl::Library* nccl = nullptr;
-  // NCCL hangs while it is being aborted (nccl/communicators.h): only a new process is clean. May
-  // be empty.
+  // Is called when NCCL hangs while it is being aborted (nccl/communicators.h): only a new process
+  // is clean. May be empty.
   std::function<void(const std::string& reason)> on_stuck;
 };
 

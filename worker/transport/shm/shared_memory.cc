@@ -22,7 +22,7 @@ absl::Status SystemError(const char* what) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// The mapping, which closes `fd` (if any) when it goes.
+// Maps the memory. The mapping closes `fd_to_keep` (if any) when it goes.
 absl::StatusOr<std::shared_ptr<std::byte>> Map(int fd, std::size_t size_bytes, int fd_to_keep) {
   void* address = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) return SystemError("mmap");
@@ -33,7 +33,7 @@ absl::StatusOr<std::shared_ptr<std::byte>> Map(int fd, std::size_t size_bytes, i
                                     });
 }
 
-// Names the file without opening it: what lies behind the path may be a terminal or a pipe.
+// Finds out what the file is without opening it: the path may lead to a terminal or a pipe.
 absl::StatusOr<int> OpenRegularFile(const std::string& path) {
   const int place = open(path.c_str(), O_PATH | O_CLOEXEC);
   if (place < 0) {
@@ -55,7 +55,7 @@ absl::StatusOr<int> OpenRegularFile(const std::string& path) {
 absl::StatusOr<SharedMemory> CreateSharedMemory(const std::string& label, std::size_t size_bytes) {
   const int fd = memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return SystemError("memfd_create");
-  // Sealed: a peer that shrinks it would kill us with SIGBUS.
+  // The size is sealed, because a peer that shrinks the memory would kill this process with SIGBUS.
   if (ftruncate(fd, static_cast<off_t>(size_bytes)) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     const absl::Status status = SystemError("sizing shared memory");
@@ -84,7 +84,7 @@ absl::StatusOr<SharedMemory> AttachSharedMemory(const std::string& handle) {
   struct stat info;
   const bool right_size =
       fstat(fd, &info) == 0 && static_cast<std::uint64_t>(info.st_size) == size_bytes;
-  // An ordinary file has no seals: fcntl fails and it is not ours.
+  // An ordinary file has no seals, so fcntl fails and the file is refused.
   const int seals = fcntl(fd, F_GET_SEALS);
   if (!right_size || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     close(fd);

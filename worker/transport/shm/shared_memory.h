@@ -19,7 +19,7 @@ struct SharedMemory {
   std::string handle;  // what the peer needs to attach; only from Create
 };
 
-// Zeroed. label: shown in /proc/PID/maps.
+// Returns zeroed memory. label: shown in /proc/PID/maps.
 absl::StatusOr<SharedMemory> CreateSharedMemory(const std::string& label, std::size_t size_bytes);
 
 // kFailedPrecondition: this process does not share memory with the one that made the handle

@@ -41,7 +41,7 @@ std::string Announcement(const Offer& offer) {
   return absl::StrCat(offer.memory.handle, ";", ToHex(AsText(offer.token)));
 }
 
-// kFailedPrecondition: no shared memory with the one who announced.
+// kFailedPrecondition: this process shares no memory with the one that announced.
 absl::StatusOr<Offer> TakeOffer(const std::string& announcement) {
   const std::vector<std::string> fields = absl::StrSplit(announcement, ';');
   Offer offer;
@@ -134,7 +134,8 @@ class ShmTransport final : public Transport {
   void Abort() override { abort_->Raise(); }
 
  private:
-  // Until somebody comes who proves to be the receiver: whoever cannot ends nothing.
+  // Waits until an end comes that proves to be the receiver. One that cannot prove it changes
+  // nothing.
   absl::Status AwaitReceiver(RingHeader& header, const Proof& expected,
                              const std::string& channel) {
     const std::int64_t deadline = ConnectDeadline(options_);
@@ -145,7 +146,7 @@ class ShmTransport final : public Transport {
         if (impostor) what += "; somebody opened it who does not know this generation's secret";
         return TimeoutStatus(what, options_.connect_timeout);
       }
-      // Before the look: who comes after it says so again.
+      // The phase is reset before the look, so an end that comes after it announces itself again.
       header.phase.store(kRingOffered);
       if (SameProof(header.receiver_proof, expected)) return absl::OkStatus();
     }
@@ -174,8 +175,8 @@ std::unique_ptr<Transport> CreateShmTransport(TransportOptions options, Rendezvo
 
 absl::StatusOr<bool> SharesMemory(const TransportOptions& options, Rendezvous& rendezvous,
                                   Rank peer, const AbortSignal& abort) {
-  // The lower rank offers memory, the higher one answers in it and says so, the lower one looks and
-  // decides.
+  // The lower rank offers memory, the higher one answers in it and says so, and the lower one looks
+  // and decides.
   const bool offering = options.rank < peer;
   const std::string key =
       offering ? ChannelKey(options.rank, peer, "reach") : ChannelKey(peer, options.rank, "reach");

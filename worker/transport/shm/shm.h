@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on one host: a ring in shared memory for each channel, made by the sender, announced
-// through the rendezvous.
+// Joins ranks on one host: each channel is a ring in shared memory, which the sender makes and
+// announces through the rendezvous.
 //
 //   sender                                   receiver
 //   make memory, write token, phase 0
@@ -25,8 +25,8 @@ namespace takt::transport {
 std::unique_ptr<Transport> CreateShmTransport(TransportOptions options, Rendezvous& rendezvous,
                                               std::shared_ptr<AbortSignal> abort);
 
-// Whether this rank and `peer` see the same memory; both ask at the same time and get the same
-// answer. Blocks: until the peer asks (options.connect_timeout).
+// Returns whether this rank and `peer` see the same memory. Both ask at the same time and get the
+// same answer. Blocks: until the peer asks (options.connect_timeout).
 absl::StatusOr<bool> SharesMemory(const TransportOptions& options, Rendezvous& rendezvous,
                                   Rank peer, const AbortSignal& abort);
 

@@ -20,14 +20,14 @@ struct Stage {
   Buffer buffer;
   std::unique_ptr<backend::Event> copied;
 
-  // Until the last copy that `copied` was recorded behind is done. The device may hang: an abort
-  // (null: there is none) ends the wait.
+  // Waits until the last copy is done that `copied` was recorded behind. The device may hang, so an
+  // abort (null: there is none) ends the wait.
   absl::Status AwaitCopied(const std::atomic<bool>* aborted) const {
     const absl::Status status =
         copied->WaitUnless([aborted] { return aborted != nullptr && aborted->load(); });
     return absl::IsCancelled(status) ? absl::AbortedError("the transport was aborted") : status;
   }
-  // Until everything that `backend` was given is.
+  // Waits until everything is done that `backend` was given.
   absl::Status Await(MemoryBackend& backend, const std::atomic<bool>* aborted) const {
     RETURN_IF_ERROR(backend.stream()->Record(*copied));
     return AwaitCopied(aborted);
@@ -125,7 +125,7 @@ class StagedCollective final : public Collective {
   const std::unique_ptr<Collective> inner_;
   const std::unique_ptr<MemoryBackend> backend_;
   const std::atomic<bool>* const aborted_;
-  Stage stage_;  // as large as the largest so far: it grows in the first step only
+  Stage stage_;  // as large as the largest sum so far; it grows in the first step only
 };
 
 absl::StatusOr<std::unique_ptr<Collective>> StageSums(std::unique_ptr<Collective> inner,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On devices that do nothing before somebody waits for them.
+// Runs on devices that do nothing before the host waits for them.
 #include "worker/transport/staged/staged.h"
 #include "worker/backend/cpu/cpu_backend.h"
 
@@ -114,7 +114,7 @@ TEST(StagedTransport, AnAbortEndsAReceive) {
 }
 
 TEST(StagedTransport, AnAbortEndsAReceiveWhoseDeviceHangs) {
-  absl::Notification hangs, goes_on;  // outlive what the device was given
+  absl::Notification hangs, goes_on;  // outlive the work of the device
   InprocHub hub;
   Node sender(hub, 0), receiver(hub, 1);
   std::thread sending([&] {
@@ -131,7 +131,7 @@ TEST(StagedTransport, AnAbortEndsAReceiveWhoseDeviceHangs) {
     return absl::OkStatus();
   });
   std::thread aborting([&] {
-    hangs.WaitForNotification();  // somebody waits for a buffer that the device does not give back
+    hangs.WaitForNotification();  // a thread waits for a buffer that the device keeps
     receiver.staged().Abort();
     sender.staged().Abort();
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA kernels as a backend on the host, for tests.
+// Runs the CUDA kernels as a backend on the host, for tests.
 #pragma once
 
 #include <memory>

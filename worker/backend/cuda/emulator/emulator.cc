@@ -24,11 +24,11 @@ constexpr std::size_t kSharedAlignment = 128;
 
 enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
 
-// The stack that is left and the one that is entered, told to AddressSanitizer.
+// A stack, as AddressSanitizer is informed of it when it is left or entered.
 struct Stack {
   const void* bottom = nullptr;
   std::size_t bytes = 0;
-  void* left = nullptr;  // what the sanitizer keeps of it meanwhile
+  void* left = nullptr;  // what the sanitizer keeps while the stack is not in use
 };
 
 void BeginSwitch([[maybe_unused]] Stack* from, [[maybe_unused]] const Stack& to) {
@@ -50,7 +50,8 @@ struct Fiber {
   ucontext_t context{};
   State state = State::kReady;
   dim3 thread;
-  std::uint64_t given[2] = {};  // to the last two exchanges: the slower lanes still read the older
+  // What was given to the last two exchanges: slower lanes still read the older one.
+  std::uint64_t given[2] = {};
   unsigned exchanges = 0;
 };
 
@@ -58,7 +59,7 @@ struct FreeShared {
   void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{kSharedAlignment}); }
 };
 
-// One machine; what is below runs on the thread of the caller of RunGrid.
+// There is one machine. The functions below run on the thread of the caller of RunGrid.
 struct Machine {
   ThreadOrder order = ThreadOrder::kForward;
   std::mt19937 random{1};
@@ -98,7 +99,7 @@ void Start(Fiber& fiber, unsigned thread) {
   makecontext(&fiber.context, FiberMain, 0);
 }
 
-// Until its next barrier or its end.
+// Runs the fiber until its next barrier or its end.
 void Resume(Fiber& fiber) {
   machine.running = &fiber;
   place.thread = fiber.thread;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of CUDA C++ that our kernels use, for a plain C++ compiler: a kernel runs block after
-// block on the caller's thread, the threads of a block as fibers that are switched at barriers and
-// shuffles only. The same .cu files are compiled by nvcc and, against this header, by the host's
-// compiler (kernels/device.cuh picks), so that kernels are tested where there is no GPU.
+// The part of CUDA C++ that our kernels use, for a plain C++ compiler. A kernel runs block after
+// block on the caller's thread; the threads of a block are fibers, which are switched at barriers
+// and shuffles only. nvcc compiles the same .cu files, and the host's compiler compiles them
+// against this header (kernels/device.cuh chooses), so kernels are tested where there is no GPU.
 //
-// What it proves: indices, bounds (with AddressSanitizer: shared memory is exactly as large as was
-// asked for), formulas, and that every thread of a block or warp comes to the same barriers. Shared
-// memory is full of NaN when a block begins. Threads and blocks run in an order that the test picks
-// (ThreadOrder): a result that needs a barrier which is not there differs between the orders.
-// What it cannot show: races of which every order of whole runs between barriers gives the same
-// result, what the device's own arithmetic rounds otherwise (exp, contraction to FMA), limits of
-// registers and shared memory, and speed.
+// A passed test proves indices, bounds (with AddressSanitizer, since shared memory is exactly as
+// large as was asked for), formulas, and that every thread of a block or warp comes to the same
+// barriers. Shared memory is full of NaN when a block begins. Threads and blocks run in an order
+// that the test chooses (ThreadOrder), so a result that depends on a missing barrier differs
+// between the orders. A test cannot show races that give the same result in every order of whole
+// runs between barriers, differences of the device's own arithmetic (exp, contraction to FMA),
+// limits of registers and shared memory, or speed.
 //
-// Narrower than CUDA on purpose, and the process ends with a message at: a block of a number of
-// threads that no warp divides, a shuffle of part of a warp, a thread that ends while others of its
-// block wait at a barrier.
+// The emulator is narrower than CUDA on purpose. It ends the process with a message at a block of a
+// number of threads that no warp divides, at a shuffle of part of a warp, and at a thread that ends
+// while others of its block wait at a barrier.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ struct dim3 {
 
 namespace takt::emulator {
 
-// In which order the blocks of a grid run, and the threads of a block between two barriers.
+// The order in which the blocks of a grid run, and the threads of a block between two barriers.
 enum class ThreadOrder {
   kForward,
   kBackward,
@@ -57,7 +57,7 @@ struct Grid {
 // Runs body() as every thread of the grid.  Thread: one caller at a time.
 void RunGrid(const Grid& grid, const std::function<void()>& body);
 
-// Of the thread that runs now.
+// The place of the thread that runs now.
 struct Place {
   dim3 block, thread, grid_size, block_size;
 };
@@ -69,7 +69,7 @@ void WaitForWarp();
 
 inline constexpr unsigned kWarp = 32;
 
-// What every lane of the warp gave, after all of them have.
+// Returns the values that all lanes of the warp gave, once all have given one.
 std::array<std::uint64_t, kWarp> ExchangeAll(std::uint64_t value);
 
 template <class T>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// That the emulator is one: barriers, shuffles and shared memory do what CUDA's do, and what CUDA
-// leaves open ends the process or differs between orders of threads.
+// Tests that barriers, shuffles and shared memory do what CUDA's do, and that what CUDA leaves open
+// ends the process or differs between orders of threads.
 #include "worker/backend/cuda/emulator/emulator.h"
 
 #include <cmath>
@@ -24,7 +24,7 @@ struct Numbers {
   float values[kThreads];
 };
 
-// output[block * kThreads + t] = what the next thread has put into shared memory.
+// output[block * kThreads + t] becomes what the next thread has put into shared memory.
 void NextOf(float* output, bool with_barrier) {
   auto& shared = Shared<Numbers>();
   shared.values[threadIdx.x] = static_cast<float>(blockIdx.x * kThreads + threadIdx.x);

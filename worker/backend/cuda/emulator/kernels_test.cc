@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel, emulated: the same bits in every order of threads and blocks and at every
-// alignment, and the CPU backend's numbers. The op tests of cpu/ run beside these, against
-// references in double.
+// Tests every kernel in the emulator: it must give the same bits in every order of threads and
+// blocks and at every alignment, and the CPU backend's numbers. The op tests of cpu/ run beside
+// these, against references in double.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -17,7 +17,8 @@ namespace {
 using emulator::ThreadOrder;
 using testing::Floats;
 
-// Tensors at a distance of some floats from a boundary of 64 bytes; what is behind each is checked.
+// Tensors at a distance of some floats from a boundary of 64 bytes. The bytes behind each are
+// checked.
 class Tensors {
  public:
   explicit Tensors(std::size_t offset) : offset_(offset) {}
@@ -59,7 +60,7 @@ class Tensors {
   std::vector<std::vector<std::int32_t>> tokens_;
 };
 
-// What an op left.
+// The outputs of an op.
 class Result {
  public:
   void Add(const float* data, std::int64_t count) {
@@ -77,7 +78,7 @@ class Result {
   Floats values;
 };
 
-// Runs ops on tensors that it makes, and tells what they left.
+// Runs ops on tensors that it makes, and returns their outputs.
 using Case = std::function<Result(Backend&, Tensors&)>;
 
 void RunOp(Backend& backend, const Op& op) { ASSERT_EQ(backend.Run(op).message(), ""); }
@@ -93,7 +94,7 @@ bool SameBits(const Floats& a, const Floats& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// tolerance: of an element, relative to 1 + its size; negative: the CPU's numbers are others.
+// tolerance: of an element, relative to 1 + its size; negative: not compared with the CPU.
 void Check(const std::string& what, double tolerance, const Case& run) {
   const auto emulated = [&](ThreadOrder order, std::size_t offset) {
     return RunCase(run, *CreateEmulatedBackend(order), offset).values;
@@ -111,7 +112,7 @@ void Check(const std::string& what, double tolerance, const Case& run) {
 struct Sizes {
   std::int64_t rows, columns;
 };
-// Around groups of 4, warps, teams of a warp and of a block, runs of 64 rows.
+// The sizes are around groups of 4, warps, teams of a warp and of a block, and runs of 64 rows.
 constexpr Sizes kSizes[] = {{1, 1}, {3, 12}, {5, 131}, {2, 1028}, {70, 37}, {130, 8}};
 constexpr double kExact = 1e-30;
 constexpr double kFew = 32 * testing::kEpsilon;
@@ -120,11 +121,12 @@ std::string Name(const char* op, Sizes s) {
   return std::string(op) + " " + std::to_string(s.rows) + "x" + std::to_string(s.columns);
 }
 
-// An op with an Output, once in f32 and once in bf16.
+// Runs an op with an Output once in f32 and once in bf16.
 template <class F>
 void CheckBothOutputs(const std::string& what, const F& run) {
   Check(what, kFew, [&](Backend& backend, Tensors& t) { return run(backend, t, false); });
-  // Of a sum that ends beside the middle of two neighbours in bf16, the CPU may take the other.
+  // Where a sum ends near the middle of two neighbours in bf16, the CPU may round it to the other
+  // one.
   Check(what + " bf16", 0x1p-7,
         [&](Backend& backend, Tensors& t) { return run(backend, t, true); });
 }
@@ -171,7 +173,7 @@ TEST(CudaKernels, LayerNorm) {
       for (const float* sums : {d_weight, d_bias, overwritten, overwritten_bias}) {
         result.Add(sums, s.columns);
       }
-      // In place of each of its inputs.
+      // Runs in place of each of its inputs.
       for (const int in_place : {0, 1, 2}) {
         float* tensors[] = {t.Random(count), t.Random(count), t.Random(count)};
         RunOp(backend, LayerNormBackwardInput{.d_output = tensors[0],
@@ -355,7 +357,7 @@ TEST(CudaKernels, Embedding) {
 }
 
 TEST(CudaKernels, CrossEntropy) {
-  // 260 rows: more losses than are added at a time.
+  // 260 rows have more losses than are added at a time.
   for (const Sizes s : {Sizes{1, 1}, Sizes{260, 3}, Sizes{3, 131}, Sizes{2, 2500}}) {
     for (const bool gradient : {false, true}) {
       if (gradient && s.rows == 260) continue;
@@ -386,7 +388,7 @@ struct AttentionCase {
   bool bf16 = false;
 };
 
-// Both directions, of tensors that lie in rows of q, k and v.
+// Runs both directions on tensors that lie in rows of q, k and v.
 template <class T>
 Result RunAttention(Backend& backend, const AttentionCase& c, T* qkv, T* output, T* d_output,
                     T* d_qkv, float* logsumexp) {
@@ -429,7 +431,7 @@ TEST(CudaKernels, Attention) {
         AttentionCase{1, 130, 1, 1, 64}, AttentionCase{1, 67, 2, 2, 100},
         AttentionCase{1, 33, 2, 1, 130}, AttentionCase{1, 66, 1, 1, 8, true},
         AttentionCase{1, 65, 2, 1, 100, true}, AttentionCase{1, 40, 1, 1, 130, true}}) {
-    // Against the CPU, whose products are f32: each of a row's factors is off by 2^-9 of itself.
+    // The CPU's products are f32, so each of a row's factors is off by 2^-9 of itself.
     const double tolerance = c.bf16 ? 0x1p-5 : 4 * kFew;
     Check("context " + std::to_string(c.context) + ", head size " + std::to_string(c.head_size),
           tolerance, [&](Backend& backend, Tensors& t) {
@@ -445,7 +447,7 @@ TEST(CudaKernels, Attention) {
 }
 
 TEST(CudaKernels, AdamwOverAListIsThatOfEachTensor) {
-  // More tensors than a launch has, some empty, some longer than a block.
+  // There are more tensors than a launch has, some empty, some longer than a block.
   std::vector<std::int64_t> counts = {4097, 0, 1, 4096, 12};
   while (counts.size() < 80) counts.push_back(7 + static_cast<std::int64_t>(counts.size()));
   const auto tensors_of = [&](Tensors& t) {

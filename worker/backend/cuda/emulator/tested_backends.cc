@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA kernels, emulated. The order of threads that lines up with nothing is the hardest; that
-// all orders give the same bits is kernels_test's.
+// Runs the op tests on the emulated CUDA kernels. The shuffled order of threads finds the most
+// errors; kernels_test checks that all orders give the same bits.
 #include "worker/backend/cpu/op_testing.h"
 #include "worker/backend/cuda/emulator/emulated_backend.h"
 

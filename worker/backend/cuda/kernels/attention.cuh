@@ -22,7 +22,7 @@ __device__ inline void Zero(typename T::Columns& sums) {
   }
 }
 
-// A tile of a head. Those with the longest rows or columns of the causal triangle begin first.
+// A tile of a head. Tiles with the longest rows or columns of the causal triangle begin first.
 struct AttentionBlock {
   std::int64_t tile;  // of queries or keys
   std::int64_t batch, head;
@@ -38,19 +38,19 @@ __device__ inline AttentionBlock BlockOfQueries(std::int64_t heads, std::int64_t
   return block;
 }
 
-// launch(tiling) for a shape and the type of its tensors.
+// Calls launch(tiling) with the tiling for a shape and the type of its tensors.
 template <class F>
 void ForTiling(const AttentionShape& shape, bool bf16, const F& launch) {
   if (shape.head_size <= 64) {
     bf16 ? launch(TensorTiling<64>()) : launch(ScalarTiling<64, float>());
   } else if (shape.head_size <= 128) {
     bf16 ? launch(TensorTiling<128>()) : launch(ScalarTiling<128, float>());
-  } else {  // two gradients of such rows are more than the registers of a TensorTiling hold
+  } else {  // two gradients of such rows need more registers than a TensorTiling has
     bf16 ? launch(ScalarTiling<256, Bf16>()) : launch(ScalarTiling<256, float>());
   }
 }
 
-// Whether tensors of T in this shape are made of aligned groups.
+// Returns whether tensors of T in this shape consist of aligned groups.
 template <class T, class... Tensors>
 bool InGroupsOf16Bytes(const AttentionShape& s, const Tensors&... tensors) {
   constexpr int kCount = kIn16Bytes<T>;

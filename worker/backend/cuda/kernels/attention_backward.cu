@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient of causal attention. FlashAttention-2 (Dao 2023, algorithm 2) adds to d_q from many
-// blocks at once; we compute scores twice instead, once where a block owns a tile of queries (d_q)
-// and once where it owns a tile of keys (d_k, d_v): seven products in place of five, and no sum
-// whose order changes.
+// Computes the gradient of causal attention. FlashAttention-2 (Dao 2023, algorithm 2) adds to d_q
+// from many blocks at once. We compute scores twice instead: once where a block owns a tile of
+// queries (d_q) and once where it owns a tile of keys (d_k, d_v). That takes seven products in
+// place of five, and the order of no sum changes.
 #include "worker/backend/cuda/kernels/attention.cuh"
 
 namespace takt::backend::cuda {
@@ -16,7 +16,7 @@ struct BackwardShared {
   float delta[T::kRows];      // sum(d_output * output) of the queries
 };
 
-// delta[B,H,T], a warp for each of its numbers.
+// Computes delta[B,H,T], with a warp for each of its numbers.
 constexpr int kDeltaThreads = 256;
 template <class E>
 __global__ __launch_bounds__(kDeltaThreads) void DeltaKernel(AttentionBackward op, float* delta) {
@@ -36,7 +36,7 @@ __global__ __launch_bounds__(kDeltaThreads) void DeltaKernel(AttentionBackward o
   }
 }
 
-// Places of what a block reads.
+// Finds and loads what a block reads.
 template <class T>
 struct Reader {
   using E = typename T::Element;
@@ -72,8 +72,9 @@ struct Reader {
     T::Fill(shared.v, {As<E>(op.v) + offset, s.kv_stride, s.context - begin, Size(), aligned});
   }
 
-  // Of the tiles in shared memory: p = probabilities, ds = gradients of scores before the scale.
-  // Queries and keys beyond the context have d_output, q and k of zeros, and add nothing.
+  // Computes, from the tiles in shared memory, p (probabilities) and ds (gradients of scores before
+  // the scale). Queries and keys beyond the context have zeros for d_output, q and k, and add
+  // nothing.
   __device__ void Scores(bool diagonal, typename T::Scores& p, typename T::Scores& ds) const {
     const auto& shared = Shared<BackwardShared<T>>();
     const float scale = kLog2E / sqrtf(static_cast<float>(Size()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention after FlashAttention-2 (Dao 2023, algorithm 1): a block has a tile of queries of
-// one head and walks over the tiles of keys that they see.
+// Computes causal attention after FlashAttention-2 (Dao 2023, algorithm 1): a block has a tile of
+// queries of one head and loops over the tiles of keys that they see.
 #include "worker/backend/cuda/kernels/attention.cuh"
 
 namespace takt::backend::cuda {

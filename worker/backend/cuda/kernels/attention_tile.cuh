@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of one head on their way to a tile in shared memory.
+// Moves rows of one head to and from a tile in shared memory.
 #pragma once
 
 #include "worker/backend/cuda/kernels/device.cuh"
 
 namespace takt::backend::cuda {
 
-// From the row at `from` on. kIn16Bytes<T> neighbours are aligned if `aligned`.
+// The rows from the one at `from` on. kIn16Bytes<T> neighbours are aligned if `aligned`.
 template <class T>
 struct HeadRows {
   const T* from;
   std::int64_t stride;
-  std::int64_t count;  // that are there
+  std::int64_t count;  // the rows that exist
   int head_size;
   bool aligned;
 };
 
-// put(row, column, p) for every group of kCount of a tile; p: its row, null where there are no rows
-// or columns.
+// Calls put(row, column, p) for every group of kCount elements of a tile. p points to its row, and
+// is null where there are no rows or columns.
 template <int kRows, int kHead, int kThreads, int kCount, class T, class F>
 __device__ inline void ForGroupsOfTile(const HeadRows<T>& rows, const F& put) {
   constexpr int kGroupsOfRow = kHead / kCount;
@@ -29,7 +29,7 @@ __device__ inline void ForGroupsOfTile(const HeadRows<T>& rows, const F& put) {
   }
 }
 
-// weights = scores, each thread its own.
+// Writes the scores to the weights; each thread writes its own.
 template <class T>
 __device__ inline void Put(typename T::Weights& weights, const typename T::Scores& scores) {
 #pragma unroll

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over rows, of each column: gradients of biases and of the weights of norms. Two stages:
-// blocks add up runs of rows side by side, then the runs are added in order. Within a run warp w
-// has rows w, w + 8, ...; the eight warps are added in order.
+// Sums each column over rows, for gradients of biases and of the weights of norms. There are two
+// stages: blocks add up runs of rows side by side, then the runs are added in order. Within a run
+// warp w has rows w, w + 8, ...; the eight warps are added in order.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 #include "worker/backend/cuda/kernels/scratch.cuh"
@@ -13,7 +13,7 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarpSize;
 constexpr int kColumns = kWarpSize * 4;  // of a block
 
-// What of row r is added to the sums, for each output. kFours holds for all that is read.
+// The terms that row r adds to the sums, for each output. kFours holds for everything that is read.
 template <class D>
 struct BiasTerms {
   static constexpr int kOutputs = 1;
@@ -57,8 +57,8 @@ struct ColumnShared {
   Four sums[kWarps][kWarpSize];
 };
 
-// output[run * run_stride + o * output_stride + column] (+)= sums of output o over the rows of run
-// blockIdx.y.
+// output[run * run_stride + o * output_stride + column] (+)= the sums of output o over the rows of
+// run blockIdx.y.
 struct Sums {
   float* output;
   std::int64_t run_stride, output_stride;

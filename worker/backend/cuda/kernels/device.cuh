@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every kernel source begins with: CUDA, or the emulator where the compiler is not nvcc;
-// launches; groups of elements; sums over a warp or block in a fixed order.
+// Every kernel source includes this file. It brings CUDA (or the emulator, where the compiler is
+// not nvcc), launches, groups of elements, and sums over a warp or block in a fixed order.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ void LaunchKernel(void (*kernel)(Parameters...), const Blocks& blocks,
 #endif
 }
 
-// The block's shared memory, of which the launch has asked for sizeof(T).
+// Returns the block's shared memory; the launch has asked for sizeof(T) of it.
 template <class T>
 __device__ inline T& Shared() {
 #ifdef __CUDACC__
@@ -60,13 +60,13 @@ __host__ __device__ constexpr std::int64_t RoundUp(std::int64_t a, std::int64_t 
   return CeilDiv(a, unit) * unit;
 }
 
-// Calls f(std::true_type) or f(std::false_type), so that a flag picks a kernel.
+// Calls f(std::true_type) or f(std::false_type), so that a flag selects a kernel.
 template <class F>
 void Choose(bool flag, const F& f) {
   flag ? f(std::true_type{}) : f(std::false_type{});
 }
 
-// Calls f with the pointer that is there.
+// Calls f with the pointer that is set.
 template <class F>
 void To(const Output& output, const F& f) {
   output.bf16 != nullptr ? f(output.bf16) : f(output.f32);
@@ -75,7 +75,7 @@ template <class F>
 void From(const Operand& operand, const F& f) {
   operand.bf16 != nullptr ? f(operand.bf16) : f(operand.f32);
 }
-// The pointer of one type.
+// Returns the pointer of one type.
 template <class T>
 __host__ __device__ const T* As(const Operand& operand) {
   if constexpr (std::is_same_v<T, Bf16>) return operand.bf16;
@@ -87,7 +87,7 @@ __host__ __device__ T* As(const Output& output) {
   if constexpr (std::is_same_v<T, float>) return output.f32;
 }
 
-// Neighbours of a row, a thread's share: 16 bytes of it, in whatever type it is stored.
+// A thread's share of a row: neighbours that fill 16 bytes in the type in which they are stored.
 template <int kCount>
 struct alignas(16) Numbers {
   float v[kCount];
@@ -96,13 +96,14 @@ using Four = Numbers<4>;
 template <class T>
 inline constexpr int kIn16Bytes = 16 / static_cast<int>(sizeof(T));
 
-// As one access reads and writes them.
+// The words that one access reads or writes.
 template <int kWords>
 struct alignas(kWords * 4) Words {
   std::uint32_t w[kWords];
 };
 
-// Whether rows of n elements at these pointers (null: not there) are made of aligned groups.
+// Returns whether rows of n elements at these pointers consist of aligned groups. A null pointer is
+// ignored.
 template <int kCount, class... Pointers>
 bool InGroups(std::int64_t n, const Pointers*... pointers) {
   return n % kCount == 0 && ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
@@ -132,13 +133,14 @@ __device__ inline float FloatOf(std::uint32_t bits) {
 #endif
 }
 
-// To nearest, ties to even: the bits of the CPU's rounding, but those of a NaN, which stays one.
+// Rounds to nearest, ties to even. The bits are those of the CPU's rounding, except for a NaN,
+// which stays a NaN.
 __device__ inline Bf16 Rounded(float x) {
   const std::uint32_t bits = BitsOf(x);
   const std::uint32_t rounded = x == x ? bits + (0x7fff + (bits >> 16 & 1)) : bits | 0x400000;
   return {static_cast<std::uint16_t>(rounded >> 16)};
 }
-// The first of two neighbours in the lower half, as they lie in memory.
+// Returns two rounded neighbours as they lie in memory: the first is in the lower half.
 __device__ inline std::uint32_t RoundedPair(float first, float second) {
 #ifdef __CUDACC__
   std::uint32_t pair;
@@ -153,7 +155,7 @@ __device__ inline float Widened(Bf16 x) {
 }
 __device__ inline float Widened(float x) { return x; }
 
-// As stored in T.
+// Returns x as it is stored in T.
 template <class T>
 __device__ inline T Stored(float x) {
   if constexpr (std::is_same_v<T, Bf16>) {
@@ -163,7 +165,7 @@ __device__ inline T Stored(float x) {
   }
 }
 
-// f of the places of a group.
+// Returns the group of f(0), f(1), ...
 template <int kCount = 4, class F>
 __device__ inline Numbers<kCount> Each(const F& f) {
   Numbers<kCount> numbers;
@@ -172,7 +174,7 @@ __device__ inline Numbers<kCount> Each(const F& f) {
   return numbers;
 }
 
-// Elements i to i + kCount - 1 of p[0..n), zeros beyond. kAligned: as InGroups found.
+// Loads elements i to i + kCount - 1 of p[0..n), with zeros beyond. kAligned: as InGroups found.
 template <bool kAligned, int kCount = 4, class T>
 __device__ inline Numbers<kCount> Load(const T* p, std::int64_t i, std::int64_t n) {
   if constexpr (!kAligned) {
@@ -214,8 +216,8 @@ __device__ inline void Store(T* p, std::int64_t i, std::int64_t n, const Numbers
   }
 }
 
-// Over the lanes whose numbers differ in bits below kLanes (all: 32); every one of them gets the
-// same bits.
+// Sums over the lanes whose numbers differ in bits below kLanes (all: 32). Every one of them gets
+// the same bits.
 template <int kLanes = kWarpSize, class T>
 __device__ inline T WarpSum(T value) {
 #pragma unroll
@@ -233,8 +235,8 @@ __device__ inline float WarpMax(float value) {
   return value;
 }
 
-// Over kThreads threads, which are the whole block if they are more than a warp. shared: one T for
-// each of their warps, free again on return.
+// Sums over kThreads threads, which are the whole block if they are more than a warp. shared: one T
+// for each of their warps; it is free again on return.
 template <int kThreads, class T>
 __device__ inline T TeamSum(T value, T* shared) {
   value = WarpSum(value);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels in which each output element depends on the same element of the inputs, or on its pair
-// (rotary). A thread has a group of elements: 16 bytes of what is stored in the shortest type.
+// Kernels whose output elements depend on the same element of the inputs, or on its pair (rotary).
+// A thread has a group of elements: 16 bytes of the shortest type among those stored.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 
@@ -23,7 +23,7 @@ struct Group {
   }
 };
 
-// map(group) for every group of [0, count).
+// Calls map(group) for every group of [0, count).
 template <bool kAligned, class Map>
 __global__ __launch_bounds__(kThreads) void MapKernel(Map map, std::int64_t count) {
   constexpr int kCount = Map::kCount;
@@ -31,7 +31,7 @@ __global__ __launch_bounds__(kThreads) void MapKernel(Map map, std::int64_t coun
   if (i < count) map(Group<kAligned, kCount>{i, count});
 }
 
-// pointers: what the map reads and writes.
+// pointers: everything that the map reads and writes.
 template <class Map, class... Pointers>
 void LaunchMap(const LaunchContext& context, std::int64_t count, const Map& map,
                const Pointers*... pointers) {
@@ -80,7 +80,7 @@ void LaunchBinary(const LaunchContext& context, std::int64_t count, const From* 
   LaunchMap(context, count, Binary<F, From, To>{a, b, output}, a, b, output);
 }
 
-// With u = sqrt(2/pi) (x + 0.044715 x^3): 0.5 (1 + tanh u) = 1 / (1 + e^-2u). Nothing cancels in
+// With u = sqrt(2/pi) (x + 0.044715 x^3), 0.5 (1 + tanh u) is 1 / (1 + e^-2u). Nothing cancels in
 // that form.
 constexpr float kGeluLinear = -2.0F * 0.7978845608028654F;
 constexpr float kGeluCubic = kGeluLinear * 0.044715F;
@@ -95,8 +95,8 @@ struct Gelu {
 
 struct GeluGradient {
   __device__ static float Of(float x, float d_output) {
-    // Beyond +-13 the slope is 0 or 1, and x^3 must not grow faster than what it is multiplied with
-    // shrinks; an e that is infinite would make NaN of that product.
+    // Beyond +-13 the slope is 0 or 1, and x^3 must not grow faster than its factor shrinks. An
+    // infinite e would make that product NaN.
     const float near = fminf(fmaxf(x, -13.0F), 13.0F);
     const float e = ExpOfMinus2U(fmaxf(near, -9.0F));
     const float gate = 1.0F / (1.0F + ExpOfMinus2U(x));
@@ -149,7 +149,7 @@ struct FillMap {
   }
 };
 
-// A block has a row.
+// Each block has a row.
 template <bool kFours, class T>
 __global__ __launch_bounds__(kThreads) void AddBiasKernel(T* x, const float* biases,
                                                           std::int64_t columns,
@@ -161,7 +161,7 @@ __global__ __launch_bounds__(kThreads) void AddBiasKernel(T* x, const float* bia
   }
 }
 
-// A block has a row of all heads, a thread a group of pairs at a time.
+// Each block has a row of all heads, and each thread a group of pairs at a time.
 constexpr unsigned kRotaryThreads = 128;
 
 template <bool kAligned, class T>

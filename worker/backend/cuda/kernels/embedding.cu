@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The embedding: rows of a table by token, and sums of rows of equal token in row order.
+// The embedding: the forward copies rows of a table by token, and the backward sums rows of equal
+// token in row order.
 //
-// The backward first puts the rows in order of (token, row): the place of a row is how many others
-// come before it, which every row counts for itself. That takes N^2 comparisons of whole numbers,
-// about 0.4 ms at N = 65536 rows and a sixteenth of it at a quarter of them (derived), needs no
-// atomics and no memory but the order itself. Then whoever stands where a token begins adds its
-// rows up.
+// The backward first puts the rows in order of (token, row). The place of a row is the number of
+// others that come before it, which every row counts for itself. That takes N^2 comparisons of
+// integers, about 0.4 ms at N = 65536 rows and a sixteenth of it at a quarter of them (derived). It
+// needs no atomics and no memory but the order itself. Then the block at the place where a token
+// begins adds up the rows of that token.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 
@@ -30,7 +31,7 @@ __global__ __launch_bounds__(kThreads) void EmbeddingForwardKernel(EmbeddingForw
   }
 }
 
-// order[p] = the row in place p among all rows by (token, row).
+// order[p] becomes the row in place p among all rows by (token, row).
 constexpr int kOrderThreads = 256;
 struct OrderShared {
   std::int32_t tokens[kOrderThreads];
@@ -50,7 +51,7 @@ __global__ __launch_bounds__(kOrderThreads) void OrderByTokenKernel(const std::i
     __syncthreads();
     tile[thread] = other < rows ? tokens[other] : INT32_MAX;  // after every token
     __syncthreads();
-    // Of equal tokens those of rows before this one come first.
+    // Among equal tokens, those of rows before this one come first.
     const std::int32_t ties = t < own_tile ? kOrderThreads : t > own_tile ? 0 : thread;
 #pragma unroll 16
     for (std::int32_t i = 0; i < kOrderThreads; ++i) {
@@ -60,7 +61,7 @@ __global__ __launch_bounds__(kOrderThreads) void OrderByTokenKernel(const std::i
   if (row < rows) order[place] = row;
 }
 
-// Block (place, columns): if a token begins at the place, all its rows.
+// Block (place, columns) sums all rows of a token if the token begins at the place.
 template <bool kFours>
 __global__ __launch_bounds__(kThreads) void SumTokensKernel(EmbeddingBackward op,
                                                             const std::int32_t* order) {
@@ -92,7 +93,8 @@ __global__ __launch_bounds__(kThreads) void SumTokensKernel(EmbeddingBackward op
   Store<kFours>(output, column, columns, sum);
 }
 
-// Block (position, columns): its rows of all sequences; zeros beyond the context.
+// Block (position, columns) sums the rows of its position in all sequences. Beyond the context the
+// sum is zero.
 template <bool kFours>
 __global__ __launch_bounds__(kThreads) void SumPositionsKernel(EmbeddingBackward op) {
   const std::int64_t columns = op.columns, position = blockIdx.x;

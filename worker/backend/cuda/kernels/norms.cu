@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms along rows: forward, and the gradient of the input. A team of threads has a row: a warp if
-// the row is short, else a block. It reads a row two or three times; all but the first find it in
-// the L1 or L2 cache.
+// Norms along rows: the forward, and the gradient of the input. A team of threads has a row: a warp
+// if the row is short, else a block. It reads a row two or three times; every reading but the first
+// finds it in the L1 or L2 cache.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 
@@ -15,13 +15,13 @@ struct NormShared {
   float sums[kThreads / kWarpSize];
 };
 
-// The row of this thread's team and the thread's groups of four in it.
+// The row of this thread's team, and the thread's groups of four in it.
 template <int kTeam>
 struct Team {
   __device__ static std::int64_t Row() {
     return static_cast<std::int64_t>(blockIdx.x) * (kThreads / kTeam) + threadIdx.x / kTeam;
   }
-  // f(i) for each group's first column.
+  // Calls f(i) for each group's first column.
   template <class F>
   __device__ static void ForGroups(std::int64_t columns, const F& f) {
     for (std::int64_t i = threadIdx.x % kTeam * 4; i < columns; i += kTeam * 4) f(i);
@@ -32,7 +32,7 @@ struct Team {
   }
 };
 
-// launch(team, fours, blocks) with the two as types.
+// Calls launch(team, fours, blocks) with the first two as types.
 template <class F>
 void ForTeams(std::int64_t rows, std::int64_t columns, bool fours, const F& launch) {
   Choose(columns <= kColumnsOfAWarp, [&](auto warp) {
@@ -49,7 +49,7 @@ template <class T, bool kFours, class OutputType>
 __global__ __launch_bounds__(kThreads) void LayerNormForwardKernel(LayerNormForward op,
                                                                    OutputType* output) {
   const std::int64_t row = T::Row(), columns = op.columns, begin = row * columns;
-  if (row >= op.rows) return;  // a whole warp: no barrier is missed
+  if (row >= op.rows) return;  // a whole warp returns, so no barrier is missed
   float sum = 0;
   T::ForGroups(columns, [&](std::int64_t i) {
     Four x = Load<kFours>(op.input + begin, i, columns);
@@ -104,7 +104,8 @@ __global__ __launch_bounds__(kThreads) void RmsNormForwardKernel(RmsNormForward 
   });
 }
 
-// What both backward passes read of a row. kCentred: LayerNorm's; else RmsNorm's, whose mean is 0.
+// What both backward passes read of a row. kCentred: LayerNorm's. Else it is RmsNorm's, whose mean
+// is 0.
 struct NormGradient {
   const float* x;
   const float* weight;
@@ -115,8 +116,8 @@ struct NormGradient {
   std::int64_t rows, columns;
 };
 
-// With h = (x - mean) rstd and g = d_output * weight: d_x = rstd (g - mean(g) - h mean(g h)), where
-// mean(g) is there only if centred.
+// With h = (x - mean) rstd and g = d_output * weight, d_x is rstd (g - mean(g) - h mean(g h)). The
+// term mean(g) exists only if centred.
 template <class T, bool kFours, bool kCentred, class D>
 __global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(NormGradient op,
                                                                     const D* d_output) {

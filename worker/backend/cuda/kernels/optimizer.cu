@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW over a list of tensors: 28 bytes of memory an element, few launches.
+// Updates a list of tensors by AdamW: it moves 28 bytes of memory an element, in few launches.
 #include <cmath>
 
 #include "worker/backend/cuda/kernels/device.cuh"
@@ -14,7 +14,7 @@ constexpr std::int64_t kElementsPerBlock = kThreads * kGroups * 4;
 
 struct Rule {
   float scale, beta1, rest1, beta2, rest2, rate, v_scale, epsilon, decay;
-  bool moves;  // else every bit stays, also the sign of a zero
+  bool moves;  // if not, every bit stays, also the sign of a zero
 };
 
 struct Entry {
@@ -28,7 +28,7 @@ struct Entry {
   bool decayed, fours;
 };
 
-// All that a launch reads but the tensors themselves: a kernel takes 4 KB by value.
+// Everything that a launch reads beside the tensors themselves. A kernel takes 4 KB by value.
 struct AdamwList {
   static constexpr int kMost = 72;
   Rule rule;
@@ -47,7 +47,8 @@ __device__ inline void UpdateGroup(const Rule& rule, const Entry& t, std::int64_
     g.v[k] *= rule.scale;
     m.v[k] = m.v[k] * rule.beta1 + g.v[k] * rule.rest1;
     v.v[k] = v.v[k] * rule.beta2 + g.v[k] * g.v[k] * rule.rest2;
-    // p (1 - lr wd) - update: rounding 1 - lr wd to a float would change the decay.
+    // p (1 - lr wd) - update, in a form that does not round 1 - lr wd to a float: that would change
+    // the decay.
     const float update = rule.rate * m.v[k] / (sqrtf(v.v[k] * rule.v_scale) + rule.epsilon);
     const float moved = p.v[k] - (p.v[k] * decay + update);
     if (rule.moves) p.v[k] = moved;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices rounded to bf16 with zeros between their rows: RoundBf16, and PackBf16, of which a
-// weight's rows are PackedBf16Stride(n) elements apart.
+// Rounds matrices to bf16 with zeros between their rows: RoundBf16, and PackBf16, which places a
+// weight's rows PackedBf16Stride(n) elements apart.
 #include "worker/backend/cuda/kernels/device.cuh"
 #include "worker/backend/cuda/kernels/kernels.h"
 
@@ -11,7 +11,7 @@ constexpr int kTile = 32;
 constexpr int kThreads = 256;
 constexpr int kRowsAtOnce = kThreads / kTile;
 
-// A block has a row of the rounded matrix; rows beyond those of the input are zeros.
+// Each block has a row of the rounded matrix. Rows beyond those of the input are zeros.
 template <bool kFours, class T>
 __global__ __launch_bounds__(kThreads) void RoundKernel(const T* input, Bf16* rounded,
                                                         std::int64_t rows, std::int64_t columns,
@@ -25,7 +25,7 @@ __global__ __launch_bounds__(kThreads) void RoundKernel(const T* input, Bf16* ro
   }
 }
 
-// all_rows: those of the rounded matrix.
+// all_rows: the number of rows of the rounded matrix.
 template <class T>
 void LaunchRound(const T* input, const RoundBf16& op, std::int64_t all_rows,
                  const LaunchContext& context) {
@@ -40,9 +40,10 @@ void LaunchRound(const T* input, const RoundBf16& op, std::int64_t all_rows,
   });
 }
 
-// Block (tile of n, tile of k), through shared memory: both sides are read and written along rows.
+// Block (tile of n, tile of k) goes through shared memory, so both sides are read and written along
+// rows.
 struct PackShared {
-  float tile[kTile][kTile + 1];  // one more: columns lie in different banks
+  float tile[kTile][kTile + 1];  // one more, so that columns lie in different banks
 };
 __global__ __launch_bounds__(kThreads) void PackTransposedKernel(PackBf16 op, std::int64_t rows,
                                                                  std::int64_t stride) {

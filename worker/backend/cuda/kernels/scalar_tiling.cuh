@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of tiles of rows on ordinary cores. 16 x 16 threads; thread (y, x) has rows
-// y * kRowsOfThread + a of a product, and of them either keys x + 16 b (scores) or groups of four
-// head columns at x * 4 + 64 g (outputs, gradients).
+// Multiplies tiles of rows on ordinary cores, with 16 x 16 threads. Thread (y, x) has rows y *
+// kRowsOfThread + a of a product, and of them either keys x + 16 b (scores) or groups of four head
+// columns at x * 4 + 64 g (outputs, gradients).
 #pragma once
 
 #include "worker/backend/cuda/kernels/attention_tile.cuh"
 
 namespace takt::backend::cuda {
 
-// For head sizes up to kHead, the rest of each row is zeros; of tensors of E, but factors are f32.
+// Serves head sizes up to kHead; the rest of each row is zeros. Tensors are of E, but factors are
+// f32.
 template <int kHead, class E>
 struct ScalarTiling {
   using Element = E;
   using Factor = float;
   static constexpr int kSide = 16;
   static constexpr int kThreads = kSide * kSide;
-  static constexpr int kRows = kHead > 128 ? 32 : 64;  // so that shared memory of sm_80 suffices
+  static constexpr int kRows = kHead > 128 ? 32 : 64;  // the shared memory of sm_80 allows no more
   static constexpr int kLanesOfRow = kSide;  // neighbours that share the rows of a product
   static constexpr int kRowsOfThread = kRows / kSide;
   static constexpr int kKeysOfThread = kRows / kSide;
@@ -50,7 +51,7 @@ struct ScalarTiling {
     });
   }
 
-  // scores[a][b] = a row of `left` times a row of `right`.
+  // scores[a][b] becomes a row of `left` times a row of `right`.
   __device__ static void Multiply(const Tile& left, const Tile& right, Scores& scores) {
 #pragma unroll
     for (int a = 0; a < kRowsOfThread; ++a) {
@@ -112,7 +113,7 @@ struct ScalarTiling {
     }
   }
 
-  // The sums of row a, times `factor`, to the row of one head at `to`.
+  // Stores the sums of row a, times `factor`, to the row of one head at `to`.
   __device__ static void StoreRow(const Columns& sums, int a, float factor, E* to, int head_size,
                                   bool aligned) {
 #pragma unroll

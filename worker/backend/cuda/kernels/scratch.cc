@@ -18,11 +18,11 @@ struct Scratch {
   std::int64_t operator()(const RmsNormBackwardWeights& op) const {
     return PartialBytes(op.rows, op.columns, 1);
   }
-  // The rows in order of token.
+  // Holds the rows in order of token.
   std::int64_t operator()(const EmbeddingBackward& op) const {
     return op.batch * op.context * static_cast<std::int64_t>(sizeof(std::int32_t));
   }
-  // A loss of each row.
+  // Holds a loss of each row.
   std::int64_t operator()(const CrossEntropy& op) const {
     return op.rows * static_cast<std::int64_t>(sizeof(double));
   }
@@ -30,7 +30,7 @@ struct Scratch {
     return (op.count + kSquaresPerBlock - 1) / kSquaresPerBlock *
            static_cast<std::int64_t>(sizeof(double));
   }
-  // sum(d_output * output) of each row and head.
+  // Holds sum(d_output * output) of each row and head.
   std::int64_t operator()(const AttentionBackward& op) const {
     return op.shape.batch * op.shape.context * op.shape.heads *
            static_cast<std::int64_t>(sizeof(float));

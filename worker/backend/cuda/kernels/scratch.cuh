@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ops are cut, which decides both their scratch and the order of their sums: functions of sizes
-// alone.
+// Decides how ops are cut, which decides both their scratch and the order of their sums. It depends
+// on sizes alone.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace takt::backend::cuda {
 
-// Runs of rows whose column sums are added up apart, and then in order.
+// Runs of rows whose column sums are added up separately, and then in order.
 struct RowRuns {
   explicit RowRuns(std::int64_t rows)
       : rows_per_run(std::max<std::int64_t>(kFewest, (rows + kMost - 1) / kMost)),
@@ -20,7 +20,7 @@ struct RowRuns {
   std::int64_t rows_per_run, count;
 };
 
-// Of a row of partial sums, so that every one is 16-byte aligned.
+// The stride of rows of partial sums, which makes every row 16-byte aligned.
 inline std::int64_t PartialStride(std::int64_t columns) { return (columns + 3) / 4 * 4; }
 
 constexpr std::int64_t kSquaresPerBlock = 4096;  // ops.h

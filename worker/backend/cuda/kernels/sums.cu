@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// result = values[0] + values[1] + ..., by one thread, which the others feed: about 5 ns a value.
+// Computes values[0] + values[1] + ... One thread adds and the others load for it, about 5 ns a
+// value.
 constexpr int kFed = 256;
 struct InOrderShared {
   double values[kFed];
@@ -39,7 +40,7 @@ void SumInOrder(const double* values, std::int64_t count, double* result,
                values, count, result);
 }
 
-// A block has kSquaresPerBlock elements; the sums of its threads are added along a tree.
+// Each block has kSquaresPerBlock elements. The sums of its threads are added along a tree.
 struct SquaresShared {
   double sums[kThreads / kWarpSize];
 };
@@ -61,7 +62,7 @@ __global__ __launch_bounds__(kThreads) void SumOfSquaresKernel(const float* inpu
   if (threadIdx.x == 0) block_sums[blockIdx.x] = sum;
 }
 
-// Of some elements: the largest, and the sum of e^(x - largest). NaN where there is one.
+// The largest of some elements, and the sum of e^(x - largest). Both are NaN where an element is.
 struct Softmax {
   float max = -FLT_MAX;
   float sum = 0;
@@ -80,9 +81,9 @@ __device__ inline Softmax WarpJoined(Softmax s) {
   return s;
 }
 
-// A block has a row, and reads it twice if it leaves the gradient: rows fit the L2 cache (200 kB at
-// a vocabulary of 50,000; those of all blocks that run at once, 50 MB). The running maximum spares
-// a third time (Milakov & Gimelshein 2018).
+// Each block has a row, and reads it twice if it writes the gradient. Rows fit in the L2 cache (200
+// kB at a vocabulary of 50,000; those of all blocks that run at once, 50 MB). The running maximum
+// saves a third reading (Milakov & Gimelshein 2018).
 constexpr int kRowThreads = 512;
 struct CrossEntropyShared {
   float max[kRowThreads / kWarpSize];
@@ -96,7 +97,7 @@ __device__ inline Softmax SoftmaxOfRow(const T* logits, std::int64_t vocab, std:
   for (std::int64_t i = threadIdx.x * kCount; i < vocab; i += kRowThreads * kCount) {
     const auto x = Load<kAligned, kCount>(logits, i, stride);
     Softmax group;
-    // What is beyond the vocabulary must not count.
+    // Columns beyond the vocabulary must not count.
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       group.max = fmaxf(group.max, i + k < vocab ? x.v[k] : -FLT_MAX);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of 16 x 8 x 16 in bf16 on tensor cores (sm_80 and later), and what loads their operands.
-// Both are executed by a warp together; the emulator follows the layouts that PTX documents:
-// section 9.7.14 of PTX ISA 8.7 to 9.0, "Matrix Fragments for mma.m16n8k16 with floating point
-// type" and "Warp-level matrix load instruction: ldmatrix". With g = lane / 4 and t = lane % 4:
+// Multiplies 16 x 8 x 16 in bf16 on tensor cores (sm_80 and later), and loads the operands. A warp
+// executes both together. The emulator follows the layouts that PTX documents: section 9.7.14 of
+// PTX ISA 8.7 to 9.0, "Matrix Fragments for mma.m16n8k16 with floating point type" and "Warp-level
+// matrix load instruction: ldmatrix". With g = lane / 4 and t = lane % 4:
 //   left      a0..a7, two a register, the lower half first: row g for a0 a1 a4 a5, else g + 8;
 //             column (k) 2 t + i % 2 for a0..a3, 8 more for a4..a7
 //   right     b0..b3, two a register: row (k) 2 t + i % 2 for b0 b1, 8 more for b2 b3; column g
@@ -22,7 +22,7 @@ struct Fragments {
 };
 
 #ifndef __CUDACC__
-// What all lanes hold, while it lives.
+// The operands of all lanes, for as long as this object lives.
 class OperandsOfWarp {
  public:
   struct Operands {
@@ -50,9 +50,9 @@ class OperandsOfWarp {
 };
 #endif
 
-// Four matrices of 8 x 8: lane l gives the address (16-byte aligned, shared memory) of row l % 8 of
-// matrix l / 8. Register m gets of matrix m row l / 4, columns 2 (l % 4) and the next;
-// kTransposed: of its transpose.
+// Loads four matrices of 8 x 8: lane l gives the address (16-byte aligned, shared memory) of row l
+// % 8 of matrix l / 8. Register m gets row l / 4 of matrix m, columns 2 (l % 4) and the next; with
+// kTransposed, of its transpose.
 template <bool kTransposed>
 __device__ inline Fragments LoadMatrices(const Bf16* row) {
   Fragments f;
@@ -80,13 +80,13 @@ __device__ inline Fragments LoadMatrices(const Bf16* row) {
     f.r[m] = kTransposed ? element(pair, group) | element(pair + 1, group) << 16
                          : element(group, pair) | element(group, pair + 1) << 16;
   }
-  __syncwarp();  // nobody writes what another lane is still to read
+  __syncwarp();  // no lane writes before the others have read
 #endif
   return f;
 }
 
-// The two 16 x 8 tiles of sums += left * right. Lane l has of a tile rows l / 4 (upper) and
-// l / 4 + 8 (lower), columns 2 (l % 4) and the next; its elements of the two tiles follow each
+// Adds left * right to two 16 x 8 tiles of sums. Lane l has rows l / 4 (upper) and l / 4 + 8
+// (lower) of a tile, columns 2 (l % 4) and the next. Its elements of the two tiles follow each
 // other.
 __device__ inline void MultiplyAdd(float* upper, float* lower, const Fragments& left,
                                    const Fragments& right) {

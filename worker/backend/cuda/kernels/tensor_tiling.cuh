@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of tiles on tensor cores: the same members as ScalarTiling, of tensors and factors in
-// bf16. Each of four warps has 16 rows of a product; lane l of them rows l / 4 and l / 4 + 8, and
-// two neighbours of every eight columns.
+// Multiplies tiles on tensor cores. It has the same members as ScalarTiling, for tensors and
+// factors in bf16. Each of four warps has 16 rows of a product; its lane l has rows l / 4 and l / 4
+// + 8 of them, and two neighbours of every eight columns.
 #pragma once
 
 #include "worker/backend/cuda/kernels/attention_tile.cuh"
@@ -56,8 +56,8 @@ struct TensorTiling {
     });
   }
 
-  // Lane l's row of the 16 x 16 elements at (i, j) of a matrix. `across`: its matrices of 8 x 8 are
-  // numbered along rows first.
+  // Returns lane l's row of the 16 x 16 elements at (i, j) of a matrix. `across`: its matrices of 8
+  // x 8 are numbered along rows first.
   template <class Matrix>
   __device__ static const Bf16* RowOf(const Matrix& matrix, int i, int j, bool across) {
     const int m = Lane() / 8, first = m % 2 * 8, second = m / 2 * 8;
@@ -102,7 +102,8 @@ struct TensorTiling {
     }
   }
 
-  // The sums of row a, times `factor`, to the row of one head at `to`: pairs of neighbours.
+  // Stores the sums of row a, times `factor`, to the row of one head at `to`, in pairs of
+  // neighbours.
   __device__ static void StoreRow(const Columns& sums, int a, float factor, Bf16* to, int head_size,
                                   bool aligned) {
 #pragma unroll
