@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kWrongUsage = 2;
 
-// Where it serves, and to whom.
+// Adds the flags that say where the coordinator serves and who may connect.
 void AddListeners(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listen,
                  "unix:PATH or HOST:PORT (default: unix:STATE/coordinator.sock)");
@@ -35,7 +35,7 @@ void AddListeners(CLI::App& app, Flags& flags) {
                "Serve TCP without certificates: anyone who reaches the port may do anything");
 }
 
-// How it runs as a process: what it logs and what a plan may take.
+// Adds the flags of the process: what it logs, and how plans are made.
 void AddProcess(CLI::App& app, Flags& flags) {
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember(kLogLevelNames));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of takt-coordinator.
+// Parses the command line of takt-coordinator.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct Flags {
   std::string join_authority;  // empty: no first certificates are signed
   bool insecure = false;
   std::string planner = "child";
-  // The largest plan that is not refused takes half of it.
+  // The largest plan that is not refused takes half of the default.
   std::int64_t planner_memory = std::int64_t{3} << 30;
 };
 
-// If help or the version is asked for, or a flag is wrong, prints that and ends the process (0, or
-// 2 for wrong usage).
+// Returns the flags. If help or the version is asked for, or a flag is wrong, the function prints
+// that and ends the process with status 0, or 2 for wrong usage.
 Flags ParseFlags(int argc, char** argv);
 
 }  // namespace takt::coordinator

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt-coordinator: wiring. Exit codes: 0 stopped by a signal, 1 failed, 2 wrong usage.
+// Connects the parts of takt-coordinator. Exit codes: 0 stopped by a signal, 1 failed, 2 wrong
+// usage.
 #include <malloc.h>
 #include <openssl/rand.h>
 #include <signal.h>
@@ -73,7 +74,7 @@ absl::Status AwaitEnd(job::Coordinator& coordinator, const sigset_t& signals) {
   return end;
 }
 
-// What a coordinator serves with; all borrowed.
+// The parts that Serve needs. All are borrowed.
 struct Parts {
   const Flags& flags;
   const store::StateDir& state;
@@ -92,7 +93,7 @@ absl::Status Serve(const Parts& parts, store::Addresses addresses, const sigset_
       .listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure};
   server_options.traces = &parts.traces;
   server_options.join_authority = flags.join_authority;
-  // It calls the coordinator until it is destroyed, and the coordinator is stopped before that.
+  // The server calls the coordinator until it is destroyed. The coordinator is stopped before that.
   ASSIGN_OR_RETURN(const std::unique_ptr<coordinator_rpc::Server> server,
                    coordinator_rpc::Server::Start(server_options, &parts.coordinator));
   addresses.listen = server->address();
@@ -111,7 +112,7 @@ absl::Status Serve(const Parts& parts, store::Addresses addresses, const sigset_
   std::unique_ptr<health::Server> health;
   if (!flags.health_socket.empty()) {
     const health::Check live = health::Answers(ask);
-    // It takes work from the moment on at which it serves.
+    // A coordinator that serves takes work at once, so it is ready whenever it is live.
     ASSIGN_OR_RETURN(health,
                      health::Server::Start(flags.health_socket, {{"live", live}, {"ready", live}}));
   }
@@ -154,7 +155,7 @@ absl::Status Run(const Flags& flags) {
   options.on_delete = [&](const std::string& name) { traces.Forget(name); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
                    job::Coordinator::Start(options, store.get()));
-  // The coordinator's end waits for the plan at hand.
+  // The coordinator's destructor waits for the plan that is being made.
   const absl::Cleanup stop_planning = [&] { child_planner.Stop(); };
   const traces::StepExplainer explainer(&traces,
                                         [&](const std::string& name, job::StepSplit split) {
@@ -178,10 +179,10 @@ int Main(int argc, char** argv) {
   if (flags.log_format == "json") log.format = LogFormat::kJson;
   InitLogging(log);
   rpc::RequireTls13();
-  // One heap, which the next flood of calls finds as the last one left it, instead of one for each
-  // thread that frees late (docs/data-plane.md).
+  // All threads share one heap, so that the next flood of calls uses again what the last one freed.
+  // Otherwise each thread that frees late would keep a heap of its own (docs/data-plane.md).
   mallopt(M_ARENA_MAX, 1);
-  umask(0077);  // the socket and the state are the owner's alone
+  umask(0077);  // only the owner may use the socket and the state
 
   absl::Status status = coordinator_rpc::CheckListen(
       {.listen = flags.listen, .tls = flags.tls, .insecure = flags.insecure});

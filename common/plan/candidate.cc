@@ -21,11 +21,13 @@
 namespace takt::plan {
 namespace {
 
-// A search times orders with this many actions in all: about a tenth of a second, whatever the
-// size, and long before its clock would end it, so that a plan is the same every time.
+// A search simulates orders with this many actions in all. That takes about a tenth of a second,
+// whatever the size, and ends long before the search's own time limit, so that a plan is the same
+// every time.
 constexpr std::int64_t kSearchedActions = 10'000'000;
 
-// Without a flush a step counts when the pipeline is full; these are enough for that.
+// Without a flush, the time of a step counts once the pipeline is full. It is full after so many
+// steps.
 constexpr int kStepsInARow = 4;
 
 bool IsAsynchronous(const schedule::Schedule& schedule) {
@@ -36,7 +38,7 @@ int Microbatches(const CandidateInputs& inputs) {
   return inputs.job.MicrobatchesPerStep(inputs.dp_size);
 }
 
-// Generators speak of their own sizes; the user of a job spec knows other names.
+// Renames what generators complain about: they have names of their own for what a job spec names.
 absl::Status InJobTerms(const absl::Status& status, const config::JobSpec& job) {
   std::vector<FieldError> errors = FieldErrorsOf(status);
   if (errors.empty()) return status;
@@ -116,7 +118,8 @@ cost::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& part
   return costs;
 }
 
-// Of a validation pass. A schedule without a flush goes forward as one with it does.
+// Returns the programs of a validation pass. A schedule without a flush goes forward as one with it
+// does.
 absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInputs& inputs,
                                                               const Candidate& candidate) {
   if (!IsAsynchronous(candidate.schedule)) return program::ForwardOnly(candidate.programs);
@@ -161,7 +164,7 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
   return candidate;
 }
 
-// What a schedule without a flush cannot do, in the job's terms.
+// Refuses what a schedule without a flush cannot do, in the job's terms.
 absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
   const config::JobSpec& job = inputs.job;
   const bool each = schedule.updates == schedule::Updates::kEachBackward;
@@ -195,7 +198,8 @@ absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Sc
   return errors.empty() ? absl::OkStatus() : InvalidFields(std::move(errors));
 }
 
-// Of the stages of a family that looks at costs: one a rank. Other families get what they ignore.
+// Returns the costs of one stage a rank, for a family that uses them. Other families ignore costs
+// and get none.
 absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
                                                std::string_view family, int pp_size) {
   const auto families = schedule::Families();
@@ -215,7 +219,7 @@ absl::Status BadFile(const config::JobSpec& job, std::string rule, std::string f
                        .fix = std::move(fix)});
 }
 
-// The file's own counts against what the job asks for.
+// Compares the file's own counts with what the job asks for.
 absl::Status CheckFileSizes(const CandidateInputs& inputs, const schedule::Schedule& schedule) {
   const config::Parallelism& asked = inputs.job.parallelism;
   const int ranks = schedule.num_ranks(), microbatches = Microbatches(inputs);
@@ -293,7 +297,7 @@ absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs) {
   schedule.name = asked.schedule;
   if (const absl::Status valid = schedule::Validate(schedule); !valid.ok()) {
     std::string_view reason(valid.message().data(), valid.message().size());
-    const std::string named = absl::StrCat(schedule.name, ": ");  // so is the field's value
+    const std::string named = absl::StrCat(schedule.name, ": ");  // the field's value says it too
     if (reason.starts_with(named)) reason.remove_prefix(named.size());
     return BadFile(inputs.job, std::string(reason), "correct the file");
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers to stages. Letters: L blocks, S stages. Blocks are what a stage consists of; the embedding
-// goes with the first one, the head with the last.
+// Assigns layers to stages. Letters: L blocks, S stages. A stage consists of blocks. The embedding
+// goes with the first block, the head with the last.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -15,14 +15,14 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// All that a layer computes for one microbatch: FLOPs, or seconds of an emulated one.
+// Returns all that a layer computes for one microbatch: FLOPs, or seconds of an emulated layer.
 double Work(const model::Layer& layer) {
   const model::LayerCost& cost = layer.cost;
   return cost.forward_flops + cost.input_grad_flops + cost.weight_grad_flops +
          cost.forward_seconds + cost.input_grad_seconds + cost.weight_grad_seconds;
 }
 
-// Work of a run of blocks, embedding and head included where they belong.
+// Sums the work of a run of blocks. The embedding and the head are included where they belong.
 class BlockWork {
  public:
   explicit BlockWork(const model::Model& model) {
@@ -46,10 +46,10 @@ class BlockWork {
   double embedding_ = 0, head_ = 0;
 };
 
-// Cuts the blocks into S runs so that what `add` makes of their work is least; `add` is monotone in
+// Cuts the blocks into S runs so that what `add` makes of their work is least. `add` is monotone in
 // both arguments. Runs that work more than `limit` are not considered. Returns the end of each run.
-// best[s][e]: the least for blocks [0, e) in s+1 runs; an inner loop ends as soon as a longer last
-// run cannot win.
+// best[s][e] is the least for blocks [0, e) in s+1 runs. An inner loop ends as soon as a longer
+// last run cannot win.
 template <class Add>
 std::vector<int> Cut(const BlockWork& work, int num_stages, double limit, Add add) {
   const int num_blocks = work.size();
@@ -80,8 +80,8 @@ std::vector<int> Cut(const BlockWork& work, int num_stages, double limit, Add ad
   return ends;
 }
 
-// The largest run decides the step; of the cuts with the least largest run, the one of least
-// squares is the most even.
+// The largest run decides the time of a step. Of the cuts whose largest run is least, the one with
+// the least sum of squares is the most even.
 std::vector<int> Balance(const BlockWork& work, int num_stages) {
   const std::vector<int> least =
       Cut(work, num_stages, kInfinity, [](double a, double b) { return std::max(a, b); });

@@ -24,7 +24,7 @@ model::Model Gpt2(int layers, int hidden, int vocab) {
                             1);
 }
 
-// Blocks of the given work between an embedding and a head.
+// Makes a model of blocks of the given work between an embedding and a head.
 model::Model Weighted(const std::vector<int>& blocks, int embedding, int head) {
   model::Model model;
   model.layers.push_back(
@@ -39,7 +39,7 @@ model::Model Weighted(const std::vector<int>& blocks, int embedding, int head) {
   return model;
 }
 
-// Blocks of each stage.
+// Returns the number of blocks of each stage.
 std::vector<int> Counts(const model::Model& model, const mesh::Partition& partition) {
   std::vector<int> counts;
   for (const mesh::Stage& stage : partition) {
@@ -121,7 +121,7 @@ TEST(Partition, IsQuickForTheLargestModels) {
   }
 }
 
-// The largest work of a stage over all ways to cut, by trying them.
+// Returns the least that the largest work of a stage can be, by trying all ways to cut.
 int BruteForce(const std::vector<int>& work, std::size_t begin, int stages) {
   if (stages == 1) {
     int sum = 0;

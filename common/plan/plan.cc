@@ -20,8 +20,8 @@ namespace {
 constexpr std::string_view kAuto = "auto";
 constexpr std::string_view kFileScheme = "file:";
 
-// The families to compare: the one that the job names, or all that compute what a single process
-// would.
+// Returns the families to compare: the one that the job names, or all that compute what a single
+// process would.
 absl::StatusOr<std::vector<std::string>> FamiliesToTry(const std::string& asked) {
   std::vector<std::string> names, synchronous;
   for (const schedule::Family& family : schedule::Families()) {
@@ -44,7 +44,7 @@ std::int64_t PeakBytes(const Candidate& candidate) {
   return peak;
 }
 
-// Of the rank that needs most.
+// Returns the memory of the rank that needs most.
 const MemoryBytes& Largest(const Candidate& candidate) {
   return *std::max_element(
       candidate.memory.begin(), candidate.memory.end(),
@@ -63,14 +63,14 @@ int PeakInFlight(const Candidate& candidate) {
   return peak;
 }
 
-// Predictions closer than this are taken as equal: they are no better than that.
+// Predictions that are closer than this count as equal, because they are no more exact than that.
 constexpr double kIndifference = 1.01;
 
 Candidate TakeBest(std::vector<Candidate> candidates, const PlanOptions& options) {
   const auto fits = [&](const Candidate& candidate) { return Fits(candidate, options); };
   if (std::any_of(candidates.begin(), candidates.end(), fits)) {
     std::erase_if(candidates, [&](const Candidate& candidate) { return !fits(candidate); });
-  } else {  // what comes closest, to say how far off it is
+  } else {  // the closest one is returned, to say how far off it is
     return std::move(*std::min_element(candidates.begin(), candidates.end(),
                                        [](const Candidate& a, const Candidate& b) {
                                          return Largest(a).total() < Largest(b).total();
@@ -89,7 +89,7 @@ Candidate TakeBest(std::vector<Candidate> candidates, const PlanOptions& options
                         [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); }));
 }
 
-// What is searched, over placements with one copy of the weights and numbers of chunks.
+// Adds what a search finds, over placements with one copy of the weights and numbers of chunks.
 void AddSearched(const CandidateInputs& inputs, int pp_size, std::vector<Candidate>& candidates) {
   using schedule::Placement;
   const std::optional<int> asked = inputs.job.parallelism.chunks;
@@ -103,15 +103,16 @@ void AddSearched(const CandidateInputs& inputs, int pp_size, std::vector<Candida
   }
 }
 
-// The best family or searched schedule on `pp_size` ranks. Errors: the first family's, if none will
-// do.
+// Returns the best family or searched schedule on `pp_size` ranks. Errors: the first family's, if
+// none can be used.
 absl::StatusOr<Candidate> BestOf(const CandidateInputs& inputs,
                                  const std::vector<std::string>& families, int pp_size) {
   std::vector<Candidate> candidates;
   absl::Status first_error;
   for (const std::string& family : families) {
     absl::StatusOr<Candidate> candidate = FromFamily(inputs, family, pp_size);
-    // Two copies of the weights sum to other last bits: only for those who ask for them.
+    // Two copies of the weights sum to other last bits, so a job gets them only if it asks for
+    // them.
     const bool two_ways = candidate.ok() && families.size() > 1 &&
                           candidate->schedule.placement == schedule::Placement::kBidirectional;
     if (two_ways) continue;
@@ -145,7 +146,7 @@ absl::StatusOr<Candidate> Choose(const CandidateInputs& inputs) {
   return first_error;
 }
 
-// The least that is computed again for the plan to fit the workers, unless the job says.
+// Chooses the least that is computed again for the plan to fit the workers, unless the job says.
 absl::StatusOr<Candidate> ChooseWhatIsRecomputed(CandidateInputs inputs) {
   using enum model::Recompute;
   const std::vector<model::Recompute>& asked = inputs.job.parallelism.recompute;
@@ -190,9 +191,9 @@ absl::Status CheckBatch(const config::JobSpec& job, int dp_size) {
        .fix = "change one of them"});
 }
 
-// Bounds a plan's time and size: its programs list an instruction for each microbatch and stage and
-// in it each layer of the stage, it is made while a client waits, and a worker's program travels in
-// one message. Takes a few seconds at most.
+// This bounds a plan's time and size. Its programs list an instruction for each microbatch and
+// stage, and in it each layer of the stage. A client waits while the plan is made, which takes a
+// few seconds at most, and a worker's program is sent in one message.
 constexpr std::int64_t kMaxLayerPasses = std::int64_t{1} << 18;
 
 absl::Status CheckSize(const config::JobSpec& job, const Plan& plan) {

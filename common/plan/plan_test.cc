@@ -35,7 +35,7 @@ config::JobSpec Gpt2Job() {
   return job;
 }
 
-// Layers of F = I = W = 5 ms that pass nothing worth mentioning.
+// The layers take F = I = W = 5 ms and pass hardly anything.
 config::JobSpec EmulatedJob(int layers, int microbatches) {
   config::JobSpec job;
   job.name = "e";
@@ -59,7 +59,7 @@ std::string ErrorOf(const config::JobSpec& job) {
   return std::string(status.message());
 }
 
-// M + P - 1 slots of F + B = 15 ms, and a bubble of (P-1)/(M+P-1).
+// A step takes M + P - 1 slots of F + B = 15 ms, with a bubble of (P-1)/(M+P-1).
 TEST(MakePlan, PredictsWhatTheSchedulesFormulaSays) {
   config::JobSpec job = EmulatedJob(4, 8);
   job.parallelism.pipeline = 4;
@@ -113,7 +113,8 @@ TEST(MakePlan, AutoScheduleIsNeverSlowerThanAFamily) {
   }
 }
 
-// With one stage a rank zb-h1 and zb-h2 take equally long; zb-h1 holds 4 microbatches, zb-h2 7.
+// With one stage a rank zb-h1 and zb-h2 take equally long. zb-h1 holds 4 microbatches, zb-h2 holds
+// 7.
 TEST(MakePlan, AutoScheduleTakesTheSmallerOfEquals) {
   config::JobSpec job = EmulatedJob(4, 16);
   job.parallelism.pipeline = 4;
@@ -176,7 +177,7 @@ TEST(MakePlan, AsynchronousSchedulesRunWhenNamedAndSaySo) {
   }
 }
 
-// A step in the midst of many has no bubble: M microbatches of F + B = 15 ms.
+// A step in the midst of many has no bubble: it takes M microbatches of F + B = 15 ms.
 TEST(MakePlan, PredictsAStepAmongOthersWithoutAFlush) {
   config::JobSpec job = EmulatedJob(4, 8);
   job.parallelism = {.pipeline = 4, .schedule = "pipedream-2bw"};
@@ -216,8 +217,8 @@ TEST(MakePlan, MergesWeightGradsOfAJobThatNeedNotBeExact) {
   EXPECT_THAT(ToString(plan), HasSubstr("of 32 W of a step, those that follow each other are one: "
                                         "20 are left (exact: false)"));
   EXPECT_THAT(ToString(exact), Not(HasSubstr("exact")));
-  // The slots are as many and as large. Those that share an allocation are rounded up to huge pages
-  // together.
+  // There are as many slots, and they are as large. Those that share an allocation are rounded up
+  // to huge pages together.
   for (std::size_t rank = 0; rank < plan.programs.size(); ++rank) {
     EXPECT_EQ(program::CountSlotBytes(plan.programs[rank]).total,
               program::CountSlotBytes(exact.programs[rank]).total);
@@ -332,7 +333,8 @@ TEST(MakePlan, CountsTheForwardThatFullRecomputeAdds) {
   EXPECT_EQ(MakePlan(job, kFreeLinks)->predicted_step_seconds, kept);
   job.parallelism.recompute = {model::Recompute::kFull};
   const double recomputed = MakePlan(job, kFreeLinks)->predicted_step_seconds;
-  // F is a third of F, I and W; two thirds of a block's products and its attention come again.
+  // F is a third of F, I and W. Two thirds of a block's products and its attention are computed
+  // again.
   EXPECT_GT(recomputed, 1.18 * kept);
   EXPECT_LT(recomputed, 1.3 * kept);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The jobs as readers see them: the last committed record of each, and where the time of its newest
-// explained step went. Readers can be called after every change.
+// Shows the jobs to readers: the last committed record of each, and where the time of its newest
+// explained step went. A reader can be called after every change.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +23,23 @@ using SplitView = std::shared_ptr<const StepSplit>;
 // Thread-safe.
 class Board final {
  public:
-  // Called after every change of its job, on the publishing thread, without a lock. It must be
-  // short.
+  // The board calls it after every change of its job, on the publishing thread, without holding a
+  // lock. It must be short.
   using Listener = std::function<void()>;
   using Subscription =
       std::shared_ptr<const Listener>;  // ends when destroyed; a call in progress may still finish
 
   void Publish(store::JobRecord job);
   void Remove(const std::string& id);
-  // Nothing happens unless `name` is there and of the split's generation.
+  // Nothing happens unless the job is there and its generation is the split's.
   void ShowSplit(const std::string& name, StepSplit split);
 
   JobView FindByName(const std::string& name) const;
   JobView FindById(const std::string& id) const;
-  // Null: no step of this generation has been explained yet.
+  // Returns null if no step of this generation has been explained yet.
   SplitView FindSplit(const std::string& id) const;
-  // Newest first, those with a number below `before` (0: all) that `shown` holds for, at most
-  // `limit`.
+  // Lists the jobs for which `shown` is true, newest first: at most `limit` with a number below
+  // `before` (0: all).
   std::vector<JobView> List(std::int64_t before, int limit,
                             const std::function<bool(const store::JobRecord&)>& shown) const;
   std::map<store::JobState, int> CountByState() const;

@@ -43,7 +43,7 @@ void Cluster::Attach(const control::Hello& hello, SessionId id,
   const auto& [key, rank, last_step] = *hello.running;
   Job* const job = jobs_.FindRunning(key);
   if (job != nullptr && job->HoldsRank(worker, rank)) return;
-  // Held until it has let go, so that nothing else is given to it.
+  // The worker is held until it has let go, so that nothing else is given to it.
   workers_.Bind(hello.worker, key, rank);
   workers_.Send(hello.worker, control::Abort{key, kGenerationIsOver});
 }
@@ -127,7 +127,7 @@ void Cluster::ResumeAfterStall(absl::Duration stall, Moment now) {
   Log(LogLevel::kWarning, "the coordinator did nothing for a while; leases begin anew",
       {{"seconds", absl::StrCat(absl::ToInt64Seconds(stall))}});
   workers_.members().RenewLeases(now);
-  // A shorter one ends no stream.
+  // A shorter stall ends no stream.
   if (stall >= options_.membership.lease)
     streams_return_until_ = now.steady + options_.decide.return_grace;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that the coordinator knows, and every rule by which it changes: the workers, the jobs
-// and their queue. One thread calls it (coordinator.h); times come in as arguments. What it wants
-// done leaves through the outbox: first to be stored, then to be shown and sent. So nothing is
-// visible that is not durable.
+// Holds everything that the coordinator knows (the workers, the jobs and their queue) and every
+// rule by which it changes. One thread calls it (coordinator.h), and times come in as arguments. It
+// lists what shall follow in an outbox. The caller stores that first, and only then shows and sends
+// it, so that nothing is visible that is not durable.
 #pragma once
 
 #include <functional>
@@ -54,9 +54,9 @@ class Cluster final {
   void Heartbeat(SessionId id, const control::Heartbeat& heartbeat, Moment now);
   void Update(SessionId id, const control::JobUpdate& update, Moment now);
   void Detach(SessionId id, const std::string& reason, Moment now);
-  // It was asked to end and goes as soon as it is idle.
+  // The worker was asked to end. It goes as soon as it is idle.
   void Leave(SessionId id, const std::string& reason, Moment now);
-  // kFailedPrecondition unless that incarnation is attached.
+  // Errors: kFailedPrecondition (that incarnation is not attached).
   absl::Status CheckAttached(const std::string& worker, const std::string& incarnation) const;
   void Report(const std::string& worker, const std::string& incarnation,
               const control::RankStepReport& report, const std::shared_ptr<BulkSession>& session);
@@ -64,15 +64,15 @@ class Cluster final {
                         const control::CheckpointReport& report,
                         const std::shared_ptr<BulkSession>& session);
   void Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now);
-  // Dropped unless its worker has held a rank of the job.
+  // The line is dropped unless its worker has held a rank of the job.
   void AddLog(const control::LogLine& line);
 
-  // Requests. Replies come after the commit. A request_id seen before answers as before; an empty
-  // one is never seen before.
+  // Requests. They are answered after the commit. A request whose id was seen before is answered as
+  // before. An empty id counts as new each time.
   void Submit(const Submission& submission, Reply<store::JobRecord> reply, Moment now);
-  // What Submit would refuse of a spec that is valid by itself.
+  // Returns the error with which Submit would refuse a spec that is valid by itself.
   absl::Status CheckSubmit(const config::JobSpec& spec) const { return jobs_.CheckNew(spec); }
-  // nullopt: no such job.
+  // Returns nullopt if there is no such job.
   std::optional<std::string> OwnerOf(const std::string& job) const;
   void Cancel(const std::string& request_id, const std::string& name, Reply<store::JobRecord> reply,
               Moment now);
@@ -85,17 +85,17 @@ class Cluster final {
                   Reply<membership::Worker> reply, Moment now);
   const placement::Workers& workers() const { return workers_.workers(); }
 
-  // The result of the effect MakePlan.
+  // Takes the result of the effect MakePlan.
   void Planned(const std::string& job_id, Generation generation, absl::StatusOr<plan::Plan> plan,
                Moment now);
 
-  // The coordinator did nothing for `stall` (stopped, swapped out), which is over now: workers'
-  // silence of that time proves nothing, and a worker whose stream ends because it got no answer
-  // comes back. To be called before any event that came during the stall.
+  // The coordinator did nothing for `stall`, because it was stopped or swapped out. That workers
+  // were silent meanwhile proves nothing, and a worker whose stream ends because it got no answer
+  // comes back. Call this before any event that came during the stall.
   void ResumeAfterStall(absl::Duration stall, Moment now);
-  // Applies what follows from all that happened and from the time.
+  // Applies what follows from the events so far and from the time.
   void Tick(Moment now);
-  // Reports or log lines wait for their batch.
+  // True while reports or log lines wait for their batch.
   bool HasWaitingBatch() const;
   Outbox TakeOutbox();
 
@@ -109,7 +109,7 @@ class Cluster final {
   // Answers with the job after `change`, or with its error.
   void ChangeJob(const std::string& method, const std::string& request_id, const std::string& name,
                  const Reply<store::JobRecord>& reply, JobChange change, Moment now);
-  // True: the request was answered before, and now again.
+  // Returns true if the request was answered before. It is answered again then.
   template <class T>
   bool Replayed(const std::string& method, const std::string& request_id, const std::string& job,
                 const Reply<T>& reply,
@@ -123,7 +123,7 @@ class Cluster final {
   WorkerTable workers_;
   const JobContext context_;
   JobTable jobs_;
-  // After a stall: until then a stream that ends is not the death of its worker.
+  // After a stall, a stream that ends before this time does not mean that its worker is lost.
   absl::Duration streams_return_until_ = -absl::InfiniteDuration();
   absl::Duration last_batch_ = -absl::InfiniteDuration();
 };

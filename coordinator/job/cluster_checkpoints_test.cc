@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints on their way to being visible.
+// Tests how checkpoints become visible.
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/manifest.h"
 #include "coordinator/job/cluster_harness.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a job's ranks compute on.
+// Tests what a job's ranks compute on.
 #include "coordinator/job/cluster_harness.h"
 #include "gmock/gmock.h"
 
@@ -17,7 +17,7 @@ class ClusterDevices : public ClusterTest {
         Device{
             .uuid = uuid, .memory_bytes = 600, .matmul_flops_per_second = 5e14, .shared = shared});
   }
-  // Of a model that computes, over two workers.
+  // The job has a model that computes, and runs over two workers.
   static config::JobSpec ComputingSpec(const std::string& name,
                                        DeviceKind device = DeviceKind::kAuto) {
     config::JobSpec spec = Spec(name, 2);

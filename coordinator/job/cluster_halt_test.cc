@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pause, resume, drain and leave.
+// Tests pause, resume, drain and leave.
 #include "coordinator/job/cluster_harness.h"
 #include "gmock/gmock.h"
 
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 class HaltTest : public ClusterTest {
  protected:
-  // A job of two ranks that trained to step 5 and was asked to pause.
+  // Starts a job of two ranks that trains to step 5 and is asked to pause.
   control::JobKey PausingJob() {
     AttachWorkers(2);
     const control::JobKey key = RunJob(SavingSpec("j", 2));

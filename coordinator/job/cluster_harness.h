@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a cluster without threads or sockets. Workers are played by the test; Settle does what
-// the coordinator's threads would: tick, store, show, send, plan, until nothing more follows.
+// For tests: a cluster without threads or sockets. The test plays the workers. Settle does what the
+// coordinator's threads would: tick, store, show, send, plan, until nothing more follows.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace takt::job {
 
-// One control stream, with what was sent on it.
+// One control stream, which keeps what was sent on it.
 class FakeSession final : public WorkerSession, public BulkSession {
  public:
   void Send(const control::Command& command) override { commands.push_back(command); }
@@ -24,7 +24,7 @@ class FakeSession final : public WorkerSession, public BulkSession {
     acknowledged = reports.sequence;
   }
 
-  // The last command of this type; null if there was none.
+  // Returns the last command of this type, or null if there was none.
   template <class T>
   const T* Last() const {
     for (auto it = commands.rbegin(); it != commands.rend(); ++it) {
@@ -48,7 +48,8 @@ class ClusterTest : public ::testing::Test {
  protected:
   ClusterTest();
 
-  // As after kill -9: only the store is kept. Workers' sessions of before are gone.
+  // Does what kill -9 and a start would: only the store is kept, and the workers' sessions are
+  // gone.
   void Restart();
   void Settle();
   void Advance(absl::Duration by);
@@ -63,17 +64,17 @@ class ClusterTest : public ::testing::Test {
   void Heartbeat(const std::string& worker, const control::JobKey& key, int rank, std::int64_t step,
                  const std::string& instruction);
   void Report(const std::string& worker, const control::JobKey& key, int rank, std::int64_t step);
-  // One rank's part of a checkpoint: one file named for the rank.
+  // Reports one rank's part of a checkpoint: one file named for the rank.
   void ReportPart(const std::string& worker, const control::JobKey& key, int rank,
                   std::int64_t step, const std::string& error = "");
-  // The worker's answer to CommitCheckpoint.
+  // Sends the worker's answer to CommitCheckpoint.
   void Answer(const std::string& worker, const control::JobKey& key, std::int64_t step,
               const std::string& error = "");
   void Leave(const std::string& worker);
 
-  // An emulated job over `pipeline` workers; 0: auto.
+  // Returns an emulated job over `pipeline` workers; 0: auto.
   static config::JobSpec Spec(const std::string& name, int pipeline, std::int64_t steps = 2);
-  // The same with checkpoints in a directory of its own.
+  // Returns the same with checkpoints in a directory of its own.
   static config::JobSpec SavingSpec(const std::string& name, int pipeline,
                                     std::int64_t steps = 100);
   absl::StatusOr<store::JobRecord> Submit(const config::JobSpec& spec,
@@ -92,9 +93,9 @@ class ClusterTest : public ::testing::Test {
   control::JobKey RunJob(const config::JobSpec& spec);
   // Lets all ranks of a job that was submitted be admitted and started.
   control::JobKey AdmitAll(const std::string& name, std::int64_t resumed_step = 0);
-  // All ranks do the steps up to this one.
+  // Lets all ranks do the steps up to this one.
   void TrainTo(const control::JobKey& key, std::int64_t step);
-  // All ranks save after this step, and it becomes visible.
+  // Lets all ranks save after this step; the checkpoint becomes visible.
   void SaveAt(const control::JobKey& key, std::int64_t step);
   void SayAll(const control::JobKey& key, control::Phase phase);
 

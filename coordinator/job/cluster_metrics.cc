@@ -21,7 +21,7 @@ double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::
 
 double Value(StepId step) { return static_cast<double>(step.value()); }
 
-// When the job last began to run; nullopt if it never did.
+// Returns when the job last began to run, nullopt if it never did.
 std::optional<absl::Time> RunningSince(const JobRecord& job) {
   const auto last =
       std::find_if(job.transitions.rbegin(), job.transitions.rend(),
@@ -34,7 +34,7 @@ bool IsFinite(const store::StepRecord& step) {
   return std::isfinite(step.loss) && std::isfinite(step.grad_norm);
 }
 
-// The worker was told to end, or is drained for maintenance.
+// True if the worker was told to end, or is drained for maintenance.
 bool MayBeAway(const membership::Worker& worker) { return worker.leaving || worker.drained; }
 
 }  // namespace
@@ -86,7 +86,7 @@ void ClusterMetrics::RecordJob(const JobRecord& job, Shown& shown) {
   registry_.Gauge(metrics::kJobStep, {name}).Set(Value(last));
   registry_.Gauge(metrics::kJobTargetStep, {name}).Set(static_cast<double>(job.steps));
   registry_.Gauge(metrics::kJobEta, {name}).Set(store::EtaSeconds(job));
-  // A counter of what may never happen is there from the beginning, as 0.
+  // A counter of something that may never happen is there from the beginning, with the value 0.
   registry_.Counter(metrics::kTokens, {name});
   registry_.Counter(metrics::kNonfiniteSteps, {name});
   registry_.Counter(metrics::kRecoveries, {name});

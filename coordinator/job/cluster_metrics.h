@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The series about jobs and workers on /metrics.
+// Keeps the series about jobs and workers on /metrics.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ class ClusterMetrics final {
   void Tick(const std::map<std::string, membership::Worker>& workers, absl::Time now);
 
  private:
-  // What is shown of a job.
+  // What the series show of a job.
   struct Shown {
     int pp_size = 0;
     SplitView split;

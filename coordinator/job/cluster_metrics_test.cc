@@ -20,7 +20,7 @@ const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 class ClusterMetricsTest : public testing::Test {
  protected:
-  // A job that has run five steps on four ranks and has a checkpoint.
+  // Returns a job that has run five steps on four ranks and has a checkpoint.
   static store::JobRecord Running() {
     store::JobRecord job{.number = 1, .id = "id", .name = "j", .state = JobState::kRunning};
     job.transitions = {{JobState::kQueued, kStart, ""},
@@ -51,7 +51,7 @@ class ClusterMetricsTest : public testing::Test {
             .time = kStart + absl::Seconds(10 + step)};
   }
 
-  // As the coordinator does with what its cluster wants shown.
+  // Does what the coordinator does with what its cluster wants shown.
   void Publish(const store::JobRecord& job, Outbox outbox = {}) {
     board_.Publish(job);
     outbox.published.push_back(job);

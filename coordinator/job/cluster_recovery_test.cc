@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs that go on after a fault.
+// Tests jobs that go on after a fault.
 #include "coordinator/job/cluster_harness.h"
 #include "gmock/gmock.h"
 
@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 class RecoveryTest : public ClusterTest {
  protected:
-  // w1 dies and comes back; the other lets go.
+  // w1 dies and comes back. The other worker lets go.
   void LoseWorker(const control::JobKey& key) {
     Detach("w1");
     Say("w0", key, 0, control::Phase::kAborted);

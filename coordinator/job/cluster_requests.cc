@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cluster: what users and operators ask for.
+// This file has what users and operators ask of a Cluster.
 #include <utility>
 
 #include "absl/strings/escaping.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What users and operators ask for.
+// Tests what users and operators ask for.
 #include "coordinator/job/cluster_harness.h"
 #include "gmock/gmock.h"
 

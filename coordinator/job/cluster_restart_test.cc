@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a coordinator that was killed finds and does when it is started again.
+// Tests what a coordinator that was killed finds and does when it is started again.
 #include "coordinator/job/cluster_harness.h"
 #include "gmock/gmock.h"
 

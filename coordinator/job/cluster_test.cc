@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job's life and its faults.
+// Tests a job's life and its faults.
 #include "absl/strings/str_cat.h"
 #include "coordinator/job/cluster_harness.h"
 #include "gmock/gmock.h"

@@ -64,7 +64,7 @@ bool Coordinator::TryPlan(config::JobSpec spec, const plan::PlanOptions& options
 }
 
 void Coordinator::Stop() {
-  // Outside the lock: dropping a request answers it.
+  // These are destroyed outside the lock, because dropping a request answers it.
   std::deque<TimedEvent> dropped;
   std::deque<WantedPlan> dropped_plans;
   {
@@ -91,7 +91,8 @@ void Coordinator::Decide() {
 
 bool Coordinator::DecideOnce() {
   std::deque<TimedEvent> events;
-  // Taken before the events are: what was heard until then counts before any lease is judged.
+  // The time is read before the events are taken. What was heard until then counts before any lease
+  // is judged.
   Moment before;
   {
     absl::MutexLock lock(&mutex_);

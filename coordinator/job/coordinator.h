@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's one deciding thread around Cluster, and its planning thread. RPCs post to it;
-// it decides, stores, and only then shows and sends.
+// Runs a Cluster on one deciding thread, and makes plans on a second thread. RPCs post events to
+// it. It decides, stores, and only then shows and sends.
 #pragma once
 
 #include <deque>
@@ -25,23 +25,23 @@ namespace takt::job {
 
 struct CoordinatorOptions {
   ClusterOptions cluster;
-  // plan::MakePlan, or a test's.
+  // Makes a plan: plan::MakePlan, or a test's function.
   std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>
       make_plan;
   const Clock* clock = &Clock::Real();
   absl::Duration tick = timeouts::kTick;
-  // Events that wait; beyond it TryPost refuses.
+  // If so many events wait, TryPost refuses another one.
   std::size_t max_events = 100'000;
-  // Plans that clients wait for; beyond it TryPlan refuses.
+  // If clients wait for so many plans, TryPlan refuses another one.
   std::size_t max_asked_plans = 16;
   metrics::Registry* metrics = nullptr;  // may be null
-  // A generation is handed out; a job is deleted, by name. Called after the commit, on the deciding
-  // thread; may be empty.
+  // These are called when a generation is handed out, and when the job of a name is deleted: after
+  // the commit, on the deciding thread. They may be empty.
   std::function<void(const Launch&)> on_launch;
   std::function<void(const std::string&)> on_delete;
 };
 
-// Thread-safe. Ends by Stop (which the destructor calls), or by itself when the store fails: what
+// Thread-safe. It ends by Stop, which the destructor calls, or by itself when the store fails. What
 // is not durable is never shown, so the process must then end and start again.
 class Coordinator final {
  public:
@@ -54,18 +54,18 @@ class Coordinator final {
 
   // Calls `event` on the deciding thread. After Stop it is dropped.
   void Post(Event event);
-  // The same for what a worker can send without bound; false: too much is waiting.
+  // The same for what a worker can send without bound. Returns false if too many events wait.
   bool TryPost(Event event);
 
-  // Plans on the planning thread, once no job waits for its plan, and calls `done` there. After
-  // Stop it is dropped. False: too many wait.
+  // Makes a plan on the planning thread, once no job waits for its plan, and calls `done` there.
+  // After Stop, `done` is dropped. Returns false if too many plans wait.
   using Planned = std::function<void(absl::StatusOr<plan::Plan>)>;
   bool TryPlan(config::JobSpec spec, const plan::PlanOptions& options, Planned done);
 
-  // Jobs go on; nothing more is decided, and requests that wait for an answer are told
+  // Nothing more is decided. Running jobs go on, and requests that wait for an answer get
   // kUnavailable.
   void Stop();
-  // Blocks until Stop was called or the store failed; its error.
+  // Blocks until Stop is called or the store fails, and returns the store's error.
   absl::Status WaitForEnd();
 
   const Board& board() const { return board_; }
@@ -89,7 +89,7 @@ class Coordinator final {
   };
 
   void Decide();
-  // False: the coordinator ends.
+  // Returns false when the coordinator ends.
   bool DecideOnce();
   // Stores, shows, then carries out the effects.
   absl::Status Flush(Outbox outbox);
@@ -109,7 +109,7 @@ class Coordinator final {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 
-  // Of the deciding thread.
+  // Only the deciding thread uses these.
   std::unique_ptr<Cluster> cluster_;
   std::optional<ClusterMetrics> metrics_;
   absl::Duration last_round_, last_metrics_;

@@ -40,8 +40,8 @@ std::string WhatItDid(const RankRun& rank) {
   return absl::StrCat(who, " was waiting for nothing");
 }
 
-// The rank that a failure is blamed on: one that is gone without a word before one that told of an
-// error, because the former makes its neighbours fail.
+// Finds a rank that is gone without a word. A fault is blamed on it before it is blamed on a rank
+// that reported an error, because the lost rank makes its neighbours fail.
 const RankRun* FindSilentlyLost(const JobRun& run) {
   const auto it = std::ranges::find_if(
       run.ranks, [](const RankRun& r) { return r.lost && !IsTerminal(r.phase); });
@@ -93,7 +93,7 @@ std::string GoesOnFrom(const JobRecord& job) {
              : "has no checkpoint of its own yet";
 }
 
-// The reasons of the faults that `job.recoveries` counts.
+// Returns the reasons of the faults that `job.recoveries` counts.
 std::vector<std::string> PastFaults(const JobRecord& job) {
   std::vector<std::string> faults;
   for (const store::Transition& transition : job.transitions) {
@@ -104,7 +104,7 @@ std::vector<std::string> PastFaults(const JobRecord& job) {
   return faults;
 }
 
-// How a stopped run ends.
+// Decides how a stopped run ends.
 Decision EndOfStop(const JobRecord& job, const JobRun& run, const DecideOptions& options) {
   const store::JobStop& stop = *job.stop;
   Decision end{.kind = Decision::Kind::kEnd,
@@ -130,7 +130,7 @@ Decision EndOfStop(const JobRecord& job, const JobRun& run, const DecideOptions&
   return end;
 }
 
-// A stop was told: wait for the ranks to let go, for a while.
+// The ranks were told to stop. Waits until they have let go, at most for stop_grace.
 Decision DecideStopping(absl::Duration now, const JobRecord& job, const JobRun& run,
                         const DecideOptions& options) {
   const auto pending = [](const RankRun& r) { return !r.lost && !IsTerminal(r.phase); };
@@ -143,7 +143,7 @@ Decision DecideStopping(absl::Duration now, const JobRecord& job, const JobRun& 
   return EndOfStop(job, run, options);
 }
 
-// What must end the job, if anything.
+// Finds what must end the run, if anything must.
 std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, const JobRun& run,
                                   const DecideOptions& options) {
   if (const RankRun* culprit = FindCulprit(run)) {
@@ -213,7 +213,7 @@ Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& r
                                                 : DecideFinished(now, job, run, options);
 }
 
-// Whether another generation may follow the fault that the run has now.
+// True if another generation may follow the fault that the run has now.
 bool MayRecover(const JobRecord& job, const JobRun& run, const DecideOptions& options) {
   return run.has_checkpoints && (run.committed_steps() > job.recoveries.at_step.value() ||
                                  job.recoveries.count < options.max_recoveries);

@@ -64,23 +64,23 @@ struct RankRun {
   std::shared_ptr<BulkSession> bulk;   // of its last report, which is acknowledged there
 };
 
-// What is known of the generation that holds a gang, besides the job's record.
+// Holds what is known of the generation that holds a gang, besides the job's record.
 struct JobRun {
-  // The oldest open checkpoint, complete, on its way to being visible.
+  // The oldest open checkpoint, while it is complete and not visible yet.
   struct Commit {
     absl::Duration since;
     membership::SessionId asked;  // 0: no worker yet
     std::string manifest;
   };
 
-  // The run that begins, or goes on after a restart, with the ranks of `job`.
+  // Makes the run that begins, or goes on after a restart, with the ranks of `job`.
   static JobRun Of(const store::JobRecord& job, const config::JobSpec& spec, mesh::Mesh mesh,
                    RankPhase phase, absl::Duration now);
 
   bool has_checkpoints = false;  // without them a fault is the end
   std::vector<RankRun> ranks;
-  // Its last step is the last one that is committed, or that the checkpoint holds from which the
-  // generation went on.
+  // The last step taken is the last one that is committed, or the one of the checkpoint from which
+  // the generation went on.
   StepCollector steps{mesh::Mesh(), StepId(0)};
   bool acknowledge = false;  // reports came since the last acknowledgement
   std::optional<Commit> commit;
@@ -97,7 +97,7 @@ struct DecideOptions {
   absl::Duration return_grace = timeouts::kReturnGrace;
   absl::Duration stop_grace = timeouts::kStopGrace;
   absl::Duration reports_grace = timeouts::kReportsGrace;
-  // So many faults in a row, without a step that was not committed before, are not the end.
+  // A job goes on after so many faults in a row, if no new step was committed between them.
   int max_recoveries = 3;
 };
 
@@ -119,7 +119,8 @@ struct Decision {
 Decision Decide(absl::Duration now, const store::JobRecord& job, const JobRun& run,
                 const DecideOptions& options);
 
-// For people: what went wrong first, where it was, and what every other rank was waiting for.
+// Describes the fault for people: what went wrong first, where it was, and what every other rank
+// was waiting for.
 std::string DescribeFault(const store::JobRecord& job, const JobRun& run);
 
 }  // namespace takt::job

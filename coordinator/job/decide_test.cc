@@ -136,7 +136,7 @@ TEST_F(DecideTest, StoppingEndsWithoutThoseThatDoNotAnswerInTime) {
   EXPECT_THAT(DecideNow().reason, HasSubstr("rank 2 (w2) did not answer"));
 }
 
-// A dead worker's neighbours often tell of their broken connection before its own stream is seen to
+// A dead worker's neighbours often report their broken connection before its own stream is seen to
 // end.
 TEST_F(DecideTest, AWorkerLostWhileStoppingIsBlamedInsteadOfTheNeighbourThatFailedFirst) {
   Running();

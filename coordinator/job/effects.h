@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows from a decision once it is stored, as values: the cluster lists them in its outbox,
-// and CarryOut does them, in order.
+// Effects are what follows from a decision once it is stored. They are values: the cluster lists
+// them in its outbox, and CarryOut does them in order.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 namespace takt::job {
 
-// Called once, with what a request is answered.
+// Answers a request. It is called once.
 template <class T>
 using Reply = std::function<void(absl::StatusOr<T>)>;
 
@@ -51,14 +51,14 @@ struct OpenRendezvous {
 struct CloseRendezvous {
   std::string job;
 };
-// Its result comes back through Cluster::Planned.
+// The result comes back through Cluster::Planned.
 struct MakePlan {
   std::string job_id;
   Generation generation;
   config::JobSpec spec;
   plan::PlanOptions options;
 };
-// A generation is handed out. Comes before any rank hears of it.
+// A generation is handed out. This effect comes before any rank hears of it.
 struct BeginGeneration {
   std::shared_ptr<const Launch> launch;
 };
@@ -71,7 +71,7 @@ using Effect = std::variant<Answer<store::JobRecord>, Answer<membership::Worker>
                             SendCommand, CloseSession, AcknowledgeReports, OpenRendezvous,
                             CloseRendezvous, MakePlan, BeginGeneration, ForgetJob>;
 
-// Who carries out the effects that name nobody.
+// These carry out the effects that name no receiver.
 struct EffectTargets {
   Rendezvous* rendezvous = nullptr;  // borrowed
   std::function<void(const MakePlan&)> plan;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is kept of a fault: what every rank was doing, from its flight recorder. A rank that ended
-// reports it; for a rank whose worker is lost, its last heartbeat is taken.
+// Keeps of a fault what every rank was doing, from its flight recorder. A rank that ended reports
+// it. For a rank whose worker is lost, its last heartbeat is taken.
 #pragma once
 
 #include <string>
@@ -18,11 +18,11 @@ inline constexpr std::size_t kRecentPerRank = 16;
 inline constexpr std::size_t kRecentPerJob = 4096;  // so that a record stays far below a message
 inline constexpr std::size_t kStatusTextBytes = 256;
 
-// The status as a worker sent it, cut to the bounds above. time: when it came.
+// Cuts a status that a worker sent to the bounds above. time: when it came.
 control::RankStatus ToKeep(control::RankStatus status, const control::BoundRank& bound,
                            absl::Time time);
 
-// By rank.
+// Returns the last status of each rank, by rank.
 std::vector<control::RankStatus> FaultOf(const JobRun& run);
 
 inline constexpr std::size_t kLoggedRanks = 16;

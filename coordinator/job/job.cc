@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job: its record, and what users ask for. Pause, drain and leave are one thing: the run ends at a
-// step boundary with a checkpoint, its workers are free, and the job is PAUSED or waits for others.
+// This file has the record of a Job and what users ask of it. Pause, drain and leave are one thing:
+// the run ends at a step boundary with a checkpoint, its workers are free, and the job is PAUSED or
+// waits for others.
 #include "coordinator/job/job.h"
 
 #include <algorithm>
@@ -114,7 +115,7 @@ absl::Status Job::Resume(Moment now) {
 }
 
 void Job::Requeue(const std::string& reason, Moment now) {
-  // A halt on its way frees the workers too.
+  // A halt that was asked for before frees the workers too.
   if (!run_ || !spec_.checkpoint || record_.halt) return;
   RequestHalt({.next = JobState::kQueued, .reason = reason}, now);
 }
@@ -136,7 +137,7 @@ void Job::RequestHalt(store::JobHalt halt, Moment now) {
   Advance(now);
 }
 
-// The run ends for good, whatever is asked.
+// True if the run ends for good, whatever is asked.
 bool Job::StopsForGood() const {
   return run_ && record_.stop &&
          (record_.stop->state == JobState::kFailed || record_.stop->state == JobState::kCancelled);

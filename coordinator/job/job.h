@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One job from its submission to its end: its record, which is stored and shown, and its run, which
-// is what is known of the ranks of the generation that trains. decide.h has the state machine.
+// A job from its submission to its end. Its record is stored and shown. Its run is what is known of
+// the ranks of the generation that trains. decide.h has the state machine.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace takt::job {
 
-// What all jobs of one coordinator share.
+// All jobs of one coordinator share this.
 struct JobContext {
   DecideOptions decide;
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
@@ -35,36 +35,36 @@ struct JobContext {
 // One thread.
 class Job final {
  public:
-  // context: borrowed. A job that is submitted enters the queue by Enqueue, one that comes from the
+  // context: borrowed. A job that is submitted enters the queue by Enqueue. One that comes from the
   // store goes on by Restore.
   Job(const JobContext* context, store::JobRecord record)
       : context_(*context), record_(std::move(record)) {}
 
   void Enqueue(config::JobSpec spec, Moment now);
-  // As the coordinator that stored it left it; nothing if it has ended.
+  // The job goes on as the coordinator that stored it left it. Nothing happens if it has ended.
   void Restore(Moment now);
 
   // Requests of users. Errors: kFailedPrecondition (the job's state does not allow it).
   absl::Status Cancel(Moment now);
   absl::Status Pause(Moment now);
   absl::Status Resume(Moment now);
-  // The job has checkpoints: its run ends at a step boundary, so that its workers are free, and it
-  // goes back to the queue. Nothing if it is on its way there, or has no checkpoints.
+  // Ends the run at a step boundary, so that its workers are free and the job goes back to the
+  // queue. Nothing happens if the job is on its way there, or has no checkpoints.
   void Requeue(const std::string& reason, Moment now);
 
-  // QUEUED: what it waits for.
+  // Says what a QUEUED job waits for.
   void SetReason(std::string reason);
   config::DeviceKind Device() const;
   void BeginPlanning(const std::vector<std::string>& workers, Moment now);
   void Planned(absl::StatusOr<plan::Plan> plan, Moment now);
 
-  // What workers say. `worker` is attached, or was until now; what does not come from the process
-  // that holds a rank of this run changes nothing.
+  // Messages of workers. `worker` is attached, or was until now. A message changes nothing unless
+  // it comes from the process that holds a rank of this run.
   void Reattach(const membership::Worker& worker);
   void Heartbeat(const membership::Worker& worker, const control::RankStatus& status, Moment now);
   void Update(const membership::Worker& worker, const control::JobUpdate& update, Moment now);
   void Leave(const membership::Worker& worker, const std::string& reason, Moment now);
-  // returns: its stream ended because of this coordinator, so it may come back.
+  // returns: the worker's stream ended because of this coordinator, so the worker may come back.
   void Lose(const membership::Loss& loss, bool returns, Moment now);
   bool HoldsRank(const membership::Worker& worker, Rank rank) const;
   void Report(const std::string& worker, const std::string& incarnation,
@@ -73,13 +73,13 @@ class Job final {
                         const control::CheckpointReport& report,
                         const std::shared_ptr<BulkSession>& session);
   void Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now);
-  // Dropped unless its worker has held a rank of the job.
+  // The line is dropped unless its worker has held a rank of the job.
   void AddLog(const control::LogLine& line);
 
-  // Applies what follows from all that happened and from the time. batch: step reports and log
+  // Applies what follows from the events so far and from the time. batch: step reports and log
   // lines have waited long enough for others.
   void Tick(bool batch, Moment now);
-  // Reports or log lines wait for their batch.
+  // True while reports or log lines wait for their batch.
   bool HasWaitingBatch() const;
   // Puts into the outbox what has changed since the last call.
   void Flush();
@@ -108,19 +108,19 @@ class Job final {
   void StopRun(store::JobStop stop, Moment now);
   void EndRun(const Decision& decision, Moment now);
   void CollectSteps(bool rest, Moment now);
-  // To the workers whose ranks have not ended.
+  // Sends the command to the workers whose ranks have not ended.
   template <class Command>
   void SendToRanks(const Command& command);
 
   // job_reports.cc
-  // The rank that this process holds; null for anything stale.
+  // Returns the rank that this process holds, null if it holds none or not this one.
   RankRun* FindRank(Rank rank, const std::string& worker, const std::string& incarnation);
 
   // job_checkpoints.cc
   void AdvanceCheckpoints(Moment now);
-  // False: it has failed.
+  // Returns false if the checkpoint has failed.
   bool AdvanceCommit(Moment now);
-  // An empty manifest: it has failed.
+  // manifest: empty if the checkpoint has failed.
   void SendCommit(StepId step, const std::string& manifest);
   void SettleCheckpoint(const std::string& error, Moment now);
   const membership::Worker* FindCommitter() const;

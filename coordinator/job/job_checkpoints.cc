@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job: checkpoints, from the first rank's report until one worker has made them visible.
+// This file has the checkpoints of a Job, from the first rank's report until one worker has made
+// them visible.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -29,7 +30,8 @@ std::string HashOf(const store::PlanSummary& plan) {
   return checkpoint::HashOf(std::as_bytes(std::span(text)));
 }
 
-// The same however often it is made: a worker that has written it before knows it again.
+// The manifest is the same however often it is made, so a worker that has written it before
+// recognizes it.
 absl::StatusOr<std::string> MakeManifest(const store::JobRecord& record,
                                          const config::JobSpec& spec,
                                          const store::OpenCheckpoint& open) {
@@ -95,7 +97,8 @@ void Job::SendCommit(StepId step, const std::string& manifest) {
                                                    .manifest = manifest});
 }
 
-// The worker of rank 0, or the next best: all of them see the directory.
+// Returns the worker of rank 0, or of the next rank, or any other that is attached: all of them see
+// the directory.
 const Worker* Job::FindCommitter() const {
   const WorkerTable& workers = *context_.workers;
   for (const RankRun& rank : run_->ranks) {
@@ -109,7 +112,7 @@ const Worker* Job::FindCommitter() const {
 }
 
 void Job::Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now) {
-  // A worker that was asked before may answer late: the one that was asked last will, too.
+  // A worker that was asked before may answer late. The one that was asked last will answer too.
   if (!run_ || !run_->commit || run_->commit->asked != id) return;
   if (record_.saving.open.front().step != answer.step) return;
   SettleCheckpoint(answer.error, now);
@@ -124,7 +127,8 @@ void Job::SettleCheckpoint(const std::string& error, Moment now) {
                                           .snapshot_seconds = open.snapshot_seconds,
                                           .write_seconds = open.write_seconds});
   if (!error.empty()) {
-    // Nobody waits for the answer: what is left behind goes when the next generation begins.
+    // The answer changes nothing. Files that are left behind are removed when the next generation
+    // begins.
     SendCommit(open.step, /*manifest=*/"");
     AddNotice(absl::StrCat("the checkpoint of step ", open.step.value(), " failed: ", error));
     return;

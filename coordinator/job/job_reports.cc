@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job: what workers say, and what follows from it for their ranks.
+// This file has what workers tell a Job, and what follows from it for their ranks.
 #include <algorithm>
 #include <utility>
 
@@ -52,7 +52,7 @@ bool Job::HoldsRank(const Worker& worker, Rank rank) const {
          nullptr;
 }
 
-// Ranks that a restart of the coordinator or of the connection left open.
+// Settles the ranks that a restart of the coordinator or of the connection left open.
 void Job::Reattach(const Worker& worker) {
   if (!run_) return;
   const control::Hello& hello = worker.hello;
@@ -62,8 +62,8 @@ void Job::Reattach(const Worker& worker) {
       rank.lost = "it came back as a new process";
       continue;
     }
-    // Without a word of the job in its hello, its end may still come as an update; otherwise
-    // return_grace ends the wait.
+    // If the hello does not name the job, the end of the rank may still come as an update.
+    // Otherwise return_grace ends the wait.
     context_.workers->Bind(hello.worker, key(), rank.bound.rank);
     const bool runs =
         hello.running && hello.running->key == key() && hello.running->rank == rank.bound.rank;
@@ -93,7 +93,7 @@ void Job::Update(const Worker& worker, const control::JobUpdate& update, Moment 
       rank->kernel_plan = update.resumed.kernel_plan;
       for (const std::string& note : update.resumed.notes) AddNotice(note);
     }
-    // It did not hear the start: say it again, and what followed.
+    // The worker did not hear the start. It is told again, and what followed.
     if (record_.state == JobState::kRunning && !record_.stop) {
       rank->phase = RankPhase::kRunning;
       context_.workers->Send(name, control::Start{key()});

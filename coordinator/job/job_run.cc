@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job: from the grant of its gang to the end of its run.
+// This file has the run of a Job, from the grant of its gang to its end.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -16,9 +16,9 @@ using store::JobState;
 
 namespace {
 
-// Which checkpoint the next generation goes on from, and the newest that it may be. Once the job
-// has one of its own, it goes on from that one, whatever an earlier job has left in the directory;
-// unless it was told to take what is there.
+// Returns the checkpoint from which the next generation goes on, and the newest step that it may be
+// of. Once the job has a checkpoint of its own, it goes on from that one, whatever an earlier job
+// has left in the directory, unless it was told to take what is there.
 std::pair<std::string, StepId> ResumeOf(const store::JobRecord& job,
                                         const config::Checkpoint& spec) {
   if (!job.checkpoint || spec.resume == "auto") return {spec.resume, StepId(0)};
@@ -30,7 +30,7 @@ bool IsFault(const store::JobStop& stop) {
          stop.state == JobState::kRecovering;
 }
 
-// Of one microbatch; what is computed twice counts once.
+// Returns the FLOPs of one microbatch. What is computed twice counts once.
 double ModelFlops(const model::Model& model) {
   double flops = 0;
   for (const model::Layer& layer : model.layers)
@@ -38,7 +38,8 @@ double ModelFlops(const model::Model& model) {
   return flops;
 }
 
-// Of a job that trains again after a fault; nothing if the last run did not end by one.
+// Returns the times of a job that trains again after a fault, nullopt if its last run did not end
+// by one.
 std::optional<RecoveryTimes> TimesOfRecovery(const std::vector<store::Transition>& transitions) {
   absl::Time running = transitions.back().time, planning = running, queued = running;
   for (auto it = transitions.rbegin() + 1; it != transitions.rend(); ++it) {
@@ -113,7 +114,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
     context_.workers->Send(bound.worker, PrepareOf(launch, bound.rank));
 }
 
-// What the record tells of the plan.
+// Writes into the record what it tells of the plan.
 void Job::Describe(const plan::Plan& plan, const placement::Gang& gang) {
   record_.plan = {.device = record_.plan.device,
                   .schedule = plan.schedule.name,
@@ -137,7 +138,7 @@ void Job::Advance(Moment now) {
   if (std::ranges::any_of(run_->ranks, ended)) CollectSteps(/*rest=*/false, now);
   if (!run_->finish_since && std::ranges::all_of(run_->ranks, ended))
     run_->finish_since = now.steady;
-  // A stop may leave nothing to wait for: then the end follows at once.
+  // If a stop leaves nothing to wait for, the end follows at once.
   while (run_) {
     const Decision decision = Decide(now.steady, record_, *run_, context_.decide);
     if (decision.kind == Decision::Kind::kWait) return SetReason(decision.reason);
@@ -208,7 +209,7 @@ void Job::StopRun(store::JobStop stop, Moment now) {
 void Job::EndRun(const Decision& decision, Moment now) {
   CollectSteps(/*rest=*/true, now);
   for (const RankRun& rank : run_->ranks) {
-    // Workers that have not let go yet stay held. Cluster::Update releases them when they do.
+    // Workers that have not let go yet stay held. Cluster::Update releases them later.
     if (rank.lost || !IsTerminal(rank.phase)) continue;
     context_.workers->Send(rank.bound.worker, control::Acknowledge{key()});
     context_.workers->Release(rank.bound.worker);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All jobs of a coordinator, in the order of their submission, which is the order of the queue.
+// Holds all jobs of a coordinator in the order of their submission, which is the order of the
+// queue.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace takt::job {
 
-// kNotFound, for people.
+// Returns kNotFound with a message for people.
 absl::Status NoSuchJob(const std::string& name);
 
 // One thread.
@@ -21,11 +22,11 @@ class JobTable final {
   // context: borrowed. Jobs that had not ended when `snapshot` was stored go on.
   JobTable(const JobContext* context, store::Snapshot snapshot, Moment now);
 
-  // The job, or null.
+  // Returns the job of that name, or null. FindById does so by id.
   Job* Find(const std::string& name);
   const Job* Find(const std::string& name) const;
   Job* FindById(const std::string& id);
-  // The job whose run is this generation.
+  // Returns the job whose run is this generation, or null.
   Job* FindRunning(const control::JobKey& key);
 
   // Errors: kAlreadyExists (the name is taken), kInvalidArgument (a job that has not ended writes

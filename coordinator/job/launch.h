@@ -25,7 +25,7 @@ struct Launch {
   StepId resume_at_most;
 };
 
-// The command that gives `rank` its part of `launch`.
+// Returns the command that gives `rank` its part of `launch`.
 control::Prepare PrepareOf(std::shared_ptr<const Launch> launch, Rank rank);
 
 }  // namespace takt::job

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cluster wants done, in order.
+// The outbox lists what the cluster wants done, in order.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@
 
 namespace takt::job {
 
-// A checkpoint that has become visible, or has failed. For metrics.
+// A checkpoint that has become visible or has failed, for metrics.
 struct SettledCheckpoint {
   std::string job;
   bool failed = false;
   double snapshot_seconds = 0, write_seconds = 0;  // of the slowest rank
 };
 
-// How long a job did not train after a fault, by what it waited for. For metrics.
+// Says how long a job did not train after a fault, by what it waited for. It is for metrics.
 struct RecoveryTimes {
   absl::Duration stop;   // until its ranks had let go
   absl::Duration queue;  // until its gang was there
@@ -37,7 +37,7 @@ struct Outbox {
   std::vector<std::string> recovering;  // names of jobs that had a fault and go on
   int workers_lost = 0;
 
-  // What is for metrics alone does not count.
+  // True if nothing is to be stored, shown or done. What is for metrics alone does not count.
   bool empty() const {
     return changes.empty() && published.empty() && removed.empty() && effects.empty();
   }

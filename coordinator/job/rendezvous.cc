@@ -9,7 +9,7 @@
 namespace takt::job {
 namespace {
 
-// A wait may name so many keys: its answer has all their values.
+// A wait may name at most so many keys, because its answer has all their values.
 constexpr std::size_t kMaxKeysAtOnce = 64;
 
 // A callback and its argument. They are collected under the lock and called after it.
@@ -19,7 +19,7 @@ void CallAll(Due& due) {
   for (auto& [callback, result] : due) callback(std::move(result));
 }
 
-// The values if all keys are there; otherwise the first that is not.
+// Returns the values if all keys are there, otherwise the first key that is not.
 std::pair<Rendezvous::Values, const std::string*> Lookup(
     const std::map<std::string, std::string>& values, const std::vector<std::string>& keys) {
   Rendezvous::Values found;

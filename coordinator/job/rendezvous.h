@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of one generation find each other: a small key-value space for each (job,
-// generation), which ends with it. takt.v1.RendezvousService has the contract.
+// Lets the ranks of one generation find each other. Each (job, generation) has a small key-value
+// space, which ends with it. takt.v1.RendezvousService has the contract.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ struct RendezvousLimits {
   std::size_t waits = 4096;  // per scope
 };
 
-// Thread-safe. Callbacks run on the caller of whatever completes them, never under the lock.
+// Thread-safe. A callback runs on the thread whose call completes it, never under the lock.
 class Rendezvous final {
  public:
   using Values = std::vector<std::string>;
@@ -39,12 +39,13 @@ class Rendezvous final {
   // end with kAborted.
   void Open(const std::string& job, Generation generation);
   void Close(const std::string& job);
-  // Closes every scope; waits and all later calls end with kUnavailable.
+  // Closes every scope. Waits and all later calls end with kUnavailable.
   void Stop();
 
   absl::Status Set(const std::string& job, Generation generation, const std::string& key,
                    std::string value);
-  // Calls back once: when every key is there, at `deadline` (steady), or when the scope is closed.
+  // Calls `callback` once: when every key is there, at `deadline` (steady), or when the scope is
+  // closed.
   void Wait(const std::string& job, Generation generation, std::vector<std::string> keys,
             absl::Duration deadline, Callback callback);
   absl::Status Clear(const std::string& job, Generation generation);

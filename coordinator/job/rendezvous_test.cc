@@ -87,7 +87,7 @@ TEST_F(RendezvousTest, SizesAndNumbersAreLimited) {
   for (int i = 0; i < 3; ++i) Wait({"x"});
   ASSERT_THAT(results_, SizeIs(1));
   EXPECT_EQ(results_[0].status().code(), absl::StatusCode::kResourceExhausted);
-  // The same one, too: the answer would be as long as whoever asks likes.
+  // The same key counts each time, or the answer could be as long as the caller likes.
   Wait(std::vector<std::string>(65, "a"));
   EXPECT_EQ(results_.back().status().code(), absl::StatusCode::kResourceExhausted);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests that were answered, so that one that is sent again is answered as before and changes
-// nothing.
+// Remembers the requests that were answered. One that is sent again is answered as before and
+// changes nothing.
 #pragma once
 
 #include <optional>
@@ -18,17 +18,17 @@ class RequestLog final {
   // store: borrowed, only read.
   explicit RequestLog(store::Store* store) : store_(store) {}
 
-  // The earlier request of that id, nullopt if there is none; a request without an id never has
-  // one. Errors: kInvalidArgument (the id was used for another job), the store's.
+  // Returns the earlier request of that id, nullopt if there is none. A request without an id never
+  // has one. Errors: kInvalidArgument (the id was used for another job), the store's.
   absl::StatusOr<std::optional<store::RequestRecord>> Find(const std::string& method,
                                                            const std::string& request_id,
                                                            const std::string& job) const;
 
-  // The request was answered with `job`, nullopt if its answer is no job.
+  // Adds a request that was answered with `job`, nullopt if its answer is no job.
   void Add(const std::string& method, const std::string& request_id,
            std::optional<store::JobRecord> job);
 
-  // What was added since the last call, to be committed with what the requests changed.
+  // Returns what was added since the last call. It is committed with what the requests changed.
   std::vector<store::RequestRecord> Take();
 
  private:

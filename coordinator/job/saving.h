@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the ranks' parts of a checkpoint together. Pure. The state is stored with the job, so a
-// coordinator that is started again goes on where the earlier one was.
+// Puts the ranks' parts of a checkpoint together. All functions are pure. The state is stored with
+// the job, so a coordinator that is started again goes on where the earlier one was.
 //
 //   (first rank reports) -> kWriting --(all have)--> kComplete --(a worker made it visible, or
 //                             |                        could not)--> settled
@@ -19,7 +19,7 @@
 
 namespace takt::job {
 
-// False: the report is not new. It came before, or its checkpoint is settled.
+// Returns false if the report is not new: it came before, or its checkpoint is settled.
 bool AddReport(store::Saving& saving, const control::CheckpointReport& report);
 
 struct SavingState {
@@ -28,7 +28,7 @@ struct SavingState {
   std::string reason;       // what it waits for, or why it failed
 };
 
-// ranks_gave_up: ranks that have not reported how they ended never will.
+// ranks_gave_up: ranks that have not reported how they ended will never do so.
 SavingState JudgeOldest(const store::Saving& saving, std::span<const RankRun> ranks,
                         bool ranks_gave_up);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job specs as they travel and are kept, read and judged.
+// Reads and validates job specs in the form in which they are sent and stored.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace takt::job {
 
-// spec: takt.v1.JobSpec, serialized. kInvalidArgument with the fields that are wrong.
+// spec: takt.v1.JobSpec, serialized. Errors: kInvalidArgument (FieldError) with the fields that are
+// wrong.
 absl::StatusOr<config::JobSpec> ParseSpec(const std::string& spec);
 
 }  // namespace takt::job

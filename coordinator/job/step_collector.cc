@@ -52,8 +52,8 @@ store::StepRecord StepCollector::Merge(const Parts& parts) const {
     idle[pp_rank] += std::clamp(1 - part.busy_seconds / part.step_seconds, 0.0, 1.0);
     counts[pp_rank] += 1;
   }
-  // A pp rank without any part has no figure. As positions are pp ranks, there are no figures at
-  // all then.
+  // A pp rank without any part has no figure. Positions in the list are pp ranks, so there is no
+  // list at all then.
   double sum = 0;
   int known = 0;
   for (int p = 0; p < mesh_.pp_size; ++p) {
@@ -77,7 +77,7 @@ std::vector<store::StepRecord> StepCollector::Take(bool incomplete_too) {
       it = pending_.erase(it);
       continue;
     }
-    // Rank 0 reports every step in order: a gap is one whose report is still on its way.
+    // Rank 0 reports every step in order, so the report of a missing step is still on its way.
     if (!incomplete_too && step.value() != last_taken_.value() + 1) break;
     ready.push_back(Merge(parts));
     last_taken_ = step;

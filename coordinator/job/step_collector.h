@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Puts the ranks' parts of a step together. A step is ready to be committed when all ranks have
-// reported it; each step is ready once, in order.
+// reported it. Each step is ready once, in order.
 #pragma once
 
 #include <cstdint>
@@ -20,32 +20,32 @@ class StepCollector final {
   // after: the last committed step.
   StepCollector(mesh::Mesh mesh, StepId after);
 
-  // False: not a report of this mesh (no such rank, or no such step), or more than kMaxAhead steps
-  // ahead.
+  // Returns false if the mesh has no such rank, if there is no such step, or if the report is more
+  // than kMaxAhead steps ahead.
   bool Add(const control::RankStepReport& report);
   // A report of another kind came with this sequence. It is acknowledged after the reports of
-  // `step` (0: the state before the first step). False: as Add.
+  // `step` (0: the state before the first step). Returns false as Add does.
   bool AddOther(Rank rank, std::int64_t sequence, StepId step);
-  // Reports of this rank are not waited for any more.
+  // No step waits for reports of this rank any more.
   void EndRank(Rank rank);
 
-  // The next steps that are complete: rank 0 has reported them, and so has every other rank, unless
-  // it ended or is more than kMaxLag steps behind. The caller fills in job, generation, schedule
-  // and time.
+  // Returns the next steps that are complete: rank 0 has reported them, and so has every other
+  // rank, unless it ended or is more than kMaxLag steps behind. The caller fills in job,
+  // generation, schedule and time.
   std::vector<store::StepRecord> TakeReady();
-  // Nothing more will come: these are the remaining steps, also those that lack parts of other
+  // Returns the remaining steps when nothing more will come, also those that lack parts of other
   // ranks.
   std::vector<store::StepRecord> TakeRest();
 
   StepId last_taken() const { return last_taken_; }
 
-  // The newest sequence of each rank whose step is at most `committed` and that was not returned
-  // before.
+  // Returns the newest sequence of each rank whose step is at most `committed` and that was not
+  // returned before.
   std::map<Rank, std::int64_t> TakeAcknowledgements(StepId committed);
 
   static constexpr std::int64_t kMaxLag = 64;
   // A worker keeps at most so many reports until they are acknowledged, so a report of a later step
-  // is not true.
+  // must be wrong.
   static constexpr std::int64_t kMaxAhead = 1 << 18;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of one measured step of a job went. The board shows it.
+// Says where the time of one measured step of a job went. The board shows it.
 #pragma once
 
 #include <array>

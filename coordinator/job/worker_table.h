@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The workers with their control streams, and for which job each of them is held.
+// Holds the workers with their control streams, and says for which job each of them is held.
 //
 // A worker is held by at most one generation of a job:
-//   Reserve   its gang is granted: it is held without a rank while the plan is made;
-//   Bind      the plan is there, or it came back with a rank that it still runs: it has that rank.
-// It is released
-//   ReleaseReserved   when the plan does not need it, has failed or is not wanted any more;
-//   Release           when the end of its rank is acknowledged: at the end of the run, or later if
-//                     it tells of its end only then;
-//   and when it is lost.
+//   Reserve   Its gang is granted. It is held without a rank while the plan is made.
+//   Bind      The plan is there, or the worker came back with a rank that it still runs. It is
+//             held with that rank.
+// It is released when it is lost, and by
+//   ReleaseReserved   The plan does not need it, has failed or is not wanted any more.
+//   Release           The end of its rank is acknowledged: at the end of the run, or later if the
+//                     worker reports its end only then.
 #pragma once
 
 #include <map>
@@ -45,16 +45,16 @@ class WorkerTable final {
   absl::StatusOr<std::optional<membership::Loss>> Attach(const control::Hello& hello, SessionId id,
                                                          std::shared_ptr<WorkerSession> session,
                                                          Moment now);
-  // The session's stream ended. Empty if it was not its worker's current one.
+  // The session's stream ended. Returns nullopt if it was not its worker's current session.
   std::optional<membership::Loss> Detach(SessionId id, const std::string& reason);
-  // The workers whose lease has expired.
+  // Returns the workers whose lease has expired.
   std::vector<membership::Loss> Expire(Moment now);
 
   // Nothing happens unless the worker is attached.
   void Send(const std::string& worker, control::Command command);
 
   void Reserve(const std::vector<std::string>& workers, const control::JobKey& key);
-  // Those that are held for `key` without a rank and may still be given one, by rank.
+  // Returns the workers that are held for `key` without a rank and may still be given one, by rank.
   placement::Gang Reserved(const control::JobKey& key, config::DeviceKind device) const;
   void ReleaseReserved(const control::JobKey& key);
   void Bind(const std::string& worker, const control::JobKey& key, Rank rank) {
@@ -62,7 +62,7 @@ class WorkerTable final {
   }
   void Release(const std::string& worker) { members_.Release(worker); }
 
-  // The worker, if this incarnation of it is attached; otherwise null.
+  // Returns the worker if this incarnation of it is attached, otherwise null.
   const membership::Worker* FindAttached(const std::string& worker,
                                          const std::string& incarnation) const;
   const placement::Workers& workers() const { return members_.workers(); }

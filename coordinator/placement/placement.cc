@@ -10,13 +10,13 @@ namespace {
 using config::DeviceKind;
 using membership::WorkerState;
 
-// The least of those that are not 0; 0: all of them are.
+// Returns the smaller of the numbers that are not 0, or 0 if both are.
 template <class Number>
 Number LeastKnown(Number a, Number b) {
   return a > 0 && b > 0 ? std::min(a, b) : std::max(a, b);
 }
 
-// Who shares memory with whom: the host, or the GPU.
+// Names the host or the GPU whose memory the worker uses. Workers with the same owner share it.
 const std::string& MemoryOwner(const Worker& worker, DeviceKind device) {
   return device == DeviceKind::kCuda ? worker.hello.device->uuid : worker.hello.host;
 }
@@ -68,7 +68,7 @@ Capacity CapacityOf(const Workers& workers) {
 
 void SortByRank(Gang& gang, DeviceKind device) {
   std::ranges::sort(gang, {}, [&](const Worker* worker) {
-    // Where cores are enough, workers without a GPU come first.
+    // A job on cores takes workers without a GPU first.
     const bool later = device == DeviceKind::kCpu && worker->hello.device.has_value();
     return std::tuple<bool, const std::string&, const std::string&>(later, worker->hello.host,
                                                                     worker->hello.worker);

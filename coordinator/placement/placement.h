@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which workers run a job's ranks and what each rank gets of its host: pure functions of the job's
-// spec and of what the workers told when they attached.
+// Decides which workers run a job's ranks and what each rank gets of its host. All functions are
+// pure: they depend on the job's spec and on what the workers told when they attached.
 #pragma once
 
 #include <map>
@@ -18,34 +18,35 @@ using membership::Worker;
 using Workers = std::map<std::string, Worker>;  // by name
 using Gang = std::vector<const Worker*>;        // by rank
 
-// What all ranks of the job compute on. A job that leaves the choice gets GPUs where there are any.
-// `before` is what it computed on before, kAuto if it never did: the job keeps to that kind,
-// because another one rounds differently.
+// Returns what all ranks of the job compute on. A job that leaves the choice open gets GPUs if
+// there are any. `before` is what the job computed on before, kAuto if it never did. The job keeps
+// to that kind, because another one rounds differently.
 config::DeviceKind DeviceOf(const config::JobSpec& spec, config::DeviceKind before,
                             const Workers& workers);
 
 Need NeedOf(const config::JobSpec& spec, config::DeviceKind device);
 
-// Idle workers in the order of their hosts, so that neighbours in the pipeline are neighbours on a
+// Lists idle workers in the order of their hosts, so that neighbours in the pipeline are on one
 // host where possible.
 Capacity CapacityOf(const Workers& workers);
 
-// The order in which the workers of a gang are given ranks; the same as in the gang's Grant.
+// Sorts the workers of a gang by the ranks that they get. A Grant lists them in the same order.
 void SortByRank(Gang& gang, config::DeviceKind device);
 
-// What a plan for this gang may assume. The slowest worker sets the rate. Workers on one host share
-// its memory evenly, those on one GPU the GPU's, and the smallest share is the limit.
+// Returns what a plan for this gang may assume. The slowest worker sets the rate. Workers on one
+// host share its memory evenly, workers on one GPU share the GPU's, and the smallest share is the
+// limit.
 plan::PlanOptions PlanOptionsFor(const Gang& gang, config::DeviceKind device);
 
-// What a plan may assume that only checks a submitted job, before its workers are known. The spec
-// must name its pipeline.
+// Returns what a plan may assume that only checks a submitted job, whose workers are not known yet.
+// The spec must name its pipeline.
 plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec);
 
-// Compute threads of a rank: those that the spec names, or an even share of the host's cores among
-// the workers that are attached there.
+// Returns the number of compute threads of a rank: the one that the spec names, or an even share of
+// the host's cores among the workers that are attached there.
 int ThreadsOf(const config::JobSpec& spec, const Worker& worker, const Workers& workers);
 
-// The rate of matrix products that the worker measured on `device`; 0: it did not measure.
+// Returns the rate of matrix products that the worker measured on `device`, or 0 if it did not.
 double FlopsPerSecond(const Worker& worker, config::DeviceKind device);
 
 }  // namespace takt::placement

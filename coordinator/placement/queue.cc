@@ -14,7 +14,8 @@ std::string Count(int number, const char* noun) {
   return absl::StrCat(number, " ", noun, number == 1 ? "" : "s");
 }
 
-// gang: who is in it already. NCCL takes no two ranks on one GPU.
+// True if `worker` can join the workers that are in `gang` already. NCCL does not allow two ranks
+// on one GPU.
 bool Serves(const IdleWorker& worker, const Need& need, const std::vector<IdleWorker>& gang) {
   if (need.device != config::DeviceKind::kCuda) return true;
   if (!worker.has_gpu) return false;

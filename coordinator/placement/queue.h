@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue for gangs, which are all workers that one job needs at once. It says which waiting jobs
-// get workers now, and what the others wait for. Among the jobs that fit, the first that came is
-// served first; a gang is given whole or not at all.
+// A gang is all the workers that one job needs at once. The queue says which waiting jobs get their
+// gang now, and what the others wait for. Among the jobs that fit, the one that came first is
+// served first. A gang is given whole or not at all.
 #pragma once
 
 #include <map>
@@ -13,13 +13,13 @@
 
 namespace takt::placement {
 
-// What a job needs: exactly `workers`, or with `up_to_all` at least that many and as many as are
+// A job needs exactly `workers` workers, or with `up_to_all` at least that many and as many as are
 // idle.
 struct Need {
   int workers = 1;
   bool up_to_all = false;
-  // What all of them compute on: kCpu or kCuda. Every worker has cores; for kCpu, workers without a
-  // GPU are taken first.
+  // All of them compute on this kind: kCpu or kCuda. Every worker has cores. For kCpu, workers
+  // without a GPU are taken first.
   config::DeviceKind device = config::DeviceKind::kCpu;
   // Each worker must have NCCL and a GPU that no other worker of the gang uses.
   bool nccl = false;
@@ -32,7 +32,8 @@ struct IdleWorker {
 };
 
 struct Capacity {
-  // Attached, not held, not drained, in the order in which ranks are given out.
+  // These are attached, not held and not drained. They are in the order in which ranks are given
+  // out.
   std::vector<IdleWorker> idle;
   std::map<std::string, int> held;  // by job
   int drained = 0, leaving = 0;     // attached, not held
@@ -43,7 +44,7 @@ struct Grant {
   std::string reason;                // e.g. "needs 4 workers, 2 idle: 2 held by job x, 1 drained"
 };
 
-// One grant per need, in order.
+// Returns one grant for each need, in the same order.
 std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& waiting,
                               Capacity capacity);
 

@@ -49,7 +49,7 @@ TEST(GrantGangs, AJobWithoutAFixedSizeTakesAllThatAreIdle) {
   EXPECT_EQ(grants[0].workers.size(), 3u);
 }
 
-// Two of four have a GPU, one of these NCCL.
+// Two of the four workers have a GPU, and one of these has NCCL.
 std::vector<IdleWorker> Mixed() {
   return {{.name = "gpu0", .has_gpu = true, .has_nccl = true},
           {.name = "gpu1", .has_gpu = true},

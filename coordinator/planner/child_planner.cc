@@ -16,7 +16,7 @@
 namespace takt::planner {
 namespace {
 
-// OK when the child has answered.
+// Returns OK if the child has answered.
 absl::Status StatusOf(const ChildEnd& end, const ChildPlannerOptions& options) {
   if (end.cause == ChildEnd::Cause::kStopped) {
     return absl::CancelledError("the coordinator stops; the job is planned again afterwards");

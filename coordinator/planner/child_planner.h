@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans in a child process, so that a plan that takes all memory, crashes or does not end takes
-// only itself along.
+// Makes plans in a child process. A plan that takes all memory, crashes or does not end then stops
+// only the planning of its own job.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace takt::planner {
 
 struct ChildPlannerOptions {
-  // A program that calls RunPlanningChild when kPlanningChild is its first argument.
+  // This program calls RunPlanningChild if its first argument is kPlanningChild.
   std::string program = "/proc/self/exe";
   std::int64_t memory_bytes = 0;  // limit of the child's address space; 0: none
   absl::Duration time_limit = timeouts::kPlanningLimit;
@@ -22,18 +22,18 @@ struct ChildPlannerOptions {
 class ChildPlanner final {
  public:
   explicit ChildPlanner(ChildPlannerOptions options);
-  // Make must have returned.
+  // Precondition: Make has returned.
   ~ChildPlanner();
   ChildPlanner(const ChildPlanner&) = delete;
   ChildPlanner& operator=(const ChildPlanner&) = delete;
 
-  // The plan that plan::MakePlan gives, or its error. One caller at a time; the child ends at the
-  // latest with the thread that calls. Blocks: until the child has ended.
-  // Errors besides: kResourceExhausted (out of memory, or no process is free), kDeadlineExceeded
-  // (the time limit), kInternal (it crashed), kCancelled (Stop).
+  // Returns the plan that plan::MakePlan gives, or its error. One caller at a time. The child ends
+  // at the latest when the calling thread ends. Blocks: until the child has ended.
+  // Other errors: kResourceExhausted (out of memory, or no process is free), kDeadlineExceeded (the
+  // time limit), kInternal (it crashed), kCancelled (Stop).
   absl::StatusOr<plan::Plan> Make(const config::JobSpec& job, const plan::PlanOptions& options);
 
-  // Kills the child and lets every later one end at once. Any thread.
+  // Kills the child, and every later one at once. Any thread may call it.
   void Stop();
 
  private:

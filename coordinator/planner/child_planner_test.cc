@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The test program is its own planning child: main, at the end, gives it a planner that plans,
-// crashes, hangs or takes all memory as the job's name says.
+// The test program is its own planning child. Its main, at the end, gives the child a planner that
+// plans, crashes, hangs or takes all memory as the job's name says.
 #include "coordinator/planner/child_planner.h"
 
 #include <fcntl.h>
@@ -53,7 +53,7 @@ config::JobSpec JobNamed(const std::string& name) {
 
 constexpr plan::PlanOptions kOptions{.max_workers = 4};
 
-// In the child.
+// This is the planner of the child.
 absl::StatusOr<plan::Plan> PlanAsNamed(const config::JobSpec& job,
                                        const plan::PlanOptions& options) {
   if (job.name == "crash") std::abort();
@@ -160,7 +160,7 @@ TEST_F(ChildPlannerTest, StopKillsTheChild) {
 }
 
 TEST_F(ChildPlannerTest, ChildDiesWithItsParent) {
-  // The parent is a process that this one can kill; the child's number comes through a pipe.
+  // The parent is a process that this one can kill. The child's number comes through a pipe.
   int numbers[2];
   ASSERT_EQ(pipe2(numbers, O_CLOEXEC), 0);
   const pid_t parent = fork();

@@ -111,7 +111,7 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv,
   return pid;
 }
 
-// Waits until the child ends, its time is over or it is told to stop.
+// Waits until the child ends, its time is over or stop_fd can be read.
 ChildEnd::Cause Await(int pid_fd, int stop_fd, absl::Duration time_limit) {
   const absl::Time deadline = absl::Now() + time_limit;
   std::array<pollfd, 2> waited = {{{pid_fd, POLLIN, 0}, {stop_fd, POLLIN, 0}}};
@@ -139,7 +139,7 @@ absl::StatusOr<ChildEnd> RunChild(const ChildOptions& options) {
   const Descriptor pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   end.cause = pid_fd.get() >= 0 ? Await(pid_fd.get(), options.stop_fd, options.time_limit)
                                 : ChildEnd::Cause::kStopped;
-  // It is not reaped yet, so the number is still its own.
+  // The child is not reaped yet, so the number still belongs to it.
   if (end.cause != ChildEnd::Cause::kEnded) kill(pid, SIGKILL);
   while (waitpid(pid, &end.wait_status, 0) < 0 && errno == EINTR) {
   }

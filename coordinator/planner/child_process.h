@@ -25,8 +25,8 @@ struct ChildEnd {
   std::string last_words;  // the last line of its standard error, which is not empty
 };
 
-// Returns when the child has ended and is reaped: nothing of it is left. The child inherits no
-// other descriptor, blocks no signal, and is in the caller's process group.
+// Runs the program, and returns when it has ended and is reaped, so that nothing of it is left. The
+// child inherits no other descriptor, blocks no signal, and is in the caller's process group.
 // Errors: kResourceExhausted (no descriptor or process is free), kInternal (no such program).
 absl::StatusOr<ChildEnd> RunChild(const ChildOptions& options);
 

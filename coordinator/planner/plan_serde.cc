@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<program::Program>> Read(const Programs& from) {
 }
 
 v1::Plan ToProto(const plan::Plan& plan) {
-  // Names every field, so that a new one that is not written here does not compile.
+  // This names every field, so that a new one that is not written here does not compile.
   const auto& [model, mesh, partition, schedule, programs, validation_programs, memory, costs,
                step_seconds, bubble_fraction, warnings] = plan;
   v1::Plan out;

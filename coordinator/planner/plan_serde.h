@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request to plan and its answer, as they pass between the coordinator and its planning child.
+// Serializes the request to plan and the answer that pass between the coordinator and its planning
+// child.
 #pragma once
 
 #include <string>
@@ -16,13 +17,13 @@ struct PlanRequest {
 };
 
 std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& options);
-// kDataLoss: these are not the bytes of a request.
+// Errors: kDataLoss (these are not the bytes of a request).
 absl::StatusOr<PlanRequest> ParseRequest(const std::string& bytes);
 
-// Carries a failure too, with its field errors.
+// The bytes carry a failure too, with its field errors.
 std::string FormatAnswer(const absl::StatusOr<plan::Plan>& answer);
-// The plan, or the failure that was formatted. kDataLoss: these are not the bytes of an answer to
-// `request`.
+// Returns the plan, or the failure that was formatted. Other errors: kDataLoss (these are not the
+// bytes of an answer to `request`).
 absl::StatusOr<plan::Plan> ParseAnswer(const std::string& bytes, const PlanRequest& request);
 
 }  // namespace takt::planner

@@ -34,10 +34,10 @@ void LimitMemory(std::int64_t bytes) {
     const rlimit limit{static_cast<rlim_t>(bytes), static_cast<rlim_t>(bytes)};
     setrlimit(RLIMIT_AS, &limit);
   }
-  // A crash says enough by its signal.
+  // The signal says enough about a crash, so no core is written.
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
-  // Where the machine's memory runs out first, the kernel ends the child and not the coordinator.
+  // If the machine has no more memory, the kernel kills the child and not the coordinator.
   constexpr char kFirst[] = "1000";
   const int file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
   if (file < 0) return;
@@ -67,7 +67,8 @@ int RunPlanningChild(const std::vector<std::string>& arguments, const MakePlan& 
     std::fprintf(stderr, "the coordinator itself starts its planner\n");
     return kExitUsage;
   }
-  // It ends with the coordinator, also with one that ended before this line.
+  // The kernel kills the child when the coordinator ends. The second line finds a coordinator that
+  // ended before the first one.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) return kExitFailed;
   LimitMemory(memory_bytes);

@@ -13,21 +13,22 @@
 
 namespace takt::planner {
 
-// plan::MakePlan, or a test's.
+// Makes the plan: plan::MakePlan, or a test's function.
 using MakePlan =
     std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>;
 
 // The first argument of a program that is run as a planning child.
 inline constexpr char kPlanningChild[] = "planning-child";
 
-// What the child ends with when it has no more memory.
+// The child's exit status when it has no more memory.
 inline constexpr int kExitOutOfMemory = 3;
 
-// What follows the program's own path: the limit of the child's memory and the caller's process.
+// Returns the child's arguments, which follow the path of the program: kPlanningChild, the limit of
+// its memory and the caller's process.
 std::vector<std::string> ArgumentsOf(std::int64_t memory_bytes);
 
-// Is the child: reads a request from stdin, writes the answer to stdout, returns the exit status.
-// arguments: those of ArgumentsOf, without kPlanningChild.
+// Does the work of the child: reads a request from stdin, writes the answer to stdout and returns
+// the exit status. arguments: those of ArgumentsOf, without kPlanningChild.
 int RunPlanningChild(const std::vector<std::string>& arguments, const MakePlan& make_plan);
 
 }  // namespace takt::planner

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every RPC, called by everybody: the table of common/access is what the server does.
+// Calls every RPC in every role, and compares what the server does with the table of common/access.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -35,7 +35,7 @@ const bool kTls13 = (rpc::RequireTls13(), true);
 
 enum class Outcome { kAdmitted, kRefused, kNoConnection };
 
-// One call, whatever its kind: says one message, hears one or the end.
+// Makes one call of any kind: it sends one message, and reads one or the end.
 class AnyCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   AnyCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
@@ -127,8 +127,8 @@ class AccessTest : public RpcTest {
   std::unique_ptr<RpcWorker> worker_;
 };
 
-// A good request of each method: about `job`, of worker n1, or of the job that n1 runs. nullopt:
-// none is written down.
+// Returns a good request of each method: about `job`, of worker n1, or of the job that n1 runs. It
+// returns nullopt if none is written down.
 std::optional<std::string> RequestFor(absl::string_view method, const std::string& job,
                                       std::int64_t held_generation) {
   const auto named = [&]<class Request>(Request request) {
@@ -209,7 +209,7 @@ TEST_F(AccessTest, EveryCallOfEveryCallerGivesWhatTheTableSays) {
       authority_.Issue(Role::kAdmin, "late", {.from = absl::Now() - absl::Hours(3)});
   const auto n1 = Dial(Role::kWorker, "n1");
   const auto alice = Dial(Role::kUser, "alice");
-  // Those who are refused come first: they find things as they were.
+  // Callers that are refused come first, because they change nothing.
   const std::vector<Caller> callers = {
       {"no certificate", Dial(TlsFiles{}, /*insecure=*/true), Role::kNobody, /*connects=*/false},
       {"other authority", Dial(stranger), Role::kAdmin, /*connects=*/false},
@@ -223,7 +223,7 @@ TEST_F(AccessTest, EveryCallOfEveryCallerGivesWhatTheTableSays) {
   RunHeldJob(n1, alice);
 
   for (const MethodRule& rule : access::MethodTable()) {
-    // Of alice, for this method alone; it waits for workers that do not come.
+    // This job is alice's, for this method alone. It waits for workers that do not come.
     const std::string job = absl::StrCat("j", &rule - access::MethodTable().data());
     ASSERT_TRUE(Submit(Spec(job, 8)).ok());
     const auto request = RequestFor(rule.method, job, worker_->generation);
@@ -304,9 +304,9 @@ TEST_F(AccessTest, StrangersThatJoinTooOftenKeepOutNobodyElse) {
   EXPECT_EQ(join(channel), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(join(channel), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(join(channel), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  // Of the same address; it is known who they are.
+  // These callers have the same address, but show who they are.
   EXPECT_EQ(join(Dial(Role::kUser, "alice")), grpc::StatusCode::PERMISSION_DENIED);
-  // What a stranger may not call at all is another count.
+  // Calls that a stranger may not make at all are counted apart.
   EXPECT_EQ(AnyCall(channel, "/takt.v1.JobService/ListJobs", "").Result().error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
 }
@@ -367,7 +367,7 @@ TEST_F(AccessTest, AnIdentityThatAsksTooOftenIsToldSo) {
   EXPECT_EQ(code(Dial(Role::kUser, "bob")), grpc::StatusCode::OK);
 }
 
-// Lines of the audit log, while it exists.
+// Keeps the lines of the audit log while it exists.
 class AuditLines final {
  public:
   AuditLines() {

@@ -18,11 +18,11 @@ namespace {
 using job::Cluster;
 using job::Coordinator;
 
-// So many messages may wait for a peer that reads slowly.
+// At most so many messages wait for a peer that reads slowly.
 constexpr std::size_t kMaxCommands = 256;
 constexpr std::size_t kMaxAcknowledgements = 4096;
 
-// A worker's stream begins with its name; the certificate must be of that name.
+// A worker's stream begins with the worker's name. The certificate must be of that name.
 absl::Status MayBegin(AuditEntry& audit_entry, const std::string& worker) {
   audit_entry.subject = "worker/" + worker;
   absl::Status status = access::MaySpeakFor(audit_entry.who, worker);
@@ -84,7 +84,7 @@ class ControlStream final : public WritingStream<ControlReactor, v1::AttachRespo
     });
   }
 
-  // The next message is read when this one was decided on: a worker that sends faster waits, and
+  // The next message is read after this one was decided on. A worker that sends faster waits, and
   // fills no queue here.
   void Decide(Coordinator::Event event) {
     coordinator_->Post(
@@ -186,7 +186,7 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
   void OnCancel() override { Cut(absl::CancelledError("the worker's stream ended")); }
 
  private:
-  // False: the stream is over.
+  // Returns false when the stream is over.
   bool Handle() {
     std::optional<control::BulkMessage> message = control::FromProto(request_);
     if (worker_.empty()) return Hello(message);
@@ -217,7 +217,7 @@ class BulkStream final : public WritingStream<BulkReactor, v1::StreamBulkRespons
     return true;
   }
 
-  // Each is false if the coordinator has too much to do.
+  // Each returns false if the coordinator has too much to do.
   bool Forward(const control::BulkHello&) { return true; }
   bool Forward(control::RankStepReport& report) {
     return coordinator_->TryPost([worker = worker_, incarnation = incarnation_,

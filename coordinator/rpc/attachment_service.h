@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt.v1.AttachmentService: workers' streams turned into the cluster's events.
+// Serves takt.v1.AttachmentService: turns workers' streams into events of the cluster.
 #pragma once
 
 #include <atomic>

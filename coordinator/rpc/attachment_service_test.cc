@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers against a coordinator, over real streams.
+// Tests workers against a coordinator, over real streams.
 #include "coordinator/rpc/rpc_harness.h"
 #include "gmock/gmock.h"
 
@@ -106,7 +106,7 @@ TEST_F(RpcTest, ARestartedCoordinatorPicksTheJobUpAndCommitsEachStepOnce) {
     workers[rank]->generation = 1;
     workers[rank]->rank = rank;
   }
-  // The first step again, as if its acknowledgement had been lost.
+  // The first step comes again, as if its acknowledgement had been lost.
   for (int step = 1; step <= 4; ++step) {
     for (const auto& worker : workers) worker->Report(step, 0.5);
   }

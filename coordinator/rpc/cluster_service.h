@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt.v1.ClusterService and takt.v1.RendezvousService.
+// Serves takt.v1.ClusterService and takt.v1.RendezvousService.
 #pragma once
 
 #include "coordinator/job/coordinator.h"
@@ -11,7 +11,7 @@ namespace takt::coordinator_rpc {
 
 class ClusterService final : public v1::ClusterService::CallbackService {
  public:
-  // Borrowed.
+  // Both are borrowed.
   ClusterService(job::Coordinator* coordinator, Guard* guard)
       : coordinator_(coordinator), guard_(guard) {}
 
@@ -35,7 +35,7 @@ class ClusterService final : public v1::ClusterService::CallbackService {
 
 class RendezvousService final : public v1::RendezvousService::CallbackService {
  public:
-  // Borrowed.
+  // Both are borrowed.
   RendezvousService(job::Coordinator* coordinator, Guard* guard)
       : coordinator_(coordinator), guard_(guard) {}
 
@@ -50,7 +50,7 @@ class RendezvousService final : public v1::RendezvousService::CallbackService {
                                       v1::ClearKeysResponse* response) override;
 
  private:
-  // The caller holds a rank of that job.
+  // Returns OK if the caller holds a rank of that job.
   absl::Status MayMeet(const access::Identity& who, const v1::RendezvousScope& scope) const;
   AuditEntry AuditEntryOn(const grpc::CallbackServerContext& context, absl::string_view method,
                           const v1::RendezvousScope& scope) const;

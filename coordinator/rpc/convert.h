@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the coordinator shows of workers and steps, as messages.
+// Turns what the coordinator shows of workers and steps into messages.
 #pragma once
 
 #include "coordinator/job/step_split.h"

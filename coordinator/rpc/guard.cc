@@ -34,7 +34,7 @@ class GuardProcessor final : public grpc::AuthMetadataProcessor {
     if (status.ok()) return grpc::Status::OK;
     // Callers that ask too often would fill the log.
     if (!absl::IsResourceExhausted(status)) audit_entry.Write(status);
-    // No FieldError can be sent from here: the message says all of it.
+    // No FieldError can be sent from here, so the message says all of it.
     return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
   }
 

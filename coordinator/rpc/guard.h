@@ -74,7 +74,7 @@ class Guard final {
   const std::string* domain() const { return options_.domain ? &*options_.domain : nullptr; }
 
  private:
-  // kResourceExhausted
+  // Counts a call. Errors: kResourceExhausted (too many in this second).
   absl::Status Count(const std::string& who);
 
   const GuardOptions options_;
@@ -82,8 +82,8 @@ class Guard final {
   access::RateLimiter limiter_ ABSL_GUARDED_BY(mutex_);
 };
 
-// "ipv4:10.0.0.1:4711" (grpc::ServerContextBase::peer) without the port. Of an IPv6 address it is
-// the first half, since a host may choose the other.
+// Returns a peer's address, e.g. "ipv4:10.0.0.1:4711" (grpc::ServerContextBase::peer), without the
+// port. Of an IPv6 address it returns the first half, since a host may choose the other.
 std::string NetworkOf(const std::string& peer);
 
 }  // namespace takt::coordinator_rpc

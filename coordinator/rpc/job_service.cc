@@ -21,7 +21,7 @@ namespace {
 constexpr int kDefaultPageSize = 100;
 constexpr int kMaxPageSize = 1000;
 
-// The number of the last job of the page before; 0: the first page.
+// Returns the number of the last job of the page before, or 0 for the first page.
 absl::StatusOr<std::int64_t> ParsePageToken(const std::string& token) {
   if (token.empty()) return 0;
   std::int64_t number = 0;
@@ -36,7 +36,7 @@ absl::StatusOr<std::int64_t> ParsePageToken(const std::string& token) {
 using Change = void (job::Cluster::*)(const std::string& request_id, const std::string& name,
                                       job::Reply<store::JobRecord> reply, Moment now);
 
-// On the deciding thread, so that the job is still the same when it is changed.
+// This runs on the deciding thread, so that the job is still the same when it is changed.
 absl::Status MayChange(const access::Identity& who, const job::Cluster& cluster,
                        const std::string& name) {
   const std::optional<std::string> owner = cluster.OwnerOf(name);

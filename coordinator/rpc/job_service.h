@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt.v1.JobService.
+// Serves takt.v1.JobService.
 #pragma once
 
 #include <atomic>
@@ -50,7 +50,7 @@ class JobService final : public v1::JobService::CallbackService {
  private:
   AuditEntry AuditEntryOn(const grpc::CallbackServerContext& context, absl::string_view method,
                           const std::string& job) const;
-  // The job, if the caller may use it. kNotFound, kPermissionDenied.
+  // Returns the job if the caller may use it. Errors: kNotFound, kPermissionDenied.
   absl::StatusOr<job::JobView> Find(const grpc::CallbackServerContext& context,
                                     const std::string& name) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Users against a coordinator, over the wire.
+// Tests users against a coordinator, over the wire.
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 
@@ -176,7 +176,7 @@ TEST_F(RpcTest, LogsAreFollowedUntilTheJobEndsAndKeptAfterwards) {
   workers[0]->Say(v1::JobUpdate::PHASE_FAILED, "boom");
   EXPECT_TRUE(workers[0]->Read().has_acknowledge());
   EXPECT_THAT(follow.get(), ElementsAre("w0: one", "w0: two"));
-  // The rank's lines are there after its worker has let go; those of other ranks are not asked for.
+  // The rank's lines are there after its worker has let go. Lines of other ranks are not asked for.
   const auto count_lines = [this](int rank) {
     const auto context = NewContext();
     v1::GetJobLogsRequest request;
@@ -219,7 +219,7 @@ TEST_F(RpcTest, StoppingIsQuickAndEndsEveryCall) {
   EXPECT_FALSE(watch->Finish().ok());
 }
 
-// Calls a unary method by name with the request's bytes; the response's bytes.
+// Calls a unary method by name with the request's bytes, and returns the response's bytes.
 std::string CallByName(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                        const std::string& request) {
   grpc::GenericStub stub(channel);
@@ -270,7 +270,7 @@ TEST_F(RpcTest, WhoFollowsAJobAndDoesNotReadIsCut) {
       grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), arguments);
   jobs_ = v1::JobService::NewStub(channel_);
   const auto workers = RunJob("j", 1, /*steps=*/1000);
-  // More than the connection holds.
+  // This is more than the connection holds.
   for (int i = 0; i < 1000; ++i) workers[0]->WriteLog(std::string(2000, 'x'));
   workers[0]->Report(1);
   workers[0]->AwaitAcknowledged(1);

@@ -28,7 +28,7 @@ class Follower : public WritingStream<grpc::ServerWriteReactor<Response>, Respon
       return;
     }
     id_ = (*job)->id;
-    // Weak: the board must not keep a stream alive.
+    // The pointer is weak, because the board must not keep a stream alive.
     subscription_ = coordinator_->board().Subscribe(id_, [weak = this->weak_from_this()] {
       if (const auto self = weak.lock()) self->OnChange();
     });
@@ -43,7 +43,7 @@ class Follower : public WritingStream<grpc::ServerWriteReactor<Response>, Respon
       : WritingStream<grpc::ServerWriteReactor<Response>, Response>(context, kMaxQueue, stall),
         coordinator_(coordinator) {}
 
-  // Pushes what is new, at most a batch; `job`: as last published. True: there may be more.
+  // Pushes what is new, at most a batch. job: as last published. Returns true if there may be more.
   virtual bool Pull(const store::JobRecord& job) = 0;
 
   job::Coordinator* const coordinator_;
@@ -102,7 +102,7 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
     shown_split_ = {split.generation, split.step};
   }
 
-  // The job as it was when transition number `i` was its last.
+  // Returns the job as it was when transition number `i` was its last.
   static store::JobRecord AsOf(const store::JobRecord& job, std::size_t i) {
     store::JobRecord past = job;
     past.state = job.transitions[i].state;
@@ -112,8 +112,8 @@ class WatchStream final : public Follower<v1::WatchJobResponse> {
     return past;
   }
 
-  // The job first; then every change of state before its end; then steps, and where the time of the
-  // newest explained one went; its end last.
+  // Pushes the job first, then every change of state before its end, then steps, then where the
+  // time of the newest explained step went, and the job's end last.
   bool Pull(const store::JobRecord& job) override {
     const bool ended = store::HasEnded(job.state);
     if (shown_transitions_ == 0) PushJob(job);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// takt.v1.JoinService: workers' first certificates.
+// Serves takt.v1.JoinService, which gives workers their first certificates.
 #pragma once
 
 #include <string>

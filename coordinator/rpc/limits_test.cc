@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who wants too much of one thing leaves the others theirs.
+// Tests that a peer that wants too much of something leaves enough of it to the others.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 
@@ -34,7 +34,7 @@ TEST_F(RpcTest, AWorkerThatSendsFasterThanItIsHeardFillsNoQueue) {
   const auto go_on = std::make_shared<absl::Notification>();
   coordinator_->Post([go_on](job::Cluster&, Moment) { go_on->WaitForNotification(); });
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(stream->Write(heartbeat));
-  // Answered after the server was given all of that.
+  // The call is answered after the server was given all of that.
   v1::GetVersionResponse version;
   EXPECT_TRUE(cluster_->GetVersion(NewContext().get(), {}, &version).ok());
   EXPECT_TRUE(coordinator_->TryPost([](job::Cluster&, Moment) {}));
@@ -57,7 +57,7 @@ TEST_F(RpcTest, SubmissionsBeyondThoseThatMayWaitForAPlanAreRefused) {
   for (int i = 0; i < kSubmissions; ++i) {
     results.push_back(std::async(std::launch::async, [&, i] {
       const absl::Status status = Submit(Spec(absl::StrCat("j", i), 1)).status();
-      // Three wait, and perhaps one is planned already.
+      // Three jobs wait, and perhaps one is planned already.
       if (!status.ok() && ++num_refused == kSubmissions - 4) go_on->Notify();
       return status;
     }));
@@ -72,7 +72,7 @@ TEST_F(RpcTest, SubmissionsBeyondThoseThatMayWaitForAPlanAreRefused) {
   EXPECT_LE(num_taken, 4);
 }
 
-// A call of reflection that asks once and stays.
+// Makes a call of reflection that asks once and stays.
 class Reflection final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   explicit Reflection(const std::shared_ptr<grpc::Channel>& channel)
@@ -90,7 +90,7 @@ class Reflection final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
     done_.WaitForNotification();
   }
 
-  // Until it was answered (OK) or has ended.
+  // Waits until the call was answered (OK) or has ended.
   grpc::StatusCode Result() {
     result_.WaitForNotification();
     return code_;
@@ -127,7 +127,7 @@ TEST_F(RpcTest, ReflectionTakesAFewThreadsAndNoMore) {
   EXPECT_GT(num_answered, 0);
   EXPECT_LE(num_answered, 8);
   calls.clear();
-  // Until the server has seen that they ended.
+  // Waits until the server has seen that they ended.
   while (Reflection(channel_).Result() != grpc::StatusCode::OK) {
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a coordinator with its server on a Unix socket and its state on disk, and workers
-// played by the test over real streams. Every wait ends with what it waits for or with the call's
-// deadline; nothing sleeps.
+// For tests: a coordinator with its server on a Unix socket and its state on disk. The test plays
+// the workers over real streams. Every wait ends with what it waits for or with the call's
+// deadline. Nothing sleeps.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -35,7 +35,7 @@ class RpcWorker final {
   // Sends the hello and, if the coordinator accepts it, reads the welcome. Otherwise the stream's
   // end.
   grpc::Status Attach(int protocol_version = 1, const v1::RunningJob* running = nullptr);
-  // The next command; fails the test if the stream ends.
+  // Returns the next command. Fails the test if the stream ends.
   v1::AttachResponse Read();
   v1::Assignment ReadPrepare();
   void Say(v1::JobUpdate::Phase phase, const std::string& error = "", bool invalid_input = false,
@@ -45,10 +45,10 @@ class RpcWorker final {
   void WriteLog(const std::string& text);
   // Reads acknowledgements until this one.
   void AwaitAcknowledged(std::int64_t sequence);
-  // As when the process dies: both streams are cut.
+  // Cuts both streams, as when the process dies.
   void Die();
 
-  // Of the last ReadPrepare, or set by the test.
+  // These come from the last ReadPrepare, or are set by the test.
   std::string job;
   std::int64_t generation = 0;
   int rank = 0;
@@ -68,17 +68,17 @@ class RpcTest : public ::testing::Test {
   RpcTest();
   ~RpcTest() override;
 
-  // Ends the coordinator as a crash would as far as its state is concerned, and starts one on the
-  // same state.
+  // Ends the coordinator, which leaves its state as a crash would, and starts one on the same
+  // state.
   void Restart();
   void StopServer();
 
   std::unique_ptr<RpcWorker> Attach(const std::string& name);
-  // An emulated job.
+  // Returns an emulated job.
   static v1::JobSpec Spec(const std::string& name, int pipeline, std::int64_t steps = 2);
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const std::string& request_id = "");
   v1::Job Get(const std::string& name);
-  // What a watch shows until it ends.
+  // Returns what a watch shows until it ends.
   struct Watched {
     std::vector<v1::Job> jobs;
     std::vector<v1::StepReport> steps;
@@ -88,7 +88,7 @@ class RpcTest : public ::testing::Test {
   Watched Watch(const std::string& name, std::int64_t after = 0);
   // Reads until the job is in `state`.
   void AwaitState(const std::string& name, v1::JobState state);
-  // Attaches workers w0.., submits, admits all; their order is that of ranks.
+  // Attaches the workers w0.., submits the job and admits all. Returns the workers by rank.
   std::vector<std::unique_ptr<RpcWorker>> RunJob(const std::string& name, int pipeline,
                                                  std::int64_t steps = 2);
 

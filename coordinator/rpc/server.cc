@@ -31,7 +31,7 @@ namespace {
 constexpr int kMaxReceiveBytes = 8 << 20;
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr std::size_t kMemoryQuotaBytes = 256u << 20;
-// Reflection is the one service whose calls keep a thread each: calls beyond these are refused.
+// Reflection is the one service whose calls keep a thread each. Calls beyond these are refused.
 constexpr int kMaxThreads = 8;
 constexpr int kHandshakeMillis = 10'000;
 constexpr int kIdleMillis = 300'000;
@@ -44,7 +44,8 @@ rpc::Endpoint EndpointOf(const ServerOptions& options) {
           .insecure = options.insecure};
 }
 
-// The domain of the identities that may connect; nullopt: the server asks for no identity.
+// Returns the domain of the identities that may connect, nullopt if the server asks for no
+// identity.
 absl::StatusOr<std::optional<std::string>> DomainOf(const ServerOptions& options) {
   const rpc::Endpoint endpoint = EndpointOf(options);
   RETURN_IF_ERROR(rpc::CheckEndpoint(endpoint, absl::Now()));
@@ -89,7 +90,7 @@ class GrpcServer final : public Server {
     AllowKeepalive(builder);
     // A connection without a complete TLS and HTTP/2 handshake by then is closed.
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
-    // So is one that is idle for long; clients dial again when they need it.
+    // A connection that is idle for long is closed too. Clients dial again when they need it.
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMillis);
     builder.SetResourceQuota(
         grpc::ResourceQuota("coordinator").Resize(kMemoryQuotaBytes).SetMaxThreads(kMaxThreads));

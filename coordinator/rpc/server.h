@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's gRPC server: all services, health and reflection, on one address.
+// The coordinator's gRPC server has all services, health and reflection on one address.
 #pragma once
 
 #include <memory>
@@ -39,7 +39,7 @@ class Server {
   // Ends every call within a second.
   virtual ~Server() = default;
 
-  // What to dial: unix:PATH or HOST:PORT with the real port.
+  // Returns what to dial: unix:PATH or HOST:PORT with the real port.
   virtual const std::string& address() const = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the server reactors of this folder share: calls that are always answered, and streams that
+// The server reactors of this folder share these: calls that are always answered, and streams that
 // any thread may write.
 #pragma once
 
@@ -86,11 +86,11 @@ class WritingStream : public Reactor {
     LookLater(self_);
   }
 
-  // Everything that was pushed is written.
+  // Called when everything that was pushed is written.
   virtual void OnWrittenOut() {}
 
-  // Starts the next read, from any thread. False: the stream is finished, and no callback will say
-  // so.
+  // Starts the next read, from any thread. Returns false if the stream is finished, which no
+  // callback will say.
   template <class Request>
   [[nodiscard]] bool ReadOn(Request* request) {
     absl::MutexLock lock(&mutex_);
@@ -136,8 +136,8 @@ class WritingStream : public Reactor {
   grpc::CallbackServerContext& context() { return *context_; }
 
  private:
-  // The alarm keeps nothing alive. It is a new one each time, because an alarm may not be set in
-  // its own callback.
+  // Looks at the stream again later. The alarm keeps nothing alive. It is a new one each time,
+  // because an alarm may not be set in its own callback.
   void LookLater(const std::shared_ptr<WritingStream>& self) {
     alarm_ = std::make_unique<grpc::Alarm>();
     alarm_->Set(absl::ToChronoTime(absl::Now() + stall_),
@@ -147,7 +147,8 @@ class WritingStream : public Reactor {
                 });
   }
 
-  // False: the stream has ended, or is cut because the message of the last look is still unread.
+  // Returns false if the stream has ended, or is cut because the message of the last look is still
+  // unread.
   bool GoesOn() {
     absl::MutexLock lock(&mutex_);
     if (finished_) return false;

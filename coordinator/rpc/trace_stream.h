@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stream of takt.v1.JobService.GetTrace.
+// Starts the stream of takt.v1.JobService.GetTrace.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>

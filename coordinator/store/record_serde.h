@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records to messages and back. What the store keeps and what RPCs answer has one form.
+// Turns records into messages and back. What the store keeps and what RPCs answer has one form.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -66,7 +66,7 @@ TEST_F(SqliteStoreTest, WhatWasCommittedSurvivesAKilledProcess) {
   EXPECT_EQ(OpenSqliteStore(path_).value()->ReadSteps("x", StepId(0), 100).value().size(), 50u);
 }
 
-// As `sqlite3 FILE ".backup COPY"` does it.
+// Copies the file as `sqlite3 FILE ".backup COPY"` does.
 TEST_F(SqliteStoreTest, IsBackedUpWhileItIsOpen) {
   const auto store = OpenSqliteStore(path_).value();
   ASSERT_TRUE(store->Commit({.jobs = {{.number = 3, .id = "i", .name = "n"}}}).ok());
@@ -88,7 +88,7 @@ TEST_F(SqliteStoreTest, IsBackedUpWhileItIsOpen) {
 
 TEST_F(SqliteStoreTest, AFailedCommitKeepsNothing) {
   auto store = OpenSqliteStore(path_).value();
-  // Two jobs of one number cannot be: the transaction fails at its second statement.
+  // Two jobs cannot have one number, so the transaction fails at its second statement.
   const absl::Status status =
       store->Commit({.jobs = {{.number = 1, .id = "a"}, {.number = 1, .id = "b"}}});
   EXPECT_FALSE(status.ok());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The suite that every store passes.
+// Tests every store: this is the suite that each passes.
 #include "coordinator/store/store.h"
 
 #include <filesystem>

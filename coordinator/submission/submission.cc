@@ -12,12 +12,12 @@ namespace {
 
 using Shared = std::shared_ptr<const Submission>;
 
-// Empty where callers are not asked who they are.
+// Returns an empty name if callers are not asked who they are.
 std::string OwnerOf(const access::Identity& who) {
   return who.role == access::Role::kTrusted ? "" : who.ToString();
 }
 
-// On the deciding thread, which alone knows the other jobs.
+// Goes on with the submission on the deciding thread, which alone knows the other jobs.
 void Enqueue(job::Coordinator* coordinator, const Shared& submission, Accepted tried,
              const Done& done) {
   coordinator->Post(
@@ -44,7 +44,7 @@ void Enqueue(job::Coordinator* coordinator, const Shared& submission, Accepted t
 void Submit(job::Coordinator* coordinator, Submission submission, Done done) {
   const auto shared = std::make_shared<const Submission>(std::move(submission));
   const config::JobSpec& spec = shared->parsed;
-  // `pipeline: auto`: the plan depends on the workers that will be there.
+  // With `pipeline: auto` the plan depends on the workers that will be there.
   if (!spec.parallelism.pipeline) return Enqueue(coordinator, shared, {}, done);
   const auto planned = [coordinator, shared, done](const absl::StatusOr<plan::Plan>& plan) {
     if (!plan.ok()) return done(plan.status());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a job that is submitted before it is in the queue: its plan is tried if its mesh
-// is known, its name and paths are compared with those of other jobs, and it gets its owner.
+// Takes a submitted job to the queue: its plan is tried if its mesh is known, its name and paths
+// are compared with those of other jobs, and it gets its owner.
 #pragma once
 
 #include <functional>
@@ -26,8 +26,8 @@ struct Submission {
 
 struct Accepted {
   std::optional<store::JobRecord> job;  // nullopt: it was only validated
-  // What the tried plan says of a job that was only validated; empty if its mesh depends on the
-  // workers that will be there.
+  // These say what the tried plan of a job is that was only validated. They are empty if the job's
+  // mesh depends on the workers that will be there.
   std::string schedule;
   std::vector<std::string> warnings;
 };
@@ -38,7 +38,8 @@ struct Accepted {
 using Done = std::function<void(const absl::StatusOr<Accepted>&)>;
 void Submit(job::Coordinator* coordinator, Submission submission, Done done);
 
-// Under which the answer to a request is remembered: no caller is given the answer to another's.
+// Returns the id under which the answer to a request is remembered. It names the caller, so that no
+// caller is given the answer to another's request.
 std::string RequestIdOf(const access::Identity& who, const std::string& request_id);
 
 }  // namespace takt::submission

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every time span by which the coordinator decides, shortest first. Each is the default of the
-// option that names it; timeouts_test.cc holds the order that the rules depend on.
+// This table has every time span by which the coordinator decides, shortest first. Each is the
+// default of the option that names it. timeouts_test.cc holds the order that the rules depend on.
 #pragma once
 
 #include "absl/time/time.h"
@@ -13,27 +13,28 @@ inline constexpr absl::Duration kBatchInterval = absl::Milliseconds(50);
 inline constexpr absl::Duration kTick = absl::Milliseconds(100);
 // A worker sends a heartbeat this often. The coordinator tells it so when it attaches.
 inline constexpr absl::Duration kHeartbeat = absl::Seconds(1);
-// From an Abort until a rank that has not said how it ended counts as ended. With the lease this
-// stays below ten seconds, so that a fault is settled within that time.
+// This long after an Abort, a rank that has not said how it ended counts as ended. Together with
+// the lease this is less than ten seconds, so that a fault is settled within that time.
 inline constexpr absl::Duration kStopGrace = absl::Seconds(2);
 // A worker from which nothing is heard for this long is lost.
 inline constexpr absl::Duration kLease = absl::Seconds(5);
 // After a restart or a stall of the coordinator, a job waits this long for its workers to come
-// back: a worker redials within two leases.
+// back. A worker redials within two leases.
 inline constexpr absl::Duration kReturnGrace = absl::Seconds(15);
-// From the end of a job's last rank until its missing step reports are given up.
+// This long after the end of a job's last rank, its missing step reports are given up.
 inline constexpr absl::Duration kReportsGrace = absl::Seconds(30);
 // A peer that does not take one message for this long loses its stream.
 inline constexpr absl::Duration kStreamStall = absl::Minutes(1);
 // A plan that takes longer is given up, if the planner runs in a child process.
 inline constexpr absl::Duration kPlanningLimit = absl::Minutes(5);
-// From Prepare until every rank has loaded its state and is connected.
+// Within this time after Prepare, every rank must have loaded its state and be connected.
 inline constexpr absl::Duration kAdmissionTimeout = absl::Minutes(5);
-// From the last rank's part of a checkpoint until a worker has made the whole visible.
+// Within this time after the last rank has reported its part of a checkpoint, a worker must have
+// made the whole visible.
 inline constexpr absl::Duration kCommitTimeout = absl::Minutes(5);
 // The metrics of a job stay for this long after its end.
 inline constexpr absl::Duration kKeepEndedMetrics = absl::Minutes(10);
-// A lost worker stays listed for this long; a drained one stays for ever.
+// A lost worker stays listed for this long. A drained one stays for ever.
 inline constexpr absl::Duration kForgetWorker = absl::Hours(1);
 
 }  // namespace takt::timeouts

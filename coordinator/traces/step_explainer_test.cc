@@ -51,7 +51,7 @@ TEST(SplitNewest, AddsUpAndNamesComputeAndIdleTimeOfEachPpRank) {
     const double idle = std::accumulate(rank.idle_seconds.begin(), rank.idle_seconds.end(), 0.0);
     EXPECT_GT(rank.compute_seconds, 0);
     EXPECT_GT(rank.predicted_compute_seconds, 0);
-    // Norms and the optimizer are in neither.
+    // Norms and the optimizer count in neither.
     EXPECT_LE(rank.compute_seconds + idle, split.step_seconds + 1e-9);
     EXPECT_GT(rank.compute_seconds + idle, 0.9 * split.step_seconds);
   }

@@ -44,7 +44,7 @@ class TraceKeeperTest : public testing::Test {
     return launch;
   }
 
-  // Both ranks tell of `step`.
+  // Lets both ranks report `step`.
   void Tell(TraceKeeper& keeper, int step, const std::string& name = "j", int generation = 1) {
     for (int rank = 0; rank < 2; ++rank) TellRank(keeper, step, rank, name, generation);
   }
