@@ -10,5 +10,5 @@ set(TAKT_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/optimizer.cu
   ${CMAKE_CURRENT_LIST_DIR}/pack.cu
   ${CMAKE_CURRENT_LIST_DIR}/sums.cu)
-# What of them is plain C++.
+# The part that is plain C++.
 set(TAKT_CUDA_KERNELS_HOST ${CMAKE_CURRENT_LIST_DIR}/scratch.cc)
