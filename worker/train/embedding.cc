@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// output = token table[token] (+ position table[position], if the family has one). Keeps nothing;
-// has no input gradient.
+// output = token table[token] (+ position table[position], if the family has one). It stashes
+// nothing and has no input gradient.
 #include "common/base/status.h"
 #include "worker/train/layer.h"
 

@@ -28,10 +28,10 @@ using program::Instruction;
 using program::Op;
 using program::SlotKind;
 
-// The head of every message says what it is. A shorter message carries as much of it as fits.
+// The head of every message says what the message is. A shorter message has as much of it as fits.
 struct Stamp {
   std::int64_t step = 0;
-  std::int32_t stage = 0;  // whose F or I made the message
+  std::int32_t stage = 0;  // the F or I of this stage made the message
   std::int32_t microbatch = 0;
   std::int32_t direction = 0;
   std::int32_t padding = 0;
@@ -42,10 +42,9 @@ struct Stamp {
   }
 };
 
-// Sleeps until `nanos` after now, by an absolute deadline so that being woken early or late never
-// adds up.
+// Sleeps for `nanos`, by an absolute deadline, so that waking early or late never adds up.
 void SleepFor(std::int64_t nanos) {
-  // The kernel may otherwise delay a wake-up by 50 us; the setting is the thread's own.
+  // Without this setting the kernel may delay a wake-up by 50 us. It is the thread's own.
   thread_local const bool slack_is_set = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL) == 0;
   static_cast<void>(slack_is_set);
   if (nanos <= 0) return;
@@ -59,11 +58,11 @@ void SleepFor(std::int64_t nanos) {
   }
 }
 
-// A message that a part reads or writes. Only the step of its stamp is another each time.
+// A message that a part reads or writes. Only the step of its stamp changes from step to step.
 struct Message {
   std::span<std::byte> memory;
   Stamp stamp;
-  std::string part;  // "1F3": what reads it
+  std::string part;  // "1F3": the part that reads it
 };
 
 absl::Status Verify(const Message& message, StepId step) {
@@ -78,9 +77,9 @@ absl::Status Verify(const Message& message, StepId step) {
                                           "), expected (", expected.ToString(), ")"));
 }
 
-// What F, I, W, B or O does.
+// What an F, I, W, B or O does.
 struct Work {
-  double seconds = 0;  // of all its parts together
+  double seconds = 0;  // the time of all its parts together
   std::vector<Message> inputs, outputs;
 
   absl::Status Run(StepId step) const {
@@ -164,7 +163,7 @@ class EmulatedTrainer final : public Trainer {
 
   static bool PassesGradient(Op op) { return op == Op::kInputGrad || op == Op::kBackward; }
 
-  // A neighbouring stage on the same rank reads its input straight from where it is written.
+  // A neighbouring stage on the same rank reads its input directly from where it is written.
   void AddMessages(const ComputePart& part, Work& work) {
     const bool forward = part.op == Op::kForward;
     if (!forward && !PassesGradient(part.op)) return;
@@ -190,7 +189,7 @@ class EmulatedTrainer final : public Trainer {
             .part = program::ToString(part)};
   }
 
-  // The barrier that NORM_EXCHANGE is, with as little to say as there can be: whether some rank was
+  // NORM_EXCHANGE is a barrier. Here it exchanges as little as possible: whether some rank was
   // asked to halt.
   absl::Status Exchange(StepId step) {
     const auto replicas = options_.replicas.begin();
@@ -223,7 +222,7 @@ class EmulatedTrainer final : public Trainer {
 
   const TrainerOptions options_;
   const program::Program& program_;
-  // By slot. One lane at a time touches each, as the slots order.
+  // By slot. The slots order the lanes, so one lane at a time uses each.
   std::vector<std::vector<std::byte>> memory_;
   ResultRing results_;
 };

@@ -7,9 +7,9 @@
 
 namespace takt::train {
 
-// `family: emulated`: F, I, W and B take their time by sleeping, messages carry a pattern that says
-// what they are and that their consumer verifies, everything else is immediate. Loss and gradient
-// norm are made up from the step alone.
+// The trainer of `family: emulated`. F, I, W and B take their time by sleeping. Messages carry a
+// pattern that says what they are, and their consumer verifies it. Everything else is immediate.
+// Loss and gradient norm are made up from the step alone.
 std::unique_ptr<Trainer> CreateEmulatedTrainer(const TrainerOptions& options);
 
 }  // namespace takt::train

@@ -15,7 +15,7 @@ namespace {
 using program::Instruction;
 using program::Op;
 
-// Two ranks, one stage of one layer each, run by hand.
+// Two ranks with one stage of one layer each, run by hand.
 class EmulatedTrainerTest : public testing::Test {
  protected:
   EmulatedTrainerTest() {
@@ -60,7 +60,7 @@ class EmulatedTrainerTest : public testing::Test {
     return trainers_[rank]->Bind(instruction).value()->Run(StepId(step));
   }
 
-  // What the engine does with "0SEND_F0" on rank 0 and "0RECV_F0" on rank 1.
+  // Does what the engine does with "0SEND_F0" on rank 0 and "0RECV_F0" on rank 1.
   void PassActivation(const std::string& send, const std::string& receive) {
     const auto from = trainers_[0]->SlotBytes(Find(0, send).reads[0]);
     const auto to = trainers_[1]->SlotBytes(Find(1, receive).writes[0]);
@@ -106,7 +106,7 @@ TEST_F(EmulatedTrainerTest, TakesAtLeastItsTime) {
     return Clock::Real().SteadyNanos() - start;
   };
   EXPECT_GE(nanos_of("0F0"), 1'000'000);
-  // B takes as long as I and W, once the gradient that it verifies is there.
+  // B takes as long as I and W, once the gradient that it verifies has arrived.
   const Instruction& backward = Find(0, "0B0");
   ASSERT_TRUE(Run(0, "0F0").ok());
   PassActivation("0SEND_F0", "0RECV_F0");
@@ -127,7 +127,7 @@ TEST_F(EmulatedTrainerTest, AnOverlappedPairIsItsTwoPartsAtOnce) {
   overlap.backward_microbatch = backward.microbatch;
   overlap.reads.insert(overlap.reads.end(), backward.reads.begin(), backward.reads.end());
   overlap.writes.insert(overlap.writes.end(), backward.writes.begin(), backward.writes.end());
-  // Neither part begins before the gradient that B needs is there.
+  // Neither part begins before the gradient that B needs has arrived.
   EXPECT_FALSE(Run(0, overlap).ok());
 
   ASSERT_TRUE(Run(0, "0F0").ok());

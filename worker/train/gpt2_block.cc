@@ -69,7 +69,7 @@ class Gpt2Block final : public Layer {
   }
 
  private:
-  // Everything but the block's output. products: false if those are still there.
+  // Computes everything except the block's output. products: false if they are still in the stash.
   absl::Status ForwardInside(backend::Backend& backend, const float* input, const StashView& s,
                              bool products) const {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
@@ -93,8 +93,9 @@ class Gpt2Block final : public Layer {
         backend::GeluForward{.input = inner, .output = activated, .count = rows_ * config_.inner});
   }
 
-  // With activations in bf16 a product and the gelu behind it are one op, which may take gelu of
-  // what is not rounded yet. Not where gelu alone is computed again: that has the rounded.
+  // With activations in bf16, a product and the GELU after it are one op, which may take GELU of a
+  // value before it is rounded. Where only GELU is computed again, they are separate ops, because
+  // then only the rounded value exists.
   bool FusesGelu() const { return InBf16() && layout_.recompute() != model::Recompute::kSelective; }
 
   absl::Status MlpInputGrad(const InputGradCall& call) const {
@@ -125,7 +126,7 @@ class Gpt2Block final : public Layer {
     const std::int64_t c = config_.hidden;
     const backend::Output qkv = s.Tensor(kQkv);
     const backend::Output d_qkv = Scratch(call, kDQkv);
-    // The d_output of attention, then that of the norm.
+    // First the d_output of attention, then that of the norm.
     const backend::Output d_norm = Scratch(call, kDNorm);
     RETURN_IF_ERROR(projection_.InputGrad(backend, s[kMiddle], d_norm));
     RETURN_IF_ERROR(backend.Run(backend::AttentionBackward{.shape = Shape(),
@@ -175,7 +176,7 @@ class Gpt2Block final : public Layer {
   const model::ModelConfig& config_;
   const model::Layer& layer_;
   const layout::StashLayout layout_;
-  const std::vector<std::int64_t> scratch_;  // offsets
+  const std::vector<std::int64_t> scratch_;  // offsets in scratch
   const std::int64_t batch_, rows_;
   const LayerNorm norm1_;
   const Linear qkv_, projection_;

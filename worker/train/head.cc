@@ -13,7 +13,7 @@ using enum model::HeadStash::Tensor;
 template <class Norm>
 class Head final : public Layer {
  public:
-  // parameters: the norm's, then the weight.
+  // The layer's parameters are those of the norm, then the weight.
   explicit Head(const LayerOptions& options)
       : rows_(std::int64_t{options.model.microbatch} * options.model.config.context),
         columns_(options.model.config.hidden),
@@ -43,7 +43,7 @@ class Head final : public Layer {
                                                    .gradient = call.gradient});
   }
 
-  // The logits are kept in every mode.
+  // The stash keeps the logits in every mode.
   absl::Status Recompute(const RecomputeCall& call) const override {
     return norm_.Forward(*call.backend, call.input, NormOf(StashView(layout_, call.stash)));
   }
@@ -74,7 +74,7 @@ class Head final : public Layer {
   const layout::StashLayout layout_;
   const std::int64_t d_norm_offset_;  // in scratch
   const Norm norm_;
-  const Linear product_;  // by [V,C]
+  const Linear product_;  // weight [V,C]
 };
 
 }  // namespace

@@ -28,8 +28,8 @@ std::uint64_t Mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Number `counter` of the stream `key`, uniform in (0, 1): 53 bits, never 0, so that its logarithm
-// is finite.
+// Returns number `counter` of the stream `key`, uniform in (0, 1). It has 53 bits and is never 0,
+// so that its logarithm is finite.
 double Uniform(std::uint64_t key, std::uint64_t counter) {
   const std::uint64_t bits = Mix(key + (counter + 1) * 0x9e3779b97f4a7c15ULL);
   return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53;
@@ -44,7 +44,8 @@ void FillNormal(std::uint64_t key, double stddev, std::span<float> out) {
   }
 }
 
-// Elements converted at a time: enough to hide the call, few enough to stay in the cache.
+// The number of elements converted at a time: enough to hide the cost of the call, few enough to
+// stay in the cache.
 constexpr std::size_t kPieceElements = 1 << 16;
 
 absl::Status RefuseInitFrom(const config::JobSpec& job, const absl::Status& status) {
@@ -65,7 +66,7 @@ absl::StatusOr<checkpoint::HfFolder> OpenInitFrom(const config::JobSpec& job,
   return checkpoint::HfFolder::Open(directory, resolve);
 }
 
-// `weights` becomes the tensor in f32.
+// Sets `weights` to the tensor, converted to f32.
 absl::Status CopyTensor(const checkpoint::Tensor& tensor, float* weights,
                         backend::Backend& backend) {
   const checkpoint::FloatFormat format = *checkpoint::FloatFormatOfDtype(tensor.dtype);
@@ -132,7 +133,7 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
     for (const ParameterRef& ref : layer.refs) {
       if (ref.m == nullptr) continue;  // shares the weights of another layer
       const auto elements = static_cast<std::size_t>(ref.parameter->elements());
-      if (backend.memory_is_host()) {  // a copy of the largest would be the worker's peak
+      if (backend.memory_is_host()) {  // copying the largest would set the worker's peak
         FillInitialWeights(*ref.parameter, job.seed, {ref.weight, elements});
         continue;
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial weights. Random ones depend on (seed, parameter name) alone, so that every partition
+// Initial weights. Random ones depend only on (seed, parameter name), so that every partition
 // starts from the same bits.
 #pragma once
 
@@ -19,22 +19,24 @@ namespace takt::train {
 
 // Fills `out` (all elements of `parameter`) with zeros, ones, or normal numbers of mean 0 and the
 // parameter's stddev. Element i is a function of (seed, name, i): a counter-based generator
-// (SplitMix64 keyed by XXH3-64 of the name) through the Box-Muller transform in double. Pure: any
-// thread may fill any parameter.
+// (SplitMix64 keyed by XXH3-64 of the name) through the Box-Muller transform in double. It is pure,
+// so any thread may fill any parameter.
 void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed,
                         std::span<float> out);
 
-// Weights of every parameter in `store`: from job.init_from (a Hugging Face folder under data_root;
-// of its weights only the pages of this rank's tensors are read), else random from job.seed.
-// Errors: kInvalidArgument (FieldError model.init_from): whatever HfFolder finds wrong, a tensor
-// that is missing or has another shape or dtype.
+// Sets the weights of every parameter in `store`: from job.init_from (a Hugging Face folder under
+// data_root; it reads only those pages of the weights that have this rank's tensors), else random
+// ones from job.seed.
+// Errors: kInvalidArgument (FieldError model.init_from): whatever HfFolder finds wrong; a tensor is
+// missing or has another shape or dtype.
 absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data_root,
                                const ParameterStore& store, backend::Backend& backend);
 
-// The text of config.json for checkpoints of a job that starts from its initial weights: job.model,
-// with what init_from's config.json says beside the shape, and the dtype of its weights. (A job
-// that resumes takes the text of the checkpoint it resumes from.)
-// Errors: as InitializeWeights.  Precondition: the model is not emulated.
+// Returns the text of config.json for the checkpoints of a job that starts from its initial
+// weights: job.model, with what init_from's config.json says besides the shape, and the dtype of
+// its weights. (A job that resumes takes the text of the checkpoint from which it resumes.) The
+// model must not be emulated.
+// Errors: as InitializeWeights.
 absl::StatusOr<std::string> FormatCheckpointConfig(const config::JobSpec& job,
                                                    std::string_view data_root);
 

@@ -44,8 +44,8 @@ TEST(InitialWeights, OfAPrefixAreAPrefix) {
   EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin()));
 }
 
-// Standard errors of the moments of n normal numbers: 1/sqrt(n), sqrt(2/n), sqrt(24/n) for mean,
-// variance and kurtosis.
+// The standard errors of the moments of n normal numbers are 1/sqrt(n), sqrt(2/n) and sqrt(24/n)
+// for mean, variance and kurtosis.
 TEST(InitialWeights, AreNormal) {
   constexpr int kCount = 1'000'000;
   const std::vector<float> values = Fill(Normal("transformer.wte.weight", kCount, 0.02), 1234);
@@ -75,8 +75,8 @@ TEST(InitialWeights, OfNormsAndBiasesAreConstants) {
               testing::Each(1.0F));
 }
 
-// The numbers are part of what makes a job reproducible: they must not change from one build to the
-// next.
+// The numbers are part of what makes a job reproducible, so they must not change from one build to
+// the next.
 TEST(InitialWeights, StayWhatTheyWere) {
   const std::vector<float> values = Fill(Normal("transformer.wte.weight", 3, 1.0), 1234);
   EXPECT_THAT(values, testing::ElementsAre(testing::FloatNear(-0.439264F, 1e-6F),
@@ -111,7 +111,7 @@ class InitFrom : public testing::Test {
     return InitializeWeights(job_, root_.string(), *store_, *backend_);
   }
   absl::Status LoadAsIs() { return InitializeWeights(job_, root_.string(), *store_, *backend_); }
-  // The tensors in turn to two files and an index.
+  // Writes the tensors in turn to two files, and an index.
   void WriteShards() {
     std::vector<checkpoint::Tensor> halves[2];
     checkpoint::WeightMap weight_map;
@@ -141,7 +141,7 @@ class InitFrom : public testing::Test {
   void ExpectLoaded() {
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       const ParameterRef* ref = store_->Find(model_.AllParameters()[i]->name);
-      if (ref == nullptr) continue;  // a block's: not on this rank
+      if (ref == nullptr) continue;  // a block's, which is not on this rank
       EXPECT_THAT(std::span(ref->weight, values_[i].size()), testing::ElementsAreArray(values_[i]));
     }
   }
@@ -251,7 +251,7 @@ TEST_F(InitFrom, CheckpointsKeepItsConfigAndDtype) {
     tensor.bytes = tensor.bytes.first(tensor.bytes.size() / 2);
   }
   ASSERT_TRUE(Load().ok()) << Load();
-  EXPECT_FALSE(FormatCheckpointConfig(job_, root_.string()).ok());  // no config.json
+  EXPECT_FALSE(FormatCheckpointConfig(job_, root_.string()).ok());  // there is no config.json
   std::ofstream(root_ / "model" / "config.json") << R"({"eos_token_id": 3})";
   const std::string text = FormatCheckpointConfig(job_, root_.string()).value();
   EXPECT_THAT(text, testing::HasSubstr("\"eos_token_id\": 3,"));

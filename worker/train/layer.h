@@ -5,12 +5,12 @@
 // Letters: B sequences of a microbatch, T context, N = B * T rows, C hidden, V vocabulary.
 // Activations are [N,C] f32.
 //
-// Memory: a layer keeps nothing itself. What F leaves for I and W, and I for W, lies in the
-// *stash*, one per microbatch in flight, whose tensors model::Layer lists. I writes gradients over
-// what F no longer needs there, so that a deferred W costs no memory. What the stash does not keep
-// (model::Recompute) F writes nevertheless, to memory that others use after it, and Recompute
-// writes it again just before I. *Scratch* is shared by all layers of a rank and holds nothing
-// between two calls, but for an I and the W right behind it.
+// Memory: a layer itself owns none. What F leaves for I and W, and what I leaves for W, is in the
+// *stash*. There is one stash for each microbatch in flight, and model::Layer lists its tensors. I
+// writes gradients over what F's values are no longer needed for, so that a deferred W costs no
+// memory. F also writes what the stash does not keep (model::Recompute), but to memory that others
+// use afterwards; Recompute writes it again just before I. All layers of a rank share *scratch*. It
+// holds nothing between two calls, except between an I and the W directly after it.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@
 
 namespace takt::train {
 
-// Token ids and targets of one microbatch, [N] each; null on a stage that needs neither.
+// Token ids and targets of one microbatch, [N] each. They are null on a stage that needs neither.
 struct TokenView {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
@@ -41,7 +41,7 @@ struct ForwardCall {
   const float* input = nullptr;  // [N,C]; null for the embedding
   float* output = nullptr;       // [N,C]; null for the head
   StashMemory stash;
-  bool gradient = true;        // false: evaluation, I and W will not follow
+  bool gradient = true;        // false: evaluation, so no I and W will follow
   float loss_scale = 0;        // head: 1 / scored tokens of the global batch
   double* loss_sum = nullptr;  // head: sum of the token losses of the microbatch
   TensorProbe probe;
@@ -49,20 +49,20 @@ struct ForwardCall {
 
 struct RecomputeCall {
   backend::Backend* backend = nullptr;
-  const float* input = nullptr;  // as F saw it
+  const float* input = nullptr;  // the same as F's
   StashMemory stash;
 };
 
 struct InputGradCall {
   backend::Backend* backend = nullptr;
-  const float* input = nullptr;     // as F saw it
+  const float* input = nullptr;     // the same as F's
   const float* d_output = nullptr;  // [N,C]; null for the head
-  float* d_input =
-      nullptr;  // [N,C]; null for the embedding; may be `input`, which nobody needs afterwards
+  // [N,C]; null for the embedding. It may be `input`, which is not needed afterwards.
+  float* d_input = nullptr;
   StashMemory stash;
   std::byte* scratch = nullptr;  // laid out as LayerOptions::place says
-  // This microbatch's W is the next to use scratch: what it reads may stay there. Else the stash
-  // takes it.
+  // True: this microbatch's W is the next call to use scratch, so what W reads may stay there.
+  // False: it must go to the stash.
   bool w_is_next = false;
   TensorProbe probe;
 };
@@ -74,27 +74,28 @@ inline absl::Status LeaveToWeightGrad(const InputGradCall& call, const backend::
   return call.backend->Run(backend::Copy{.input = gradient, .output = in_stash, .count = count});
 }
 
-// What W takes of one microbatch.
+// What W reads of one microbatch.
 struct WeightGradInput {
   TokenView view;
   const float* d_output = nullptr;
-  StashMemory stash;             // is only read
-  std::byte* scratch = nullptr;  // as I left it, if that was told w_is_next
+  StashMemory stash;             // only read
+  std::byte* scratch = nullptr;  // as I left it, if I was called with w_is_next; else null
 };
 
 struct WeightGradCall {
   backend::Backend* backend = nullptr;
-  // At least one, in ascending order. Gradients of several are summed in an order of the layer's
-  // own, those of one after the other in theirs.
+  // At least one, in ascending order. A layer may sum the gradients of several microbatches in an
+  // order of its own; the gradients of single microbatches are summed in the order of the calls.
   std::span<const WeightGradInput> microbatches;
   bool accumulate = false;  // false: the step's first microbatch overwrites the gradients
 
-  // By microbatch: where the d_output lies, or a tensor of the stash.
+  // Returns the d_output of each microbatch.
   std::vector<backend::Operand> d_output() const {
     std::vector<backend::Operand> result;
     for (const WeightGradInput& each : microbatches) result.emplace_back(each.d_output);
     return result;
   }
+  // Returns a tensor of the stash of each microbatch.
   std::vector<backend::Operand> Stashed(const layout::StashLayout& layout,
                                         std::size_t tensor) const {
     std::vector<backend::Operand> result;
@@ -102,7 +103,7 @@ struct WeightGradCall {
       result.push_back(StashView(layout, each.stash).Tensor(tensor));
     return result;
   }
-  // What LeaveToWeightGrad left at `offset` of scratch, or in the stash.
+  // Returns what LeaveToWeightGrad left, at `offset` of scratch or in the stash.
   std::vector<backend::Operand> Left(const layout::StashLayout& layout, std::size_t tensor,
                                      std::int64_t offset) const {
     std::vector<backend::Operand> result;
@@ -115,12 +116,13 @@ struct WeightGradCall {
   }
 };
 
-// Stateless but for what it points to: one caller at a time (they share scratch).
+// It has no state except what it points to. One caller at a time, because layers share scratch.
 class Layer {
  public:
   virtual ~Layer() = default;
   virtual absl::Status Forward(const ForwardCall& call) const = 0;
-  // What F left and the stash did not keep, with the same bits. Not called if it keeps everything.
+  // Computes again, with the same bits, what F left and the stash did not keep. It is not called if
+  // the stash keeps everything.
   virtual absl::Status Recompute(const RecomputeCall& call) const = 0;
   virtual absl::Status InputGrad(const InputGradCall& call) const = 0;
   virtual absl::Status WeightGrad(const WeightGradCall& call) const = 0;
@@ -128,15 +130,15 @@ class Layer {
 
 struct LayerOptions {
   const model::Model& model;          // borrowed for the layer's life
-  const model::Layer& layer;          // of its list
+  const model::Layer& layer;          // one of the model's
   const LayerParameters& parameters;  // the layer's own in the model's order, then the tied ones
-  const layout::StageLayout::LayerPlace& place;  // of its stash and scratch
-  // As backend::Rotary wants it, borrowed likewise; null in families that turn nothing.
+  const layout::StageLayout::LayerPlace& place;  // the layout of its stash and scratch
+  // As backend::Rotary wants it; borrowed likewise. Null in families without rotary positions.
   const float* rotary_table = nullptr;
 };
 std::unique_ptr<Layer> MakeLayer(const LayerOptions& options);
 
-// One a kind.
+// One function for each kind of layer.
 std::unique_ptr<Layer> MakeEmbedding(const LayerOptions& options);
 std::unique_ptr<Layer> MakeGpt2Block(const LayerOptions& options);
 std::unique_ptr<Layer> MakeGpt2Head(const LayerOptions& options);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three products of a linear layer y = x W + b, with W stored [in,out], as GPT-2 does, or
-// [out,in], as most others do. In bf16 if W is packed; then x, y and their gradients may be in bf16
-// too.
+// The three products of a linear layer y = x W + b. W is stored as [in,out], as GPT-2 does, or as
+// [out,in], as most others do. The products are in bf16 if W is packed; then x, y and their
+// gradients may be in bf16 too.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ class Linear {
  public:
   enum class Storage { kInOut, kOutIn };
 
-  // rows: N. weight, bias [out] (null: none): borrowed. y_stride: elements between rows of y and of
-  // its gradient, in bf16; 0: out.
+  // rows: N. weight, bias ([out]; null: none): borrowed. y_stride: the number of elements between
+  // rows of y and of its gradient, in bf16; 0: out.
   Linear(std::int64_t rows, Storage storage, const ParameterRef& weight, const ParameterRef* bias,
          std::int64_t y_stride = 0)
       : rows_(rows),
@@ -30,7 +30,7 @@ class Linear {
         bias_(bias),
         y_stride_(y_stride) {}
 
-  // y [N,out] = x W + b + addend (optional, [N,out], if y is in f32).
+  // Computes y [N,out] = x W + b + addend (optional, [N,out], if y is in f32).
   absl::Status Forward(backend::Backend& backend, const backend::Operand& x, const float* addend,
                        const backend::Output& y) const {
     if (in_bf16()) {
@@ -50,7 +50,8 @@ class Linear {
                                        .k = in_});
   }
 
-  // inner = x W + b and y = gelu(inner), both in bf16; y perhaps of an inner not yet rounded.
+  // Computes inner = x W + b and y = gelu(inner), both in bf16. y may be computed from an inner
+  // that is not yet rounded.
   absl::Status ForwardGelu(backend::Backend& backend, const backend::Operand& x,
                            backend::Bf16* inner, backend::Bf16* y) const {
     backend::MatmulBf16 product = ForwardProduct(x, y);
@@ -59,7 +60,7 @@ class Linear {
     return backend.Run(product);
   }
 
-  // dx [N,in] = dy W^T + addend (optional, [N,in], if dx is in f32; may be dx).
+  // Computes dx [N,in] = dy W^T + addend (optional, [N,in], if dx is in f32; may be dx).
   absl::Status InputGrad(backend::Backend& backend, const backend::Operand& dy,
                          const backend::Output& dx, const float* addend = nullptr) const {
     if (in_bf16()) {
@@ -78,8 +79,7 @@ class Linear {
                                        .k = out_});
   }
 
-  // Of x = gelu(inner) and so for inner: d_inner [N,in] = dy W^T * gelu'(inner), all but dy in
-  // bf16.
+  // For x = gelu(inner): computes d_inner [N,in] = dy W^T * gelu'(inner). All but dy are in bf16.
   absl::Status InputGradBeforeGelu(backend::Backend& backend, const backend::Operand& dy,
                                    backend::Bf16* inner, backend::Bf16* d_inner) const {
     backend::MatmulBf16 product = InputGradProduct(dy, d_inner);
@@ -88,8 +88,9 @@ class Linear {
     return backend.Run(product);
   }
 
-  // dW (+)= x^T dy, or its transpose; db (+)= column sums of dy. x, dy: by microbatch. Those that
-  // lie one after the other in both are one product with so many more rows.
+  // Computes dW (+)= x^T dy, or its transpose, and db (+)= column sums of dy. x, dy: by microbatch.
+  // Microbatches that follow each other in memory, in both x and dy, are one product with that many
+  // more rows.
   absl::Status WeightGrad(backend::Backend& backend, std::span<const backend::Operand> x,
                           std::span<const backend::Operand> dy, bool accumulate) const {
     for (std::size_t first = 0, end = 0; first < x.size(); first = end) {
@@ -105,7 +106,7 @@ class Linear {
   }
 
  private:
-  // Whether its operands are rounded.
+  // Returns whether its operands are rounded to bf16.
   bool in_bf16() const { return weight_.packed != nullptr; }
 
   static bool Follows(const backend::Operand& a, const backend::Operand& b, std::int64_t elements) {
@@ -150,7 +151,8 @@ class Linear {
                                          .accumulate = accumulate});
   }
 
-  // Whether db comes with dW, where dy is the right of its two factors.
+  // Returns whether the op for dW computes db too. It does if dy is the right one of its two
+  // factors.
   bool SumsWithMatrix() const { return bias_ != nullptr && !out_in_; }
 
   absl::Status MatrixGradBf16(backend::Backend& backend, std::int64_t rows,

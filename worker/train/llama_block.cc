@@ -15,7 +15,7 @@
 namespace takt::train {
 namespace {
 
-// Widths of a row.
+// The widths of rows.
 struct Widths {
   std::int64_t hidden, inner, query, key;
 
@@ -75,8 +75,8 @@ class LlamaBlock final : public Layer {
   }
 
  private:
-  // The block's parameters by name, in the order of model::LlamaLayers; biases come after their
-  // weights if there are any.
+  // The block's parameters by name, in the order of model::LlamaLayers. Each bias comes after its
+  // weight, if there are biases.
   struct Parameters {
     const ParameterRef *norm1, *q, *q_bias, *k, *k_bias, *v, *v_bias, *o, *norm2, *gate, *up, *down;
 
@@ -118,7 +118,7 @@ class LlamaBlock final : public Layer {
         up_(rows_, kOutIn, *p.up, nullptr),
         down_(rows_, kOutIn, *p.down, nullptr) {}
 
-  // Everything but the block's output. products: false if those are still there.
+  // Computes everything except the block's output. products: false if they are still in the stash.
   absl::Status ForwardInside(backend::Backend& backend, const float* input, const StashView& s,
                              bool products) const {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
@@ -205,7 +205,7 @@ class LlamaBlock final : public Layer {
         Norm1(s));
   }
 
-  // Rotary positions of q and k, or the way back for their gradients.
+  // Applies rotary positions to q and k, or the inverse to their gradients.
   absl::Status Turn(backend::Backend& backend, const backend::Output& q, const backend::Output& k,
                     bool inverse) const {
     backend::Rotary op{.table = rotary_table_,
@@ -237,7 +237,7 @@ class LlamaBlock final : public Layer {
   const model::ModelConfig& config_;
   const model::Layer& layer_;
   const layout::StashLayout layout_;
-  const std::vector<std::int64_t> scratch_;  // offsets
+  const std::vector<std::int64_t> scratch_;  // offsets in scratch
   const std::int64_t batch_, rows_;
   const Widths width_;
   const float* const rotary_table_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of a step on its way from the ranks of the last stage to all ranks.
+// How the loss of a step gets from the ranks of the last stage to all ranks.
 #pragma once
 
 #include <cstdint>
@@ -10,25 +10,28 @@
 
 namespace takt::train {
 
-// What the ranks of the last stage know of the step's loss; empty elsewhere.
+// What a rank of the last stage knows about the step's loss. It is empty on other ranks.
 struct LossShare {
-  double sum = 0;           // token losses of this rank's microbatches, added in ascending order
+  double sum = 0;  // the token losses of this rank's microbatches, added in ascending order
   std::int64_t scored = 0;  // scored tokens of the global batch, equal on all data-parallel ranks
-  double halting = 0;       // ranks that were asked to halt: it travels with the loss
+  double halting = 0;       // the number of ranks that were asked to halt; it travels with the loss
   bool known = false;
 };
 
 // The ranks over which results of a step are summed.
 struct ResultGroups {
-  transport::Collective* last_stage = nullptr;  // all that hold it; null: one, or not this rank
-  // Of the ranks of this pipeline that hold the last stage, this one tells the pipeline.
+  // All ranks that hold the last stage. Null: only one holds it, or this rank does not.
+  transport::Collective* last_stage = nullptr;
+  // True for the one rank, among those of this pipeline that hold the last stage, that contributes
+  // the loss to the pipeline's sum.
   bool tells_loss = true;
   transport::Collective* pipeline = nullptr;  // null: one rank
 };
 
-// The share summed over all ranks that hold the last stage; empty on all of them but one of each
-// pipeline, so that a sum over the pipeline counts it once. Where it is not known it is dropped
-// with what it says of halting: the other pipelines would not learn of that in the same step.
+// Returns the share summed over all ranks that hold the last stage. It is empty on all of them
+// except one of each pipeline, so that a sum over the pipeline counts it once. A share that is not
+// known is dropped, including its `halting`, because the other pipelines would not learn of that in
+// the same step.
 absl::StatusOr<LossShare> SumOverHolders(StepId step, LossShare share, const ResultGroups& groups);
 
 }  // namespace takt::train

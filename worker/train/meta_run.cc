@@ -12,7 +12,7 @@ namespace {
 using program::Instruction;
 using program::Op;
 
-// Stands for the other ranks of a group, which add nothing.
+// Replaces the other ranks of a group. They add nothing.
 class OtherRanks final : public transport::Collective {
  public:
   int size() const override { return 2; }
@@ -41,7 +41,7 @@ absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener
     options.replicas[stage] = &others;
   options.pp_group = options.tied_group = &others;
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, CreateTrainer(options));
-  // Instructions run in the order of the list, in which each finds what it needs.
+  // The instructions run in the order of the list, in which each finds what it needs.
   for (const Instruction& instruction : options.program->prologue) {
     RETURN_IF_ERROR(Run(*trainer, instruction));
   }
@@ -55,7 +55,7 @@ absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options, backend::OpListener
       RETURN_IF_ERROR(Run(*trainer->validator(), instruction));
     }
   }
-  // A copy, taken while the trainer holds what it counts.
+  // Returns a copy, made while the trainer still has the memory that is counted.
   return MetaReport(report);
 }
 

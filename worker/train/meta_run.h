@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's programs on the meta backend: what they allocate and how much they compute, without
-// memory, files or other ranks. For what is predicted, and for jobs too large for this machine.
+// Runs a rank's programs on the meta backend, which counts what they allocate and compute, without
+// memory, files or other ranks. It serves predictions, also for jobs that are too large for this
+// machine.
 #pragma once
 
 #include <vector>
@@ -12,12 +13,12 @@
 namespace takt::train {
 
 struct MetaReport {
-  backend::MetaCounts counts;  // after a step and one of validation
+  backend::MetaCounts counts;  // after a training step and a validation step
   std::vector<double> flops;   // of each instruction of the body
 };
 
-// options: as of a trainer; those that are about other ranks, files and threads do not matter.
-// listener: of every op, in order; may be empty.
+// options: as for a trainer. Those about other ranks, files and threads have no effect. listener:
+// called for every op, in order; may be empty.
 absl::StatusOr<MetaReport> RunOnMeta(TrainerOptions options,
                                      backend::OpListener listener = nullptr);
 

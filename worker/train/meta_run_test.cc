@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the planner predicts is what a trainer asks for, to the byte and to the FLOP.
+// Checks that the planner predicts exactly what a trainer asks for, to the byte and to the FLOP.
 #include "worker/train/meta_run.h"
 
 #include <string>
@@ -69,7 +69,7 @@ absl::StatusOr<MetaReport> RunRank(const config::JobSpec& job, const plan::Plan&
       std::move(listener));
 }
 
-// FLOPs of a stage's passes by the description of the model.
+// Returns the FLOPs of a stage's passes according to the description of the model.
 double Described(const plan::Plan& plan, const program::ComputePart& part) {
   const mesh::Stage& stage = plan.partition[part.stage.value()];
   double flops = 0;
@@ -157,7 +157,8 @@ TEST(MetaRun, AllocatesWhatIsPredictedOfBf16OnGpus) {
   }
 }
 
-// With sizes that are whole cache lines, where the slots of a stage share memory, and without.
+// Tests sizes that are whole cache lines, where the slots of a stage share memory, and sizes that
+// are not.
 TEST(MetaRun, AllocatesWhatIsPredictedWhereWeightGradsAreMerged) {
   model::ModelConfig whole_lines = Gpt2();
   whole_lines.context = 16;
@@ -181,7 +182,7 @@ TEST(MetaRun, AllocatesWhatIsPredictedForEachStageAlone) {
   ExpectAsPredicted(job);
 }
 
-// A model of 70e9 parameters on 16 stages, a terabyte in all.
+// A model of 70e9 parameters on 16 stages, a terabyte in total.
 TEST(MetaRun, RunsWhatIsTooLargeForAnyMachine) {
   config::JobSpec job = JobOf({.family = model::Family::kLlama,
                                .layers = 80,

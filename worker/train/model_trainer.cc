@@ -41,22 +41,22 @@ class ModelTrainer final : public Trainer {
   static absl::StatusOr<std::unique_ptr<ModelTrainer>> Create(const TrainerOptions& options) {
     ASSIGN_OR_RETURN(std::unique_ptr<RankState> rank, RankState::Create(options));
     std::unique_ptr<ModelTrainer> trainer(new ModelTrainer(std::move(rank)));
-    // Token files are opened before weights are made, which takes longer: what is wrong with files
-    // shows sooner.
+    // Token files are opened before weights are made, which takes longer, so that errors in files
+    // show sooner.
     RETURN_IF_ERROR(trainer->CreatePrograms());
     if (!options.shapes_only) RETURN_IF_ERROR(trainer->FillParameters());
     RETURN_IF_ERROR(trainer->CreateOptimizer());
     return trainer;
   }
 
-  // Memory goes back before the backends do: nothing may use it any more.
+  // Waits for all lanes, because memory is freed before the backends are destroyed.
   ~ModelTrainer() override {
     rank_->compute->Synchronize().IgnoreError();
     rank_->reduce->Synchronize().IgnoreError();
     rank_->load->Synchronize().IgnoreError();
   }
 
-  // The lanes that only add and copy need nothing.
+  // The lanes that only add and copy need no preparation.
   absl::Status Prepare() override {
     backend::Backend& compute = *rank_->compute;
     if (compute.memory_is_host()) return absl::OkStatus();
@@ -96,7 +96,7 @@ class ModelTrainer final : public Trainer {
     return absl::OkStatus();
   }
 
-  // An observer looks on between two ops.
+  // An observer must see each op by itself, so nothing is recorded for it.
   bool Records() const {
     return options().records && options().observer == nullptr &&
            std::ranges::all_of(*options().partition, [this](const mesh::Stage& stage) {
@@ -125,7 +125,7 @@ class ModelTrainer final : public Trainer {
   const std::unique_ptr<RankState> rank_;
   std::unique_ptr<ProgramState> training_;
   std::unique_ptr<ProgramState> validation_;  // null: the job has no validation set
-  std::unique_ptr<Validator> validator_;      // likewise
+  std::unique_ptr<Validator> validator_;      // null: the job has no validation set
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms over rows. Their weight gradients come in two halves: I computes one microbatch's *part*
-// while it has d_output and x at hand (both are overwritten afterwards), W adds the parts up.
-// Both norms have the same members, so that layers can be written over either.
+// Norms over rows. Their weight gradients are computed in two halves: I computes one microbatch's
+// *part* while d_output and x still exist (both are overwritten afterwards), and W adds the parts.
+// Both norms have the same members, so that layers can be templates over them.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ namespace takt::train {
 // What InputGrad reads and writes.
 struct NormGradients {
   backend::Operand dy;              // [N,C]
-  const float* x = nullptr;         // [N,C] as F saw it
+  const float* x = nullptr;         // [N,C] the same as F's
   const float* residual = nullptr;  // [N,C] added to dx; optional
   float* dx = nullptr;              // [N,C]; may be x
 };
@@ -25,10 +25,10 @@ struct NormGradients {
 struct NormStash {
   backend::Output output;  // [N,C]
   float* stats = nullptr;  // LayerNorm [2,N]: mean, rstd; RmsNorm [N]: rstd
-  float* part = nullptr;   // of I for W: LayerNorm [2,C], of weight and bias; RmsNorm [C]
+  float* part = nullptr;   // from I for W: LayerNorm [2,C], weight's and bias's; RmsNorm [C]
 };
 
-// gradient (+)= part
+// Computes gradient (+)= part.
 inline absl::Status AddPart(backend::Backend& backend, const float* part, const ParameterRef& to,
                             bool accumulate) {
   const std::int64_t count = to.parameter->elements();

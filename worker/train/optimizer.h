@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a step on one rank: sums of squares, the exchange of norm and loss over ranks,
+// The end of a step on one rank: sums of squares, the exchange of norm and loss between ranks,
 // clipping and AdamW.
 #pragma once
 
@@ -19,27 +19,27 @@
 
 namespace takt::train {
 
-// Of a step that flushes the calls come one at a time, in the order NormPartial, Exchange, Update,
-// on whatever threads. Without a flush there is no norm, hence no NormPartial and no clipping:
-// Exchange tells the loss alone and may run beside Update.
+// In a step with a flush, the calls come one at a time, in the order NormPartial, Exchange, Update,
+// on any thread. Without a flush there is no norm, hence no NormPartial and no clipping; Exchange
+// only exchanges the loss then, and may run at the same time as Update.
 class Optimizer {
  public:
-  // All borrowed.  Errors: kResourceExhausted.
+  // All arguments are borrowed. Errors: kResourceExhausted.
   static absl::StatusOr<Optimizer> Create(const config::JobSpec& job, const model::Model& model,
                                           ParameterStore& parameters, ResultGroups groups);
 
-  // Sum of squares of every parameter whose gradient this rank counts: each once in a pipeline.
-  // They are there when what `backend` was given is done.
+  // Computes the sum of squares of every parameter whose gradient this rank counts: each parameter
+  // is counted once in a pipeline. The sums exist once `backend` has done what it was given.
   absl::Status NormPartial(backend::Backend& backend);
 
-  // Every entry of the exchanged vector comes from one rank and is zero elsewhere, so that its sum
-  // over the pipeline is exact and the norm, added up in the model's parameter order, is the same
-  // for every partition.
+  // Exchanges loss and norm. Every entry of the exchanged vector comes from one rank and is zero
+  // elsewhere, so its sum over the pipeline is exact. The norm is added up in the model's parameter
+  // order. So it is the same for every partition.
   absl::StatusOr<StepResult> Exchange(StepId step, const LossShare& loss);
 
-  // AdamW on all parameters of the rank, gradients scaled by min(1, clip_norm / (grad_norm +
-  // 1e-6)). Makes version 0 of the weights, which is selected then.  number: of the update, from 1,
-  // for AdamW's bias correction; the learning rate is the step's.
+  // Applies AdamW to all parameters of the rank, with gradients scaled by min(1, clip_norm /
+  // (grad_norm + 1e-6)). Makes version 0 of the weights and selects it. number: of the update, from
+  // 1, for AdamW's bias correction. The learning rate is the step's.
   absl::Status Update(backend::Backend& backend, StepId step, std::int64_t number);
 
  private:

@@ -121,11 +121,12 @@ TEST_F(OptimizerTest, SumsLossOverReplicasAndNormOverThePipeline) {
       optimizer.Exchange(StepId(1), {.sum = 4, .scored = 5, .known = true}).value();
   EXPECT_THAT(dp.sent(), testing::ElementsAre(4, 0));
   EXPECT_EQ(result.grad_norm, 10);
-  EXPECT_EQ(result.loss, 2);  // (4 + 6) / 5: scored tokens are of the global batch already
+  EXPECT_EQ(result.loss, 2);  // (4 + 6) / 5: scored tokens already count the global batch
 }
 
 TEST_F(OptimizerTest, ThatARankWasAskedToHaltIsKnownOnAllRanksInTheSameStep) {
-  // By this rank, by another that holds the last stage, by the pipeline's teller; by nobody.
+  // The halt was asked of this rank, of another that holds the last stage, or of the pipeline's
+  // rank that passes the loss on; or of none.
   struct Case {
     double own, replica, teller;
   };
@@ -139,14 +140,14 @@ TEST_F(OptimizerTest, ThatARankWasAskedToHaltIsKnownOnAllRanksInTheSameStep) {
     const LossShare share{.halting = c.own, .known = true};
     EXPECT_EQ(optimizer.Exchange(StepId(1), share)->halting, c.own + c.replica + c.teller > 0);
   }
-  // A rank that holds no last stage cannot tell the other pipelines, and so tells nobody.
+  // A rank that does not hold the last stage cannot tell the other pipelines, so it tells no rank.
   Optimizer elsewhere = Optimizer::Create(job_, model_, *parameters_, {}).value();
   EXPECT_FALSE(elsewhere.Exchange(StepId(1), {.halting = 1})->halting);
 }
 
 TEST_F(OptimizerTest, ClipsToTheNormAndDecaysMatricesOnly) {
-  // beta 0 makes the update lr * sign(gradient), so clip through epsilon: m / (sqrt(v) + epsilon) =
-  // g / (|g| + epsilon).
+  // With beta 0 the update is lr * sign(gradient). So the clipping is seen through epsilon: m /
+  // (sqrt(v) + epsilon) = g / (|g| + epsilon).
   job_.adamw.epsilon = 1;
   job_.adamw.clip_norm = 1;
   Optimizer optimizer = Optimizer::Create(job_, model_, *parameters_, {}).value();

@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     layers.insert(tensor.layer);
     store->num_versions_ = std::max(store->num_versions_, tensor.version + 1);
   }
-  store->layers_.reserve(layers.size());  // layers keep references to the elements
+  store->layers_.reserve(layers.size());  // layers refer to the elements
   for (const LayerId layer : layers) {
     store->layers_.push_back(
         {.layer = layer, .primary = !second_copies.contains(layer), .refs = Uses(model, layer)});

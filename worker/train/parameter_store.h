@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of one rank: weights, f32 gradients and AdamW moments, where common/layout says.
+// The parameters of one rank: weights, f32 gradients and AdamW moments, at the places that
+// common/layout gives.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,9 @@ namespace takt::train {
 // One parameter as one layer uses it. Pointers are to the backend's memory.
 struct ParameterRef {
   const model::Parameter* parameter = nullptr;
-  float* weight = nullptr;          // of the version that is selected
-  const float* previous = nullptr;  // of the version before the newest; `weight` if there is one
+  float* weight = nullptr;  // of the selected version
+  // Of the version before the newest; `weight` if there is only one version.
+  const float* previous = nullptr;
   // The selected version's matrix as it is stored, and its transpose, as PackBf16 leaves them. Null
   // unless products are in bf16 and the layer multiplies by the parameter.
   const backend::Bf16* packed = nullptr;
@@ -46,14 +48,14 @@ struct LayerParameters {
 };
 
 // If the layer that owns a tied parameter is on this rank, both uses share one weight and one
-// optimizer state. Else this rank holds a copy, and REDUCE_TIED keeps it equal: it adds the
+// optimizer state. Otherwise this rank has a copy, and REDUCE_TIED keeps it equal: it adds the
 // gradients of both uses before the optimizer runs. Each use has a gradient of its own in its
-// layer's bucket, so that the two are summed over data-parallel ranks apart and then added. So the
-// order of additions is the same for every partition.
+// layer's bucket. So the two are first summed over data-parallel ranks separately and then added,
+// and the order of additions is the same for every partition.
 //
 // Programs without a flush keep several versions of the weights, numbered by age: 0 is the newest.
-// `ParameterRef::weight` shows the version that is selected, which is version 0 at first and after
-// each BeginUpdate.
+// `ParameterRef::weight` shows the selected version, which is version 0 at first and after each
+// BeginUpdate.
 //
 // Not synchronised: the slots of the program order its users.
 class ParameterStore {
@@ -64,13 +66,14 @@ class ParameterStore {
       const model::Model& model, const layout::Section& parameters, backend::Backend& backend,
       const std::set<LayerId>& second_copies = {});
 
-  // Makes the weights of this age the ones that layers see. It changes pointers alone.
+  // Makes the weights of this age the ones that layers see. It only changes pointers.
   void SelectVersion(int version);
-  // The same whenever the weights that are selected lie in the same memory.
+  // Returns a number that is the same whenever the selected weights are in the same memory.
   int selected_place() const { return static_cast<int>(PlaceOf(selected_)); }
 
-  // Makes all versions older by one, and the oldest gives its place to the new one. Afterwards
-  // every `weight` shows where the new weights go, and every `previous` those that were the newest.
+  // Makes all versions older by one. The oldest gives its place to the new one. Afterwards every
+  // `weight` shows where the new weights go, and every `previous` shows the weights that were the
+  // newest.
   void BeginUpdate();
 
   // Copies the newest version to all others, and selects it.
@@ -79,18 +82,18 @@ class ParameterStore {
   // Makes the `packed` matrices of the newest weights. Call it after every change of these.
   absl::Status Pack(backend::Backend& backend);
 
-  // The backend whose memory this is. Ask it to read or write that memory from the host.
+  // The backend that owns the memory. Ask it to read or write that memory from the host.
   backend::Backend& backend() const { return *backend_; }
 
   const LayerParameters& Layer(LayerId layer) const;
   std::span<const LayerParameters> layers() const { return layers_; }
 
-  // Returns the use of `name` that has optimizer state on this rank, whose gradient is complete
-  // after REDUCE_TIED; null: there is none here.
+  // Returns the use of `name` that has optimizer state on this rank, and whose gradient is complete
+  // after REDUCE_TIED. Returns null if there is none here.
   const ParameterRef* Find(std::string_view name) const;
 
-  // Both uses of the tied parameter: `own` in the embedding's bucket, `tied` in the head's. A use
-  // on another rank is null.
+  // The two uses of the tied parameter: `own` in the embedding's bucket, `tied` in the head's. A
+  // use on another rank is null.
   struct TiedUses {
     const ParameterRef* own = nullptr;
     const ParameterRef* tied = nullptr;
@@ -104,9 +107,9 @@ class ParameterStore {
     std::vector<backend::Bf16*> packed, packed_transposed;
   };
   ParameterStore() = default;
-  // Shows the use of `tensor` where it lies, in this allocation.
+  // Tells the use that `tensor` belongs to where the tensor is, in this allocation.
   void Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation);
-  // Gives the weights of uses that have none those of the use that owns them.
+  // Gives uses that have no weights those of the use that owns them.
   void ShareWeights();
   void ShowVersion(int version);
   std::size_t PlaceOf(int version) const {
@@ -118,9 +121,9 @@ class ParameterStore {
   std::vector<LayerParameters> layers_;
   std::vector<std::vector<Places>> places_;  // by layer, by use
   int num_versions_ = 1;
-  int newest_ = 0;         // place of version 0; older ones follow, round and round
-  int selected_ = 0;       // version
-  std::string tied_name_;  // empty: the model ties nothing
+  int newest_ = 0;         // the place of version 0; older ones follow it, modulo num_versions_
+  int selected_ = 0;       // the selected version
+  std::string tied_name_;  // empty: the model has no tied parameter
   SectionMemory memory_;
 };
 

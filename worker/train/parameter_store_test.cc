@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kTokenTable[] = "transformer.wte.weight";
 
-// Embedding, two blocks, head.
+// A model of an embedding, two blocks and a head.
 model::Model TinyModel() {
   return model::BuildModel({.layers = 2,
                             .hidden = 6,
@@ -106,7 +106,7 @@ TEST_F(ParameterStoreTest, KeepsALayersGradientsInOneRange) {
 
 class WeightVersions : public ParameterStoreTest {
  protected:
-  // Both uses of a tied weight are here, so they must move together.
+  // Both uses of a tied weight are on this rank, so they must change together.
   explicit WeightVersions(int num_versions = 3)
       : store_(ParameterStore::Create(
                    model_, layout::LayOutParameters(model_, {LayerId(0), LayerId(3)}, num_versions),
@@ -121,7 +121,7 @@ class WeightVersions : public ParameterStoreTest {
     }
   }
 
-  // Of every weight first and last number; one value if they agree.
+  // Returns the first and the last number of every weight, as one value if they all agree.
   std::set<float> Values() const {
     std::set<float> values;
     for (const LayerParameters& layer : store_->layers()) {
@@ -143,7 +143,7 @@ class WeightVersions : public ParameterStoreTest {
 
 TEST_F(WeightVersions, GrowOlderWithEachUpdate) {
   for (const float value : {1.0F, 2.0F, 3.0F, 4.0F, 5.0F}) {
-    store_->SelectVersion(2);  // wherever layers have looked
+    store_->SelectVersion(2);  // whichever version layers read last
     store_->BeginUpdate();
     Fill(value);
   }
@@ -199,7 +199,7 @@ class PackedWeights : public ParameterStoreTest {
                  .value();
   }
 
-  // Row 0 of the packed matrix [k,n].
+  // Returns row 0 of the packed matrix [k,n].
   std::vector<float> FirstRow(const backend::Bf16* packed, std::int64_t k, std::int64_t n) const {
     std::vector<float> one(static_cast<std::size_t>(k)), row(static_cast<std::size_t>(n));
     one[0] = 1;

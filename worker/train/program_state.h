@@ -20,15 +20,16 @@
 
 namespace takt::train {
 
-// What the instructions of one program share beside the rank's state. The training program has one,
-// and the validation program another. The slots of the program order those that use it.
+// What the instructions of one program share besides the rank's state. The training program has
+// one, and the validation program has another. The slots of the program order the instructions that
+// use it.
 struct ProgramState {
   struct Options {
     const program::Program* program = nullptr;  // borrowed
-    const layout::Section* slots = nullptr;     // where those of the program lie
-    data::TokenSourceOptions tokens;            // opened only if a stage here reads them
+    const layout::Section* slots = nullptr;     // where the program's slots are
+    data::TokenSourceOptions tokens;            // opened only if a stage of this rank reads them
     bool trains = true;                         // false: I and W never follow an F
-    backend::Recorder* recorder = nullptr;      // of the compute lane; null: nothing is recorded
+    backend::Recorder* recorder = nullptr;      // the compute lane's; null: nothing is recorded
   };
   // rank: borrowed.
   // Errors: kInvalidArgument (what the job got wrong about its token files), kResourceExhausted.
@@ -49,15 +50,15 @@ struct ProgramState {
   SlotMemory slots;
   std::vector<backend::Buffer> host_tokens;   // by slot; empty: the slots are host memory
   std::unique_ptr<data::TokenSource> source;  // null: no stage here reads tokens
-  // The step whose global batch LOAD has counted last. Of the load lane.
+  // The step whose global batch LOAD has counted last. Only the load lane uses it.
   struct {
     StepId step{0};
     std::int64_t scored = 0;
   } counted;
   StepLosses losses;  // F of the compute lane writes them, the reduce lane reads them
-  Replays replays;    // of the compute lane
-  // Of a validation program: the sums over all batches since Validator::Reset, equal on all ranks.
-  // Of the reduce lane.
+  Replays replays;    // only the compute lane uses them
+  // For a validation program: the sums over all batches since Validator::Reset, equal on all ranks.
+  // Only the reduce lane uses them.
   struct {
     double loss_sum = 0, scored = 0;
   } evaluated;

@@ -18,35 +18,38 @@
 
 namespace takt::train {
 
-// What the instructions of a rank share, whichever program they are of. The slots of the programs
-// order those that use it; each part says which lane changes it while a program runs.
+// What the instructions of a rank share, whichever program they belong to. The slots of the
+// programs order the instructions that use it; each part says which lane changes it while a program
+// runs.
 struct RankState {
-  // Checks that the programs are of the rank's job and partition, and makes the backends, the
+  // Checks that the programs belong to the rank's job and partition, and makes the backends, the
   // memory of the parameters, and the stages. Weights are zero until the trainer fills them.
   // Errors: kInvalidArgument (a program does not agree), kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<RankState>> Create(const TrainerOptions& options);
 
   explicit RankState(const TrainerOptions& options) : options(options) {}
 
-  // The group with which the gradients of a stage are summed; null: no other rank holds it.
+  // Returns the group with which the gradients of a stage are summed, or null if no other rank
+  // holds it.
   transport::Collective* ReplicasOf(StageId stage) const;
   ResultGroups Groups() const;
 
   const TrainerOptions options;
   layout::RankLayout layout;
-  std::unique_ptr<backend::Backend> compute;  // of the compute lane; outlives every buffer below
-  std::unique_ptr<backend::MemoryBackend> reduce;  // of the reduce lane
-  std::unique_ptr<backend::MemoryBackend> load;    // of the load lane
+  std::unique_ptr<backend::Backend> compute;  // the compute lane's; outlives every buffer below
+  std::unique_ptr<backend::MemoryBackend> reduce;  // the reduce lane's
+  std::unique_ptr<backend::MemoryBackend> load;    // the load lane's
   std::unique_ptr<ParameterStore> parameters;      // the compute lane selects and updates weights
   SectionMemory shared;
   std::byte* scratch = nullptr;
-  float* rotary_table = nullptr;  // null: the model's family turns nothing
+  float* rotary_table = nullptr;  // null: the model's family has no rotary positions
   std::map<StageId, Stage> stages;
-  // Whether W of a stage have left gradients to add to since the last OPT. Of the compute lane.
+  // Whether Ws of a stage have left gradients to add to since the last OPT. Only the compute lane
+  // uses it.
   std::map<StageId, bool> has_gradients;
-  // The trainer sets it when the weights are there, before it binds.
+  // The trainer sets it once the weights exist, before it binds.
   std::optional<Optimizer> optimizer;
-  ResultRing results;  // of the reduce lane
+  ResultRing results;  // the reduce lane's
 
  private:
   absl::Status CreateParameters();

@@ -7,12 +7,13 @@
 namespace takt::train {
 namespace {
 
-// A launch costs the host about 3 us, in which a fast GPU does this much.
+// A launch costs the host about 3 us. A fast GPU does this much in that time.
 constexpr double kFlopsPerLaunch = 2e9;
-// The launches of a block's F in bf16, with its conversions. Backward has more, and longer ones.
+// The launches of a block's F in bf16, with its conversions. Backward has more launches, and longer
+// ones.
 constexpr double kLaunchesPerLayer = 10;
 
-// Arguments that are remembered, of all parts.
+// The most arguments that are remembered, of all parts.
 constexpr std::size_t kMostRemembered = 8 * Replays::kMost;
 
 }  // namespace
@@ -27,7 +28,7 @@ bool IsShort(const model::Model& model, const mesh::Stage& stage) {
 }
 
 Replays::Part& Replays::PartOf(PartBuffers buffers) {
-  // Only an observer is told a microbatch's number.
+  // Only an observer needs a microbatch's number.
   buffers.forward.microbatch = buffers.backward.microbatch = MicrobatchId(0);
   std::unique_ptr<Part>& part = parts_[buffers];
   if (part == nullptr) part.reset(new Part(*this));
@@ -57,7 +58,7 @@ std::unique_ptr<backend::Recording> Replays::Record(absl::FunctionRef<absl::Stat
   if (num_recordings_ >= most_) return nullptr;
   absl::StatusOr<std::unique_ptr<backend::Recording>> recorded = recorder_->Record(ops);
   if (!recorded.ok()) {
-    // An error of the device, or of the ops, shows again when they run as they are.
+    // An error of the device, or of the ops, shows again when they run without a recording.
     Log(LogLevel::kWarning, "no more parts are recorded: their ops go to the device one by one",
         {{"because", recorded.status().ToString()}});
     most_ = num_recordings_;

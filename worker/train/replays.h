@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a program that are recorded when they are short, so that the host gives them to the
-// device in one call.
+// Records parts of a program that are short, so that the host gives them to the device in one call.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +18,8 @@
 
 namespace takt::train {
 
-// Whether the host would take about as long to give the ops of F on `stage` to a device as a fast
-// device takes to do them.
+// Returns whether the host would take about as long to give the ops of F on `stage` to a device as
+// a fast device takes to do them.
 bool IsShort(const model::Model& model, const mesh::Stage& stage);
 
 // What an F, I, W, B or O is bound to.
@@ -30,7 +29,7 @@ struct PartBuffers {
   StageBuffers forward, backward;
 
   bool operator==(const PartBuffers&) const = default;
-  // By what differs most often.
+  // Hashes only what differs most often.
   template <class H>
   friend H AbslHashValue(H h, const PartBuffers& part) {
     return H::combine(std::move(h), part.op, part.forward_stage.value(),
@@ -40,7 +39,7 @@ struct PartBuffers {
   }
 };
 
-// What may be another each time that a part runs. Parts of equal buffers and equal arguments give
+// What may differ from run to run of a part. Parts with equal buffers and equal arguments have
 // equal ops.
 struct PartArguments {
   LossCall loss;
@@ -55,12 +54,12 @@ struct PartArguments {
   }
 };
 
-// The recordings of a program. Thread: the compute lane's, once the program is bound.
+// The recordings of a program. Thread class: the compute lane's, once the program is bound.
 class Replays {
  public:
-  // The recordings of all instructions that are bound to equal buffers, by their arguments.
-  // Arguments that are new run as they are; when they come again they are recorded, and replayed
-  // from then on.
+  // The recordings of all instructions that are bound to equal buffers, by their arguments. The ops
+  // of new arguments run without a recording. When the arguments come again they are recorded, and
+  // replayed from then on.
   class Part {
    public:
     // `ops` gives the ops of the part with these arguments to the recorder's backend, and does
@@ -72,38 +71,38 @@ class Replays {
     explicit Part(Replays& all) : all_(all) {}
 
     Replays& all_;
-    // Null: these arguments came once.
+    // Null: these arguments came only once.
     absl::flat_hash_map<PartArguments, std::unique_ptr<backend::Recording>> recordings_;
   };
 
-  // recorder: borrowed; null: everything runs as it is.
+  // recorder: borrowed; null: nothing is recorded.
   explicit Replays(backend::Recorder* recorder) : recorder_(recorder) {}
   Replays(const Replays&) = delete;
   Replays& operator=(const Replays&) = delete;
 
-  // Called when instructions are bound. The part stays where it is for the life of this object.
+  // Called when instructions are bound. The part keeps its address for the life of this object.
   Part& PartOf(PartBuffers buffers);
 
-  // Parts are recorded from now on. Before, every shape must have been prepared for (or computed
-  // once), and what other lanes allocate must be there.
+  // From now on parts are recorded. Before this call, every shape must have been prepared for (or
+  // computed once), and other lanes must have allocated what they need.
   void Start() { started_ = true; }
 
-  // Recordings that are kept: a device has memory of its own for each.
+  // The most recordings that are kept. A device uses memory of its own for each.
   static constexpr std::size_t kMost = 512;
 
  private:
-  // Null: it cannot be recorded, or no more are kept.
+  // Returns null if the part cannot be recorded, or no more recordings are kept.
   std::unique_ptr<backend::Recording> Record(absl::FunctionRef<absl::Status()> ops);
-  // Makes room to remember one more, if there are many that came once and never again (a loss scale
-  // that each step has its own of).
+  // Makes room to remember one more, if many arguments came once and never again (a loss scale that
+  // differs from step to step).
   void Remember();
 
   backend::Recorder* const recorder_;
   bool started_ = false;
   absl::flat_hash_map<PartBuffers, std::unique_ptr<Part>> parts_;
-  std::size_t num_remembered_ = 0;  // arguments, of all parts
+  std::size_t num_remembered_ = 0;  // the number of arguments, of all parts
   std::size_t num_recordings_ = 0;
-  std::size_t most_ = kMost;  // what there were when one more failed
+  std::size_t most_ = kMost;  // falls to num_recordings_ when one more fails
 };
 
 }  // namespace takt::train

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Writes words to a log in place of running ops.
+// Writes words to a log instead of running ops.
 class LoggingRecorder final : public backend::Recorder {
  public:
   absl::StatusOr<std::unique_ptr<backend::Recording>> Record(
@@ -31,7 +31,7 @@ class LoggingRecorder final : public backend::Recorder {
   }
 
   std::vector<std::string> log;
-  int recorded = 0, moves = 0;  // recordings; times that its memory moved
+  int recorded = 0, moves = 0;  // how many recordings there are; how often its memory moved
   absl::Status failure;
 
  private:
@@ -54,7 +54,7 @@ class LoggingRecorder final : public backend::Recorder {
 
 class ReplaysTest : public ::testing::Test {
  protected:
-  // Calls the part with `word` for its ops; returns what was done.
+  // Runs the part with `word` as its ops, and returns what was done.
   std::vector<std::string> Run(Replays::Part& part, const PartArguments& arguments,
                                const std::string& word) {
     recorder_.log.clear();

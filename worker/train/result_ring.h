@@ -9,8 +9,8 @@
 
 namespace takt::train {
 
-// Results of the last few steps: written by the lane that runs NORM_EXCHANGE, read by whoever
-// reports. Thread-safe.
+// The results of the last few steps. The lane that runs NORM_EXCHANGE writes them, and whoever
+// reports reads them. Thread-safe.
 class ResultRing {
  public:
   void Put(StepId step, const StepResult& result) {
@@ -25,7 +25,7 @@ class ResultRing {
  private:
   static std::size_t Index(StepId step) { return static_cast<std::size_t>(step.value()) % kSize; }
 
-  // A lane may be one step ahead of the one that is reported.
+  // A lane may be one step ahead of the step that is reported.
   static constexpr std::size_t kSize = 4;
   mutable std::mutex mutex_;
   std::array<StepResult, kSize> results_;  // guarded by mutex_

@@ -27,7 +27,8 @@ class SectionMemory {
     return memory;
   }
 
-  // Returns where a tensor of the section begins: of one that is interleaved, all rooms together.
+  // Returns where a tensor of the section begins. For an interleaved one that is where all its
+  // rooms begin.
   std::byte* At(const layout::Tensor& tensor) const {
     return buffers_[static_cast<std::size_t>(tensor.allocation)].data() + tensor.offset;
   }

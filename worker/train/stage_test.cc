@@ -60,8 +60,8 @@ class StageTest : public testing::Test {
     return all;
   }
 
-  // So many that every tensor is a whole number of cache lines, and so follows that of the slot
-  // before it.
+  // The sizes make every tensor a whole number of cache lines, so it follows the same tensor of the
+  // slot before.
   static constexpr int kRows = 16;
 
   const model::Model model_ = model::BuildModel({.layers = 2,
@@ -81,8 +81,9 @@ class StageTest : public testing::Test {
   std::vector<std::int32_t> tokens_, targets_;
 };
 
-// Central differences of the f32 loss sum (about 30) with h = 2^-7: rounding 30 * 2^-24 / h
-// = 2.3e-4, and h^2 / 6 times a third derivative of order 1 to 10.
+// The tolerance of central differences of the f32 loss sum (about 30) with h = 2^-7: rounding is 30
+// * 2^-24 / h = 2.3e-4, and the method's error is h^2 / 6 times a third derivative of order 1 to
+// 10.
 TEST_F(StageTest, GradientsAgreeWithFiniteDifferences) {
   Loss(true);
   ASSERT_TRUE(stage_->InputGrad(Buffers()).ok());
@@ -128,7 +129,7 @@ TEST_F(StageTest, AccumulatesOverMicrobatches) {
   EXPECT_GT(largest, 0.1);
 }
 
-// Three microbatches in rooms that they share, in neighbouring slots and in ones that are not.
+// Three microbatches in rooms that they share, in neighbouring slots and in others.
 TEST_F(StageTest, WeightGradientsOfSeveralMicrobatchesTogetherAreTheirSum) {
   constexpr std::int64_t kSlots = 4;
   const backend::Buffer memory =
@@ -153,8 +154,9 @@ TEST_F(StageTest, WeightGradientsOfSeveralMicrobatchesTogetherAreTheirSum) {
     const std::vector<float> apart = Gradients();
     ASSERT_TRUE(stage_->WeightGrad(microbatches, false).ok());
     const std::vector<float> together = Gradients();
-    // One sum over all rows instead of three: roundings of partial sums, each at most 2^-24
-    // of the sum of magnitudes, which here is below 10 times the largest gradient.
+    // W of several microbatches makes one sum over all rows instead of three. The roundings of
+    // partial sums are each at most 2^-24 of the sum of magnitudes, which here is below 10 times
+    // the largest gradient.
     float largest = 0;
     for (const float gradient : apart) largest = std::max(largest, std::abs(gradient));
     for (std::size_t i = 0; i < apart.size(); ++i)
@@ -163,8 +165,8 @@ TEST_F(StageTest, WeightGradientsOfSeveralMicrobatchesTogetherAreTheirSum) {
   }
 }
 
-// Two microbatches one after the other, then with the layers of the second one's F between those of
-// the first one's B.
+// Compares two microbatches that run one after the other with an overlap, where the layers of the
+// second one's F run between those of the first one's B.
 TEST_F(StageTest, LayersInTurnsLeaveTheSameBitsAsApart) {
   const backend::Buffer other_stash =
       backend_->Allocate(stage_->layout().stash_bytes, MemoryKind::kStash).value();

@@ -11,20 +11,20 @@
 
 namespace takt::train {
 
-// The memory of what is laid out once, in one of several like rooms.
+// The memory of several tensors that were laid out once, in one of several equal rooms.
 struct SlotRoom {
   SlotRoom() = default;
   SlotRoom(std::byte* memory) : base(memory) {}  // NOLINT(google-explicit-constructor)
   SlotRoom(std::byte* memory, layout::Interleave room) : base(memory), interleave(room) {}
 
-  // offset, room: of a tensor in the layout, in bytes; `room` reaches to the next one.
+  // offset, room: those of a tensor in the layout, in bytes; `room` reaches to the next tensor.
   std::byte* At(std::int64_t offset, std::int64_t room) const {
     return base + interleave.At(offset, room);
   }
   // Returns the room of a part of the layout.
   SlotRoom From(std::int64_t offset) const { return {base + interleave.At(offset, 0), interleave}; }
 
-  std::byte* base = nullptr;  // of all rooms; null: there is none
+  std::byte* base = nullptr;  // of all rooms; null: there is no memory
   layout::Interleave interleave;
   bool operator==(const SlotRoom&) const = default;
 };
@@ -32,16 +32,16 @@ struct SlotRoom {
 // The memory of one layer's stash of one microbatch, in two parts.
 struct StashMemory {
   SlotRoom kept;
-  SlotRoom recomputed;  // F: scratch; I and W: the same memory for both
+  SlotRoom recomputed;  // F: scratch; I and W: one memory for both
 };
 
-// The tensor at `place`, which is in bf16 or in f32.
+// Returns the tensor at `place`, which is in bf16 or in f32.
 inline backend::Output TensorAt(std::byte* place, bool bf16) {
   if (bf16) return reinterpret_cast<backend::Bf16*>(place);
   return reinterpret_cast<float*>(place);
 }
 
-// The same tensor from element `offset` on.
+// Returns the same tensor from element `offset` on.
 inline backend::Output From(const backend::Output& tensor, std::int64_t offset) {
   if (tensor.bf16 != nullptr) return tensor.bf16 + offset;
   return tensor.f32 + offset;

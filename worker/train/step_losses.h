@@ -11,15 +11,15 @@
 
 namespace takt::train {
 
-// The losses of the microbatches of the last two steps, in host memory that ops write. Two steps,
-// because without a flush one is told while the next comes in. They stand behind a program's
-// kScalars.
+// The losses of the microbatches of the last two steps, in host memory that ops write. There are
+// two steps because, without a flush, one step is reported while the losses of the next arrive.
+// They implement a program's kScalars slot.
 class StepLosses {
  public:
   static constexpr std::int64_t kSteps = 2;
   struct Microbatch {
-    double sum = 0;           // of its token losses
-    std::int64_t scored = 0;  // what the gradient was divided by
+    double sum = 0;           // the sum of its token losses
+    std::int64_t scored = 0;  // the count by which the gradient was divided
   };
   struct Options {
     std::int64_t num_microbatches = 0;
@@ -27,13 +27,13 @@ class StepLosses {
     bool updates_microbatches = false;  // each gradient is the mean over its own scored tokens
   };
 
-  // backend: borrowed.  Errors: kResourceExhausted.
+  // backend: borrowed. Errors: kResourceExhausted.
   static absl::StatusOr<StepLosses> Create(backend::Backend& backend, const Options& options);
 
-  // Where the loss of a microbatch of every step with this remainder by kSteps is kept.
+  // Returns where the loss of a microbatch is kept, in every step with this remainder by kSteps.
   Microbatch* At(std::int64_t remainder, MicrobatchId microbatch) const;
 
-  // The sum over a step whose F are done. It must be asked before the F of the step after the next
+  // Returns the sum over a step whose Fs are done. Call it before the Fs of the step after the next
   // begin.
   LossShare Share(StepId step) const;
 

@@ -11,9 +11,9 @@
 
 namespace takt::train {
 
-// Sees activations and their gradients as they come into being, on the compute lane. For tests.
+// Sees activations and their gradients as they are computed, on the compute lane. For tests.
 // Names: "act.blocks.3.input", "act.final_norm.input", "act.final_norm.output", "logits", and
-// "act_grad." in place of "act." for gradients. Values that are in bf16 come widened.
+// "act_grad." instead of "act." for gradients. Values in bf16 are widened.
 using TensorObserver = std::function<void(const std::string& name, MicrobatchId microbatch,
                                           std::span<const float> values)>;
 
@@ -21,7 +21,7 @@ using TensorObserver = std::function<void(const std::string& name, MicrobatchId 
 struct TensorProbe {
   const TensorObserver* observer = nullptr;
   MicrobatchId microbatch;
-  backend::Backend* backend = nullptr;  // whose memory is looked at
+  backend::Backend* backend = nullptr;  // the owner of the memory
 
   struct Matrix {
     backend::Operand data;
@@ -30,7 +30,7 @@ struct TensorProbe {
   };
 
   explicit operator bool() const { return observer != nullptr; }
-  // Waits until what the backend was given is done.
+  // Waits until the backend has done what it was given.
   void operator()(const std::string& name, const Matrix& matrix) const;
 };
 

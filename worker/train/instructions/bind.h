@@ -2,8 +2,8 @@
 // Binds the instructions of a program to the state of its rank. Each op has a file of its own; this
 // is the list of them.
 //
-// What a program and its model must agree on is checked here and in RankState::Create, which
-// makes the memory that instructions are bound to, and nowhere after that.
+// This folder and RankState::Create, which makes the memory that instructions are bound to, check
+// that a program and its model agree. Nothing checks it after that.
 #pragma once
 
 #include "common/program/program.h"
@@ -14,12 +14,13 @@ namespace takt::train {
 
 using engine::Bound;
 
-// state: borrowed by what is returned, as the instruction, which is one of state.program.
+// state, instruction: borrowed by the result. The instruction is one of state.program.
 // Errors: kInvalidArgument (the instruction does not agree with the model, the partition or the
-// groups of the rank), kInternal (no such op in a program of this kind). They name the instruction.
+// groups of the rank), kInternal (a program of this kind has no such op). They name the
+// instruction.
 Bound BindInstruction(ProgramState& state, const program::Instruction& instruction);
 
-// These bind one op each, and leave it to BindInstruction to name the instruction.
+// These bind one op each. BindInstruction adds the instruction's name to their errors.
 Bound BindLoad(ProgramState& state, const program::Instruction& instruction);
 Bound BindForward(ProgramState& state, const program::Instruction& instruction);
 Bound BindInputGrad(ProgramState& state, const program::Instruction& instruction);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program and its model must agree on, and that whatever does not shows when it is bound.
+// Tests that a program and its model must agree, and that a disagreement shows when an instruction
+// is bound.
 #include "worker/train/instructions/bind.h"
 
 #include <string>
@@ -19,7 +20,7 @@ class BindTest : public testing::Test {
  protected:
   static config::JobSpec Job(const std::string& schedule) {
     config::JobSpec job;
-    // Nothing is tied: no instruction needs another rank.
+    // No parameter is tied, so no instruction needs another rank.
     job.model = {.family = model::Family::kLlama,
                  .layers = 4,
                  .hidden = 8,
@@ -39,13 +40,13 @@ class BindTest : public testing::Test {
     return job;
   }
 
-  // Plans a job; a test may then change the plan.
+  // Plans a job. A test may then change the plan.
   void Plan(const std::string& schedule) {
     job_ = Job(schedule);
     plan_ = plan::MakePlan(job_, {.max_workers = 8}).value();
   }
 
-  // The trainer of rank 0, which reads no files.
+  // Makes the trainer of rank 0, which reads no files.
   absl::StatusOr<std::unique_ptr<Trainer>> Create() {
     return CreateTrainer({.job = &job_,
                           .model = &plan_.model,
@@ -66,7 +67,7 @@ class BindTest : public testing::Test {
     return program.body.front();
   }
 
-  // The error of binding one instruction of the training program.
+  // Returns the error of binding one instruction of the training program.
   absl::Status ErrorOf(const std::string& text) {
     const auto trainer = Create();
     return trainer.ok() ? (*trainer)->Bind(Find(text)).status() : trainer.status();

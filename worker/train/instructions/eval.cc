@@ -8,7 +8,7 @@
 
 namespace takt::train {
 
-// EVAL: the loss of a batch of the validation set, summed over all ranks.
+// EVAL: sums the loss of a batch of the validation set over all ranks.
 Bound BindEval(ProgramState& state, const program::Instruction&) {
   const auto run = [&state, groups = state.rank.Groups()](StepId batch) -> absl::Status {
     ASSIGN_OR_RETURN(const LossShare told,

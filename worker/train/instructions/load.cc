@@ -12,7 +12,7 @@ std::int64_t CountScored(std::span<const std::int32_t> targets) {
   return std::ssize(targets) - std::count(targets.begin(), targets.end(), data::kIgnoredTarget);
 }
 
-// The LOADs of a step count its global batch once.
+// The LOADs of a step count its global batch only once.
 std::int64_t CountScored(ProgramState& state, StepId step) {
   if (state.counted.step != step)
     state.counted = {.step = step, .scored = state.source->CountScored(step)};
@@ -21,7 +21,7 @@ std::int64_t CountScored(ProgramState& state, StepId step) {
 
 }  // namespace
 
-// LOAD: the tokens of a step, or of one of its microbatches, into a kTokens slot.
+// LOAD: reads the tokens of a step, or of one of its microbatches, into a kTokens slot.
 Bound BindLoad(ProgramState& state, const program::Instruction& instruction) {
   const int first = std::max(0, instruction.microbatch.value());
   if (first + state.tokens.num_microbatches > state.program.num_microbatches)

@@ -4,7 +4,7 @@
 
 namespace takt::train {
 
-// NORM_EXCHANGE: norm and loss of a step, made equal on all ranks.
+// NORM_EXCHANGE: makes norm and loss of a step equal on all ranks.
 Bound BindNormExchange(ProgramState& state, const program::Instruction&) {
   const auto run = [&losses = state.losses, &rank = state.rank](StepId step) -> absl::Status {
     LossShare loss = losses.Share(step);

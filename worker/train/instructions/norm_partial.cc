@@ -3,7 +3,7 @@
 
 namespace takt::train {
 
-// NORM_PARTIAL: the sums of squares of the gradients that this rank counts.
+// NORM_PARTIAL: computes the sums of squares of the gradients that this rank counts.
 Bound BindNormPartial(ProgramState& state, const program::Instruction&) {
   backend::Backend& backend = *state.rank.compute;
   // Without a flush the next step begins before the exchange, so there is no norm.

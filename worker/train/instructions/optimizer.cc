@@ -6,7 +6,7 @@
 
 namespace takt::train {
 
-// OPT: one update of all weights of the rank, after a step or after one of its microbatches.
+// OPT: updates all weights of the rank, after a step or after one of its microbatches.
 Bound BindOptimizer(ProgramState& state, const program::Instruction& instruction) {
   RankState& rank = state.rank;
   if (program::IsAsynchronous(state.program) && rank.options.job->adamw.clip_norm > 0) {

@@ -8,8 +8,8 @@
 namespace takt::train {
 namespace {
 
-// A layer of F, then a layer of B. Neither touches what the other does, except weights, which both
-// read, and scratch, which holds nothing between two layers.
+// Runs a layer of F, then a layer of B, in turns. Neither uses what the other changes. They share
+// only weights, which both read, and scratch, which holds nothing between two layers.
 absl::Status TakeTurns(const BoundPart& f, const BoundPart& b, const PartArguments& arguments) {
   const std::size_t f_layers = f.stage.num_layers(), b_layers = b.stage.num_layers();
   for (std::size_t turn = 0; turn < std::max(f_layers, b_layers); ++turn) {
@@ -23,7 +23,7 @@ absl::Status TakeTurns(const BoundPart& f, const BoundPart& b, const PartArgumen
 
 }  // namespace
 
-// O: an F and a B of two microbatches, their layers in turns.
+// O: an F and a B of two microbatches, layer by layer in turns.
 Bound BindOverlap(ProgramState& state, const program::Instruction& instruction) {
   const program::OverlapParts parts = program::PartsOf(instruction, state.program);
   ASSIGN_OR_RETURN(const BoundPart f, ResolvePart(state, parts.forward, parts.forward.reads));

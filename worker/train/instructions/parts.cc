@@ -19,7 +19,7 @@ TokenView ViewOf(const ProgramState& state, SlotId tokens, MicrobatchId microbat
           .targets = state.tokens.targets(block, m).data()};
 }
 
-// The slots of a part by their kinds: the table of docs/programs.md.
+// Finds the slots of a part by their kinds: the table of docs/programs.md.
 StageBuffers BuffersOf(const ProgramState& state, const ComputePart& part) {
   const SlotMemory& slots = state.slots;
   StageBuffers buffers{.microbatch = part.microbatch};
@@ -33,7 +33,7 @@ StageBuffers BuffersOf(const ProgramState& state, const ComputePart& part) {
   }
   for (const SlotId slot : part.writes) {
     const SlotKind kind = state.program.slots[slot.value()].kind;
-    // What goes to a stage of this rank goes straight to where that reads it.
+    // A stage of this rank reads its input directly from where it is written.
     if (kind == SlotKind::kOutput || kind == SlotKind::kInput) buffers.output = slots.Floats(slot);
     if (kind == SlotKind::kInputGrad || kind == SlotKind::kOutputGrad)
       buffers.d_input = slots.Floats(slot);
@@ -63,8 +63,8 @@ absl::Status CheckBuffers(const ProgramState& state, const ComputePart& part, co
   return absl::OkStatus();
 }
 
-// All weights that a part reads are of one version, and there is a slot for each layer of its
-// stage.
+// Checks that all weights that a part reads are of one version, and that there is a slot for each
+// layer of its stage. Returns the version.
 absl::StatusOr<int> VersionOf(const ProgramState& state, const Stage& stage, StageId id,
                               std::span<const SlotId> weights) {
   std::size_t layers = 0;

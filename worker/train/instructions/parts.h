@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What F, I, W, B and O resolve alike when they are bound.
+// What F, I, W, B and O resolve in the same way when they are bound.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,22 @@ struct BoundPart {
   Stage& stage;
   StageBuffers buffers;
   int version = 0;      // of the weights
-  bool& has_gradients;  // the stage's, of RankState
-  // F of the last stage: by what the gradient is divided, as LOAD counts it, and where the loss
-  // goes in a step with this remainder. Null elsewhere.
+  bool& has_gradients;  // the stage's entry in RankState
+  // For F of the last stage: the count by which the gradient is divided, as LOAD counts it, and
+  // where the loss goes in a step with this remainder. Null elsewhere.
   const std::int64_t* scored = nullptr;
   StepLosses::Microbatch* losses[StepLosses::kSteps] = {};
   bool trains = true;
 
-  // What F gives in this step. It also notes the count by which the gradient is divided.
+  // Returns the loss call of F in this step. It also notes the count by which the gradient is
+  // divided.
   LossCall Loss(StepId step) const;
-  // Whether W adds to gradients that are there. From now on there are some: one call for each W.
+  // Returns whether W adds to existing gradients, and notes that there are some from now on. Call
+  // it once for each W.
   bool Accumulates() const { return std::exchange(has_gradients, true); }
 };
 
-// weights: the slots that name the weights; all that the instruction reads.
+// weights: the slots that name the weights among all that the instruction reads.
 // Errors: kInvalidArgument (the part does not agree with the rank's partition).
 absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const program::ComputePart& part,
                                       std::span<const SlotId> weights);

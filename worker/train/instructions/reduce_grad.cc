@@ -7,7 +7,7 @@
 
 namespace takt::train {
 
-// REDUCE_GRAD: the gradients of one layer, summed over all ranks that hold it.
+// REDUCE_GRAD: sums the gradients of one layer over all ranks that hold it.
 Bound BindReduceGrad(ProgramState& state, const program::Instruction& instruction) {
   transport::Collective* const group = state.rank.ReplicasOf(instruction.stage);
   if (group == nullptr) {

@@ -12,8 +12,8 @@ std::span<float> GradientOf(const ParameterRef& use) {
 
 }  // namespace
 
-// REDUCE_TIED: the gradients of the two uses of a tied parameter, added here if this rank holds
-// both, else summed with the rank that holds the other one.
+// REDUCE_TIED: adds the gradients of the two uses of a tied parameter. If another rank holds the
+// other use, sums them with that rank.
 Bound BindReduceTied(ProgramState& state, const program::Instruction&) {
   const ParameterStore::TiedUses uses = state.rank.parameters->tied_uses();
   if (uses.own != nullptr && uses.tied != nullptr) {

@@ -3,7 +3,7 @@
 
 namespace takt::train {
 
-// SNAPSHOT: all versions of the weights become the newest one.
+// SNAPSHOT: copies the newest weights to all other versions.
 Bound BindSnapshot(ProgramState& state, const program::Instruction&) {
   backend::Backend& backend = *state.rank.compute;
   return engine::MakeBound(backend.stream(),

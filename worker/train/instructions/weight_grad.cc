@@ -21,7 +21,7 @@ Bound BindSeveral(ProgramState& state, const BoundPart& first,
 
 }  // namespace
 
-// W of one microbatch, or of several in ascending order. The latter is never recorded.
+// W of one microbatch, or of several in ascending order. W of several is never recorded.
 Bound BindWeightGrad(ProgramState& state, const program::Instruction& instruction) {
   std::vector<BoundPart> parts;
   std::vector<StageBuffers> microbatches;
