@@ -101,7 +101,7 @@ class SignalThread {
   std::thread thread_;
 };
 
-// Ships log lines to the coordinator. Ends after every thread that logs.
+// Ships log lines to the coordinator. It must outlive every thread that logs.
 class LogShipping {
  public:
   ~LogShipping() { SetLogSink(nullptr); }
@@ -278,7 +278,7 @@ int Main(int argc, char** argv) {
   flags.name = *std::move(name);
   InitLogging(
       {.level = flags.log_level, .format = flags.log_format, .fields = {{"worker", flags.name}}});
-  // Before the first thread: all inherit it.
+  // This comes before the first thread, because all threads inherit it.
   const sigset_t signals = SignalThread::Signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);

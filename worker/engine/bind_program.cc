@@ -66,7 +66,7 @@ class ProgramBinder {
     return compute_.SlotBytes(message.op == Op::kSend ? message.reads[0] : message.writes[0]);
   }
 
-  // In the tag only the step changes.
+  // Only the step of the tag changes from step to step.
   Place BindMessage(const Instruction& message) {
     const Lane& lane = LaneOf(message);
     const std::span<std::byte> data = MessageOf(message);
@@ -88,8 +88,8 @@ class ProgramBinder {
     return MakeBound(lane.recv->stream(), receive);
   }
 
-  // All ranks open their channels in one order: an opening waits for its peer, and would otherwise
-  // be part of a circle of waits.
+  // All ranks open their channels in one order, because opening waits for the peer. In different
+  // orders the waits could form a circle.
   absl::Status OpenChannels() {
     const auto sender_receiver_direction = [&](const Lane* lane) {
       const bool sends = lane->description->kind == LaneKind::kSend;

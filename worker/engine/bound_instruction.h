@@ -21,8 +21,7 @@ class BoundInstruction {
   explicit BoundInstruction(backend::Stream* stream) : stream_(stream) {}
   virtual ~BoundInstruction() = default;
 
-  // step: 1-based. It is a later one than the engine's where the instruction works ahead.
-  // Errors end the program; the first one sticks.
+  // step: from 1. It is later than the engine's step if the instruction works ahead.
   virtual absl::Status Run(StepId step) = 0;
 
   backend::Stream* stream() const { return stream_; }

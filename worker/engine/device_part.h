@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an entry of a lane has to do with a device: the stream that gets its work, the points of
-// streams that it waits for, and those that tell when it ran.
+// What a lane's entry uses of a device: the stream that gets its work, the points of streams for
+// which it waits, and the points that tell when it ran.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct DevicePart {
   struct Points {
     std::unique_ptr<backend::Event> start, end;
   };
-  // By iteration, if there is a stream. A point is recorded again once its step was reported.
+  // By iteration, if there is a stream. A point is recorded again once its step has been reported.
   std::array<Points, TimingRing::kKept> points;
 
   const Points& PointsOf(std::uint64_t iteration) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine with instructions that are left on streams, some of which do nothing before somebody
-// waits for them.
+// Tests the engine with instructions whose work is left on streams. Some streams do nothing before
+// a thread waits for them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class FakeDevice final : public Compute {
   Bound Bind(const Instruction& instruction) override {
     const auto it = streams.find(&instruction);
     if (it == streams.end()) return fake.Bind(instruction);
-    // What is left on the stream may run when the engine is gone.
+    // Work that is left on the stream may run after the engine is destroyed.
     return MakeBound(it->second, [this, &instruction, stream = it->second](StepId step) {
       stream->Push([this, &instruction, step] { return fake.Run(instruction, step); });
       return absl::OkStatus();
@@ -58,7 +58,7 @@ TEST(EngineOnStreams, EqualsSequentialExecutionOnRandomPrograms) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     const Program program = RandomProgram(seed);
     std::mt19937 random(seed);
-    std::vector<std::unique_ptr<TaskStream>> streams;  // one a lane, or none
+    std::vector<std::unique_ptr<TaskStream>> streams;  // one for each lane, or none
     for (std::size_t i = 0; i < program.lanes.size(); ++i) {
       const bool lazy = random() % 2 == 0;
       streams.push_back(random() % 3 == 0 ? nullptr : std::make_unique<TaskStream>(lazy));
@@ -202,7 +202,7 @@ TEST(EngineOnStreams, AStepWhoseTransportFailedIsNotReported) {
   StreamTransport link(sends);
   FakeDevice device(1);
   device.fake.before = [&](const Instruction&, StepId step) {
-    if (step == StepId(3)) link.failed = true;  // what streams did of it may be anything
+    if (step == StepId(3)) link.failed = true;  // the streams may have done any part of it
     return absl::OkStatus();
   };
   std::int64_t reported = 0;
@@ -266,7 +266,7 @@ TEST(EngineOnStreams, AnAbortEndsARunWhoseDeviceHangs) {
   const Program program = DeviceAndHost();
   absl::Notification hangs, goes_on;
   FakeDevice device(program.slots.size());
-  TaskStream stream(/*lazy=*/false);  // ends first: what it was given uses all of the above
+  TaskStream stream(/*lazy=*/false);  // destroyed first, because its work uses all of the above
   device.streams[&program.body[0]] = &stream;
   device.fake.before = [&](const Instruction&, StepId step) {
     if (step == StepId(2)) {
@@ -288,8 +288,8 @@ TEST(EngineOnStreams, AnAbortEndsARunWhoseDeviceHangs) {
 
 TEST(EngineOnStreams, AfterAnErrorADeviceFinishesWhatItWasGiven) {
   Program program = DeviceAndHost();
-  program.body[1].reads = {};        // waits for nothing
-  TaskStream stream(/*lazy=*/true);  // which does nothing before somebody waits
+  program.body[1].reads = {};        // it waits for nothing
+  TaskStream stream(/*lazy=*/true);  // it does nothing before a thread waits
   FakeDevice device(program.slots.size());
   device.streams[&program.body[0]] = &stream;
   std::atomic<bool> done = false;

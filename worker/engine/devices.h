@@ -16,24 +16,24 @@ namespace takt::engine {
 
 // The streams on which the instructions of a program leave their work. All waits end once GiveUpAt
 // has passed, because a device may hang.
-// Thread: the caller of Engine::Run; GiveUpAt from any.
+// Thread class: only the caller of Engine::Run; any thread may call GiveUpAt.
 class Devices {
  public:
-  // Finds the streams. Once, before everything else.
+  // Finds the streams. Call it once, before everything else.
   absl::Status Open(const BoundProgram& program);
 
-  // Whether every instruction is the host's.
+  // Returns whether every instruction runs on the host.
   bool none() const { return streams_.empty(); }
 
   // Waits until an entry that has a stream has run. timings: they get the times at which it ran;
-  // null: nobody wants them.
+  // null: they are not wanted.
   // Errors: those of the device; kCancelled (it gave up).
   absl::Status Await(const LaneEntry& entry, std::uint64_t iteration, TimingRing* timings) const;
 
   // Waits until a stream has done all that it was given. Errors: as Await.
   absl::Status Drain(backend::Stream& stream) const;
 
-  // Drains all of them. False: it gave up.
+  // Drains all streams. Returns false if it gave up.
   bool DrainAll() const;
 
   // nanos: of the monotonic clock.

@@ -26,7 +26,8 @@ using program::Instruction;
 using transport::kNoDeadline;
 using transport::MonotonicNanos;
 
-// Another lane is usually milliseconds away, or just finishing. Cores are shared by many ranks.
+// How long a waiter spins. Another lane is usually milliseconds away, or about to finish, and many
+// ranks share the cores.
 constexpr std::int64_t kSpinNanos = 2'000;
 
 class ProgramEngine final : public Engine {
@@ -50,7 +51,7 @@ class ProgramEngine final : public Engine {
   using BoundList = std::vector<std::unique_ptr<BoundInstruction>>;
 
   void RunLane(Lane& lane, std::uint64_t begin);
-  // False: the engine was stopped.
+  // Returns false if the engine was stopped.
   bool RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t position);
   absl::Status RunOnDevice(Lane& lane, const LaneEntry& entry, std::uint64_t iteration,
                            StepId step);
@@ -63,8 +64,8 @@ class ProgramEngine final : public Engine {
   void Report(std::uint64_t begin, std::int64_t previous_end,
               const std::function<void(const StepTiming&)>& on_step);
   bool AwaitDevices(std::uint64_t iteration);
-  // It is asked before what a stream did is used: an aborted transport ends the work of its streams
-  // as if it were done.
+  // Call it before you use what a stream did: an aborted transport ends the work of its streams as
+  // if it were done.
   absl::Status TransportStatus() const {
     return options_.transport == nullptr ? absl::OkStatus() : options_.transport->status();
   }
@@ -78,7 +79,7 @@ class ProgramEngine final : public Engine {
             .run_nanos = run_nanos_.load(std::memory_order_relaxed)};
   }
 
-  // True for the first failure, which is the one that counts.
+  // Returns true for the first failure, which is the one that counts.
   bool Fail(absl::Status status);
   absl::Status failure() const {
     std::lock_guard lock(mutex_);
@@ -93,16 +94,16 @@ class ProgramEngine final : public Engine {
 
   const program::Program& program_;
   const EngineOptions options_;
-  BoundProgram bound_;  // constant after Open, but for the progress of its lanes
+  BoundProgram bound_;  // constant after Open, except the progress of its lanes
   Devices devices_;
 
-  // Iterations count from 0 over all calls of Run; iteration i is step first_step_ + i.
-  std::uint64_t iterations_ = 0;  // of the caller of Run
+  // Iterations are counted from 0 over all calls of Run; iteration i is step first_step_ + i.
+  std::uint64_t iterations_ = 0;  // only the caller of Run uses it
   std::atomic<std::int64_t> first_step_{1};
   std::atomic<std::uint64_t> end_{0};       // the first iteration that Run leaves out
   std::atomic<std::int64_t> run_nanos_{0};  // when the last Run began
   TimingRing timings_;
-  std::vector<InstructionTiming> prologue_timings_;  // of the caller of Run
+  std::vector<InstructionTiming> prologue_timings_;  // only the caller of Run uses it
   std::atomic<std::uint64_t> reported_{0};           // iterations whose timings were handed over
   transport::WakeWord reported_moved_;
 
@@ -159,7 +160,8 @@ void ProgramEngine::EndAfter(StepId step) {
 
 void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin) {
   std::string thread_name = absl::StrCat(options_.thread_name_prefix, "/", lane.name);
-  thread_name.resize(std::min<std::size_t>(thread_name.size(), 15));  // what the kernel keeps
+  // The kernel keeps 15 characters.
+  thread_name.resize(std::min<std::size_t>(thread_name.size(), 15));
   pthread_setname_np(pthread_self(), thread_name.c_str());
   for (std::uint64_t iteration = begin;; ++iteration) {
     if (!AwaitReports(lane, iteration)) return;
@@ -192,8 +194,8 @@ bool ProgramEngine::RunEntry(Lane& lane, std::uint64_t iteration, std::uint64_t 
   return true;
 }
 
-// An entry with a stream leaves its work there. Its times are those of giving it, until the report
-// waits for the device and learns when it ran.
+// An entry with a stream leaves its work there. Until the report waits for the device and learns
+// when it ran, its times are those of giving the work to the stream.
 absl::Status ProgramEngine::RunOnDevice(Lane& lane, const LaneEntry& entry, std::uint64_t iteration,
                                         StepId step) {
   const DevicePart& part = *entry.device;
@@ -230,8 +232,8 @@ bool ProgramEngine::AwaitOthers(Lane& lane, const LaneEntry& entry, std::uint64_
 }
 
 // Waits until `other` has done `count`. The waiter writes what it waits for before it looks for the
-// last time, and the other lane writes `done` before WakeWaiters looks: one of the two sees the
-// other.
+// last time, and the other lane writes `done` before WakeWaiters looks. So at least one of the two
+// sees what the other wrote.
 bool ProgramEngine::AwaitLane(Lane& lane, Lane& other, std::uint64_t count) {
   std::atomic<std::uint64_t>& awaited = other.awaited[lane.id.value()];
   awaited.store(count, std::memory_order_seq_cst);
@@ -297,8 +299,8 @@ void ProgramEngine::Report(std::uint64_t begin, std::int64_t previous_end,
   }
 }
 
-// Waits for all that an iteration left on streams. False: an error of a device, or of what it sent
-// and received, stopped the engine.
+// Waits for all that an iteration left on streams. Returns false if an error of a device, or of
+// what it sent and received, stopped the engine.
 bool ProgramEngine::AwaitDevices(std::uint64_t iteration) {
   for (const auto& lane : bound_.lanes) {
     for (const LaneEntry& entry : lane->entries) {

@@ -23,14 +23,14 @@ struct InstructionTiming {
   std::int64_t start_nanos = 0, end_nanos = 0;
 };
 
-// When one step ran on this rank. `timings` is indexed as program.body and valid during the
-// callback only.
+// When one step ran on this rank. `timings` is indexed as program.body and is valid only during the
+// callback.
 struct StepTiming {
   StepId step;
   // It starts at the previous step's end. The first step of a Run starts with the prologue, or with
   // its own first instruction if there is none.
   std::int64_t start_nanos = 0, end_nanos = 0;
-  std::int64_t compute_nanos = 0;  // busy on the compute lane, F I W B only
+  std::int64_t compute_nanos = 0;  // busy with F, I, W, B on the compute lane
   const std::vector<InstructionTiming>* timings = nullptr;
   // Indexed as program.prologue; null: it did not run right before this step.
   const std::vector<InstructionTiming>* prologue = nullptr;

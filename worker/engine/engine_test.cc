@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine against fake instructions: values in slots instead of tensors.
+// Tests the engine with fake instructions, which put values in slots instead of tensors.
 #include "worker/engine/engine.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ using program::Program;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Something that a test opens and others wait for.
+// A gate that a test opens and that others wait for.
 class Gate {
  public:
   void Open() {
@@ -56,7 +56,7 @@ TEST(Engine, EqualsSequentialExecutionOnRandomPrograms) {
       for (const Instruction& instruction : program.body) expected.Mix(instruction, StepId(step));
     }
     const auto engine = MakeEngine(program, actual);
-    // In two calls: positions carry over from one to the next.
+    // There are two calls, because positions carry over from one to the next.
     ASSERT_TRUE(engine->Run(StepId(1), StepId(5), nullptr).ok());
     ASSERT_TRUE(engine->Run(StepId(6), StepId(kSteps), nullptr).ok());
     ASSERT_EQ(actual.slots, expected.slots) << "seed " << seed;
@@ -124,7 +124,7 @@ TEST(Engine, EndsAllLanesAfterTheSameStepOnRandomPrograms) {
     mix(StepId(1), end);
     ASSERT_EQ(reported, end) << "seed " << seed;
     ASSERT_EQ(actual.slots, expected.slots) << "seed " << seed;
-    // Goes on from where it ended.
+    // The next run goes on where this one ended.
     const StepId next(end.value() + 1), next_last(end.value() + 3);
     ASSERT_EQ(engine->Run(next, next_last, report), absl::OkStatus());
     mix(next, next_last);
@@ -240,7 +240,7 @@ TEST(Engine, StatusOfAHangSaysWhatEachLaneWaitsForAndAbortEndsIt) {
   absl::Status result;
   std::thread runner([&] { result = engine->Run(StepId(1), StepId(3), nullptr); });
   hanging.Wait();
-  // The second lane arrives at its wait on its own time.
+  // The second lane reaches its wait at a time of its own.
   std::vector<LaneStatus> status;
   do {
     std::this_thread::yield();
@@ -400,7 +400,7 @@ TEST(Engine, AnErrorOfOneRankReachesTheOtherThroughItsTransport) {
   std::thread other([&] {
     EXPECT_EQ(ranks.engine[0]->Run(StepId(1), StepId(2), nullptr).code(),
               absl::StatusCode::kInternal);
-    ranks.engine[0].reset();  // its channels close
+    ranks.engine[0].reset();  // this closes its channels
   });
   const absl::Status status = ranks.engine[1]->Run(StepId(1), StepId(2), nullptr);
   other.join();

@@ -10,7 +10,7 @@ namespace {
 
 using program::Wait;
 
-// By lane, how many of its instructions are known to be done, over all iterations.
+// For each lane, how many of its instructions are known to be done, over all iterations.
 using Clock = std::vector<std::int64_t>;
 
 void Merge(const Clock& from, Clock& into) {
@@ -19,7 +19,8 @@ void Merge(const Clock& from, Clock& into) {
   }
 }
 
-// Another iteration adds nothing to what is known of the one before it.
+// The planner looks at this many iterations. A further one would add nothing to what is known about
+// the one before it.
 constexpr int kIterations = 3;
 
 class Planner {
@@ -43,11 +44,11 @@ class Planner {
   }
 
  private:
-  // An instruction that another one waits for.
+  // An instruction for which another one waits.
   struct Awaited {
     Wait wait;
     std::size_t instruction = 0;
-    std::int64_t count = 0;  // of its lane, when it is done
+    std::int64_t count = 0;  // what its lane has done once it is done
     const Clock* end = nullptr;
   };
 
@@ -61,7 +62,8 @@ class Planner {
     return {wait, instruction, count, &ends_[static_cast<std::size_t>(of & 1)][instruction]};
   }
 
-  // What it waits for, among it the one before it on its lane; nothing before the first iteration.
+  // Returns what it waits for, including the instruction before it on its lane. Before the first
+  // iteration there is nothing.
   std::vector<Awaited> AwaitedBy(std::size_t i, std::int64_t iteration) const {
     std::vector<Awaited> all;
     const auto add = [&](const Wait& wait) {
@@ -74,7 +76,7 @@ class Planner {
   }
 
   std::vector<Wait> Visit(std::size_t i, std::int64_t iteration) {
-    Clock known(lanes_.size());  // without waiting for events
+    Clock known(lanes_.size());  // known without waiting for events
     std::vector<Awaited> events;
     for (const Awaited& awaited : AwaitedBy(i, iteration)) {
       const int stream = stream_of_[awaited.instruction];
@@ -103,11 +105,11 @@ class Planner {
   }
 
   const std::span<const int> stream_of_;
-  std::vector<std::vector<std::size_t>> lanes_;  // their instructions
+  std::vector<std::vector<std::size_t>> lanes_;  // the instructions of each lane
   std::vector<std::size_t> lane_of_;
   std::vector<std::int64_t> position_of_;
   const program::WaitLists waits_;
-  // What is known to be done when an instruction is, in the last two iterations.
+  // What is known to be done when an instruction is done, in the last two iterations.
   std::array<std::vector<Clock>, 2> ends_;
 };
 

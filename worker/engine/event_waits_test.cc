@@ -21,8 +21,8 @@ using program::Wait;
 constexpr int kIterations = 3;
 using Nodes = std::bitset<1024>;
 
-// Everything that is known to be over when something begins, in a body that is repeated: node
-// (iteration, instruction) as a number.
+// Computes everything that is known to be done when an instruction begins, in a body that is
+// repeated. A node is an (iteration, instruction) as a number.
 class Order {
  public:
   explicit Order(const Program& program) : program_(program), lanes_(program.lanes.size()) {
@@ -47,10 +47,11 @@ class Order {
         wait.position < 0 ? wait.position + std::ssize(lane) : wait.position;
     return static_cast<std::int64_t>(Node(of, lane[static_cast<std::size_t>(position)]));
   }
-  // The one before it on its lane.
+  // The node before it on its lane.
   Wait Before(std::size_t i) const { return {program_.body[i].lane, position_of_[i] - 1}; }
 
-  // By node, those that are over when it begins, if `edges` gives those that it waits for.
+  // Returns, for each node, those that are done when it begins, if `edges` gives those for which it
+  // waits.
   std::vector<Nodes> Over(const std::function<std::vector<Wait>(std::size_t)>& edges) const {
     std::vector<Nodes> over(kIterations * program_.body.size());
     EXPECT_LE(over.size(), Nodes().size());
@@ -74,7 +75,7 @@ class Order {
   std::vector<std::int32_t> position_of_;
 };
 
-// Which lanes leave their instructions on streams, one each.
+// Lists which lanes leave their instructions on streams, one for each lane.
 using OnDevice = std::function<bool(const Program&, const Instruction&)>;
 
 std::vector<int> StreamsOf(const Program& program, const OnDevice& on_device) {
@@ -93,7 +94,8 @@ void ExpectExactlyTheWaitsNeeded(const Program& program, const OnDevice& on_devi
   const auto stream_of = [&](const Wait& wait) {
     return streams[static_cast<std::size_t>(order.NodeOf(wait, 1)) % program.body.size()];
   };
-  // What the order of one stream, or the host that goes on when its own is done, gives for nothing.
+  // What is known without events: the order within a stream, and that the host goes on when its own
+  // instruction is done.
   const auto given = [&](std::size_t i) {
     std::vector<Wait> edges;
     const auto add = [&](const Wait& wait) {

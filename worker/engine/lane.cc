@@ -16,7 +16,8 @@ using program::LaneKind;
 using program::Op;
 using program::Program;
 
-// Checks what running relies on. What slots mean is checked where an instruction is bound.
+// Checks what the engine relies on while it runs. What slots mean is checked where an instruction
+// is bound.
 absl::Status CheckInstruction(const Program& program, const Instruction& instruction) {
   const int lane = instruction.lane.value();
   if (lane < 0 || lane >= static_cast<int>(program.lanes.size())) {

@@ -43,7 +43,7 @@ enum LaneActivity : std::int32_t {
   // 0 and above: waits for that entry of its `waits`.
 };
 
-// Nobody waits: no count is that high.
+// No lane waits: no count is that high.
 inline constexpr std::uint64_t kNothingAwaited = std::numeric_limits<std::uint64_t>::max();
 
 struct Lane {
@@ -55,12 +55,12 @@ struct Lane {
   std::unique_ptr<transport::SendChannel> send;
   std::unique_ptr<transport::RecvChannel> recv;
 
-  // Written by the lane's thread, read by all. `done` counts instructions over all iterations:
-  // entry p of iteration i is done when done > i * entries.size() + p. One that has a stream is
-  // done, in this sense, once it was given to that.
+  // The lane's thread writes them, and all threads read them. `done` counts instructions over all
+  // iterations: entry p of iteration i is done when done > i * entries.size() + p. An entry that
+  // has a stream is done, in this sense, once it was given to the stream.
   alignas(64) std::atomic<std::uint64_t> done{0};
   // By waiting lane: the count of `done` that it waits for. Only the lanes that wait for this count
-  // are woken: the others would take the cores just when what this lane has done is to be sent.
+  // are woken: the others would use the cores just when this lane's result is to be sent.
   std::vector<std::atomic<std::uint64_t>> awaited;
   transport::WakeWord iteration_ended;    // wakes the report, which waits for whole iterations
   alignas(64) transport::WakeWord woken;  // where this lane's thread sleeps
@@ -77,11 +77,11 @@ std::string LaneName(const program::Lane& lane);
 const char* DirectionName(program::Direction direction);
 
 // Makes the lanes of a program with entries and waits; channels and bound instructions come later.
-// kInvalidArgument: the program names a lane or a slot that is not there, or puts an instruction on
-// a lane of another kind.
+// Errors: kInvalidArgument (the program names a lane or a slot that does not exist, or puts an
+// instruction on a lane of another kind).
 absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const program::Program& program);
 
-// Says what the lane waits for at `entry`, given its activity; empty if it waits for nothing.
+// Returns what the lane waits for at `entry`, given its activity; empty if it waits for nothing.
 std::string DescribeWait(const program::Program& program,
                          const std::vector<std::unique_ptr<Lane>>& lanes, const LaneEntry& entry,
                          std::int32_t activity);

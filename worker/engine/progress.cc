@@ -17,7 +17,7 @@ std::int64_t Progress::ArrivedNanos(const Lane& lane, std::uint64_t done) const 
     const LaneEntry& entry = lane.entries[last % lane.length()];
     arrived = std::max(arrived, timings.Peek(last / lane.length(), entry.body_index).end_nanos);
   }
-  // Before it has begun, an older iteration's start stands there.
+  // Before the instruction has begun, the start of an older iteration is stored there.
   const LaneEntry& entry = lane.entries[done % lane.length()];
   return std::max(arrived, timings.Peek(done / lane.length(), entry.body_index).start_nanos);
 }
@@ -38,7 +38,7 @@ LaneStatus Progress::StatusOf(const Lane& lane, std::int64_t now) const {
   const LaneEntry& entry = lane.entries[current % lane.length()];
   status.step = StepOf(current / lane.length());
   status.instruction = program::ToString(*entry.instruction, program);
-  // `done` may have moved on between the two loads: never index by a mixture.
+  // `done` may have changed between the two loads, so `activity` may not fit this entry.
   if (activity < static_cast<std::int32_t>(entry.waits.size())) {
     status.waiting_for = DescribeWait(program, lanes, entry, activity);
     if (activity >= 0) status.waits_for_lane = entry.waits[activity].lane;
@@ -62,7 +62,8 @@ std::vector<DoneInstruction> Progress::LastDone(std::size_t most) const {
       const std::uint64_t iteration = number / lane->length();
       const LaneEntry& entry = lane->entries[number % lane->length()];
       const InstructionTiming timing = timings.Peek(iteration, entry.body_index);
-      // A lane that has come so far may have written the times of a later iteration over these.
+      // A lane that has come this far may have overwritten these times with those of a later
+      // iteration.
       const bool kept =
           lane->done.load(std::memory_order_acquire) < number + TimingRing::kKept * lane->length();
       if (kept) all.push_back({entry.instruction, iteration, timing});

@@ -29,7 +29,7 @@ struct Progress {
   StepId StepOf(std::uint64_t iteration) const {
     return StepId(first_step + static_cast<std::int64_t>(iteration));
   }
-  // When the lane came to its entry number `done`, which may be waiting for others.
+  // Returns when the lane reached its entry number `done`, which may be waiting for others.
   std::int64_t ArrivedNanos(const Lane& lane, std::uint64_t done) const;
 };
 
