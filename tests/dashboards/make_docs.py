@@ -74,11 +74,11 @@ def main(binaries, seconds):
 
 HEADER = """# Panels, and what they show
 
-Written by `tests/dashboards/make_docs.py` from a run of two jobs of four stages each on one machine: `gpt`, a small GPT with validation and
-checkpoints (the Job dashboard), and `emulated` (the Pipeline dashboard). Towards the end a worker of `gpt` is killed, and a ninth takes its
-place. Eight ranks and other work of that machine share two cores: so steps of `gpt` take longer than predicted, and its split says
-`runtime`. The pictures are drawn by that script from what Prometheus answers to the panels' queries, not by Grafana, whose fonts and
-colours differ.
+`tests/dashboards/make_docs.py` wrote this page from a run of two jobs of four stages each on one machine: `gpt`, a
+small GPT with validation and checkpoints (the Job dashboard), and `emulated` (the Pipeline dashboard). Towards the end
+a worker of `gpt` is killed, and a ninth worker takes its place. Eight ranks and other work of that machine share two
+cores, so steps of `gpt` take longer than predicted, and its split says `runtime`. The script draws the pictures from
+what Prometheus answers to the panels' queries. Grafana does not draw them, and its fonts and colours differ.
 """
 
 if __name__ == "__main__":
