@@ -148,7 +148,6 @@ absl::Status Run(const Flags& flags) {
       return child_planner.Make(job, about);
     };
   }
-  options.cluster.membership.protocol_version = kProtocolVersion;
   options.cluster.random_bytes = RandomBytes;
   traces::TraceKeeper traces({.directory = flags.state + "/traces"});
   options.on_launch = [&](const job::Launch& launch) { traces.Begin(launch); };

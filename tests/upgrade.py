@@ -194,8 +194,8 @@ def check_old_workers(cluster, old, new):
     for index in range(OLD_WORKERS):
         name = f"old-{index}"
         cluster.wait_for(f"{name} ends", lambda: cluster.processes[name].poll() is not None)
-        refusal = [line for line in cluster.log(name).splitlines() if f"protocol {before}" in line]
-        expect(cluster.processes[name].returncode == 2 and refusal and f"coordinator {after}" in refusal[-1],
+        refusal = [line for line in cluster.log(name).splitlines() if f"speaks protocol version {before}," in line]
+        expect(cluster.processes[name].returncode == 2 and refusal and f"this coordinator speaks version {after} " in refusal[-1],
                f"worker {name} of protocol {before} is refused by a coordinator of protocol {after}: {refusal[-1:]}")
 
 

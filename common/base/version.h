@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this program is and what it speaks. The program's version and the protocol's move
-// separately.
+// Which program this is, and which protocol it speaks. The two versions rise independently.
 #pragma once
 
 namespace takt {
 
 inline constexpr char kTaktVersion[] = TAKT_VERSION;
 
-// What was built in of CUDA: "cuda 13.0, nccl 2.28.9, sm_80 sm_90 compute_90", or "no cuda".
+// The parts of CUDA that were built in: "cuda 13.0, nccl 2.28.9, sm_80 sm_90 compute_90", or
+// "no cuda".
 extern const char* const kTaktBuild;
 
-// Of takt.v1.AttachmentService. A coordinator that speaks N accepts workers of N-1 and N.
-inline constexpr int kProtocolVersion = 1;
+// The version of the protocol between coordinator and workers (takt.v1.AttachmentService, and what
+// the workers of one job send to each other). It rises with each change that a peer must know of.
+inline constexpr int kProtocolVersion = 2;
+
+// The floor. A coordinator accepts workers that speak a version from here to its own, so every later
+// version must work with this one. Programs before the floor all said 1 while the messages were
+// still changing: that number does not tell what such a worker understands, so it is refused.
+inline constexpr int kOldestProtocolVersion = 2;
 
 }  // namespace takt

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/version.h"
 #include "common/config/job_spec_serde.h"
 #include "coordinator/store/memory_store.h"
 #include "takt/v1/job_spec.pb.h"
@@ -33,7 +34,6 @@ void ClusterTest::Restart() {
   cluster_.reset();
   rendezvous_ = std::make_unique<Rendezvous>();
   ClusterOptions options;
-  options.membership.protocol_version = 1;
   options.random_bytes = [this](int count) {
     return std::string(count, static_cast<char>(++last_random_));
   };
@@ -82,7 +82,7 @@ FakeWorker& ClusterTest::Attach(const std::string& name, const std::string& inca
   if (running) hello_running = {.key = running->key, .rank = running->rank};
   cluster_->Attach({.worker = name,
                     .incarnation = incarnation,
-                    .protocol_version = 1,
+                    .protocol_version = kProtocolVersion,
                     .host = "h",
                     .cores = 8,
                     .running = hello_running,

@@ -31,7 +31,7 @@ absl::StatusOr<std::optional<Loss>> WorkerTable::Attach(const control::Hello& he
   }
   if (attached->replaced) Close(*attached->replaced);
   sessions_[id] = std::move(session);
-  Send(hello.worker, control::Welcome{.protocol_version = options_.protocol_version,
+  Send(hello.worker, control::Welcome{.protocol_version = kProtocolVersion,
                                       .program_version = kTaktVersion,
                                       .heartbeat = heartbeat_,
                                       .lease = options_.lease});

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,11 +27,13 @@ class WorkerTableTest : public ::testing::Test {
     for (const char* name : {"w0", "w1", "w2"}) Attach(name);
   }
   void Attach(const std::string& name) {
-    EXPECT_TRUE(
-        table_
-            .Attach({.worker = name, .incarnation = "a", .protocol_version = 1, .host = "h"},
-                    SessionId(++last_session_), std::make_shared<NullSession>(), {})
-            .ok());
+    EXPECT_TRUE(table_
+                    .Attach({.worker = name,
+                             .incarnation = "a",
+                             .protocol_version = kProtocolVersion,
+                             .host = "h"},
+                            SessionId(++last_session_), std::make_shared<NullSession>(), {})
+                    .ok());
   }
   WorkerState StateOf(const std::string& name) const { return table_.workers().at(name).state(); }
   std::vector<std::string> Reserved() const {
@@ -42,7 +45,7 @@ class WorkerTableTest : public ::testing::Test {
 
   inline static const control::JobKey kKey{"j", Generation(1)};
   Outbox outbox_;
-  WorkerTable table_{{.protocol_version = 1}, {}, absl::Seconds(1), &outbox_};
+  WorkerTable table_{{}, {}, absl::Seconds(1), &outbox_};
   std::int64_t last_session_ = 0;
 };
 

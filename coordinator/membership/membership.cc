@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
 
 namespace takt::membership {
 namespace {
@@ -18,12 +19,17 @@ bool IsRunning(const Hold& hold, const control::Hello& hello) {
 
 }  // namespace
 
-absl::Status CheckProtocol(int offered, int ours) {
-  const int oldest = std::max(1, ours - 1);
-  if (offered >= oldest && offered <= ours) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the worker speaks protocol ", offered, ", this coordinator ", ours, " and accepts ", oldest,
-      " to ", ours, "; ", offered < oldest ? "upgrade the worker" : "upgrade the coordinator"));
+absl::Status CheckProtocol(const control::Hello& hello) {
+  const int offered = hello.protocol_version;
+  if (offered >= kOldestProtocolVersion && offered <= kProtocolVersion) return absl::OkStatus();
+  const std::string what_to_do =
+      offered < kOldestProtocolVersion
+          ? absl::StrCat("upgrade takt-worker on host ", hello.host, " and start it again")
+          : "upgrade the coordinator";
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", hello.worker, " speaks protocol version ", offered,
+                   ", this coordinator speaks version ", kProtocolVersion,
+                   " and accepts versions from ", kOldestProtocolVersion, "; ", what_to_do));
 }
 
 Membership::Membership(MembershipOptions options, const std::set<std::string>& drained)
@@ -41,7 +47,7 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const control::Hello& he
                          .rule = "must not be empty",
                          .fix = "give the worker a name and a random incarnation"});
   }
-  RETURN_IF_ERROR(CheckProtocol(hello.protocol_version, options_.protocol_version));
+  RETURN_IF_ERROR(CheckProtocol(hello));
   RETURN_IF_ERROR(CheckDevice(hello));
   std::deque<std::string>& superseded = superseded_[hello.worker];
   if (std::ranges::find(superseded, hello.incarnation) != superseded.end()) {

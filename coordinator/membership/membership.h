@@ -67,7 +67,6 @@ struct Loss {
 struct MembershipOptions {
   absl::Duration lease = timeouts::kLease;
   absl::Duration forget_after = timeouts::kForgetWorker;
-  int protocol_version = 0;  // ours, N: [N-1, N] is accepted, never below 1
 };
 
 // One caller at a time.
@@ -118,7 +117,8 @@ class Membership final {
   std::map<std::string, std::deque<std::string>> superseded_;
 };
 
-// kFailedPrecondition naming both versions unless `offered` is within [max(1, ours - 1), ours].
-absl::Status CheckProtocol(int offered, int ours);
+// kFailedPrecondition, with both versions and what to do, unless the worker speaks a version from
+// kOldestProtocolVersion to kProtocolVersion (common/base/version.h).
+absl::Status CheckProtocol(const control::Hello& hello);
 
 }  // namespace takt::membership

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/membership/membership.h"
 
+#include "absl/strings/str_cat.h"
+#include "common/base/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -14,7 +16,7 @@ using ::testing::SizeIs;
 class MembershipTest : public ::testing::Test {
  protected:
   static control::Hello HelloOf(const std::string& worker, const std::string& incarnation) {
-    return {.worker = worker, .incarnation = incarnation, .protocol_version = 3};
+    return {.worker = worker, .incarnation = incarnation, .protocol_version = kProtocolVersion};
   }
   absl::StatusOr<Membership::Attached> Attach(const std::string& worker,
                                               const std::string& incarnation, int session) {
@@ -27,7 +29,7 @@ class MembershipTest : public ::testing::Test {
   }
 
   FakeClock clock_;
-  Membership members_{{.protocol_version = 3}, {"old"}};
+  Membership members_{{}, {"old"}};
 };
 
 TEST_F(MembershipTest, AnAttachedWorkerIsIdleThenBusyThenIdle) {
@@ -104,19 +106,31 @@ TEST_F(MembershipTest, AReplacedStreamKeepsAHoldThatTheWorkerConfirms) {
   EXPECT_EQ(members_.Find("w0")->hold, HoldOf("j"));
 }
 
-TEST_F(MembershipTest, ProtocolsOutsideTheLastTwoAreRefusedNamingBoth) {
-  for (const int offered : {1, 4}) {
-    control::Hello hello = HelloOf("w0", "a");
-    hello.protocol_version = offered;
-    const absl::Status status = members_.Attach(hello, SessionId(1), Moment::Of(clock_)).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(status.ToString(), HasSubstr(offered == 1 ? "protocol 1" : "protocol 4"));
-    EXPECT_THAT(status.ToString(), HasSubstr("coordinator 3"));
+TEST_F(MembershipTest, AWorkerFromBeforeTheFloorIsRefusedWithBothVersionsAndARemedy) {
+  control::Hello hello = HelloOf("w0", "a");
+  hello.host = "node-7";
+  hello.protocol_version = kOldestProtocolVersion - 1;
+  const absl::Status status = members_.Attach(hello, SessionId(1), Moment::Of(clock_)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            absl::StrCat("worker w0 speaks protocol version ", kOldestProtocolVersion - 1,
+                         ", this coordinator speaks version ", kProtocolVersion,
+                         " and accepts versions from ", kOldestProtocolVersion,
+                         "; upgrade takt-worker on host node-7 and start it again"));
+}
+
+TEST_F(MembershipTest, AWorkerNewerThanTheCoordinatorIsRefused) {
+  control::Hello hello = HelloOf("w0", "a");
+  hello.protocol_version = kProtocolVersion + 1;
+  const absl::Status status = members_.Attach(hello, SessionId(1), Moment::Of(clock_)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.ToString(), HasSubstr("upgrade the coordinator"));
+}
+
+TEST_F(MembershipTest, EveryVersionFromTheFloorIsAccepted) {
+  for (int version = kOldestProtocolVersion; version <= kProtocolVersion; ++version) {
+    EXPECT_TRUE(CheckProtocol({.protocol_version = version}).ok());
   }
-  EXPECT_TRUE(CheckProtocol(2, 3).ok());
-  EXPECT_TRUE(CheckProtocol(3, 3).ok());
-  EXPECT_TRUE(CheckProtocol(1, 1).ok());
-  EXPECT_FALSE(CheckProtocol(0, 1).ok());
 }
 
 TEST_F(MembershipTest, NamelessWorkersAreRefusedNamingTheField) {
@@ -148,7 +162,7 @@ TEST_F(MembershipTest, LongLostWorkersAreForgottenUnlessDrained) {
 control::Hello OnGpu(const std::string& worker, const std::string& uuid, bool shared = false) {
   return {.worker = worker,
           .incarnation = worker,
-          .protocol_version = 3,
+          .protocol_version = kProtocolVersion,
           .host = "node-of-" + worker,
           .device = Device{.name = "NVIDIA H200", .uuid = uuid, .shared = shared}};
 }

@@ -147,7 +147,7 @@ std::optional<std::string> RequestFor(absl::string_view method, const std::strin
   v1::AttachRequest attach;
   attach.mutable_hello()->set_worker("n1");
   attach.mutable_hello()->set_incarnation("other");
-  attach.mutable_hello()->set_protocol_version(1);
+  attach.mutable_hello()->set_protocol_version(kProtocolVersion);
   v1::StreamBulkRequest bulk;
   bulk.mutable_hello()->set_worker("n1");
   bulk.mutable_hello()->set_incarnation("other");

@@ -124,12 +124,15 @@ TEST_F(RpcTest, StoppingTheCoordinatorEndsNoJob) {
   EXPECT_EQ(Get("j").state(), v1::JOB_STATE_RUNNING);
 }
 
-TEST_F(RpcTest, AnotherProtocolIsRefusedNamingBothVersions) {
-  RpcWorker worker(channel_, "w0");
-  const grpc::Status status = worker.Attach(/*protocol_version=*/7);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(status.error_message(), HasSubstr("protocol 7"));
-  EXPECT_THAT(status.error_message(), HasSubstr("coordinator 1"));
+TEST_F(RpcTest, AWorkerOfAnotherProtocolIsRefusedWithBothVersions) {
+  for (const int version : {kOldestProtocolVersion - 1, kProtocolVersion + 1}) {
+    RpcWorker worker(channel_, "w0");
+    const grpc::Status status = worker.Attach(version);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_THAT(status.error_message(),
+                HasSubstr(absl::StrCat("worker w0 speaks protocol version ", version,
+                                       ", this coordinator speaks version ", kProtocolVersion)));
+  }
 }
 
 TEST_F(RpcTest, ASecondIncarnationOfALivingNameIsRefused) {
@@ -182,7 +185,7 @@ TEST_F(RpcTest, WorkersAreListedWithTheGpuThatTheyTellOf) {
   v1::Hello& hello = *request.mutable_hello();
   hello.set_worker("gpu");
   hello.set_incarnation("a");
-  hello.set_protocol_version(1);
+  hello.set_protocol_version(kProtocolVersion);
   v1::Device& device = *hello.mutable_device();
   device.set_kind(v1::DEVICE_KIND_CUDA);
   device.set_index(1);

@@ -253,7 +253,7 @@ TEST_F(RpcTest, HealthIsServed) {
 TEST_F(RpcTest, TheVersionIsTold) {
   v1::GetVersionResponse response;
   ASSERT_TRUE(cluster_->GetVersion(NewContext().get(), {}, &response).ok());
-  EXPECT_EQ(response.protocol_version(), 1);
+  EXPECT_EQ(response.protocol_version(), kProtocolVersion);
   EXPECT_THAT(response.program_version(), ::testing::Not(IsEmpty()));
 }
 

@@ -26,7 +26,7 @@ TEST_F(RpcTest, AWorkerThatSendsFasterThanItIsHeardFillsNoQueue) {
   v1::AttachRequest hello, heartbeat;
   hello.mutable_hello()->set_worker("w0");
   hello.mutable_hello()->set_incarnation("a");
-  hello.mutable_hello()->set_protocol_version(1);
+  hello.mutable_hello()->set_protocol_version(kProtocolVersion);
   heartbeat.mutable_heartbeat();
   v1::AttachResponse welcome;
   ASSERT_TRUE(stream->Write(hello) && stream->Read(&welcome));

@@ -157,7 +157,6 @@ void RpcTest::Restart() {
   coordinator_.reset();
   store_.reset();
   store_ = store::OpenSqliteStore(dir_ + "/state.sqlite").value();
-  options_.cluster.membership.protocol_version = 1;
   options_.cluster.membership.lease = absl::Minutes(1);  // no heartbeats here
   options_.cluster.batch_interval = absl::Milliseconds(1);
   options_.cluster.random_bytes = [seed = 0](int count) mutable {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/version.h"
 #include "coordinator/job/coordinator.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/store.h"
@@ -34,7 +35,8 @@ class RpcWorker final {
 
   // Sends the hello and, if the coordinator accepts it, reads the welcome. Otherwise the stream's
   // end.
-  grpc::Status Attach(int protocol_version = 1, const v1::RunningJob* running = nullptr);
+  grpc::Status Attach(int protocol_version = kProtocolVersion,
+                      const v1::RunningJob* running = nullptr);
   // Returns the next command. Fails the test if the stream ends.
   v1::AttachResponse Read();
   v1::Assignment ReadPrepare();

@@ -160,7 +160,7 @@ TEST_F(ClusterTest, WorkersAndVersionAreListed) {
   const json workers = Json({"workers"})["workers"];
   ASSERT_EQ(workers.size(), 2u);
   EXPECT_EQ(workers[0]["name"], "worker-0");
-  EXPECT_EQ(Json({"version"})["coordinator"]["protocol_version"], 1);
+  EXPECT_EQ(Json({"version"})["coordinator"]["protocol_version"], kProtocolVersion);
 }
 
 TEST_F(ClusterTest, SecondUpOnTheSameStateIsRefused) {
