@@ -188,6 +188,24 @@ TEST(Commands, JobShowsTheFlightRecordersOfItsFault) {
   EXPECT_EQ(job["fault"][0]["instruction_seconds"], 4.9);
 }
 
+TEST(Commands, JobShowsTheMemoryThatEachRankWillNeed) {
+  FakeCoordinator coordinator;
+  coordinator.get = [](auto&, auto&, v1::GetJobResponse& response) {
+    for (const int weights : {1 << 20, 3 << 20}) {
+      v1::MemoryBytes& memory = *response.mutable_job()->add_memory();
+      memory.set_weights(weights);
+      memory.set_process(44 << 20);
+    }
+    return grpc::Status::OK;
+  };
+  EXPECT_THAT(RunTakt(coordinator, {"job", "j"}).out,
+              HasSubstr("PP RANK  MEMORY  WEIGHTS  PROCESS\n"
+                        "0        45 MiB  1 MiB    44 MiB\n"
+                        "1        47 MiB  3 MiB    44 MiB\n"));
+  const json job = json::parse(RunTakt(coordinator, {"-o", "json", "job", "j"}).out);
+  EXPECT_EQ(job["memory"][1]["weights"], 3 << 20);
+}
+
 TEST(Commands, WaitGoesOnWaitingForAPausedJobAndSaysSo) {
   FakeCoordinator coordinator;
   coordinator.watch = [](auto&, auto&, auto& writer) {

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
 #include "cli/job/step_printer.h"
+#include "common/base/memory_serde.h"
 
 namespace takt::cli {
 namespace {
@@ -40,6 +42,29 @@ void PrintPlacement(std::ostream& out, const v1::Job& job) {
   }
 }
 
+// Prints a row for each pp rank and a column for each kind of memory that any of them needs.
+void PrintMemory(std::ostream& out, const v1::Job& job) {
+  if (job.memory().empty()) return;
+  std::vector<MemoryBytes> ranks;
+  for (const v1::MemoryBytes& of_rank : job.memory()) ranks.push_back(FromProto(of_rank));
+  std::vector<MemoryKind> kinds;
+  std::vector<std::string> header = {"PP RANK", "MEMORY"};
+  for (std::size_t i = 0; i < kNumMemoryKinds; ++i) {
+    const auto kind = static_cast<MemoryKind>(i);
+    if (std::ranges::all_of(ranks, [&](const MemoryBytes& rank) { return rank[kind] == 0; }))
+      continue;
+    kinds.push_back(kind);
+    header.push_back(absl::AsciiStrToUpper(Name(kind)));
+  }
+  Table table(header);
+  for (std::size_t p = 0; p < ranks.size(); ++p) {
+    std::vector<std::string> row = {absl::StrCat(p), takt::FormatBytes(ranks[p].total())};
+    for (const MemoryKind kind : kinds) row.push_back(takt::FormatBytes(ranks[p][kind]));
+    table.Add(row);
+  }
+  out << table.ToString();
+}
+
 }  // namespace
 
 void PrintJob(const Context& context, const v1::Job& job) {
@@ -68,6 +93,7 @@ void PrintJob(const Context& context, const v1::Job& job) {
         << '\n';
   }
   PrintPlacement(out, job);
+  PrintMemory(out, job);
   for (const std::string& warning : job.warnings()) out << "warning: " << warning << '\n';
   for (const v1::JobTransition& transition : job.transitions()) {
     out << TimeText(transition.time()) << "  " << StateName(transition.state());

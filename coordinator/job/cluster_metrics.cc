@@ -110,9 +110,9 @@ void ClusterMetrics::RecordPlan(const JobRecord& job, Shown& shown) {
   for (int p = pp_size; p < shown.pp_size; ++p)
     registry_.Drop({{"job", job.name}, {"pp_rank", absl::StrCat(p)}});
   shown.pp_size = pp_size;
-  for (std::size_t p = 0; p < job.plan.memory_bytes.size(); ++p) {
+  for (std::size_t p = 0; p < job.plan.memory.size(); ++p) {
     registry_.Gauge(metrics::kMemoryPredicted, {job.name, absl::StrCat(p)})
-        .Set(static_cast<double>(job.plan.memory_bytes[p]));
+        .Set(static_cast<double>(job.plan.memory[p].total()));
   }
 }
 

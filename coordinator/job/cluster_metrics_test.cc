@@ -27,13 +27,15 @@ class ClusterMetricsTest : public testing::Test {
                        {JobState::kRunning, kStart + absl::Seconds(10), ""}};
     job.generation = Generation(1);
     job.steps = 20;
+    MemoryBytes weights;
+    weights[MemoryKind::kWeights] = 1024;
     job.plan = {.schedule = "1f1b",
                 .mesh = {.pp_size = kNumPpRanks},
                 .predicted_step_seconds = 0.5,
                 .predicted_bubble_fraction = 0.25,
                 .model_flops = 3e9,
                 .matmul_flops_per_second = 12e9,
-                .memory_bytes = std::vector<std::int64_t>(kNumPpRanks, 1024),
+                .memory = std::vector<MemoryBytes>(kNumPpRanks, weights),
                 .checkpoint_every_steps = 4};
     job.last_step = Step(5);
     job.checkpoint = store::JobCheckpoint{StepId(4), kStart + absl::Seconds(14)};
@@ -161,7 +163,7 @@ TEST_F(ClusterMetricsTest, AShorterPipelineLeavesNoSeriesOfRanksThatAreGone) {
   store::JobRecord job = Running();
   Publish(job);
   job.plan.mesh.pp_size = 2;
-  job.plan.memory_bytes.resize(2);
+  job.plan.memory.resize(2);
   Publish(job);
   EXPECT_THAT(Text(), HasSubstr("pp_rank=\"1\""));
   EXPECT_THAT(Text(), Not(HasSubstr("pp_rank=\"2\"")));

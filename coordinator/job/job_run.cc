@@ -124,8 +124,8 @@ void Job::Describe(const plan::Plan& plan, const placement::Gang& gang) {
                   .predicted_bubble_fraction = plan.predicted_bubble_fraction,
                   .warnings = plan.warnings,
                   .model_flops = ModelFlops(plan.model) * spec_.global_batch / spec_.microbatch,
+                  .memory = plan.memory,
                   .checkpoint_every_steps = spec_.checkpoint ? spec_.checkpoint->every_steps : 0};
-  for (const MemoryBytes& memory : plan.memory) record_.plan.memory_bytes.push_back(memory.total());
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     record_.plan.matmul_flops_per_second +=
         placement::FlopsPerSecond(*gang[rank], record_.plan.device);

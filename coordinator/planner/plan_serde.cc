@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/memory_serde.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "common/control/assignment_serde.h"
@@ -108,11 +109,7 @@ v1::Plan ToProto(const plan::Plan& plan) {
   *out.mutable_schedule() = ToProto(schedule);
   Write(programs, *out.mutable_programs());
   Write(validation_programs, *out.mutable_validation_programs());
-  for (const MemoryBytes& of_rank : memory) {
-    v1::Plan::Memory& to = *out.add_memory();
-    for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind)
-      to.add_bytes(of_rank[static_cast<MemoryKind>(kind)]);
-  }
+  for (const MemoryBytes& of_rank : memory) *out.add_memory() = takt::ToProto(of_rank);
   *out.mutable_costs() = ToProto(costs);
   out.set_predicted_step_seconds(step_seconds);
   out.set_predicted_bubble_fraction(bubble_fraction);
@@ -131,13 +128,8 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
   ASSIGN_OR_RETURN(out.schedule, FromProto(plan.schedule()));
   ASSIGN_OR_RETURN(out.programs, Read(plan.programs()));
   ASSIGN_OR_RETURN(out.validation_programs, Read(plan.validation_programs()));
-  for (const v1::Plan::Memory& of_rank : plan.memory()) {
-    if (of_rank.bytes_size() != static_cast<int>(kNumMemoryKinds))
-      return absl::DataLossError("a plan names another number of kinds of memory");
-    MemoryBytes& to = out.memory.emplace_back();
-    for (std::size_t kind = 0; kind < kNumMemoryKinds; ++kind)
-      to[static_cast<MemoryKind>(kind)] = of_rank.bytes(static_cast<int>(kind));
-  }
+  for (const v1::MemoryBytes& of_rank : plan.memory())
+    out.memory.push_back(takt::FromProto(of_rank));
   out.costs = FromProto(plan.costs());
   out.predicted_step_seconds = plan.predicted_step_seconds();
   out.predicted_bubble_fraction = plan.predicted_bubble_fraction();

@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/id.h"
+#include "common/base/memory_kind.h"
 #include "common/base/status.h"
 #include "common/checkpoint/manifest.h"
 #include "common/config/job_spec.h"
@@ -73,7 +74,7 @@ struct PlanSummary {
   std::vector<std::string> warnings;
   double model_flops = 0;                   // of a step; 0: the model is emulated
   double matmul_flops_per_second = 0;       // of all its workers together
-  std::vector<std::int64_t> memory_bytes;   // that a worker will need, by pp rank
+  std::vector<MemoryBytes> memory;          // that a worker will need, by pp rank
   std::int64_t checkpoint_every_steps = 0;  // 0: none, or only at the end
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/base/field_error_serde.h"
+#include "common/base/memory_serde.h"
 #include "common/base/time_serde.h"
 #include "common/control/assignment_serde.h"
 #include "common/control/rank_status_serde.h"
@@ -129,6 +130,7 @@ v1::Job ToProto(const JobRecord& job) {
   out.set_schedule(job.plan.schedule);
   out.set_device(static_cast<v1::DeviceKind>(job.plan.device));
   for (const mesh::Stage& stage : job.plan.partition) *out.add_stages() = control::ToProto(stage);
+  for (const MemoryBytes& of_rank : job.plan.memory) *out.add_memory() = takt::ToProto(of_rank);
   for (const control::BoundRank& bound : job.ranks) *out.add_ranks() = control::ToProto(bound);
   out.set_predicted_step_seconds(job.plan.predicted_step_seconds);
   out.set_predicted_bubble_fraction(job.plan.predicted_bubble_fraction);
@@ -173,8 +175,6 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   out.mutable_notices()->Add(job.notices.begin(), job.notices.end());
   out.set_model_flops_per_step(job.plan.model_flops);
   out.set_matmul_flops_per_second(job.plan.matmul_flops_per_second);
-  out.mutable_predicted_memory_bytes()->Add(job.plan.memory_bytes.begin(),
-                                            job.plan.memory_bytes.end());
   out.set_checkpoint_every_steps(job.plan.checkpoint_every_steps);
   return out;
 }
@@ -204,11 +204,11 @@ JobRecord FromProto(const v1::JobRecord& record) {
               .warnings = {job.warnings().begin(), job.warnings().end()},
               .model_flops = record.model_flops_per_step(),
               .matmul_flops_per_second = record.matmul_flops_per_second(),
-              .memory_bytes = {record.predicted_memory_bytes().begin(),
-                               record.predicted_memory_bytes().end()},
               .checkpoint_every_steps = record.checkpoint_every_steps()};
   for (const v1::StageAssignment& stage : job.stages())
     out.plan.partition.push_back(control::FromProto(stage));
+  for (const v1::MemoryBytes& of_rank : job.memory())
+    out.plan.memory.push_back(takt::FromProto(of_rank));
   for (const v1::BoundRank& bound : job.ranks()) out.ranks.push_back(control::FromProto(bound));
   for (const v1::RankStatus& status : job.fault()) out.fault.push_back(control::FromProto(status));
   out.invalid_input = job.invalid_input();

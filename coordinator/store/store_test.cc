@@ -18,6 +18,12 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+MemoryBytes BytesOf(MemoryKind kind, std::int64_t bytes) {
+  MemoryBytes out;
+  out[kind] = bytes;
+  return out;
+}
+
 struct Kind {
   std::string name;
   std::function<std::unique_ptr<Store>(const std::string& dir, StoreLimits limits)> make;
@@ -77,7 +83,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
               .warnings = {"slow"},
               .model_flops = 1e12,
               .matmul_flops_per_second = 2e11,
-              .memory_bytes = {5, 6},
+              .memory = {BytesOf(MemoryKind::kStash, 5), BytesOf(MemoryKind::kWeights, 6)},
               .checkpoint_every_steps = 50};
   job.ranks = {{Rank(1), "w1", "inc", "127.0.0.1"}};
   job.fault = {{.rank = Rank(1),
@@ -141,7 +147,8 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_THAT(got.plan.warnings, ElementsAre("slow"));
   EXPECT_EQ(got.plan.model_flops, 1e12);
   EXPECT_EQ(got.plan.matmul_flops_per_second, 2e11);
-  EXPECT_THAT(got.plan.memory_bytes, ElementsAre(5, 6));
+  EXPECT_THAT(got.plan.memory,
+              ElementsAre(BytesOf(MemoryKind::kStash, 5), BytesOf(MemoryKind::kWeights, 6)));
   EXPECT_EQ(got.plan.checkpoint_every_steps, 50);
   ASSERT_THAT(got.ranks, SizeIs(1));
   EXPECT_EQ(got.ranks[0].incarnation, "inc");
