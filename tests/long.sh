@@ -58,7 +58,8 @@ release() { # release TARGET...
 }
 
 threads() {
-  local tests=(engine_test transport_test session_test job_test membership_test coordinator_rpc_test worker_rpc_test rpc_test discrete_test)
+  local tests=(engine_test transport_test session_test job_test membership_test coordinator_rpc_test worker_rpc_test rpc_test
+    discrete_test planner_test control_test)
   cmake --preset tsan >/dev/null
   cmake --build --preset tsan --target "${tests[@]}"
   ctest --preset tsan --parallel 2 --no-tests=error -R "^($(IFS='|' && echo "${tests[*]}"))$"

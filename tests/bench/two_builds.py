@@ -46,7 +46,7 @@ def tracing_figures(report):
 TRAIN = ["train", "--model", "gpt2-124m", "--context", "128", "--batch", "4", "--microbatch", "1"]
 # name: (arguments, figures of the report, arguments that make it short)
 RUNS = {
-    "runtime": (["runtime", "--steps", "40"], runtime_figures, ["--ranks", "2", "--transport", "shm", "--steps", "3"]),
+    "runtime": (["runtime", "--steps", "10"], runtime_figures, ["--ranks", "2", "--transport", "shm", "--steps", "3"]),
     "train f32": ([*TRAIN, "--steps", "3"], train_figures, None),
     "train bf16": ([*TRAIN, "--steps", "3", "--precision", "bf16"], train_figures, None),
     "train zb-h1": ([*TRAIN, "--steps", "3", "--virtual-ranks", "4", "--schedule", "zb-h1"], train_figures, None),
