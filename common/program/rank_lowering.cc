@@ -209,10 +209,13 @@ std::vector<SlotId> RankLowering::ComputeReads(ActionNumber number) {
   const int m = action.microbatch.value();
   const std::vector<SlotId>& weights = state.weights[VersionOf(number)];
   std::vector<SlotId> reads;
-  reads.reserve(weights.size() + state.gradients.size() + 6);
+  const bool forward = action.kind == ActionKind::kForward;
+  // Programs are large, so hardly any room is left over.
+  const std::size_t gradients = AccumulatesWeightGrad(action.kind) ? state.gradients.size() : 0;
+  reads.reserve(weights.size() + gradients + (forward ? 2 : 4));
   if (!IsFirst(action.stage)) reads.push_back(state.input[m]);
   if (IsFirst(action.stage) || IsLast(action.stage)) reads.push_back(Tokens(m));
-  if (action.kind != ActionKind::kForward) {
+  if (!forward) {
     reads.push_back(state.stash[m]);
     if (!IsLast(action.stage)) reads.push_back(state.output_grad[m]);
   }
