@@ -69,6 +69,15 @@ absl::Status CheckSizes(const Family& family, const GenerateOptions& options) {
 
 }  // namespace
 
+Schedule MakeSchedule(const Family& family, const GenerateOptions& options, std::vector<Row> rows) {
+  return {.name = std::string(family.name),
+          .num_stages = options.num_ranks * *options.num_chunks,
+          .num_microbatches = options.num_microbatches,
+          .placement = family.placement,
+          .updates = family.updates,
+          .ranks = std::move(rows)};
+}
+
 std::span<const Family> Families() {
   static const std::vector<Family> families = [] {
     std::vector<Family> all;
@@ -81,8 +90,7 @@ std::span<const Family> Families() {
 absl::StatusOr<Schedule> Generate(std::string_view family, const GenerateOptions& options) {
   const std::span<const Generator> generators = Generators();
   const auto found =
-      std::find_if(generators.begin(), generators.end(),
-                   [&](const Generator& candidate) { return candidate.family.name == family; });
+      std::ranges::find(generators, family, [](const Generator& each) { return each.family.name; });
   if (found == generators.end()) {
     const std::string names = absl::StrJoin(
         Families(), ", ", [](std::string* out, const Family& known) { out->append(known.name); });

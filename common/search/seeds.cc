@@ -95,11 +95,11 @@ void LoopSeeds(const Problem& problem, const Visit& visit) {
         key.push_back(group);
         if (!seen.insert(key).second) continue;
         const schedule::Schedule schedule =
-            schedule::BuildLoop("loop", {.num_ranks = num_ranks,
-                                         .num_microbatches = problem.num_microbatches,
-                                         .num_chunks = num_chunks,
-                                         .group = group,
-                                         .warmup = [&warmup](int rank) { return warmup[rank]; }});
+            schedule::BuildLoop({.name = "loop"},
+                                {.num_ranks = num_ranks,
+                                 .num_microbatches = problem.num_microbatches,
+                                 .num_chunks = num_chunks},
+                                {.group = group, .warmup = [&](int rank) { return warmup[rank]; }});
         if (!visit(WithoutWeightGrads(FromSchedule(problem, schedule)), "loop")) return;
       }
     }

@@ -22,11 +22,8 @@ constexpr Family kFamily{
         "grows from 18.0 % to 22.8 %. gpipe hides it."};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
-  return BuildLoop(kFamily.name,
-                   {.num_ranks = options.num_ranks,
-                    .num_microbatches = options.num_microbatches,
-                    .group = options.num_microbatches,
-                    .warmup = [p = options.num_ranks](int rank) { return p - 1 - rank; }});
+  return BuildLoop(kFamily, options,
+                   {.warmup = [p = options.num_ranks](int rank) { return p - 1 - rank; }});
 }
 
 }  // namespace

@@ -2,9 +2,10 @@
 #include "common/schedule/generators/automatic.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
+
+#include "common/schedule/generators/generators.h"
 
 namespace takt::schedule {
 namespace {
@@ -211,7 +212,7 @@ class Plan {
 
 }  // namespace
 
-Schedule BuildAutomatic(std::string_view name, const GenerateOptions& options, int limit) {
+Schedule BuildAutomatic(const Family& family, const GenerateOptions& options, int limit) {
   Switches best{};
   std::pair<double, double> shortest;
   for (int variant = 7; variant >= 0; --variant) {
@@ -230,11 +231,7 @@ Schedule BuildAutomatic(std::string_view name, const GenerateOptions& options, i
   }
   Plan plan(options, limit, best);
   plan.Run(/*keep_rows=*/true);
-  return {.name = std::string(name),
-          .num_stages = options.num_ranks,
-          .num_microbatches = options.num_microbatches,
-          .placement = Placement::kLoop,
-          .ranks = plan.TakeRows()};
+  return MakeSchedule(family, options, plan.TakeRows());
 }
 
 }  // namespace takt::schedule

@@ -3,8 +3,6 @@
 // switches. It tries all 8 variants on the given costs.
 #pragma once
 
-#include <string_view>
-
 #include "common/schedule/generate.h"
 
 namespace takt::schedule {
@@ -13,6 +11,6 @@ namespace takt::schedule {
 // rank; of those the first. (The paper minimises the span, which needs steps without a barrier.) At
 // most `limit` (at least 1) microbatches are in flight on a rank, counted from F to W. It uses
 // costs by stage and latency by link, but not bytes, which are not known here.
-Schedule BuildAutomatic(std::string_view name, const GenerateOptions& options, int limit);
+Schedule BuildAutomatic(const Family& family, const GenerateOptions& options, int limit);
 
 }  // namespace takt::schedule

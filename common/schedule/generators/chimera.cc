@@ -6,6 +6,7 @@
 //
 // The makespan is (4P-2)M/P + P-2 at F = 1, B = 2, with P/2 + 1 + min(r, P-1-r) chunks in flight.
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -65,13 +66,9 @@ absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
          .fix = absl::StrCat("use ", (std::int64_t{microbatches} / ranks + 1) * ranks,
                              ", or dualpipe, or a schedule that goes one way")});
   }
-  Schedule schedule{.name = std::string(kFamily.name),
-                    .num_stages = ranks,
-                    .num_microbatches = microbatches,
-                    .placement = Placement::kBidirectional};
-  for (int rank = 0; rank < ranks; ++rank)
-    schedule.ranks.push_back(BuildRow(ranks, rank, microbatches));
-  return schedule;
+  std::vector<Row> rows;
+  for (int rank = 0; rank < ranks; ++rank) rows.push_back(BuildRow(ranks, rank, microbatches));
+  return MakeSchedule(kFamily, options, std::move(rows));
 }
 
 }  // namespace

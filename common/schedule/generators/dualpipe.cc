@@ -6,6 +6,7 @@
 // The bubble is (P/2-1) * (O + B - 3W) at F = I = W, with P+1 chunks (of P stages) in flight on
 // every rank.
 #include <array>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/schedule/generators/dualpipe_phases.h"
@@ -41,21 +42,18 @@ absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   RETURN_IF_ERROR(CheckEven(kFamily.name, "ranks", ranks));
   RETURN_IF_ERROR(CheckEven(kFamily.name, "microbatches", microbatches));
   RETURN_IF_ERROR(CheckTwiceRanks(kFamily.name, options));
-  Schedule schedule{.name = std::string(kFamily.name),
-                    .num_stages = ranks,
-                    .num_microbatches = microbatches,
-                    .placement = Placement::kBidirectional};
+  std::vector<Row> rows;
   for (int rank = 0; rank < ranks; ++rank) {
     const Direction down{.stage = rank, .first_microbatch = 0};
     const Direction up{.stage = ranks - 1 - rank, .first_microbatch = microbatches / 2};
     const bool upper_half = rank < ranks / 2;
-    schedule.ranks.push_back(
+    rows.push_back(
         BuildDualPipeRow({.half = ranks / 2,
                           .distance = upper_half ? rank : ranks - 1 - rank,
                           .num_microbatches = microbatches / 2,
                           .directions = upper_half ? std::array{down, up} : std::array{up, down}}));
   }
-  return schedule;
+  return MakeSchedule(kFamily, options, std::move(rows));
 }
 
 }  // namespace

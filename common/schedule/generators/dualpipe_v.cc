@@ -4,6 +4,8 @@
 //
 // The bubble is (P-1) * (O + B - 3W) at F = I = W, with 2P+1 chunks (of 2P stages) in flight on
 // every rank.
+#include <utility>
+
 #include "common/base/status.h"
 #include "common/schedule/generators/dualpipe_phases.h"
 #include "common/schedule/generators/generators.h"
@@ -31,19 +33,16 @@ constexpr Family kFamily{
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   const int ranks = options.num_ranks;
   RETURN_IF_ERROR(CheckTwiceRanks(kFamily.name, options));
-  Schedule schedule{.name = std::string(kFamily.name),
-                    .num_stages = 2 * ranks,
-                    .num_microbatches = options.num_microbatches,
-                    .placement = Placement::kV};
+  std::vector<Row> rows;
   for (int rank = 0; rank < ranks; ++rank) {
     const Direction down{.stage = rank};
     const Direction up{.stage = 2 * ranks - 1 - rank};
-    schedule.ranks.push_back(BuildDualPipeRow({.half = ranks,
-                                               .distance = rank,
-                                               .num_microbatches = options.num_microbatches,
-                                               .directions = {down, up}}));
+    rows.push_back(BuildDualPipeRow({.half = ranks,
+                                     .distance = rank,
+                                     .num_microbatches = options.num_microbatches,
+                                     .directions = {down, up}}));
   }
-  return schedule;
+  return MakeSchedule(kFamily, options, std::move(rows));
 }
 
 }  // namespace

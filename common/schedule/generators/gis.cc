@@ -36,11 +36,8 @@ absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   const int ranks = options.num_ranks;
   const int chunks = *options.num_chunks;
   ASSIGN_OR_RETURN(const int group, ChooseGroup(kFamily.name, options, (ranks + 1) / 2));
-  return BuildLoop(kFamily.name,
-                   {.num_ranks = ranks,
-                    .num_microbatches = options.num_microbatches,
-                    .num_chunks = chunks,
-                    .group = group,
+  return BuildLoop(kFamily, options,
+                   {.group = group,
                     .warmup = [=](int rank) { return (chunks - 1) * group + ranks - 1 - rank; },
                     .lag = [](int) { return 0; }});
 }

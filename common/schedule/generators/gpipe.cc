@@ -22,10 +22,7 @@ constexpr Family kFamily{
         "ascend. The time is the same, the sums of gradients come in one order for all families."};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
-  return BuildLoop(kFamily.name, {.num_ranks = options.num_ranks,
-                                  .num_microbatches = options.num_microbatches,
-                                  .group = options.num_microbatches,
-                                  .warmup = [m = options.num_microbatches](int) { return m; }});
+  return BuildLoop(kFamily, options, {.warmup = [m = options.num_microbatches](int) { return m; }});
 }
 
 }  // namespace

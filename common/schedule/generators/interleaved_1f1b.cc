@@ -43,13 +43,9 @@ absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
                          .fix = "use chunks: 2 or more, or schedule 1f1b"});
   }
   ASSIGN_OR_RETURN(const int group, ChooseGroup(kFamily.name, options, ranks));
-  return BuildLoop(kFamily.name, {.num_ranks = ranks,
-                                  .num_microbatches = options.num_microbatches,
-                                  .num_chunks = chunks,
-                                  .group = group,
-                                  .warmup = [=](int rank) {
-                                    return (chunks - 1) * group + 2 * (ranks - 1 - rank);
-                                  }});
+  return BuildLoop(kFamily, options, {.group = group, .warmup = [=](int rank) {
+                                        return (chunks - 1) * group + 2 * (ranks - 1 - rank);
+                                      }});
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #pragma once
 
 #include <functional>
-#include <string_view>
 
+#include "common/schedule/generate.h"
 #include "common/schedule/schedule.h"
 
 namespace takt::schedule {
@@ -15,17 +15,15 @@ namespace takt::schedule {
 // group, within a group chunk by chunk, and within a chunk microbatch by microbatch. Backwards go
 // the same way, with chunks descending. Rank r does `warmup(r)` forwards, then one forward and one
 // backward in turn until both are done.
-struct LoopShape {
-  int num_ranks = 1;
-  int num_microbatches = 1;
-  int num_chunks = 1;
-  int group = 1;
+struct LoopOrder {
+  int group = 0;  // 0: all microbatches
   std::function<int(int rank)> warmup;
   // For a split backward: from the (lag(r)+1)-th I on, the oldest W follows each I, and the rest of
   // the W come at the end. Null: the backward is whole (B).
   std::function<int(int rank)> lag;
 };
 
-Schedule BuildLoop(std::string_view name, const LoopShape& shape);
+// options: as Generator::generate gets them.
+Schedule BuildLoop(const Family& family, const GenerateOptions& options, LoopOrder order);
 
 }  // namespace takt::schedule

@@ -29,11 +29,7 @@ constexpr Family kFamily{
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   const int passes = *options.num_chunks * options.num_microbatches;
-  return BuildLoop(kFamily.name, {.num_ranks = options.num_ranks,
-                                  .num_microbatches = options.num_microbatches,
-                                  .num_chunks = *options.num_chunks,
-                                  .group = options.num_microbatches,
-                                  .warmup = [passes](int) { return passes; }});
+  return BuildLoop(kFamily, options, {.warmup = [passes](int) { return passes; }});
 }
 
 }  // namespace

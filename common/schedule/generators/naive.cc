@@ -20,10 +20,7 @@ constexpr Family kFamily{
     .care = "Its bubble does not shrink with more microbatches: with P = 4 and M = 8 it is 3/4."};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
-  return BuildLoop(kFamily.name, {.num_ranks = options.num_ranks,
-                                  .num_microbatches = options.num_microbatches,
-                                  .group = options.num_microbatches,
-                                  .warmup = [](int) { return 0; }});
+  return BuildLoop(kFamily, options, {.warmup = [](int) { return 0; }});
 }
 
 }  // namespace

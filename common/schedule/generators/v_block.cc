@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 
 #include "common/base/status.h"
+#include "common/schedule/generators/generators.h"
 #include "common/schedule/generators/padding.h"
 #include "common/schedule/generators/v_row.h"
 
@@ -218,17 +218,13 @@ std::vector<Row> Board::Rows() const {
 
 }  // namespace
 
-absl::StatusOr<Schedule> BuildVBlock(std::string_view name, const GenerateOptions& options,
+absl::StatusOr<Schedule> BuildVBlock(const Family& family, const GenerateOptions& options,
                                      const VBlock& block) {
   const int ranks = options.num_ranks;
   RETURN_IF_ERROR(CheckPadded(ranks, 8 * std::int64_t{ranks}));  // the longest block
   Board board(ranks, options.num_microbatches, block);
   board.DrawTogether();
-  return Schedule{.name = std::string(name),
-                  .num_stages = 2 * ranks,
-                  .num_microbatches = options.num_microbatches,
-                  .placement = Placement::kV,
-                  .ranks = board.Rows()};
+  return MakeSchedule(family, options, board.Rows());
 }
 
 }  // namespace takt::schedule

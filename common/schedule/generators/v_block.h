@@ -6,7 +6,6 @@
 #pragma once
 
 #include <functional>
-#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "common/schedule/generate.h"
@@ -22,7 +21,7 @@ struct VBlock {
 // Repeats the block, and then moves the actions of the fill and the drain closer together, within
 // the memory of the repeated block. Errors: kInvalidArgument (FieldError): sizes beyond
 // kMaxActions.
-absl::StatusOr<Schedule> BuildVBlock(std::string_view name, const GenerateOptions& options,
+absl::StatusOr<Schedule> BuildVBlock(const Family& family, const GenerateOptions& options,
                                      const VBlock& block);
 
 }  // namespace takt::schedule

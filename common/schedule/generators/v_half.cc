@@ -31,7 +31,7 @@ constexpr Family kFamily{
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   const int p = options.num_ranks;
   const int k = p % 2 == 0 ? 3 : 0;  // keeps the slots distinct mod 6
-  return BuildVBlock(kFamily.name, options,
+  return BuildVBlock(kFamily, options,
                      {.fd = [](int r) { return 2 * r; },
                       .fu = [p](int r) { return 3 * p - 2 - r; },
                       .id = [p, k](int r) { return 3 * p - 1 + k + 2 * r; },

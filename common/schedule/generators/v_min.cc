@@ -31,7 +31,7 @@ constexpr Family kFamily{
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   const int p = options.num_ranks;
   const int k = p % 3 == 0 ? 2 : 0;  // keeps the slots distinct mod 6
-  return BuildVBlock(kFamily.name, options,
+  return BuildVBlock(kFamily, options,
                      {.fd = [](int r) { return r; },
                       .fu = [p](int r) { return 2 * p - 1 - r; },
                       .id = [p, k](int r) { return 2 * p + k + r; },

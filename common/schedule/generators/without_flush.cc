@@ -18,13 +18,8 @@ absl::StatusOr<Schedule> WithoutFlush(const Family& family, const GenerateOption
                               options.num_ranks, ")"),
          .fix = "use more microbatches or fewer ranks"});
   }
-  Schedule schedule = BuildLoop(
-      family.name, {.num_ranks = options.num_ranks,
-                    .num_microbatches = options.num_microbatches,
-                    .group = options.num_microbatches,
-                    .warmup = [p = options.num_ranks](int rank) { return p - 1 - rank; }});
-  schedule.updates = family.updates;
-  return schedule;
+  return BuildLoop(family, options,
+                   {.warmup = [p = options.num_ranks](int rank) { return p - 1 - rank; }});
 }
 
 }  // namespace takt::schedule

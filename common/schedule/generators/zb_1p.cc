@@ -27,7 +27,7 @@ constexpr Family kFamily{.name = "zb-1p",
                          .uses_memory = true};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
-  return BuildAutomatic(kFamily.name, options, options.memory.value_or(options.num_ranks));
+  return BuildAutomatic(kFamily, options, options.memory.value_or(options.num_ranks));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ constexpr Family kFamily{
     .uses_memory = true};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
-  return BuildAutomatic(kFamily.name, options, options.memory.value_or(2 * options.num_ranks));
+  return BuildAutomatic(kFamily, options, options.memory.value_or(2 * options.num_ranks));
 }
 
 }  // namespace

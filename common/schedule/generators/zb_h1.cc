@@ -28,11 +28,8 @@ constexpr Family kFamily{
     .splits_backward = true};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
-  return BuildLoop(kFamily.name,
-                   {.num_ranks = options.num_ranks,
-                    .num_microbatches = options.num_microbatches,
-                    .group = options.num_microbatches,
-                    .warmup = [p = options.num_ranks](int rank) { return p - 1 - rank; },
+  return BuildLoop(kFamily, options,
+                   {.warmup = [p = options.num_ranks](int rank) { return p - 1 - rank; },
                     .lag = [](int rank) { return rank; }});
 }
 

@@ -27,11 +27,8 @@ constexpr Family kFamily{
     .splits_backward = true};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
-  return BuildLoop(kFamily.name,
-                   {.num_ranks = options.num_ranks,
-                    .num_microbatches = options.num_microbatches,
-                    .group = options.num_microbatches,
-                    .warmup = [p = options.num_ranks](int rank) { return 2 * (p - 1 - rank); },
+  return BuildLoop(kFamily, options,
+                   {.warmup = [p = options.num_ranks](int rank) { return 2 * (p - 1 - rank); },
                     .lag = [](int rank) { return 2 * rank; }});
 }
 

@@ -6,6 +6,7 @@
 // The bubble is (P-1) * max(I, 2 * (I - W)) of one chunk for W <= F <= I and M >= 2P; if F = I = W,
 // a rank has none within its own span. Every rank has 2P chunks in flight, the memory of 1f1b.
 #include <algorithm>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/schedule/generators/generators.h"
@@ -54,13 +55,10 @@ absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   const int ranks = options.num_ranks;
   RETURN_IF_ERROR(CheckPadded(ranks, 2 * std::int64_t{ranks}));
   const int padded = std::max(options.num_microbatches, 2 * ranks - 1);
-  Schedule schedule{.name = std::string(kFamily.name),
-                    .num_stages = 2 * ranks,
-                    .num_microbatches = options.num_microbatches,
-                    .placement = Placement::kV};
+  std::vector<Row> rows;
   for (int rank = 0; rank < ranks; ++rank)
-    schedule.ranks.push_back(BuildRow(ranks, rank, options.num_microbatches, padded));
-  return schedule;
+    rows.push_back(BuildRow(ranks, rank, options.num_microbatches, padded));
+  return MakeSchedule(kFamily, options, std::move(rows));
 }
 
 }  // namespace
