@@ -83,17 +83,8 @@ ListedStep Inspect(const std::string& directory, std::string name, const StepDir
 }  // namespace
 
 const char* StepStateName(StepState state) {
-  switch (state) {
-    case StepState::kComplete:
-      return "complete";
-    case StepState::kPartial:
-      return "partial";
-    case StepState::kReplaced:
-      return "replaced";
-    case StepState::kDamaged:
-      return "damaged";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"complete", "partial", "replaced", "damaged"};
+  return kNames[static_cast<int>(state)];
 }
 
 absl::StatusOr<std::vector<ListedStep>> ListSteps(const std::string& directory) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/checkpoint/float_formats.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "common/base/status.h"
 
@@ -13,6 +15,20 @@ namespace {
 constexpr std::uint32_t kSign = 0x80000000;
 constexpr std::uint32_t kInfinity = 0x7f800000;
 constexpr int kDroppedBits = 13;  // bits of the fraction that are dropped: f32 has 23, f16 has 10
+
+struct Names {
+  std::string_view dtype, torch;
+};
+constexpr Names kNames[] = {  // by FloatFormat
+    {"?", "?"},
+    {"F32", "float32"},
+    {"BF16", "bfloat16"},
+    {"F16", "float16"}};
+
+std::optional<FloatFormat> Find(std::string_view name, std::string_view (*name_of)(FloatFormat)) {
+  const auto* found = std::ranges::find(kFloatFormats, name, name_of);
+  return found == std::end(kFloatFormats) ? std::nullopt : std::optional(*found);
+}
 
 float FromBf16(std::uint16_t half) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
@@ -79,42 +95,16 @@ void WriteHalves(std::span<const float> values, std::span<std::byte> out) {
 
 }  // namespace
 
-std::string_view DtypeOf(FloatFormat format) {
-  switch (format) {
-    case FloatFormat::kF32:
-      return "F32";
-    case FloatFormat::kBf16:
-      return "BF16";
-    case FloatFormat::kF16:
-      return "F16";
-  }
-  return "?";
-}
+std::string_view DtypeOf(FloatFormat format) { return kNames[static_cast<int>(format)].dtype; }
 
 std::optional<FloatFormat> FloatFormatOfDtype(std::string_view dtype) {
-  for (const FloatFormat format : kFloatFormats) {
-    if (DtypeOf(format) == dtype) return format;
-  }
-  return std::nullopt;
+  return Find(dtype, &DtypeOf);
 }
 
-std::string_view TorchDtypeOf(FloatFormat format) {
-  switch (format) {
-    case FloatFormat::kF32:
-      return "float32";
-    case FloatFormat::kBf16:
-      return "bfloat16";
-    case FloatFormat::kF16:
-      return "float16";
-  }
-  return "?";
-}
+std::string_view TorchDtypeOf(FloatFormat format) { return kNames[static_cast<int>(format)].torch; }
 
 std::optional<FloatFormat> FloatFormatOfTorchDtype(std::string_view torch_dtype) {
-  for (const FloatFormat format : kFloatFormats) {
-    if (TorchDtypeOf(format) == torch_dtype) return format;
-  }
-  return std::nullopt;
+  return Find(torch_dtype, &TorchDtypeOf);
 }
 
 std::size_t BytesOf(FloatFormat format) { return format == FloatFormat::kF32 ? 4 : 2; }

@@ -104,21 +104,9 @@ absl::StatusOr<TokenFile> ParseByFormat(const TokenFileBytes& bytes,
 }  // namespace
 
 const char* NameOf(DataFormat format) {
-  switch (format) {
-    case DataFormat::kBytes:
-      return "bytes";
-    case DataFormat::kUint16:
-      return "uint16";
-    case DataFormat::kUint32:
-      return "uint32";
-    case DataFormat::kLlmc:
-      return "llmc";
-    case DataFormat::kMegatron:
-      return "megatron";
-    case DataFormat::kSafetensors:
-      break;
-  }
-  return "safetensors";
+  constexpr const char* kNames[] = {"",     "bytes",    "uint16",     "uint32",
+                                    "llmc", "megatron", "safetensors"};
+  return kNames[static_cast<int>(format)];
 }
 
 absl::StatusOr<TokenFile> ParseTokenFile(const TokenFileBytes& bytes,

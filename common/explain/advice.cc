@@ -150,17 +150,16 @@ class Advisor {
     if (!explanation_.worst_op.has_value() || step_.programs().size() < 2) return;
     // Each instruction of that rank takes as long as the mean of its kind on the other ranks.
     const int slow = explanation_.worst_op->rank;
-    std::map<Op, std::pair<double, int>> others;
+    std::map<Op, TimeSum> others;
     sim::Durations durations = step_.usual();
     for (const bool apply : {false, true}) {
       ForEachStageShare([&](std::size_t rank, std::size_t i, StageId, double) {
         const Instruction& instruction = step_.programs()[rank].body[i];
-        auto& [sum, count] = others[instruction.op];
+        TimeSum& sum = others[instruction.op];
         if (!apply && static_cast<int>(rank) != slow) {
-          sum += step_.usual()[rank][i];
-          count += instruction.num_microbatches;
-        } else if (apply && static_cast<int>(rank) == slow && count > 0) {
-          durations[rank][i] = sum / count * instruction.num_microbatches;
+          sum.Add(step_.usual()[rank][i], instruction);
+        } else if (apply && static_cast<int>(rank) == slow && sum.count > 0) {
+          durations[rank][i] = sum.mean() * instruction.num_microbatches;
         }
       });
     }
@@ -212,31 +211,23 @@ class Advisor {
 
   // Stages have means over all copies, and links are by pp ranks.
   cost::Costs StageCosts() const {
-    struct Sum {
-      double seconds = 0;
-      int count = 0;
-    };
-    std::map<std::pair<Op, int>, Sum> by_stage;
-    std::map<std::pair<PpRank, PpRank>, Sum> by_link;
+    std::map<std::pair<Op, int>, TimeSum> by_stage;
+    std::map<std::pair<PpRank, PpRank>, TimeSum> by_link;
     const mesh::Mesh& mesh = timeline_.trace->mesh;
     for (std::size_t rank = 0; rank < step_.programs().size(); ++rank) {
       const program::Program& program = step_.programs()[rank];
       for (std::size_t i = 0; i < program.body.size(); ++i) {
         const Instruction& instruction = program.body[i];
-        Sum* sum = nullptr;
+        const double seconds = step_.usual()[rank][i];
         if (program::IsCompute(instruction.op)) {
-          sum = &by_stage[{instruction.op, instruction.stage.value()}];
+          by_stage[{instruction.op, instruction.stage.value()}].Add(seconds, instruction);
         } else if (instruction.op == Op::kRecv) {
           const Rank from(program.lanes[instruction.lane.value()].peer.value());
-          sum =
-              &by_link[{mesh.PpRankOf(from), mesh.PpRankOf(Rank(static_cast<std::int32_t>(rank)))}];
+          const Rank to(static_cast<std::int32_t>(rank));
+          by_link[{mesh.PpRankOf(from), mesh.PpRankOf(to)}].Add(seconds, instruction);
         }
-        if (sum == nullptr) continue;
-        sum->seconds += step_.usual()[rank][i];
-        sum->count += instruction.num_microbatches;
       }
     }
-    const auto mean = [](const Sum& sum) { return sum.count > 0 ? sum.seconds / sum.count : 0; };
     cost::Costs costs;
     for (auto [op, list] : {std::pair(Op::kForward, &costs.forward),
                             {Op::kInputGrad, &costs.input_grad},
@@ -244,10 +235,10 @@ class Advisor {
                             {Op::kBackward, &costs.backward}}) {
       list->clear();
       for (int stage = 0; stage < num_stages(); ++stage) {
-        list->push_back(mean(by_stage[{op, stage}]));
+        list->push_back(by_stage[{op, stage}].mean());
       }
     }
-    for (const auto& [link, sum] : by_link) costs.links[link] = {.latency = mean(sum)};
+    for (const auto& [link, sum] : by_link) costs.links[link] = {.latency = sum.mean()};
     return costs;
   }
 

@@ -23,13 +23,7 @@ double Seconds(std::int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
 class Extractor {
  public:
   Extractor(const trace::Timeline& timeline, int index)
-      : timeline_(timeline), trace_(*timeline.trace), index_(index) {
-    std::size_t begin = 0;
-    for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
-      begin_.push_back(begin);
-      begin += trace_.ProgramOf(rank).body.size() * trace_.num_steps();
-    }
-  }
+      : timeline_(timeline), trace_(*timeline.trace), slice_index_(trace_), index_(index) {}
 
   sim::Durations Usual() {
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) SetLane(rank);
@@ -49,8 +43,7 @@ class Extractor {
 
  private:
   const Slice& At(int step, Place place) const {
-    const std::size_t length = trace_.ProgramOf(place.rank).body.size();
-    return timeline_.slices[begin_[place.rank] + step * length + place.instruction];
+    return timeline_.slices[slice_index_(step, place)];
   }
   const Slice& At(Place place) const { return At(index_, place); }
 
@@ -107,8 +100,8 @@ class Extractor {
 
   const trace::Timeline& timeline_;
   const trace::JobTrace& trace_;
+  const trace::SliceIndex slice_index_;
   const int index_;  // of the step
-  std::vector<std::size_t> begin_;
   sim::Durations durations_;
 };
 
@@ -171,11 +164,7 @@ sim::Durations WithFree(const MeasuredStep& step, sim::Durations durations, Work
 }
 
 sim::Durations Balanced(const MeasuredStep& step, sim::Durations durations) {
-  struct Sum {
-    double seconds = 0;
-    int count = 0;  // of microbatches
-  };
-  std::map<Op, Sum> sums;
+  std::map<Op, TimeSum> sums;
   const auto for_each_compute = [&](auto visit) {
     for (std::size_t rank = 0; rank < durations.size(); ++rank) {
       for (std::size_t i = 0; i < durations[rank].size(); ++i) {
@@ -185,13 +174,10 @@ sim::Durations Balanced(const MeasuredStep& step, sim::Durations durations) {
     }
   };
   for_each_compute([&](const Instruction& instruction, double seconds) {
-    Sum& sum = sums[instruction.op];
-    sum.seconds += seconds;
-    sum.count += instruction.num_microbatches;
+    sums[instruction.op].Add(seconds, instruction);
   });
   for_each_compute([&](const Instruction& instruction, double& seconds) {
-    const Sum& sum = sums[instruction.op];
-    seconds = sum.seconds / sum.count * instruction.num_microbatches;
+    seconds = sums[instruction.op].mean() * instruction.num_microbatches;
   });
   return durations;
 }

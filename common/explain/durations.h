@@ -19,6 +19,18 @@ Work WorkOf(program::Op op);
 // Returns the median of at least one value; of an even number of values, the upper one.
 double Median(std::vector<double> values);
 
+// The time of some instructions, and how many microbatches they are of.
+struct TimeSum {
+  double seconds = 0;
+  int count = 0;
+
+  void Add(double more, const program::Instruction& instruction) {
+    seconds += more;
+    count += instruction.num_microbatches;
+  }
+  double mean() const { return count > 0 ? seconds / count : 0; }
+};
+
 // One step of all ranks, ready to be replayed. Borrows the timeline.
 class MeasuredStep {
  public:

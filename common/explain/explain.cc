@@ -102,22 +102,16 @@ void SumLanes(const trace::Timeline& timeline, Explanation& result) {
 }
 
 std::optional<WorstOp> FindWorstOp(const MeasuredStep& step) {
-  struct Sum {
-    double seconds = 0;
-    int count = 0;  // number of microbatches
-    double mean() const { return seconds / count; }
-  };
-  std::map<Op, Sum> of_op;
-  std::map<std::tuple<int, StageId, Op>, Sum> of_rank;
+  std::map<Op, TimeSum> of_op;
+  std::map<std::tuple<int, StageId, Op>, TimeSum> of_rank;
   for (std::size_t rank = 0; rank < step.programs().size(); ++rank) {
     for (std::size_t i = 0; i < step.usual()[rank].size(); ++i) {
       const program::Instruction& instruction = step.programs()[rank].body[i];
       if (!program::IsCompute(instruction.op)) continue;
-      for (Sum* sum : {&of_op[instruction.op],
-                       &of_rank[{static_cast<int>(rank), instruction.stage, instruction.op}]}) {
-        sum->seconds += step.usual()[rank][i];
-        sum->count += instruction.num_microbatches;
-      }
+      const double seconds = step.usual()[rank][i];
+      of_op[instruction.op].Add(seconds, instruction);
+      of_rank[{static_cast<int>(rank), instruction.stage, instruction.op}].Add(seconds,
+                                                                               instruction);
     }
   }
   std::optional<WorstOp> worst;

@@ -49,36 +49,16 @@ std::optional<std::int32_t> TakeNumber(std::string_view& text) {
   return value;
 }
 
+constexpr std::string_view kLetters = "?FIWB";  // by ActionKind
+
 std::optional<ActionKind> KindOf(char letter) {
-  switch (letter) {
-    case 'F':
-      return ActionKind::kForward;
-    case 'I':
-      return ActionKind::kInputGrad;
-    case 'W':
-      return ActionKind::kWeightGrad;
-    case 'B':
-      return ActionKind::kBackward;
-    default:
-      return std::nullopt;
-  }
+  const std::size_t kind = kLetters.find(letter, 1);
+  return kind == kLetters.npos ? std::nullopt : std::optional(static_cast<ActionKind>(kind));
 }
 
 }  // namespace
 
-char Letter(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return 'F';
-    case ActionKind::kInputGrad:
-      return 'I';
-    case ActionKind::kWeightGrad:
-      return 'W';
-    case ActionKind::kBackward:
-      return 'B';
-  }
-  return '?';
-}
+char Letter(ActionKind kind) { return kLetters[static_cast<std::size_t>(kind)]; }
 
 std::string Action::ToString() const {
   const char letter[] = {Letter(kind), '\0'};

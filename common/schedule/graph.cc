@@ -8,9 +8,7 @@ namespace takt::schedule {
 ActionGraph::ActionGraph(const Schedule& schedule) : schedule_(schedule) {
   const std::size_t cells =
       static_cast<std::size_t>(schedule.num_stages) * schedule.num_microbatches;
-  forward_.assign(cells, -1);
-  gradient_.assign(cells, -1);
-  weight_grad_.assign(cells, -1);
+  for (auto& of_kind : by_cell_) of_kind.assign(cells, -1);
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
     row_begin_.push_back(num_actions());
     for (const Action& action : schedule.ranks[rank]) {
@@ -18,18 +16,7 @@ ActionGraph::ActionGraph(const Schedule& schedule) : schedule_(schedule) {
       rank_of_.push_back(rank);
       const std::size_t cell = Cell(action.stage, action.microbatch);
       TAKT_CHECK(cell < cells);
-      switch (action.kind) {
-        case ActionKind::kForward:
-          forward_[cell] = number;
-          break;
-        case ActionKind::kInputGrad:
-        case ActionKind::kBackward:
-          gradient_[cell] = number;
-          break;
-        case ActionKind::kWeightGrad:
-          weight_grad_[cell] = number;
-          break;
-      }
+      by_cell_[PurposeOf(action.kind)][cell] = number;
     }
   }
 }
@@ -46,46 +33,15 @@ PpRank ActionGraph::HomeOf(StageId stage, MicrobatchId m) const {
 }
 
 ActionNumber ActionGraph::Occupant(const Action& action) const {
-  switch (action.kind) {
-    case ActionKind::kForward:
-      return Forward(action.stage, action.microbatch);
-    case ActionKind::kInputGrad:
-    case ActionKind::kBackward:
-      return Gradient(action.stage, action.microbatch);
-    case ActionKind::kWeightGrad:
-      return WeightGrad(action.stage, action.microbatch);
-  }
-  return -1;
+  return Of(PurposeOf(action.kind), action.stage, action.microbatch);
 }
 
-ActionNumber ActionGraph::Producer(const Action& action) const {
-  const int stage = action.stage.value();
-  switch (action.kind) {
-    case ActionKind::kForward:
-      return stage == 0 ? -1 : Forward(StageId(stage - 1), action.microbatch);
-    case ActionKind::kInputGrad:
-    case ActionKind::kBackward:
-      return stage == schedule_.num_stages - 1 ? -1
-                                               : Gradient(StageId(stage + 1), action.microbatch);
-    case ActionKind::kWeightGrad:
-      return -1;
-  }
-  return -1;
-}
-
-ActionNumber ActionGraph::Consumer(const Action& action) const {
-  const int stage = action.stage.value();
-  switch (action.kind) {
-    case ActionKind::kForward:
-      return stage == schedule_.num_stages - 1 ? -1
-                                               : Forward(StageId(stage + 1), action.microbatch);
-    case ActionKind::kInputGrad:
-    case ActionKind::kBackward:
-      return stage == 0 ? -1 : Gradient(StageId(stage - 1), action.microbatch);
-    case ActionKind::kWeightGrad:
-      return -1;
-  }
-  return -1;
+ActionNumber ActionGraph::Neighbour(const Action& action, int distance) const {
+  if (action.kind == ActionKind::kWeightGrad) return -1;
+  if (action.kind != ActionKind::kForward) distance = -distance;
+  const StageId stage(action.stage.value() + distance);
+  if (stage < StageId(0) || stage >= StageId(schedule_.num_stages)) return -1;
+  return Of(PurposeOf(action.kind), stage, action.microbatch);
 }
 
 ActionNumber ActionGraph::Partner(ActionNumber action) const {

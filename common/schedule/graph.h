@@ -3,6 +3,7 @@
 // data dependencies between them and an order that respects both these and the rows.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -31,11 +32,9 @@ class ActionGraph {
   }
 
   // The F, the I or B, and the W of a stage and microbatch.
-  ActionNumber Forward(StageId stage, MicrobatchId m) const { return forward_[Cell(stage, m)]; }
-  ActionNumber Gradient(StageId stage, MicrobatchId m) const { return gradient_[Cell(stage, m)]; }
-  ActionNumber WeightGrad(StageId stage, MicrobatchId m) const {
-    return weight_grad_[Cell(stage, m)];
-  }
+  ActionNumber Forward(StageId stage, MicrobatchId m) const { return Of(kForward, stage, m); }
+  ActionNumber Gradient(StageId stage, MicrobatchId m) const { return Of(kGradient, stage, m); }
+  ActionNumber WeightGrad(StageId stage, MicrobatchId m) const { return Of(kWeightGrad, stage, m); }
   // Returns whether the placement is bidirectional and the F of stage 0 of `m` is on the last rank,
   // so that stage s of `m` is on rank P-1-s. False if that F is missing.
   bool FlowsUp(MicrobatchId m) const;
@@ -48,8 +47,8 @@ class ActionGraph {
 
   // Returns the action of the neighbouring stage whose result `action` takes, and the one that
   // takes its result; -1 at the ends and for W.
-  ActionNumber Producer(const Action& action) const;
-  ActionNumber Consumer(const Action& action) const;
+  ActionNumber Producer(const Action& action) const { return Neighbour(action, -1); }
+  ActionNumber Consumer(const Action& action) const { return Neighbour(action, 1); }
 
   // Returns the other half of the overlapped pair that `action` is in; -1 if it stands alone.
   ActionNumber Partner(ActionNumber action) const;
@@ -60,6 +59,17 @@ class ActionGraph {
   std::vector<ActionNumber> TopologicalOrder() const;
 
  private:
+  // A stage and microbatch have one action for each purpose: B serves the one of I.
+  enum Purpose { kForward, kGradient, kWeightGrad };
+  static Purpose PurposeOf(ActionKind kind) {
+    if (kind == ActionKind::kForward) return kForward;
+    return kind == ActionKind::kWeightGrad ? kWeightGrad : kGradient;
+  }
+  ActionNumber Of(Purpose purpose, StageId stage, MicrobatchId m) const {
+    return by_cell_[purpose][Cell(stage, m)];
+  }
+  // distance: along the way of the action's result.
+  ActionNumber Neighbour(const Action& action, int distance) const;
   std::size_t Cell(StageId stage, MicrobatchId m) const {
     return static_cast<std::size_t>(stage.value()) * schedule_.num_microbatches + m.value();
   }
@@ -67,7 +77,7 @@ class ActionGraph {
   const Schedule& schedule_;
   std::vector<ActionNumber> row_begin_;
   std::vector<std::int32_t> rank_of_;
-  std::vector<ActionNumber> forward_, gradient_, weight_grad_;  // by Cell
+  std::array<std::vector<ActionNumber>, 3> by_cell_;  // by Purpose and Cell
 };
 
 }  // namespace takt::schedule

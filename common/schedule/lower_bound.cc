@@ -217,19 +217,8 @@ std::vector<Times> Levelled(std::vector<Times> times) {
 }  // namespace
 
 std::string_view BindingName(Binding binding) {
-  switch (binding) {
-    case Binding::kNothing:
-      return "nothing";
-    case Binding::kFill:
-      return "fill";
-    case Binding::kImbalance:
-      return "imbalance";
-    case Binding::kCommunication:
-      return "communication";
-    case Binding::kMemory:
-      return "memory";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"nothing", "fill", "imbalance", "communication", "memory"};
+  return kNames[static_cast<int>(binding)];
 }
 
 absl::StatusOr<Bound> LowerBound(const BoundInputs& inputs) {

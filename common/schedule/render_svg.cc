@@ -146,27 +146,17 @@ class Drawing {
         Escape(timeline_.title), "</text>\n");
   }
 
-  void LegendEntry(double& x, double y, std::string_view fill, std::string_view text) {
-    absl::StrAppendFormat(&svg_,
-                          "<rect x=\"%s\" y=\"%s\" width=\"13\" height=\"13\" fill=\"%s\" "
-                          "stroke=\"#666\" stroke-width=\".5\"/>"
-                          "<text class=\"s\" x=\"%s\" y=\"%s\">%s</text>\n",
-                          Number(x), Number(y), std::string(fill), Number(x + 18), Number(y + 10.5),
-                          std::string(text));
-    x += 36 + 5.8 * static_cast<double>(text.size());
-  }
-
   // The legend begins with what the rows show, and the curves under them follow.
   void Legend() {
     double x = 12;
     for (const Paint& paint : Paints()) {
-      if (Shows(paint.kind)) LegendEntry(x, 33, Fill(paint, 0, 1), paint.name);
+      if (Shows(paint.kind)) AppendLegend(x, 33, 13, Fill(paint, 0, 1), paint.name, svg_);
     }
-    LegendEntry(x, 33, "url(#idle)", "idle");
+    AppendLegend(x, 33, 13, "url(#idle)", "idle", svg_);
     absl::StrAppendFormat(&svg_, "<text class=\"s\" x=\"%s\" y=\"43.5\">%s%s</text>\n", Number(x),
                           letters_ ? "" : "number: microbatch ", DarkerMeans());
     x = 12;
-    for (const auto& [name, fill] : kPhases) LegendEntry(x, 52, fill, name);
+    for (const auto& [name, fill] : kPhases) AppendLegend(x, 52, 13, fill, name, svg_);
     absl::StrAppendFormat(&svg_,
                           "<path d=\"M%s 63v-4h5v-4h6v8z\" fill=\"#4a5a78\" fill-opacity=\".45\"/>"
                           "<text class=\"s\" x=\"%s\" y=\"62.5\">in flight, up to %d</text>\n",

@@ -65,15 +65,8 @@ std::vector<PpRank> RanksOfStage(Placement placement, int num_ranks, StageId sta
 }
 
 std::string_view PlacementName(Placement placement) {
-  switch (placement) {
-    case Placement::kLoop:
-      return "loop";
-    case Placement::kV:
-      return "v";
-    case Placement::kBidirectional:
-      return "bidirectional";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"unknown", "loop", "v", "bidirectional"};
+  return kNames[static_cast<int>(placement)];
 }
 
 absl::StatusOr<Placement> InferPlacement(const Schedule& schedule) {

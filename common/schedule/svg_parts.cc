@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 
 namespace takt::schedule {
 namespace {
@@ -24,18 +26,10 @@ const Paint& PaintOf(ActionKind kind) {
 }
 
 std::string Escape(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '&') {
-      escaped += "&amp;";
-    } else if (c == '<') {
-      escaped += "&lt;";
-    } else if (c == '>') {
-      escaped += "&gt;";
-    } else {
-      escaped += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-    }
-  }
+  std::string escaped = absl::StrReplaceAll(absl::string_view(text.data(), text.size()),
+                                            {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
+  std::ranges::replace_if(
+      escaped, [](unsigned char c) { return c < ' '; }, ' ');
   return escaped;
 }
 
@@ -56,6 +50,17 @@ std::string Fill(const Paint& paint, int chunk, int num_chunks) {
     return static_cast<int>(std::lround(shaded));
   };
   return absl::StrFormat("#%02x%02x%02x", shade(paint.red), shade(paint.green), shade(paint.blue));
+}
+
+void AppendLegend(double& x, double y, double height, std::string_view fill, std::string_view text,
+                  std::string& svg) {
+  absl::StrAppendFormat(&svg,
+                        "<rect x=\"%s\" y=\"%s\" width=\"13\" height=\"%s\" fill=\"%s\" "
+                        "stroke=\"#666\" stroke-width=\".5\"/>"
+                        "<text class=\"s\" x=\"%s\" y=\"%s\">%s</text>\n",
+                        Number(x), Number(y + (13 - height) / 2), Number(height), fill,
+                        Number(x + 18), Number(y + 10.5), text);
+  x += 36 + 5.8 * static_cast<double>(text.size());
 }
 
 double TickStep(double pixels_per_unit) {

@@ -31,6 +31,10 @@ std::string Escape(std::string_view text);
 // they should be small.
 std::string Number(double value);
 
+// Appends a box of that height, in a line of 13 pixels, and its text. Moves `x` to the next entry.
+void AppendLegend(double& x, double y, double height, std::string_view fill, std::string_view text,
+                  std::string& svg);
+
 // A round number of time units between two ticks, at least 60 pixels apart.
 double TickStep(double pixels_per_unit);
 

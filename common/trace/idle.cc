@@ -20,14 +20,12 @@ class IdleFinder {
  public:
   explicit IdleFinder(const Timeline& timeline)
       : trace_(*timeline.trace),
+        index_(trace_),
         slices_(timeline.slices),
         prologue_(timeline.prologue),
         stalls_(timeline.stalls) {
-    std::size_t begin = 0;
     for (int rank = 0; rank < trace_.num_ranks(); ++rank) {
       const Program& program = trace_.ProgramOf(rank);
-      begin_.push_back(begin);
-      begin += program.body.size() * trace_.num_steps();
       waits_.push_back(program::Dependencies(program));
       std::vector<std::vector<std::int32_t>>& lanes = lanes_.emplace_back(program.lanes.size());
       for (std::size_t i = 0; i < program.body.size(); ++i) {
@@ -65,10 +63,7 @@ class IdleFinder {
   }
 
  private:
-  const Slice& At(int step, Place place) const {
-    const std::size_t length = trace_.ProgramOf(place.rank).body.size();
-    return slices_[begin_[place.rank] + step * length + place.instruction];
-  }
+  const Slice& At(int step, Place place) const { return slices_[index_(step, place)]; }
   Op OpAt(Place place) const { return trace_.ProgramOf(place.rank).body[place.instruction].op; }
 
   bool follows(int rank, int step) const {
@@ -227,10 +222,10 @@ class IdleFinder {
   }
 
   const JobTrace& trace_;
+  const SliceIndex index_;
   const std::vector<Slice>& slices_;
   const std::vector<Slice>& prologue_;
   const std::vector<std::vector<Span>>& stalls_;
-  std::vector<std::size_t> begin_;                             // in slices_, by rank
   std::vector<program::WaitLists> waits_;                      // by rank
   std::vector<std::vector<std::vector<std::int32_t>>> lanes_;  // by rank and lane
   std::map<Place, Place> other_end_;

@@ -50,23 +50,16 @@ std::string IdleName(const Idle& idle) {
 }
 
 std::string_view Meaning(Cause cause) {
-  switch (cause) {
-    case Cause::kPeer:
-      return "another rank had not come so far";
-    case Cause::kLink:
-      return "a message was on its way";
-    case Cause::kReduction:
-      return "a sum of gradients, all ranks being there";
-    case Cause::kSync:
-      return "the exchange of norms, all ranks being there";
-    case Cause::kData:
-      return "tokens were not there";
-    case Cause::kRuntime:
-      return "all was there: the engine, or a process that did not run";
-    case Cause::kPause:
-      return "between two steps: validation, a snapshot, the pipeline filling again";
-  }
-  return "";
+  constexpr std::string_view kMeanings[] = {
+      "",
+      "another rank had not come so far",
+      "a message was on its way",
+      "a sum of gradients, all ranks being there",
+      "the exchange of norms, all ranks being there",
+      "tokens were not there",
+      "all was there: the engine, or a process that did not run",
+      "between two steps: validation, a snapshot, the pipeline filling again"};
+  return kMeanings[static_cast<int>(cause)];
 }
 
 std::string Title(const Timeline& timeline) {

@@ -20,6 +20,14 @@ bool SumsOverRanks(Op op) {
 
 }  // namespace
 
+SliceIndex::SliceIndex(const JobTrace& trace) : trace_(trace) {
+  std::size_t begin = 0;
+  for (int rank = 0; rank < trace.num_ranks(); ++rank) {
+    begin_.push_back(begin);
+    begin += trace.ProgramOf(rank).body.size() * trace.num_steps();
+  }
+}
+
 std::vector<Message> FindMessages(const JobTrace& trace) {
   using Channel = std::tuple<int, int, program::Direction>;  // from, to
   std::map<Channel, std::vector<Place>> sends, recvs;

@@ -21,6 +21,21 @@ struct Message {
   Place send, recv;
 };
 
+// Finds where a timeline has its slices, which are ordered by rank, step and instruction. Borrows
+// the trace.
+class SliceIndex {
+ public:
+  explicit SliceIndex(const JobTrace& trace);
+  std::size_t operator()(int step, Place place) const {
+    const std::size_t length = trace_.ProgramOf(place.rank).body.size();
+    return begin_[place.rank] + step * length + place.instruction;
+  }
+
+ private:
+  const JobTrace& trace_;
+  std::vector<std::size_t> begin_;  // by rank
+};
+
 // Returns the messages of one step, by sender and in the order of sending. The n-th SEND of a
 // channel meets its n-th RECV.
 std::vector<Message> FindMessages(const JobTrace& trace);

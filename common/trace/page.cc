@@ -29,25 +29,9 @@ std::int64_t Units(std::int64_t nanos) {
 }
 
 // The legend of the page's colours.
-const char* KindOf(Op op) {
-  switch (op) {
-    case Op::kForward:
-      return "F";
-    case Op::kInputGrad:
-      return "I";
-    case Op::kWeightGrad:
-      return "W";
-    case Op::kBackward:
-      return "B";
-    case Op::kOverlap:
-      return "O";
-    case Op::kNormPartial:
-    case Op::kOptimizer:
-    case Op::kSnapshot:
-      return "x";
-    default:
-      return "m";
-  }
+std::string_view KindOf(Op op) {
+  if (program::IsCompute(op)) return program::Name(op);
+  return op == Op::kNormPartial || op == Op::kOptimizer || op == Op::kSnapshot ? "x" : "m";
 }
 
 json ProgramJson(const Program& program) {

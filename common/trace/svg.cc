@@ -108,17 +108,6 @@ class Drawing {
         width_, height_, width_, height_, schedule::Escape(Title(timeline_)));
   }
 
-  void LegendEntry(double& x, double y, double height, std::string_view fill,
-                   std::string_view text) {
-    absl::StrAppendFormat(&svg_,
-                          "<rect x=\"%s\" y=\"%s\" width=\"13\" height=\"%s\" fill=\"%s\" "
-                          "stroke=\"#666\" stroke-width=\".5\"/>"
-                          "<text class=\"s\" x=\"%s\" y=\"%s\">%s</text>\n",
-                          Number(x), Number(y + (13 - height) / 2), Number(height), fill,
-                          Number(x + 18), Number(y + 10.5), text);
-    x += 36 + 5.8 * static_cast<double>(text.size());
-  }
-
   void Legend() {
     std::set<ActionKind> kinds;
     for (const Program& program : trace_.programs) {
@@ -131,10 +120,10 @@ class Drawing {
     double x = 12;
     for (const schedule::Paint& paint : schedule::Paints()) {
       if (kinds.count(paint.kind) > 0) {
-        LegendEntry(x, 33, 13, schedule::Fill(paint, 0, 1), paint.name);
+        schedule::AppendLegend(x, 33, 13, schedule::Fill(paint, 0, 1), paint.name, svg_);
       }
     }
-    LegendEntry(x, 33, 13, kOtherWork, "norms, optimizer");
+    schedule::AppendLegend(x, 33, 13, kOtherWork, "norms, optimizer", svg_);
     if (timeline_.predicted.has_value()) {
       absl::StrAppendFormat(
           &svg_, "<text class=\"s g\" x=\"%s\" y=\"43.5\">thin row: predicted</text>\n", Number(x));
@@ -143,8 +132,8 @@ class Drawing {
     for (const Idle& idle : timeline_.idle) causes.insert(idle.cause);
     x = 12;
     for (const Cause cause : causes) {
-      LegendEntry(x, 54, kIdleHeight, kIdleFills[static_cast<int>(cause)],
-                  absl::StrFormat("idle: %s", Name(cause)));
+      schedule::AppendLegend(x, 54, kIdleHeight, kIdleFills[static_cast<int>(cause)],
+                             absl::StrFormat("idle: %s", Name(cause)), svg_);
     }
   }
 

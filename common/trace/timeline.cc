@@ -57,15 +57,7 @@ std::vector<StepWindow> FindWindows(const JobTrace& trace, const Alignment& alig
 }
 
 std::vector<Flow> FindFlows(const JobTrace& trace) {
-  std::vector<std::size_t> begin;
-  std::size_t next = 0;
-  for (int rank = 0; rank < trace.num_ranks(); ++rank) {
-    begin.push_back(next);
-    next += trace.ProgramOf(rank).body.size() * trace.num_steps();
-  }
-  const auto index = [&](int step, Place place) {
-    return begin[place.rank] + step * trace.ProgramOf(place.rank).body.size() + place.instruction;
-  };
+  const SliceIndex index(trace);
   std::vector<Flow> flows;
   const std::vector<Message> messages = FindMessages(trace);
   for (int step = 0; step < trace.num_steps(); ++step) {
@@ -93,25 +85,19 @@ std::vector<std::vector<Span>> AlignedStalls(const JobTrace& trace, const Alignm
 
 void MoveToOrigin(Timeline& timeline) {
   std::int64_t origin = timeline.steps.front().start_nanos;
-  for (std::vector<Slice>* slices : {&timeline.slices, &timeline.prologue}) {
+  for (const std::vector<Slice>* slices : {&timeline.slices, &timeline.prologue}) {
     for (const Slice& slice : *slices) origin = std::min(origin, slice.start_nanos);
   }
-  for (std::vector<Slice>* slices : {&timeline.slices, &timeline.prologue}) {
-    for (Slice& slice : *slices) {
-      slice.start_nanos -= origin;
-      slice.end_nanos -= origin;
+  const auto shift = [origin](auto& list) {
+    for (auto& each : list) {
+      each.start_nanos -= origin;
+      each.end_nanos -= origin;
     }
-  }
-  for (StepWindow& step : timeline.steps) {
-    step.start_nanos -= origin;
-    step.end_nanos -= origin;
-  }
-  for (std::vector<Span>& stalls : timeline.stalls) {
-    for (Span& stall : stalls) {
-      stall.start_nanos -= origin;
-      stall.end_nanos -= origin;
-    }
-  }
+  };
+  shift(timeline.slices);
+  shift(timeline.prologue);
+  shift(timeline.steps);
+  for (std::vector<Span>& stalls : timeline.stalls) shift(stalls);
 }
 
 }  // namespace
