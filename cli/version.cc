@@ -8,10 +8,8 @@
 namespace takt::cli {
 namespace {
 
-struct VersionOptions {};
-
 // Also prints the coordinator's version if one answers. If none answers, that is no error.
-absl::StatusOr<ExitCode> Version(const Context& context, const VersionOptions&) {
+absl::StatusOr<ExitCode> Version(const Context& context) {
   absl::StatusOr<v1::GetVersionResponse> coordinator = absl::UnavailableError("");
   if (const auto client = ConnectToCoordinator(context); client.ok()) {
     coordinator = (*client)->GetVersion();
@@ -37,10 +35,10 @@ absl::StatusOr<ExitCode> Version(const Context& context, const VersionOptions&) 
 }  // namespace
 
 void AddVersion(CLI::App& app, Context& context) {
-  AddCommand<VersionOptions>(
+  AddAction(
       app, context, "version",
       "Print the version of takt and what was built in, and of the coordinator if one answers",
-      [](CLI::App&, VersionOptions&) {}, Version)
+      [&context] { return Version(context); })
       ->footer("Example:\n  takt version");
 }
 

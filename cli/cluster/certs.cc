@@ -6,7 +6,6 @@
 #include "cli/cluster/commands.h"
 #include "common/base/status.h"
 #include "common/certificates/authority.h"
-#include "nlohmann/json.hpp"
 
 namespace takt::cli {
 namespace {
@@ -27,8 +26,7 @@ absl::StatusOr<ExitCode> Init(const Context& context, const InitOptions& options
   const std::string certificate = options.directory + "/ca.pem";
   const std::string key = options.directory + "/ca.key";
   if (context.json()) {
-    context.terminal.out << nlohmann::ordered_json{{"certificate", certificate}, {"key", key}}
-                         << std::endl;
+    PrintJson(context, {{"certificate", certificate}, {"key", key}});
   } else {
     context.terminal.out << certificate << "\n" << key << std::endl;
     context.terminal.err << "Give ca.pem to every machine; keep ca.key away from all of them.\n";
@@ -59,11 +57,10 @@ absl::StatusOr<ExitCode> Issue(const Context& context, const IssueArguments& opt
 
 void PrintIssued(const Context& context, const certificates::IssuedFiles& files) {
   if (context.json()) {
-    context.terminal.out << nlohmann::ordered_json{{"certificate", files.certificate},
-                                                   {"key", files.key},
-                                                   {"uri", files.uri},
-                                                   {"expires", absl::FormatTime(files.expires)}}
-                         << std::endl;
+    PrintJson(context, {{"certificate", files.certificate},
+                        {"key", files.key},
+                        {"uri", files.uri},
+                        {"expires", absl::FormatTime(files.expires)}});
   } else {
     context.terminal.out << files.certificate << "\n" << files.key << std::endl;
     context.terminal.err << files.uri << ", until " << absl::FormatTime(files.expires) << "\n";

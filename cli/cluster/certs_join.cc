@@ -10,7 +10,6 @@
 #include "cli/cluster/commands.h"
 #include "common/base/status.h"
 #include "common/certificates/authority.h"
-#include "nlohmann/json.hpp"
 
 namespace takt::cli {
 namespace {
@@ -29,8 +28,7 @@ absl::StatusOr<ExitCode> Token(const Context& context, const TokenOptions& optio
   ASSIGN_OR_RETURN(const std::string token,
                    client->CreateJoinToken(options.worker, absl::Minutes(options.minutes)));
   if (context.json()) {
-    context.terminal.out << nlohmann::ordered_json{{"worker", options.worker}, {"token", token}}
-                         << std::endl;
+    PrintJson(context, {{"worker", options.worker}, {"token", token}});
   } else {
     context.terminal.out << token << std::endl;
   }

@@ -7,9 +7,7 @@
 namespace takt::cli {
 namespace {
 
-struct WorkersOptions {};
-
-absl::StatusOr<ExitCode> Workers(const Context& context, const WorkersOptions&) {
+absl::StatusOr<ExitCode> Workers(const Context& context) {
   ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
   ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client->ListWorkers());
   PrintWorkers(context, workers);
@@ -19,9 +17,8 @@ absl::StatusOr<ExitCode> Workers(const Context& context, const WorkersOptions&) 
 }  // namespace
 
 void AddWorkers(CLI::App& app, Context& context) {
-  AddCommand<WorkersOptions>(
-      app, context, "workers", "List workers, what they hold and what they can do",
-      [](CLI::App&, WorkersOptions&) {}, Workers)
+  AddAction(app, context, "workers", "List workers, what they hold and what they can do",
+            [&context] { return Workers(context); })
       ->footer("With -o json one object {\"workers\": [...]}.\n\nExample:\n  takt workers");
 }
 

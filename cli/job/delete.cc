@@ -1,34 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/base/report.h"
-#include "cli/client/connect.h"
 #include "cli/job/commands.h"
-#include "cli/job/job_text.h"
+#include "cli/job/named_job.h"
 #include "common/base/status.h"
 
 namespace takt::cli {
 namespace {
 
-struct DeleteOptions {
-  std::string name;
-};
-
-absl::StatusOr<ExitCode> Delete(const Context& context, const DeleteOptions& options) {
-  ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
-  RETURN_IF_ERROR(client->DeleteJob(options.name));
-  if (context.json()) PrintJson(context, {{"deleted", options.name}});
+absl::StatusOr<ExitCode> Delete(const Context& context, Client& client, const std::string& job) {
+  RETURN_IF_ERROR(client.DeleteJob(job));
+  if (context.json()) PrintJson(context, {{"deleted", job}});
   return ExitCode::kDone;
 }
 
 }  // namespace
 
 void AddDelete(CLI::App& app, Context& context) {
-  CLI::App* command = AddCommand<DeleteOptions>(
-      app, context, "delete", "Delete a job that has ended, with its step log",
-      [](CLI::App& app, DeleteOptions& options) {
-        app.add_option("NAME", options.name, "Job")->type_name("")->required();
-      },
-      Delete);
-  command->footer("Example:\n  takt delete kjv-gpt");
+  AddOnJob(app, context, "delete", "Delete a job that has ended, with its step log", Delete)
+      ->footer("Example:\n  takt delete kjv-gpt");
 }
 
 }  // namespace takt::cli

@@ -7,9 +7,7 @@
 namespace takt::cli {
 namespace {
 
-struct JobsOptions {};
-
-absl::StatusOr<ExitCode> Jobs(const Context& context, const JobsOptions&) {
+absl::StatusOr<ExitCode> Jobs(const Context& context) {
   ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
   ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, client->ListJobs());
   PrintJobs(context, jobs);
@@ -19,8 +17,7 @@ absl::StatusOr<ExitCode> Jobs(const Context& context, const JobsOptions&) {
 }  // namespace
 
 void AddJobs(CLI::App& app, Context& context) {
-  AddCommand<JobsOptions>(
-      app, context, "jobs", "List jobs, newest first", [](CLI::App&, JobsOptions&) {}, Jobs)
+  AddAction(app, context, "jobs", "List jobs, newest first", [&context] { return Jobs(context); })
       ->footer(
           "With -o json one object {\"jobs\": [...]}.\n\n"
           "Examples:\n"

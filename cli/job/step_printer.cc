@@ -82,10 +82,7 @@ bool StepPrinter::OnStep(const v1::StepReport& step) {
     WipeBar();
     context_.terminal.out << StepLine(step, job_.steps()) << '\n' << std::flush;
   }
-  smooth_step_seconds_ =
-      smooth_step_seconds_ == 0
-          ? step.step_seconds()
-          : smooth_step_seconds_ + (step.step_seconds() - smooth_step_seconds_) / 10;
+  smooth_step_seconds_ = Smoothed(smooth_step_seconds_, step.step_seconds());
   if (context_.terminal.err_is_tty) DrawBar(step);
   return context_.terminal.out.good();
 }
@@ -119,6 +116,10 @@ void StepPrinter::WipeBar() {
   if (!bar_is_drawn_) return;
   context_.terminal.err << "\r\x1b[K" << std::flush;
   bar_is_drawn_ = false;
+}
+
+double Smoothed(double smooth, double step_seconds) {
+  return smooth == 0 ? step_seconds : smooth + (step_seconds - smooth) / 10;
 }
 
 std::string StepLine(const v1::StepReport& step, std::int64_t steps) {

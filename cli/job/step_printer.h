@@ -42,6 +42,10 @@ class StepPrinter final {
   bool bar_is_drawn_ = false;
 };
 
+// Returns the time of a step smoothed over about ten steps. smooth: of those before; 0: no step
+// yet.
+double Smoothed(double smooth, double step_seconds);
+
 // "step 12/200  loss 2.3456  grad_norm 1.23  lr 0.0003  12.3k tokens/s  0.81 s  bubble 27.3% [30 25
 // 24 28]"
 std::string StepLine(const v1::StepReport& step, std::int64_t steps);

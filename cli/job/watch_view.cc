@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/base/message_json.h"
 #include "cli/base/text.h"
+#include "cli/job/step_printer.h"
 #include "cli/terminal/styled_line.h"
 
 namespace takt::cli {
@@ -326,10 +327,7 @@ void WatchState::TakeStep(const v1::StepReport& report) {
   step = report;
   losses.Add(report.step(), report.loss());
   if (report.has_validation_loss()) validation_loss = report.validation_loss();
-  smooth_step_seconds =
-      smooth_step_seconds == 0
-          ? report.step_seconds()
-          : smooth_step_seconds + (report.step_seconds() - smooth_step_seconds) / 10;
+  smooth_step_seconds = Smoothed(smooth_step_seconds, report.step_seconds());
 }
 
 std::vector<std::string> RenderWatch(const WatchState& state, const Screen& screen) {

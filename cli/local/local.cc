@@ -3,6 +3,20 @@
 
 namespace takt::cli {
 
+void AddProcessOptions(CLI::App& command, ProcessOptions& options) {
+  command
+      .add_option("--device", options.device,
+                  "What workers may compute on: auto (GPUs if there are any), cpu or cuda; more "
+                  "workers than GPUs share them")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  command
+      .add_option("--threads", options.threads,
+                  "Compute threads of a worker; 0: the cores divided by the workers")
+      ->type_name("N")
+      ->check(CLI::Range(0, 4096));
+}
+
 void AddLocal(CLI::App& app, Context& context) {
   CLI::App* local = app.add_subcommand("local", "Train on this machine");
   local->footer(

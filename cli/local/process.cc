@@ -23,7 +23,9 @@
 namespace takt::cli {
 namespace {
 
-int OpenPidFd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+FileDescriptor OpenPidFd(pid_t pid) {
+  return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
 
 // Field 22 of /proc/PID/stat: clock ticks from boot to the start of the process; 0 if there is no
 // such process.
@@ -87,31 +89,6 @@ struct ChildPlan {
 
 }  // namespace
 
-Process::Process(std::string name, pid_t pid, int pid_fd, bool is_child)
-    : name_(std::move(name)), pid_(pid), pid_fd_(pid_fd), is_child_(is_child) {}
-
-Process::Process(Process&& other) noexcept
-    : name_(std::move(other.name_)),
-      pid_(other.pid_),
-      pid_fd_(std::exchange(other.pid_fd_, -1)),
-      is_child_(other.is_child_),
-      ended_(other.ended_),
-      wait_status_(other.wait_status_) {}
-
-Process& Process::operator=(Process&& other) noexcept {
-  std::swap(name_, other.name_);
-  std::swap(pid_, other.pid_);
-  std::swap(pid_fd_, other.pid_fd_);
-  std::swap(is_child_, other.is_child_);
-  std::swap(ended_, other.ended_);
-  std::swap(wait_status_, other.wait_status_);
-  return *this;
-}
-
-Process::~Process() {
-  if (pid_fd_ >= 0) close(pid_fd_);
-}
-
 absl::StatusOr<Process> Process::Spawn(const SpawnOptions& options) {
   int error_pipe[2];
   if (pipe2(error_pipe, O_CLOEXEC) != 0) {
@@ -147,9 +124,9 @@ std::optional<Process> Process::FromPidFile(const std::string& name, const std::
   std::uint64_t start_ticks = 0;
   if (!(file >> pid >> start_ticks) || pid <= 0) return std::nullopt;
   // Opens the descriptor first, so that it names the process whose start is read.
-  const int pid_fd = OpenPidFd(pid);
-  if (pid_fd < 0) return std::nullopt;
-  Process process(name, pid, pid_fd, false);
+  FileDescriptor pid_fd = OpenPidFd(pid);
+  if (!pid_fd.valid()) return std::nullopt;
+  Process process(name, pid, std::move(pid_fd), false);
   if (StartTicks(pid) != start_ticks || process.HasEnded()) return std::nullopt;
   return process;
 }
@@ -164,18 +141,18 @@ absl::Status Process::WritePidFile(const std::string& path) const {
 
 void Process::Signal(int signal) {
   if (HasEnded()) return;
-  syscall(SYS_pidfd_send_signal, pid_fd_, signal, nullptr, 0);
+  syscall(SYS_pidfd_send_signal, pid_fd_.get(), signal, nullptr, 0);
   // The process has not been reaped (or has not ended), so the number of its group is still its
   // own.
   kill(-pid_, signal);
 }
 
-void Process::Kill() const { syscall(SYS_pidfd_send_signal, pid_fd_, SIGKILL, nullptr, 0); }
+void Process::Kill() const { syscall(SYS_pidfd_send_signal, pid_fd_.get(), SIGKILL, nullptr, 0); }
 
 bool Process::WaitUntil(absl::Time deadline) {
   while (!ended_) {
     const absl::Duration left = std::max(absl::ZeroDuration(), deadline - absl::Now());
-    pollfd fd{.fd = pid_fd_, .events = POLLIN};
+    pollfd fd{.fd = pid_fd_.get(), .events = POLLIN};
     const int timeout_ms =
         deadline == absl::InfiniteFuture()
             ? -1

@@ -7,10 +7,12 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/file_descriptor.h"
 
 namespace takt::cli {
 
@@ -33,10 +35,6 @@ class Process final {
   // Finds the process of a pid file that WritePidFile wrote. Empty: it is gone.
   static std::optional<Process> FromPidFile(const std::string& name, const std::string& path);
 
-  Process(Process&& other) noexcept;
-  Process& operator=(Process&& other) noexcept;
-  ~Process();
-
   const std::string& name() const { return name_; }
   pid_t pid() const { return pid_; }
 
@@ -53,11 +51,12 @@ class Process final {
   std::string EndText() const;
 
  private:
-  Process(std::string name, pid_t pid, int pid_fd, bool is_child);
+  Process(std::string name, pid_t pid, FileDescriptor pid_fd, bool is_child)
+      : name_(std::move(name)), pid_(pid), pid_fd_(std::move(pid_fd)), is_child_(is_child) {}
 
   std::string name_;
   pid_t pid_ = -1;
-  int pid_fd_ = -1;
+  FileDescriptor pid_fd_;
   bool is_child_ = false;
   bool ended_ = false;
   std::optional<int> wait_status_;

@@ -24,14 +24,12 @@
 namespace takt::cli {
 namespace {
 
-struct RunOptions {
+struct RunOptions : ProcessOptions {
   std::string job;
   std::vector<std::string> set;
   int workers = 0;  // 0: what the job needs
   std::string state;
   std::string trace;  // file; empty: none
-  int threads = 0;
-  std::string device = "auto";
 };
 
 constexpr int kDefaultWorkers = 4;
@@ -261,16 +259,7 @@ void AddLocalRun(CLI::App& local, Context& context) {
                "Write the timeline of the last steps to this file, as `takt trace` does; it must "
                "not exist yet")
             ->type_name("FILE.html");
-        app.add_option(
-               "--device", options.device,
-               "What workers may compute on: auto (GPUs if there are any), cpu or cuda; more "
-               "workers than GPUs share them")
-            ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-            ->capture_default_str();
-        app.add_option("--threads", options.threads,
-                       "Compute threads of a worker; 0: the cores divided by the workers")
-            ->type_name("N")
-            ->check(CLI::Range(0, 4096));
+        AddProcessOptions(app, options);
       },
       RunLocally);
   command->footer(

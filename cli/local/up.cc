@@ -12,11 +12,9 @@
 namespace takt::cli {
 namespace {
 
-struct UpOptions {
+struct UpOptions : ProcessOptions {
   std::string state;
   int workers = 4;
-  int threads = 0;
-  std::string device = "auto";
 };
 
 absl::StatusOr<ExitCode> Up(const Context& context, const UpOptions& options) {
@@ -86,16 +84,7 @@ void AddLocalUp(CLI::App& local, Context& context) {
             ->type_name("N")
             ->check(CLI::Range(1, 1024))
             ->capture_default_str();
-        app.add_option(
-               "--device", options.device,
-               "What workers may compute on: auto (GPUs if there are any), cpu or cuda; more "
-               "workers than GPUs share them")
-            ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-            ->capture_default_str();
-        app.add_option("--threads", options.threads,
-                       "Compute threads of a worker; 0: the cores divided by the workers")
-            ->type_name("N")
-            ->check(CLI::Range(0, 4096));
+        AddProcessOptions(app, options);
       },
       Up);
   command->footer("Examples:\n  takt local up\n  takt local up --workers 8 --state /tmp/cluster");

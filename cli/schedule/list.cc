@@ -7,9 +7,7 @@
 namespace takt::cli {
 namespace {
 
-struct ListOptions {};
-
-absl::StatusOr<ExitCode> List(const Context& context, const ListOptions&) {
+absl::StatusOr<ExitCode> List(const Context& context) {
   Json families = Json::array();
   Table table({"NAME", "SUMMARY", "BACKWARD", "CHUNKS", "REFERENCE"});
   for (const schedule::Family& family : schedule::Families()) {
@@ -33,9 +31,9 @@ absl::StatusOr<ExitCode> List(const Context& context, const ListOptions&) {
 }  // namespace
 
 void AddScheduleList(CLI::App& schedule, Context& context) {
-  AddCommand<ListOptions>(
-      schedule, context, "list", "List the built-in families", [](CLI::App&, ListOptions&) {}, List)
-      ->footer("Example:\n  takt schedule list");
+  AddAction(schedule, context, "list", "List the built-in families", [&context] {
+    return List(context);
+  })->footer("Example:\n  takt schedule list");
 }
 
 }  // namespace takt::cli

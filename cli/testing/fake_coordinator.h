@@ -21,28 +21,30 @@
 
 namespace takt::cli {
 
-// Each handler gets the request and fills the response. Without a handler the answer is
-// UNIMPLEMENTED.
+// Answers the method of a service with a handler, which gets the request and fills the response, or
+// writes to the stream. Without a handler the answer is UNIMPLEMENTED.
+#define TAKT_FAKE_METHOD(Method, Answer, handler)                                                 \
+  std::function<grpc::Status(grpc::ServerContext&, const v1::Method##Request&, Answer&)> handler; \
+  grpc::Status Method(grpc::ServerContext* context, const v1::Method##Request* request,           \
+                      Answer* answer) override {                                                  \
+    return handler ? handler(*context, *request, *answer)                                         \
+                   : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");                           \
+  }
+
 class FakeCoordinator final : public v1::JobService::Service, public v1::ClusterService::Service {
  public:
-  template <class Request, class Response>
-  using Handler = std::function<grpc::Status(grpc::ServerContext&, const Request&, Response&)>;
-  template <class Request, class Response>
-  using StreamHandler = std::function<grpc::Status(grpc::ServerContext&, const Request&,
-                                                   grpc::ServerWriter<Response>&)>;
-
-  Handler<v1::SubmitJobRequest, v1::SubmitJobResponse> submit;
-  Handler<v1::GetJobRequest, v1::GetJobResponse> get;
-  Handler<v1::ListJobsRequest, v1::ListJobsResponse> list;
-  Handler<v1::CancelJobRequest, v1::CancelJobResponse> cancel;
-  Handler<v1::PauseJobRequest, v1::PauseJobResponse> pause;
-  Handler<v1::ResumeJobRequest, v1::ResumeJobResponse> resume;
-  Handler<v1::DeleteJobRequest, v1::DeleteJobResponse> remove;
-  Handler<v1::ListWorkersRequest, v1::ListWorkersResponse> workers;
-  Handler<v1::DrainWorkerRequest, v1::DrainWorkerResponse> drain;
-  StreamHandler<v1::WatchJobRequest, v1::WatchJobResponse> watch;
-  StreamHandler<v1::GetJobLogsRequest, v1::GetJobLogsResponse> logs;
-  StreamHandler<v1::GetTraceRequest, v1::GetTraceResponse> step_traces;
+  TAKT_FAKE_METHOD(SubmitJob, v1::SubmitJobResponse, submit)
+  TAKT_FAKE_METHOD(GetJob, v1::GetJobResponse, get)
+  TAKT_FAKE_METHOD(ListJobs, v1::ListJobsResponse, list)
+  TAKT_FAKE_METHOD(CancelJob, v1::CancelJobResponse, cancel)
+  TAKT_FAKE_METHOD(PauseJob, v1::PauseJobResponse, pause)
+  TAKT_FAKE_METHOD(ResumeJob, v1::ResumeJobResponse, resume)
+  TAKT_FAKE_METHOD(DeleteJob, v1::DeleteJobResponse, remove)
+  TAKT_FAKE_METHOD(ListWorkers, v1::ListWorkersResponse, workers)
+  TAKT_FAKE_METHOD(DrainWorker, v1::DrainWorkerResponse, drain)
+  TAKT_FAKE_METHOD(WatchJob, grpc::ServerWriter<v1::WatchJobResponse>, watch)
+  TAKT_FAKE_METHOD(GetJobLogs, grpc::ServerWriter<v1::GetJobLogsResponse>, logs)
+  TAKT_FAKE_METHOD(GetTrace, grpc::ServerWriter<v1::GetTraceResponse>, step_traces)
 
   FakeCoordinator() {
     if (mkdtemp(directory_.data()) == nullptr) abort();
@@ -60,65 +62,11 @@ class FakeCoordinator final : public v1::JobService::Service, public v1::Cluster
   std::string address() const { return "unix:" + directory_ + "/s"; }
 
  private:
-  template <class H, class Request, class Response>
-  static grpc::Status Answer(const H& handler, grpc::ServerContext* context, const Request* request,
-                             Response* response) {
-    return handler ? handler(*context, *request, *response)
-                   : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
-  }
-  grpc::Status SubmitJob(grpc::ServerContext* c, const v1::SubmitJobRequest* q,
-                         v1::SubmitJobResponse* r) override {
-    return Answer(submit, c, q, r);
-  }
-  grpc::Status GetJob(grpc::ServerContext* c, const v1::GetJobRequest* q,
-                      v1::GetJobResponse* r) override {
-    return Answer(get, c, q, r);
-  }
-  grpc::Status ListJobs(grpc::ServerContext* c, const v1::ListJobsRequest* q,
-                        v1::ListJobsResponse* r) override {
-    return Answer(list, c, q, r);
-  }
-  grpc::Status CancelJob(grpc::ServerContext* c, const v1::CancelJobRequest* q,
-                         v1::CancelJobResponse* r) override {
-    return Answer(cancel, c, q, r);
-  }
-  grpc::Status PauseJob(grpc::ServerContext* c, const v1::PauseJobRequest* q,
-                        v1::PauseJobResponse* r) override {
-    return Answer(pause, c, q, r);
-  }
-  grpc::Status ResumeJob(grpc::ServerContext* c, const v1::ResumeJobRequest* q,
-                         v1::ResumeJobResponse* r) override {
-    return Answer(resume, c, q, r);
-  }
-  grpc::Status DeleteJob(grpc::ServerContext* c, const v1::DeleteJobRequest* q,
-                         v1::DeleteJobResponse* r) override {
-    return Answer(remove, c, q, r);
-  }
-  grpc::Status ListWorkers(grpc::ServerContext* c, const v1::ListWorkersRequest* q,
-                           v1::ListWorkersResponse* r) override {
-    return Answer(workers, c, q, r);
-  }
-  grpc::Status DrainWorker(grpc::ServerContext* c, const v1::DrainWorkerRequest* q,
-                           v1::DrainWorkerResponse* r) override {
-    return Answer(drain, c, q, r);
-  }
-  grpc::Status WatchJob(grpc::ServerContext* c, const v1::WatchJobRequest* q,
-                        grpc::ServerWriter<v1::WatchJobResponse>* w) override {
-    return watch ? watch(*c, *q, *w) : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
-  }
-  grpc::Status GetJobLogs(grpc::ServerContext* c, const v1::GetJobLogsRequest* q,
-                          grpc::ServerWriter<v1::GetJobLogsResponse>* w) override {
-    return logs ? logs(*c, *q, *w) : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
-  }
-  grpc::Status GetTrace(grpc::ServerContext* c, const v1::GetTraceRequest* q,
-                        grpc::ServerWriter<v1::GetTraceResponse>* w) override {
-    return step_traces ? step_traces(*c, *q, *w)
-                       : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
-  }
-
   std::string directory_ = "/tmp/takt-fake-XXXXXX";
   std::unique_ptr<grpc::Server> server_;
 };
+
+#undef TAKT_FAKE_METHOD
 
 struct Outcome {
   ExitCode code;

@@ -12,8 +12,8 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/file_descriptor.h"
 #include "common/base/mapped_file.h"
 #include "common/base/status.h"
 #include "common/checkpoint/directory.h"
@@ -34,20 +34,14 @@ constexpr std::size_t kPieceElements = 1 << 16;
 class OutputFile {
  public:
   static absl::StatusOr<OutputFile> Create(const std::string& path) {
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", path));
-    return OutputFile(path, fd);
-  }
-  OutputFile(OutputFile&& other) noexcept
-      : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-  OutputFile& operator=(OutputFile&&) = delete;
-  ~OutputFile() {
-    if (fd_ >= 0) close(fd_);
+    FileDescriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", path));
+    return OutputFile(path, std::move(fd));
   }
 
   absl::Status Append(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
-      const ssize_t written = write(fd_, bytes.data(), bytes.size());
+      const ssize_t written = write(fd_.get(), bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path_));
       bytes = bytes.subspan(static_cast<std::size_t>(written));
@@ -58,18 +52,18 @@ class OutputFile {
     return Append(std::as_bytes(std::span(text.data(), text.size())));
   }
   absl::Status Finish() {
-    const bool synced = fsync(fd_) == 0;
+    const bool synced = fsync(fd_.get()) == 0;
     const int error = errno;
-    const bool closed = close(std::exchange(fd_, -1)) == 0;
+    const bool closed = fd_.Close();
     if (synced && closed) return absl::OkStatus();
     return absl::ErrnoToStatus(synced ? errno : error, absl::StrCat("cannot write ", path_));
   }
 
  private:
-  OutputFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  OutputFile(std::string path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
 
   std::string path_;
-  int fd_;
+  FileDescriptor fd_;
 };
 
 absl::Status WriteText(const std::string& path, std::string_view text) {
@@ -180,10 +174,9 @@ absl::Status WriteWeights(const std::string& directory, const std::vector<Shard>
 }
 
 absl::Status SyncDirectory(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  const absl::Cleanup close_fd = [fd] { close(fd); };
-  if (fsync(fd) == 0) return absl::OkStatus();
+  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  if (fsync(fd.get()) == 0) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot sync ", path));
 }
 

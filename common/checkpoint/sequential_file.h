@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/file_descriptor.h"
 
 namespace takt::checkpoint {
 
@@ -17,10 +18,6 @@ class SequentialFile {
   // Errors: kNotFound, kPermissionDenied, kFailedPrecondition (not a regular file), kInternal, each
   // naming the path.
   static absl::StatusOr<SequentialFile> Open(const std::string& path);
-
-  SequentialFile(SequentialFile&& other) noexcept;
-  SequentialFile& operator=(SequentialFile&& other) noexcept;
-  ~SequentialFile();
 
   // Returns the size that the file had when it was opened.
   std::int64_t size() const { return size_; }
@@ -33,7 +30,7 @@ class SequentialFile {
   SequentialFile() = default;
 
   std::string path_;
-  int fd_ = -1;
+  FileDescriptor fd_;
   std::int64_t size_ = 0;
 };
 
