@@ -125,7 +125,7 @@ Json Figures(const SimulatedSchedule& simulated) {
   return {rounded(report.makespan),
           rounded(flushes ? report.bubble_fraction : report.step_bubble_fraction),
           rounded(report.span_bubble_fraction),
-          simulated.peak_in_flight(),
+          report.peak_in_flight(),
           report.num_messages,
           flushes ? Json(rounded(simulated.bound->makespan)) : Json(nullptr),
           rounded(report.step_time)};

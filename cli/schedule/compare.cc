@@ -81,7 +81,7 @@ Json CandidateJson(const Candidate& candidate) {
           {"makespan", simulated.report.makespan},
           {"bubble_fraction", simulated.report.bubble_fraction},
           {"span_bubble_fraction", simulated.report.span_bubble_fraction},
-          {"peak_in_flight", simulated.peak_in_flight()},
+          {"peak_in_flight", simulated.report.peak_in_flight()},
           {"messages", simulated.report.num_messages},
           {"lower_bound", simulated.bound->makespan},
           {"gap", simulated.gap()}};
@@ -96,7 +96,7 @@ std::string CompareText(const std::vector<Candidate>& candidates) {
   std::stable_sort(ran.begin(), ran.end(), [](const Candidate* a, const Candidate* b) {
     const auto key = [](const Candidate* candidate) {
       return std::pair(candidate->simulated->report.makespan,
-                       candidate->simulated->peak_in_flight());
+                       candidate->simulated->report.peak_in_flight());
     };
     return key(a) < key(b);
   });
@@ -108,7 +108,7 @@ std::string CompareText(const std::vector<Candidate>& candidates) {
                absl::StrFormat("%g", simulated.report.makespan),
                FormatPercent(simulated.report.bubble_fraction),
                FormatPercent(simulated.report.span_bubble_fraction),
-               absl::StrCat(simulated.peak_in_flight()),
+               absl::StrCat(simulated.report.peak_in_flight()),
                absl::StrCat(simulated.report.num_messages), FormatPercent(simulated.gap())});
   }
   if (refused.empty()) return table.ToString();

@@ -60,12 +60,6 @@ absl::StatusOr<program::LowerOptions> Lowering(const schedule::Schedule& schedul
 
 }  // namespace
 
-int SimulatedSchedule::peak_in_flight() const {
-  int peak = 0;
-  for (const sim::RankReport& rank : report.ranks) peak = std::max(peak, rank.peak_in_flight);
-  return peak;
-}
-
 double SimulatedSchedule::gap() const {
   if (!bound.has_value() || !(bound->makespan > 0)) return 0;
   const double gap = report.makespan / bound->makespan - 1;
@@ -89,16 +83,17 @@ absl::StatusOr<SimulatedSchedule> SimulateSchedule(const schedule::Schedule& sch
   schedule::Timeline timeline = sim::MakeTimeline(programs, report);
   SimulatedSchedule simulated{.report = std::move(report), .timeline = std::move(timeline)};
   if (!flushes) return simulated;
-  ASSIGN_OR_RETURN(simulated.bound,
-                   schedule::LowerBound(
-                       {.placement = schedule.placement,
-                        .num_ranks = schedule.num_ranks(),
-                        .num_stages = schedule.num_stages,
-                        .num_microbatches = schedule.num_microbatches,
-                        .costs = costs.time,
-                        .max_in_flight = {options.max_in_flight > 0 ? options.max_in_flight
-                                                                    : simulated.peak_in_flight()},
-                        .message_bytes = ByStage(costs.output_bytes, schedule.num_stages)}));
+  ASSIGN_OR_RETURN(
+      simulated.bound,
+      schedule::LowerBound(
+          {.placement = schedule.placement,
+           .num_ranks = schedule.num_ranks(),
+           .num_stages = schedule.num_stages,
+           .num_microbatches = schedule.num_microbatches,
+           .costs = costs.time,
+           .max_in_flight = {options.max_in_flight > 0 ? options.max_in_flight
+                                                       : simulated.report.peak_in_flight()},
+           .message_bytes = ByStage(costs.output_bytes, schedule.num_stages)}));
   return simulated;
 }
 

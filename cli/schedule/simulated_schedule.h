@@ -20,8 +20,7 @@ struct SimulatedSchedule {
   // without a flush: such a step has no makespan of its own.
   std::optional<schedule::Bound> bound;
 
-  int peak_in_flight() const;  // the largest over ranks
-  double gap() const;          // (makespan - bound) / bound
+  double gap() const;  // (makespan - bound) / bound
 };
 
 struct StepOptions {

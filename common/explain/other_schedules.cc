@@ -35,12 +35,6 @@ bool SamePlaces(const std::vector<Program>& programs, schedule::Placement placem
   return true;
 }
 
-int PeakInFlight(const sim::Report& report) {
-  int peak = 0;
-  for (const sim::RankReport& rank : report.ranks) peak = std::max(peak, rank.peak_in_flight);
-  return peak;
-}
-
 // The simulation has no optimizer, because its cost is the same in all schedules.
 std::optional<sim::Report> Try(const schedule::Family& family, const std::vector<Program>& programs,
                                const cost::Costs& costs) {
@@ -79,8 +73,8 @@ std::optional<OtherSchedule> FindBetterSchedule(const std::vector<Program>& prog
     if (!report.has_value()) continue;
     const OtherSchedule other{.name = std::string(family.name),
                               .saved_seconds = current->makespan - report->makespan,
-                              .peak_in_flight = PeakInFlight(*report),
-                              .current_peak_in_flight = PeakInFlight(*current)};
+                              .peak_in_flight = report->peak_in_flight(),
+                              .current_peak_in_flight = current->peak_in_flight()};
     if (other.saved_seconds <= 0 || other.peak_in_flight > 2 * other.current_peak_in_flight) {
       continue;
     }

@@ -56,13 +56,6 @@ bool Fits(const Candidate& candidate, const PlanOptions& options) {
          Largest(candidate).total() <= options.worker_memory_bytes;
 }
 
-int PeakInFlight(const Candidate& candidate) {
-  int peak = 0;
-  for (const sim::RankReport& rank : candidate.report.ranks)
-    peak = std::max(peak, rank.peak_in_flight);
-  return peak;
-}
-
 // Predictions that are closer than this count as equal, because they are no more exact than that.
 constexpr double kIndifference = 1.01;
 
@@ -82,7 +75,7 @@ Candidate TakeBest(std::vector<Candidate> candidates, const PlanOptions& options
   std::erase_if(candidates,
                 [&](const Candidate& c) { return c.report.makespan > shortest * kIndifference; });
   const auto key = [](const Candidate& c) {
-    return std::tuple(PeakBytes(c), PeakInFlight(c), c.report.makespan);
+    return std::tuple(PeakBytes(c), c.report.peak_in_flight(), c.report.makespan);
   };
   return std::move(
       *std::min_element(candidates.begin(), candidates.end(),

@@ -2,6 +2,7 @@
 #include "common/program/program.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
@@ -23,39 +24,26 @@ bool AnyIsOfAMicrobatch(const Program& program, Op op) {
 }  // namespace
 
 std::string_view Name(Op op) {
-  switch (op) {
-    case Op::kLoad:
-      return "LOAD";
-    case Op::kForward:
-      return "F";
-    case Op::kInputGrad:
-      return "I";
-    case Op::kWeightGrad:
-      return "W";
-    case Op::kBackward:
-      return "B";
-    case Op::kSend:
-      return "SEND";
-    case Op::kRecv:
-      return "RECV";
-    case Op::kReduceGrad:
-      return "REDUCE_GRAD";
-    case Op::kReduceTied:
-      return "REDUCE_TIED";
-    case Op::kNormPartial:
-      return "NORM_PARTIAL";
-    case Op::kNormExchange:
-      return "NORM_EXCHANGE";
-    case Op::kOptimizer:
-      return "OPT";
-    case Op::kSnapshot:
-      return "SNAPSHOT";
-    case Op::kEval:
-      return "EVAL";
-    case Op::kOverlap:
-      return "O";
-  }
-  return "UNKNOWN";
+  constexpr std::string_view kNames[] = {"",
+                                         "LOAD",
+                                         "F",
+                                         "I",
+                                         "W",
+                                         "B",
+                                         "SEND",
+                                         "RECV",
+                                         "REDUCE_GRAD",
+                                         "REDUCE_TIED",
+                                         "NORM_PARTIAL",
+                                         "NORM_EXCHANGE",
+                                         "UNKNOWN",
+                                         "OPT",
+                                         "SNAPSHOT",
+                                         "EVAL",
+                                         "UNKNOWN",
+                                         "O"};
+  const auto number = static_cast<std::size_t>(op);
+  return number > 0 && number < std::size(kNames) ? kNames[number] : "UNKNOWN";
 }
 
 std::string ToString(const Instruction& instruction, const Program& program) {

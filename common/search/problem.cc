@@ -9,7 +9,6 @@
 namespace takt::search {
 
 using schedule::Action;
-using schedule::ActionKind;
 using schedule::Schedule;
 
 namespace {
@@ -98,24 +97,12 @@ Schedule ToSchedule(const Problem& problem, const Rows& rows) {
     for (const Step step : row) {
       const schedule::Holder& holder = problem.chains[step.holder];
       auto& [forwards, gradients, weight_grads] = done[step.holder];
-      const auto add = [&](ActionKind kind, int k) {
-        actions.push_back({holder.stage, kind, MicrobatchId(holder.first_microbatch + k)});
-      };
-      switch (step.kind) {
-        case Kind::kForward:
-          add(ActionKind::kForward, forwards++);
-          break;
-        case Kind::kInputGrad:
-          add(ActionKind::kInputGrad, gradients++);
-          break;
-        case Kind::kWeightGrad:
-          add(ActionKind::kWeightGrad, weight_grads++);
-          break;
-        case Kind::kBackward:
-          add(ActionKind::kBackward, gradients++);
-          ++weight_grads;
-          break;
-      }
+      int& done_before = step.kind == Kind::kForward      ? forwards
+                         : step.kind == Kind::kWeightGrad ? weight_grads
+                                                          : gradients;
+      actions.push_back(
+          {holder.stage, step.kind, MicrobatchId(holder.first_microbatch + done_before++)});
+      if (step.kind == Kind::kBackward) ++weight_grads;
     }
   }
   return schedule;
@@ -137,11 +124,9 @@ Rows FromSchedule(const Problem& problem, const Schedule& schedule) {
     for (const Action& action : actions) {
       const int chain = up[action.microbatch.value()] ? problem.num_stages : 0;
       const auto holder = static_cast<std::int16_t>(chain + action.stage.value());
-      if (action.kind == ActionKind::kForward) row.push_back({holder, Kind::kForward});
-      if (action.kind == ActionKind::kInputGrad || action.kind == ActionKind::kBackward)
-        row.push_back({holder, Kind::kInputGrad});
-      if (action.kind == ActionKind::kWeightGrad || action.kind == ActionKind::kBackward)
-        row.push_back({holder, Kind::kWeightGrad});
+      const bool whole = action.kind == Kind::kBackward;
+      row.push_back({holder, whole ? Kind::kInputGrad : action.kind});
+      if (whole) row.push_back({holder, Kind::kWeightGrad});
     }
   }
   return rows;

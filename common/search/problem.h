@@ -15,7 +15,7 @@ namespace takt::search {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
-enum class Kind : std::uint8_t { kForward, kInputGrad, kWeightGrad, kBackward };
+using Kind = schedule::ActionKind;
 
 // An action without its microbatch. Microbatches are alike, so exchanging their labels turns any
 // schedule into one where each kind of a stage takes them in ascending order, without moving an

@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/program/slot_bytes.h"
+
 namespace takt::sim {
 namespace {
 
 using program::Instruction;
 using program::Op;
 using program::Program;
-using program::SlotKind;
 
 // A microbatch is in flight from its F to its W or B. The F of an O begins before its B ends.
 int PeakInFlight(const Program& program) {
@@ -27,24 +28,17 @@ int PeakInFlight(const Program& program) {
   return peak;
 }
 
-bool IsStash(SlotKind kind) { return kind == SlotKind::kStash || kind == SlotKind::kRecomputed; }
-bool IsBuffer(SlotKind kind) {
-  return kind == SlotKind::kInput || kind == SlotKind::kOutput || kind == SlotKind::kOutputGrad ||
-         kind == SlotKind::kInputGrad;
-}
-
 // Follows the contents of slots. Contents live from the start of the instruction that writes the
 // slot without having read it, to the end of the last one that touches the slot before the next
 // such write.
 class Occupancy {
  public:
-  Occupancy(const Program& program, const Machine& machine, bool (*counts)(SlotKind))
-      : program_(program), machine_(machine), counts_(counts), contents_(program.slots.size()) {}
+  Occupancy(const Program& program, const Machine& machine, MemoryKind kind)
+      : program_(program), machine_(machine), kind_(kind), contents_(program.slots.size()) {}
 
   std::int64_t PeakBytes() {
-    const bool any = std::any_of(
-        program_.slots.begin(), program_.slots.end(),
-        [&](const program::Slot& slot) { return slot.bytes > 0 && counts_(slot.kind); });
+    const bool any = std::ranges::any_of(program_.slots,
+                                         [&](const program::Slot& slot) { return Counts(slot); });
     if (!any) return 0;
     for (const Instruction& instruction : program_.prologue) Begin(instruction);
     for (std::size_t i = 0; i < program_.body.size(); ++i) Follow(static_cast<std::int32_t>(i));
@@ -73,12 +67,16 @@ class Occupancy {
     Change leaves;
   };
 
+  bool Counts(const program::Slot& slot) const {
+    return slot.bytes > 0 && program::MemoryKindOf(slot.kind) == kind_;
+  }
+
   // The contents that the prologue leaves are there from the start of the body.
   void Begin(const Instruction& instruction) {
     for (const SlotId id : instruction.writes) {
       const program::Slot& slot = program_.slots[id.value()];
       Content& content = contents_[id.value()];
-      if (slot.bytes == 0 || !counts_(slot.kind) || content.there) continue;
+      if (!Counts(slot) || content.there) continue;
       changes_.push_back({0, -2, slot.bytes});
       content = {true, {0, -1, -slot.bytes}};
     }
@@ -90,10 +88,7 @@ class Occupancy {
     for (const SlotId id : instruction.writes) {
       const program::Slot& slot = program_.slots[id.value()];
       const auto& reads = instruction.reads;
-      if (slot.bytes == 0 || !counts_(slot.kind) ||
-          std::find(reads.begin(), reads.end(), id) != reads.end()) {
-        continue;
-      }
+      if (!Counts(slot) || std::find(reads.begin(), reads.end(), id) != reads.end()) continue;
       End(id.value());
       changes_.push_back({span.start, 2 * std::int64_t{i}, slot.bytes});
       contents_[id.value()] = {true, {span.end, 2 * std::int64_t{i} + 1, -slot.bytes}};
@@ -113,7 +108,7 @@ class Occupancy {
 
   const Program& program_;
   const Machine& machine_;
-  bool (*const counts_)(SlotKind);
+  const MemoryKind kind_;
   std::vector<Content> contents_;  // by slot
   std::vector<Change> changes_;
 };
@@ -122,8 +117,8 @@ class Occupancy {
 
 void FindPeaks(const Program& program, const Machine& machine, RankReport& report) {
   report.peak_in_flight = PeakInFlight(program);
-  report.peak_stash_bytes = Occupancy(program, machine, &IsStash).PeakBytes();
-  report.peak_buffer_bytes = Occupancy(program, machine, &IsBuffer).PeakBytes();
+  report.peak_stash_bytes = Occupancy(program, machine, MemoryKind::kStash).PeakBytes();
+  report.peak_buffer_bytes = Occupancy(program, machine, MemoryKind::kMessages).PeakBytes();
 }
 
 }  // namespace takt::sim

@@ -10,6 +10,7 @@
 #include "common/schedule/marked_grid.h"
 #include "common/sim/dataflow.h"
 #include "common/sim/machine.h"
+#include "common/sim/timeline.h"
 #include "common/sim/together.h"
 
 namespace takt::sim {
@@ -37,24 +38,13 @@ std::optional<Refusal> CheckBytes(const std::vector<Program>& programs,
 
 // The action that an instruction runs, whose result it sends, or for which it receives.
 schedule::Action ActionOf(const Instruction& instruction, const Program& program) {
-  const bool forward = program.lanes[instruction.lane.value()].direction == Direction::kActivation;
-  const int taker = instruction.stage.value() + (forward ? 1 : -1);
-  switch (instruction.op) {
-    case Op::kInputGrad:
-      return {instruction.stage, ActionKind::kInputGrad, instruction.microbatch};
-    case Op::kWeightGrad:
-      return {instruction.stage, ActionKind::kWeightGrad, instruction.microbatch};
-    case Op::kBackward:
-      return {instruction.stage, ActionKind::kBackward, instruction.microbatch};
-    case Op::kSend:
-      return {instruction.stage, forward ? ActionKind::kForward : ActionKind::kBackward,
-              instruction.microbatch};
-    case Op::kRecv:
-      return {StageId(taker), forward ? ActionKind::kForward : ActionKind::kBackward,
-              instruction.microbatch};
-    default:
-      return {instruction.stage, ActionKind::kForward, instruction.microbatch};
+  if (instruction.op != Op::kSend && instruction.op != Op::kRecv) {
+    return {instruction.stage, KindOf(instruction.op), instruction.microbatch};
   }
+  const bool forward = program.lanes[instruction.lane.value()].direction == Direction::kActivation;
+  const StageId taker(instruction.stage.value() + (forward ? 1 : -1));
+  return {instruction.op == Op::kSend ? instruction.stage : taker,
+          forward ? ActionKind::kForward : ActionKind::kBackward, instruction.microbatch};
 }
 
 // The cell of the guilty instruction; one past the end of the row: it has none.

@@ -89,19 +89,14 @@ void SplitIdle(const Program& program, const std::vector<Event>& events, double 
 }  // namespace
 
 std::string_view Name(CriticalLink::After after) {
-  switch (after) {
-    case CriticalLink::After::kNothing:
-      return "nothing";
-    case CriticalLink::After::kSameRank:
-      return "same rank";
-    case CriticalLink::After::kMessage:
-      return "message";
-    case CriticalLink::After::kReduction:
-      return "reduction";
-    case CriticalLink::After::kOptimizer:
-      return "optimizer";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"nothing", "same rank", "message", "reduction",
+                                         "optimizer"};
+  return kNames[static_cast<int>(after)];
+}
+
+int Report::peak_in_flight() const {
+  const auto most = std::ranges::max_element(ranks, {}, &RankReport::peak_in_flight);
+  return most == ranks.end() ? 0 : most->peak_in_flight;
 }
 
 absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost::Costs& costs,

@@ -66,6 +66,8 @@ struct Report {
   // A chain from 0 to makespan without a gap. Of several such chains it is the one that stays on a
   // rank where it can.
   std::vector<CriticalLink> critical_path;
+
+  int peak_in_flight() const;  // the largest over ranks
 };
 
 struct SimulateOptions {

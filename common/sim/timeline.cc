@@ -4,7 +4,6 @@
 #include "absl/strings/str_format.h"
 
 namespace takt::sim {
-namespace {
 
 schedule::ActionKind KindOf(program::Op op) {
   switch (op) {
@@ -18,6 +17,8 @@ schedule::ActionKind KindOf(program::Op op) {
       return schedule::ActionKind::kForward;
   }
 }
+
+namespace {
 
 // A W of several microbatches appears as so many of equal length.
 void AddEach(const program::Instruction& weight_grad, const Event& event,

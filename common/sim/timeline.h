@@ -10,6 +10,9 @@
 
 namespace takt::sim {
 
+// Returns the kind of a compute op. An O counts as its F.
+schedule::ActionKind KindOf(program::Op op);
+
 // programs: those that were simulated for `report`.
 schedule::Timeline MakeTimeline(const std::vector<program::Program>& programs,
                                 const Report& report);

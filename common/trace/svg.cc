@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/schedule/svg_parts.h"
+#include "common/sim/timeline.h"
 #include "common/trace/labels.h"
 
 namespace takt::trace {
@@ -28,19 +29,6 @@ constexpr double kShortestWidth = 21;               // that most actions should 
 constexpr std::string_view kOtherWork = "#c4c4c4";  // norms, optimizer
 constexpr std::string_view kIdleFills[kNumCauses + 1] = {
     "", "#e6b8b0", "#e0693e", "#5b54c9", "#c0408a", "#8a6d3b", "#333333", "#9fb7b0"};
-
-ActionKind KindOf(Op op) {
-  switch (op) {
-    case Op::kInputGrad:
-      return ActionKind::kInputGrad;
-    case Op::kWeightGrad:
-      return ActionKind::kWeightGrad;
-    case Op::kBackward:
-      return ActionKind::kBackward;
-    default:
-      return ActionKind::kForward;
-  }
-}
 
 bool OnComputeLane(const Program& program, const Instruction& instruction) {
   return program.lanes[instruction.lane.value()].kind == program::LaneKind::kCompute;
@@ -113,7 +101,7 @@ class Drawing {
     for (const Program& program : trace_.programs) {
       for (const Instruction& instruction : program.body) {
         if (!program::IsCompute(instruction.op)) continue;
-        kinds.insert(KindOf(instruction.op));
+        kinds.insert(sim::KindOf(instruction.op));
         if (instruction.op == Op::kOverlap) kinds.insert(ActionKind::kBackward);
       }
     }
@@ -194,7 +182,7 @@ class Drawing {
     }
     const bool pair = instruction.op == Op::kOverlap;
     const double upper = pair ? height / 2 : height;
-    Box(kStyle, FillOf(program, KindOf(instruction.op), instruction.stage), x, y, width, upper,
+    Box(kStyle, FillOf(program, sim::KindOf(instruction.op), instruction.stage), x, y, width, upper,
         title);
     if (pair) {
       Box(kStyle, FillOf(program, ActionKind::kBackward, instruction.backward_stage), x, y + upper,
