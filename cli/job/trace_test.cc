@@ -6,7 +6,7 @@
 #include "cli/testing/test_directory.h"
 #include "common/program/program_serde.h"
 #include "common/trace/job_trace_serde.h"
-#include "common/trace/synthetic_trace.h"
+#include "common/trace/testing/synthetic_trace.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 

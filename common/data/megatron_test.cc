@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "common/data/token_bytes.h"
+#include "common/data/testing/token_bytes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

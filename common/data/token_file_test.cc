@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/safetensors.h"
-#include "common/data/token_bytes.h"
+#include "common/data/testing/token_bytes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

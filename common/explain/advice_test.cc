@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "common/explain/text.h"
-#include "common/trace/synthetic_trace.h"
+#include "common/trace/testing/synthetic_trace.h"
 #include "gmock/gmock.h"
 
 namespace takt::explain {

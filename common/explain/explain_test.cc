@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "common/explain/durations.h"
-#include "common/trace/synthetic_trace.h"
+#include "common/trace/testing/synthetic_trace.h"
 #include "gmock/gmock.h"
 #include "rapidcheck/gtest.h"
 

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "common/schedule/text.h"
-#include "common/sim/program_edit.h"
+#include "common/sim/testing/program_edit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

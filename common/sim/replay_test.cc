@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/sim/replay.h"
 
-#include "common/sim/program_edit.h"
 #include "common/sim/simulate.h"
+#include "common/sim/testing/program_edit.h"
 #include "gtest/gtest.h"
 
 namespace takt::sim {

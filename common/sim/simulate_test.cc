@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "common/schedule/text.h"
-#include "common/sim/program_edit.h"
+#include "common/sim/testing/program_edit.h"
 #include "common/sim/timeline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -5,7 +5,7 @@
 #include <set>
 #include <tuple>
 
-#include "common/trace/synthetic_trace.h"
+#include "common/trace/testing/synthetic_trace.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 

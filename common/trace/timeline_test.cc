@@ -4,7 +4,7 @@
 #include <map>
 
 #include "common/trace/clocks.h"
-#include "common/trace/synthetic_trace.h"
+#include "common/trace/testing/synthetic_trace.h"
 #include "gmock/gmock.h"
 
 namespace takt::trace {

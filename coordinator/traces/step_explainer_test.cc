@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "common/trace/synthetic_trace.h"
+#include "common/trace/testing/synthetic_trace.h"
 #include "coordinator/traces/recent_steps.h"
 #include "gmock/gmock.h"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/trace/encoding.h"
-#include "common/trace/synthetic_trace.h"
+#include "common/trace/testing/synthetic_trace.h"
 #include "coordinator/traces/frame_file.h"
 #include "coordinator/traces/step_explainer.h"
 #include "gmock/gmock.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/trace/page.h"
-#include "common/trace/synthetic_trace.h"
+#include "common/trace/testing/synthetic_trace.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/browser/chromium.h"

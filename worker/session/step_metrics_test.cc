@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "common/program/lowering.h"
-#include "common/sim/program_edit.h"
+#include "common/sim/testing/program_edit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

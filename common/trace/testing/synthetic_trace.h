@@ -11,8 +11,8 @@
 
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
-#include "common/sim/program_edit.h"
 #include "common/sim/replay.h"
+#include "common/sim/testing/program_edit.h"
 #include "common/trace/job_trace.h"
 #include "gtest/gtest.h"
 
