@@ -78,10 +78,9 @@ std::string CaseLine(const std::string& pattern, const std::vector<std::string>&
 }
 
 struct Cases {
-  std::string commands;      // path -> names of its commands
-  std::string words;         // path -> all that may follow
-  std::string values;        // path:option -> choices
-  std::string value_takers;  // path:option that takes a value
+  std::string commands;  // path -> names of its commands
+  std::string words;     // path -> all that may follow
+  std::string values;    // path:option -> choices
 };
 
 Cases MakeCases(const std::vector<Node>& nodes) {

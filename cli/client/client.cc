@@ -4,9 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <mutex>
 #include <random>
-#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -259,47 +257,38 @@ absl::StatusOr<std::string> Client::Join(ClientOptions options, const std::strin
   return response.certificate();
 }
 
-struct Client::StreamStop::State {
-  std::mutex mutex;
-  bool stopped = false;                    // guarded by mutex
-  std::set<grpc::ClientContext*> streams;  // guarded by mutex
+// Keeps `context` reachable for Stop() while its stream is read.
+class Client::StreamStop::Registration {
+ public:
+  Registration(StreamStop& stop, grpc::ClientContext& context) : stop_(stop), context_(context) {
+    const std::lock_guard lock(stop_.mutex_);
+    stop_.streams_.insert(&context_);
+    if (stop_.stopped_) context_.TryCancel();
+  }
+  ~Registration() {
+    const std::lock_guard lock(stop_.mutex_);
+    stop_.streams_.erase(&context_);
+  }
 
-  // Keeps `context` reachable for Stop() while its stream is read.
-  class Registration {
-   public:
-    Registration(State& state, grpc::ClientContext& context) : state_(state), context_(context) {
-      const std::lock_guard lock(state_.mutex);
-      state_.streams.insert(&context_);
-      if (state_.stopped) context_.TryCancel();
-    }
-    ~Registration() {
-      const std::lock_guard lock(state_.mutex);
-      state_.streams.erase(&context_);
-    }
-
-   private:
-    State& state_;
-    grpc::ClientContext& context_;
-  };
+ private:
+  StreamStop& stop_;
+  grpc::ClientContext& context_;
 };
 
-Client::StreamStop::StreamStop() : state_(std::make_unique<State>()) {}
-Client::StreamStop::~StreamStop() = default;
-
 void Client::StreamStop::Stop() {
-  const std::lock_guard lock(state_->mutex);
-  state_->stopped = true;
-  for (grpc::ClientContext* stream : state_->streams) stream->TryCancel();
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  for (grpc::ClientContext* stream : streams_) stream->TryCancel();
 }
 
 void Client::StreamStop::Clear() {
-  const std::lock_guard lock(state_->mutex);
-  state_->stopped = false;
+  const std::lock_guard lock(mutex_);
+  stopped_ = false;
 }
 
 bool Client::StreamStop::stopped() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->stopped;
+  const std::lock_guard lock(mutex_);
+  return stopped_;
 }
 
 namespace {
@@ -342,7 +331,7 @@ absl::Status Client::WatchJob(const std::string& name, std::int64_t after_step,
   request.set_after_step(after_step);
   grpc::ClientContext context;
   context.set_deadline(Deadline(absl::Now() + timeout));
-  const StreamStop::State::Registration registration(*stop.state_, context);
+  const StreamStop::Registration registration(stop, context);
   return ReadAll(context, *wire_->jobs->WatchJob(&context, request), on_event);
 }
 
@@ -351,7 +340,7 @@ absl::Status Client::GetJobLogs(const v1::GetJobLogsRequest& request, absl::Dura
                                 const std::function<bool(const v1::LogLine&)>& on_line) {
   grpc::ClientContext context;
   context.set_deadline(Deadline(absl::Now() + timeout));
-  const StreamStop::State::Registration registration(*stop.state_, context);
+  const StreamStop::Registration registration(stop, context);
   return ReadAll(context, *wire_->jobs->GetJobLogs(&context, request),
                  [&](const v1::GetJobLogsResponse& response) { return on_line(response.line()); });
 }

@@ -11,6 +11,8 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,10 @@
 #include "common/trace/job_trace.h"
 #include "takt/v1/cluster_service.pb.h"
 #include "takt/v1/job_service.pb.h"
+
+namespace grpc {
+class ClientContext;
+}
 
 namespace takt::cli {
 
@@ -64,16 +70,16 @@ class Client final {
   // Lets another thread end a stream that a thread reads.
   class StreamStop {
    public:
-    StreamStop();
-    ~StreamStop();
     void Stop();   // ends the streams that use this object, and every later one at its start
     void Clear();  // lets later streams run again
     bool stopped() const;
 
    private:
     friend class Client;
-    struct State;
-    std::unique_ptr<State> state_;
+    class Registration;
+    mutable std::mutex mutex_;
+    bool stopped_ = false;                    // guarded by mutex_
+    std::set<grpc::ClientContext*> streams_;  // guarded by mutex_
   };
 
   // Reads one stream of events until the server closes it (OK), `timeout` has passed

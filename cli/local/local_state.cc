@@ -50,17 +50,15 @@ absl::StatusOr<std::string> MakeTemporaryDirectory(const std::string& parent) {
   return pattern;
 }
 
-// Returns the lock's descriptor, or -1 if another process holds the lock.
-absl::StatusOr<int> TryLock(const std::string& directory) {
+// Returns the lock's descriptor, or none if another process holds the lock.
+absl::StatusOr<FileDescriptor> TryLock(const std::string& directory) {
   const std::string path = absl::StrCat(directory, kLocalLockName);
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) {
+  FileDescriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd.valid()) {
     return StateError(directory, absl::StrCat("must be writable: ", std::strerror(errno)),
                       "name a writable directory");
   }
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
-  close(fd);
-  return -1;
+  return flock(fd.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(fd) : FileDescriptor();
 }
 
 }  // namespace
@@ -69,13 +67,13 @@ absl::StatusOr<LocalState> LocalState::Open(const std::string& directory) {
   std::error_code error;
   const std::string absolute = fs::absolute(directory, error).lexically_normal().string();
   RETURN_IF_ERROR(MakeDirectory(absolute));
-  ASSIGN_OR_RETURN(const int fd, TryLock(absolute));
-  if (fd < 0) {
+  ASSIGN_OR_RETURN(FileDescriptor lock, TryLock(absolute));
+  if (!lock.valid()) {
     return StateError(directory, "no other local cluster may run on it",
                       absl::StrCat("stop that one (takt local down --state ", directory,
                                    ") or give another --state"));
   }
-  LocalState state(absolute, fd);
+  LocalState state(absolute, std::move(lock));
   RETURN_IF_ERROR(state.Prepare());
   return state;
 }
@@ -86,17 +84,13 @@ absl::StatusOr<LocalState> LocalState::OpenTemporary(const Context& context) {
   return Open(directory);
 }
 
-LocalState::LocalState(std::string directory, int lock_fd)
-    : directory_(std::move(directory)), lock_fd_(lock_fd) {}
-
 LocalState::LocalState(LocalState&& other) noexcept
     : directory_(std::move(other.directory_)),
-      lock_fd_(std::exchange(other.lock_fd_, -1)),
+      lock_(std::move(other.lock_)),
       address_(std::move(other.address_)),
       temporary_socket_directory_(std::exchange(other.temporary_socket_directory_, "")) {}
 
 LocalState::~LocalState() {
-  if (lock_fd_ >= 0) close(lock_fd_);
   std::error_code error;
   if (!temporary_socket_directory_.empty()) fs::remove_all(temporary_socket_directory_, error);
 }

@@ -11,9 +11,11 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "cli/base/context.h"
+#include "common/base/file_descriptor.h"
 
 namespace takt::cli {
 
@@ -37,7 +39,7 @@ class LocalState final {
   const std::string& coordinator_address() const { return address_; }
   std::string LogPath(const std::string& process) const;
   std::string PidPath(const std::string& process) const;
-  int lock_fd() const { return lock_fd_; }
+  int lock_fd() const { return lock_.get(); }
 
   // For `local up`: writes the file that ReadLocalAddress reads. The socket's directory then
   // outlives this object.
@@ -46,11 +48,12 @@ class LocalState final {
   void Remove();
 
  private:
-  LocalState(std::string directory, int lock_fd);
+  LocalState(std::string directory, FileDescriptor lock)
+      : directory_(std::move(directory)), lock_(std::move(lock)) {}
   absl::Status Prepare();
 
   std::string directory_;
-  int lock_fd_ = -1;
+  FileDescriptor lock_;
   std::string address_;
   std::string temporary_socket_directory_;
 };

@@ -41,31 +41,27 @@ constexpr double kMostBytes = 1e15;  // keeps the sums of a step exact in 64 bit
 
 // The costs of one stage.
 struct StageCost {
-  double forward = 1, input_grad = 1, weight_grad = 1;
+  std::optional<double> forward = 1, input_grad = 1, weight_grad = 1;
   std::optional<double> backward;  // unset: input_grad + weight_grad
   std::optional<double> overlap;   // unset: forward + backward
   double reduction = 0;
   std::int64_t output_bytes = 0, stash_bytes = 0;
   std::string kinds;  // the kinds that the file names
 
-  double Backward() const { return backward.value_or(input_grad + weight_grad); }
+  double Backward() const { return backward.value_or(*input_grad + *weight_grad); }
 
   // Returns false if there is no such kind.
   bool Set(std::string_view kind, double value) {
-    if (kind == "F") {
-      forward = value;
-    } else if (kind == "I") {
-      input_grad = value;
-    } else if (kind == "W") {
-      weight_grad = value;
-    } else if (kind == "B") {
-      backward = value;
-    } else if (kind == "O") {
-      overlap = value;
-    } else {
-      return false;
+    for (const auto& [name, time] : {std::pair("F", &forward),
+                                     {"I", &input_grad},
+                                     {"W", &weight_grad},
+                                     {"B", &backward},
+                                     {"O", &overlap}}) {
+      if (kind != name) continue;
+      *time = value;
+      return true;
     }
-    return true;
+    return false;
   }
 
   bool SetInFile(std::string_view key, double value) {
@@ -285,12 +281,12 @@ absl::StatusOr<StepCosts> ReadCosts(const CostOptions& options) {
     return stage.overlap.has_value();
   });
   for (const StageCost& stage : stages) {
-    time.forward.push_back(stage.forward);
-    time.input_grad.push_back(stage.input_grad);
-    time.weight_grad.push_back(stage.weight_grad);
+    time.forward.push_back(*stage.forward);
+    time.input_grad.push_back(*stage.input_grad);
+    time.weight_grad.push_back(*stage.weight_grad);
     time.backward.push_back(stage.Backward());
     time.reduction.push_back(stage.reduction);
-    if (overlap) time.overlap.push_back(stage.overlap.value_or(stage.forward + stage.Backward()));
+    if (overlap) time.overlap.push_back(stage.overlap.value_or(*stage.forward + stage.Backward()));
     step.output_bytes.push_back(stage.output_bytes);
     step.stash_bytes.push_back(stage.stash_bytes);
   }

@@ -11,23 +11,9 @@ namespace {
 constexpr char kReset[] = "\x1b[0m";
 
 const char* Sequence(Style style) {
-  switch (style) {
-    case Style::kPlain:
-      return "";
-    case Style::kBold:
-      return "\x1b[1m";
-    case Style::kDim:
-      return "\x1b[2m";
-    case Style::kGood:
-      return "\x1b[32m";
-    case Style::kWarn:
-      return "\x1b[33m";
-    case Style::kBad:
-      return "\x1b[31m";
-    case Style::kAccent:
-      return "\x1b[36m";
-  }
-  return "";
+  constexpr const char* kSequences[] = {"",         "\x1b[1m",  "\x1b[2m", "\x1b[32m",
+                                        "\x1b[33m", "\x1b[31m", "\x1b[36m"};
+  return kSequences[static_cast<int>(style)];
 }
 
 bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }

@@ -118,8 +118,7 @@ absl::StatusOr<SafetensorsView> SafetensorsView::Parse(std::span<const std::byte
 }
 
 const Tensor* SafetensorsView::Find(std::string_view name) const {
-  const auto it = std::find_if(tensors_.begin(), tensors_.end(),
-                               [&](const Tensor& t) { return t.name == name; });
+  const auto it = std::ranges::find(tensors_, name, &Tensor::name);
   return it == tensors_.end() ? nullptr : &*it;
 }
 

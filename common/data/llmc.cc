@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -19,21 +20,17 @@ struct Kind {
 constexpr Kind kKinds[] = {{20240520, 1, TokenType::kU16}, {20240801, 7, TokenType::kU32}};
 
 // Magic numbers of the other files that llm.c writes.
+constexpr std::pair<std::int64_t, const char*> kOtherFiles[] = {
+    {20240326, ", that of a model"},
+    {20240327, ", that of a debugging state"},
+    {20240328, ", that of a tokenizer"},
+    {20240522, ", that of an evaluation set"},
+    {20240527, ", that of an optimizer state"}};
+
 const char* OtherFile(std::int64_t magic) {
-  switch (magic) {
-    case 20240326:
-      return ", that of a model";
-    case 20240327:
-      return ", that of a debugging state";
-    case 20240328:
-      return ", that of a tokenizer";
-    case 20240522:
-      return ", that of an evaluation set";
-    case 20240527:
-      return ", that of an optimizer state";
-    default:
-      return "";
-  }
+  const auto* const found =
+      std::ranges::find(kOtherFiles, magic, [](const auto& other) { return other.first; });
+  return found == std::end(kOtherFiles) ? "" : found->second;
 }
 
 }  // namespace
@@ -46,8 +43,7 @@ absl::StatusOr<TokenValues> ParseLlmc(std::span<const std::byte> file) {
   }
   const TokenValues header(TokenType::kI32, file.first(kHeaderBytes));
   const std::int64_t magic = header.At(0), version = header.At(1), num_tokens = header.At(2);
-  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                  [&](const Kind& candidate) { return candidate.magic == magic; });
+  const auto* kind = std::ranges::find(kKinds, magic, &Kind::magic);
   if (kind == std::end(kKinds)) {
     return absl::InvalidArgumentError(
         absl::StrCat("has magic ", magic, OtherFile(magic),

@@ -131,9 +131,7 @@ Work WorkOf(Op op) {
 }
 
 absl::StatusOr<MeasuredStep> MeasuredStep::Create(const trace::Timeline& timeline, StepId step) {
-  const auto window =
-      std::find_if(timeline.steps.begin(), timeline.steps.end(),
-                   [&](const trace::StepWindow& each) { return each.step == step; });
+  const auto window = std::ranges::find(timeline.steps, step, &trace::StepWindow::step);
   if (window == timeline.steps.end()) {
     return absl::NotFoundError(absl::StrCat("job ", timeline.trace->job, ": step ", step.value(),
                                             " is not in the trace, which has steps ",

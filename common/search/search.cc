@@ -21,24 +21,13 @@ struct Shape {
   int num_chunks = 1;
 };
 
-absl::Status Bad(std::string field, std::string value, std::string rule, std::string fix) {
-  return InvalidField({.field = std::move(field),
-                       .value = std::move(value),
-                       .rule = std::move(rule),
-                       .fix = std::move(fix)});
-}
-
 absl::Status CheckSizes(const Request& request) {
-  if (request.num_ranks < 1) {
-    return Bad("ranks", absl::StrCat(request.num_ranks), "must be at least 1", "use 1 or more");
-  }
-  if (request.num_microbatches < 1) {
-    return Bad("microbatches", absl::StrCat(request.num_microbatches), "must be at least 1",
-               "use 1 or more");
-  }
-  for (const int chunks : request.num_chunks) {
-    if (chunks < 1)
-      return Bad("chunks", absl::StrCat(chunks), "must be at least 1", "use 1 or more");
+  std::vector<std::pair<std::string, int>> sizes = {{"ranks", request.num_ranks},
+                                                    {"microbatches", request.num_microbatches}};
+  for (const int chunks : request.num_chunks) sizes.emplace_back("chunks", chunks);
+  for (const auto& [field, value] : sizes) {
+    if (value >= 1) continue;
+    return InvalidField({field, absl::StrCat(value), "must be at least 1", "use 1 or more"});
   }
   return absl::OkStatus();
 }
@@ -46,8 +35,8 @@ absl::Status CheckSizes(const Request& request) {
 template <class T>
 absl::Status CheckLimits(const std::vector<T>& limits, int num_ranks) {
   if (limits.size() > 1 && static_cast<int>(limits.size()) != num_ranks) {
-    return Bad("memory", absl::StrCat(limits.size(), " limits"), "one, or one for each rank",
-               "give one for all ranks");
+    return InvalidField({"memory", absl::StrCat(limits.size(), " limits"),
+                         "one, or one for each rank", "give one for all ranks"});
   }
   return absl::OkStatus();
 }
@@ -108,10 +97,11 @@ class Searcher {
     RETURN_IF_ERROR(CheckLimits(request_.max_bytes, request_.num_ranks));
     const std::vector<Shape> shapes = ShapesOf(request_);
     if (shapes.empty()) {
-      return Bad("placement", std::string(schedule::PlacementName(request_.placements.front())),
-                 "v has two chunks a rank; bidirectional one, an even number of ranks and two "
-                 "microbatches or more",
-                 "change chunks or ranks");
+      return InvalidField(
+          {"placement", std::string(schedule::PlacementName(request_.placements.front())),
+           "v has two chunks a rank; bidirectional one, an even number of ranks and two "
+           "microbatches or more",
+           "change chunks or ranks"});
     }
     for (const Shape& shape : shapes) RETURN_IF_ERROR(Try(shape));
     if (best_.schedule.ranks.empty()) return TooLittleMemory();
@@ -133,18 +123,19 @@ class Searcher {
     for (int& limit : inputs.max_in_flight) limit = std::max(limit, 1);
     if (!request_.max_bytes.empty()) {
       if (static_cast<int>(request_.stash_bytes.size()) != num_stages) {
-        return Bad("stash_bytes", absl::StrCat(request_.stash_bytes.size(), " values"),
-                   absl::StrCat("one for each of the ", num_stages, " stages"), "give them all");
+        return InvalidField({"stash_bytes", absl::StrCat(request_.stash_bytes.size(), " values"),
+                             absl::StrCat("one for each of the ", num_stages, " stages"),
+                             "give them all"});
       }
       if (!request_.max_in_flight.empty())
-        return Bad("memory", "two limits", "chunks or bytes", "leave one out");
+        return InvalidField({"memory", "two limits", "chunks or bytes", "leave one out"});
     }
     // Three actions for each stage and microbatch.
     if (std::int64_t{3} * num_stages > schedule::kMaxActions / request_.num_microbatches) {
-      return Bad("microbatches", absl::StrCat(request_.num_microbatches),
-                 absl::StrCat("makes more than ", schedule::kMaxActions, " actions with ",
-                              num_stages, " stages"),
-                 "use fewer ranks, chunks or microbatches");
+      return InvalidField({"microbatches", absl::StrCat(request_.num_microbatches),
+                           absl::StrCat("makes more than ", schedule::kMaxActions, " actions with ",
+                                        num_stages, " stages"),
+                           "use fewer ranks, chunks or microbatches"});
     }
     ASSIGN_OR_RETURN(const schedule::Bound bound, schedule::LowerBound(inputs));
     const Problem problem = MakeProblem(request_, shape.placement, shape.num_chunks);
@@ -185,10 +176,10 @@ class Searcher {
     const std::int64_t given =
         bytes ? *std::min_element(request_.max_bytes.begin(), request_.max_bytes.end())
               : *std::min_element(request_.max_in_flight.begin(), request_.max_in_flight.end());
-    return Bad("memory", absl::StrCat(given),
-               absl::StrCat("no schedule of this size holds less than ", least_memory_,
-                            bytes ? " bytes" : " microbatch-chunks", " on a rank"),
-               "raise it, or use fewer chunks");
+    return InvalidField({"memory", absl::StrCat(given),
+                         absl::StrCat("no schedule of this size holds less than ", least_memory_,
+                                      bytes ? " bytes" : " microbatch-chunks", " on a rank"),
+                         "raise it, or use fewer chunks"});
   }
 
   const Request& request_;
