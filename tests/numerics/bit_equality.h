@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains a small model in this process in many ways, and compares the results bit by bit.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "common/schedule/generate.h"
+#include "gtest/gtest.h"
+#include "tests/numerics/in_process_run.h"
+#include "worker/backend/discrete/discrete_backend.h"
+
+namespace takt::numerics {
+
+class BitEquality : public testing::Test {
+ protected:
+  BitEquality() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "takt-numerics-XXXXXX").string();
+    directory_ = mkdtemp(pattern.data());
+    std::ofstream data(directory_ / "train.txt", std::ios::binary);
+    // The data is digits of squares, which no window makes periodic.
+    for (int i = 0; i < 3000; ++i) data << i * i << ' ';
+  }
+  ~BitEquality() override { std::filesystem::remove_all(directory_); }
+
+  // The sizes are such that no vector width divides them.
+  config::JobSpec Job() const {
+    config::JobSpec job;
+    job.name = "bits";
+    job.model = {.layers = 8,
+                 .hidden = 36,
+                 .heads = 3,
+                 .kv_heads = 3,
+                 .inner = 144,
+                 .context = 19,
+                 .positions = 19,
+                 .vocab = 131};
+    job.train = {
+        {.path = (directory_ / "train.txt").string(), .format = config::DataFormat::kBytes}};
+    job.validation = {
+        .path = job.train[0].path, .format = config::DataFormat::kBytes, .batches = 2};
+    job.shuffle = true;
+    job.global_batch = 12;
+    job.microbatch = 1;
+    job.adamw.learning_rate = 3e-3;
+    job.adamw.clip_norm = 0.5;
+    job.lr_schedule.warmup_steps = 2;
+    job.steps = 4;
+    job.seed = 42;
+    job.parallelism = {.pipeline = 1, .data = 1, .chunks = 1, .threads = 1, .schedule = "naive"};
+    return job;
+  }
+
+  config::JobSpec JobWith(const schedule::Family& family, int pp) const {
+    config::JobSpec job = Job();
+    job.parallelism.schedule = family.name;
+    job.parallelism.pipeline = pp;
+    job.parallelism.chunks = std::nullopt;  // the family's default
+    return job;
+  }
+
+  static RunResult Trained(const RunOptions& options) {
+    absl::StatusOr<RunResult> result = TrainInProcess(options);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : RunResult();
+  }
+  static RunResult Train(const config::JobSpec& job) { return Trained({.job = job}); }
+
+  // Trains on a device whose memory the host cannot touch. The device does its work later, on
+  // streams, as soon as it can or as late as somebody waits for it.
+  static RunResult TrainOnDevice(const config::JobSpec& job, bool lazy,
+                                 config::DeviceKind planned_for = config::DeviceKind::kCpu) {
+    std::atomic<std::int64_t> replays = 0;
+    RunResult result = Trained(
+        {.job = job, .planned_for = planned_for, .make_backends = [&](int threads) {
+           return backend::CreateDiscreteBackends(
+               {.threads = threads, .lazy = lazy, .prepared_only = true, .replays = &replays});
+         }});
+    EXPECT_TRUE(replays > 0 || job.steps <= 2) << "nothing was recorded";
+    return result;
+  }
+
+  std::filesystem::path directory_;
+};
+
+// EXPECT_EQ on doubles tells bits apart except for zeros and NaN.
+inline void ExpectSame(const RunResult& a, const RunResult& b) {
+  ASSERT_EQ(a.steps.size(), b.steps.size());
+  for (std::size_t i = 0; i < a.steps.size(); ++i) {
+    EXPECT_EQ(a.steps[i].loss, b.steps[i].loss) << "step " << i + 1;
+    EXPECT_EQ(a.steps[i].grad_norm, b.steps[i].grad_norm) << "step " << i + 1;
+    EXPECT_GT(a.steps[i].loss, 0);
+  }
+  EXPECT_TRUE(a.validation_loss.has_value());
+  EXPECT_EQ(a.validation_loss, b.validation_loss);
+  EXPECT_EQ(a.gradients, b.gradients);
+  EXPECT_EQ(a.weights, b.weights);
+}
+
+inline void ExpectSameBits(const RunResult& a, const RunResult& b) {
+  ExpectSame(a, b);
+  for (const train::StepResult& step : a.steps) EXPECT_GT(step.grad_norm, 0);
+}
+
+inline model::ModelConfig Llama(model::ModelConfig config) {
+  config.family = model::Family::kLlama;
+  config.kv_heads = 1;
+  config.head_size = 12;
+  config.inner = 100;
+  config.tied_head = false;
+  return config;
+}
+
+// Returns the families that flush and have one copy of the weights.
+inline std::vector<schedule::Family> OneWayFamilies() {
+  std::vector<schedule::Family> families;
+  for (const schedule::Family& family : schedule::Families()) {
+    if (family.placement != schedule::Placement::kBidirectional &&
+        family.updates == schedule::Updates::kFlush) {
+      families.push_back(family);
+    }
+  }
+  return families;
+}
+
+}  // namespace takt::numerics
