@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "cli/base/input_file.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
@@ -19,6 +20,15 @@ constexpr std::size_t kLargestCompanionFile = std::size_t{16}
                                               << 20;  // a schedule's CSV, a config.json
 
 }  // namespace
+
+void AddJobInput(CLI::App& command, JobInput& input, const char* example) {
+  command.add_option("JOB", input.path, "Job file (YAML or JSON); - reads stdin")
+      ->type_name("JOB.yaml")
+      ->required();
+  command.add_option("--set", input.set, absl::StrCat("Change a field of the job, e.g. ", example))
+      ->type_name("a.b=c")
+      ->allow_extra_args(false);
+}
 
 absl::StatusOr<PreparedJob> PrepareJob(const JobInput& input) {
   ASSIGN_OR_RETURN(const std::string text, ReadInputFile(input.path, "JOB.yaml", kLargestJobFile));

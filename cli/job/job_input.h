@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "CLI/App.hpp"
 #include "absl/status/statusor.h"
 #include "takt/v1/job_spec.pb.h"
 
@@ -20,6 +21,9 @@ struct JobInput {
   // reads itself are relative to the job's file.
   bool make_paths_absolute = false;
 };
+
+// Declares JOB and --set. example: what --set may say.
+void AddJobInput(CLI::App& command, JobInput& input, const char* example);
 
 struct PreparedJob {
   v1::JobSpec spec;

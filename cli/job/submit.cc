@@ -13,8 +13,7 @@ namespace takt::cli {
 namespace {
 
 struct SubmitOptions {
-  std::string job;
-  std::vector<std::string> set;
+  JobInput job;
   bool wait = false;
   bool validate_only = false;
 };
@@ -22,10 +21,9 @@ struct SubmitOptions {
 absl::StatusOr<ExitCode> Submit(const Context& context, const SubmitOptions& options) {
   // The job is checked first, so that its errors are reported whether or not a coordinator answers.
   const absl::StatusOr<std::string> address = CoordinatorAddress(context);
-  ASSIGN_OR_RETURN(const PreparedJob input,
-                   PrepareJob({.path = options.job,
-                               .set = options.set,
-                               .make_paths_absolute = address.ok() && IsOfLocalCluster(*address)}));
+  JobInput job_input = options.job;
+  job_input.make_paths_absolute = address.ok() && IsOfLocalCluster(*address);
+  ASSIGN_OR_RETURN(const PreparedJob input, PrepareJob(job_input));
   ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
   const std::string& name = input.spec.name();
   const absl::StatusOr<v1::Job> job = client->SubmitJob(input.spec, options.validate_only);
@@ -47,13 +45,7 @@ void AddSubmit(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand<SubmitOptions>(
       app, context, "submit", "Submit a job to the coordinator",
       [](CLI::App& app, SubmitOptions& options) {
-        app.add_option("JOB", options.job, "Job file (YAML or JSON); - reads stdin")
-            ->type_name("JOB.yaml")
-            ->required();
-        app.add_option("--set", options.set,
-                       "Change a field of the job, e.g. parallelism.pipeline=2")
-            ->type_name("a.b=c")
-            ->allow_extra_args(false);
+        AddJobInput(app, options.job, "parallelism.pipeline=2");
         auto* wait =
             app.add_flag("--wait", options.wait, "Wait for the end; exit with the job's verdict");
         app.add_flag("--validate-only", options.validate_only,

@@ -25,8 +25,7 @@ namespace takt::cli {
 namespace {
 
 struct RunOptions : ProcessOptions {
-  std::string job;
-  std::vector<std::string> set;
+  JobInput job{.make_paths_absolute = true};
   int workers = 0;  // 0: what the job needs
   std::string state;
   std::string trace;  // file; empty: none
@@ -204,9 +203,7 @@ class LocalRun {
 };
 
 absl::StatusOr<ExitCode> RunLocally(const Context& context, const RunOptions& options) {
-  ASSIGN_OR_RETURN(
-      const PreparedJob job,
-      PrepareJob({.path = options.job, .set = options.set, .make_paths_absolute = true}));
+  ASSIGN_OR_RETURN(const PreparedJob job, PrepareJob(options.job));
   if (!options.trace.empty()) RETURN_IF_ERROR(CheckNewFile(options.trace));
   const int num_workers = WorkersFor(options, job.spec.parallelism());
   const bool temporary = options.state.empty();
@@ -240,13 +237,7 @@ void AddLocalRun(CLI::App& local, Context& context) {
   CLI::App* command = AddCommand<RunOptions>(
       local, context, "run", "Train one job on this machine, from start to end",
       [](CLI::App& app, RunOptions& options) {
-        app.add_option("JOB", options.job, "Job file (YAML or JSON); - reads stdin")
-            ->type_name("JOB.yaml")
-            ->required();
-        app.add_option("--set", options.set,
-                       "Change a field of the job, e.g. optimizer.adamw.learning_rate=1e-3")
-            ->type_name("a.b=c")
-            ->allow_extra_args(false);
+        AddJobInput(app, options.job, "optimizer.adamw.learning_rate=1e-3");
         app.add_option("--workers", options.workers,
                        "Worker processes; default: what the job needs (pipeline x data), else 4")
             ->type_name("N")

@@ -18,9 +18,9 @@ struct UpOptions : ProcessOptions {
 };
 
 absl::StatusOr<ExitCode> Up(const Context& context, const UpOptions& options) {
-  const std::string directory =
-      options.state.empty() ? DefaultStateDirectory(context) : options.state;
-  ASSIGN_OR_RETURN(LocalState state, LocalState::Open(directory));
+  ASSIGN_OR_RETURN(
+      LocalState state,
+      LocalState::Open(options.state.empty() ? DefaultStateDirectory(context) : options.state));
   ASSIGN_OR_RETURN(const auto cluster,
                    LocalCluster::Start(state, {.program_directory = context.program_directory,
                                                .num_workers = options.workers,

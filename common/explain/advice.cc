@@ -84,15 +84,12 @@ class Advisor {
   // Visits all compute instructions, with the stage of each and its share of the instruction.
   template <class Visit>
   void ForEachStageShare(Visit visit) const {
-    for (std::size_t rank = 0; rank < step_.programs().size(); ++rank) {
-      const std::vector<Instruction>& body = step_.programs()[rank].body;
-      for (std::size_t i = 0; i < body.size(); ++i) {
-        if (!program::IsCompute(body[i].op)) continue;
-        const bool pair = body[i].op == Op::kOverlap;
-        visit(rank, i, body[i].stage, pair ? kForwardShare : 1.0);
-        if (pair) visit(rank, i, body[i].backward_stage, 1 - kForwardShare);
-      }
-    }
+    step_.ForEach([&](std::size_t rank, std::size_t i, const Instruction& instruction) {
+      if (!program::IsCompute(instruction.op)) return;
+      const bool pair = instruction.op == Op::kOverlap;
+      visit(rank, i, instruction.stage, pair ? kForwardShare : 1.0);
+      if (pair) visit(rank, i, instruction.backward_stage, 1 - kForwardShare);
+    });
   }
 
   void MoveLayer() {
@@ -214,20 +211,16 @@ class Advisor {
     std::map<std::pair<Op, int>, TimeSum> by_stage;
     std::map<std::pair<PpRank, PpRank>, TimeSum> by_link;
     const mesh::Mesh& mesh = timeline_.trace->mesh;
-    for (std::size_t rank = 0; rank < step_.programs().size(); ++rank) {
-      const program::Program& program = step_.programs()[rank];
-      for (std::size_t i = 0; i < program.body.size(); ++i) {
-        const Instruction& instruction = program.body[i];
-        const double seconds = step_.usual()[rank][i];
-        if (program::IsCompute(instruction.op)) {
-          by_stage[{instruction.op, instruction.stage.value()}].Add(seconds, instruction);
-        } else if (instruction.op == Op::kRecv) {
-          const Rank from(program.lanes[instruction.lane.value()].peer.value());
-          const Rank to(static_cast<std::int32_t>(rank));
-          by_link[{mesh.PpRankOf(from), mesh.PpRankOf(to)}].Add(seconds, instruction);
-        }
+    step_.ForEach([&](std::size_t rank, std::size_t i, const Instruction& instruction) {
+      const double seconds = step_.usual()[rank][i];
+      if (program::IsCompute(instruction.op)) {
+        by_stage[{instruction.op, instruction.stage.value()}].Add(seconds, instruction);
+      } else if (instruction.op == Op::kRecv) {
+        const program::Lane& lane = step_.programs()[rank].lanes[instruction.lane.value()];
+        const Rank from(lane.peer.value()), to(static_cast<std::int32_t>(rank));
+        by_link[{mesh.PpRankOf(from), mesh.PpRankOf(to)}].Add(seconds, instruction);
       }
-    }
+    });
     cost::Costs costs;
     for (auto [op, list] : {std::pair(Op::kForward, &costs.forward),
                             {Op::kInputGrad, &costs.input_grad},

@@ -153,23 +153,18 @@ double MeasuredStep::StepTime(const sim::Durations& durations) const {
 }
 
 sim::Durations WithFree(const MeasuredStep& step, sim::Durations durations, Work work) {
-  for (std::size_t rank = 0; rank < durations.size(); ++rank) {
-    for (std::size_t i = 0; i < durations[rank].size(); ++i) {
-      if (WorkOf(step.programs()[rank].body[i].op) == work) durations[rank][i] = 0;
-    }
-  }
+  step.ForEach([&](std::size_t rank, std::size_t i, const Instruction& instruction) {
+    if (WorkOf(instruction.op) == work) durations[rank][i] = 0;
+  });
   return durations;
 }
 
 sim::Durations Balanced(const MeasuredStep& step, sim::Durations durations) {
   std::map<Op, TimeSum> sums;
   const auto for_each_compute = [&](auto visit) {
-    for (std::size_t rank = 0; rank < durations.size(); ++rank) {
-      for (std::size_t i = 0; i < durations[rank].size(); ++i) {
-        const Instruction& instruction = step.programs()[rank].body[i];
-        if (WorkOf(instruction.op) == Work::kCompute) visit(instruction, durations[rank][i]);
-      }
-    }
+    step.ForEach([&](std::size_t rank, std::size_t i, const Instruction& instruction) {
+      if (WorkOf(instruction.op) == Work::kCompute) visit(instruction, durations[rank][i]);
+    });
   };
   for_each_compute([&](const Instruction& instruction, double seconds) {
     sums[instruction.op].Add(seconds, instruction);
@@ -182,13 +177,9 @@ sim::Durations Balanced(const MeasuredStep& step, sim::Durations durations) {
 
 std::vector<double> BusySeconds(const MeasuredStep& step, const sim::Durations& durations) {
   std::vector<double> busy(durations.size(), 0.0);
-  for (std::size_t rank = 0; rank < durations.size(); ++rank) {
-    for (std::size_t i = 0; i < durations[rank].size(); ++i) {
-      if (WorkOf(step.programs()[rank].body[i].op) == Work::kCompute) {
-        busy[rank] += durations[rank][i];
-      }
-    }
-  }
+  step.ForEach([&](std::size_t rank, std::size_t i, const Instruction& instruction) {
+    if (WorkOf(instruction.op) == Work::kCompute) busy[rank] += durations[rank][i];
+  });
   return busy;
 }
 

@@ -51,6 +51,15 @@ class MeasuredStep {
 
   double StepTime(const sim::Durations& durations) const;
 
+  // Calls visit(rank, index, instruction) for each instruction of each rank.
+  template <class Visit>
+  void ForEach(Visit visit) const {
+    for (std::size_t rank = 0; rank < programs_.size(); ++rank) {
+      const std::vector<program::Instruction>& body = programs_[rank].body;
+      for (std::size_t i = 0; i < body.size(); ++i) visit(rank, i, body[i]);
+    }
+  }
+
  private:
   MeasuredStep() = default;
 

@@ -104,16 +104,12 @@ void SumLanes(const trace::Timeline& timeline, Explanation& result) {
 std::optional<WorstOp> FindWorstOp(const MeasuredStep& step) {
   std::map<Op, TimeSum> of_op;
   std::map<std::tuple<int, StageId, Op>, TimeSum> of_rank;
-  for (std::size_t rank = 0; rank < step.programs().size(); ++rank) {
-    for (std::size_t i = 0; i < step.usual()[rank].size(); ++i) {
-      const program::Instruction& instruction = step.programs()[rank].body[i];
-      if (!program::IsCompute(instruction.op)) continue;
-      const double seconds = step.usual()[rank][i];
-      of_op[instruction.op].Add(seconds, instruction);
-      of_rank[{static_cast<int>(rank), instruction.stage, instruction.op}].Add(seconds,
-                                                                               instruction);
-    }
-  }
+  step.ForEach([&](std::size_t rank, std::size_t i, const program::Instruction& instruction) {
+    if (!program::IsCompute(instruction.op)) return;
+    const double seconds = step.usual()[rank][i];
+    of_op[instruction.op].Add(seconds, instruction);
+    of_rank[{static_cast<int>(rank), instruction.stage, instruction.op}].Add(seconds, instruction);
+  });
   std::optional<WorstOp> worst;
   double most = 0;
   for (const auto& [key, sum] : of_rank) {
@@ -130,14 +126,11 @@ std::optional<WorstOp> FindWorstOp(const MeasuredStep& step) {
 
 std::optional<WorstLink> FindWorstLink(const MeasuredStep& step) {
   std::map<std::pair<int, int>, std::vector<double>> by_link;
-  for (std::size_t rank = 0; rank < step.programs().size(); ++rank) {
-    const program::Program& program = step.programs()[rank];
-    for (std::size_t i = 0; i < program.body.size(); ++i) {
-      if (program.body[i].op != Op::kRecv) continue;
-      const int from = program.lanes[program.body[i].lane.value()].peer.value();
-      by_link[{from, static_cast<int>(rank)}].push_back(step.usual()[rank][i]);
-    }
-  }
+  step.ForEach([&](std::size_t rank, std::size_t i, const program::Instruction& instruction) {
+    if (instruction.op != Op::kRecv) return;
+    const int from = step.programs()[rank].lanes[instruction.lane.value()].peer.value();
+    by_link[{from, static_cast<int>(rank)}].push_back(step.usual()[rank][i]);
+  });
   std::optional<WorstLink> worst;
   for (const auto& [link, seconds] : by_link) {
     const double median = Median(seconds);
