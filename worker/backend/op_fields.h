@@ -34,30 +34,23 @@ struct IgnoreFields {
   void SizeOrNone(const char* /*name*/, std::int64_t /*size*/) {}
   void Stride(const char* /*name*/, std::int64_t /*stride*/, std::int64_t /*columns*/) {}
   void Flag(bool /*flag*/) {}
-  template <class T>
-  void Tensor(const char* /*name*/, T& /*field*/) {}
-  template <class T>
-  void Tensor(const char* /*name*/, T& /*field*/, const Extent& /*extent*/) {}
-  template <class T>
-  void Optional(T& /*field*/) {}
+  void Tensor(const char* /*name*/, auto& /*field*/, const auto&... /*extent*/) {}
+  void Optional(auto& /*field*/) {}
   void Host(const char* /*name*/, const void* /*field*/) {}
 };
 
-template <class V>
-void DescribeFields(Matmul& o, V& v) {
+void DescribeFields(Matmul& o, auto& v) {
   v.Name("Matmul");
   v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k);
   v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("c", o.c);
   v.Optional(o.bias), v.Optional(o.addend);
 }
-template <class V>
-void DescribeFields(PackBf16& o, V& v) {
+void DescribeFields(PackBf16& o, auto& v) {
   v.Name("PackBf16");
   v.Size("k", o.k), v.Size("n", o.n);
   v.Tensor("b", o.b), v.Tensor("packed", o.packed);
 }
-template <class V>
-void DescribeFields(MatmulBf16& o, V& v) {
+void DescribeFields(MatmulBf16& o, auto& v) {
   v.Name("MatmulBf16");
   v.Stride("a_stride", o.a_stride, o.k), v.Stride("c_stride", o.c_stride, o.n);
   v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k);
@@ -65,30 +58,26 @@ void DescribeFields(MatmulBf16& o, V& v) {
   v.Tensor("c", o.c, Extent{o.m, o.n, o.c_stride == 0 ? o.n : o.c_stride});
   v.Optional(o.bias), v.Optional(o.addend), v.Optional(o.inner);
 }
-template <class V>
-void DescribeFields(MatmulTransposedBf16& o, V& v) {
+void DescribeFields(MatmulTransposedBf16& o, auto& v) {
   v.Name("MatmulTransposedBf16");
   v.Stride("a_stride", o.a_stride, o.m), v.Stride("b_stride", o.b_stride, o.n);
   v.Size("m", o.m), v.Size("n", o.n), v.Size("k", o.k), v.Flag(o.accumulate);
   v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("c", o.c);
   v.Optional(o.column_sums);
 }
-template <class V>
-void DescribeFields(BiasGrad& o, V& v) {
+void DescribeFields(BiasGrad& o, auto& v) {
   v.Name("BiasGrad");
   v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.accumulate);
   v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns}), v.Tensor("d_bias", o.d_bias);
 }
-template <class V>
-void DescribeFields(LayerNormForward& o, V& v) {
+void DescribeFields(LayerNormForward& o, auto& v) {
   v.Name("LayerNormForward");
   v.Size("rows", o.rows), v.Size("columns", o.columns);
   v.Tensor("input", o.input), v.Tensor("weight", o.weight), v.Tensor("bias", o.bias);
   v.Tensor("output", o.output), v.Tensor("mean", o.mean), v.Tensor("rstd", o.rstd);
   v.Optional(o.residual), v.Optional(o.sum);
 }
-template <class V>
-void DescribeFields(LayerNormBackwardInput& o, V& v) {
+void DescribeFields(LayerNormBackwardInput& o, auto& v) {
   v.Name("LayerNormBackwardInput");
   v.Size("rows", o.rows), v.Size("columns", o.columns);
   v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
@@ -96,23 +85,20 @@ void DescribeFields(LayerNormBackwardInput& o, V& v) {
   v.Tensor("rstd", o.rstd), v.Tensor("d_input", o.d_input);
   v.Optional(o.residual_gradient);
 }
-template <class V>
-void DescribeFields(LayerNormBackwardWeights& o, V& v) {
+void DescribeFields(LayerNormBackwardWeights& o, auto& v) {
   v.Name("LayerNormBackwardWeights");
   v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.accumulate);
   v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
   v.Tensor("x", o.x), v.Tensor("mean", o.mean), v.Tensor("rstd", o.rstd);
   v.Tensor("d_weight", o.d_weight), v.Tensor("d_bias", o.d_bias);
 }
-template <class V>
-void DescribeFields(RmsNormForward& o, V& v) {
+void DescribeFields(RmsNormForward& o, auto& v) {
   v.Name("RmsNormForward");
   v.Size("rows", o.rows), v.Size("columns", o.columns);
   v.Tensor("input", o.input), v.Tensor("weight", o.weight), v.Tensor("output", o.output);
   v.Tensor("rstd", o.rstd);
 }
-template <class V>
-void DescribeFields(RmsNormBackwardInput& o, V& v) {
+void DescribeFields(RmsNormBackwardInput& o, auto& v) {
   v.Name("RmsNormBackwardInput");
   v.Size("rows", o.rows), v.Size("columns", o.columns);
   v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
@@ -120,30 +106,26 @@ void DescribeFields(RmsNormBackwardInput& o, V& v) {
   v.Tensor("d_input", o.d_input);
   v.Optional(o.residual_gradient);
 }
-template <class V>
-void DescribeFields(RmsNormBackwardWeights& o, V& v) {
+void DescribeFields(RmsNormBackwardWeights& o, auto& v) {
   v.Name("RmsNormBackwardWeights");
   v.Size("rows", o.rows), v.Size("columns", o.columns), v.Flag(o.accumulate);
   v.Tensor("d_output", o.d_output, Extent{o.rows, o.columns});
   v.Tensor("x", o.x), v.Tensor("rstd", o.rstd), v.Tensor("d_weight", o.d_weight);
 }
-template <class V>
-void DescribeFields(Rotary& o, V& v) {
+void DescribeFields(Rotary& o, auto& v) {
   const std::int64_t columns = o.heads * o.head_size;
   v.Name("Rotary");
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("heads", o.heads);
   v.Size("head_size", o.head_size), v.Size("stride", o.stride, columns);
   v.Tensor("x", o.x, Extent{o.batch * o.context, columns, o.stride}), v.Tensor("table", o.table);
 }
-template <class V>
-void DescribeFields(SwigluForward& o, V& v) {
+void DescribeFields(SwigluForward& o, auto& v) {
   v.Name("SwigluForward");
   v.Size("count", o.count);
   v.Tensor("gate", o.gate, Extent{1, o.count}), v.Tensor("up", o.up, Extent{1, o.count});
   v.Tensor("output", o.output);
 }
-template <class V>
-void DescribeFields(SwigluBackward& o, V& v) {
+void DescribeFields(SwigluBackward& o, auto& v) {
   const Extent extent{1, o.count};
   v.Name("SwigluBackward");
   v.Size("count", o.count);
@@ -151,14 +133,12 @@ void DescribeFields(SwigluBackward& o, V& v) {
   v.Tensor("d_output", o.d_output, extent);
   v.Tensor("d_gate", o.d_gate, extent), v.Tensor("d_up", o.d_up, extent);
 }
-template <class V>
-void DescribeFields(GeluForward& o, V& v) {
+void DescribeFields(GeluForward& o, auto& v) {
   v.Name("GeluForward");
   v.Size("count", o.count);
   v.Tensor("input", o.input, Extent{1, o.count}), v.Tensor("output", o.output);
 }
-template <class V>
-void DescribeFields(GeluBackward& o, V& v) {
+void DescribeFields(GeluBackward& o, auto& v) {
   const Extent extent{1, o.count};
   v.Name("GeluBackward");
   v.Size("count", o.count);
@@ -172,16 +152,14 @@ inline Extent Queries(const AttentionShape& s, std::int64_t stride) {
 inline Extent Keys(const AttentionShape& s) {
   return {s.batch * s.context, s.kv_heads * s.head_size, s.kv_stride};
 }
-template <class V>
-void DescribeFields(AttentionShape& s, V& v) {
+void DescribeFields(AttentionShape& s, auto& v) {
   v.Size("batch", s.batch), v.Size("context", s.context), v.Size("heads", s.heads);
   v.Size("kv_heads", s.kv_heads), v.Size("head_size", s.head_size);
   v.Size("q_stride", s.q_stride, s.heads * s.head_size);
   v.Size("kv_stride", s.kv_stride, s.kv_heads * s.head_size);
   v.Size("out_stride", s.out_stride, s.heads * s.head_size);
 }
-template <class V>
-void DescribeFields(AttentionForward& o, V& v) {
+void DescribeFields(AttentionForward& o, auto& v) {
   v.Name("AttentionForward");
   DescribeFields(o.shape, v);
   v.Tensor("q", o.q, Queries(o.shape, o.shape.q_stride));
@@ -189,8 +167,7 @@ void DescribeFields(AttentionForward& o, V& v) {
   v.Tensor("output", o.output, Queries(o.shape, o.shape.out_stride));
   v.Tensor("logsumexp", o.logsumexp);
 }
-template <class V>
-void DescribeFields(AttentionBackward& o, V& v) {
+void DescribeFields(AttentionBackward& o, auto& v) {
   const Extent queries = Queries(o.shape, o.shape.q_stride), keys = Keys(o.shape);
   const Extent output = Queries(o.shape, o.shape.out_stride);
   v.Name("AttentionBackward");
@@ -200,16 +177,14 @@ void DescribeFields(AttentionBackward& o, V& v) {
   v.Tensor("d_output", o.d_output, output), v.Tensor("d_q", o.d_q, queries);
   v.Tensor("d_k", o.d_k, keys), v.Tensor("d_v", o.d_v, keys);
 }
-template <class V>
-void DescribeFields(EmbeddingForward& o, V& v) {
+void DescribeFields(EmbeddingForward& o, auto& v) {
   v.Name("EmbeddingForward");
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);
   v.Tensor("tokens", o.tokens), v.Tensor("token_table", o.token_table);
   v.Tensor("output", o.output);
   v.Optional(o.position_table);
 }
-template <class V>
-void DescribeFields(EmbeddingBackward& o, V& v) {
+void DescribeFields(EmbeddingBackward& o, auto& v) {
   v.Name("EmbeddingBackward");
   v.Size("batch", o.batch), v.Size("context", o.context), v.Size("columns", o.columns);
   v.Size("vocab", o.vocab), v.Flag(o.accumulate);
@@ -218,8 +193,7 @@ void DescribeFields(EmbeddingBackward& o, V& v) {
   v.Tensor("d_token_table", o.d_token_table);
   v.Optional(o.d_position_table);
 }
-template <class V>
-void DescribeFields(CrossEntropy& o, V& v) {
+void DescribeFields(CrossEntropy& o, auto& v) {
   v.Name("CrossEntropy");
   v.Stride("stride", o.stride, o.vocab);
   v.Size("rows", o.rows), v.Size("vocab", o.vocab);
@@ -227,38 +201,30 @@ void DescribeFields(CrossEntropy& o, V& v) {
   v.Tensor("logits", o.logits, Extent{o.rows, o.stride == 0 ? o.vocab : o.stride});
   v.Tensor("targets", o.targets), v.Host("loss_sum", o.loss_sum);
 }
-template <class V>
-void DescribeFields(AdamwTensor& o, V& v) {
+void DescribeFields(AdamwTensor& o, auto& v) {
   v.SizeOrNone("count", o.count);
   v.Tensor("parameter", o.parameter), v.Tensor("gradient", o.gradient);
   v.Tensor("m", o.m), v.Tensor("v", o.v);
   v.Optional(o.previous);
 }
 // The list of tensors is left out, because its elements are described one by one.
-template <class V>
-void DescribeFields(AdamwUpdate& /*o*/, V& v) {
-  v.Name("AdamwUpdate");
-}
-template <class V>
-void DescribeFields(SumOfSquares& o, V& v) {
+void DescribeFields(AdamwUpdate& /*o*/, auto& v) { v.Name("AdamwUpdate"); }
+void DescribeFields(SumOfSquares& o, auto& v) {
   v.Name("SumOfSquares");
   v.SizeOrNone("count", o.count);
   v.Tensor("input", o.input), v.Host("result", o.result);
 }
-template <class V>
-void DescribeFields(Fill& o, V& v) {
+void DescribeFields(Fill& o, auto& v) {
   v.Name("Fill");
   v.SizeOrNone("count", o.count);
   v.Tensor("output", o.output);
 }
-template <class V>
-void DescribeFields(Copy& o, V& v) {
+void DescribeFields(Copy& o, auto& v) {
   v.Name("Copy");
   v.SizeOrNone("count", o.count);
   v.Tensor("input", o.input), v.Tensor("output", o.output);
 }
-template <class V>
-void DescribeFields(Add& o, V& v) {
+void DescribeFields(Add& o, auto& v) {
   v.Name("Add");
   v.SizeOrNone("count", o.count);
   v.Tensor("a", o.a), v.Tensor("b", o.b), v.Tensor("output", o.output);

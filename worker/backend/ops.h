@@ -22,6 +22,7 @@
 //   the same bits.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <variant>
@@ -35,6 +36,9 @@ inline constexpr std::int32_t kIgnoredTarget = -100;
 struct Bf16 {
   std::uint16_t bits;
 };
+inline float ToFloat(Bf16 x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
 
 // A tensor that an op reads, in f32 or in bf16. It converts from either pointer. Products in bf16
 // round an operand that comes in f32 first, to nearest, ties to even.
@@ -374,5 +378,11 @@ using Op = std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, Bias
                         SwigluForward, SwigluBackward, GeluForward, GeluBackward, AttentionForward,
                         AttentionBackward, EmbeddingForward, EmbeddingBackward, CrossEntropy,
                         AdamwUpdate, SumOfSquares, Fill, Copy, Add>;
+
+// The ops that multiply matrices.
+template <class O>
+concept ProductOp = requires(const O& op) {
+  op.m, op.n, op.k;
+};
 
 }  // namespace takt::backend

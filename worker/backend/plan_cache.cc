@@ -50,11 +50,6 @@ void PlanCache::Freeze() {
   frozen_ = true;
 }
 
-bool PlanCache::frozen() const {
-  absl::MutexLock lock(&mutex_);
-  return frozen_;
-}
-
 void PlanCache::Merge(const Plans& plans) {
   absl::MutexLock lock(&mutex_);
   plans_.insert(plans.begin(), plans.end());

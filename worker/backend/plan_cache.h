@@ -62,7 +62,6 @@ class PlanCache {
 
   // From now on Get only looks up.
   void Freeze();
-  bool frozen() const;
 
   // Takes the plans whose keys it does not have yet: the first choice of a key stays.
   void Merge(const Plans& plans);

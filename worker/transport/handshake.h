@@ -43,8 +43,8 @@ absl::Status TimeoutStatus(std::string_view what, absl::Duration timeout);
 std::string ToHex(std::string_view bytes);
 absl::StatusOr<std::string> FromHex(std::string_view hex);
 
-template <std::size_t n>
-std::string_view AsText(const std::array<std::byte, n>& bytes) {
+template <class Byte, std::size_t n>
+std::string_view AsText(const std::array<Byte, n>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), n};
 }
 

@@ -24,4 +24,16 @@ absl::Status CheckHeader(const MessageHeader& header, const MessageTag& expected
                    " bytes, but ", ToString(header.tag), " of ", header.size_bytes, " bytes came"));
 }
 
+absl::Status CheckFits(const std::string& channel, std::size_t bytes, std::size_t max_bytes) {
+  if (bytes <= max_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("channel ", channel, ": a message of ", bytes,
+                                                 " bytes, but it was opened for at most ",
+                                                 max_bytes));
+}
+
+absl::Status DifferentSizes(const std::string& channel, std::size_t here, std::size_t there) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("channel ", channel, " opened for ", here, " bytes here and ", there, " there"));
+}
+
 }  // namespace takt::transport

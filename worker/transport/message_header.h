@@ -29,4 +29,11 @@ std::string ToString(const MessageTag& tag);
 absl::Status CheckHeader(const MessageHeader& header, const MessageTag& expected,
                          std::size_t expected_bytes, const std::string& channel);
 
+// Returns kInvalidArgument if a message of `bytes` is larger than those that `channel` was opened
+// for.
+absl::Status CheckFits(const std::string& channel, std::size_t bytes, std::size_t max_bytes);
+
+// The error of two ends that open `channel` for messages of different sizes.
+absl::Status DifferentSizes(const std::string& channel, std::size_t here, std::size_t there);
+
 }  // namespace takt::transport

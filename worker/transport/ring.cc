@@ -70,11 +70,7 @@ class RingSender final : public SendChannel, RingEnd {
 
   absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) override {
     RETURN_IF_ERROR(failure_);
-    if (data.size() > options_.max_message_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("channel ", options_.channel, ": a message of ", data.size(),
-                       " bytes, but it was opened for at most ", options_.max_message_bytes));
-    }
+    RETURN_IF_ERROR(CheckFits(options_.channel, data.size(), options_.max_message_bytes));
     if (header_.receiver_left.load(std::memory_order_relaxed) != 0) return PeerLeft();
     const std::int64_t deadline = Deadline();
     MessageHeader message{.tag = tag, .size_bytes = data.size()};

@@ -93,9 +93,7 @@ void PackRows(const float* from, std::int64_t stride, std::int64_t rows, std::in
               std::int64_t padded, float factor, float* to) {
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t i = 0; i < padded; i += kWidth) {
-      const std::int64_t n = size - i;
-      const Vec v = n >= kWidth ? Load(from + r * stride + i) : LoadPart(from + r * stride + i, n);
-      Store(to + r * padded + i, v * factor);
+      Store(to + r * padded + i, LoadN(from + r * stride + i, size - i) * factor);
     }
   }
 }
@@ -123,13 +121,7 @@ void Unpack(const float* from, std::int64_t padded, std::int64_t rows, std::int6
             float factor, float* to, std::int64_t stride) {
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t i = 0; i < size; i += kWidth) {
-      const Vec v = Load(from + r * padded + i) * factor;
-      const std::int64_t n = size - i;
-      if (n >= kWidth) {
-        Store(to + r * stride + i, v);
-      } else {
-        StorePart(to + r * stride + i, v, n);
-      }
+      StoreN(to + r * stride + i, Load(from + r * padded + i) * factor, size - i);
     }
   }
 }

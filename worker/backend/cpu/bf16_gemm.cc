@@ -2,7 +2,6 @@
 #include "worker/backend/cpu/bf16_gemm.h"
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
@@ -20,12 +19,28 @@ absl::Status Failed(const Bf16Block& block, const std::string& reason) {
                                           " x ", block.k, " failed: ", reason));
 }
 
-}  // namespace
-
-class Bf16Gemm::OneDnn {
+// Multiplies by oneDNN's bf16 kernels.
+class NativeGemm final : public Bf16Gemm {
  public:
-  void Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c) {
-    Product& product = Find(block);
+  absl::Status Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c) override {
+    UseOneOpenMpThread();
+    try {
+      Multiply(Find(block), a, b, c);
+      return absl::OkStatus();
+    } catch (const dnnl::error& error) {
+      return Failed(block, error.what());
+    }
+  }
+
+ private:
+  using Memory = dnnl::memory;
+  struct Product {
+    dnnl::matmul matmul;
+    Memory a, b, c, workspace;
+    std::size_t workspace_bytes = 0;
+  };
+
+  void Multiply(Product& product, const Bf16* a, const Bf16* b, float* c) {
     // oneDNN's memory objects take no const pointers, but it only reads its sources.
     product.a.set_data_handle(const_cast<Bf16*>(a));
     product.b.set_data_handle(const_cast<Bf16*>(b));
@@ -38,14 +53,6 @@ class Bf16Gemm::OneDnn {
                                      {DNNL_ARG_SCRATCHPAD, product.workspace}});
     stream_.wait();
   }
-
- private:
-  using Memory = dnnl::memory;
-  struct Product {
-    dnnl::matmul matmul;
-    Memory a, b, c, workspace;
-    std::size_t workspace_bytes = 0;
-  };
 
   static Memory::desc Describe(std::int64_t rows, std::int64_t columns, std::int64_t stride,
                                bool transposed, Memory::data_type type) {
@@ -93,9 +100,10 @@ class Bf16Gemm::OneDnn {
 
 // Multiplies the same values as f32. Products of two bf16 values are exact in f32, so only the
 // order of the sums may differ.
-class Bf16Gemm::InF32 {
+class GemmInF32 final : public Bf16Gemm {
  public:
-  dnnl_status_t Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c) {
+  absl::Status Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c) override {
+    UseOneOpenMpThread();
     const std::int64_t a_rows = block.a_transposed ? block.k : block.m;
     const std::int64_t a_columns = block.a_transposed ? block.m : block.k;
     Widen(a, a_rows, a_columns, block.a_stride, a_);
@@ -104,16 +112,15 @@ class Bf16Gemm::InF32 {
     } else {
       Widen(b, block.k, block.n, block.b_stride, b_);
     }
-    return dnnl_sgemm(block.a_transposed ? 'T' : 'N', 'N', block.m, block.n, block.k, 1.0F,
-                      a_.data(), a_columns, b_.data(), block.n, block.accumulate ? 1.0F : 0.0F, c,
-                      block.c_stride);
+    const dnnl_status_t status = dnnl_sgemm(block.a_transposed ? 'T' : 'N', 'N', block.m, block.n,
+                                            block.k, 1.0F, a_.data(), a_columns, b_.data(), block.n,
+                                            block.accumulate ? 1.0F : 0.0F, c, block.c_stride);
+    return status == dnnl_success
+               ? absl::OkStatus()
+               : Failed(block, absl::StrCat("status ", static_cast<int>(status)));
   }
 
  private:
-  static float ToFloat(Bf16 value) {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
-  }
-
   static void Widen(const Bf16* from, std::int64_t rows, std::int64_t columns, std::int64_t stride,
                     std::vector<float>& to) {
     to.resize(static_cast<std::size_t>(rows * columns));
@@ -139,30 +146,11 @@ class Bf16Gemm::InF32 {
   std::vector<float> a_, b_;
 };
 
-Bf16Gemm::Bf16Gemm(bool native) {
-  if (native) {
-    onednn_ = std::make_unique<OneDnn>();
-  } else {
-    in_f32_ = std::make_unique<InF32>();
-  }
-}
-Bf16Gemm::~Bf16Gemm() = default;
-Bf16Gemm::Bf16Gemm(Bf16Gemm&&) noexcept = default;
+}  // namespace
 
-absl::Status Bf16Gemm::Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c) {
-  UseOneOpenMpThread();
-  if (onednn_ == nullptr) {
-    const dnnl_status_t status = in_f32_->Run(block, a, b, c);
-    return status == dnnl_success
-               ? absl::OkStatus()
-               : Failed(block, absl::StrCat("status ", static_cast<int>(status)));
-  }
-  try {
-    onednn_->Run(block, a, b, c);
-    return absl::OkStatus();
-  } catch (const dnnl::error& error) {
-    return Failed(block, error.what());
-  }
+std::unique_ptr<Bf16Gemm> CreateBf16Gemm(bool native) {
+  if (native) return std::make_unique<NativeGemm>();
+  return std::make_unique<GemmInF32>();
 }
 
 }  // namespace takt::backend

@@ -34,19 +34,12 @@ struct Bf16Block {
 // in. Thread: one caller at a time.
 class Bf16Gemm {
  public:
-  // native: the processor multiplies bf16. Only then is oneDNN's bf16 used.
-  explicit Bf16Gemm(bool native);
-  ~Bf16Gemm();
-  Bf16Gemm(Bf16Gemm&&) noexcept;
-
+  virtual ~Bf16Gemm() = default;
   // Errors: kInternal, with oneDNN's message.
-  absl::Status Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c);
-
- private:
-  class OneDnn;
-  class InF32;
-  std::unique_ptr<OneDnn> onednn_;  // one of the two
-  std::unique_ptr<InF32> in_f32_;
+  virtual absl::Status Run(const Bf16Block& block, const Bf16* a, const Bf16* b, float* c) = 0;
 };
+
+// native: the processor multiplies bf16. Only then is oneDNN's bf16 used.
+std::unique_ptr<Bf16Gemm> CreateBf16Gemm(bool native);
 
 }  // namespace takt::backend

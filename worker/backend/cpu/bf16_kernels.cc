@@ -42,10 +42,7 @@ inline void Transpose(PairVec (&rows)[kPairs]) {
   if constexpr (kHalf > 1) Transpose<kHalf / 2>(rows);
 }
 
-inline Vec LoadN(const float* p, std::int64_t n) {
-  if (n <= 0) return Vec{};
-  return n >= kWidth ? Load(p) : LoadPart(p, n);
-}
+inline Vec LoadOrZero(const float* p, std::int64_t n) { return n <= 0 ? Vec{} : LoadN(p, n); }
 
 // Packs a `b` stored [k,n]: rows of the panel are rows of b.
 void PackPlain(const PackBf16& op, std::int64_t first, std::int64_t depth, Bf16* panel) {
@@ -53,8 +50,8 @@ void PackPlain(const PackBf16& op, std::int64_t first, std::int64_t depth, Bf16*
     for (std::int64_t i = 0; i < kPanelColumns; i += kWidth) {
       const std::int64_t n = op.n - (first + i);
       const float* even = op.b + k * op.n + first + i;
-      StorePair(panel + k * kPanelColumns, i, LoadN(even, k < op.k ? n : 0),
-                LoadN(even + op.n, k + 1 < op.k ? n : 0));
+      StorePair(panel + k * kPanelColumns, i, LoadOrZero(even, k < op.k ? n : 0),
+                LoadOrZero(even + op.n, k + 1 < op.k ? n : 0));
     }
   }
 }
@@ -66,7 +63,7 @@ void PackTransposedB(const PackBf16& op, std::int64_t first, std::int64_t depth,
     for (std::int64_t begin = 0; begin < kPanelColumns; begin += kWidth) {
       const auto pairs_of = [&](std::int64_t column) {
         const bool inside = first + column < op.n;
-        const Vec v = LoadN(op.b + (first + column) * op.k + k, inside ? op.k - k : 0);
+        const Vec v = LoadOrZero(op.b + (first + column) * op.k + k, inside ? op.k - k : 0);
         const PairVec halves = reinterpret_cast<PairVec>(LowerHalf(Rounded(v)));
         return (halves | halves >> 16) & 0xffffffff;
       };
@@ -90,7 +87,7 @@ void PackTransposedB(const PackBf16& op, std::int64_t first, std::int64_t depth,
 void RoundBf16(const float* input, Bf16* rounded, Range elements) {
   for (std::int64_t i = elements.begin; i < elements.end; i += kWidth) {
     const std::int64_t n = elements.end - i;
-    StoreRounded(rounded + i, LoadN(input + i, n), n);
+    StoreN(rounded + i, LoadN(input + i, n), n);
   }
 }
 

@@ -20,9 +20,8 @@ std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 Bf16Products::Bf16Products(ThreadTeam& team, const Kernels& kernels)
     : team_(team), kernels_(kernels) {
-  for (int i = 0; i < team.size(); ++i) {
-    threads_.push_back({.gemm = Bf16Gemm(MultipliesBf16(kernels))});
-  }
+  for (int i = 0; i < team.size(); ++i)
+    threads_.push_back({.gemm = CreateBf16Gemm(MultipliesBf16(kernels)), .tile = {}});
 }
 
 void Bf16Products::Pack(const PackBf16& op) {
@@ -39,13 +38,13 @@ absl::Status Bf16Products::Run(const MatmulBf16& op) {
                             std::int64_t columns, Thread& thread) {
     std::vector<float>& tile = thread.tile;
     tile.resize(std::max(tile.size(), static_cast<std::size_t>(rows * columns)));
-    RETURN_IF_ERROR(thread.gemm.Run({.b_packed = true,
-                                     .m = rows,
-                                     .n = columns,
-                                     .k = op.k,
-                                     .a_stride = a.stride,
-                                     .c_stride = columns},
-                                    a.data + row * a.stride, op.b + column * depth, tile.data()));
+    RETURN_IF_ERROR(thread.gemm->Run({.b_packed = true,
+                                      .m = rows,
+                                      .n = columns,
+                                      .k = op.k,
+                                      .a_stride = a.stride,
+                                      .c_stride = columns},
+                                     a.data + row * a.stride, op.b + column * depth, tile.data()));
     const std::int64_t at = row * c_stride + column;
     kernels_.epilogue({.product = tile.data(),
                        .product_stride = columns,
@@ -65,15 +64,15 @@ absl::Status Bf16Products::Run(const MatmulTransposedBf16& op) {
   const Rows b = Rounded(op.b, op.k, op.n, op.b_stride, b_);
   const auto multiply = [&](std::int64_t row, std::int64_t column, std::int64_t rows,
                             std::int64_t columns, Thread& thread) {
-    return thread.gemm.Run({.a_transposed = true,
-                            .m = rows,
-                            .n = columns,
-                            .k = op.k,
-                            .a_stride = a.stride,
-                            .b_stride = b.stride,
-                            .c_stride = op.n,
-                            .accumulate = op.accumulate},
-                           a.data + row, b.data + column, op.c + row * op.n + column);
+    return thread.gemm->Run({.a_transposed = true,
+                             .m = rows,
+                             .n = columns,
+                             .k = op.k,
+                             .a_stride = a.stride,
+                             .b_stride = b.stride,
+                             .c_stride = op.n,
+                             .accumulate = op.accumulate},
+                            a.data + row, b.data + column, op.c + row * op.n + column);
   };
   return ForBlocks(CutProduct(op.m, op.n, op.k, kTransposed), op.m, op.n, multiply);
 }

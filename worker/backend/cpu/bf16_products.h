@@ -3,6 +3,7 @@
 // their shape alone, and one thread computes each block.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,7 +29,7 @@ class Bf16Products {
 
  private:
   struct Thread {
-    Bf16Gemm gemm;
+    std::unique_ptr<Bf16Gemm> gemm;
     std::vector<float> tile;  // one block of the output, before bias and addend
   };
 

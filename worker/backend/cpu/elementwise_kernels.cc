@@ -16,23 +16,6 @@ inline void ForVectors(Range range, const F& f) {
   if (i < range.end) f(i, range.end - i);
 }
 
-inline Vec LoadN(const float* p, std::int64_t n) { return n == kWidth ? Load(p) : LoadPart(p, n); }
-inline void StoreN(float* p, Vec v, std::int64_t n) {
-  if (n == kWidth) {
-    Store(p, v);
-  } else {
-    StorePart(p, v, n);
-  }
-}
-
-inline void StoreN(Bf16* p, Vec v, std::int64_t n) { StoreRounded(p, v, n); }
-
-// Calls f(output) with the pointer that is set.
-template <class F>
-inline void To(const Output& output, const F& f) {
-  output.bf16 != nullptr ? f(output.bf16) : f(output.f32);
-}
-
 // With u = sqrt(2/pi) (x + 0.044715 x^3), 0.5 (1 + tanh u) is 1 / (1 + e^-2u). Nothing cancels in
 // that form.
 constexpr float kGeluLinear = -2.0F * 0.7978845608028654F;

@@ -51,9 +51,7 @@ using Bf16s = std::vector<Bf16>;
 
 inline constexpr double kUnit = 0x1p-8;  // half a unit in the last place of a bf16 near 1
 
-inline double ToDouble(Bf16 x) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
-}
+inline double ToDouble(Bf16 x) { return ToFloat(x); }
 
 // Returns the nearer of the two neighbours; of equally near ones, the one with an even last bit.
 inline Bf16 Nearest(float x) {
@@ -72,7 +70,7 @@ inline Bf16s NearestOf(const Floats& values) {
 
 inline Floats Widened(const Bf16s& values) {
   Floats wide;
-  for (const Bf16 value : values) wide.push_back(static_cast<float>(ToDouble(value)));
+  for (const Bf16 value : values) wide.push_back(ToFloat(value));
   return wide;
 }
 

@@ -7,23 +7,6 @@
 namespace takt::backend::TAKT_ISA {
 namespace {
 
-inline Vec LoadN(const float* p, std::int64_t n) { return n >= kWidth ? Load(p) : LoadPart(p, n); }
-inline void StoreN(float* p, Vec v, std::int64_t n) {
-  if (n >= kWidth) {
-    Store(p, v);
-  } else {
-    StorePart(p, v, n);
-  }
-}
-
-inline void StoreN(Bf16* p, Vec v, std::int64_t n) { StoreRounded(p, v, n); }
-
-// Calls f(output) with the pointer that is set.
-template <class F>
-inline void To(const Output& output, const F& f) {
-  output.bf16 != nullptr ? f(output.bf16) : f(output.f32);
-}
-
 struct RowMoments {
   float mean, rstd;
 };
@@ -105,35 +88,6 @@ void LayerNormForwardRows(const LayerNormForward& op, Range rows) {
   }
 }
 
-// With h = (x - mean) rstd and g = d_output * weight, d_x is rstd (g - mean(g) - h mean(g h)).
-void LayerNormBackwardInputRows(const LayerNormBackwardInput& op, Range rows) {
-  const std::int64_t columns = op.columns;
-  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* x = op.x + r * columns;
-    const float* d_output = op.d_output.f32 + r * columns;
-    const float mean = op.mean[r], rstd = op.rstd[r];
-    Vec g_sum = {}, gh_sum = {};
-    for (std::int64_t i = 0; i < columns; i += kWidth) {
-      const std::int64_t n = columns - i;
-      const Vec g = LoadN(d_output + i, n) * LoadN(op.weight + i, n);  // zero in the padding
-      g_sum += g;
-      gh_sum += g * ((LoadN(x + i, n) - mean) * rstd);
-    }
-    const float g_mean = Sum(g_sum) / static_cast<float>(columns);
-    const float gh_mean = Sum(gh_sum) / static_cast<float>(columns);
-    const float* residual =
-        op.residual_gradient != nullptr ? op.residual_gradient + r * columns : nullptr;
-    float* d_input = op.d_input + r * columns;
-    for (std::int64_t i = 0; i < columns; i += kWidth) {
-      const std::int64_t n = columns - i;
-      const Vec h = (LoadN(x + i, n) - mean) * rstd;
-      Vec d = rstd * (LoadN(d_output + i, n) * LoadN(op.weight + i, n) - g_mean - h * gh_mean);
-      if (residual != nullptr) d += LoadN(residual + i, n);
-      StoreN(d_input + i, d, n);
-    }
-  }
-}
-
 void RmsNormForwardRows(const RmsNormForward& op, Range rows) {
   const std::int64_t columns = op.columns;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
@@ -155,30 +109,45 @@ void RmsNormForwardRows(const RmsNormForward& op, Range rows) {
   }
 }
 
-// With h = x rstd and g = d_output * weight, d_x is rstd (g - h mean(g h)).
-void RmsNormBackwardInputRows(const RmsNormBackwardInput& op, Range rows) {
+// With h = (x - mean) rstd and g = d_output * weight, d_x is rstd (g - mean(g) - h mean(g h)).
+// RmsNorm is not centred: without both means, h = x rstd and d_x = rstd (g - h mean(g h)).
+template <bool kCentred, class Op>
+void NormBackwardInputRows(const Op& op, Range rows) {
   const std::int64_t columns = op.columns;
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
     const float* x = op.x + r * columns;
     const float* d_output = op.d_output.f32 + r * columns;
     const float rstd = op.rstd[r];
-    Vec gh_sum = {};
+    float mean = 0;
+    if constexpr (kCentred) mean = op.mean[r];
+    Vec g_sum = {}, gh_sum = {};
     for (std::int64_t i = 0; i < columns; i += kWidth) {
       const std::int64_t n = columns - i;
-      gh_sum += LoadN(d_output + i, n) * LoadN(op.weight + i, n) * (LoadN(x + i, n) * rstd);
+      const Vec g = LoadN(d_output + i, n) * LoadN(op.weight + i, n);  // zero in the padding
+      if constexpr (kCentred) g_sum += g;
+      gh_sum += g * ((LoadN(x + i, n) - mean) * rstd);
     }
+    const float g_mean = kCentred ? Sum(g_sum) / static_cast<float>(columns) : 0;
     const float gh_mean = Sum(gh_sum) / static_cast<float>(columns);
     const float* residual =
         op.residual_gradient != nullptr ? op.residual_gradient + r * columns : nullptr;
     float* d_input = op.d_input + r * columns;
     for (std::int64_t i = 0; i < columns; i += kWidth) {
       const std::int64_t n = columns - i;
-      const Vec h = LoadN(x + i, n) * rstd;
-      Vec d = rstd * (LoadN(d_output + i, n) * LoadN(op.weight + i, n) - h * gh_mean);
+      const Vec h = (LoadN(x + i, n) - mean) * rstd;
+      Vec d = rstd * (LoadN(d_output + i, n) * LoadN(op.weight + i, n) - g_mean - h * gh_mean);
       if (residual != nullptr) d += LoadN(residual + i, n);
       StoreN(d_input + i, d, n);
     }
   }
+}
+
+void LayerNormBackwardInputRows(const LayerNormBackwardInput& op, Range rows) {
+  NormBackwardInputRows</*kCentred=*/true>(op, rows);
+}
+
+void RmsNormBackwardInputRows(const RmsNormBackwardInput& op, Range rows) {
+  NormBackwardInputRows</*kCentred=*/false>(op, rows);
 }
 
 void RmsNormWeightsPartial(const RmsNormBackwardWeights& op, Range rows, float* partial) {

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "worker/backend/ops.h"
+
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -58,6 +60,12 @@ inline Vec LoadPart(const float* p, std::int64_t n, float fill = 0) {
 
 inline void StorePart(float* p, Vec v, std::int64_t n) {
   __builtin_memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(float));
+}
+
+// These access the first n elements, or all if there are fewer.
+inline Vec LoadN(const float* p, std::int64_t n) { return n >= kWidth ? Load(p) : LoadPart(p, n); }
+inline void StoreN(float* p, Vec v, std::int64_t n) {
+  n >= kWidth ? Store(p, v) : StorePart(p, v, n);
 }
 
 // Returns v with zeros in the lanes from n on.
@@ -121,13 +129,19 @@ inline IntVec LowerHalf(IntVec v) { return (v >> 16) & 0xffff; }
 inline IntVec UpperHalf(IntVec v) { return v & ~0xffff; }
 
 // Stores the first n elements, or all if there are fewer, rounded to bf16.
-inline void StoreRounded(void* p, Vec v, std::int64_t n) {
+inline void StoreN(Bf16* p, Vec v, std::int64_t n) {
   const ShortVec halves = __builtin_convertvector(LowerHalf(Rounded(v)), ShortVec);
   if (n >= kWidth) {
     __builtin_memcpy(p, &halves, sizeof halves);
   } else {
-    __builtin_memcpy(p, &halves, static_cast<std::size_t>(n) * sizeof(std::uint16_t));
+    __builtin_memcpy(p, &halves, static_cast<std::size_t>(n) * sizeof(Bf16));
   }
+}
+
+// Calls f(output) with the pointer that is set.
+template <class F>
+inline void To(const Output& output, const F& f) {
+  output.bf16 != nullptr ? f(output.bf16) : f(output.f32);
 }
 
 inline Vec Sqrt(Vec v) {

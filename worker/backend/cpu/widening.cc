@@ -2,17 +2,9 @@
 #include "worker/backend/cpu/widening.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace takt::backend {
 namespace {
-
-float Wide(Bf16 number) {
-  const std::uint32_t bits = std::uint32_t{number.bits} << 16;
-  float wide;
-  std::memcpy(&wide, &bits, sizeof wide);
-  return wide;
-}
 
 // Calls f(first element, count) for pieces of rows.
 template <class F>
@@ -44,7 +36,7 @@ std::unique_ptr<float[]> Widening::Widened(const Bf16* tensor, const Extent& ext
   auto twin = std::make_unique_for_overwrite<float[]>(
       static_cast<std::size_t>((extent.rows - 1) * extent.stride + extent.columns));
   ForPieces(team_, extent, [&](std::int64_t first, std::int64_t count) {
-    std::transform(tensor + first, tensor + first + count, twin.get() + first, Wide);
+    std::transform(tensor + first, tensor + first + count, twin.get() + first, ToFloat);
   });
   return twin;
 }

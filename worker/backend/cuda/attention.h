@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes attention by cuDNN where it is built in, is found at run time and knows the shape; else
-// by our own kernels.
+// Computes attention by cuDNN where it is built in, is found at run time and knows the shape.
+// Elsewhere our own kernels (kernels.h) compute it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -37,8 +37,6 @@ struct AttentionOptions {
   cudaStream_t stream = nullptr;
   Arena* arena = nullptr;  // borrowed, outlives the attention
 };
-
-std::unique_ptr<Attention> CreateOwnAttention(const AttentionOptions& options);
 
 // Works in bf16 and always adds in the same order. Null: not built in.
 absl::StatusOr<std::unique_ptr<Attention>> CreateCudnnAttention(const AttentionOptions& options);

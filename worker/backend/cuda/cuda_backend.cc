@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,6 +27,9 @@
 
 namespace takt::backend::cuda {
 namespace {
+
+template <class O>
+concept AttentionOp = std::is_same_v<O, AttentionForward> || std::is_same_v<O, AttentionBackward>;
 
 class DeviceMemory final : public MemorySource {
  public:
@@ -171,9 +175,8 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
                                       .tf32 = shared.tf32,
                                       .tune = shared.tune,
                                       .fused_epilogues = shared.fused_epilogues}));
-    const AttentionOptions attention{.stream = stream, .arena = &shared.arena};
-    backend->own_attention_ = CreateOwnAttention(attention);
-    ASSIGN_OR_RETURN(backend->cudnn_attention_, CreateCudnnAttention(attention));
+    ASSIGN_OR_RETURN(backend->cudnn_attention_,
+                     CreateCudnnAttention({.stream = stream, .arena = &shared.arena}));
     return backend;
   }
 
@@ -215,11 +218,11 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
   CudaBackend(const Shared& shared, std::unique_ptr<CudaStream> stream)
       : DeviceQueue(shared, std::move(stream)) {}
 
-  absl::Status Execute(const Matmul& op) { return matmuls_->Run(op); }
-  absl::Status Execute(const MatmulBf16& op) { return matmuls_->Run(op); }
-  absl::Status Execute(const MatmulTransposedBf16& op) { return matmuls_->Run(op); }
-  absl::Status Execute(const AttentionForward& op) { return Attend(op); }
-  absl::Status Execute(const AttentionBackward& op) { return Attend(op); }
+  absl::Status Execute(const ProductOp auto& op) { return matmuls_->Run(op); }
+  absl::Status Execute(const AttentionOp auto& op) {
+    ASSIGN_OR_RETURN(Attention* const cudnn, CudnnFor(op));
+    return cudnn != nullptr ? cudnn->Run(op) : Enqueue(op, "enqueueing attention");
+  }
   absl::Status Execute(const EmbeddingBackward& op) {
     if (op.batch * op.context > kMaxEmbeddingRows) {
       return absl::InvalidArgumentError(absl::StrCat("EmbeddingBackward: batch * context is ",
@@ -228,51 +231,31 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
     }
     return Enqueue(op);
   }
-  template <class OwnOp>
-  absl::Status Execute(const OwnOp& op) {
-    return Enqueue(op);
+  absl::Status Execute(const auto& own_op) { return Enqueue(own_op); }
+
+  absl::Status MakeRoom(const ProductOp auto& op) { return matmuls_->Prepare(op); }
+  absl::Status MakeRoom(const AttentionOp auto& op) {
+    ASSIGN_OR_RETURN(Attention* const cudnn, CudnnFor(op));
+    return cudnn != nullptr ? cudnn->Prepare(op) : MakeScratch(op);
+  }
+  absl::Status MakeRoom(const auto& own_op) { return MakeScratch(own_op); }
+
+  absl::Status Plan(const ProductOp auto& op) { return matmuls_->Plan(op); }
+  absl::Status Plan(const auto& /*other_op*/) { return absl::OkStatus(); }
+
+  absl::Status MakeScratch(const auto& own_op) {
+    return scratch_->AtLeast(ScratchBytes(own_op)).status();
+  }
+  absl::Status Enqueue(const auto& own_op, const char* what = "enqueueing an op") {
+    ASSIGN_OR_RETURN(std::byte* const scratch, scratch_->AtLeast(ScratchBytes(own_op)));
+    Launch(own_op, {.stream = stream_->get(), .scratch = scratch});
+    return ToStatus(cudaGetLastError(), what);
   }
 
-  absl::Status MakeRoom(const Matmul& op) { return matmuls_->Prepare(op); }
-  absl::Status MakeRoom(const MatmulBf16& op) { return matmuls_->Prepare(op); }
-  absl::Status MakeRoom(const MatmulTransposedBf16& op) { return matmuls_->Prepare(op); }
-  absl::Status MakeRoom(const AttentionForward& op) { return MakeRoomToAttend(op); }
-  absl::Status MakeRoom(const AttentionBackward& op) { return MakeRoomToAttend(op); }
-  template <class OwnOp>
-  absl::Status MakeRoom(const OwnOp& op) {
-    return scratch_->AtLeast(ScratchBytes(op)).status();
-  }
-
-  absl::Status Plan(const Matmul& op) { return matmuls_->Plan(op); }
-  absl::Status Plan(const MatmulBf16& op) { return matmuls_->Plan(op); }
-  absl::Status Plan(const MatmulTransposedBf16& op) { return matmuls_->Plan(op); }
-  template <class OtherOp>
-  absl::Status Plan(const OtherOp&) {
-    return absl::OkStatus();
-  }
-
-  template <class OwnOp>
-  absl::Status Enqueue(const OwnOp& op) {
-    ASSIGN_OR_RETURN(std::byte* const scratch, scratch_->AtLeast(ScratchBytes(op)));
-    Launch(op, {.stream = stream_->get(), .scratch = scratch});
-    return ToStatus(cudaGetLastError(), "enqueueing an op");
-  }
-
-  template <class AttentionOp>
-  absl::Status Attend(const AttentionOp& op) {
-    ASSIGN_OR_RETURN(Attention* const attention, WhoAttends(op));
-    return attention->Run(op);
-  }
-  template <class AttentionOp>
-  absl::Status MakeRoomToAttend(const AttentionOp& op) {
-    ASSIGN_OR_RETURN(Attention* const attention, WhoAttends(op));
-    return attention->Prepare(op);
-  }
-  template <class AttentionOp>
-  absl::StatusOr<Attention*> WhoAttends(const AttentionOp& op) {
-    for (Attention* attention : {cudnn_attention_.get(), own_attention_.get()}) {
-      if (attention != nullptr && attention->CanRun(op)) return attention;
-    }
+  // Null: our own kernels compute it.
+  absl::StatusOr<Attention*> CudnnFor(const AttentionOp auto& op) {
+    if (cudnn_attention_ != nullptr && cudnn_attention_->CanRun(op)) return cudnn_attention_.get();
+    if (op.shape.head_size <= kMaxHeadSize) return nullptr;
     return absl::InvalidArgumentError(absl::StrCat("attention: head_size is ", op.shape.head_size,
                                                    ", must be at most ", kMaxHeadSize,
                                                    " on a GPU"));
@@ -280,7 +263,6 @@ class CudaBackend final : public DeviceQueue<Backend>, public Recorder {
 
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<Matmuls> matmuls_;
-  std::unique_ptr<Attention> own_attention_;
   std::unique_ptr<Attention> cudnn_attention_;  // null: not built in
 };
 

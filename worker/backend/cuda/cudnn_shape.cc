@@ -49,17 +49,16 @@ AttentionBackward Sequences(const AttentionBackward& op, std::int64_t first, std
   const std::int64_t row = first * s.context;
   AttentionBackward part = op;
   part.shape.batch = count;
-  const auto read = [row](Operand& tensor, std::int64_t stride) { tensor.bf16 += row * stride; };
-  const auto written = [row](Output& tensor, std::int64_t stride) { tensor.bf16 += row * stride; };
-  read(part.q, s.q_stride);
-  read(part.k, s.kv_stride);
-  read(part.v, s.kv_stride);
-  read(part.output, s.out_stride);
-  read(part.d_output, s.out_stride);
+  const auto skip = [row](auto& tensor, std::int64_t stride) { tensor.bf16 += row * stride; };
+  skip(part.q, s.q_stride);
+  skip(part.k, s.kv_stride);
+  skip(part.v, s.kv_stride);
+  skip(part.output, s.out_stride);
+  skip(part.d_output, s.out_stride);
   part.logsumexp += row * s.heads;
-  written(part.d_q, s.q_stride);
-  written(part.d_k, s.kv_stride);
-  written(part.d_v, s.kv_stride);
+  skip(part.d_q, s.q_stride);
+  skip(part.d_k, s.kv_stride);
+  skip(part.d_v, s.kv_stride);
   return part;
 }
 

@@ -98,77 +98,41 @@ absl::StatusOr<std::unique_ptr<Matmuls>> Matmuls::Create(const MatmulOptions& op
   return matmuls;
 }
 
-absl::Status Matmuls::Run(const Matmul& op) { return Multiply(ProductOf(op, options_.tf32)); }
-
-absl::Status Matmuls::Run(const MatmulBf16& op) {
-  ASSIGN_OR_RETURN(const RoundedOperand a, Rounded(op.a, op.m, op.k, op.a_stride, a_));
-  return Multiply(ProductOf(op, a));
+absl::Status Matmuls::ForProducts(const Matmul& op, Operands /*operands*/, Use use) {
+  return use(ProductOf(op, options_.tf32));
 }
 
-absl::Status Matmuls::Run(const MatmulTransposedBf16& op) {
-  ASSIGN_OR_RETURN(const RoundedOperand a, Rounded(op.a, op.k, op.m, op.a_stride, a_));
-  ASSIGN_OR_RETURN(const RoundedOperand b, Rounded(op.b, op.k, op.n, op.b_stride, b_));
-  for (const Product& product : CutToVectors(ProductOf(op, a, b)))
-    RETURN_IF_ERROR(Multiply(product));
+absl::Status Matmuls::ForProducts(const MatmulBf16& op, Operands operands, Use use) {
+  ASSIGN_OR_RETURN(const RoundedOperand a, Place(op.a, op.m, op.k, op.a_stride, a_, operands));
+  return use(ProductOf(op, a));
+}
+
+absl::Status Matmuls::ForProducts(const MatmulTransposedBf16& op, Operands operands, Use use) {
+  ASSIGN_OR_RETURN(const RoundedOperand a, Place(op.a, op.k, op.m, op.a_stride, a_, operands));
+  ASSIGN_OR_RETURN(const RoundedOperand b, Place(op.b, op.k, op.n, op.b_stride, b_, operands));
+  for (const Product& product : CutToVectors(ProductOf(op, a, b))) RETURN_IF_ERROR(use(product));
   return absl::OkStatus();
 }
 
-absl::Status Matmuls::Prepare(const Matmul& op) { return MakeRoom(ProductOf(op, options_.tf32)); }
-
-absl::Status Matmuls::Prepare(const MatmulBf16& op) {
-  ASSIGN_OR_RETURN(const RoundedOperand a, RoomFor(op.a, op.m, op.k, op.a_stride, a_));
-  return MakeRoom(ProductOf(op, a));
-}
-
-absl::Status Matmuls::Prepare(const MatmulTransposedBf16& op) {
-  ASSIGN_OR_RETURN(const RoundedOperand a, RoomFor(op.a, op.k, op.m, op.a_stride, a_));
-  ASSIGN_OR_RETURN(const RoundedOperand b, RoomFor(op.b, op.k, op.n, op.b_stride, b_));
-  for (const Product& product : CutToVectors(ProductOf(op, a, b)))
-    RETURN_IF_ERROR(MakeRoom(product));
-  return absl::OkStatus();
-}
-
-absl::Status Matmuls::Plan(const Matmul& op) {
-  return PreparedFor(ProductOf(op, options_.tf32).shape).status();
-}
-
-absl::Status Matmuls::Plan(const MatmulBf16& op) {
-  return PreparedFor(ProductOf(op, WhereRounded(op.a, op.k, op.a_stride)).shape).status();
-}
-
-absl::Status Matmuls::Plan(const MatmulTransposedBf16& op) {
-  const Product whole =
-      ProductOf(op, WhereRounded(op.a, op.m, op.a_stride), WhereRounded(op.b, op.n, op.b_stride));
-  for (const Product& product : CutToVectors(whole))
-    RETURN_IF_ERROR(PreparedFor(product.shape).status());
-  return absl::OkStatus();
-}
-
-absl::StatusOr<RoundedOperand> Matmuls::RoomFor(const Operand& operand, std::int64_t rows,
-                                                std::int64_t columns, std::int64_t stride,
-                                                Scratch& scratch) {
-  RoundedOperand room = WhereRounded(operand, columns, stride);
-  if (room.data != nullptr) return room;
+absl::StatusOr<RoundedOperand> Matmuls::Place(const Operand& operand, std::int64_t rows,
+                                              std::int64_t columns, std::int64_t stride,
+                                              Scratch& scratch, Operands operands) {
+  RoundedOperand place = WhereRounded(operand, columns, stride);
+  if (place.data != nullptr || operands == Operands::kPlaced) return place;
   constexpr std::int64_t kElement = sizeof(Bf16);
-  ASSIGN_OR_RETURN(std::byte* const data, scratch.AtLeast(rows * room.stride * kElement));
-  room.data = reinterpret_cast<Bf16*>(data);
-  return room;
-}
-
-absl::StatusOr<RoundedOperand> Matmuls::Rounded(const Operand& operand, std::int64_t rows,
-                                                std::int64_t columns, std::int64_t stride,
-                                                Scratch& scratch) {
-  ASSIGN_OR_RETURN(const RoundedOperand rounded, RoomFor(operand, rows, columns, stride, scratch));
-  if (rounded.data == operand.bf16) return rounded;
+  ASSIGN_OR_RETURN(std::byte* const data, scratch.AtLeast(rows * place.stride * kElement));
+  auto* const rounded = reinterpret_cast<Bf16*>(data);
+  place.data = rounded;
+  if (operands == Operands::kAllocated) return place;
   Launch(RoundBf16{.input = operand,
-                   .rounded = const_cast<Bf16*>(rounded.data),
+                   .rounded = rounded,
                    .rows = rows,
                    .columns = columns,
                    .input_stride = stride,
-                   .rounded_stride = rounded.stride},
+                   .rounded_stride = place.stride},
          {.stream = options_.stream});
   RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "rounding an operand to bf16"));
-  return rounded;
+  return place;
 }
 
 absl::Status Matmuls::MakeRoom(const Product& product) {

@@ -4,6 +4,7 @@
 
 #include <cublasLt.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/backend/cuda/gemm.h"
@@ -45,20 +47,21 @@ class Matmuls {
 
   // The op is enqueued on return. Errors: kFailedPrecondition (a frozen plan lacks the shape, or
   // holds an algorithm that the library refuses), kInternal (device fault).
-  absl::Status Run(const Matmul& op);
-  absl::Status Run(const MatmulBf16& op);
-  absl::Status Run(const MatmulTransposedBf16& op);
+  absl::Status Run(const ProductOp auto& op) {
+    return ForProducts(op, Operands::kRounded, [&](const Product& p) { return Multiply(p); });
+  }
 
   // As Backend::Prepare.
-  absl::Status Prepare(const Matmul& op);
-  absl::Status Prepare(const MatmulBf16& op);
-  absl::Status Prepare(const MatmulTransposedBf16& op);
+  absl::Status Prepare(const ProductOp auto& op) {
+    return ForProducts(op, Operands::kAllocated, [&](const Product& p) { return MakeRoom(p); });
+  }
 
   // Chooses how Run would compute `op`, and computes nothing. Only the alignment of its pointers
   // matters, and which of them are null.
-  absl::Status Plan(const Matmul& op);
-  absl::Status Plan(const MatmulBf16& op);
-  absl::Status Plan(const MatmulTransposedBf16& op);
+  absl::Status Plan(const ProductOp auto& op) {
+    return ForProducts(op, Operands::kPlaced,
+                       [&](const Product& p) { return PreparedFor(p.shape).status(); });
+  }
 
  private:
   template <auto destroy>
@@ -88,14 +91,18 @@ class Matmuls {
 
   explicit Matmuls(const MatmulOptions& options);
 
-  // Returns where a gemm reads the operand [rows,columns]: where it is, or in `scratch`, which this
-  // makes large enough.
-  static absl::StatusOr<RoundedOperand> RoomFor(const Operand& operand, std::int64_t rows,
-                                                std::int64_t columns, std::int64_t stride,
-                                                Scratch& scratch);
-  absl::StatusOr<RoundedOperand> Rounded(const Operand& operand, std::int64_t rows,
-                                         std::int64_t columns, std::int64_t stride,
-                                         Scratch& scratch);
+  // What is done to operands that a gemm reads in scratch: nothing (their place is null), their
+  // memory is allocated, or they are also rounded into it.
+  enum class Operands : std::uint8_t { kPlaced, kAllocated, kRounded };
+  // Calls `use` for the products that compute an op.
+  using Use = absl::FunctionRef<absl::Status(const Product&)>;
+  absl::Status ForProducts(const Matmul& op, Operands operands, Use use);
+  absl::Status ForProducts(const MatmulBf16& op, Operands operands, Use use);
+  absl::Status ForProducts(const MatmulTransposedBf16& op, Operands operands, Use use);
+  // Returns where a gemm reads the operand [rows,columns].
+  absl::StatusOr<RoundedOperand> Place(const Operand& operand, std::int64_t rows,
+                                       std::int64_t columns, std::int64_t stride, Scratch& scratch,
+                                       Operands operands);
   absl::Status Multiply(const Product& product);
   absl::Status MakeRoom(const Product& product);
   absl::StatusOr<const Prepared*> PreparedFor(const ProductShape& shape);

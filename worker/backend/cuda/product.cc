@@ -75,8 +75,6 @@ Epilogue EpilogueOf(const MatmulBf16& op) {
   return Epilogue::kNone;
 }
 
-std::int64_t WholeVectors(std::int64_t elements) { return PackedBf16Stride(elements); }
-
 std::int64_t StrideOr(std::int64_t stride, std::int64_t columns) {
   return stride != 0 ? stride : columns;
 }
@@ -113,7 +111,7 @@ RoundedOperand WhereRounded(const Operand& operand, std::int64_t columns, std::i
   const bool loads =
       actual == PackedBf16Stride(actual) && Address(operand.bf16) % kMostAlignment == 0;
   if (operand.bf16 != nullptr && loads) return {operand.bf16, actual};
-  return {nullptr, WholeVectors(columns)};
+  return {nullptr, PackedBf16Stride(columns)};
 }
 
 Product ProductOf(const MatmulBf16& op, const RoundedOperand& a) {
@@ -123,7 +121,7 @@ Product ProductOf(const MatmulBf16& op, const RoundedOperand& a) {
   const bool pads = EpilogueOf(op) == Epilogue::kNone && bf16_c && c_stride >= padded_n;
   return Completed({.shape = {.m = op.m,
                               .n = pads ? padded_n : op.n,
-                              .k = WholeVectors(op.k),
+                              .k = PackedBf16Stride(op.k),
                               .a_stride = a.stride,
                               .b_stride = padded_n,
                               .c_stride = c_stride,

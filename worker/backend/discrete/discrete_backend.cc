@@ -51,18 +51,8 @@ class Translation : public IgnoreFields {
     return held;
   }
 
-  template <class T>
-  void Tensor(const char* /*name*/, T& field) {
-    Move(field);
-  }
-  template <class T>
-  void Tensor(const char* /*name*/, T& field, const Extent& /*extent*/) {
-    Move(field);
-  }
-  template <class T>
-  void Optional(T& field) {
-    Move(field);
-  }
+  void Tensor(const char* /*name*/, auto& field, const auto&... /*extent*/) { Move(field); }
+  void Optional(auto& field) { Move(field); }
 
  private:
   template <class T>
@@ -129,27 +119,14 @@ class DiscreteBackend final : public Backend, public Recorder {
   }
 
   absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* destination) override {
-    if (recorded_ != nullptr) return NotWhileRecording("a copy");
-    if (source.empty()) return absl::OkStatus();
-    std::byte* const twin = memory_.Twin(destination);
-    if (twin == nullptr) return NotOurs(destination);
-    stream_.Push([source, twin] {
+    return EnqueueCopy(destination, source.size(), [source](std::byte* twin) {
       std::memcpy(twin, source.data(), source.size());
-      return absl::OkStatus();
     });
-    return absl::OkStatus();
   }
-
   absl::Status CopyToHost(const std::byte* source, std::span<std::byte> destination) override {
-    if (recorded_ != nullptr) return NotWhileRecording("a copy");
-    if (destination.empty()) return absl::OkStatus();
-    const std::byte* const twin = memory_.Twin(source);
-    if (twin == nullptr) return NotOurs(source);
-    stream_.Push([twin, destination] {
+    return EnqueueCopy(source, destination.size(), [destination](const std::byte* twin) {
       std::memcpy(destination.data(), twin, destination.size());
-      return absl::OkStatus();
     });
-    return absl::OkStatus();
   }
 
   absl::Status Synchronize() override {
@@ -173,6 +150,20 @@ class DiscreteBackend final : public Backend, public Recorder {
   std::string description() const override { return cpu_->description(); }
 
  private:
+  // Calls copy(twin) on the stream, with the twin of `device`.
+  template <class Copy>
+  absl::Status EnqueueCopy(const std::byte* device, std::size_t bytes, const Copy& copy) {
+    if (recorded_ != nullptr) return NotWhileRecording("a copy");
+    if (bytes == 0) return absl::OkStatus();
+    std::byte* const twin = memory_.Twin(device);
+    if (twin == nullptr) return NotOurs(device);
+    stream_.Push([copy, twin] {
+      copy(twin);
+      return absl::OkStatus();
+    });
+    return absl::OkStatus();
+  }
+
   class DiscreteRecording final : public Recording {
    public:
     DiscreteRecording(DiscreteBackend& backend, std::shared_ptr<const Ops> ops)

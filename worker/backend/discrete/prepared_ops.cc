@@ -28,18 +28,10 @@ class Likeness : public IgnoreFields {
     Size(name, stride);
   }
   void Flag(bool flag) { Size("", flag ? 1 : 0); }
-  template <class T>
-  void Tensor(const char* /*name*/, T& field) {
+  void Tensor(const char* /*name*/, const auto& field, const auto&... /*extent*/) {
     Pointer(field);
   }
-  template <class T>
-  void Tensor(const char* /*name*/, T& field, const Extent& /*extent*/) {
-    Pointer(field);
-  }
-  template <class T>
-  void Optional(T& field) {
-    Pointer(field);
-  }
+  void Optional(const auto& field) { Pointer(field); }
 
  private:
   void Pointer(const void* pointer) {
@@ -48,7 +40,6 @@ class Likeness : public IgnoreFields {
     text_ += pointer == nullptr ? " null" : absl::StrCat(" at ", address % kVector);
   }
   void Pointer(const Operand& operand) { Pointer(operand.f32), Pointer(operand.bf16); }
-  void Pointer(const Output& output) { Pointer(output.f32), Pointer(output.bf16); }
 
   std::string text_;
 };

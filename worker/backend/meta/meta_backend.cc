@@ -14,13 +14,6 @@
 namespace takt::backend {
 namespace {
 
-template <class Op>
-concept IsProduct = requires(const Op& op) {
-  op.m;
-  op.n;
-  op.k;
-};
-
 // Each query meets (T+1)/2 keys on average, in two products of head_size.
 double AttentionFlops(const AttentionShape& shape) {
   return 2.0 * static_cast<double>(shape.batch * shape.context) *
@@ -31,7 +24,7 @@ double AttentionFlops(const AttentionShape& shape) {
 double FlopsOf(const Op& op) {
   return std::visit(
       []<class T>(const T& o) -> double {
-        if constexpr (IsProduct<T>) {
+        if constexpr (ProductOp<T>) {
           return 2.0 * static_cast<double>(o.m) * static_cast<double>(o.n) *
                  static_cast<double>(o.k);
         } else if constexpr (std::is_same_v<T, AttentionForward>) {
@@ -52,7 +45,6 @@ class MetaBackend final : public Backend {
 
   absl::Status Run(const Op& op) override {
     RETURN_IF_ERROR(ValidateOp(op));
-    ++counts_.num_ops;
     counts_.flops += FlopsOf(op);
     if (const auto* loss = std::get_if<CrossEntropy>(&op)) *loss->loss_sum = 0;
     if (const auto* squares = std::get_if<SumOfSquares>(&op)) *squares->result = 0;
@@ -102,7 +94,7 @@ class MetaBackends final : public BackendFactory {
   MetaBackends(MetaCounts& counts, OpListener listener)
       : counts_(counts), listener_(std::move(listener)) {}
   absl::StatusOr<std::unique_ptr<Backend>> CreateCompute() override {
-    return CreateMetaBackend(counts_, listener_);
+    return std::make_unique<MetaBackend>(counts_, listener_);
   }
   absl::StatusOr<std::unique_ptr<MemoryBackend>> CreateMemory(StreamKind) override {
     return CreateCompute();
@@ -115,10 +107,6 @@ class MetaBackends final : public BackendFactory {
 };
 
 }  // namespace
-
-std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts, OpListener listener) {
-  return std::make_unique<MetaBackend>(counts, std::move(listener));
-}
 
 std::unique_ptr<BackendFactory> CreateMetaBackends(MetaCounts& counts, OpListener listener) {
   return std::make_unique<MetaBackends>(counts, std::move(listener));

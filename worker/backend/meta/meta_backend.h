@@ -15,8 +15,7 @@ namespace takt::backend {
 struct MetaCounts {
   MemoryBytes bytes;            // allocated and not freed, as AllocatedBytes counts
   std::int64_t peak_bytes = 0;  // of all kinds together
-  std::int64_t num_ops = 0;
-  double flops = 0;  // of products of matrices and of attention, which counts causally
+  double flops = 0;             // of products of matrices and of attention, which counts causally
 };
 
 // Is called for each op. Errors: Run returns them.
@@ -24,7 +23,6 @@ using OpListener = std::function<absl::Status(const Op&)>;
 
 // Ops must keep the rules of validate.h; their host outputs become 0. counts: borrowed; shared by
 // all that use it. listener: called for valid ops; may be empty.
-std::unique_ptr<Backend> CreateMetaBackend(MetaCounts& counts, OpListener listener = nullptr);
 std::unique_ptr<BackendFactory> CreateMetaBackends(MetaCounts& counts,
                                                    OpListener listener = nullptr);
 

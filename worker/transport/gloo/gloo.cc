@@ -52,11 +52,7 @@ class GlooSender final : public SendChannel {
 
   absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) override {
     RETURN_IF_ERROR(failure_);
-    if (data.size() > options_.max_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("channel ", options_.channel, ": a message of ", data.size(),
-                       " bytes, but it was opened for at most ", options_.max_bytes));
-    }
+    RETURN_IF_ERROR(CheckFits(options_.channel, data.size(), options_.max_bytes));
     return failure_ = Transfer(tag, data);
   }
 

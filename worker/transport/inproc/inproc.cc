@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/transport/message_header.h"
 #include "worker/transport/ring.h"
 
 namespace takt::transport {
@@ -70,11 +71,8 @@ class InprocTransport final : public Transport {
   absl::StatusOr<RingOptions> Meet(const std::string& key, std::string channel,
                                    std::size_t max_bytes) {
     const std::shared_ptr<InprocHubState::Meeting> meeting = hub_->Join(key, max_bytes);
-    if (meeting->max_bytes != max_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("channel ", channel, " opened for ", max_bytes,
-                                                     " bytes here and ", meeting->max_bytes,
-                                                     " there"));
-    }
+    if (meeting->max_bytes != max_bytes)
+      return DifferentSizes(channel, max_bytes, meeting->max_bytes);
     meeting->ends.fetch_add(1);
     meeting->both_here.Wake();
     const auto hook = abort_->OnRaise([&] { meeting->both_here.Wake(); });

@@ -126,24 +126,17 @@ class SharedSums final : public Collective {
     RecvPair host;
     Event* ready = nullptr;
   };
-  // Constructs the object of the first rank.
+  // ready: of this rank; summed: of the first one. first: nothing for the first rank, which alone
+  // has `others`.
   SharedSums(std::unique_ptr<Collective> host, std::int64_t generation, MemoryBackend& backend,
-             Event& summed, std::vector<Other> others)
-      : host_(std::move(host)),
-        generation_(generation),
-        backend_(backend),
-        ready_(summed),
-        summed_(summed),
-        others_(std::move(others)) {}
-  // Constructs the object of another rank.
-  SharedSums(std::unique_ptr<Collective> host, std::int64_t generation, MemoryBackend& backend,
-             Event& ready, Event& summed, SendPair first)
+             Event& ready, Event& summed, std::optional<SendPair> first, std::vector<Other> others)
       : host_(std::move(host)),
         generation_(generation),
         backend_(backend),
         ready_(ready),
         summed_(summed),
-        first_(std::move(first)) {}
+        first_(std::move(first)),
+        others_(std::move(others)) {}
   ~SharedSums() override { backend_.Synchronize().IgnoreError(); }
 
   int size() const override { return host_->size(); }
@@ -234,19 +227,18 @@ class SharedDevice::SharedTransport final : public DeviceTransport {
     const auto self = static_cast<std::size_t>(group.index);
     ASSIGN_OR_RETURN(End* const end, device_.MakeEnd(key(self), StreamKind::kReduce));
     ASSIGN_OR_RETURN(std::unique_ptr<Collective> host, CreateCollective(&host_, group));
+    std::optional<SendPair> first;
     if (self > 0) {
-      ASSIGN_OR_RETURN(SendPair first, OpenSendPair(host_, group.ranks.front(), name));
-      return std::make_unique<SharedSums>(std::move(host), group.generation, *end->backend,
-                                          *end->event, *device_.FindEnd(key(0)).event,
-                                          std::move(first));
+      ASSIGN_OR_RETURN(first, OpenSendPair(host_, group.ranks.front(), name));
     }
     std::vector<SharedSums::Other> others;
-    for (std::size_t i = 1; i < group.ranks.size(); ++i) {
+    for (std::size_t i = 1; self == 0 && i < group.ranks.size(); ++i) {
       ASSIGN_OR_RETURN(RecvPair other, OpenRecvPair(host_, group.ranks[i], name));
       others.push_back({std::move(other), device_.FindEnd(key(i)).event.get()});
     }
     return std::make_unique<SharedSums>(std::move(host), group.generation, *end->backend,
-                                        *end->event, std::move(others));
+                                        *end->event, *device_.FindEnd(key(0)).event,
+                                        std::move(first), std::move(others));
   }
 
   void Abort() override { host_.Abort(); }

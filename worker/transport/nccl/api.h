@@ -43,7 +43,6 @@ struct InitOptions {
 // is. Thread: one caller at a time for all communicators of a device. Only aborts may run beside
 // each other.
 struct Api {
-  Result (*version)(int* number) = nullptr;  // 22809: 2.28.9
   Result (*unique_id)(UniqueId* id) = nullptr;
   // *comm: null if there is none, whatever the result.
   Result (*init)(const InitOptions& options, Comm* comm) = nullptr;

@@ -171,10 +171,6 @@ struct Communicators::State {
   std::size_t aborts_left ABSL_GUARDED_BY(mutex) = 0;
 };
 
-struct Communicators::Threads {
-  std::thread poller, ender;
-};
-
 namespace {
 
 // Looks for errors, and for work that takes too long, while no other thread does.
@@ -252,18 +248,17 @@ void End(const std::shared_ptr<State>& state) {
 }  // namespace
 
 Communicators::Communicators(CommunicatorsOptions options)
-    : state_(std::make_shared<State>(std::move(options))), threads_(std::make_unique<Threads>()) {
-  threads_->poller = std::thread([state = state_] { Poll(*state); });
-  threads_->ender = std::thread([state = state_] { End(state); });
-}
+    : state_(std::make_shared<State>(std::move(options))),
+      poller_([state = state_] { Poll(*state); }),
+      ender_([state = state_] { End(state); }) {}
 
 Communicators::~Communicators() {
   Close();
-  threads_->ender.join();
+  ender_.join();
   if (state_->IsStuck()) {
-    threads_->poller.detach();  // it may be the thread that is stuck
+    poller_.detach();  // it may be the thread that is stuck
   } else {
-    threads_->poller.join();
+    poller_.join();
   }
 }
 

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -85,8 +86,7 @@ class Communicators {
   void Close();
   // It outlives this object when a call hangs: the thread of that call keeps it.
   const std::shared_ptr<State> state_;
-  struct Threads;
-  const std::unique_ptr<Threads> threads_;
+  std::thread poller_, ender_;
 };
 
 }  // namespace takt::transport::nccl

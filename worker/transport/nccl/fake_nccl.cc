@@ -110,8 +110,7 @@ FakeNccl::~FakeNccl() {
 FakeNccl& FakeNccl::current() { return *current_fake.load(); }
 
 const Api& FakeNccl::api() {
-  static const Api api = {.version = Version,
-                          .unique_id = MakeId,
+  static const Api api = {.unique_id = MakeId,
                           .init = Init,
                           .async_error = AsyncError,
                           .group_start = GroupStart,
@@ -168,16 +167,12 @@ bool FakeNccl::hanging() const {
 
 void FakeNccl::MisusedLocked(std::string how) { misuse_.push_back(std::move(how)); }
 
-std::shared_ptr<FakeNccl::Communicator> FakeNccl::FindLocked(Comm comm) {
+std::shared_ptr<FakeNccl::Communicator> FakeNccl::Find(Comm comm) {
+  absl::MutexLock lock(&mutex_);
   const auto it = open_.find(comm);
   if (it != open_.end()) return it->second;
   MisusedLocked("a communicator is used that is gone");
   return nullptr;
-}
-
-Result FakeNccl::Version(int* number) {
-  *number = kVersion;
-  return kSuccess;
 }
 
 Result FakeNccl::MakeId(UniqueId* id) {
@@ -209,11 +204,7 @@ Result FakeNccl::Init(const InitOptions& options, Comm* comm) {
 
 Result FakeNccl::AsyncError(Comm comm, Result* state) {
   FakeNccl& fake = current();
-  std::shared_ptr<Communicator> c;
-  {
-    absl::MutexLock lock(&fake.mutex_);
-    c = fake.FindLocked(comm);
-  }
+  const std::shared_ptr<Communicator> c = fake.Find(comm);
   if (c == nullptr) return kInvalidArgument;
   const Inside inside(fake, Call::kPoll, c->device);
   absl::MutexLock lock(&fake.mutex_);
@@ -246,11 +237,7 @@ Result FakeNccl::GroupStart() {
 }
 
 Result FakeNccl::Add(const Op& op) {
-  std::shared_ptr<Communicator> c;
-  {
-    absl::MutexLock lock(&mutex_);
-    c = FindLocked(op.comm);
-  }
+  const std::shared_ptr<Communicator> c = Find(op.comm);
   if (c == nullptr) return kInvalidArgument;
   const Inside inside(*this, op.sends ? Call::kSend : Call::kRecv, c->device);
   absl::MutexLock lock(&mutex_);
@@ -292,11 +279,7 @@ Result FakeNccl::GroupEnd() {
   FakeNccl& fake = current();
   Result result = kSuccess;
   for (Comm const comm : std::exchange(group_of, {})) {
-    std::shared_ptr<Communicator> c;
-    {
-      absl::MutexLock lock(&fake.mutex_);
-      c = fake.FindLocked(comm);
-    }
+    const std::shared_ptr<Communicator> c = fake.Find(comm);
     if (c == nullptr) return kInvalidUsage;
     const Inside inside(fake, Call::kGroupEnd, c->device);
     if (inside.result() != kSuccess) return inside.result();
@@ -361,11 +344,7 @@ void FakeNccl::Run(const std::shared_ptr<Communicator>& c, const std::vector<Op>
 
 Result FakeNccl::Finalize(Comm comm) {
   FakeNccl& fake = current();
-  std::shared_ptr<Communicator> c;
-  {
-    absl::MutexLock lock(&fake.mutex_);
-    c = fake.FindLocked(comm);
-  }
+  const std::shared_ptr<Communicator> c = fake.Find(comm);
   if (c == nullptr) return kInvalidArgument;
   const Inside inside(fake, Call::kFinalize, c->device);
   if (inside.result() != kSuccess) return inside.result();
@@ -380,11 +359,7 @@ Result FakeNccl::Finalize(Comm comm) {
 
 Result FakeNccl::Destroy(Comm comm) {
   FakeNccl& fake = current();
-  std::shared_ptr<Communicator> c;
-  {
-    absl::MutexLock lock(&fake.mutex_);
-    c = fake.FindLocked(comm);
-  }
+  const std::shared_ptr<Communicator> c = fake.Find(comm);
   if (c == nullptr) return kInvalidArgument;
   const Inside inside(fake, Call::kDestroy, c->device);
   if (inside.result() != kSuccess) return inside.result();
@@ -397,11 +372,7 @@ Result FakeNccl::Destroy(Comm comm) {
 
 Result FakeNccl::Abort(Comm comm) {
   FakeNccl& fake = current();
-  std::shared_ptr<Communicator> c;
-  {
-    absl::MutexLock lock(&fake.mutex_);
-    c = fake.FindLocked(comm);
-  }
+  const std::shared_ptr<Communicator> c = fake.Find(comm);
   if (c == nullptr) return kInvalidArgument;
   const Inside inside(fake, Call::kAbort, c->device);
   absl::MutexLock lock(&fake.mutex_);

@@ -73,7 +73,6 @@ class FakeNccl {
   class Inside;
 
   static FakeNccl& current();
-  static Result Version(int* number);
   static Result MakeId(UniqueId* id);
   static Result Init(const InitOptions& options, Comm* comm);
   static Result AsyncError(Comm comm, Result* state);
@@ -87,7 +86,7 @@ class FakeNccl {
 
   Result Add(const Op& op);
   void MisusedLocked(std::string how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<Communicator> FindLocked(Comm comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Communicator> Find(Comm comm);
   // Returns how far the background work has come by this poll.
   Result ProgressLocked(const std::shared_ptr<Communicator>& c)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

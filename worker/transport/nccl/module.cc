@@ -51,8 +51,6 @@ Result End(Comm comm) {
   return result;
 }
 
-Result Version(int* number) { return Of(ncclGetVersion(number)); }
-
 Result MakeId(UniqueId* id) {
   ncclUniqueId made;
   const Result result = Of(ncclGetUniqueId(&made));
@@ -108,8 +106,7 @@ const char* LastError() {
   return text == nullptr ? "" : text;
 }
 
-constexpr Api kApi = {.version = Version,
-                      .unique_id = MakeId,
+constexpr Api kApi = {.unique_id = MakeId,
                       .init = Init,
                       .async_error = AsyncError,
                       .group_start = GroupStart,

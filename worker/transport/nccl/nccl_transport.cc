@@ -16,6 +16,7 @@
 #include "worker/transport/abort_signal.h"
 #include "worker/transport/channel_collective.h"
 #include "worker/transport/handshake.h"
+#include "worker/transport/message_header.h"
 #include "worker/transport/nccl/communicators.h"
 
 namespace takt::transport::nccl {
@@ -62,11 +63,7 @@ class NcclChannel {
 
   absl::Status Pass(std::byte* data, std::size_t bytes) {
     RETURN_IF_ERROR(options_.communicators->status());
-    if (bytes > options_.max_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("channel ", options_.name, ": a message of ", bytes,
-                       " bytes, but it was opened for at most ", options_.max_bytes));
-    }
+    RETURN_IF_ERROR(CheckFits(options_.name, bytes, options_.max_bytes));
     return bytes == 0 ? absl::OkStatus() : Give(data, bytes, /*first=*/false);
   }
 
@@ -154,8 +151,10 @@ class NcclTransport final : public DeviceTransport {
   absl::StatusOr<std::unique_ptr<Collective>> OpenSums(const CollectiveOptions& group) override {
     ASSIGN_OR_RETURN(const bool meets, Meets(group.ranks));
     if (!meets) return other_->OpenSums(group);
-    DeviceSumsOptions sums{
-        .communicators = communicators_.get(), .api = options_.library.api, .index = group.index};
+    DeviceSumsOptions sums{.communicators = communicators_.get(),
+                           .api = options_.library.api,
+                           .index = group.index,
+                           .scratch_bytes = options_.sum_scratch_bytes};
     ASSIGN_OR_RETURN(sums.host, CreateCollective(&host_, group));
     ASSIGN_OR_RETURN(sums.backend, backends_.CreateMemory(StreamKind::kReduce));
     const auto size = static_cast<int>(group.ranks.size());
@@ -269,30 +268,23 @@ class NcclTransport final : public DeviceTransport {
         return absl::InternalError(
             absl::StrCat("ncclGetUniqueId: ", options_.library.api->error_string(result)));
       }
-      RETURN_IF_ERROR(rendezvous_.Set(key, absl::StrCat(bytes, " ", ToHex(AsText(id)))));
+      RETURN_IF_ERROR(rendezvous_.Set(key, absl::StrCat(bytes, " ", ToHex(AsText(id.bytes)))));
       return id;
     }
     ASSIGN_OR_RETURN(const std::string text,
                      AwaitKey(rendezvous_, key, options_.transport.connect_timeout, abort_,
                               absl::StrCat("rank ", maker.value(), " to open channel ", name)));
+    const absl::Status unreadable =
+        absl::InvalidArgumentError(absl::StrCat("the id of channel ", name, " cannot be read"));
     const std::vector<std::string> parts = absl::StrSplit(text, ' ');
     std::size_t their_bytes = 0;
-    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &their_bytes))
-      return absl::InvalidArgumentError(
-          absl::StrCat("the id of channel ", name, " cannot be read"));
-    if (their_bytes != bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("channel ", name, " opened for ", bytes,
-                                                     " bytes here and ", their_bytes, " there"));
-    }
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &their_bytes)) return unreadable;
+    if (their_bytes != bytes) return DifferentSizes(name, bytes, their_bytes);
     ASSIGN_OR_RETURN(const std::string raw, FromHex(parts[1]));
-    if (raw.size() != id.bytes.size())
-      return absl::InvalidArgumentError(
-          absl::StrCat("the id of channel ", name, " cannot be read"));
+    if (raw.size() != id.bytes.size()) return unreadable;
     std::memcpy(id.bytes.data(), raw.data(), raw.size());
     return id;
   }
-
-  static std::string_view AsText(const UniqueId& id) { return {id.bytes.data(), id.bytes.size()}; }
 
   const NcclTransportOptions options_;
   Rendezvous& rendezvous_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "worker/transport/message_header.h"
 #include "worker/transport/ring.h"
 #include "worker/transport/shm/shared_memory.h"
 
@@ -111,9 +112,7 @@ class ShmTransport final : public Transport {
     RingHeader& header = offer.header();
     if (header.max_message_bytes != max_bytes || header.capacity_bytes != RingCapacity(max_bytes) ||
         offer.memory.size_bytes != RingBytes(max_bytes)) {
-      return absl::InvalidArgumentError(absl::StrCat("channel ", key, " opened for ", max_bytes,
-                                                     " bytes here and ", header.max_message_bytes,
-                                                     " there"));
+      return DifferentSizes(key, max_bytes, header.max_message_bytes);
     }
     header.receiver_proof = ProofOf(options_, offer, key, "receiver");
     Advance(header, kRingAttached);

@@ -21,14 +21,13 @@ struct Stage {
   std::unique_ptr<backend::Event> copied;
 
   // Waits until the last copy is done that `copied` was recorded behind. The device may hang, so an
-  // abort (null: there is none) ends the wait.
-  absl::Status AwaitCopied(const std::atomic<bool>* aborted) const {
-    const absl::Status status =
-        copied->WaitUnless([aborted] { return aborted != nullptr && aborted->load(); });
+  // abort ends the wait.
+  absl::Status AwaitCopied(const std::atomic<bool>& aborted) const {
+    const absl::Status status = copied->WaitUnless([&aborted] { return aborted.load(); });
     return absl::IsCancelled(status) ? absl::AbortedError("the transport was aborted") : status;
   }
   // Waits until everything is done that `backend` was given.
-  absl::Status Await(MemoryBackend& backend, const std::atomic<bool>* aborted) const {
+  absl::Status Await(MemoryBackend& backend, const std::atomic<bool>& aborted) const {
     RETURN_IF_ERROR(backend.stream()->Record(*copied));
     return AwaitCopied(aborted);
   }
@@ -54,7 +53,7 @@ class StagedSend final : public SendChannel {
   absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) override {
     const std::span<std::byte> staged(stage_.buffer.data(), data.size());
     RETURN_IF_ERROR(backend_->CopyToHost(data.data(), staged));
-    RETURN_IF_ERROR(stage_.Await(*backend_, &aborted_));
+    RETURN_IF_ERROR(stage_.Await(*backend_, aborted_));
     return inner_->Send(tag, staged);
   }
 
@@ -78,7 +77,7 @@ class StagedRecv final : public RecvChannel {
   absl::Status Recv(const MessageTag& tag, std::span<std::byte> data) override {
     const Stage& stage = stages_[next_];
     next_ = (next_ + 1) % stages_.size();
-    RETURN_IF_ERROR(stage.AwaitCopied(&aborted_));
+    RETURN_IF_ERROR(stage.AwaitCopied(aborted_));
     const std::span<std::byte> staged(stage.buffer.data(), data.size());
     RETURN_IF_ERROR(inner_->Recv(tag, staged));
     RETURN_IF_ERROR(backend_->CopyFromHost(staged, data.data()));
@@ -95,11 +94,10 @@ class StagedRecv final : public RecvChannel {
   std::size_t next_ = 0;
 };
 
-// aborted: null, or borrowed from the transport that opened it.
 class StagedCollective final : public Collective {
  public:
   StagedCollective(std::unique_ptr<Collective> inner, std::unique_ptr<MemoryBackend> backend,
-                   const std::atomic<bool>* aborted)
+                   const std::atomic<bool>& aborted)
       : inner_(std::move(inner)), backend_(std::move(backend)), aborted_(aborted) {}
   ~StagedCollective() override { backend_->Synchronize().IgnoreError(); }
 
@@ -124,17 +122,9 @@ class StagedCollective final : public Collective {
  private:
   const std::unique_ptr<Collective> inner_;
   const std::unique_ptr<MemoryBackend> backend_;
-  const std::atomic<bool>* const aborted_;
+  const std::atomic<bool>& aborted_;
   Stage stage_;  // as large as the largest sum so far; it grows in the first step only
 };
-
-absl::StatusOr<std::unique_ptr<Collective>> StageSums(std::unique_ptr<Collective> inner,
-                                                      backend::BackendFactory& backends,
-                                                      const std::atomic<bool>* aborted) {
-  ASSIGN_OR_RETURN(std::unique_ptr<MemoryBackend> backend,
-                   backends.CreateMemory(StreamKind::kReduce));
-  return std::make_unique<StagedCollective>(std::move(inner), std::move(backend), aborted);
-}
 
 class StagedTransport final : public DeviceTransport {
  public:
@@ -166,7 +156,9 @@ class StagedTransport final : public DeviceTransport {
 
   absl::StatusOr<std::unique_ptr<Collective>> OpenSums(const CollectiveOptions& group) override {
     ASSIGN_OR_RETURN(std::unique_ptr<Collective> sums, CreateCollective(&inner_, group));
-    return StageSums(std::move(sums), backends_, &aborted_);
+    ASSIGN_OR_RETURN(std::unique_ptr<MemoryBackend> backend,
+                     backends_.CreateMemory(StreamKind::kReduce));
+    return std::make_unique<StagedCollective>(std::move(sums), std::move(backend), aborted_);
   }
 
   void Abort() override {
@@ -187,12 +179,6 @@ std::unique_ptr<DeviceTransport> StageTransport(Transport& inner,
                                                 backend::BackendFactory& backends) {
   if (backends.memory_is_host()) return nullptr;
   return std::make_unique<StagedTransport>(inner, backends);
-}
-
-absl::StatusOr<std::unique_ptr<Collective>> StageCollective(std::unique_ptr<Collective> inner,
-                                                            backend::BackendFactory& backends) {
-  if (backends.memory_is_host()) return inner;
-  return StageSums(std::move(inner), backends, nullptr);
 }
 
 }  // namespace takt::transport

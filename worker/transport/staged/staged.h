@@ -5,9 +5,7 @@
 
 #include <memory>
 
-#include "absl/status/statusor.h"
 #include "worker/backend/backend.h"
-#include "worker/transport/collective.h"
 #include "worker/transport/device_transport.h"
 #include "worker/transport/transport.h"
 
@@ -21,10 +19,5 @@ namespace takt::transport {
 // it.  inner, backends: borrowed for the transport's life.
 std::unique_ptr<DeviceTransport> StageTransport(Transport& inner,
                                                 backend::BackendFactory& backends);
-
-// Returns a group that sums floats in device memory over `inner`, a group on host memory. Doubles
-// stay in host memory.  backends: borrowed likewise.
-absl::StatusOr<std::unique_ptr<Collective>> StageCollective(std::unique_ptr<Collective> inner,
-                                                            backend::BackendFactory& backends);
 
 }  // namespace takt::transport

@@ -150,12 +150,7 @@ TEST(StagedCollective, SumsTheMemoryOfDevices) {
   const auto sum = [&](int rank) {
     Node& node = *nodes[static_cast<std::size_t>(rank)];
     const auto group =
-        StageCollective(
-            CreateCollective(&node.host(),
-                             {.name = "sum", .ranks = {Rank(0), Rank(1)}, .index = rank})
-                .value(),
-            node.device())
-            .value();
+        node.staged().OpenSums({.name = "sum", .ranks = {Rank(0), Rank(1)}, .index = rank}).value();
     EXPECT_EQ(group->size(), 2);
     const backend::Buffer buffer = node.Allocate();
     node.Fill(buffer, static_cast<float>(1 + rank));
@@ -175,9 +170,6 @@ TEST(Staged, HostMemoryNeedsNone) {
   const auto transport = Connect(hub, 0);
   const auto backends = backend::CreateCpuBackends({});
   EXPECT_EQ(StageTransport(*transport, *backends), nullptr);
-  auto group = CreateCollective(nullptr, {.name = "alone", .ranks = {Rank(0)}}).value();
-  const Collective* const inner = group.get();
-  EXPECT_EQ(StageCollective(std::move(group), *backends).value().get(), inner);
 }
 
 }  // namespace

@@ -60,13 +60,12 @@ class EmulatedBackend final : public Backend {
  private:
   template <class O>
   absl::Status Execute(const O& op, const LaunchContext& context) {
-    if constexpr (std::is_same_v<O, Matmul> || std::is_same_v<O, MatmulBf16> ||
-                  std::is_same_v<O, MatmulTransposedBf16>) {
+    if constexpr (ProductOp<O>) {
       return absl::UnimplementedError("products of matrices are not emulated");
     } else {
       Launch(op, context);
+      return absl::OkStatus();
     }
-    return absl::OkStatus();
   }
 
   const emulator::ThreadOrder order_;

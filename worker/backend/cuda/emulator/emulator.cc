@@ -159,8 +159,6 @@ void RunGrid(const Grid& grid, const std::function<void()>& body) {
       ::operator new (grid.shared_bytes, std::align_val_t{kSharedAlignment})));
   machine.body = &body;
   const auto [x, y, z] = grid.blocks;
-  place.grid_size = grid.blocks;
-  place.block_size = {grid.threads, 1, 1};
   for (const unsigned block : machine.Permutation(x * y * z)) {
     place.block = {block % x, block / x % y, block / x / y};
     std::memset(machine.shared.get(), 0xff, grid.shared_bytes);  // NaN

@@ -59,7 +59,7 @@ void RunGrid(const Grid& grid, const std::function<void()>& body);
 
 // The place of the thread that runs now.
 struct Place {
-  dim3 block, thread, grid_size, block_size;
+  dim3 block, thread;
 };
 inline Place place;
 
@@ -91,8 +91,6 @@ inline void CheckWholeWarp(unsigned mask) {
 
 #define threadIdx (::takt::emulator::place.thread)
 #define blockIdx (::takt::emulator::place.block)
-#define blockDim (::takt::emulator::place.block_size)
-#define gridDim (::takt::emulator::place.grid_size)
 
 inline void __syncthreads() { takt::emulator::WaitForBlock(); }
 
@@ -102,22 +100,9 @@ inline void __syncwarp(unsigned mask = 0xffffffff) {
 }
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source) {
-  takt::emulator::CheckWholeWarp(mask);
-  return takt::emulator::Shuffle(value, static_cast<unsigned>(source) % takt::emulator::kWarp);
-}
-
-template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
   takt::emulator::CheckWholeWarp(mask);
   return takt::emulator::Shuffle(
       value, threadIdx.x % takt::emulator::kWarp ^ static_cast<unsigned>(lane_mask));
-}
-
-template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta) {
-  takt::emulator::CheckWholeWarp(mask);
-  const unsigned lane = threadIdx.x % takt::emulator::kWarp;
-  return takt::emulator::Shuffle(value, lane + delta < takt::emulator::kWarp ? lane + delta : lane);
 }
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

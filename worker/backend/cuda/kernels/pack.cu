@@ -83,11 +83,7 @@ void Launch(const PackBf16& op, const LaunchContext& context) {
 }
 
 void Launch(const RoundBf16& op, const LaunchContext& context) {
-  if (op.input.bf16 != nullptr) {
-    LaunchRound(op.input.bf16, op, op.rows, context);
-  } else {
-    LaunchRound(op.input.f32, op, op.rows, context);
-  }
+  From(op.input, [&](const auto* input) { LaunchRound(input, op, op.rows, context); });
 }
 
 }  // namespace takt::backend::cuda
