@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/transport_kinds.h"
 
+#include "tests/testing/inproc_hub.h"
 #include "tests/testing/map_rendezvous.h"
-#include "worker/transport/inproc/inproc.h"
 #include "worker/transport/selection/create.h"
 
 namespace takt::conformance {
@@ -17,7 +17,7 @@ class InprocGroup final : public TransportGroup {
   }
 
  private:
-  transport::InprocHub hub_;
+  testing::InprocHub hub_;
 };
 
 class RendezvousGroup final : public TransportGroup {

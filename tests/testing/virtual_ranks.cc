@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<engine::Engine>> VirtualRank::MakeEngine(
 absl::StatusOr<std::unique_ptr<VirtualRanks>> VirtualRanks::Create(const Options& options) {
   std::unique_ptr<VirtualRanks> all(new VirtualRanks());
   if (options.device != nullptr && !options.device->memory_is_host())
-    all->shared_ = std::make_unique<transport::SharedDevice>(*options.device);
+    all->shared_ = std::make_unique<SharedDevice>(*options.device);
   const mesh::Mesh mesh = options.plan->mesh;
   for (Rank id(0); id.value() < mesh.size(); ++id) {
     std::unique_ptr<VirtualRank> rank(new VirtualRank());

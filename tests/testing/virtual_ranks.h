@@ -12,12 +12,12 @@
 #include "absl/status/statusor.h"
 #include "common/config/job_spec.h"
 #include "common/plan/plan.h"
+#include "tests/testing/inproc_hub.h"
+#include "tests/testing/shared_device.h"
 #include "worker/backend/backend.h"
 #include "worker/engine/engine.h"
 #include "worker/session/rank_groups.h"
 #include "worker/train/trainer.h"
-#include "worker/transport/inproc/inproc.h"
-#include "worker/transport/inproc/shared_device.h"
 
 namespace takt::testing {
 
@@ -74,8 +74,8 @@ class VirtualRanks {
   VirtualRanks() = default;
   static absl::Status Prepare(const Options& options, VirtualRank& rank);
 
-  transport::InprocHub hub_;
-  std::unique_ptr<transport::SharedDevice> shared_;  // null: ranks have devices, or are the host
+  InprocHub hub_;
+  std::unique_ptr<SharedDevice> shared_;  // null: ranks have devices, or are the host
   std::vector<std::unique_ptr<VirtualRank>> ranks_;
 };
 

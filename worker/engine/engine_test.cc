@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/inproc_hub.h"
 #include "worker/engine/engine_testing.h"
-#include "worker/transport/inproc/inproc.h"
 
 namespace takt::engine {
 namespace {
@@ -347,7 +347,7 @@ struct TwoRankFixture {
                        .generation = 5});
   }
 
-  transport::InprocHub hub;
+  testing::InprocHub hub;
   Program programs[2] = {TwoRanks(0), TwoRanks(1)};
   FakeCompute compute[2] = {FakeCompute(2), FakeCompute(2)};
   std::unique_ptr<transport::Transport> transports[2];

@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/transport/inproc/inproc.h"
+#include "tests/testing/inproc_hub.h"
 
 namespace takt::session {
 namespace {
@@ -63,7 +63,7 @@ struct Sizes {
 
 // Runs one thread for each rank. Returns what each rank found out by summing ones.
 std::vector<Sizes> Connect(const mesh::Mesh& mesh, program::Program (*program_of)(int)) {
-  transport::InprocHub hub;
+  testing::InprocHub hub;
   const mesh::Partition partition = Partition();
   std::vector<Sizes> sizes(mesh.size());
   std::vector<std::jthread> threads;

@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "worker/transport/inproc/inproc.h"
+#include "tests/testing/inproc_hub.h"
 
 namespace takt::transport {
 namespace {
@@ -79,7 +79,7 @@ class CountingTransport final : public Transport {
 // Runs `body(collective, index)` on every rank of a group.
 template <class Body>
 void OnEveryRank(int size, Traffic& traffic, Body body) {
-  InprocHub hub;
+  testing::InprocHub hub;
   std::vector<Rank> ranks;
   for (int i = 0; i < size; ++i) ranks.push_back(Rank(10 + i));
   std::vector<std::thread> threads;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One direction of messages through memory that both ends see: a byte ring with one writer and one
-// reader. In shared memory it joins processes (shm/); on the heap it joins threads (inproc/).
+// reader. In shared memory it joins processes (shm/); on the heap it joins threads, in tests.
 //
 //   [RingHeader][bytes: capacity]     a message is a MessageHeader and its bytes, padded to kAlign
 //

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way in which ranks of one generation pass messages. These implement it: inproc (threads of
-// one process, for tests), shm (processes of one host), gloo (TCP), the choice of one of these two
-// for each peer (selection/create.h), and the transports of device memory (device_transport.h):
-// nccl, staged and the shared device of inproc. inproc, shm, gloo, the choice and nccl pass one
+// The way in which ranks of one generation pass messages. These implement it: shm (processes of one
+// host), gloo (TCP), the choice of one of these two for each peer (selection/create.h), the
+// transports of device memory (device_transport.h), which are nccl and staged, and for tests the
+// hub and the shared device of tests/testing. shm, gloo, the choice, nccl and the hub pass one
 // suite (tests/conformance); staged and the shared device have tests beside them.
 #pragma once
 

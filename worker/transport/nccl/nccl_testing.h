@@ -14,9 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "tests/testing/inproc_hub.h"
 #include "tests/testing/map_rendezvous.h"
 #include "worker/backend/discrete/discrete_backend.h"
-#include "worker/transport/inproc/inproc.h"
 #include "worker/transport/nccl/fake_nccl.h"
 #include "worker/transport/nccl/nccl_transport.h"
 #include "worker/transport/staged/staged.h"
@@ -28,7 +28,7 @@ inline constexpr std::size_t kTestScratchBytes = std::size_t{64} << 10;
 
 // What all ranks share.
 struct TestWorld {
-  InprocHub hub;
+  testing::InprocHub hub;
   testing::MapRendezvous rendezvous;
 };
 

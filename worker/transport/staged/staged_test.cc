@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "tests/testing/inproc_hub.h"
 #include "worker/backend/discrete/discrete_backend.h"
 #include "worker/backend/discrete/task_stream.h"
 #include "worker/transport/channel_collective.h"
-#include "worker/transport/inproc/inproc.h"
 
 namespace takt::transport {
 namespace {
@@ -21,7 +21,7 @@ using backend::StreamKind;
 
 constexpr std::size_t kFloats = 1000;
 
-std::unique_ptr<Transport> Connect(InprocHub& hub, int rank) {
+std::unique_ptr<Transport> Connect(testing::InprocHub& hub, int rank) {
   TransportOptions options;
   options.rank = Rank(rank);
   options.num_ranks = 2;
@@ -35,7 +35,7 @@ std::unique_ptr<backend::BackendFactory> LazyDevice() {
 // A rank with a device of its own.
 class Node {
  public:
-  Node(InprocHub& hub, int rank)
+  Node(testing::InprocHub& hub, int rank)
       : transport_(Connect(hub, rank)), staged_(StageTransport(*transport_, *device_)) {}
 
   Transport& host() { return *transport_; }
@@ -72,7 +72,7 @@ std::span<std::byte> BytesOf(const backend::Buffer& buffer) {
 
 TEST(StagedTransport, MessagesArriveOnTheReceiversStream) {
   constexpr int kMessages = 5;  // each buffer is used again
-  InprocHub hub;
+  testing::InprocHub hub;
   Node sender(hub, 0), receiver(hub, 1);
   std::thread sending([&] {
     const auto channel = sender.staged().OpenSend(Rank(1), "F", kFloats * sizeof(float)).value();
@@ -100,7 +100,7 @@ TEST(StagedTransport, MessagesArriveOnTheReceiversStream) {
 }
 
 TEST(StagedTransport, AnAbortEndsAReceive) {
-  InprocHub hub;
+  testing::InprocHub hub;
   Node sender(hub, 0), receiver(hub, 1);
   std::unique_ptr<SendChannel> other_end;
   std::thread opening(
@@ -115,7 +115,7 @@ TEST(StagedTransport, AnAbortEndsAReceive) {
 
 TEST(StagedTransport, AnAbortEndsAReceiveWhoseDeviceHangs) {
   absl::Notification hangs, goes_on;  // outlive the work of the device
-  InprocHub hub;
+  testing::InprocHub hub;
   Node sender(hub, 0), receiver(hub, 1);
   std::thread sending([&] {
     const backend::Buffer buffer = sender.Allocate();
@@ -144,7 +144,7 @@ TEST(StagedTransport, AnAbortEndsAReceiveWhoseDeviceHangs) {
 }
 
 TEST(StagedCollective, SumsTheMemoryOfDevices) {
-  InprocHub hub;
+  testing::InprocHub hub;
   std::vector<std::unique_ptr<Node>> nodes;
   for (int rank = 0; rank < 2; ++rank) nodes.push_back(std::make_unique<Node>(hub, rank));
   const auto sum = [&](int rank) {
@@ -166,7 +166,7 @@ TEST(StagedCollective, SumsTheMemoryOfDevices) {
 }
 
 TEST(Staged, HostMemoryNeedsNone) {
-  InprocHub hub;
+  testing::InprocHub hub;
   const auto transport = Connect(hub, 0);
   const auto backends = backend::CreateCpuBackends({});
   EXPECT_EQ(StageTransport(*transport, *backends), nullptr);

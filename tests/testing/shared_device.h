@@ -12,7 +12,7 @@
 #include "worker/backend/backend.h"
 #include "worker/transport/device_transport.h"
 
-namespace takt::transport {
+namespace takt::testing {
 
 // Outlives what it makes. Thread-safe.
 class SharedDevice {
@@ -24,7 +24,7 @@ class SharedDevice {
   // has given the copy to its stream. The message may be overwritten when SendChannel::stream is
   // past it. Messages are whole floats. The first rank of a group does its sums. host: an
   // InprocHub's transport of `rank`; borrowed.
-  std::unique_ptr<DeviceTransport> Connect(Transport& host, Rank rank);
+  std::unique_ptr<transport::DeviceTransport> Connect(transport::Transport& host, Rank rank);
 
  private:
   class SharedTransport;
@@ -44,4 +44,4 @@ class SharedDevice {
   std::map<std::string, End> ends_;  // guarded by mutex_
 };
 
-}  // namespace takt::transport
+}  // namespace takt::testing

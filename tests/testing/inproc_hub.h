@@ -7,7 +7,7 @@
 
 #include "worker/transport/transport.h"
 
-namespace takt::transport {
+namespace takt::testing {
 
 class InprocHubState;
 
@@ -19,10 +19,10 @@ class InprocHub {
   ~InprocHub();
 
   // Ignores options.secret and options.data_address.
-  std::unique_ptr<Transport> Connect(const TransportOptions& options);
+  std::unique_ptr<transport::Transport> Connect(const transport::TransportOptions& options);
 
  private:
   std::shared_ptr<InprocHubState> state_;
 };
 
-}  // namespace takt::transport
+}  // namespace takt::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/transport/inproc/shared_device.h"
+#include "tests/testing/shared_device.h"
 
 #include <optional>
 #include <utility>
@@ -10,12 +10,21 @@
 #include "worker/transport/channel_collective.h"
 #include "worker/transport/handshake.h"
 
-namespace takt::transport {
+namespace takt::testing {
 namespace {
 
 using backend::Event;
 using backend::MemoryBackend;
 using backend::StreamKind;
+using transport::ChannelKey;
+using transport::Collective;
+using transport::CollectiveOptions;
+using transport::CreateCollective;
+using transport::DeviceTransport;
+using transport::MessageTag;
+using transport::RecvChannel;
+using transport::SendChannel;
+using transport::Transport;
 
 // The MessageTag::direction of sums, beside those of collectives on the host.
 constexpr std::int32_t kSharedSum = 19;
@@ -279,4 +288,4 @@ SharedDevice::End& SharedDevice::FindEnd(const std::string& key) {
   return ends_.at(key);
 }
 
-}  // namespace takt::transport
+}  // namespace takt::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/transport/inproc/inproc.h"
+#include "tests/testing/inproc_hub.h"
 
 #include <cstring>
 #include <map>
@@ -12,7 +12,26 @@
 #include "worker/transport/message_header.h"
 #include "worker/transport/ring.h"
 
-namespace takt::transport {
+namespace takt::testing {
+
+using transport::AbortedStatus;
+using transport::AbortSignal;
+using transport::ChannelKey;
+using transport::DifferentSizes;
+using transport::kCacheLine;
+using transport::MakeRingReceiver;
+using transport::MakeRingSender;
+using transport::MonotonicNanos;
+using transport::RecvChannel;
+using transport::RingBytes;
+using transport::RingCapacity;
+using transport::RingHeader;
+using transport::RingOptions;
+using transport::SendChannel;
+using transport::TimeoutStatus;
+using transport::Transport;
+using transport::TransportOptions;
+using transport::WakeWord;
 
 // Holds the rings by channel. Each is handed out twice, once for each end.
 class InprocHubState {
@@ -106,4 +125,4 @@ std::unique_ptr<Transport> InprocHub::Connect(const TransportOptions& options) {
   return std::make_unique<InprocTransport>(options, state_);
 }
 
-}  // namespace takt::transport
+}  // namespace takt::testing

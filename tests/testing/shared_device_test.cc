@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs on a device that does nothing before the host waits for it.
-#include "worker/transport/inproc/shared_device.h"
+#include "tests/testing/shared_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,14 +8,17 @@
 #include <thread>
 #include <vector>
 
+#include "tests/testing/inproc_hub.h"
 #include "worker/backend/discrete/discrete_backend.h"
-#include "worker/transport/inproc/inproc.h"
 
-namespace takt::transport {
+namespace takt::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using transport::RecvChannel;
+using transport::SendChannel;
+using transport::Transport;
 
 constexpr std::size_t kFloats = 1000;
 constexpr std::size_t kBytes = kFloats * sizeof(float);
@@ -118,4 +121,4 @@ TEST_F(SharedDeviceTest, MessagesAreWholeFloats) {
 }
 
 }  // namespace
-}  // namespace takt::transport
+}  // namespace takt::testing
