@@ -215,7 +215,7 @@ TEST_F(CudaBackendTest, AKernelPlanReadBackGivesTheSameBits) {
     return Download(op.c, op.m * op.n);
   };
   const Floats first = multiply();
-  const std::string text = PlanText(device_->plans());
+  const std::string text = PlanText(device_->plans().target(), device_->plans().plans());
   EXPECT_EQ(device_->plans().plans().size(), 1u);
 
   buffers_.clear();
@@ -225,7 +225,7 @@ TEST_F(CudaBackendTest, AKernelPlanReadBackGivesTheSameBits) {
   ASSERT_EQ(MergePlanText(text, "plan", device_->plans()).message(), "");
   device_->plans().Freeze();
   EXPECT_EQ(multiply(), first);
-  EXPECT_EQ(PlanText(device_->plans()), text);
+  EXPECT_EQ(PlanText(device_->plans().target(), device_->plans().plans()), text);
 
   Matmul other{.a = Upload(a), .b = Upload(b), .c = Upload(a), .m = 8, .n = 8, .k = 8};
   EXPECT_THAT(std::string(backend_->Run(other).message()),

@@ -16,6 +16,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+std::string TextOf(const PlanCache& plans) { return PlanText(plans.target(), plans.plans()); }
+
 constexpr char kKey[] = "matmul 2048x768x3072 bf16";
 
 PlanTarget Hopper() {
@@ -101,9 +103,9 @@ TEST(PlanText, ReadsBackTheSame) {
   PlanCache plans(Hopper());
   plans.Merge({{kKey, Plan(1)}, {"matmul \"odd\" \\ name", Plan(2)}});
   PlanCache read(Hopper());
-  ASSERT_EQ(MergePlanText(PlanText(plans), "plan", read).message(), "");
+  ASSERT_EQ(MergePlanText(TextOf(plans), "plan", read).message(), "");
   EXPECT_EQ(read.plans(), plans.plans());
-  EXPECT_EQ(PlanText(read), PlanText(plans));
+  EXPECT_EQ(TextOf(read), TextOf(plans));
 }
 
 TEST(PlanText, OfAnotherTargetIsRefusedByTheFieldThatDiffers) {
@@ -113,7 +115,7 @@ TEST(PlanText, OfAnotherTargetIsRefusedByTheFieldThatDiffers) {
   ours.sm_count = 114;
   ours.cublaslt = "13.1.0";
   PlanCache read(ours);
-  const auto errors = FieldErrorsOf(MergePlanText(PlanText(plans), "/cache/plan.json", read));
+  const auto errors = FieldErrorsOf(MergePlanText(TextOf(plans), "/cache/plan.json", read));
   ASSERT_EQ(errors.size(), 2u);
   EXPECT_EQ(
       errors[0].ToString(),
@@ -126,7 +128,7 @@ TEST(PlanText, OfAnotherTargetIsRefusedByTheFieldThatDiffers) {
 TEST(PlanText, RefusesWhatIsNoPlan) {
   PlanCache plans(Hopper());
   plans.Merge({{kKey, Plan(1)}});
-  const std::string text = PlanText(plans);
+  const std::string text = TextOf(plans);
   const std::string deep(100'000, '[');
   const std::pair<std::string, std::string> cases[] = {
       {"", "format"},

@@ -153,8 +153,6 @@ std::string PlanText(const PlanTarget& target, const PlanCache::Plans& plans) {
   return text.dump(1) + "\n";
 }
 
-std::string PlanText(const PlanCache& plans) { return PlanText(plans.target(), plans.plans()); }
-
 absl::StatusOr<PlanCache::Plans> ParsePlanText(std::string_view text, std::string_view where,
                                                const PlanTarget& target) {
   Reader reader(where);

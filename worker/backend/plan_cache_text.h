@@ -28,7 +28,6 @@ inline constexpr std::string_view kPlanFormat = "takt-kernel-plan 1";
 inline constexpr std::size_t kMostPlanBytes = std::size_t{1} << 20;
 
 std::string PlanText(const PlanTarget& target, const PlanCache::Plans& plans);
-std::string PlanText(const PlanCache& plans);
 
 // Returns the plans of `text`.  where: the origin of the text for error messages, such as a path.
 // Errors: kInvalidArgument with FieldErrors (the text is no plan, or of another target).

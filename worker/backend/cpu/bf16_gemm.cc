@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "worker/backend/cpu/one_openmp_thread.h"
+#include "worker/backend/cpu/matmul.h"
 
 namespace takt::backend {
 namespace {

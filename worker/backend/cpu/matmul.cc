@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "worker/backend/cpu/one_openmp_thread.h"
 
 namespace takt::backend {
 namespace {

@@ -36,4 +36,8 @@ MatmulBlocks CutMatmul(const Matmul& op);
 absl::Status RunMatmulBlock(const Matmul& op, const MatmulBlocks& blocks, std::int64_t block,
                             const Kernels& kernels, std::vector<float>& scratch);
 
+// Sets the number of OpenMP threads of the calling thread to one. Debian's oneDNN runs its loops on
+// OpenMP threads, and how it cuts them depends on how many the calling thread may use.
+void UseOneOpenMpThread();
+
 }  // namespace takt::backend

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/backend/cuda/matmul.h"
 
-#include <cstring>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -205,9 +205,7 @@ absl::StatusOr<Matmuls::Described> Matmuls::Describe(const Gemm& gemm) {
 // Checks a plan, which may come from another rank or from a file.
 absl::Status Matmuls::Check(const Prepared& prepared) const {
   const Described& d = prepared.described;
-  cublasLtMatmulAlgo_t algorithm;
-  static_assert(sizeof(algorithm) == sizeof(prepared.plan.algorithm));
-  std::memcpy(&algorithm, prepared.plan.algorithm.data(), sizeof(algorithm));
+  const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(prepared.plan.algorithm);
   cublasLtMatmulHeuristicResult_t result{};
   RETURN_IF_ERROR(
       ToStatus(cublasLtMatmulAlgoCheck(handle_.get(), d.desc.get(), d.a.get(), d.b.get(), d.d.get(),
@@ -230,8 +228,7 @@ absl::Status Matmuls::Enqueue(const Product& product, const Prepared& prepared) 
   }
   RETURN_IF_ERROR(SetPointers(described.desc.get(), gemm, vector, p.aux));
   ASSIGN_OR_RETURN(std::byte* const workspace, workspace_.AtLeast(plan.workspace_bytes));
-  cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, plan.algorithm.data(), sizeof(algorithm));
+  const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(plan.algorithm);
   const float one = 1;
   RETURN_IF_ERROR(
       ToStatus(cublasLtMatmul(handle_.get(), described.desc.get(), &one, p.a, described.a.get(),

@@ -43,12 +43,23 @@ struct GlooChannelOptions {
   absl::Duration timeout;
 };
 
-class GlooSender final : public SendChannel {
- public:
-  explicit GlooSender(GlooChannelOptions options)
+// The common part of both ends.
+class GlooEnd {
+ protected:
+  explicit GlooEnd(GlooChannelOptions options)
       : options_(std::move(options)),
         staging_(kStagingBytes),
         header_buffer_(options_.connection, staging_.data(), staging_.size()) {}
+
+  const GlooChannelOptions options_;
+  std::vector<std::byte> staging_;
+  GlooConnection::Buffer header_buffer_;
+  absl::Status failure_;  // sticks: the connection cannot be used any more
+};
+
+class GlooSender final : public SendChannel, GlooEnd {
+ public:
+  explicit GlooSender(GlooChannelOptions options) : GlooEnd(std::move(options)) {}
 
   absl::Status Send(const MessageTag& tag, std::span<const std::byte> data) override {
     RETURN_IF_ERROR(failure_);
@@ -78,19 +89,11 @@ class GlooSender final : public SendChannel {
     RETURN_IF_ERROR(header_buffer_.FinishSend(options_.timeout, what));
     return payload.FinishSend(options_.timeout, what);
   }
-
-  const GlooChannelOptions options_;
-  std::vector<std::byte> staging_;
-  GlooConnection::Buffer header_buffer_;
-  absl::Status failure_;  // sticks: the connection cannot be used any more
 };
 
-class GlooReceiver final : public RecvChannel {
+class GlooReceiver final : public RecvChannel, GlooEnd {
  public:
-  explicit GlooReceiver(GlooChannelOptions options)
-      : options_(std::move(options)),
-        staging_(kStagingBytes),
-        header_buffer_(options_.connection, staging_.data(), staging_.size()) {}
+  explicit GlooReceiver(GlooChannelOptions options) : GlooEnd(std::move(options)) {}
 
   // Posts the receive of the first header. The receive of the next one is posted when one was
   // taken.
@@ -129,11 +132,7 @@ class GlooReceiver final : public RecvChannel {
     return absl::OkStatus();
   }
 
-  const GlooChannelOptions options_;
-  std::vector<std::byte> staging_;
-  GlooConnection::Buffer header_buffer_;
   absl::Status next_header_;  // of posting its receive
-  absl::Status failure_;
 };
 
 class GlooTransport final : public Transport {

@@ -104,26 +104,16 @@ __global__ __launch_bounds__(kThreads) void RmsNormForwardKernel(RmsNormForward 
   });
 }
 
-// What both backward passes read of a row. kCentred: LayerNorm's. Else it is RmsNorm's, whose mean
-// is 0.
-struct NormGradient {
-  const float* x;
-  const float* weight;
-  const float* mean;  // null if not centred
-  const float* rstd;
-  const float* residual_gradient;
-  float* d_input;
-  std::int64_t rows, columns;
-};
-
-// With h = (x - mean) rstd and g = d_output * weight, d_x is rstd (g - mean(g) - h mean(g h)). The
-// term mean(g) exists only if centred.
-template <class T, bool kFours, bool kCentred, class D>
-__global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(NormGradient op,
-                                                                    const D* d_output) {
+// With h = (x - mean) rstd and g = d_output * weight, d_x is rstd (g - mean(g) - h mean(g h)).
+// RmsNorm is not centred, so it has neither of the two means.
+template <class T, bool kFours, class Op, class D>
+__global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(Op op, const D* d_output) {
+  constexpr bool kCentred = std::is_same_v<Op, LayerNormBackwardInput>;
   const std::int64_t row = T::Row(), columns = op.columns, begin = row * columns;
   if (row >= op.rows) return;
-  const float mean = kCentred ? op.mean[row] : 0, rstd = op.rstd[row];
+  const float rstd = op.rstd[row];
+  float mean = 0;
+  if constexpr (kCentred) mean = op.mean[row];
   float g_sum = 0, gh_sum = 0;
   T::ForGroups(columns, [&](std::int64_t i) {
     const Four d = Load<kFours>(d_output + begin, i, columns),
@@ -150,13 +140,12 @@ __global__ __launch_bounds__(kThreads) void NormBackwardInputKernel(NormGradient
   });
 }
 
-template <bool kCentred>
-void LaunchBackwardInput(const NormGradient& op, const Operand& d_output,
-                         const LaunchContext& context) {
-  From(d_output, [&]<class D>(const D* d) {
+template <class Op>
+void LaunchBackwardInput(const Op& op, const LaunchContext& context) {
+  From(op.d_output, [&]<class D>(const D* d) {
     const bool fours = InFours(op.columns, d, op.x, op.weight, op.residual_gradient, op.d_input);
     ForTeams(op.rows, op.columns, fours, [&]<class T>(T, auto kFours, const Blocks& blocks) {
-      LaunchKernel(NormBackwardInputKernel<T, decltype(kFours)::value, kCentred, D>, blocks,
+      LaunchKernel(NormBackwardInputKernel<T, decltype(kFours)::value, Op, D>, blocks,
                    context.stream, op, d);
     });
   });
@@ -186,15 +175,11 @@ void Launch(const RmsNormForward& op, const LaunchContext& context) {
 }
 
 void Launch(const LayerNormBackwardInput& op, const LaunchContext& context) {
-  LaunchBackwardInput<true>(
-      {op.x, op.weight, op.mean, op.rstd, op.residual_gradient, op.d_input, op.rows, op.columns},
-      op.d_output, context);
+  LaunchBackwardInput(op, context);
 }
 
 void Launch(const RmsNormBackwardInput& op, const LaunchContext& context) {
-  LaunchBackwardInput<false>(
-      {op.x, op.weight, nullptr, op.rstd, op.residual_gradient, op.d_input, op.rows, op.columns},
-      op.d_output, context);
+  LaunchBackwardInput(op, context);
 }
 
 }  // namespace takt::backend::cuda
