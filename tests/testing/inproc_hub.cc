@@ -24,7 +24,6 @@ using transport::MakeRingSender;
 using transport::MonotonicNanos;
 using transport::RecvChannel;
 using transport::RingBytes;
-using transport::RingCapacity;
 using transport::RingHeader;
 using transport::RingOptions;
 using transport::SendChannel;
@@ -104,7 +103,6 @@ class InprocTransport final : public Transport {
                            options_.connect_timeout);
     }
     return RingOptions{.memory = meeting->memory,
-                       .capacity_bytes = RingCapacity(max_bytes),
                        .max_message_bytes = max_bytes,
                        .channel = std::move(channel),
                        .operation_timeout = options_.operation_timeout,

@@ -31,6 +31,7 @@ class RingEnd {
  public:
   explicit RingEnd(RingOptions options)
       : options_(std::move(options)),
+        capacity_(RingCapacity(options_.max_message_bytes)),
         header_(*reinterpret_cast<RingHeader*>(options_.memory.get())),
         bytes_(options_.memory.get() + sizeof(RingHeader)) {}
 
@@ -53,6 +54,7 @@ class RingEnd {
   }
 
   const RingOptions options_;
+  const std::size_t capacity_;
   RingHeader& header_;
   std::byte* const bytes_;
   absl::Status failure_;  // sticks: a broken stream of bytes is never used again
@@ -75,15 +77,14 @@ class RingSender final : public SendChannel, RingEnd {
     const std::int64_t deadline = Deadline();
     MessageHeader message{.tag = tag, .size_bytes = data.size()};
     RETURN_IF_ERROR(AwaitSpace(deadline));
-    std::memcpy(bytes_ + head_ % options_.capacity_bytes, &message, sizeof(message));
+    std::memcpy(bytes_ + head_ % capacity_, &message, sizeof(message));
     head_ += sizeof(message);
     if (data.empty()) Publish();
     while (!data.empty()) {
       RETURN_IF_ERROR(AwaitSpace(deadline));
-      const std::size_t offset = head_ % options_.capacity_bytes;
+      const std::size_t offset = head_ % capacity_;
       const std::size_t piece =
-          std::min({data.size(), kPieceBytes, options_.capacity_bytes - offset,
-                    options_.capacity_bytes - (head_ - tail_)});
+          std::min({data.size(), kPieceBytes, capacity_ - offset, capacity_ - (head_ - tail_)});
       std::memcpy(bytes_ + offset, data.data(), piece);
       data = data.subspan(piece);
       head_ += data.empty() ? Padded(piece) : piece;
@@ -99,8 +100,7 @@ class RingSender final : public SendChannel, RingEnd {
   }
 
   absl::Status AwaitSpace(std::int64_t deadline) {
-    if (head_ - tail_ < options_.capacity_bytes && !options_.abort->raised())
-      return absl::OkStatus();
+    if (head_ - tail_ < capacity_ && !options_.abort->raised()) return absl::OkStatus();
     // The header is published with the first piece. Before a wait for space everything written must
     // be visible.
     if (header_.head.load(std::memory_order_relaxed) != head_) Publish();
@@ -109,13 +109,13 @@ class RingSender final : public SendChannel, RingEnd {
         [&] {
           tail_ = header_.tail.load(std::memory_order_seq_cst);
           left = header_.receiver_left.load(std::memory_order_seq_cst) != 0;
-          return head_ - tail_ < options_.capacity_bytes || left || options_.abort->raised();
+          return head_ - tail_ < capacity_ || left || options_.abort->raised();
         },
         deadline, kSpinNanos);
     if (options_.abort->raised()) return Fail(AbortedStatus());
     if (left) return PeerLeft();
     if (!in_time) return TimedOut("the receiver to take a message");
-    if (head_ - tail_ > options_.capacity_bytes) return Fail(absl::InternalError("ring overrun"));
+    if (head_ - tail_ > capacity_) return Fail(absl::InternalError("ring overrun"));
     return absl::OkStatus();
   }
 
@@ -139,7 +139,7 @@ class RingReceiver final : public RecvChannel, RingEnd {
     const std::int64_t deadline = Deadline();
     RETURN_IF_ERROR(AwaitBytes(sizeof(MessageHeader), deadline));
     MessageHeader message;
-    std::memcpy(&message, bytes_ + tail_ % options_.capacity_bytes, sizeof(message));
+    std::memcpy(&message, bytes_ + tail_ % capacity_, sizeof(message));
     if (absl::Status status = CheckHeader(message, tag, data.size(), options_.channel);
         !status.ok()) {
       return Fail(std::move(status));
@@ -148,10 +148,9 @@ class RingReceiver final : public RecvChannel, RingEnd {
     if (data.empty()) Publish();
     while (!data.empty()) {
       RETURN_IF_ERROR(AwaitBytes(1, deadline));
-      const std::size_t offset = tail_ % options_.capacity_bytes;
-      const std::size_t piece =
-          std::min({data.size(), kPieceBytes, options_.capacity_bytes - offset,
-                    static_cast<std::size_t>(head_ - tail_)});
+      const std::size_t offset = tail_ % capacity_;
+      const std::size_t piece = std::min(
+          {data.size(), kPieceBytes, capacity_ - offset, static_cast<std::size_t>(head_ - tail_)});
       std::memcpy(data.data(), bytes_ + offset, piece);
       data = data.subspan(piece);
       tail_ += data.empty() ? Padded(piece) : piece;
@@ -178,7 +177,7 @@ class RingReceiver final : public RecvChannel, RingEnd {
         },
         deadline, kSpinNanos);
     if (options_.abort->raised()) return Fail(AbortedStatus());
-    if (head_ - tail_ > options_.capacity_bytes) return Fail(absl::InternalError("ring overrun"));
+    if (head_ - tail_ > capacity_) return Fail(absl::InternalError("ring overrun"));
     if (head_ - tail_ >= wanted) return absl::OkStatus();
     return in_time ? PeerLeft() : TimedOut("a message");
   }

@@ -54,7 +54,6 @@ std::size_t RingBytes(std::size_t max_message_bytes);
 struct RingOptions {
   // Owns the memory, which starts with the RingHeader.
   std::shared_ptr<std::byte> memory;
-  std::size_t capacity_bytes = 0;
   std::size_t max_message_bytes = 0;
   std::string channel;  // for messages: "F to rank 1"
   absl::Duration operation_timeout;

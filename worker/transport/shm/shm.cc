@@ -153,7 +153,6 @@ class ShmTransport final : public Transport {
 
   RingOptions EndOf(Offer offer, std::size_t max_bytes, std::string channel) const {
     return {.memory = std::move(offer.memory.bytes),
-            .capacity_bytes = RingCapacity(max_bytes),
             .max_message_bytes = max_bytes,
             .channel = std::move(channel),
             .operation_timeout = options_.operation_timeout,
