@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/field_rules.h"
 #include "common/base/status.h"
 #include "common/config/file_names.h"
 #include "takt/v1/job_spec.pb.h"
@@ -20,25 +21,14 @@ namespace {
 
 static_assert(static_cast<int>(model::Recompute::kFull) == v1::RECOMPUTE_MODE_FULL);
 
-// Collects broken rules. Every Check returns whether the rule holds.
-class Rules {
+// The rules of job specs. Every function returns whether its rule holds.
+class Rules final : public FieldRules {
  public:
-  bool Check(bool holds, FieldError error) {
-    if (!holds) errors_.push_back(std::move(error));
-    return holds;
-  }
   bool AtLeast(const char* field, std::int64_t value, std::int64_t least) {
     return Check(value >= least, {.field = field,
                                   .value = value == 0 ? "0 or missing" : absl::StrCat(value),
                                   .rule = absl::StrCat("must be ", least, " or more"),
                                   .fix = "set it"});
-  }
-  bool Between(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
-    return Check(value >= least && value <= most,
-                 {.field = field,
-                  .value = value == 0 ? "0 or missing" : absl::StrCat(value),
-                  .rule = absl::StrCat("must be between ", least, " and ", most),
-                  .fix = "set it"});
   }
   // Checks that `value` is a finite number in [least, below).
   bool Number(const char* field, double value, double least, double below) {
@@ -58,14 +48,6 @@ class Rules {
                                 .rule = "is not supported by this version",
                                 .fix = absl::StrCat("use ", supported)});
   }
-  void Append(std::vector<FieldError> errors) {
-    for (FieldError& error : errors) errors_.push_back(std::move(error));
-  }
-  bool ok() const { return errors_.empty(); }
-  std::vector<FieldError> Take() { return std::move(errors_); }
-
- private:
-  std::vector<FieldError> errors_;
 };
 
 // Returns the name of an enumerator in files, or its number if it has no name.
@@ -163,7 +145,7 @@ void ReadModel(const v1::ModelSpec& proto, JobSpec& job, Rules& rules) {
                                         .rule = "emulated layers have no weights",
                                         .fix = "remove it"});
   }
-  rules.Append(model::CheckConfig(model));
+  for (FieldError& error : model::CheckConfig(model)) rules.Check(false, std::move(error));
 }
 
 DataFormat ReadFormat(const std::string& field, v1::DataFormat format, Rules& rules) {
@@ -488,7 +470,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadPrecision(proto, job, rules);
   if (proto.has_checkpoint()) ReadCheckpoint(proto.checkpoint(), job, rules);
   ReadLogging(proto.logging(), job, rules);
-  if (!rules.ok()) return InvalidFields(rules.Take());
+  RETURN_IF_ERROR(rules.status());
   return job;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/field_rules.h"
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "common/model/hf_config.h"
@@ -40,71 +41,46 @@ absl::StatusOr<std::string> Read(const ReadFile& read_file, const char* field,
   return text;
 }
 
-// Checks that a job's fields of a model agree with the model's config.json.
-class Agreement {
- public:
-  explicit Agreement(std::string path) : path_(std::move(path)) {}
-
-  // `given` 0 means that the job leaves the field to the file.
-  void Check(const char* field, int given, int from_file) {
-    if (given == 0 || given == from_file) return;
-    errors_.push_back({.field = field,
-                       .value = absl::StrCat(given),
-                       .rule = absl::StrCat("must be ", from_file, ", as ", path_, " says"),
-                       .fix = "remove it from the job"});
-  }
-
-  absl::Status status() {
-    return errors_.empty() ? absl::OkStatus() : InvalidFields(std::move(errors_));
-  }
-
- private:
-  const std::string path_;
-  std::vector<FieldError> errors_;
-};
-
 absl::Status FillModel(v1::ModelSpec& spec, const std::string& path,
                        const model::ModelConfig& config) {
-  Agreement agreement(path);
-  agreement.Check("model.family", spec.family(), static_cast<int>(config.family));
-  agreement.Check("model.layers", spec.layers(), config.layers);
-  agreement.Check("model.hidden", spec.hidden(), config.hidden);
-  agreement.Check("model.heads", spec.heads(), config.heads);
-  agreement.Check("model.kv_heads", spec.kv_heads(), config.kv_heads);
-  agreement.Check("model.head_size", spec.head_size(), config.head_size);
-  agreement.Check("model.vocab", spec.vocab(), config.vocab);
-  agreement.Check("model.positions", spec.positions(), config.positions);
-  agreement.Check("model.inner", spec.inner(), config.inner);
+  FieldRules rules;
+  // `given` 0 means that the job leaves the field to the file.
+  const auto check = [&](const char* field, int given, int from_file) {
+    rules.Check(given == 0 || given == from_file,
+                {.field = field,
+                 .value = absl::StrCat(given),
+                 .rule = absl::StrCat("must be ", from_file, ", as ", path, " says"),
+                 .fix = "remove it from the job"});
+  };
+  check("model.family", spec.family(), static_cast<int>(config.family));
+  check("model.layers", spec.layers(), config.layers);
+  check("model.hidden", spec.hidden(), config.hidden);
+  check("model.heads", spec.heads(), config.heads);
+  check("model.kv_heads", spec.kv_heads(), config.kv_heads);
+  check("model.head_size", spec.head_size(), config.head_size);
+  check("model.vocab", spec.vocab(), config.vocab);
+  check("model.positions", spec.positions(), config.positions);
+  check("model.inner", spec.inner(), config.inner);
   model::ModelConfig shape = config;
   if (spec.context() != 0) shape.context = spec.context();
   WriteModel(shape, spec);
-  return agreement.status();
+  return rules.status();
 }
 
 }  // namespace
 
 void MakePathsAbsolute(v1::JobSpec& spec, std::string_view directory) {
-  for (v1::CorpusSpec& corpus : *spec.mutable_data()->mutable_train()) {
-    corpus.set_path(Absolute(corpus.path(), directory));
-  }
-  if (spec.data().has_validation()) {
-    v1::ValidationSpec& validation = *spec.mutable_data()->mutable_validation();
-    validation.set_path(Absolute(validation.path(), directory));
-  }
-  if (spec.model().has_init_from()) {
-    spec.mutable_model()->set_init_from(Absolute(spec.model().init_from(), directory));
-  }
-  if (spec.model().has_hf_config()) {
-    spec.mutable_model()->set_hf_config(Absolute(spec.model().hf_config(), directory));
-  }
-  if (spec.has_checkpoint()) {
-    v1::CheckpointSpec& checkpoint = *spec.mutable_checkpoint();
-    checkpoint.set_directory(Absolute(checkpoint.directory(), directory));
-  }
-  if (spec.logging().has_tensorboard()) {
-    v1::LoggingSpec& logging = *spec.mutable_logging();
-    logging.set_tensorboard(Absolute(logging.tensorboard(), directory));
-  }
+  std::vector<std::string*> paths;
+  for (v1::CorpusSpec& corpus : *spec.mutable_data()->mutable_train())
+    paths.push_back(corpus.mutable_path());
+  if (spec.data().has_validation())
+    paths.push_back(spec.mutable_data()->mutable_validation()->mutable_path());
+  if (spec.model().has_init_from()) paths.push_back(spec.mutable_model()->mutable_init_from());
+  if (spec.model().has_hf_config()) paths.push_back(spec.mutable_model()->mutable_hf_config());
+  if (spec.has_checkpoint()) paths.push_back(spec.mutable_checkpoint()->mutable_directory());
+  if (spec.logging().has_tensorboard())
+    paths.push_back(spec.mutable_logging()->mutable_tensorboard());
+  for (std::string* const path : paths) *path = Absolute(*path, directory);
   const std::string& schedule = spec.parallelism().schedule();
   if (schedule.starts_with(kFileScheme)) {
     spec.mutable_parallelism()->set_schedule(absl::StrCat(

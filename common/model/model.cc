@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/field_rules.h"
 #include "common/model/gpt2.h"
 #include "common/model/layer_parts.h"
 #include "common/model/llama.h"
@@ -17,31 +18,12 @@ constexpr int kMaxWidth = 1 << 20;
 constexpr int kMaxRows = 1 << 24;  // vocabulary, positions
 constexpr int kMaxHeadSize = 1 << 12;
 
-class Checker {
- public:
-  void Size(const char* field, int value, int max) {
-    if (value >= 1 && value <= max) return;
-    errors_.push_back({.field = field,
-                       .value = value == 0 ? "0 or missing" : absl::StrCat(value),
-                       .rule = absl::StrCat("must be between 1 and ", max),
-                       .fix = "set it"});
-  }
-  void Milliseconds(const char* field, double seconds) {
-    if (std::isfinite(seconds) && seconds >= 0) return;
-    errors_.push_back({.field = field,
-                       .value = absl::StrCat(seconds * 1e3),
-                       .rule = "must be a finite time, 0 or more",
-                       .fix = "give milliseconds"});
-  }
-  void Rule(bool holds, FieldError error) {
-    if (!holds) errors_.push_back(std::move(error));
-  }
-  bool ok() const { return errors_.empty(); }
-  std::vector<FieldError> Take() { return std::move(errors_); }
-
- private:
-  std::vector<FieldError> errors_;
-};
+void CheckMilliseconds(FieldRules& rules, const char* field, double seconds) {
+  rules.Check(std::isfinite(seconds) && seconds >= 0, {.field = field,
+                                                       .value = absl::StrCat(seconds * 1e3),
+                                                       .rule = "must be a finite time, 0 or more",
+                                                       .fix = "give milliseconds"});
+}
 
 std::string Divisors(int hidden) {
   std::string text;
@@ -55,97 +37,97 @@ std::string Divisors(int hidden) {
   return text;
 }
 
-void CheckNumber(Checker& check, const char* field, double value, bool holds, const char* rule,
+void CheckNumber(FieldRules& rules, const char* field, double value, bool holds, const char* rule,
                  const char* fix) {
-  check.Rule(std::isfinite(value) && holds,
-             {.field = field, .value = absl::StrCat(value), .rule = rule, .fix = fix});
+  rules.Check(std::isfinite(value) && holds,
+              {.field = field, .value = absl::StrCat(value), .rule = rule, .fix = fix});
 }
 
-void CheckGpt2(const ModelConfig& config, Checker& check) {
-  check.Rule(config.kv_heads == config.heads, {.field = "model.kv_heads",
-                                               .value = absl::StrCat(config.kv_heads),
-                                               .rule = "gpt2 has as many key heads as heads",
-                                               .fix = "remove it"});
-  check.Rule(config.head_size == 0 || config.head_size * config.heads == config.hidden,
-             {.field = "model.head_size",
-              .value = absl::StrCat(config.head_size),
-              .rule = "gpt2's heads share model.hidden evenly",
-              .fix = "remove it"});
-  check.Rule(config.tied_head, {.field = "model.tied_head",
-                                .value = "false",
-                                .rule = "gpt2's head is its token embedding",
-                                .fix = "remove it"});
+void CheckGpt2(const ModelConfig& config, FieldRules& rules) {
+  rules.Check(config.kv_heads == config.heads, {.field = "model.kv_heads",
+                                                .value = absl::StrCat(config.kv_heads),
+                                                .rule = "gpt2 has as many key heads as heads",
+                                                .fix = "remove it"});
+  rules.Check(config.head_size == 0 || config.head_size * config.heads == config.hidden,
+              {.field = "model.head_size",
+               .value = absl::StrCat(config.head_size),
+               .rule = "gpt2's heads share model.hidden evenly",
+               .fix = "remove it"});
+  rules.Check(config.tied_head, {.field = "model.tied_head",
+                                 .value = "false",
+                                 .rule = "gpt2's head is its token embedding",
+                                 .fix = "remove it"});
 }
 
-void CheckRopeScaling(const RopeScaling& scaling, Checker& check) {
-  CheckNumber(check, "model.rope_scaling.factor", scaling.factor, scaling.factor >= 1,
+void CheckRopeScaling(const RopeScaling& scaling, FieldRules& rules) {
+  CheckNumber(rules, "model.rope_scaling.factor", scaling.factor, scaling.factor >= 1,
               "must be a finite number, 1 or more", "Llama 3.1 has 8");
-  CheckNumber(check, "model.rope_scaling.low_freq_factor", scaling.low_freq_factor,
+  CheckNumber(rules, "model.rope_scaling.low_freq_factor", scaling.low_freq_factor,
               scaling.low_freq_factor > 0, "must be a finite number above 0", "Llama 3.1 has 1");
-  CheckNumber(check, "model.rope_scaling.high_freq_factor", scaling.high_freq_factor,
+  CheckNumber(rules, "model.rope_scaling.high_freq_factor", scaling.high_freq_factor,
               scaling.high_freq_factor > scaling.low_freq_factor,
               "must be a finite number above low_freq_factor", "Llama 3.1 has 4");
-  check.Size("model.rope_scaling.original_positions", scaling.original_positions, kMaxRows);
+  rules.Between("model.rope_scaling.original_positions", scaling.original_positions, 1, kMaxRows);
 }
 
-void CheckLlama(const ModelConfig& config, Checker& check) {
-  check.Rule(config.kv_heads >= 1 && config.heads % config.kv_heads == 0,
-             {.field = "model.kv_heads",
-              .value = absl::StrCat(config.kv_heads),
-              .rule = absl::StrCat("must divide model.heads (", config.heads, ")"),
-              .fix = absl::StrCat("use one of ", Divisors(config.heads))});
-  check.Rule(config.head_size % 2 == 0, {.field = "model.head_size",
-                                         .value = absl::StrCat(config.head_size),
-                                         .rule = "must be even: rotary positions turn pairs",
-                                         .fix = "change model.hidden or model.heads"});
-  CheckNumber(check, "model.rope_theta", config.rope_theta, config.rope_theta > 1,
+void CheckLlama(const ModelConfig& config, FieldRules& rules) {
+  rules.Check(config.kv_heads >= 1 && config.heads % config.kv_heads == 0,
+              {.field = "model.kv_heads",
+               .value = absl::StrCat(config.kv_heads),
+               .rule = absl::StrCat("must divide model.heads (", config.heads, ")"),
+               .fix = absl::StrCat("use one of ", Divisors(config.heads))});
+  rules.Check(config.head_size % 2 == 0, {.field = "model.head_size",
+                                          .value = absl::StrCat(config.head_size),
+                                          .rule = "must be even: rotary positions turn pairs",
+                                          .fix = "change model.hidden or model.heads"});
+  CheckNumber(rules, "model.rope_theta", config.rope_theta, config.rope_theta > 1,
               "must be a finite number above 1", "use 10000");
-  if (config.rope_scaling.has_value()) CheckRopeScaling(*config.rope_scaling, check);
+  if (config.rope_scaling.has_value()) CheckRopeScaling(*config.rope_scaling, rules);
 }
 
 // Checks what all families but the emulated one have in common.
-void CheckTransformer(const ModelConfig& config, Checker& check) {
-  check.Size("model.hidden", config.hidden, kMaxWidth);
-  check.Size("model.heads", config.heads, kMaxWidth);
-  check.Size("model.context", config.context, kMaxRows);
-  check.Size("model.vocab", config.vocab, kMaxRows);
-  if (!check.ok()) return;
-  check.Size("model.inner", config.inner, kMaxWidth);
+void CheckTransformer(const ModelConfig& config, FieldRules& rules) {
+  rules.Between("model.hidden", config.hidden, 1, kMaxWidth);
+  rules.Between("model.heads", config.heads, 1, kMaxWidth);
+  rules.Between("model.context", config.context, 1, kMaxRows);
+  rules.Between("model.vocab", config.vocab, 1, kMaxRows);
+  if (!rules.ok()) return;
+  rules.Between("model.inner", config.inner, 1, kMaxWidth);
   if (config.head_size == 0) {  // BuildModel would have filled it in
-    check.Rule(false, {.field = "model.heads",
-                       .value = absl::StrCat(config.heads),
-                       .rule = absl::StrCat("must divide model.hidden (", config.hidden, ")"),
-                       .fix = absl::StrCat("use one of ", Divisors(config.hidden))});
+    rules.Check(false, {.field = "model.heads",
+                        .value = absl::StrCat(config.heads),
+                        .rule = absl::StrCat("must divide model.hidden (", config.hidden, ")"),
+                        .fix = absl::StrCat("use one of ", Divisors(config.hidden))});
   } else {
-    check.Size("model.head_size", config.head_size, kMaxHeadSize);
+    rules.Between("model.head_size", config.head_size, 1, kMaxHeadSize);
   }
-  check.Rule(
+  rules.Check(
       config.positions >= config.context && config.positions <= kMaxRows,
       {.field = "model.context",
        .value = absl::StrCat(config.context),
        .rule = absl::StrCat("must be at most the model's positions (", config.positions, ")"),
        .fix = "train on shorter sequences"});
-  CheckNumber(check, "model.norm_epsilon", config.norm_epsilon, config.norm_epsilon > 0,
+  CheckNumber(rules, "model.norm_epsilon", config.norm_epsilon, config.norm_epsilon > 0,
               "must be a finite number above 0", "use 1e-5");
-  CheckNumber(check, "model.initializer_range", config.initializer_range,
+  CheckNumber(rules, "model.initializer_range", config.initializer_range,
               config.initializer_range >= 0, "must be a finite number, 0 or more", "use 0.02");
   if (config.family == Family::kGpt2) {
-    CheckGpt2(config, check);
+    CheckGpt2(config, rules);
   } else {
-    CheckLlama(config, check);
+    CheckLlama(config, rules);
   }
 }
 
-void CheckEmulated(const ModelConfig& config, Checker& check) {
-  check.Milliseconds("model.forward_ms", config.forward_seconds);
-  check.Milliseconds("model.input_grad_ms", config.input_grad_seconds);
-  check.Milliseconds("model.weight_grad_ms", config.weight_grad_seconds);
+void CheckEmulated(const ModelConfig& config, FieldRules& rules) {
+  CheckMilliseconds(rules, "model.forward_ms", config.forward_seconds);
+  CheckMilliseconds(rules, "model.input_grad_ms", config.input_grad_seconds);
+  CheckMilliseconds(rules, "model.weight_grad_ms", config.weight_grad_seconds);
   constexpr std::int64_t kMaxMessage = std::int64_t{1} << 32;
-  check.Rule(config.activation_bytes >= 1 && config.activation_bytes <= kMaxMessage,
-             {.field = "model.activation_bytes",
-              .value = absl::StrCat(config.activation_bytes),
-              .rule = absl::StrCat("must be between 1 and ", kMaxMessage),
-              .fix = "give the size of the message between two stages"});
+  rules.Check(config.activation_bytes >= 1 && config.activation_bytes <= kMaxMessage,
+              {.field = "model.activation_bytes",
+               .value = absl::StrCat(config.activation_bytes),
+               .rule = absl::StrCat("must be between 1 and ", kMaxMessage),
+               .fix = "give the size of the message between two stages"});
 }
 
 // Fills in a head size that was left out: an even share of the width.
@@ -199,14 +181,14 @@ double Model::FlopsPerToken() const {
 
 std::vector<FieldError> CheckConfig(const ModelConfig& given) {
   const ModelConfig config = Complete(given);
-  Checker check;
-  check.Size("model.layers", config.layers, kMaxLayers);
+  FieldRules rules;
+  rules.Between("model.layers", config.layers, 1, kMaxLayers);
   if (config.family == Family::kEmulated) {
-    CheckEmulated(config, check);
+    CheckEmulated(config, rules);
   } else {
-    CheckTransformer(config, check);
+    CheckTransformer(config, rules);
   }
-  return check.Take();
+  return rules.Take();
 }
 
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
