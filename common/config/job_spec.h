@@ -96,6 +96,11 @@ struct JobSpec {
   // Warn people of settings that have no effect on this job. They are not a part of the proto.
   std::vector<std::string> warnings;
 
+  // Returns whether the global batch is a whole number of microbatches on each data-parallel rank.
+  bool DividesBatch(std::int64_t dp_size) const {
+    const std::int64_t part = microbatch * dp_size;
+    return part >= 1 && global_batch >= part && global_batch % part == 0;
+  }
   // Returns how many microbatches one data-parallel rank has in a step.
   int MicrobatchesPerStep(int dp_size) const { return global_batch / (microbatch * dp_size); }
 };

@@ -234,7 +234,7 @@ void ReadBatch(const v1::BatchSpec& proto, const v1::ParallelismSpec& parallelis
   const std::int64_t part = proto.microbatch() * data;
   const std::int64_t above = (proto.global() + part - 1) / part * part;
   const bool divides = rules.Check(
-      proto.global() % part == 0,
+      job.DividesBatch(data),
       {.field = "batch.global",
        .value = absl::StrCat(proto.global()),
        .rule = absl::StrCat("must be divisible by batch.microbatch (", proto.microbatch(),

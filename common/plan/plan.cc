@@ -174,13 +174,12 @@ absl::Status CheckMemory(const Candidate& candidate, const PlanOptions& options)
 }
 
 absl::Status CheckBatch(const config::JobSpec& job, int dp_size) {
-  const std::int64_t part = std::int64_t{job.microbatch} * dp_size;
-  if (part >= 1 && job.global_batch >= part && job.global_batch % part == 0)
-    return absl::OkStatus();
+  if (job.DividesBatch(dp_size)) return absl::OkStatus();
   return InvalidField(
       {.field = "batch.global",
        .value = absl::StrCat(job.global_batch),
-       .rule = absl::StrCat("must be divisible by batch.microbatch x parallelism.data = ", part),
+       .rule = absl::StrCat("must be divisible by batch.microbatch x parallelism.data = ",
+                            std::int64_t{job.microbatch} * dp_size),
        .fix = "change one of them"});
 }
 
