@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/bounded_text.h"
 #include "common/base/status.h"
 #include "common/config/file_names.h"
 #include "common/config/job_tree.h"
@@ -39,13 +40,8 @@ std::string Shown(const YamlNode& node) {
       break;
   }
   constexpr std::size_t kLongest = 60;
-  std::string text = absl::Utf8SafeCHexEscape(node.text);
-  if (text.size() > kLongest) {
-    // A character must never be cut in two.
-    std::size_t end = kLongest;
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-    text = text.substr(0, end) + "...";
-  }
+  const std::string text = absl::Utf8SafeCHexEscape(node.text);
+  if (text.size() > kLongest) return std::string(FirstBytes(text, kLongest)) + "...";
   return text.empty() ? "\"\"" : text;
 }
 
@@ -91,9 +87,10 @@ class Filler {
  public:
   void FillMessage(const YamlNode& node, Message& message, const std::string& path) {
     const Descriptor& type = *message.GetDescriptor();
+    const std::vector<std::string> names = FieldNames(type);
     if (node.kind != Kind::kMap) {
       return Fail(node, path.empty() ? "job file" : path, "must be a mapping of fields",
-                  absl::StrCat("fields: ", absl::StrJoin(FieldNames(type), ", ")));
+                  absl::StrCat("fields: ", absl::StrJoin(names, ", ")));
     }
     for (std::size_t i = 0; i < node.keys.size(); ++i) {
       const std::string& key = node.keys[i];
@@ -101,16 +98,16 @@ class Filler {
           absl::StrCat(path, path.empty() ? "" : ".", Shown({Kind::kScalar, key}));
       const auto first =
           std::find(node.keys.begin(), node.keys.begin() + i, key) - node.keys.begin();
-      const FieldDescriptor* field = FindField(type, key);
-      if (field == nullptr) {
-        UnknownField(type, key, field_path, node.key_where[i]);
+      const auto field = std::ranges::find(names, key) - names.begin();
+      if (field == type.field_count()) {
+        UnknownField(names, key, field_path, node.key_where[i]);
       } else if (static_cast<std::size_t>(first) != i) {
         Add({.field = field_path,
              .rule = absl::StrCat("is given twice, first at ", node.key_where[first]),
              .fix = "remove one",
              .where = node.key_where[i]});
       } else {
-        FillField(node.values[i], message, *field, field_path);
+        FillField(node.values[i], message, *type.field(static_cast<int>(field)), field_path);
       }
     }
   }
@@ -132,13 +129,6 @@ class Filler {
     return names;
   }
 
-  static const FieldDescriptor* FindField(const Descriptor& type, const std::string& key) {
-    for (int i = 0; i < type.field_count(); ++i) {
-      if (FileName(*type.field(i)) == key) return type.field(i);
-    }
-    return nullptr;
-  }
-
   void Add(FieldError error) {
     ++num_errors_;
     if (errors_.size() < kMaxErrors) errors_.push_back(std::move(error));
@@ -152,9 +142,8 @@ class Filler {
          .where = node.where});
   }
 
-  void UnknownField(const Descriptor& type, const std::string& key, const std::string& path,
-                    const std::string& where) {
-    const std::vector<std::string> names = FieldNames(type);
+  void UnknownField(const std::vector<std::string>& names, const std::string& key,
+                    const std::string& path, const std::string& where) {
     const std::string suggestion = Suggestion(key, names);
     Add({.field = path,
          .rule = "is not a known field",
@@ -169,8 +158,8 @@ class Filler {
     const bool is_auto = node.kind == Kind::kScalar && node.text == "auto";
     if (node.kind == Kind::kNull && (is_message || AcceptsAuto(field))) return;
     if (is_auto && AcceptsAuto(field)) return;
-    if (!field.is_repeated()) return FillValue(node, message, field, path);
-    if (node.kind != Kind::kList) return FillValue(node, message, field, path);
+    if (!field.is_repeated() || node.kind != Kind::kList)
+      return FillValue(node, message, field, path);
     for (std::size_t i = 0; i < node.values.size(); ++i) {
       FillValue(node.values[i], message, field, absl::StrCat(path, "[", i, "]"));
     }
@@ -188,11 +177,8 @@ class Filler {
     const std::string or_auto = AcceptsAuto(field) ? ", or auto" : "";
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM)
       return FillEnum(node, message, field, path, or_auto);
-    if (node.kind != Kind::kScalar)
-      return Fail(node, path, absl::StrCat("must be ", TypeName(field), or_auto));
-    if (!SetScalar(node.text, message, field)) {
+    if (node.kind != Kind::kScalar || !SetScalar(node.text, message, field))
       Fail(node, path, absl::StrCat("must be ", TypeName(field), or_auto));
-    }
   }
 
   void FillEnum(const YamlNode& node, Message& message, const FieldDescriptor& field,
@@ -230,25 +216,18 @@ class Filler {
   static bool SetScalar(const std::string& text, Message& message, const FieldDescriptor& field) {
     const Reflection& r = *message.GetReflection();
     const bool add = field.is_repeated();
+    const auto set_integer = [&](auto value, auto set) {
+      if (!absl::SimpleAtoi(text, &value)) return false;
+      (r.*set)(&message, &field, value);
+      return true;
+    };
     switch (field.cpp_type()) {
-      case FieldDescriptor::CPPTYPE_INT32: {
-        std::int32_t value = 0;
-        if (!absl::SimpleAtoi(text, &value)) return false;
-        add ? r.AddInt32(&message, &field, value) : r.SetInt32(&message, &field, value);
-        return true;
-      }
-      case FieldDescriptor::CPPTYPE_INT64: {
-        std::int64_t value = 0;
-        if (!absl::SimpleAtoi(text, &value)) return false;
-        r.SetInt64(&message, &field, value);
-        return true;
-      }
-      case FieldDescriptor::CPPTYPE_UINT64: {
-        std::uint64_t value = 0;
-        if (!absl::SimpleAtoi(text, &value)) return false;
-        r.SetUInt64(&message, &field, value);
-        return true;
-      }
+      case FieldDescriptor::CPPTYPE_INT32:
+        return set_integer(std::int32_t{0}, add ? &Reflection::AddInt32 : &Reflection::SetInt32);
+      case FieldDescriptor::CPPTYPE_INT64:
+        return set_integer(std::int64_t{0}, &Reflection::SetInt64);
+      case FieldDescriptor::CPPTYPE_UINT64:
+        return set_integer(std::uint64_t{0}, &Reflection::SetUInt64);
       case FieldDescriptor::CPPTYPE_DOUBLE: {
         double value = 0;
         if (!absl::SimpleAtod(text, &value) || !std::isfinite(value)) return false;
