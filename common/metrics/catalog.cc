@@ -1,53 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/metrics/catalog.h"
 
+#include <array>
+
 namespace takt::metrics {
 namespace {
 
+template <class... Metrics>
+constexpr std::array<const Metric*, sizeof...(Metrics)> PointersTo(const Metrics&... metrics) {
+  return {&metrics...};
+}
+
 // The order is that of docs/metrics.md.
-constexpr const Metric* kAllMetrics[] = {
-    &kJobState,
-    &kJobStep,
-    &kJobTargetStep,
-    &kJobEta,
-    &kLastStepTimestamp,
-    &kStepDuration,
-    &kStepPredicted,
-    &kStepComponent,
-    &kBubbleFraction,
-    &kBubblePredicted,
-    &kRankCompute,
-    &kRankComputePredicted,
-    &kRankIdle,
-    &kTokens,
-    &kLoss,
-    &kValidationLoss,
-    &kGradNorm,
-    &kLearningRate,
-    &kNonfiniteSteps,
-    &kModelFlopsUtilization,
-    &kMemoryPredicted,
-    &kCheckpoints,
-    &kCheckpointStep,
-    &kCheckpointTimestamp,
-    &kCheckpointEvery,
-    &kCheckpointDuration,
-    &kRecoveries,
-    &kJobs,
-    &kWorkers,
-    &kWorkerConnected,
-    &kWorkerLosses,
-    &kRecoveryDuration,
-    &kRankInfo,
-    &kOpDuration,
-    &kP2pBytes,
-    &kP2pWait,
-    &kInFlight,
-    &kMemory,
-    &kMemoryLimit,
-    &kCertificateExpiry,
-    &kBuildInfo,
-};
+constexpr auto kAllMetrics = PointersTo(
+    kJobState, kJobStep, kJobTargetStep, kJobEta, kLastStepTimestamp, kStepDuration, kStepPredicted,
+    kStepComponent, kBubbleFraction, kBubblePredicted, kRankCompute, kRankComputePredicted,
+    kRankIdle, kTokens, kLoss, kValidationLoss, kGradNorm, kLearningRate, kNonfiniteSteps,
+    kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep, kCheckpointTimestamp,
+    kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers, kWorkerConnected,
+    kWorkerLosses, kRecoveryDuration, kRankInfo, kOpDuration, kP2pBytes, kP2pWait, kInFlight,
+    kMemory, kMemoryLimit, kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 

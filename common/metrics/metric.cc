@@ -2,6 +2,8 @@
 #include "common/metrics/metric.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -34,38 +36,27 @@ const Extent& ExtentOf(std::string_view label_name) {
   return label->extent;
 }
 
-int Values(const Extent& extent, const JobShape& shape) {
-  switch (extent.of) {
-    case Extent::Of::kStages:
-      return shape.stages + shape.pp_ranks;
-    case Extent::Of::kPpRanks:
-      return shape.pp_ranks;
-    case Extent::Of::kDpRanks:
-      return shape.dp_ranks;
-    case Extent::Of::kJobs:
-      return 1;
-    case Extent::Of::kNothing:
-    case Extent::Of::kWorkers:
-      break;
-  }
-  return extent.count;
-}
+// How many values a label can have, and how a formula says it; "" stands for 1.
+struct ValueCount {
+  int number;
+  std::string text;
+};
 
-std::string Letter(const Extent& extent) {
+ValueCount CountValues(const Extent& extent, const JobShape& shape) {
   switch (extent.of) {
     case Extent::Of::kStages:
-      return "(S+P)";
+      return {shape.stages + shape.pp_ranks, "(S+P)"};
     case Extent::Of::kPpRanks:
-      return "P";
+      return {shape.pp_ranks, "P"};
     case Extent::Of::kDpRanks:
-      return "D";
+      return {shape.dp_ranks, "D"};
     case Extent::Of::kJobs:
-      return "";
+      return {1, ""};
     case Extent::Of::kNothing:
     case Extent::Of::kWorkers:
       break;
   }
-  return absl::StrCat(extent.count);
+  return {extent.count, absl::StrCat(extent.count)};
 }
 
 // Each replica's workers have series of their own; their targets tell them apart.
@@ -88,7 +79,7 @@ int MostSeriesPerJob(const Metric& metric, const JobShape& shape) {
   TAKT_CHECK(metric.of_job());
   int series = SeriesPerInstance(metric.kind) * (RepeatsPerReplica(metric) ? shape.dp_ranks : 1);
   for (int i = 0; i < metric.num_labels(); ++i)
-    series *= Values(ExtentOf(metric.label_names[i]), shape);
+    series *= CountValues(ExtentOf(metric.label_names[i]), shape).number;
   return series;
 }
 
@@ -98,55 +89,22 @@ std::string SeriesPerJobFormula(const Metric& metric) {
   if (SeriesPerInstance(metric.kind) > 1)
     factors.push_back(absl::StrCat(SeriesPerInstance(metric.kind)));
   for (int i = 0; i < metric.num_labels(); ++i) {
-    const std::string letter = Letter(ExtentOf(metric.label_names[i]));
-    if (!letter.empty()) factors.push_back(letter);
+    std::string factor = CountValues(ExtentOf(metric.label_names[i]), JobShape()).text;
+    if (!factor.empty()) factors.push_back(std::move(factor));
   }
   if (RepeatsPerReplica(metric)) factors.emplace_back("D");
   return factors.empty() ? "1" : absl::StrJoin(factors, " ");
 }
 
 std::string_view ToString(Kind kind) {
-  switch (kind) {
-    case Kind::kCounter:
-      return "counter";
-    case Kind::kGauge:
-      return "gauge";
-    case Kind::kHistogram:
-      return "histogram";
-  }
-  return "";
+  constexpr std::array<std::string_view, 3> kNames = {"counter", "gauge", "histogram"};
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 std::string_view ToString(Unit unit) {
-  switch (unit) {
-    case Unit::kNone:
-      return "";
-    case Unit::kSeconds:
-      return "seconds";
-    case Unit::kBytes:
-      return "bytes";
-    case Unit::kTokens:
-      return "tokens";
-    case Unit::kNats:
-      return "nats";
-    case Unit::kRatio:
-      return "ratio";
-    case Unit::kUnixSeconds:
-      return "seconds since 1970";
-  }
-  return "";
-}
-
-std::string_view ToString(Source source) {
-  switch (source) {
-    case Source::kCoordinator:
-      return "coordinator";
-    case Source::kWorker:
-      return "worker";
-    case Source::kBoth:
-      return "both";
-  }
-  return "";
+  constexpr std::array<std::string_view, 7> kNames = {
+      "", "seconds", "bytes", "tokens", "nats", "ratio", "seconds since 1970"};
+  return kNames[static_cast<std::size_t>(unit)];
 }
 
 }  // namespace takt::metrics

@@ -16,13 +16,16 @@ enum class Unit : std::uint8_t { kNone, kSeconds, kBytes, kTokens, kNats, kRatio
 // are right.
 enum class Source : std::uint8_t { kCoordinator, kWorker, kBoth };
 
+// Unused names are empty and come last.
+using LabelNames = std::array<std::string_view, 4>;
+
 struct Metric {
   std::string_view name;
   Source source = Source::kCoordinator;
   Kind kind = Kind::kGauge;
   Unit unit = Unit::kNone;
   std::string_view help;
-  std::array<std::string_view, 4> label_names = {};  // unused ones are empty and come last
+  LabelNames label_names = {};
 
   int num_labels() const;
   // Returns whether its series belong to a job and go with it.
@@ -49,7 +52,6 @@ std::span<const double> HistogramBounds();
 
 std::string_view ToString(Kind kind);
 std::string_view ToString(Unit unit);
-std::string_view ToString(Source source);
 
 // The size of a job's pipeline.
 struct JobShape {

@@ -9,13 +9,9 @@
 
 namespace takt::metrics {
 
-Registry::Registry() : registry_(std::make_shared<prometheus::Registry>()) {}
-
-Registry::Registry(std::string_view program) : Registry() {
+Registry::Registry(std::string_view program) {
   Gauge(kBuildInfo, {std::string(program), kTaktVersion, std::to_string(kProtocolVersion)}).Set(1);
 }
-
-Registry::~Registry() = default;
 
 template <class T, class Builder, class... Arguments>
 T& Registry::FindOrAdd(const Metric& metric, Kind kind, std::vector<std::string> labels,

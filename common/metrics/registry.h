@@ -27,10 +27,9 @@ namespace takt::metrics {
 // wrong number of them, or a metric of another kind, is a bug.
 class Registry {
  public:
-  Registry();
+  Registry() = default;
   // Sets takt_build_info too. program: e.g. "takt-worker".
   explicit Registry(std::string_view program);
-  ~Registry();
 
   prometheus::Counter& Counter(const Metric& metric, std::vector<std::string> labels = {});
   prometheus::Gauge& Gauge(const Metric& metric, std::vector<std::string> labels = {});
@@ -56,7 +55,7 @@ class Registry {
   T& FindOrAdd(const Metric& metric, Kind kind, std::vector<std::string> labels, Builder builder,
                const Arguments&... arguments);
 
-  const std::shared_ptr<prometheus::Registry> registry_;
+  const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
   absl::Mutex mutex_;
   std::map<SeriesKey, Series> series_ ABSL_GUARDED_BY(mutex_);
 };
