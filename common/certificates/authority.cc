@@ -51,9 +51,9 @@ bool IsHostName(absl::string_view host) {
   return !absl::StrContains(host, "_") && access::IsName(host);
 }
 
-absl::StatusOr<std::string> SanOf(const IssueOptions& options, const std::string& uri) {
+absl::StatusOr<std::string> SanOf(const std::string& uri, const std::vector<std::string>& hosts) {
   std::string san = absl::StrCat("URI:", uri);
-  for (const std::string& host : options.hosts) {
+  for (const std::string& host : hosts) {
     if (IsAddress(host)) {
       absl::StrAppend(&san, ",IP:", host);
     } else if (IsHostName(host)) {
@@ -88,6 +88,18 @@ absl::Status WriteFile(const std::string& path, const std::string& text, mode_t 
   return FileError(path, error);
 }
 
+// Writes two new files into `directory`, which it makes if need be. If the certificate cannot be
+// written, the key does not stay.
+absl::StatusOr<IssuedFiles> WriteNew(const std::string& directory, IssuedFiles files,
+                                     const std::string& key, const std::string& certificate) {
+  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return FileError(directory, errno);
+  RETURN_IF_ERROR(WriteFile(files.key, key, 0600));
+  const absl::Status written = WriteFile(files.certificate, certificate, 0644);
+  if (written.ok()) return files;
+  unlink(files.key.c_str());
+  return written;
+}
+
 template <class Write>
 absl::StatusOr<std::string> Pem(Write write) {
   const Bio bio(BIO_new(BIO_s_mem()));
@@ -105,6 +117,12 @@ absl::StatusOr<std::string> PemOf(EVP_PKEY* key) {
   return Pem([&](BIO* bio) {
     return PEM_write_bio_PrivateKey(bio, key, nullptr, nullptr, 0, nullptr, nullptr);
   });
+}
+
+absl::StatusOr<Key> NewKey() {
+  Key key(EVP_EC_gen("P-256"));
+  if (key == nullptr) return SslError("cannot make a key");
+  return key;
 }
 
 bool AddExtension(X509* certificate, X509* issuer, int nid, const std::string& value) {
@@ -185,7 +203,8 @@ absl::StatusOr<Authority> LoadAuthority(const std::string& directory) {
 // Returns the certificate of an identity, in PEM. It is for the holder of the private part of
 // `key`.
 absl::StatusOr<std::string> Certify(const Authority& authority, EVP_PKEY* key,
-                                    const IssueOptions& options, const std::string& san) {
+                                    const IssueOptions& options) {
+  ASSIGN_OR_RETURN(const std::string san, SanOf(options.identity.Uri(), options.hosts));
   ASSIGN_OR_RETURN(const Certificate certificate,
                    NewCertificate(key, options.identity.name, options.now, options.validity));
   X509* const leaf = certificate.get();
@@ -201,17 +220,13 @@ absl::StatusOr<std::string> Certify(const Authority& authority, EVP_PKEY* key,
   return PemOf(leaf);
 }
 
-// Returns the key of a new certificate, or of the one that is renewed.
-absl::StatusOr<Key> KeyFor(const std::string& path, bool renew) {
-  if (renew) {
-    ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-    return ReadKey(text, path);
-  }
-  Key key(EVP_EC_gen("P-256"));
-  if (key == nullptr) return SslError("cannot make a key");
-  ASSIGN_OR_RETURN(const std::string text, PemOf(key.get()));
-  RETURN_IF_ERROR(WriteFile(path, text, 0600));
-  return key;
+IssuedFiles FilesIn(const std::string& directory, const access::Identity& identity,
+                    absl::Time expires) {
+  const std::string stem = absl::StrCat(directory, "/", identity.name);
+  return {.certificate = stem + ".pem",
+          .key = stem + ".key",
+          .uri = identity.Uri(),
+          .expires = expires};
 }
 
 }  // namespace
@@ -219,9 +234,7 @@ absl::StatusOr<Key> KeyFor(const std::string& path, bool renew) {
 absl::Status CreateAuthority(const std::string& directory, const std::string& domain,
                              absl::Time now) {
   RETURN_IF_ERROR(CheckName("--domain", domain));
-  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return FileError(directory, errno);
-  const Key key(EVP_EC_gen("P-256"));
-  if (key == nullptr) return SslError("cannot make a key");
+  ASSIGN_OR_RETURN(const Key key, NewKey());
   ASSIGN_OR_RETURN(const Certificate certificate,
                    NewCertificate(key.get(), "Takt " + domain, now, kAuthorityValidity));
   X509* ca = certificate.get();
@@ -234,38 +247,34 @@ absl::Status CreateAuthority(const std::string& directory, const std::string& do
   RETURN_IF_ERROR(Sign(ca, ca, key.get()));
   ASSIGN_OR_RETURN(const std::string key_text, PemOf(key.get()));
   ASSIGN_OR_RETURN(const std::string certificate_text, PemOf(ca));
-  RETURN_IF_ERROR(WriteFile(directory + kCaKey, key_text, 0600));
-  const absl::Status written = WriteFile(directory + kCaCertificate, certificate_text, 0644);
-  if (!written.ok()) unlink((directory + kCaKey).c_str());
-  return written;
+  return WriteNew(directory, {.certificate = directory + kCaCertificate, .key = directory + kCaKey},
+                  key_text, certificate_text)
+      .status();
 }
 
 absl::StatusOr<IssuedFiles> IssueCertificate(const std::string& directory, const std::string& out,
-                                             const IssueOptions& options) {
+                                             IssueOptions options) {
   RETURN_IF_ERROR(CheckName("NAME", options.identity.name));
   ASSIGN_OR_RETURN(const Authority authority, LoadAuthority(directory));
-  access::Identity identity = options.identity;
-  identity.domain = authority.domain;
-  IssuedFiles files{.certificate = absl::StrCat(out, "/", identity.name, ".pem"),
-                    .key = absl::StrCat(out, "/", identity.name, ".key"),
-                    .uri = identity.Uri(),
-                    .expires = options.now + options.validity};
-  ASSIGN_OR_RETURN(const std::string san, SanOf(options, files.uri));
-  if (mkdir(out.c_str(), 0700) != 0 && errno != EEXIST) return FileError(out, errno);
-  ASSIGN_OR_RETURN(const Key key, KeyFor(files.key, options.renew));
-  const absl::StatusOr<std::string> certificate = Certify(authority, key.get(), options, san);
-  const absl::Status written = certificate.ok()
-                                   ? WriteFile(files.certificate, *certificate, 0644, options.renew)
-                                   : certificate.status();
-  if (written.ok()) return files;
-  if (!options.renew) unlink(files.key.c_str());
-  return written;
+  options.identity.domain = authority.domain;
+  IssuedFiles files = FilesIn(out, options.identity, options.now + options.validity);
+  if (options.renew) {
+    ASSIGN_OR_RETURN(const std::string key_text, ReadFile(files.key));
+    ASSIGN_OR_RETURN(const Key key, ReadKey(key_text, files.key));
+    ASSIGN_OR_RETURN(const std::string certificate, Certify(authority, key.get(), options));
+    RETURN_IF_ERROR(WriteFile(files.certificate, certificate, 0644, /*replace=*/true));
+    return files;
+  }
+  ASSIGN_OR_RETURN(const Key key, NewKey());
+  ASSIGN_OR_RETURN(const std::string key_text, PemOf(key.get()));
+  ASSIGN_OR_RETURN(const std::string certificate, Certify(authority, key.get(), options));
+  return WriteNew(out, std::move(files), key_text, certificate);
 }
 
 absl::StatusOr<Request> MakeRequest() {
-  const Key key(EVP_EC_gen("P-256"));
+  ASSIGN_OR_RETURN(const Key key, NewKey());
   const CertificateRequest request(X509_REQ_new());
-  if (key == nullptr || request == nullptr || X509_REQ_set_pubkey(request.get(), key.get()) != 1 ||
+  if (request == nullptr || X509_REQ_set_pubkey(request.get(), key.get()) != 1 ||
       X509_REQ_sign(request.get(), key.get(), EVP_sha256()) == 0) {
     return SslError("cannot make a request");
   }
@@ -276,9 +285,10 @@ absl::StatusOr<Request> MakeRequest() {
 }
 
 absl::StatusOr<std::string> CertifyRequest(const std::string& directory, const std::string& request,
-                                           const IssueOptions& options) {
+                                           IssueOptions options) {
   RETURN_IF_ERROR(CheckName("NAME", options.identity.name));
   ASSIGN_OR_RETURN(const Authority authority, LoadAuthority(directory));
+  options.identity.domain = authority.domain;
   const Bio bio(BIO_new_mem_buf(request.data(), static_cast<int>(request.size())));
   const CertificateRequest parsed(PEM_read_bio_X509_REQ(bio.get(), nullptr, nullptr, nullptr));
   EVP_PKEY* const key = parsed != nullptr ? X509_REQ_get0_pubkey(parsed.get()) : nullptr;
@@ -286,10 +296,7 @@ absl::StatusOr<std::string> CertifyRequest(const std::string& directory, const s
     return absl::InvalidArgumentError(
         absl::StrCat("not a request that its key signed: ", SslError("PKCS #10").message()));
   }
-  access::Identity identity = options.identity;
-  identity.domain = authority.domain;
-  ASSIGN_OR_RETURN(const std::string san, SanOf(options, identity.Uri()));
-  return Certify(authority, key, options, san);
+  return Certify(authority, key, options);
 }
 
 absl::StatusOr<IssuedFiles> WriteIssued(const std::string& out, const std::string& key,
@@ -298,16 +305,8 @@ absl::StatusOr<IssuedFiles> WriteIssued(const std::string& out, const std::strin
                    ReadCertificates(certificate, "the answer"));
   const std::vector<std::string> uris = UrisOf(parsed.front().get());
   ASSIGN_OR_RETURN(const access::Identity identity, access::ParseUri(uris.empty() ? "" : uris[0]));
-  IssuedFiles files{.certificate = absl::StrCat(out, "/", identity.name, ".pem"),
-                    .key = absl::StrCat(out, "/", identity.name, ".key"),
-                    .uri = uris[0],
-                    .expires = ToTime(X509_get0_notAfter(parsed.front().get()))};
-  if (mkdir(out.c_str(), 0700) != 0 && errno != EEXIST) return FileError(out, errno);
-  RETURN_IF_ERROR(WriteFile(files.key, key, 0600));
-  const absl::Status written = WriteFile(files.certificate, certificate, 0644);
-  if (written.ok()) return files;
-  unlink(files.key.c_str());
-  return written;
+  const absl::Time expires = ToTime(X509_get0_notAfter(parsed.front().get()));
+  return WriteNew(out, FilesIn(out, identity, expires), key, certificate);
 }
 
 }  // namespace takt::certificates

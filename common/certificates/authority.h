@@ -37,7 +37,7 @@ absl::Status CreateAuthority(const std::string& directory, const std::string& do
 // (no authority there; with `renew`: no key), kAlreadyExists (files of that name), kInvalidArgument
 // (name, host), or those of the disk.
 absl::StatusOr<IssuedFiles> IssueCertificate(const std::string& directory, const std::string& out,
-                                             const IssueOptions& options);
+                                             IssueOptions options);
 
 // A request for a certificate, which its maker sends to the authority, and the key, which the maker
 // keeps.
@@ -49,7 +49,7 @@ absl::StatusOr<Request> MakeRequest();
 // Returns a certificate (PEM) of `options.identity` for the key of a request. Nothing else in the
 // request counts. Errors: kInvalidArgument (not a request, or not signed by its key).
 absl::StatusOr<std::string> CertifyRequest(const std::string& directory, const std::string& request,
-                                           const IssueOptions& options);
+                                           IssueOptions options);
 
 // Writes the answer of CertifyRequest as IssueCertificate does, to OUT/NAME.pem and OUT/NAME.key.
 absl::StatusOr<IssuedFiles> WriteIssued(const std::string& out, const std::string& key,

@@ -49,15 +49,17 @@ absl::Status Wrong(const char* flag, const std::string& path, const absl::Status
                        .fix = "name the file that `takt certs` made for it"});
 }
 
-absl::StatusOr<CertificateFacts> FactsOf(const X509* certificate) {
+absl::StatusOr<CertificateFacts> FactsOf(const std::string& path, const X509* certificate) {
   const std::vector<std::string> uris = UrisOf(certificate);
   if (uris.size() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("has ", uris.size(),
-                                                   " URIs, not the one that says whose it is, "
-                                                   "spiffe://DOMAIN/takt/ROLE/NAME"));
+    return Wrong(kCertificateFlag, path,
+                 absl::InvalidArgumentError(absl::StrCat(
+                     "has ", uris.size(),
+                     " URIs, not the one that says whose it is, spiffe://DOMAIN/takt/ROLE/NAME")));
   }
-  ASSIGN_OR_RETURN(access::Identity identity, access::ParseUri(uris[0]));
-  return CertificateFacts{.identity = std::move(identity),
+  absl::StatusOr<access::Identity> identity = access::ParseUri(uris[0]);
+  if (!identity.ok()) return Wrong(kCertificateFlag, path, identity.status());
+  return CertificateFacts{.identity = *std::move(identity),
                           .not_before = ToTime(X509_get0_notBefore(certificate)),
                           .not_after = ToTime(X509_get0_notAfter(certificate))};
 }
@@ -108,16 +110,18 @@ absl::Status CheckChain(const TlsFiles& files, const std::vector<Certificate>& c
                        .fix = std::move(fix)});
 }
 
-absl::StatusOr<std::vector<Certificate>> ReadAuthority(const TlsFiles& files) {
-  ASSIGN_OR_RETURN(const std::string text, Read(kAuthorityFlag, files.authority));
-  absl::StatusOr<std::vector<Certificate>> authority = ReadCertificates(text, "the file");
-  if (!authority.ok()) return Wrong(kAuthorityFlag, files.authority, authority.status());
-  return authority;
+absl::StatusOr<std::vector<Certificate>> ReadChain(const char* flag, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, Read(flag, path));
+  absl::StatusOr<std::vector<Certificate>> chain = ReadCertificates(text, "the file");
+  if (!chain.ok()) return Wrong(flag, path, chain.status());
+  return chain;
 }
 
 }  // namespace
 
-absl::Status CheckAuthority(const TlsFiles& files) { return ReadAuthority(files).status(); }
+absl::Status CheckAuthority(const TlsFiles& files) {
+  return ReadChain(kAuthorityFlag, files.authority).status();
+}
 
 absl::Status CheckKeyMode(const std::string& path) {
   struct stat file {};
@@ -140,21 +144,17 @@ absl::Status CheckKeyMode(const std::string& path) {
 }
 
 absl::StatusOr<CertificateFacts> ReadFacts(const std::string& certificate_path) {
-  ASSIGN_OR_RETURN(const std::string text, Read(kCertificateFlag, certificate_path));
-  const absl::StatusOr<std::vector<Certificate>> chain = ReadCertificates(text, "the file");
-  if (!chain.ok()) return Wrong(kCertificateFlag, certificate_path, chain.status());
-  absl::StatusOr<CertificateFacts> facts = FactsOf(chain->front().get());
-  if (!facts.ok()) return Wrong(kCertificateFlag, certificate_path, facts.status());
-  return facts;
+  ASSIGN_OR_RETURN(const std::vector<Certificate> chain,
+                   ReadChain(kCertificateFlag, certificate_path));
+  return FactsOf(certificate_path, chain.front().get());
 }
 
 absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files, absl::Time now) {
-  ASSIGN_OR_RETURN(const CertificateFacts facts, ReadFacts(files.certificate));
+  ASSIGN_OR_RETURN(const std::vector<Certificate> chain,
+                   ReadChain(kCertificateFlag, files.certificate));
+  ASSIGN_OR_RETURN(const CertificateFacts facts, FactsOf(files.certificate, chain.front().get()));
   ASSIGN_OR_RETURN(const std::string key_text, Read(kKeyFlag, files.key));
   RETURN_IF_ERROR(CheckKeyMode(files.key));
-
-  ASSIGN_OR_RETURN(const std::string chain_text, Read(kCertificateFlag, files.certificate));
-  ASSIGN_OR_RETURN(const std::vector<Certificate> chain, ReadCertificates(chain_text, "the file"));
   const absl::StatusOr<Key> key = ReadKey(key_text, "the file");
   if (!key.ok()) return Wrong(kKeyFlag, files.key, key.status());
   if (X509_check_private_key(chain.front().get(), key->get()) != 1) {
@@ -162,7 +162,8 @@ absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files, absl::Time
     return Wrong(kKeyFlag, files.key,
                  absl::InvalidArgumentError("is not the key of " + files.certificate));
   }
-  ASSIGN_OR_RETURN(const std::vector<Certificate> authority, ReadAuthority(files));
+  ASSIGN_OR_RETURN(const std::vector<Certificate> authority,
+                   ReadChain(kAuthorityFlag, files.authority));
 
   RETURN_IF_ERROR(CheckValidity(files.certificate, facts, now));
   RETURN_IF_ERROR(CheckChain(files, chain, authority, now));
