@@ -94,12 +94,6 @@ struct Section {
     tensor.allocation = Allocate(kind, tensor.bytes);
     tensors.push_back(tensor);
   }
-  // The bytes that its allocations take.
-  MemoryBytes bytes() const {
-    MemoryBytes sum;
-    for (const Allocation& each : allocations) sum[each.kind] += AllocatedBytes(each.bytes);
-    return sum;
-  }
 };
 
 }  // namespace takt::layout

@@ -76,28 +76,18 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
       Normal(prefix + "mlp.c_proj.weight", {config.inner, c}, residual_stddev),
       Zeros(prefix + "mlp.c_proj.bias", c),
   };
+  SetBlockCost(layer, config, microbatch, LinearFlops(config));
   const std::int64_t rows = Tokens(config, microbatch);
-  const auto tokens = static_cast<double>(rows);
-  layer.cost = CostOf(tokens, LinearFlops(config), AttentionFlops(config));
-  // I computes all but the last product again, for nothing reads that one's output.
-  layer.cost.recompute_flops =
-      layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
   layer.stash = BlockTensors(config, rows, precisions);
   layer.scratch = BlockScratch(config, rows, precisions.activations);
-  layer.cost.output_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
 
-// Makes the final norm, the logits and the loss.
 Layer Head(const ModelConfig& config, int microbatch, Precision activations) {
-  Layer layer{.kind = LayerKind::kGpt2Head};
+  Layer layer = HeadLayer(LayerKind::kGpt2Head, config, microbatch, 2, activations);
   layer.parameters = {Ones("transformer.ln_f.weight", config.hidden),
                       Zeros("transformer.ln_f.bias", config.hidden)};
   layer.tied_parameters = {kTokenTable};
-  const std::int64_t tokens = Tokens(config, microbatch);
-  layer.cost = CostOf(static_cast<double>(tokens), 2.0 * config.hidden * config.vocab, 0);
-  layer.stash = HeadTensors(config, tokens, 2, activations);
-  layer.scratch = HeadScratchTensors(config, tokens, activations);
   return layer;
 }
 

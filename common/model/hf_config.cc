@@ -28,14 +28,15 @@ class Reader {
  public:
   Reader(const json& object, std::string_view name) : object_(object), name_(name) {}
 
-  int RequiredInt(const char* key) {
-    const json* value = Required(key);
-    return value == nullptr ? 0 : ToInt(key, *value);
-  }
-  double RequiredNumber(const char* key) { return Required(key) == nullptr ? 0 : Number(key, 0); }
+  int RequiredInt(const char* key) { return Has(key) ? Int(key, 0) : 0; }
+  double RequiredNumber(const char* key) { return Has(key) ? Number(key, 0) : 0; }
   int Int(const char* key, int fallback) {
     const json* value = Find(key);
-    return value == nullptr ? fallback : ToInt(key, *value);
+    if (value == nullptr) return fallback;
+    if (value->is_number_integer() && *value >= 1 && *value <= std::numeric_limits<int>::max())
+      return value->get<int>();
+    Fail(key, Shown(*value), "must be a whole number, 1 or more", "");
+    return 0;
   }
   double Number(const char* key, double fallback) {
     const json* value = Find(key);
@@ -80,10 +81,7 @@ class Reader {
   }
   // Checks a key that changes the arithmetic: it must be absent, or exactly `supported`.
   void Only(const char* key, const json& supported) {
-    const json* value = Find(key);
-    if (value == nullptr || *value == supported) return;
-    Fail(key, Shown(*value),
-         absl::StrCat("is not supported by this version, only ", Shown(supported)), "");
+    if (const json* value = Find(key)) CheckSupported(key, *value, supported);
   }
   // Checks a list of what each layer does.
   void EachOnly(const char* key, const json& supported) {
@@ -91,9 +89,7 @@ class Reader {
     if (values == nullptr) return;
     if (!values->is_array()) return Fail(key, Shown(*values), "must be a list", "");
     for (const json& value : *values) {
-      if (value == supported) continue;
-      return Fail(key, Shown(value),
-                  absl::StrCat("is not supported by this version, only ", Shown(supported)), "");
+      if (value != supported) return CheckSupported(key, value, supported);
     }
   }
   void Fail(const char* key, std::string value, std::string rule, std::string fix) {
@@ -111,18 +107,15 @@ class Reader {
     const auto it = object_.find(key);
     return it == object_.end() || it->is_null() ? nullptr : &*it;
   }
-  int ToInt(const char* key, const json& value) {
-    if (value.is_number_integer() && value >= 1 && value <= std::numeric_limits<int>::max()) {
-      return value.get<int>();
-    }
-    Fail(key, Shown(value), "must be a whole number, 1 or more", "");
-    return 0;
+  bool Has(const char* key) {
+    if (Find(key) != nullptr) return true;
+    Fail(key, "", "is missing", "take the config.json that belongs to the model");
+    return false;
   }
-  const json* Required(const char* key) {
-    const json* value = Find(key);
-    if (value == nullptr)
-      Fail(key, "", "is missing", "take the config.json that belongs to the model");
-    return value;
+  void CheckSupported(const char* key, const json& value, const json& supported) {
+    if (value == supported) return;
+    Fail(key, Shown(value),
+         absl::StrCat("is not supported by this version, only ", Shown(supported)), "");
   }
 
   const json& object_;

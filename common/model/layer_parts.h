@@ -54,6 +54,17 @@ inline LayerCost CostOf(double tokens, double linear, double attention) {
           .weight_grad_flops = tokens * linear};
 }
 
+// Sets the costs of a transformer block. linear: FLOPs of its products with weights, one token
+// forward.
+inline void SetBlockCost(Layer& layer, const ModelConfig& config, int microbatch, double linear) {
+  const auto tokens = static_cast<double>(Tokens(config, microbatch));
+  layer.cost = CostOf(tokens, linear, AttentionFlops(config));
+  // I computes all but the last product again, for nothing reads that one's output.
+  layer.cost.recompute_flops =
+      layer.cost.forward_flops - tokens * 2 * static_cast<double>(config.hidden) * config.inner;
+  layer.cost.output_bytes = ActivationBytes(config, microbatch);
+}
+
 // Return a tensor of [rows,columns].
 inline StashTensor Product(std::string_view name, std::int64_t rows, std::int64_t columns,
                            Precision precision = Precision::kF32) {
@@ -79,19 +90,17 @@ inline void AddNorm(std::vector<StashTensor>& stash, const NormNames& names, std
   stash.push_back({names.part, Origin::kInputGrad, kFloatBytes * columns * num_stats});
 }
 
-// Returns the tensors of HeadStash.
-inline std::vector<StashTensor> HeadTensors(const ModelConfig& config, std::int64_t rows,
-                                            std::int64_t num_stats, Precision activations) {
-  std::vector<StashTensor> stash;
-  AddNorm(stash, {"norm", "norm_stats", "norm_part"}, rows, config.hidden, num_stats, activations);
-  stash.push_back(Product("logits", rows, LogitsStride(config, activations), activations));
-  return stash;
-}
-
-// Returns the tensors of HeadScratch.
-inline std::vector<ScratchTensor> HeadScratchTensors(const ModelConfig& config, std::int64_t rows,
-                                                     Precision activations) {
-  return {{"d_norm", Bytes(activations, rows * config.hidden)}};
+// Makes the final norm, the logits and the loss: a head without its parameters.
+inline Layer HeadLayer(LayerKind kind, const ModelConfig& config, int microbatch,
+                       std::int64_t num_stats, Precision activations) {
+  const std::int64_t rows = Tokens(config, microbatch);
+  Layer layer{.kind = kind,
+              .scratch = {{"d_norm", Bytes(activations, rows * config.hidden)}},
+              .cost = CostOf(static_cast<double>(rows), 2.0 * config.hidden * config.vocab, 0)};
+  AddNorm(layer.stash, {"norm", "norm_stats", "norm_part"}, rows, config.hidden, num_stats,
+          activations);
+  layer.stash.push_back(Product("logits", rows, LogitsStride(config, activations), activations));
+  return layer;
 }
 
 inline constexpr NormNames kNorm1 = {"norm1", "norm1_stats", "norm1_part"};

@@ -88,32 +88,22 @@ Layer Block(const ModelConfig& config, int microbatch, const Precisions& precisi
   AddProjection(p, prefix + "mlp.gate_proj", {config.inner, c}, config, false);
   AddProjection(p, prefix + "mlp.up_proj", {config.inner, c}, config, false);
   AddProjection(p, prefix + "mlp.down_proj", {c, config.inner}, config, false);
+  SetBlockCost(layer, config, microbatch, LinearFlops(config));
   const std::int64_t rows = Tokens(config, microbatch);
-  const auto tokens = static_cast<double>(rows);
-  layer.cost = CostOf(tokens, LinearFlops(config), AttentionFlops(config));
-  // I computes all but the last product again, for nothing reads that one's output.
-  layer.cost.recompute_flops =
-      layer.cost.forward_flops - tokens * 2 * static_cast<double>(c) * config.inner;
   layer.stash = BlockTensors(config, rows, precisions);
   layer.scratch = BlockScratch(config, rows, precisions.activations);
-  layer.cost.output_bytes = ActivationBytes(config, microbatch);
   return layer;
 }
 
-// Makes the final norm, the logits and the loss.
 Layer Head(const ModelConfig& config, int microbatch, Precision activations) {
-  Layer layer{.kind = LayerKind::kLlamaHead,
-              .parameters = {Ones("model.norm.weight", config.hidden)}};
+  Layer layer = HeadLayer(LayerKind::kLlamaHead, config, microbatch, 1, activations);
+  layer.parameters = {Ones("model.norm.weight", config.hidden)};
   if (config.tied_head) {
     layer.tied_parameters = {kTokenTable};
   } else {
     layer.parameters.push_back(
         Normal("lm_head.weight", {config.vocab, config.hidden}, config.initializer_range));
   }
-  const std::int64_t tokens = Tokens(config, microbatch);
-  layer.cost = CostOf(static_cast<double>(tokens), 2.0 * config.hidden * config.vocab, 0);
-  layer.stash = HeadTensors(config, tokens, 1, activations);
-  layer.scratch = HeadScratchTensors(config, tokens, activations);
   return layer;
 }
 

@@ -170,13 +170,11 @@ const Parameter* Model::Find(std::string_view name) const {
   return nullptr;
 }
 
-double Model::FlopsPerToken() const {
-  if (config.family == Family::kEmulated) return 0;
+double Model::FlopsPerMicrobatch() const {
   double flops = 0;
-  for (const Layer& layer : layers) {
-    flops += layer.cost.forward_flops + layer.cost.input_grad_flops + layer.cost.weight_grad_flops;
-  }
-  return flops / static_cast<double>(Tokens(config, microbatch));
+  if (config.family == Family::kEmulated) return flops;
+  for (const Layer& layer : layers) flops += layer.cost.Work();
+  return flops;
 }
 
 std::vector<FieldError> CheckConfig(const ModelConfig& given) {

@@ -93,6 +93,11 @@ struct LayerCost {
   double recompute_flops = 0;     // what I adds under Recompute::kFull
   std::int64_t output_bytes = 0;  // the activation passed on
 
+  // Returns the work of F, I and W: FLOPs, or seconds in the emulated family.
+  double Work() const {
+    return forward_flops + input_grad_flops + weight_grad_flops + forward_seconds +
+           input_grad_seconds + weight_grad_seconds;
+  }
   // Returns the FLOPs of I with what is computed again before it.
   double InputGradFlops(Recompute recompute) const {
     return input_grad_flops + (recompute == Recompute::kFull ? recompute_flops : 0);
@@ -131,8 +136,9 @@ struct Model {
   std::int64_t num_parameters() const;
   // Returns the parameter of that name, or null if there is none.
   const Parameter* Find(std::string_view name) const;
-  // Returns the model FLOPs of one token: F, I and W of all layers, with causal attention.
-  double FlopsPerToken() const;
+  // Returns the FLOPs of F, I and W of all layers for one microbatch, with causal attention. What
+  // is computed twice counts once. It is 0 for the emulated family.
+  double FlopsPerMicrobatch() const;
 };
 
 // Returns every rule that `config` breaks, as fields of a job spec ("model.heads"). If there is

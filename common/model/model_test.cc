@@ -85,7 +85,7 @@ TEST(Gpt2Model, CountsFlopsByPass) {
   for (const Layer& layer : model.layers) {
     all += layer.cost.forward_flops + layer.cost.input_grad_flops + layer.cost.weight_grad_flops;
   }
-  EXPECT_DOUBLE_EQ(model.FlopsPerToken() * tokens, all);
+  EXPECT_DOUBLE_EQ(model.FlopsPerMicrobatch(), all);
 }
 
 TEST(Gpt2Model, PassesOnOneF32ActivationPerBoundary) {
@@ -212,7 +212,7 @@ TEST(EmulatedModel, HasOnlyBlocksThatTakeTime) {
   EXPECT_EQ(model.layers[1].cost.weight_grad_seconds, 0.007);
   EXPECT_EQ(model.layers[1].cost.output_bytes, 262144);
   EXPECT_EQ(model.num_parameters(), 0);
-  EXPECT_EQ(model.FlopsPerToken(), 0);
+  EXPECT_EQ(model.FlopsPerMicrobatch(), 0);
 }
 
 struct BadConfig {

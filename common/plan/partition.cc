@@ -15,22 +15,15 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Returns all that a layer computes for one microbatch: FLOPs, or seconds of an emulated layer.
-double Work(const model::Layer& layer) {
-  const model::LayerCost& cost = layer.cost;
-  return cost.forward_flops + cost.input_grad_flops + cost.weight_grad_flops +
-         cost.forward_seconds + cost.input_grad_seconds + cost.weight_grad_seconds;
-}
-
 // Sums the work of a run of blocks. The embedding and the head are included where they belong.
 class BlockWork {
  public:
   explicit BlockWork(const model::Model& model) {
     for (const model::Layer& layer : model.layers) {
       if (layer.block < 0) {
-        (prefix_.size() == 1 ? embedding_ : head_) += Work(layer);
+        (prefix_.size() == 1 ? embedding_ : head_) += layer.cost.Work();
       } else {
-        prefix_.push_back(prefix_.back() + Work(layer));
+        prefix_.push_back(prefix_.back() + layer.cost.Work());
       }
     }
   }

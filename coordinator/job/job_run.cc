@@ -30,14 +30,6 @@ bool IsFault(const store::JobStop& stop) {
          stop.state == JobState::kRecovering;
 }
 
-// Returns the FLOPs of one microbatch. What is computed twice counts once.
-double ModelFlops(const model::Model& model) {
-  double flops = 0;
-  for (const model::Layer& layer : model.layers)
-    flops += layer.cost.forward_flops + layer.cost.input_grad_flops + layer.cost.weight_grad_flops;
-  return flops;
-}
-
 // Returns the times of a job that trains again after a fault, nullopt if its last run did not end
 // by one.
 std::optional<RecoveryTimes> TimesOfRecovery(const std::vector<store::Transition>& transitions) {
@@ -116,16 +108,17 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
 
 // Writes into the record what it tells of the plan.
 void Job::Describe(const plan::Plan& plan, const placement::Gang& gang) {
-  record_.plan = {.device = record_.plan.device,
-                  .schedule = plan.schedule.name,
-                  .mesh = plan.mesh,
-                  .partition = plan.partition,
-                  .predicted_step_seconds = plan.predicted_step_seconds,
-                  .predicted_bubble_fraction = plan.predicted_bubble_fraction,
-                  .warnings = plan.warnings,
-                  .model_flops = ModelFlops(plan.model) * spec_.global_batch / spec_.microbatch,
-                  .memory = plan.memory,
-                  .checkpoint_every_steps = spec_.checkpoint ? spec_.checkpoint->every_steps : 0};
+  record_.plan = {
+      .device = record_.plan.device,
+      .schedule = plan.schedule.name,
+      .mesh = plan.mesh,
+      .partition = plan.partition,
+      .predicted_step_seconds = plan.predicted_step_seconds,
+      .predicted_bubble_fraction = plan.predicted_bubble_fraction,
+      .warnings = plan.warnings,
+      .model_flops = plan.model.FlopsPerMicrobatch() * spec_.global_batch / spec_.microbatch,
+      .memory = plan.memory,
+      .checkpoint_every_steps = spec_.checkpoint ? spec_.checkpoint->every_steps : 0};
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     record_.plan.matmul_flops_per_second +=
         placement::FlopsPerSecond(*gang[rank], record_.plan.device);

@@ -61,7 +61,7 @@ TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
     EXPECT_EQ(FormatAnswer(*parsed), bytes);
     EXPECT_EQ(ToString(*parsed), ToString(*plan));
     EXPECT_EQ(parsed->model.num_parameters(), plan->model.num_parameters());
-    EXPECT_EQ(parsed->model.FlopsPerToken(), plan->model.FlopsPerToken());
+    EXPECT_EQ(parsed->model.FlopsPerMicrobatch(), plan->model.FlopsPerMicrobatch());
     EXPECT_THAT(parsed->validation_programs, Not(IsEmpty()));
     EXPECT_EQ(parsed->memory, plan->memory);
   }

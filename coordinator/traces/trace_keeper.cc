@@ -26,14 +26,9 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kClockKeptNanos = 3600ll * 1'000'000'000;
 constexpr char kHeader[] = ".header", kSteps[] = ".steps", kOldSteps[] = ".steps.old";
 
-// No model has both FLOPs and seconds.
 std::vector<double> LayerWork(const model::Model& model) {
   std::vector<double> work;
-  for (const model::Layer& layer : model.layers) {
-    const model::LayerCost& cost = layer.cost;
-    work.push_back(cost.forward_flops + cost.input_grad_flops + cost.weight_grad_flops +
-                   cost.forward_seconds + cost.input_grad_seconds + cost.weight_grad_seconds);
-  }
+  for (const model::Layer& layer : model.layers) work.push_back(layer.cost.Work());
   return work;
 }
 

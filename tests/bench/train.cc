@@ -83,7 +83,8 @@ absl::StatusOr<std::vector<Measurement>> MeasureSteps(const Options& options,
     ASSIGN_OR_RETURN(measured.run,
                      RunTraining(measured.planned, options, *device, ledger, tokens.path()));
     const model::ModelConfig& model = measured.planned.job.model;
-    measured.model_flops = measured.plan().model.FlopsPerToken() * tokens_per_step;
+    const model::Model& planned = measured.plan().model;
+    measured.model_flops = planned.FlopsPerMicrobatch() * options.batch / planned.microbatch;
     measured.attention_flops =
         6.0 * model.layers * model.hidden * options.context * tokens_per_step;
   }
