@@ -22,21 +22,9 @@ constexpr std::array kCertified = {Role::kCoordinator, Role::kWorker, Role::kUse
 }  // namespace
 
 absl::string_view Name(Role role) {
-  switch (role) {
-    case Role::kNobody:
-      return "nobody";
-    case Role::kCoordinator:
-      return "coordinator";
-    case Role::kWorker:
-      return "worker";
-    case Role::kUser:
-      return "user";
-    case Role::kAdmin:
-      return "admin";
-    case Role::kTrusted:
-      return "trusted";
-  }
-  return "nobody";
+  constexpr std::array<absl::string_view, 6> kNames = {"nobody", "coordinator", "worker",
+                                                       "user",   "admin",       "trusted"};
+  return kNames[static_cast<std::size_t>(role)];
 }
 
 std::string Identity::ToString() const {

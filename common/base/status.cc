@@ -20,11 +20,7 @@ std::string FieldError::ToString() const {
   return text;
 }
 
-absl::Status InvalidField(FieldError error) {
-  std::vector<FieldError> errors;
-  errors.push_back(std::move(error));
-  return InvalidFields(std::move(errors));
-}
+absl::Status InvalidField(FieldError error) { return InvalidFields({std::move(error)}); }
 
 absl::Status InvalidFields(std::vector<FieldError> errors) {
   std::string message;
