@@ -5,32 +5,15 @@
 #include <span>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/llama.h"
 #include "common/program/program.h"
 
 namespace takt::train {
-namespace {
 
 using backend::StreamKind;
 
-absl::Status CheckSizes(const TrainerOptions& options, const program::Program& program) {
-  const int num_stages = static_cast<int>(options.partition->size());
-  const int num_microbatches = options.job->MicrobatchesPerStep(options.mesh.dp_size);
-  if (program.num_stages == num_stages && program.num_microbatches == num_microbatches)
-    return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a program has ", program.num_stages, " stages and ", program.num_microbatches,
-                   " microbatches; its job has ", num_stages, " and ", num_microbatches));
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<RankState>> RankState::Create(const TrainerOptions& options) {
-  for (const program::Program* program : {options.program, options.validation_program}) {
-    if (program != nullptr) RETURN_IF_ERROR(CheckSizes(options, *program));
-  }
   auto state = std::make_unique<RankState>(options);
   state->layout = layout::LayOutRank({.model = *options.model,
                                       .partition = *options.partition,

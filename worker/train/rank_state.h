@@ -22,9 +22,9 @@ namespace takt::train {
 // programs order the instructions that use it; each part says which lane changes it while a program
 // runs.
 struct RankState {
-  // Checks that the programs belong to the rank's job and partition, and makes the backends, the
-  // memory of the parameters, and the stages. Weights are zero until the trainer fills them.
-  // Errors: kInvalidArgument (a program does not agree), kResourceExhausted.
+  // Makes the backends, the memory of the parameters, and the stages. Weights are zero until the
+  // trainer fills them. Precondition: the programs belong to the rank's job and partition, which
+  // the reader of an assignment has checked (common/control). Errors: kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<RankState>> Create(const TrainerOptions& options);
 
   explicit RankState(const TrainerOptions& options) : options(options) {}
