@@ -25,13 +25,13 @@ std::string Answer(std::string_view status, std::string_view type, std::string_v
 }
 
 // Reads up to the end of a request's head, then writes the answer.
-class Scrape final : public net::Guest {
+class Scrape final : public net::Connection {
  public:
   Scrape(net::Socket socket, const std::function<std::string()>& page)
       : socket_(std::move(socket)), page_(page) {}
 
   int fd() const override { return socket_.fd(); }
-  short Serve(net::Door& /*door*/) override { return answer_.empty() ? Read() : Write(); }
+  short Serve(net::Listener& /*listener*/) override { return answer_.empty() ? Read() : Write(); }
 
  private:
   short Read() {
@@ -78,27 +78,27 @@ std::string AnswerToScrape(std::string_view head, const std::function<std::strin
   return Answer("200 OK", "text/plain; version=0.0.4; charset=utf-8", page());
 }
 
-MetricsServer::MetricsServer(net::Socket listener, std::function<std::string()> page)
-    : door_(std::move(listener),
-            {.name = "takt-metrics", .welcome = [page = std::move(page)](net::Socket socket) {
-               return std::make_unique<Scrape>(std::move(socket), page);
-             }}) {}
+MetricsServer::MetricsServer(net::Socket socket, std::function<std::string()> page)
+    : listener_(std::move(socket),
+                {.name = "takt-metrics", .accept = [page = std::move(page)](net::Socket accepted) {
+                   return std::make_unique<Scrape>(std::move(accepted), page);
+                 }}) {}
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const std::string& address, std::function<std::string()> page) {
-  absl::StatusOr<net::Socket> listener = net::ListenOn(address);
-  if (absl::IsInvalidArgument(listener.status())) {
+  absl::StatusOr<net::Socket> socket = net::ListenOn(address);
+  if (absl::IsInvalidArgument(socket.status())) {
     return InvalidField({.field = "--metrics-listen",
                          .value = address,
-                         .rule = std::string(listener.status().message()),
+                         .rule = std::string(socket.status().message()),
                          .fix = "e.g. 127.0.0.1:9464 (port 0: any), or nothing for no metrics"});
   }
-  if (!listener.ok()) {
+  if (!socket.ok()) {
     return absl::UnavailableError(
-        absl::StrCat("cannot serve metrics at ", listener.status().message(),
+        absl::StrCat("cannot serve metrics at ", socket.status().message(),
                      "; give --metrics-listen a free HOST:PORT of this machine"));
   }
-  return std::unique_ptr<MetricsServer>(new MetricsServer(*std::move(listener), std::move(page)));
+  return std::unique_ptr<MetricsServer>(new MetricsServer(*std::move(socket), std::move(page)));
 }
 
 }  // namespace takt::daemon

@@ -8,13 +8,13 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "common/net/door.h"
+#include "common/net/listener.h"
 
 namespace takt::daemon {
 
-// Whoever reaches the address may read the page and do nothing else: a request is at most 8 KiB, is
-// answered once, and the connection is closed. See net::Door for what keeps silent clients from
-// keeping others out.
+// A client that reaches the address may read the page and do nothing else. A request has at most
+// 8 KiB, is answered once, and the connection is closed. net::Listener says why silent clients keep
+// no others out.
 class MetricsServer {
  public:
   // Binds the host of `address` alone. address: HOST:PORT, port 0 for any.  page: returns the text
@@ -24,12 +24,12 @@ class MetricsServer {
                                                               std::function<std::string()> page);
 
   // The address with the real port.
-  const std::string& address() const { return door_.address(); }
+  const std::string& address() const { return listener_.address(); }
 
  private:
-  MetricsServer(net::Socket listener, std::function<std::string()> page);
+  MetricsServer(net::Socket socket, std::function<std::string()> page);
 
-  net::Door door_;
+  net::Listener listener_;
 };
 
 // Returns the whole answer to a request whose head is `head`.

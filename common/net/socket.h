@@ -12,7 +12,7 @@
 
 namespace takt::net {
 
-// Closes its descriptor when it goes.
+// Owns a descriptor and closes it in the end.
 class Socket {
  public:
   Socket() = default;
@@ -38,17 +38,17 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// "127.0.0.1:4711", "[::1]:4711"
+// Writes "127.0.0.1:4711" or "[::1]:4711".
 std::string ToString(const SocketAddress& address);
 absl::StatusOr<SocketAddress> ParseSocketAddress(std::string_view text);
 
-// Listens on `host` (a name or an address of this machine; "" is none) and `port`, "0" for a free
-// one. Non-blocking. Errors: kUnavailable, in words.
+// Listens on `host` (a name or an address of this machine; "" is none) and `port` ("0": a free
+// one). The socket is non-blocking. Errors: kUnavailable, in words.
 absl::StatusOr<Socket> ListenOn(const std::string& host, const std::string& port);
-// "127.0.0.1:9464", "[::1]:0", "localhost:80"; the host may not be left out.
+// Does the same for "127.0.0.1:9464", "[::1]:0" or "localhost:80". The host may not be left out.
 absl::StatusOr<Socket> ListenOn(std::string_view host_and_port);
 absl::StatusOr<SocketAddress> LocalAddress(const Socket& socket);
-// Of who is connected to the socket, for messages.
+// Returns the address at the other end of a connection, for messages.
 std::string PeerName(int fd);
 
 }  // namespace takt::net

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
-#include "common/net/door.h"
+#include "common/net/listener.h"
 #include "common/net/socket.h"
 #include "common/rpc/credentials.h"
 #include "coordinator/rpc/attachment_service.h"
@@ -119,22 +119,23 @@ class GrpcServer final : public Server {
     return server_ != nullptr && bound != 0 ? absl::OkStatus() : CannotListen(listen);
   }
 
-  // Connections are accepted by a door: gRPC's own listener never accepts again after it was once
-  // without a descriptor, which whoever reaches the port can bring about.
+  // Our own listener accepts connections. gRPC's never accepts again once it was without a
+  // descriptor, which any client that reaches the port can bring about.
   absl::Status ServeTcp(grpc::ServerBuilder& builder, const std::string& listen,
                         const Credentials& credentials) {
-    absl::StatusOr<net::Socket> listener = net::ListenOn(listen);
-    if (!listener.ok()) return CannotListen(listener.status().message());
+    absl::StatusOr<net::Socket> socket = net::ListenOn(listen);
+    if (!socket.ok()) return CannotListen(socket.status().message());
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return CannotListen(listen);
-    door_.emplace(*std::move(listener),
-                  net::DoorOptions{.name = "takt-control", .welcome = [this](net::Socket socket) {
-                                     HandOver(std::move(socket));
-                                     return std::unique_ptr<net::Guest>();
-                                   }});
-    address_ = door_->address();
+    listener_.emplace(
+        *std::move(socket),
+        net::ListenerOptions{.name = "takt-control", .accept = [this](net::Socket accepted) {
+                               HandOver(std::move(accepted));
+                               return std::unique_ptr<net::Connection>();
+                             }});
+    address_ = listener_->address();
     return absl::OkStatus();
   }
 
@@ -160,8 +161,8 @@ class GrpcServer final : public Server {
   JoinService join_;
   std::string address_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
-  std::unique_ptr<grpc::Server> server_;  // after the services, which it uses
-  std::optional<net::Door> door_;         // last: its thread uses the acceptor
+  std::unique_ptr<grpc::Server> server_;   // after the services, which it uses
+  std::optional<net::Listener> listener_;  // last: its thread uses the acceptor
 };
 
 }  // namespace

@@ -24,31 +24,31 @@ bool SendWhole(const net::Socket& socket, const Message& message) {
 }  // namespace
 
 // A connection that has been challenged. Its answer decides whether it is a peer.
-class PeerListener::Stranger final : public net::Guest {
+class PeerListener::Unproven final : public net::Connection {
  public:
-  Stranger(PeerListener& listener, net::Socket socket, const Challenge& challenge)
-      : listener_(listener), challenge_(challenge), socket_(std::move(socket)) {}
+  Unproven(PeerListener& peers, net::Socket socket, const Challenge& challenge)
+      : peers_(peers), challenge_(challenge), socket_(std::move(socket)) {}
 
   int fd() const override { return socket_.fd(); }
 
-  short Serve(net::Door& door) override {
+  short Serve(net::Listener& listener) override {
     const ssize_t received = recv(fd(), reinterpret_cast<std::byte*>(&answer_) + received_bytes_,
                                   sizeof(answer_) - received_bytes_, 0);
     if (received < 0 && (errno == EAGAIN || errno == EINTR)) return POLLIN;
     if (received <= 0) return 0;
     received_bytes_ += received;
     if (received_bytes_ < sizeof(answer_)) return POLLIN;
-    if (!IsProven(answer_, challenge_, listener_.options_)) {
-      door.Refuse(fd(), "does not know this generation's secret");
-      listener_.NoteImpostor(answer_.rank, net::PeerName(fd()));
-    } else if (SendWhole(socket_, WelcomeFor(answer_, challenge_, listener_.options_))) {
-      listener_.Welcome(Rank(static_cast<int>(answer_.rank)), std::move(socket_));
+    if (!IsProven(answer_, challenge_, peers_.options_)) {
+      listener.LogRefusal(fd(), "does not know this generation's secret");
+      peers_.NoteImpostor(answer_.rank, net::PeerName(fd()));
+    } else if (SendWhole(socket_, WelcomeFor(answer_, challenge_, peers_.options_))) {
+      peers_.AddProven(Rank(static_cast<int>(answer_.rank)), std::move(socket_));
     }
     return 0;
   }
 
  private:
-  PeerListener& listener_;
+  PeerListener& peers_;
   const Challenge challenge_;
   net::Socket socket_;
   Answer answer_;
@@ -66,14 +66,14 @@ PeerListener::PeerListener(const TransportOptions& options, std::shared_ptr<Abor
                            net::Socket listening)
     : options_(options),
       abort_(std::move(abort)),
-      door_(std::move(listening), {.name = "takt-data", .welcome = [this](net::Socket socket) {
-                                     return Greet(std::move(socket));
-                                   }}) {}
+      listener_(std::move(listening), {.name = "takt-data", .accept = [this](net::Socket socket) {
+                                         return SendChallenge(std::move(socket));
+                                       }}) {}
 
-std::unique_ptr<net::Guest> PeerListener::Greet(net::Socket socket) {
+std::unique_ptr<net::Connection> PeerListener::SendChallenge(net::Socket socket) {
   const Challenge challenge{.nonce = RandomNonce()};
   if (!SendWhole(socket, challenge)) return nullptr;
-  return std::make_unique<Stranger>(*this, std::move(socket), challenge);
+  return std::make_unique<Unproven>(*this, std::move(socket), challenge);
 }
 
 absl::StatusOr<net::Socket> PeerListener::Accept(Rank peer) {
@@ -95,7 +95,7 @@ absl::StatusOr<net::Socket> PeerListener::Accept(Rank peer) {
   return TimeoutStatus(what, options_.connect_timeout);
 }
 
-void PeerListener::Welcome(Rank peer, net::Socket socket) {
+void PeerListener::AddProven(Rank peer, net::Socket socket) {
   std::lock_guard lock(mutex_);
   // A peer that dials again has given up its earlier connection.
   proven_[peer] = std::move(socket);

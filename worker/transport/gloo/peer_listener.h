@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accepts the connections of a rank's peers. A stranger gets a nonce and nothing more.
+// Accepts the connections of a rank's peers. An unknown client gets a nonce and nothing more.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/net/door.h"
+#include "common/net/listener.h"
 #include "common/net/socket.h"
 #include "worker/transport/abort_signal.h"
 #include "worker/transport/gloo/introduction.h"
@@ -26,7 +26,7 @@ class PeerListener {
                                                               std::shared_ptr<AbortSignal> abort);
 
   // The address for peers to dial: "127.0.0.1:4711".
-  const std::string& address() const { return door_.address(); }
+  const std::string& address() const { return listener_.address(); }
 
   // Returns the authenticated connection of `peer`, once.  Blocks: until it comes
   // (options.connect_timeout). Errors: kAborted; kDeadlineExceeded (names the address that claimed
@@ -34,14 +34,15 @@ class PeerListener {
   absl::StatusOr<net::Socket> Accept(Rank peer);
 
  private:
-  class Stranger;
+  class Unproven;
 
   PeerListener(const TransportOptions& options, std::shared_ptr<AbortSignal> abort,
                net::Socket listening);
 
-  // The door's thread: a connection comes; it has proved whose it is; it has not.
-  std::unique_ptr<net::Guest> Greet(net::Socket socket);
-  void Welcome(Rank peer, net::Socket socket);
+  // The listener's thread calls these: for a new connection, for one that has proved to be a
+  // peer's, and for one that has failed to.
+  std::unique_ptr<net::Connection> SendChallenge(net::Socket socket);
+  void AddProven(Rank peer, net::Socket socket);
   void NoteImpostor(std::int64_t claimed_rank, const std::string& address);
 
   const TransportOptions options_;
@@ -52,7 +53,7 @@ class PeerListener {
   std::map<Rank, net::Socket> proven_;             // guarded by mutex_
   std::map<std::int64_t, std::string> impostors_;  // guarded by mutex_; the last of each rank
 
-  net::Door door_;  // last: its thread uses the rest
+  net::Listener listener_;  // last: its thread uses the rest
 };
 
 // Connects to the rank `listener` at `address` and proves the secret. Dials again whenever a

@@ -166,7 +166,7 @@ TEST_F(PeerListenerTest, AThousandSilentConnectionsKeepNobodyOutAndAreBounded) {
   for (int i = 0; i < 1000; ++i) silent.emplace_back(listener_->address());
   // A connection that is answered came after all that were there before.
   silent.back().ReadChallenge();
-  EXPECT_LE(CountDescriptors(), before + 1000 + net::DoorOptions().max_guests + 1);
+  EXPECT_LE(CountDescriptors(), before + 1000 + net::ListenerOptions().max_connections + 1);
   ExpectThatThePeerGetsThrough();
 }
 

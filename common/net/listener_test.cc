@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/net/door.h"
+#include "common/net/listener.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -14,12 +14,12 @@
 namespace takt::net {
 namespace {
 
-// Says back what it is told, once.
-class Echo final : public Guest {
+// Sends back what it gets, once.
+class Echo final : public Connection {
  public:
   explicit Echo(Socket socket) : socket_(std::move(socket)) {}
   int fd() const override { return socket_.fd(); }
-  short Serve(Door& /*door*/) override {
+  short Serve(Listener& /*listener*/) override {
     std::array<char, 16> bytes;
     const ssize_t received = recv(fd(), bytes.data(), bytes.size(), 0);
     if (received > 0) send(fd(), bytes.data(), received, MSG_NOSIGNAL);
@@ -30,27 +30,27 @@ class Echo final : public Guest {
   const Socket socket_;
 };
 
-DoorOptions EchoOptions() {
+ListenerOptions EchoOptions() {
   return {.name = "echo",
-          .welcome = [](Socket socket) { return std::make_unique<Echo>(std::move(socket)); }};
+          .accept = [](Socket socket) { return std::make_unique<Echo>(std::move(socket)); }};
 }
 
-Socket Connect(const Door& door) {
-  const SocketAddress address = *ParseSocketAddress(door.address());
+Socket Connect(const Listener& listener) {
+  const SocketAddress address = *ParseSocketAddress(listener.address());
   Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(connect(socket.fd(), address.get(), address.size), 0);
   return socket;
 }
 
-// What the other end says until it hangs up.
+// Returns what the other end sends until it closes the connection.
 std::string Hear(const Socket& socket) {
   std::string text;
   for (char byte; recv(socket.fd(), &byte, 1, 0) == 1;) text += byte;
   return text;
 }
 
-std::string Ask(const Door& door, const std::string& what) {
-  const Socket socket = Connect(door);
+std::string Ask(const Listener& listener, const std::string& what) {
+  const Socket socket = Connect(listener);
   send(socket.fd(), what.data(), what.size(), MSG_NOSIGNAL);
   return Hear(socket);
 }
@@ -69,50 +69,50 @@ TEST(SocketAddress, RoundTripsAsText) {
   EXPECT_FALSE(ParseSocketAddress("localhost:1").ok());
 }
 
-TEST(Door, ServesAGuest) {
-  const Door door(*ListenOn("127.0.0.1:0"), EchoOptions());
-  EXPECT_EQ(Ask(door, "hello"), "hello");
+TEST(Listener, ServesAConnection) {
+  const Listener listener(*ListenOn("127.0.0.1:0"), EchoOptions());
+  EXPECT_EQ(Ask(listener, "hello"), "hello");
 }
 
-TEST(Door, ShowsTheOldestOutWhenAThousandStandSilent) {
-  const Door door(*ListenOn("127.0.0.1:0"), EchoOptions());
+TEST(Listener, ClosesTheOldestWhenAThousandAreSilent) {
+  const Listener listener(*ListenOn("127.0.0.1:0"), EchoOptions());
   std::vector<Socket> silent;
-  for (int i = 0; i < 1000; ++i) silent.push_back(Connect(door));
-  EXPECT_EQ(Ask(door, "hello"), "hello");
+  for (int i = 0; i < 1000; ++i) silent.push_back(Connect(listener));
+  EXPECT_EQ(Ask(listener, "hello"), "hello");
   EXPECT_EQ(Hear(silent.front()), "");
 }
 
-TEST(Door, ShowsOutWhoTakesTooLong) {
-  DoorOptions options = EchoOptions();
-  options.patience = std::chrono::milliseconds(1);
-  const Door door(*ListenOn("127.0.0.1:0"), options);
-  EXPECT_EQ(Hear(Connect(door)), "");
+TEST(Listener, ClosesAConnectionThatTakesTooLong) {
+  ListenerOptions options = EchoOptions();
+  options.time_limit = std::chrono::milliseconds(1);
+  const Listener listener(*ListenOn("127.0.0.1:0"), options);
+  EXPECT_EQ(Hear(Connect(listener)), "");
 }
 
-TEST(Door, KeepsDescriptorsForOtherThingsAndOpensAgain) {
+TEST(Listener, KeepsDescriptorsForOtherThingsAndAcceptsAgain) {
   rlimit before;
   getrlimit(RLIMIT_NOFILE, &before);
   const int used = dup(0);
   close(used);
-  const rlimit small = {static_cast<rlim_t>(used + Door::kReservedDescriptors + 40),
+  const rlimit small = {static_cast<rlim_t>(used + Listener::kReservedDescriptors + 40),
                         before.rlim_max};
   setrlimit(RLIMIT_NOFILE, &small);
   {
-    std::atomic<int> entered = 0;
-    DoorOptions options = EchoOptions();
-    options.max_guests = 1000;
-    options.welcome = [&](Socket socket) {
-      ++entered;
+    std::atomic<int> accepted = 0;
+    ListenerOptions options = EchoOptions();
+    options.max_connections = 1000;
+    options.accept = [&](Socket socket) {
+      ++accepted;
       return std::make_unique<Echo>(std::move(socket));
     };
-    const Door door(*ListenOn("127.0.0.1:0"), options);
+    const Listener listener(*ListenOn("127.0.0.1:0"), options);
     std::vector<Socket> silent;
     // Each connection has its two ends in this process.
-    for (int i = 0; i < 35; ++i) silent.push_back(Connect(door));
+    for (int i = 0; i < 35; ++i) silent.push_back(Connect(listener));
     EXPECT_EQ(Hear(silent.back()), "");
-    EXPECT_LT(entered, 25);
+    EXPECT_LT(accepted, 25);
     silent.clear();
-    EXPECT_EQ(Ask(door, "hello"), "hello");
+    EXPECT_EQ(Ask(listener, "hello"), "hello");
   }
   setrlimit(RLIMIT_NOFILE, &before);
 }
