@@ -4,22 +4,20 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "common/base/bounded_text.h"
+#include "common/base/status.h"
 #include "takt/v1/error.pb.h"
 
 namespace takt {
 namespace {
 
-constexpr char kDetailUrl[] =
-    "type.googleapis.com/takt.v1.ErrorDetail";  // kErrorDetailUrl of common/base/status.h
-constexpr std::size_t kMaxPartBytes =
-    12 << 10;  // of message and of details: with escapes, three times this stays below the limit
+// Message and details may have this size each. With escapes, three times this stays below the
+// limit.
+constexpr std::size_t kMaxPartBytes = 12 << 10;
 
-// Cuts the text after a whole UTF-8 character.
-std::string Cut(absl::string_view text) {
-  if (text.size() <= kMaxPartBytes) return std::string(text);
-  std::size_t end = kMaxPartBytes;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return std::string(text.substr(0, end)) + "...";
+std::string Cut(const std::string& text) {
+  if (text.size() <= kMaxPartBytes) return text;
+  return std::string(FirstBytes(text, kMaxPartBytes)) + "...";
 }
 
 // Returns the detail with as many violations as fit.
@@ -35,13 +33,14 @@ std::string FittingDetail(const absl::Cord& payload) {
 
 grpc::Status ToGrpc(const absl::Status& status, grpc::ServerContextBase& context) {
   if (status.ok()) return grpc::Status::OK;
-  if (const auto payload = status.GetPayload(kDetailUrl); payload.has_value()) {
+  if (const auto payload = status.GetPayload(kErrorDetailUrl); payload.has_value()) {
     if (std::string detail = FittingDetail(*payload); !detail.empty()) {
       context.AddTrailingMetadata(kErrorDetailTrailer, detail);
     }
   }
   // Both enumerations have the canonical numbers.
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), Cut(status.message()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      Cut(std::string(status.message())));
 }
 
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
@@ -49,7 +48,7 @@ absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& con
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   const auto& trailers = context.GetServerTrailingMetadata();
   if (const auto it = trailers.find(kErrorDetailTrailer); it != trailers.end()) {
-    result.SetPayload(kDetailUrl,
+    result.SetPayload(kErrorDetailUrl,
                       absl::Cord(absl::string_view(it->second.data(), it->second.size())));
   }
   return result;
