@@ -12,7 +12,7 @@
 
 namespace takt::access {
 
-// What a call is about. The method looks up whose it is and decides by that (decide.h).
+// Says what a call is about. The method looks up whose it is and decides by that (decide.h).
 enum class Subject : std::uint8_t {
   kNone,
   kJob,     // a job: its owner and every admin may

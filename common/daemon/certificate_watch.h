@@ -16,7 +16,7 @@
 
 namespace takt::daemon {
 
-// One line of the log.
+// A line of the log.
 struct CertificateNews {
   LogLevel level;
   std::string message;

@@ -19,7 +19,7 @@
 
 namespace takt::layout {
 
-// What a tensor is.
+// Names what a tensor is.
 enum class Role : std::uint8_t {
   kGradient,  // of one use of a parameter
   kWeight,
@@ -30,7 +30,7 @@ enum class Role : std::uint8_t {
   kRotaryTable,
   kLayerScratch,  // what a pass of one layer needs while it runs
   kSlot,          // of a program
-  // What the GPU backend takes for itself.
+  // The GPU backend takes these for itself.
   kProductWorkspace,
   kRoundedForInputGrad,   // gradients of the residual stream, as products of I read them
   kRoundedForWeightGrad,  // the same, as products of W read them
@@ -49,8 +49,8 @@ struct Allocation {
   std::int64_t bytes = 0;
 };
 
-// One of `count` like rooms that share an allocation tensor by tensor: the first tensor of every
-// room, then the second tensor of every room. So the tensors of neighbouring rooms lie in one
+// A room among `count` like ones that share an allocation tensor by tensor: the first tensor of
+// every room, then the second tensor of every room. So the tensors of neighbouring rooms lie in one
 // piece. A room alone in its allocation holds its tensors as they are laid out.
 struct Interleave {
   std::int64_t count = 1, index = 0;

@@ -36,7 +36,7 @@ const Extent& ExtentOf(std::string_view label_name) {
   return label->extent;
 }
 
-// How many values a label can have, and how a formula says it; "" stands for 1.
+// Says how many values a label can have, and what stands for that in a formula; "" is 1.
 struct ValueCount {
   int number;
   std::string text;

@@ -32,7 +32,7 @@ struct Metric {
   bool of_job() const { return label_names[0] == "job"; }
 };
 
-// How many values a label can have: `count`, or as many as there are of something.
+// Says how many values a label can have: `count`, or as many as there are of something.
 struct Extent {
   // kStages: one for each stage, and on each pp rank one that means no stage.
   enum class Of : std::uint8_t { kNothing, kStages, kPpRanks, kDpRanks, kJobs, kWorkers };

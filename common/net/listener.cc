@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long connections wait before another attempt to accept them when there is no descriptor.
+// When there is no descriptor, connections wait this long for the next attempt to accept them.
 constexpr std::chrono::milliseconds kOutOfDescriptors(100);
 
 int MaxDescriptor() {
