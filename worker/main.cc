@@ -130,7 +130,7 @@ struct Shared {
   std::shared_ptr<grpc::Channel> channel;
   metrics::Registry registry{"takt-worker"};
   backend::MemoryLedger ledger;
-  std::unique_ptr<checkpoint::FileSystem> files = checkpoint::CreatePosixFileSystem();
+  std::unique_ptr<worker_checkpoint::FileSystem> files = worker_checkpoint::CreatePosixFileSystem();
 };
 
 // Returns null if --metrics-listen is empty.
@@ -150,7 +150,7 @@ session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
           .threads = shared.threads,
           .make_rendezvous =
               [&shared](const control::JobKey& key) {
-                return rpc::CreateRendezvousClient(shared.channel, key);
+                return worker_rpc::CreateRendezvousClient(shared.channel, key);
               },
           .files = shared.files.get(),
           .metrics = &shared.registry,
@@ -181,7 +181,8 @@ session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunn
               }};
 }
 
-rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared, const std::string& incarnation) {
+worker_rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared,
+                                                  const std::string& incarnation) {
   const Flags& flags = shared.flags;
   const Machine& machine = shared.machine;
   return {.channel = shared.channel,
@@ -208,9 +209,9 @@ absl::StatusOr<std::unique_ptr<health::Server>> StartHealth(const std::string& s
 }
 
 absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
-  ASSIGN_OR_RETURN(auto channel, rpc::CoordinatorChannel({.coordinator = flags.coordinator,
-                                                          .tls = flags.tls,
-                                                          .insecure = flags.insecure}));
+  ASSIGN_OR_RETURN(auto channel, worker_rpc::CoordinatorChannel({.coordinator = flags.coordinator,
+                                                                 .tls = flags.tls,
+                                                                 .insecure = flags.insecure}));
   ASSIGN_OR_RETURN(Machine machine, InspectMachine(flags.device, flags.share_device));
   Shared shared{.flags = flags,
                 .machine = std::move(machine),
@@ -229,7 +230,7 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
   log_shipping.Start(agent.outbox());
   runner_options.on_stuck = [&](const std::string& reason) { agent.Stuck(reason); };
   runner_options.on_trace = [&](std::string trace) { agent.outbox().AddTrace(std::move(trace)); };
-  rpc::AttachmentClient client(AttachmentOptionsOf(shared, incarnation), agent);
+  worker_rpc::AttachmentClient client(AttachmentOptionsOf(shared, incarnation), agent);
   std::atomic<bool> leaving = false;
   const SignalThread signals([&] {
     leaving = true;

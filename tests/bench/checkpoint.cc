@@ -101,8 +101,8 @@ class LiveState {
     std::span<float> left = all();
     for (std::size_t i = 0; i < model.layers.size(); ++i) {
       const LayerId id(static_cast<int>(i));
-      checkpoint::LayerState state{.layer = id};
-      checkpoint::LayerTarget target{.layer = id};
+      worker_checkpoint::LayerState state{.layer = id};
+      worker_checkpoint::LayerTarget target{.layer = id};
       for (const model::Parameter& parameter : model.layers[i].parameters) {
         const auto count = static_cast<std::size_t>(parameter.elements());
         const std::span<float> weight = left.first(count), m = left.subspan(count, count),
@@ -121,8 +121,8 @@ class LiveState {
 
   std::span<float> all() { return {memory_, floats_}; }
 
-  std::vector<checkpoint::LayerState> states;
-  std::vector<checkpoint::LayerTarget> targets;
+  std::vector<worker_checkpoint::LayerState> states;
+  std::vector<worker_checkpoint::LayerTarget> targets;
 
  private:
   const std::size_t floats_;
@@ -153,7 +153,8 @@ absl::StatusOr<Result> Measure(const Options& options) {
   const int num_layers = static_cast<int>(model.layers.size());
   ASSIGN_OR_RETURN(const auto folder, TemporaryFolder::Create(options.directory));
   LiveState live(model);
-  ASSIGN_OR_RETURN(checkpoint::Snapshot snapshot, checkpoint::Snapshot::Create(live.states));
+  ASSIGN_OR_RETURN(worker_checkpoint::Snapshot snapshot,
+                   worker_checkpoint::Snapshot::Create(live.states));
   const float* copy = snapshot.layers()[0].parameters[0].weight.data();
   Result result{.bytes = snapshot.bytes()};
   for (int run = 0; run < options.runs; ++run) {
@@ -162,14 +163,15 @@ absl::StatusOr<Result> Measure(const Options& options) {
              }));
   }
 
-  const std::unique_ptr<checkpoint::FileSystem> files = checkpoint::CreatePosixFileSystem();
+  const std::unique_ptr<worker_checkpoint::FileSystem> files =
+      worker_checkpoint::CreatePosixFileSystem();
   checkpoint::Manifest manifest{.job = "bench", .generation = Generation(1), .step = StepId(1)};
   const std::string partial = absl::StrCat(
       folder->path(), "/",
       checkpoint::PartialDirectoryName(manifest.step, manifest.job, manifest.generation));
   absl::StatusOr<std::vector<checkpoint::FileEntry>> saved;
   result.save_seconds = SecondsOf([&] {
-    saved = checkpoint::SaveShards(
+    saved = worker_checkpoint::SaveShards(
         *files,
         {.directory = partial, .num_layers = num_layers, .layers = snapshot.layers(), .texts = {}});
   });
@@ -177,7 +179,7 @@ absl::StatusOr<Result> Measure(const Options& options) {
   manifest.files = *saved;
   result.files = static_cast<int>(saved->size());
   ASSIGN_OR_RETURN(const std::string text, checkpoint::FormatManifest(manifest));
-  RETURN_IF_ERROR(checkpoint::Commit(*files, folder->path(), 1, text).status());
+  RETURN_IF_ERROR(worker_checkpoint::Commit(*files, folder->path(), 1, text).status());
 
   const std::string path =
       absl::StrCat(folder->path(), "/", checkpoint::StepDirectoryName(manifest.step));
@@ -185,10 +187,10 @@ absl::StatusOr<Result> Measure(const Options& options) {
     absl::Status loaded;
     const double load_seconds = SecondsOf([&] {
       const absl::StatusOr<checkpoint::StepFiles> step = checkpoint::StepFiles::Open(path);
-      loaded = step.ok()
-                   ? checkpoint::LoadLayers(*step, live.targets,
-                                            {.num_layers = num_layers, .threads = options.threads})
-                   : step.status();
+      loaded = step.ok() ? worker_checkpoint::LoadLayers(
+                               *step, live.targets,
+                               {.num_layers = num_layers, .threads = options.threads})
+                         : step.status();
     });
     RETURN_IF_ERROR(loaded);
     const double memcpy_seconds =

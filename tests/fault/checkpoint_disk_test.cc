@@ -23,7 +23,7 @@
 #include "tests/testing/checkpoint_job.h"
 #include "worker/checkpoint/commit.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -164,4 +164,4 @@ TEST_F(LosingDisk, WhatWasCommittedSurvivesAPowerCut) {
 }
 
 }  // namespace
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

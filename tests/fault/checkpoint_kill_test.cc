@@ -17,7 +17,7 @@
 #include "tests/testing/checkpoint_job.h"
 #include "worker/checkpoint/commit.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -63,7 +63,7 @@ class KilledSaver : public ::testing::Test {
     const End end = RunUntil(call, [&] { return job_.Save(*disk_, path, StepId(2), 1); });
 
     EXPECT_TRUE(job_.Check(fs::canonical(path + "/latest").string()).ok());
-    const ChosenStep newest = job_.Newest(path);
+    const checkpoint::ChosenStep newest = job_.Newest(path);
     EXPECT_TRUE(newest.step.has_value());
     if (end == End::kFinished) {
       EXPECT_EQ(newest.step, StepId(2));
@@ -79,9 +79,9 @@ class KilledSaver : public ::testing::Test {
     EXPECT_TRUE(next.Save(*disk_, path, StepId(2), 1).ok());
     EXPECT_EQ(next.Newest(path).step, StepId(2));
     EXPECT_EQ(fs::read_symlink(path + "/latest"), "step-00000002");
-    const std::vector<ListedStep> steps = ListSteps(path).value();
-    for (const ListedStep& step : steps) {
-      EXPECT_NE(step.state, StepState::kPartial) << step.name;
+    const std::vector<checkpoint::ListedStep> steps = checkpoint::ListSteps(path).value();
+    for (const checkpoint::ListedStep& step : steps) {
+      EXPECT_NE(step.state, checkpoint::StepState::kPartial) << step.name;
     }
   }
 
@@ -112,7 +112,7 @@ TEST_F(KilledSaver, LeavesLatestCompleteAtEverySystemCall) {
 TEST_F(KilledSaver, LeavesLatestCompleteWhenSomethingIsInTheWay) {
   KillEverywhere([](const std::string& path) {
     fs::create_directory(path + "/step-00000002");
-    std::ofstream(path + "/step-00000002/" + kManifestFile) << "{}";
+    std::ofstream(path + "/step-00000002/" + checkpoint::kManifestFile) << "{}";
   });
 }
 
@@ -126,4 +126,4 @@ TEST_F(KilledSaver, LeavesLatestCompleteWhenWhatItNamesIsInTheWay) {
 }
 
 }  // namespace
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

@@ -134,7 +134,8 @@ class Recurrence {
         num_microbatches_(job.MicrobatchesPerStep(dp_size_)),
         num_stages_(static_cast<int>(partition.size())),
         whole_(job),
-        source_(data::TokenSource::Open(data::TrainingTokens(job, "/", dp_size_)).value()),
+        source_(worker_data::TokenSource::Open(worker_data::TrainingTokens(job, "/", dp_size_))
+                    .value()),
         weights_({whole_.Weights()}) {
     for (const mesh::Stage& stage : partition) {
       for (LayerId id = stage.first_layer; id < stage.last_layer; ++id) {
@@ -257,7 +258,7 @@ class Recurrence {
   const config::JobSpec job_;
   const int stop_every_, dp_size_, num_microbatches_, num_stages_;
   WholeModel whole_;
-  const std::unique_ptr<data::TokenSource> source_;
+  const std::unique_ptr<worker_data::TokenSource> source_;
   std::vector<Tensors> weights_;
   Tensors m_, v_;
   std::map<std::string, int> stage_of_;  // by parameter

@@ -61,11 +61,13 @@ ModelState::ModelState(const model::Model& model, std::uint64_t seed) : model_(m
   }
 }
 
-std::vector<checkpoint::LayerState> ModelState::Layers(std::span<const LayerId> layers) const {
-  std::vector<checkpoint::LayerState> states;
+std::vector<worker_checkpoint::LayerState> ModelState::Layers(
+    std::span<const LayerId> layers) const {
+  std::vector<worker_checkpoint::LayerState> states;
   for (const LayerId id : layers) {
     const auto index = static_cast<std::size_t>(id.value());
-    checkpoint::LayerState& state = states.emplace_back(checkpoint::LayerState{.layer = id});
+    worker_checkpoint::LayerState& state =
+        states.emplace_back(worker_checkpoint::LayerState{.layer = id});
     for (std::size_t i = 0; i < layers_[index].size(); ++i) {
       const Values& values = layers_[index][i];
       state.parameters.push_back({.parameter = &model_.layers[index].parameters[i],
@@ -77,11 +79,12 @@ std::vector<checkpoint::LayerState> ModelState::Layers(std::span<const LayerId> 
   return states;
 }
 
-std::vector<checkpoint::LayerTarget> ModelState::Targets(std::span<const LayerId> layers) {
-  std::vector<checkpoint::LayerTarget> targets;
+std::vector<worker_checkpoint::LayerTarget> ModelState::Targets(std::span<const LayerId> layers) {
+  std::vector<worker_checkpoint::LayerTarget> targets;
   for (const LayerId id : layers) {
     const auto index = static_cast<std::size_t>(id.value());
-    checkpoint::LayerTarget& target = targets.emplace_back(checkpoint::LayerTarget{.layer = id});
+    worker_checkpoint::LayerTarget& target =
+        targets.emplace_back(worker_checkpoint::LayerTarget{.layer = id});
     for (std::size_t i = 0; i < layers_[index].size(); ++i) {
       Values& values = layers_[index][i];
       target.parameters.push_back({.parameter = &model_.layers[index].parameters[i],
@@ -122,12 +125,12 @@ std::vector<LayerId> CheckpointJob::AllLayers() const {
 }
 
 absl::StatusOr<std::string> CheckpointJob::SaveShards(
-    checkpoint::FileSystem& files, const std::string& directory, StepId step,
+    worker_checkpoint::FileSystem& files, const std::string& directory, StepId step,
     std::span<const std::vector<LayerId>> ranks) const {
   const ModelState state = StateAt(step);
   const std::string partial =
       absl::StrCat(directory, "/", checkpoint::PartialDirectoryName(step, kJob, generation));
-  const std::vector<checkpoint::TextFile> texts = {
+  const std::vector<worker_checkpoint::TextFile> texts = {
       {checkpoint::kConfigFile, "{}\n"}, {checkpoint::kIndexFile, checkpoint::FormatIndex(model_)}};
   checkpoint::Manifest manifest{.job = kJob,
                                 .generation = generation,
@@ -135,21 +138,22 @@ absl::StatusOr<std::string> CheckpointJob::SaveShards(
                                 .windows = 8 * step.value(),
                                 .seed = 1234};
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const std::vector<checkpoint::LayerState> layers = state.Layers(ranks[rank]);
-    checkpoint::Shards shards{.directory = partial, .num_layers = num_layers(), .layers = layers};
+    const std::vector<worker_checkpoint::LayerState> layers = state.Layers(ranks[rank]);
+    worker_checkpoint::Shards shards{
+        .directory = partial, .num_layers = num_layers(), .layers = layers};
     if (rank == 0) shards.texts = texts;
     ASSIGN_OR_RETURN(const std::vector<checkpoint::FileEntry> entries,
-                     checkpoint::SaveShards(files, shards));
+                     worker_checkpoint::SaveShards(files, shards));
     manifest.files.insert(manifest.files.end(), entries.begin(), entries.end());
   }
   return checkpoint::FormatManifest(manifest);
 }
 
-absl::Status CheckpointJob::Save(checkpoint::FileSystem& files, const std::string& directory,
+absl::Status CheckpointJob::Save(worker_checkpoint::FileSystem& files, const std::string& directory,
                                  StepId step, int keep) const {
   const std::vector<std::vector<LayerId>> one_rank = {AllLayers()};
   ASSIGN_OR_RETURN(const std::string manifest, SaveShards(files, directory, step, one_rank));
-  return checkpoint::Commit(files, directory, keep, manifest).status();
+  return worker_checkpoint::Commit(files, directory, keep, manifest).status();
 }
 
 absl::Status CheckpointJob::Check(const std::string& step_directory) const {
@@ -157,7 +161,8 @@ absl::Status CheckpointJob::Check(const std::string& step_directory) const {
   RETURN_IF_ERROR(step.VerifyAll());
   ModelState loaded(model_, 0);
   const std::vector<LayerId> all = AllLayers();
-  RETURN_IF_ERROR(checkpoint::LoadLayers(step, loaded.Targets(all), {.num_layers = num_layers()}));
+  RETURN_IF_ERROR(
+      worker_checkpoint::LoadLayers(step, loaded.Targets(all), {.num_layers = num_layers()}));
   if (loaded == StateAt(step.manifest().step)) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(step_directory, " holds another state"));
 }

@@ -38,8 +38,8 @@ class ModelState {
   ModelState(const model::Model& model, std::uint64_t seed);
 
   // Views into this object.
-  std::vector<checkpoint::LayerState> Layers(std::span<const LayerId> layers) const;
-  std::vector<checkpoint::LayerTarget> Targets(std::span<const LayerId> layers);
+  std::vector<worker_checkpoint::LayerState> Layers(std::span<const LayerId> layers) const;
+  std::vector<worker_checkpoint::LayerTarget> Targets(std::span<const LayerId> layers);
 
   // Bit for bit.
   bool operator==(const ModelState& other) const;
@@ -66,11 +66,11 @@ class CheckpointJob {
   }
 
   // Each rank writes the layers named for it, rank 0 also the texts; the text of the manifest.
-  absl::StatusOr<std::string> SaveShards(checkpoint::FileSystem& files,
+  absl::StatusOr<std::string> SaveShards(worker_checkpoint::FileSystem& files,
                                          const std::string& directory, StepId step,
                                          std::span<const std::vector<LayerId>> ranks) const;
   // All of it by one rank, then committed.
-  absl::Status Save(checkpoint::FileSystem& files, const std::string& directory, StepId step,
+  absl::Status Save(worker_checkpoint::FileSystem& files, const std::string& directory, StepId step,
                     int keep) const;
   // Verified, and bit for bit the state of its step.
   absl::Status Check(const std::string& step_directory) const;

@@ -7,7 +7,7 @@
 
 namespace takt::testing {
 
-class FaultyFileSystem::File final : public checkpoint::WritableFile {
+class FaultyFileSystem::File final : public worker_checkpoint::WritableFile {
  public:
   File(FaultyFileSystem& owner, std::unique_ptr<WritableFile> base)
       : owner_(owner), base_(std::move(base)) {}
@@ -44,10 +44,10 @@ absl::Status FaultyFileSystem::Next() {
   return calls_ >= first_ && calls_ <= last_ ? error_ : absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> FaultyFileSystem::Create(
+absl::StatusOr<std::unique_ptr<worker_checkpoint::WritableFile>> FaultyFileSystem::Create(
     const std::string& path) {
   RETURN_IF_ERROR(Next());
-  ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::WritableFile> file, base_.Create(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<worker_checkpoint::WritableFile> file, base_.Create(path));
   return std::make_unique<File>(*this, std::move(file));
 }
 

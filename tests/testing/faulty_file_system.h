@@ -11,9 +11,9 @@ namespace takt::testing {
 
 // A file system whose calls fail at will. Counts every call, those on its files too. One caller at
 // a time; `base` is borrowed and outlives it and its files.
-class FaultyFileSystem final : public checkpoint::FileSystem {
+class FaultyFileSystem final : public worker_checkpoint::FileSystem {
  public:
-  explicit FaultyFileSystem(checkpoint::FileSystem& base) : base_(base) {}
+  explicit FaultyFileSystem(worker_checkpoint::FileSystem& base) : base_(base) {}
 
   // Calls `first` to `last` (1 is the next one made) fail with `error`, not carried out but for a
   // failing write, which leaves the first half of its bytes.
@@ -22,7 +22,7 @@ class FaultyFileSystem final : public checkpoint::FileSystem {
   void ForbidExchange() { may_exchange_ = false; }
   int calls() const { return calls_; }
 
-  absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> Create(
+  absl::StatusOr<std::unique_ptr<worker_checkpoint::WritableFile>> Create(
       const std::string& path) override;
   absl::Status CreateDirectory(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
@@ -38,7 +38,7 @@ class FaultyFileSystem final : public checkpoint::FileSystem {
   // Counts a call: how it is to end, if not as the base says.
   absl::Status Next();
 
-  checkpoint::FileSystem& base_;
+  worker_checkpoint::FileSystem& base_;
   int calls_ = 0, first_ = 0, last_ = 0;
   absl::Status error_;
   bool may_exchange_ = true;

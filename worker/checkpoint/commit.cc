@@ -16,7 +16,7 @@
 #include "common/checkpoint/layout.h"
 #include "common/checkpoint/manifest.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -46,21 +46,23 @@ absl::Status RemoveFlat(FileSystem& files, const std::string& directory) {
 
 class Committer {
  public:
-  Committer(FileSystem& files, const std::string& directory, Manifest manifest,
+  Committer(FileSystem& files, const std::string& directory, checkpoint::Manifest manifest,
             std::string_view text)
       : files_(files),
         directory_(directory),
         manifest_(std::move(manifest)),
         text_(text),
-        name_(StepDirectoryName(manifest_.step)),
-        partial_(PartialDirectoryName(manifest_.step, manifest_.job, manifest_.generation)) {}
+        name_(checkpoint::StepDirectoryName(manifest_.step)),
+        partial_(checkpoint::PartialDirectoryName(manifest_.step, manifest_.job,
+                                                  manifest_.generation)) {}
 
   absl::Status Publish() {
     const bool repeated = IsPublished();
     if (!repeated) {
       const std::string partial = PathOf(partial_);
-      RETURN_IF_ERROR(CheckFiles(partial, manifest_));
-      RETURN_IF_ERROR(WriteFile(files_, absl::StrCat(partial, "/", kManifestFile), text_));
+      RETURN_IF_ERROR(checkpoint::CheckFiles(partial, manifest_));
+      RETURN_IF_ERROR(
+          WriteFile(files_, absl::StrCat(partial, "/", checkpoint::kManifestFile), text_));
       RETURN_IF_ERROR(files_.SyncDirectory(partial));
       RETURN_IF_ERROR(TakeName());
     }
@@ -71,13 +73,15 @@ class Committer {
 
   // A failure here leaves more than is wanted, so it becomes a note and not an error.
   void Retain(int keep) {
-    const absl::StatusOr<std::vector<ListedStep>> steps = ListSteps(directory_);
+    const absl::StatusOr<std::vector<checkpoint::ListedStep>> steps =
+        checkpoint::ListSteps(directory_);
     if (!steps.ok()) return Note("nothing removed", steps.status());
     int kept = 1;  // this checkpoint
-    for (const ListedStep& listed : *steps) {
+    for (const checkpoint::ListedStep& listed : *steps) {
       // Newer checkpoints belong to a run that was given up for an older step. They are not counted
       // and not removed.
-      if (listed.state != StepState::kComplete || listed.step >= manifest_.step) continue;
+      if (listed.state != checkpoint::StepState::kComplete || listed.step >= manifest_.step)
+        continue;
       if (++kept <= keep) continue;
       const absl::Status status = RemoveStep(listed);
       if (!status.ok()) return Note(absl::StrCat("cannot remove ", listed.name), status);
@@ -95,9 +99,9 @@ class Committer {
   }
 
   bool IsPublished() const {
-    const absl::StatusOr<Manifest> there = ReadCompleteStep(PathOf(name_));
+    const absl::StatusOr<checkpoint::Manifest> there = checkpoint::ReadCompleteStep(PathOf(name_));
     if (!there.ok()) return false;
-    const absl::StatusOr<std::string> text = FormatManifest(*there);
+    const absl::StatusOr<std::string> text = checkpoint::FormatManifest(*there);
     return text.ok() && *text == text_;
   }
 
@@ -130,7 +134,7 @@ class Committer {
 
   absl::StatusOr<std::string> UnusedName() const {
     for (int number = 1;; ++number) {
-      std::string name = ReplacedDirectoryName(manifest_.step, number);
+      std::string name = checkpoint::ReplacedDirectoryName(manifest_.step, number);
       ASSIGN_OR_RETURN(const bool used, IsThere(name));
       if (!used) return name;
     }
@@ -139,21 +143,22 @@ class Committer {
   // If Commit is called again for a step that is no longer the last, `latest` must not move back.
   absl::Status MoveLatest(bool repeated) {
     std::error_code error;
-    const std::string target = fs::read_symlink(PathOf(kLatestLink), error).string();
+    const std::string target = fs::read_symlink(PathOf(checkpoint::kLatestLink), error).string();
     if (target == name_) return absl::OkStatus();
-    const std::optional<StepDirectory> latest = ParseStepDirectoryName(target);
+    const std::optional<checkpoint::StepDirectory> latest =
+        checkpoint::ParseStepDirectoryName(target);
     if (repeated && latest.has_value() && latest->step > manifest_.step) return absl::OkStatus();
     const std::string temporary = PathOf(kNewLatestLink);
     if (const absl::Status status = files_.Remove(temporary);
         !status.ok() && !absl::IsNotFound(status))
       return status;
     RETURN_IF_ERROR(files_.Symlink(name_, temporary));
-    RETURN_IF_ERROR(files_.Rename(temporary, PathOf(kLatestLink)));
+    RETURN_IF_ERROR(files_.Rename(temporary, PathOf(checkpoint::kLatestLink)));
     return files_.SyncDirectory(directory_);
   }
 
   // Renames first, so that a crash halfway leaves a partial checkpoint, not a damaged one.
-  absl::Status RemoveStep(const ListedStep& listed) {
+  absl::Status RemoveStep(const checkpoint::ListedStep& listed) {
     const std::string removed = PathOf(absl::StrCat(listed.name, ".partial-", kRemoved));
     RETURN_IF_ERROR(RemoveFlat(files_, removed));
     RETURN_IF_ERROR(files_.Rename(PathOf(listed.name), removed));
@@ -162,7 +167,7 @@ class Committer {
 
   FileSystem& files_;
   const std::string& directory_;
-  const Manifest manifest_;
+  const checkpoint::Manifest manifest_;
   const std::string_view text_;
   const std::string name_, partial_;
   std::vector<std::string> notes_;
@@ -196,7 +201,8 @@ absl::Status EnsureDirectory(FileSystem& files, const std::string& directory) {
 absl::StatusOr<std::vector<std::string>> Commit(FileSystem& files, const std::string& directory,
                                                 int keep, std::string_view manifest) {
   TAKT_CHECK(keep >= 1);
-  ASSIGN_OR_RETURN(Manifest parsed, ParseManifest(manifest, kManifestFile));
+  ASSIGN_OR_RETURN(checkpoint::Manifest parsed,
+                   checkpoint::ParseManifest(manifest, checkpoint::kManifestFile));
   Committer committer(files, directory, std::move(parsed), manifest);
   RETURN_IF_ERROR(committer.Publish());
   committer.Retain(keep);
@@ -205,8 +211,8 @@ absl::StatusOr<std::vector<std::string>> Commit(FileSystem& files, const std::st
 
 absl::Status RemovePartial(FileSystem& files, const std::string& directory, StepId step,
                            std::string_view job, Generation generation) {
-  return RemoveFlat(files,
-                    absl::StrCat(directory, "/", PartialDirectoryName(step, job, generation)));
+  return RemoveFlat(
+      files, absl::StrCat(directory, "/", checkpoint::PartialDirectoryName(step, job, generation)));
 }
 
 absl::StatusOr<std::vector<std::string>> RemoveStale(FileSystem& files,
@@ -215,8 +221,9 @@ absl::StatusOr<std::vector<std::string>> RemoveStale(FileSystem& files,
   ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
   std::vector<std::string> removed;
   for (const std::string& name : names) {
-    const std::optional<StepDirectory> parsed = ParseStepDirectoryName(name);
-    if (!parsed.has_value() || parsed->kind != StepDirectoryKind::kPartial ||
+    const std::optional<checkpoint::StepDirectory> parsed =
+        checkpoint::ParseStepDirectoryName(name);
+    if (!parsed.has_value() || parsed->kind != checkpoint::StepDirectoryKind::kPartial ||
         !IsStale(parsed->suffix, job, generation))
       continue;
     RETURN_IF_ERROR(RemoveFlat(files, absl::StrCat(directory, "/", name)));
@@ -225,4 +232,4 @@ absl::StatusOr<std::vector<std::string>> RemoveStale(FileSystem& files,
   return removed;
 }
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

@@ -11,7 +11,7 @@
 #include "common/base/id.h"
 #include "worker/checkpoint/file_system.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 
 // Makes `directory` and its parents where they are missing. They survive a power cut.
 absl::Status EnsureDirectory(FileSystem& files, const std::string& directory);
@@ -38,4 +38,4 @@ absl::StatusOr<std::vector<std::string>> RemoveStale(FileSystem& files,
                                                      const std::string& directory,
                                                      std::string_view job, Generation generation);
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

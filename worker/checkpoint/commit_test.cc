@@ -13,7 +13,7 @@
 #include "tests/testing/faulty_file_system.h"
 #include "worker/checkpoint/save.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -32,7 +32,7 @@ class CommitTest : public ::testing::Test {
   }
 
   std::vector<std::string> Commit(const std::string& manifest, int keep = 3) {
-    auto notes = checkpoint::Commit(*files_, directory_.path(), keep, manifest);
+    auto notes = worker_checkpoint::Commit(*files_, directory_.path(), keep, manifest);
     EXPECT_TRUE(notes.ok()) << notes.status();
     return notes.ok() ? *notes : std::vector<std::string>();
   }
@@ -101,9 +101,9 @@ TEST_F(CommitTest, WhatIsInTheWayIsMovedAsideWithoutExchangeToo) {
   const std::string manifest = Written(100);
   testing::FaultyFileSystem nfs(*files_);
   nfs.ForbidExchange();
-  ASSERT_TRUE(checkpoint::Commit(nfs, directory_.path(), 3, manifest).ok());
+  ASSERT_TRUE(worker_checkpoint::Commit(nfs, directory_.path(), 3, manifest).ok());
   EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100", "step-00000100.replaced-1"));
-  EXPECT_EQ(ReadCompleteStep(PathOf("step-00000100"))->generation, Generation(2));
+  EXPECT_EQ(checkpoint::ReadCompleteStep(PathOf("step-00000100"))->generation, Generation(2));
 }
 
 // A worker died between its exchange and the next call.
@@ -115,31 +115,33 @@ TEST_F(CommitTest, ASecondTimeMovesAsideWhatTheFirstExchanged) {
   ASSERT_TRUE(
       files_->Exchange(PathOf("step-00000100.partial-small-gpt-2"), PathOf("step-00000100")).ok());
   EXPECT_THAT(Commit(manifest), ElementsAre(HasSubstr("to step-00000100.replaced-1")));
-  EXPECT_EQ(ReadCompleteStep(PathOf("step-00000100"))->generation, Generation(2));
+  EXPECT_EQ(checkpoint::ReadCompleteStep(PathOf("step-00000100"))->generation, Generation(2));
 }
 
 // The checkpoint of a job whose layers only take time.
 TEST_F(CommitTest, AStepWithoutFilesIsOneToo) {
   ASSERT_TRUE(SaveShards(*files_, {.directory = PathOf("step-00000005.partial-e-1")}).ok());
-  const auto manifest =
-      FormatManifest({.job = "e", .generation = Generation(1), .step = StepId(5), .files = {}});
+  const auto manifest = checkpoint::FormatManifest(
+      {.job = "e", .generation = Generation(1), .step = StepId(5), .files = {}});
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   Commit(*manifest);
-  EXPECT_TRUE(StepFiles::Open(PathOf("latest"))->VerifyAll().ok());
-  EXPECT_EQ(ListSteps(directory_.path())->front().state, StepState::kComplete);
+  EXPECT_TRUE(checkpoint::StepFiles::Open(PathOf("latest"))->VerifyAll().ok());
+  EXPECT_EQ(checkpoint::ListSteps(directory_.path())->front().state,
+            checkpoint::StepState::kComplete);
 }
 
 TEST_F(CommitTest, RefusesFilesThatAreNotAllThere) {
   const std::string manifest = Written(100);
-  const std::string shard = PathOf("step-00000100.partial-small-gpt-1/") + ModelFile(LayerId(1), 4);
+  const std::string shard =
+      PathOf("step-00000100.partial-small-gpt-1/") + checkpoint::ModelFile(LayerId(1), 4);
   fs::resize_file(shard, fs::file_size(shard) - 1);
-  absl::Status status = checkpoint::Commit(*files_, directory_.path(), 3, manifest).status();
+  absl::Status status = worker_checkpoint::Commit(*files_, directory_.path(), 3, manifest).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr(shard));
   fs::remove(shard);
-  status = checkpoint::Commit(*files_, directory_.path(), 3, manifest).status();
+  status = worker_checkpoint::Commit(*files_, directory_.path(), 3, manifest).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("is missing"));
-  EXPECT_FALSE(checkpoint::Commit(*files_, directory_.path(), 3, manifest + " ").ok());
+  EXPECT_FALSE(worker_checkpoint::Commit(*files_, directory_.path(), 3, manifest + " ").ok());
   EXPECT_THAT(Names(), ElementsAre("step-00000100.partial-small-gpt-1"));
 }
 
@@ -208,4 +210,4 @@ TEST_F(CommitTest, EnsureDirectoryMakesWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

@@ -11,7 +11,7 @@
 #include "worker/checkpoint/load.h"
 #include "worker/checkpoint/snapshot.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 // Memory on a device for states that have the shapes of a state.
@@ -61,8 +61,8 @@ TEST(DeviceCheckpoint, IsLoadedToTheDeviceAndCopiedFromIt) {
   const testing::CheckpointJob job;
   const std::unique_ptr<FileSystem> files = CreatePosixFileSystem();
   ASSERT_TRUE(job.Save(*files, directory.path(), StepId(2), 1).ok());
-  const auto step =
-      StepFiles::Open(absl::StrCat(directory.path(), "/", StepDirectoryName(StepId(2))));
+  const auto step = checkpoint::StepFiles::Open(
+      absl::StrCat(directory.path(), "/", checkpoint::StepDirectoryName(StepId(2))));
   ASSERT_TRUE(step.ok()) << step.status();
 
   const auto backends = backend::CreateDiscreteBackends({.lazy = true});
@@ -91,4 +91,4 @@ TEST(DeviceCheckpoint, IsLoadedToTheDeviceAndCopiedFromIt) {
 }
 
 }  // namespace
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

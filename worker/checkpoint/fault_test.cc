@@ -12,7 +12,7 @@
 #include "tests/testing/faulty_file_system.h"
 #include "worker/checkpoint/commit.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,7 +44,7 @@ class FailingDisk : public ::testing::TestWithParam<Fault> {
 
     // What is promised: `latest` names a complete checkpoint, and the newest one loads.
     EXPECT_TRUE(job_.Check(fs::canonical(path + "/latest").string()).ok());
-    const ChosenStep newest = job_.Newest(path);
+    const checkpoint::ChosenStep newest = job_.Newest(path);
     EXPECT_TRUE(newest.step.has_value());
     EXPECT_TRUE(newest.passed_over.empty());
     if (saved.ok()) {
@@ -96,11 +96,12 @@ TEST(FailedShards, LeaveNoFileOfTheRankThatFailed) {
     const auto saved = job.SaveShards(faulty, directory.path(), StepId(1), ranks);
     if (saved.ok()) break;
     EXPECT_EQ(saved.status().code(), absl::StatusCode::kResourceExhausted);
-    EXPECT_TRUE(fs::is_empty(directory.path() + "/" +
-                             PartialDirectoryName(StepId(1), "small-gpt", Generation(1))))
+    EXPECT_TRUE(
+        fs::is_empty(directory.path() + "/" +
+                     checkpoint::PartialDirectoryName(StepId(1), "small-gpt", Generation(1))))
         << at;
   }
 }
 
 }  // namespace
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 
 // A file that is being written. One caller at a time. If it is destroyed without Close, it is
 // closed and errors are lost, so do this only for a file that is given up.
@@ -50,4 +50,4 @@ class FileSystem {
 
 std::unique_ptr<FileSystem> CreatePosixFileSystem();
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

@@ -8,7 +8,7 @@
 #include "common/base/id.h"
 #include "common/model/model.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 
 // One parameter of the layer that owns it. Each span has parameter->elements() floats.
 struct ParameterState {
@@ -34,4 +34,4 @@ struct LayerTarget {
   std::vector<ParameterTarget> parameters;
 };
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

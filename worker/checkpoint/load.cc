@@ -18,7 +18,7 @@
 #include "common/checkpoint/sequential_file.h"
 #include "worker/checkpoint/parallel.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 constexpr std::size_t kBlockBytes = 256 << 10;  // still in the second-level cache when it is hashed
@@ -41,8 +41,8 @@ std::string Described(std::string_view dtype, std::span<const std::int64_t> shap
 std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_layers) {
   std::vector<FileToLoad> files;
   for (const LayerTarget& target : targets) {
-    FileToLoad model{.name = ModelFile(target.layer, num_layers)};
-    FileToLoad optimizer{.name = OptimizerFile(target.layer, num_layers)};
+    FileToLoad model{.name = checkpoint::ModelFile(target.layer, num_layers)};
+    FileToLoad optimizer{.name = checkpoint::OptimizerFile(target.layer, num_layers)};
     for (const ParameterTarget& wanted : target.parameters) {
       const model::Parameter& parameter = *wanted.parameter;
       const auto elements = static_cast<std::size_t>(parameter.elements());
@@ -50,8 +50,8 @@ std::vector<FileToLoad> FilesOf(std::span<const LayerTarget> targets, int num_la
       model.wanted[parameter.name] = {&parameter, wanted.weight};
       if (wanted.m.empty()) continue;
       TAKT_CHECK(wanted.m.size() == elements);
-      optimizer.wanted[FirstMomentName(parameter.name)] = {&parameter, wanted.m};
-      optimizer.wanted[SecondMomentName(parameter.name)] = {&parameter, wanted.v};
+      optimizer.wanted[checkpoint::FirstMomentName(parameter.name)] = {&parameter, wanted.m};
+      optimizer.wanted[checkpoint::SecondMomentName(parameter.name)] = {&parameter, wanted.v};
     }
     if (!model.wanted.empty()) files.push_back(std::move(model));
     if (!optimizer.wanted.empty()) files.push_back(std::move(optimizer));
@@ -77,7 +77,7 @@ class DeviceWriter {
 class FileLoader {
  public:
   // device: has the memory of the destinations; null: they are in host memory.
-  FileLoader(const StepFiles& step, const FileToLoad& file, DeviceWriter* device)
+  FileLoader(const checkpoint::StepFiles& step, const FileToLoad& file, DeviceWriter* device)
       : step_(step),
         file_(file),
         device_(device),
@@ -85,10 +85,10 @@ class FileLoader {
 
   // Checks by the header that the file has what is wanted.
   absl::Status Check() const {
-    const SafetensorsView* view = step_.View(file_.name);
+    const checkpoint::SafetensorsView* view = step_.View(file_.name);
     if (view == nullptr) return absl::DataLossError(absl::StrCat(path_, " is not in the manifest"));
     for (const auto& [name, wanted] : file_.wanted) {
-      const Tensor* tensor = view->Find(name);
+      const checkpoint::Tensor* tensor = view->Find(name);
       if (tensor == nullptr)
         return absl::InvalidArgumentError(absl::StrCat(path_, ": must hold ", name));
       if (tensor->dtype == "F32" && tensor->shape == wanted.parameter->shape) continue;
@@ -101,25 +101,25 @@ class FileLoader {
 
   // To be called after Check.
   absl::Status Load() {
-    const FileEntry& entry = *step_.manifest().Find(file_.name);
-    const std::vector<Tensor>& tensors = step_.View(file_.name)->tensors();
-    ASSIGN_OR_RETURN(SequentialFile file, SequentialFile::Open(path_));
+    const checkpoint::FileEntry& entry = *step_.manifest().Find(file_.name);
+    const std::vector<checkpoint::Tensor>& tensors = step_.View(file_.name)->tensors();
+    ASSIGN_OR_RETURN(checkpoint::SequentialFile file, checkpoint::SequentialFile::Open(path_));
     std::int64_t header_bytes = entry.bytes;
-    for (const Tensor& tensor : tensors)
+    for (const checkpoint::Tensor& tensor : tensors)
       header_bytes -= static_cast<std::int64_t>(tensor.bytes.size());
     RETURN_IF_ERROR(Skip(file, static_cast<std::size_t>(header_bytes)));
-    for (const Tensor& tensor : tensors) {
+    for (const checkpoint::Tensor& tensor : tensors) {
       const auto wanted = file_.wanted.find(tensor.name);
       RETURN_IF_ERROR(wanted == file_.wanted.end()
                           ? Skip(file, tensor.bytes.size())
                           : ReadWanted(file, std::as_writable_bytes(wanted->second.destination)));
     }
     const std::string hash = hasher_.Digest();
-    return hash == entry.xxh3_128 ? absl::OkStatus() : HashMismatch(path_, hash, entry);
+    return hash == entry.xxh3_128 ? absl::OkStatus() : checkpoint::HashMismatch(path_, hash, entry);
   }
 
  private:
-  absl::Status ReadWanted(SequentialFile& file, std::span<std::byte> out) {
+  absl::Status ReadWanted(checkpoint::SequentialFile& file, std::span<std::byte> out) {
     if (device_ == nullptr) return Read(file, out);
     block_.resize(kBlockBytes);
     while (!out.empty()) {
@@ -131,7 +131,7 @@ class FileLoader {
     return absl::OkStatus();
   }
 
-  absl::Status Read(SequentialFile& file, std::span<std::byte> out) {
+  absl::Status Read(checkpoint::SequentialFile& file, std::span<std::byte> out) {
     while (!out.empty()) {
       const std::span<std::byte> block = out.first(std::min(out.size(), kBlockBytes));
       RETURN_IF_ERROR(file.Read(block));
@@ -142,7 +142,7 @@ class FileLoader {
   }
 
   // Reads what is not wanted, because the hash covers it.
-  absl::Status Skip(SequentialFile& file, std::size_t bytes) {
+  absl::Status Skip(checkpoint::SequentialFile& file, std::size_t bytes) {
     block_.resize(kBlockBytes);
     while (bytes > 0) {
       const std::size_t count = std::min(bytes, kBlockBytes);
@@ -152,17 +152,17 @@ class FileLoader {
     return absl::OkStatus();
   }
 
-  const StepFiles& step_;
+  const checkpoint::StepFiles& step_;
   const FileToLoad& file_;
   DeviceWriter* const device_;
   const std::string path_;
-  Hasher hasher_;
+  checkpoint::Hasher hasher_;
   std::vector<std::byte> block_;  // for bytes that are not read directly into their destination
 };
 
 }  // namespace
 
-absl::Status LoadLayers(const StepFiles& step, std::span<const LayerTarget> targets,
+absl::Status LoadLayers(const checkpoint::StepFiles& step, std::span<const LayerTarget> targets,
                         const LoadOptions& options) {
   std::vector<FileToLoad> files = FilesOf(targets, options.num_layers);
   // Checks that this is the right model before it reads gigabytes.
@@ -178,9 +178,10 @@ absl::Status LoadLayers(const StepFiles& step, std::span<const LayerTarget> targ
                       [&](std::size_t i) { return FileLoader(step, files[i], device).Load(); });
 }
 
-absl::Status VerifyFiles(const StepFiles& step, std::span<const std::string> names, int threads) {
+absl::Status VerifyFiles(const checkpoint::StepFiles& step, std::span<const std::string> names,
+                         int threads) {
   return RunOnThreads(threads, names.size(), [&](std::size_t i) -> absl::Status {
-    const FileEntry* entry = step.manifest().Find(names[i]);
+    const checkpoint::FileEntry* entry = step.manifest().Find(names[i]);
     if (entry == nullptr) {
       return absl::DataLossError(
           absl::StrCat(step.path(), "/", names[i], " is not in the manifest"));
@@ -189,4 +190,4 @@ absl::Status VerifyFiles(const StepFiles& step, std::span<const std::string> nam
   });
 }
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

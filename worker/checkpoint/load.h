@@ -10,7 +10,7 @@
 #include "worker/backend/memory_backend.h"
 #include "worker/checkpoint/layer_state.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 
 struct LoadOptions {
   int num_layers = 0;                        // of the whole model
@@ -23,10 +23,11 @@ struct LoadOptions {
 // Errors: kDataLoss (wrong hash or size, or a file is missing), kInvalidArgument (a tensor is
 // missing, or has another dtype or shape; the message names both), others from the disk. Each names
 // the file.
-absl::Status LoadLayers(const StepFiles& step, std::span<const LayerTarget> targets,
+absl::Status LoadLayers(const checkpoint::StepFiles& step, std::span<const LayerTarget> targets,
                         const LoadOptions& options);
 
 // Verifies the named files of the step, on `threads` threads. Errors: as StepFiles::Verify.
-absl::Status VerifyFiles(const StepFiles& step, std::span<const std::string> names, int threads);
+absl::Status VerifyFiles(const checkpoint::StepFiles& step, std::span<const std::string> names,
+                         int threads);
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

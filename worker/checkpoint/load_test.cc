@@ -13,7 +13,7 @@
 #include "tests/testing/checkpoint_job.h"
 #include "worker/checkpoint/commit.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -24,7 +24,7 @@ class LoadTest : public ::testing::Test {
  protected:
   LoadTest() {
     EXPECT_TRUE(job_.Save(*files_, directory_.path(), StepId(2), 1).ok());
-    path_ = absl::StrCat(directory_.path(), "/", StepDirectoryName(StepId(2)));
+    path_ = absl::StrCat(directory_.path(), "/", checkpoint::StepDirectoryName(StepId(2)));
   }
 
   const testing::TemporaryDirectory directory_;
@@ -34,7 +34,7 @@ class LoadTest : public ::testing::Test {
 };
 
 TEST_F(LoadTest, OnlyWhatIsWantedIsFilled) {
-  const auto step = StepFiles::Open(path_);
+  const auto step = checkpoint::StepFiles::Open(path_);
   ASSERT_TRUE(step.ok()) << step.status();
   const testing::ModelState saved = job_.StateAt(StepId(2));
   testing::ModelState loaded = job_.StateAt(StepId(3)), untouched = job_.StateAt(StepId(3));
@@ -54,7 +54,7 @@ TEST_F(LoadTest, OnlyWhatIsWantedIsFilled) {
 }
 
 TEST_F(LoadTest, NamesTensorAndBothShapesWhereTheModelIsAnother) {
-  const auto step = StepFiles::Open(path_);
+  const auto step = checkpoint::StepFiles::Open(path_);
   ASSERT_TRUE(step.ok()) << step.status();
   testing::ModelState state = job_.StateAt(StepId(1));
   const std::vector<LayerId> embedding = {LayerId(0)};
@@ -79,7 +79,8 @@ TEST_F(LoadTest, NamesTensorAndBothShapesWhereTheModelIsAnother) {
 // Sizes and headers are right, so only the hashes show the damage. The first error in the order of
 // files counts.
 TEST_F(LoadTest, AChangedByteOfATensorIsFoundWhileLoading) {
-  for (const std::string& name : {ModelFile(LayerId(2), 4), OptimizerFile(LayerId(2), 4)}) {
+  for (const std::string& name :
+       {checkpoint::ModelFile(LayerId(2), 4), checkpoint::OptimizerFile(LayerId(2), 4)}) {
     const std::string path = absl::StrCat(path_, "/", name);
     const auto flip_last_byte = [&] {
       std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -89,26 +90,26 @@ TEST_F(LoadTest, AChangedByteOfATensorIsFoundWhileLoading) {
       file.put(static_cast<char>(byte ^ 1));
     };
     flip_last_byte();
-    const auto step = StepFiles::Open(path_);
+    const auto step = checkpoint::StepFiles::Open(path_);
     ASSERT_TRUE(step.ok()) << step.status();
     testing::ModelState state = job_.StateAt(StepId(1));
     const absl::Status status =
         LoadLayers(*step, state.Targets(job_.AllLayers()), {.num_layers = 4, .threads = 2});
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(path), HasSubstr("damaged")));
-    EXPECT_EQ(VerifyFiles(*step, {{ModelFile(LayerId(0), 4), name}}, 2), status);
-    EXPECT_TRUE(VerifyFiles(*step, {{ModelFile(LayerId(0), 4)}}, 2).ok());
+    EXPECT_EQ(VerifyFiles(*step, {{checkpoint::ModelFile(LayerId(0), 4), name}}, 2), status);
+    EXPECT_TRUE(VerifyFiles(*step, {{checkpoint::ModelFile(LayerId(0), 4)}}, 2).ok());
     flip_last_byte();
   }
 }
 
 TEST_F(LoadTest, AFileThatEndsEarlierThanWhenItWasOpenedIsAnErrorAndNoSignal) {
-  const auto step = StepFiles::Open(path_);
+  const auto step = checkpoint::StepFiles::Open(path_);
   ASSERT_TRUE(step.ok()) << step.status();
-  fs::resize_file(absl::StrCat(path_, "/", OptimizerFile(LayerId(1), 4)), 100);
+  fs::resize_file(absl::StrCat(path_, "/", checkpoint::OptimizerFile(LayerId(1), 4)), 100);
   testing::ModelState state = job_.StateAt(StepId(1));
   const absl::Status status = LoadLayers(*step, state.Targets(job_.AllLayers()), {.num_layers = 4});
-  EXPECT_THAT(std::string(status.message()), HasSubstr(OptimizerFile(LayerId(1), 4)));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(checkpoint::OptimizerFile(LayerId(1), 4)));
 }
 
 // Distributes the layers over the ranks at random.
@@ -130,7 +131,8 @@ RC_GTEST_PROP(Checkpoint, SavedFromAnySplitLoadsIntoAnyOtherBitForBit, ()) {
   RC_ASSERT(manifest.ok());
   RC_ASSERT(Commit(*files, directory.path(), 1, *manifest).ok());
 
-  const auto opened = StepFiles::Open(absl::StrCat(directory.path(), "/", StepDirectoryName(step)));
+  const auto opened = checkpoint::StepFiles::Open(
+      absl::StrCat(directory.path(), "/", checkpoint::StepDirectoryName(step)));
   RC_ASSERT(opened.ok());
   testing::ModelState loaded(job.model(), 0);
   for (const std::vector<LayerId>& rank : Dealt(all)) {
@@ -143,4 +145,4 @@ RC_GTEST_PROP(Checkpoint, SavedFromAnySplitLoadsIntoAnyOtherBitForBit, ()) {
 }
 
 }  // namespace
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 
 absl::Status RunOnThreads(int threads, std::size_t count,
                           const std::function<absl::Status(std::size_t)>& task) {
@@ -35,4 +35,4 @@ absl::Status RunOnThreads(int threads, std::size_t count,
   return error == results.end() ? absl::OkStatus() : *error;
 }
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

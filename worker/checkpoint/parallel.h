@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 
 // Runs task(0) to task(count - 1), begun in this order, on `threads` threads, one of which is the
 // caller's. After an error no further task begins. Of several errors, returns the one with the
@@ -14,4 +14,4 @@ namespace takt::checkpoint {
 absl::Status RunOnThreads(int threads, std::size_t count,
                           const std::function<absl::Status(std::size_t)>& task);
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

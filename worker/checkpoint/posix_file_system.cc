@@ -14,7 +14,7 @@
 #include "common/base/open_real.h"
 #include "worker/checkpoint/file_system.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 absl::Status Failed(const char* what, const std::string& path) {
@@ -123,4 +123,4 @@ class PosixFileSystem final : public FileSystem {
 
 std::unique_ptr<FileSystem> CreatePosixFileSystem() { return std::make_unique<PosixFileSystem>(); }
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

@@ -13,7 +13,7 @@
 #include "common/checkpoint/layout.h"
 #include "common/checkpoint/safetensors.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 constexpr std::size_t kBlockBytes = 1 << 20;
@@ -39,7 +39,7 @@ class HashedFile {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<FileEntry> Finish() {
+  absl::StatusOr<checkpoint::FileEntry> Finish() {
     RETURN_IF_ERROR(Flush());
     RETURN_IF_ERROR(file_->Sync());
     RETURN_IF_ERROR(file_->Close());
@@ -61,12 +61,12 @@ class HashedFile {
   std::span<std::byte> block_;
   const std::atomic<bool>* given_up_;
   std::size_t used_ = 0;
-  Hasher hasher_;
-  FileEntry entry_;
+  checkpoint::Hasher hasher_;
+  checkpoint::FileEntry entry_;
 };
 
-Tensor TensorOf(std::string name, const model::Parameter& parameter,
-                std::span<const float> values) {
+checkpoint::Tensor TensorOf(std::string name, const model::Parameter& parameter,
+                            std::span<const float> values) {
   TAKT_CHECK(static_cast<std::int64_t>(values.size()) == parameter.elements());
   return {.name = std::move(name),
           .dtype = "F32",
@@ -74,20 +74,20 @@ Tensor TensorOf(std::string name, const model::Parameter& parameter,
           .bytes = std::as_bytes(values)};
 }
 
-std::vector<Tensor> Weights(const LayerState& layer) {
-  std::vector<Tensor> tensors;
+std::vector<checkpoint::Tensor> Weights(const LayerState& layer) {
+  std::vector<checkpoint::Tensor> tensors;
   for (const ParameterState& state : layer.parameters) {
     tensors.push_back(TensorOf(state.parameter->name, *state.parameter, state.weight));
   }
   return tensors;
 }
 
-std::vector<Tensor> Moments(const LayerState& layer) {
-  std::vector<Tensor> tensors;
+std::vector<checkpoint::Tensor> Moments(const LayerState& layer) {
+  std::vector<checkpoint::Tensor> tensors;
   for (const ParameterState& state : layer.parameters) {
     const model::Parameter& parameter = *state.parameter;
-    tensors.push_back(TensorOf(FirstMomentName(parameter.name), parameter, state.m));
-    tensors.push_back(TensorOf(SecondMomentName(parameter.name), parameter, state.v));
+    tensors.push_back(TensorOf(checkpoint::FirstMomentName(parameter.name), parameter, state.m));
+    tensors.push_back(TensorOf(checkpoint::SecondMomentName(parameter.name), parameter, state.v));
   }
   return tensors;
 }
@@ -99,8 +99,10 @@ class ShardSaver {
   absl::Status SaveAll() {
     RETURN_IF_ERROR(files_.CreateDirectory(shards_.directory));
     for (const LayerState& layer : shards_.layers) {
-      RETURN_IF_ERROR(SaveTensors(ModelFile(layer.layer, shards_.num_layers), Weights(layer)));
-      RETURN_IF_ERROR(SaveTensors(OptimizerFile(layer.layer, shards_.num_layers), Moments(layer)));
+      RETURN_IF_ERROR(
+          SaveTensors(checkpoint::ModelFile(layer.layer, shards_.num_layers), Weights(layer)));
+      RETURN_IF_ERROR(
+          SaveTensors(checkpoint::OptimizerFile(layer.layer, shards_.num_layers), Moments(layer)));
     }
     for (const TextFile& text : shards_.texts) RETURN_IF_ERROR(SaveText(text));
     return files_.SyncDirectory(shards_.directory);
@@ -110,7 +112,7 @@ class ShardSaver {
     for (const std::string& name : created_) files_.Remove(PathOf(name)).IgnoreError();
   }
 
-  std::vector<FileEntry> TakeEntries() { return std::move(entries_); }
+  std::vector<checkpoint::FileEntry> TakeEntries() { return std::move(entries_); }
 
  private:
   std::string PathOf(const std::string& name) const {
@@ -123,12 +125,12 @@ class ShardSaver {
     return HashedFile(std::move(file), name, block_, shards_.given_up);
   }
 
-  absl::Status SaveTensors(const std::string& name, std::vector<Tensor> tensors) {
-    SortTensors(tensors);
+  absl::Status SaveTensors(const std::string& name, std::vector<checkpoint::Tensor> tensors) {
+    checkpoint::SortTensors(tensors);
     ASSIGN_OR_RETURN(HashedFile file, Create(name));
-    const std::string header = FormatSafetensorsHeader(tensors, {{"format", "pt"}});
+    const std::string header = checkpoint::FormatSafetensorsHeader(tensors, {{"format", "pt"}});
     RETURN_IF_ERROR(file.Append(std::as_bytes(std::span(header))));
-    for (const Tensor& tensor : tensors) RETURN_IF_ERROR(file.Append(tensor.bytes));
+    for (const checkpoint::Tensor& tensor : tensors) RETURN_IF_ERROR(file.Append(tensor.bytes));
     return Finish(file);
   }
 
@@ -139,7 +141,7 @@ class ShardSaver {
   }
 
   absl::Status Finish(HashedFile& file) {
-    ASSIGN_OR_RETURN(FileEntry entry, file.Finish());
+    ASSIGN_OR_RETURN(checkpoint::FileEntry entry, file.Finish());
     entries_.push_back(std::move(entry));
     return absl::OkStatus();
   }
@@ -148,12 +150,13 @@ class ShardSaver {
   const Shards& shards_;
   std::vector<std::byte> block_ = std::vector<std::byte>(kBlockBytes);
   std::vector<std::string> created_;
-  std::vector<FileEntry> entries_;
+  std::vector<checkpoint::FileEntry> entries_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<FileEntry>> SaveShards(FileSystem& files, const Shards& shards) {
+absl::StatusOr<std::vector<checkpoint::FileEntry>> SaveShards(FileSystem& files,
+                                                              const Shards& shards) {
   ShardSaver saver(files, shards);
   const absl::Status status = saver.SaveAll();
   if (status.ok()) return saver.TakeEntries();
@@ -161,4 +164,4 @@ absl::StatusOr<std::vector<FileEntry>> SaveShards(FileSystem& files, const Shard
   return status;
 }
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

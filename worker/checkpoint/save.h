@@ -12,7 +12,7 @@
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/layer_state.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 
 struct TextFile {
   std::string name, text;  // config.json or the index
@@ -33,6 +33,7 @@ struct Shards {
 // as far as it can.
 // Blocks: for the disk. Errors: kResourceExhausted (the disk is full), others from the disk; each
 // names the file.
-absl::StatusOr<std::vector<FileEntry>> SaveShards(FileSystem& files, const Shards& shards);
+absl::StatusOr<std::vector<checkpoint::FileEntry>> SaveShards(FileSystem& files,
+                                                              const Shards& shards);
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

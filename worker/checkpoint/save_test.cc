@@ -12,7 +12,7 @@
 #include "tests/testing/checkpoint_job.h"
 #include "worker/checkpoint/snapshot.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -35,11 +35,11 @@ TEST_F(SaveTest, WritesAFileALayerAndSaysWhatIsInThem) {
       *files_, {.directory = partial, .num_layers = 4, .layers = layers, .texts = texts});
   ASSERT_TRUE(entries.ok()) << entries.status();
   std::vector<std::string> names;
-  for (const FileEntry& entry : *entries) {
+  for (const checkpoint::FileEntry& entry : *entries) {
     names.push_back(entry.name);
     const std::string path = absl::StrCat(partial, "/", entry.name);
     EXPECT_EQ(fs::file_size(path), static_cast<std::uintmax_t>(entry.bytes));
-    EXPECT_EQ(HashOf(MappedFile::Open(path)->bytes()), entry.xxh3_128);
+    EXPECT_EQ(checkpoint::HashOf(MappedFile::Open(path)->bytes()), entry.xxh3_128);
   }
   EXPECT_THAT(
       names, ElementsAre("model-00004-of-00004.safetensors", "optimizer-00004-of-00004.safetensors",
@@ -55,15 +55,16 @@ TEST_F(SaveTest, FilesAreThoseOfTheReferenceOrder) {
   ASSERT_TRUE(
       SaveShards(*files_, {.directory = directory_.path(), .num_layers = 4, .layers = layers})
           .ok());
-  std::vector<Tensor> tensors;
+  std::vector<checkpoint::Tensor> tensors;
   for (const ParameterState& parameter : layers[0].parameters) {
     tensors.push_back({.name = parameter.parameter->name,
                        .dtype = "F32",
                        .shape = parameter.parameter->shape,
                        .bytes = std::as_bytes(parameter.weight)});
   }
-  const std::string expected = FormatSafetensors(tensors, {{"format", "pt"}});
-  const auto written = MappedFile::Open(directory_.path() + "/" + ModelFile(LayerId(1), 4));
+  const std::string expected = checkpoint::FormatSafetensors(tensors, {{"format", "pt"}});
+  const auto written =
+      MappedFile::Open(directory_.path() + "/" + checkpoint::ModelFile(LayerId(1), 4));
   ASSERT_TRUE(written.ok());
   EXPECT_TRUE(std::ranges::equal(written->bytes(), std::as_bytes(std::span(expected))));
 }
@@ -113,4 +114,4 @@ TEST_F(SaveTest, SnapshotIsACopyOfTheMoment) {
 }
 
 }  // namespace
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

@@ -12,7 +12,7 @@
 #include "common/base/status.h"
 #include "worker/checkpoint/parallel.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 namespace {
 
 // 16 MiB: each thread gets many pieces, but their number stays small.
@@ -106,4 +106,4 @@ absl::Status Snapshot::Take(std::span<const LayerState> live, const From& from) 
   });
 }
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

@@ -11,7 +11,7 @@
 #include "worker/backend/memory_backend.h"
 #include "worker/checkpoint/layer_state.h"
 
-namespace takt::checkpoint {
+namespace takt::worker_checkpoint {
 
 // A copy of layers' state, from which a checkpoint is written while training goes on. One caller at
 // a time. No thread may read layers() while Take runs.
@@ -44,4 +44,4 @@ class Snapshot {
   std::vector<LayerState> copy_;
 };
 
-}  // namespace takt::checkpoint
+}  // namespace takt::worker_checkpoint

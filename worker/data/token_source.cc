@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace takt::data {
+namespace takt::worker_data {
 namespace {
 
 TokenSourceOptions Options(const config::JobSpec& job, std::string data_root, int dp_size) {
@@ -23,13 +23,14 @@ std::string PathField(const TokenSourceOptions& options, std::size_t corpus) {
   return absl::StrCat(options.field, element, ".path");
 }
 
-absl::StatusOr<std::vector<Corpus>> OpenCorpora(const TokenSourceOptions& options) {
-  std::vector<Corpus> corpora;
+absl::StatusOr<std::vector<data::Corpus>> OpenCorpora(const TokenSourceOptions& options) {
+  std::vector<data::Corpus> corpora;
   for (std::size_t i = 0; i < options.corpora.size(); ++i) {
-    ASSIGN_OR_RETURN(Corpus corpus, Corpus::Open({.field = PathField(options, i),
-                                                  .path = options.corpora[i].path,
-                                                  .data_root = options.data_root,
-                                                  .format = options.corpora[i].format}));
+    ASSIGN_OR_RETURN(data::Corpus corpus,
+                     data::Corpus::Open({.field = PathField(options, i),
+                                         .path = options.corpora[i].path,
+                                         .data_root = options.data_root,
+                                         .format = options.corpora[i].format}));
     RETURN_IF_ERROR(corpus.CheckWindows(options.context, 1));
     corpora.push_back(std::move(corpus));
   }
@@ -37,11 +38,11 @@ absl::StatusOr<std::vector<Corpus>> OpenCorpora(const TokenSourceOptions& option
 }
 
 // Checks that one step does not read a window twice, and that `min_steps` together do not either.
-absl::Status CheckSizes(const TokenSourceOptions& options, const std::vector<Corpus>& corpora,
-                        const Mixture& mixture) {
+absl::Status CheckSizes(const TokenSourceOptions& options, const std::vector<data::Corpus>& corpora,
+                        const data::Mixture& mixture) {
   const std::int64_t global = options.shape.global;
   for (std::size_t i = 0; i < corpora.size(); ++i) {
-    const Corpus& corpus = corpora[i];
+    const data::Corpus& corpus = corpora[i];
     const std::int64_t num_windows = corpus.NumWindows(options.context);
     const auto most = [&](std::int64_t steps) {
       return mixture.MostRows(static_cast<int>(i), steps * global);
@@ -57,14 +58,14 @@ absl::Status CheckSizes(const TokenSourceOptions& options, const std::vector<Cor
   return absl::OkStatus();
 }
 
-std::vector<std::int32_t> ScoredByWindow(const Corpus& corpus, int context) {
+std::vector<std::int32_t> ScoredByWindow(const data::Corpus& corpus, int context) {
   std::vector<std::int32_t> scored;
   if (corpus.row_length() == 0) return scored;
   std::vector<std::int32_t> tokens(context), targets(context);
   scored.resize(corpus.NumWindows(context));
   for (std::int64_t window = 0; window < std::ssize(scored); ++window) {
     corpus.ReadWindow(window, tokens, targets);
-    const auto ignored = std::count(targets.begin(), targets.end(), kIgnoredTarget);
+    const auto ignored = std::count(targets.begin(), targets.end(), data::kIgnoredTarget);
     scored[window] = context - static_cast<std::int32_t>(ignored);
   }
   return scored;
@@ -93,33 +94,33 @@ TokenSourceOptions ValidationTokens(const config::JobSpec& job, std::string data
 }
 
 absl::StatusOr<std::unique_ptr<TokenSource>> TokenSource::Open(const TokenSourceOptions& options) {
-  ASSIGN_OR_RETURN(std::vector<Corpus> corpora, OpenCorpora(options));
-  std::vector<MixedCorpus> mixed;
+  ASSIGN_OR_RETURN(std::vector<data::Corpus> corpora, OpenCorpora(options));
+  std::vector<data::MixedCorpus> mixed;
   for (std::size_t i = 0; i < corpora.size(); ++i) {
     mixed.push_back({.num_windows = corpora[i].NumWindows(options.context),
                      .weight = options.corpora[i].weight});
   }
-  Mixture mixture(mixed, options.shuffle, options.seed);
+  data::Mixture mixture(mixed, options.shuffle, options.seed);
   RETURN_IF_ERROR(CheckSizes(options, corpora, mixture));
-  for (const Corpus& corpus : corpora) RETURN_IF_ERROR(corpus.CheckVocab(options.vocab));
+  for (const data::Corpus& corpus : corpora) RETURN_IF_ERROR(corpus.CheckVocab(options.vocab));
   return std::unique_ptr<TokenSource>(
       new TokenSource(options, std::move(corpora), std::move(mixture)));
 }
 
-TokenSource::TokenSource(const TokenSourceOptions& options, std::vector<Corpus> corpora,
-                         Mixture mixture)
+TokenSource::TokenSource(const TokenSourceOptions& options, std::vector<data::Corpus> corpora,
+                         data::Mixture mixture)
     : shape_(options.shape),
       context_(options.context),
       corpora_(std::move(corpora)),
       mixture_(std::move(mixture)) {
-  for (const Corpus& corpus : corpora_) scored_.push_back(ScoredByWindow(corpus, context_));
+  for (const data::Corpus& corpus : corpora_) scored_.push_back(ScoredByWindow(corpus, context_));
 }
 
 void TokenSource::Read(StepId step, DpRank dp_rank, MicrobatchId microbatch,
                        std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
   for (int row = 0; row < shape_.microbatch; ++row) {
     const std::size_t begin = static_cast<std::size_t>(row) * context_;
-    const Draw draw = mixture_.At(RowPosition(shape_, step, dp_rank, microbatch, row));
+    const data::Draw draw = mixture_.At(data::RowPosition(shape_, step, dp_rank, microbatch, row));
     corpora_[draw.corpus].ReadWindow(draw.window, tokens.subspan(begin, context_),
                                      targets.subspan(begin, context_));
   }
@@ -129,14 +130,14 @@ std::int64_t TokenSource::CountScored(StepId step) const {
   const bool all_scored = std::all_of(scored_.begin(), scored_.end(),
                                       [](const auto& windows) { return windows.empty(); });
   if (all_scored) return std::int64_t{shape_.global} * context_;
-  const std::int64_t first = RowPosition(shape_, step, DpRank(0), MicrobatchId(0), 0);
+  const std::int64_t first = data::RowPosition(shape_, step, DpRank(0), MicrobatchId(0), 0);
   std::int64_t scored = 0;
   for (int row = 0; row < shape_.global; ++row) {
-    const Draw draw = mixture_.At(first + row);
+    const data::Draw draw = mixture_.At(first + row);
     const std::vector<std::int32_t>& windows = scored_[draw.corpus];
     scored += windows.empty() ? context_ : windows[draw.window];
   }
   return scored;
 }
 
-}  // namespace takt::data
+}  // namespace takt::worker_data

@@ -14,7 +14,7 @@
 #include "common/data/mixture.h"
 #include "common/data/window_order.h"
 
-namespace takt::data {
+namespace takt::worker_data {
 
 struct TokenSourceOptions {
   std::string field = "data.train";     // of the job spec, for errors
@@ -22,7 +22,7 @@ struct TokenSourceOptions {
   std::string data_root;
   int context = 1;
   int vocab = 0;
-  BatchShape shape;
+  data::BatchShape shape;
   bool shuffle = false;
   std::uint64_t seed = 0;
   // This many steps must find windows of their own before any window is read again.
@@ -51,15 +51,16 @@ class TokenSource {
   std::int64_t CountScored(StepId step) const;
 
  private:
-  TokenSource(const TokenSourceOptions& options, std::vector<Corpus> corpora, Mixture mixture);
+  TokenSource(const TokenSourceOptions& options, std::vector<data::Corpus> corpora,
+              data::Mixture mixture);
 
-  const BatchShape shape_;
+  const data::BatchShape shape_;
   const int context_;
-  const std::vector<Corpus> corpora_;
-  const Mixture mixture_;
+  const std::vector<data::Corpus> corpora_;
+  const data::Mixture mixture_;
   // The number of scored targets of each window, by corpus. An empty list means that all targets
   // are scored.
   std::vector<std::vector<std::int32_t>> scored_;
 };
 
-}  // namespace takt::data
+}  // namespace takt::worker_data

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace takt::data {
+namespace takt::worker_data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -204,4 +204,4 @@ TEST_F(TokenSourceTest, RefusesToValidateOnMoreThanTheFileHolds) {
 }
 
 }  // namespace
-}  // namespace takt::data
+}  // namespace takt::worker_data

@@ -15,7 +15,7 @@
 #include "common/control/reports_serde.h"
 #include "common/rpc/endpoint.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 namespace {
 
 // A coordinator that has another version, or does not let this worker in, is asked again only
@@ -161,7 +161,7 @@ absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
   const bool refused = absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status) ||
                        absl::IsUnauthenticated(status);
   if (trouble_.IsNews(status.code(), absl::Nanoseconds(Clock::Real().SteadyNanos()))) {
-    const std::string tls = ExplainTlsFailure(std::string(status.message()), absl::Now());
+    const std::string tls = rpc::ExplainTlsFailure(std::string(status.message()), absl::Now());
     Log(refused ? LogLevel::kError : LogLevel::kWarning, "not attached; will try again",
         {{"error", tls.empty() ? status.ToString() : tls}});
   }
@@ -170,4 +170,4 @@ absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
   return kRefusedBackoff;
 }
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

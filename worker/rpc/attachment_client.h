@@ -20,7 +20,7 @@
 #include "worker/rpc/trouble.h"
 #include "worker/session/agent.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 
 struct AttachmentOptions {
   std::shared_ptr<grpc::Channel> channel;
@@ -74,4 +74,4 @@ class AttachmentClient final : public session::CoordinatorLink {
   std::unique_ptr<ControlStream> control_;
 };
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

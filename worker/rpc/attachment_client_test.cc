@@ -13,7 +13,7 @@
 #include "worker/rpc/coordinator_channel.h"
 #include "worker/rpc/fake_coordinator.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 namespace {
 
 using ::testing::HasSubstr;
@@ -343,4 +343,4 @@ TEST(CoordinatorChannel, RefusesAddressesThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

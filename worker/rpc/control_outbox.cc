@@ -5,7 +5,7 @@
 
 #include "absl/time/clock.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 
 void ControlOutbox::Begin() {
   absl::MutexLock lock(&mutex_);
@@ -73,4 +73,4 @@ bool ControlOutbox::welcomed() const {
   return welcomed_;
 }
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

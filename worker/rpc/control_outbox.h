@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "common/control/attachment.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 
 // Thread-safe; one caller at a time calls Next. It belongs to one connection at a time: what was
 // not sent on the one before is dropped, because the session sends it again.
@@ -44,4 +44,4 @@ class ControlOutbox {
   absl::Time next_heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

@@ -8,7 +8,7 @@
 #include "common/rpc/credentials.h"
 #include "proto/channel_arguments.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 namespace {
 
 // The limit is high because a Prepare contains a whole program.
@@ -17,17 +17,18 @@ constexpr int kMaxMessageBytes = 64 << 20;
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CoordinatorChannel(const ChannelOptions& options) {
-  const Endpoint endpoint{.flag = "--coordinator",
-                          .address = options.coordinator,
-                          .tls = options.tls,
-                          .insecure = options.insecure};
-  RETURN_IF_ERROR(CheckEndpoint(endpoint, absl::Now()));
+  const rpc::Endpoint endpoint{.flag = "--coordinator",
+                               .address = options.coordinator,
+                               .tls = options.tls,
+                               .insecure = options.insecure};
+  RETURN_IF_ERROR(rpc::CheckEndpoint(endpoint, absl::Now()));
   grpc::ChannelArguments arguments = ClientArguments();
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   // Each process has one connection of its own: a shared one would outlive the object that closes
   // it.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(endpoint.address, ChannelCredentialsFor(endpoint), arguments);
+  return grpc::CreateCustomChannel(endpoint.address, rpc::ChannelCredentialsFor(endpoint),
+                                   arguments);
 }
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/certificates/tls_files.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 
 struct ChannelOptions {
   std::string coordinator;  // unix:PATH or HOST:PORT
@@ -21,4 +21,4 @@ struct ChannelOptions {
 // CheckEndpoint.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CoordinatorChannel(const ChannelOptions& options);
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

@@ -10,7 +10,7 @@
 
 #include "common/base/status.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 
 FakeCoordinator::FakeCoordinator() {
   std::string name = (std::filesystem::temp_directory_path() / "takt-XXXXXX").string();
@@ -131,4 +131,4 @@ grpc::Status FakeCoordinator::StreamBulk(
   return grpc::Status::OK;
 }
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

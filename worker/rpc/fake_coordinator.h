@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 
 class FakeCoordinator final : public v1::AttachmentService::Service {
  public:
@@ -69,4 +69,4 @@ class FakeCoordinator final : public v1::AttachmentService::Service {
       ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

@@ -16,7 +16,7 @@
 #include "proto/rpc_status.h"
 #include "takt/v1/rendezvous_service.grpc.pb.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 namespace {
 
 constexpr absl::Duration kSetTimeout = absl::Seconds(10);
@@ -120,4 +120,4 @@ std::unique_ptr<session::AbortableRendezvous> CreateRendezvousClient(
   return std::make_unique<RendezvousClient>(std::move(channel), std::move(key));
 }
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

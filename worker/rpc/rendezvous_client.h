@@ -9,9 +9,9 @@
 #include "common/control/job_key.h"
 #include "worker/session/abortable_rendezvous.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 
 std::unique_ptr<session::AbortableRendezvous> CreateRendezvousClient(
     std::shared_ptr<grpc::Channel> channel, control::JobKey key);
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "takt/v1/rendezvous_service.grpc.pb.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 namespace {
 
 using ::testing::HasSubstr;
@@ -124,4 +124,4 @@ TEST_F(RendezvousClientTest, AShortAbsenceOfTheCoordinatorIsSatOut) {
 }
 
 }  // namespace
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

@@ -22,7 +22,7 @@
 #include "absl/time/time.h"
 #include "proto/rpc_status.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 
 // Returns how long to wait before attempt `failures` + 1. The wait doubles from `first` to `most`;
 // a random half of it at most is left out, so that workers that lost their coordinator together do
@@ -138,4 +138,4 @@ class Stream {
   std::thread thread_;  // last: it uses everything above
 };
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 
 // Decides which of many failed attempts are worth a line in the log: the first of each kind of
 // trouble, and then one a minute while it lasts.
@@ -28,4 +28,4 @@ class Trouble {
   std::optional<absl::Duration> said_;
 };
 
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

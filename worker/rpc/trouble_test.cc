@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 
-namespace takt::rpc {
+namespace takt::worker_rpc {
 namespace {
 
 constexpr absl::StatusCode kGone = absl::StatusCode::kUnavailable;
@@ -26,4 +26,4 @@ TEST(Trouble, ThatWasOverIsNewsAgain) {
 }
 
 }  // namespace
-}  // namespace takt::rpc
+}  // namespace takt::worker_rpc

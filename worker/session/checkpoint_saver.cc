@@ -19,14 +19,15 @@ constexpr double kNoticeableSeconds = 0.1;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Create(
-    CheckpointSaverOptions options, std::span<const checkpoint::LayerState> live) {
-  ASSIGN_OR_RETURN(checkpoint::Snapshot snapshot,
-                   checkpoint::Snapshot::Create(live, options.device));
+    CheckpointSaverOptions options, std::span<const worker_checkpoint::LayerState> live) {
+  ASSIGN_OR_RETURN(worker_checkpoint::Snapshot snapshot,
+                   worker_checkpoint::Snapshot::Create(live, options.device));
   return std::unique_ptr<CheckpointSaver>(
       new CheckpointSaver(std::move(options), std::move(snapshot)));
 }
 
-CheckpointSaver::CheckpointSaver(CheckpointSaverOptions options, checkpoint::Snapshot snapshot)
+CheckpointSaver::CheckpointSaver(CheckpointSaverOptions options,
+                                 worker_checkpoint::Snapshot snapshot)
     : options_(std::move(options)), snapshot_(std::move(snapshot)), thread_([this] { Main(); }) {}
 
 CheckpointSaver::~CheckpointSaver() {
@@ -37,7 +38,7 @@ CheckpointSaver::~CheckpointSaver() {
   thread_.join();
 }
 
-void CheckpointSaver::Save(StepId step, std::span<const checkpoint::LayerState> live,
+void CheckpointSaver::Save(StepId step, std::span<const worker_checkpoint::LayerState> live,
                            std::function<void(control::CheckpointReport)> report) {
   const std::int64_t asked = options_.clock->SteadyNanos();
   Finish();
@@ -91,12 +92,12 @@ void CheckpointSaver::Write(Job job) {
   const std::int64_t start = options_.clock->SteadyNanos();
   const std::string partial =
       checkpoint::PartialDirectoryName(report.step, options_.key.job, options_.key.generation);
-  auto files = checkpoint::SaveShards(*options_.files,
-                                      {.directory = absl::StrCat(options_.directory, "/", partial),
-                                       .num_layers = options_.num_layers,
-                                       .layers = snapshot_.layers(),
-                                       .texts = options_.texts,
-                                       .given_up = options_.given_up});
+  auto files = worker_checkpoint::SaveShards(
+      *options_.files, {.directory = absl::StrCat(options_.directory, "/", partial),
+                        .num_layers = options_.num_layers,
+                        .layers = snapshot_.layers(),
+                        .texts = options_.texts,
+                        .given_up = options_.given_up});
   report.write_seconds = SecondsSince(start);
   if (files.ok()) {
     report.files = *std::move(files);

@@ -26,14 +26,14 @@ namespace takt::session {
 struct CheckpointSaverOptions {
   control::JobKey key;
   Rank rank;
-  std::string directory;                     // where the checkpoints are; absolute, and it exists
-  int num_layers = 0;                        // of the whole model
-  std::vector<checkpoint::TextFile> texts;   // the text files that this rank writes
-  int threads = 1;                           // threads that make the copy
-  backend::MemoryBackend* device = nullptr;  // null: `live` is in host memory; see Snapshot
+  std::string directory;  // where the checkpoints are; absolute, and it exists
+  int num_layers = 0;     // of the whole model
+  std::vector<worker_checkpoint::TextFile> texts;  // the text files that this rank writes
+  int threads = 1;                                 // threads that make the copy
+  backend::MemoryBackend* device = nullptr;        // null: `live` is in host memory; see Snapshot
   // Once it is true, the save in progress and all later ones fail soon. Null: never.
   const std::atomic<bool>* given_up = nullptr;
-  checkpoint::FileSystem* files = nullptr;  // borrowed for the saver's life
+  worker_checkpoint::FileSystem* files = nullptr;  // borrowed for the saver's life
   const Clock* clock = &Clock::Real();
 };
 
@@ -43,14 +43,14 @@ class CheckpointSaver {
   // Allocates the memory for copies of states that have the shapes of `live`.
   // Errors: kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Create(
-      CheckpointSaverOptions options, std::span<const checkpoint::LayerState> live);
+      CheckpointSaverOptions options, std::span<const worker_checkpoint::LayerState> live);
   // Blocks as Finish does.
   ~CheckpointSaver();
 
   // Copies `live` and returns. The writing thread calls `report` once the files are written or
   // could not be written.
   // Blocks: until the checkpoint before is written, and while copying.
-  void Save(StepId step, std::span<const checkpoint::LayerState> live,
+  void Save(StepId step, std::span<const worker_checkpoint::LayerState> live,
             std::function<void(control::CheckpointReport)> report);
   // Blocks until everything is written and reported.
   void Finish();
@@ -60,7 +60,7 @@ class CheckpointSaver {
     control::CheckpointReport report;
     std::function<void(control::CheckpointReport)> done;
   };
-  CheckpointSaver(CheckpointSaverOptions options, checkpoint::Snapshot snapshot);
+  CheckpointSaver(CheckpointSaverOptions options, worker_checkpoint::Snapshot snapshot);
   void Main();
   void Write(Job job);
   void LogEnd(const control::CheckpointReport& report) const;
@@ -75,7 +75,8 @@ class CheckpointSaver {
   }
 
   const CheckpointSaverOptions options_;
-  checkpoint::Snapshot snapshot_;  // used by the caller while idle, by the thread while it writes
+  // The caller uses it while the thread is idle, and the thread while it writes.
+  worker_checkpoint::Snapshot snapshot_;
   absl::Mutex mutex_;
   std::optional<Job> next_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

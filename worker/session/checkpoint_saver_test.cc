@@ -15,7 +15,7 @@ namespace {
 
 class CheckpointSaverTest : public ::testing::Test {
  protected:
-  std::unique_ptr<CheckpointSaver> Saver(checkpoint::FileSystem& files) {
+  std::unique_ptr<CheckpointSaver> Saver(worker_checkpoint::FileSystem& files) {
     CheckpointSaverOptions options;
     options.key = {"kjv", Generation(2)};
     options.rank = Rank(1);
@@ -26,7 +26,7 @@ class CheckpointSaverTest : public ::testing::Test {
     options.files = &files;
     return CheckpointSaver::Create(std::move(options), Live()).value();
   }
-  std::vector<checkpoint::LayerState> Live() { return state_.Layers(job_.AllLayers()); }
+  std::vector<worker_checkpoint::LayerState> Live() { return state_.Layers(job_.AllLayers()); }
   // Called on the saver's thread, read after Finish.
   std::function<void(control::CheckpointReport)> Keep() {
     return [this](control::CheckpointReport report) { reports_.push_back(std::move(report)); };
@@ -38,7 +38,8 @@ class CheckpointSaverTest : public ::testing::Test {
   takt::testing::CheckpointJob job_;
   takt::testing::ModelState state_ = job_.StateAt(StepId(1));
   takt::testing::TemporaryDirectory directory_;
-  const std::unique_ptr<checkpoint::FileSystem> files_ = checkpoint::CreatePosixFileSystem();
+  const std::unique_ptr<worker_checkpoint::FileSystem> files_ =
+      worker_checkpoint::CreatePosixFileSystem();
   std::atomic<bool> given_up_ = false;
   std::vector<control::CheckpointReport> reports_;
 };
@@ -65,7 +66,7 @@ TEST_F(CheckpointSaverTest, TrainingMayChangeWhatIsBeingWritten) {
   const auto saver = Saver(*files_);
   saver->Save(StepId(1), Live(), Keep());
   const takt::testing::ModelState before = state_;
-  for (const checkpoint::LayerTarget& layer : state_.Targets(job_.AllLayers()))
+  for (const worker_checkpoint::LayerTarget& layer : state_.Targets(job_.AllLayers()))
     layer.parameters[0].weight[0] = 1e9F;
   saver->Finish();
   saver->Save(StepId(2), before.Layers(job_.AllLayers()), Keep());

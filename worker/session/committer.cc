@@ -17,7 +17,7 @@ namespace takt::session {
 namespace {
 
 // A failure here only wastes disk space.
-void RemoveEarlierPartials(checkpoint::FileSystem& files, const std::string& directory,
+void RemoveEarlierPartials(worker_checkpoint::FileSystem& files, const std::string& directory,
                            const control::CommitCheckpoint& request) {
   const auto names = files.List(directory);
   if (!names.ok()) return;
@@ -26,24 +26,24 @@ void RemoveEarlierPartials(checkpoint::FileSystem& files, const std::string& dir
     const auto found = checkpoint::ParseStepDirectoryName(name);
     if (!found.has_value() || found->kind != checkpoint::StepDirectoryKind::kPartial) continue;
     if (found->suffix != suffix || found->step >= request.step) continue;
-    checkpoint::RemovePartial(files, directory, found->step, request.key.job,
-                              request.key.generation)
+    worker_checkpoint::RemovePartial(files, directory, found->step, request.key.job,
+                                     request.key.generation)
         .IgnoreError();
   }
 }
 
 }  // namespace
 
-absl::Status CommitCheckpoint(checkpoint::FileSystem& files, const std::string& root,
+absl::Status CommitCheckpoint(worker_checkpoint::FileSystem& files, const std::string& root,
                               const control::CommitCheckpoint& request) {
   ASSIGN_OR_RETURN(const std::string directory,
                    data::ResolveUnderRoot("checkpoint.directory", root, request.directory));
   if (request.manifest.empty()) {
-    return checkpoint::RemovePartial(files, directory, request.step, request.key.job,
-                                     request.key.generation);
+    return worker_checkpoint::RemovePartial(files, directory, request.step, request.key.job,
+                                            request.key.generation);
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> notes,
-                   checkpoint::Commit(files, directory, request.keep, request.manifest));
+                   worker_checkpoint::Commit(files, directory, request.keep, request.manifest));
   for (const std::string& note : notes) {
     Log(LogLevel::kInfo, "checkpoint directory",
         {{"job", request.key.job}, {"directory", directory}, {"note", note}});

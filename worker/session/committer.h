@@ -20,7 +20,7 @@ namespace takt::session {
 // success it also removes what the same generation left of earlier steps: they are settled by then.
 // root: the directory under which the directories of jobs must lie.
 // Blocks: for the disk.
-absl::Status CommitCheckpoint(checkpoint::FileSystem& files, const std::string& root,
+absl::Status CommitCheckpoint(worker_checkpoint::FileSystem& files, const std::string& root,
                               const control::CommitCheckpoint& request);
 
 // Runs the coordinator's requests on a thread of its own. Thread-safe.

@@ -36,7 +36,8 @@ class CommitCheckpointTest : public ::testing::Test {
 
   takt::testing::CheckpointJob job_;
   takt::testing::TemporaryDirectory root_;
-  const std::unique_ptr<checkpoint::FileSystem> files_ = checkpoint::CreatePosixFileSystem();
+  const std::unique_ptr<worker_checkpoint::FileSystem> files_ =
+      worker_checkpoint::CreatePosixFileSystem();
 };
 
 TEST_F(CommitCheckpointTest, MakesItVisibleAndMayBeToldTwice) {

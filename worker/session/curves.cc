@@ -19,7 +19,7 @@ constexpr char kField[] = "logging.tensorboard";
 
 absl::StatusOr<std::unique_ptr<Curves>> Curves::Open(const control::Assignment& assignment,
                                                      StepId resumed, const std::string& root,
-                                                     checkpoint::FileSystem& files,
+                                                     worker_checkpoint::FileSystem& files,
                                                      const Clock& clock) {
   const config::JobSpec& job = assignment.job;
   if (job.tensorboard.empty() || assignment.rank != Rank(0)) return std::unique_ptr<Curves>();

@@ -27,7 +27,7 @@ class Curves final {
   // written.
   static absl::StatusOr<std::unique_ptr<Curves>> Open(const control::Assignment& assignment,
                                                       StepId resumed, const std::string& root,
-                                                      checkpoint::FileSystem& files,
+                                                      worker_checkpoint::FileSystem& files,
                                                       const Clock& clock);
   ~Curves();
 

@@ -38,7 +38,8 @@ class CurvesTest : public ::testing::Test {
   }
 
   takt::testing::TemporaryDirectory root_;
-  const std::unique_ptr<checkpoint::FileSystem> files_ = checkpoint::CreatePosixFileSystem();
+  const std::unique_ptr<worker_checkpoint::FileSystem> files_ =
+      worker_checkpoint::CreatePosixFileSystem();
   FakeClock clock_;
   control::Assignment assignment_;
 };

@@ -112,7 +112,8 @@ class DeviceRunTest : public ::testing::Test {
     job.parallelism.data = 2 / options.pipeline;
     const plan::Plan plan = plan::MakePlan(job, {.max_workers = 2}).value();
     const auto map = std::make_shared<testing::MapRendezvous>();
-    const std::unique_ptr<checkpoint::FileSystem> files = checkpoint::CreatePosixFileSystem();
+    const std::unique_ptr<worker_checkpoint::FileSystem> files =
+        worker_checkpoint::CreatePosixFileSystem();
     std::vector<Outcome> outcomes(2);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < 2; ++rank) {
@@ -155,7 +156,7 @@ class DeviceRunTest : public ::testing::Test {
   // Does what the coordinator and a worker do about a checkpoint.
   void Commit(const Outcome& outcome, const std::string& root, const RunOptions& options) const {
     const config::JobSpec job = Job();
-    const auto files = checkpoint::CreatePosixFileSystem();
+    const auto files = worker_checkpoint::CreatePosixFileSystem();
     const absl::StatusOr<std::string> manifest =
         checkpoint::FormatManifest({.job = "device",
                                     .generation = options.generation,
@@ -165,7 +166,7 @@ class DeviceRunTest : public ::testing::Test {
                                     .files = outcome.files});
     ASSERT_TRUE(manifest.ok()) << manifest.status();
     const auto committed =
-        checkpoint::Commit(*files, root + "/" + job.checkpoint->directory, 9, *manifest);
+        worker_checkpoint::Commit(*files, root + "/" + job.checkpoint->directory, 9, *manifest);
     ASSERT_TRUE(committed.ok()) << committed.status();
   }
 

@@ -114,7 +114,7 @@ class PlanFile {
   }
 
   absl::Status Replace(std::string_view text) const {
-    RETURN_IF_ERROR(checkpoint::EnsureDirectory(files_, directory_));
+    RETURN_IF_ERROR(worker_checkpoint::EnsureDirectory(files_, directory_));
     const std::string partial = absl::StrCat(path_, ".partial-", getpid());
     const absl::Status status = WriteAs(partial, text);
     if (!status.ok()) files_.Remove(partial).IgnoreError();
@@ -122,14 +122,15 @@ class PlanFile {
   }
 
   absl::Status WriteAs(const std::string& partial, std::string_view text) const {
-    ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::WritableFile> file, files_.Create(partial));
+    ASSIGN_OR_RETURN(const std::unique_ptr<worker_checkpoint::WritableFile> file,
+                     files_.Create(partial));
     RETURN_IF_ERROR(file->Append(std::as_bytes(std::span(text))));
     RETURN_IF_ERROR(file->Sync());
     RETURN_IF_ERROR(file->Close());
     return files_.Rename(partial, path_);
   }
 
-  checkpoint::FileSystem& files_;
+  worker_checkpoint::FileSystem& files_;
   const PlanTarget& target_;
   std::string directory_, path_;
 };

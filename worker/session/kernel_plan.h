@@ -29,8 +29,8 @@ std::string ReadPlanText(const std::string& path);
 // device, and all workers that were given the directory share it. Losing it costs only time, so no
 // trouble with it is an error.
 struct KernelPlanFiles {
-  std::string directory;                    // empty: none
-  checkpoint::FileSystem* files = nullptr;  // borrowed
+  std::string directory;                           // empty: none
+  worker_checkpoint::FileSystem* files = nullptr;  // borrowed
 };
 
 // All pointers are borrowed for the call.

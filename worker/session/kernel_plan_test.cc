@@ -110,9 +110,10 @@ class KernelPlanTest : public ::testing::Test {
   void KeepFiles() { directory_ = temporary_.path() + "/plans"; }
   std::string PlanPath() const { return directory_ + "/sm-9.0-x-132-cublasLt-13.0.2.json"; }
 
-  const std::unique_ptr<checkpoint::FileSystem> posix_ = checkpoint::CreatePosixFileSystem();
+  const std::unique_ptr<worker_checkpoint::FileSystem> posix_ =
+      worker_checkpoint::CreatePosixFileSystem();
   const testing::TemporaryDirectory temporary_;
-  checkpoint::FileSystem* files_ = posix_.get();
+  worker_checkpoint::FileSystem* files_ = posix_.get();
   std::string directory_;
 };
 

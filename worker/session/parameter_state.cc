@@ -25,13 +25,13 @@ std::size_t SizeOf(const train::ParameterRef& ref) {
 
 }  // namespace
 
-std::vector<checkpoint::LayerState> WrittenState(train::ParameterStore& store, DpRank dp_rank,
-                                                 int dp_size) {
+std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store,
+                                                        DpRank dp_rank, int dp_size) {
   store.SelectVersion(0);
-  std::vector<checkpoint::LayerState> layers;
+  std::vector<worker_checkpoint::LayerState> layers;
   for (const train::LayerParameters& layer : store.layers()) {
     if (!layer.primary || layout::WriterOf(layer.layer, dp_size) != dp_rank) continue;
-    checkpoint::LayerState& state = layers.emplace_back();
+    worker_checkpoint::LayerState& state = layers.emplace_back();
     state.layer = layer.layer;
     for (const train::ParameterRef& ref : layer.refs) {
       if (ref.norm_index < 0) continue;  // another layer owns this weight
@@ -45,16 +45,16 @@ std::vector<checkpoint::LayerState> WrittenState(train::ParameterStore& store, D
   return layers;
 }
 
-std::vector<checkpoint::LayerTarget> LoadTargets(const model::Model& model,
-                                                 train::ParameterStore& store) {
+std::vector<worker_checkpoint::LayerTarget> LoadTargets(const model::Model& model,
+                                                        train::ParameterStore& store) {
   store.SelectVersion(0);
-  std::map<LayerId, checkpoint::LayerTarget> targets;
+  std::map<LayerId, worker_checkpoint::LayerTarget> targets;
   for (const train::LayerParameters& layer : store.layers()) {
     for (const train::ParameterRef& ref : layer.refs) {
       if (ref.m == nullptr) continue;  // this rank shares it with another layer
       const LayerId owner = OwnerOf(model, *ref.parameter);
       const std::size_t size = SizeOf(ref);
-      checkpoint::LayerTarget& target = targets[owner];
+      worker_checkpoint::LayerTarget& target = targets[owner];
       target.layer = owner;
       target.parameters.push_back({.parameter = ref.parameter,
                                    .weight = {ref.weight, size},
@@ -62,7 +62,7 @@ std::vector<checkpoint::LayerTarget> LoadTargets(const model::Model& model,
                                    .v = {ref.v, size}});
     }
   }
-  std::vector<checkpoint::LayerTarget> list;
+  std::vector<worker_checkpoint::LayerTarget> list;
   for (auto& [owner, target] : targets) list.push_back(std::move(target));
   return list;
 }

@@ -13,11 +13,11 @@ namespace takt::session {
 
 // Returns the layers whose files this rank writes: those of which it holds a primary copy and is
 // the layout::WriterOf. The views are of the newest weights: they hold until the next update.
-std::vector<checkpoint::LayerState> WrittenState(train::ParameterStore& store, DpRank dp_rank,
-                                                 int dp_size);
+std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& store,
+                                                        DpRank dp_rank, int dp_size);
 
 // Returns everything that this rank trains, including its copies of what other ranks own.
-std::vector<checkpoint::LayerTarget> LoadTargets(const model::Model& model,
-                                                 train::ParameterStore& store);
+std::vector<worker_checkpoint::LayerTarget> LoadTargets(const model::Model& model,
+                                                        train::ParameterStore& store);
 
 }  // namespace takt::session

@@ -23,8 +23,8 @@ struct PipelineRunnerOptions {
   int threads = 1;                         // for jobs that leave the choice to the worker
   std::function<std::unique_ptr<AbortableRendezvous>(const control::JobKey&)> make_rendezvous;
   const Clock* clock = &Clock::Real();
-  checkpoint::FileSystem* files = nullptr;  // for checkpoints; borrowed for the runner's life
-  metrics::Registry* metrics = nullptr;     // borrowed likewise; may be null
+  worker_checkpoint::FileSystem* files = nullptr;  // borrowed for the runner's life
+  metrics::Registry* metrics = nullptr;            // borrowed likewise; may be null
   // Makes the backends for a job's lanes.
   std::function<absl::StatusOr<std::unique_ptr<backend::BackendFactory>>(const control::Assignment&,
                                                                          int threads)>

@@ -66,8 +66,9 @@ absl::Status RankCheckpoints::Open() {
   RETURN_IF_ERROR(CheckShared(meeting_, directory_, name));
   ASSIGN_OR_RETURN(directory_, data::ResolveUnderRoot(kField, options_.root, spec().directory));
   if (!first()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::vector<std::string> removed,
-                   checkpoint::RemoveStale(*options_.files, directory_, key.job, key.generation));
+  ASSIGN_OR_RETURN(
+      const std::vector<std::string> removed,
+      worker_checkpoint::RemoveStale(*options_.files, directory_, key.job, key.generation));
   for (const std::string& name : removed) {
     Log(LogLevel::kInfo, "removed what an earlier generation left",
         {{"job", key.job}, {"directory", directory_}, {"name", name}});
@@ -88,34 +89,34 @@ absl::StatusOr<control::Resumed> RankCheckpoints::Restore(train::ParameterStore*
 absl::Status RankCheckpoints::Load(const checkpoint::StepFiles& step,
                                    train::ParameterStore* store) {
   if (first()) {
-    RETURN_IF_ERROR(checkpoint::VerifyFiles(step, UnloadedFiles(step.manifest(), num_layers()),
-                                            options_.threads));
+    RETURN_IF_ERROR(worker_checkpoint::VerifyFiles(
+        step, UnloadedFiles(step.manifest(), num_layers()), options_.threads));
     std::ifstream config(absl::StrCat(step.path(), "/", checkpoint::kConfigFile));
     config_text_ = {std::istreambuf_iterator<char>(config), {}};
     kernel_plan_ = ReadKernelPlan(step);
   }
   if (store == nullptr) return absl::OkStatus();
-  return checkpoint::LoadLayers(
+  return worker_checkpoint::LoadLayers(
       step, LoadTargets(*options_.model, *store),
       {.num_layers = num_layers(), .threads = options_.threads, .device = DeviceOf(*store)});
 }
 
-absl::StatusOr<std::vector<checkpoint::TextFile>> RankCheckpoints::Texts(
+absl::StatusOr<std::vector<worker_checkpoint::TextFile>> RankCheckpoints::Texts(
     const std::string& kernel_plan) const {
-  if (!first() || store_ == nullptr) return std::vector<checkpoint::TextFile>();
+  if (!first() || store_ == nullptr) return std::vector<worker_checkpoint::TextFile>();
   std::string config = config_text_;
   if (config.empty()) {
     ASSIGN_OR_RETURN(config,
                      train::FormatCheckpointConfig(options_.assignment->job, options_.data_root));
   }
-  std::vector<checkpoint::TextFile> texts = {
+  std::vector<worker_checkpoint::TextFile> texts = {
       {checkpoint::kConfigFile, std::move(config)},
       {checkpoint::kIndexFile, checkpoint::FormatIndex(*options_.model)}};
   if (!kernel_plan.empty()) texts.push_back({checkpoint::kKernelPlanFile, kernel_plan});
   return texts;
 }
 
-std::vector<checkpoint::LayerState> RankCheckpoints::WrittenState() const {
+std::vector<worker_checkpoint::LayerState> RankCheckpoints::WrittenState() const {
   if (store_ == nullptr) return {};
   const mesh::Mesh& mesh = options_.assignment->mesh;
   return session::WrittenState(*store_, mesh.DpRankOf(options_.assignment->rank), mesh.dp_size);

@@ -32,7 +32,7 @@ struct RankCheckpointsOptions {
   std::string data_root;  // the root of init_from
   int threads = 1;
   transport::Rendezvous* rendezvous = nullptr;
-  checkpoint::FileSystem* files = nullptr;
+  worker_checkpoint::FileSystem* files = nullptr;
   const Clock* clock = &Clock::Real();
 };
 
@@ -64,8 +64,9 @@ class RankCheckpoints {
 
  private:
   absl::Status Load(const checkpoint::StepFiles& step, train::ParameterStore* store);
-  absl::StatusOr<std::vector<checkpoint::TextFile>> Texts(const std::string& kernel_plan) const;
-  std::vector<checkpoint::LayerState> WrittenState() const;
+  absl::StatusOr<std::vector<worker_checkpoint::TextFile>> Texts(
+      const std::string& kernel_plan) const;
+  std::vector<worker_checkpoint::LayerState> WrittenState() const;
   const config::Checkpoint& spec() const { return *options_.assignment->job.checkpoint; }
   bool first() const { return options_.assignment->rank == Rank(0); }
   int num_layers() const { return static_cast<int>(options_.model->layers.size()); }

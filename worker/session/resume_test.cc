@@ -42,7 +42,7 @@ class ResumeTest : public ::testing::Test {
 
   // Writes a complete checkpoint without files, as emulated jobs do.
   void Save(std::int64_t step) {
-    const auto files = checkpoint::CreatePosixFileSystem();
+    const auto files = worker_checkpoint::CreatePosixFileSystem();
     const checkpoint::Manifest manifest{.job = "kjv",
                                         .generation = Generation(1),
                                         .step = StepId(step),
@@ -51,9 +51,9 @@ class ResumeTest : public ::testing::Test {
     const std::string partial =
         directory() + "/" +
         checkpoint::PartialDirectoryName(manifest.step, manifest.job, manifest.generation);
-    ASSERT_TRUE(checkpoint::SaveShards(*files, {.directory = partial}).ok());
-    const auto committed =
-        checkpoint::Commit(*files, directory(), 9, checkpoint::FormatManifest(manifest).value());
+    ASSERT_TRUE(worker_checkpoint::SaveShards(*files, {.directory = partial}).ok());
+    const auto committed = worker_checkpoint::Commit(*files, directory(), 9,
+                                                     checkpoint::FormatManifest(manifest).value());
     ASSERT_TRUE(committed.ok()) << committed.status();
   }
   void Damage(std::int64_t step) {

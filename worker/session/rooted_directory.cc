@@ -10,16 +10,16 @@
 
 namespace takt::session {
 
-absl::StatusOr<std::string> MakeDirectoryUnderRoot(checkpoint::FileSystem& files,
+absl::StatusOr<std::string> MakeDirectoryUnderRoot(worker_checkpoint::FileSystem& files,
                                                    std::string_view field, const std::string& root,
                                                    std::string_view path) {
-  RETURN_IF_ERROR(checkpoint::EnsureDirectory(files, root));
+  RETURN_IF_ERROR(worker_checkpoint::EnsureDirectory(files, root));
   ASSIGN_OR_RETURN(const std::string joined, data::JoinUnderRoot(field, root, path));
   std::filesystem::path there = joined;
   for (std::error_code error; !exists(there, error) && there.has_relative_path();)
     there = there.parent_path();
   RETURN_IF_ERROR(data::ResolveUnderRoot(field, root, there.string()).status());
-  RETURN_IF_ERROR(checkpoint::EnsureDirectory(files, joined));
+  RETURN_IF_ERROR(worker_checkpoint::EnsureDirectory(files, joined));
   return data::ResolveUnderRoot(field, root, joined);
 }
 

@@ -13,7 +13,7 @@ namespace takt::session {
 // made too. Returns its real absolute path. Nothing is made behind a symbolic link that leads out
 // of the root.
 // Errors: kInvalidArgument (FieldError) if it is outside the root; those of the file system.
-absl::StatusOr<std::string> MakeDirectoryUnderRoot(checkpoint::FileSystem& files,
+absl::StatusOr<std::string> MakeDirectoryUnderRoot(worker_checkpoint::FileSystem& files,
                                                    std::string_view field, const std::string& root,
                                                    std::string_view path);
 

@@ -79,17 +79,18 @@ class ModelTrainer final : public Trainer {
   absl::Status CreatePrograms() {
     const config::JobSpec& job = *options().job;
     const int dp_size = options().mesh.dp_size;
-    ASSIGN_OR_RETURN(training_,
-                     ProgramState::Create(
-                         *rank_, {.program = options().program,
-                                  .slots = &rank_->layout.slots,
-                                  .tokens = data::TrainingTokens(job, options().data_root, dp_size),
-                                  .recorder = Records() ? rank_->compute->recorder() : nullptr}));
+    ASSIGN_OR_RETURN(
+        training_,
+        ProgramState::Create(
+            *rank_, {.program = options().program,
+                     .slots = &rank_->layout.slots,
+                     .tokens = worker_data::TrainingTokens(job, options().data_root, dp_size),
+                     .recorder = Records() ? rank_->compute->recorder() : nullptr}));
     if (options().validation_program == nullptr) return absl::OkStatus();
     ASSIGN_OR_RETURN(validation_,
                      ProgramState::Create(*rank_, {.program = options().validation_program,
                                                    .slots = &rank_->layout.validation_slots,
-                                                   .tokens = data::ValidationTokens(
+                                                   .tokens = worker_data::ValidationTokens(
                                                        job, options().data_root, dp_size),
                                                    .trains = false}));
     validator_ = std::make_unique<ModelValidator>(*validation_);

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<ProgramState>> ProgramState::Create(RankState& ra
                      rank.compute->AllocateHost(static_cast<std::size_t>(tokens.bytes())));
   }
   if (reads_data && !rank.options.shapes_only) {
-    ASSIGN_OR_RETURN(state->source, data::TokenSource::Open(options.tokens));
+    ASSIGN_OR_RETURN(state->source, worker_data::TokenSource::Open(options.tokens));
   }
   return state;
 }

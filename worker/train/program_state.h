@@ -27,7 +27,7 @@ struct ProgramState {
   struct Options {
     const program::Program* program = nullptr;  // borrowed
     const layout::Section* slots = nullptr;     // where the program's slots are
-    data::TokenSourceOptions tokens;            // opened only if a stage of this rank reads them
+    worker_data::TokenSourceOptions tokens;     // opened only if a stage of this rank reads them
     bool trains = true;                         // false: I and W never follow an F
     backend::Recorder* recorder = nullptr;      // the compute lane's; null: nothing is recorded
   };
@@ -48,8 +48,8 @@ struct ProgramState {
   const bool trains;
   layout::TokenBlock tokens;  // the layout of every kTokens slot
   SlotMemory slots;
-  std::vector<backend::Buffer> host_tokens;   // by slot; empty: the slots are host memory
-  std::unique_ptr<data::TokenSource> source;  // null: no stage here reads tokens
+  std::vector<backend::Buffer> host_tokens;          // by slot; empty: the slots are host memory
+  std::unique_ptr<worker_data::TokenSource> source;  // null: no stage here reads tokens
   // The step whose global batch LOAD has counted last. Only the load lane uses it.
   struct {
     StepId step{0};
