@@ -61,7 +61,7 @@ Agent::~Agent() {
 }
 
 int Agent::Run(CoordinatorLink& link) {
-  committer_ = std::make_unique<Committer>(
+  committer_ = std::make_unique<CheckpointCommitter>(
       options_.commit, [&link](const control::CheckpointCommitted& answer) { link.Send(answer); });
   while (!exit_code_.has_value()) {
     if (const std::function<Effects()> event = NextEvent()) Apply(event(), link);

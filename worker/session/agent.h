@@ -16,7 +16,7 @@
 #include "common/control/job_key.h"
 #include "common/control/rank_status.h"
 #include "worker/session/bulk_outbox.h"
-#include "worker/session/committer.h"
+#include "worker/session/checkpoint_committer.h"
 #include "worker/session/held_job.h"
 #include "worker/session/job_thread.h"
 
@@ -120,7 +120,7 @@ class Agent {
   std::string last_job_;  // empty: there was none, or it is over
   absl::Duration idle_since_;
   std::optional<int> exit_code_;
-  std::unique_ptr<Committer> committer_;  // while Run runs
+  std::unique_ptr<CheckpointCommitter> committer_;  // while Run runs
 };
 
 }  // namespace takt::session

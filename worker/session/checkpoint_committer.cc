@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/session/committer.h"
+#include "worker/session/checkpoint_committer.h"
 
 #include <pthread.h>
 
@@ -52,11 +52,12 @@ absl::Status CommitCheckpoint(worker_checkpoint::FileSystem& files, const std::s
   return absl::OkStatus();
 }
 
-Committer::Committer(std::function<absl::Status(const control::CommitCheckpoint&)> commit,
-                     std::function<void(const control::CheckpointCommitted&)> answer)
+CheckpointCommitter::CheckpointCommitter(
+    std::function<absl::Status(const control::CommitCheckpoint&)> commit,
+    std::function<void(const control::CheckpointCommitted&)> answer)
     : commit_(std::move(commit)), answer_(std::move(answer)), thread_([this] { Main(); }) {}
 
-Committer::~Committer() {
+CheckpointCommitter::~CheckpointCommitter() {
   {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
@@ -64,18 +65,18 @@ Committer::~Committer() {
   thread_.join();
 }
 
-void Committer::Add(control::CommitCheckpoint request) {
+void CheckpointCommitter::Add(control::CommitCheckpoint request) {
   absl::MutexLock lock(&mutex_);
   requests_.push_back(std::move(request));
 }
 
-void Committer::Main() {
+void CheckpointCommitter::Main() {
   pthread_setname_np(pthread_self(), "takt-committer");
   for (;;) {
     control::CommitCheckpoint request;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &Committer::ToldLocked));
+      mutex_.Await(absl::Condition(this, &CheckpointCommitter::ToldLocked));
       if (requests_.empty()) return;
       request = std::move(requests_.front());
       requests_.pop_front();

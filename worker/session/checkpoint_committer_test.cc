@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/session/committer.h"
+#include "worker/session/checkpoint_committer.h"
 
 #include <filesystem>
 
@@ -75,10 +75,10 @@ TEST_F(CommitCheckpointTest, ADirectoryOutsideTheRootIsRefused) {
   }
 }
 
-TEST(Committer, AnswersEachRequestInOrderAndEndsWhatWasAdded) {
+TEST(CheckpointCommitter, AnswersEachRequestInOrderAndEndsWhatWasAdded) {
   std::vector<std::string> answers;
   {
-    Committer committer(
+    CheckpointCommitter committer(
         [](const control::CommitCheckpoint& request) {
           return request.step == StepId(2) ? absl::DataLossError("short") : absl::OkStatus();
         },

@@ -24,13 +24,13 @@ absl::Status CommitCheckpoint(worker_checkpoint::FileSystem& files, const std::s
                               const control::CommitCheckpoint& request);
 
 // Runs the coordinator's requests on a thread of its own. Thread-safe.
-class Committer {
+class CheckpointCommitter {
  public:
   // commit: CommitCheckpoint, or a test's replacement. answer: called on the committer's thread.
-  Committer(std::function<absl::Status(const control::CommitCheckpoint&)> commit,
-            std::function<void(const control::CheckpointCommitted&)> answer);
+  CheckpointCommitter(std::function<absl::Status(const control::CommitCheckpoint&)> commit,
+                      std::function<void(const control::CheckpointCommitted&)> answer);
   // Blocks until every request that was added has been run.
-  ~Committer();
+  ~CheckpointCommitter();
 
   // Never blocks.
   void Add(control::CommitCheckpoint request);
