@@ -33,28 +33,18 @@ class Linear {
   // Computes y [N,out] = x W + b + addend (optional, [N,out], if y is in f32).
   absl::Status Forward(backend::Backend& backend, const backend::Operand& x, const float* addend,
                        const backend::Output& y) const {
-    if (in_bf16()) {
-      backend::MatmulBf16 product = ForwardProduct(x, y);
-      product.addend = addend;
-      product.c_stride = y_stride_;
-      return backend.Run(product);
-    }
-    return backend.Run(backend::Matmul{.a = x.f32,
-                                       .b = weight_.weight,
-                                       .c = y.f32,
-                                       .bias = Bias(),
-                                       .addend = addend,
-                                       .b_transposed = out_in_,
-                                       .m = rows_,
-                                       .n = out_,
-                                       .k = in_});
+    if (!in_bf16()) return backend.Run(Product(x.f32, addend, y.f32, /*backward=*/false));
+    backend::MatmulBf16 product = ProductBf16(x, y, /*backward=*/false);
+    product.addend = addend;
+    product.c_stride = y_stride_;
+    return backend.Run(product);
   }
 
   // Computes inner = x W + b and y = gelu(inner), both in bf16. y may be computed from an inner
   // that is not yet rounded.
   absl::Status ForwardGelu(backend::Backend& backend, const backend::Operand& x,
                            backend::Bf16* inner, backend::Bf16* y) const {
-    backend::MatmulBf16 product = ForwardProduct(x, y);
+    backend::MatmulBf16 product = ProductBf16(x, y, /*backward=*/false);
     product.activation = backend::Activation::kGelu;
     product.inner = inner;
     return backend.Run(product);
@@ -63,26 +53,17 @@ class Linear {
   // Computes dx [N,in] = dy W^T + addend (optional, [N,in], if dx is in f32; may be dx).
   absl::Status InputGrad(backend::Backend& backend, const backend::Operand& dy,
                          const backend::Output& dx, const float* addend = nullptr) const {
-    if (in_bf16()) {
-      backend::MatmulBf16 product = InputGradProduct(dy, dx);
-      product.addend = addend;
-      product.a_stride = y_stride_;
-      return backend.Run(product);
-    }
-    return backend.Run(backend::Matmul{.a = dy.f32,
-                                       .b = weight_.weight,
-                                       .c = dx.f32,
-                                       .addend = addend,
-                                       .b_transposed = !out_in_,
-                                       .m = rows_,
-                                       .n = in_,
-                                       .k = out_});
+    if (!in_bf16()) return backend.Run(Product(dy.f32, addend, dx.f32, /*backward=*/true));
+    backend::MatmulBf16 product = ProductBf16(dy, dx, /*backward=*/true);
+    product.addend = addend;
+    product.a_stride = y_stride_;
+    return backend.Run(product);
   }
 
   // For x = gelu(inner): computes d_inner [N,in] = dy W^T * gelu'(inner). All but dy are in bf16.
   absl::Status InputGradBeforeGelu(backend::Backend& backend, const backend::Operand& dy,
                                    backend::Bf16* inner, backend::Bf16* d_inner) const {
-    backend::MatmulBf16 product = InputGradProduct(dy, d_inner);
+    backend::MatmulBf16 product = ProductBf16(dy, d_inner, /*backward=*/true);
     product.activation = backend::Activation::kGeluGrad;
     product.inner = inner;
     return backend.Run(product);
@@ -113,26 +94,33 @@ class Linear {
     return a.bf16 != nullptr ? a.bf16 + elements == b.bf16 : a.f32 + elements == b.f32;
   }
 
-  const float* Bias() const { return bias_ != nullptr ? bias_->weight : nullptr; }
-
-  backend::MatmulBf16 ForwardProduct(const backend::Operand& x, const backend::Output& y) const {
-    return {.a = x,
-            .b = out_in_ ? weight_.packed_transposed : weight_.packed,
-            .c = y,
-            .bias = Bias(),
+  // Returns c = a W + b + addend, or, if `backward`, c = a W^T + addend.
+  backend::Matmul Product(const float* a, const float* addend, float* c, bool backward) const {
+    return {.a = a,
+            .b = weight_.weight,
+            .c = c,
+            .bias = Bias(backward),
+            .addend = addend,
+            .b_transposed = backward != out_in_,
             .m = rows_,
-            .n = out_,
-            .k = in_};
+            .n = backward ? in_ : out_,
+            .k = backward ? out_ : in_};
   }
 
-  backend::MatmulBf16 InputGradProduct(const backend::Operand& dy,
-                                       const backend::Output& dx) const {
-    return {.a = dy,
-            .b = out_in_ ? weight_.packed : weight_.packed_transposed,
-            .c = dx,
+  // Returns the same in bf16, without an addend.
+  backend::MatmulBf16 ProductBf16(const backend::Operand& a, const backend::Output& c,
+                                  bool backward) const {
+    return {.a = a,
+            .b = backward != out_in_ ? weight_.packed_transposed : weight_.packed,
+            .c = c,
+            .bias = Bias(backward),
             .m = rows_,
-            .n = in_,
-            .k = out_};
+            .n = backward ? in_ : out_,
+            .k = backward ? out_ : in_};
+  }
+
+  const float* Bias(bool backward) const {
+    return bias_ == nullptr || backward ? nullptr : bias_->weight;
   }
 
   absl::Status WeightGrad(backend::Backend& backend, std::int64_t rows, const backend::Operand& x,

@@ -28,33 +28,59 @@ struct NormStash {
   float* part = nullptr;   // from I for W: LayerNorm [2,C], weight's and bias's; RmsNorm [C]
 };
 
-// Computes gradient (+)= part.
-inline absl::Status AddPart(backend::Backend& backend, const float* part, const ParameterRef& to,
-                            bool accumulate) {
-  const std::int64_t count = to.parameter->elements();
-  if (accumulate) {
-    return backend.Run(
-        backend::Add{.a = to.gradient, .b = part, .output = to.gradient, .count = count});
-  }
-  return backend.Run(backend::Copy{.input = part, .output = to.gradient, .count = count});
-}
-
-class LayerNorm {
+// What both norms have.
+class Norm {
  public:
-  static constexpr int kNumParameters = 2;  // weight, bias
+  // Adds the parts, by microbatch, to the weight gradients.
+  absl::Status WeightGrad(backend::Backend& backend, std::span<const backend::Operand> parts,
+                          bool accumulate) const {
+    for (const backend::Operand& part : parts) {
+      const float* from = part.f32;
+      for (const ParameterRef& to : parameters_) {
+        RETURN_IF_ERROR(AddPart(backend, from, to.gradient, accumulate));
+        from += columns_;
+      }
+      accumulate = true;
+    }
+    return absl::OkStatus();
+  }
 
-  // rows: N. parameters: weight and bias, [C]; borrowed.
-  LayerNorm(std::int64_t rows, double epsilon, std::span<const ParameterRef> parameters)
+ protected:
+  // rows: N. parameters: [C] each; borrowed.
+  Norm(std::int64_t rows, double epsilon, std::span<const ParameterRef> parameters)
       : rows_(rows),
         columns_(parameters[0].parameter->elements()),
         epsilon_(static_cast<float>(epsilon)),
-        weight_(parameters[0]),
-        bias_(parameters[1]) {}
+        parameters_(parameters) {}
+
+  const std::int64_t rows_, columns_;
+  const float epsilon_;
+  const std::span<const ParameterRef> parameters_;
+
+ private:
+  // Computes gradient (+)= part.
+  absl::Status AddPart(backend::Backend& backend, const float* part, float* gradient,
+                       bool accumulate) const {
+    if (accumulate) {
+      return backend.Run(
+          backend::Add{.a = gradient, .b = part, .output = gradient, .count = columns_});
+    }
+    return backend.Run(backend::Copy{.input = part, .output = gradient, .count = columns_});
+  }
+};
+
+class LayerNorm final : public Norm {
+ public:
+  static constexpr int kNumParameters = 2;  // weight, bias
+
+  // parameters: weight and bias.
+  LayerNorm(std::int64_t rows, double epsilon, std::span<const ParameterRef> parameters)
+      : Norm(rows, epsilon, parameters.first(kNumParameters)) {}
 
   absl::Status Forward(backend::Backend& backend, const float* x, const NormStash& s) const {
     return backend.Run(backend::LayerNormForward{.input = x,
-                                                 .weight = weight_.weight,
-                                                 .bias = bias_.weight,
+                                                 .weight = parameters_[0].weight,
+                                                 .bias = parameters_[1].weight,
                                                  .output = s.output,
                                                  .mean = s.stats,
                                                  .rstd = s.stats + rows_,
@@ -75,7 +101,7 @@ class LayerNorm {
                                                                   .columns = columns_}));
     return backend.Run(backend::LayerNormBackwardInput{.d_output = g.dy,
                                                        .x = g.x,
-                                                       .weight = weight_.weight,
+                                                       .weight = parameters_[0].weight,
                                                        .mean = s.stats,
                                                        .rstd = s.stats + rows_,
                                                        .residual_gradient = g.residual,
@@ -83,39 +109,19 @@ class LayerNorm {
                                                        .rows = rows_,
                                                        .columns = columns_});
   }
-
-  // parts: by microbatch.
-  absl::Status WeightGrad(backend::Backend& backend, std::span<const backend::Operand> parts,
-                          bool accumulate) const {
-    for (const backend::Operand& part : parts) {
-      RETURN_IF_ERROR(AddPart(backend, part.f32, weight_, accumulate));
-      RETURN_IF_ERROR(AddPart(backend, part.f32 + columns_, bias_, accumulate));
-      accumulate = true;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  const std::int64_t rows_, columns_;
-  const float epsilon_;
-  const ParameterRef& weight_;
-  const ParameterRef& bias_;
 };
 
-class RmsNorm {
+class RmsNorm final : public Norm {
  public:
   static constexpr int kNumParameters = 1;  // weight
 
-  // rows: N. parameters: weight, [C]; borrowed.
+  // parameters: weight.
   RmsNorm(std::int64_t rows, double epsilon, std::span<const ParameterRef> parameters)
-      : rows_(rows),
-        columns_(parameters[0].parameter->elements()),
-        epsilon_(static_cast<float>(epsilon)),
-        weight_(parameters[0]) {}
+      : Norm(rows, epsilon, parameters.first(kNumParameters)) {}
 
   absl::Status Forward(backend::Backend& backend, const float* x, const NormStash& s) const {
     return backend.Run(backend::RmsNormForward{.input = x,
-                                               .weight = weight_.weight,
+                                               .weight = parameters_[0].weight,
                                                .output = s.output,
                                                .rstd = s.stats,
                                                .rows = rows_,
@@ -133,28 +139,13 @@ class RmsNorm {
                                                                 .columns = columns_}));
     return backend.Run(backend::RmsNormBackwardInput{.d_output = g.dy,
                                                      .x = g.x,
-                                                     .weight = weight_.weight,
+                                                     .weight = parameters_[0].weight,
                                                      .rstd = s.stats,
                                                      .residual_gradient = g.residual,
                                                      .d_input = g.dx,
                                                      .rows = rows_,
                                                      .columns = columns_});
   }
-
-  // parts: by microbatch.
-  absl::Status WeightGrad(backend::Backend& backend, std::span<const backend::Operand> parts,
-                          bool accumulate) const {
-    for (const backend::Operand& part : parts) {
-      RETURN_IF_ERROR(AddPart(backend, part.f32, weight_, accumulate));
-      accumulate = true;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  const std::int64_t rows_, columns_;
-  const float epsilon_;
-  const ParameterRef& weight_;
 };
 
 }  // namespace takt::train
