@@ -139,10 +139,13 @@ class InitFrom : public testing::Test {
     }
   }
   void ExpectLoaded() {
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      const ParameterRef* ref = store_->Find(model_.AllParameters()[i]->name);
-      if (ref == nullptr) continue;  // a block's, which is not on this rank
-      EXPECT_THAT(std::span(ref->weight, values_[i].size()), testing::ElementsAreArray(values_[i]));
+    const std::vector<const model::Parameter*> all = model_.AllParameters();
+    for (const LayerParameters& layer : store_->layers()) {
+      for (const ParameterRef& ref : layer.refs) {
+        const std::vector<float>& values =
+            values_[std::ranges::find(all, ref.parameter) - all.begin()];
+        EXPECT_THAT(std::span(ref.weight, values.size()), testing::ElementsAreArray(values));
+      }
     }
   }
 

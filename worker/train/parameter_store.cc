@@ -11,7 +11,7 @@ namespace {
 
 int NormIndex(const model::Model& model, const model::Parameter* parameter) {
   const std::vector<const model::Parameter*> all = model.AllParameters();
-  const auto it = std::find(all.begin(), all.end(), parameter);
+  const auto it = std::ranges::find(all, parameter);
   TAKT_CHECK(it != all.end());
   return static_cast<int>(it - all.begin());
 }
@@ -44,67 +44,57 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> ParameterStore::Create(
     layers.insert(tensor.layer);
     store->num_versions_ = std::max(store->num_versions_, tensor.version + 1);
   }
-  store->layers_.reserve(layers.size());  // layers refer to the elements
+  store->layers_.reserve(layers.size());  // layers and uses refer to the elements
   for (const LayerId layer : layers) {
-    store->layers_.push_back(
-        {.layer = layer, .primary = !second_copies.contains(layer), .refs = Uses(model, layer)});
-    store->places_.emplace_back(store->layers_.back().refs.size());
+    LayerParameters& added = store->layers_.emplace_back(LayerParameters{
+        .layer = layer, .primary = !second_copies.contains(layer), .refs = Uses(model, layer)});
+    for (ParameterRef& ref : added.refs) store->uses_.push_back({.layer = &added, .ref = &ref});
   }
   for (const layout::Tensor& tensor : parameters.tensors) {
     const auto allocation = static_cast<std::size_t>(tensor.allocation);
     store->Resolve(tensor, parameters.allocations[allocation]);
   }
-  store->ShareWeights();
+  const auto parameter_of = [](const Use& use) { return use.ref->parameter; };
+  for (Use& use : store->uses_) {
+    if (!use.weight.empty()) continue;
+    // An earlier layer owns the weight.
+    use.weight = std::ranges::find(store->uses_, parameter_of(use), parameter_of)->weight;
+  }
   store->ShowVersion(0);
   return store;
 }
 
 void ParameterStore::Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation) {
-  const auto layer = std::ranges::find(layers_, tensor.layer, &LayerParameters::layer);
-  const auto ref = std::ranges::find(layer->refs, tensor.parameter, &ParameterRef::parameter);
-  Places& places = places_[layer - layers_.begin()][ref - layer->refs.begin()];
+  const auto it = std::ranges::find_if(uses_, [&](const Use& use) {
+    return use.layer->layer == tensor.layer && use.ref->parameter == tensor.parameter;
+  });
+  Use& use = *it;
   std::byte* const at = memory_.At(tensor);
   auto* const floats = reinterpret_cast<float*>(at);
   auto* const halves = reinterpret_cast<backend::Bf16*>(at);
   switch (tensor.role) {
     case layout::Role::kGradient:
-      ref->gradient = floats;
+      use.ref->gradient = floats;
       if (tensor.offset == 0)
-        layer->gradients = {floats, static_cast<std::size_t>(allocation.bytes) / sizeof(float)};
+        use.layer->gradients = {floats, static_cast<std::size_t>(allocation.bytes) / sizeof(float)};
       break;
     case layout::Role::kWeight:
-      places.weight.push_back(floats);
+      use.weight.push_back(floats);
       break;
     case layout::Role::kFirstMoment:
-      ref->m = floats;
+      use.ref->m = floats;
       break;
     case layout::Role::kSecondMoment:
-      ref->v = floats;
+      use.ref->v = floats;
       break;
     case layout::Role::kPackedWeight:
-      places.packed.push_back(halves);
+      use.packed.push_back(halves);
       break;
     case layout::Role::kPackedTransposedWeight:
-      places.packed_transposed.push_back(halves);
+      use.packed_transposed.push_back(halves);
       break;
     default:
       TAKT_CHECK(false && "a section of parameters has a tensor of another role");
-  }
-}
-
-void ParameterStore::ShareWeights() {
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
-      if (!places_[i][j].weight.empty()) continue;
-      const model::Parameter* const parameter = layers_[i].refs[j].parameter;
-      for (std::size_t owner = 0; owner < i; ++owner) {
-        const std::vector<ParameterRef>& refs = layers_[owner].refs;
-        const auto ref = std::ranges::find(refs, parameter, &ParameterRef::parameter);
-        if (ref == refs.end()) continue;
-        places_[i][j].weight = places_[owner][ref - refs.begin()].weight;
-        break;
-      }
-    }
   }
 }
 
@@ -117,47 +107,35 @@ void ParameterStore::BeginUpdate() {
   newest_ = (newest_ + num_versions_ - 1) % num_versions_;
   ShowVersion(0);
   const std::size_t before = PlaceOf(num_versions_ > 1 ? 1 : 0);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
-      layers_[i].refs[j].previous = places_[i][j].weight[before];
-    }
-  }
+  for (Use& use : uses_) use.ref->previous = use.weight[before];
 }
 
 absl::Status ParameterStore::Pack(backend::Backend& backend) { return PackVersion(backend, 0); }
 
 absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version) {
   const std::size_t place = PlaceOf(version);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
-      const Places& places = places_[i][j];
-      if (places.packed.empty()) continue;
-      const std::vector<std::int64_t>& shape = layers_[i].refs[j].parameter->shape;
-      RETURN_IF_ERROR(backend.Run(backend::PackBf16{.b = places.weight[place],
-                                                    .packed = places.packed[place],
-                                                    .k = shape[0],
-                                                    .n = shape[1]}));
-      RETURN_IF_ERROR(backend.Run(backend::PackBf16{.b = places.weight[place],
-                                                    .transposed = true,
-                                                    .packed = places.packed_transposed[place],
-                                                    .k = shape[1],
-                                                    .n = shape[0]}));
-    }
+  for (const Use& use : uses_) {
+    if (use.packed.empty()) continue;
+    const std::vector<std::int64_t>& shape = use.ref->parameter->shape;
+    RETURN_IF_ERROR(backend.Run(backend::PackBf16{
+        .b = use.weight[place], .packed = use.packed[place], .k = shape[0], .n = shape[1]}));
+    RETURN_IF_ERROR(backend.Run(backend::PackBf16{.b = use.weight[place],
+                                                  .transposed = true,
+                                                  .packed = use.packed_transposed[place],
+                                                  .k = shape[1],
+                                                  .n = shape[0]}));
   }
   return absl::OkStatus();
 }
 
 absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
   ShowVersion(0);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
-      const ParameterRef& ref = layers_[i].refs[j];
-      if (ref.m == nullptr) continue;
-      for (int version = 1; version < num_versions_; ++version) {
-        RETURN_IF_ERROR(backend.Run(backend::Copy{.input = ref.weight,
-                                                  .output = places_[i][j].weight[PlaceOf(version)],
-                                                  .count = ref.parameter->elements()}));
-      }
+  for (const Use& use : uses_) {
+    if (use.ref->m == nullptr) continue;
+    for (int version = 1; version < num_versions_; ++version) {
+      RETURN_IF_ERROR(backend.Run(backend::Copy{.input = use.ref->weight,
+                                                .output = use.weight[PlaceOf(version)],
+                                                .count = use.ref->parameter->elements()}));
     }
   }
   for (int version = 1; version < num_versions_; ++version) {
@@ -169,40 +147,25 @@ absl::Status ParameterStore::SpreadNewest(backend::Backend& backend) {
 void ParameterStore::ShowVersion(int version) {
   selected_ = version;
   const std::size_t place = PlaceOf(version);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    for (std::size_t j = 0; j < layers_[i].refs.size(); ++j) {
-      ParameterRef& ref = layers_[i].refs[j];
-      const Places& places = places_[i][j];
-      ref.weight = places.weight[place];
-      if (places.packed.empty()) continue;
-      ref.packed = places.packed[place];
-      ref.packed_transposed = places.packed_transposed[place];
-    }
+  for (Use& use : uses_) {
+    use.ref->weight = use.weight[place];
+    if (use.packed.empty()) continue;
+    use.ref->packed = use.packed[place];
+    use.ref->packed_transposed = use.packed_transposed[place];
   }
 }
 
 const LayerParameters& ParameterStore::Layer(LayerId layer) const {
-  const auto it = std::find_if(layers_.begin(), layers_.end(),
-                               [&](const LayerParameters& l) { return l.layer == layer; });
+  const auto it = std::ranges::find(layers_, layer, &LayerParameters::layer);
   TAKT_CHECK(it != layers_.end());
   return *it;
 }
 
-const ParameterRef* ParameterStore::Find(std::string_view name) const {
-  for (const LayerParameters& layer : layers_) {
-    for (const ParameterRef& ref : layer.refs) {
-      if (ref.m != nullptr && ref.parameter->name == name) return &ref;
-    }
-  }
-  return nullptr;
-}
-
 ParameterStore::TiedUses ParameterStore::tied_uses() const {
   TiedUses uses;
-  for (const LayerParameters& layer : layers_) {
-    for (const ParameterRef& ref : layer.refs) {
-      if (ref.parameter->name == tied_name_) (ref.norm_index >= 0 ? uses.own : uses.tied) = &ref;
-    }
+  for (const Use& use : uses_) {
+    if (use.ref->parameter->name != tied_name_) continue;
+    (use.ref->norm_index >= 0 ? uses.own : uses.tied) = use.ref;
   }
   return uses;
 }

@@ -8,7 +8,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -88,10 +87,6 @@ class ParameterStore {
   const LayerParameters& Layer(LayerId layer) const;
   std::span<const LayerParameters> layers() const { return layers_; }
 
-  // Returns the use of `name` that has optimizer state on this rank, and whose gradient is complete
-  // after REDUCE_TIED. Returns null if there is none here.
-  const ParameterRef* Find(std::string_view name) const;
-
   // The two uses of the tied parameter: `own` in the embedding's bucket, `tied` in the head's. A
   // use on another rank is null.
   struct TiedUses {
@@ -101,16 +96,17 @@ class ParameterStore {
   TiedUses tied_uses() const;
 
  private:
-  // The places of the versions of one weight, and of its packed matrices if the use has them.
-  struct Places {
+  // One use of a weight. The lists have the places of all versions; those of packed matrices are
+  // empty if the use has none.
+  struct Use {
+    LayerParameters* layer = nullptr;
+    ParameterRef* ref = nullptr;
     std::vector<float*> weight;
     std::vector<backend::Bf16*> packed, packed_transposed;
   };
   ParameterStore() = default;
   // Tells the use that `tensor` belongs to where the tensor is, in this allocation.
   void Resolve(const layout::Tensor& tensor, const layout::Allocation& allocation);
-  // Gives uses that have no weights those of the use that owns them.
-  void ShareWeights();
   void ShowVersion(int version);
   std::size_t PlaceOf(int version) const {
     return static_cast<std::size_t>((newest_ + version) % num_versions_);
@@ -119,7 +115,7 @@ class ParameterStore {
 
   backend::Backend* backend_ = nullptr;
   std::vector<LayerParameters> layers_;
-  std::vector<std::vector<Places>> places_;  // by layer, by use
+  std::vector<Use> uses_;  // of all layers
   int num_versions_ = 1;
   int newest_ = 0;         // the place of version 0; older ones follow it, modulo num_versions_
   int selected_ = 0;       // the selected version
