@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // x2 = x + c_proj(attention(c_attn(ln_1(x))));  y = x2 + c_proj(gelu(c_fc(ln_2(x2))))
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/gpt2.h"
-#include "worker/train/layer.h"
+#include "worker/train/block.h"
 #include "worker/train/linear.h"
 #include "worker/train/norm.h"
 
@@ -15,44 +14,16 @@ using enum model::Gpt2BlockScratch::Tensor;
 
 constexpr auto kInOut = Linear::Storage::kInOut;
 
-class Gpt2Block final : public Layer {
+class Gpt2Block final : public Block {
  public:
   explicit Gpt2Block(const LayerOptions& options)
-      : config_(options.model.config),
-        layer_(options.layer),
-        layout_(options.place.stash),
-        scratch_(options.place.scratch),
-        batch_(options.model.microbatch),
-        rows_(batch_ * config_.context),
+      : Block(options),
         norm1_(rows_, config_.norm_epsilon, {Refs(options), 2}),
         qkv_(rows_, kInOut, Refs(options)[2], &Refs(options)[3]),
         projection_(rows_, kInOut, Refs(options)[4], &Refs(options)[5]),
         norm2_(rows_, config_.norm_epsilon, {Refs(options) + 6, 2}),
         fc_(rows_, kInOut, Refs(options)[8], &Refs(options)[9]),
         mlp_projection_(rows_, kInOut, Refs(options)[10], &Refs(options)[11]) {}
-
-  absl::Status Forward(const ForwardCall& call) const override {
-    const StashView s(layout_, call.stash);
-    if (call.probe)
-      call.probe(absl::StrCat("act.blocks.", layer_.block, ".input"),
-                 {call.input, rows_, config_.hidden});
-    RETURN_IF_ERROR(ForwardInside(*call.backend, call.input, s, /*products=*/true));
-    return mlp_projection_.Forward(*call.backend, s.Tensor(kActivated), s[kMiddle], call.output);
-  }
-
-  absl::Status Recompute(const RecomputeCall& call) const override {
-    return ForwardInside(*call.backend, call.input, StashView(layout_, call.stash),
-                         /*products=*/layout_.recompute() == model::Recompute::kFull);
-  }
-
-  absl::Status InputGrad(const InputGradCall& call) const override {
-    RETURN_IF_ERROR(MlpInputGrad(call));
-    RETURN_IF_ERROR(AttentionInputGrad(call));
-    if (call.probe)
-      call.probe(absl::StrCat("act_grad.blocks.", layer_.block, ".input"),
-                 {call.d_input, rows_, config_.hidden});
-    return absl::OkStatus();
-  }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     backend::Backend& backend = *call.backend;
@@ -69,9 +40,12 @@ class Gpt2Block final : public Layer {
   }
 
  private:
-  // Computes everything except the block's output. products: false if they are still in the stash.
+  absl::Status Output(const ForwardCall& call, const StashView& s) const override {
+    return mlp_projection_.Forward(*call.backend, s.Tensor(kActivated), s[kMiddle], call.output);
+  }
+
   absl::Status ForwardInside(backend::Backend& backend, const float* input, const StashView& s,
-                             bool products) const {
+                             bool products) const override {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
       const backend::Output qkv = s.Tensor(kQkv), attention = s.Tensor(kAttention);
@@ -98,7 +72,7 @@ class Gpt2Block final : public Layer {
   // then only the rounded value exists.
   bool FusesGelu() const { return InBf16() && layout_.recompute() != model::Recompute::kSelective; }
 
-  absl::Status MlpInputGrad(const InputGradCall& call) const {
+  absl::Status MlpInputGrad(const InputGradCall& call) const override {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
     const backend::Output inner = s.Tensor(kInner), d_inner = Scratch(call, kDInner);
@@ -120,7 +94,7 @@ class Gpt2Block final : public Layer {
         Norm2(s));
   }
 
-  absl::Status AttentionInputGrad(const InputGradCall& call) const {
+  absl::Status AttentionInputGrad(const InputGradCall& call) const override {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
     const std::int64_t c = config_.hidden;
@@ -173,11 +147,6 @@ class Gpt2Block final : public Layer {
             .out_stride = config_.hidden};
   }
 
-  const model::ModelConfig& config_;
-  const model::Layer& layer_;
-  const layout::StashLayout layout_;
-  const std::vector<std::int64_t> scratch_;  // offsets in scratch
-  const std::int64_t batch_, rows_;
   const LayerNorm norm1_;
   const Linear qkv_, projection_;
   const LayerNorm norm2_;

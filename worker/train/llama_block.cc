@@ -2,13 +2,11 @@
 // x2 = x + o_proj(attention(rope(q_proj(n)), rope(k_proj(n)), v_proj(n))),  n = RMS1(x)
 // y  = x2 + down_proj(silu(gate_proj(n)) * up_proj(n)),                     n = RMS2(x2)
 // Touvron et al. 2023; Qwen2 adds biases to q, k and v.
-#include <span>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/llama.h"
-#include "worker/train/layer.h"
+#include "worker/train/block.h"
 #include "worker/train/linear.h"
 #include "worker/train/norm.h"
 
@@ -17,11 +15,10 @@ namespace {
 
 // The widths of rows.
 struct Widths {
-  std::int64_t hidden, inner, query, key;
+  std::int64_t inner, query, key;
 
   explicit Widths(const model::ModelConfig& config)
-      : hidden(config.hidden),
-        inner(config.inner),
+      : inner(config.inner),
         query(std::int64_t{config.heads} * config.head_size),
         key(std::int64_t{config.kv_heads} * config.head_size) {}
 };
@@ -31,33 +28,10 @@ using enum model::LlamaBlockScratch::Tensor;
 
 constexpr auto kOutIn = Linear::Storage::kOutIn;
 
-class LlamaBlock final : public Layer {
+class LlamaBlock final : public Block {
  public:
   explicit LlamaBlock(const LayerOptions& options)
       : LlamaBlock(options, Parameters(options.parameters.refs)) {}
-
-  absl::Status Forward(const ForwardCall& call) const override {
-    const StashView s(layout_, call.stash);
-    if (call.probe)
-      call.probe(absl::StrCat("act.blocks.", layer_.block, ".input"),
-                 {call.input, rows_, width_.hidden});
-    RETURN_IF_ERROR(ForwardInside(*call.backend, call.input, s, /*products=*/true));
-    return down_.Forward(*call.backend, s.Tensor(kProduct), s[kMiddle], call.output);
-  }
-
-  absl::Status Recompute(const RecomputeCall& call) const override {
-    return ForwardInside(*call.backend, call.input, StashView(layout_, call.stash),
-                         /*products=*/layout_.recompute() == model::Recompute::kFull);
-  }
-
-  absl::Status InputGrad(const InputGradCall& call) const override {
-    RETURN_IF_ERROR(MlpInputGrad(call));
-    RETURN_IF_ERROR(AttentionInputGrad(call));
-    if (call.probe)
-      call.probe(absl::StrCat("act_grad.blocks.", layer_.block, ".input"),
-                 {call.d_input, rows_, width_.hidden});
-    return absl::OkStatus();
-  }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
     backend::Backend& backend = *call.backend;
@@ -100,12 +74,7 @@ class LlamaBlock final : public Layer {
   };
 
   LlamaBlock(const LayerOptions& options, const Parameters& p)
-      : config_(options.model.config),
-        layer_(options.layer),
-        layout_(options.place.stash),
-        scratch_(options.place.scratch),
-        batch_(options.model.microbatch),
-        rows_(batch_ * config_.context),
+      : Block(options),
         width_(config_),
         rotary_table_(options.rotary_table),
         norm1_(rows_, config_.norm_epsilon, {p.norm1, 1}),
@@ -118,9 +87,12 @@ class LlamaBlock final : public Layer {
         up_(rows_, kOutIn, *p.up, nullptr),
         down_(rows_, kOutIn, *p.down, nullptr) {}
 
-  // Computes everything except the block's output. products: false if they are still in the stash.
+  absl::Status Output(const ForwardCall& call, const StashView& s) const override {
+    return down_.Forward(*call.backend, s.Tensor(kProduct), s[kMiddle], call.output);
+  }
+
   absl::Status ForwardInside(backend::Backend& backend, const float* input, const StashView& s,
-                             bool products) const {
+                             bool products) const override {
     RETURN_IF_ERROR(norm1_.Forward(backend, input, Norm1(s)));
     if (products) {
       RETURN_IF_ERROR(q_.Forward(backend, s.Tensor(kNorm1), nullptr, s.Tensor(kQ)));
@@ -153,7 +125,7 @@ class LlamaBlock final : public Layer {
     return {s.Tensor(kNorm2), s[kNorm2Stats], s[kNorm2Part]};
   }
 
-  absl::Status MlpInputGrad(const InputGradCall& call) const {
+  absl::Status MlpInputGrad(const InputGradCall& call) const override {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
     const backend::Output d_product =
@@ -173,7 +145,7 @@ class LlamaBlock final : public Layer {
         Norm2(s));
   }
 
-  absl::Status AttentionInputGrad(const InputGradCall& call) const {
+  absl::Status AttentionInputGrad(const InputGradCall& call) const override {
     backend::Backend& backend = *call.backend;
     const StashView s(layout_, call.stash);
     const bool bf16 = layout_[kQ].bf16;
@@ -234,11 +206,6 @@ class LlamaBlock final : public Layer {
             .out_stride = width_.query};
   }
 
-  const model::ModelConfig& config_;
-  const model::Layer& layer_;
-  const layout::StashLayout layout_;
-  const std::vector<std::int64_t> scratch_;  // offsets in scratch
-  const std::int64_t batch_, rows_;
   const Widths width_;
   const float* const rotary_table_;
   const RmsNorm norm1_;
