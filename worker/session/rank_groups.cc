@@ -82,24 +82,17 @@ absl::StatusOr<transport::Collective*> RankGroups::Group(transport::Transport& t
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", options.rank.value(), " is not of the group ", name, " that its program needs"));
   }
-  absl::StatusOr<std::unique_ptr<transport::Collective>> created =
-      Open(transport, options,
-           {.name = name,
-            .ranks = ranks,
-            .index = static_cast<int>(self - ranks.begin()),
-            .generation = options.generation});
+  const transport::CollectiveOptions about{.name = name,
+                                           .ranks = ranks,
+                                           .index = static_cast<int>(self - ranks.begin()),
+                                           .generation = options.generation};
+  auto created =
+      options.make_sums ? options.make_sums(about) : transport::CreateCollective(&transport, about);
   if (!created.ok()) {
     return Annotate(created.status(), absl::StrCat("connecting the group ", name));
   }
   group = *std::move(created);
   return group.get();
-}
-
-absl::StatusOr<std::unique_ptr<transport::Collective>> RankGroups::Open(
-    transport::Transport& transport, const Options& options,
-    const transport::CollectiveOptions& group) {
-  if (options.make_sums) return options.make_sums(group);
-  return transport::CreateCollective(&transport, group);
 }
 
 }  // namespace takt::session

@@ -57,9 +57,6 @@ class RankGroups {
   absl::StatusOr<transport::Collective*> Group(transport::Transport& transport,
                                                const Options& options, const std::string& kind,
                                                const std::vector<Rank>& ranks);
-  static absl::StatusOr<std::unique_ptr<transport::Collective>> Open(
-      transport::Transport& transport, const Options& options,
-      const transport::CollectiveOptions& group);
 
   std::map<std::string, std::unique_ptr<transport::Collective>> groups_;  // by name
   std::map<StageId, transport::Collective*> replicas_;
