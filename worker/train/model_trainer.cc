@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker/train/model_trainer.h"
-
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "common/base/status.h"
 #include "worker/data/token_source.h"
+#include "worker/train/emulated_trainer.h"
 #include "worker/train/initial_weights.h"
 #include "worker/train/instructions/bind.h"
 #include "worker/train/meta_run.h"
 #include "worker/train/program_state.h"
 #include "worker/train/rank_state.h"
+#include "worker/train/trainer.h"
 
 namespace takt::train {
 namespace {
@@ -36,6 +36,7 @@ class ModelValidator final : public Validator {
   ProgramState& state_;
 };
 
+// The trainer of models made of layers with kernels (layer.h).
 class ModelTrainer final : public Trainer {
  public:
   static absl::StatusOr<std::unique_ptr<ModelTrainer>> Create(const TrainerOptions& options) {
@@ -131,7 +132,9 @@ class ModelTrainer final : public Trainer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Trainer>> CreateModelTrainer(const TrainerOptions& options) {
+absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(const TrainerOptions& options) {
+  if (options.model->config.family == model::Family::kEmulated)
+    return CreateEmulatedTrainer(options);
   return ModelTrainer::Create(options);
 }
 
