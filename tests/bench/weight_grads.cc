@@ -65,9 +65,14 @@ class DeferredWeightGrads {
         Fill({ref.weight, static_cast<std::size_t>(ref.parameter->elements())}, 0.02F);
     }
     RETURN_IF_ERROR(parameters_->Pack(*backend_));
-    const mesh::Stage stage{StageId(0), PpRank(0), LayerId(1), last_layer_};
-    stage_.emplace(train::StageOptions{
-        .model = model_, .stage = stage, .parameters = *parameters_, .backend = *backend_});
+    layout_ = layout::LayOutStage(model_, {StageId(0), PpRank(0), LayerId(1), last_layer_});
+    ASSIGN_OR_RETURN(stash_, Allocate(microbatches * layout_.stash_bytes));
+    ASSIGN_OR_RETURN(scratch_, Allocate(layout_.scratch_bytes));
+    stage_.emplace(train::StageOptions{.model = model_,
+                                       .layout = layout_,
+                                       .parameters = *parameters_,
+                                       .backend = *backend_,
+                                       .scratch = scratch_.data()});
     return RunInputGrads(microbatches);
   }
 
@@ -90,13 +95,10 @@ class DeferredWeightGrads {
   absl::Status RunInputGrads(int microbatches) {
     const std::int64_t floats = std::int64_t{model_.config.context} * model_.config.hidden;
     const auto messages = static_cast<std::size_t>(microbatches * floats);
-    ASSIGN_OR_RETURN(stash_, Allocate(microbatches * stage_->layout().stash_bytes));
-    ASSIGN_OR_RETURN(scratch_, Allocate(stage_->layout().scratch_bytes));
     for (std::vector<float>* each : {&inputs_, &outputs_, &d_outputs_}) {
       each->resize(messages);
       Fill(*each, 1);
     }
-    stage_->set_scratch(scratch_.data());
     for (std::int64_t m = 0; m < microbatches; ++m) {
       train::StageBuffers& buffers = slots_.emplace_back();
       buffers.input = &inputs_[m * floats];
@@ -119,6 +121,7 @@ class DeferredWeightGrads {
   std::mt19937 random_{1};
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<train::ParameterStore> parameters_;
+  layout::StageLayout layout_;
   std::optional<train::Stage> stage_;
   backend::Buffer stash_, scratch_;
   std::vector<float> inputs_, outputs_, d_outputs_;

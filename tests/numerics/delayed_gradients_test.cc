@@ -37,15 +37,16 @@ class WholeModel {
         train::ParameterStore::Create(model_, layout::LayOutParameters(model_, layers), *backend_)
             .value();
     EXPECT_TRUE(train::InitializeWeights(job, "/", *store_, *backend_).ok());
-    const mesh::Stage all{StageId(0), PpRank(0), LayerId(0), LayerId(std::ssize(layers))};
+    layout_ = layout::LayOutStage(model_,
+                                  {StageId(0), PpRank(0), LayerId(0), LayerId(std::ssize(layers))});
+    stash_ = backend_->Allocate(layout_.stash_bytes, MemoryKind::kStash).value();
+    scratch_ = backend_->Allocate(layout_.scratch_bytes, MemoryKind::kScratch).value();
     stage_.emplace(train::StageOptions{.model = model_,
-                                       .stage = all,
+                                       .layout = layout_,
                                        .parameters = *store_,
                                        .backend = *backend_,
+                                       .scratch = scratch_.data(),
                                        .rotary_table = rotary_table_.data()});
-    stash_ = backend_->Allocate(stage_->layout().stash_bytes, MemoryKind::kStash).value();
-    scratch_ = backend_->Allocate(stage_->layout().scratch_bytes, MemoryKind::kScratch).value();
-    stage_->set_scratch(scratch_.data());
   }
 
   const model::Model& model() const { return model_; }
@@ -119,6 +120,7 @@ class WholeModel {
   const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
   std::unique_ptr<train::ParameterStore> store_;
   const std::vector<float> rotary_table_ = model::RotaryTable(model_.config);
+  layout::StageLayout layout_;
   std::optional<train::Stage> stage_;
   backend::Buffer stash_, scratch_;
 };

@@ -53,19 +53,15 @@ absl::Status RankState::CreateParameters() {
 
 absl::Status RankState::CreateStages() {
   RETURN_IF_ERROR(AllocateShared());
-  const std::set<StageId> held = program::HeldStages(*options.program);
-  for (const mesh::Stage& stage : *options.partition) {
-    if (!held.contains(stage.id)) continue;
-    const auto [it, inserted] =
-        stages.try_emplace(stage.id, StageOptions{.model = *options.model,
-                                                  .stage = stage,
-                                                  .parameters = *parameters,
-                                                  .backend = *compute,
-                                                  .rotary_table = rotary_table});
-    TAKT_CHECK(inserted);
-    it->second.set_scratch(scratch);
-    it->second.set_observer(options.observer);
-    has_gradients[stage.id] = false;
+  for (const auto& [id, stage] : layout.stages) {
+    stages.try_emplace(id, StageOptions{.model = *options.model,
+                                        .layout = stage,
+                                        .parameters = *parameters,
+                                        .backend = *compute,
+                                        .scratch = scratch,
+                                        .rotary_table = rotary_table,
+                                        .observer = options.observer});
+    has_gradients[id] = false;
   }
   return absl::OkStatus();
 }

@@ -6,7 +6,10 @@
 namespace takt::train {
 
 Stage::Stage(const StageOptions& options)
-    : layout_(layout::LayOutStage(options.model, options.stage)), backend_(options.backend) {
+    : layout_(options.layout),
+      backend_(options.backend),
+      scratch_(options.scratch),
+      observer_(options.observer) {
   for (const layout::StageLayout::LayerPlace& place : layout_.layers) {
     layers_.push_back(MakeLayer({.model = options.model,
                                  .layer = options.model.layers[place.layer.value()],

@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "common/layout/stage_layout.h"
-#include "common/mesh/mesh.h"
 #include "common/model/model.h"
 #include "worker/backend/backend.h"
 #include "worker/train/layer.h"
@@ -39,12 +38,16 @@ struct LossCall {
   bool operator==(const LossCall&) const = default;
 };
 
+// All are borrowed for the stage's life.
 struct StageOptions {
-  const model::Model& model;  // all borrowed for the stage's life, except `stage`
-  const mesh::Stage& stage;
+  const model::Model& model;
+  const layout::StageLayout& layout;
   const ParameterStore& parameters;
   backend::Backend& backend;
+  // At least layout.scratch_bytes of every stage that shares it.
+  std::byte* scratch = nullptr;
   const float* rotary_table = nullptr;  // see LayerOptions
+  const TensorObserver* observer = nullptr;
 };
 
 // The layers of one stage in a chain. Between two layers there is an activation in the stash. I
@@ -57,10 +60,6 @@ class Stage {
   explicit Stage(const StageOptions& options);
 
   const layout::StageLayout& layout() const { return layout_; }
-  // Needs at least layout().scratch_bytes of every stage that shares it. Call it before the first
-  // pass.
-  void set_scratch(std::byte* scratch) { scratch_ = scratch; }
-  void set_observer(const TensorObserver* observer) { observer_ = observer; }
 
   absl::Status Forward(const StageBuffers& buffers, const LossCall& loss);
   absl::Status InputGrad(const StageBuffers& buffers);
@@ -88,11 +87,11 @@ class Stage {
   StashMemory ForwardStash(const StageBuffers& buffers, std::size_t i) const;
   StashMemory BackwardStash(const StageBuffers& buffers, std::size_t i) const;
 
-  const layout::StageLayout layout_;
+  const layout::StageLayout& layout_;
   backend::Backend& backend_;
+  std::byte* const scratch_;
+  const TensorObserver* const observer_;
   std::vector<std::unique_ptr<const Layer>> layers_;
-  std::byte* scratch_ = nullptr;
-  const TensorObserver* observer_ = nullptr;
 };
 
 }  // namespace takt::train

@@ -30,12 +30,13 @@ class StageTest : public testing::Test {
         for (std::int64_t i = 0; i < ref.parameter->elements(); ++i) ref.weight[i] = normal(random);
       }
     }
-    const mesh::Stage stage{StageId(0), PpRank(0), LayerId(0), LayerId(4)};
-    stage_.emplace(StageOptions{
-        .model = model_, .stage = stage, .parameters = *parameters_, .backend = *backend_});
-    stash_ = backend_->Allocate(stage_->layout().stash_bytes, MemoryKind::kStash).value();
-    scratch_ = backend_->Allocate(stage_->layout().scratch_bytes, MemoryKind::kScratch).value();
-    stage_->set_scratch(scratch_.data());
+    stash_ = backend_->Allocate(layout_.stash_bytes, MemoryKind::kStash).value();
+    scratch_ = backend_->Allocate(layout_.scratch_bytes, MemoryKind::kScratch).value();
+    stage_.emplace(StageOptions{.model = model_,
+                                .layout = layout_,
+                                .parameters = *parameters_,
+                                .backend = *backend_,
+                                .scratch = scratch_.data()});
     for (int i = 0; i < kRows; ++i) {
       tokens_.push_back(i % 11);
       targets_.push_back(i % 4 == 1 ? backend::kIgnoredTarget : (i * 7 + 3) % 11);
@@ -74,6 +75,8 @@ class StageTest : public testing::Test {
                                                  .vocab = 11},
                                                 2)
                                   .value();
+  const layout::StageLayout layout_ =
+      layout::LayOutStage(model_, {StageId(0), PpRank(0), LayerId(0), LayerId(4)});
   const std::unique_ptr<backend::Backend> backend_ = backend::CreateCpuBackend({}).value();
   std::unique_ptr<ParameterStore> parameters_;
   std::optional<Stage> stage_;
