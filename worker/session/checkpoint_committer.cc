@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/checkpoint_committer.h"
 
-#include <pthread.h>
-
 #include <utility>
 #include <vector>
 
@@ -55,44 +53,22 @@ absl::Status CommitCheckpoint(worker_checkpoint::FileSystem& files, const std::s
 CheckpointCommitter::CheckpointCommitter(
     std::function<absl::Status(const control::CommitCheckpoint&)> commit,
     std::function<void(const control::CheckpointCommitted&)> answer)
-    : commit_(std::move(commit)), answer_(std::move(answer)), thread_([this] { Main(); }) {}
-
-CheckpointCommitter::~CheckpointCommitter() {
-  {
-    absl::MutexLock lock(&mutex_);
-    ended_ = true;
-  }
-  thread_.join();
-}
+    : commit_(std::move(commit)), answer_(std::move(answer)) {}
 
 void CheckpointCommitter::Add(control::CommitCheckpoint request) {
-  absl::MutexLock lock(&mutex_);
-  requests_.push_back(std::move(request));
+  thread_.Add([this, request = std::move(request)] { Run(request); });
 }
 
-void CheckpointCommitter::Main() {
-  pthread_setname_np(pthread_self(), "takt-committer");
-  for (;;) {
-    control::CommitCheckpoint request;
-    {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &CheckpointCommitter::ToldLocked));
-      if (requests_.empty()) return;
-      request = std::move(requests_.front());
-      requests_.pop_front();
-    }
-    const absl::Status status = commit_(request);
-    const bool ok = status.ok();
-    const std::string error = ok ? "" : status.ToString();
-    const char* const outcome = request.manifest.empty() ? "checkpoint given up"
-                                : ok                     ? "checkpoint committed"
-                                                         : "checkpoint not committed";
-    Log(ok ? LogLevel::kInfo : LogLevel::kWarning, outcome,
-        {{"job", request.key.job},
-         {"step", std::to_string(request.step.value())},
-         {"error", error}});
-    answer_({.key = request.key, .step = request.step, .error = error});
-  }
+void CheckpointCommitter::Run(const control::CommitCheckpoint& request) const {
+  const absl::Status status = commit_(request);
+  const bool ok = status.ok();
+  const std::string error = ok ? "" : status.ToString();
+  const char* const outcome = request.manifest.empty() ? "checkpoint given up"
+                              : ok                     ? "checkpoint committed"
+                                                       : "checkpoint not committed";
+  Log(ok ? LogLevel::kInfo : LogLevel::kWarning, outcome,
+      {{"job", request.key.job}, {"step", std::to_string(request.step.value())}, {"error", error}});
+  answer_({.key = request.key, .step = request.step, .error = error});
 }
 
 }  // namespace takt::session

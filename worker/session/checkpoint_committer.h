@@ -3,16 +3,13 @@
 // whether this worker holds a rank of the job.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <string>
-#include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "common/control/attachment.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/session/task_thread.h"
 
 namespace takt::session {
 
@@ -23,30 +20,22 @@ namespace takt::session {
 absl::Status CommitCheckpoint(worker_checkpoint::FileSystem& files, const std::string& root,
                               const control::CommitCheckpoint& request);
 
-// Runs the coordinator's requests on a thread of its own. Thread-safe.
+// Runs the coordinator's requests on a thread of its own. The destructor blocks until every request
+// that was added has been run. Thread-safe.
 class CheckpointCommitter {
  public:
   // commit: CommitCheckpoint, or a test's replacement. answer: called on the committer's thread.
   CheckpointCommitter(std::function<absl::Status(const control::CommitCheckpoint&)> commit,
                       std::function<void(const control::CheckpointCommitted&)> answer);
-  // Blocks until every request that was added has been run.
-  ~CheckpointCommitter();
-
   // Never blocks.
   void Add(control::CommitCheckpoint request);
 
  private:
-  void Main();
-  bool ToldLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return ended_ || !requests_.empty();
-  }
+  void Run(const control::CommitCheckpoint& request) const;
 
   const std::function<absl::Status(const control::CommitCheckpoint&)> commit_;
   const std::function<void(const control::CheckpointCommitted&)> answer_;
-  absl::Mutex mutex_;
-  std::deque<control::CommitCheckpoint> requests_ ABSL_GUARDED_BY(mutex_);
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses everything above
+  TaskThread thread_{"takt-committer"};  // last: it uses everything above
 };
 
 }  // namespace takt::session

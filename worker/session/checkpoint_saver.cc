@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/checkpoint_saver.h"
 
-#include <pthread.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,15 +26,7 @@ absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Create(
 
 CheckpointSaver::CheckpointSaver(CheckpointSaverOptions options,
                                  worker_checkpoint::Snapshot snapshot)
-    : options_(std::move(options)), snapshot_(std::move(snapshot)), thread_([this] { Main(); }) {}
-
-CheckpointSaver::~CheckpointSaver() {
-  {
-    absl::MutexLock lock(&mutex_);
-    ended_ = true;
-  }
-  thread_.join();
-}
+    : options_(std::move(options)), snapshot_(std::move(snapshot)) {}
 
 void CheckpointSaver::Save(StepId step, std::span<const worker_checkpoint::LayerState> live,
                            std::function<void(control::CheckpointReport)> report) {
@@ -61,34 +51,13 @@ void CheckpointSaver::Save(StepId step, std::span<const worker_checkpoint::Layer
     report(std::move(part));
     return;
   }
-  absl::MutexLock lock(&mutex_);
-  next_.emplace(Job{.report = std::move(part), .done = std::move(report)});
+  thread_.Add([this, part = std::move(part), report = std::move(report)]() mutable {
+    Write(part);
+    report(std::move(part));
+  });
 }
 
-void CheckpointSaver::Finish() {
-  absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &CheckpointSaver::IdleLocked));
-}
-
-void CheckpointSaver::Main() {
-  pthread_setname_np(pthread_self(), "takt-saver");
-  for (;;) {
-    std::optional<Job> job;
-    {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &CheckpointSaver::ToldLocked));
-      if (!next_.has_value()) return;
-      job = std::exchange(next_, std::nullopt);
-      writing_ = true;
-    }
-    Write(*std::move(job));
-    absl::MutexLock lock(&mutex_);
-    writing_ = false;
-  }
-}
-
-void CheckpointSaver::Write(Job job) {
-  control::CheckpointReport& report = job.report;
+void CheckpointSaver::Write(control::CheckpointReport& report) const {
   const std::int64_t start = options_.clock->SteadyNanos();
   const std::string partial =
       checkpoint::PartialDirectoryName(report.step, options_.key.job, options_.key.generation);
@@ -105,7 +74,6 @@ void CheckpointSaver::Write(Job job) {
     report.error = files.status().ToString();
   }
   LogEnd(report);
-  job.done(std::move(report));
 }
 
 void CheckpointSaver::LogEnd(const control::CheckpointReport& report) const {

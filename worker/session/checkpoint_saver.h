@@ -6,20 +6,17 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "common/control/job_key.h"
 #include "common/control/reports.h"
 #include "worker/checkpoint/save.h"
 #include "worker/checkpoint/snapshot.h"
+#include "worker/session/task_thread.h"
 
 namespace takt::session {
 
@@ -37,51 +34,35 @@ struct CheckpointSaverOptions {
   const Clock* clock = &Clock::Real();
 };
 
-// Thread-safe. Save and Finish are called by one caller at a time.
+// Thread-safe. Save and Finish are called by one caller at a time. The destructor blocks as Finish
+// does.
 class CheckpointSaver {
  public:
   // Allocates the memory for copies of states that have the shapes of `live`.
   // Errors: kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Create(
       CheckpointSaverOptions options, std::span<const worker_checkpoint::LayerState> live);
-  // Blocks as Finish does.
-  ~CheckpointSaver();
-
   // Copies `live` and returns. The writing thread calls `report` once the files are written or
   // could not be written.
   // Blocks: until the checkpoint before is written, and while copying.
   void Save(StepId step, std::span<const worker_checkpoint::LayerState> live,
             std::function<void(control::CheckpointReport)> report);
   // Blocks until everything is written and reported.
-  void Finish();
+  void Finish() { thread_.Finish(); }
 
  private:
-  struct Job {
-    control::CheckpointReport report;
-    std::function<void(control::CheckpointReport)> done;
-  };
   CheckpointSaver(CheckpointSaverOptions options, worker_checkpoint::Snapshot snapshot);
-  void Main();
-  void Write(Job job);
+  // Writes the snapshot and adds the outcome to `report`.
+  void Write(control::CheckpointReport& report) const;
   void LogEnd(const control::CheckpointReport& report) const;
   double SecondsSince(std::int64_t start) const {
     return static_cast<double>(options_.clock->SteadyNanos() - start) * 1e-9;
-  }
-  bool IdleLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !next_.has_value() && !writing_;
-  }
-  bool ToldLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return next_.has_value() || ended_;
   }
 
   const CheckpointSaverOptions options_;
   // The caller uses it while the thread is idle, and the thread while it writes.
   worker_checkpoint::Snapshot snapshot_;
-  absl::Mutex mutex_;
-  std::optional<Job> next_ ABSL_GUARDED_BY(mutex_);
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses everything above
+  TaskThread thread_{"takt-saver"};  // last: it uses everything above
 };
 
 }  // namespace takt::session
