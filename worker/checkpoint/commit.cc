@@ -26,13 +26,6 @@ constexpr char kNewLatestLink[] = "latest.partial";
 // suffix equals it, because theirs end with a generation.
 constexpr char kRemoved[] = "removed";
 
-absl::Status WriteFile(FileSystem& files, const std::string& path, std::string_view text) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(path));
-  RETURN_IF_ERROR(file->Append(std::as_bytes(std::span(text))));
-  RETURN_IF_ERROR(file->Sync());
-  return file->Close();
-}
-
 // Removes a directory that contains files and no directories. Returns OK if there is none.
 absl::Status RemoveFlat(FileSystem& files, const std::string& directory) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
@@ -184,6 +177,13 @@ bool IsStale(std::string_view suffix, std::string_view job, Generation generatio
 }
 
 }  // namespace
+
+absl::Status WriteFile(FileSystem& files, const std::string& path, std::string_view text) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(path));
+  RETURN_IF_ERROR(file->Append(std::as_bytes(std::span(text))));
+  RETURN_IF_ERROR(file->Sync());
+  return file->Close();
+}
 
 absl::Status EnsureDirectory(FileSystem& files, const std::string& directory) {
   fs::path path;

@@ -16,6 +16,9 @@ namespace takt::worker_checkpoint {
 // Makes `directory` and its parents where they are missing. They survive a power cut.
 absl::Status EnsureDirectory(FileSystem& files, const std::string& directory);
 
+// Creates a file with these contents and syncs it. After an error it may exist, incomplete.
+absl::Status WriteFile(FileSystem& files, const std::string& path, std::string_view text);
+
 // Turns the partial directory that `manifest` (the text of manifest.json) belongs to into a
 // checkpoint. It checks that every file exists with its size, adds the manifest, syncs, renames,
 // moves `latest`, and removes complete checkpoints beyond the `keep` newest (>= 1), but never this

@@ -7,8 +7,6 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
-#include <memory>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -116,18 +114,10 @@ class PlanFile {
   absl::Status Replace(std::string_view text) const {
     RETURN_IF_ERROR(worker_checkpoint::EnsureDirectory(files_, directory_));
     const std::string partial = absl::StrCat(path_, ".partial-", getpid());
-    const absl::Status status = WriteAs(partial, text);
+    absl::Status status = worker_checkpoint::WriteFile(files_, partial, text);
+    if (status.ok()) status = files_.Rename(partial, path_);
     if (!status.ok()) files_.Remove(partial).IgnoreError();
     return status;
-  }
-
-  absl::Status WriteAs(const std::string& partial, std::string_view text) const {
-    ASSIGN_OR_RETURN(const std::unique_ptr<worker_checkpoint::WritableFile> file,
-                     files_.Create(partial));
-    RETURN_IF_ERROR(file->Append(std::as_bytes(std::span(text))));
-    RETURN_IF_ERROR(file->Sync());
-    RETURN_IF_ERROR(file->Close());
-    return files_.Rename(partial, path_);
   }
 
   worker_checkpoint::FileSystem& files_;
