@@ -17,6 +17,7 @@
 #include <string_view>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
@@ -99,17 +100,6 @@ class SignalThread {
  private:
   std::atomic<bool> ended_ = false;
   std::thread thread_;
-};
-
-// Ships log lines to the coordinator. It must outlive every thread that logs.
-class LogShipping {
- public:
-  ~LogShipping() { SetLogSink(nullptr); }
-  void Start(session::BulkOutbox& outbox) {
-    SetLogSink([&outbox](LogLevel level, std::string_view line) {
-      outbox.AddLog(level, line, absl::ToUnixNanos(absl::Now()));
-    });
-  }
 };
 
 // Runs this program anew in the same process. Threads that hang and the state of a lost device end
@@ -225,9 +215,11 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
   ASSIGN_OR_RETURN(const auto metrics_server, StartMetrics(shared));
   const std::string metrics_address = metrics_server != nullptr ? metrics_server->address() : "";
   session::PipelineRunnerOptions runner_options = RunnerOptions(shared);
-  LogShipping log_shipping;  // outlives the agent's threads
+  const absl::Cleanup end_log_shipping = [] { SetLogSink(nullptr); };  // once no thread logs
   session::Agent agent(AgentOptionsOf(shared, runner_options));
-  log_shipping.Start(agent.outbox());
+  SetLogSink([&outbox = agent.outbox()](LogLevel level, std::string_view line) {
+    outbox.AddLog(level, line, absl::ToUnixNanos(absl::Now()));
+  });
   runner_options.on_stuck = [&](const std::string& reason) { agent.Stuck(reason); };
   runner_options.on_trace = [&](std::string trace) { agent.outbox().AddTrace(std::move(trace)); };
   worker_rpc::AttachmentClient client(AttachmentOptionsOf(shared, incarnation), agent);

@@ -159,7 +159,7 @@ void ProgramEngine::EndAfter(StepId step) {
 }
 
 void ProgramEngine::RunLane(Lane& lane, std::uint64_t begin) {
-  std::string thread_name = absl::StrCat(options_.thread_name_prefix, "/", lane.name);
+  std::string thread_name = absl::StrCat("takt/", lane.name);
   // The kernel keeps 15 characters.
   thread_name.resize(std::min<std::size_t>(thread_name.size(), 15));
   pthread_setname_np(pthread_self(), thread_name.c_str());

@@ -63,7 +63,6 @@ struct EngineOptions {
   std::function<Rank(PpRank)> rank_of;
   std::int64_t generation = 0;
   std::string channel_prefix;  // tells two engines on one transport apart
-  std::string thread_name_prefix = "takt";
   // After an error or Abort, how long Run waits for devices to finish what they were given.
   absl::Duration device_grace = absl::Seconds(10);
   // False: no instruction is timed (its timing stays 0), so that what timing costs can be measured.

@@ -48,7 +48,7 @@ void LogUpdate(const control::JobUpdate& update) {
 }  // namespace
 
 Agent::Agent(AgentOptions options)
-    : options_(std::move(options)), outbox_(options_.outbox), held_job_(options_.leave_timeout) {}
+    : options_(std::move(options)), held_job_(options_.leave_timeout) {}
 
 Agent::~Agent() {
   outbox_.EndWaits();

@@ -48,7 +48,6 @@ struct AgentOptions {
   // keep_job ago, or a rank of another generation or job takes its place. May be empty.
   std::function<void(const std::string& job)> on_job_over;
   absl::Duration keep_job = absl::Minutes(10);
-  BulkOutboxOptions outbox;
 };
 
 // What this worker holds, for Hello and heartbeats.

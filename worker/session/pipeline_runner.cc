@@ -267,8 +267,7 @@ class PipelineRunner final : public RankRunner {
             {.transport = &connections_.messages(),
              .rank_of = [this](PpRank pp) { return assignment_.mesh.RankOf(pp, dp_rank_); },
              .generation = assignment_.key.generation.value(),
-             .channel_prefix = std::move(channel_prefix),
-             .thread_name_prefix = "takt"}));
+             .channel_prefix = std::move(channel_prefix)}));
     absl::MutexLock lock(&mutex_);
     out = std::move(engine);
     return stop_reason_;
