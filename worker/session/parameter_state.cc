@@ -19,8 +19,14 @@ LayerId OwnerOf(const model::Model& model, const model::Parameter& parameter) {
   return LayerId(static_cast<std::int32_t>(it - model.layers.begin()));
 }
 
-std::size_t SizeOf(const train::ParameterRef& ref) {
-  return static_cast<std::size_t>(ref.parameter->elements());
+// View: ParameterState or ParameterTarget.
+template <class View>
+View ViewOf(const train::ParameterRef& ref) {
+  const auto size = static_cast<std::size_t>(ref.parameter->elements());
+  return {.parameter = ref.parameter,
+          .weight = {ref.weight, size},
+          .m = {ref.m, size},
+          .v = {ref.v, size}};
 }
 
 }  // namespace
@@ -35,11 +41,7 @@ std::vector<worker_checkpoint::LayerState> WrittenState(train::ParameterStore& s
     state.layer = layer.layer;
     for (const train::ParameterRef& ref : layer.refs) {
       if (ref.norm_index < 0) continue;  // another layer owns this weight
-      const std::size_t size = SizeOf(ref);
-      state.parameters.push_back({.parameter = ref.parameter,
-                                  .weight = {ref.weight, size},
-                                  .m = {ref.m, size},
-                                  .v = {ref.v, size}});
+      state.parameters.push_back(ViewOf<worker_checkpoint::ParameterState>(ref));
     }
   }
   return layers;
@@ -53,13 +55,9 @@ std::vector<worker_checkpoint::LayerTarget> LoadTargets(const model::Model& mode
     for (const train::ParameterRef& ref : layer.refs) {
       if (ref.m == nullptr) continue;  // this rank shares it with another layer
       const LayerId owner = OwnerOf(model, *ref.parameter);
-      const std::size_t size = SizeOf(ref);
       worker_checkpoint::LayerTarget& target = targets[owner];
       target.layer = owner;
-      target.parameters.push_back({.parameter = ref.parameter,
-                                   .weight = {ref.weight, size},
-                                   .m = {ref.m, size},
-                                   .v = {ref.v, size}});
+      target.parameters.push_back(ViewOf<worker_checkpoint::ParameterTarget>(ref));
     }
   }
   std::vector<worker_checkpoint::LayerTarget> list;
