@@ -4,70 +4,20 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
-#include <vector>
 
 #include "common/plan/plan.h"
 #include "gtest/gtest.h"
+#include "tests/testing/small_jobs.h"
 #include "worker/backend/cuda/product.h"
-#include "worker/train/meta_run.h"
 
 namespace takt::session {
 namespace {
 
 using model::Recompute;
-
-model::ModelConfig Gpt2() {
-  return {.layers = 8,
-          .hidden = 36,
-          .heads = 3,
-          .kv_heads = 3,
-          .inner = 100,
-          .context = 19,
-          .positions = 23,
-          .vocab = 131};
-}
-
-model::ModelConfig Llama(bool tied) {
-  return {.family = tied ? model::Family::kQwen2 : model::Family::kLlama,
-          .layers = 8,
-          .hidden = 36,
-          .heads = 6,
-          .kv_heads = 2,
-          .head_size = 10,
-          .inner = 50,
-          .context = 17,
-          .positions = 17,
-          .vocab = 67,
-          .tied_head = tied};
-}
-
-config::JobSpec JobOf(const model::ModelConfig& model, const std::string& schedule) {
-  config::JobSpec job;
-  job.model = model;
-  job.train = {{.path = "nowhere"}};
-  job.global_batch = 32;
-  job.microbatch = 2;
-  job.adamw.clip_norm = 0;
-  job.parallelism.pipeline = 2;
-  job.parallelism.schedule = schedule;
-  return job;
-}
-
-absl::StatusOr<train::MetaReport> RunRank(const config::JobSpec& job, const plan::Plan& plan,
-                                          int rank, backend::OpListener listener = nullptr) {
-  return train::RunOnMeta(
-      {.job = &job,
-       .model = &plan.model,
-       .partition = &plan.partition,
-       .program = &plan.programs[rank],
-       .validation_program =
-           plan.validation_programs.empty() ? nullptr : &plan.validation_programs[rank],
-       .mesh = plan.mesh,
-       .rank = plan.mesh.RankOf(PpRank(rank), DpRank(0))},
-      std::move(listener));
-}
+using testing::Gpt2;
+using testing::JobOf;
+using testing::Llama;
 
 // The part of an op by which a GPU chooses kernels.
 void AddKeys(const backend::Op& op, std::set<std::string>& keys) {
@@ -113,7 +63,7 @@ TEST(ShowOps, TellsOfEveryProductOfEveryRank) {
           };
           ASSERT_EQ(ShowOps(job, plan->partition, device, gather(shown)), absl::OkStatus());
           for (int rank = 0; rank < plan->mesh.pp_size; ++rank) {
-            ASSERT_TRUE(RunRank(job, *plan, rank, gather(run)).ok());
+            ASSERT_TRUE(testing::RunRank(job, *plan, rank, gather(run)).ok());
             ++programs;
           }
           for (const std::string& key : run)

@@ -3,71 +3,21 @@
 #include "worker/train/meta_run.h"
 
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/layout/gpu_scratch.h"
-#include "common/plan/plan.h"
 #include "common/program/compute_part.h"
 #include "gtest/gtest.h"
+#include "tests/testing/small_jobs.h"
 
 namespace takt::train {
 namespace {
 
 using model::Recompute;
 using program::Op;
-
-model::ModelConfig Gpt2() {
-  return {.layers = 8,
-          .hidden = 36,
-          .heads = 3,
-          .kv_heads = 3,
-          .inner = 100,
-          .context = 19,
-          .positions = 23,
-          .vocab = 131};
-}
-
-model::ModelConfig Llama(bool tied) {
-  return {.family = tied ? model::Family::kQwen2 : model::Family::kLlama,
-          .layers = 8,
-          .hidden = 36,
-          .heads = 6,
-          .kv_heads = 2,
-          .head_size = 10,
-          .inner = 50,
-          .context = 17,
-          .positions = 17,
-          .vocab = 67,
-          .tied_head = tied};
-}
-
-config::JobSpec JobOf(const model::ModelConfig& model, const std::string& schedule) {
-  config::JobSpec job;
-  job.model = model;
-  job.train = {{.path = "nowhere"}};
-  job.global_batch = 32;
-  job.microbatch = 2;
-  job.adamw.clip_norm = 0;
-  job.parallelism.pipeline = 2;
-  job.parallelism.schedule = schedule;
-  return job;
-}
-
-absl::StatusOr<MetaReport> RunRank(const config::JobSpec& job, const plan::Plan& plan, int rank,
-                                   backend::OpListener listener = nullptr) {
-  return RunOnMeta(
-      {.job = &job,
-       .model = &plan.model,
-       .partition = &plan.partition,
-       .program = &plan.programs[rank],
-       .validation_program =
-           plan.validation_programs.empty() ? nullptr : &plan.validation_programs[rank],
-       .mesh = plan.mesh,
-       .rank = plan.mesh.RankOf(PpRank(rank), DpRank(0))},
-      std::move(listener));
-}
+using testing::Gpt2;
+using testing::JobOf;
+using testing::Llama;
 
 // Returns the FLOPs of a stage's passes according to the description of the model.
 double Described(const plan::Plan& plan, const program::ComputePart& part) {
@@ -89,7 +39,7 @@ void ExpectAsPredicted(const config::JobSpec& job,
   const absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, {.max_workers = 8, .device = device});
   ASSERT_TRUE(plan.ok()) << plan.status();
   for (int rank = 0; rank < plan->mesh.pp_size; ++rank) {
-    const absl::StatusOr<MetaReport> report = RunRank(job, *plan, rank);
+    const absl::StatusOr<MetaReport> report = testing::RunRank(job, *plan, rank);
     ASSERT_TRUE(report.ok()) << report.status();
     MemoryBytes predicted = plan->memory[rank];
     predicted[MemoryKind::kProcess] = 0;
