@@ -22,10 +22,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "tests/testing/planned_backends.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/backend/cuda/cuda_backend.h"
 #include "worker/plugin/entry.h"
-#include "worker/session/planned_backends_testing.h"
 
 // Here, and not linked from common/base: that would bring a second copy of generated protobuf into
 // the worker.
@@ -130,7 +130,7 @@ class FakeDevice final : public backend::cuda::CudaDevice {
   const backend::cuda::Arena& arena() const override { return *arena_; }
 
  private:
-  session::PlannedBackends planned_{
+  PlannedBackends planned_{
       {.compute_capability = "9.0", .sm_count = 132, .cublaslt = "13.0.2", .cudnn = ""},
       /*seed=*/1,
       backend::CreateCpuBackends({})};

@@ -19,11 +19,11 @@
 #include "takt/v1/job_spec.pb.h"
 #include "tests/testing/checkpoint_job.h"
 #include "tests/testing/map_rendezvous.h"
+#include "tests/testing/planned_backends.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/backend/discrete/discrete_backend.h"
 #include "worker/checkpoint/commit.h"
 #include "worker/session/pipeline_runner.h"
-#include "worker/session/planned_backends_testing.h"
 #include "worker/session/shared_rendezvous_testing.h"
 #include "worker/transport/nccl/fake_nccl.h"
 #include "worker/transport/nccl/nccl_transport.h"
@@ -31,6 +31,7 @@
 namespace takt::session {
 namespace {
 
+using takt::testing::PlannedBackends;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;

@@ -16,8 +16,8 @@
 #include "tests/testing/checkpoint_job.h"
 #include "tests/testing/faulty_file_system.h"
 #include "tests/testing/map_rendezvous.h"
+#include "tests/testing/planned_backends.h"
 #include "worker/backend/plan_cache_text.h"
-#include "worker/session/planned_backends_testing.h"
 
 namespace takt::session {
 namespace {
@@ -25,6 +25,7 @@ namespace {
 using backend::KernelPlan;
 using backend::PlanCache;
 using backend::PlanTarget;
+using takt::testing::PlannedBackends;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

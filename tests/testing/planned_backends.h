@@ -16,7 +16,7 @@
 #include "worker/backend/kernel_plans.h"
 #include "worker/backend/plan_cache.h"
 
-namespace takt::session {
+namespace takt::testing {
 
 // Backends whose products ask a kernel plan first, as those of a GPU do. Other backends then
 // compute them. Factories with different `seed` choose different plans.
@@ -108,4 +108,4 @@ class PlannedBackends final : public backend::BackendFactory, public backend::Ke
   const std::unique_ptr<backend::BackendFactory> computing_;
 };
 
-}  // namespace takt::session
+}  // namespace takt::testing
