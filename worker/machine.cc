@@ -42,20 +42,21 @@ void PrepareEnvironment() {
   unsetenv("NCCL_COMM_ID");
 }
 
-// Returns 0 if it cannot be measured. Gives the device back.
-double DeviceFlopsPerSecond(const plugin::CudaEntry& cuda, int index) {
-  const auto measure = [&]() -> absl::StatusOr<double> {
-    ASSIGN_OR_RETURN(const auto device, cuda.open_device({.device = index}));
-    ASSIGN_OR_RETURN(const auto backend, device->CreateCompute());
-    Log(LogLevel::kInfo, "backend", {{"description", backend->description()}});
-    return backend::MeasureMatmulFlops(*backend);
-  };
-  const absl::StatusOr<double> flops = measure();
-  if (!flops.ok()) {
-    Log(LogLevel::kWarning, "matmul rate of the GPU not measured",
-        {{"error", flops.status().ToString()}});
-  }
+// Measures the matmul rate. If that fails, logs `failure` and returns 0.
+double FlopsPerSecond(const absl::StatusOr<std::unique_ptr<backend::Backend>>& backend,
+                      const char* failure) {
+  if (backend.ok()) Log(LogLevel::kInfo, "backend", {{"description", (*backend)->description()}});
+  const absl::StatusOr<double> flops =
+      backend.ok() ? backend::MeasureMatmulFlops(**backend) : backend.status();
+  if (!flops.ok()) Log(LogLevel::kWarning, failure, {{"error", flops.status().ToString()}});
   return flops.value_or(0);
+}
+
+// Opens the device only for the measurement.
+double DeviceFlopsPerSecond(const plugin::CudaEntry& cuda, int index) {
+  const auto device = cuda.open_device({.device = index});
+  return FlopsPerSecond(device.ok() ? (*device)->CreateCompute() : device.status(),
+                        "matmul rate of the GPU not measured");
 }
 
 absl::StatusOr<std::optional<Device>> FindDevice(const std::string& device, bool share_device) {
@@ -107,13 +108,8 @@ absl::StatusOr<Machine> InspectMachine(const std::string& device, bool share_dev
 }
 
 double MatmulFlopsPerSecond(int threads) {
-  const auto backend = backend::CreateCpuBackend({.threads = threads});
-  if (backend.ok()) Log(LogLevel::kInfo, "backend", {{"description", (*backend)->description()}});
-  const absl::StatusOr<double> flops =
-      backend.ok() ? backend::MeasureMatmulFlops(**backend) : backend.status();
-  if (!flops.ok())
-    Log(LogLevel::kWarning, "matmul rate not measured", {{"error", flops.status().ToString()}});
-  return flops.value_or(0);
+  return FlopsPerSecond(backend::CreateCpuBackend({.threads = threads}),
+                        "matmul rate not measured");
 }
 
 }  // namespace takt::worker
