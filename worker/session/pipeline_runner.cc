@@ -141,6 +141,12 @@ class PipelineRunner final : public RankRunner {
         absl::StrCat("the partition covers ", given, " layers, the model has ", layers));
   }
 
+  RankMeeting Meeting() const {
+    return {.rendezvous = rendezvous_.get(),
+            .rank = assignment_.rank,
+            .num_ranks = assignment_.mesh.size()};
+  }
+
   absl::Status OpenCheckpoints() {
     if (!assignment_.job.checkpoint.has_value()) return absl::OkStatus();
     SetPhase("CONNECT", "all ranks to see the checkpoint directory");
@@ -149,7 +155,7 @@ class PipelineRunner final : public RankRunner {
                                    .root = options_.checkpoint_root,
                                    .data_root = options_.data_root,
                                    .threads = threads(),
-                                   .rendezvous = rendezvous_.get(),
+                                   .meeting = Meeting(),
                                    .files = options_.files,
                                    .clock = options_.clock};
     {
@@ -217,11 +223,7 @@ class PipelineRunner final : public RankRunner {
                               // Products of several Ws have shapes that no exact job has.
                               .may_add = !assignment_.job.exact};
     if (checkpoints_.has_value()) options.checkpoint = checkpoints_->kernel_plan();
-    ASSIGN_OR_RETURN(AgreedKernelPlan agreed,
-                     AgreeOnKernelPlan({.rendezvous = rendezvous_.get(),
-                                        .rank = assignment_.rank,
-                                        .num_ranks = assignment_.mesh.size()},
-                                       options));
+    ASSIGN_OR_RETURN(AgreedKernelPlan agreed, AgreeOnKernelPlan(Meeting(), options));
     resumed_.kernel_plan = std::move(agreed.summary);
     for (std::string& note : agreed.notes) resumed_.notes.push_back(std::move(note));
     return std::move(agreed.text);

@@ -50,12 +50,6 @@ backend::MemoryBackend* DeviceOf(const train::ParameterStore& store) {
 
 }  // namespace
 
-RankCheckpoints::RankCheckpoints(RankCheckpointsOptions options)
-    : options_(std::move(options)),
-      meeting_{.rendezvous = options_.rendezvous,
-               .rank = options_.assignment->rank,
-               .num_ranks = options_.assignment->mesh.size()} {}
-
 absl::Status RankCheckpoints::Open() {
   const control::JobKey& key = options_.assignment->key;
   ASSIGN_OR_RETURN(
@@ -63,7 +57,7 @@ absl::Status RankCheckpoints::Open() {
       first() ? MakeDirectoryUnderRoot(*options_.files, kField, options_.root, spec().directory)
               : data::JoinUnderRoot(kField, options_.root, spec().directory));
   const std::string name = absl::StrCat(".shared-", key.job, "-", key.generation.value());
-  RETURN_IF_ERROR(CheckShared(meeting_, directory_, name));
+  RETURN_IF_ERROR(CheckShared(options_.meeting, directory_, name));
   ASSIGN_OR_RETURN(directory_, data::ResolveUnderRoot(kField, options_.root, spec().directory));
   if (!first()) return absl::OkStatus();
   ASSIGN_OR_RETURN(
@@ -78,7 +72,7 @@ absl::Status RankCheckpoints::Open() {
 
 absl::StatusOr<control::Resumed> RankCheckpoints::Restore(train::ParameterStore* store) {
   const control::Assignment& assignment = *options_.assignment;
-  return AgreeOnResume(meeting_,
+  return AgreeOnResume(options_.meeting,
                        {.job = &assignment.job,
                         .directory = directory_,
                         .wanted = assignment.resume,

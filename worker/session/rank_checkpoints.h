@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
@@ -31,7 +32,7 @@ struct RankCheckpointsOptions {
   std::string root;       // under which checkpoint.directory lies
   std::string data_root;  // the root of init_from
   int threads = 1;
-  transport::Rendezvous* rendezvous = nullptr;
+  RankMeeting meeting;
   worker_checkpoint::FileSystem* files = nullptr;
   const Clock* clock = &Clock::Real();
 };
@@ -39,7 +40,7 @@ struct RankCheckpointsOptions {
 // One caller makes the calls in the order below. GiveUp may be called at any time by any thread.
 class RankCheckpoints {
  public:
-  explicit RankCheckpoints(RankCheckpointsOptions options);
+  explicit RankCheckpoints(RankCheckpointsOptions options) : options_(std::move(options)) {}
   ~RankCheckpoints() { GiveUp(); }
 
   // Makes the directory, checks that all ranks see it, and removes what earlier generations left.
@@ -72,7 +73,6 @@ class RankCheckpoints {
   int num_layers() const { return static_cast<int>(options_.model->layers.size()); }
 
   const RankCheckpointsOptions options_;
-  const RankMeeting meeting_;
   std::string directory_;
   std::string config_text_;  // from the checkpoint that was loaded; empty: none was
   std::optional<KeptPlan> kernel_plan_;
