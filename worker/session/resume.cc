@@ -103,6 +103,13 @@ absl::Status Answer(const RankMeeting& meeting, const std::string& key,
 
 std::string ProposalKey(int round) { return absl::StrCat("resume/", round); }
 
+absl::Status TryLoad(const std::string& directory, StepId step, const LoadStep& load) {
+  ASSIGN_OR_RETURN(const checkpoint::StepFiles files,
+                   checkpoint::StepFiles::Open(
+                       absl::StrCat(directory, "/", checkpoint::StepDirectoryName(step))));
+  return load(files);
+}
+
 // Rank 0's part.
 class Proposer {
  public:
@@ -181,15 +188,6 @@ class Proposer {
     return notes;
   }
 
- public:
-  static absl::Status TryLoad(const std::string& directory, StepId step, const LoadStep& load) {
-    ASSIGN_OR_RETURN(const checkpoint::StepFiles files,
-                     checkpoint::StepFiles::Open(
-                         absl::StrCat(directory, "/", checkpoint::StepDirectoryName(step))));
-    return load(files);
-  }
-
- private:
   const RankMeeting& meeting_;
   const ResumeOptions& options_;
   const LoadStep& load_;
@@ -206,7 +204,7 @@ absl::StatusOr<control::Resumed> Follow(const RankMeeting& meeting, const Resume
     const Word word = Word::Parse(text);
     if (word.verdict == Verdict::kRefuse) return word.refusal;
     if (word.verdict != Verdict::kTry) return control::Resumed{.step = word.step};
-    const absl::Status loaded = Proposer::TryLoad(options.directory, word.step, load);
+    const absl::Status loaded = TryLoad(options.directory, word.step, load);
     RETURN_IF_ERROR(Answer(meeting, key, std::string(loaded.message())));
   }
 }
