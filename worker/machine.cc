@@ -5,6 +5,7 @@
 #include <sys/utsname.h>
 
 #include <cstdlib>
+#include <memory>
 #include <string_view>
 #include <utility>
 
