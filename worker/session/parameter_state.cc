@@ -51,14 +51,11 @@ std::vector<worker_checkpoint::LayerTarget> LoadTargets(const model::Model& mode
                                                         train::ParameterStore& store) {
   store.SelectVersion(0);
   std::map<LayerId, worker_checkpoint::LayerTarget> targets;
-  for (const train::LayerParameters& layer : store.layers()) {
-    for (const train::ParameterRef& ref : layer.refs) {
-      if (ref.m == nullptr) continue;  // this rank shares it with another layer
-      const LayerId owner = OwnerOf(model, *ref.parameter);
-      worker_checkpoint::LayerTarget& target = targets[owner];
-      target.layer = owner;
-      target.parameters.push_back(ViewOf<worker_checkpoint::ParameterTarget>(ref));
-    }
+  for (const train::ParameterRef* const ref : store.trained()) {
+    const LayerId owner = OwnerOf(model, *ref->parameter);
+    worker_checkpoint::LayerTarget& target = targets[owner];
+    target.layer = owner;
+    target.parameters.push_back(ViewOf<worker_checkpoint::ParameterTarget>(*ref));
   }
   std::vector<worker_checkpoint::LayerTarget> list;
   for (auto& [owner, target] : targets) list.push_back(std::move(target));

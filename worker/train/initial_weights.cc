@@ -93,15 +93,11 @@ absl::Status LoadWeights(const config::JobSpec& job, std::string_view data_root,
                          const ParameterStore& store, backend::Backend& backend) {
   const absl::StatusOr<checkpoint::HfFolder> folder = OpenInitFrom(job, data_root);
   if (!folder.ok()) return RefuseInitFrom(job, folder.status());
-  for (const LayerParameters& layer : store.layers()) {
-    for (const ParameterRef& ref : layer.refs) {
-      if (ref.m == nullptr) continue;  // shares the weights of another layer
-      const model::Parameter& parameter = *ref.parameter;
-      const absl::StatusOr<const checkpoint::Tensor*> tensor =
-          folder->Require(parameter.name, parameter.shape);
-      if (!tensor.ok()) return RefuseInitFrom(job, tensor.status());
-      RETURN_IF_ERROR(CopyTensor(**tensor, ref.weight, backend));
-    }
+  for (const ParameterRef* const ref : store.trained()) {
+    const absl::StatusOr<const checkpoint::Tensor*> tensor =
+        folder->Require(ref->parameter->name, ref->parameter->shape);
+    if (!tensor.ok()) return RefuseInitFrom(job, tensor.status());
+    RETURN_IF_ERROR(CopyTensor(**tensor, ref->weight, backend));
   }
   return absl::OkStatus();
 }
@@ -129,20 +125,17 @@ absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data
                                const ParameterStore& store, backend::Backend& backend) {
   if (!job.init_from.empty()) return LoadWeights(job, data_root, store, backend);
   std::vector<float> values;
-  for (const LayerParameters& layer : store.layers()) {
-    for (const ParameterRef& ref : layer.refs) {
-      if (ref.m == nullptr) continue;  // shares the weights of another layer
-      const auto elements = static_cast<std::size_t>(ref.parameter->elements());
-      if (backend.memory_is_host()) {  // copying the largest would set the worker's peak
-        FillInitialWeights(*ref.parameter, job.seed, {ref.weight, elements});
-        continue;
-      }
-      values.resize(elements);
-      FillInitialWeights(*ref.parameter, job.seed, values);
-      RETURN_IF_ERROR(backend.CopyFromHost(std::as_bytes(std::span(values)),
-                                           reinterpret_cast<std::byte*>(ref.weight)));
-      RETURN_IF_ERROR(backend.Synchronize());  // `values` is used again
+  for (const ParameterRef* const ref : store.trained()) {
+    const auto elements = static_cast<std::size_t>(ref->parameter->elements());
+    if (backend.memory_is_host()) {  // copying the largest would set the worker's peak
+      FillInitialWeights(*ref->parameter, job.seed, {ref->weight, elements});
+      continue;
     }
+    values.resize(elements);
+    FillInitialWeights(*ref->parameter, job.seed, values);
+    RETURN_IF_ERROR(backend.CopyFromHost(std::as_bytes(std::span(values)),
+                                         reinterpret_cast<std::byte*>(ref->weight)));
+    RETURN_IF_ERROR(backend.Synchronize());  // `values` is used again
   }
   return absl::OkStatus();
 }

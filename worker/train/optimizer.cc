@@ -68,17 +68,14 @@ absl::Status Optimizer::Update(backend::Backend& backend, StepId step, std::int6
   const double learning_rate = config::LearningRate(adamw, job_.lr_schedule, step.value());
   parameters_.BeginUpdate();
   std::vector<backend::AdamwTensor> tensors;
-  for (const LayerParameters& layer : parameters_.layers()) {
-    for (const ParameterRef& ref : layer.refs) {
-      if (ref.m == nullptr) continue;
-      tensors.push_back({.parameter = ref.weight,
-                         .previous = ref.previous,
-                         .gradient = ref.gradient,
-                         .m = ref.m,
-                         .v = ref.v,
-                         .count = ref.parameter->elements(),
-                         .decayed = ref.parameter->decayed()});
-    }
+  for (const ParameterRef* const ref : parameters_.trained()) {
+    tensors.push_back({.parameter = ref->weight,
+                       .previous = ref->previous,
+                       .gradient = ref->gradient,
+                       .m = ref->m,
+                       .v = ref->v,
+                       .count = ref->parameter->elements(),
+                       .decayed = ref->parameter->decayed()});
   }
   return backend.Run(backend::AdamwUpdate{.tensors = tensors,
                                           .step = number,

@@ -161,6 +161,14 @@ const LayerParameters& ParameterStore::Layer(LayerId layer) const {
   return *it;
 }
 
+std::vector<const ParameterRef*> ParameterStore::trained() const {
+  std::vector<const ParameterRef*> trained;
+  for (const Use& use : uses_) {
+    if (use.ref->m != nullptr) trained.push_back(use.ref);
+  }
+  return trained;
+}
+
 ParameterStore::TiedUses ParameterStore::tied_uses() const {
   TiedUses uses;
   for (const Use& use : uses_) {

@@ -86,6 +86,8 @@ class ParameterStore {
 
   const LayerParameters& Layer(LayerId layer) const;
   std::span<const LayerParameters> layers() const { return layers_; }
+  // Returns the uses that have optimizer state on this rank: each weight once, layer by layer.
+  std::vector<const ParameterRef*> trained() const;
 
   // The two uses of the tied parameter: `own` in the embedding's bucket, `tied` in the head's. A
   // use on another rank is null.
