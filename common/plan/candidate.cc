@@ -121,47 +121,47 @@ cost::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& part
 // Returns the programs of a validation pass. A schedule without a flush goes forward as one with it
 // does.
 absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInputs& inputs,
-                                                              const Candidate& candidate) {
-  if (!IsAsynchronous(candidate.schedule)) return program::ForwardOnly(candidate.programs);
-  schedule::Schedule flushed = candidate.schedule;
+                                                              const Plan& plan) {
+  if (!IsAsynchronous(plan.schedule)) return program::ForwardOnly(plan.programs);
+  schedule::Schedule flushed = plan.schedule;
   flushed.updates = schedule::Updates::kFlush;
   ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
-                   program::Lower(flushed, MakeLowerOptions(inputs, candidate.partition)));
+                   program::Lower(flushed, MakeLowerOptions(inputs, plan.partition)));
   return program::ForwardOnly(programs);
 }
 
 absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::Schedule schedule) {
-  Candidate candidate{.schedule = std::move(schedule)};
-  ASSIGN_OR_RETURN(candidate.partition,
-                   PartitionOf(inputs, candidate.schedule.num_stages, candidate.schedule.placement,
-                               candidate.schedule.num_ranks()));
-  const program::LowerOptions options = MakeLowerOptions(inputs, candidate.partition);
-  ASSIGN_OR_RETURN(candidate.programs, program::Lower(candidate.schedule, options));
-  RETURN_IF_ERROR(sim::Prove(
-      candidate.programs,
-      {.sums = {.gradients = options.reduce_gradients, .tied_embeddings = options.tied_embeddings},
-       .schedule = &candidate.schedule}));
-  candidate.costs = MakeCosts(inputs, candidate.partition);
-  ASSIGN_OR_RETURN(candidate.report,
-                   sim::Simulate(candidate.programs, candidate.costs,
-                                 {.steps = IsAsynchronous(candidate.schedule) ? kStepsInARow : 1}));
+  Plan plan{.schedule = std::move(schedule)};
+  plan.mesh = {.pp_size = plan.schedule.num_ranks(), .dp_size = inputs.dp_size};
+  ASSIGN_OR_RETURN(plan.partition, PartitionOf(inputs, plan.schedule.num_stages,
+                                               plan.schedule.placement, plan.mesh.pp_size));
+  const program::LowerOptions options = MakeLowerOptions(inputs, plan.partition);
+  ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
+  RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = {.gradients = options.reduce_gradients,
+                                                      .tied_embeddings = options.tied_embeddings},
+                                             .schedule = &plan.schedule}));
+  plan.costs = MakeCosts(inputs, plan.partition);
+  ASSIGN_OR_RETURN(sim::Report report,
+                   sim::Simulate(plan.programs, plan.costs,
+                                 {.steps = IsAsynchronous(plan.schedule) ? kStepsInARow : 1}));
+  plan.predicted_step_seconds = report.step_time;
+  plan.predicted_bubble_fraction = report.step_bubble_fraction;
   if (inputs.job.validation.has_value()) {
-    ASSIGN_OR_RETURN(candidate.validation_programs, ForwardPrograms(inputs, candidate));
+    ASSIGN_OR_RETURN(plan.validation_programs, ForwardPrograms(inputs, plan));
   }
-  for (std::size_t rank = 0; rank < candidate.programs.size(); ++rank) {
-    const bool validates = !candidate.validation_programs.empty();
-    candidate.memory.push_back(
-        layout::LayOutRank(
-            {.model = inputs.model,
-             .partition = candidate.partition,
-             .program = candidate.programs[rank],
-             .validation = validates ? &candidate.validation_programs[rank] : nullptr,
-             .saves = inputs.job.checkpoint.has_value(),
-             .dp_size = inputs.dp_size,
-             .device = inputs.options.device})
+  for (std::size_t rank = 0; rank < plan.programs.size(); ++rank) {
+    const bool validates = !plan.validation_programs.empty();
+    plan.memory.push_back(
+        layout::LayOutRank({.model = inputs.model,
+                            .partition = plan.partition,
+                            .program = plan.programs[rank],
+                            .validation = validates ? &plan.validation_programs[rank] : nullptr,
+                            .saves = inputs.job.checkpoint.has_value(),
+                            .dp_size = inputs.dp_size,
+                            .device = inputs.options.device})
             .bytes());
   }
-  return candidate;
+  return Candidate{.plan = std::move(plan), .report = std::move(report)};
 }
 
 // Refuses what a schedule without a flush cannot do, in the job's terms.
@@ -202,8 +202,7 @@ absl::Status CheckWithoutFlush(const CandidateInputs& inputs, const schedule::Sc
 // and get none.
 absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
                                                std::string_view family, int pp_size) {
-  const auto families = schedule::Families();
-  const bool looks = std::any_of(families.begin(), families.end(), [&](const auto& known) {
+  const bool looks = std::ranges::any_of(schedule::Families(), [&](const auto& known) {
     return known.name == family && known.uses_costs;
   });
   if (!looks) return cost::Costs();

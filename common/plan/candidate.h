@@ -6,22 +6,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/cost/costs.h"
 #include "common/plan/plan.h"
 #include "common/sim/simulate.h"
 
 namespace takt::plan {
 
 struct Candidate {
-  schedule::Schedule schedule;
-  mesh::Partition partition;
-  std::vector<program::Program> programs;
-  cost::Costs costs;
+  Plan plan;  // without its model and warnings; its validation programs are not proved
   sim::Report report;
-  // These have the forwards alone, and nothing runs ahead of its step. They are not proved. They
-  // are empty if the job does not validate.
-  std::vector<program::Program> validation_programs;
-  std::vector<MemoryBytes> memory;  // by pp rank
 };
 
 // All candidates of a job have these in common. The struct borrows.

@@ -89,8 +89,7 @@ absl::Status CheckStageLayers(const std::vector<int>& stage_layers, int num_stag
                               int num_blocks) {
   std::int64_t sum = 0;
   for (const int count : stage_layers) sum += count;
-  const bool positive =
-      std::all_of(stage_layers.begin(), stage_layers.end(), [](int count) { return count >= 1; });
+  const bool positive = std::ranges::all_of(stage_layers, [](int count) { return count >= 1; });
   if (positive && sum == num_blocks && std::ssize(stage_layers) == num_stages)
     return absl::OkStatus();
   return InvalidField(

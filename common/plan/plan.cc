@@ -2,6 +2,7 @@
 #include "common/plan/plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -38,17 +39,13 @@ absl::StatusOr<std::vector<std::string>> FamiliesToTry(const std::string& asked)
 }
 
 std::int64_t PeakBytes(const Candidate& candidate) {
-  std::int64_t peak = 0;
-  for (const sim::RankReport& rank : candidate.report.ranks)
-    peak = std::max(peak, rank.peak_stash_bytes);
-  return peak;
+  return std::ranges::max_element(candidate.report.ranks, {}, &sim::RankReport::peak_stash_bytes)
+      ->peak_stash_bytes;
 }
 
 // Returns the memory of the rank that needs most.
 const MemoryBytes& Largest(const Candidate& candidate) {
-  return *std::max_element(
-      candidate.memory.begin(), candidate.memory.end(),
-      [](const MemoryBytes& a, const MemoryBytes& b) { return a.total() < b.total(); });
+  return *std::ranges::max_element(candidate.plan.memory, {}, &MemoryBytes::total);
 }
 
 bool Fits(const Candidate& candidate, const PlanOptions& options) {
@@ -60,26 +57,21 @@ bool Fits(const Candidate& candidate, const PlanOptions& options) {
 constexpr double kIndifference = 1.01;
 
 Candidate TakeBest(std::vector<Candidate> candidates, const PlanOptions& options) {
-  const auto fits = [&](const Candidate& candidate) { return Fits(candidate, options); };
-  if (std::any_of(candidates.begin(), candidates.end(), fits)) {
-    std::erase_if(candidates, [&](const Candidate& candidate) { return !fits(candidate); });
-  } else {  // the closest one is returned, to say how far off it is
-    return std::move(*std::min_element(candidates.begin(), candidates.end(),
-                                       [](const Candidate& a, const Candidate& b) {
-                                         return Largest(a).total() < Largest(b).total();
-                                       }));
+  const auto fits = [&](const Candidate& c) { return Fits(c, options); };
+  if (std::ranges::none_of(candidates, fits)) {
+    // The closest one is returned, to say how far off it is.
+    const auto needs = [](const Candidate& c) { return Largest(c).total(); };
+    return std::move(*std::ranges::min_element(candidates, {}, needs));
   }
-  double shortest = candidates.front().report.makespan;
-  for (const Candidate& candidate : candidates)
-    shortest = std::min(shortest, candidate.report.makespan);
+  std::erase_if(candidates, std::not_fn(fits));
+  const auto makespan = [](const Candidate& c) { return c.report.makespan; };
+  const double shortest = makespan(*std::ranges::min_element(candidates, {}, makespan));
   std::erase_if(candidates,
-                [&](const Candidate& c) { return c.report.makespan > shortest * kIndifference; });
-  const auto key = [](const Candidate& c) {
-    return std::tuple(PeakBytes(c), c.report.peak_in_flight(), c.report.makespan);
+                [&](const Candidate& c) { return makespan(c) > shortest * kIndifference; });
+  const auto key = [&](const Candidate& c) {
+    return std::tuple(PeakBytes(c), c.report.peak_in_flight(), makespan(c));
   };
-  return std::move(
-      *std::min_element(candidates.begin(), candidates.end(),
-                        [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); }));
+  return std::move(*std::ranges::min_element(candidates, {}, key));
 }
 
 // Adds what a search finds, over placements with one copy of the weights and numbers of chunks.
@@ -107,7 +99,7 @@ absl::StatusOr<Candidate> BestOf(const CandidateInputs& inputs,
     // Two copies of the weights sum to other last bits, so a job gets them only if it asks for
     // them.
     const bool two_ways = candidate.ok() && families.size() > 1 &&
-                          candidate->schedule.placement == schedule::Placement::kBidirectional;
+                          candidate->plan.schedule.placement == schedule::Placement::kBidirectional;
     if (two_ways) continue;
     if (candidate.ok()) {
       candidates.push_back(*std::move(candidate));
@@ -162,10 +154,9 @@ absl::Status CheckMemory(const Candidate& candidate, const PlanOptions& options)
   const auto recomputes_all = [](const mesh::Stage& stage) {
     return stage.recompute == model::Recompute::kFull;
   };
-  const bool more =
-      !std::all_of(candidate.partition.begin(), candidate.partition.end(), recomputes_all);
+  const bool more = !std::ranges::all_of(candidate.plan.partition, recomputes_all);
   return InvalidField({.field = "parallelism.pipeline",
-                       .value = absl::StrCat(candidate.schedule.num_ranks()),
+                       .value = absl::StrCat(candidate.plan.schedule.num_ranks()),
                        .rule = absl::StrCat("needs more memory than a worker has for a rank (",
                                             FormatBytes(options.worker_memory_bytes),
                                             "): ", ToString(Largest(candidate))),
@@ -188,9 +179,9 @@ absl::Status CheckBatch(const config::JobSpec& job, int dp_size) {
 // few seconds at most, and a worker's program is sent in one message.
 constexpr std::int64_t kMaxLayerPasses = std::int64_t{1} << 18;
 
-absl::Status CheckSize(const config::JobSpec& job, const Plan& plan) {
-  const auto layers = static_cast<std::int64_t>(plan.model.layers.size());
-  const int microbatches = job.MicrobatchesPerStep(plan.mesh.dp_size);
+absl::Status CheckSize(const config::JobSpec& job, const model::Model& model, int dp_size) {
+  const auto layers = static_cast<std::int64_t>(model.layers.size());
+  const int microbatches = job.MicrobatchesPerStep(dp_size);
   if (layers * microbatches <= kMaxLayerPasses) return absl::OkStatus();
   return InvalidField(
       {.field = "batch.microbatch",
@@ -219,33 +210,26 @@ void AppendMergedWeightGrads(const Plan& plan, std::string& text) {
 
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options) {
   TAKT_CHECK(options.max_workers >= 0 && options.matmul_flops_per_second > 0);
-  Plan plan;
-  plan.mesh.dp_size = job.parallelism.data.value_or(1);
-  RETURN_IF_ERROR(CheckBatch(job, plan.mesh.dp_size));
-  ASSIGN_OR_RETURN(plan.model, model::BuildModel(job.model, job.microbatch,
-                                                 config::PrecisionsOf(job, options.device)));
-  RETURN_IF_ERROR(CheckSize(job, plan));
-  const CandidateInputs inputs{
-      .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};
-  ASSIGN_OR_RETURN(Candidate best, ChooseWhatIsRecomputed(inputs));
+  const int dp_size = job.parallelism.data.value_or(1);
+  RETURN_IF_ERROR(CheckBatch(job, dp_size));
+  ASSIGN_OR_RETURN(
+      model::Model model,
+      model::BuildModel(job.model, job.microbatch, config::PrecisionsOf(job, options.device)));
+  RETURN_IF_ERROR(CheckSize(job, model, dp_size));
+  ASSIGN_OR_RETURN(
+      Candidate best,
+      ChooseWhatIsRecomputed({.job = job, .model = model, .options = options, .dp_size = dp_size}));
   RETURN_IF_ERROR(CheckMemory(best, options));
-  if (!best.validation_programs.empty()) RETURN_IF_ERROR(sim::Prove(best.validation_programs));
-  plan.mesh.pp_size = best.schedule.num_ranks();
-  plan.warnings = schedule::Warnings(best.schedule);
+  Plan& plan = best.plan;
+  if (!plan.validation_programs.empty()) RETURN_IF_ERROR(sim::Prove(plan.validation_programs));
+  plan.model = std::move(model);
+  plan.warnings = schedule::Warnings(plan.schedule);
   plan.warnings.insert(plan.warnings.begin(), job.warnings.begin(), job.warnings.end());
-  if (!job.exact && std::ranges::none_of(best.programs, program::MergesWeightGrads)) {
-    plan.warnings.push_back(absl::StrCat("exact: false has no effect under ", best.schedule.name,
+  if (!job.exact && std::ranges::none_of(plan.programs, program::MergesWeightGrads)) {
+    plan.warnings.push_back(absl::StrCat("exact: false has no effect under ", plan.schedule.name,
                                          ", where no two W of a stage follow each other"));
   }
-  plan.predicted_step_seconds = best.report.step_time;
-  plan.predicted_bubble_fraction = best.report.step_bubble_fraction;
-  plan.costs = std::move(best.costs);
-  plan.partition = std::move(best.partition);
-  plan.schedule = std::move(best.schedule);
-  plan.programs = std::move(best.programs);
-  plan.validation_programs = std::move(best.validation_programs);
-  plan.memory = std::move(best.memory);
-  return plan;
+  return std::move(plan);
 }
 
 std::string ToString(const Plan& plan) {
