@@ -4,12 +4,10 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/open_real.h"
 
@@ -17,27 +15,27 @@ namespace takt {
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   // It opens without blocking: opening a FIFO that nobody writes would otherwise never return.
-  return Map(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path);
+  return Map(FileDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)), path);
 }
 
 absl::StatusOr<MappedFile> MappedFile::OpenReal(const std::string& path) {
-  return Map(takt::OpenReal(path, O_RDONLY | O_NONBLOCK), path);
+  return Map(FileDescriptor(takt::OpenReal(path, O_RDONLY | O_NONBLOCK)), path);
 }
 
-absl::StatusOr<MappedFile> MappedFile::Map(int fd, const std::string& path) {
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  const absl::Cleanup close_fd = [fd] { close(fd); };
+absl::StatusOr<MappedFile> MappedFile::Map(const FileDescriptor& file, const std::string& path) {
+  if (file.get() < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   struct stat info {};
-  if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
+  if (fstat(file.get(), &info) != 0)
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
   if (!S_ISREG(info.st_mode))
     return absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file"));
-  MappedFile file;
-  if (info.st_size == 0) return file;
+  MappedFile mapped;
+  if (info.st_size == 0) return mapped;
   const auto size = static_cast<std::size_t>(info.st_size);
-  void* memory = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  void* memory = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return absl::ErrnoToStatus(errno, absl::StrCat("cannot map ", path));
-  file.bytes_ = {static_cast<const std::byte*>(memory), size};
-  return file;
+  mapped.bytes_ = {static_cast<const std::byte*>(memory), size};
+  return mapped;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/file_descriptor.h"
 
 namespace takt {
 
@@ -17,6 +18,8 @@ class MappedFile {
   static absl::StatusOr<MappedFile> Open(const std::string& path);
   // Does the same, but a path with a symbolic link in it is an error (takt::OpenReal).
   static absl::StatusOr<MappedFile> OpenReal(const std::string& path);
+  // Maps an open file, which errors call `path`. If it holds no descriptor, errno says why.
+  static absl::StatusOr<MappedFile> Map(const FileDescriptor& file, const std::string& path);
 
   MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;
@@ -26,9 +29,6 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
-  // Maps `fd` and closes it. If `fd` is -1, the error is the one in errno.
-  static absl::StatusOr<MappedFile> Map(int fd, const std::string& path);
-
   std::span<const std::byte> bytes_;
 };
 

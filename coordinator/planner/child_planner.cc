@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,13 @@
 
 namespace takt::planner {
 namespace {
+
+// "exit status 3", "signal 9 (Killed)".
+std::string EndText(int wait_status) {
+  if (WIFEXITED(wait_status)) return absl::StrCat("exit status ", WEXITSTATUS(wait_status));
+  const int signal = WTERMSIG(wait_status);
+  return absl::StrCat("signal ", signal, " (", strsignal(signal), ")");
+}
 
 // Returns OK if the child has answered.
 absl::Status StatusOf(const ChildEnd& end, const ChildPlannerOptions& options) {
@@ -44,24 +52,23 @@ absl::Status StatusOf(const ChildEnd& end, const ChildPlannerOptions& options) {
 }  // namespace
 
 ChildPlanner::ChildPlanner(ChildPlannerOptions options)
-    : options_(std::move(options)), stop_fd_(eventfd(0, EFD_CLOEXEC)) {
-  TAKT_CHECK(stop_fd_ >= 0);
+    : options_(std::move(options)), stop_(eventfd(0, EFD_CLOEXEC)) {
+  TAKT_CHECK(stop_.get() >= 0);
 }
-
-ChildPlanner::~ChildPlanner() { close(stop_fd_); }
 
 absl::StatusOr<plan::Plan> ChildPlanner::Make(const config::JobSpec& job,
                                               const plan::PlanOptions& options) {
-  ChildOptions child{.argv = ArgumentsOf(options_.memory_bytes),
-                     .input = FormatRequest(job, options),
-                     .time_limit = options_.time_limit,
-                     .stop_fd = stop_fd_};
-  child.argv.insert(child.argv.begin(), options_.program);
-  ASSIGN_OR_RETURN(const ChildEnd end, RunChild(child));
+  ASSIGN_OR_RETURN(const ChildEnd end,
+                   RunChild({.argv = {options_.program, kPlanningChild,
+                                      absl::StrCat(options_.memory_bytes), absl::StrCat(getpid())},
+                             .input = FormatRequest(job, options),
+                             .time_limit = options_.time_limit,
+                             .stop_fd = stop_.get(),
+                             .clock = options_.clock}));
   RETURN_IF_ERROR(StatusOf(end, options_));
   return ParseAnswer(end.output, {job, options});
 }
 
-void ChildPlanner::Stop() { eventfd_write(stop_fd_, 1); }
+void ChildPlanner::Stop() { eventfd_write(stop_.get(), 1); }
 
 }  // namespace takt::planner

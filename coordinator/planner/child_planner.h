@@ -7,6 +7,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/file_descriptor.h"
 #include "coordinator/planner/planning_child.h"
 #include "coordinator/timeouts/timeouts.h"
 
@@ -17,15 +19,12 @@ struct ChildPlannerOptions {
   std::string program = "/proc/self/exe";
   std::int64_t memory_bytes = 0;  // limit of the child's address space; 0: none
   absl::Duration time_limit = timeouts::kPlanningLimit;
+  const Clock* clock = &Clock::Real();
 };
 
 class ChildPlanner final {
  public:
   explicit ChildPlanner(ChildPlannerOptions options);
-  // Precondition: Make has returned.
-  ~ChildPlanner();
-  ChildPlanner(const ChildPlanner&) = delete;
-  ChildPlanner& operator=(const ChildPlanner&) = delete;
 
   // Returns the plan that plan::MakePlan gives, or its error. One caller at a time. The child ends
   // at the latest when the calling thread ends. Blocks: until the child has ended.
@@ -38,7 +37,7 @@ class ChildPlanner final {
 
  private:
   const ChildPlannerOptions options_;
-  const int stop_fd_;
+  const FileDescriptor stop_;
 };
 
 }  // namespace takt::planner

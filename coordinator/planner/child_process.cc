@@ -14,11 +14,11 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/base/file_descriptor.h"
+#include "common/base/mapped_file.h"
 #include "common/base/status.h"
 
 extern char** environ;
@@ -32,23 +32,9 @@ absl::Status Failed(const char* what, int error) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(error)));
 }
 
-class Descriptor final {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 // Standard streams are files in memory, so that neither side ever waits for the other to read.
-absl::StatusOr<Descriptor> MakeFile(std::string_view content) {
-  Descriptor file(memfd_create("takt-planner", MFD_CLOEXEC));
+absl::StatusOr<FileDescriptor> MakeFile(std::string_view content) {
+  FileDescriptor file(memfd_create("takt-planner", MFD_CLOEXEC));
   if (file.get() < 0) return Failed("memfd_create", errno);
   while (!content.empty()) {
     const ssize_t written = write(file.get(), content.data(), content.size());
@@ -60,18 +46,8 @@ absl::StatusOr<Descriptor> MakeFile(std::string_view content) {
   return file;
 }
 
-std::string ReadAll(const Descriptor& file) {
-  std::string content(std::max<off_t>(0, lseek(file.get(), 0, SEEK_END)), '\0');
-  std::size_t done = 0;
-  while (done < content.size()) {
-    const ssize_t count =
-        pread(file.get(), content.data() + done, content.size() - done, static_cast<off_t>(done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    done += count;
-  }
-  content.resize(done);
-  return content;
+std::string Text(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
 std::string LastLine(std::string text) {
@@ -112,46 +88,42 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv,
 }
 
 // Waits until the child ends, its time is over or stop_fd can be read.
-ChildEnd::Cause Await(int pid_fd, int stop_fd, absl::Duration time_limit) {
-  const absl::Time deadline = absl::Now() + time_limit;
-  std::array<pollfd, 2> waited = {{{pid_fd, POLLIN, 0}, {stop_fd, POLLIN, 0}}};
+ChildEnd::Cause Await(const FileDescriptor& child, const ChildOptions& options) {
+  if (child.get() < 0) return ChildEnd::Cause::kStopped;
+  const auto now = [&] { return Moment::Of(*options.clock).steady; };
+  const absl::Duration deadline = now() + options.time_limit;
+  std::array<pollfd, 2> waited = {{{child.get(), POLLIN, 0}, {options.stop_fd, POLLIN, 0}}};
   while (true) {
-    const absl::Duration left = std::max(absl::ZeroDuration(), deadline - absl::Now());
-    const bool forever = left == absl::InfiniteDuration();
-    const int millis =
-        forever ? -1 : static_cast<int>(absl::ToInt64Milliseconds(std::min(left, absl::Hours(1))));
-    const int ready = poll(waited.data(), waited.size(), forever ? -1 : millis + 1);
-    if (ready < 0 && errno != EINTR) return ChildEnd::Cause::kStopped;
+    // An int holds an hour. The time is rounded up, so that the deadline is over after it.
+    const absl::Duration wait = std::clamp(deadline - now(), absl::ZeroDuration(), absl::Hours(1));
+    const int millis = static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1;
+    if (poll(waited.data(), waited.size(), millis) < 0 && errno != EINTR)
+      return ChildEnd::Cause::kStopped;
     if (waited[0].revents != 0) return ChildEnd::Cause::kEnded;
     if (waited[1].revents != 0) return ChildEnd::Cause::kStopped;
-    if (absl::Now() >= deadline) return ChildEnd::Cause::kTimedOut;
+    if (now() >= deadline) return ChildEnd::Cause::kTimedOut;
   }
 }
 
 }  // namespace
 
 absl::StatusOr<ChildEnd> RunChild(const ChildOptions& options) {
-  ASSIGN_OR_RETURN(const Descriptor input, MakeFile(options.input));
-  ASSIGN_OR_RETURN(const Descriptor output, MakeFile(""));
-  ASSIGN_OR_RETURN(const Descriptor errors, MakeFile(""));
+  ASSIGN_OR_RETURN(const FileDescriptor input, MakeFile(options.input));
+  ASSIGN_OR_RETURN(const FileDescriptor output, MakeFile(""));
+  ASSIGN_OR_RETURN(const FileDescriptor errors, MakeFile(""));
   ASSIGN_OR_RETURN(const pid_t pid, Spawn(options.argv, {input.get(), output.get(), errors.get()}));
   ChildEnd end;
-  const Descriptor pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  end.cause = pid_fd.get() >= 0 ? Await(pid_fd.get(), options.stop_fd, options.time_limit)
-                                : ChildEnd::Cause::kStopped;
+  const FileDescriptor pid_fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  end.cause = Await(pid_fd, options);
   // The child is not reaped yet, so the number still belongs to it.
   if (end.cause != ChildEnd::Cause::kEnded) kill(pid, SIGKILL);
   while (waitpid(pid, &end.wait_status, 0) < 0 && errno == EINTR) {
   }
-  end.output = ReadAll(output);
-  end.last_words = LastLine(ReadAll(errors));
+  ASSIGN_OR_RETURN(const MappedFile answer, MappedFile::Map(output, "the child's output"));
+  ASSIGN_OR_RETURN(const MappedFile complaints, MappedFile::Map(errors, "the child's errors"));
+  end.output = Text(answer);
+  end.last_words = LastLine(Text(complaints));
   return end;
-}
-
-std::string EndText(int wait_status) {
-  if (WIFEXITED(wait_status)) return absl::StrCat("exit status ", WEXITSTATUS(wait_status));
-  const int signal = WTERMSIG(wait_status);
-  return absl::StrCat("signal ", signal, " (", strsignal(signal), ")");
 }
 
 }  // namespace takt::planner

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 
 namespace takt::planner {
 
@@ -15,6 +16,7 @@ struct ChildOptions {
   std::string input;              // its standard input
   absl::Duration time_limit = absl::InfiniteDuration();
   int stop_fd = -1;  // the child is killed once this can be read; -1: never
+  const Clock* clock = &Clock::Real();
 };
 
 struct ChildEnd {
@@ -29,8 +31,5 @@ struct ChildEnd {
 // child inherits no other descriptor, blocks no signal, and is in the caller's process group.
 // Errors: kResourceExhausted (no descriptor or process is free), kInternal (no such program).
 absl::StatusOr<ChildEnd> RunChild(const ChildOptions& options);
-
-// "exit status 3", "signal 9 (Killed)".
-std::string EndText(int wait_status);
 
 }  // namespace takt::planner

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/planner/planning_child.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -9,10 +8,12 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
 #include <new>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "coordinator/planner/plan_serde.h"
 
 namespace takt::planner {
@@ -38,26 +39,10 @@ void LimitMemory(std::int64_t bytes) {
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
   // If the machine has no more memory, the kernel kills the child and not the coordinator.
-  constexpr char kFirst[] = "1000";
-  const int file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-  if (file < 0) return;
-  if (write(file, kFirst, sizeof(kFirst) - 1) < 0) std::perror("oom_score_adj");
-  close(file);
-}
-
-std::string ReadAll(std::FILE* file) {
-  std::string bytes;
-  char block[1 << 16];
-  while (const std::size_t count = std::fread(block, 1, sizeof(block), file))
-    bytes.append(block, count);
-  return bytes;
+  if (!(std::ofstream("/proc/self/oom_score_adj") << "1000").flush()) std::perror("oom_score_adj");
 }
 
 }  // namespace
-
-std::vector<std::string> ArgumentsOf(std::int64_t memory_bytes) {
-  return {kPlanningChild, absl::StrCat(memory_bytes), absl::StrCat(getpid())};
-}
 
 int RunPlanningChild(const std::vector<std::string>& arguments, const MakePlan& make_plan) {
   std::int64_t memory_bytes = 0;
@@ -72,7 +57,8 @@ int RunPlanningChild(const std::vector<std::string>& arguments, const MakePlan& 
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) return kExitFailed;
   LimitMemory(memory_bytes);
-  const absl::StatusOr<PlanRequest> request = ParseRequest(ReadAll(stdin));
+  const absl::StatusOr<PlanRequest> request =
+      ParseRequest({std::istreambuf_iterator<char>(std::cin), {}});
   const std::string answer =
       FormatAnswer(request.ok() ? make_plan(request->job, request->options) : request.status());
   const bool written = std::fwrite(answer.data(), 1, answer.size(), stdout) == answer.size() &&

@@ -23,12 +23,9 @@ inline constexpr char kPlanningChild[] = "planning-child";
 // The child's exit status when it has no more memory.
 inline constexpr int kExitOutOfMemory = 3;
 
-// Returns the child's arguments, which follow the path of the program: kPlanningChild, the limit of
-// its memory and the caller's process.
-std::vector<std::string> ArgumentsOf(std::int64_t memory_bytes);
-
 // Does the work of the child: reads a request from stdin, writes the answer to stdout and returns
-// the exit status. arguments: those of ArgumentsOf, without kPlanningChild.
+// the exit status. arguments: what follows kPlanningChild, which is the limit of the child's memory
+// and the number of the caller's process.
 int RunPlanningChild(const std::vector<std::string>& arguments, const MakePlan& make_plan);
 
 }  // namespace takt::planner
