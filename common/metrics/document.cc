@@ -14,19 +14,21 @@ namespace {
 
 constexpr std::string_view kHead = R"(# Metrics
 
-Made from `common/metrics/catalog.h` by `metrics_document`; a test holds the two together, so change them there.
+Look up a metric here: its name, labels and unit, and what it says. This page is made from `common/metrics/catalog.h` by
+`metrics_document`, and a test compares the two, so change the catalogue.
 
-The coordinator and every worker serve these on `/metrics` (`--metrics-listen HOST:PORT`, without which there is no such port) in
-Prometheus' text format. `dashboards/prometheus/` has scrape configurations, recording rules and alerts, `docs/alerts.md` what to do about
-an alert.
+The coordinator and every worker serve these metrics on `/metrics`, in Prometheus' text format. They do so only with
+`--metrics-listen HOST:PORT`. `dashboards/prometheus/` has scrape configurations, recording rules and alerts, and
+`docs/alerts.md` says what to do about an alert.
 
-- The label `job` is the Takt job. Prometheus calls what it scrapes `job` too: scrape with `honor_labels: true`, or it renames
-  ours to `exported_job` and the rules and dashboards here find nothing.
-- A metric of a job comes from the coordinator or from the workers, never from both: sums over all targets are right. What a worker tells
-  of is joined to its rank by target: `takt_memory_bytes * on (instance) group_left (pp_rank) takt_rank_info`.
-- Counters begin at 0 with the process; a coordinator that is started again sets the gauges of its jobs to what it remembers.
-- The series of a job are there from when it is submitted (workers: from when they hold a rank of it) until ten minutes after its end,
-  or until it is deleted; a worker's also end when it takes its next rank, of that job or another.
+- The label `job` is the Takt job. Prometheus calls what it scrapes `job`, too. Scrape with `honor_labels: true`.
+  Otherwise Prometheus renames our label to `exported_job`, and the rules and dashboards find nothing.
+- A metric of a job comes either from the coordinator or from the workers, so sums over all targets are right. To get
+  the rank of a worker's metric, join by target: `takt_memory_bytes * on (instance) group_left (pp_rank) takt_rank_info`.
+- Counters begin at 0 with the process. A coordinator that starts again sets the gauges of its jobs to what it
+  remembers.
+- The series of a job exist from its submission until ten minutes after its end, or until it is deleted. Those of a
+  worker begin when it holds a rank of the job. They also end when it takes its next rank, of that job or another.
 - Histograms have the same buckets everywhere: doubling from 100 microseconds to 105 seconds.
 
 )";
@@ -34,9 +36,9 @@ an alert.
 constexpr std::string_view kBounds = R"(
 ## How many series
 
-No label grows with the length of a job: there is no step, no microbatch and no generation. For one job, over all targets, with S stages
-on P pp ranks and D replicas, there are at most as many series as the column "series" of its metrics says; instruction durations
-are nearly all of them:
+No label grows with the length of a job: there is no step, no microbatch and no generation. Take a job with S stages on
+P pp ranks and D replicas. Over all targets it has at most as many series as the column "Series" of its metrics says.
+Nearly all of them are durations of instructions:
 
 )";
 
