@@ -75,7 +75,7 @@ class GrpcServer final : public Server {
         join_(options.join_authority, &guard_) {}
 
   ~GrpcServer() override {
-    door_.reset();
+    listener_.reset();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   }
 

@@ -3,7 +3,7 @@
 """Compares the speed of two builds: runs `takt-bench` of both in turns (A B, B A, A B, ...) and prints, for each figure, the median of
 the ratios B / A of all turns. Whatever else the machine does meets both builds of a turn alike.
 
-    tests/bench/two_builds.py BEFORE AFTER                       all figures; about an hour on an idle machine of two cores
+    tests/bench/two_builds.py BEFORE AFTER                       all figures; 45 minutes on an idle machine of two cores
     tests/bench/two_builds.py BEFORE AFTER --only planner --turns 9
     tests/bench/two_builds.py BEFORE AFTER --quick               a minute; shows that everything runs, proves nothing
 
