@@ -279,7 +279,7 @@ TEST(Engine, LastDoneIsWhatLanesFinishedBeforeTheHangByTheirEnds) {
     return absl::OkStatus();
   };
   const auto engine = MakeEngine(program, compute);
-  EXPECT_THAT(engine->LastDone(16), testing::IsEmpty());
+  EXPECT_THAT(engine->LastDone(16), ::testing::IsEmpty());
   std::thread runner([&] { engine->Run(StepId(1), StepId(5), nullptr).IgnoreError(); });
   hanging.Wait();
   // A lane keeps the times of two steps, and may be writing over the older one.

@@ -97,7 +97,7 @@ void OnEveryRank(int size, Traffic& traffic, Body body) {
 
 template <class T>
 void ExpectSumsInRankOrder(int size, std::size_t count) {
-  SCOPED_TRACE(testing::Message() << size << " ranks, " << count << " values");
+  SCOPED_TRACE(::testing::Message() << size << " ranks, " << count << " values");
   const std::vector<T> expected = SumInRankOrder<T>(size, count);
   Traffic traffic;
   OnEveryRank(size, traffic, [&](Collective& collective, int index) {

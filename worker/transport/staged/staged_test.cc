@@ -39,7 +39,7 @@ class Node {
       : transport_(Connect(hub, rank)), staged_(StageTransport(*transport_, *device_)) {}
 
   Transport& host() { return *transport_; }
-  Transport& staged() { return *staged_; }
+  DeviceTransport& staged() { return *staged_; }
   backend::BackendFactory& device() { return *device_; }
 
   backend::Buffer Allocate() {
@@ -63,7 +63,8 @@ class Node {
  private:
   const std::unique_ptr<backend::BackendFactory> device_ = LazyDevice();
   const std::unique_ptr<backend::Backend> backend_ = device_->CreateCompute().value();
-  const std::unique_ptr<Transport> transport_, staged_;
+  const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<DeviceTransport> staged_;
 };
 
 std::span<std::byte> BytesOf(const backend::Buffer& buffer) {
