@@ -44,8 +44,8 @@ void ExpectAsPredicted(const config::JobSpec& job,
     MemoryBytes predicted = plan->memory[rank];
     predicted[MemoryKind::kProcess] = 0;
     if (device == config::DeviceKind::kCuda) {
-      predicted[MemoryKind::kScratch] -=
-          layout::LayOutGpuScratch(plan->model).bytes()[MemoryKind::kScratch];
+      for (const layout::Allocation& taken : layout::LayOutGpuScratch(plan->model).allocations)
+        predicted[taken.kind] -= AllocatedBytes(taken.bytes);
     }
     EXPECT_EQ(ToString(report->counts.bytes), ToString(predicted));
     EXPECT_EQ(report->counts.bytes, predicted);
