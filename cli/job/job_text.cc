@@ -54,7 +54,7 @@ void PrintMemory(std::ostream& out, const v1::Job& job) {
     if (std::ranges::all_of(ranks, [&](const MemoryBytes& rank) { return rank[kind] == 0; }))
       continue;
     kinds.push_back(kind);
-    header.push_back(absl::AsciiStrToUpper(Name(kind)));
+    header.push_back(absl::AsciiStrToUpper(std::string(Name(kind))));
   }
   Table table(header);
   for (std::size_t p = 0; p < ranks.size(); ++p) {

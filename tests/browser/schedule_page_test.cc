@@ -146,7 +146,7 @@ TEST_F(SchedulePage, ControlsShowEveryFamilyAsTheSimulatorHasIt) {
       EXPECT_FALSE(figures.contains("makespan"));
       EXPECT_EQ(figures["a step in a row of them"], Number(expected.report.step_time));
     }
-    EXPECT_EQ(figures["peak in flight, chunks"], absl::StrCat(expected.peak_in_flight()));
+    EXPECT_EQ(figures["peak in flight, chunks"], absl::StrCat(expected.report.peak_in_flight()));
     EXPECT_EQ(figures["messages"], absl::StrCat(expected.report.num_messages));
     EXPECT_THAT(seen[i]["chosen"].get<std::string>(),
                 HasSubstr(views[i]["family"].get<std::string>()));
