@@ -73,7 +73,7 @@ absl::StatusOr<std::string> FiguresLine(const schedule::Family& family, Setting 
   return absl::StrFormat("| %d | %d | %s | %.5g | %s | %s | %d | %d | %s |\n", setting.ranks,
                          setting.microbatches, std::string(costs_name), report.makespan,
                          Percent(report.bubble_fraction), Percent(report.span_bubble_fraction),
-                         simulated.peak_in_flight(), report.num_messages, Percent(simulated.gap()));
+                         report.peak_in_flight(), report.num_messages, Percent(simulated.gap()));
 }
 
 absl::StatusOr<std::string> FiguresTable(const schedule::Family& family) {
@@ -148,8 +148,8 @@ absl::StatusOr<std::string> Index() {
                      Simulated(family, kSetting, SkewedCosts()));
     absl::StrAppend(&page, "| [", name, "](", name, ".md) | ", family.num_chunks, " | ",
                     Percent(equal.report.bubble_fraction), " | ",
-                    Percent(skewed.report.bubble_fraction), " | ", equal.peak_in_flight(), " | ",
-                    equal.report.num_messages, " | ", std::string(family.summary), " |\n");
+                    Percent(skewed.report.bubble_fraction), " | ", equal.report.peak_in_flight(),
+                    " | ", equal.report.num_messages, " | ", std::string(family.summary), " |\n");
   }
   return page;
 }

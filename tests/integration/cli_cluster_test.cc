@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "absl/strings/str_replace.h"
+#include "common/base/version.h"
 #include "gmock/gmock.h"
 #include "tests/integration/command.h"
 
