@@ -62,9 +62,12 @@ inline void StorePart(float* p, Vec v, std::int64_t n) {
   __builtin_memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(float));
 }
 
-// These access the first n elements, or all if there are fewer.
-inline Vec LoadN(const float* p, std::int64_t n) { return n >= kWidth ? Load(p) : LoadPart(p, n); }
-inline void StoreN(float* p, Vec v, std::int64_t n) {
+// These access the first n elements, or all if there are fewer. They are static because GCC then
+// inlines the loops of all kernels.
+static inline Vec LoadN(const float* p, std::int64_t n) {
+  return n >= kWidth ? Load(p) : LoadPart(p, n);
+}
+static inline void StoreN(float* p, Vec v, std::int64_t n) {
   n >= kWidth ? Store(p, v) : StorePart(p, v, n);
 }
 
@@ -129,7 +132,7 @@ inline IntVec LowerHalf(IntVec v) { return (v >> 16) & 0xffff; }
 inline IntVec UpperHalf(IntVec v) { return v & ~0xffff; }
 
 // Stores the first n elements, or all if there are fewer, rounded to bf16.
-inline void StoreN(Bf16* p, Vec v, std::int64_t n) {
+static inline void StoreN(Bf16* p, Vec v, std::int64_t n) {
   const ShortVec halves = __builtin_convertvector(LowerHalf(Rounded(v)), ShortVec);
   if (n >= kWidth) {
     __builtin_memcpy(p, &halves, sizeof halves);
