@@ -60,7 +60,7 @@ if [ "${1:-}" = --tidy ]; then
   is_test='^tests/|_(test|testing|benchmark|harness)\.|/(fake_|testing/)'
   # clang cannot read the headers that gcc precompiled.
   mkdir -p build/tidy
-  sed -E 's# -Winvalid-pch -include [^ ]*/cmake_pch\.hxx##' build/release/compile_commands.json >build/tidy/compile_commands.json
+  sed -E 's#( -Winvalid-pch)? -include [^ ]*/cmake_pch\.hxx##' build/release/compile_commands.json >build/tidy/compile_commands.json
   check() { xargs -r -P"$(nproc)" -n1 clang-tidy --quiet --extra-arg=-Wthread-safety -p build/tidy "$@"; }
   { printf '%s\n' "${tidy[@]}" | grep -vE "$is_test" || true; } | check || complain "clang-tidy"
   { printf '%s\n' "${tidy[@]}" | grep -E "$is_test" || true; } | check --checks=-readability-function-size || complain "clang-tidy"
