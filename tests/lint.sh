@@ -40,12 +40,10 @@ for folder in $(git ls-files '*.cc' '*.h' '*.cu' | xargs -n1 dirname | sort -u);
   [ -e "$folder/README.md" ] || complain "$folder has no README.md"
 done
 
-# Lines of Markdown; tables, links and code may be longer. Checked where TAKT_LINT_WRAP is set.
-if [ -n "${TAKT_LINT_WRAP-}" ]; then
-  long=$(git ls-files '*.md' | xargs awk 'FNR == 1 { code = 0 } /^ *```/ { code = !code }
-    !code && length > 120 && !/^ *\|/ && !/https?:/ { print FILENAME ":" FNR }')
-  [ -z "$long" ] || complain "more than 120 columns:"$'\n'"$long"
-fi
+# Lines of Markdown. Tables, links and code may be longer.
+long=$(git ls-files '*.md' | xargs awk 'FNR == 1 { code = 0 } /^ *```/ { code = !code }
+  !code && length > 120 && !/^ *\|/ && !/https?:/ { print FILENAME ":" FNR }')
+[ -z "$long" ] || complain "more than 120 columns:"$'\n'"$long"
 
 if [ "${1:-}" = --tidy ]; then
   # A source that the build does not compile (the fuzzers' entry point; the GPU modules' without the toolkit) has no flags to be judged with.

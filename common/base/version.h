@@ -14,9 +14,9 @@ extern const char* const kTaktBuild;
 // the workers of one job send to each other). It rises with each change that a peer must know of.
 inline constexpr int kProtocolVersion = 2;
 
-// The floor. A coordinator accepts workers that speak a version from here to its own, so every later
-// version must work with this one. Programs before the floor all said 1 while the messages were
-// still changing: that number does not tell what such a worker understands, so it is refused.
+// The floor. A coordinator accepts workers that speak a version from here to its own, so every
+// later version must work with this one. Programs before the floor all said 1 while the messages
+// were still changing: that number does not tell what such a worker understands, so it is refused.
 inline constexpr int kOldestProtocolVersion = 2;
 
 }  // namespace takt

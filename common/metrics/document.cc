@@ -24,7 +24,8 @@ The coordinator and every worker serve these metrics on `/metrics`, in Prometheu
 - The label `job` is the Takt job. Prometheus calls what it scrapes `job`, too. Scrape with `honor_labels: true`.
   Otherwise Prometheus renames our label to `exported_job`, and the rules and dashboards find nothing.
 - A metric of a job comes either from the coordinator or from the workers, so sums over all targets are right. To get
-  the rank of a worker's metric, join by target: `takt_memory_bytes * on (instance) group_left (pp_rank) takt_rank_info`.
+  the rank of a worker's metric, join by target:
+  `takt_memory_bytes * on (instance) group_left (pp_rank) takt_rank_info`.
 - Counters begin at 0 with the process. A coordinator that starts again sets the gauges of its jobs to what it
   remembers.
 - The series of a job exist from its submission until ten minutes after its end, or until it is deleted. Those of a
