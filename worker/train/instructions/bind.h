@@ -2,8 +2,8 @@
 // Binds the instructions of a program to the state of its rank. Each op has a file of its own; this
 // is the list of them.
 //
-// This folder and RankState::Create, which makes the memory that instructions are bound to, check
-// that a program and its model agree. Nothing checks it after that.
+// The reader of an assignment (common/control) checks that a program belongs to its job, and this
+// folder checks that its instructions agree with the model. Nothing checks it after that.
 #pragma once
 
 #include "common/program/program.h"

@@ -98,21 +98,6 @@ TEST_F(BindTest, BindsEveryInstructionOfAPlan) {
   }
 }
 
-TEST_F(BindTest, RefusesAProgramOfAnotherBatch) {
-  Plan("1f1b");
-  job_.global_batch *= 2;
-  const absl::Status status = Create().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("2 and 16"));
-}
-
-TEST_F(BindTest, RefusesAProgramOfOtherStages) {
-  Plan("1f1b");
-  plan_.partition.push_back(plan_.partition.back());
-  plan_.partition.back().id = StageId(2);
-  EXPECT_EQ(Create().status().code(), absl::StatusCode::kInvalidArgument);
-}
-
 TEST_F(BindTest, RefusesAStageOfOtherLayers) {
   Plan("1f1b");
   plan_.partition.front().last_layer = LayerId(plan_.partition.front().last_layer.value() - 1);
