@@ -287,7 +287,6 @@ TEST_F(AttachmentClientTest, AfterARestartOfTheCoordinatorReportsComeAgainAndTra
   StartRank();
   coordinator_.AwaitBulk(4);
   coordinator_.AcknowledgeReports(1);
-  // The acknowledgement is handled only after what came before it.
   coordinator_.Stop();
   coordinator_.Clear();
   coordinator_.Start();
@@ -295,9 +294,11 @@ TEST_F(AttachmentClientTest, AfterARestartOfTheCoordinatorReportsComeAgainAndTra
   EXPECT_EQ(hello.running().job(), "kjv");
   EXPECT_EQ(hello.running().generation(), 1);
   EXPECT_EQ(hello.running().last_step(), 3);
-  const auto bulk = coordinator_.AwaitBulk(3);
+  auto bulk = coordinator_.AwaitBulk(3);
   ASSERT_GE(bulk.size(), 3u);
   EXPECT_TRUE(bulk[0].has_hello());
+  // The acknowledgement may be lost with the connection. Then the first report comes again, too.
+  if (bulk[1].step().sequence() == 1) bulk = coordinator_.AwaitBulk(4);
   EXPECT_EQ(bulk.back().step().sequence(), 3);
 }
 
