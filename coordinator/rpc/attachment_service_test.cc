@@ -101,7 +101,7 @@ TEST_F(RpcTest, ARestartedCoordinatorPicksTheJobUpAndCommitsEachStepOnce) {
     running.set_job("j");
     running.set_generation(1);
     running.set_rank(rank);
-    ASSERT_TRUE(workers[rank]->Attach(1, &running).ok());
+    ASSERT_TRUE(workers[rank]->Attach(kProtocolVersion, &running).ok());
     workers[rank]->job = "j";
     workers[rank]->generation = 1;
     workers[rank]->rank = rank;
