@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cases of tests/golden/models: float64 references, and the tolerances that their README
-// suggests for each precision.
+// The cases of tests/golden/models: float64 references, and the tolerances that were chosen with
+// them for each precision.
 #pragma once
 
 #include <string>

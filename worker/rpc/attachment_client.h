@@ -16,7 +16,7 @@
 #include "common/control/attachment.h"
 #include "takt/v1/attachment_service.grpc.pb.h"
 #include "worker/rpc/control_outbox.h"
-#include "worker/rpc/stream.h"
+#include "worker/rpc/reconnecting_stream.h"
 #include "worker/rpc/trouble.h"
 #include "worker/session/agent.h"
 
@@ -47,8 +47,8 @@ class AttachmentClient final : public session::CoordinatorLink {
   absl::Status attachment() const;
 
  private:
-  using ControlStream = Stream<v1::AttachRequest, v1::AttachResponse>;
-  using BulkStream = Stream<v1::StreamBulkRequest, v1::StreamBulkResponse>;
+  using ControlStream = ReconnectingStream<v1::AttachRequest, v1::AttachResponse>;
+  using BulkStream = ReconnectingStream<v1::StreamBulkRequest, v1::StreamBulkResponse>;
 
   ControlStream::Hooks ControlHooks();
   BulkStream::Hooks BulkHooks();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// This is ZB-2p: the automatic scheduler of the paper (automatic.h) in twice the memory of 1f1b.
+// This is ZB-2p: the automatic scheduler of the paper (zero_bubble_heuristic.h) in twice the memory
+// of 1f1b.
 //
 // The bubble at F = I = W is P-1, as in zb-h2, with none within a rank's own span. At most 2P
 // microbatches are in flight, or the given limit.
-#include "common/schedule/generators/automatic.h"
 #include "common/schedule/generators/generators.h"
+#include "common/schedule/generators/zero_bubble_heuristic.h"
 
 namespace takt::schedule {
 namespace {
@@ -26,7 +27,7 @@ constexpr Family kFamily{
     .uses_memory = true};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
-  return BuildAutomatic(kFamily, options, options.memory.value_or(2 * options.num_ranks));
+  return BuildZeroBubbleHeuristic(kFamily, options, options.memory.value_or(2 * options.num_ranks));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/schedule/generators/automatic.h"
+#include "common/schedule/generators/zero_bubble_heuristic.h"
 
 #include <algorithm>
 #include <utility>
@@ -212,7 +212,7 @@ class Plan {
 
 }  // namespace
 
-Schedule BuildAutomatic(const Family& family, const GenerateOptions& options, int limit) {
+Schedule BuildZeroBubbleHeuristic(const Family& family, const GenerateOptions& options, int limit) {
   Switches best{};
   std::pair<double, double> shortest;
   for (int variant = 7; variant >= 0; --variant) {

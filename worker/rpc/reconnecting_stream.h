@@ -36,7 +36,7 @@ inline absl::Duration Backoff(int failures, absl::Duration first, absl::Duration
 
 // The client owns it. Stop, or the destructor, ends and joins its threads.
 template <class Request, class Response>
-class Stream {
+class ReconnectingStream {
  public:
   using ReaderWriter = grpc::ClientReaderWriter<Request, Response>;
 
@@ -56,9 +56,9 @@ class Stream {
     std::function<absl::Duration(const absl::Status&)> on_end;
   };
 
-  Stream(std::string thread_name, Hooks hooks)
+  ReconnectingStream(std::string thread_name, Hooks hooks)
       : name_(std::move(thread_name)), hooks_(std::move(hooks)), thread_([this] { Main(); }) {}
-  ~Stream() { Stop(); }
+  ~ReconnectingStream() { Stop(); }
 
   void Stop() {
     {

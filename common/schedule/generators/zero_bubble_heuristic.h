@@ -11,6 +11,6 @@ namespace takt::schedule {
 // rank; of those the first. (The paper minimises the span, which needs steps without a barrier.) At
 // most `limit` (at least 1) microbatches are in flight on a rank, counted from F to W. It uses
 // costs by stage and latency by link, but not bytes, which are not known here.
-Schedule BuildAutomatic(const Family& family, const GenerateOptions& options, int limit);
+Schedule BuildZeroBubbleHeuristic(const Family& family, const GenerateOptions& options, int limit);
 
 }  // namespace takt::schedule
