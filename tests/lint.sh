@@ -56,10 +56,7 @@ if [ "${1:-}" = --tidy ]; then
     <(sed -n "s#^ *\"file\": \"$PWD/\(.*\)\".*#\1#p" build/release/compile_commands.json | sort -u))
   # Only what ships must keep its functions short.
   is_test='^tests/|_(test|testing|benchmark|harness)\.|/(fake_|testing/)'
-  # clang cannot read the headers that gcc precompiled.
-  mkdir -p build/tidy
-  sed -E 's#( -Winvalid-pch)? -include [^ ]*/cmake_pch\.hxx##' build/release/compile_commands.json >build/tidy/compile_commands.json
-  check() { xargs -r -P"$(nproc)" -n1 clang-tidy --quiet --extra-arg=-Wthread-safety -p build/tidy "$@"; }
+  check() { xargs -r -P"$(nproc)" -n1 clang-tidy --quiet --extra-arg=-Wthread-safety -p build/release "$@"; }
   { printf '%s\n' "${tidy[@]}" | grep -vE "$is_test" || true; } | check || complain "clang-tidy"
   { printf '%s\n' "${tidy[@]}" | grep -E "$is_test" || true; } | check --checks=-readability-function-size || complain "clang-tidy"
 fi
