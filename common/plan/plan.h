@@ -47,7 +47,7 @@ struct Plan {
 };
 
 // Chooses mesh, partition and schedule, lowers the schedule and proves the programs, in this order.
-// What the job leaves open becomes:
+// The plan decides what the job leaves open:
 // data: auto      1.
 // recompute: auto none; if that does not fit the workers' memory, selective; if that does not fit
 //                 either, full.

@@ -31,7 +31,7 @@ class ClusterMetrics final {
   void Tick(const std::map<std::string, membership::Worker>& workers, absl::Time now);
 
  private:
-  // What the series show of a job.
+  // The series show this of a job.
   struct Shown {
     int pp_size = 0;
     SplitView split;

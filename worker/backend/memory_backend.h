@@ -35,7 +35,7 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
-// What a lane needs that copies and adds: it loads tokens, passes messages, sums gradients. Its
+// Serves a lane that only copies and adds: it loads tokens, passes messages, sums gradients. Its
 // creator owns it, and its destructor waits for the work that it was given. Thread: one caller at a
 // time, so each lane has its own.
 //

@@ -42,7 +42,7 @@ class FailingDisk : public ::testing::TestWithParam<Fault> {
     const absl::Status saved = job_.Save(faulty, path, StepId(2), 1);
     const bool failed = faulty.calls() >= at;
 
-    // What is promised: `latest` names a complete checkpoint, and the newest one loads.
+    // Takt promises that `latest` names a complete checkpoint, and the newest one loads.
     EXPECT_TRUE(job_.Check(fs::canonical(path + "/latest").string()).ok());
     const checkpoint::ChosenStep newest = job_.Newest(path);
     EXPECT_TRUE(newest.step.has_value());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint keeps of a layer, as views of memory that another object owns.
+// A checkpoint keeps this of a layer. The views are of memory that another object owns.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ struct LayerState {
   std::vector<ParameterState> parameters;  // the layer's own, in the model's order
 };
 
-// Where to load a parameter. m and v are both empty where only the weight is wanted (a copy of a
+// A parameter is loaded here. m and v are both empty where only the weight is wanted (a copy of a
 // tied weight).
 struct ParameterTarget {
   const model::Parameter* parameter = nullptr;

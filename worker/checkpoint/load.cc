@@ -99,7 +99,7 @@ class FileLoader {
     return absl::OkStatus();
   }
 
-  // To be called after Check.
+  // Precondition: Check returned OK.
   absl::Status Load() {
     const checkpoint::FileEntry& entry = *step_.manifest().Find(file_.name);
     const std::vector<checkpoint::Tensor>& tensors = step_.View(file_.name)->tensors();

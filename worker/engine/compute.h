@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine asks of the layer above it (worker/train, or a fake in tests). The engine does
+// The engine asks this of the layer above it (worker/train, or a fake in tests). The engine does
 // not know what a Transformer is.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a lane's entry uses of a device: the stream that gets its work, the points of streams for
+// A lane's entry uses this of a device: the stream that gets its work, the points of streams for
 // which it waits, and the points that tell when it ran.
 #pragma once
 

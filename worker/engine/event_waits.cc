@@ -109,7 +109,7 @@ class Planner {
   std::vector<std::size_t> lane_of_;
   std::vector<std::int64_t> position_of_;
   const program::WaitLists waits_;
-  // What is known to be done when an instruction is done, in the last two iterations.
+  // By instruction, in the last two iterations: all that must be done once it is done.
   std::array<std::vector<Clock>, 2> ends_;
 };
 

@@ -94,7 +94,7 @@ void ExpectExactlyTheWaitsNeeded(const Program& program, const OnDevice& on_devi
   const auto stream_of = [&](const Wait& wait) {
     return streams[static_cast<std::size_t>(order.NodeOf(wait, 1)) % program.body.size()];
   };
-  // What is known without events: the order within a stream, and that the host goes on when its own
+  // Two orders hold without events: the one within a stream, and that the host goes on when its own
   // instruction is done.
   const auto given = [&](std::size_t i) {
     std::vector<Wait> edges;

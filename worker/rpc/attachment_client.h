@@ -24,7 +24,7 @@ namespace takt::worker_rpc {
 
 struct AttachmentOptions {
   std::shared_ptr<grpc::Channel> channel;
-  // What the worker says about itself. The client fills in the versions, and what is running.
+  // The worker describes itself with it. The client fills in the versions, and what is running.
   control::Hello hello;
   std::function<void()> on_attached;  // called at every attachment; may be empty
 };

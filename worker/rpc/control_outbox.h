@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits to be sent on the control stream: messages in order, and a heartbeat whenever one is
-// due.
+// Keeps the messages that wait for the control stream, in order, and makes a heartbeat whenever one
+// is due.
 #pragma once
 
 #include <deque>

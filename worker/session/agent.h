@@ -50,7 +50,7 @@ struct AgentOptions {
   absl::Duration keep_job = absl::Minutes(10);
 };
 
-// What this worker holds, for Hello and heartbeats.
+// Hello and heartbeats tell that this worker holds a rank.
 struct Holding {
   control::JobKey key;
   Rank rank;
@@ -108,7 +108,7 @@ class Agent {
 
   mutable absl::Mutex mutex_;
   std::deque<std::function<Effects()>> events_ ABSL_GUARDED_BY(mutex_);
-  // What `held()` shows. It is a copy of what held_job_ has, so that readers never wait for a
+  // `held()` returns it. It is a copy of what held_job_ has, so that readers never wait for a
   // decision.
   std::optional<std::pair<control::JobKey, Rank>> shown_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<JobThread> thread_ ABSL_GUARDED_BY(mutex_);

@@ -20,7 +20,7 @@ namespace {
 const control::JobKey kJob{"kjv", Generation(1)};
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// What the test tells the runner to do, and what the runner was asked.
+// The test tells the runner here what to do, and reads here what the runner was asked.
 struct Script {
   absl::Mutex mutex;
   absl::Status run;               // the result of Run

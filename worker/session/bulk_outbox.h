@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits to be sent on the bulk stream. Reports are kept until the coordinator acknowledges
+// Keeps what waits for the bulk stream. Reports are kept until the coordinator acknowledges
 // them; log lines and traces are kept while there is room.
 #pragma once
 

@@ -38,7 +38,7 @@ class JobThread {
   JobThread(DecodeAssignment decode, RankRunnerFactory factory, Callbacks callbacks);
   ~JobThread();
 
-  // To be called after `built` brought no error.
+  // Precondition: `built` was called without an error.
   void Run();
   // Halts the runner (RankRunner::Halt) as soon as there is one.
   void Halt();

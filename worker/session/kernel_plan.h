@@ -46,7 +46,7 @@ struct KernelPlanOptions {
   bool may_add = false;
 };
 
-// What rank 0 gets; the other ranks get an empty one.
+// Rank 0 gets one with text. The other ranks get an empty one.
 struct AgreedKernelPlan {
   std::string text;                // for checkpoints
   std::string summary;             // for people, one line

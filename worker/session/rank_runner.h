@@ -17,7 +17,7 @@
 
 namespace takt::session {
 
-// What a rank sends in its acknowledged sequence. The outbox fills in the key and the sequence.
+// A rank sends these in its acknowledged sequence. The outbox fills in the key and the sequence.
 using Report = std::variant<control::RankStepReport, control::CheckpointReport>;
 
 enum class RunEnd : std::uint8_t { kLastStep, kHalted };

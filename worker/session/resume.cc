@@ -33,7 +33,7 @@ using checkpoint::ListedStep;
 // another way.
 constexpr absl::Duration kPatience = absl::Hours(1);
 
-// What rank 0 says. Only the last word of a meeting is not kTry.
+// Rank 0 says one in each round. Only the last one of a meeting is not kTry.
 enum class Verdict : std::uint8_t { kTry = 't', kGoOn = 'g', kBegin = 'b', kRefuse = 'r' };
 
 struct Word {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the blocks of all families have: attention, then an MLP, each between a norm and a residual.
+// The blocks of all families have attention, then an MLP, each between a norm and a residual.
 #pragma once
 
 #include <cstdint>

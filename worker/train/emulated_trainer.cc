@@ -77,7 +77,7 @@ absl::Status Verify(const Message& message, StepId step) {
                                           "), expected (", expected.ToString(), ")"));
 }
 
-// What an F, I, W, B or O does.
+// The work of one F, I, W, B or O.
 struct Work {
   double seconds = 0;  // the time of all its parts together
   std::vector<Message> inputs, outputs;

@@ -74,7 +74,7 @@ inline absl::Status LeaveToWeightGrad(const InputGradCall& call, const backend::
   return call.backend->Run(backend::Copy{.input = gradient, .output = in_stash, .count = count});
 }
 
-// What W reads of one microbatch.
+// W reads this of one microbatch.
 struct WeightGradInput {
   TokenView view;
   const float* d_output = nullptr;

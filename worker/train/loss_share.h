@@ -10,7 +10,7 @@
 
 namespace takt::train {
 
-// What a rank of the last stage knows about the step's loss. It is empty on other ranks.
+// A rank of the last stage knows this about the step's loss. It is empty on other ranks.
 struct LossShare {
   double sum = 0;  // the token losses of this rank's microbatches, added in ascending order
   std::int64_t scored = 0;  // scored tokens of the global batch, equal on all data-parallel ranks

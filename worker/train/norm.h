@@ -28,7 +28,7 @@ struct NormStash {
   float* part = nullptr;   // from I for W: LayerNorm [2,C], weight's and bias's; RmsNorm [C]
 };
 
-// What both norms have.
+// Both norms derive from it.
 class Norm {
  public:
   // Adds the parts, by microbatch, to the weight gradients.

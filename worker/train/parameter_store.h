@@ -23,7 +23,7 @@ namespace takt::train {
 struct ParameterRef {
   const model::Parameter* parameter = nullptr;
   float* weight = nullptr;  // of the selected version
-  // Of the version before the newest; `weight` if there is only one version.
+  // The version before the newest. It is `weight` if there is only one version.
   const float* previous = nullptr;
   // The selected version's matrix as it is stored, and its transpose, as PackBf16 leaves them. Null
   // unless products are in bf16 and the layer multiplies by the parameter.

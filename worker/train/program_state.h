@@ -20,7 +20,7 @@
 
 namespace takt::train {
 
-// What the instructions of one program share besides the rank's state. The training program has
+// The instructions of one program share it, besides the rank's state. The training program has
 // one, and the validation program has another. The slots of the program order the instructions that
 // use it.
 struct ProgramState {

@@ -18,7 +18,7 @@
 
 namespace takt::train {
 
-// What the instructions of a rank share, whichever program they belong to. The slots of the
+// The instructions of a rank share it, whichever program they belong to. The slots of the
 // programs order the instructions that use it; each part says which lane changes it while a program
 // runs.
 struct RankState {

@@ -22,7 +22,7 @@ namespace takt::train {
 // a fast device takes to do them.
 bool IsShort(const model::Model& model, const mesh::Stage& stage);
 
-// What an F, I, W, B or O is bound to.
+// An F, I, W, B or O is bound to it.
 struct PartBuffers {
   program::Op op{};
   StageId forward_stage{-1}, backward_stage{-1};  // -1: it has no such half
@@ -39,7 +39,7 @@ struct PartBuffers {
   }
 };
 
-// What may differ from run to run of a part. Parts with equal buffers and equal arguments have
+// These may differ from run to run of a part. Parts with equal buffers and equal arguments have
 // equal ops.
 struct PartArguments {
   LossCall loss;

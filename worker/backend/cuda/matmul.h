@@ -91,8 +91,8 @@ class Matmuls {
 
   explicit Matmuls(const MatmulOptions& options);
 
-  // What is done to operands that a gemm reads in scratch: nothing (their place is null), their
-  // memory is allocated, or they are also rounded into it.
+  // Operands that a gemm reads in scratch are left alone (their place is null), get memory, or are
+  // also rounded into it.
   enum class Operands : std::uint8_t { kPlaced, kAllocated, kRounded };
   // Calls `use` for the products that compute an op.
   using Use = absl::FunctionRef<absl::Status(const Product&)>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What F, I, W, B and O resolve in the same way when they are bound.
+// F, I, W, B and O resolve this in the same way when they are bound.
 #pragma once
 
 #include <cstdint>

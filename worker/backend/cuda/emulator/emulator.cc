@@ -50,7 +50,7 @@ struct Fiber {
   ucontext_t context{};
   State state = State::kReady;
   dim3 thread;
-  // What was given to the last two exchanges: slower lanes still read the older one.
+  // The values of the last two exchanges. Slower lanes still read the older one.
   std::uint64_t given[2] = {};
   unsigned exchanges = 0;
 };
