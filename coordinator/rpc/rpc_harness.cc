@@ -11,6 +11,7 @@
 #include "common/plan/plan.h"
 #include "coordinator/store/sqlite_store.h"
 #include "proto/rpc_status.h"
+#include "tests/testing/emulated_spec.h"
 
 namespace takt::coordinator_rpc {
 
@@ -183,19 +184,7 @@ std::unique_ptr<RpcWorker> RpcTest::Attach(const std::string& name) {
 }
 
 v1::JobSpec RpcTest::Spec(const std::string& name, int pipeline, std::int64_t steps) {
-  v1::JobSpec spec;
-  spec.set_name(name);
-  spec.mutable_model()->set_family(v1::MODEL_FAMILY_EMULATED);
-  spec.mutable_model()->set_layers(8);
-  spec.mutable_model()->set_forward_ms(1);
-  spec.mutable_model()->set_input_grad_ms(1);
-  spec.mutable_model()->set_weight_grad_ms(1);
-  spec.mutable_model()->set_activation_bytes(1024);
-  spec.mutable_batch()->set_global(8);
-  spec.mutable_batch()->set_microbatch(1);
-  spec.set_steps(steps);
-  spec.mutable_parallelism()->set_pipeline(pipeline);
-  spec.mutable_parallelism()->set_data(1);
+  v1::JobSpec spec = testing::EmulatedSpec(name, pipeline, steps);
   spec.mutable_parallelism()->set_schedule("1f1b");
   return spec;
 }
