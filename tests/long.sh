@@ -8,8 +8,8 @@
 #   tests/long.sh bits upgrade ../before/build/release
 #
 # Section   Minutes on two cores, and what it proves
-# threads   40   no data race in the unit tests of what has threads: engine, transport, session, coordinator, rpc
-# tsan      90   no data race in any unit test
+# threads   25   no data race in the unit tests of what has threads: engine, transport, session, coordinator, rpc
+# tsan      40   no data race in any unit test
 # clang     60   clang compiles everything without a warning, thread-safety annotations included; all tests pass
 # tidy      30   clang-tidy has no complaint, about tests neither
 # soak      40   the tests with real daemons pass five times in a row
