@@ -9,10 +9,6 @@
 namespace takt::program {
 namespace {
 
-std::string_view DirectionSuffix(Direction direction) {
-  return direction == Direction::kGradient ? "_B" : "_F";
-}
-
 // Returns whether an op that concerns the whole step in a program with a flush concerns one
 // microbatch.
 bool AnyIsOfAMicrobatch(const Program& program, Op op) {
@@ -66,13 +62,33 @@ std::string ToString(const Instruction& instruction, const Program& program) {
     case Op::kSend:
     case Op::kRecv: {
       const Lane& lane = program.lanes[instruction.lane.value()];
-      return absl::StrCat(stage, name, std::string(DirectionSuffix(lane.direction)), microbatch);
+      return absl::StrCat(stage, name, "_", DirectionName(lane.direction), microbatch);
     }
     case Op::kReduceGrad:
       return absl::StrCat(name, "(", instruction.layer.value(), ")");
     default:
       return name;
   }
+}
+
+const char* DirectionName(Direction direction) {
+  return direction == Direction::kGradient ? "B" : "F";
+}
+
+std::string LaneName(const Lane& lane) {
+  switch (lane.kind) {
+    case LaneKind::kCompute:
+      return "compute";
+    case LaneKind::kLoad:
+      return "load";
+    case LaneKind::kReduce:
+      return "reduce";
+    case LaneKind::kSend:
+      return absl::StrCat("send ", DirectionName(lane.direction), " to ", lane.peer.value());
+    case LaneKind::kRecv:
+      return absl::StrCat("recv ", DirectionName(lane.direction), " from ", lane.peer.value());
+  }
+  return "?";
 }
 
 SlotId FindSlot(const Program& program, std::span<const SlotId> slots, SlotKind kind, StageId stage,

@@ -119,6 +119,12 @@ std::string_view Name(Op op);
 // logs, traces and errors.
 std::string ToString(const Instruction& instruction, const Program& program);
 
+// "F" for activations, "B" for gradients. Messages and channels have it in their names.
+const char* DirectionName(Direction direction);
+
+// "compute", "load", "reduce", "send F to 1", "recv B from 2".
+std::string LaneName(const Lane& lane);
+
 // F, I, W, B or O.
 bool IsCompute(Op op);
 

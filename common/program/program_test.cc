@@ -167,6 +167,18 @@ TEST(ProgramSerde, RefusesEachKindOfDamage) {
   }
 }
 
+TEST(LaneName, SaysWhatTheLaneDoesAndWithWhichRank) {
+  EXPECT_EQ(LaneName({.kind = LaneKind::kCompute}), "compute");
+  EXPECT_EQ(LaneName({.kind = LaneKind::kLoad}), "load");
+  EXPECT_EQ(LaneName({.kind = LaneKind::kReduce}), "reduce");
+  EXPECT_EQ(
+      LaneName({.kind = LaneKind::kSend, .peer = PpRank(1), .direction = Direction::kActivation}),
+      "send F to 1");
+  EXPECT_EQ(
+      LaneName({.kind = LaneKind::kRecv, .peer = PpRank(2), .direction = Direction::kGradient}),
+      "recv B from 2");
+}
+
 TEST(FindSlot, ReturnsMinusOneWhenThereIsNone) {
   const Program program = MiddleOfThree();
   EXPECT_EQ(FindSlot(program, {}, SlotKind::kInput, StageId(1)), SlotId(-1));

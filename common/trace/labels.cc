@@ -8,29 +8,10 @@
 
 namespace takt::trace {
 
-using program::LaneKind;
-
 std::string RankName(const JobTrace& trace, int rank) {
   if (trace.mesh.dp_size == 1) return absl::StrCat("rank ", rank);
   return absl::StrCat("rank ", rank, " (pp ", trace.mesh.PpRankOf(Rank(rank)).value(), ", dp ",
                       trace.mesh.DpRankOf(Rank(rank)).value(), ")");
-}
-
-std::string LaneName(const program::Lane& lane) {
-  const char* const what = lane.direction == program::Direction::kActivation ? "F" : "B";
-  switch (lane.kind) {
-    case LaneKind::kCompute:
-      return "compute";
-    case LaneKind::kLoad:
-      return "load";
-    case LaneKind::kReduce:
-      return "reduce";
-    case LaneKind::kSend:
-      return absl::StrCat("send ", what, " to ", lane.peer.value());
-    case LaneKind::kRecv:
-      return absl::StrCat("recv ", what, " from ", lane.peer.value());
-  }
-  return "";
 }
 
 std::vector<LaneId> LanesInOrder(const program::Program& program) {

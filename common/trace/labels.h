@@ -12,9 +12,6 @@ namespace takt::trace {
 // "rank 3", with data parallelism "rank 3 (pp 1, dp 1)".
 std::string RankName(const JobTrace& trace, int rank);
 
-// "compute", "load", "reduce", "send F to 1", "recv B from 2".
-std::string LaneName(const program::Lane& lane);
-
 // The lanes in the order in which they are shown: compute first.
 std::vector<LaneId> LanesInOrder(const program::Program& program);
 

@@ -40,7 +40,7 @@ json ProgramJson(const Program& program) {
   std::vector<int> place(program.lanes.size());
   for (std::size_t i = 0; i < order.size(); ++i) {
     place[order[i].value()] = static_cast<int>(i);
-    lanes.push_back(LaneName(program.lanes[order[i].value()]));
+    lanes.push_back(program::LaneName(program.lanes[order[i].value()]));
   }
   const std::set<StageId> held = program::HeldStages(program);
   const auto list = [&](const std::vector<Instruction>& instructions) {

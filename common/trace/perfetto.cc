@@ -113,7 +113,7 @@ class Writer {
     for (const LaneId lane : LanesInOrder(program)) {
       if (!Shows(program.lanes[lane.value()].kind)) continue;
       threads[lane.value()] = next;
-      Name(ProcessOf(rank), next, LaneName(program.lanes[lane.value()]), next);
+      Name(ProcessOf(rank), next, program::LaneName(program.lanes[lane.value()]), next);
       next += next == kFirstLaneThread ? 2 : 1;  // predictions come after compute
     }
     if (detail_.predicted && timeline_.predicted.has_value()) {

@@ -117,7 +117,7 @@ class ProgramBinder {
   absl::Status OpenChannel(Lane& lane, std::size_t max_bytes) {
     const Rank peer = options_.rank_of(lane.description->peer);
     const std::string name =
-        absl::StrCat(options_.channel_prefix, DirectionName(lane.description->direction));
+        absl::StrCat(options_.channel_prefix, program::DirectionName(lane.description->direction));
     if (lane.description->kind == LaneKind::kSend) {
       ASSIGN_OR_RETURN(lane.send, options_.transport->OpenSend(peer, name, max_bytes));
     } else {

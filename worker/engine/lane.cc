@@ -10,7 +10,6 @@ namespace takt::engine {
 
 namespace {
 
-using program::Direction;
 using program::Instruction;
 using program::LaneKind;
 using program::Op;
@@ -49,31 +48,11 @@ absl::Status CheckInstruction(const Program& program, const Instruction& instruc
 
 // Names a message by what made it: "2F1".
 std::string MessageName(const Instruction& instruction, const program::Lane& lane) {
-  return absl::StrCat(instruction.stage.value(), DirectionName(lane.direction),
+  return absl::StrCat(instruction.stage.value(), program::DirectionName(lane.direction),
                       instruction.microbatch.value());
 }
 
 }  // namespace
-
-const char* DirectionName(Direction direction) {
-  return direction == Direction::kActivation ? "F" : "B";
-}
-
-std::string LaneName(const program::Lane& lane) {
-  switch (lane.kind) {
-    case LaneKind::kCompute:
-      return "compute";
-    case LaneKind::kLoad:
-      return "load";
-    case LaneKind::kReduce:
-      return "reduce";
-    case LaneKind::kSend:
-      return absl::StrCat("send ", DirectionName(lane.direction), " to ", lane.peer.value());
-    case LaneKind::kRecv:
-      return absl::StrCat("recv ", DirectionName(lane.direction), " from ", lane.peer.value());
-  }
-  return "?";
-}
 
 absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const Program& program) {
   for (const auto* list : {&program.prologue, &program.body, &program.epilogue}) {
@@ -86,7 +65,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Lane>>> MakeLanes(const Program& prog
     auto lane = std::make_unique<Lane>();
     lane->id = LaneId(static_cast<std::int32_t>(i));
     lane->description = &program.lanes[i];
-    lane->name = LaneName(program.lanes[i]);
+    lane->name = program::LaneName(program.lanes[i]);
     lane->awaited = std::vector<std::atomic<std::uint64_t>>(program.lanes.size());
     for (std::atomic<std::uint64_t>& count : lane->awaited) count = kNothingAwaited;
     lanes.push_back(std::move(lane));

@@ -70,12 +70,6 @@ struct Lane {
   std::uint64_t length() const { return entries.size(); }
 };
 
-// "compute", "recv B from 0".
-std::string LaneName(const program::Lane& lane);
-
-// "F" for activations, "B" for gradients: names the channel too.
-const char* DirectionName(program::Direction direction);
-
 // Makes the lanes of a program with entries and waits; channels and bound instructions come later.
 // Errors: kInvalidArgument (the program names a lane or a slot that does not exist, or puts an
 // instruction on a lane of another kind).
