@@ -130,7 +130,8 @@ inline constexpr Metric kWorkerConnected = kByCoordinator.Gauge(
     "there for one that left as asked or is drained and away.");
 inline constexpr Metric kWorkerLosses = kByCoordinator.Counter(
     "takt_worker_losses_total", Unit::kNone, {},
-    "Workers whose stream ended or whose lease ran out, those that left as asked not counted.");
+    "Times that the coordinator lost a worker, because its stream ended or its lease expired. A "
+    "worker that left as asked is not counted.");
 inline constexpr Metric kRecoveryDuration =
     kByCoordinator.Histogram("takt_recovery_duration_seconds", Unit::kSeconds, {"phase"},
                              "From a fault until the job trains again: stop (its ranks let go), "
