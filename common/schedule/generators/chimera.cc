@@ -27,9 +27,10 @@ constexpr Family kFamily{
         "end, fit into each other like two combs.",
     .sizes = "P even, P divides M; stages as many as ranks, two of them on each",
     .care =
-        "Twice the weights, whose gradients are summed every step: the result equals that of two "
-        "data-parallel copies, bit for bit. The generator published with the paper loses actions "
-        "at M = 4P, P >= 8, and at P = 2; this one starts units at fixed times.",
+        "Each rank holds twice the weights. The gradients of both copies are summed every step: "
+        "the result equals that of two data-parallel copies, bit for bit. The generator published "
+        "with the paper loses actions at M = 4P, P >= 8, and at P = 2; this one starts units at "
+        "fixed times.",
     .placement = Placement::kBidirectional};
 
 // Places actions by ticks, where F and B take one tick each. Units begin every 2P ticks, and no two

@@ -28,10 +28,11 @@ constexpr Family kFamily{
         "the other, so that the communication inside one hides behind the arithmetic of the other.",
     .sizes = "P and M even, M >= 2P; stages as many as ranks, two of them on each",
     .care =
-        "Twice the weights, whose gradients are summed every step: the result equals that of two "
-        "data-parallel copies, bit for bit, not that of one. A pair that takes as long as F + B "
-        "waits for both inputs and gains nothing: at P = 8, M = 32 the bubble is 5.9 % against 3.0 "
-        "% with the halves apart. It pays where O < F + B (`--cost O=...`).",
+        "Each rank holds twice the weights. The gradients of both copies are summed every step: "
+        "the result equals that of two data-parallel copies, bit for bit, not that of one. A pair "
+        "that takes as long as F + B waits for both inputs and gains nothing: at P = 8, M = 32 the "
+        "bubble is 5.9 % against 3.0 % with the halves apart. It pays where O < F + B (`--cost "
+        "O=...`).",
     .placement = Placement::kBidirectional,
     .splits_backward = true,
     .overlaps = true};

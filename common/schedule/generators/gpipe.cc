@@ -19,7 +19,7 @@ constexpr Family kFamily{
     .sizes = "any P and M, V = 1",
     .care =
         "The paper lets the backwards descend, from the last microbatch to the first; here they "
-        "ascend. The time is the same, the sums of gradients come in one order for all families."};
+        "ascend. The time is the same, and all families sum gradients in one order."};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
   return BuildLoop(kFamily, options, {.warmup = [m = options.num_microbatches](int) { return m; }});

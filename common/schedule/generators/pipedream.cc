@@ -19,10 +19,10 @@ constexpr Family kFamily{
         "backward, P - r versions on rank r.",
     .sizes = "M >= P, V = 1",
     .care =
-        "Not the synchronous result: gradients on rank r are P - r - 1 updates old, and "
-        "differently old on every rank. Losses are not comparable with those of the other "
-        "families. No clipping, no replicas, no tied embeddings; a validation or a checkpoint "
-        "empties the pipeline.",
+        "Its result is not the synchronous one: gradients on rank r are P - r - 1 updates old, so "
+        "their age differs from rank to rank. Losses are not comparable with those of the other "
+        "families. It cannot clip gradients, and it allows neither data-parallel replicas nor tied "
+        "embeddings. A validation or a checkpoint empties the pipeline.",
     .updates = Updates::kEachBackward};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {

@@ -18,9 +18,9 @@ constexpr Family kFamily{
         "weights on every rank: w(t+1) = w(t) - step(gradient at w(t-1)).",
     .sizes = "M >= P, V = 1",
     .care =
-        "Not the synchronous result: every gradient is exactly one update old. Losses are not "
-        "comparable with those of the other families. No clipping; a validation or a checkpoint "
-        "empties the pipeline.",
+        "Its result is not the synchronous one: every gradient is exactly one update old. Losses "
+        "are not comparable with those of the other families. It cannot clip gradients. A "
+        "validation or a checkpoint empties the pipeline.",
     .updates = Updates::kDelayed};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {

@@ -22,8 +22,9 @@ constexpr Family kFamily{
         "idle if F, I and W are equal.",
     .sizes = "any P and M, V = 1; M >= 2P for the formula",
     .care =
-        "Zero bubble is true by the span of a rank. With a barrier before the optimizer, the "
-        "makespan counts, and P - 1 units of idle are left: no better than zb-h1 at equal costs.",
+        "The bubble is zero only by the span of a rank. With a barrier before the optimizer, the "
+        "makespan counts, and P - 1 units of idle are left. At equal costs this is no better than "
+        "zb-h1.",
     .splits_backward = true};
 
 absl::StatusOr<Schedule> Generate(const GenerateOptions& options) {
