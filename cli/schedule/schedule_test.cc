@@ -217,6 +217,11 @@ TEST(Schedule, AStepWithoutAFlushTakesAsLongAsItsWork) {
     const Outcome text =
         RunTakt({"schedule", "simulate", family, "--ranks", "4", "--microbatches", "8"});
     EXPECT_THAT(text.out, HasSubstr("a step in a row of them takes 24, bubble 0.0%"));
+    for (const std::string format : {"grid", "svg"}) {
+      const Outcome picture = RunTakt(
+          {"schedule", "show", family, "--ranks", "4", "--microbatches", "8", "-f", format});
+      EXPECT_THAT(picture.out, HasSubstr("8 microbatches, no flush, step time 24, bubble 0.00%"));
+    }
   }
   // Each update takes its time between two microbatches.
   const std::string costs = WriteFile("update.json", R"({"optimizer": 1})");

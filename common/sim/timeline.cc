@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/sim/timeline.h"
 
+#include <algorithm>
+#include <string>
+
 #include "absl/strings/str_format.h"
 
 namespace takt::sim {
@@ -19,6 +22,17 @@ schedule::ActionKind KindOf(program::Op op) {
 }
 
 namespace {
+
+// Without a flush a step has no makespan of its own. The title then gives the time of one step in a
+// row of steps.
+std::string Title(const std::vector<program::Program>& programs, const Report& report) {
+  const bool flushes = std::ranges::none_of(programs, program::IsAsynchronous);
+  return absl::StrFormat("%s: %d ranks, %d stages, %d microbatches, %s %g, bubble %.2f%%",
+                         programs[0].schedule, programs.size(), programs[0].num_stages,
+                         programs[0].num_microbatches, flushes ? "makespan" : "no flush, step time",
+                         flushes ? report.makespan : report.step_time,
+                         100 * (flushes ? report.bubble_fraction : report.step_bubble_fraction));
+}
 
 // A W of several microbatches appears as so many of equal length.
 void AddEach(const program::Instruction& weight_grad, const Event& event,
@@ -55,12 +69,7 @@ schedule::Timeline MakeTimeline(const std::vector<program::Program>& programs,
            instruction.backward_microbatch});
     }
   }
-  if (!programs.empty()) {
-    timeline.title = absl::StrFormat(
-        "%s: %d ranks, %d stages, %d microbatches, makespan %g, bubble %.2f%%",
-        programs[0].schedule, programs.size(), programs[0].num_stages, programs[0].num_microbatches,
-        report.makespan, 100 * report.bubble_fraction);
-  }
+  if (!programs.empty()) timeline.title = Title(programs, report);
   return timeline;
 }
 
