@@ -8,6 +8,7 @@
 #include "cli/base/new_file.h"
 #include "cli/base/report.h"
 #include "common/base/status.h"
+#include "common/trace/labels.h"
 #include "common/trace/page.h"
 #include "common/trace/perfetto.h"
 #include "common/trace/svg.h"
@@ -46,6 +47,7 @@ absl::StatusOr<TimelineFile> WriteTimeline(const Context& context, Client& clien
   return TimelineFile{
       .first = timeline.steps.front().step.value(),
       .last = timeline.steps.back().step.value(),
+      .steps = trace::StepsName(timeline),
       .num_steps = timeline.steps.size(),
       .bytes = picture.text.size(),
       .num_ranks = trace.num_ranks(),
@@ -56,9 +58,8 @@ absl::StatusOr<TimelineFile> WriteTimeline(const Context& context, Client& clien
 void SayTimeline(const Context& context, const TimelineFileOptions& options,
                  const TimelineFile& written) {
   const std::string hint = options.format == "perfetto" ? "; open it at ui.perfetto.dev" : "";
-  Say(context, absl::StrFormat("%s: steps %d to %d of %d ranks, %.1f MB%s", options.file,
-                               written.first, written.last, written.num_ranks,
-                               1e-6 * static_cast<double>(written.bytes), hint));
+  Say(context, absl::StrFormat("%s: %s of %d ranks, %.1f MB%s", options.file, written.steps,
+                               written.num_ranks, 1e-6 * static_cast<double>(written.bytes), hint));
   if (written.left_out.empty()) return;
   Say(context, absl::StrCat("left out, to stay below 50 MB: ", written.left_out,
                             "; take fewer steps to see all"));

@@ -21,6 +21,7 @@ struct TimelineFileOptions {
 
 struct TimelineFile {
   std::int64_t first = 0, last = 0;  // steps
+  std::string steps;                 // "steps 5 to 8"
   std::size_t num_steps = 0, bytes = 0;
   int num_ranks = 0;
   std::string left_out;  // what was left out to keep the file small; empty: nothing

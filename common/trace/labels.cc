@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace takt::trace {
 
@@ -43,15 +44,22 @@ std::string_view Meaning(Cause cause) {
   return kMeanings[static_cast<int>(cause)];
 }
 
-std::string Title(const Timeline& timeline) {
+std::string StepsName(const Timeline& timeline) {
+  constexpr std::int64_t kMostListed = 8;
   const std::int64_t first = timeline.steps.front().step.value();
   const std::int64_t last = timeline.steps.back().step.value();
-  std::string title = absl::StrCat("job ", timeline.trace->job);
-  if (first == last) {
-    absl::StrAppend(&title, ", step ", first);
-  } else {
-    absl::StrAppend(&title, ", steps ", first, " to ", last);
-  }
+  const auto count = static_cast<std::int64_t>(timeline.steps.size());
+  if (count == 1) return absl::StrCat("step ", first);
+  if (count == last - first + 1) return absl::StrCat("steps ", first, " to ", last);
+  if (count > kMostListed) return absl::StrCat(count, " steps from ", first, " to ", last);
+  const auto append = [](std::string* list, const StepWindow& window) {
+    absl::StrAppend(list, window.step.value());
+  };
+  return absl::StrCat("steps ", absl::StrJoin(timeline.steps, ", ", append));
+}
+
+std::string Title(const Timeline& timeline) {
+  std::string title = absl::StrCat("job ", timeline.trace->job, ", ", StepsName(timeline));
   if (timeline.clock_error_nanos > 0) {
     absl::StrAppendFormat(&title, ", clocks within %.3g ms",
                           1e-6 * static_cast<double>(timeline.clock_error_nanos));

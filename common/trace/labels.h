@@ -21,6 +21,10 @@ std::string IdleName(const Idle& idle);
 // For a tooltip: "rank 2 had not made the message yet".
 std::string_view Meaning(Cause cause);
 
+// "step 7", "steps 5 to 8". Steps with gaps are listed, "steps 46, 48, 50", or if they are many,
+// counted: "50 steps from 46 to 144".
+std::string StepsName(const Timeline& timeline);
+
 // "job kjv-gpt, steps 5 to 8, clocks within 0.012 ms".
 std::string Title(const Timeline& timeline);
 
