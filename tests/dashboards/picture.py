@@ -7,8 +7,10 @@ from xml.sax.saxutils import escape
 
 COLUMN, UNIT_HEIGHT, GAP = 50, 30, 6  # pixels of Grafana's grid of 24 columns
 PALETTE = ["#5a9e4b", "#d9a520", "#3fb1c9", "#e0752d", "#c4162a", "#1f60c4", "#a352cc", "#705da0", "#508642", "#967302", "#447ebc", "#890f02"]
-THRESHOLD_COLORS = {"green": "#3f8f3f", "orange": "#d9822b", "red": "#c4162a", "blue": "#1f60c4", "text": "#222"}
-MAX_LEGEND = 8
+NAMED_COLORS = {
+    "green": "#3f8f3f", "orange": "#d9822b", "red": "#c4162a", "blue": "#1f60c4", "yellow": "#e8cf3a", "purple": "#8e44ad", "text": "#222"
+}
+LEGEND_ROW = 12  # pixels
 SHADES = 6
 
 
@@ -52,7 +54,7 @@ def color_of(value, thresholds):
     for step in (thresholds or {"steps": []})["steps"]:
         if step["value"] is None or value >= step["value"]:
             color = step["color"]
-    return THRESHOLD_COLORS[color]
+    return NAMED_COLORS[color]
 
 
 def legend_of(target, labels):
@@ -178,7 +180,20 @@ def draw_axes(svg, box, bottom, top, unit, start, end):
 
 
 def plot_of(box):
+    """The rectangle of a panel's curves. Below it there is room for the times and one row of the legend."""
     return Box(box.x + 56, box.y, box.w - 60, box.h - 34)
+
+
+def legend_places(legends, plot):
+    """[(x, row)] of each entry. One that no longer fits into a row begins the next row."""
+    x, row, places = plot.x, 0, []
+    for legend in legends:
+        width = 13 + 5.6 * len(legend)
+        if x > plot.x and x + width > plot.x + plot.w:
+            x, row = plot.x, row + 1
+        places.append((x, row))
+        x += width + 11
+    return places
 
 
 def draw_series(svg, box, panel, series, start, end):
@@ -192,13 +207,16 @@ def draw_series(svg, box, panel, series, start, end):
     if "max" in defaults:
         top = defaults["max"]
     plot = plot_of(box)
+    legends = [legend_of(target, labels) for target, labels, *_ in lines]
+    places = legend_places(legends, plot)
+    last_row = places[-1][1]
+    plot.h -= LEGEND_ROW * last_row
     x_of, y_of = draw_axes(svg, plot, bottom, top, defaults["unit"], start, end)
     for step in defaults.get("thresholds", {"steps": []})["steps"]:
         if custom.get("thresholdsStyle") and step["value"] is not None and step["value"] <= top:
-            svg.line([(plot.x, y_of(step["value"])), (plot.x + plot.w, y_of(step["value"]))], THRESHOLD_COLORS[step["color"]], dashed=True)
-    legend_x = plot.x
-    for i, (target, labels, lower, points, overrides) in enumerate(lines):
-        color = THRESHOLD_COLORS.get(overrides.get("color", {}).get("fixedColor"), PALETTE[i % len(PALETTE)])
+            svg.line([(plot.x, y_of(step["value"])), (plot.x + plot.w, y_of(step["value"]))], NAMED_COLORS[step["color"]], dashed=True)
+    for i, (_, _, lower, points, overrides) in enumerate(lines):
+        color = NAMED_COLORS.get(overrides.get("color", {}).get("fixedColor"), PALETTE[i % len(PALETTE)])
         shown = [(x_of(t), y_of(v)) for t, v in points if math.isfinite(v)]
         below = [(x_of(t), y_of(v)) for t, v in lower or []]
         if custom.get("drawStyle") == "bars":
@@ -208,11 +226,10 @@ def draw_series(svg, box, panel, series, start, end):
             svg.area(shown + below[::-1], color)
         else:
             svg.line(shown, color, dashed="custom.lineStyle" in overrides)
-        legend = legend_of(target, labels)
-        if i < MAX_LEGEND and legend_x + 7 * len(legend) < box.x + box.w:
-            svg.rect(legend_x, box.y + box.h - 12, 10, 4, color)
-            svg.text(legend_x + 13, box.y + box.h - 6, legend, 10, "#444")
-            legend_x += 24 + 5.6 * len(legend)
+        x, row = places[i]
+        y = box.y + box.h - 6 - LEGEND_ROW * (last_row - row)
+        svg.rect(x, y - 6, 10, 4, color)
+        svg.text(x + 13, y, legends[i], 10, "#444")
 
 
 def draw_heatmap(svg, box, panel, series, start, end):

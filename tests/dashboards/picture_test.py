@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every panel of every dashboard can be drawn, with and without data."""
+import re
 import unittest
 import xml.etree.ElementTree
 
@@ -23,6 +24,32 @@ class Picture(unittest.TestCase):
                 for panel in dashboard["panels"]:
                     self.assertIn(panel["title"], texts)
                 self.assertEqual(texts.count("No data"), num_without)
+
+    def test_names_every_series_inside_its_panel(self):
+        dashboard = dashboards.load()["pipeline.json"]
+        panel = next(p for p in dashboards.panels(dashboard) if p["title"].startswith("Waits for messages"))
+        (target,), grid = panel["targets"], panel["gridPos"]
+        labels = [{**LABELS, "pp_rank": str(rank), "direction": name} for name in ("activation", "gradient") for rank in range(8)]
+        svg = picture.draw(dashboard, {panel["id"]: [(target, each, POINTS) for each in labels]}, 0.0, 9.0)
+        texts = [e for e in xml.etree.ElementTree.fromstring(svg).iter() if e.tag.endswith("text")]
+        places = set()
+        for each in labels:
+            (text,) = [e for e in texts if e.text == picture.legend_of(target, each)]
+            x, y = float(text.get("x")), float(text.get("y"))
+            self.assertLess(x + 5.6 * len(text.text), (grid["x"] + grid["w"]) * picture.COLUMN)
+            self.assertLess(y, (grid["y"] + grid["h"]) * picture.UNIT_HEIGHT)
+            places.add((x, y))
+        self.assertEqual(len(places), len(labels))
+
+    def test_shows_each_state_of_jobs_in_a_color_of_its_own(self):
+        text = (dashboards.ROOT / "docs" / "metrics.md").read_text()
+        (jobs,) = re.findall(r"of a job: ([\w, ]+);", text)
+        states = sorted(set(jobs.split(", ")) - {"SUCCEEDED", "FAILED", "CANCELLED"})  # these are not in the panel
+        panel = next(p for p in dashboards.panels(dashboards.load()["cluster.json"]) if p["title"].startswith("Jobs: a queue"))
+        styles = [picture.overrides_of(panel, panel["targets"][0], state) for state in states]
+        names = {style.get("color", {}).get("fixedColor") for style in styles}
+        self.assertLessEqual(names, set(picture.NAMED_COLORS))
+        self.assertEqual(len(names), len(states))
 
     def test_prints_values_with_their_unit(self):
         for value, unit, text in (
