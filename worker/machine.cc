@@ -43,21 +43,21 @@ void PrepareEnvironment() {
   unsetenv("NCCL_COMM_ID");
 }
 
-// Measures the matmul rate. If that fails, logs `failure` and returns 0.
-double FlopsPerSecond(const absl::StatusOr<std::unique_ptr<backend::Backend>>& backend,
-                      const char* failure) {
+// Measures the matmul rates. If that fails, logs `failure` and returns zeros.
+MatmulRates RatesOf(const absl::StatusOr<std::unique_ptr<backend::Backend>>& backend,
+                    const char* failure) {
   if (backend.ok()) Log(LogLevel::kInfo, "backend", {{"description", (*backend)->description()}});
-  const absl::StatusOr<double> flops =
-      backend.ok() ? backend::MeasureMatmulFlops(**backend) : backend.status();
-  if (!flops.ok()) Log(LogLevel::kWarning, failure, {{"error", flops.status().ToString()}});
-  return flops.value_or(0);
+  const absl::StatusOr<MatmulRates> rates =
+      backend.ok() ? backend::MeasureMatmuls(**backend) : backend.status();
+  if (!rates.ok()) Log(LogLevel::kWarning, failure, {{"error", rates.status().ToString()}});
+  return rates.value_or(MatmulRates());
 }
 
 // Opens the device only for the measurement.
-double DeviceFlopsPerSecond(const plugin::CudaEntry& cuda, int index) {
+MatmulRates MeasureDevice(const plugin::CudaEntry& cuda, int index) {
   const auto device = cuda.open_device({.device = index});
-  return FlopsPerSecond(device.ok() ? (*device)->CreateCompute() : device.status(),
-                        "matmul rate of the GPU not measured");
+  return RatesOf(device.ok() ? (*device)->CreateCompute() : device.status(),
+                 "matmul rates of the GPU not measured");
 }
 
 absl::StatusOr<std::optional<Device>> FindDevice(const std::string& device, bool share_device) {
@@ -70,7 +70,7 @@ absl::StatusOr<std::optional<Device>> FindDevice(const std::string& device, bool
   ASSIGN_OR_RETURN(plugin::ChosenDevice chosen, plugin::ChooseDevice(wish, load, "/sys"));
   if (chosen.device) {
     ASSIGN_OR_RETURN(const plugin::CudaEntry* const cuda, load());
-    chosen.device->matmul_flops_per_second = DeviceFlopsPerSecond(*cuda, chosen.device->index);
+    chosen.device->matmul_rates = MeasureDevice(*cuda, chosen.device->index);
     Log(LogLevel::kInfo, "computes on a GPU",
         {{"device", absl::StrCat("cuda:", chosen.device->index)},
          {"name", chosen.device->name},
@@ -108,9 +108,8 @@ absl::StatusOr<Machine> InspectMachine(const std::string& device, bool share_dev
   return machine;
 }
 
-double MatmulFlopsPerSecond(int threads) {
-  return FlopsPerSecond(backend::CreateCpuBackend({.threads = threads}),
-                        "matmul rate not measured");
+MatmulRates MeasureCores(int threads) {
+  return RatesOf(backend::CreateCpuBackend({.threads = threads}), "matmul rates not measured");
 }
 
 }  // namespace takt::worker

@@ -23,8 +23,8 @@ struct Machine {
 // call it before any thread starts to use them.  Errors: those of ChooseDevice.
 absl::StatusOr<Machine> InspectMachine(const std::string& device, bool share_device);
 
-// Measures the matmul rate of so many cores. Returns 0 if that fails: the planner then assumes a
+// Measures the matmul rates of so many cores. If that fails they are 0, and the planner assumes a
 // rate.
-double MatmulFlopsPerSecond(int threads);
+MatmulRates MeasureCores(int threads);
 
 }  // namespace takt::worker

@@ -19,12 +19,21 @@ std::string DeviceText(const v1::Worker& worker) {
                       device.shared() ? ", shared" : "", worker.has_nccl() ? ", NCCL)" : ")");
 }
 
+// Returns the rate in f32 and that in bf16 of what the worker computes on: "1.1e+12, 8e+14".
+std::string RatesText(const v1::Worker& worker) {
+  const auto text = [](const auto& of) {
+    return absl::StrCat(FormatCount(of.matmul_flops_per_second()), ", ",
+                        FormatCount(of.bf16_matmul_flops_per_second()));
+  };
+  return worker.has_device() ? text(worker.device()) : text(worker);
+}
+
 }  // namespace
 
 void PrintWorkers(const Context& context, const std::vector<v1::Worker>& workers) {
   if (context.json()) return PrintJson(context, ListJson("workers", workers));
-  Table table(
-      {"NAME", "STATE", "JOB", "RANK", "HOST", "CORES", "MEMORY", "FLOP/S", "DEVICE", "VERSION"});
+  Table table({"NAME", "STATE", "JOB", "RANK", "HOST", "CORES", "MEMORY", "FLOP/S F32, BF16",
+               "DEVICE", "VERSION"});
   for (const v1::Worker& worker : workers) {
     const auto* state = v1::WorkerState_descriptor()->FindValueByNumber(worker.state());
     table.Add({worker.name(),
@@ -33,9 +42,8 @@ void PrintWorkers(const Context& context, const std::vector<v1::Worker>& workers
                worker.job().empty() ? "-" : worker.job(),
                worker.job().empty() ? "-" : absl::StrCat(worker.rank()), worker.host(),
                absl::StrCat(worker.cores()),
-               FormatBytes(static_cast<double>(worker.memory_bytes())),
-               FormatCount(worker.matmul_flops_per_second()), DeviceText(worker),
-               worker.program_version()});
+               FormatBytes(static_cast<double>(worker.memory_bytes())), RatesText(worker),
+               DeviceText(worker), worker.program_version()});
   }
   context.terminal.out << table.ToString() << std::flush;
 }

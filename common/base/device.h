@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "common/base/matmul_rates.h"
+
 namespace takt {
 
 // The values of takt.v1.Device.
@@ -14,12 +16,12 @@ struct Device {
   std::string name;  // "NVIDIA H200"
   std::string uuid;  // "GPU-8c6b...": the same for everybody who sees the device
   std::int64_t memory_bytes = 0;
-  std::string compute_capability;      // "9.0"
-  std::string driver_version;          // the newest CUDA that the driver speaks: "13.0"
-  std::string pci_bus_id;              // "0000:17:00.0"
-  std::optional<int> numa_node;        // nullopt: the machine has one node, or does not tell
-  double matmul_flops_per_second = 0;  // 0: not measured
-  bool shared = false;                 // other workers that say so, too, may compute on it
+  std::string compute_capability;  // "9.0"
+  std::string driver_version;      // the newest CUDA that the driver speaks: "13.0"
+  std::string pci_bus_id;          // "0000:17:00.0"
+  std::optional<int> numa_node;    // nullopt: the machine has one node, or does not tell
+  MatmulRates matmul_rates;
+  bool shared = false;  // other workers that say so, too, may compute on it
   bool operator==(const Device&) const = default;
 };
 

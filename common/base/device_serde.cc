@@ -14,7 +14,8 @@ v1::Device ToProto(const Device& device) {
   out.set_driver_version(device.driver_version);
   out.set_pci_bus_id(device.pci_bus_id);
   if (device.numa_node) out.set_numa_node(*device.numa_node);
-  out.set_matmul_flops_per_second(device.matmul_flops_per_second);
+  out.set_matmul_flops_per_second(device.matmul_rates.f32);
+  out.set_bf16_matmul_flops_per_second(device.matmul_rates.bf16);
   out.set_shared(device.shared);
   return out;
 }
@@ -27,7 +28,8 @@ Device FromProto(const v1::Device& device) {
              .compute_capability = device.compute_capability(),
              .driver_version = device.driver_version(),
              .pci_bus_id = device.pci_bus_id(),
-             .matmul_flops_per_second = device.matmul_flops_per_second(),
+             .matmul_rates = {.f32 = device.matmul_flops_per_second(),
+                              .bf16 = device.bf16_matmul_flops_per_second()},
              .shared = device.shared()};
   if (device.has_numa_node()) out.numa_node = device.numa_node();
   return out;

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/base/device.h"
 #include "common/base/id.h"
+#include "common/base/matmul_rates.h"
 #include "common/base/status.h"
 #include "common/control/assignment.h"
 #include "common/control/job_key.h"
@@ -37,7 +38,7 @@ struct Hello {
   std::string host;
   int cores = 1;
   std::int64_t memory_bytes = 0;
-  double matmul_flops_per_second = 0;  // of its cores
+  MatmulRates matmul_rates;  // of its cores
   std::string data_address;
   std::optional<RunningJob> running;
   std::optional<Device> device;  // nullopt: it computes on its cores alone

@@ -92,8 +92,8 @@ inline constexpr Metric kNonfiniteSteps =
 inline constexpr Metric kModelFlopsUtilization =
     kByCoordinator.Gauge("takt_model_flops_utilization", Unit::kRatio, {"job"},
                          "FLOPs of the model (nothing computed twice counts) in the last step, as "
-                         "a share of what the job's workers could have done at the f32 matmul "
-                         "rates that they measured; 0 for emulated models.");
+                         "a share of what the job's workers could have done at the matmul rates "
+                         "that they measured in the job's precision; 0 for emulated models.");
 inline constexpr Metric kMemoryPredicted =
     kByCoordinator.Gauge("takt_memory_predicted_bytes", Unit::kBytes, {"job", "pp_rank"},
                          "Memory that the plan expects the worker of this pp rank to need.");

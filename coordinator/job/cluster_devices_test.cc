@@ -14,8 +14,7 @@ class ClusterDevices : public ClusterTest {
   void AttachWithGpu(const std::string& name, const std::string& uuid, bool shared = false) {
     Attach(
         name, "a", std::nullopt,
-        Device{
-            .uuid = uuid, .memory_bytes = 600, .matmul_flops_per_second = 5e14, .shared = shared});
+        Device{.uuid = uuid, .memory_bytes = 600, .matmul_rates = {.f32 = 5e14}, .shared = shared});
   }
   // The job has a model that computes, and runs over two workers.
   static config::JobSpec ComputingSpec(const std::string& name,

@@ -59,8 +59,9 @@ void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
   SetState(JobState::kPlanning, absl::StrCat("planning for up to ", workers.size(), " workers"),
            now);
   const placement::Gang gang = context_.workers->Reserved(key(), record_.plan.device);
-  context_.outbox->effects.push_back(MakePlan{
-      record_.id, record_.generation, spec_, placement::PlanOptionsFor(gang, record_.plan.device)});
+  context_.outbox->effects.push_back(
+      MakePlan{record_.id, record_.generation, spec_,
+               placement::PlanOptionsFor(spec_, gang, record_.plan.device)});
 }
 
 void Job::Planned(absl::StatusOr<plan::Plan> plan, Moment now) {
@@ -121,7 +122,7 @@ void Job::Describe(const plan::Plan& plan, const placement::Gang& gang) {
       .checkpoint_every_steps = spec_.checkpoint ? spec_.checkpoint->every_steps : 0};
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     record_.plan.matmul_flops_per_second +=
-        placement::FlopsPerSecond(*gang[rank], record_.plan.device);
+        placement::FlopsPerSecond(spec_, *gang[rank], record_.plan.device);
   }
 }
 

@@ -75,13 +75,13 @@ void SortByRank(Gang& gang, DeviceKind device) {
   });
 }
 
-plan::PlanOptions PlanOptionsFor(const Gang& gang, DeviceKind device) {
+plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, DeviceKind device) {
   plan::PlanOptions options{.max_workers = static_cast<int>(gang.size()), .device = device};
   std::map<std::string, int> sharing;
   for (const Worker* worker : gang) ++sharing[MemoryOwner(*worker, device)];
   double slowest = 0;
   for (const Worker* worker : gang) {
-    slowest = LeastKnown(slowest, FlopsPerSecond(*worker, device));
+    slowest = LeastKnown(slowest, FlopsPerSecond(spec, *worker, device));
     const std::int64_t bytes = device == DeviceKind::kCuda ? worker->hello.device->memory_bytes
                                                            : worker->hello.memory_bytes;
     options.worker_memory_bytes =
@@ -105,9 +105,15 @@ int ThreadsOf(const config::JobSpec& spec, const Worker& worker, const Workers& 
   return std::max(1, worker.hello.cores / static_cast<int>(neighbours));
 }
 
-double FlopsPerSecond(const Worker& worker, DeviceKind device) {
-  if (device != DeviceKind::kCuda) return worker.hello.matmul_flops_per_second;
-  return worker.hello.device ? worker.hello.device->matmul_flops_per_second : 0;
+double FlopsPerSecond(const config::JobSpec& spec, const Worker& worker, DeviceKind device) {
+  MatmulRates rates;
+  if (device != DeviceKind::kCuda) {
+    rates = worker.hello.matmul_rates;
+  } else if (worker.hello.device) {
+    rates = worker.hello.device->matmul_rates;
+  }
+  const bool bf16 = config::PrecisionsOf(spec, device).products == model::Precision::kBf16;
+  return bf16 && rates.bf16 > 0 ? rates.bf16 : rates.f32;
 }
 
 }  // namespace takt::placement

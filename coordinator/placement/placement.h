@@ -33,10 +33,11 @@ Capacity CapacityOf(const Workers& workers);
 // Sorts the workers of a gang by the ranks that they get. A Grant lists them in the same order.
 void SortByRank(Gang& gang, config::DeviceKind device);
 
-// Returns what a plan for this gang may assume. The slowest worker sets the rate. Workers on one
-// host share its memory evenly, workers on one GPU share the GPU's, and the smallest share is the
-// limit.
-plan::PlanOptions PlanOptionsFor(const Gang& gang, config::DeviceKind device);
+// Returns what a plan of the job for this gang may assume. The slowest worker sets the rate.
+// Workers on one host share its memory evenly, workers on one GPU share the GPU's, and the smallest
+// share is the limit.
+plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang,
+                                 config::DeviceKind device);
 
 // Returns what a plan may assume that only checks a submitted job, whose workers are not known yet.
 // The spec must name its pipeline.
@@ -46,7 +47,9 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec);
 // the host's cores among the workers that are attached there.
 int ThreadsOf(const config::JobSpec& spec, const Worker& worker, const Workers& workers);
 
-// Returns the rate of matrix products that the worker measured on `device`, or 0 if it did not.
-double FlopsPerSecond(const Worker& worker, config::DeviceKind device);
+// Returns the rate that the worker measured on `device` of products of matrices as the job has
+// them, or 0 if it measured none. A worker that does not tell its rate in bf16 counts with that in
+// f32.
+double FlopsPerSecond(const config::JobSpec& spec, const Worker& worker, config::DeviceKind device);
 
 }  // namespace takt::placement

@@ -16,13 +16,13 @@ class PlacementTest : public ::testing::Test {
     Worker& worker = workers_[name];
     worker.session = membership::SessionId(static_cast<std::int64_t>(workers_.size()));
     worker.hello = {.worker = name, .host = host, .cores = 8, .memory_bytes = 800};
-    worker.hello.matmul_flops_per_second = 5e10;
+    worker.hello.matmul_rates.f32 = 5e10;
     return worker;
   }
   Worker& AddWithGpu(const std::string& name, const std::string& host, const std::string& uuid) {
     Worker& worker = Add(name, host);
     worker.hello.device = Device{.uuid = uuid, .memory_bytes = 100};
-    worker.hello.device->matmul_flops_per_second = 1e14;
+    worker.hello.device->matmul_rates.f32 = 1e14;
     return worker;
   }
   Gang All() const {
@@ -76,23 +76,34 @@ TEST_F(PlacementTest, CapacityCountsWhoIsHeldDrainedAndLeaving) {
 
 TEST_F(PlacementTest, WorkersOfAHostShareItsMemoryAndTheSmallestShareCounts) {
   Add("a", "h1"), Add("b", "h2"), Add("c", "h2");
-  EXPECT_EQ(PlanOptionsFor(All(), DeviceKind::kCpu).worker_memory_bytes, 400);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).worker_memory_bytes, 400);
   workers_.at("a").hello.memory_bytes = 0;  // not known
-  EXPECT_EQ(PlanOptionsFor(All(), DeviceKind::kCpu).worker_memory_bytes, 400);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).worker_memory_bytes, 400);
 }
 
 TEST_F(PlacementTest, WorkersOfAGpuShareItsMemory) {
   AddWithGpu("a", "h", "gpu0"), AddWithGpu("b", "h", "gpu0"), AddWithGpu("c", "h", "gpu1");
-  EXPECT_EQ(PlanOptionsFor(All(), DeviceKind::kCuda).worker_memory_bytes, 50);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCuda).worker_memory_bytes, 50);
 }
 
 TEST_F(PlacementTest, SlowestMeasuredWorkerSetsTheRate) {
-  Add("a", "h"), Add("b", "h").hello.matmul_flops_per_second = 2e10;
-  Add("c", "h").hello.matmul_flops_per_second = 0;  // not measured
-  EXPECT_EQ(PlanOptionsFor(All(), DeviceKind::kCpu).matmul_flops_per_second, 2e10);
-  for (auto& [name, worker] : workers_) worker.hello.matmul_flops_per_second = 0;
-  EXPECT_EQ(PlanOptionsFor(All(), DeviceKind::kCpu).matmul_flops_per_second,
+  Add("a", "h"), Add("b", "h").hello.matmul_rates.f32 = 2e10;
+  Add("c", "h").hello.matmul_rates.f32 = 0;  // not measured
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).matmul_flops_per_second, 2e10);
+  for (auto& [name, worker] : workers_) worker.hello.matmul_rates.f32 = 0;
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).matmul_flops_per_second,
             plan::PlanOptions().matmul_flops_per_second);
+}
+
+TEST_F(PlacementTest, RateIsThatOfTheJobsPrecision) {
+  Add("a", "h").hello.matmul_rates = {.f32 = 5e10, .bf16 = 3e11};
+  Add("b", "h").hello.matmul_rates = {.f32 = 6e10, .bf16 = 2e11};
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).matmul_flops_per_second, 5e10);
+  spec_.precision = model::Precision::kBf16;
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).matmul_flops_per_second, 2e11);
+  workers_.at("b").hello.matmul_rates.bf16 = 0;  // an older worker does not tell it
+  EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("b"), DeviceKind::kCpu), 6e10);
+  EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("b"), DeviceKind::kCuda), 0);
 }
 
 TEST_F(PlacementTest, ThreadsAreAnEvenShareOfTheCoresUnlessTheSpecNamesThem) {

@@ -197,6 +197,7 @@ TEST_F(RpcTest, WorkersAreListedWithTheGpuThatTheyTellOf) {
   device.set_pci_bus_id("0000:17:00.0");
   device.set_numa_node(0);
   device.set_matmul_flops_per_second(5e14);
+  device.set_bf16_matmul_flops_per_second(9e14);
   device.set_shared(true);
   hello.set_has_nccl(true);
   ASSERT_TRUE(stream->Write(request));

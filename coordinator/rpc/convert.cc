@@ -20,7 +20,8 @@ v1::Worker ToProto(const membership::Worker& worker) {
   out.set_host(hello.host);
   out.set_cores(hello.cores);
   out.set_memory_bytes(hello.memory_bytes);
-  out.set_matmul_flops_per_second(hello.matmul_flops_per_second);
+  out.set_matmul_flops_per_second(hello.matmul_rates.f32);
+  out.set_bf16_matmul_flops_per_second(hello.matmul_rates.bf16);
   out.set_program_version(hello.program_version);
   out.set_protocol_version(hello.protocol_version);
   if (hello.device) *out.mutable_device() = takt::ToProto(*hello.device);

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/base/matmul_rates.h"
 #include "worker/backend/memory_backend.h"
 #include "worker/backend/ops.h"
 #include "worker/backend/recorder.h"
@@ -60,8 +61,8 @@ class BackendFactory {
 };
 
 // Measures the FLOP/s of a typical matmul on `backend`, for cost estimates before profiles exist.
-// The result is the best of at least five rounds after one that warms up. It takes 50 ms, or as
-// long as those six rounds if they take longer.
-absl::StatusOr<double> MeasureMatmulFlops(Backend& backend, const Clock& clock = Clock::Real());
+// Each rate is the best of at least five rounds after one that warms up. It takes 50 ms, or as long
+// as those six rounds if they take longer.
+absl::StatusOr<MatmulRates> MeasureMatmuls(Backend& backend, const Clock& clock = Clock::Real());
 
 }  // namespace takt::backend

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 
@@ -19,17 +20,11 @@ constexpr std::int64_t kBudgetNanos = 50'000'000;
 constexpr int kFewestRounds = 5;
 constexpr int kMostRounds = 40;
 
-}  // namespace
+// Its halves are 0.5 in bf16, and it is about that itself.
+constexpr float kOperand = std::bit_cast<float>(0x3F003F00);
 
-absl::StatusOr<double> MeasureMatmulFlops(Backend& backend, const Clock& clock) {
-  const std::int64_t size = backend.memory_is_host() ? kHostSize : kDeviceSize;
-  ASSIGN_OR_RETURN(const Buffer buffer,
-                   backend.Allocate(3 * size * size * sizeof(float), MemoryKind::kScratch));
-  float* a = buffer.floats();
-  float* b = a + size * size;
-  float* c = b + size * size;
-  RETURN_IF_ERROR(backend.Run(Fill{.output = a, .value = 0.5F, .count = 2 * size * size}));
-  const Matmul op{.a = a, .b = b, .c = c, .m = size, .n = size, .k = size};
+// Returns the seconds of the op.
+absl::StatusOr<double> BestOf(Backend& backend, const Op& op, const Clock& clock) {
   // The first run is not timed: the library generates its code and touches the memory for the first
   // time.
   RETURN_IF_ERROR(backend.Run(op));
@@ -45,8 +40,30 @@ absl::StatusOr<double> MeasureMatmulFlops(Backend& backend, const Clock& clock) 
     now = clock.SteadyNanos();
     best = std::min(best, now - start);
   }
+  return static_cast<double>(std::max<std::int64_t>(best, 1)) * 1e-9;
+}
+
+}  // namespace
+
+absl::StatusOr<MatmulRates> MeasureMatmuls(Backend& backend, const Clock& clock) {
+  const std::int64_t size = backend.memory_is_host() ? kHostSize : kDeviceSize;
+  ASSIGN_OR_RETURN(const Buffer buffer,
+                   backend.Allocate(3 * size * size * sizeof(float), MemoryKind::kScratch));
+  float* const a = buffer.floats();
+  float* const b = a + size * size;
+  float* const c = b + size * size;
+  RETURN_IF_ERROR(backend.Run(Fill{.output = a, .value = kOperand, .count = 2 * size * size}));
+  const Matmul f32{.a = a, .b = b, .c = c, .m = size, .n = size, .k = size};
+  const MatmulBf16 bf16{.a = reinterpret_cast<const Bf16*>(a),
+                        .b = reinterpret_cast<const Bf16*>(b),
+                        .c = c,
+                        .m = size,
+                        .n = size,
+                        .k = size};
+  ASSIGN_OR_RETURN(const double f32_seconds, BestOf(backend, f32, clock));
+  ASSIGN_OR_RETURN(const double bf16_seconds, BestOf(backend, bf16, clock));
   const double flops = 2.0 * static_cast<double>(size * size * size);
-  return flops / (static_cast<double>(std::max<std::int64_t>(best, 1)) * 1e-9);
+  return MatmulRates{.f32 = flops / f32_seconds, .bf16 = flops / bf16_seconds};
 }
 
 }  // namespace takt::backend

@@ -91,7 +91,7 @@ class TimedBackend final : public Backend {
       : nanos_(std::move(nanos)), clock_(clock) {}
 
   absl::Status Run(const Op& op) override {
-    if (!std::holds_alternative<Matmul>(op)) return absl::OkStatus();
+    if (std::holds_alternative<Fill>(op)) return absl::OkStatus();
     clock_->Advance(absl::Nanoseconds(nanos_[std::min(num_matmuls_, nanos_.size() - 1)]));
     ++num_matmuls_;
     return absl::OkStatus();
@@ -124,27 +124,31 @@ class TimedBackend final : public Backend {
 
 constexpr double kMeasuredFlops = 2.0 * 512 * 512 * 512;
 
-TEST(MeasureMatmulFlops, IsTheBestRoundAfterTheFirst) {
+TEST(MeasureMatmuls, IsTheBestRoundAfterTheFirst) {
   FakeClock clock;
   TimedBackend backend({1, 90'000'000, 100'000'000, 2'000'000, 80'000'000}, &clock);
-  EXPECT_DOUBLE_EQ(MeasureMatmulFlops(backend, clock).value(), kMeasuredFlops / 2e-3);
+  const MatmulRates rates = MeasureMatmuls(backend, clock).value();
+  EXPECT_DOUBLE_EQ(rates.f32, kMeasuredFlops / 2e-3);
+  EXPECT_DOUBLE_EQ(rates.bf16, kMeasuredFlops / 80e-3);
 }
 
-TEST(MeasureMatmulFlops, EndsWithTheBudgetOrWithTheFewestRounds) {
+TEST(MeasureMatmuls, EndsWithTheBudgetOrWithTheFewestRounds) {
   FakeClock clock;
   TimedBackend slow({1'000'000'000}, &clock);
-  ASSERT_TRUE(MeasureMatmulFlops(slow, clock).ok());
-  EXPECT_EQ(slow.num_matmuls(), 6u);
+  ASSERT_TRUE(MeasureMatmuls(slow, clock).ok());
+  EXPECT_EQ(slow.num_matmuls(), 2 * 6u);
   TimedBackend quick({5'000'000}, &clock);
-  ASSERT_TRUE(MeasureMatmulFlops(quick, clock).ok());
-  EXPECT_EQ(quick.num_matmuls(), 11u);
+  ASSERT_TRUE(MeasureMatmuls(quick, clock).ok());
+  EXPECT_EQ(quick.num_matmuls(), 2 * 11u);
   TimedBackend instant({1}, &clock);
-  ASSERT_TRUE(MeasureMatmulFlops(instant, clock).ok());
-  EXPECT_EQ(instant.num_matmuls(), 41u);
+  ASSERT_TRUE(MeasureMatmuls(instant, clock).ok());
+  EXPECT_EQ(instant.num_matmuls(), 2 * 41u);
 }
 
-TEST(MeasureMatmulFlops, OfThisMachineIsPositive) {
-  EXPECT_GT(MeasureMatmulFlops(*CreateOrDie({.threads = 2})).value(), 1e8);
+TEST(MeasureMatmuls, OfThisMachineIsPositive) {
+  const MatmulRates rates = MeasureMatmuls(*CreateOrDie({.threads = 2})).value();
+  EXPECT_GT(rates.f32, 1e8);
+  EXPECT_GT(rates.bf16, 1e8);
 }
 
 }  // namespace
