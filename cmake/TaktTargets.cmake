@@ -10,7 +10,8 @@ list(JOIN warnings , warnings)
 target_compile_options(takt_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=${warnings}>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  target_compile_options(takt_options INTERFACE -Wthread-safety)  # what ABSL_GUARDED_BY and its like promise
+  # What ABSL_GUARDED_BY and its like promise.
+  target_compile_options(takt_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wthread-safety>")
 endif()
 if(TAKT_SANITIZE)
   target_compile_options(takt_options INTERFACE -fsanitize=${TAKT_SANITIZE} -fno-omit-frame-pointer)
