@@ -142,7 +142,8 @@ TEST_F(StageTest, WeightGradientsOfSeveralMicrobatchesTogetherAreTheirSum) {
     std::vector<std::vector<std::int32_t>> targets;
     for (std::size_t m = 0; m < slots.size(); ++m) {
       targets.push_back(targets_);
-      std::ranges::rotate(targets.back(), targets.back().begin() + static_cast<int>(m));
+      std::vector<std::int32_t>& rotated = targets.back();
+      std::rotate(rotated.begin(), rotated.begin() + static_cast<int>(m), rotated.end());
       microbatches.push_back(Buffers());
       microbatches.back().view.targets = targets.back().data();
       microbatches.back().stash = {memory.data(), {kSlots, slots[m]}};

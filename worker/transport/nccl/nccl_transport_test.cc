@@ -173,7 +173,7 @@ TEST_F(NcclTransportTest, RanksWithoutNcclOrOnOneGpuGoThroughTheHost) {
     const backend::Buffer out = rank(0).Allocate(4), in = rank(to).Allocate(4);
     rank(0).Write(out, std::vector<float>{1, 2, 3, 4});
     AtOnce({[&] { EXPECT_TRUE(link.send->Send({}, BytesOf(out)).ok()); },
-            [&, to = to] { EXPECT_TRUE(link.recv->Recv({}, BytesOf(in)).ok()); }});
+            [&] { EXPECT_TRUE(link.recv->Recv({}, BytesOf(in)).ok()); }});
     EXPECT_TRUE(Finish(*link.recv->stream()).ok());
     EXPECT_EQ(rank(to).Read(in), (std::vector<float>{1, 2, 3, 4}));
   }
