@@ -304,31 +304,40 @@ void ReadLrSchedule(const v1::LrScheduleSpec& proto, JobSpec& job, Rules& rules)
                .fix = "it counts from the first step, warmup included"});
 }
 
-void CheckStages(const Parallelism& p, int layers, Rules& rules) {
+// A stage may consist of the embedding or of the head alone, which an emulated model has not.
+void CheckStages(const Parallelism& p, const model::ModelConfig& model, Rules& rules) {
+  const int ends = model.family == model::Family::kEmulated ? 0 : 2;
   const std::int64_t chunks = p.chunks.value_or(1);
   if (p.pipeline.has_value()) {
     const std::int64_t stages = *p.pipeline * chunks;
-    rules.Check(stages <= layers,
+    rules.Check(stages <= model.layers + ends,
                 {.field = "parallelism.pipeline",
                  .value = absl::StrCat(*p.pipeline),
                  .rule = absl::StrCat("x chunks (", chunks, ") makes ", stages,
-                                      " stages; must be at most model.layers (", layers, ")"),
+                                      " stages; must be at most model.layers",
+                                      ends == 0 ? "" : " + 2", " (", model.layers + ends, ")"),
                  .fix = "use fewer ranks or chunks, or more layers"});
   }
   if (p.stage_layers.empty()) return;
   const std::string shown = absl::StrCat("[", absl::StrJoin(p.stage_layers, ", "), "]");
   std::int64_t sum = 0;
   for (const int count : p.stage_layers) sum += count;
-  const bool positive =
-      std::all_of(p.stage_layers.begin(), p.stage_layers.end(), [](int n) { return n >= 1; });
-  rules.Check(positive, {.field = "parallelism.stage_layers",
-                         .value = shown,
-                         .rule = "every stage must have at least 1 layer",
-                         .fix = "correct the counts"});
-  rules.Check(sum == layers,
+  bool positive = true;
+  for (std::size_t stage = 0; stage < p.stage_layers.size(); ++stage) {
+    const bool at_an_end = stage == 0 || stage + 1 == p.stage_layers.size();
+    positive &= p.stage_layers[stage] >= (at_an_end && ends > 0 ? 0 : 1);
+  }
+  rules.Check(positive,
               {.field = "parallelism.stage_layers",
                .value = shown,
-               .rule = absl::StrCat("must sum to model.layers (", layers, "), not ", sum),
+               .rule = ends == 0 ? "every stage must have at least 1 layer"
+                                 : "every stage must have at least 1 layer; only the first and the "
+                                   "last may have 0, where the embedding or the head is alone",
+               .fix = "correct the counts"});
+  rules.Check(sum == model.layers,
+              {.field = "parallelism.stage_layers",
+               .value = shown,
+               .rule = absl::StrCat("must sum to model.layers (", model.layers, "), not ", sum),
                .fix = "correct the counts"});
   const auto stages = static_cast<std::int64_t>(p.stage_layers.size());
   const bool fits =
@@ -405,7 +414,7 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
   check("parallelism.chunks", p.chunks, kMaxRanks);
   check("parallelism.group", p.group, kMaxMicrobatches);
   check("parallelism.threads", p.threads, kMaxThreads);
-  if (sizes_ok && job.model.layers >= 1) CheckStages(p, job.model.layers, rules);
+  if (sizes_ok && job.model.layers >= 1) CheckStages(p, job.model, rules);
   rules.Check(!p.schedule.starts_with("file:") || !p.schedule_csv.empty(),
               {.field = "parallelism.schedule",
                .value = Shown(p.schedule),

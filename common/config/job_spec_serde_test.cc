@@ -188,19 +188,18 @@ TEST(JobSpecSerde, EachRuleHasItsOwnMessage) {
        "optimizer.lr_schedule.decay_steps is 5: has no effect while "
        "optimizer.lr_schedule.decay is constant; set decay: cosine, or remove it"},
       {"steps=0", "steps is 0 or missing: must be 1 or more; set it"},
-      {"parallelism.pipeline=5",
-       "parallelism.pipeline is 5: x chunks (1) makes 5 stages; must be at most model.layers (4); "
-       "use fewer ranks or chunks, "
-       "or more layers"},
-      {"parallelism={pipeline: 3, chunks: 2}",
-       "parallelism.pipeline is 3: x chunks (2) makes 6 stages; must be at most model.layers (4); "
-       "use fewer ranks or chunks, "
-       "or more layers"},
+      {"parallelism.pipeline=7",
+       "parallelism.pipeline is 7: x chunks (1) makes 7 stages; must be at most model.layers + 2 "
+       "(6); use fewer ranks or chunks, or more layers"},
+      {"parallelism={pipeline: 4, chunks: 2}",
+       "parallelism.pipeline is 4: x chunks (2) makes 8 stages; must be at most model.layers + 2 "
+       "(6); use fewer ranks or chunks, or more layers"},
       {"parallelism={pipeline: 2, stage_layers: [1, 2]}",
        "parallelism.stage_layers is [1, 2]: must sum to model.layers (4), not 3; correct the "
        "counts"},
-      {"parallelism={pipeline: 2, stage_layers: [4, 0]}",
-       "parallelism.stage_layers is [4, 0]: every stage must have at least 1 layer; correct the "
+      {"parallelism={pipeline: 3, stage_layers: [2, 0, 2]}",
+       "parallelism.stage_layers is [2, 0, 2]: every stage must have at least 1 layer; only the "
+       "first and the last may have 0, where the embedding or the head is alone; correct the "
        "counts"},
       {"parallelism={pipeline: 2, stage_layers: [1, 1, 2]}",
        "parallelism.stage_layers is [1, 1, 2]: must have a multiple of pipeline (2) entries; give "

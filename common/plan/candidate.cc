@@ -94,8 +94,21 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
   return options;
 }
 
-cost::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& partition) {
+// The times of one microbatch.
+struct PassSeconds {
+  double forward = 0, input_grad = 0, weight_grad = 0;
+};
+
+PassSeconds SecondsOf(const CandidateInputs& inputs, const model::Layer& layer,
+                      model::Recompute recompute) {
   const double rate = inputs.options.matmul_flops_per_second;
+  const model::LayerCost& cost = layer.cost;
+  return {.forward = cost.forward_seconds + cost.forward_flops / rate,
+          .input_grad = cost.input_grad_seconds + cost.InputGradFlops(recompute) / rate,
+          .weight_grad = cost.weight_grad_seconds + cost.weight_grad_flops / rate};
+}
+
+cost::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& partition) {
   cost::Costs costs{.forward = {},
                     .input_grad = {},
                     .weight_grad = {},
@@ -103,17 +116,17 @@ cost::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& part
                     .link = {.latency = inputs.options.link_latency_seconds,
                              .seconds_per_byte = inputs.options.link_seconds_per_byte}};
   for (const mesh::Stage& stage : partition) {
-    double forward = 0, input_grad = 0, weight_grad = 0;
+    PassSeconds sum;
     for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
-      const model::LayerCost& cost = inputs.model.layers[i].cost;
-      forward += cost.forward_seconds + cost.forward_flops / rate;
-      input_grad += cost.input_grad_seconds + cost.InputGradFlops(stage.recompute) / rate;
-      weight_grad += cost.weight_grad_seconds + cost.weight_grad_flops / rate;
+      const PassSeconds layer = SecondsOf(inputs, inputs.model.layers[i], stage.recompute);
+      sum.forward += layer.forward;
+      sum.input_grad += layer.input_grad;
+      sum.weight_grad += layer.weight_grad;
     }
-    costs.forward.push_back(forward);
-    costs.input_grad.push_back(input_grad);
-    costs.weight_grad.push_back(weight_grad);
-    costs.backward.push_back(input_grad + weight_grad);
+    costs.forward.push_back(sum.forward);
+    costs.input_grad.push_back(sum.input_grad);
+    costs.weight_grad.push_back(sum.weight_grad);
+    costs.backward.push_back(sum.input_grad + sum.weight_grad);
   }
   return costs;
 }
@@ -245,6 +258,17 @@ absl::Status CheckFileSizes(const CandidateInputs& inputs, const schedule::Sched
 }
 
 }  // namespace
+
+double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
+  const absl::StatusOr<mesh::Partition> partition =
+      MakePartition(inputs.model, pp_size, {}, schedule::Placement::kLoop, pp_size);
+  TAKT_CHECK(partition.ok());
+  const cost::Costs costs = MakeCosts(inputs, *partition);
+  double largest = 0;
+  for (StageId stage(0); stage.value() < pp_size; ++stage)
+    largest = std::max(largest, costs.F(stage) + costs.B(stage));
+  return (Microbatches(inputs) + pp_size - 1) * largest;
+}
 
 absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_view family,
                                      int pp_size) {

@@ -25,6 +25,10 @@ struct CandidateInputs {
   std::vector<model::Recompute> recompute = {model::Recompute::kNone};  // one, or one a stage
 };
 
+// Returns about what a step takes on `pp_size` ranks with a stage each, by the formula of 1F1B.
+// Precondition: pp_size is at most the model's layers.
+double EstimateSeconds(const CandidateInputs& inputs, int pp_size);
+
 // Makes the candidate of a built-in family on `pp_size` ranks. Errors: kInvalidArgument
 // (FieldError) with fields of the job spec.
 absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_view family,

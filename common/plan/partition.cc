@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Assigns layers to stages. Letters: L blocks, S stages. A stage consists of blocks. The embedding
-// goes with the first block, the head with the last.
+// Assigns layers to stages. Letters: S stages. A stage consists of one or more layers, which are
+// blocks, the embedding or the head.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -15,45 +15,36 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Sums the work of a run of blocks. The embedding and the head are included where they belong.
-class BlockWork {
+// Sums the work of a run of layers.
+class LayerWork {
  public:
-  explicit BlockWork(const model::Model& model) {
-    for (const model::Layer& layer : model.layers) {
-      if (layer.block < 0) {
-        (prefix_.size() == 1 ? embedding_ : head_) += layer.cost.Work();
-      } else {
-        prefix_.push_back(prefix_.back() + layer.cost.Work());
-      }
-    }
+  explicit LayerWork(const model::Model& model) {
+    for (const model::Layer& layer : model.layers)
+      prefix_.push_back(prefix_.back() + layer.cost.Work());
   }
 
   int size() const { return static_cast<int>(prefix_.size()) - 1; }
-  double Of(int begin, int end) const {
-    return prefix_[end] - prefix_[begin] + (begin == 0 ? embedding_ : 0) +
-           (end == size() ? head_ : 0);
-  }
+  double Of(int begin, int end) const { return prefix_[end] - prefix_[begin]; }
 
  private:
   std::vector<double> prefix_{0};
-  double embedding_ = 0, head_ = 0;
 };
 
-// Cuts the blocks into S runs so that what `add` makes of their work is least. `add` is monotone in
+// Cuts the layers into S runs so that what `add` makes of their work is least. `add` is monotone in
 // both arguments. Runs that work more than `limit` are not considered. Returns the end of each run.
-// best[s][e] is the least for blocks [0, e) in s+1 runs. An inner loop ends as soon as a longer
+// best[s][e] is the least for layers [0, e) in s+1 runs. An inner loop ends as soon as a longer
 // last run cannot win.
 template <class Add>
-std::vector<int> Cut(const BlockWork& work, int num_stages, double limit, Add add) {
-  const int num_blocks = work.size();
-  std::vector<double> best(num_blocks + 1, kInfinity), previous;
-  std::vector<std::vector<int>> begin(num_stages, std::vector<int>(num_blocks + 1, 0));
-  for (int end = 1; end <= num_blocks; ++end) {
+std::vector<int> Cut(const LayerWork& work, int num_stages, double limit, Add add) {
+  const int num_layers = work.size();
+  std::vector<double> best(num_layers + 1, kInfinity), previous;
+  std::vector<std::vector<int>> begin(num_stages, std::vector<int>(num_layers + 1, 0));
+  for (int end = 1; end <= num_layers; ++end) {
     if (work.Of(0, end) <= limit) best[end] = add(0.0, work.Of(0, end));
   }
   for (int stage = 1; stage < num_stages; ++stage) {
-    previous = std::exchange(best, std::vector<double>(num_blocks + 1, kInfinity));
-    for (int end = stage + 1; end <= num_blocks; ++end) {
+    previous = std::exchange(best, std::vector<double>(num_layers + 1, kInfinity));
+    for (int end = stage + 1; end <= num_layers; ++end) {
       for (int b = end - 1; b >= stage; --b) {
         const double run = work.Of(b, end);
         if (run > limit || add(0.0, run) >= best[end]) break;
@@ -66,7 +57,7 @@ std::vector<int> Cut(const BlockWork& work, int num_stages, double limit, Add ad
     }
   }
   std::vector<int> ends(num_stages);
-  for (int stage = num_stages - 1, end = num_blocks; stage >= 0; --stage) {
+  for (int stage = num_stages - 1, end = num_layers; stage >= 0; --stage) {
     ends[stage] = end;
     end = begin[stage][end];
   }
@@ -75,7 +66,7 @@ std::vector<int> Cut(const BlockWork& work, int num_stages, double limit, Add ad
 
 // The largest run decides the time of a step. Of the cuts whose largest run is least, the one with
 // the least sum of squares is the most even.
-std::vector<int> Balance(const BlockWork& work, int num_stages) {
+std::vector<int> Balance(const LayerWork& work, int num_stages) {
   const std::vector<int> least =
       Cut(work, num_stages, kInfinity, [](double a, double b) { return std::max(a, b); });
   double largest = 0;
@@ -85,18 +76,30 @@ std::vector<int> Balance(const BlockWork& work, int num_stages) {
   return Cut(work, num_stages, largest, [](double a, double b) { return a + b * b; });
 }
 
-absl::Status CheckStageLayers(const std::vector<int>& stage_layers, int num_stages,
-                              int num_blocks) {
-  std::int64_t sum = 0;
-  for (const int count : stage_layers) sum += count;
-  const bool positive = std::ranges::all_of(stage_layers, [](int count) { return count >= 1; });
-  if (positive && sum == num_blocks && std::ssize(stage_layers) == num_stages)
-    return absl::OkStatus();
+// Returns the end of each stage, in layers. stage_layers: the blocks of each stage.
+absl::StatusOr<std::vector<int>> EndsOf(const model::Model& model,
+                                        const std::vector<int>& stage_layers, int num_stages) {
+  const int num_layers = static_cast<int>(model.layers.size());
+  const int embeddings = model.layers.front().block < 0 ? 1 : 0;
+  const int heads = model.layers.back().block < 0 ? 1 : 0;
+  const int num_blocks = num_layers - embeddings - heads;
+  std::vector<int> ends;
+  bool valid = std::ssize(stage_layers) == num_stages;
+  std::int64_t blocks = 0;
+  for (const int count : stage_layers) {
+    const int begin = ends.empty() ? 0 : ends.back();
+    blocks += count;
+    const bool is_last = std::ssize(ends) + 1 == num_stages;
+    ends.push_back(static_cast<int>(blocks) + embeddings + (is_last ? heads : 0));
+    valid &= count >= 0 && ends.back() > begin;
+  }
+  if (valid && blocks == num_blocks) return ends;
   return InvalidField(
       {.field = "parallelism.stage_layers",
        .value = absl::StrCat("[", absl::StrJoin(stage_layers, ", "), "]"),
-       .rule = absl::StrCat("must be ", num_stages,
-                            " counts of 1 or more that sum to model.layers (", num_blocks, ")"),
+       .rule = absl::StrCat("must be ", num_stages, " counts that sum to model.layers (",
+                            num_blocks, "); only the first and the last may be 0, where the ",
+                            "embedding or the head is a stage alone"),
        .fix = "correct the counts, or leave them out"});
 }
 
@@ -106,34 +109,30 @@ absl::StatusOr<mesh::Partition> MakePartition(const model::Model& model, int num
                                               const std::vector<int>& stage_layers,
                                               schedule::Placement placement, int pp_size) {
   TAKT_CHECK(num_stages >= 1 && pp_size >= 1);
-  const BlockWork work(model);
+  const LayerWork work(model);
   if (num_stages > work.size()) {
     return InvalidField(
         {.field = "parallelism.pipeline",
          .value = absl::StrCat(pp_size),
          .rule = absl::StrCat("makes ", num_stages, " stages with ", num_stages / pp_size,
-                              " a rank; must be at most model.layers (", work.size(), ")"),
+                              " a rank; must be at most the layers (", work.size(),
+                              ", the embedding and the head among them)"),
          .fix = "use fewer ranks or chunks, or more layers"});
   }
-  std::vector<int> ends;  // in blocks
+  std::vector<int> ends;
   if (stage_layers.empty()) {
     ends = Balance(work, num_stages);
   } else {
-    RETURN_IF_ERROR(CheckStageLayers(stage_layers, num_stages, work.size()));
-    for (const int count : stage_layers) ends.push_back((ends.empty() ? 0 : ends.back()) + count);
+    ASSIGN_OR_RETURN(ends, EndsOf(model, stage_layers, num_stages));
   }
-  const int before_blocks = model.layers.front().block < 0 ? 1 : 0;
   mesh::Partition partition;
   int first_layer = 0;
   for (int stage = 0; stage < num_stages; ++stage) {
-    const bool is_last = stage == num_stages - 1;
-    const int last_layer =
-        is_last ? static_cast<int>(model.layers.size()) : ends[stage] + before_blocks;
     partition.push_back({.id = StageId(stage),
                          .pp_rank = schedule::RankOfStage(placement, pp_size, StageId(stage)),
                          .first_layer = LayerId(first_layer),
-                         .last_layer = LayerId(last_layer)});
-    first_layer = last_layer;
+                         .last_layer = LayerId(ends[stage])});
+    first_layer = ends[stage];
   }
   return partition;
 }

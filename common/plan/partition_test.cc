@@ -69,7 +69,24 @@ TEST(Partition, GivesTheEmbeddingToTheFirstStageAndTheHeadToTheLast) {
 TEST(Partition, CountsTheHeadAsWorkOfTheLastStage) {
   EXPECT_THAT(BalancedCounts(Gpt2(8, 64, 16), 4), ElementsAre(2, 2, 2, 2));
   // The head of GPT-2 124M weighs about five of its blocks.
-  EXPECT_THAT(BalancedCounts(Gpt2(12, 768, 50257), 4), ElementsAre(4, 4, 3, 1));
+  EXPECT_THAT(BalancedCounts(Gpt2(12, 768, 50257), 2), ElementsAre(9, 3));
+}
+
+TEST(Partition, LeavesAHeadAloneThatIsAsMuchAsAStage) {
+  EXPECT_THAT(BalancedCounts(Gpt2(12, 768, 50257), 4), ElementsAre(4, 4, 4, 0));
+  EXPECT_THAT(BalancedCounts(Weighted({1, 1, 1}, 9, 9), 3), ElementsAre(0, 3, 0));
+}
+
+TEST(Partition, TakesStagesOfTheEmbeddingOrTheHeadAlone) {
+  const model::Model model = Weighted({1, 1, 1}, 0, 0);
+  for (const std::vector<int>& counts : {std::vector<int>{3, 0}, {0, 3}, {0, 1, 2, 0}}) {
+    const int stages = static_cast<int>(counts.size());
+    const auto partition = MakePartition(model, stages, counts, Placement::kLoop, stages);
+    ASSERT_TRUE(partition.ok()) << partition.status();
+    EXPECT_EQ(Counts(model, *partition), counts);
+    for (const mesh::Stage& stage : *partition) EXPECT_LT(stage.first_layer, stage.last_layer);
+  }
+  EXPECT_EQ(MakePartition(model, 5, {}, Placement::kLoop, 5)->size(), 5u);
 }
 
 TEST(Partition, OfEquallyGoodCutsTakesTheMostEven) {
@@ -102,15 +119,16 @@ TEST(Partition, TakesEmulatedModels) {
 
 TEST(Partition, RefusesImpossibleStages) {
   const model::Model model = Weighted({1, 1, 1}, 0, 0);
-  EXPECT_EQ(MakePartition(model, 4, {}, Placement::kLoop, 2).status().message(),
-            "parallelism.pipeline is 2: makes 4 stages with 2 a rank; must be at most model.layers "
-            "(3); use fewer ranks or "
-            "chunks, or more layers");
-  for (const std::vector<int>& counts : {std::vector<int>{1, 1}, {3, 0}, {1, 1, 1}, {4, -1}}) {
+  EXPECT_EQ(
+      MakePartition(model, 6, {}, Placement::kLoop, 3).status().message(),
+      "parallelism.pipeline is 3: makes 6 stages with 2 a rank; must be at most the layers "
+      "(5, the embedding and the head among them); use fewer ranks or chunks, or more layers");
+  for (const std::vector<int>& counts : {std::vector<int>{1, 1}, {4, 0}, {1, 1, 1}, {4, -1}}) {
     EXPECT_THAT(
         std::string(MakePartition(model, 2, counts, Placement::kLoop, 2).status().message()),
-        ::testing::HasSubstr("must be 2 counts of 1 or more that sum to model.layers (3)"));
+        ::testing::HasSubstr("must be 2 counts that sum to model.layers (3); only the first"));
   }
+  EXPECT_FALSE(MakePartition(model, 3, {1, 0, 2}, Placement::kLoop, 3).ok());
 }
 
 TEST(Partition, IsQuickForTheLargestModels) {
@@ -138,25 +156,26 @@ int BruteForce(const std::vector<int>& work, std::size_t begin, int stages) {
 
 RC_GTEST_PROP(Partition, HasTheLeastLargestStage, ()) {
   const int num_blocks = *rc::gen::inRange(1, 10);
-  auto blocks = *rc::gen::container<std::vector<int>>(num_blocks, rc::gen::inRange(0, 20));
-  const int stages = *rc::gen::inRange(1, num_blocks + 1);
+  const auto blocks = *rc::gen::container<std::vector<int>>(num_blocks, rc::gen::inRange(0, 20));
+  const int stages = *rc::gen::inRange(1, num_blocks + 3);
   const int embedding = *rc::gen::inRange(0, 30), head = *rc::gen::inRange(0, 60);
   const model::Model model = Weighted(blocks, embedding, head);
   const absl::StatusOr<mesh::Partition> partition =
       MakePartition(model, stages, {}, Placement::kLoop, stages);
   RC_ASSERT(partition.ok());
-  const std::vector<int> counts = Counts(model, *partition);
-  blocks.front() += embedding;
-  blocks.back() += head;
-  int largest = 0, block = 0;
-  for (const int count : counts) {
-    RC_ASSERT(count >= 1);
+  std::vector<int> work = blocks;
+  work.insert(work.begin(), embedding);
+  work.push_back(head);
+  int largest = 0, layer = 0;
+  for (const mesh::Stage& stage : *partition) {
+    RC_ASSERT(stage.first_layer == LayerId(layer));
+    RC_ASSERT(stage.last_layer > stage.first_layer);
     int run = 0;
-    for (int i = 0; i < count; ++i) run += blocks[block++];
+    for (; layer < stage.last_layer.value(); ++layer) run += work[layer];
     largest = std::max(largest, run);
   }
-  RC_ASSERT(block == num_blocks);
-  RC_ASSERT(largest == BruteForce(blocks, 0, stages));
+  RC_ASSERT(layer == num_blocks + 2);
+  RC_ASSERT(largest == BruteForce(work, 0, stages));
 }
 
 }  // namespace

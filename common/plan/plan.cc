@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -56,6 +57,7 @@ bool Fits(const Candidate& candidate, const PlanOptions& options) {
 // Predictions that are closer than this count as equal, because they are no more exact than that.
 constexpr double kIndifference = 1.01;
 
+// Candidates must not be empty.
 Candidate TakeBest(std::vector<Candidate> candidates, const PlanOptions& options) {
   const auto fits = [&](const Candidate& c) { return Fits(c, options); };
   if (std::ranges::none_of(candidates, fits)) {
@@ -69,7 +71,7 @@ Candidate TakeBest(std::vector<Candidate> candidates, const PlanOptions& options
   std::erase_if(candidates,
                 [&](const Candidate& c) { return makespan(c) > shortest * kIndifference; });
   const auto key = [&](const Candidate& c) {
-    return std::tuple(PeakBytes(c), c.report.peak_in_flight(), makespan(c));
+    return std::tuple(c.plan.mesh.pp_size, PeakBytes(c), c.report.peak_in_flight(), makespan(c));
   };
   return std::move(*std::ranges::min_element(candidates, {}, key));
 }
@@ -101,6 +103,11 @@ absl::StatusOr<Candidate> BestOf(const CandidateInputs& inputs,
     const bool two_ways = candidate.ok() && families.size() > 1 &&
                           candidate->plan.schedule.placement == schedule::Placement::kBidirectional;
     if (two_ways) continue;
+    // One rank gains nothing from chunks.
+    const bool cut_in_vain = candidate.ok() && families.size() > 1 && pp_size == 1 &&
+                             !inputs.job.parallelism.chunks &&
+                             candidate->plan.schedule.num_stages > 1;
+    if (cut_in_vain) continue;
     if (candidate.ok()) {
       candidates.push_back(*std::move(candidate));
     } else {
@@ -112,9 +119,21 @@ absl::StatusOr<Candidate> BestOf(const CandidateInputs& inputs,
   return TakeBest(std::move(candidates), inputs.options);
 }
 
-int LargestPipeline(const CandidateInputs& inputs) {
-  const int by_layers = inputs.job.model.layers / inputs.job.parallelism.chunks.value_or(1);
-  return std::max(1, std::min(by_layers, inputs.options.max_workers / inputs.dp_size));
+// A plan for each size would take too long. So many sizes that fit the workers are compared, of at
+// most so many.
+constexpr int kFittingSizes = 4, kMostSizes = 8;
+
+// Returns the sizes of a pipeline that the job leaves open, those first that seem the fastest.
+std::vector<int> PipelineSizes(const CandidateInputs& inputs) {
+  const int by_layers =
+      static_cast<int>(inputs.model.layers.size()) / inputs.job.parallelism.chunks.value_or(1);
+  const int largest = std::min(by_layers, inputs.options.max_workers / inputs.dp_size);
+  std::multimap<double, int> by_estimate;
+  for (int pp_size = 1; pp_size <= std::max(1, largest); ++pp_size)
+    by_estimate.emplace(EstimateSeconds(inputs, pp_size), pp_size);
+  std::vector<int> sizes;
+  for (const auto& [estimate, pp_size] : by_estimate) sizes.push_back(pp_size);
+  return sizes;
 }
 
 absl::StatusOr<Candidate> Choose(const CandidateInputs& inputs) {
@@ -123,12 +142,20 @@ absl::StatusOr<Candidate> Choose(const CandidateInputs& inputs) {
   ASSIGN_OR_RETURN(const std::vector<std::string> families, FamiliesToTry(asked.schedule));
   if (asked.pipeline.has_value()) return BestOf(inputs, families, *asked.pipeline);
   absl::Status first_error;
-  for (int pp_size = LargestPipeline(inputs); pp_size >= 1; --pp_size) {
+  std::vector<Candidate> candidates;
+  int num_fitting = 0;
+  for (const int pp_size : PipelineSizes(inputs)) {
     absl::StatusOr<Candidate> best = BestOf(inputs, families, pp_size);
-    if (best.ok()) return best;
-    first_error.Update(best.status());
+    if (!best.ok()) {
+      first_error.Update(best.status());
+      continue;
+    }
+    num_fitting += Fits(*best, inputs.options) ? 1 : 0;
+    candidates.push_back(*std::move(best));
+    if (num_fitting == kFittingSizes || candidates.size() == kMostSizes) break;
   }
-  return first_error;
+  if (candidates.empty()) return first_error;
+  return TakeBest(std::move(candidates), inputs.options);
 }
 
 // Chooses the least that is computed again for the plan to fit the workers, unless the job says.

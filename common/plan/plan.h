@@ -51,8 +51,9 @@ struct Plan {
 // data: auto      1.
 // recompute: auto none; if that does not fit the workers' memory, selective; if that does not fit
 //                 either, full.
-// pipeline: auto  the largest that the layers, max_workers and the schedule allow. A given one may
-//                 exceed max_workers: such a job waits.
+// pipeline: auto  the size whose step is shortest, of those that the layers, max_workers and the
+//                 schedule allow; the smallest that is within 1 % of it. A given one may exceed
+//                 max_workers: such a job waits.
 // schedule: auto  the schedule whose simulated step is shortest, of all families that flush and
 //                 have one copy of the weights, and of what a search finds for the job's costs.
 //                 Among those within 1 % of it, the one that holds the least is taken. A searched
@@ -65,8 +66,9 @@ absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& opt
 // Describes the plan for people: mesh, schedule, stages with their layers, prediction.
 std::string ToString(const Plan& plan);
 
-// Assigns layers to stages. If `stage_layers` is empty, the stages are contiguous parts whose
-// largest sum of FLOPs is least, with embedding and head counted.
+// Assigns layers to stages, one or more to each. If `stage_layers` is empty, the stages are
+// contiguous parts whose largest sum of FLOPs is least, with embedding and head counted. Else it
+// has the blocks of each stage: 0 makes a stage of the embedding or of the head alone.
 absl::StatusOr<mesh::Partition> MakePartition(const model::Model& model, int num_stages,
                                               const std::vector<int>& stage_layers,
                                               schedule::Placement placement, int pp_size);

@@ -71,6 +71,24 @@ TEST(MakePlan, PredictsWhatTheSchedulesFormulaSays) {
   EXPECT_THAT(plan.validation_programs, IsEmpty());
 }
 
+TEST(MakePlan, AutoPipelineTakesNoMoreRanksThanHelp) {
+  config::JobSpec job = EmulatedJob(6, 200);
+  job.parallelism.schedule = "1f1b";
+  // With 4 or 5 ranks there is still a stage of two layers, as with 3.
+  EXPECT_EQ(MakePlan(job, {.max_workers = 5})->mesh.pp_size, 3);
+  EXPECT_EQ(MakePlan(job, {.max_workers = 6})->mesh.pp_size, 6);
+  // A second microbatch is not worth a second rank whose messages take longer than its work.
+  job.global_batch = 1;
+  EXPECT_EQ(MakePlan(job, {.max_workers = 6, .link_latency_seconds = 1})->mesh.pp_size, 1);
+}
+
+TEST(MakePlan, AutoHasNoChunksOnOneRank) {
+  config::JobSpec job = EmulatedJob(8, 8);
+  EXPECT_EQ(MakePlan(job, {.max_workers = 1})->partition.size(), 1u);
+  job.parallelism.chunks = 2;
+  EXPECT_EQ(MakePlan(job, {.max_workers = 1})->partition.size(), 2u);
+}
+
 TEST(MakePlan, AutoPipelineTakesAsManyRanksAsLayersAndWorkersAllow) {
   const auto ranks = [](int layers, int max_workers, int data) {
     config::JobSpec job = EmulatedJob(layers, 24);
@@ -264,8 +282,8 @@ TEST(MakePlan, NamesWhatIsWrongWithTheUsersSchedule) {
 
 TEST(MakePlan, NamesTheFieldsOfTheJob) {
   config::JobSpec job = Gpt2Job();
-  job.parallelism = {.pipeline = 9};
-  EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.pipeline is 9: makes 9 stages"));
+  job.parallelism = {.pipeline = 11};
+  EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.pipeline is 11: makes 11 stages"));
   job.parallelism = {.pipeline = 2, .schedule = "1f2b"};
   EXPECT_THAT(ErrorOf(job),
               HasSubstr("parallelism.schedule is 1f2b: must be one of auto, naive, gpipe, 1f1b, "));
