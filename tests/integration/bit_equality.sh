@@ -89,6 +89,7 @@ configurations+=(
   "pipeline: 4, schedule: file:zb2p.csv"
   "pipeline: 3, schedule: 1f1b, stage_layers: [1, 2, 5]"
   "pipeline: 3, schedule: gpipe, stage_layers: [4, 3, 1]"
+  "pipeline: 3, schedule: 1f1b, stage_layers: [0, 8, 0]"
   "pipeline: 2, schedule: interleaved-1f1b, chunks: 2, stage_layers: [1, 3, 2, 2]"
   "pipeline: 2, schedule: interleaved-1f1b, chunks: 4"
   "pipeline: 3, schedule: 1f1b, transport: shm"

@@ -165,6 +165,29 @@ TEST_F(BitEquality, OverPartitions) {
   }
 }
 
+TEST_F(BitEquality, OverStagesOfTheEmbeddingOrTheHeadAlone) {
+  for (const bool llama : {false, true}) {
+    config::JobSpec job = Job();
+    job.model.layers = 4;
+    if (llama) job.model = Llama(job.model);
+    job.steps = 2;
+    const RunResult reference = Train(job);
+    job.parallelism.pipeline = 3;
+    for (const std::vector<int>& stage_layers : {std::vector<int>{0, 4, 0}, {2, 2, 0}, {0, 1, 3}}) {
+      job.parallelism.stage_layers = stage_layers;
+      for (const std::string_view schedule : {"gpipe", "1f1b", "zb-h1"}) {
+        for (const model::Recompute mode : {model::Recompute::kNone, model::Recompute::kFull}) {
+          SCOPED_TRACE(std::string(schedule) + (llama ? " llama" : " gpt2"));
+          job.parallelism.schedule = schedule;
+          job.parallelism.recompute = {mode};
+          ExpectSameBits(reference, Train(job));
+        }
+      }
+      ExpectSameBits(reference, TrainOnDevice(job, /*lazy=*/false));
+    }
+  }
+}
+
 // These sizes are large enough that every op is cut into parts for several threads.
 TEST_F(BitEquality, OverThreads) {
   config::JobSpec job = Job();
