@@ -110,7 +110,8 @@ TEST_F(CheckpointTest, AResumedJobGoesOnDigitForDigitWhateverItsLayout) {
   const std::vector<std::pair<std::string, std::string>> models = {
       {kGpt, "f32"}, {kLlama, "f32"}, {kGpt, "bf16"}};
   for (std::size_t m = 0; m < models.size(); ++m) {
-    const auto& [model, precision] = models[m];
+    const std::string& model = models[m].first;
+    const std::string& precision = models[m].second;
     const auto job = [&](const std::string& name, const std::string& directory) {
       return TrainingJob{.name = absl::StrCat(name, m),
                          .model = model,

@@ -117,7 +117,7 @@ class FakeWorker {
                                .host = name_,
                                .cores = 1,
                                .memory_bytes = std::int64_t{1} << 34,
-                               .matmul_flops_per_second = 1e11,
+                               .matmul_rates = {.f32 = 1e11},
                                .data_address = "127.0.0.1"};
     control_.Begin([&](auto* context, auto* reactor) { stub_->async()->Attach(context, reactor); },
                    control::ToProto(hello));
