@@ -121,17 +121,23 @@ void AdamwRange(const AdamwUpdate& op, const AdamwTensor& tensor, Range elements
   // float would change the decay.
   const auto decay = static_cast<float>(tensor.decayed ? op.learning_rate * op.weight_decay : 0);
   const float* previous = tensor.previous != nullptr ? tensor.previous : tensor.parameter;
-  const bool moves = op.learning_rate != 0;  // if not, every bit stays, also the sign of a zero
+  // If not, every bit stays: the sign of a zero, and numbers so small that arithmetic makes them
+  // zero.
+  const bool moves = op.learning_rate != 0;
   ForVectors(elements, [&](std::int64_t i, std::int64_t n) {
     const Vec g = LoadN(tensor.gradient + i, n) * scale;
     const Vec m = LoadN(tensor.m + i, n) * beta1 + g * rest1;
     const Vec v = LoadN(tensor.v + i, n) * beta2 + g * g * rest2;
-    const Vec p = LoadN(previous + i, n);
     StoreN(tensor.m + i, m, n);
     StoreN(tensor.v + i, v, n);
-    const Vec moved = p - (p * decay + rate * m / (Sqrt(v * v_scale) + epsilon));
-    StoreN(tensor.parameter + i, moves ? moved : p, n);
+    if (!moves) return;
+    const Vec p = LoadN(previous + i, n);
+    StoreN(tensor.parameter + i, p - (p * decay + rate * m / (Sqrt(v * v_scale) + epsilon)), n);
   });
+  if (!moves && previous != tensor.parameter) {
+    __builtin_memcpy(tensor.parameter + elements.begin, previous + elements.begin,
+                     sizeof(float) * static_cast<std::size_t>(elements.end - elements.begin));
+  }
 }
 
 void AddRange(const Add& op, Range elements) {

@@ -220,6 +220,16 @@ TEST_P(OptimizerTest, AdamwAtARateOfZeroLeavesEveryBit) {
   Run(AdamwUpdate{.tensors = tensors, .step = 1, .learning_rate = 0, .weight_decay = 0.1});
   EXPECT_EQ(std::memcmp(p.data(), before.data(), p.size() * sizeof(float)), 0);
   EXPECT_NE(m[0], 0);
+
+  Floats copy(p.size(), 7);
+  const AdamwTensor copied[] = {{.parameter = copy.data(),
+                                 .previous = p.data(),
+                                 .gradient = g.data(),
+                                 .m = m.data(),
+                                 .v = v.data(),
+                                 .count = static_cast<std::int64_t>(p.size())}};
+  Run(AdamwUpdate{.tensors = copied, .step = 1, .learning_rate = 0, .weight_decay = 0.1});
+  EXPECT_EQ(std::memcmp(copy.data(), before.data(), p.size() * sizeof(float)), 0);
 }
 
 TEST_P(OptimizerTest, AdamwLeavesThePreviousParameterAlone) {
