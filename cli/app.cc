@@ -125,6 +125,7 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddGlobalOptions(*app, context);
   AddLocal(*app, context);
   AddSubmit(*app, context);
+  AddPlan(*app, context);
   AddJobs(*app, context);
   AddJob(*app, context);
   AddWatch(*app, context);

@@ -8,6 +8,7 @@
 namespace takt::cli {
 
 void AddSubmit(CLI::App& app, Context& context);
+void AddPlan(CLI::App& app, Context& context);
 void AddJobs(CLI::App& app, Context& context);
 void AddJob(CLI::App& app, Context& context);
 void AddWatch(CLI::App& app, Context& context);

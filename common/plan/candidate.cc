@@ -13,6 +13,7 @@
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
+#include "common/schedule/lower_bound.h"
 #include "common/schedule/text.h"
 #include "common/schedule/validator.h"
 #include "common/search/search.h"
@@ -310,6 +311,30 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
     if (candidate.ok()) candidates.push_back(*std::move(candidate));
   }
   return candidates;
+}
+
+absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& candidate) {
+  const Plan& plan = candidate.plan;
+  const double step = plan.predicted_step_seconds;
+  Parts parts{.compute = (1 - plan.predicted_bubble_fraction) * step};
+  if (!IsAsynchronous(plan.schedule)) {
+    std::vector<std::int64_t> message_bytes;
+    for (const program::StageShape& stage : MakeLowerOptions(inputs, plan.partition).stages)
+      message_bytes.push_back(stage.output_bytes);
+    ASSIGN_OR_RETURN(const schedule::Bound bound,
+                     schedule::LowerBound({.placement = plan.schedule.placement,
+                                           .num_ranks = plan.mesh.pp_size,
+                                           .num_stages = plan.schedule.num_stages,
+                                           .num_microbatches = plan.schedule.num_microbatches,
+                                           .costs = plan.costs,
+                                           .max_in_flight = {candidate.report.peak_in_flight()},
+                                           .message_bytes = std::move(message_bytes)}));
+    parts.imbalance = bound.imbalance;
+    parts.communication = bound.communication;
+    parts.lower_bound = bound.makespan;
+  }
+  parts.schedule = step - parts.compute - parts.imbalance - parts.communication;
+  return parts;
 }
 
 absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs) {

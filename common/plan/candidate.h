@@ -40,6 +40,9 @@ absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_
 std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Placement placement,
                                   int pp_size, int num_chunks);
 
+// Returns what the candidate's step is made of.
+absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& candidate);
+
 // Makes the candidate of the CSV that came with the job. Errors: as above.
 absl::StatusOr<Candidate> FromFile(const CandidateInputs& inputs);
 

@@ -63,6 +63,43 @@ struct Plan {
 // memory needed than the workers have.
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options);
 
+// A way to run a job that was considered and left out.
+struct Refusal {
+  int pp_size = 1;
+  std::string schedule;
+  std::vector<model::Recompute> recompute;  // one for all stages, or one a stage
+  std::string reason;
+};
+
+// What a predicted step is made of: seconds of the mean rank, whose sum is the step.
+struct Parts {
+  double compute = 0;
+  double imbalance = 0;      // stages of the schedule's order that take different times
+  double communication = 0;  // messages that no schedule hides
+  double schedule = 0;  // filling and emptying the pipeline, and what a better order would save
+
+  // The least time of any schedule of these stages and messages that holds no more in flight.
+  double lower_bound = 0;  // 0: unknown, as the schedule does not flush
+};
+
+struct Forecast {
+  Plan plan;  // not proved beyond what ranking needs; its warnings are empty
+  Parts parts;
+  std::int64_t num_messages = 0;  // of a step, in all
+};
+
+struct Forecasts {
+  // The first is what MakePlan takes; the others follow by their steps. Empty: none fits.
+  std::vector<Forecast> candidates;
+  std::vector<Refusal> refused;
+  absl::Status fits;  // if none fits: how much the one lacks that needs least (FieldError)
+};
+
+// Ranks the ways to run the job, at most `top` of them, as MakePlan chooses among them. Errors: as
+// MakePlan, but for the memory of workers.
+absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOptions& options,
+                                        int top);
+
 // Describes the plan for people: mesh, schedule, stages with their layers, prediction.
 std::string ToString(const Plan& plan);
 

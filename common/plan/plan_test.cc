@@ -116,6 +116,50 @@ TEST(MakePlan, AGivenPipelineMayWaitForWorkers) {
   EXPECT_EQ(MakePlan(job, {.max_workers = 1})->mesh.pp_size, 8);
 }
 
+TEST(MakeForecasts, BeginWithWhatMakePlanTakesAndGoOnByTheirSteps) {
+  config::JobSpec job = Gpt2Job();
+  const PlanOptions options{.max_workers = 4};
+  const Plan plan = *MakePlan(job, options);
+  const Forecasts forecasts = *MakeForecasts(job, options, 8);
+  ASSERT_TRUE(forecasts.fits.ok());
+  ASSERT_THAT(forecasts.candidates, SizeIs(8));
+  EXPECT_EQ(forecasts.candidates[0].plan.schedule.name, plan.schedule.name);
+  EXPECT_EQ(forecasts.candidates[0].plan.mesh.pp_size, plan.mesh.pp_size);
+  for (std::size_t i = 2; i < forecasts.candidates.size(); ++i) {
+    EXPECT_LE(forecasts.candidates[i - 1].plan.predicted_step_seconds,
+              forecasts.candidates[i].plan.predicted_step_seconds);
+  }
+  for (const Forecast& forecast : forecasts.candidates) {
+    const Parts& parts = forecast.parts;
+    EXPECT_NEAR(parts.compute + parts.imbalance + parts.communication + parts.schedule,
+                forecast.plan.predicted_step_seconds, 1e-12);
+    EXPECT_LE(parts.lower_bound, forecast.plan.predicted_step_seconds * (1 + 1e-9));
+  }
+}
+
+TEST(MakeForecasts, SayWhyTheyLeaveWaysOut) {
+  config::JobSpec job = Gpt2Job();
+  job.parallelism.pipeline = 4;
+  const Forecasts forecasts = *MakeForecasts(job, {.max_workers = 4}, 1);
+  const auto reason = [&](std::string_view schedule) -> std::string {
+    for (const Refusal& refusal : forecasts.refused) {
+      if (refusal.schedule == schedule) return refusal.reason;
+    }
+    return "";
+  };
+  EXPECT_THAT(reason("dualpipe"), HasSubstr("two copies of the weights"));
+  EXPECT_EQ(reason("1f1b"), "");
+}
+
+TEST(MakeForecasts, OfAJobThatFitsNowhereSayWhatItLacks) {
+  const Forecasts forecasts =
+      *MakeForecasts(Gpt2Job(), {.max_workers = 4, .worker_memory_bytes = 1000}, 5);
+  EXPECT_THAT(forecasts.candidates, IsEmpty());
+  EXPECT_THAT(FieldErrorsOf(forecasts.fits), SizeIs(1));
+  EXPECT_FALSE(forecasts.refused.empty());
+  for (const Refusal& refusal : forecasts.refused) EXPECT_FALSE(refusal.reason.empty());
+}
+
 TEST(MakePlan, AutoScheduleIsNeverSlowerThanAFamily) {
   for (const int microbatches : {1, 2, 4, 8, 12}) {
     config::JobSpec job = EmulatedJob(8, microbatches);

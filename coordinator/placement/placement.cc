@@ -10,15 +10,12 @@ namespace {
 using config::DeviceKind;
 using membership::WorkerState;
 
-// Returns the smaller of the numbers that are not 0, or 0 if both are.
-template <class Number>
-Number LeastKnown(Number a, Number b) {
-  return a > 0 && b > 0 ? std::min(a, b) : std::max(a, b);
-}
-
-// Names the host or the GPU whose memory the worker uses. Workers with the same owner share it.
-const std::string& MemoryOwner(const Worker& worker, DeviceKind device) {
-  return device == DeviceKind::kCuda ? worker.hello.device->uuid : worker.hello.host;
+plan::WorkerOffer OfferOf(const Worker& worker) {
+  const control::Hello& hello = worker.hello;
+  return {.host = hello.host,
+          .memory_bytes = hello.memory_bytes,
+          .matmul_rates = hello.matmul_rates,
+          .device = hello.device};
 }
 
 }  // namespace
@@ -76,19 +73,9 @@ void SortByRank(Gang& gang, DeviceKind device) {
 }
 
 plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, DeviceKind device) {
-  plan::PlanOptions options{.max_workers = static_cast<int>(gang.size()), .device = device};
-  std::map<std::string, int> sharing;
-  for (const Worker* worker : gang) ++sharing[MemoryOwner(*worker, device)];
-  double slowest = 0;
-  for (const Worker* worker : gang) {
-    slowest = LeastKnown(slowest, FlopsPerSecond(spec, *worker, device));
-    const std::int64_t bytes = device == DeviceKind::kCuda ? worker->hello.device->memory_bytes
-                                                           : worker->hello.memory_bytes;
-    options.worker_memory_bytes =
-        LeastKnown(options.worker_memory_bytes, bytes / sharing[MemoryOwner(*worker, device)]);
-  }
-  if (slowest > 0) options.matmul_flops_per_second = slowest;
-  return options;
+  std::vector<plan::WorkerOffer> offers;
+  for (const Worker* worker : gang) offers.push_back(OfferOf(*worker));
+  return plan::PlanOptionsFor(spec, offers, device);
 }
 
 plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec) {
@@ -106,14 +93,7 @@ int ThreadsOf(const config::JobSpec& spec, const Worker& worker, const Workers& 
 }
 
 double FlopsPerSecond(const config::JobSpec& spec, const Worker& worker, DeviceKind device) {
-  MatmulRates rates;
-  if (device != DeviceKind::kCuda) {
-    rates = worker.hello.matmul_rates;
-  } else if (worker.hello.device) {
-    rates = worker.hello.device->matmul_rates;
-  }
-  const bool bf16 = config::PrecisionsOf(spec, device).products == model::Precision::kBf16;
-  return bf16 && rates.bf16 > 0 ? rates.bf16 : rates.f32;
+  return plan::FlopsPerSecond(spec, OfferOf(worker), device);
 }
 
 }  // namespace takt::placement

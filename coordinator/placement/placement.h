@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/config/job_spec.h"
+#include "common/plan/offers.h"
 #include "common/plan/plan.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/placement/queue.h"
@@ -33,9 +34,7 @@ Capacity CapacityOf(const Workers& workers);
 // Sorts the workers of a gang by the ranks that they get. A Grant lists them in the same order.
 void SortByRank(Gang& gang, config::DeviceKind device);
 
-// Returns what a plan of the job for this gang may assume. The slowest worker sets the rate.
-// Workers on one host share its memory evenly, workers on one GPU share the GPU's, and the smallest
-// share is the limit.
+// Returns what a plan of the job for this gang may assume (common/plan/offers.h).
 plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang,
                                  config::DeviceKind device);
 
@@ -47,9 +46,7 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec);
 // the host's cores among the workers that are attached there.
 int ThreadsOf(const config::JobSpec& spec, const Worker& worker, const Workers& workers);
 
-// Returns the rate that the worker measured on `device` of products of matrices as the job has
-// them, or 0 if it measured none. A worker that does not tell its rate in bf16 counts with that in
-// f32.
+// Returns the rate of the job's products that the worker measured (common/plan/offers.h).
 double FlopsPerSecond(const config::JobSpec& spec, const Worker& worker, config::DeviceKind device);
 
 }  // namespace takt::placement

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/job/forecast_text.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cli/base/report.h"
+#include "cli/base/text.h"
+
+namespace takt::cli {
+namespace {
+
+using plan::Forecast;
+
+// Reasons beyond these are only in the JSON.
+constexpr std::size_t kRefusalsShown = 10;
+
+// The causes of a step's time, those of `takt explain` that a plan can tell apart.
+std::array<std::pair<const char*, double>, 4> CausesOf(const plan::Parts& parts) {
+  return {{{"compute", parts.compute},
+           {"imbalance", parts.imbalance},
+           {"schedule", parts.schedule},
+           {"communication", parts.communication}}};
+}
+
+// Returns the largest cause besides computing, or "compute" if all others are under a twentieth of
+// the step.
+const char* LimitedBy(const Forecast& forecast) {
+  const char* name = "compute";
+  double largest = forecast.plan.predicted_step_seconds / 20;
+  for (const auto& [cause, seconds] : CausesOf(forecast.parts)) {
+    if (std::string_view(cause) == "compute" || seconds <= largest) continue;
+    name = cause;
+    largest = seconds;
+  }
+  return name;
+}
+
+std::vector<int> StageLayers(const plan::Plan& plan) {
+  std::vector<int> counts;
+  for (const mesh::Stage& stage : plan.partition) {
+    const auto begin = plan.model.layers.begin() + stage.first_layer.value();
+    const auto end = plan.model.layers.begin() + stage.last_layer.value();
+    counts.push_back(static_cast<int>(
+        std::count_if(begin, end, [](const model::Layer& layer) { return layer.block >= 0; })));
+  }
+  return counts;
+}
+
+int ChunksOf(const plan::Plan& plan) {
+  return static_cast<int>(plan.partition.size()) / plan.mesh.pp_size;
+}
+
+std::vector<std::string> RecomputeOf(const plan::Plan& plan) {
+  std::vector<std::string> modes;
+  for (const mesh::Stage& stage : plan.partition) modes.emplace_back(model::Name(stage.recompute));
+  return modes;
+}
+
+double TokensPerSecond(const config::JobSpec& job, const plan::Plan& plan) {
+  return static_cast<double>(job.global_batch) * plan.model.config.context /
+         plan.predicted_step_seconds;
+}
+
+double Mfu(const config::JobSpec& job, const plan::PlanOptions& options, const plan::Plan& plan) {
+  const double flops = plan.model.FlopsPerMicrobatch() * job.global_batch / job.microbatch;
+  return flops / (plan.predicted_step_seconds * plan.mesh.size() * options.matmul_flops_per_second);
+}
+
+// Says why the candidate is where it is.
+std::string WhyOf(const std::vector<Forecast>& all, std::size_t index) {
+  const double step = all[index].plan.predicted_step_seconds;
+  if (index == 0) {
+    const bool shortest = std::ranges::all_of(
+        all, [&](const Forecast& other) { return other.plan.predicted_step_seconds >= step; });
+    return shortest ? "its step is the shortest"
+                    : "it has the fewest ranks, then the least memory, of those within 1 % of the "
+                      "shortest step";
+  }
+  const double first = all.front().plan.predicted_step_seconds;
+  std::vector<std::string> parts;
+  const auto causes = CausesOf(all[index].parts), of_first = CausesOf(all.front().parts);
+  for (std::size_t i = 0; i < causes.size(); ++i) {
+    const double more = causes[i].second - of_first[i].second;
+    if (std::abs(more) < first / 200) continue;
+    parts.push_back(absl::StrCat(FormatSeconds(std::abs(more)), more > 0 ? " more " : " less ",
+                                 causes[i].first));
+  }
+  return absl::StrFormat("%.1f %% %s%s%s", 100 * std::abs(step / first - 1),
+                         step < first ? "faster, but larger" : "slower", parts.empty() ? "" : ": ",
+                         absl::StrJoin(parts, ", "));
+}
+
+Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
+                  const plan::Forecasts& forecasts, std::size_t index) {
+  const Forecast& forecast = forecasts.candidates[index];
+  const plan::Plan& plan = forecast.plan;
+  Json memory = Json::array(), parts = Json::object();
+  for (const MemoryBytes& rank : plan.memory) memory.push_back(rank.total());
+  for (const auto& [cause, seconds] : CausesOf(forecast.parts)) parts[cause] = seconds;
+  return {{"pipeline", plan.mesh.pp_size},
+          {"data", plan.mesh.dp_size},
+          {"tensor", 1},
+          {"context", 1},
+          {"expert", 1},
+          {"shard", "none"},
+          {"microbatch", job.microbatch},
+          {"chunks", ChunksOf(plan)},
+          {"schedule", plan.schedule.name},
+          {"recompute", RecomputeOf(plan)},
+          {"stage_layers", StageLayers(plan)},
+          {"vocabulary", "last"},
+          {"mfu", Mfu(job, options, plan)},
+          {"limited_by", LimitedBy(forecast)},
+          {"predicted_step_seconds", plan.predicted_step_seconds},
+          {"predicted_tokens_per_second", TokensPerSecond(job, plan)},
+          {"predicted_bubble_fraction", plan.predicted_bubble_fraction},
+          {"lower_bound_seconds", forecast.parts.lower_bound},
+          {"memory_bytes", std::move(memory)},
+          {"messages", forecast.num_messages},
+          {"parts", std::move(parts)},
+          {"why", WhyOf(forecasts.candidates, index)}};
+}
+
+std::string RecomputeText(const std::vector<model::Recompute>& modes) {
+  std::vector<std::string> names;
+  for (const model::Recompute mode : modes) names.emplace_back(model::Name(mode));
+  return absl::StrJoin(names, ", ");
+}
+
+void PrintForecastsJson(const Context& context, const config::JobSpec& job,
+                        const plan::PlanOptions& options, const plan::Forecasts& forecasts) {
+  Json candidates = Json::array(), refused = Json::array();
+  for (std::size_t i = 0; i < forecasts.candidates.size(); ++i)
+    candidates.push_back(ForecastJson(job, options, forecasts, i));
+  for (const plan::Refusal& refusal : forecasts.refused) {
+    refused.push_back({{"pipeline", refusal.pp_size},
+                       {"schedule", refusal.schedule},
+                       {"recompute", RecomputeText(refusal.recompute)},
+                       {"reason", refusal.reason}});
+  }
+  const std::size_t layers =
+      forecasts.candidates.empty() ? 0 : forecasts.candidates.front().plan.model.layers.size();
+  PrintJson(context, {{"candidates", std::move(candidates)},
+                      {"refused", std::move(refused)},
+                      {"profile", {{"measured", 0}, {"interpolated", 0}, {"guessed", layers}}}});
+}
+
+void PrintCandidates(std::ostream& out, const config::JobSpec& job,
+                     const plan::PlanOptions& options, const std::vector<Forecast>& candidates) {
+  Table table({"", "STEP", "TOKENS/S", "MFU", "BUBBLE", "MEMORY", "PIPELINE", "SCHEDULE",
+               "STAGE LAYERS", "RECOMPUTE", "LIMITED BY"});
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const plan::Plan& plan = candidates[i].plan;
+    const MemoryBytes& largest = *std::ranges::max_element(plan.memory, {}, &MemoryBytes::total);
+    std::vector<std::string> recompute = RecomputeOf(plan);
+    if (std::ranges::count(recompute, recompute.front()) == std::ssize(recompute))
+      recompute.resize(1);
+    table.Add({absl::StrCat(i + 1), FormatSeconds(plan.predicted_step_seconds),
+               FormatCount(TokensPerSecond(job, plan)), FormatPercent(Mfu(job, options, plan)),
+               FormatPercent(plan.predicted_bubble_fraction),
+               FormatBytes(static_cast<double>(largest.total())),
+               absl::StrCat(plan.mesh.pp_size,
+                            plan.mesh.dp_size > 1 ? absl::StrCat(" x ", plan.mesh.dp_size) : ""),
+               plan.schedule.name, absl::StrJoin(StageLayers(plan), ","),
+               absl::StrJoin(recompute, ","), LimitedBy(candidates[i])});
+  }
+  out << table.ToString() << '\n';
+  for (std::size_t i = 0; i < candidates.size(); ++i)
+    out << i + 1 << ": " << WhyOf(candidates, i) << '\n';
+}
+
+void PrintRefusals(std::ostream& out, const std::vector<plan::Refusal>& refused) {
+  if (refused.empty()) return;
+  Table table({"NOT HERE", "PIPELINE", "RECOMPUTE", "WHY"});
+  const std::size_t shown = std::min(kRefusalsShown, refused.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    table.Add({refused[i].schedule, absl::StrCat(refused[i].pp_size),
+               RecomputeText(refused[i].recompute), refused[i].reason});
+  }
+  out << '\n' << table.ToString();
+  if (refused.size() > shown)
+    out << "and " << refused.size() - shown << " more, which -o json lists\n";
+}
+
+}  // namespace
+
+void PrintForecasts(const Context& context, const config::JobSpec& job,
+                    const plan::PlanOptions& options, const plan::Forecasts& forecasts) {
+  if (context.json()) return PrintForecastsJson(context, job, options, forecasts);
+  std::ostream& out = context.terminal.out;
+  if (!forecasts.candidates.empty()) PrintCandidates(out, job, options, forecasts.candidates);
+  PrintRefusals(out, forecasts.refused);
+  out << std::flush;
+}
+
+}  // namespace takt::cli

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What workers offer to a job, and what a plan for them may assume.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/device.h"
+#include "common/base/matmul_rates.h"
+#include "common/config/job_spec.h"
+#include "common/plan/plan.h"
+
+namespace takt::plan {
+
+struct WorkerOffer {
+  std::string host;
+  std::int64_t memory_bytes = 0;  // of the host; 0: not known
+  MatmulRates matmul_rates;       // of its cores
+  std::optional<Device> device;   // nullopt: it computes on its cores alone
+};
+
+// Returns the rate that the worker measured on `device` of products of matrices as the job has
+// them, or 0 if it measured none. A worker that does not tell its rate in bf16 counts with that in
+// f32.
+double FlopsPerSecond(const config::JobSpec& job, const WorkerOffer& offer,
+                      config::DeviceKind device);
+
+// Returns what a plan of the job for these workers may assume. The slowest worker sets the rate.
+// Workers on one host share its memory evenly, workers on one GPU share the GPU's, and the smallest
+// share is the limit. Precondition: all workers have a GPU if `device` is kCuda.
+PlanOptions PlanOptionsFor(const config::JobSpec& job, const std::vector<WorkerOffer>& offers,
+                           config::DeviceKind device);
+
+}  // namespace takt::plan

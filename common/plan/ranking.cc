@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/plan/ranking.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/schedule/generate.h"
+
+namespace takt::plan {
+namespace {
+
+constexpr std::string_view kAuto = "auto";
+constexpr std::string_view kFileScheme = "file:";
+
+// Returns the families to compare: the one that the job names, or all that compute what a single
+// process would.
+absl::StatusOr<std::vector<std::string>> FamiliesToTry(const std::string& asked) {
+  std::vector<std::string> names, synchronous;
+  for (const schedule::Family& family : schedule::Families()) {
+    if (family.name == asked) return std::vector<std::string>{asked};
+    names.emplace_back(family.name);
+    if (family.updates == schedule::Updates::kFlush) synchronous.emplace_back(family.name);
+  }
+  if (asked == kAuto) return synchronous;
+  return InvalidField(
+      {.field = "parallelism.schedule",
+       .value = asked,
+       .rule = absl::StrCat("must be one of auto, ", absl::StrJoin(names, ", "), ", or file:PATH"),
+       .fix = "see `takt schedule list`"});
+}
+
+double StepSeconds(const Candidate& candidate) { return candidate.report.makespan; }
+
+std::int64_t PeakBytes(const Candidate& candidate) {
+  return std::ranges::max_element(candidate.report.ranks, {}, &sim::RankReport::peak_stash_bytes)
+      ->peak_stash_bytes;
+}
+
+// Predictions that are closer than this count as equal, because they are no more exact than that.
+constexpr double kIndifference = 1.01;
+
+// Returns what makes a candidate better than another whose step is as long.
+auto Size(const Candidate& candidate) {
+  return std::tuple(candidate.plan.mesh.pp_size, PeakBytes(candidate),
+                    candidate.report.peak_in_flight(), StepSeconds(candidate));
+}
+
+// Collects candidates and keeps the best.
+class Ranker {
+ public:
+  Ranker(const CandidateInputs& inputs, std::size_t top) : inputs_(inputs), top_(top) {}
+
+  // error: why no candidate can be made, or OK if one could be.
+  void Refuse(Refusal refusal, const absl::Status& error) {
+    first_error_.Update(error);
+    ranking_.refused.push_back(std::move(refusal));
+  }
+
+  void Add(Candidate candidate) {
+    if (Fits(candidate, inputs_.options)) {
+      ranking_.candidates.push_back(std::move(candidate));
+      return;
+    }
+    const MemoryBytes& largest = Largest(candidate);
+    ranking_.refused.push_back(
+        {.pp_size = candidate.plan.mesh.pp_size,
+         .schedule = candidate.plan.schedule.name,
+         .recompute = inputs_.recompute,
+         .reason = absl::StrCat("a rank needs ", FormatBytes(largest.total()), " of ",
+                                FormatBytes(inputs_.options.worker_memory_bytes))});
+    KeepNearest(std::move(candidate));
+  }
+
+  void Merge(Ranker other) {
+    std::ranges::move(other.ranking_.candidates, std::back_inserter(ranking_.candidates));
+    std::ranges::move(other.ranking_.refused, std::back_inserter(ranking_.refused));
+    if (other.nearest_) KeepNearest(*std::move(other.nearest_));
+    first_error_.Update(other.first_error_);
+  }
+
+  bool any_fits() const { return !ranking_.candidates.empty(); }
+  bool any() const { return any_fits() || nearest_.has_value(); }
+
+  // Sorts what was collected, and drops what is over `top`.
+  void Sort() {
+    std::vector<Candidate>& all = ranking_.candidates;
+    if (all.empty()) return;
+    std::ranges::stable_sort(all, {}, StepSeconds);
+    const double limit = StepSeconds(all.front()) * kIndifference;
+    const auto end = std::ranges::upper_bound(all, limit, {}, StepSeconds);
+    const auto best = std::min_element(
+        all.begin(), end, [](const auto& a, const auto& b) { return Size(a) < Size(b); });
+    std::rotate(all.begin(), best, std::next(best));
+    if (all.size() > top_) all.erase(all.begin() + static_cast<std::ptrdiff_t>(top_), all.end());
+  }
+
+  absl::StatusOr<Ranking> Take() && {
+    if (!any_fits() && nearest_) ranking_.candidates.push_back(*std::move(nearest_));
+    if (ranking_.candidates.empty()) return first_error_;
+    return std::move(ranking_);
+  }
+
+ private:
+  void KeepNearest(Candidate candidate) {
+    if (!nearest_ || Largest(candidate).total() < Largest(*nearest_).total())
+      nearest_ = std::move(candidate);
+  }
+
+  const CandidateInputs& inputs_;
+  const std::size_t top_;
+  Ranking ranking_;
+  std::optional<Candidate> nearest_;  // of those that do not fit
+  absl::Status first_error_;
+};
+
+// Adds what a search finds, over placements with one copy of the weights and numbers of chunks.
+void AddSearched(const CandidateInputs& inputs, int pp_size, Ranker& ranker) {
+  using schedule::Placement;
+  const std::optional<int> asked = inputs.job.parallelism.chunks;
+  for (const int num_chunks : {1, 2, 4}) {
+    if (num_chunks != asked.value_or(num_chunks) || (pp_size == 1 && num_chunks > 1)) continue;
+    for (const Placement placement : {Placement::kLoop, Placement::kV}) {
+      if (placement == Placement::kV && num_chunks != 2) continue;
+      for (Candidate& found : FromSearch(inputs, placement, pp_size, num_chunks))
+        ranker.Add(std::move(found));
+    }
+  }
+}
+
+// Says why `auto` leaves out a candidate that could run; empty: it does not.
+std::string_view WhyNotForAuto(const CandidateInputs& inputs, const Candidate& candidate) {
+  const schedule::Schedule& schedule = candidate.plan.schedule;
+  if (schedule.placement == schedule::Placement::kBidirectional) {
+    return "it has two copies of the weights, whose gradients sum to other last bits: name it to "
+           "use it";
+  }
+  const bool chunks_on_one_rank = candidate.plan.mesh.pp_size == 1 && schedule.num_stages > 1;
+  if (chunks_on_one_rank && !inputs.job.parallelism.chunks)
+    return "one rank gains nothing from chunks";
+  return "";
+}
+
+// Adds the families and searched schedules on `pp_size` ranks.
+void AddSize(const CandidateInputs& inputs, const std::vector<std::string>& families, int pp_size,
+             Ranker& ranker) {
+  const bool is_auto = inputs.job.parallelism.schedule == kAuto;
+  for (const std::string& family : families) {
+    absl::StatusOr<Candidate> candidate = FromFamily(inputs, family, pp_size);
+    std::string why_not(candidate.status().message());
+    if (candidate.ok() && is_auto) why_not = WhyNotForAuto(inputs, *candidate);
+    if (why_not.empty()) {
+      ranker.Add(*std::move(candidate));
+    } else {
+      ranker.Refuse({.pp_size = pp_size,
+                     .schedule = family,
+                     .recompute = inputs.recompute,
+                     .reason = std::move(why_not)},
+                    candidate.status());
+    }
+  }
+  if (is_auto) AddSearched(inputs, pp_size, ranker);
+  ranker.Sort();
+}
+
+// A plan for each size would take too long. Sizes are tried until so many have a candidate that
+// fits the workers, but no more than the second number.
+constexpr int kFittingSizes = 4, kMostSizes = 8;
+
+// Returns the sizes of a pipeline that the job leaves open, those first that seem the fastest.
+std::vector<int> PipelineSizes(const CandidateInputs& inputs) {
+  const config::Parallelism& asked = inputs.job.parallelism;
+  if (asked.pipeline) return {*asked.pipeline};
+  const int by_layers = static_cast<int>(inputs.model.layers.size()) / asked.chunks.value_or(1);
+  const int largest = std::min(by_layers, inputs.options.max_workers / inputs.dp_size);
+  std::multimap<double, int> by_estimate;
+  for (int pp_size = 1; pp_size <= std::max(1, largest); ++pp_size)
+    by_estimate.emplace(EstimateSeconds(inputs, pp_size), pp_size);
+  std::vector<int> sizes;
+  for (const auto& [estimate, pp_size] : by_estimate) sizes.push_back(pp_size);
+  return sizes;
+}
+
+absl::StatusOr<Ranking> RankSizes(const CandidateInputs& inputs, std::size_t top) {
+  const std::string& asked = inputs.job.parallelism.schedule;
+  Ranker ranker(inputs, top);
+  if (asked.starts_with(kFileScheme)) {
+    ASSIGN_OR_RETURN(Candidate candidate, FromFile(inputs));
+    ranker.Add(std::move(candidate));
+    return std::move(ranker).Take();
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> families, FamiliesToTry(asked));
+  int tried = 0, fitting = 0;
+  for (const int pp_size : PipelineSizes(inputs)) {
+    Ranker of_size(inputs, top);
+    AddSize(inputs, families, pp_size, of_size);
+    fitting += of_size.any_fits() ? 1 : 0;
+    tried += of_size.any() ? 1 : 0;
+    ranker.Merge(std::move(of_size));
+    if (fitting == kFittingSizes || tried == kMostSizes) break;
+  }
+  ranker.Sort();
+  return std::move(ranker).Take();
+}
+
+}  // namespace
+
+bool Fits(const Candidate& candidate, const PlanOptions& options) {
+  return options.worker_memory_bytes == 0 ||
+         Largest(candidate).total() <= options.worker_memory_bytes;
+}
+
+const MemoryBytes& Largest(const Candidate& candidate) {
+  return *std::ranges::max_element(candidate.plan.memory, {}, &MemoryBytes::total);
+}
+
+absl::StatusOr<Ranking> RankCandidates(CandidateInputs inputs, std::size_t top) {
+  using enum model::Recompute;
+  const std::vector<model::Recompute>& asked = inputs.job.parallelism.recompute;
+  inputs.recompute = asked.empty() ? std::vector{kNone} : asked;
+  absl::StatusOr<Ranking> ranking = RankSizes(inputs, top);
+  if (!asked.empty() || inputs.job.model.family == model::Family::kEmulated) return ranking;
+  for (const model::Recompute mode : {kSelective, kFull}) {
+    if (!ranking.ok() || Fits(ranking->candidates.front(), inputs.options)) break;
+    std::vector<Refusal> refused = std::move(ranking->refused);
+    inputs.recompute = {mode};
+    ranking = RankSizes(inputs, top);
+    if (ranking.ok())
+      ranking->refused.insert(ranking->refused.begin(), refused.begin(), refused.end());
+  }
+  return ranking;
+}
+
+}  // namespace takt::plan

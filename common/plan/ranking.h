@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares the ways to run a job among which its spec leaves the choice.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/plan/candidate.h"
+#include "common/plan/plan.h"
+
+namespace takt::plan {
+
+struct Ranking {
+  // Those that fit the workers, at most as many as asked for. The first is the smallest of those
+  // whose step is within 1 % of the shortest; the others follow by their steps. If none fits, it is
+  // the one that needs least memory, alone.
+  std::vector<Candidate> candidates;
+  std::vector<Refusal> refused;
+};
+
+// Returns whether every rank's memory is enough.
+bool Fits(const Candidate& candidate, const PlanOptions& options);
+
+// Returns the memory of the rank that needs most.
+const MemoryBytes& Largest(const Candidate& candidate);
+
+// Compares sizes of the pipeline, schedules and, if the job leaves that open, what is computed
+// again, as MakePlan describes it. inputs.recompute is not read. Precondition: top >= 1. Errors:
+// kInvalidArgument (FieldError): no candidate can be made; why not the first one.
+absl::StatusOr<Ranking> RankCandidates(CandidateInputs inputs, std::size_t top);
+
+}  // namespace takt::plan
