@@ -233,6 +233,24 @@ TEST(Commands, JobsReadsEveryPage) {
   EXPECT_EQ(jobs[1]["name"], "b");
 }
 
+TEST(Commands, JobsAndJobShowThePriority) {
+  FakeCoordinator coordinator;
+  coordinator.list = [](auto&, const v1::ListJobsRequest&, v1::ListJobsResponse& response) {
+    response.add_jobs()->set_name("usual");
+    response.add_jobs()->mutable_spec()->set_priority(80);
+    return grpc::Status::OK;
+  };
+  coordinator.get = [](auto&, const v1::GetJobRequest&, v1::GetJobResponse& response) {
+    response.mutable_job()->mutable_spec()->set_priority(0);
+    return grpc::Status::OK;
+  };
+  const std::string jobs = RunTakt(coordinator, {"jobs"}).out;
+  EXPECT_THAT(jobs, HasSubstr("PRIORITY"));
+  EXPECT_THAT(jobs, HasSubstr(" 50 "));
+  EXPECT_THAT(jobs, HasSubstr(" 80 "));
+  EXPECT_THAT(RunTakt(coordinator, {"job", "j"}).out, HasSubstr("\npriority: 0\n"));
+}
+
 TEST(Commands, OutputOptionIsTakenBeforeAndAfterTheCommand) {
   FakeCoordinator coordinator;
   coordinator.workers = [](auto&, auto&, auto&) { return grpc::Status::OK; };

@@ -11,6 +11,7 @@
 #include "cli/base/text.h"
 #include "cli/job/step_printer.h"
 #include "common/base/memory_serde.h"
+#include "common/config/job_spec.h"
 
 namespace takt::cli {
 namespace {
@@ -22,6 +23,10 @@ std::string TimeText(const google::protobuf::Timestamp& time) {
 
 std::string StepsText(const v1::Job& job) {
   return absl::StrCat(std::max(job.last_step().step(), job.resumed_step()), "/", job.steps());
+}
+
+int PriorityOf(const v1::Job& job) {
+  return job.spec().has_priority() ? job.spec().priority() : config::kDefaultPriority;
 }
 
 std::string_view RecomputeName(v1::RecomputeMode mode) {
@@ -73,7 +78,7 @@ void PrintJob(const Context& context, const v1::Job& job) {
   out << "name: " << job.name() << '\n' << "state: " << StateName(job.state()) << '\n';
   if (!job.reason().empty()) out << "reason: " << job.reason() << '\n';
   if (!job.owner().empty()) out << "owner: " << job.owner() << '\n';
-  out << "steps: " << StepsText(job) << '\n';
+  out << "steps: " << StepsText(job) << '\n' << "priority: " << PriorityOf(job) << '\n';
   if (job.state() == v1::JOB_STATE_RUNNING)
     out << "eta: " << FormatSeconds(job.eta_seconds()) << '\n';
   if (!job.schedule().empty()) {
@@ -139,11 +144,11 @@ std::string RecentText(const v1::RankStatus& rank) {
 
 void PrintJobs(const Context& context, const std::vector<v1::Job>& jobs) {
   if (context.json()) return PrintJson(context, ListJson("jobs", jobs));
-  Table table({"NAME", "STATE", "STEP", "CHECKPOINT", "LOSS", "ETA", "SCHEDULE", "RANKS", "OWNER",
-               "REASON"});
+  Table table({"NAME", "STATE", "PRIORITY", "STEP", "CHECKPOINT", "LOSS", "ETA", "SCHEDULE",
+               "RANKS", "OWNER", "REASON"});
   for (const v1::Job& job : jobs) {
     const bool running = job.state() == v1::JOB_STATE_RUNNING;
-    table.Add({job.name(), StateName(job.state()), StepsText(job),
+    table.Add({job.name(), StateName(job.state()), absl::StrCat(PriorityOf(job)), StepsText(job),
                job.has_checkpoint() ? absl::StrCat(job.checkpoint().step()) : "-",
                job.has_last_step() ? absl::StrCat(job.last_step().loss()) : "-",
                running ? FormatSeconds(job.eta_seconds()) : "-",

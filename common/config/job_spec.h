@@ -30,6 +30,9 @@ using model::Precision;
 // corpus's share of the windows must be at least one row.
 inline constexpr int kLongestMixtureCycle = 10000;
 
+// Jobs of higher priorities leave the queue first.
+inline constexpr int kDefaultPriority = 50, kHighestPriority = 100;
+
 struct Corpus {
   std::string path;
   DataFormat format = DataFormat::kBytes;
@@ -92,7 +95,8 @@ struct JobSpec {
   std::optional<Checkpoint> checkpoint;
   std::string tensorboard;  // a directory of event files, under the checkpoint root; empty: none
   std::uint64_t seed = 0;
-  bool exact = true;  // results have the same bits with every schedule
+  bool exact = true;                // results have the same bits with every schedule
+  int priority = kDefaultPriority;  // 0 to kHighestPriority
   // Warn people of settings that have no effect on this job. They are not a part of the proto.
   std::vector<std::string> warnings;
 

@@ -454,6 +454,16 @@ void ReadPrecision(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   job.precision = Precision::kBf16;
 }
 
+void ReadPriority(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
+  if (!proto.has_priority()) return;
+  job.priority = proto.priority();
+  rules.Check(job.priority >= 0 && job.priority <= kHighestPriority,
+              {.field = "priority",
+               .value = absl::StrCat(job.priority),
+               .rule = absl::StrCat("must be between 0 and ", kHighestPriority),
+               .fix = absl::StrCat("correct it, or leave it out: ", kDefaultPriority)});
+}
+
 void ReadLogging(const v1::LoggingSpec& proto, JobSpec& job, Rules& rules) {
   if (!proto.has_tensorboard()) return;
   job.tensorboard = proto.tensorboard();
@@ -477,6 +487,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   rules.AtLeast("steps", proto.steps(), 1);
   ReadParallelism(proto.parallelism(), job, rules);
   ReadPrecision(proto, job, rules);
+  ReadPriority(proto, job, rules);
   if (proto.has_checkpoint()) ReadCheckpoint(proto.checkpoint(), job, rules);
   ReadLogging(proto.logging(), job, rules);
   RETURN_IF_ERROR(rules.status());

@@ -49,6 +49,22 @@ TEST(JobSpecSerde, AppliesDefaults) {
   EXPECT_EQ(job.MicrobatchesPerStep(2), 2);
 }
 
+TEST(JobSpecSerde, APriorityIsBetween0And100) {
+  EXPECT_EQ(ToJobSpec(Parse({}))->priority, 50);
+  EXPECT_FALSE(ToProto(*ToJobSpec(Parse({}))).has_priority());  // for readers that do not know it
+  for (const int priority : {0, 49, 100}) {
+    const JobSpec job = *ToJobSpec(Parse({absl::StrCat("priority=", priority)}));
+    EXPECT_EQ(job.priority, priority);
+    EXPECT_EQ(ToJobSpec(ToProto(job))->priority, priority);
+  }
+  for (const int priority : {-1, 101}) {
+    EXPECT_THAT(ErrorOf(Parse({absl::StrCat("priority=", priority)})),
+                HasSubstr(absl::StrCat("priority is ", priority,
+                                       ": must be between 0 and 100; correct it, or leave it out: "
+                                       "50")));
+  }
+}
+
 TEST(JobSpecSerde, ACheckpointNeedsADirectoryAlone) {
   EXPECT_FALSE(ToJobSpec(Parse({}))->checkpoint.has_value());
   const JobSpec job = *ToJobSpec(Parse({"checkpoint.directory=c"}));

@@ -112,8 +112,9 @@ v1::JobSpec ToProto(const JobSpec& job) {
   if (!job.tensorboard.empty()) proto.mutable_logging()->set_tensorboard(job.tensorboard);
   proto.set_precision(static_cast<v1::Precision>(job.precision));
   proto.set_seed(job.seed);
-  // The default is left out, for readers that do not know the field.
+  // The defaults are left out, for readers that do not know these fields.
   if (!job.exact) proto.set_exact(false);
+  if (job.priority != kDefaultPriority) proto.set_priority(job.priority);
   return proto;
 }
 

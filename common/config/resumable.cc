@@ -19,9 +19,9 @@
 namespace takt::config {
 namespace {
 
-constexpr std::array kMayDiffer = {"name",           "steps", "parallelism",     "checkpoint",
-                                   "logging",        "exact", "data.validation", "model.init_from",
-                                   "model.hf_config"};
+constexpr std::array kMayDiffer = {
+    "name",  "steps",           "parallelism",     "checkpoint",      "logging",
+    "exact", "data.validation", "model.init_from", "model.hf_config", "priority"};
 
 bool MayDiffer(const std::string& field) {
   return std::ranges::any_of(kMayDiffer, [&](const std::string& section) {
