@@ -147,26 +147,6 @@ void Cluster::Tick(Moment now) {
   ServeQueue(now);
 }
 
-void Cluster::ServeQueue(Moment now) {
-  std::vector<std::pair<std::string, placement::Need>> needs;
-  std::vector<Job*> waiting;
-  for (auto& [number, job] : jobs_) {
-    if (job.record().state != store::JobState::kQueued) continue;
-    needs.emplace_back(job.record().name, placement::NeedOf(job.spec(), job.Device()));
-    waiting.push_back(&job);
-  }
-  if (waiting.empty()) return;
-  const std::vector<placement::Grant> grants =
-      placement::GrantGangs(needs, placement::CapacityOf(workers()));
-  for (std::size_t i = 0; i < grants.size(); ++i) {
-    if (grants[i].workers.empty()) {
-      waiting[i]->SetReason(grants[i].reason);
-    } else {
-      waiting[i]->BeginPlanning(grants[i].workers, now);
-    }
-  }
-}
-
 bool Cluster::HasWaitingBatch() const {
   return std::ranges::any_of(jobs_,
                              [](const auto& entry) { return entry.second.HasWaitingBatch(); });

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
@@ -31,6 +32,7 @@ struct ClusterOptions {
   absl::Duration batch_interval = timeouts::kBatchInterval;
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;  // so many of them
+  placement::Quotas quotas;                      // of workers, by the owner of a job
 };
 
 struct Submission {
@@ -38,6 +40,7 @@ struct Submission {
   std::string spec;        // takt.v1.JobSpec, serialized
   config::JobSpec parsed;  // the same, validated
   std::string owner = {};
+  double predicted_step_seconds = 0;  // 0: it was not planned yet
 };
 
 // One thread.
@@ -102,7 +105,13 @@ class Cluster final {
  private:
   // cluster.cc
   void HandleLoss(const membership::Loss& loss, Moment now);
+
+  // cluster_queue.cc
   void ServeQueue(Moment now);
+  placement::Capacity CapacityForQueue(Moment now) const;
+  // Returns false if the queue was asked the same a short time ago.
+  bool AsksAnew(std::vector<placement::WaitingJob> waiting, placement::Capacity capacity,
+                Moment now);
 
   // cluster_requests.cc
   using JobChange = absl::Status (Job::*)(Moment now);
@@ -126,6 +135,10 @@ class Cluster final {
   // After a stall, a stream that ends before this time does not mean that its worker is lost.
   absl::Duration streams_return_until_ = -absl::InfiniteDuration();
   absl::Duration last_batch_ = -absl::InfiniteDuration();
+  // What the queue was asked last, without predicted times, and when.
+  std::vector<placement::WaitingJob> asked_waiting_;
+  placement::Capacity asked_capacity_;
+  absl::Duration asked_at_ = -absl::InfiniteDuration();
 };
 
 }  // namespace takt::job

@@ -12,8 +12,9 @@
 namespace takt::job {
 namespace {
 
-plan::Plan PlanFor(const MakePlan& request) {
+plan::Plan PlanFor(const MakePlan& request, double predicted_step_seconds) {
   plan::Plan plan;
+  plan.predicted_step_seconds = predicted_step_seconds;
   plan.mesh.pp_size = request.spec.parallelism.pipeline.value_or(request.options.max_workers);
   plan.schedule.name = "1f1b";
   plan.programs.resize(plan.mesh.pp_size);
@@ -37,6 +38,7 @@ void ClusterTest::Restart() {
   options.random_bytes = [this](int count) {
     return std::string(count, static_cast<char>(++last_random_));
   };
+  options.quotas = quotas_;
   cluster_ =
       std::make_unique<Cluster>(options, store_->Load().value(), store_.get(), Moment::Of(clock_));
   Settle();
@@ -51,7 +53,9 @@ void ClusterTest::Settle() {
       for (const MakePlan& request : std::exchange(plans_, {})) {
         cluster_->Planned(
             request.job_id, request.generation,
-            plan_error_.ok() ? absl::StatusOr<plan::Plan>(PlanFor(request)) : plan_error_, now);
+            plan_error_.ok() ? absl::StatusOr<plan::Plan>(PlanFor(request, predicted_step_seconds_))
+                             : plan_error_,
+            now);
       }
     }
     const Outbox outbox = cluster_->TakeOutbox();
@@ -199,7 +203,11 @@ absl::StatusOr<store::JobRecord> ClusterTest::Submit(const config::JobSpec& spec
                                                      const std::string& request_id) {
   absl::StatusOr<store::JobRecord> answer = absl::UnknownError("no answer");
   cluster_->Submit(
-      {.request_id = request_id, .spec = config::ToProto(spec).SerializeAsString(), .parsed = spec},
+      {.request_id = request_id,
+       .spec = config::ToProto(spec).SerializeAsString(),
+       .parsed = spec,
+       .owner = owner_,
+       .predicted_step_seconds = predicted_step_seconds_},
       [&](absl::StatusOr<store::JobRecord> job) { answer = std::move(job); }, Moment::Of(clock_));
   Settle();
   return answer;

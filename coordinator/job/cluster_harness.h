@@ -113,8 +113,11 @@ class ClusterTest : public ::testing::Test {
   std::map<std::string, store::JobRecord> shown_;  // by name, as published
   std::map<std::string, FakeWorker> workers_;
   std::vector<MakePlan> plans_;
-  bool hold_plans_ = false;  // leave plans_ to the test
-  absl::Status plan_error_;  // what planning answers instead
+  bool hold_plans_ = false;   // leave plans_ to the test
+  absl::Status plan_error_;   // what planning answers instead
+  placement::Quotas quotas_;  // of the cluster that Restart makes
+  std::string owner_;         // of jobs that are submitted
+  double predicted_step_seconds_ = 0;
 
  private:
   std::int64_t NextSequence(const std::string& worker, const control::JobKey& key);

@@ -44,7 +44,7 @@ std::optional<std::string> Cluster::OwnerOf(const std::string& job) const {
 }
 
 void Cluster::Submit(const Submission& submission, Reply<JobRecord> reply, Moment now) {
-  const auto& [request_id, spec, parsed, owner] = submission;
+  const auto& [request_id, spec, parsed, owner, predicted_step_seconds] = submission;
   if (Replayed<JobRecord>("SubmitJob", request_id, parsed.name, reply, JobAsBefore)) return;
   if (absl::Status status = CheckSubmit(parsed); !status.ok())
     return ReplyLater<JobRecord>(reply, status);
@@ -53,7 +53,8 @@ void Cluster::Submit(const Submission& submission, Reply<JobRecord> reply, Momen
                         .spec = spec,
                         .owner = owner,
                         .create_time = now.wall,
-                        .steps = parsed.steps});
+                        .steps = parsed.steps,
+                        .plan = {.predicted_step_seconds = predicted_step_seconds}});
   job.Enqueue(parsed, now);
   requests_.Add("SubmitJob", request_id, job.record());
   ReplyLater<JobRecord>(reply, job.record());

@@ -155,7 +155,9 @@ TEST_F(ClusterTest, AWorkerWithAnUnknownJobIsToldToAbort) {
   ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
   EXPECT_EQ(Session("w0").Last<control::Abort>()->key, (control::JobKey{"ghost", Generation(3)}));
   ASSERT_TRUE(Submit(Spec("j", 1)).ok());
-  EXPECT_EQ(Job("j").reason, "needs 1 worker, 0 idle: 1 held by job ghost");
+  EXPECT_EQ(Job("j").reason,
+            "needs 1 worker, 0 idle: 1 held by job ghost; 1 is reserved for it in less than a "
+            "minute");
   Say("w0", {"ghost", Generation(3)}, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
 }

@@ -67,9 +67,13 @@ TEST_F(ClusterTest, AJobWaitsForItsGangAndSaysForWhat) {
   ASSERT_TRUE(SetDrained("w2", true).ok());
   ASSERT_TRUE(Submit(Spec("j", 2)).ok());
   EXPECT_EQ(Job("j").state, JobState::kQueued);
-  EXPECT_EQ(Job("j").reason, "needs 2 workers, 0 idle: 2 held by job x, 1 drained");
+  EXPECT_EQ(Job("j").reason,
+            "needs 2 workers, 0 idle: 2 held by job x, 1 drained; 2 are reserved for it at a time "
+            "that is not known yet");
   ASSERT_TRUE(SetDrained("w2", false).ok());
-  EXPECT_EQ(Job("j").reason, "needs 2 workers, 1 idle: 2 held by job x");
+  EXPECT_EQ(Job("j").reason,
+            "needs 2 workers, 1 idle: 2 held by job x; 2 are reserved for it at a time that is not "
+            "known yet");
   Attach("w3");
   EXPECT_EQ(Job("j").state, JobState::kStarting);
 }

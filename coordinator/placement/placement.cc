@@ -18,6 +18,28 @@ plan::WorkerOffer OfferOf(const Worker& worker) {
           .device = hello.device};
 }
 
+GangWorker GangWorkerOf(const Worker& worker) {
+  const control::Hello& hello = worker.hello;
+  return {.name = hello.worker,
+          .has_gpu = hello.device.has_value(),
+          .has_nccl = hello.has_nccl,
+          .gpu = hello.device ? hello.device->uuid : ""};
+}
+
+// Counts a busy worker as one of those that its generation holds.
+void AddHeld(const Worker& worker, std::vector<Holder>& held) {
+  const control::JobKey& key = worker.hold->key;
+  auto holder = std::ranges::find_if(
+      held, [&](const Holder& h) { return h.name == key.job && h.generation == key.generation; });
+  if (holder == held.end())
+    holder = held.insert(held.end(), {.name = key.job, .generation = key.generation});
+  if (worker.drained || worker.leaving) {
+    ++holder->num_others;
+  } else {
+    holder->workers.push_back(GangWorkerOf(worker));
+  }
+}
+
 }  // namespace
 
 DeviceKind DeviceOf(const config::JobSpec& spec, DeviceKind before, const Workers& workers) {
@@ -45,7 +67,7 @@ Capacity CapacityOf(const Workers& workers) {
   Gang idle;
   for (const auto& [name, worker] : workers) {
     if (worker.state() == WorkerState::kBusy) {
-      ++capacity.held[worker.hold->key.job];
+      AddHeld(worker, capacity.held);
     } else if (worker.TakesWork()) {
       idle.push_back(&worker);
     } else if (worker.state() == WorkerState::kIdle) {
@@ -53,13 +75,7 @@ Capacity CapacityOf(const Workers& workers) {
     }
   }
   SortByRank(idle, DeviceKind::kAuto);
-  for (const Worker* worker : idle) {
-    const control::Hello& hello = worker->hello;
-    capacity.idle.push_back({.name = hello.worker,
-                             .has_gpu = hello.device.has_value(),
-                             .has_nccl = hello.has_nccl,
-                             .gpu = hello.device ? hello.device->uuid : ""});
-  }
+  for (const Worker* worker : idle) capacity.idle.push_back(GangWorkerOf(*worker));
   return capacity;
 }
 

@@ -28,7 +28,8 @@ config::DeviceKind DeviceOf(const config::JobSpec& spec, config::DeviceKind befo
 Need NeedOf(const config::JobSpec& spec, config::DeviceKind device);
 
 // Lists idle workers in the order of their hosts, so that neighbours in the pipeline are on one
-// host where possible.
+// host where possible. Of the jobs that hold workers it fills in which these are. The caller knows
+// the rest, and the quotas.
 Capacity CapacityOf(const Workers& workers);
 
 // Sorts the workers of a gang by the ranks that they get. A Grant lists them in the same order.

@@ -32,7 +32,7 @@ class PlacementTest : public ::testing::Test {
   }
   std::vector<std::string> IdleNames() const {
     std::vector<std::string> names;
-    for (const IdleWorker& idle : CapacityOf(workers_).idle) names.push_back(idle.name);
+    for (const GangWorker& idle : CapacityOf(workers_).idle) names.push_back(idle.name);
     return names;
   }
 
@@ -51,7 +51,9 @@ TEST_F(PlacementTest, GangIsSortedAsItsGrantWas) {
   for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCuda}) {
     if (device == DeviceKind::kCuda) spec_.parallelism.pipeline = 2;
     const std::vector<std::string> granted =
-        GrantGangs({{"j", NeedOf(spec_, device)}}, CapacityOf(workers_)).front().workers;
+        GrantGangs({{.name = "j", .need = NeedOf(spec_, device)}}, CapacityOf(workers_))
+            .front()
+            .workers;
     Gang gang;
     for (auto it = granted.rbegin(); it != granted.rend(); ++it) gang.push_back(&workers_.at(*it));
     SortByRank(gang, device);
@@ -62,14 +64,23 @@ TEST_F(PlacementTest, GangIsSortedAsItsGrantWas) {
 }
 
 TEST_F(PlacementTest, CapacityCountsWhoIsHeldDrainedAndLeaving) {
-  Add("a", "h").hold = membership::Hold{.key = {.job = "j"}};
+  for (const char* name : {"a", "f", "g"})
+    Add(name, "h").hold = membership::Hold{.key = {.job = "j", .generation = Generation(1)}};
+  workers_.at("f").drained = true;
+  workers_.at("g").hold->key.generation = Generation(2);
   Add("b", "h").drained = true;
   Add("c", "h").leaving = true;
   Add("d", "h").session = membership::SessionId(0);
   Add("e", "h");
   const Capacity capacity = CapacityOf(workers_);
   EXPECT_THAT(IdleNames(), ElementsAre("e"));
-  EXPECT_EQ(capacity.held.at("j"), 1);
+  ASSERT_EQ(capacity.held.size(), 2u);
+  EXPECT_EQ(capacity.held[0].name, "j");
+  EXPECT_EQ(capacity.held[0].generation, Generation(1));
+  ASSERT_EQ(capacity.held[0].workers.size(), 1u);
+  EXPECT_EQ(capacity.held[0].workers[0].name, "a");
+  EXPECT_EQ(capacity.held[0].num_others, 1);  // it stays drained
+  EXPECT_EQ(capacity.held[1].generation, Generation(2));
   EXPECT_EQ(capacity.drained, 1);
   EXPECT_EQ(capacity.leaving, 1);
 }

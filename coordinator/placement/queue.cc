@@ -2,77 +2,285 @@
 #include "coordinator/placement/queue.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "coordinator/placement/timeline.h"
+#include "coordinator/placement/victims.h"
+#include "coordinator/placement/waiting_reason.h"
+#include "coordinator/placement/worker_kinds.h"
 
 namespace takt::placement {
 namespace {
 
-std::string Count(int number, const char* noun) {
-  return absl::StrCat(number, " ", noun, number == 1 ? "" : "s");
+// A held worker is idle no sooner than this, however soon its job ends.
+constexpr double kSoonSeconds = 1e-3;
+// This long a job takes until it is paused. Nobody is paused for a job that starts sooner anyway.
+constexpr double kPauseSeconds = 60;
+
+// Returns for how long the job holds its gang. If that is not known, it ends after the workers that
+// are held for an unknown time are free, so that it does not start on workers that are reserved
+// from then on.
+double SecondsOf(const WaitingJob& job) { return job.seconds.value_or(2 * kUnknownSeconds); }
+
+// One call of GrantGangs. Jobs are served in the order of the queue.
+class Round final {
+ public:
+  Round(const std::vector<WaitingJob>& waiting, const Capacity& capacity);
+  Grant Serve(const WaitingJob& job);
+
+ private:
+  using Slot = Timeline::Slot;
+
+  void AddOwners(const std::vector<WaitingJob>& waiting);
+  // Returns the index of the resource that limits the owner, 0 if it is not limited.
+  std::size_t QuotaOf(const std::string& owner) const;
+  // Counts workers by kind. The other resources are 0.
+  Amounts CountByKind(const std::vector<GangWorker>& workers) const;
+  // Returns what the job of this holder gives back when it ends.
+  Amounts AmountsOf(const Holder& holder) const;
+  // Returns what the job takes where `free` is free: with `up_to_all` as many workers as it may.
+  std::optional<Amounts> Choose(const WaitingJob& job, const Amounts& free, bool up_to_all) const;
+  // Returns the earliest slot of the job that begins at `latest` or before.
+  std::optional<Slot> EarliestFor(const WaitingJob& job, const Timeline& timeline,
+                                  double latest = kForever) const;
+  int NumWorkers(const Amounts& amounts) const;
+  bool IsOverQuota(const WaitingJob& job, Grant& grant);
+  void Reserve(const WaitingJob& job, Slot slot);
+  void GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant);
+  std::vector<std::string> Preempt(const WaitingJob& job);
+  std::string Reason(const WaitingJob& job, const Grant& grant) const;
+
+  const Capacity& capacity_;
+  const WorkerKinds kinds_;
+  std::map<std::string, std::size_t> quota_by_owner_;  // index of the resource
+  std::vector<GangWorker> idle_;                       // not granted yet
+  std::map<std::string, int> held_;                    // as Obstacles::held
+  std::map<std::string, int> held_by_owner_;
+  std::map<const Holder*, double> ends_;
+  std::vector<std::string> reserving_;  // jobs with a reservation of workers
+  int num_reservations_ = 0;            // of workers or of a place in a quota
+  Timeline timeline_;
+};
+
+std::vector<GangWorker> AllWorkers(const Capacity& capacity) {
+  std::vector<GangWorker> all = capacity.idle;
+  for (const Holder& holder : capacity.held)
+    all.insert(all.end(), holder.workers.begin(), holder.workers.end());
+  return all;
 }
 
-// True if `worker` can join the workers that are in `gang` already. NCCL does not allow two ranks
-// on one GPU.
-bool Serves(const IdleWorker& worker, const Need& need, const std::vector<IdleWorker>& gang) {
-  if (need.device != config::DeviceKind::kCuda) return true;
-  if (!worker.has_gpu) return false;
-  return !need.nccl ||
-         (worker.has_nccl && std::ranges::find(gang, worker.gpu, &IdleWorker::gpu) == gang.end());
-}
-
-std::string Wanted(const Need& need) {
-  std::string text = Count(need.workers, "worker");
-  if (need.device == config::DeviceKind::kCuda)
-    absl::StrAppend(&text, need.nccl ? " with a GPU of its own and NCCL" : " with a GPU");
-  return text;
-}
-
-std::string WhyNot(const Need& need, const Capacity& capacity, int num_serving) {
-  std::vector<std::string> others;
-  const int num_lacking = static_cast<int>(capacity.idle.size()) - num_serving;
-  if (num_lacking > 0) {
-    others.push_back(absl::StrCat(num_lacking, " idle without, which ",
-                                  need.nccl ? "transport: auto or " : "",
-                                  "device: cpu would take"));
+Round::Round(const std::vector<WaitingJob>& waiting, const Capacity& capacity)
+    : capacity_(capacity), kinds_(AllWorkers(capacity)), idle_(capacity.idle), timeline_({}) {
+  AddOwners(waiting);
+  Amounts free = CountByKind(idle_);
+  for (const auto& [owner, index] : quota_by_owner_)
+    free[index] = *capacity.quotas.Of(owner) - held_by_owner_[owner];
+  timeline_ = Timeline(std::move(free));
+  for (const Holder& holder : capacity.held) {
+    held_[absl::StrCat(holder.name, holder.halting ? " (halting)" : "")] += holder.num_workers();
+    const double end = std::max(holder.ends_in.value_or(kUnknownSeconds), kSoonSeconds);
+    ends_[&holder] = end;
+    timeline_.Add(end, kForever, AmountsOf(holder));
   }
-  for (const auto& [job, number] : capacity.held)
-    others.push_back(absl::StrCat(number, " held by job ", job));
-  if (capacity.drained > 0) others.push_back(absl::StrCat(capacity.drained, " drained"));
-  if (capacity.leaving > 0) others.push_back(absl::StrCat(capacity.leaving, " leaving"));
-  if (others.empty()) others.push_back("no other is attached");
-  return absl::StrCat("needs ", Wanted(need), ", ", num_serving,
-                      " idle: ", absl::StrJoin(others, ", "));
+}
+
+void Round::AddOwners(const std::vector<WaitingJob>& waiting) {
+  for (const Holder& holder : capacity_.held) held_by_owner_[holder.owner] += holder.num_workers();
+  for (const WaitingJob& job : waiting) {
+    if (capacity_.quotas.Of(job.owner))
+      quota_by_owner_.try_emplace(job.owner, kinds_.size() + quota_by_owner_.size());
+  }
+}
+
+std::size_t Round::QuotaOf(const std::string& owner) const {
+  const auto it = quota_by_owner_.find(owner);
+  return it == quota_by_owner_.end() ? 0 : it->second;
+}
+
+Amounts Round::CountByKind(const std::vector<GangWorker>& workers) const {
+  Amounts amounts(kinds_.size() + quota_by_owner_.size());
+  for (const GangWorker& worker : workers) ++amounts[kinds_.IndexOf(worker)];
+  return amounts;
+}
+
+Amounts Round::AmountsOf(const Holder& holder) const {
+  Amounts amounts = CountByKind(holder.workers);
+  if (const std::size_t quota = QuotaOf(holder.owner); quota > 0)
+    amounts[quota] = holder.num_workers();
+  return amounts;
+}
+
+std::optional<Amounts> Round::Choose(const WaitingJob& job, const Amounts& free,
+                                     bool up_to_all) const {
+  const Need& need = job.need;
+  const std::size_t quota = QuotaOf(job.owner);
+  int most = up_to_all ? std::numeric_limits<int>::max() : need.workers;
+  if (quota > 0) most = std::min(most, free[quota]);
+  Amounts taken(free.size());
+  int number = 0;
+  for (std::size_t k = 0; k < kinds_.size() && number < most; ++k) {
+    if (!placement::Serves(kinds_[k], need)) continue;
+    // NCCL does not allow two ranks on one GPU.
+    const int usable = need.nccl && kinds_[k].shares_gpu ? std::min(free[k], 1) : free[k];
+    taken[k] = std::clamp(usable, 0, most - number);
+    number += taken[k];
+  }
+  if (number < need.workers) return std::nullopt;
+  if (quota > 0) taken[quota] = number;
+  return taken;
+}
+
+std::optional<Timeline::Slot> Round::EarliestFor(const WaitingJob& job, const Timeline& timeline,
+                                                 double latest) const {
+  return timeline.Earliest(SecondsOf(job), latest, [&](const Amounts& free) {
+    return Choose(job, free, job.need.up_to_all);
+  });
+}
+
+int Round::NumWorkers(const Amounts& amounts) const {
+  int number = 0;
+  for (std::size_t k = 0; k < kinds_.size(); ++k) number += amounts[k];
+  return number;
+}
+
+Grant Round::Serve(const WaitingJob& job) {
+  Grant grant;
+  if (IsOverQuota(job, grant)) return grant;
+  const bool may_reserve = num_reservations_ < kMaxReservations;
+  std::optional<Slot> slot = EarliestFor(job, timeline_, may_reserve ? kForever : 0);
+  if (slot && slot->from == 0 && !job.stopping) {
+    GrantNow(job, slot->taken, grant);
+    return grant;
+  }
+  if (slot && slot->from > kPauseSeconds && !job.stopping) {
+    grant.preempts = Preempt(job);
+    if (!grant.preempts.empty()) slot = EarliestFor(job, timeline_);
+  }
+  if (slot && may_reserve) grant.reserved_in = slot->from;
+  grant.reason = Reason(job, grant);
+  if (!may_reserve)
+    absl::StrAppend(&grant.reason, "; ", kMaxReservations, " jobs before it reserve workers");
+  if (slot && may_reserve) Reserve(job, *std::move(slot));
+  return grant;
+}
+
+// A job that is over its quota reserves no workers. It reserves its place in the quota, so that
+// smaller jobs of the same owner do not take it for ever.
+bool Round::IsOverQuota(const WaitingJob& job, Grant& grant) {
+  const std::size_t quota = QuotaOf(job.owner);
+  // What a stopping job holds itself is free when it waits.
+  if (quota == 0 || job.stopping) return false;
+  const int held = held_by_owner_[job.owner], limit = *capacity_.quotas.Of(job.owner);
+  if (held + job.need.workers <= limit) return false;
+  grant.reason = WhyOverQuota(job, limit, held);
+  const double seconds = SecondsOf(job);
+  const auto choose = [&](const Amounts& free) -> std::optional<Amounts> {
+    if (free[quota] < job.need.workers) return std::nullopt;
+    Amounts taken(free.size());
+    taken[quota] = job.need.workers;
+    return taken;
+  };
+  if (num_reservations_ == kMaxReservations) return true;
+  if (const auto slot = timeline_.Earliest(seconds, kForever, choose)) {
+    timeline_.Take(slot->from, slot->from + seconds, slot->taken);
+    ++num_reservations_;
+  }
+  return true;
+}
+
+void Round::Reserve(const WaitingJob& job, Slot slot) {
+  // What is reserved was free, so as many of it as the job needs at least are free too.
+  const std::optional<Amounts> least = Choose(job, slot.taken, /*up_to_all=*/false);
+  timeline_.Take(slot.from, slot.from + SecondsOf(job), *least);
+  reserving_.push_back(job.name);
+  ++num_reservations_;
+}
+
+void Round::GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant) {
+  timeline_.Take(0, SecondsOf(job), taken);
+  Amounts missing = taken;
+  std::vector<GangWorker> gang, rest;
+  for (GangWorker& worker : idle_) {
+    int& number = missing[kinds_.IndexOf(worker)];
+    (number > 0 ? gang : rest).push_back(std::move(worker));
+    --number;
+  }
+  idle_ = std::move(rest);
+  if (job.need.device != config::DeviceKind::kCuda)
+    std::ranges::stable_sort(gang, {}, &GangWorker::has_gpu);
+  for (const GangWorker& worker : gang) grant.workers.push_back(worker.name);
+  const int number = static_cast<int>(gang.size());
+  held_[job.name] += number;
+  held_by_owner_[job.owner] += number;
+  grant.reason = absl::StrCat("got ", number, number == 1 ? " worker" : " workers");
+}
+
+// Chooses the jobs that are paused for this one, and counts their workers as free from then on.
+std::vector<std::string> Round::Preempt(const WaitingJob& job) {
+  Victims candidates;
+  for (const Holder& holder : capacity_.held) {
+    const bool may = holder.can_pause && holder.priority < job.priority;
+    if (!may || ends_[&holder] <= kPauseSeconds) continue;
+    const int useful = static_cast<int>(std::ranges::count_if(
+        holder.workers, [&](const GangWorker& w) { return kinds_.Serves(w, job.need); }));
+    if (useful > 0) candidates.push_back({.holder = &holder, .num_useful = useful});
+  }
+  if (candidates.empty()) return {};
+  const auto without = [&](const Victims& victims) {
+    Timeline timeline = timeline_;
+    for (const Victim& victim : victims)
+      timeline.Add(kPauseSeconds, ends_[victim.holder], AmountsOf(*victim.holder));
+    return timeline;
+  };
+  const Victims victims = ChooseVictims(candidates, [&](const Victims& trial) {
+    return EarliestFor(job, without(trial), kPauseSeconds).has_value();
+  });
+  timeline_ = without(victims);
+  std::vector<std::string> names;
+  for (const Victim& victim : victims) {
+    ends_[victim.holder] = kPauseSeconds;
+    names.push_back(victim.holder->name);
+  }
+  return names;
+}
+
+std::string Round::Reason(const WaitingJob& job, const Grant& grant) const {
+  const auto unfit = std::ranges::count_if(
+      idle_, [&](const GangWorker& w) { return !kinds_.Serves(w, job.need); });
+  // Counts the workers that would serve it, whoever reserves them.
+  Amounts idle = CountByKind(idle_);
+  for (const auto& [owner, quota] : quota_by_owner_) idle[quota] = std::numeric_limits<int>::max();
+  WaitingJob any = job;
+  any.need.workers = 0;
+  const int num_idle = NumWorkers(*Choose(any, idle, /*up_to_all=*/true));
+  return WhyItWaits({.need = job.need,
+                     .num_idle = num_idle,
+                     .num_unfit = static_cast<int>(unfit),
+                     .held = held_,
+                     .drained = capacity_.drained,
+                     .leaving = capacity_.leaving,
+                     .reserved_for = reserving_,
+                     .reserved_in = grant.reserved_in,
+                     .preempts = grant.preempts});
 }
 
 }  // namespace
 
-std::vector<Grant> GrantGangs(const std::vector<std::pair<std::string, Need>>& waiting,
-                              Capacity capacity) {
-  std::vector<Grant> grants;
-  for (const auto& [job, its_need] : waiting) {
-    const Need& need = its_need;
-    Grant& grant = grants.emplace_back();
-    std::vector<IdleWorker> gang;
-    for (const IdleWorker& worker : capacity.idle) {
-      if (Serves(worker, need, gang)) gang.push_back(worker);
-    }
-    if (static_cast<int>(gang.size()) < need.workers) {
-      grant.reason = WhyNot(need, capacity, static_cast<int>(gang.size()));
-      continue;
-    }
-    if (need.device != config::DeviceKind::kCuda)
-      std::ranges::stable_sort(gang, {}, &IdleWorker::has_gpu);
-    if (!need.up_to_all) gang.resize(need.workers);
-    for (const IdleWorker& worker : gang) grant.workers.push_back(worker.name);
-    std::erase_if(capacity.idle, [&](const IdleWorker& worker) {
-      return std::ranges::find(grant.workers, worker.name) != grant.workers.end();
-    });
-    capacity.held[job] += static_cast<int>(grant.workers.size());
-    grant.reason = absl::StrCat("got ", Count(static_cast<int>(grant.workers.size()), "worker"));
-  }
+std::vector<Grant> GrantGangs(const std::vector<WaitingJob>& waiting, const Capacity& capacity) {
+  std::vector<std::size_t> order(waiting.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) {
+    const WaitingJob& job = waiting[i];
+    return std::tuple(!job.recovers, -job.priority, job.number);
+  });
+  Round round(waiting, capacity);
+  std::vector<Grant> grants(waiting.size());
+  for (const std::size_t i : order) grants[i] = round.Serve(waiting[i]);
   return grants;
 }
 

@@ -10,91 +10,326 @@ namespace {
 using config::DeviceKind;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Returns workers named "w0", "w1", ... from `first` on.
+std::vector<GangWorker> Workers(int count, int first = 0) {
+  std::vector<GangWorker> workers;
+  for (int i = first; i < first + count; ++i) workers.push_back({.name = "w" + std::to_string(i)});
+  return workers;
+}
+
+// Returns a job that holds `count` workers for `seconds` more.
+Holder Held(const std::string& name, int count, std::optional<double> seconds = std::nullopt) {
+  return {.name = name, .workers = Workers(count, /*first=*/100), .ends_in = seconds};
+}
+
+WaitingJob Waiting(const std::string& name, int workers,
+                   std::optional<double> seconds = std::nullopt) {
+  return {.name = name, .need = {.workers = workers}, .seconds = seconds};
+}
 
 TEST(GrantGangs, AJobThatFitsGetsItsGangInOrder) {
-  const auto grants = GrantGangs({{"a", {.workers = 2}}}, {.idle = {{"w0"}, {"w1"}, {"w2"}}});
+  const auto grants = GrantGangs({Waiting("a", 2)}, {.idle = Workers(3)});
   EXPECT_THAT(grants[0].workers, ElementsAre("w0", "w1"));
+  EXPECT_EQ(grants[0].reserved_in, std::nullopt);
 }
 
 TEST(GrantGangs, AGangIsGivenWholeOrNotAtAllAndTheReasonSaysWhoHasTheRest) {
-  const auto grants = GrantGangs({{"a", {.workers = 4}}},
-                                 {.idle = {{"w0"}, {"w1"}}, .held = {{"x", 2}}, .drained = 1});
+  const auto grants =
+      GrantGangs({Waiting("a", 4)}, {.idle = Workers(2), .held = {Held("x", 1)}, .drained = 1});
   EXPECT_THAT(grants[0].workers, IsEmpty());
-  EXPECT_EQ(grants[0].reason, "needs 4 workers, 2 idle: 2 held by job x, 1 drained");
+  EXPECT_EQ(grants[0].reason, "needs 4 workers, 2 idle: 1 held by job x, 1 drained");
+  EXPECT_EQ(grants[0].reserved_in, std::nullopt);
 }
 
 TEST(GrantGangs, SeveralJobsGetDisjointGangs) {
-  const auto grants = GrantGangs({{"a", {.workers = 1}}, {"b", {.workers = 2}}},
-                                 {.idle = {{"w0"}, {"w1"}, {"w2"}}});
+  const auto grants = GrantGangs({Waiting("a", 1), Waiting("b", 2)}, {.idle = Workers(3)});
   EXPECT_THAT(grants[0].workers, ElementsAre("w0"));
   EXPECT_THAT(grants[1].workers, ElementsAre("w1", "w2"));
 }
 
-TEST(GrantGangs, AJobThatFitsPassesOneThatDoesNot) {
-  const auto grants =
-      GrantGangs({{"big", {.workers = 3}}, {"small", {.workers = 1}}}, {.idle = {{"w0"}, {"w1"}}});
+TEST(GrantGangs, WhatAnEarlierJobGotIsNamedInTheReasonOfALaterOne) {
+  const auto grants = GrantGangs({Waiting("a", 2), Waiting("b", 2)}, {.idle = Workers(2)});
+  EXPECT_EQ(grants[1].reason,
+            "needs 2 workers, 0 idle: 2 held by job a; 2 are reserved for it at a time that is not "
+            "known yet");
+}
+
+TEST(GrantGangs, JobsAreServedByRecoveryThenPriorityThenArrival) {
+  WaitingJob first = Waiting("first", 1), second = Waiting("second", 1), high = Waiting("high", 1),
+             recovers = Waiting("recovers", 1);
+  first.number = 1, second.number = 2, high.number = 3, recovers.number = 4;
+  high.priority = 51;
+  recovers.recovers = true;
+  recovers.priority = 0;
+  for (int idle = 0; idle <= 4; ++idle) {
+    const auto grants = GrantGangs({second, recovers, first, high}, {.idle = Workers(idle)});
+    EXPECT_EQ(grants[1].workers.size(), idle >= 1 ? 1u : 0u);
+    EXPECT_EQ(grants[3].workers.size(), idle >= 2 ? 1u : 0u);
+    EXPECT_EQ(grants[2].workers.size(), idle >= 3 ? 1u : 0u);
+    EXPECT_EQ(grants[0].workers.size(), idle >= 4 ? 1u : 0u);
+  }
+}
+
+TEST(GrantGangs, AJobThatDoesNotFitReservesForTheTimeAtWhichItsGangIsFree) {
+  const auto grants = GrantGangs(
+      {Waiting("a", 4)}, {.idle = Workers(1), .held = {Held("x", 2, 900), Held("y", 1, 100)}});
+  EXPECT_EQ(grants[0].reserved_in, 900);
+  EXPECT_EQ(grants[0].reason,
+            "needs 4 workers, 1 idle: 2 held by job x, 1 held by job y; 4 are reserved for it in "
+            "about 15 min");
+}
+
+TEST(GrantGangs, AJobThatMustWaitForAnUnknownEndReservesAfterAllThatIsKnown) {
+  const auto grants = GrantGangs({Waiting("a", 2, 60), Waiting("b", 1, 1e6), Waiting("c", 1)},
+                                 {.idle = Workers(1), .held = {Held("x", 1)}});
+  EXPECT_EQ(grants[0].reserved_in, kUnknownSeconds);
+  EXPECT_THAT(grants[1].workers, ElementsAre("w0"));  // it ends at some time
+  EXPECT_THAT(grants[2].workers, IsEmpty());
+}
+
+TEST(GrantGangs, AJobThatFitsPassesOneThatNeverWill) {
+  const auto grants = GrantGangs({Waiting("big", 3), Waiting("small", 1)}, {.idle = Workers(2)});
   EXPECT_THAT(grants[0].workers, IsEmpty());
   EXPECT_THAT(grants[1].workers, ElementsAre("w0"));
 }
 
-TEST(GrantGangs, WhatAnEarlierJobGotIsNamedInTheReasonOfALaterOne) {
-  const auto grants =
-      GrantGangs({{"a", {.workers = 2}}, {"b", {.workers = 2}}}, {.idle = {{"w0"}, {"w1"}}});
-  EXPECT_EQ(grants[1].reason, "needs 2 workers, 0 idle: 2 held by job a");
+TEST(GrantGangs, AJobOvertakesIfItEndsBeforeTheReservation) {
+  const Capacity capacity{.idle = Workers(2), .held = {Held("x", 2, 100)}};
+  const auto small = [&](std::optional<double> seconds) {
+    return GrantGangs({Waiting("big", 4), Waiting("small", 1, seconds)}, capacity)[1];
+  };
+  EXPECT_THAT(small(100).workers, SizeIs(1));
+  EXPECT_THAT(small(101).workers, IsEmpty());
+  EXPECT_THAT(small(std::nullopt).workers, IsEmpty());
+  EXPECT_EQ(small(std::nullopt).reason,
+            "needs 1 worker, 2 idle: reserved for job big; 1 is reserved for it at a time that is "
+            "not known yet");
+}
+
+TEST(GrantGangs, AJobOvertakesOnWorkersThatTheReservationDoesNotNeed) {
+  const auto grants = GrantGangs({Waiting("big", 3), Waiting("small", 1), Waiting("other", 1)},
+                                 {.idle = Workers(2), .held = {Held("x", 2, 100)}});
+  EXPECT_EQ(grants[0].reserved_in, 100);
+  EXPECT_THAT(grants[1].workers, SizeIs(1));
+  EXPECT_THAT(grants[2].workers, IsEmpty());
+}
+
+TEST(GrantGangs, EachWaitingJobReserves) {
+  const auto grants = GrantGangs(
+      {Waiting("a", 3, 50), Waiting("b", 4, 50), Waiting("c", 1, 140), Waiting("d", 1, 150)},
+      {.idle = Workers(1), .held = {Held("x", 3, 100)}});
+  EXPECT_EQ(grants[0].reserved_in, 100);
+  EXPECT_EQ(grants[1].reserved_in, 150);
+  EXPECT_THAT(grants[2].workers, SizeIs(1));  // beside a, and ends before b
+  EXPECT_EQ(grants[3].reserved_in, 200);
+}
+
+TEST(GrantGangs, OnlySoManyJobsReserve) {
+  std::vector<WaitingJob> jobs;
+  for (int i = 0; i < kMaxReservations + 2; ++i)
+    jobs.push_back(Waiting("j" + std::to_string(i), 2, 10));
+  jobs.back().need.workers = 1;
+  const auto grants = GrantGangs(jobs, {.idle = Workers(1), .held = {Held("x", 1, 10)}});
+  EXPECT_EQ(grants[kMaxReservations - 1].reserved_in, 10 * kMaxReservations);
+  EXPECT_EQ(grants[kMaxReservations].reserved_in, std::nullopt);
+  EXPECT_EQ(grants[kMaxReservations].reason,
+            "needs 2 workers, 1 idle: 1 held by job x; 256 jobs before it reserve workers");
+  EXPECT_THAT(grants.back().workers, SizeIs(1));  // it delays none of the reservations
+}
+
+TEST(GrantGangs, AStoppingJobReservesButIsNotGranted) {
+  WaitingJob recovers = Waiting("recovers", 2);
+  recovers.recovers = recovers.stopping = true;
+  const auto grants = GrantGangs({Waiting("a", 1), recovers},
+                                 {.idle = Workers(1), .held = {Held("recovers", 1, 2)}});
+  EXPECT_THAT(grants[0].workers, IsEmpty());
+  EXPECT_THAT(grants[1].workers, IsEmpty());
+  EXPECT_EQ(grants[1].reserved_in, 2);
 }
 
 TEST(GrantGangs, AJobWithoutAFixedSizeTakesAllThatAreIdle) {
+  WaitingJob all = Waiting("a", 1);
+  all.need.up_to_all = true;
+  EXPECT_THAT(GrantGangs({all}, {.idle = Workers(3)})[0].workers, SizeIs(3));
+}
+
+TEST(GrantGangs, AJobWithoutAFixedSizeLeavesTheReservationsWhole) {
+  WaitingJob all = Waiting("all", 1);
+  all.need.up_to_all = true;
+  const Capacity capacity{.idle = Workers(3), .held = {Held("x", 2, 100)}};
+  EXPECT_THAT(GrantGangs({Waiting("big", 4), all}, capacity)[1].workers, SizeIs(1));
+  EXPECT_THAT(GrantGangs({Waiting("big", 5), all}, capacity)[1].workers, IsEmpty());
+  all.seconds = 100;
+  EXPECT_THAT(GrantGangs({Waiting("big", 5), all}, capacity)[1].workers, SizeIs(3));
+}
+
+TEST(GrantGangs, AJobOverItsQuotaReservesNoWorkersAndTheReasonSaysSo) {
+  WaitingJob over = Waiting("over", 4), small = Waiting("small", 2, 50),
+             other = Waiting("other", 3);
+  over.owner = small.owner = "user/ada";
+  other.owner = "user/bob";
+  Holder held = Held("x", 2, 100);
+  held.owner = "user/ada";
+  const Capacity capacity{.idle = Workers(5), .held = {held}, .quotas = Quotas({{"*", 5}})};
+  const auto grants = GrantGangs({over, small, other}, capacity);
+  EXPECT_EQ(grants[0].reason, "needs 4 workers: user/ada may hold 5 at once and holds 2");
+  EXPECT_EQ(grants[0].reserved_in, std::nullopt);
+  EXPECT_THAT(grants[1].workers, SizeIs(2));  // it ends before the quota of `over` is free
+  EXPECT_THAT(grants[2].workers, SizeIs(3));
+}
+
+TEST(GrantGangs, SmallJobsOfAnOwnerDoNotTakeTheQuotaOfALargerOneForEver) {
+  WaitingJob over = Waiting("over", 4), small = Waiting("small", 2, 101);
+  over.owner = small.owner = "user/ada";
+  Holder held = Held("x", 2, 100);
+  held.owner = "user/ada";
+  const auto grants = GrantGangs(
+      {over, small}, {.idle = Workers(9), .held = {held}, .quotas = Quotas({{"user/ada", 5}})});
+  EXPECT_THAT(grants[1].workers, IsEmpty());
+}
+
+TEST(GrantGangs, AStoppingJobIsNotOverItsQuotaByWhatItHolds) {
+  WaitingJob job = Waiting("x", 2);
+  job.stopping = true;
+  job.owner = "user/ada";
+  Holder held = Held("x", 1, 30);
+  held.owner = "user/ada";
+  held.num_others = 1;
+  const auto grants = GrantGangs(
+      {job, Waiting("b", 1)}, {.idle = Workers(1), .held = {held}, .quotas = Quotas({{"*", 2}})});
+  EXPECT_EQ(grants[0].reserved_in, 30);
+  EXPECT_THAT(grants[1].workers, IsEmpty());
+}
+
+TEST(GrantGangs, AJobWithoutAFixedSizeStaysWithinItsQuota) {
+  WaitingJob all = Waiting("a", 1);
+  all.need.up_to_all = true;
   const auto grants =
-      GrantGangs({{"a", {.workers = 1, .up_to_all = true}}}, {.idle = {{"w0"}, {"w1"}, {"w2"}}});
-  EXPECT_EQ(grants[0].workers.size(), 3u);
+      GrantGangs({all}, {.idle = Workers(9), .quotas = Quotas({{"", 4}, {"*", 2}})});
+  EXPECT_THAT(grants[0].workers, SizeIs(4));
+}
+
+// A job of priority 10 that can be paused.
+Holder Pausable(const std::string& name, int count, double held_seconds) {
+  Holder holder = Held(name, count, 1000);
+  holder.priority = 10;
+  holder.can_pause = true;
+  holder.held_seconds = held_seconds;
+  return holder;
+}
+
+TEST(GrantGangs, TheFewestJobsArePausedForAJobOfHigherPriority) {
+  const auto grants = GrantGangs(
+      {Waiting("a", 4)}, {.idle = Workers(1),
+                          .held = {Pausable("x", 1, 5), Pausable("y", 3, 9), Pausable("z", 2, 5)}});
+  EXPECT_THAT(grants[0].preempts, ElementsAre("y"));
+  EXPECT_EQ(
+      grants[0].reason,
+      "needs 4 workers, 1 idle: 3 held by job y, 2 held by job z, 1 held by job x; job y of a "
+      "lower priority is paused for it");
+  EXPECT_EQ(grants[0].reserved_in, 60);
+}
+
+TEST(GrantGangs, TheLowestPriorityThenTheLatestStartIsPaused) {
+  Capacity capacity{.held = {Pausable("old", 1, 9), Pausable("new", 1, 5), Pausable("low", 1, 99)}};
+  EXPECT_THAT(GrantGangs({Waiting("a", 1)}, capacity)[0].preempts, ElementsAre("new"));
+  capacity.held[2].priority = 9;
+  EXPECT_THAT(GrantGangs({Waiting("a", 1)}, capacity)[0].preempts, ElementsAre("low"));
+  EXPECT_THAT(GrantGangs({Waiting("a", 2)}, capacity)[0].preempts, ElementsAre("low", "new"));
+}
+
+TEST(GrantGangs, NobodyIsPausedInVain) {
+  Holder busy = Pausable("x", 2, 5);
+  EXPECT_THAT(GrantGangs({Waiting("a", 3)}, {.held = {busy}})[0].preempts, IsEmpty());
+  busy.priority = config::kDefaultPriority;
+  EXPECT_THAT(GrantGangs({Waiting("a", 2)}, {.held = {busy}})[0].preempts, IsEmpty());
+  busy.priority = 10;
+  busy.can_pause = false;
+  EXPECT_THAT(GrantGangs({Waiting("a", 2)}, {.held = {busy}})[0].preempts, IsEmpty());
+  busy.can_pause = true;
+  busy.ends_in = 30;
+  EXPECT_THAT(GrantGangs({Waiting("a", 2)}, {.held = {busy}})[0].preempts, IsEmpty());
+  busy.ends_in = 1000;
+  EXPECT_THAT(GrantGangs({Waiting("a", 2)}, {.held = {busy}})[0].preempts, ElementsAre("x"));
+}
+
+TEST(GrantGangs, AReasonSaysWhichJobIsHaltingAlready) {
+  Holder holder = Held("x", 2, 30);
+  holder.halting = true;
+  EXPECT_EQ(
+      GrantGangs({Waiting("a", 2)}, {.held = {holder}})[0].reason,
+      "needs 2 workers, 0 idle: 2 held by job x (halting); 2 are reserved for it in less than "
+      "a minute");
+}
+
+TEST(GrantGangs, NobodyIsPausedTwice) {
+  const auto grants = GrantGangs({Waiting("a", 2), Waiting("b", 2)},
+                                 {.held = {Pausable("x", 2, 5), Pausable("y", 2, 6)}});
+  EXPECT_THAT(grants[0].preempts, ElementsAre("x"));
+  EXPECT_THAT(grants[1].preempts, ElementsAre("y"));
 }
 
 // Two of the four workers have a GPU, and one of these has NCCL.
-std::vector<IdleWorker> Mixed() {
-  return {{.name = "gpu0", .has_gpu = true, .has_nccl = true},
-          {.name = "gpu1", .has_gpu = true},
+std::vector<GangWorker> Mixed() {
+  return {{.name = "gpu0", .has_gpu = true, .has_nccl = true, .gpu = "0"},
+          {.name = "gpu1", .has_gpu = true, .gpu = "1"},
           {.name = "cpu0"},
           {.name = "cpu1"}};
 }
 
+WaitingJob OnGpus(const std::string& name, int workers, bool nccl = false) {
+  WaitingJob job = Waiting(name, workers);
+  job.need.device = DeviceKind::kCuda;
+  job.need.nccl = nccl;
+  return job;
+}
+
 TEST(GrantGangs, AJobOnGpusGetsWorkersThatHaveOne) {
-  const auto grants = GrantGangs(
-      {{"a", {.workers = 1, .up_to_all = true, .device = DeviceKind::kCuda}}}, {.idle = Mixed()});
-  EXPECT_THAT(grants[0].workers, ElementsAre("gpu0", "gpu1"));
+  WaitingJob job = OnGpus("a", 1);
+  job.need.up_to_all = true;
+  EXPECT_THAT(GrantGangs({job}, {.idle = Mixed()})[0].workers, ElementsAre("gpu0", "gpu1"));
 }
 
 TEST(GrantGangs, CpusAndGpusAreNotMixedAndTheReasonSaysWhatWouldTakeThem) {
-  const auto grants = GrantGangs({{"a", {.workers = 3, .device = DeviceKind::kCuda}},
-                                  {"b", {.workers = 2, .device = DeviceKind::kCuda, .nccl = true}}},
-                                 {.idle = Mixed()});
+  const auto grants =
+      GrantGangs({OnGpus("a", 3), OnGpus("b", 2, /*nccl=*/true)}, {.idle = Mixed()});
   EXPECT_EQ(grants[0].reason,
             "needs 3 workers with a GPU, 2 idle: 2 idle without, which device: cpu would take");
   EXPECT_EQ(grants[1].reason,
             "needs 2 workers with a GPU of its own and NCCL, 1 idle: 3 idle without, which "
-            "transport: auto "
-            "or device: cpu would take");
+            "transport: auto or device: cpu would take");
 }
 
 TEST(GrantGangs, ForNcclOneWorkerOfAGpuIsTaken) {
   const Capacity capacity{.idle = {{.name = "a", .has_gpu = true, .has_nccl = true, .gpu = "0"},
                                    {.name = "b", .has_gpu = true, .has_nccl = true, .gpu = "0"},
                                    {.name = "c", .has_gpu = true, .has_nccl = true, .gpu = "1"}}};
-  Need need{.workers = 2, .device = DeviceKind::kCuda, .nccl = true};
-  EXPECT_THAT(GrantGangs({{"job", need}}, capacity)[0].workers, ElementsAre("a", "c"));
-  need.workers = 3;
-  EXPECT_TRUE(GrantGangs({{"job", need}}, capacity)[0].workers.empty());
-  need.nccl = false;
-  EXPECT_EQ(GrantGangs({{"job", need}}, capacity)[0].workers.size(), 3u);
+  EXPECT_THAT(GrantGangs({OnGpus("job", 2, true)}, capacity)[0].workers, ElementsAre("a", "c"));
+  EXPECT_TRUE(GrantGangs({OnGpus("job", 3, true)}, capacity)[0].workers.empty());
+  EXPECT_EQ(GrantGangs({OnGpus("job", 3)}, capacity)[0].workers.size(), 3u);
 }
 
 TEST(GrantGangs, AJobOnCpusLeavesTheGpusToOthersWhereItCan) {
-  const auto grants = GrantGangs({{"a", {.workers = 2}}}, {.idle = Mixed()});
+  const auto grants = GrantGangs({Waiting("a", 2)}, {.idle = Mixed()});
   EXPECT_THAT(grants[0].workers, ElementsAre("cpu0", "cpu1"));
-  EXPECT_EQ(GrantGangs({{"a", {.workers = 4}}}, {.idle = Mixed()})[0].workers.size(), 4u);
+  EXPECT_THAT(GrantGangs({Waiting("a", 4)}, {.idle = Mixed()})[0].workers,
+              ElementsAre("cpu0", "cpu1", "gpu0", "gpu1"));
+}
+
+TEST(GrantGangs, AJobOnCpusOvertakesAReservationOfGpus) {
+  Holder holder = Held("x", 0, 100);
+  holder.workers = {{.name = "gpu2", .has_gpu = true, .gpu = "2"}};
+  const auto grants = GrantGangs({OnGpus("gpus", 3), Waiting("a", 2), Waiting("b", 1)},
+                                 {.idle = Mixed(), .held = {holder}});
+  EXPECT_EQ(grants[0].reserved_in, 100);
+  EXPECT_THAT(grants[1].workers, ElementsAre("cpu0", "cpu1"));
+  EXPECT_THAT(grants[2].workers, IsEmpty());
 }
 
 TEST(GrantGangs, AnEmptyClusterIsSaidToBeEmpty) {
-  EXPECT_EQ(GrantGangs({{"a", {.workers = 1}}}, {})[0].reason,
+  EXPECT_EQ(GrantGangs({Waiting("a", 1)}, {})[0].reason,
             "needs 1 worker, 0 idle: no other is attached");
 }
 

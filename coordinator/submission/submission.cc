@@ -30,7 +30,8 @@ void Enqueue(job::Coordinator* coordinator, const Shared& submission, Accepted t
             {.request_id = RequestIdOf(submission->who, submission->request_id),
              .spec = submission->spec,
              .parsed = submission->parsed,
-             .owner = OwnerOf(submission->who)},
+             .owner = OwnerOf(submission->who),
+             .predicted_step_seconds = tried.predicted_step_seconds},
             [done](absl::StatusOr<store::JobRecord> job) {
               done(job.ok() ? absl::StatusOr<Accepted>(Accepted{.job = *std::move(job)})
                             : job.status());
@@ -48,7 +49,10 @@ void Submit(job::Coordinator* coordinator, Submission submission, Done done) {
   if (!spec.parallelism.pipeline) return Enqueue(coordinator, shared, {}, done);
   const auto planned = [coordinator, shared, done](const absl::StatusOr<plan::Plan>& plan) {
     if (!plan.ok()) return done(plan.status());
-    Enqueue(coordinator, shared, {.schedule = plan->schedule.name, .warnings = plan->warnings},
+    Enqueue(coordinator, shared,
+            {.schedule = plan->schedule.name,
+             .warnings = plan->warnings,
+             .predicted_step_seconds = plan->predicted_step_seconds},
             done);
   };
   if (coordinator->TryPlan(spec, placement::PlanOptionsFor(spec), planned)) return;

@@ -30,6 +30,8 @@ struct Accepted {
   // mesh depends on the workers that will be there.
   std::string schedule;
   std::vector<std::string> warnings;
+  // Of the tried plan. The queue predicts with it how long the job takes.
+  double predicted_step_seconds = 0;
 };
 
 // Calls `done` once, on the planning or the deciding thread; it is dropped when the coordinator

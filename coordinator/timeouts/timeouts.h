@@ -11,6 +11,9 @@ namespace takt::timeouts {
 inline constexpr absl::Duration kBatchInterval = absl::Milliseconds(50);
 // The deciding thread looks at the time this often when nothing happens.
 inline constexpr absl::Duration kTick = absl::Milliseconds(100);
+// While jobs wait, the queue is served this often though nothing but the time has changed, so that
+// what jobs are told to wait for stays true.
+inline constexpr absl::Duration kServeQueue = absl::Seconds(1);
 // A worker sends a heartbeat this often. The coordinator tells it so when it attaches.
 inline constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // This long after an Abort, a rank that has not said how it ended counts as ended. Together with

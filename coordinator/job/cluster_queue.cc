@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// This file has what a Cluster tells the queue, and what follows from its answers.
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/job/cluster.h"
+
+namespace takt::job {
+namespace {
+
+using store::JobRecord;
+using store::JobState;
+
+// A job whose ranks were told to end gives its workers back about so soon.
+constexpr double kStoppingSeconds = 30;
+
+// Returns how long the job still trains, nullopt if that is not known. A job that takes as many
+// workers as there are is not predicted, because the time depends on their number.
+std::optional<double> SecondsToTrain(const Job& job) {
+  const double seconds = store::EtaSeconds(job.record());
+  if (seconds <= 0 || !job.spec().parallelism.pipeline) return std::nullopt;
+  return seconds;
+}
+
+// True if the job comes back to the queue when its ranks have ended.
+bool WillQueue(const JobRecord& job) {
+  if (store::HasEnded(job.state)) return false;
+  if (job.halt) return job.halt->next == JobState::kQueued;
+  return job.state == JobState::kRecovering;
+}
+
+// True if the job waits because of a fault, and has not trained since.
+bool Recovers(const JobRecord& job) {
+  for (auto it = job.transitions.rbegin(); it != job.transitions.rend(); ++it) {
+    if (it->state == JobState::kRecovering) return true;
+    if (it->state == JobState::kRunning || it->state == JobState::kPaused) return false;
+  }
+  return false;
+}
+
+placement::WaitingJob WaitingJobOf(const Job& job) {
+  const JobRecord& record = job.record();
+  return {.name = record.name,
+          .need = placement::NeedOf(job.spec(), job.Device()),
+          .recovers = Recovers(record),
+          .stopping = record.state != JobState::kQueued,
+          .priority = job.spec().priority,
+          .number = record.number,
+          .seconds = SecondsToTrain(job),
+          .owner = record.owner};
+}
+
+// Returns when the workers of a job that is planned, starts or trains are idle again.
+std::optional<double> EndsIn(const Job& job) {
+  const JobRecord& record = job.record();
+  const bool done = record.last_step && record.last_step->step.value() >= record.steps;
+  if (record.halt || record.stop || done) return kStoppingSeconds;
+  const double seconds = store::EtaSeconds(record);
+  return seconds > 0 ? std::optional(seconds) : std::nullopt;
+}
+
+// True if the job can be told to end at a step boundary. A job that has just begun is left alone
+// until it has done a step, so that it makes progress however often it is paused.
+bool CanPause(const Job& job) {
+  const JobRecord& record = job.record();
+  return job.spec().checkpoint && record.state == JobState::kRunning && !record.halt &&
+         !record.stop && record.last_step && record.last_step->step > record.resumed_step;
+}
+
+absl::Time BeginOf(const JobRecord& job) {
+  const auto begin =
+      std::find_if(job.transitions.rbegin(), job.transitions.rend(),
+                   [](const auto& each) { return each.state == JobState::kPlanning; });
+  return begin == job.transitions.rend() ? job.create_time : begin->time;
+}
+
+}  // namespace
+
+placement::Capacity Cluster::CapacityForQueue(Moment now) const {
+  placement::Capacity capacity = placement::CapacityOf(workers());
+  capacity.quotas = options_.quotas;
+  for (placement::Holder& holder : capacity.held) {
+    const Job* const job = jobs_.Find(holder.name);
+    // What is left of a generation that is over lets go soon.
+    holder.ends_in = kStoppingSeconds;
+    if (job == nullptr) continue;
+    holder.owner = job->record().owner;
+    holder.priority = job->spec().priority;
+    if (job->record().generation != holder.generation || store::HasEnded(job->record().state))
+      continue;
+    holder.ends_in = EndsIn(*job);
+    holder.can_pause = CanPause(*job);
+    holder.halting = job->record().halt.has_value();
+    holder.held_seconds = absl::ToDoubleSeconds(now.wall - BeginOf(job->record()));
+  }
+  return capacity;
+}
+
+void Cluster::ServeQueue(Moment now) {
+  std::vector<placement::WaitingJob> waiting;
+  std::vector<Job*> jobs;
+  bool any_queued = false;
+  for (auto& [number, job] : jobs_) {
+    const bool queued = job.record().state == JobState::kQueued;
+    if (!queued && !WillQueue(job.record())) continue;
+    any_queued |= queued;
+    waiting.push_back(WaitingJobOf(job));
+    jobs.push_back(&job);
+  }
+  if (!any_queued) {
+    asked_at_ = -absl::InfiniteDuration();
+    return;
+  }
+  const placement::Capacity capacity = CapacityForQueue(now);
+  if (!AsksAnew(waiting, capacity, now)) return;
+  const std::vector<placement::Grant> grants = placement::GrantGangs(waiting, capacity);
+  for (std::size_t i = 0; i < grants.size(); ++i) {
+    for (const std::string& victim : grants[i].preempts) {
+      jobs_.Find(victim)->Requeue(absl::StrCat("paused for job ", waiting[i].name,
+                                               ", whose priority is ", waiting[i].priority),
+                                  now);
+    }
+    if (waiting[i].stopping) continue;
+    if (grants[i].workers.empty()) {
+      jobs[i]->SetReason(grants[i].reason);
+    } else {
+      jobs[i]->BeginPlanning(grants[i].workers, now);
+      asked_at_ = -absl::InfiniteDuration();
+    }
+  }
+}
+
+bool Cluster::AsksAnew(std::vector<placement::WaitingJob> waiting, placement::Capacity capacity,
+                       Moment now) {
+  for (placement::WaitingJob& job : waiting) job.seconds.reset();
+  for (placement::Holder& holder : capacity.held) {
+    holder.ends_in.reset();
+    holder.held_seconds = 0;
+  }
+  const bool same = waiting == asked_waiting_ && capacity == asked_capacity_;
+  if (same && now.steady - asked_at_ < timeouts::kServeQueue) return false;
+  asked_waiting_ = std::move(waiting);
+  asked_capacity_ = std::move(capacity);
+  asked_at_ = now.steady;
+  return true;
+}
+
+}  // namespace takt::job
