@@ -35,6 +35,16 @@ void AddListeners(CLI::App& app, Flags& flags) {
                "Serve TCP without certificates: anyone who reaches the port may do anything");
 }
 
+// Adds the flags of the queue.
+void AddQueue(CLI::App& app, Flags& flags) {
+  app.add_option("--quota", flags.quotas,
+                 "IDENTITY=WORKERS: the jobs of this identity hold at most so many workers "
+                 "together, e.g. user/ada=8; * is each identity that is not named. Give it again, "
+                 "or separate several by commas (default: no limits)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+}
+
 // Adds the flags of the process: what it logs, and how plans are made.
 void AddProcess(CLI::App& app, Flags& flags) {
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
@@ -58,6 +68,7 @@ Flags ParseFlags(int argc, char** argv) {
                "takt-coordinator");
   app.add_option("--state", flags.state, "Directory of its state; made if missing");
   AddListeners(app, flags);
+  AddQueue(app, flags);
   AddProcess(app, flags);
   app.set_version_flag("--version", std::string("takt-coordinator ") + kTaktVersion);
   daemon::AddSettings(app, "/etc/takt/coordinator.yaml", "TAKT_COORDINATOR");

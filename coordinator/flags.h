@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/certificates/tls_files.h"
 
@@ -22,6 +23,7 @@ struct Flags {
   std::string planner = "child";
   // The largest plan that is not refused takes half of the default.
   std::int64_t planner_memory = std::int64_t{3} << 30;
+  std::vector<std::string> quotas;  // "IDENTITY=WORKERS"
 };
 
 // Returns the flags. If help or the version is asked for, or a flag is wrong, the function prints

@@ -27,6 +27,7 @@
 #include "common/rpc/health.h"
 #include "coordinator/flags.h"
 #include "coordinator/job/coordinator.h"
+#include "coordinator/placement/quotas.h"
 #include "coordinator/planner/child_planner.h"
 #include "coordinator/planner/planning_child.h"
 #include "coordinator/rpc/server.h"
@@ -149,6 +150,7 @@ absl::Status Run(const Flags& flags) {
     };
   }
   options.cluster.random_bytes = RandomBytes;
+  ASSIGN_OR_RETURN(options.cluster.quotas, placement::Quotas::Parse(flags.quotas));
   traces::TraceKeeper traces({.directory = flags.state + "/traces"});
   options.on_launch = [&](const job::Launch& launch) { traces.Begin(launch); };
   options.on_delete = [&](const std::string& name) { traces.Forget(name); };
