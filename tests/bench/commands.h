@@ -16,6 +16,7 @@ void AddCheckpointCommand(CLI::App& app, absl::Status& result);
 void AddKernelsCommand(CLI::App& app, absl::Status& result);
 void AddMemoryCommand(CLI::App& app, absl::Status& result);
 void AddPlannerCommand(CLI::App& app, absl::Status& result);
+void AddQueueCommand(CLI::App& app, absl::Status& result);
 void AddReportsCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);
 void AddTracingCommand(CLI::App& app, absl::Status& result);

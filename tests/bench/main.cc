@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddMemoryCommand(app, result);
   takt::bench::AddPlannerCommand(app, result);
+  takt::bench::AddQueueCommand(app, result);
   takt::bench::AddReportsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);
   takt::bench::AddTracingCommand(app, result);
