@@ -31,16 +31,6 @@ struct PlanCommand {
   int top = 5;
 };
 
-// Returns what the job's ranks compute on, as the coordinator would choose it.
-DeviceKind DeviceOf(const config::JobSpec& job, const std::vector<plan::WorkerOffer>& offers) {
-  if (job.parallelism.device != DeviceKind::kAuto) return job.parallelism.device;
-  const bool any_gpu = job.model.family != model::Family::kEmulated &&
-                       std::ranges::any_of(offers, [](const plan::WorkerOffer& offer) {
-                         return offer.device.has_value();
-                       });
-  return any_gpu ? DeviceKind::kCuda : DeviceKind::kCpu;
-}
-
 // Returns what a plan may assume of the coordinator's workers: those that are attached and take
 // work, busy ones too.
 absl::StatusOr<plan::PlanOptions> AskCoordinator(const Context& context,
@@ -56,7 +46,9 @@ absl::StatusOr<plan::PlanOptions> AskCoordinator(const Context& context,
                                        .bf16 = worker.bf16_matmul_flops_per_second()}});
     if (worker.has_device()) offers.back().device = takt::FromProto(worker.device());
   }
-  const DeviceKind device = DeviceOf(job, offers);
+  const bool any_gpu = std::ranges::any_of(
+      offers, [](const plan::WorkerOffer& offer) { return offer.device.has_value(); });
+  const DeviceKind device = plan::DeviceOf(job, DeviceKind::kAuto, any_gpu);
   if (device == DeviceKind::kCuda)
     std::erase_if(offers, [](const plan::WorkerOffer& offer) { return !offer.device; });
   if (offers.empty()) {
@@ -90,7 +82,7 @@ absl::StatusOr<plan::PlanOptions> OptionsOf(const Context& context, const PlanCo
   plan::PlanOptions options;
   if (command.workers) {
     options.max_workers = *command.workers;
-    options.device = DeviceOf(job, {});
+    options.device = plan::DeviceOf(job, DeviceKind::kAuto, /*any_gpu=*/false);
   } else {
     ASSIGN_OR_RETURN(options, AskCoordinator(context, job));
   }

@@ -22,6 +22,15 @@ const std::string& MemoryOwner(const WorkerOffer& offer, DeviceKind device) {
 
 }  // namespace
 
+DeviceKind DeviceOf(const config::JobSpec& job, DeviceKind before, bool any_gpu) {
+  const config::Parallelism& p = job.parallelism;
+  if (p.device != DeviceKind::kAuto) return p.device;
+  if (job.model.family == model::Family::kEmulated) return DeviceKind::kCpu;
+  if (p.transport == config::TransportKind::kNccl) return DeviceKind::kCuda;
+  if (before != DeviceKind::kAuto) return before;
+  return any_gpu ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
 double FlopsPerSecond(const config::JobSpec& job, const WorkerOffer& offer, DeviceKind device) {
   MatmulRates rates;
   if (device != DeviceKind::kCuda) {

@@ -21,6 +21,11 @@ struct WorkerOffer {
   std::optional<Device> device;   // nullopt: it computes on its cores alone
 };
 
+// Returns what all ranks of the job compute on. A job that leaves the choice open gets GPUs if
+// there are any. `before` is what the job computed on before, kAuto if it never did. The job keeps
+// to that kind, because another one rounds differently.
+config::DeviceKind DeviceOf(const config::JobSpec& job, config::DeviceKind before, bool any_gpu);
+
 // Returns the rate that the worker measured on `device` of products of matrices as the job has
 // them, or 0 if it measured none. A worker that does not tell its rate in bf16 counts with that in
 // f32.

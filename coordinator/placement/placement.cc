@@ -43,15 +43,10 @@ void AddHeld(const Worker& worker, std::vector<Holder>& held) {
 }  // namespace
 
 DeviceKind DeviceOf(const config::JobSpec& spec, DeviceKind before, const Workers& workers) {
-  const config::Parallelism& p = spec.parallelism;
-  if (p.device != DeviceKind::kAuto) return p.device;
-  if (spec.model.family == model::Family::kEmulated) return DeviceKind::kCpu;
-  if (p.transport == config::TransportKind::kNccl) return DeviceKind::kCuda;
-  if (before != DeviceKind::kAuto) return before;
   const bool any_gpu = std::ranges::any_of(workers, [](const auto& entry) {
     return entry.second.state() != WorkerState::kLost && entry.second.hello.device.has_value();
   });
-  return any_gpu ? DeviceKind::kCuda : DeviceKind::kCpu;
+  return plan::DeviceOf(spec, before, any_gpu);
 }
 
 Need NeedOf(const config::JobSpec& spec, DeviceKind device) {

@@ -19,9 +19,7 @@ using membership::Worker;
 using Workers = std::map<std::string, Worker>;  // by name
 using Gang = std::vector<const Worker*>;        // by rank
 
-// Returns what all ranks of the job compute on. A job that leaves the choice open gets GPUs if
-// there are any. `before` is what the job computed on before, kAuto if it never did. The job keeps
-// to that kind, because another one rounds differently.
+// Returns what all ranks of the job compute on (common/plan/offers.h).
 config::DeviceKind DeviceOf(const config::JobSpec& spec, config::DeviceKind before,
                             const Workers& workers);
 
