@@ -14,6 +14,7 @@
 #include "cli/data/commands.h"
 #include "cli/job/commands.h"
 #include "cli/local/commands.h"
+#include "cli/local/local_workers.h"
 #include "cli/schedule/commands.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -125,7 +126,8 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddGlobalOptions(*app, context);
   AddLocal(*app, context);
   AddSubmit(*app, context);
-  AddPlan(*app, context);
+  AddPlan(*app, context, WithLocalWorkers);
+  AddProfile(*app, context);
   AddJobs(*app, context);
   AddJob(*app, context);
   AddWatch(*app, context);
@@ -138,6 +140,7 @@ std::unique_ptr<CLI::App> MakeApp(Context& context) {
   AddExplain(*app, context);
   AddWorkers(*app, context);
   AddDrain(*app, context);
+  AddCluster(*app, context);
   AddSchedule(*app, context);
   AddCheckpoint(*app, context);
   AddData(*app, context);

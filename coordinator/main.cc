@@ -30,6 +30,7 @@
 #include "coordinator/placement/quotas.h"
 #include "coordinator/planner/child_planner.h"
 #include "coordinator/planner/planning_child.h"
+#include "coordinator/profiles/profile_keeper.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/state_dir.h"
@@ -152,16 +153,27 @@ absl::Status Run(const Flags& flags) {
   options.cluster.random_bytes = RandomBytes;
   ASSIGN_OR_RETURN(options.cluster.quotas, placement::Quotas::Parse(flags.quotas));
   traces::TraceKeeper traces({.directory = flags.state + "/traces"});
-  options.on_launch = [&](const job::Launch& launch) { traces.Begin(launch); };
-  options.on_delete = [&](const std::string& name) { traces.Forget(name); };
+  ASSIGN_OR_RETURN(const std::unique_ptr<profiles::ProfileKeeper> profiles,
+                   profiles::ProfileKeeper::Open(store.get()));
+  options.on_launch = [&](const job::Launch& launch) {
+    traces.Begin(launch);
+    profiles->Begin(launch);
+  };
+  options.on_delete = [&](const std::string& name) {
+    traces.Forget(name);
+    profiles->Forget(name);
+  };
+  options.read_profile = [&] { return profiles->Read(); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
                    job::Coordinator::Start(options, store.get()));
   // The coordinator's destructor waits for the plan that is being made.
   const absl::Cleanup stop_planning = [&] { child_planner.Stop(); };
-  const traces::StepExplainer explainer(&traces,
-                                        [&](const std::string& name, job::StepSplit split) {
-                                          coordinator->board().ShowSplit(name, std::move(split));
-                                        });
+  const traces::StepExplainer explainer(
+      &traces,
+      [&](const std::string& name, job::StepSplit split) {
+        coordinator->board().ShowSplit(name, std::move(split));
+      },
+      [&](const trace::JobTrace& trace) { profiles->Learn(trace); });
   return Serve({.flags = flags,
                 .state = state,
                 .registry = registry,

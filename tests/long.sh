@@ -10,6 +10,7 @@
 # Section   Minutes on two cores, and what it proves
 # threads   25   no data race in the unit tests of what has threads: engine, transport, session, coordinator, rpc
 # tsan      40   no data race in any unit test
+# checks    45   the unit tests pass with the checks of null, vptr and alignment, too, which the asan preset leaves out
 # clang     60   clang compiles everything without a warning, thread-safety annotations included; all tests pass
 # tidy      30   clang-tidy has no complaint, about tests neither
 # soak      40   the tests with real daemons pass five times in a row
@@ -19,7 +20,7 @@
 # speed     60   no figure of takt-bench is more than 3 % worse than in OTHER_BUILD; needs an idle machine
 set -euo pipefail
 
-alone=(threads tsan clang tidy soak fuzz)
+alone=(threads tsan checks clang tidy soak fuzz)
 between=(bits upgrade speed)
 sections=()
 other=
@@ -28,7 +29,7 @@ for argument in "$@"; do
     *" $argument "*) sections+=("$argument") ;;
     *)
       if [ "$argument" = -h ] || [ "$argument" = --help ]; then
-        sed -n '3,19p' "$0" | sed 's/^# \?//'
+        sed -n '3,20p' "$0" | sed 's/^# \?//'
         exit 0
       elif [ -x "$argument/bin/takt" ] && [ -z "$other" ]; then
         other=$(realpath "$argument")
@@ -66,6 +67,12 @@ threads() {
 }
 
 tsan() { tests/run.sh --preset tsan --label unit; }
+
+checks() {
+  cmake --preset asan -B build/checks -DTAKT_SANITIZE=address,undefined,null,vptr,alignment >/dev/null
+  cmake --build build/checks --target unit_tests
+  ctest --test-dir build/checks -L unit -LE gpu --parallel 2 --no-tests=error --output-on-failure
+}
 
 clang() { tests/run.sh --preset clang; }
 

@@ -5,6 +5,7 @@
 #include <sys/utsname.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/plugin/choose_device.h"
 #include "worker/plugin/loader.h"
+#include "worker/processor_name.h"
 
 namespace takt::worker {
 namespace {
@@ -102,7 +104,8 @@ transport::nccl::Library FindNccl(const Device& device) {
 
 absl::StatusOr<Machine> InspectMachine(const std::string& device, bool share_device) {
   PrepareEnvironment();
-  Machine machine{.host = HostName(), .cores = NumCores()};
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  Machine machine{.host = HostName(), .processor = ProcessorName(cpuinfo), .cores = NumCores()};
   ASSIGN_OR_RETURN(machine.device, FindDevice(device, share_device));
   if (machine.device.has_value()) machine.nccl = FindNccl(*machine.device);
   return machine;

@@ -13,6 +13,7 @@ namespace takt::worker {
 
 struct Machine {
   std::string host;
+  std::string processor;         // its name
   int cores = 1;                 // that this process may use
   std::optional<Device> device;  // the GPU of this worker
   transport::nccl::Library nccl;

@@ -30,6 +30,8 @@ class Table {
   explicit Table(std::vector<std::string> header) { Add(std::move(header)); }
   void Add(std::vector<std::string> row);
   std::string ToString() const;
+  // The header first. The cells are cleaned.
+  const std::vector<std::vector<std::string>>& rows() const { return rows_; }
 
  private:
   std::vector<std::vector<std::string>> rows_;

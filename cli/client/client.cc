@@ -12,6 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/base/version.h"
+#include "common/profile/profile_serde.h"
 #include "common/rpc/credentials.h"
 #include "common/trace/job_trace_serde.h"
 #include "proto/channel_arguments.h"
@@ -231,6 +233,18 @@ absl::StatusOr<v1::Worker> Client::UndrainWorker(const std::string& worker) {
 
 absl::StatusOr<v1::GetVersionResponse> Client::GetVersion() {
   return Call("version", &v1::ClusterService::Stub::GetVersion, v1::GetVersionRequest(), false);
+}
+
+absl::StatusOr<profile::Profile> Client::GetProfile() {
+  ASSIGN_OR_RETURN(
+      const v1::GetProfileResponse response,
+      Call("profile", &v1::ClusterService::Stub::GetProfile, v1::GetProfileRequest(), false));
+  absl::StatusOr<profile::Profile> profile = profile::FromProto(response.profile());
+  if (profile.ok()) return profile;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this command (", kTaktVersion, ") cannot read what was measured by the coordinator (",
+      response.profile().program_version(), "): ", profile.status().message(),
+      "; use a command of the coordinator's version, or takt plan --no-profile"));
 }
 
 absl::StatusOr<std::string> Client::CreateJoinToken(const std::string& worker,

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/certificates/tls_files.h"
+#include "common/profile/profile.h"
 #include "common/trace/job_trace.h"
 #include "takt/v1/cluster_service.pb.h"
 #include "takt/v1/job_service.pb.h"
@@ -60,6 +61,10 @@ class Client final {
   absl::StatusOr<v1::Worker> DrainWorker(const std::string& worker);
   absl::StatusOr<v1::Worker> UndrainWorker(const std::string& worker);
   absl::StatusOr<v1::GetVersionResponse> GetVersion();
+  // Returns what the coordinator knows from the traces of jobs. kUnimplemented, or
+  // kPermissionDenied where callers show certificates: the coordinator is older than profiles.
+  // kFailedPrecondition: it is newer, and measures what this program does not know.
+  absl::StatusOr<profile::Profile> GetProfile();
 
   absl::StatusOr<std::string> CreateJoinToken(const std::string& worker, absl::Duration lifetime);
   // Connects without a certificate: of options.tls it uses only the authority. request: PKCS #10 in

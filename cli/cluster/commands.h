@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands on the cluster: its workers and its certificates. Each function adds one command, which
-// has a file of its own name, to the tree of `app`.
+// Commands on the cluster: its workers, its description and its certificates. Each function adds
+// one command, which has a file of its own name, to the tree of `app`.
 #pragma once
 
 #include "cli/base/context.h"
@@ -8,8 +8,9 @@
 namespace takt::cli {
 
 void AddWorkers(CLI::App& app, Context& context);
-void AddDrain(CLI::App& app, Context& context);  // drain, undrain
-void AddCerts(CLI::App& app, Context& context);  // certs init, certs issue
+void AddDrain(CLI::App& app, Context& context);    // drain, undrain
+void AddCluster(CLI::App& app, Context& context);  // cluster describe, in describe.cc
+void AddCerts(CLI::App& app, Context& context);    // certs init, certs issue
 
 // Used by the above.
 void AddCertsJoin(CLI::App& certs, Context& context);  // certs token, certs join

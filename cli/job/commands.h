@@ -3,12 +3,21 @@
 // of `app`.
 #pragma once
 
+#include <functional>
+
+#include "absl/status/status.h"
 #include "cli/base/context.h"
+#include "cli/client/client.h"
 
 namespace takt::cli {
 
+// Calls `use` with the coordinator of a cluster that lasts as long as the call (cli/local).
+using WithWorkers = std::function<absl::Status(const Context& context, int num_workers,
+                                               const std::function<absl::Status(Client&)>& use)>;
+
 void AddSubmit(CLI::App& app, Context& context);
-void AddPlan(CLI::App& app, Context& context);
+void AddPlan(CLI::App& app, Context& context, WithWorkers with_local_workers);
+void AddProfile(CLI::App& app, Context& context);
 void AddJobs(CLI::App& app, Context& context);
 void AddJob(CLI::App& app, Context& context);
 void AddWatch(CLI::App& app, Context& context);

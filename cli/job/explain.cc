@@ -7,6 +7,7 @@
 #include "cli/client/client.h"
 #include "cli/client/connect.h"
 #include "cli/job/commands.h"
+#include "cli/job/replan_advice.h"
 #include "common/base/status.h"
 #include "common/explain/advice.h"
 #include "common/explain/text.h"
@@ -91,7 +92,9 @@ absl::StatusOr<ExitCode> Explain(const Context& context, const ExplainOptions& o
   ASSIGN_OR_RETURN(const trace::Timeline timeline, trace::MakeTimeline(trace));
   const StepId step = newest ? timeline.steps.back().step : StepId(options.step);
   ASSIGN_OR_RETURN(const explain::Explanation explanation, explain::Explain(timeline, step));
-  ASSIGN_OR_RETURN(const std::vector<explain::Advice> advice, explain::Advise(timeline, step));
+  ASSIGN_OR_RETURN(std::vector<explain::Advice> advice, explain::Advise(timeline, step));
+  if (auto replanning = AdviseReplanning(*client, options.name, timeline))
+    advice.push_back(*std::move(replanning));
   if (context.json()) {
     PrintJson(context, ToJson(explanation, advice));
   } else {

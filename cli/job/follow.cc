@@ -71,8 +71,11 @@ absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
                                   const FollowOptions& options) {
   Follower follower(options);
   while (true) {
+    const absl::Duration left = options.deadline - absl::Now();
+    if (left <= absl::ZeroDuration())
+      return absl::DeadlineExceededError(absl::StrCat(options.job, " has not ended in time"));
     const absl::Status status =
-        client.WatchJob(options.job, follower.last_step(), kStreamTimeout, stop,
+        client.WatchJob(options.job, follower.last_step(), std::min(kStreamTimeout, left), stop,
                         [&](const v1::WatchJobResponse& event) { return follower.OnEvent(event); });
     if (stop.stopped()) return absl::CancelledError("stopped watching");
     if (status.ok() && HasEnded(follower.job().state())) return follower.job();

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cli/base/context.h"
 #include "cli/client/client.h"
 
@@ -16,6 +17,8 @@ struct FollowOptions {
   std::int64_t after_step = 0;
   // If the coordinator is away for longer, the result is kUnavailable.
   absl::Duration patience = absl::Seconds(60);
+  // If the job has not ended by then, the result is kDeadlineExceeded.
+  absl::Time deadline = absl::InfiniteFuture();
   std::function<void(const v1::Job&)> on_job = [](const v1::Job&) {};
   // Gets each step once, ascending. Returns false to end the following (kCancelled).
   std::function<bool(const v1::StepReport&)> on_step = [](const v1::StepReport&) { return true; };
@@ -26,7 +29,7 @@ struct FollowOptions {
 };
 
 // Returns the job when it has ended. Errors: kCancelled (`stop`, or on_step returned false),
-// kUnavailable, kNotFound.
+// kUnavailable, kDeadlineExceeded, kNotFound.
 absl::StatusOr<v1::Job> FollowJob(Client& client, Client::StreamStop& stop,
                                   const FollowOptions& options);
 

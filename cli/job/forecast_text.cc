@@ -19,16 +19,8 @@ namespace {
 
 using plan::Forecast;
 
-// Reasons beyond these are only in the JSON.
-constexpr std::size_t kRefusalsShown = 10;
-
-// The causes of a step's time, those of `takt explain` that a plan can tell apart.
-std::array<std::pair<const char*, double>, 4> CausesOf(const plan::Parts& parts) {
-  return {{{"compute", parts.compute},
-           {"imbalance", parts.imbalance},
-           {"schedule", parts.schedule},
-           {"communication", parts.communication}}};
-}
+// Reasons, and times that were guessed, beyond these are only in the JSON and on the page.
+constexpr std::size_t kRefusalsShown = 10, kGuessesShown = 10;
 
 // Returns the largest cause besides computing, or "compute" if all others are under a twentieth of
 // the step.
@@ -41,17 +33,6 @@ const char* LimitedBy(const Forecast& forecast) {
     largest = seconds;
   }
   return name;
-}
-
-std::vector<int> StageLayers(const plan::Plan& plan) {
-  std::vector<int> counts;
-  for (const mesh::Stage& stage : plan.partition) {
-    const auto begin = plan.model.layers.begin() + stage.first_layer.value();
-    const auto end = plan.model.layers.begin() + stage.last_layer.value();
-    counts.push_back(static_cast<int>(
-        std::count_if(begin, end, [](const model::Layer& layer) { return layer.block >= 0; })));
-  }
-  return counts;
 }
 
 int ChunksOf(const plan::Plan& plan) {
@@ -72,30 +53,6 @@ double TokensPerSecond(const config::JobSpec& job, const plan::Plan& plan) {
 double Mfu(const config::JobSpec& job, const plan::PlanOptions& options, const plan::Plan& plan) {
   const double flops = plan.model.FlopsPerMicrobatch() * job.global_batch / job.microbatch;
   return flops / (plan.predicted_step_seconds * plan.mesh.size() * options.matmul_flops_per_second);
-}
-
-// Says why the candidate is where it is.
-std::string WhyOf(const std::vector<Forecast>& all, std::size_t index) {
-  const double step = all[index].plan.predicted_step_seconds;
-  if (index == 0) {
-    const bool shortest = std::ranges::all_of(
-        all, [&](const Forecast& other) { return other.plan.predicted_step_seconds >= step; });
-    return shortest ? "its step is the shortest"
-                    : "it has the fewest ranks, then the least memory, of those within 1 % of the "
-                      "shortest step";
-  }
-  const double first = all.front().plan.predicted_step_seconds;
-  std::vector<std::string> parts;
-  const auto causes = CausesOf(all[index].parts), of_first = CausesOf(all.front().parts);
-  for (std::size_t i = 0; i < causes.size(); ++i) {
-    const double more = causes[i].second - of_first[i].second;
-    if (std::abs(more) < first / 200) continue;
-    parts.push_back(absl::StrCat(FormatSeconds(std::abs(more)), more > 0 ? " more " : " less ",
-                                 causes[i].first));
-  }
-  return absl::StrFormat("%.1f %% %s%s%s", 100 * std::abs(step / first - 1),
-                         step < first ? "faster, but larger" : "slower", parts.empty() ? "" : ": ",
-                         absl::StrJoin(parts, ", "));
 }
 
 Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
@@ -146,15 +103,74 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
                        {"recompute", RecomputeText(refusal.recompute)},
                        {"reason", refusal.reason}});
   }
-  const std::size_t layers =
-      forecasts.candidates.empty() ? 0 : forecasts.candidates.front().plan.model.layers.size();
+  const plan::Origins& origins = forecasts.origins;
+  Json profile = {{"measured", origins.measured},
+                  {"interpolated", origins.interpolated},
+                  {"guessed", origins.guessed}};
   PrintJson(context, {{"candidates", std::move(candidates)},
                       {"refused", std::move(refused)},
-                      {"profile", {{"measured", 0}, {"interpolated", 0}, {"guessed", layers}}}});
+                      {"profile", std::move(profile)}});
 }
 
 void PrintCandidates(std::ostream& out, const config::JobSpec& job,
                      const plan::PlanOptions& options, const std::vector<Forecast>& candidates) {
+  out << CandidateTable(job, options, candidates).ToString() << '\n';
+  for (std::size_t i = 0; i < candidates.size(); ++i)
+    out << i + 1 << ": " << WhyOf(candidates, i) << '\n';
+}
+
+void PrintRefusals(std::ostream& out, const std::vector<plan::Refusal>& refused) {
+  if (refused.empty()) return;
+  out << '\n' << RefusalTable(refused, kRefusalsShown).ToString();
+  if (refused.size() > kRefusalsShown)
+    out << "and " << refused.size() - kRefusalsShown << " more, which -o json lists\n";
+}
+
+}  // namespace
+
+std::array<std::pair<const char*, double>, 4> CausesOf(const plan::Parts& parts) {
+  return {{{"compute", parts.compute},
+           {"imbalance", parts.imbalance},
+           {"schedule", parts.schedule},
+           {"communication", parts.communication}}};
+}
+
+std::vector<int> StageLayers(const plan::Plan& plan) {
+  std::vector<int> counts;
+  for (const mesh::Stage& stage : plan.partition) {
+    const auto begin = plan.model.layers.begin() + stage.first_layer.value();
+    const auto end = plan.model.layers.begin() + stage.last_layer.value();
+    counts.push_back(static_cast<int>(
+        std::count_if(begin, end, [](const model::Layer& layer) { return layer.block >= 0; })));
+  }
+  return counts;
+}
+
+std::string WhyOf(const std::vector<Forecast>& all, std::size_t index) {
+  const double step = all[index].plan.predicted_step_seconds;
+  if (index == 0) {
+    const bool shortest = std::ranges::all_of(
+        all, [&](const Forecast& other) { return other.plan.predicted_step_seconds >= step; });
+    return shortest ? "its step is the shortest"
+                    : "it has the fewest ranks, then the least memory, of those within 1 % of the "
+                      "shortest step";
+  }
+  const double first = all.front().plan.predicted_step_seconds;
+  std::vector<std::string> parts;
+  const auto causes = CausesOf(all[index].parts), of_first = CausesOf(all.front().parts);
+  for (std::size_t i = 0; i < causes.size(); ++i) {
+    const double more = causes[i].second - of_first[i].second;
+    if (std::abs(more) < first / 200) continue;
+    parts.push_back(absl::StrCat(FormatSeconds(std::abs(more)), more > 0 ? " more " : " less ",
+                                 causes[i].first));
+  }
+  return absl::StrFormat("%.1f %% %s%s%s", 100 * std::abs(step / first - 1),
+                         step < first ? "faster, but larger" : "slower", parts.empty() ? "" : ": ",
+                         absl::StrJoin(parts, ", "));
+}
+
+Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& options,
+                     const std::vector<Forecast>& candidates) {
   Table table({"", "STEP", "TOKENS/S", "MFU", "BUBBLE", "MEMORY", "PIPELINE", "SCHEDULE",
                "STAGE LAYERS", "RECOMPUTE", "LIMITED BY"});
   for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -172,22 +188,31 @@ void PrintCandidates(std::ostream& out, const config::JobSpec& job,
                plan.schedule.name, absl::StrJoin(StageLayers(plan), ","),
                absl::StrJoin(recompute, ","), LimitedBy(candidates[i])});
   }
-  out << table.ToString() << '\n';
-  for (std::size_t i = 0; i < candidates.size(); ++i)
-    out << i + 1 << ": " << WhyOf(candidates, i) << '\n';
+  return table;
 }
 
-void PrintRefusals(std::ostream& out, const std::vector<plan::Refusal>& refused) {
-  if (refused.empty()) return;
+Table RefusalTable(const std::vector<plan::Refusal>& refused, std::size_t most) {
   Table table({"NOT HERE", "PIPELINE", "RECOMPUTE", "WHY"});
-  const std::size_t shown = std::min(kRefusalsShown, refused.size());
-  for (std::size_t i = 0; i < shown; ++i) {
+  for (std::size_t i = 0; i < std::min(most, refused.size()); ++i) {
     table.Add({refused[i].schedule, absl::StrCat(refused[i].pp_size),
                RecomputeText(refused[i].recompute), refused[i].reason});
   }
-  out << '\n' << table.ToString();
-  if (refused.size() > shown)
-    out << "and " << refused.size() - shown << " more, which -o json lists\n";
+  return table;
+}
+
+namespace {
+
+// Says where the times come from, and which are guesses. The layers of emulated jobs come from
+// nowhere else than the job.
+void PrintOrigins(std::ostream& out, const plan::Origins& origins) {
+  const std::vector<std::string>& guessed = origins.guessed;
+  if (origins.measured.empty() && origins.interpolated.empty() && guessed.empty()) return;
+  out << "\ntimes: measured " << origins.measured.size() << ", interpolated "
+      << origins.interpolated.size() << ", guessed " << guessed.size() << '\n';
+  const std::size_t shown = std::min(kGuessesShown, guessed.size());
+  for (std::size_t i = 0; i < shown; ++i) out << "  guessed: " << OneLine(guessed[i]) << '\n';
+  if (guessed.size() > shown)
+    out << "  and " << guessed.size() - shown << " more, which -o json lists\n";
 }
 
 }  // namespace
@@ -198,6 +223,7 @@ void PrintForecasts(const Context& context, const config::JobSpec& job,
   std::ostream& out = context.terminal.out;
   if (!forecasts.candidates.empty()) PrintCandidates(out, job, options, forecasts.candidates);
   PrintRefusals(out, forecasts.refused);
+  PrintOrigins(out, forecasts.origins);
   out << std::flush;
 }
 

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/base/input_file.h"
+#include "cli/client/connect.h"
+#include "cli/client/local_address.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
@@ -46,6 +48,13 @@ absl::StatusOr<PreparedJob> PrepareJob(const JobInput& input) {
   if (status.ok()) status = config::ToJobSpec(job.spec).status();
   if (!status.ok()) return job.locate(status);
   return job;
+}
+
+absl::StatusOr<PreparedJob> PrepareJobToSubmit(const Context& context, JobInput input) {
+  // Errors of the job are reported whether or not a coordinator answers.
+  const absl::StatusOr<std::string> address = CoordinatorAddress(context);
+  input.make_paths_absolute = address.ok() && IsOfLocalCluster(*address);
+  return PrepareJob(input);
 }
 
 }  // namespace takt::cli

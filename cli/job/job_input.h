@@ -8,6 +8,7 @@
 
 #include "CLI/App.hpp"
 #include "absl/status/statusor.h"
+#include "cli/base/context.h"
 #include "takt/v1/job_spec.pb.h"
 
 namespace takt::cli {
@@ -34,5 +35,7 @@ struct PreparedJob {
 // Reads, completes and validates the job. Errors: kInvalidArgument with a FieldError for everything
 // that is wrong.
 absl::StatusOr<PreparedJob> PrepareJob(const JobInput& input);
+// The same, with paths as the coordinator needs them that the command would call.
+absl::StatusOr<PreparedJob> PrepareJobToSubmit(const Context& context, JobInput input);
 
 }  // namespace takt::cli

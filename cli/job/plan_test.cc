@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <fstream>
+#include <sstream>
 
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
+#include "common/model/model.h"
+#include "common/plan/plan.h"
+#include "common/profile/profile_serde.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 
@@ -12,6 +17,8 @@ namespace {
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 class PlanTest : public testing::Test {
@@ -26,6 +33,12 @@ steps: 10
 )");
   }
 
+  // Plans for workers of usual rates.
+  Outcome PlanFor(const char* workers, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"plan", job_, "--workers", workers, "--no-profile"});
+    return RunTakt(more);
+  }
+
   static json Parse(const Outcome& outcome) {
     EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
     return json::parse(outcome.out);
@@ -36,7 +49,7 @@ steps: 10
 };
 
 TEST_F(PlanTest, RanksWaysToRunAJob) {
-  const json plan = Parse(RunTakt({"plan", job_, "--workers", "4", "--top", "3", "-o", "json"}));
+  const json plan = Parse(PlanFor("4", {"--top", "3", "-o", "json"}));
   ASSERT_THAT(plan["candidates"], SizeIs(3));
   for (const json& candidate : plan["candidates"]) {
     const double step = candidate["predicted_step_seconds"];
@@ -58,14 +71,14 @@ TEST_F(PlanTest, RanksWaysToRunAJob) {
     EXPECT_FALSE(candidate["why"].get<std::string>().empty());
   }
   EXPECT_FALSE(plan["refused"].empty());
-  EXPECT_EQ(plan["profile"]["measured"], 0);
-  EXPECT_EQ(plan["profile"]["guessed"], 10);
+  EXPECT_THAT(plan["profile"]["measured"], IsEmpty());
+  EXPECT_THAT(plan["profile"]["interpolated"], IsEmpty());
+  EXPECT_THAT(plan["profile"]["guessed"], Not(IsEmpty()));
 }
 
 TEST_F(PlanTest, KeepsWhatTheJobNames) {
-  const json plan =
-      Parse(RunTakt({"plan", job_, "--workers", "4", "--set",
-                     "parallelism={pipeline: 2, schedule: 1f1b, recompute: full}", "-o", "json"}));
+  const json plan = Parse(PlanFor(
+      "4", {"--set", "parallelism={pipeline: 2, schedule: 1f1b, recompute: full}", "-o", "json"}));
   ASSERT_THAT(plan["candidates"], SizeIs(1));
   EXPECT_EQ(plan["candidates"][0]["pipeline"], 2);
   EXPECT_EQ(plan["candidates"][0]["schedule"], "1f1b");
@@ -73,15 +86,16 @@ TEST_F(PlanTest, KeepsWhatTheJobNames) {
 }
 
 TEST_F(PlanTest, PrintsATableAndThenWhy) {
-  const Outcome outcome = RunTakt({"plan", job_, "--workers", "2", "--top", "2"});
+  const Outcome outcome = PlanFor("2", {"--top", "2"});
   EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("TOKENS/S"), HasSubstr("\n1: "), HasSubstr("\n2: "),
                                  HasSubstr("NOT HERE")));
+  EXPECT_THAT(outcome.out, HasSubstr("\ntimes: measured 0, interpolated 0, guessed "));
+  EXPECT_THAT(outcome.out, HasSubstr("\n  guessed: "));
 }
 
 TEST_F(PlanTest, WhatFitsNowhereExitsWith1AndSaysWhatItLacks) {
-  const Outcome outcome =
-      RunTakt({"plan", job_, "--workers", "2", "--memory", "1000", "-o", "json"});
+  const Outcome outcome = PlanFor("2", {"--memory", "1000", "-o", "json"});
   EXPECT_EQ(outcome.code, ExitCode::kFailed);
   const json plan = json::parse(outcome.out);
   EXPECT_THAT(plan["candidates"], SizeIs(0));
@@ -113,6 +127,71 @@ TEST_F(PlanTest, PlansForTheCoordinatorsWorkers) {
   EXPECT_NEAR(step("precision=f32") / step("precision=bf16"), 4, 1e-6);
 }
 
+TEST_F(PlanTest, TakesTheTimesThatWorkersMeasured) {
+  const plan::Host host{.machine = "a processor", .cores = 2, .workers = 2};
+  const model::Model model = *model::BuildModel({.layers = 8,
+                                                 .hidden = 64,
+                                                 .heads = 4,
+                                                 .kv_heads = 4,
+                                                 .inner = 256,
+                                                 .context = 32,
+                                                 .positions = 32,
+                                                 .vocab = 256},
+                                                /*microbatch=*/2);
+  double seconds = 1;
+  FakeCoordinator coordinator;
+  coordinator.workers = [&](auto&, auto&, v1::ListWorkersResponse& response) {
+    for (int i = 0; i < host.workers; ++i) {
+      v1::Worker& worker = *response.add_workers();
+      worker.set_state(v1::WORKER_STATE_IDLE);
+      worker.set_host("h");
+      worker.set_processor(host.machine);
+      worker.set_cores(host.cores);
+    }
+    return grpc::Status::OK;
+  };
+  coordinator.get_profile = [&](auto&, auto&, v1::GetProfileResponse& response) {
+    profile::Profile known;
+    for (const model::Layer& layer : model.layers) {
+      const profile::LayerShape shape = profile::ShapeOf(model, layer, model::Recompute::kNone);
+      known.AddLayer(
+          {shape, host.ConditionsOf(2, std::nullopt, config::DeviceKind::kCpu)},
+          {.work = profile::WorkOf(layer, model::Recompute::kNone),
+           .seconds = {.forward = seconds, .input_grad = seconds, .weight_grad = seconds}});
+    }
+    *response.mutable_profile() = profile::ToProto(known);
+    return grpc::Status::OK;
+  };
+  const auto plan = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"plan", job_, "--set", "parallelism={pipeline: 2, schedule: 1f1b}",
+                               "--link", "0,1e30", "-o", "json"});
+    return Parse(RunTakt(coordinator, more));
+  };
+  const auto step = [&](const json& plan) {
+    return plan["candidates"][0]["predicted_step_seconds"].get<double>();
+  };
+  const json measured = plan({});
+  EXPECT_THAT(measured["profile"]["measured"], Not(IsEmpty()));
+  // Eight microbatches of ten layers on two ranks, each of whose passes takes a second.
+  EXPECT_GT(step(measured), 8 * 5 * 3);
+  seconds = 2;
+  EXPECT_NEAR(step(plan({})) / step(measured), 2, 1e-3);
+  const json guessed = plan({"--no-profile"});
+  EXPECT_THAT(guessed["profile"]["measured"], IsEmpty());
+  EXPECT_LT(step(guessed), 1);
+}
+
+TEST_F(PlanTest, SaysWhyNothingWasMeasuredHereAndPlansFromUsualRates) {
+  // The programs of a cluster are not where this test says.
+  const Outcome missing = RunTakt({"plan", job_, "--workers", "2", "-o", "json"});
+  EXPECT_THAT(Parse(missing)["profile"]["measured"], IsEmpty());
+  EXPECT_THAT(missing.err, HasSubstr("planning from usual rates, as nothing could be measured: "));
+  const Outcome many = RunTakt({"plan", job_, "--workers", "65"});
+  EXPECT_EQ(many.code, ExitCode::kDone) << many.err;
+  EXPECT_THAT(many.err, HasSubstr("workers, not 65"));
+  EXPECT_EQ(PlanFor("65").err, "");
+}
+
 TEST_F(PlanTest, NeedsWorkersOrTheirNumber) {
   FakeCoordinator coordinator;
   coordinator.workers = [](auto&, auto&, auto&) { return grpc::Status::OK; };
@@ -121,18 +200,38 @@ TEST_F(PlanTest, NeedsWorkersOrTheirNumber) {
   EXPECT_THAT(outcome.err, HasSubstr("takt plan --workers N"));
 }
 
+TEST_F(PlanTest, WritesAPageToANewFile) {
+  const std::string path = directory_.Path("plan.html");
+  const auto page = [&] {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  const Outcome outcome = RunTakt({"plan", job_, "--workers", "2", "--top", "2", "--html", path});
+  EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("TOKENS/S"));
+  EXPECT_THAT(outcome.err, HasSubstr("plan.html: 2 of 2 candidates"));
+  EXPECT_THAT(page(), AllOf(HasSubstr("Plan of job j"), HasSubstr("</html>")));
+
+  // It is never overwritten, and nobody waits for a plan to hear that.
+  directory_.Write("plan.html", "mine");
+  const Outcome again = RunTakt({"plan", job_, "--workers", "2", "--html", path});
+  EXPECT_EQ(again.code, ExitCode::kInvalidInput);
+  EXPECT_EQ(again.out, "");
+  EXPECT_THAT(again.err, HasSubstr("must not be there yet"));
+  EXPECT_EQ(page(), "mine");
+}
+
 TEST_F(PlanTest, RefusesWhatMakesNoSense) {
   for (const char* link : {"1", "1,0", "-1,5", "a,b", "1,2,3", "nan,1", "0,inf"}) {
-    const Outcome outcome = RunTakt({"plan", job_, "--workers", "2", "--link", link});
+    const Outcome outcome = PlanFor("2", {"--link", link});
     EXPECT_EQ(outcome.code, ExitCode::kInvalidInput) << link;
     EXPECT_THAT(outcome.err, HasSubstr("LATENCY,BYTES_PER_SECOND")) << link;
   }
-  EXPECT_EQ(RunTakt({"plan", job_, "--workers", "0"}).code, ExitCode::kInvalidInput);
-  EXPECT_EQ(RunTakt({"plan", job_, "--workers", "2", "--memory", "-1"}).code,
-            ExitCode::kInvalidInput);
+  EXPECT_EQ(PlanFor("0").code, ExitCode::kInvalidInput);
+  EXPECT_EQ(PlanFor("2", {"--memory", "-1"}).code, ExitCode::kInvalidInput);
   EXPECT_EQ(RunTakt({"plan", "missing.yaml", "--workers", "2"}).code, ExitCode::kInvalidInput);
-  const Outcome schedule =
-      RunTakt({"plan", job_, "--workers", "2", "--set", "parallelism.schedule=1f2b"});
+  const Outcome schedule = PlanFor("2", {"--set", "parallelism.schedule=1f2b"});
   EXPECT_EQ(schedule.code, ExitCode::kInvalidInput);
   EXPECT_THAT(schedule.err, HasSubstr("parallelism.schedule is 1f2b"));
 }

@@ -2,7 +2,6 @@
 #include "absl/strings/str_cat.h"
 #include "cli/base/report.h"
 #include "cli/client/connect.h"
-#include "cli/client/local_address.h"
 #include "cli/job/commands.h"
 #include "cli/job/follow.h"
 #include "cli/job/job_input.h"
@@ -19,11 +18,7 @@ struct SubmitOptions {
 };
 
 absl::StatusOr<ExitCode> Submit(const Context& context, const SubmitOptions& options) {
-  // The job is checked first, so that its errors are reported whether or not a coordinator answers.
-  const absl::StatusOr<std::string> address = CoordinatorAddress(context);
-  JobInput job_input = options.job;
-  job_input.make_paths_absolute = address.ok() && IsOfLocalCluster(*address);
-  ASSIGN_OR_RETURN(const PreparedJob input, PrepareJob(job_input));
+  ASSIGN_OR_RETURN(const PreparedJob input, PrepareJobToSubmit(context, options.job));
   ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
   const std::string& name = input.spec.name();
   const absl::StatusOr<v1::Job> job = client->SubmitJob(input.spec, options.validate_only);

@@ -4,6 +4,7 @@
 
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
+#include "common/profile/profile_serde.h"
 #include "common/program/program_serde.h"
 #include "common/trace/job_trace_serde.h"
 #include "common/trace/testing/synthetic_trace.h"
@@ -131,6 +132,53 @@ TEST_F(TraceCommand, ExplainAddsUp) {
   EXPECT_EQ(explanation["ranks"].size(), 4u);
   EXPECT_TRUE(explanation["ranks"][0]["idle_seconds"].contains("peer"));
   EXPECT_EQ(RunTakt(coordinator_, {"explain", "j", "--step", "9"}).code, ExitCode::kNotFound);
+}
+
+// A pass of a layer was measured to take 10 ms; the job says 1 ms.
+TEST_F(TraceCommand, ExplainAdvisesAnotherPlan) {
+  v1::Job job;
+  job.set_name("j");
+  job.set_state(v1::JOB_STATE_RUNNING);
+  job.set_schedule("naive");
+  v1::JobSpec& spec = *job.mutable_spec();
+  spec.set_name("j");
+  v1::ModelSpec& model = *spec.mutable_model();
+  model.set_family(v1::MODEL_FAMILY_EMULATED);
+  model.set_layers(4);
+  model.set_forward_ms(1);
+  model.set_input_grad_ms(1);
+  model.set_weight_grad_ms(1);
+  model.set_activation_bytes(4096);
+  spec.mutable_batch()->set_global(8);
+  spec.mutable_batch()->set_microbatch(1);
+  spec.set_steps(10);
+  spec.mutable_parallelism()->set_pipeline(4);
+  coordinator_.get = [&](auto&, auto&, v1::GetJobResponse& response) {
+    *response.mutable_job() = job;
+    return grpc::Status::OK;
+  };
+  coordinator_.workers = [](auto&, auto&, v1::ListWorkersResponse& response) {
+    for (int i = 0; i < 4; ++i) response.add_workers()->set_state(v1::WORKER_STATE_BUSY);
+    return grpc::Status::OK;
+  };
+  const auto advice = [&] {
+    const Outcome outcome = RunTakt(coordinator_, {"-o", "json", "explain", "j"});
+    EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+    return json::parse(outcome.out)["advice"].back();
+  };
+  EXPECT_NE(advice()["kind"], "replan") << "a coordinator that measures nothing";
+  coordinator_.get_profile = [](auto&, auto&, v1::GetProfileResponse& response) {
+    *response.mutable_profile() = profile::ToProto({});
+    return grpc::Status::OK;
+  };
+  const json replan = advice();
+  EXPECT_EQ(replan["kind"], "replan");
+  EXPECT_GT(replan["saved_fraction"], 0.1);
+  EXPECT_THAT(replan["text"].get<std::string>(), HasSubstr("submit it again"));
+  job.mutable_spec()->mutable_checkpoint()->set_directory("saved");
+  EXPECT_THAT(advice()["text"].get<std::string>(), HasSubstr("`takt pause j`"));
+  job.set_state(v1::JOB_STATE_SUCCEEDED);
+  EXPECT_NE(advice()["kind"], "replan");
 }
 
 }  // namespace

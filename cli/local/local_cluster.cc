@@ -34,14 +34,13 @@ std::string LastLines(const std::string& path) {
   return text;
 }
 
-// The number of cores that this process, and so its children, may run on.
+}  // namespace
+
 int NumCores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
     const LocalState& state, const LocalClusterOptions& options) {

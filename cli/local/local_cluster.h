@@ -75,6 +75,9 @@ class LocalCluster final {
   std::unique_ptr<Client> client_;
 };
 
+// Returns the number of cores that this process, and so its children, may run on.
+int NumCores();
+
 // The processes that `local up` left running on a state directory, found by their pid files.
 std::vector<Process> FindLocalProcesses(const std::string& state_directory);
 

@@ -55,7 +55,7 @@ absl::StatusOr<program::LowerOptions> Lowering(const schedule::Schedule& schedul
       .stages = Shapes(costs, schedule.num_stages),
       .reduce_gradients = reduces,
       .tied_embeddings = ties,
-      .optimizer = reduces || ties || time.optimizer > 0 || !options.barrier};
+      .optimizer = reduces || ties || std::ranges::max(time.optimizer) > 0 || !options.barrier};
 }
 
 }  // namespace

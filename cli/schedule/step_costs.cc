@@ -124,7 +124,7 @@ class CostsFile {
         RETURN_IF_ERROR(ReadLinks(value, costs));
       } else if (key == "tied_reduction" || key == "optimizer") {
         RETURN_IF_ERROR(CheckNumber(key, value));
-        (key == "optimizer" ? costs.optimizer : costs.tied_reduction) = value.get<double>();
+        (key == "optimizer" ? costs.optimizer[0] : costs.tied_reduction) = value.get<double>();
       } else if (key == "measured") {
         if (!value.is_string() || value.empty()) return Wrong(key, value, "must be a text");
         measured = value.get<std::string>();

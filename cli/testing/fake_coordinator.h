@@ -41,6 +41,7 @@ class FakeCoordinator final : public v1::JobService::Service, public v1::Cluster
   TAKT_FAKE_METHOD(ResumeJob, v1::ResumeJobResponse, resume)
   TAKT_FAKE_METHOD(DeleteJob, v1::DeleteJobResponse, remove)
   TAKT_FAKE_METHOD(ListWorkers, v1::ListWorkersResponse, workers)
+  TAKT_FAKE_METHOD(GetProfile, v1::GetProfileResponse, get_profile)
   TAKT_FAKE_METHOD(DrainWorker, v1::DrainWorkerResponse, drain)
   TAKT_FAKE_METHOD(WatchJob, grpc::ServerWriter<v1::WatchJobResponse>, watch)
   TAKT_FAKE_METHOD(GetJobLogs, grpc::ServerWriter<v1::GetJobLogsResponse>, logs)

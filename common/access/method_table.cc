@@ -25,6 +25,7 @@ constexpr auto kTable = std::to_array<MethodRule>({
     {"/takt.v1.AttachmentService/StreamBulk",                       kWorker,    Subject::kWorker, true},
 
     {"/takt.v1.ClusterService/DrainWorker",                         kAdmin,     Subject::kNone,   true},
+    {"/takt.v1.ClusterService/GetProfile",                          kUsers,     Subject::kNone,   false},
     {"/takt.v1.ClusterService/GetVersion",                          kEverybody, Subject::kNone,   false},
     {"/takt.v1.ClusterService/ListWorkers",                         kUsers,     Subject::kNone,   false},
     {"/takt.v1.ClusterService/UndrainWorker",                       kAdmin,     Subject::kNone,   true},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -85,25 +86,27 @@ std::vector<std::string> NamesOf(const google::protobuf::EnumDescriptor& type) {
 // Fills a message from a tree. What does not fit becomes an error and is left out.
 class Filler {
  public:
+  explicit Filler(std::string what) : what_(std::move(what)) {}
+
   void FillMessage(const YamlNode& node, Message& message, const std::string& path) {
     const Descriptor& type = *message.GetDescriptor();
     const std::vector<std::string> names = FieldNames(type);
     if (node.kind != Kind::kMap) {
-      return Fail(node, path.empty() ? "job file" : path, "must be a mapping of fields",
+      return Fail(node, path.empty() ? what_ : path, "must be a mapping of fields",
                   absl::StrCat("fields: ", absl::StrJoin(names, ", ")));
     }
+    std::map<std::string_view, std::size_t> first_of;  // where each key is written first
     for (std::size_t i = 0; i < node.keys.size(); ++i) {
       const std::string& key = node.keys[i];
       const std::string field_path =
           absl::StrCat(path, path.empty() ? "" : ".", Shown({Kind::kScalar, key}));
-      const auto first =
-          std::find(node.keys.begin(), node.keys.begin() + i, key) - node.keys.begin();
+      const auto [first, is_first] = first_of.try_emplace(key, i);
       const auto field = std::ranges::find(names, key) - names.begin();
       if (field == type.field_count()) {
         UnknownField(names, key, field_path, node.key_where[i]);
-      } else if (static_cast<std::size_t>(first) != i) {
+      } else if (!is_first) {
         Add({.field = field_path,
-             .rule = absl::StrCat("is given twice, first at ", node.key_where[first]),
+             .rule = absl::StrCat("is given twice, first at ", node.key_where[first->second]),
              .fix = "remove one",
              .where = node.key_where[i]});
       } else {
@@ -116,7 +119,7 @@ class Filler {
     if (errors_.empty()) return absl::OkStatus();
     if (num_errors_ > errors_.size()) {
       errors_.push_back(
-          {.field = "job file",
+          {.field = what_,
            .rule = absl::StrCat("has ", num_errors_ - errors_.size(), " more errors")});
     }
     return InvalidFields(std::move(errors_));
@@ -144,6 +147,7 @@ class Filler {
 
   void UnknownField(const std::vector<std::string>& names, const std::string& key,
                     const std::string& path, const std::string& where) {
+    if (errors_.size() >= kMaxErrors) return Add({});  // it is counted, and nobody sees it
     const std::string suggestion = Suggestion(key, names);
     Add({.field = path,
          .rule = "is not a known field",
@@ -242,23 +246,29 @@ class Filler {
         add ? r.AddString(&message, &field, text) : r.SetString(&message, &field, text);
         return true;
       default:
-        TAKT_CHECK(!"a type that no field of the job spec has");
+        TAKT_CHECK(!"a type that no field of a file has");
         return false;
     }
   }
 
+  const std::string what_;
   std::vector<FieldError> errors_;
   std::size_t num_errors_ = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<v1::JobSpec> ParseJobFile(std::string_view text, const JobFileOptions& options) {
+absl::Status ParseMessageFile(std::string_view text, const JobFileOptions& options,
+                              Message& message) {
   ASSIGN_OR_RETURN(const YamlNode root, ParseJobTree(text, options));
-  Filler filler;
+  Filler filler(options.rules.what);
+  filler.FillMessage(root, message, "");
+  return filler.status();
+}
+
+absl::StatusOr<v1::JobSpec> ParseJobFile(std::string_view text, const JobFileOptions& options) {
   v1::JobSpec spec;
-  filler.FillMessage(root, spec, "");
-  RETURN_IF_ERROR(filler.status());
+  RETURN_IF_ERROR(ParseMessageFile(text, options, spec));
   return spec;
 }
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/config/file_names.h"
 #include "common/config/job_file.h"
 #include "nlohmann/json.hpp"
@@ -60,10 +64,69 @@ ordered_json ToJson(const Message& message) {
   return object;
 }
 
+std::string Dump(const ordered_json& json, int indent) {
+  const std::string text = json.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
+  // JSON leaves this control character as it is, and YAML does not take it.
+  return absl::StrReplaceAll(text, {{"\x7f", "\\u007f"}});
+}
+
+// Returns whether nothing in `value` is itself a mapping or a list.
+bool IsFlat(const ordered_json& value) {
+  if (!value.is_structured()) return true;
+  for (const ordered_json& inner : value) {
+    if (inner.is_structured()) return false;
+  }
+  return true;
+}
+
+// Returns a flat value on one line: {a: 1, b: "x"}.
+std::string Flow(const ordered_json& value) {
+  if (!value.is_object()) return Dump(value, -1);
+  std::string text = "{";
+  for (const auto& [key, inner] : value.items()) {
+    absl::StrAppend(&text, text.size() > 1 ? ", " : "", key, ": ", Dump(inner, -1));
+  }
+  return text + "}";
+}
+
+// Appends a mapping. What is not flat takes a line for each of its fields.
+void AppendYaml(const ordered_json& object, std::size_t indent, std::string& text) {
+  const std::string margin(indent, ' ');
+  for (const auto& [key, value] : object.items()) {
+    absl::StrAppend(&text, margin, key, ":");
+    if (IsFlat(value)) {
+      absl::StrAppend(&text, " ", Flow(value), "\n");
+      continue;
+    }
+    absl::StrAppend(&text, "\n");
+    if (value.is_object()) {
+      AppendYaml(value, indent + 2, text);
+      continue;
+    }
+    for (const ordered_json& element : value) {
+      if (IsFlat(element)) {
+        absl::StrAppend(&text, margin, "  - ", Flow(element), "\n");
+        continue;
+      }
+      const std::size_t dash = text.size() + indent + 2;
+      AppendYaml(element, indent + 4, text);
+      text[dash] = '-';
+    }
+  }
+}
+
 }  // namespace
 
 std::string FormatJobFile(const v1::JobSpec& spec, int indent) {
-  return ToJson(spec).dump(indent, ' ', false, ordered_json::error_handler_t::replace);
+  return Dump(ToJson(spec), indent);
+}
+
+std::string FormatMessageJson(const Message& message) { return Dump(ToJson(message), -1); }
+
+std::string FormatMessageYaml(const Message& message) {
+  std::string text;
+  AppendYaml(ToJson(message), 0, text);
+  return text;
 }
 
 }  // namespace takt::config

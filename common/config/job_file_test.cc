@@ -78,6 +78,36 @@ TEST(JobFile, WhatItPrintsReadsBackTheSame) {
   }
 }
 
+TEST(JobFile, OtherMessagesReadBackTheSameFromJsonAndFromYaml) {
+  const v1::JobSpec spec =
+      Parse(kJob, {"data.train=[{path: a}, {path: \"b: \\x7f #\", format: bytes}]"});
+  const std::string yaml = FormatMessageYaml(spec);
+  EXPECT_THAT(yaml, HasSubstr("\nbatch: {global: 32, microbatch: 2}\n"));
+  EXPECT_THAT(yaml, HasSubstr("\n  train:\n    - {path: \"a\"}\n    - {path: \"b: "));
+  for (const std::string& text : {yaml, FormatMessageJson(spec)}) {
+    v1::JobSpec read;
+    EXPECT_TRUE(ParseMessageFile(text, {}, read).ok()) << text;
+    EXPECT_TRUE(MessageDifferencer::Equals(read, spec)) << text;
+  }
+}
+
+TEST(JobFile, ErrorsCallOtherFilesByTheirName) {
+  const JobFileOptions options{.name = "c.yaml", .rules = {.what = "cluster file"}};
+  v1::JobSpec spec;
+  EXPECT_THAT(std::string(ParseMessageFile("- a", options, spec).message()),
+              HasSubstr("c.yaml:1:1: cluster file is a list: must be a mapping of fields"));
+}
+
+// The time rises with the number of keys, not with its square.
+TEST(JobFile, ReadsManyKeysInTime) {
+  std::string text;
+  for (int i = 0; i < 100000; ++i) absl::StrAppend(&text, "key", i, ": 1\n");
+  const JobFileOptions options{.rules = {.max_bytes = std::size_t{16} << 20, .max_nodes = 1000000}};
+  v1::JobSpec spec;
+  const absl::Status status = ParseMessageFile(text, options, spec);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("job file: has 99980 more errors"));
+}
+
 TEST(JobFile, TakesAutoOnlyWhereTheProtoSaysSo) {
   const v1::JobSpec spec =
       Parse("parallelism: {pipeline: auto, recompute: auto, stage_layers: null, transport: auto}");

@@ -98,7 +98,7 @@ std::string Locate(const YamlNode& root, const std::string& field) {
 }  // namespace
 
 absl::StatusOr<YamlNode> ParseJobTree(std::string_view text, const JobFileOptions& options) {
-  ASSIGN_OR_RETURN(YamlNode root, ParseYaml(text, options.name));
+  ASSIGN_OR_RETURN(YamlNode root, ParseYaml(text, options.name, options.rules));
   for (const std::string& override_text : options.overrides) {
     RETURN_IF_ERROR(ApplyOverride(root, override_text));
   }

@@ -14,12 +14,10 @@
 namespace takt::config {
 namespace {
 
-constexpr std::size_t kMaxBytes = 1 << 20;
 constexpr std::size_t kMaxDepth = 32;
-constexpr std::size_t kMaxNodes = 100000;
 
-absl::Status Bad(std::string rule, std::string fix, std::string where) {
-  return InvalidField({.field = "job file",
+absl::Status Bad(const YamlRules& rules, std::string rule, std::string fix, std::string where) {
+  return InvalidField({.field = rules.what,
                        .rule = std::move(rule),
                        .fix = std::move(fix),
                        .where = std::move(where)});
@@ -28,7 +26,7 @@ absl::Status Bad(std::string rule, std::string fix, std::string where) {
 // Builds the tree from yaml-cpp's events. A map's children arrive as key, value, key, value.
 class TreeBuilder final : public YAML::EventHandler {
  public:
-  explicit TreeBuilder(std::string_view name) : name_(name) {}
+  TreeBuilder(std::string_view name, std::size_t max_nodes) : name_(name), max_nodes_(max_nodes) {}
 
   YamlNode Take() { return std::move(root_); }
 
@@ -64,7 +62,7 @@ class TreeBuilder final : public YAML::EventHandler {
   void Check(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
     if (anchor != 0) throw YAML::ParserException(mark, "anchors are not allowed here");
     if (tag.size() > 1) throw YAML::ParserException(mark, "tags are not allowed here");
-    if (++num_nodes_ > kMaxNodes) throw YAML::ParserException(mark, "too many values");
+    if (++num_nodes_ > max_nodes_) throw YAML::ParserException(mark, "too many values");
   }
 
   void Open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -104,6 +102,7 @@ class TreeBuilder final : public YAML::EventHandler {
   }
 
   const std::string name_;
+  const std::size_t max_nodes_;
   std::size_t num_nodes_ = 0;
   std::vector<YamlNode> open_;  // the maps and lists that have begun, outermost first
   YamlNode root_;
@@ -137,31 +136,35 @@ std::size_t FindNonText(std::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view name) {
-  if (text.size() > kMaxBytes) {
-    return Bad(absl::StrCat("has ", text.size(), " bytes; at most ", kMaxBytes, " are read"),
-               "give a job file in YAML or JSON", std::string(name));
+absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view name,
+                                   const YamlRules& rules) {
+  const std::string instead = absl::StrCat("give a ", rules.what, " in YAML or JSON");
+  if (text.size() > rules.max_bytes) {
+    return Bad(rules,
+               absl::StrCat("has ", text.size(), " bytes; at most ", rules.max_bytes, " are read"),
+               instead, std::string(name));
   }
   if (const std::size_t offset = FindNonText(text); offset != text.size()) {
-    return Bad(absl::StrCat("is not text: byte ", offset, " is not UTF-8, or a control character"),
-               "give a job file in YAML or JSON", std::string(name));
+    return Bad(rules,
+               absl::StrCat("is not text: byte ", offset, " is not UTF-8, or a control character"),
+               instead, std::string(name));
   }
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
-    TreeBuilder builder(name), rest(name);
+    TreeBuilder builder(name, rules.max_nodes), rest(name, rules.max_nodes);
     if (!parser.HandleNextDocument(builder)) {
       return YamlNode{.kind = YamlNode::Kind::kMap,
                       .where = absl::StrCat(std::string(name), ":1:1")};
     }
     if (parser.HandleNextDocument(rest)) {
-      return Bad("holds more than one document", "keep one, without `---` between",
+      return Bad(rules, "holds more than one document", "keep one, without `---` between",
                  std::string(name));
     }
     return builder.Take();
   } catch (const YAML::Exception& error) {
     return Bad(
-        absl::StrCat("is not YAML: ", error.msg), "",
+        rules, absl::StrCat("is not YAML: ", error.msg), "",
         absl::StrCat(std::string(name), ":", error.mark.line + 1, ":", error.mark.column + 1));
   }
 }

@@ -2,6 +2,7 @@
 // Reads YAML (and so JSON) text as a tree that remembers where everything was written.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,9 +22,17 @@ struct YamlNode {
   std::vector<YamlNode> values;        // of a map (beside `keys`) or a list
 };
 
-// Reads one document. An empty one is an empty map. The size is bounded for any input: at most 1
-// MiB of text, 32 levels, 100000 nodes. Anchors, aliases and tags are refused. Errors:
-// kInvalidArgument (FieldError whose field is "job file") with `where` = "name:line:column".
-absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view name);
+// What kind of file is read, and how large one may be. A node is a value or a key.
+struct YamlRules {
+  std::string what = "job file";  // what errors call it
+  std::size_t max_bytes = std::size_t{1} << 20;
+  std::size_t max_nodes = 100000;
+};
+
+// Reads one document. An empty one is an empty map. The size is bounded for any input: by `rules`,
+// and at most 32 levels. Anchors, aliases and tags are refused. Errors: kInvalidArgument
+// (FieldError whose field is `rules.what`) with `where` = "name:line:column".
+absl::StatusOr<YamlNode> ParseYaml(std::string_view text, std::string_view name,
+                                   const YamlRules& rules = {});
 
 }  // namespace takt::config

@@ -77,6 +77,18 @@ TEST(YamlTree, RefusesTenMegabytesShortly) {
             "YAML or JSON");
 }
 
+TEST(YamlTree, FollowsTheRulesOfOtherFiles) {
+  const YamlRules rules{.what = "cluster file", .max_bytes = 20, .max_nodes = 5};
+  const auto error_of = [&](std::string_view text) {
+    return std::string(ParseYaml(text, "c.yaml", rules).status().message());
+  };
+  EXPECT_EQ(error_of("a: [b, c]"), "");
+  EXPECT_EQ(error_of("a: [b, c, d, e]"), "c.yaml:1:11: cluster file: is not YAML: too many values");
+  EXPECT_EQ(error_of(std::string(21, 'x')),
+            "c.yaml: cluster file: has 21 bytes; at most 20 are read; give a cluster file in YAML "
+            "or JSON");
+}
+
 // None of these may take long, use up the stack, or answer with more than a line.
 TEST(YamlTree, StaysBoundedOnHostileText) {
   for (const char* unit : {"[",  "{", "- ", "? ",    "a: ",   "a:\n", "[[],",  "{a: [", "&a [",

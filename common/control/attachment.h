@@ -36,6 +36,7 @@ struct Hello {
   int protocol_version = 0;
   std::string program_version;
   std::string host;
+  std::string processor;  // its name; empty: not known
   int cores = 1;
   std::int64_t memory_bytes = 0;
   MatmulRates matmul_rates;  // of its cores

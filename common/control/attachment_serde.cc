@@ -21,6 +21,7 @@ void Write(const Hello& hello, v1::AttachRequest& request) {
   proto.set_protocol_version(hello.protocol_version);
   proto.set_program_version(hello.program_version);
   proto.set_host(hello.host);
+  proto.set_processor(hello.processor);
   proto.set_cores(hello.cores);
   proto.set_memory_bytes(hello.memory_bytes);
   proto.set_matmul_flops_per_second(hello.matmul_rates.f32);
@@ -81,6 +82,7 @@ Hello Read(const v1::Hello& proto) {
               .protocol_version = proto.protocol_version(),
               .program_version = proto.program_version(),
               .host = proto.host(),
+              .processor = proto.processor(),
               .cores = proto.cores(),
               .memory_bytes = proto.memory_bytes(),
               .matmul_rates = {.f32 = proto.matmul_flops_per_second(),

@@ -48,7 +48,8 @@ absl::Status CheckCosts(const Costs& costs, int num_stages) {
   RETURN_IF_ERROR(CheckCost("tied_reduction", costs.tied_reduction));
   RETURN_IF_ERROR(CheckLink(costs.link));
   for (const auto& [ranks, link] : costs.links) RETURN_IF_ERROR(CheckLink(link));
-  return CheckCost("optimizer", costs.optimizer);
+  for (const double seconds : costs.optimizer) RETURN_IF_ERROR(CheckCost("optimizer", seconds));
+  return absl::OkStatus();
 }
 
 }  // namespace takt::cost

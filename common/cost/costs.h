@@ -30,13 +30,17 @@ struct Costs {
   // part.
   std::vector<double> reduction{0};
   double tied_reduction = 0;  // REDUCE_TIED
-  double optimizer = 0;       // OPT on every rank, after NORM_EXCHANGE, which is a barrier
+  // OPT, after NORM_EXCHANGE, which is a barrier; by pp rank. One entry serves all ranks.
+  std::vector<double> optimizer{0};
 
   double F(StageId stage) const { return Of(forward, stage); }
   double I(StageId stage) const { return Of(input_grad, stage); }
   double W(StageId stage) const { return Of(weight_grad, stage); }
   double B(StageId stage) const { return Of(backward, stage); }
   double Reduction(StageId stage) const { return Of(reduction, stage); }
+  double Optimizer(PpRank pp_rank) const {
+    return optimizer.size() == 1 ? optimizer[0] : optimizer[pp_rank.value()];
+  }
   // Returns the cost of the pair that runs F of `forward_stage` and B of `backward_stage` as one.
   double O(StageId forward_stage, StageId backward_stage) const {
     return overlap.empty() ? F(forward_stage) + B(backward_stage) : Of(overlap, forward_stage);

@@ -246,7 +246,8 @@ class Advisor {
 }  // namespace
 
 std::string_view Name(Advice::Kind kind) {
-  constexpr std::string_view kNames[] = {"", "move_layer", "slow_rank", "link", "data", "schedule"};
+  constexpr std::string_view kNames[] = {"",     "move_layer", "slow_rank", "link",
+                                         "data", "schedule",   "replan"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -19,6 +19,7 @@ struct Advice {
     kLink = 3,       // the slowest link gets the speed of the others
     kData = 4,       // tokens are always there
     kSchedule = 5,   // another family runs the same stages
+    kReplan = 6,     // the job gets the plan that measured times give now
   };
   Kind kind = Kind::kMoveLayer;
   std::string text;
@@ -26,16 +27,17 @@ struct Advice {
   double saved_fraction = 0;  // of the measured step
 };
 
-// Returns "move_layer", "slow_rank", "link", "data" or "schedule".
+// Returns "move_layer", "slow_rank", "link", "data", "schedule" or "replan".
 std::string_view Name(Advice::Kind kind);
 
 struct AdviceOptions {
   double least_fraction = 0.01;  // suggestions that save less are left out
 };
 
-// Returns the best suggestion of each kind; the one that saves most comes first. A layer that moves
-// takes the time that its new stage takes for as much work (JobTrace::layer_work; empty: all layers
-// are alike). Errors: kNotFound: the timeline has no such step.
+// Returns the best suggestion of each kind but kReplan, which needs a planner; the one that saves
+// most comes first. A layer that moves takes the time that its new stage takes for as much work
+// (JobTrace::layer_work; empty: all layers are alike). Errors: kNotFound: the timeline has no such
+// step.
 absl::StatusOr<std::vector<Advice>> Advise(const trace::Timeline& timeline, StepId step,
                                            const AdviceOptions& options = {});
 

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/median.h"
 #include "common/base/status.h"
 #include "common/trace/messages.h"
 
@@ -106,12 +107,6 @@ class Extractor {
 };
 
 }  // namespace
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 Work WorkOf(Op op) {
   switch (op) {

@@ -16,9 +16,6 @@ namespace takt::explain {
 enum class Work : std::uint8_t { kCompute, kMessage, kSum, kData };
 Work WorkOf(program::Op op);
 
-// Returns the median of at least one value; of an even number of values, the upper one.
-double Median(std::vector<double> values);
-
 // The time of some instructions, and how many microbatches they are of.
 struct TimeSum {
   double seconds = 0;

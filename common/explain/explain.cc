@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/base/median.h"
 #include "common/base/status.h"
 #include "common/explain/durations.h"
 

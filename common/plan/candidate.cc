@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/layout/rank_layout.h"
 #include "common/layout/slot_layout.h"
+#include "common/plan/stage_costs.h"
 #include "common/program/forward_only.h"
 #include "common/program/lowering.h"
 #include "common/schedule/generate.h"
@@ -78,7 +79,7 @@ absl::StatusOr<mesh::Partition> PartitionOf(const CandidateInputs& inputs, int n
                                             schedule::Placement placement, int pp_size) {
   ASSIGN_OR_RETURN(mesh::Partition partition,
                    MakePartition(inputs.model, num_stages, inputs.job.parallelism.stage_layers,
-                                 placement, pp_size));
+                                 placement, pp_size, LayerSeconds(inputs, pp_size)));
   RETURN_IF_ERROR(SetRecompute(inputs.recompute, partition));
   return partition;
 }
@@ -93,43 +94,6 @@ program::LowerOptions MakeLowerOptions(const CandidateInputs& inputs,
     options.tied_embeddings |= !last.tied_parameters.empty();
   }
   return options;
-}
-
-// The times of one microbatch.
-struct PassSeconds {
-  double forward = 0, input_grad = 0, weight_grad = 0;
-};
-
-PassSeconds SecondsOf(const CandidateInputs& inputs, const model::Layer& layer,
-                      model::Recompute recompute) {
-  const double rate = inputs.options.matmul_flops_per_second;
-  const model::LayerCost& cost = layer.cost;
-  return {.forward = cost.forward_seconds + cost.forward_flops / rate,
-          .input_grad = cost.input_grad_seconds + cost.InputGradFlops(recompute) / rate,
-          .weight_grad = cost.weight_grad_seconds + cost.weight_grad_flops / rate};
-}
-
-cost::Costs MakeCosts(const CandidateInputs& inputs, const mesh::Partition& partition) {
-  cost::Costs costs{.forward = {},
-                    .input_grad = {},
-                    .weight_grad = {},
-                    .backward = {},
-                    .link = {.latency = inputs.options.link_latency_seconds,
-                             .seconds_per_byte = inputs.options.link_seconds_per_byte}};
-  for (const mesh::Stage& stage : partition) {
-    PassSeconds sum;
-    for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
-      const PassSeconds layer = SecondsOf(inputs, inputs.model.layers[i], stage.recompute);
-      sum.forward += layer.forward;
-      sum.input_grad += layer.input_grad;
-      sum.weight_grad += layer.weight_grad;
-    }
-    costs.forward.push_back(sum.forward);
-    costs.input_grad.push_back(sum.input_grad);
-    costs.weight_grad.push_back(sum.weight_grad);
-    costs.backward.push_back(sum.input_grad + sum.weight_grad);
-  }
-  return costs;
 }
 
 // Returns the programs of a validation pass. A schedule without a flush goes forward as one with it
@@ -154,7 +118,7 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
   RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = {.gradients = options.reduce_gradients,
                                                       .tied_embeddings = options.tied_embeddings},
                                              .schedule = &plan.schedule}));
-  plan.costs = MakeCosts(inputs, plan.partition);
+  plan.costs = CostsOf(inputs, plan.partition);
   ASSIGN_OR_RETURN(sim::Report report,
                    sim::Simulate(plan.programs, plan.costs,
                                  {.steps = IsAsynchronous(plan.schedule) ? kStepsInARow : 1}));
@@ -222,7 +186,18 @@ absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
   if (!looks) return cost::Costs();
   ASSIGN_OR_RETURN(const mesh::Partition partition,
                    PartitionOf(inputs, pp_size, schedule::Placement::kLoop, pp_size));
-  return MakeCosts(inputs, partition);
+  return CostsOf(inputs, partition);
+}
+
+// Returns what the update takes on the mean rank and on the slowest.
+std::pair<double, double> UpdateSeconds(const Plan& plan) {
+  double sum = 0, longest = 0;
+  for (PpRank rank(0); rank.value() < plan.mesh.pp_size; ++rank) {
+    const double seconds = plan.costs.Optimizer(rank);
+    sum += seconds;
+    longest = std::max(longest, seconds);
+  }
+  return {sum / plan.mesh.pp_size, longest};
 }
 
 absl::Status BadFile(const config::JobSpec& job, std::string rule, std::string fix) {
@@ -262,9 +237,10 @@ absl::Status CheckFileSizes(const CandidateInputs& inputs, const schedule::Sched
 
 double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
   const absl::StatusOr<mesh::Partition> partition =
-      MakePartition(inputs.model, pp_size, {}, schedule::Placement::kLoop, pp_size);
+      MakePartition(inputs.model, pp_size, {}, schedule::Placement::kLoop, pp_size,
+                    LayerSeconds(inputs, pp_size));
   TAKT_CHECK(partition.ok());
-  const cost::Costs costs = MakeCosts(inputs, *partition);
+  const cost::Costs costs = CostsOf(inputs, *partition);
   double largest = 0;
   for (StageId stage(0); stage.value() < pp_size; ++stage)
     largest = std::max(largest, costs.F(stage) + costs.B(stage));
@@ -296,7 +272,7 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
       .num_microbatches = Microbatches(inputs),
       .num_chunks = {num_chunks},
       .placements = {placement},
-      .costs = MakeCosts(inputs, *partition),
+      .costs = CostsOf(inputs, *partition),
       .max_candidates = std::clamp<std::int64_t>(
           kSearchedActions / (std::int64_t{3} * num_stages * Microbatches(inputs)), 100, 5000)};
   for (const program::StageShape& stage : MakeLowerOptions(inputs, *partition).stages)
@@ -316,7 +292,9 @@ std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Place
 absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& candidate) {
   const Plan& plan = candidate.plan;
   const double step = plan.predicted_step_seconds;
-  Parts parts{.compute = (1 - plan.predicted_bubble_fraction) * step};
+  const auto [mean_update, longest_update] = UpdateSeconds(plan);
+  Parts parts{.compute = (1 - plan.predicted_bubble_fraction) * step + mean_update,
+              .imbalance = longest_update - mean_update};
   if (!IsAsynchronous(plan.schedule)) {
     std::vector<std::int64_t> message_bytes;
     for (const program::StageShape& stage : MakeLowerOptions(inputs, plan.partition).stages)
@@ -329,9 +307,9 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
                                            .costs = plan.costs,
                                            .max_in_flight = {candidate.report.peak_in_flight()},
                                            .message_bytes = std::move(message_bytes)}));
-    parts.imbalance = bound.imbalance;
+    parts.imbalance += bound.imbalance;
     parts.communication = bound.communication;
-    parts.lower_bound = bound.makespan;
+    parts.lower_bound = bound.makespan + longest_update;
   }
   parts.schedule = step - parts.compute - parts.imbalance - parts.communication;
   return parts;

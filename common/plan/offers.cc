@@ -2,12 +2,18 @@
 #include "common/plan/offers.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
+
+#include "common/base/bounded_text.h"
 
 namespace takt::plan {
 namespace {
 
 using config::DeviceKind;
+
+// A name that a worker tells becomes part of what is stored.
+constexpr std::size_t kMostNameBytes = 100;
 
 // Returns the smaller of the numbers that are not 0, or 0 if both are.
 template <class Number>
@@ -42,9 +48,36 @@ double FlopsPerSecond(const config::JobSpec& job, const WorkerOffer& offer, Devi
   return bf16 && rates.bf16 > 0 ? rates.bf16 : rates.f32;
 }
 
+std::string MachineOf(const WorkerOffer& offer, DeviceKind device) {
+  const auto bounded = [](const std::string& name) {
+    return std::string(FirstBytes(name, kMostNameBytes));
+  };
+  if (device != DeviceKind::kCuda) return bounded(offer.processor);
+  return offer.device ? bounded(offer.device->name) : "";
+}
+
+Host HostOf(const std::vector<WorkerOffer>& attached, DeviceKind device) {
+  std::map<std::string, Host> hosts;  // by name
+  for (const WorkerOffer& offer : attached) {
+    const auto [it, is_new] =
+        hosts.try_emplace(offer.host, Host{.cores = std::max(1, offer.cores), .workers = 0});
+    Host& host = it->second;
+    ++host.workers;
+    host.cores = std::max(1, std::min(host.cores, offer.cores));
+    if (host.machine.empty()) host.machine = MachineOf(offer, device);
+  }
+  const auto fullest = std::ranges::max_element(hosts, [](const auto& a, const auto& b) {
+    return std::int64_t{a.second.workers} * b.second.cores <
+           std::int64_t{b.second.workers} * a.second.cores;
+  });
+  return fullest == hosts.end() ? Host() : fullest->second;
+}
+
 PlanOptions PlanOptionsFor(const config::JobSpec& job, const std::vector<WorkerOffer>& offers,
                            DeviceKind device) {
-  PlanOptions options{.max_workers = static_cast<int>(offers.size()), .device = device};
+  PlanOptions options{.max_workers = static_cast<int>(offers.size()),
+                      .device = device,
+                      .host = HostOf(offers, device)};
   std::map<std::string, int> sharing;
   for (const WorkerOffer& offer : offers) ++sharing[MemoryOwner(offer, device)];
   double slowest = 0;

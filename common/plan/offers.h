@@ -16,6 +16,8 @@ namespace takt::plan {
 
 struct WorkerOffer {
   std::string host;
+  std::string processor;          // its name; empty: not known
+  int cores = 1;                  // of the host
   std::int64_t memory_bytes = 0;  // of the host; 0: not known
   MatmulRates matmul_rates;       // of its cores
   std::optional<Device> device;   // nullopt: it computes on its cores alone
@@ -32,9 +34,18 @@ config::DeviceKind DeviceOf(const config::JobSpec& job, config::DeviceKind befor
 double FlopsPerSecond(const config::JobSpec& job, const WorkerOffer& offer,
                       config::DeviceKind device);
 
+// Returns the name under which times of `device` are kept (profile::Conditions::machine). Empty: it
+// is not known.
+std::string MachineOf(const WorkerOffer& offer, config::DeviceKind device);
+
+// Returns the host that has most workers for a core, of the hosts of these workers. All that are
+// attached there count, because they share its cores. If there is none, nothing is known of it.
+Host HostOf(const std::vector<WorkerOffer>& attached, config::DeviceKind device);
+
 // Returns what a plan of the job for these workers may assume. The slowest worker sets the rate.
 // Workers on one host share its memory evenly, workers on one GPU share the GPU's, and the smallest
-// share is the limit. Precondition: all workers have a GPU if `device` is kCuda.
+// share is the limit. The host is HostOf(offers): set it if others are attached there as well.
+// Precondition: all workers have a GPU if `device` is kCuda.
 PlanOptions PlanOptionsFor(const config::JobSpec& job, const std::vector<WorkerOffer>& offers,
                            config::DeviceKind device);
 

@@ -18,9 +18,12 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Sums the work of a run of layers.
 class LayerWork {
  public:
-  explicit LayerWork(const model::Model& model) {
-    for (const model::Layer& layer : model.layers)
-      prefix_.push_back(prefix_.back() + layer.cost.Work());
+  // layer_seconds: as in MakePartition.
+  LayerWork(const model::Model& model, const std::vector<double>& layer_seconds) {
+    for (std::size_t i = 0; i < model.layers.size(); ++i) {
+      const double work = layer_seconds.empty() ? model.layers[i].cost.Work() : layer_seconds[i];
+      prefix_.push_back(prefix_.back() + work);
+    }
   }
 
   int size() const { return static_cast<int>(prefix_.size()) - 1; }
@@ -107,9 +110,10 @@ absl::StatusOr<std::vector<int>> EndsOf(const model::Model& model,
 
 absl::StatusOr<mesh::Partition> MakePartition(const model::Model& model, int num_stages,
                                               const std::vector<int>& stage_layers,
-                                              schedule::Placement placement, int pp_size) {
+                                              schedule::Placement placement, int pp_size,
+                                              const std::vector<double>& layer_seconds) {
   TAKT_CHECK(num_stages >= 1 && pp_size >= 1);
-  const LayerWork work(model);
+  const LayerWork work(model, layer_seconds);
   if (num_stages > work.size()) {
     return InvalidField(
         {.field = "parallelism.pipeline",

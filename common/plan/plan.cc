@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/plan/ranking.h"
+#include "common/plan/stage_costs.h"
 #include "common/schedule/validator.h"
 #include "common/sim/prove.h"
 
@@ -101,6 +102,15 @@ absl::StatusOr<Plan> Complete(const config::JobSpec& job, const PlanOptions& opt
 
 }  // namespace
 
+profile::Conditions Host::ConditionsOf(int num_ranks, std::optional<int> threads,
+                                       config::DeviceKind device) const {
+  if (device == config::DeviceKind::kCuda)
+    return {.machine = machine, .threads = 0, .ranks_per_host = 1};
+  return {.machine = machine,
+          .threads = threads.value_or(std::max(1, cores / std::max(1, workers))),
+          .ranks_per_host = std::min(num_ranks, room())};
+}
+
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options) {
   ASSIGN_OR_RETURN(model::Model model, ModelOf(job, options));
   const int dp_size = job.parallelism.data.value_or(1);
@@ -121,6 +131,7 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
   if (!forecasts.fits.ok()) return forecasts;
   for (Candidate& candidate : ranking.candidates) {
     ASSIGN_OR_RETURN(const Parts parts, PartsOf(inputs, candidate));
+    AddOrigins(inputs, candidate.plan.partition, forecasts.origins);
     candidate.plan.model = model;
     forecasts.candidates.push_back({.plan = std::move(candidate.plan),
                                     .parts = parts,

@@ -3,6 +3,9 @@
 // result.
 #pragma once
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,21 +15,41 @@
 #include "common/cost/costs.h"
 #include "common/mesh/mesh.h"
 #include "common/model/model.h"
+#include "common/profile/profile.h"
 #include "common/program/program.h"
 #include "common/schedule/schedule.h"
 
 namespace takt::plan {
+
+// The kind of host that the ranks of a job share.
+struct Host {
+  std::string machine;  // profile::Conditions::machine; empty: not known
+  int cores = 1;
+  int workers = 1;  // attached there
+  int free = 0;     // of these, so many may run the job; 0: all
+
+  // Returns how many ranks of a job may share it.
+  int room() const { return free > 0 ? free : std::max(workers, 1); }
+
+  // Returns how a job of `num_ranks` runs there. threads: of each rank; nullopt: an even share.
+  profile::Conditions ConditionsOf(int num_ranks, std::optional<int> threads,
+                                   config::DeviceKind device) const;
+};
 
 struct PlanOptions {
   // The plan may use at most so many workers. `pipeline: auto` takes as many as help.
   int max_workers = 1;
   // The workers compute on this. It decides what a bf16 job keeps in bf16.
   config::DeviceKind device = config::DeviceKind::kCpu;
-  // The rate turns FLOPs into seconds until profiles exist. The others say what a message costs
-  // until links are measured.
+  // What was measured on workers; null: nothing. Copies share it.
+  std::shared_ptr<const profile::Profile> profile;
+  Host host;
+  // The rate turns FLOPs into seconds where nothing was measured, and into MFU. The others say what
+  // a message costs where none was measured.
   double matmul_flops_per_second = 1e11;
   double link_latency_seconds = 20e-6;
   double link_seconds_per_byte = 0.5e-9;
+  bool use_measured_links = true;  // false: all messages cost this
   // The least memory that a worker has for a rank. 0: it is not known, and no plan is too large.
   std::int64_t worker_memory_bytes = 0;
 };
@@ -49,8 +72,8 @@ struct Plan {
 // Chooses mesh, partition and schedule, lowers the schedule and proves the programs, in this order.
 // The plan decides what the job leaves open:
 // data: auto      1.
-// recompute: auto none; if that does not fit the workers' memory, selective; if that does not fit
-//                 either, full.
+// recompute: auto as little on each rank as fits the workers' memory: none, selective or full
+//                 (least_recompute.h).
 // pipeline: auto  the size whose step is shortest, of those that the layers, max_workers and the
 //                 schedule allow; the smallest that is within 1 % of it. A given one may exceed
 //                 max_workers: such a job waits.
@@ -88,10 +111,16 @@ struct Forecast {
   std::int64_t num_messages = 0;  // of a step, in all
 };
 
+// Says where the times of a plan come from: texts for people.
+struct Origins {
+  std::vector<std::string> measured, interpolated, guessed;
+};
+
 struct Forecasts {
   // The first is what MakePlan takes; the others follow by their steps. Empty: none fits.
   std::vector<Forecast> candidates;
   std::vector<Refusal> refused;
+  Origins origins;    // of all candidates' times
   absl::Status fits;  // if none fits: how much the one lacks that needs least (FieldError)
 };
 
@@ -104,10 +133,12 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
 std::string ToString(const Plan& plan);
 
 // Assigns layers to stages, one or more to each. If `stage_layers` is empty, the stages are
-// contiguous parts whose largest sum of FLOPs is least, with embedding and head counted. Else it
-// has the blocks of each stage: 0 makes a stage of the embedding or of the head alone.
+// contiguous parts whose longest is shortest, with embedding and head counted. Else it has the
+// blocks of each stage: 0 makes a stage of the embedding or of the head alone.
+// layer_seconds: what each layer takes; empty: its FLOPs count instead.
 absl::StatusOr<mesh::Partition> MakePartition(const model::Model& model, int num_stages,
                                               const std::vector<int>& stage_layers,
-                                              schedule::Placement placement, int pp_size);
+                                              schedule::Placement placement, int pp_size,
+                                              const std::vector<double>& layer_seconds = {});
 
 }  // namespace takt::plan

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/plan/least_recompute.h"
 #include "common/schedule/generate.h"
 
 namespace takt::plan {
@@ -74,7 +75,7 @@ class Ranker {
     ranking_.refused.push_back(
         {.pp_size = candidate.plan.mesh.pp_size,
          .schedule = candidate.plan.schedule.name,
-         .recompute = inputs_.recompute,
+         .recompute = RecomputeOf(candidate),
          .reason = absl::StrCat("a rank needs ", FormatBytes(largest.total()), " of ",
                                 FormatBytes(inputs_.options.worker_memory_bytes))});
     KeepNearest(std::move(candidate));
@@ -122,7 +123,33 @@ class Ranker {
   absl::Status first_error_;
 };
 
-// Adds what a search finds, over placements with one copy of the weights and numbers of chunks.
+// Emulated layers keep nothing.
+bool ChoosesRecompute(const CandidateInputs& inputs) {
+  return inputs.job.parallelism.recompute.empty() &&
+         inputs.job.model.family != model::Family::kEmulated;
+}
+
+absl::StatusOr<Candidate> Make(const CandidateInputs& inputs, const MakeCandidate& make) {
+  return ChoosesRecompute(inputs) ? WithLeastRecompute(inputs, make) : make(inputs);
+}
+
+// Adds what a search finds for one placement and number of chunks. If nothing of it fits, all
+// stages compute more again.
+void AddFound(CandidateInputs inputs, schedule::Placement placement, int pp_size, int num_chunks,
+              Ranker& ranker) {
+  using enum model::Recompute;
+  for (const model::Recompute mode : {kNone, kSelective, kFull}) {
+    if (ChoosesRecompute(inputs)) inputs.recompute = {mode};
+    bool fits = false;
+    for (Candidate& found : FromSearch(inputs, placement, pp_size, num_chunks)) {
+      fits |= Fits(found, inputs.options);
+      ranker.Add(std::move(found));
+    }
+    if (fits || !ChoosesRecompute(inputs)) return;
+  }
+}
+
+// Adds what searches find, over placements with one copy of the weights and numbers of chunks.
 void AddSearched(const CandidateInputs& inputs, int pp_size, Ranker& ranker) {
   using schedule::Placement;
   const std::optional<int> asked = inputs.job.parallelism.chunks;
@@ -130,8 +157,7 @@ void AddSearched(const CandidateInputs& inputs, int pp_size, Ranker& ranker) {
     if (num_chunks != asked.value_or(num_chunks) || (pp_size == 1 && num_chunks > 1)) continue;
     for (const Placement placement : {Placement::kLoop, Placement::kV}) {
       if (placement == Placement::kV && num_chunks != 2) continue;
-      for (Candidate& found : FromSearch(inputs, placement, pp_size, num_chunks))
-        ranker.Add(std::move(found));
+      AddFound(inputs, placement, pp_size, num_chunks, ranker);
     }
   }
 }
@@ -154,7 +180,8 @@ void AddSize(const CandidateInputs& inputs, const std::vector<std::string>& fami
              Ranker& ranker) {
   const bool is_auto = inputs.job.parallelism.schedule == kAuto;
   for (const std::string& family : families) {
-    absl::StatusOr<Candidate> candidate = FromFamily(inputs, family, pp_size);
+    absl::StatusOr<Candidate> candidate =
+        Make(inputs, [&](const CandidateInputs& its) { return FromFamily(its, family, pp_size); });
     std::string why_not(candidate.status().message());
     if (candidate.ok() && is_auto) why_not = WhyNotForAuto(inputs, *candidate);
     if (why_not.empty()) {
@@ -193,7 +220,7 @@ absl::StatusOr<Ranking> RankSizes(const CandidateInputs& inputs, std::size_t top
   const std::string& asked = inputs.job.parallelism.schedule;
   Ranker ranker(inputs, top);
   if (asked.starts_with(kFileScheme)) {
-    ASSIGN_OR_RETURN(Candidate candidate, FromFile(inputs));
+    ASSIGN_OR_RETURN(Candidate candidate, Make(inputs, FromFile));
     ranker.Add(std::move(candidate));
     return std::move(ranker).Take();
   }
@@ -223,20 +250,9 @@ const MemoryBytes& Largest(const Candidate& candidate) {
 }
 
 absl::StatusOr<Ranking> RankCandidates(CandidateInputs inputs, std::size_t top) {
-  using enum model::Recompute;
   const std::vector<model::Recompute>& asked = inputs.job.parallelism.recompute;
-  inputs.recompute = asked.empty() ? std::vector{kNone} : asked;
-  absl::StatusOr<Ranking> ranking = RankSizes(inputs, top);
-  if (!asked.empty() || inputs.job.model.family == model::Family::kEmulated) return ranking;
-  for (const model::Recompute mode : {kSelective, kFull}) {
-    if (!ranking.ok() || Fits(ranking->candidates.front(), inputs.options)) break;
-    std::vector<Refusal> refused = std::move(ranking->refused);
-    inputs.recompute = {mode};
-    ranking = RankSizes(inputs, top);
-    if (ranking.ok())
-      ranking->refused.insert(ranking->refused.begin(), refused.begin(), refused.end());
-  }
-  return ranking;
+  inputs.recompute = asked.empty() ? std::vector{model::Recompute::kNone} : asked;
+  return RankSizes(inputs, top);
 }
 
 }  // namespace takt::plan

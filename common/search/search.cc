@@ -160,7 +160,7 @@ class Searcher {
   void Keep(const Problem& problem, Solution solution, const schedule::Bound& bound) {
     Found found{.schedule = ToSchedule(problem, solution.rows),
                 .origin = std::move(solution.origin),
-                .makespan = solution.makespan + request_.costs.optimizer,
+                .makespan = solution.makespan + std::ranges::max(request_.costs.optimizer),
                 .bound = bound};
     if (bound.makespan > 0) found.gap = std::max(0.0, solution.makespan / bound.makespan - 1);
     constexpr double kEqual = 1 + 1e-9;

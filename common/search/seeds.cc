@@ -25,6 +25,13 @@ int Room(const Problem& problem, int rank) {
   return static_cast<int>(std::min<std::int64_t>(problem.limit[rank] / largest, problem.num_items));
 }
 
+// The same for all ranks.
+int Room(const Problem& problem) {
+  int room = Room(problem, 0);
+  for (int rank = 1; rank < problem.num_ranks; ++rank) room = std::min(room, Room(problem, rank));
+  return room;
+}
+
 std::set<int> Groups(int num_ranks, int num_chunks, int num_microbatches) {
   if (num_chunks == 1) return {num_microbatches};
   std::set<int> groups{num_microbatches};
@@ -36,8 +43,21 @@ std::set<int> Groups(int num_ranks, int num_chunks, int num_microbatches) {
 
 constexpr int kPeriod = 6;
 
-// The slots of Fd, Fu, Id, Iu on `rank`.
-std::array<int, 4> SlotsOf(const VBlock& block, int rank) {
+// The passes of a microbatch over a rank, down the v and up again, forward and then backward.
+enum Pass { kFd, kFu, kId, kIu, kNumPasses };
+using Passes = std::array<Step, kNumPasses>;
+
+Passes PassesOf(const Problem& problem, int rank) {
+  const auto down = static_cast<std::int16_t>(rank);
+  const auto up = static_cast<std::int16_t>(2 * problem.num_ranks - 1 - rank);
+  return {{{down, Kind::kForward},
+           {up, Kind::kForward},
+           {up, Kind::kInputGrad},
+           {down, Kind::kInputGrad}}};
+}
+
+// The slots of the passes on `rank`.
+std::array<int, kNumPasses> SlotsOf(const VBlock& block, int rank) {
   const int shift =
       block.early * std::min(block.turn, rank) + block.late * std::max(0, rank - block.turn);
   return {block.down + shift, block.up - rank, block.up_gradient + shift,
@@ -48,9 +68,73 @@ bool Collides(const VBlock& block, int num_ranks) {
   for (int rank = 0; rank < num_ranks; ++rank) {
     std::set<int> used;
     for (const int slot : SlotsOf(block, rank)) used.insert((slot % kPeriod + kPeriod) % kPeriod);
-    if (used.size() < 4) return true;
+    if (used.size() < kNumPasses) return true;
   }
   return false;
+}
+
+// How many chunks a rank has in flight while the block repeats, in the mean and at least: each from
+// its F to a W right behind its I. It is the same for all ranks.
+double MeanInFlight(const VBlock& block) {
+  const int of_down = block.down_gradient - block.down + 2;
+  const int of_up = block.up_gradient - block.up + 2;
+  return static_cast<double>(of_down + of_up) / kPeriod;
+}
+
+// Writes a row pass by pass, each as often as there are any left.
+struct PassWriter {
+  Passes passes;
+  std::array<int, kNumPasses> left{};
+  Row row;
+
+  bool Add(Pass pass) {
+    if (left[pass] == 0) return false;
+    --left[pass];
+    row.push_back(passes[pass]);
+    return true;
+  }
+};
+
+// Orders what comes before the first Iu so that the first gradients come back soonest. At first the
+// two chunks share the room; then the W behind each Id makes room for an F.
+void FillFast(int num_ranks, int rank, int room, const Passes& passes, Row& row) {
+  const auto end = std::find(row.begin(), row.end(), passes[kIu]);
+  PassWriter fill{.passes = passes};
+  for (const Pass pass : {kFd, kFu, kId})
+    fill.left[pass] = static_cast<int>(std::count(row.begin(), end, passes[pass]));
+  int up = std::min({rank + 1, room / 2, fill.left[kFu]});
+  int down = room - up;
+  for (int slot = 2 * rank; slot < 2 * (num_ranks - 1); ++slot) {
+    if (down-- > 0) fill.Add(kFd);
+  }
+  for (int i = 0; i <= rank; ++i) {
+    if (down-- > 0) fill.Add(kFd);
+    if (up-- > 0) fill.Add(kFu);
+  }
+  for (bool more = true; more;) {
+    const bool gradient = fill.Add(kId);
+    more = fill.Add(kFu) || fill.Add(kFd) || gradient;
+  }
+  std::copy(fill.row.begin(), fill.row.end(), row.begin());
+}
+
+// Orders the last gradients, as many as the room is large, so that they leave the v soonest.
+void DrainFast(int num_ranks, int rank, int room, const Passes& passes, Row& row) {
+  const int count = static_cast<int>(std::count(row.begin(), row.end(), passes[kIu]));
+  PassWriter drain{.passes = passes};  // from the end on
+  drain.left[kIu] = std::min((room + 1) / 2, count);
+  drain.left[kId] = std::min({rank + 1, room / 2, count});
+  std::array<int, kNumPasses> moved = drain.left;
+  for (int i = rank; i < num_ranks; ++i) drain.Add(kIu);
+  for (bool more = true; more;) {
+    const bool gradient = drain.Add(kId);
+    more = drain.Add(kIu) || gradient;
+  }
+  for (auto step = row.rbegin(); step != row.rend(); ++step) {
+    const auto pass = std::find(passes.begin(), passes.end(), *step) - passes.begin();
+    if (moved[pass]-- <= 0) drain.row.push_back(*step);
+  }
+  row.assign(drain.row.rbegin(), drain.row.rend());
 }
 
 }  // namespace
@@ -175,21 +259,34 @@ Rows Repeat(const Problem& problem, const VBlock& block) {
   Rows rows;
   std::vector<std::pair<int, Step>> slots;
   for (int rank = 0; rank < problem.num_ranks; ++rank) {
-    const std::array<int, 4> times = SlotsOf(block, rank);
-    const auto down = static_cast<std::int16_t>(rank);
-    const auto up = static_cast<std::int16_t>(2 * problem.num_ranks - 1 - rank);
-    const Step steps[] = {{down, Kind::kForward},
-                          {up, Kind::kForward},
-                          {up, Kind::kInputGrad},
-                          {down, Kind::kInputGrad}};
+    const std::array<int, kNumPasses> times = SlotsOf(block, rank);
+    const Passes passes = PassesOf(problem, rank);
     slots.clear();
     for (int m = 0; m < problem.num_microbatches; ++m) {
-      for (int k = 0; k < 4; ++k) slots.emplace_back(times[k] + kPeriod * m, steps[k]);
+      for (int k = 0; k < kNumPasses; ++k) slots.emplace_back(times[k] + kPeriod * m, passes[k]);
     }
     std::sort(slots.begin(), slots.end(),
               [](const auto& a, const auto& b) { return a.first < b.first; });
     Row& row = rows.emplace_back();
     for (const auto& [time, step] : slots) row.push_back(step);
+  }
+  return rows;
+}
+
+bool FillsMemory(const Problem& problem, const VBlock& block) {
+  if (problem.num_microbatches < 2 * problem.num_ranks) return false;
+  constexpr int kSlack = 3;
+  const int room = std::min(Room(problem), 2 * problem.num_ranks);
+  const double held = MeanInFlight(block);
+  return held <= room && held > room - kSlack;
+}
+
+Rows WithFastEnds(const Problem& problem, Rows rows) {
+  for (int rank = 0; rank < problem.num_ranks; ++rank) {
+    const Passes passes = PassesOf(problem, rank);
+    const int room = std::min(Room(problem, rank), 2 * problem.num_ranks);
+    FillFast(problem.num_ranks, rank, room, passes, rows[rank]);
+    DrainFast(problem.num_ranks, rank, room, passes, rows[rank]);
   }
   return rows;
 }
@@ -202,11 +299,7 @@ void FamilySeeds(const Problem& problem, const Request& request, const Visit& vi
                                       .costs = request.costs};
     const int num_chunks = problem.num_stages / problem.num_ranks;
     if (family.uses_chunks) options.num_chunks = num_chunks;
-    if (family.uses_memory) {
-      options.memory = Room(problem, 0);
-      for (int rank = 1; rank < problem.num_ranks; ++rank)
-        options.memory = std::min(*options.memory, Room(problem, rank));
-    }
+    if (family.uses_memory) options.memory = Room(problem);
     const auto schedule = schedule::Generate(family.name, options);
     if (!schedule.ok() || schedule->placement != problem.placement ||
         schedule->num_stages != problem.num_stages)

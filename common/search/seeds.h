@@ -39,6 +39,13 @@ struct VBlock {
 std::vector<VBlock> VBlocks(int num_ranks);
 Rows Repeat(const Problem& problem, const VBlock& block);
 
+// Returns whether a rank that repeats the block holds about as much as it may. Never with so few
+// microbatches that fill and drain meet.
+bool FillsMemory(const Problem& problem, const VBlock& block);
+// Returns repeated blocks with another fill and drain: gradients come back as soon, and ranks end
+// as soon, as memory and messages allow.   Source: Qi 2024 (2405.15362).
+Rows WithFastEnds(const Problem& problem, Rows rows);
+
 // Each built-in family that has this placement and size, with its W.
 void FamilySeeds(const Problem& problem, const Request& request, const Visit& visit);
 

@@ -2,6 +2,7 @@
 #include "common/search/solve.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "common/search/compact.h"
@@ -117,11 +118,20 @@ class Solver {
     if (problem_.placement == Placement::kBidirectional) TwoWaySeed(problem_, visit);
   }
 
+  // Returns the makespan of the best order that has the block in its middle.
+  double TryBlock(const VBlock& block) {
+    constexpr std::string_view kOrigin = "v block";
+    const Rows rows = Repeat(problem_, block);
+    const double makespan = Try(rows, kOrigin);
+    if (!FillsMemory(problem_, block)) return makespan;
+    return std::min(makespan, Try(WithFastEnds(problem_, rows), kOrigin));
+  }
+
   // Keeps the best orders, for longer problems.
   void TryBlocks(const std::vector<VBlock>& blocks) {
     std::vector<std::pair<double, std::size_t>> ranked;
     for (std::size_t i = 0; i < blocks.size() && !IsDone(); ++i)
-      ranked.emplace_back(Try(search::Repeat(problem_, blocks[i]), "v block"), i);
+      ranked.emplace_back(TryBlock(blocks[i]), i);
     const std::size_t kept = std::min<std::size_t>(kNumBlocks, ranked.size());
     std::partial_sort(ranked.begin(), ranked.begin() + kept, ranked.end());
     for (std::size_t i = 0; i < kept; ++i) blocks_.push_back(blocks[ranked[i].second]);

@@ -141,7 +141,7 @@ std::optional<Refusal> Machine::Run() {
   return std::nullopt;
 }
 
-double Machine::Duration(const Instruction& instruction) const {
+double Machine::Duration(int rank, const Instruction& instruction) const {
   const StageId stage = instruction.stage;
   switch (instruction.op) {
     case Op::kForward:
@@ -159,7 +159,7 @@ double Machine::Duration(const Instruction& instruction) const {
     case Op::kReduceTied:
       return costs_.tied_reduction;
     case Op::kOptimizer:
-      return costs_.optimizer;
+      return costs_.Optimizer(programs_[rank].pp_rank);
     default:
       return 0;
   }

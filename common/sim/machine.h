@@ -51,7 +51,7 @@ class Machine {
   }
 
   // Returns how long an instruction takes by its kind. Not for messages.
-  double Duration(const program::Instruction& instruction) const;
+  double Duration(int rank, const program::Instruction& instruction) const;
 
   // One instruction of one rank.
   struct Place {
@@ -101,7 +101,7 @@ class Machine {
 
   // Returns how long the next instruction of a lane takes. Not for messages that have no durations.
   double NextDuration(const LaneState& state) const {
-    return options_.durations == nullptr ? Duration(Next(state))
+    return options_.durations == nullptr ? Duration(state.rank, Next(state))
                                          : (*options_.durations)[state.rank][NextIndex(state)];
   }
 

@@ -2,6 +2,7 @@
 #include "common/sim/occupancy.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "common/program/slot_bytes.h"
@@ -28,6 +29,15 @@ int PeakInFlight(const Program& program) {
   return peak;
 }
 
+struct Change {
+  double time = 0;
+  // Events at one time are in the order of the list, and an instruction takes bytes before it gives
+  // any back.
+  std::int64_t order = 0;
+  std::int64_t bytes = 0;
+  auto operator<=>(const Change&) const = default;
+};
+
 // Follows the contents of slots. Contents live from the start of the instruction that writes the
 // slot without having read it, to the end of the last one that touches the slot before the next
 // such write.
@@ -36,32 +46,19 @@ class Occupancy {
   Occupancy(const Program& program, const Machine& machine, MemoryKind kind)
       : program_(program), machine_(machine), kind_(kind), contents_(program.slots.size()) {}
 
-  std::int64_t PeakBytes() {
+  // Returns how the bytes in use change, by time. It is called once.
+  std::vector<Change> Changes() {
     const bool any = std::ranges::any_of(program_.slots,
                                          [&](const program::Slot& slot) { return Counts(slot); });
-    if (!any) return 0;
+    if (!any) return {};
     for (const Instruction& instruction : program_.prologue) Begin(instruction);
     for (std::size_t i = 0; i < program_.body.size(); ++i) Follow(static_cast<std::int32_t>(i));
     for (std::size_t slot = 0; slot < contents_.size(); ++slot) End(slot);
     std::sort(changes_.begin(), changes_.end());
-    std::int64_t bytes = 0;
-    std::int64_t peak = 0;
-    for (const Change& change : changes_) {
-      bytes += change.bytes;
-      peak = std::max(peak, bytes);
-    }
-    return peak;
+    return std::move(changes_);
   }
 
  private:
-  struct Change {
-    double time = 0;
-    // Events at one time are in the order of the list, and an instruction takes bytes before it
-    // gives any back.
-    std::int64_t order = 0;
-    std::int64_t bytes = 0;
-    auto operator<=>(const Change&) const = default;
-  };
   struct Content {
     bool there = false;
     Change leaves;
@@ -113,12 +110,41 @@ class Occupancy {
   std::vector<Change> changes_;
 };
 
+std::int64_t PeakBytes(const Program& program, const Machine& machine, MemoryKind kind) {
+  std::int64_t bytes = 0;
+  std::int64_t peak = 0;
+  for (const Change& change : Occupancy(program, machine, kind).Changes()) {
+    bytes += change.bytes;
+    peak = std::max(peak, bytes);
+  }
+  return peak;
+}
+
 }  // namespace
 
 void FindPeaks(const Program& program, const Machine& machine, RankReport& report) {
   report.peak_in_flight = PeakInFlight(program);
-  report.peak_stash_bytes = Occupancy(program, machine, MemoryKind::kStash).PeakBytes();
-  report.peak_buffer_bytes = Occupancy(program, machine, MemoryKind::kMessages).PeakBytes();
+  report.peak_stash_bytes = PeakBytes(program, machine, MemoryKind::kStash);
+  report.peak_buffer_bytes = PeakBytes(program, machine, MemoryKind::kMessages);
+}
+
+std::vector<HeldBytes> HeldOverTime(const Program& program, const Machine& machine) {
+  const std::vector<Change> stash = Occupancy(program, machine, MemoryKind::kStash).Changes();
+  const std::vector<Change> buffers = Occupancy(program, machine, MemoryKind::kMessages).Changes();
+  std::vector<HeldBytes> held(1);
+  held.reserve(1 + stash.size() + buffers.size());
+  auto of_stash = stash.begin();
+  auto of_buffers = buffers.begin();
+  while (of_stash != stash.end() || of_buffers != buffers.end()) {
+    const bool is_stash =
+        of_buffers == buffers.end() || (of_stash != stash.end() && *of_stash < *of_buffers);
+    const Change& change = is_stash ? *of_stash++ : *of_buffers++;
+    HeldBytes next = held.back();
+    next.time = change.time;
+    (is_stash ? next.stash : next.buffers) += change.bytes;
+    held.push_back(next);
+  }
+  return held;
 }
 
 }  // namespace takt::sim

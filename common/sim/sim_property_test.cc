@@ -158,7 +158,7 @@ RC_GTEST_PROP(LoweredProperty, HasACriticalPathWithoutGaps, ()) {
   cost::Costs costs = AnyCosts(schedule.num_stages);
   costs.reduction = {Uniform(0, 9) / 4.0};
   costs.tied_reduction = Uniform(0, 9) / 4.0;
-  costs.optimizer = Uniform(0, 9) / 4.0;
+  costs.optimizer = {Uniform(0, 9) / 4.0};
   const auto report = Simulate(program::Lower(schedule, {.reduce_gradients = Uniform(0, 2) == 0,
                                                          .tied_embeddings = Uniform(0, 2) == 0})
                                    .value(),

@@ -25,10 +25,20 @@ absl::Status CheckSteps(const SimulateOptions& options) {
                        .fix = "simulate one step, or two or more to see them follow each other"});
 }
 
+absl::Status CheckRanks(const cost::Costs& costs, std::size_t num_ranks) {
+  const std::size_t size = costs.optimizer.size();
+  if (size == 1 || size == num_ranks) return absl::OkStatus();
+  return InvalidField(
+      {.field = "cost.optimizer",
+       .value = absl::StrCat(size, " values"),
+       .rule = absl::StrCat("one value, or one for each of the ", num_ranks, " ranks"),
+       .fix = "give one value for all ranks"});
+}
+
 // Returns whether a step lasts until this has ended. An instruction that takes no time counts for
 // those that wait for it.
-bool IsWork(const Instruction& instruction, const Machine& machine) {
-  return program::IsCompute(instruction.op) || machine.Duration(instruction) > 0;
+bool IsWork(int rank, const Instruction& instruction, const Machine& machine) {
+  return program::IsCompute(instruction.op) || machine.Duration(rank, instruction) > 0;
 }
 
 // Returns the work of one step that ends last, on the lowest rank where several do.
@@ -39,7 +49,7 @@ Machine::Place LastWork(const std::vector<Program>& programs, const Machine& mac
     const int rank = program.pp_rank.value();
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(program.body.size()); ++i) {
       const double end = machine.At(step, rank, i).end;
-      if (end <= latest || !IsWork(program.body[i], machine)) continue;
+      if (end <= latest || !IsWork(rank, program.body[i], machine)) continue;
       last = {rank, i};
       latest = end;
     }
@@ -103,6 +113,7 @@ absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost
                                 const SimulateOptions& options) {
   RETURN_IF_ERROR(CheckTogether(programs));
   RETURN_IF_ERROR(cost::CheckCosts(costs, programs[0].num_stages));
+  RETURN_IF_ERROR(CheckRanks(costs, programs.size()));
   RETURN_IF_ERROR(CheckSteps(options));
   Machine machine(programs, costs, {.steps = options.steps, .barrier = options.barrier});
   if (const auto refusal = machine.Run()) return absl::InvalidArgumentError(refusal->reason);
@@ -130,6 +141,7 @@ absl::StatusOr<Report> Simulate(const std::vector<Program>& programs, const cost
     }
     SplitIdle(program, events, report.makespan, of_rank);
     FindPeaks(program, machine, of_rank);
+    if (options.follow_memory) report.held.push_back(HeldOverTime(program, machine));
     report.events.insert(report.events.end(), events.begin(), events.end());
     report.num_messages +=
         std::count_if(program.body.begin(), program.body.end(),

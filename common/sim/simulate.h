@@ -34,6 +34,13 @@ struct Event {  // one instruction's place in time
   double start = 0, end = 0;
 };
 
+// What the slots of a rank hold, from `time` until the next of these.
+struct HeldBytes {
+  double time = 0;
+  std::int64_t stash = 0;    // what F keeps for I and W
+  std::int64_t buffers = 0;  // messages
+};
+
 // A link of the chain that determines the makespan. It begins when the link before it ends.
 struct CriticalLink {
   enum class After : std::uint8_t {  // what it had to wait for last
@@ -66,6 +73,9 @@ struct Report {
   // A chain from 0 to makespan without a gap. Of several such chains it is the one that stays on a
   // rank where it can.
   std::vector<CriticalLink> critical_path;
+  // What each rank holds over time, if the options ask for it. The first entry is at 0. Several
+  // entries at one time follow each other in this order. The largest ones are the rank's peaks.
+  std::vector<std::vector<HeldBytes>> held;
 
   int peak_in_flight() const;  // the largest over ranks
 };
@@ -76,6 +86,7 @@ struct SimulateOptions {
   // NORM_EXCHANGE makes all ranks wait for one another before OPT. Without it each rank goes on
   // when its own gradients are complete, and steps are staggered.
   bool barrier = true;
+  bool follow_memory = false;  // fill Report::held
 };
 
 // kInvalidArgument: the costs or steps make no sense, or the programs never complete.

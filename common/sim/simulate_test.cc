@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/sim/simulate.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "common/schedule/text.h"
@@ -47,7 +49,7 @@ TEST(Simulate, SplitsIdleTimeByWhereItIs) {
 }
 
 TEST(Simulate, CountsTheOptimizerAfterTheBarrierIfItCosts) {
-  EXPECT_EQ(Simulate(Programs("1f1b", 4, 8), {.optimizer = 2}).value().makespan, 35);
+  EXPECT_EQ(Simulate(Programs("1f1b", 4, 8), {.optimizer = {2}}).value().makespan, 35);
 }
 
 TEST(Simulate, CountsStashBytes) {
@@ -58,6 +60,34 @@ TEST(Simulate, CountsStashBytes) {
   const auto report = Simulate(programs, {}).value();
   EXPECT_EQ(report.ranks[0].peak_stash_bytes, 200);
   EXPECT_EQ(report.ranks[1].peak_stash_bytes, 30);
+}
+
+TEST(Simulate, FollowsWhatRanksHoldIfAsked) {
+  const auto programs = Programs(
+      "1f1b", 2, 4,
+      {.stages = {{.output_bytes = 10, .stash_bytes = 100},
+                  {.first_layer = LayerId(1), .last_layer = LayerId(2), .stash_bytes = 30}}});
+  EXPECT_TRUE(Simulate(programs, {}).value().held.empty());
+  const Report report = Simulate(programs, {}, {.follow_memory = true}).value();
+  ASSERT_EQ(report.held.size(), 2u);
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::vector<HeldBytes>& held = report.held[rank];
+    EXPECT_EQ(held.front().time, 0);
+    EXPECT_TRUE(std::ranges::is_sorted(held, {}, &HeldBytes::time));
+    EXPECT_EQ(std::ranges::max_element(held, {}, &HeldBytes::stash)->stash,
+              report.ranks[rank].peak_stash_bytes);
+    EXPECT_EQ(std::ranges::max_element(held, {}, &HeldBytes::buffers)->buffers,
+              report.ranks[rank].peak_buffer_bytes);
+    EXPECT_EQ(held.back().stash, 0);
+    EXPECT_EQ(held.back().buffers, 0);
+  }
+  // The last rank holds a stash from F to B, of one microbatch after the other: F runs from 1 to 2.
+  const auto at = [&](double time) {
+    return std::prev(std::ranges::upper_bound(report.held[1], time, {}, &HeldBytes::time))->stash;
+  };
+  EXPECT_EQ(at(0.5), 0);
+  EXPECT_EQ(at(1.5), 30);
+  EXPECT_EQ(at(report.makespan), 0);
 }
 
 TEST(Simulate, LetsBandwidthOccupyTheLinkAndLatencyNot) {
@@ -84,7 +114,7 @@ TEST(Simulate, TakesCostsByStageAndRefusesImpossibleOnes) {
               HasSubstr("cost.comm is -1"));
   EXPECT_THAT(std::string(Simulate(programs, {.reduction = {-1}}).status().message()),
               HasSubstr("cost.reduction is -1"));
-  EXPECT_FALSE(Simulate(programs, {.optimizer = std::numeric_limits<double>::infinity()}).ok());
+  EXPECT_FALSE(Simulate(programs, {.optimizer = {std::numeric_limits<double>::infinity()}}).ok());
 }
 
 TEST(Simulate, CountsMessagesWhereTheyAreHeld) {
@@ -153,7 +183,7 @@ TEST(CriticalPath, WaitsForALinkThatIsTaken) {
 
 TEST(CriticalPath, EndsWithTheOptimizerOfTheRankThatWaitedForAnother) {
   const auto programs = Programs("gpipe", 2, 1, {.reduce_gradients = true});
-  const cost::Costs costs{.reduction = {4, 20}, .optimizer = 2};
+  const cost::Costs costs{.reduction = {4, 20}, .optimizer = {2}};
   const auto report = Simulate(programs, costs).value();
   // Rank 1 ends its B at 4 and sums until 24. Rank 0 ends at 6 and sums until 10.
   EXPECT_EQ(report.makespan, 26);
@@ -176,7 +206,7 @@ TEST(Simulate, MakesTheRanksOfATiedEmbeddingMeet) {
 
 TEST(Simulate, StaggersStepsThatNoBarrierHoldsTogether) {
   const auto step_time = [](std::string_view family, bool barrier) {
-    return Simulate(Programs(family, 4, 8), {.optimizer = 1}, {.steps = 4, .barrier = barrier})
+    return Simulate(Programs(family, 4, 8), {.optimizer = {1}}, {.steps = 4, .barrier = barrier})
         .value()
         .step_time;
   };
@@ -186,6 +216,12 @@ TEST(Simulate, StaggersStepsThatNoBarrierHoldsTogether) {
   EXPECT_EQ(step_time("1f1b", false), 34);
   EXPECT_EQ(step_time("zb-h2", true), 24 + 3 + 1);
   EXPECT_EQ(step_time("zb-h2", false), 24 + 1);
+}
+
+TEST(Simulate, RefusesCostsOfAnotherNumberOfRanks) {
+  const absl::Status status = Simulate(Programs("gpipe", 2, 1), {.optimizer = {1, 2, 3}}).status();
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("cost.optimizer is 3 values: one value, or one for each of the 2 ranks"));
 }
 
 TEST(Simulate, RefusesNoSteps) {

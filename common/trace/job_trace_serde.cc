@@ -39,6 +39,9 @@ v1::TraceHeader ToHeader(const JobTrace& trace) {
   put(trace.predicted.overlap, costs.mutable_overlap());
   costs.set_link_latency(trace.predicted.link.latency);
   costs.set_link_seconds_per_byte(trace.predicted.link.seconds_per_byte);
+  put(trace.predicted.reduction, costs.mutable_reduction());
+  costs.set_tied_reduction(trace.predicted.tied_reduction);
+  put(trace.predicted.optimizer, costs.mutable_optimizer());
   put(trace.layer_work, header.mutable_layer_work());
   return header;
 }
@@ -56,6 +59,9 @@ JobTrace FromHeader(const v1::TraceHeader& header) {
   trace.predicted.overlap = ToVector(costs.overlap());
   trace.predicted.link = {.latency = costs.link_latency(),
                           .seconds_per_byte = costs.link_seconds_per_byte()};
+  if (costs.reduction_size() > 0) trace.predicted.reduction = ToVector(costs.reduction());
+  trace.predicted.tied_reduction = costs.tied_reduction();
+  if (costs.optimizer_size() > 0) trace.predicted.optimizer = ToVector(costs.optimizer());
   return trace;
 }
 

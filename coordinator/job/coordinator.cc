@@ -82,6 +82,11 @@ absl::Status Coordinator::WaitForEnd() {
   return failure_;
 }
 
+std::shared_ptr<const profile::Profile> Coordinator::ReadProfile() const {
+  if (options_.read_profile) return options_.read_profile();
+  return std::make_shared<const profile::Profile>();
+}
+
 void Coordinator::Decide() {
   pthread_setname_np(pthread_self(), "takt-decide");
   last_round_ = now().steady;
@@ -163,6 +168,7 @@ void Coordinator::Plan() {
       wanted = std::move(next.front());
       next.pop_front();
     }
+    wanted.options.profile = ReadProfile();
     wanted.done(options_.make_plan(wanted.spec, wanted.options));
   }
 }

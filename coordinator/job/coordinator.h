@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "common/metrics/registry.h"
+#include "common/profile/profile.h"
 #include "coordinator/job/board.h"
 #include "coordinator/job/cluster.h"
 #include "coordinator/job/cluster_metrics.h"
@@ -28,6 +29,8 @@ struct CoordinatorOptions {
   // Makes a plan: plan::MakePlan, or a test's function.
   std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>
       make_plan;
+  // Returns what was measured on workers, which every plan is given. Empty: nothing was.
+  std::function<std::shared_ptr<const profile::Profile>()> read_profile;
   const Clock* clock = &Clock::Real();
   absl::Duration tick = timeouts::kTick;
   // If so many events wait, TryPost refuses another one.
@@ -72,6 +75,8 @@ class Coordinator final {
   Board& board() { return board_; }
   Rendezvous& rendezvous() { return rendezvous_; }
   store::Store& store() { return *store_; }
+  // Never null.
+  std::shared_ptr<const profile::Profile> ReadProfile() const;
   Moment now() const { return Moment::Of(*options_.clock); }
 
  private:

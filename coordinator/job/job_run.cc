@@ -59,9 +59,9 @@ void Job::BeginPlanning(const std::vector<std::string>& workers, Moment now) {
   SetState(JobState::kPlanning, absl::StrCat("planning for up to ", workers.size(), " workers"),
            now);
   const placement::Gang gang = context_.workers->Reserved(key(), record_.plan.device);
-  context_.outbox->effects.push_back(
-      MakePlan{record_.id, record_.generation, spec_,
-               placement::PlanOptionsFor(spec_, gang, record_.plan.device)});
+  context_.outbox->effects.push_back(MakePlan{
+      record_.id, record_.generation, spec_,
+      placement::PlanOptionsFor(spec_, gang, record_.plan.device, context_.workers->workers())});
 }
 
 void Job::Planned(absl::StatusOr<plan::Plan> plan, Moment now) {
@@ -97,6 +97,8 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
     past_workers_.insert(hello.worker);
     context_.workers->Bind(hello.worker, key(), Rank(rank));
   }
+  launch->places = placement::PlacesOf({gang.begin(), gang.begin() + plan.mesh.size()},
+                                       launch->threads, launch->device);
   run_.emplace(JobRun::Of(record_, spec_, plan.mesh, RankPhase::kPreparing, now.steady));
   launch->ranks = record_.ranks;
   launch->plan = std::move(plan);

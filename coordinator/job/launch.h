@@ -9,6 +9,7 @@
 #include "common/config/job_spec.h"
 #include "common/control/attachment.h"
 #include "common/plan/plan.h"
+#include "common/profile/learn.h"
 
 namespace takt::job {
 
@@ -19,6 +20,8 @@ struct Launch {
   plan::Plan plan;
   config::DeviceKind device = config::DeviceKind::kCpu;
   std::vector<control::BoundRank> ranks;
+  // By rank: what a profile keeps the times of the run under.
+  std::vector<profile::RankPlace> places;
   std::vector<int> threads;     // by rank
   std::string secret;           // control::kSecretBytes random bytes; never stored, never logged
   std::string resume = "none";  // as in control::Assignment

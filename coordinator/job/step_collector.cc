@@ -20,8 +20,9 @@ bool StepCollector::Add(const control::RankStepReport& report) {
 bool StepCollector::AddOther(Rank rank, std::int64_t sequence, StepId step) {
   if (rank < Rank(0) || rank >= Rank(mesh_.size()) || step < StepId(0)) return false;
   if (step.value() - last_taken_.value() > kMaxAhead) return false;
-  std::int64_t& newest = unacknowledged_[rank].try_emplace(step, sequence).first->second;
-  newest = std::max(newest, sequence);
+  std::map<std::int64_t, StepId>& reports = unacknowledged_[rank];
+  if (static_cast<std::int64_t>(reports.size()) > kMaxAhead) return false;
+  reports.try_emplace(sequence, step);
   return true;
 }
 
@@ -91,10 +92,10 @@ std::vector<store::StepRecord> StepCollector::TakeRest() { return Take(true); }
 
 std::map<Rank, std::int64_t> StepCollector::TakeAcknowledgements(StepId committed) {
   std::map<Rank, std::int64_t> newest;
-  for (auto& [rank, sequences] : unacknowledged_) {
-    while (!sequences.empty() && sequences.begin()->first <= committed) {
-      newest[rank] = std::max(newest[rank], sequences.begin()->second);
-      sequences.erase(sequences.begin());
+  for (auto& [rank, reports] : unacknowledged_) {
+    while (!reports.empty() && reports.begin()->second <= committed) {
+      newest[rank] = reports.begin()->first;
+      reports.erase(reports.begin());
     }
   }
   return newest;

@@ -24,7 +24,8 @@ class StepCollector final {
   // than kMaxAhead steps ahead.
   bool Add(const control::RankStepReport& report);
   // A report of another kind came with this sequence. It is acknowledged after the reports of
-  // `step` (0: the state before the first step). Returns false as Add does.
+  // `step` (0: the state before the first step). Returns false as Add does, or if more reports wait
+  // than a worker keeps.
   bool AddOther(Rank rank, std::int64_t sequence, StepId step);
   // No step waits for reports of this rank any more.
   void EndRank(Rank rank);
@@ -39,8 +40,9 @@ class StepCollector final {
 
   StepId last_taken() const { return last_taken_; }
 
-  // Returns the newest sequence of each rank whose step is at most `committed` and that was not
-  // returned before.
+  // Returns of each rank the newest sequence up to which all reports are of steps that are at most
+  // `committed`, unless it was returned before. A checkpoint's report comes later than those of the
+  // steps that followed its own: they must not be acknowledged with it.
   std::map<Rank, std::int64_t> TakeAcknowledgements(StepId committed);
 
   static constexpr std::int64_t kMaxLag = 64;
@@ -59,8 +61,9 @@ class StepCollector final {
   StepId newest_of_rank0_;
   std::map<StepId, Parts> pending_;
   std::vector<bool> ended_;  // by rank
-  // The newest sequence by rank and step, so that repeated reports take no more memory.
-  std::map<Rank, std::map<StepId, std::int64_t>> unacknowledged_;
+  // By rank the steps of its reports, by their sequence. A report that is sent again takes no more
+  // memory.
+  std::map<Rank, std::map<std::int64_t, StepId>> unacknowledged_;
 };
 
 }  // namespace takt::job

@@ -87,6 +87,15 @@ TEST_F(StepCollectorTest, OnlyCommittedReportsAreAcknowledgedByTheirNewestSequen
   EXPECT_THAT(collector_.TakeAcknowledgements(StepId(2)), IsEmpty());
 }
 
+// A worker forgets all reports up to the sequence that is acknowledged.
+TEST_F(StepCollectorTest, ALateReportAcknowledgesNoStepThatIsNotCommitted) {
+  Add(0, 1, 1.0, 1);
+  Add(0, 2, 1.0, 2);
+  collector_.AddOther(Rank(0), 3, StepId(1));  // the checkpoint of step 1
+  EXPECT_THAT(collector_.TakeAcknowledgements(StepId(1)), ElementsAre(Pair(Rank(0), 1)));
+  EXPECT_THAT(collector_.TakeAcknowledgements(StepId(2)), ElementsAre(Pair(Rank(0), 3)));
+}
+
 TEST_F(StepCollectorTest, AnEndedRankIsNotWaitedFor) {
   for (const int rank : {0, 1, 2}) Add(rank, 1);
   collector_.EndRank(Rank(3));

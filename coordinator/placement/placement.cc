@@ -2,6 +2,8 @@
 #include "coordinator/placement/placement.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <map>
 #include <tuple>
 
 namespace takt::placement {
@@ -13,6 +15,8 @@ using membership::WorkerState;
 plan::WorkerOffer OfferOf(const Worker& worker) {
   const control::Hello& hello = worker.hello;
   return {.host = hello.host,
+          .processor = hello.processor,
+          .cores = hello.cores,
           .memory_bytes = hello.memory_bytes,
           .matmul_rates = hello.matmul_rates,
           .device = hello.device};
@@ -25,6 +29,8 @@ GangWorker GangWorkerOf(const Worker& worker) {
           .has_nccl = hello.has_nccl,
           .gpu = hello.device ? hello.device->uuid : ""};
 }
+
+bool IsAttached(const Worker& worker) { return worker.state() != WorkerState::kLost; }
 
 // Counts a busy worker as one of those that its generation holds.
 void AddHeld(const Worker& worker, std::vector<Holder>& held) {
@@ -44,7 +50,7 @@ void AddHeld(const Worker& worker, std::vector<Holder>& held) {
 
 DeviceKind DeviceOf(const config::JobSpec& spec, DeviceKind before, const Workers& workers) {
   const bool any_gpu = std::ranges::any_of(workers, [](const auto& entry) {
-    return entry.second.state() != WorkerState::kLost && entry.second.hello.device.has_value();
+    return IsAttached(entry.second) && entry.second.hello.device.has_value();
   });
   return plan::DeviceOf(spec, before, any_gpu);
 }
@@ -83,22 +89,59 @@ void SortByRank(Gang& gang, DeviceKind device) {
   });
 }
 
-plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, DeviceKind device) {
-  std::vector<plan::WorkerOffer> offers;
-  for (const Worker* worker : gang) offers.push_back(OfferOf(*worker));
-  return plan::PlanOptionsFor(spec, offers, device);
+plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, DeviceKind device,
+                                 const Workers& workers) {
+  std::vector<plan::WorkerOffer> offers, attached;
+  std::map<std::string, int> hosts;  // to how many of the gang are there
+  int most = 0;
+  for (const Worker* worker : gang) {
+    offers.push_back(OfferOf(*worker));
+    most = std::max(most, ++hosts[worker->hello.host]);
+  }
+  for (const auto& [name, worker] : workers) {
+    if (IsAttached(worker) && hosts.contains(worker.hello.host))
+      attached.push_back(OfferOf(worker));
+  }
+  plan::PlanOptions options = plan::PlanOptionsFor(spec, offers, device);
+  options.host = plan::HostOf(attached, device);
+  options.host.free = most;
+  return options;
 }
 
-plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec) {
+plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Workers& workers) {
   const config::Parallelism& p = spec.parallelism;
-  return {.max_workers = *p.pipeline * p.data.value_or(1), .device = p.device};
+  const DeviceKind device = DeviceOf(spec, DeviceKind::kAuto, workers);
+  Gang gang;
+  for (const auto& [name, worker] : workers) {
+    const bool fits = device != DeviceKind::kCuda || worker.hello.device.has_value();
+    if (IsAttached(worker) && fits) gang.push_back(&worker);
+  }
+  plan::PlanOptions options = PlanOptionsFor(spec, gang, device, workers);
+  options.max_workers = *p.pipeline * p.data.value_or(1);
+  options.worker_memory_bytes = 0;
+  return options;
+}
+
+std::vector<profile::RankPlace> PlacesOf(const Gang& ranks, const std::vector<int>& threads,
+                                         DeviceKind device) {
+  const bool gpu = device == DeviceKind::kCuda;
+  std::map<std::string, int> ranks_of;  // by host
+  for (const Worker* worker : ranks) ++ranks_of[worker->hello.host];
+  std::vector<profile::RankPlace> places;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::string& host = ranks[rank]->hello.host;
+    places.push_back({.conditions = {.machine = plan::MachineOf(OfferOf(*ranks[rank]), device),
+                                     .threads = gpu ? 0 : threads[rank],
+                                     .ranks_per_host = gpu ? 1 : ranks_of[host]},
+                      .host = host});
+  }
+  return places;
 }
 
 int ThreadsOf(const config::JobSpec& spec, const Worker& worker, const Workers& workers) {
   if (spec.parallelism.threads) return *spec.parallelism.threads;
   const auto neighbours = std::ranges::count_if(workers, [&](const auto& entry) {
-    return entry.second.state() != WorkerState::kLost &&
-           entry.second.hello.host == worker.hello.host;
+    return IsAttached(entry.second) && entry.second.hello.host == worker.hello.host;
   });
   return std::max(1, worker.hello.cores / static_cast<int>(neighbours));
 }

@@ -10,6 +10,7 @@
 #include "common/config/job_spec.h"
 #include "common/plan/offers.h"
 #include "common/plan/plan.h"
+#include "common/profile/learn.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/placement/queue.h"
 
@@ -33,13 +34,19 @@ Capacity CapacityOf(const Workers& workers);
 // Sorts the workers of a gang by the ranks that they get. A Grant lists them in the same order.
 void SortByRank(Gang& gang, config::DeviceKind device);
 
-// Returns what a plan of the job for this gang may assume (common/plan/offers.h).
+// Returns what a plan of the job for this gang may assume (common/plan/offers.h). All of `workers`
+// that are attached on the gang's hosts share the cores of these.
 plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang,
-                                 config::DeviceKind device);
+                                 config::DeviceKind device, const Workers& workers);
 
-// Returns what a plan may assume that only checks a submitted job, whose workers are not known yet.
-// The spec must name its pipeline.
-plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec);
+// Returns what a plan may assume that only checks a submitted job. Its gang is not known yet, so
+// all workers that are attached now stand for it; but it may need more of them, and more memory,
+// than there are. The spec must name its pipeline.
+plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Workers& workers);
+
+// Returns where the ranks of a job run, by rank. ranks, threads: by rank.
+std::vector<profile::RankPlace> PlacesOf(const Gang& ranks, const std::vector<int>& threads,
+                                         config::DeviceKind device);
 
 // Returns the number of compute threads of a rank: the one that the spec names, or an even share of
 // the host's cores among the workers that are attached there.

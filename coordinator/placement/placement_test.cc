@@ -87,31 +87,31 @@ TEST_F(PlacementTest, CapacityCountsWhoIsHeldDrainedAndLeaving) {
 
 TEST_F(PlacementTest, WorkersOfAHostShareItsMemoryAndTheSmallestShareCounts) {
   Add("a", "h1"), Add("b", "h2"), Add("c", "h2");
-  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).worker_memory_bytes, 400);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).worker_memory_bytes, 400);
   workers_.at("a").hello.memory_bytes = 0;  // not known
-  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).worker_memory_bytes, 400);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).worker_memory_bytes, 400);
 }
 
 TEST_F(PlacementTest, WorkersOfAGpuShareItsMemory) {
   AddWithGpu("a", "h", "gpu0"), AddWithGpu("b", "h", "gpu0"), AddWithGpu("c", "h", "gpu1");
-  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCuda).worker_memory_bytes, 50);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCuda, workers_).worker_memory_bytes, 50);
 }
 
 TEST_F(PlacementTest, SlowestMeasuredWorkerSetsTheRate) {
   Add("a", "h"), Add("b", "h").hello.matmul_rates.f32 = 2e10;
   Add("c", "h").hello.matmul_rates.f32 = 0;  // not measured
-  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).matmul_flops_per_second, 2e10);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).matmul_flops_per_second, 2e10);
   for (auto& [name, worker] : workers_) worker.hello.matmul_rates.f32 = 0;
-  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).matmul_flops_per_second,
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).matmul_flops_per_second,
             plan::PlanOptions().matmul_flops_per_second);
 }
 
 TEST_F(PlacementTest, RateIsThatOfTheJobsPrecision) {
   Add("a", "h").hello.matmul_rates = {.f32 = 5e10, .bf16 = 3e11};
   Add("b", "h").hello.matmul_rates = {.f32 = 6e10, .bf16 = 2e11};
-  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).matmul_flops_per_second, 5e10);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).matmul_flops_per_second, 5e10);
   spec_.precision = model::Precision::kBf16;
-  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu).matmul_flops_per_second, 2e11);
+  EXPECT_EQ(PlanOptionsFor(spec_, All(), DeviceKind::kCpu, workers_).matmul_flops_per_second, 2e11);
   workers_.at("b").hello.matmul_rates.bf16 = 0;  // an older worker does not tell it
   EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("b"), DeviceKind::kCpu), 6e10);
   EXPECT_EQ(FlopsPerSecond(spec_, workers_.at("b"), DeviceKind::kCuda), 0);
@@ -127,6 +127,58 @@ TEST_F(PlacementTest, ThreadsAreAnEvenShareOfTheCoresUnlessTheSpecNamesThem) {
   EXPECT_EQ(ThreadsOf(spec_, workers_.at("a"), workers_), 1);
   spec_.parallelism.threads = 5;
   EXPECT_EQ(ThreadsOf(spec_, workers_.at("a"), workers_), 5);
+}
+
+TEST_F(PlacementTest, PlansAssumeTheFullestHostOfTheGang) {
+  Add("a", "h1"), Add("b", "h2"), Add("c", "h2"), Add("d", "h3"), Add("e", "h3"), Add("f", "h3");
+  for (auto& [name, worker] : workers_) worker.hello.processor = "of " + worker.hello.host;
+  const Gang gang = {&workers_.at("a"), &workers_.at("b")};
+  const plan::Host host = PlanOptionsFor(spec_, gang, DeviceKind::kCpu, workers_).host;
+  EXPECT_EQ(host.machine, "of h2");
+  EXPECT_EQ(host.cores, 8);
+  EXPECT_EQ(host.workers, 2);  // one of them is not of the gang
+  EXPECT_EQ(host.ConditionsOf(2, {}, config::DeviceKind::kCpu).ranks_per_host, 1);
+  EXPECT_EQ(host.cores / host.workers, ThreadsOf(spec_, workers_.at("b"), workers_));
+  workers_.at("c").session = membership::SessionId(0);
+  workers_.at("a").hello.cores = 4;
+  EXPECT_EQ(PlanOptionsFor(spec_, gang, DeviceKind::kCpu, workers_).host.machine, "of h1");
+  workers_.at("a").hello.processor = "";  // an older worker does not tell it
+  EXPECT_EQ(PlanOptionsFor(spec_, gang, DeviceKind::kCpu, workers_).host.machine, "");
+}
+
+TEST_F(PlacementTest, ASubmittedJobIsCheckedForTheWorkersThatAreThere) {
+  spec_.parallelism.pipeline = 5;
+  spec_.parallelism.data = 2;
+  plan::PlanOptions options = PlanOptionsFor(spec_, workers_);
+  EXPECT_EQ(options.max_workers, 10);
+  EXPECT_EQ(options.host.machine, "");
+  EXPECT_EQ(options.matmul_flops_per_second, plan::PlanOptions().matmul_flops_per_second);
+  Add("a", "h").hello.processor = "p";
+  options = PlanOptionsFor(spec_, workers_);
+  EXPECT_EQ(options.max_workers, 10);
+  EXPECT_EQ(options.host.machine, "p");
+  EXPECT_EQ(options.device, DeviceKind::kCpu);
+  EXPECT_EQ(options.matmul_flops_per_second, 5e10);
+  EXPECT_EQ(options.worker_memory_bytes, 0);
+  AddWithGpu("b", "h", "gpu0").hello.device->name = "a GPU";
+  options = PlanOptionsFor(spec_, workers_);
+  EXPECT_EQ(options.host.machine, "a GPU");
+  EXPECT_EQ(options.matmul_flops_per_second, 1e14);
+}
+
+TEST_F(PlacementTest, PlacesSayWhatEachRankRunsOn) {
+  Add("a", "h1"), AddWithGpu("b", "h1", "gpu0"), AddWithGpu("c", "h2", "gpu1");
+  for (auto& [name, worker] : workers_) {
+    worker.hello.processor = "p";
+    if (worker.hello.device) worker.hello.device->name = "g";
+  }
+  const auto places = PlacesOf(All(), {1, 2, 3}, DeviceKind::kCpu);
+  ASSERT_EQ(places.size(), 3u);
+  EXPECT_EQ(places[1].host, "h1");
+  EXPECT_EQ(ToString(places[1].conditions), "p, 2 threads, 2 ranks on the host");
+  EXPECT_EQ(ToString(places[2].conditions), "p, 3 threads, 1 rank on the host");
+  const auto on_gpus = PlacesOf({&workers_.at("b"), &workers_.at("c")}, {1, 1}, DeviceKind::kCuda);
+  EXPECT_EQ(on_gpus[0].conditions, (profile::Conditions{.machine = "g", .threads = 0}));
 }
 
 TEST_F(PlacementTest, JobKeepsTheDeviceThatItHad) {

@@ -38,7 +38,7 @@ config::JobSpec JobNamed(const std::string& name) {
   return config::ToJobSpec(takt::testing::EmulatedSpec(name, /*pipeline=*/4, /*steps=*/1)).value();
 }
 
-constexpr plan::PlanOptions kOptions{.max_workers = 4};
+const plan::PlanOptions kOptions{.max_workers = 4};
 
 // This is the planner of the child.
 absl::StatusOr<plan::Plan> PlanAsNamed(const config::JobSpec& job,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/planner/plan_serde.h"
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "common/control/assignment_serde.h"
+#include "common/profile/profile_serde.h"
 #include "common/program/program_serde.h"
 #include "common/schedule/text.h"
 #include "takt/v1/planning.pb.h"
@@ -46,7 +48,7 @@ v1::PlanCosts ToProto(const cost::Costs& costs) {
   for (const auto& [pair, link] : costs.links)
     *out.add_links() = ToProto(pair.first, pair.second, link);
   out.set_tied_reduction(costs.tied_reduction);
-  out.set_optimizer(costs.optimizer);
+  Write(costs.optimizer, *out.mutable_optimizer());
   return out;
 }
 
@@ -62,8 +64,25 @@ cost::Costs FromProto(const v1::PlanCosts& costs) {
   for (const v1::PlanCosts::Link& link : costs.links())
     out.links[{PpRank(link.from()), PpRank(link.to())}] = FromProto(link);
   out.tied_reduction = costs.tied_reduction();
-  out.optimizer = costs.optimizer();
+  out.optimizer = Read(costs.optimizer());
   return out;
+}
+
+v1::PlanHost ToProto(const plan::Host& host) {
+  const auto& [machine, cores, workers, free] = host;
+  v1::PlanHost out;
+  out.set_machine(machine);
+  out.set_cores(cores);
+  out.set_workers(workers);
+  out.set_free(free);
+  return out;
+}
+
+plan::Host FromProto(const v1::PlanHost& host) {
+  return {.machine = host.machine(),
+          .cores = host.cores(),
+          .workers = host.workers(),
+          .free = host.free()};
 }
 
 v1::PlannedSchedule ToProto(const schedule::Schedule& schedule) {
@@ -140,8 +159,8 @@ absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& re
 }  // namespace
 
 std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& options) {
-  const auto& [max_workers, device, flops_per_second, latency, seconds_per_byte, memory_bytes] =
-      options;
+  const auto& [max_workers, device, measured, host, flops_per_second, latency, seconds_per_byte,
+               use_measured_links, memory_bytes] = options;
   v1::PlanRequest out;
   *out.mutable_job() = config::ToProto(job);
   out.mutable_warnings()->Add(job.warnings.begin(), job.warnings.end());
@@ -150,7 +169,10 @@ std::string FormatRequest(const config::JobSpec& job, const plan::PlanOptions& o
   out.set_matmul_flops_per_second(flops_per_second);
   out.set_link_latency_seconds(latency);
   out.set_link_seconds_per_byte(seconds_per_byte);
+  out.set_use_measured_links(use_measured_links);
   out.set_worker_memory_bytes(memory_bytes);
+  if (measured != nullptr) *out.mutable_profile() = profile::ToProto(*measured);
+  *out.mutable_host() = ToProto(host);
   return out.SerializeAsString();
 }
 
@@ -161,13 +183,20 @@ absl::StatusOr<PlanRequest> ParseRequest(const std::string& bytes) {
   PlanRequest out{.options = {
                       .max_workers = request.max_workers(),
                       .device = static_cast<config::DeviceKind>(request.device()),
+                      .host = FromProto(request.host()),
                       .matmul_flops_per_second = request.matmul_flops_per_second(),
                       .link_latency_seconds = request.link_latency_seconds(),
                       .link_seconds_per_byte = request.link_seconds_per_byte(),
+                      .use_measured_links = request.use_measured_links(),
                       .worker_memory_bytes = request.worker_memory_bytes(),
                   }};
   ASSIGN_OR_RETURN(out.job, config::ToJobSpec(request.job()));
   out.job.warnings.assign(request.warnings().begin(), request.warnings().end());
+  if (request.has_profile()) {
+    absl::StatusOr<profile::Profile> measured = profile::FromProto(request.profile());
+    if (!measured.ok()) return absl::DataLossError(measured.status().message());
+    out.options.profile = std::make_shared<const profile::Profile>(*std::move(measured));
+  }
   return out;
 }
 

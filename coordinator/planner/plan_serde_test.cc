@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/planner/plan_serde.h"
 
+#include <memory>
+
 #include "common/base/status.h"
 #include "common/config/job_spec_serde.h"
 #include "gmock/gmock.h"
@@ -42,10 +44,10 @@ config::JobSpec JobOf(const std::string& schedule, int pipeline, int data) {
   return *std::move(job);
 }
 
-constexpr plan::PlanOptions kOptions{.max_workers = 8,
-                                     .device = config::DeviceKind::kCpu,
-                                     .matmul_flops_per_second = 3e10,
-                                     .worker_memory_bytes = std::int64_t{1} << 40};
+const plan::PlanOptions kOptions{.max_workers = 8,
+                                 .device = config::DeviceKind::kCpu,
+                                 .matmul_flops_per_second = 3e10,
+                                 .worker_memory_bytes = std::int64_t{1} << 40};
 
 TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
   for (const char* schedule : {"1f1b", "zb-v", "dualpipe-v", "chimera", "pipedream-2bw", "auto"}) {
@@ -54,6 +56,7 @@ TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
     absl::StatusOr<plan::Plan> plan = plan::MakePlan(job, kOptions);
     ASSERT_TRUE(plan.ok()) << plan.status();
     plan->costs.links[{PpRank(0), PpRank(1)}] = {.latency = 1e-5, .seconds_per_byte = 1e-9};
+    plan->costs.optimizer = {1e-3, 2e-3};
     plan->warnings.push_back("a warning");
     const std::string bytes = FormatAnswer(*plan);
     const absl::StatusOr<plan::Plan> parsed = ParseAnswer(bytes, {job, kOptions});
@@ -64,6 +67,7 @@ TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
     EXPECT_EQ(parsed->model.FlopsPerMicrobatch(), plan->model.FlopsPerMicrobatch());
     EXPECT_THAT(parsed->validation_programs, Not(IsEmpty()));
     EXPECT_EQ(parsed->memory, plan->memory);
+    EXPECT_EQ(parsed->costs.optimizer, plan->costs.optimizer);
   }
 }
 
@@ -76,6 +80,27 @@ TEST(PlanSerde, RequestKeepsTheJobItsWarningsAndTheOptions) {
   EXPECT_EQ(FormatRequest(parsed->job, parsed->options), FormatRequest(job, kOptions));
   EXPECT_EQ(parsed->options.matmul_flops_per_second, kOptions.matmul_flops_per_second);
   EXPECT_EQ(parsed->options.worker_memory_bytes, kOptions.worker_memory_bytes);
+}
+
+TEST(PlanSerde, RequestKeepsWhatWasMeasuredAndWhere) {
+  const config::JobSpec job = JobOf("zb-h1", 4, 1);
+  EXPECT_EQ(ParseRequest(FormatRequest(job, kOptions))->options.profile, nullptr);
+  plan::PlanOptions options = kOptions;
+  options.host = {.machine = "a processor", .cores = 12, .workers = 3, .free = 2};
+  auto measured = std::make_shared<profile::Profile>();
+  measured->AddRank({.machine = "a processor"}, {.update_seconds = 1e-9});
+  measured->AddSum({.num_ranks = 3}, 2e-10);
+  options.profile = measured;
+  const absl::StatusOr<PlanRequest> parsed = ParseRequest(FormatRequest(job, options));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(FormatRequest(parsed->job, parsed->options), FormatRequest(job, options));
+  EXPECT_EQ(parsed->options.host.machine, "a processor");
+  EXPECT_EQ(parsed->options.host.cores, 12);
+  EXPECT_EQ(parsed->options.host.workers, 3);
+  EXPECT_EQ(parsed->options.host.free, 2);
+  ASSERT_NE(parsed->options.profile, nullptr);
+  EXPECT_EQ(parsed->options.profile->ranks().begin()->second.update_seconds, 1e-9);
+  EXPECT_EQ(parsed->options.profile->sums().begin()->second, 2e-10);
 }
 
 TEST(PlanSerde, RefusalKeepsItsFields) {

@@ -158,6 +158,7 @@ std::optional<std::string> RequestFor(absl::string_view method, const std::strin
       {"/takt.v1.AttachmentService/Attach", attach.SerializeAsString()},
       {"/takt.v1.AttachmentService/StreamBulk", bulk.SerializeAsString()},
       {"/takt.v1.ClusterService/DrainWorker", on_worker(v1::DrainWorkerRequest())},
+      {"/takt.v1.ClusterService/GetProfile", ""},
       {"/takt.v1.ClusterService/GetVersion", ""},
       {"/takt.v1.ClusterService/ListWorkers", ""},
       {"/takt.v1.ClusterService/UndrainWorker", on_worker(v1::UndrainWorkerRequest())},

@@ -200,6 +200,7 @@ TEST_F(RpcTest, WorkersAreListedWithTheGpuThatTheyTellOf) {
   device.set_bf16_matmul_flops_per_second(9e14);
   device.set_shared(true);
   hello.set_has_nccl(true);
+  hello.set_processor("AMD EPYC 9B14");
   ASSERT_TRUE(stream->Write(request));
   v1::AttachResponse welcome;
   ASSERT_TRUE(stream->Read(&welcome));
@@ -209,6 +210,7 @@ TEST_F(RpcTest, WorkersAreListedWithTheGpuThatTheyTellOf) {
   ASSERT_THAT(response.workers(), SizeIs(1));
   EXPECT_EQ(response.workers(0).device().SerializeAsString(), device.SerializeAsString());
   EXPECT_TRUE(response.workers(0).has_nccl());
+  EXPECT_EQ(response.workers(0).processor(), "AMD EPYC 9B14");
   context->TryCancel();
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/access/decide.h"
 #include "common/base/version.h"
+#include "common/profile/profile_serde.h"
 #include "coordinator/rpc/convert.h"
 #include "coordinator/rpc/streams.h"
 
@@ -73,6 +74,15 @@ grpc::ServerUnaryReactor* ClusterService::GetVersion(grpc::CallbackServerContext
   response->set_program_version(kTaktVersion);
   response->set_build(kTaktBuild);
   response->set_protocol_version(kProtocolVersion);
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::GetProfile(grpc::CallbackServerContext* context,
+                                                     const v1::GetProfileRequest*,
+                                                     v1::GetProfileResponse* response) {
+  *response->mutable_profile() = profile::ToProto(*coordinator_->ReadProfile());
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

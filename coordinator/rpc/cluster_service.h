@@ -27,6 +27,9 @@ class ClusterService final : public v1::ClusterService::CallbackService {
   grpc::ServerUnaryReactor* GetVersion(grpc::CallbackServerContext* context,
                                        const v1::GetVersionRequest* request,
                                        v1::GetVersionResponse* response) override;
+  grpc::ServerUnaryReactor* GetProfile(grpc::CallbackServerContext* context,
+                                       const v1::GetProfileRequest* request,
+                                       v1::GetProfileResponse* response) override;
 
  private:
   job::Coordinator* const coordinator_;

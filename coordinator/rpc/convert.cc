@@ -18,6 +18,7 @@ v1::Worker ToProto(const membership::Worker& worker) {
     out.set_rank(worker.hold->rank.value());
   }
   out.set_host(hello.host);
+  out.set_processor(hello.processor);
   out.set_cores(hello.cores);
   out.set_memory_bytes(hello.memory_bytes);
   out.set_matmul_flops_per_second(hello.matmul_rates.f32);

@@ -71,8 +71,9 @@ v1::Job Describe(const submission::Accepted& accepted, const v1::SubmitJobReques
   job.set_name(request.spec().name());
   job.set_steps(request.spec().steps());
   *job.mutable_spec() = request.spec();
-  job.set_schedule(accepted.schedule);
-  job.mutable_warnings()->Add(accepted.warnings.begin(), accepted.warnings.end());
+  const store::PlanSummary& tried = accepted.tried;
+  store::SetPlan(tried, job);
+  job.mutable_warnings()->Add(tried.warnings.begin(), tried.warnings.end());
   return job;
 }
 

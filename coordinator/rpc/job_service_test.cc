@@ -45,6 +45,8 @@ TEST_F(RpcTest, ValidateOnlyStoresNothing) {
   v1::SubmitJobResponse response;
   ASSERT_TRUE(jobs_->SubmitJob(NewContext().get(), request, &response).ok());
   EXPECT_EQ(response.job().schedule(), "1f1b");
+  EXPECT_EQ(response.job().stages_size(), 2);
+  EXPECT_GT(response.job().predicted_step_seconds(), 0);
   v1::GetJobRequest get;
   get.set_name("j");
   v1::GetJobResponse got;

@@ -58,6 +58,7 @@ class MemoryStore final : public Store {
       lines.back().number = ++last_log_number_;
       if (lines.size() > static_cast<std::size_t>(limits_.log_lines)) lines.pop_front();
     }
+    if (changes.profile) profile_ = *changes.profile;
     return absl::OkStatus();
   }
 
@@ -92,6 +93,11 @@ class MemoryStore final : public Store {
     return found;
   }
 
+  absl::StatusOr<std::string> ReadProfile() override {
+    absl::MutexLock lock(&mutex_);
+    return profile_;
+  }
+
  private:
   void Delete(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto job = jobs_.find(id);
@@ -112,6 +118,7 @@ class MemoryStore final : public Store {
   std::set<std::string> drained_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<LogRecord>> logs_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Generation> generations_ ABSL_GUARDED_BY(mutex_);
+  std::string profile_ ABSL_GUARDED_BY(mutex_);
   std::int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t last_log_number_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -108,6 +108,15 @@ StepRecord FromProto(const v1::StepReport& report, const std::string& job_id) {
   return out;
 }
 
+void SetPlan(const PlanSummary& plan, v1::Job& job) {
+  job.set_schedule(plan.schedule);
+  job.set_device(static_cast<v1::DeviceKind>(plan.device));
+  for (const mesh::Stage& stage : plan.partition) *job.add_stages() = control::ToProto(stage);
+  for (const MemoryBytes& of_rank : plan.memory) *job.add_memory() = takt::ToProto(of_rank);
+  job.set_predicted_step_seconds(plan.predicted_step_seconds);
+  job.set_predicted_bubble_fraction(plan.predicted_bubble_fraction);
+}
+
 v1::Job ToProto(const JobRecord& job) {
   v1::Job out;
   out.set_name(job.name);
@@ -127,13 +136,8 @@ v1::Job ToProto(const JobRecord& job) {
   out.set_generation(job.generation.value());
   if (job.last_step) *out.mutable_last_step() = ToProto(*job.last_step);
   out.set_steps(job.steps);
-  out.set_schedule(job.plan.schedule);
-  out.set_device(static_cast<v1::DeviceKind>(job.plan.device));
-  for (const mesh::Stage& stage : job.plan.partition) *out.add_stages() = control::ToProto(stage);
-  for (const MemoryBytes& of_rank : job.plan.memory) *out.add_memory() = takt::ToProto(of_rank);
+  SetPlan(job.plan, out);
   for (const control::BoundRank& bound : job.ranks) *out.add_ranks() = control::ToProto(bound);
-  out.set_predicted_step_seconds(job.plan.predicted_step_seconds);
-  out.set_predicted_bubble_fraction(job.plan.predicted_bubble_fraction);
   out.set_eta_seconds(EtaSeconds(job));
   for (const control::RankStatus& status : job.fault) *out.add_fault() = control::ToProto(status);
   out.set_invalid_input(job.invalid_input);

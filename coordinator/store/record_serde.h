@@ -14,6 +14,9 @@ v1::StepReport ToProto(const StepRecord& step);
 // The report does not name its job.
 StepRecord FromProto(const v1::StepReport& report, const std::string& job_id);
 
+// Fills in what the plan says, but for its warnings.
+void SetPlan(const PlanSummary& plan, v1::Job& job);
+
 // A job as users see it. eta_seconds is derived from the last step, or the prediction, while the
 // job runs.
 v1::Job ToProto(const JobRecord& job);

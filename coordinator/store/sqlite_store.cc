@@ -30,6 +30,11 @@ INSERT INTO meta VALUES('schema_version', 1);
 COMMIT;
 )sql";
 
+// Tables that came later. Programs that do not know them leave them alone, so the version stays.
+constexpr char kLaterTables[] = R"sql(
+CREATE TABLE IF NOT EXISTS profile(key INTEGER PRIMARY KEY CHECK(key = 0), profile BLOB NOT NULL);
+)sql";
+
 // A message in the file that our own code wrote and that cannot be parsed.
 absl::Status Unreadable(const SqliteDb& db, std::string_view what) {
   return absl::DataLossError(absl::StrCat(
@@ -38,7 +43,7 @@ absl::Status Unreadable(const SqliteDb& db, std::string_view what) {
 }
 
 // Creates the tables in an empty file; refuses files of newer programs.
-absl::Status PrepareSchema(SqliteDb& db) {
+absl::Status PrepareFirstTables(SqliteDb& db) {
   SqliteStatement tables(db, "SELECT count(*) FROM sqlite_master");
   ASSIGN_OR_RETURN(const bool counted, tables.Next());
   if (!counted || tables.Int(0) == 0) {
@@ -58,6 +63,11 @@ absl::Status PrepareSchema(SqliteDb& db) {
         kSchemaVersion, "; use the program that wrote it or a newer one"));
   }
   return absl::OkStatus();
+}
+
+absl::Status PrepareSchema(SqliteDb& db) {
+  RETURN_IF_ERROR(PrepareFirstTables(db));
+  return db.Execute(kLaterTables);
 }
 
 class SqliteStore final : public Store {
@@ -145,6 +155,13 @@ class SqliteStore final : public Store {
     }
   }
 
+  absl::StatusOr<std::string> ReadProfile() override {
+    absl::MutexLock lock(&mutex_);
+    SqliteStatement read(*db_, "SELECT profile FROM profile");
+    ASSIGN_OR_RETURN(const bool row, read.Next());
+    return row ? read.Blob(0) : std::string();
+  }
+
  private:
   absl::Status LoadJobs(Snapshot& snapshot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     SqliteStatement jobs(*db_,
@@ -188,6 +205,7 @@ class SqliteStore final : public Store {
     for (const auto& [worker, drained] : changes.drained) {
       RETURN_IF_ERROR((drained ? drain_ : undrain_).Bind(worker).Run());
     }
+    if (changes.profile) RETURN_IF_ERROR(put_profile_.Bind(*changes.profile).Run());
     return WriteLogs(changes.logs);
   }
 
@@ -236,6 +254,7 @@ class SqliteStore final : public Store {
       *db_, "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?"};
   SqliteStatement drain_{*db_, "INSERT OR IGNORE INTO drained VALUES(?)"};
   SqliteStatement undrain_{*db_, "DELETE FROM drained WHERE worker = ?"};
+  SqliteStatement put_profile_{*db_, "INSERT OR REPLACE INTO profile VALUES(0, ?)"};
   SqliteStatement put_log_{*db_, "INSERT INTO logs(job_id, line) VALUES(?, ?)"};
   SqliteStatement trim_logs_{
       *db_,

@@ -136,6 +136,25 @@ TEST_F(SqliteStoreTest, ANewerSchemaIsRefusedNamingBothVersions) {
   EXPECT_THAT(status.ToString(), HasSubstr("up to 1"));
 }
 
+TEST_F(SqliteStoreTest, AFileFromBeforeProfilesTakesOne) {
+  ASSERT_TRUE(OpenSqliteStore(path_)
+                  .value()
+                  ->Commit({.jobs = {{.number = 3, .id = "i", .name = "n"}}})
+                  .ok());
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path_.c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "DROP TABLE profile", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  {
+    const auto store = OpenSqliteStore(path_).value();
+    EXPECT_EQ(store->ReadProfile().value(), "");
+    EXPECT_TRUE(store->Commit({.profile = "measured"}).ok());
+  }
+  const auto store = OpenSqliteStore(path_).value();
+  EXPECT_EQ(store->ReadProfile().value(), "measured");
+  EXPECT_EQ(store->Load().value().jobs.size(), 1u);
+}
+
 TEST_F(SqliteStoreTest, AnotherProgramsDatabaseIsRefused) {
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open(path_.c_str(), &db), SQLITE_OK);

@@ -24,10 +24,12 @@ struct Changes {
   std::vector<RequestRecord> requests;
   std::map<std::string, bool> drained;  // by worker
   std::vector<LogRecord> logs;          // numbers are given by the store
+  // takt.v1.Profile, serialized; it replaces the one before. Nullopt: that one stays.
+  std::optional<std::string> profile;
 
   bool empty() const {
     return jobs.empty() && deleted_jobs.empty() && steps.empty() && requests.empty() &&
-           drained.empty() && logs.empty();
+           drained.empty() && logs.empty() && !profile.has_value();
   }
 };
 
@@ -69,6 +71,9 @@ class Store {
   // Lines with a number above `after`, ascending, at most `limit`.
   virtual absl::StatusOr<std::vector<LogRecord>> ReadLogs(const std::string& job_id,
                                                           std::int64_t after, int limit) = 0;
+
+  // The profile as it was committed last, empty if none was.
+  virtual absl::StatusOr<std::string> ReadProfile() = 0;
 };
 
 }  // namespace takt::store

@@ -286,6 +286,19 @@ TEST_P(StoreTest, ADeletedJobTakesItsStepsAndLogsAndLeavesItsGeneration) {
   EXPECT_THAT(store->ReadLogs("id-a", 0, 10).value(), IsEmpty());
 }
 
+TEST_P(StoreTest, TheProfileIsTheOneThatWasCommittedLast) {
+  auto store = Make();
+  EXPECT_EQ(store->ReadProfile().value(), "");
+  EXPECT_FALSE(Changes{.profile = ""}.empty());
+  const std::string bytes("\0\xff of any kind", 14);
+  ASSERT_TRUE(store->Commit({.profile = "the first"}).ok());
+  ASSERT_TRUE(store->Commit({.jobs = {Job(1, "a")}, .profile = bytes}).ok());
+  ASSERT_TRUE(store->Commit({.drained = {{"w0", true}}}).ok());
+  EXPECT_EQ(store->ReadProfile().value(), bytes);
+  ASSERT_TRUE(store->Commit({.profile = ""}).ok());
+  EXPECT_EQ(store->ReadProfile().value(), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Stores, StoreTest,
     ::testing::Values(Kind{"Memory", [](const std::string&,

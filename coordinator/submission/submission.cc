@@ -18,19 +18,20 @@ std::string OwnerOf(const access::Identity& who) {
 }
 
 // Goes on with the submission on the deciding thread, which alone knows the other jobs.
-void Enqueue(job::Coordinator* coordinator, const Shared& submission, Accepted tried,
+void Enqueue(job::Coordinator* coordinator, const Shared& submission, store::PlanSummary tried,
              const Done& done) {
   coordinator->Post(
       [submission, tried = std::move(tried), done](job::Cluster& cluster, Moment now) {
         if (submission->validate_only) {
           const absl::Status status = cluster.CheckSubmit(submission->parsed);
-          return done(status.ok() ? absl::StatusOr<Accepted>(tried) : status);
+          return done(status.ok() ? absl::StatusOr<Accepted>(Accepted{.tried = tried}) : status);
         }
         cluster.Submit(
             {.request_id = RequestIdOf(submission->who, submission->request_id),
              .spec = submission->spec,
              .parsed = submission->parsed,
              .owner = OwnerOf(submission->who),
+             // The queue predicts with it how long the job takes.
              .predicted_step_seconds = tried.predicted_step_seconds},
             [done](absl::StatusOr<store::JobRecord> job) {
               done(job.ok() ? absl::StatusOr<Accepted>(Accepted{.job = *std::move(job)})
@@ -40,24 +41,38 @@ void Enqueue(job::Coordinator* coordinator, const Shared& submission, Accepted t
       });
 }
 
+// Tries the plan, and goes on with it.
+void Plan(job::Coordinator* coordinator, const Shared& submission, const plan::PlanOptions& options,
+          const Done& done) {
+  const auto planned = [coordinator, submission, device = options.device,
+                        done](const absl::StatusOr<plan::Plan>& plan) {
+    if (!plan.ok()) return done(plan.status());
+    Enqueue(coordinator, submission,
+            {.device = device,
+             .schedule = plan->schedule.name,
+             .mesh = plan->mesh,
+             .partition = plan->partition,
+             .predicted_step_seconds = plan->predicted_step_seconds,
+             .predicted_bubble_fraction = plan->predicted_bubble_fraction,
+             .warnings = plan->warnings,
+             .memory = plan->memory},
+            done);
+  };
+  if (coordinator->TryPlan(submission->parsed, options, planned)) return;
+  done(absl::ResourceExhaustedError(
+      "too many jobs that were submitted wait to be planned; submit again in some seconds"));
+}
+
 }  // namespace
 
 void Submit(job::Coordinator* coordinator, Submission submission, Done done) {
   const auto shared = std::make_shared<const Submission>(std::move(submission));
-  const config::JobSpec& spec = shared->parsed;
   // With `pipeline: auto` the plan depends on the workers that will be there.
-  if (!spec.parallelism.pipeline) return Enqueue(coordinator, shared, {}, done);
-  const auto planned = [coordinator, shared, done](const absl::StatusOr<plan::Plan>& plan) {
-    if (!plan.ok()) return done(plan.status());
-    Enqueue(coordinator, shared,
-            {.schedule = plan->schedule.name,
-             .warnings = plan->warnings,
-             .predicted_step_seconds = plan->predicted_step_seconds},
-            done);
-  };
-  if (coordinator->TryPlan(spec, placement::PlanOptionsFor(spec), planned)) return;
-  done(absl::ResourceExhaustedError(
-      "too many jobs that were submitted wait to be planned; submit again in some seconds"));
+  if (!shared->parsed.parallelism.pipeline) return Enqueue(coordinator, shared, {}, done);
+  // The deciding thread alone knows the workers that are there now.
+  coordinator->Post([coordinator, shared, done](job::Cluster& cluster, Moment) {
+    Plan(coordinator, shared, placement::PlanOptionsFor(shared->parsed, cluster.workers()), done);
+  });
 }
 
 std::string RequestIdOf(const access::Identity& who, const std::string& request_id) {

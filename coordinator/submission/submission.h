@@ -26,12 +26,9 @@ struct Submission {
 
 struct Accepted {
   std::optional<store::JobRecord> job;  // nullopt: it was only validated
-  // These say what the tried plan of a job is that was only validated. They are empty if the job's
-  // mesh depends on the workers that will be there.
-  std::string schedule;
-  std::vector<std::string> warnings;
-  // Of the tried plan. The queue predicts with it how long the job takes.
-  double predicted_step_seconds = 0;
+  // The tried plan of a job that was only validated. It is empty if the job's mesh depends on the
+  // workers that will be there.
+  store::PlanSummary tried;
 };
 
 // Calls `done` once, on the planning or the deciding thread; it is dropped when the coordinator

@@ -21,6 +21,8 @@ inline constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 inline constexpr absl::Duration kStopGrace = absl::Seconds(2);
 // A worker from which nothing is heard for this long is lost.
 inline constexpr absl::Duration kLease = absl::Seconds(5);
+// A profile that changes is stored this often.
+inline constexpr absl::Duration kSaveProfile = absl::Seconds(10);
 // After a restart or a stall of the coordinator, a job waits this long for its workers to come
 // back. A worker redials within two leases.
 inline constexpr absl::Duration kReturnGrace = absl::Seconds(15);

@@ -58,8 +58,11 @@ absl::StatusOr<job::StepSplit> SplitNewest(const trace::JobTrace& trace) {
   return split;
 }
 
-StepExplainer::StepExplainer(TraceKeeper* traces, Show show)
-    : traces_(traces), show_(std::move(show)), thread_(&StepExplainer::Loop, this) {}
+StepExplainer::StepExplainer(TraceKeeper* traces, Show show, Learn learn)
+    : traces_(traces),
+      show_(std::move(show)),
+      learn_(std::move(learn)),
+      thread_(&StepExplainer::Loop, this) {}
 
 StepExplainer::~StepExplainer() {
   {
@@ -96,6 +99,7 @@ void StepExplainer::ExplainNews() {
       Log(LogLevel::kDebug, "step not explained",
           {{"job", job}, {"error", split.status().ToString()}});
     }
+    if (learn_) learn_(trace);
     if (Rest(absl::ZeroDuration())) return;
   }
 }

@@ -22,11 +22,13 @@ absl::StatusOr<job::StepSplit> SplitNewest(const trace::JobTrace& trace);
 // Ends when it is destroyed, after the step that it explains.
 class StepExplainer final {
  public:
-  // Called on the explainer's thread.
+  // Both are called on the explainer's thread. Learn gets the newest steps of a job, some of which
+  // it got before. It may be empty.
   using Show = std::function<void(const std::string& job, job::StepSplit split)>;
+  using Learn = std::function<void(const trace::JobTrace& trace)>;
 
   // traces: borrowed.
-  StepExplainer(TraceKeeper* traces, Show show);
+  StepExplainer(TraceKeeper* traces, Show show, Learn learn = nullptr);
   ~StepExplainer();
 
  private:
@@ -37,6 +39,7 @@ class StepExplainer final {
 
   TraceKeeper* const traces_;
   const Show show_;
+  const Learn learn_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the others

@@ -107,18 +107,27 @@ TEST_F(TraceKeeperTest, NewsAreTakenOnce) {
   EXPECT_EQ(keeper.TakeNewest("other", 1).num_steps(), 0);
 }
 
-TEST_F(TraceKeeperTest, WhatAllRanksToldOfIsExplained) {
+TEST_F(TraceKeeperTest, WhatAllRanksToldOfIsExplainedAndLearned) {
   TraceKeeper keeper(Options());
   keeper.Begin(Launch("j"));
   Tell(keeper, 1);
-  absl::Notification shown;
-  StepExplainer explainer(&keeper, [&](const std::string& name, const job::StepSplit& split) {
-    EXPECT_EQ(name, "j");
-    EXPECT_EQ(split.generation, Generation(1));
-    EXPECT_EQ(split.step, StepId(1));
-    shown.Notify();
-  });
-  EXPECT_TRUE(shown.WaitForNotificationWithTimeout(absl::Seconds(60)));
+  bool shown = false;
+  absl::Notification learned;
+  StepExplainer explainer(
+      &keeper,
+      [&](const std::string& name, const job::StepSplit& split) {
+        EXPECT_EQ(name, "j");
+        EXPECT_EQ(split.generation, Generation(1));
+        EXPECT_EQ(split.step, StepId(1));
+        shown = true;
+      },
+      [&](const trace::JobTrace& trace) {
+        EXPECT_TRUE(shown);
+        EXPECT_EQ(trace.job, "j");
+        EXPECT_EQ(trace.num_steps(), 1);
+        learned.Notify();
+      });
+  EXPECT_TRUE(learned.WaitForNotificationWithTimeout(absl::Seconds(60)));
 }
 
 TEST_F(TraceKeeperTest, SaysWhatThereIsNot) {

@@ -58,7 +58,7 @@ absl::Status WriteCostsFile(const std::string& path, const MeasuredCosts& costs,
 
 absl::StatusOr<Prediction> Predict(const MeasuredCosts& costs, const plan::Plan& plan) {
   cost::Costs simulated = costs.stages.Costs();
-  simulated.optimizer = costs.optimizer_seconds;
+  simulated.optimizer = {costs.optimizer_seconds};
   simulated.tied_reduction = costs.tied_seconds;
   const bool flushes = std::ranges::none_of(plan.programs, program::IsAsynchronous);
   ASSIGN_OR_RETURN(

@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   takt::bench::AddCheckpointCommand(app, result);
   takt::bench::AddKernelsCommand(app, result);
   takt::bench::AddMemoryCommand(app, result);
+  takt::bench::AddPlanTruthCommand(app, result);
   takt::bench::AddPlannerCommand(app, result);
   takt::bench::AddQueueCommand(app, result);
   takt::bench::AddReportsCommand(app, result);

@@ -12,6 +12,7 @@
 #include "common/checkpoint/hf_index.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/cluster/cluster_serde.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
 #include "common/data/llmc.h"
@@ -95,6 +96,17 @@ void JobYaml(Bytes input) {
   TAKT_CHECK(config::ToJobSpec(config::ToProto(*job)).ok());
 }
 
+// What is written of a cluster has as many workers, and is written the same again.
+void ClusterYaml(Bytes input) {
+  const auto cluster = cluster::ParseCluster(Text(input), "input");
+  constexpr std::size_t kEnoughWorkers = 10000;
+  if (!cluster.ok() || cluster->offers.size() > kEnoughWorkers) return;
+  const std::string text = cluster::FormatCluster(*cluster);
+  const auto again = cluster::ParseCluster(text, "again");
+  TAKT_CHECK(again.ok() && again->offers.size() == cluster->offers.size());
+  TAKT_CHECK(cluster::FormatCluster(*again) == text);
+}
+
 // What is written of a model is read as the same model, whatever else the source said.
 void HfConfig(Bytes input) {
   const auto config = model::ParseHfConfig(Text(input), "input");
@@ -139,6 +151,7 @@ constexpr Target kTargets[] = {{"llmc", Llmc},
                                {"safetensors", Safetensors},
                                {"schedule_csv", ScheduleCsv},
                                {"job_yaml", JobYaml},
+                               {"cluster_yaml", ClusterYaml},
                                {"hf_config", HfConfig},
                                {"hf_index", HfIndex},
                                {"manifest", Manifest},

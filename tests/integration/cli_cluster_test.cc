@@ -21,6 +21,13 @@ constexpr char kJob[] =
     "steps: STEPS\n"
     "parallelism: {pipeline: 2, data: 1, schedule: 1f1b}\n";
 
+constexpr char kGpt[] =
+    "name: gpt\n"
+    "model: {family: gpt2, layers: 2, hidden: 32, heads: 2, context: 16, vocab: 256}\n"
+    "data: {train: {path: text.txt, format: bytes}}\n"
+    "batch: {global: 8, microbatch: 2}\n"
+    "steps: 4\n";
+
 // Two workers in the background, found by the commands through XDG_STATE_HOME.
 class ClusterTest : public testing::Test {
  protected:
@@ -143,6 +150,26 @@ TEST_F(ClusterTest, WhatWasMeasuredIsDrawnAndExplained) {
   // What the layers of one of two stages are told to take.
   EXPECT_GE(explained["parts"]["compute"].get<double>(), 4 * 0.022);
   EXPECT_THAT(Takt({"explain", "f"}).out, HasSubstr("step 6 took "));
+}
+
+TEST_F(ClusterTest, WhatIsMeasuredIsWhatPlansTake) {
+  directory_.Write("text.txt", std::string(8192, 'a'));
+  const std::string job = directory_.Write("gpt.yaml", kGpt);
+  EXPECT_EQ(Json({"plan", job})["profile"]["measured"].size(), 0u);
+  const json known = Json({"profile", job, "--time", "1"});
+  EXPECT_EQ(known["layers"].size(), 2 * 3u);  // embedding, block, head; alone and beside another
+  for (const json& layer : known["layers"]) {
+    EXPECT_EQ(layer["origin"], "measured") << layer;
+    EXPECT_GT(layer["forward_seconds"], 0) << layer;
+  }
+  EXPECT_GE(known["ranks"].size(), 2u);
+  EXPECT_GE(known["messages"].size(), 1u);
+  EXPECT_EQ(Json({"jobs"})["jobs"].size(), 0u);
+  const json plan = Json({"plan", job});
+  EXPECT_GE(plan["profile"]["measured"].size(), 3u) << plan["profile"];
+  // Nothing of the layers is left to guess.
+  for (const json& guess : plan["profile"]["guessed"])
+    EXPECT_FALSE(absl::StartsWith(guess.get<std::string>(), "gpt2")) << guess;
 }
 
 TEST_F(ClusterTest, AJobThatNeverRanHasNothingToShow) {

@@ -77,6 +77,18 @@ TEST_F(LocalRunTest, WritesTheTimelineOfItsLastSteps) {
   EXPECT_THAT(again.err(), HasSubstr("nothing is overwritten"));
 }
 
+TEST_F(LocalRunTest, PlanForWorkersOfThisMachineMeasuresThemAndLeavesNothingBehind) {
+  directory_.Write("text.txt", std::string(4096, 'a'));
+  const std::string temporary = directory_.Path("tmp");
+  std::filesystem::create_directory(temporary);
+  Command plan("takt", {"plan", directory_.Write("gpt.yaml", kGpt), "--workers", "2", "-o", "json"},
+               {"TMPDIR=" + temporary});
+  EXPECT_EQ(plan.Wait(), "exit status 0") << plan.err();
+  EXPECT_GE(json::parse(plan.out())["profile"]["measured"].size(), 3u) << plan.err();
+  EXPECT_TRUE(std::filesystem::is_empty(temporary));
+  EXPECT_EQ(CountProcesses(temporary), 0);
+}
+
 TEST_F(LocalRunTest, CanBeRepeatedOnTheSameState) {
   std::vector<std::string> losses;
   directory_.Write("text.txt", std::string(4096, 'a'));

@@ -21,7 +21,8 @@ using testing::Cluster;
 constexpr int kSteps = 1500;
 
 std::string Yaml(const std::string& name, const std::string& checkpoint,
-                 const std::string& parallelism = "pipeline: 2, schedule: 1f1b") {
+                 const std::string& parallelism = "pipeline: 2, schedule: 1f1b",
+                 int steps = kSteps) {
   return absl::StrCat(
       "name: ", name,
       "\nmodel: {family: gpt2, layers: 4, hidden: 16, heads: 2, context: 16, vocab: 256}"
@@ -30,7 +31,7 @@ std::string Yaml(const std::string& name, const std::string& checkpoint,
       "\noptimizer: {adamw: {learning_rate: 3.0e-3}, lr_schedule: {warmup_steps: 5, decay: "
       "cosine}}"
       "\nsteps: ",
-      kSteps, "\nseed: 7\nparallelism: {threads: 1, ", parallelism,
+      steps, "\nseed: 7\nparallelism: {threads: 1, ", parallelism,
       "}\ncheckpoint: {directory: ", name, ", ", checkpoint, "}\n");
 }
 
@@ -158,6 +159,25 @@ TEST(SavedJob, GoesOnInAnotherShape) {
   for (const v1::StepReport& report : steps) {
     EXPECT_EQ(report.loss(), Undisturbed()[report.step() - 1].first) << report.step();
   }
+}
+
+TEST(SavedJob, GivesItsWorkersToAHigherPriorityAndGoesOn) {
+  Cluster cluster(2);
+  // It has minutes to go: a job that would wait less pauses nobody.
+  cluster.Submit(Yaml("low", "every_steps: 0", "pipeline: 2, schedule: 1f1b", 1'000'000) +
+                 "priority: 10\n");
+  cluster.AwaitStep("low", 10);
+  cluster.Submit(testing::EmulatedJob{.name = "high", .pipeline = 2, .steps = 20}.Yaml() +
+                 "priority: 90\n");
+  const v1::Job high = cluster.AwaitEnd("high");
+  EXPECT_EQ(high.state(), v1::JOB_STATE_SUCCEEDED) << high.reason();
+  const v1::Job low = cluster.AwaitJob(
+      "low", [](const v1::Job& job) { return job.generation() > 1 || testing::HasEnded(job); });
+  ASSERT_TRUE(low.has_checkpoint()) << low.reason();
+  cluster.AwaitStep("low", low.checkpoint().step() + 10);
+  cluster.Cancel("low");
+  cluster.AwaitEnd("low");
+  EXPECT_FALSE(CurveOf(cluster, "low").empty());  // each step once
 }
 
 }  // namespace

@@ -34,18 +34,16 @@ class SyntheticTrace {
  public:
   SyntheticTrace(std::string_view family, int ranks, int microbatches,
                  const SyntheticOptions& options = {})
+      : SyntheticTrace(ProgramsOf(family, ranks, microbatches, options), options) {}
+
+  // Of programs that are there already. options.dp_size counts; what they were lowered with does
+  // not.
+  SyntheticTrace(std::vector<program::Program> programs, const SyntheticOptions& options)
       : options_(options) {
-    program::LowerOptions lower{.reduce_gradients = options.dp_size > 1,
-                                .merge_weight_grads = options.merge_weight_grads};
-    int first_layer = 0;
-    for (const int layers : options.stage_layers) {
-      lower.stages.push_back({LayerId(first_layer), LayerId(first_layer + layers)});
-      first_layer += layers;
-    }
-    trace_.programs = sim::Programs(family, ranks, microbatches, lower);
+    trace_.programs = std::move(programs);
     trace_.job = "synthetic";
     trace_.generation = Generation(1);
-    trace_.mesh = {.pp_size = ranks, .dp_size = options.dp_size};
+    trace_.mesh = {.pp_size = static_cast<int>(trace_.programs.size()), .dp_size = options.dp_size};
     trace_.predicted = {.forward = {options.forward},
                         .input_grad = {options.input_grad},
                         .weight_grad = {options.weight_grad},
@@ -113,6 +111,19 @@ class SyntheticTrace {
   const std::vector<program::Program>& spread() const { return spread_; }
 
  private:
+  static std::vector<program::Program> ProgramsOf(std::string_view family, int ranks,
+                                                  int microbatches,
+                                                  const SyntheticOptions& options) {
+    program::LowerOptions lower{.reduce_gradients = options.dp_size > 1,
+                                .merge_weight_grads = options.merge_weight_grads};
+    int first_layer = 0;
+    for (const int layers : options.stage_layers) {
+      lower.stages.push_back({LayerId(first_layer), LayerId(first_layer + layers)});
+      first_layer += layers;
+    }
+    return sim::Programs(family, ranks, microbatches, lower);
+  }
+
   static double FirstStart(const sim::Replayed& replayed) {
     double first = replayed.end_of_previous;
     for (const auto& spans : replayed.spans) {

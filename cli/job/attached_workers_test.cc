@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/job/attached_workers.h"
+
+#include "cli/job/measure.h"
+#include "gtest/gtest.h"
+
+namespace takt::cli {
+namespace {
+
+TEST(OptionsForWorkers, DrainedWorkersKeepTheirShareOfTheHost) {
+  std::vector<v1::Worker> workers(4);
+  for (v1::Worker& worker : workers) {
+    worker.set_state(v1::WORKER_STATE_IDLE);
+    worker.set_host("h");
+    worker.set_cores(4);
+  }
+  workers[2].set_drained(true);
+  workers[3].set_state(v1::WORKER_STATE_LOST);
+  const config::JobSpec job;
+  const absl::StatusOr<plan::PlanOptions> options = OptionsForWorkers(job, workers);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->max_workers, 2);
+  EXPECT_EQ(options->host.cores, 4);
+  EXPECT_EQ(options->host.workers, 3);
+  // No short job waits for them.
+  for (const profile::Conditions& conditions : ConditionsOf(job, *options))
+    EXPECT_LE(conditions.ranks_per_host, 2);
+}
+
+}  // namespace
+}  // namespace takt::cli

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/job/measure.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cli/base/exit_code.h"
+#include "cli/base/text.h"
+#include "cli/job/follow.h"
+#include "common/base/status.h"
+#include "common/config/job_spec_serde.h"
+#include "common/model/model.h"
+#include "common/profile/probe.h"
+
+namespace takt::cli {
+namespace {
+
+// The longest name that a job may have.
+constexpr std::size_t kLongestName = 63;
+// A job may wait for workers and start up for so long.
+constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kCancelPatience = absl::Seconds(10);
+// Traces come after everything that a job waits for. The coordinator has learned from all of them
+// when it has learned nothing more for a while.
+constexpr absl::Duration kLearnPatience = absl::Seconds(10);
+constexpr absl::Duration kLearnQuiet = absl::Milliseconds(1500);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
+
+// What a short job measures.
+struct Wanted {
+  std::set<profile::LayerShape> layers;
+  std::optional<int> message_log2_bytes;
+};
+
+std::string ProbeName(const std::string& job, std::string_view end) {
+  const std::string begin = absl::StrCat("profile-", job);
+  return absl::StrCat(begin.substr(0, kLongestName - 1 - end.size()), "-", std::string(end));
+}
+
+// Returns the values that the profile has of what is wanted. They change when it learns.
+std::vector<double> ValuesOf(const profile::Profile& profile, const Wanted& wanted) {
+  std::vector<double> values;
+  for (const auto& [key, sample] : profile.layers()) {
+    if (!wanted.layers.contains(key.first)) continue;
+    const profile::Passes& seconds = sample.seconds;
+    values.insert(values.end(), {seconds.forward, seconds.input_grad, seconds.weight_grad});
+  }
+  for (const auto& [key, sample] : profile.messages()) {
+    if (key.log2_bytes == wanted.message_log2_bytes) values.push_back(sample.seconds);
+  }
+  return values;
+}
+
+// Returns whether the job waits for workers: then its reason says for which.
+bool WaitsForWorkers(const v1::Job& job) {
+  if (job.state() != v1::JOB_STATE_QUEUED || job.reason().empty()) return false;
+  const int last = job.transitions_size() - 1;
+  return last < 0 || job.transitions(last).reason() != job.reason();
+}
+
+// Returns what is wrong with a job that ended, with its name unless the user's file is wrong.
+absl::Status BlameOf(const v1::Job& job) {
+  const absl::Status status = ErrorOf(job);
+  if (status.ok() || absl::IsInvalidArgument(status)) return status;
+  return {status.code(), absl::StrCat(job.name(), ": ", status.message())};
+}
+
+// Runs short jobs one after the other.
+class Prober {
+ public:
+  Prober(Client& client, Client::StreamStop& stop, const MeasureOptions& options)
+      : client_(client), stop_(stop), options_(options) {}
+
+  // Reads what the coordinator knows before. It has listed its workers for the same caller, so only
+  // one that does not know this request refuses it.
+  absl::Status Begin() {
+    const absl::Status status = Ask();
+    if (!absl::IsUnimplemented(status) && !absl::IsPermissionDenied(status)) return status;
+    return absl::FailedPreconditionError(
+        "the coordinator keeps no profiles: it is older than this command; upgrade it");
+  }
+
+  // Runs the job, waits until the coordinator has learned from it, and deletes it.
+  absl::Status Run(config::JobSpec job, std::string_view end, const Wanted& wanted) {
+    job.name = ProbeName(options_.job.name, end);
+    if (stop_.stopped()) return absl::CancelledError("interrupted");
+    RETURN_IF_ERROR(MakeWayFor(job.name));
+    options_.say(absl::StrCat("measuring: ", job.name));
+    RETURN_IF_ERROR(client_.SubmitJob(config::ToProto(job), /*validate_only=*/false).status());
+    absl::Status status = Follow(job.name);
+    if (status.ok()) status = AwaitLearning(job.name, wanted);
+    const absl::Status deleted = client_.DeleteJob(job.name);
+    return status.ok() ? deleted : status;
+  }
+
+  // What the coordinator knew after the last job.
+  profile::Profile TakeProfile() { return std::move(known_); }
+
+ private:
+  absl::Status Ask() {
+    ASSIGN_OR_RETURN(known_, client_.GetProfile());
+    return absl::OkStatus();
+  }
+
+  // Deletes a job that an earlier command left.
+  absl::Status MakeWayFor(const std::string& name) {
+    const absl::StatusOr<v1::Job> earlier = client_.GetJob(name);
+    if (absl::IsNotFound(earlier.status())) return absl::OkStatus();
+    RETURN_IF_ERROR(earlier.status());
+    if (HasEnded(earlier->state())) return client_.DeleteJob(name);
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, " is there already: is this job being measured by another command? takt cancel ",
+        name, " ends it"));
+  }
+
+  absl::Status Follow(const std::string& name) {
+    const absl::Duration limit = kPatience + absl::Seconds(options_.seconds);
+    std::string waits_for;
+    const auto on_job = [&](const v1::Job& job) {
+      const std::string before = std::exchange(waits_for, WaitsForWorkers(job) ? job.reason() : "");
+      if (!waits_for.empty() && waits_for != before)
+        options_.say(absl::StrCat(name, " waits: ", OneLine(waits_for)));
+    };
+    const absl::StatusOr<v1::Job> job = FollowJob(
+        client_, stop_,
+        {.job = name, .deadline = absl::Now() + limit, .on_job = on_job, .say = options_.say});
+    if (job.ok()) return BlameOf(*job);
+    const bool late = absl::IsDeadlineExceeded(job.status());
+    if (!stop_.stopped() && !late) return job.status();
+    Cancel(name);
+    if (!late) return absl::CancelledError(absl::StrCat("interrupted; ", name, " is cancelled"));
+    return absl::AbortedError(absl::StrCat(name, " has not ended in ", absl::FormatDuration(limit),
+                                           waits_for.empty() ? "" : ", as it waits: ", waits_for,
+                                           "; it is cancelled"));
+  }
+
+  // Cancels the job and waits for its end, so that it can be deleted.
+  void Cancel(const std::string& name) {
+    if (!client_.CancelJob(name).ok()) return;  // it has ended meanwhile
+    Client::StreamStop never;
+    FollowJob(client_, never, {.job = name, .deadline = absl::Now() + kCancelPatience})
+        .IgnoreError();
+  }
+
+  absl::Status AwaitLearning(const std::string& name, const Wanted& wanted) {
+    // Short jobs, as tests have them, are learned from in a shorter time.
+    const absl::Duration quiet = std::min(kLearnQuiet, absl::Seconds(options_.seconds));
+    const absl::Time deadline = absl::Now() + kLearnPatience;
+    std::vector<double> values = ValuesOf(known_, wanted);
+    std::optional<absl::Time> changed;
+    while (true) {
+      RETURN_IF_ERROR(Ask());
+      std::vector<double> now = ValuesOf(known_, wanted);
+      if (now != values) changed = absl::Now();
+      values = std::move(now);
+      if (changed && absl::Now() - *changed >= quiet) return absl::OkStatus();
+      if (stop_.stopped()) return absl::CancelledError("interrupted");
+      if (absl::Now() > deadline) break;
+      absl::SleepFor(kPollInterval);
+    }
+    if (!changed) options_.say(absl::StrCat("the coordinator has learned nothing from ", name));
+    return absl::OkStatus();
+  }
+
+  Client& client_;
+  Client::StreamStop& stop_;
+  const MeasureOptions& options_;
+  profile::Profile known_;
+};
+
+model::Model ModelOf(const config::JobSpec& job, config::DeviceKind device) {
+  absl::StatusOr<model::Model> model =
+      model::BuildModel(job.model, job.microbatch, config::PrecisionsOf(job, device));
+  TAKT_CHECK(model.ok());  // the job was validated
+  return *std::move(model);
+}
+
+// Returns with how many ranks messages are measured; below 2: the job has none. One more than a
+// host has workers, so that some messages go to another host.
+int RanksForMessages(const config::JobSpec& job, const plan::PlanOptions& workers) {
+  if (workers.device == config::DeviceKind::kCuda) return 1;  // emulated layers use no GPU
+  const config::Parallelism& p = job.parallelism;
+  const int ranks = p.pipeline ? *p.pipeline * p.data.value_or(1) : workers.max_workers;
+  return std::min({ranks, workers.max_workers, workers.host.workers + 1});
+}
+
+}  // namespace
+
+std::vector<JobLayer> LayersOf(const config::JobSpec& job, config::DeviceKind device) {
+  const model::Model model = ModelOf(job, device);
+  std::vector<model::Recompute> modes = job.parallelism.recompute;
+  if (modes.empty()) modes = {model::Recompute::kNone};
+  std::vector<JobLayer> layers;
+  for (const model::Layer& layer : model.layers) {
+    for (const model::Recompute mode : modes) {
+      const profile::LayerShape shape = profile::ShapeOf(model, layer, mode);
+      if (std::ranges::find(layers, shape, &JobLayer::shape) == layers.end())
+        layers.push_back({.shape = shape, .work = profile::WorkOf(layer, mode)});
+    }
+  }
+  return layers;
+}
+
+std::vector<profile::Conditions> ConditionsOf(const config::JobSpec& job,
+                                              const plan::PlanOptions& workers) {
+  std::vector<profile::Conditions> all;
+  const auto add = [&](int num_ranks) {
+    profile::Conditions conditions =
+        workers.host.ConditionsOf(num_ranks, job.parallelism.threads, workers.device);
+    if (std::ranges::find(all, conditions) == all.end()) all.push_back(std::move(conditions));
+  };
+  const int most = std::min(workers.host.workers, workers.max_workers);  // some take no work
+  const int data = job.parallelism.data.value_or(1);
+  if (job.parallelism.pipeline) {
+    add(std::min(*job.parallelism.pipeline * data, most));
+    return all;
+  }
+  for (int ranks = data; ranks < most; ranks *= 2) add(ranks);
+  add(most);
+  return all;
+}
+
+absl::StatusOr<profile::Profile> Measure(Client& client, Client::StreamStop& stop,
+                                         const MeasureOptions& options) {
+  const config::JobSpec& job = options.job;
+  const config::DeviceKind device = options.workers.device;
+  Prober prober(client, stop, options);
+  RETURN_IF_ERROR(prober.Begin());
+  Wanted layers;
+  for (const JobLayer& layer : LayersOf(job, device)) layers.layers.insert(layer.shape);
+  for (const profile::Conditions& conditions : ConditionsOf(job, options.workers)) {
+    const int ranks = conditions.ranks_per_host;
+    const config::JobSpec probe =
+        profile::ProbeJob(job, {.num_ranks = ranks,
+                                .target_seconds = options.seconds,
+                                .flops_per_second = options.workers.matmul_flops_per_second});
+    RETURN_IF_ERROR(prober.Run(probe, absl::StrCat(ranks), layers));
+  }
+  if (const int ranks = RanksForMessages(job, options.workers); ranks >= 2) {
+    const std::int64_t bytes = ModelOf(job, device).layers.front().cost.output_bytes;
+    const profile::MessageKey key = profile::KeyOfMessage(/*same_host=*/true, bytes);
+    RETURN_IF_ERROR(prober.Run(profile::MessageProbeJob(job, ranks, bytes), "messages",
+                               {.message_log2_bytes = key.log2_bytes}));
+  }
+  return prober.TakeProfile();
+}
+
+}  // namespace takt::cli

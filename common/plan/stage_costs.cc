@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/plan/stage_costs.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/profile/layer_shape.h"
+#include "common/profile/parameter_counts.h"
+#include "common/profile/profile.h"
+
+namespace takt::plan {
+namespace {
+
+using model::Layer;
+using model::Recompute;
+using profile::Origin;
+using profile::Passes;
+
+// The costs of one job on one number of ranks.
+class StageCosts {
+ public:
+  StageCosts(const CandidateInputs& inputs, int pp_size)
+      : inputs_(inputs),
+        num_ranks_(pp_size * inputs.dp_size),
+        conditions_(inputs.options.host.ConditionsOf(num_ranks_, inputs.job.parallelism.threads,
+                                                     inputs.options.device)) {}
+
+  const profile::Conditions& conditions() const { return conditions_; }
+
+  // The times of one layer, and where they come from.
+  profile::Profile::Found LayerTimes(const Layer& layer, Recompute recompute) {
+    if (layer.kind == model::LayerKind::kEmulated) return {.seconds = Guess(layer, recompute)};
+    const profile::LayerShape shape = profile::ShapeOf(inputs_.model, layer, recompute);
+    const auto known = times_.find(shape);
+    if (known != times_.end()) return known->second;
+    std::optional<profile::Profile::Found> found;
+    if (inputs_.options.profile != nullptr) {
+      found = inputs_.options.profile->FindLayer({shape, conditions_},
+                                                 profile::WorkOf(layer, recompute));
+    }
+    if (!found) found = {.seconds = Guess(layer, recompute), .origin = Origin::kGuessed};
+    return times_.emplace(shape, *found).first->second;
+  }
+
+  Passes StageTimes(const mesh::Stage& stage) {
+    Passes sum;
+    for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
+      const Passes layer = LayerTimes(inputs_.model.layers[i], stage.recompute).seconds;
+      sum.forward += layer.forward;
+      sum.input_grad += layer.input_grad;
+      sum.weight_grad += layer.weight_grad;
+    }
+    return sum;
+  }
+
+  cost::Costs Of(const mesh::Partition& partition, int pp_size) {
+    const profile::RankSample rank = RankTimes();
+    std::vector<double> optimizer = profile::UpdatedParameters(inputs_.model, partition, pp_size);
+    for (double& seconds : optimizer) seconds *= rank.update_seconds;
+    cost::Costs costs{.forward = {},
+                      .input_grad = {},
+                      .weight_grad = {},
+                      .backward = {},
+                      .link = Link(partition),
+                      .reduction = {},
+                      .tied_reduction = TiedReduction(pp_size),
+                      .optimizer = std::move(optimizer)};
+    for (const mesh::Stage& stage : partition) {
+      const Passes passes = StageTimes(stage);
+      costs.forward.push_back(passes.forward + rank.dispatch_seconds);
+      costs.input_grad.push_back(passes.input_grad + rank.dispatch_seconds);
+      costs.weight_grad.push_back(passes.weight_grad + rank.dispatch_seconds);
+      costs.backward.push_back(passes.input_grad + passes.weight_grad + rank.dispatch_seconds);
+      costs.reduction.push_back(
+          inputs_.dp_size > 1 ? SumSeconds(inputs_.dp_size, GradientElements(stage)) : 0);
+    }
+    return costs;
+  }
+
+ private:
+  Passes Guess(const Layer& layer, Recompute recompute) const {
+    const double rate = inputs_.options.matmul_flops_per_second;
+    const model::LayerCost& cost = layer.cost;
+    return {.forward = cost.forward_seconds + cost.forward_flops / rate,
+            .input_grad = cost.input_grad_seconds + cost.InputGradFlops(recompute) / rate,
+            .weight_grad = cost.weight_grad_seconds + cost.weight_grad_flops / rate};
+  }
+
+  bool emulated() const { return inputs_.job.model.family == model::Family::kEmulated; }
+
+  profile::RankSample RankTimes() const {
+    if (inputs_.options.profile == nullptr || emulated()) return {};
+    return inputs_.options.profile->FindRank(conditions_).value_or(profile::RankSample());
+  }
+
+  bool on_one_host() const { return num_ranks_ <= inputs_.options.host.room(); }
+
+  cost::LinkCost Link(const mesh::Partition& partition) const {
+    const PlanOptions& options = inputs_.options;
+    cost::LinkCost link{.latency = options.link_latency_seconds,
+                        .seconds_per_byte = options.link_seconds_per_byte};
+    if (options.profile == nullptr || !options.use_measured_links) return link;
+    std::int64_t bytes = 1;  // the stages of a model pass on as much as one another
+    for (const mesh::Stage& stage : partition) {
+      const Layer& last = inputs_.model.layers[stage.last_layer.value() - 1];
+      bytes = std::max(bytes, last.cost.output_bytes);
+    }
+    const std::optional<double> seconds = options.profile->FindMessage(on_one_host(), bytes);
+    if (!seconds) return link;
+    link.latency = std::min(*seconds, link.latency);
+    link.seconds_per_byte = (*seconds - link.latency) / static_cast<double>(bytes);
+    return link;
+  }
+
+  double SumSeconds(int num_ranks, double elements) const {
+    if (inputs_.options.profile == nullptr) return 0;
+    const auto seconds_per_byte =
+        inputs_.options.profile->FindSum({.same_host = on_one_host(), .num_ranks = num_ranks});
+    return seconds_per_byte.value_or(0) * elements * sizeof(float);
+  }
+
+  // Both ends of the pipeline add their gradients of the embedding.
+  double TiedReduction(int pp_size) const {
+    const std::vector<std::string>& tied = inputs_.model.layers.back().tied_parameters;
+    if (pp_size == 1 || tied.empty()) return 0;
+    double elements = 0;
+    for (const std::string& name : tied)
+      elements += static_cast<double>(inputs_.model.Find(name)->elements());
+    return SumSeconds(2, elements);
+  }
+
+  double GradientElements(const mesh::Stage& stage) const {
+    double elements = 0;
+    for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i)
+      elements += profile::GradientElements(inputs_.model, inputs_.model.layers[i]);
+    return elements;
+  }
+
+  const CandidateInputs& inputs_;
+  const int num_ranks_;
+  const profile::Conditions conditions_;
+  std::map<profile::LayerShape, profile::Profile::Found> times_;
+};
+
+int PpSizeOf(const mesh::Partition& partition) {
+  int pp_size = 1;
+  for (const mesh::Stage& stage : partition) pp_size = std::max(pp_size, stage.pp_rank.value() + 1);
+  return pp_size;
+}
+
+void AddOnce(std::string text, std::vector<std::string>& texts) {
+  if (std::ranges::find(texts, text) == texts.end()) texts.push_back(std::move(text));
+}
+
+}  // namespace
+
+std::vector<double> LayerSeconds(const CandidateInputs& inputs, int pp_size) {
+  StageCosts costs(inputs, pp_size);
+  const Recompute most = *std::ranges::max_element(inputs.recompute);
+  std::vector<double> seconds;
+  for (const Layer& layer : inputs.model.layers)
+    seconds.push_back(costs.LayerTimes(layer, most).seconds.sum());
+  return seconds;
+}
+
+cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partition) {
+  const int pp_size = PpSizeOf(partition);
+  return StageCosts(inputs, pp_size).Of(partition, pp_size);
+}
+
+void AddOrigins(const CandidateInputs& inputs, const mesh::Partition& partition, Origins& origins) {
+  StageCosts costs(inputs, PpSizeOf(partition));
+  std::vector<std::string>* const lists[] = {&origins.measured, &origins.interpolated,
+                                             &origins.guessed};
+  for (const mesh::Stage& stage : partition) {
+    for (int i = stage.first_layer.value(); i < stage.last_layer.value(); ++i) {
+      const Layer& layer = inputs.model.layers[i];
+      if (layer.kind == model::LayerKind::kEmulated) continue;
+      const Origin origin = costs.LayerTimes(layer, stage.recompute).origin;
+      std::string text = ToString(profile::ShapeOf(inputs.model, layer, stage.recompute));
+      if (!costs.conditions().machine.empty()) text += " on " + ToString(costs.conditions());
+      AddOnce(std::move(text), *lists[static_cast<int>(origin)]);
+    }
+  }
+}
+
+}  // namespace takt::plan

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the stages of a plan take: measured where there is a profile, else FLOPs at a rate.
+#pragma once
+
+#include <vector>
+
+#include "common/cost/costs.h"
+#include "common/mesh/mesh.h"
+#include "common/plan/candidate.h"
+
+namespace takt::plan {
+
+// Returns the seconds of F, I and W of each layer together, on a pipeline of so many ranks, as the
+// stage that computes most again would compute it.
+std::vector<double> LayerSeconds(const CandidateInputs& inputs, int pp_size);
+
+// Returns what the stages, their messages, sums and updates take.
+cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partition);
+
+// Adds where the costs come from to those that are known. Emulated jobs say what their layers take,
+// so there is nothing to add.
+void AddOrigins(const CandidateInputs& inputs, const mesh::Partition& partition, Origins& origins);
+
+}  // namespace takt::plan

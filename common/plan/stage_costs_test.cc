@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/plan/stage_costs.h"
+
+#include <cstdint>
+#include <memory>
+
+#include "common/plan/plan.h"
+#include "common/profile/layer_shape.h"
+#include "common/profile/profile.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace takt::plan {
+namespace {
+
+using model::LayerKind;
+using ::testing::DoubleEq;
+using ::testing::DoubleNear;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Parameters of the job's table of tokens and of its last norm.
+constexpr int kTable = 100 * 64, kNorm = 2 * 64;
+
+// A job of two stages on a host with four cores and four workers.
+class StageCostsTest : public ::testing::Test {
+ protected:
+  StageCostsTest() {
+    job_.name = "j";
+    job_.model = {.layers = 4,
+                  .hidden = 64,
+                  .heads = 4,
+                  .kv_heads = 4,
+                  .inner = 256,
+                  .context = 32,
+                  .positions = 32,
+                  .vocab = 100};
+    job_.global_batch = 8;
+    job_.parallelism.pipeline = 2;
+    job_.parallelism.schedule = "1f1b";
+  }
+
+  // Measures the layers of the job on as many ranks as it has.
+  void AddLayers(double forward_seconds, double head_seconds) {
+    const model::Model model = model::BuildModel(job_.model, job_.microbatch).value();
+    for (const model::Layer& layer : model.layers) {
+      const double seconds = layer.kind == LayerKind::kGpt2Head ? head_seconds : forward_seconds;
+      profile_.AddLayer(
+          {profile::ShapeOf(model, layer, model::Recompute::kNone), Here()},
+          {.work = profile::WorkOf(layer, model::Recompute::kNone),
+           .seconds = {.forward = seconds, .input_grad = 2 * seconds, .weight_grad = 4 * seconds}});
+    }
+  }
+
+  profile::Conditions Here() const {
+    const int ranks = *job_.parallelism.pipeline * job_.parallelism.data.value_or(1);
+    return host_.ConditionsOf(ranks, job_.parallelism.threads, config::DeviceKind::kCpu);
+  }
+
+  PlanOptions Options() const {
+    PlanOptions options{.max_workers = 4, .host = host_};
+    options.profile = std::make_shared<const profile::Profile>(profile_);
+    return options;
+  }
+  Plan Planned() const { return MakePlan(job_, Options()).value(); }
+
+  // Of a message between the stages.
+  double MessageSeconds(const PlanOptions& options) const {
+    const Plan plan = MakePlan(job_, options).value();
+    const auto bytes = static_cast<double>(plan.model.layers.front().cost.output_bytes);
+    return plan.costs.link.latency + bytes * plan.costs.link.seconds_per_byte;
+  }
+  void AddMessage(bool same_host, double seconds) {
+    constexpr std::int64_t kBytes = 32 * 64 * 4;  // what the stages pass on
+    profile_.AddMessage(profile::KeyOfMessage(same_host, kBytes),
+                        {.bytes = kBytes, .seconds = seconds});
+  }
+
+  config::JobSpec job_;
+  Host host_{.machine = "a processor", .cores = 4, .workers = 4};
+  profile::Profile profile_;
+};
+
+TEST_F(StageCostsTest, LayersTakeWhatWasMeasured) {
+  AddLayers(0.001, 0.001);
+  profile_.AddRank(Here(), {.dispatch_seconds = 1e-5});
+  job_.parallelism.stage_layers = {2, 2};
+  const Plan plan = Planned();
+  for (const StageId stage : {StageId(0), StageId(1)}) {
+    EXPECT_THAT(plan.costs.F(stage), DoubleNear(3 * 0.001 + 1e-5, 1e-12));
+    EXPECT_THAT(plan.costs.I(stage), DoubleNear(3 * 0.002 + 1e-5, 1e-12));
+    EXPECT_THAT(plan.costs.W(stage), DoubleNear(3 * 0.004 + 1e-5, 1e-12));
+    EXPECT_THAT(plan.costs.B(stage), DoubleNear(3 * 0.006 + 1e-5, 1e-12));
+  }
+}
+
+TEST_F(StageCostsTest, ASlowHeadIsAStageAlone) {
+  AddLayers(0.001, 0.010);
+  const Plan plan = Planned();
+  EXPECT_EQ(plan.partition[0].last_layer, LayerId(5));
+}
+
+TEST_F(StageCostsTest, OriginsNameEachShapeOnce) {
+  AddLayers(0.001, 0.001);
+  const Origins measured = MakeForecasts(job_, Options(), 1)->origins;
+  EXPECT_THAT(measured.measured, SizeIs(3));  // embedding, block, head
+  EXPECT_THAT(measured.interpolated, IsEmpty());
+  EXPECT_THAT(measured.guessed, IsEmpty());
+  job_.microbatch = 2;
+  EXPECT_THAT(MakeForecasts(job_, Options(), 1)->origins.interpolated, SizeIs(3));
+  host_.machine = "another processor";
+  EXPECT_THAT(MakeForecasts(job_, Options(), 1)->origins.guessed, SizeIs(3));
+}
+
+TEST_F(StageCostsTest, BothEndsUpdateATiedTable) {
+  profile_.AddRank(Here(), {.update_seconds = 1e-9});
+  job_.parallelism.stage_layers = {4, 0};
+  EXPECT_THAT(Planned().costs.Optimizer(PpRank(1)), DoubleEq(1e-9 * (kTable + kNorm)));
+  job_.parallelism.pipeline = 1;
+  job_.parallelism.stage_layers.clear();
+  const Plan plan = Planned();
+  EXPECT_THAT(plan.costs.Optimizer(PpRank(0)),
+              DoubleEq(1e-9 * static_cast<double>(plan.model.num_parameters())));
+}
+
+TEST_F(StageCostsTest, CopiesSumTheGradientsOfEachUse) {
+  job_.parallelism.data = 2;
+  job_.parallelism.stage_layers = {4, 0};
+  profile_.AddSum({.same_host = true, .num_ranks = 2}, 1e-9);
+  const Plan plan = Planned();
+  EXPECT_THAT(plan.costs.Reduction(StageId(1)), DoubleEq(1e-9 * 4 * (kTable + kNorm)));
+  EXPECT_THAT(plan.costs.tied_reduction, DoubleEq(1e-9 * 4 * kTable));
+}
+
+TEST_F(StageCostsTest, MessagesTakeWhatWasMeasuredWhereTheRanksAre) {
+  EXPECT_GT(MessageSeconds(Options()), 20e-6);
+  AddMessage(/*same_host=*/true, 50e-6);
+  AddMessage(/*same_host=*/false, 5e-6);
+  EXPECT_THAT(MessageSeconds(Options()), DoubleEq(50e-6));
+  host_.workers = 1;
+  EXPECT_THAT(MessageSeconds(Options()), DoubleEq(5e-6));
+  PlanOptions options = Options();
+  options.link_latency_seconds = 1;
+  options.use_measured_links = false;
+  EXPECT_GT(MessageSeconds(options), 1);
+}
+
+}  // namespace
+}  // namespace takt::plan

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/profile/layer_shape.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace takt::profile {
+namespace {
+
+using model::LayerKind;
+using model::Precision;
+
+bool IsHead(LayerKind kind) {
+  return kind == LayerKind::kGpt2Head || kind == LayerKind::kLlamaHead;
+}
+
+const char* KindName(LayerKind kind) {
+  switch (kind) {
+    case LayerKind::kEmbedding:
+      return "embedding";
+    case LayerKind::kGpt2Block:
+      return "gpt2 block";
+    case LayerKind::kGpt2Head:
+      return "gpt2 head";
+    case LayerKind::kLlamaBlock:
+      return "llama block";
+    case LayerKind::kLlamaHead:
+      return "llama head";
+    case LayerKind::kEmulated:
+      return "emulated";
+  }
+  return "unknown";
+}
+
+const char* PrecisionName(const LayerShape& shape) {
+  if (shape.activations == Precision::kBf16) return "bf16";
+  return shape.products == Precision::kBf16 ? "bf16 products" : "f32";
+}
+
+}  // namespace
+
+LayerShape ShapeOf(const model::Model& model, const model::Layer& layer,
+                   model::Recompute recompute) {
+  TAKT_CHECK(layer.kind != LayerKind::kEmulated);
+  const model::ModelConfig& config = model.config;
+  LayerShape shape{.kind = layer.kind,
+                   .hidden = config.hidden,
+                   .context = config.context,
+                   .microbatch = model.microbatch,
+                   .products = model.precisions.products,
+                   .activations = model.precisions.activations};
+  if (layer.block >= 0) {
+    shape.heads = config.heads;
+    shape.kv_heads = config.kv_heads;
+    shape.head_size = config.head_size > 0 ? config.head_size : config.hidden / config.heads;
+    shape.inner = config.inner;
+    shape.recompute = recompute;
+  } else if (IsHead(layer.kind)) {
+    shape.vocab = config.vocab;
+  }
+  return shape;
+}
+
+Passes WorkOf(const model::Layer& layer, model::Recompute recompute) {
+  const model::LayerCost& cost = layer.cost;
+  if (layer.kind == LayerKind::kEmbedding) {
+    const auto bytes = static_cast<double>(cost.output_bytes);
+    return {.forward = bytes, .input_grad = 0, .weight_grad = bytes};
+  }
+  return {.forward = cost.forward_flops,
+          .input_grad = cost.InputGradFlops(recompute),
+          .weight_grad = cost.weight_grad_flops};
+}
+
+std::string ToString(const LayerShape& shape) {
+  std::string text = absl::StrCat(KindName(shape.kind), ", hidden ", shape.hidden);
+  if (shape.heads > 0) {
+    absl::StrAppend(&text, ", heads ", shape.heads);
+    if (shape.kv_heads != shape.heads) absl::StrAppend(&text, " (", shape.kv_heads, " kv)");
+    if (shape.head_size * shape.heads != shape.hidden)
+      absl::StrAppend(&text, " of ", shape.head_size);
+    absl::StrAppend(&text, ", inner ", shape.inner);
+  }
+  if (shape.vocab > 0) absl::StrAppend(&text, ", vocab ", shape.vocab);
+  absl::StrAppend(&text, ", context ", shape.context, ", microbatch ", shape.microbatch, ", ",
+                  PrecisionName(shape));
+  if (shape.recompute != model::Recompute::kNone)
+    absl::StrAppend(&text, ", recompute ", std::string(model::Name(shape.recompute)));
+  return text;
+}
+
+std::string ToString(const Conditions& conditions) {
+  std::string text = conditions.machine;
+  if (conditions.threads == 0) return text;
+  absl::StrAppend(&text, ", ", conditions.threads, conditions.threads == 1 ? " thread" : " threads",
+                  ", ", conditions.ranks_per_host,
+                  conditions.ranks_per_host == 1 ? " rank" : " ranks", " on the host");
+  return text;
+}
+
+}  // namespace takt::profile

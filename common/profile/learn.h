@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads from the measured steps of a job what its layers, messages and updates took.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+#include "common/profile/profile.h"
+#include "common/trace/job_trace.h"
+
+namespace takt::profile {
+
+// Where a rank of a traced job ran.
+struct RankPlace {
+  Conditions conditions;
+  std::string host;
+};
+
+// What a trace does not say of its job. The struct borrows.
+struct TracedJob {
+  const model::Model& model;
+  const mesh::Partition& partition;
+  const std::vector<RankPlace>& places;  // by rank of the mesh
+};
+
+// Adds what the trace's steps say, with this weight beside what is known. Each value is the median
+// over steps of a step's mean. A stage of layers of several shapes is divided between them by what
+// is known, or by their work. Emulated layers, and instructions that run two stages as one, are
+// left out. Errors: kInvalidArgument: as MakeTimeline.
+absl::Status Learn(const trace::JobTrace& trace, const TracedJob& job, double weight,
+                   Profile& profile);
+
+}  // namespace takt::profile

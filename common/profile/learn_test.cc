@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/profile/learn.h"
+
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "common/plan/plan.h"
+#include "common/profile/probe.h"
+#include "common/trace/testing/synthetic_trace.h"
+#include "gmock/gmock.h"
+
+namespace takt::profile {
+namespace {
+
+using program::Op;
+using ::testing::DoubleNear;
+using ::testing::SizeIs;
+
+const Conditions kHere = {.machine = "a processor", .threads = 1, .ranks_per_host = 2};
+
+config::JobSpec Job() {
+  config::JobSpec job{.name = "job"};
+  job.model = {.layers = 4,
+               .hidden = 64,
+               .heads = 4,
+               .kv_heads = 4,
+               .inner = 256,
+               .context = 32,
+               .positions = 32,
+               .vocab = 100};
+  job.global_batch = 8;
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "1f1b";
+  return job;
+}
+
+plan::Plan PlanOf(const config::JobSpec& job) {
+  return plan::MakePlan(job, {.max_workers = 2}).value();
+}
+
+// Makes all passes of one kind on a stage take so long.
+void Set(trace::SyntheticTrace& synthetic, StageId stage, Op op, double seconds) {
+  for (std::size_t rank = 0; rank < synthetic.spread().size(); ++rank) {
+    const program::Program& program = synthetic.spread()[rank];
+    for (const program::Instruction& instruction : program.body) {
+      if (instruction.op != op || instruction.stage != stage) continue;
+      synthetic.Duration(static_cast<int>(rank), ToString(instruction, program)) = seconds;
+    }
+  }
+}
+
+Profile LearnFrom(const plan::Plan& plan, trace::SyntheticTrace& synthetic, Profile profile = {},
+                  double weight = 1) {
+  const std::vector<RankPlace> places(plan.mesh.size(), {.conditions = kHere, .host = "host"});
+  const absl::Status status =
+      Learn(synthetic.Get(), {.model = plan.model, .partition = plan.partition, .places = places},
+            weight, profile);
+  EXPECT_TRUE(status.ok()) << status;
+  return profile;
+}
+
+Passes SecondsOf(const Profile& profile, const plan::Plan& plan, int layer) {
+  const LayerShape shape = ShapeOf(plan.model, plan.model.layers[layer], model::Recompute::kNone);
+  const auto found = profile.layers().find({shape, kHere});
+  EXPECT_TRUE(found != profile.layers().end()) << ToString(shape);
+  return found == profile.layers().end() ? Passes() : found->second.seconds;
+}
+
+TEST(Learn, TellsTheLayersOfAProbeApart) {
+  const plan::Plan plan = PlanOf(ProbeJob(Job(), {.num_ranks = 2}));
+  trace::SyntheticTrace synthetic(plan.programs, {.dp_size = 2});
+  Set(synthetic, StageId(0), Op::kForward, 0.001);
+  Set(synthetic, StageId(1), Op::kForward, 0.008);
+  Set(synthetic, StageId(1), Op::kInputGrad, 0.010);
+  Set(synthetic, StageId(1), Op::kWeightGrad, 0.006);
+  Set(synthetic, StageId(2), Op::kWeightGrad, 0.020);
+  const Profile profile = LearnFrom(plan, synthetic);
+  EXPECT_THAT(profile.layers(), SizeIs(3));
+  EXPECT_THAT(SecondsOf(profile, plan, 0).forward, DoubleNear(0.001, 1e-8));
+  // There are two blocks.
+  const Passes block = SecondsOf(profile, plan, 1);
+  EXPECT_THAT(block.forward, DoubleNear(0.004, 1e-8));
+  EXPECT_THAT(block.input_grad, DoubleNear(0.005, 1e-8));
+  EXPECT_THAT(block.weight_grad, DoubleNear(0.003, 1e-8));
+  EXPECT_THAT(SecondsOf(profile, plan, 3).weight_grad, DoubleNear(0.020, 1e-8));
+}
+
+TEST(Learn, ReadsUpdatesAndSums) {
+  const plan::Plan plan = PlanOf(ProbeJob(Job(), {.num_ranks = 2}));
+  trace::SyntheticTrace synthetic(plan.programs, {.dp_size = 2, .norm = 0.003, .optimizer = 0.007});
+  const Profile profile = LearnFrom(plan, synthetic);
+  const auto parameters = static_cast<double>(plan.model.num_parameters());
+  EXPECT_THAT(profile.FindRank(kHere)->update_seconds, DoubleNear(0.010 / parameters, 1e-11));
+  ASSERT_THAT(profile.sums(), SizeIs(1));
+  // Four layers are summed in 200 us each. The table of tokens has a gradient in the embedding and
+  // one in the head.
+  const double seconds_of_byte = 4 * 200e-6 / (sizeof(float) * (parameters + 100 * 64));
+  EXPECT_THAT(profile.FindSum({.same_host = true, .num_ranks = 2}).value(),
+              DoubleNear(seconds_of_byte, 0.01 * seconds_of_byte));
+}
+
+TEST(Learn, CountsTheCopyOfATiedTableAmongWhatItsRankUpdates) {
+  config::JobSpec job = Job();
+  job.parallelism.stage_layers = {4, 0};
+  const plan::Plan plan = PlanOf(job);
+  trace::SyntheticTrace synthetic(plan.programs, {.norm = 0.003, .optimizer = 0.007});
+  const Profile profile = LearnFrom(plan, synthetic);
+  // The last rank updates least in the same time: the table of tokens, and the head's norm.
+  EXPECT_THAT(profile.FindRank(kHere)->update_seconds,
+              DoubleNear(0.010 / (100 * 64 + 2 * 64), 1e-11));
+}
+
+TEST(Learn, DividesAStageByWhatIsKnown) {
+  const plan::Plan plan = PlanOf(Job());
+  trace::SyntheticTrace probe(PlanOf(ProbeJob(Job(), {.num_ranks = 2})).programs, {.dp_size = 2});
+  Set(probe, StageId(0), Op::kForward, 0.001);
+  Set(probe, StageId(1), Op::kForward, 0.004);
+  Set(probe, StageId(2), Op::kForward, 0.002);
+  const Profile known = LearnFrom(PlanOf(ProbeJob(Job(), {.num_ranks = 2})), probe);
+
+  // Of what the probe says, the first stage takes twice and the last stage three times as much.
+  const int blocks = plan.partition[0].last_layer.value() - 1;
+  trace::SyntheticTrace real(plan.programs, {});
+  Set(real, StageId(0), Op::kForward, 2 * (0.001 + 0.002 * blocks));
+  Set(real, StageId(1), Op::kForward, 3 * (0.002 + 0.002 * (4 - blocks)));
+  const Profile profile = LearnFrom(plan, real, known);
+  EXPECT_THAT(SecondsOf(profile, plan, 0).forward, DoubleNear(0.002, 1e-7));
+  EXPECT_THAT(SecondsOf(profile, plan, 1).forward, DoubleNear(0.005, 1e-7));  // (2 + 3) / 2 times
+  EXPECT_THAT(SecondsOf(profile, plan, 5).forward, DoubleNear(0.006, 1e-7));
+}
+
+TEST(Learn, GivesTheHeadWhatTheBlocksOfItsStageLeaveOnTheMean) {
+  config::JobSpec job = Job();
+  job.model.layers = 5;
+  job.parallelism.pipeline = 4;
+  job.parallelism.stage_layers = {0, 2, 2, 1};
+  const plan::Plan plan = PlanOf(job);
+  trace::SyntheticTrace synthetic(plan.programs, {});
+  Set(synthetic, StageId(1), Op::kForward, 2 * 0.002);
+  Set(synthetic, StageId(2), Op::kForward, 2 * 0.004);
+  Set(synthetic, StageId(3), Op::kForward, 0.003 + 0.005);
+  const Profile profile = LearnFrom(plan, synthetic);
+  EXPECT_THAT(SecondsOf(profile, plan, 1).forward, DoubleNear(0.003, 1e-7));
+  EXPECT_THAT(SecondsOf(profile, plan, 6).forward, DoubleNear(0.005, 1e-7));
+}
+
+TEST(Learn, DividesABackwardByItsWork) {
+  config::JobSpec job = Job();
+  job.parallelism.pipeline = 3;
+  job.parallelism.stage_layers = {0, 4, 0};
+  const plan::Plan plan = PlanOf(job);
+  trace::SyntheticTrace synthetic(plan.programs, {});
+  Set(synthetic, StageId(1), Op::kBackward, 4 * 0.010);
+  const Profile profile = LearnFrom(plan, synthetic);
+  const Passes block = SecondsOf(profile, plan, 1);
+  const Passes work = WorkOf(plan.model.layers[1], model::Recompute::kNone);
+  EXPECT_THAT(block.input_grad + block.weight_grad, DoubleNear(0.010, 1e-7));
+  EXPECT_THAT(block.input_grad / block.weight_grad,
+              DoubleNear(work.input_grad / work.weight_grad, 1e-6));
+}
+
+TEST(Learn, MixesWithWhatIsKnown) {
+  const plan::Plan plan = PlanOf(ProbeJob(Job(), {.num_ranks = 2}));
+  trace::SyntheticTrace first(plan.programs, {.dp_size = 2, .forward = 0.010});
+  trace::SyntheticTrace second(plan.programs, {.dp_size = 2, .forward = 0.020});
+  const Profile profile = LearnFrom(plan, second, LearnFrom(plan, first), 0.2);
+  EXPECT_THAT(SecondsOf(profile, plan, 0).forward, DoubleNear(0.012, 1e-7));
+}
+
+TEST(Learn, TakesOneSlowStepForAnAccident) {
+  const plan::Plan plan = PlanOf(ProbeJob(Job(), {.num_ranks = 2}));
+  trace::SyntheticTrace synthetic(plan.programs, {.dp_size = 2, .num_steps = 5});
+  synthetic.AddStep();
+  synthetic.Slow(0, Op::kForward, 100);
+  synthetic.AddStep();
+  synthetic.Slow(0, Op::kForward, 0.01);
+  const Profile profile = LearnFrom(plan, synthetic);
+  EXPECT_THAT(SecondsOf(profile, plan, 0).forward, DoubleNear(0.010, 1e-6));
+}
+
+TEST(Learn, TakesOnlyMessagesOfEmulatedJobs) {
+  config::JobSpec job = Job();
+  job.model = {.family = model::Family::kEmulated,
+               .layers = 2,
+               .forward_seconds = 1e-3,
+               .input_grad_seconds = 1e-3,
+               .weight_grad_seconds = 1e-3,
+               .activation_bytes = 5000};
+  const plan::Plan plan = PlanOf(job);
+  trace::SyntheticTrace synthetic(plan.programs, {.message = 70e-6});
+  const Profile profile = LearnFrom(plan, synthetic);
+  EXPECT_THAT(profile.layers(), SizeIs(0));
+  EXPECT_THAT(profile.ranks(), SizeIs(0));
+  ASSERT_THAT(profile.messages(), SizeIs(1));
+  EXPECT_THAT(profile.FindMessage(true, 5000).value(), DoubleNear(70e-6, 1e-7));
+}
+
+}  // namespace
+}  // namespace takt::profile

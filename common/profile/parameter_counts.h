@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much there is to update and to sum. A layer may use a parameter of another one too, as a tied
+// head does.
+#pragma once
+
+#include <vector>
+
+#include "common/mesh/mesh.h"
+#include "common/model/model.h"
+
+namespace takt::profile {
+
+// Returns how many parameters each pp rank updates: those of its layers, and its copies of those
+// that they share with layers of other ranks. A rank with all uses of a parameter has one copy.
+std::vector<double> UpdatedParameters(const model::Model& model, const mesh::Partition& partition,
+                                      int pp_size);
+
+// Returns how many values the gradients of a layer have, which data-parallel ranks sum. Each use of
+// a parameter has a gradient.
+double GradientElements(const model::Model& model, const model::Layer& layer);
+
+}  // namespace takt::profile

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What layers, messages and updates took on workers, and what others that were not measured would
+// take.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/profile/layer_shape.h"
+
+namespace takt::profile {
+
+// Where a time comes from.
+enum class Origin : std::uint8_t {
+  kMeasured,      // this layer under these conditions
+  kInterpolated,  // from the nearest layer of its kind, by the work of both
+  kGuessed,       // from FLOPs and a rate of products
+};
+
+// "measured", "interpolated", "guessed".
+std::string_view Name(Origin origin);
+
+struct LayerSample {
+  Passes work;  // WorkOf the layer
+  Passes seconds;
+};
+
+// The work of a rank beside its layers.
+struct RankSample {
+  double update_seconds = 0;    // norm and optimizer, for one parameter
+  double dispatch_seconds = 0;  // between two instructions of the compute lane
+};
+
+// Messages between two ranks; a size stands for all of about as many bytes.
+struct MessageKey {
+  bool same_host = true;
+  int log2_bytes = 0;
+
+  auto operator<=>(const MessageKey&) const = default;
+};
+
+struct MessageSample {
+  std::int64_t bytes = 0;
+  double seconds = 0;  // from when both ends were ready to the end
+};
+
+// Sums of gradients over a group of ranks.
+struct SumKey {
+  bool same_host = true;
+  int num_ranks = 2;
+
+  auto operator<=>(const SumKey&) const = default;
+};
+
+// Measured values of all machines. A value type.
+class Profile {
+ public:
+  using LayerKey = std::pair<LayerShape, Conditions>;
+
+  struct Found {
+    Passes seconds;
+    Origin origin = Origin::kMeasured;
+  };
+
+  // Measured values replace those of the same key, and are mixed with them if `weight` < 1.
+  void AddLayer(const LayerKey& key, const LayerSample& sample, double weight = 1);
+  void AddRank(const Conditions& conditions, const RankSample& sample, double weight = 1);
+  void AddMessage(const MessageKey& key, const MessageSample& sample, double weight = 1);
+  void AddSum(const SumKey& key, double seconds_per_byte, double weight = 1);
+
+  // The times of a layer that does this work. Nullopt: nothing of its kind and precision was
+  // measured on this machine.
+  std::optional<Found> FindLayer(const LayerKey& key, const Passes& work) const;
+  // That of the nearest conditions on the same machine.
+  std::optional<RankSample> FindRank(const Conditions& conditions) const;
+  // The seconds of a message, from the nearest size.
+  std::optional<double> FindMessage(bool same_host, std::int64_t bytes) const;
+  // The seconds of each byte of a sum over so many ranks, from the nearest number of ranks.
+  std::optional<double> FindSum(const SumKey& key) const;
+
+  bool empty() const {
+    return layers_.empty() && ranks_.empty() && messages_.empty() && sums_.empty();
+  }
+  const std::map<LayerKey, LayerSample>& layers() const { return layers_; }
+  const std::map<Conditions, RankSample>& ranks() const { return ranks_; }
+  const std::map<MessageKey, MessageSample>& messages() const { return messages_; }
+  const std::map<SumKey, double>& sums() const { return sums_; }
+
+ private:
+  std::map<LayerKey, LayerSample> layers_;
+  std::map<Conditions, RankSample> ranks_;
+  std::map<MessageKey, MessageSample> messages_;
+  std::map<SumKey, double> sums_;  // seconds of a byte
+};
+
+// Returns the key of messages of so many bytes.
+MessageKey KeyOfMessage(bool same_host, std::int64_t bytes);
+
+}  // namespace takt::profile

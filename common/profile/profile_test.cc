@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/profile/profile.h"
+
+#include "gmock/gmock.h"
+
+namespace takt::profile {
+namespace {
+
+using model::LayerKind;
+using ::testing::DoubleEq;
+using ::testing::DoubleNear;
+using ::testing::Optional;
+
+const Conditions kHere = {.machine = "a processor", .threads = 1, .ranks_per_host = 2};
+const LayerShape kBlock = {.kind = LayerKind::kGpt2Block,
+                           .hidden = 64,
+                           .heads = 4,
+                           .kv_heads = 4,
+                           .head_size = 16,
+                           .inner = 256,
+                           .context = 32};
+constexpr Passes kWork = {.forward = 100, .input_grad = 100, .weight_grad = 80};
+constexpr Passes kSeconds = {.forward = 1, .input_grad = 2, .weight_grad = 4};
+
+Profile WithBlock() {
+  Profile profile;
+  profile.AddLayer({kBlock, kHere}, {.work = kWork, .seconds = kSeconds});
+  return profile;
+}
+
+TEST(Profile, FindsWhatWasMeasured) {
+  const auto found = WithBlock().FindLayer({kBlock, kHere}, kWork);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->origin, Origin::kMeasured);
+  EXPECT_EQ(found->seconds.weight_grad, 4);
+}
+
+TEST(Profile, ScalesTheNearestByItsWork) {
+  Profile profile = WithBlock();
+  LayerShape huge = kBlock;
+  huge.hidden = 4096;
+  profile.AddLayer({huge, kHere}, {.work = {1e6, 1e6, 1e6}, .seconds = {10, 10, 10}});
+  LayerShape wider = kBlock;
+  wider.hidden = 128;
+  const auto found = profile.FindLayer({wider, kHere}, {200, 400, 80});
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->origin, Origin::kInterpolated);
+  EXPECT_THAT(found->seconds.forward, DoubleEq(2));
+  EXPECT_THAT(found->seconds.input_grad, DoubleEq(8));
+  EXPECT_THAT(found->seconds.weight_grad, DoubleEq(4));
+}
+
+TEST(Profile, TakesTheSameLayerWithOtherNeighboursBeforeAnotherLayer) {
+  Profile profile = WithBlock();
+  Conditions alone = kHere;
+  alone.ranks_per_host = 1;
+  LayerShape longer = kBlock;
+  longer.context = 512;
+  profile.AddLayer({longer, alone}, {.work = {1600, 1600, 1280}, .seconds = {160, 160, 160}});
+  const auto found = profile.FindLayer({kBlock, alone}, kWork);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->seconds.forward, 1);
+}
+
+TEST(Profile, SharesTheWorkAmongThreads) {
+  Conditions four = kHere;
+  four.threads = 4;
+  EXPECT_EQ(WithBlock().FindLayer({kBlock, four}, kWork)->seconds.forward, 0.25);
+}
+
+TEST(Profile, KnowsNothingOfOtherKindsPrecisionsAndMachines) {
+  const Profile profile = WithBlock();
+  LayerShape llama = kBlock, bf16 = kBlock;
+  llama.kind = LayerKind::kLlamaBlock;
+  bf16.products = model::Precision::kBf16;
+  Conditions elsewhere = kHere;
+  elsewhere.machine = "another processor";
+  EXPECT_FALSE(profile.FindLayer({llama, kHere}, kWork).has_value());
+  EXPECT_FALSE(profile.FindLayer({bf16, kHere}, kWork).has_value());
+  EXPECT_FALSE(profile.FindLayer({kBlock, elsewhere}, kWork).has_value());
+  EXPECT_FALSE(profile.FindRank(elsewhere).has_value());
+}
+
+TEST(Profile, MixesWhatComesLater) {
+  Profile profile = WithBlock();
+  profile.AddLayer({kBlock, kHere}, {.work = kWork, .seconds = {2, 2, 2}}, 0.25);
+  const Passes seconds = profile.FindLayer({kBlock, kHere}, kWork)->seconds;
+  EXPECT_THAT(seconds.forward, DoubleEq(1.25));
+  EXPECT_THAT(seconds.input_grad, DoubleEq(2));
+  EXPECT_THAT(seconds.weight_grad, DoubleEq(3.5));
+
+  profile.AddRank(kHere, {.update_seconds = 1, .dispatch_seconds = 2}, 0.25);
+  profile.AddRank(kHere, {.update_seconds = 3, .dispatch_seconds = 2}, 0.25);
+  EXPECT_EQ(profile.FindRank(kHere)->update_seconds, 1.5);
+}
+
+TEST(Profile, ScalesMessagesUpAndNotDown) {
+  Profile profile;
+  EXPECT_FALSE(profile.FindMessage(true, 1000).has_value());
+  profile.AddMessage(KeyOfMessage(true, 1000), {.bytes = 1000, .seconds = 1e-5});
+  EXPECT_THAT(profile.FindMessage(true, 3000), Optional(DoubleNear(3e-5, 1e-12)));
+  EXPECT_THAT(profile.FindMessage(true, 10), Optional(DoubleEq(1e-5)));
+  EXPECT_FALSE(profile.FindMessage(false, 1000).has_value());
+}
+
+TEST(Profile, AddsAPartForEachRankOfASum) {
+  Profile profile;
+  profile.AddSum({.same_host = true, .num_ranks = 2}, 1e-9);
+  EXPECT_THAT(profile.FindSum({.same_host = true, .num_ranks = 4}), Optional(DoubleEq(3e-9)));
+  EXPECT_FALSE(profile.FindSum({.same_host = false, .num_ranks = 2}).has_value());
+}
+
+TEST(LayerShape, ReadsAsText) {
+  EXPECT_EQ(ToString(kBlock),
+            "gpt2 block, hidden 64, heads 4, inner 256, context 32, microbatch 1, f32");
+  EXPECT_EQ(ToString(kHere), "a processor, 1 thread, 2 ranks on the host");
+}
+
+TEST(LayerShape, LeavesOutWhatDoesNotMatter) {
+  const model::ModelConfig config{.layers = 3,
+                                  .hidden = 64,
+                                  .heads = 4,
+                                  .kv_heads = 4,
+                                  .inner = 256,
+                                  .context = 32,
+                                  .positions = 32,
+                                  .vocab = 100};
+  const model::Model model = model::BuildModel(config, 1).value();
+  using enum model::Recompute;
+  EXPECT_EQ(ShapeOf(model, model.layers[1], kNone), ShapeOf(model, model.layers[3], kNone));
+  EXPECT_NE(ShapeOf(model, model.layers[1], kNone), ShapeOf(model, model.layers[1], kFull));
+  EXPECT_EQ(ShapeOf(model, model.layers[0], kNone), ShapeOf(model, model.layers[0], kFull));
+  EXPECT_EQ(ShapeOf(model, model.layers[0], kNone).vocab, 0);
+  EXPECT_EQ(ShapeOf(model, model.layers[4], kNone).vocab, 100);
+}
+
+}  // namespace
+}  // namespace takt::profile
