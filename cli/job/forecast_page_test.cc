@@ -10,31 +10,17 @@
 #include "cli/job/forecast_picture.h"
 #include "cli/job/forecast_text.h"
 #include "common/base/status.h"
+#include "common/config/testing/jobs.h"
 #include "common/sim/simulate.h"
 #include "gmock/gmock.h"
 
 namespace takt::cli {
 namespace {
 
+using config::SmallGpt2Job;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-config::JobSpec Gpt2Job() {
-  config::JobSpec job;
-  job.name = "j";
-  job.model = {.layers = 8,
-               .hidden = 64,
-               .heads = 4,
-               .kv_heads = 4,
-               .inner = 256,
-               .context = 32,
-               .positions = 32,
-               .vocab = 256};
-  job.global_batch = 16;
-  job.microbatch = 2;
-  return job;
-}
 
 // All actions take 5 ms.
 config::JobSpec EmulatedJob(int layers, int microbatches) {
@@ -93,7 +79,7 @@ std::string WrongTag(std::string_view page) {
 }
 
 TEST(ForecastPage, HasEveryCandidateWithItsReasonAndAPicture) {
-  const config::JobSpec job = Gpt2Job();
+  const config::JobSpec job = SmallGpt2Job();
   const plan::Forecasts forecasts = ForecastsOf(job, {.max_workers = 4}, 7);
   ASSERT_EQ(forecasts.candidates.size(), 7u);
   const std::string page = PageOf(job, forecasts);
@@ -115,7 +101,7 @@ TEST(ForecastPage, HasEveryCandidateWithItsReasonAndAPicture) {
 }
 
 TEST(ForecastPage, IsOneFileThatAsksForNothing) {
-  const config::JobSpec job = Gpt2Job();
+  const config::JobSpec job = SmallGpt2Job();
   const std::string page = PageOf(job, ForecastsOf(job));
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
   for (const char* request : {"<script", " src=", " href=", "@import", "url("})
@@ -123,7 +109,7 @@ TEST(ForecastPage, IsOneFileThatAsksForNothing) {
 }
 
 TEST(ForecastPage, NamesAndReasonsAreTextAndNothingElse) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism.pipeline = 2;
   job.parallelism.schedule = "1f1b";
   plan::Forecasts forecasts = ForecastsOf(job);
@@ -141,7 +127,7 @@ TEST(ForecastPage, NamesAndReasonsAreTextAndNothingElse) {
 }
 
 TEST(ForecastPage, SaysWhereTimesComeFrom) {
-  const config::JobSpec job = Gpt2Job();
+  const config::JobSpec job = SmallGpt2Job();
   plan::Forecasts forecasts = ForecastsOf(job);
   forecasts.origins = {.measured = {"block of 64", "head"}, .guessed = {"messages"}};
   const std::string page = PageOf(job, forecasts);
@@ -150,7 +136,7 @@ TEST(ForecastPage, SaysWhereTimesComeFrom) {
 }
 
 TEST(ForecastPage, SaysWhatIsLackingWhenNothingFits) {
-  const config::JobSpec job = Gpt2Job();
+  const config::JobSpec job = SmallGpt2Job();
   const plan::PlanOptions options{.max_workers = 2, .worker_memory_bytes = 1000};
   const std::string page = RenderForecastPage(job, options, ForecastsOf(job, options)).value();
   EXPECT_EQ(WrongTag(page), "");
@@ -178,7 +164,7 @@ TEST(StepPicture, DrawsOneRankAsOneRow) {
 }
 
 TEST(StepPicture, ShowsThePeakOfEveryRankAgainstTheLimit) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism.pipeline = 4;
   job.parallelism.schedule = "gpipe";
   const plan::Plan plan = ForecastsOf(job).candidates[0].plan;

@@ -128,11 +128,12 @@ void PrintRefusals(std::ostream& out, const std::vector<plan::Refusal>& refused)
 
 }  // namespace
 
-std::array<std::pair<const char*, double>, 4> CausesOf(const plan::Parts& parts) {
+std::array<std::pair<const char*, double>, 5> CausesOf(const plan::Parts& parts) {
   return {{{"compute", parts.compute},
            {"imbalance", parts.imbalance},
            {"schedule", parts.schedule},
-           {"communication", parts.communication}}};
+           {"communication", parts.communication},
+           {"sync", parts.sync}}};
 }
 
 std::vector<int> StageLayers(const plan::Plan& plan) {

@@ -16,7 +16,7 @@ namespace takt::cli {
 
 // Returns the causes of a step's time in seconds, those of `takt explain` that a plan can tell
 // apart.
-std::array<std::pair<const char*, double>, 4> CausesOf(const plan::Parts& parts);
+std::array<std::pair<const char*, double>, 5> CausesOf(const plan::Parts& parts);
 
 // Returns how many blocks each stage has.
 std::vector<int> StageLayers(const plan::Plan& plan);

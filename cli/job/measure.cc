@@ -21,8 +21,6 @@
 namespace takt::cli {
 namespace {
 
-// The longest name that a job may have.
-constexpr std::size_t kLongestName = 63;
 // A job may wait for workers and start up for so long.
 constexpr absl::Duration kPatience = absl::Seconds(60);
 constexpr absl::Duration kCancelPatience = absl::Seconds(10);
@@ -32,7 +30,7 @@ constexpr absl::Duration kLearnPatience = absl::Seconds(10);
 constexpr absl::Duration kLearnQuiet = absl::Milliseconds(1500);
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
 
-// What a short job measures.
+// These values are what a short job measures.
 struct Wanted {
   std::set<profile::LayerShape> layers;
   std::optional<int> message_log2_bytes;
@@ -40,7 +38,7 @@ struct Wanted {
 
 std::string ProbeName(const std::string& job, std::string_view end) {
   const std::string begin = absl::StrCat("profile-", job);
-  return absl::StrCat(begin.substr(0, kLongestName - 1 - end.size()), "-", std::string(end));
+  return absl::StrCat(begin.substr(0, config::kLongestJobName - 1 - end.size()), "-", std::string(end));
 }
 
 // Returns the values that the profile has of what is wanted. They change when it learns.
@@ -62,6 +60,14 @@ bool WaitsForWorkers(const v1::Job& job) {
   if (job.state() != v1::JOB_STATE_QUEUED || job.reason().empty()) return false;
   const int last = job.transitions_size() - 1;
   return last < 0 || job.transitions(last).reason() != job.reason();
+}
+
+// Returns whether a job does nothing but measure, like this one: then it may be deleted.
+bool IsSuchProbe(const v1::JobSpec& job, const config::JobSpec& probe) {
+  const v1::JobSpec mine = config::ToProto(probe);
+  return job.model().family() == mine.model().family() && !job.has_checkpoint() &&
+         job.parallelism().schedule() == mine.parallelism().schedule() &&
+         job.parallelism().chunks() == mine.parallelism().chunks();
 }
 
 // Returns what is wrong with a job that ended, with its name unless the user's file is wrong.
@@ -90,7 +96,7 @@ class Prober {
   absl::Status Run(config::JobSpec job, std::string_view end, const Wanted& wanted) {
     job.name = ProbeName(options_.job.name, end);
     if (stop_.stopped()) return absl::CancelledError("interrupted");
-    RETURN_IF_ERROR(MakeWayFor(job.name));
+    RETURN_IF_ERROR(MakeWayFor(job));
     options_.say(absl::StrCat("measuring: ", job.name));
     RETURN_IF_ERROR(client_.SubmitJob(config::ToProto(job), /*validate_only=*/false).status());
     absl::Status status = Follow(job.name);
@@ -99,7 +105,7 @@ class Prober {
     return status.ok() ? deleted : status;
   }
 
-  // What the coordinator knew after the last job.
+  // Returns what the coordinator knew after the last job.
   profile::Profile TakeProfile() { return std::move(known_); }
 
  private:
@@ -108,11 +114,19 @@ class Prober {
     return absl::OkStatus();
   }
 
-  // Deletes a job that an earlier command left.
-  absl::Status MakeWayFor(const std::string& name) {
+  // Deletes the job of this name that an earlier command left.
+  absl::Status MakeWayFor(const config::JobSpec& probe) {
+    const std::string& name = probe.name;
     const absl::StatusOr<v1::Job> earlier = client_.GetJob(name);
     if (absl::IsNotFound(earlier.status())) return absl::OkStatus();
     RETURN_IF_ERROR(earlier.status());
+    if (!IsSuchProbe(earlier->spec(), probe)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("a job with the name ", name,
+                       " is there already, and it was not made by takt profile: delete it (takt "
+                       "delete ",
+                       name, "), or give the job to measure another name"));
+    }
     if (HasEnded(earlier->state())) return client_.DeleteJob(name);
     return absl::FailedPreconditionError(absl::StrCat(
         name, " is there already: is this job being measured by another command? takt cancel ",

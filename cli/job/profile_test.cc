@@ -58,10 +58,12 @@ class ProfileTest : public testing::Test {
                               v1::GetJobResponse& response) {
       if (!present_.contains(request.name())) return grpc::Status(grpc::StatusCode::NOT_FOUND, "");
       response.mutable_job()->set_state(state_of_present_);
+      *response.mutable_job()->mutable_spec() = spec_of_present_;
       return grpc::Status::OK;
     };
     coordinator_.submit = [this](auto&, const v1::SubmitJobRequest& request, auto&) {
       submitted_.push_back(request.spec().name());
+      spec_of_present_ = request.spec();
       present_.insert(request.spec().name());
       Learn(*config::ToJobSpec(request.spec()));
       return grpc::Status::OK;
@@ -109,6 +111,7 @@ class ProfileTest : public testing::Test {
   int num_workers_ = 2;
   std::set<std::string> present_;
   v1::JobState state_of_present_ = v1::JOB_STATE_SUCCEEDED;
+  v1::JobSpec spec_of_present_;
   std::vector<std::string> submitted_;
   profile::Profile known_;
 };
@@ -236,6 +239,7 @@ TEST_F(ProfileTest, SaysWhatItWaitsFor) {
 }
 
 TEST_F(ProfileTest, DeletesWhatAnEarlierCommandLeftButNotWhatRuns) {
+  EXPECT_EQ(Profile({"--set", "parallelism.pipeline=1"}).code, ExitCode::kDone);
   present_ = {"profile-j-1"};
   EXPECT_EQ(Profile({"--set", "parallelism.pipeline=1"}).code, ExitCode::kDone);
   present_ = {"profile-j-1"};
@@ -244,6 +248,18 @@ TEST_F(ProfileTest, DeletesWhatAnEarlierCommandLeftButNotWhatRuns) {
   const Outcome outcome = Profile({"--set", "parallelism.pipeline=1"});
   EXPECT_EQ(outcome.code, ExitCode::kFailed);
   EXPECT_THAT(outcome.err, HasSubstr("takt cancel profile-j-1"));
+  EXPECT_THAT(submitted_, IsEmpty());
+}
+
+TEST_F(ProfileTest, DeletesNoJobThatMeasuresNothing) {
+  EXPECT_EQ(Profile({"--set", "parallelism.pipeline=1"}).code, ExitCode::kDone);
+  spec_of_present_.mutable_checkpoint()->set_directory("saved");
+  present_ = {"profile-j-1"};
+  submitted_.clear();
+  const Outcome outcome = Profile({"--set", "parallelism.pipeline=1"});
+  EXPECT_EQ(outcome.code, ExitCode::kFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("takt delete profile-j-1"));
+  EXPECT_THAT(present_, ElementsAre("profile-j-1"));
   EXPECT_THAT(submitted_, IsEmpty());
 }
 

@@ -14,7 +14,7 @@
 
 namespace takt::cluster {
 
-// What a message costs between two workers.
+// Says what a message costs between two workers.
 struct Link {
   double latency_seconds = 0;
   double bytes_per_second = 1;  // after the latency

@@ -3,6 +3,7 @@
 // from takt.v1.JobSpec (job_spec_serde.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,6 +33,9 @@ inline constexpr int kLongestMixtureCycle = 10000;
 
 // Jobs of higher priorities leave the queue first.
 inline constexpr int kDefaultPriority = 50, kHighestPriority = 100;
+
+// The longest name that a job may have, in bytes.
+inline constexpr std::size_t kLongestJobName = 63;
 
 struct Corpus {
   std::string path;

@@ -68,14 +68,16 @@ void ReadName(const v1::JobSpec& proto, JobSpec& job, Rules& rules) {
   const auto allowed = [](char c) {
     return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
   };
-  const bool good = !name.empty() && name.size() <= 63 && absl::ascii_isalnum(name.front()) &&
+  const bool good = !name.empty() && name.size() <= kLongestJobName &&
+                    absl::ascii_isalnum(name.front()) &&
                     std::all_of(name.begin(), name.end(), allowed);
-  rules.Check(
-      good,
-      {.field = "name",
-       .value = Shown(name),
-       .rule = "must be 1 to 63 letters, digits, '-', '_' and '.', the first a letter or a digit",
-       .fix = "e.g. my-gpt"});
+  rules.Check(good,
+              {.field = "name",
+               .value = Shown(name),
+               .rule = absl::StrCat("must be 1 to ", kLongestJobName,
+                                    " letters, digits, '-', '_' and '.', the first a letter or a "
+                                    "digit"),
+               .fix = "e.g. my-gpt"});
   job.name = name;
 }
 

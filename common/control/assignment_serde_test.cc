@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/config/job_spec_serde.h"
+#include "common/config/testing/jobs.h"
 #include "common/control/attachment_serde.h"
 #include "common/plan/plan.h"
 #include "gmock/gmock.h"
@@ -21,20 +22,9 @@ using ::testing::IsEmpty;
 
 // Returns the assignment of rank 1 in a pipeline of two, for a job with a validation set.
 Assignment SomeAssignment() {
-  config::JobSpec job;
-  job.name = "j";
-  job.model = {.layers = 8,
-               .hidden = 64,
-               .heads = 4,
-               .kv_heads = 4,
-               .inner = 256,
-               .context = 32,
-               .positions = 32,
-               .vocab = 256};
+  config::JobSpec job = config::SmallGpt2Job();
   job.train = {{.path = "t"}};
   job.validation = config::Validation{.path = "v"};
-  job.global_batch = 16;
-  job.microbatch = 2;
   job.steps = 10;
   job.parallelism = {.pipeline = 2, .data = 1, .recompute = {model::Recompute::kFull}};
   const plan::Plan plan = *plan::MakePlan(job, {.max_workers = 2});

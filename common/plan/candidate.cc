@@ -108,6 +108,11 @@ absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInp
   return program::ForwardOnly(programs);
 }
 
+absl::StatusOr<sim::Report> SimulateSteps(const Plan& plan, const cost::Costs& costs) {
+  return sim::Simulate(plan.programs, costs,
+                       {.steps = IsAsynchronous(plan.schedule) ? kStepsInARow : 1});
+}
+
 absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::Schedule schedule) {
   Plan plan{.schedule = std::move(schedule)};
   plan.mesh = {.pp_size = plan.schedule.num_ranks(), .dp_size = inputs.dp_size};
@@ -119,9 +124,7 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
                                                       .tied_embeddings = options.tied_embeddings},
                                              .schedule = &plan.schedule}));
   plan.costs = CostsOf(inputs, plan.partition);
-  ASSIGN_OR_RETURN(sim::Report report,
-                   sim::Simulate(plan.programs, plan.costs,
-                                 {.steps = IsAsynchronous(plan.schedule) ? kStepsInARow : 1}));
+  ASSIGN_OR_RETURN(sim::Report report, SimulateSteps(plan, plan.costs));
   plan.predicted_step_seconds = report.step_time;
   plan.predicted_bubble_fraction = report.step_bubble_fraction;
   if (inputs.job.validation.has_value()) {
@@ -198,6 +201,15 @@ std::pair<double, double> UpdateSeconds(const Plan& plan) {
     longest = std::max(longest, seconds);
   }
   return {sum / plan.mesh.pp_size, longest};
+}
+
+// Returns by how much a step is shorter if sums of gradients take no time.
+absl::StatusOr<double> SyncSeconds(const Plan& plan) {
+  cost::Costs costs = plan.costs;
+  costs.reduction = {0};
+  costs.tied_reduction = 0;
+  ASSIGN_OR_RETURN(const sim::Report report, SimulateSteps(plan, costs));
+  return plan.predicted_step_seconds - report.step_time;
 }
 
 absl::Status BadFile(const config::JobSpec& job, std::string rule, std::string fix) {
@@ -295,6 +307,7 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
   const auto [mean_update, longest_update] = UpdateSeconds(plan);
   Parts parts{.compute = (1 - plan.predicted_bubble_fraction) * step + mean_update,
               .imbalance = longest_update - mean_update};
+  ASSIGN_OR_RETURN(parts.sync, SyncSeconds(plan));
   if (!IsAsynchronous(plan.schedule)) {
     std::vector<std::int64_t> message_bytes;
     for (const program::StageShape& stage : MakeLowerOptions(inputs, plan.partition).stages)
@@ -311,7 +324,8 @@ absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& ca
     parts.communication = bound.communication;
     parts.lower_bound = bound.makespan + longest_update;
   }
-  parts.schedule = step - parts.compute - parts.imbalance - parts.communication;
+  parts.schedule =
+      step - parts.compute - parts.imbalance - parts.communication - parts.sync;
   return parts;
 }
 

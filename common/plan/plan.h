@@ -99,6 +99,7 @@ struct Parts {
   double compute = 0;
   double imbalance = 0;      // stages of the schedule's order that take different times
   double communication = 0;  // messages that no schedule hides
+  double sync = 0;           // sums of gradients that this schedule does not hide
   double schedule = 0;  // filling and emptying the pipeline, and what a better order would save
 
   // The least time of any schedule of these stages and messages that holds no more in flight.

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/config/testing/jobs.h"
 #include "common/program/slot_bytes.h"
 #include "common/schedule/generate.h"
 #include "common/schedule/text.h"
@@ -12,28 +13,13 @@
 namespace takt::plan {
 namespace {
 
+using config::SmallGpt2Job;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
-
-config::JobSpec Gpt2Job() {
-  config::JobSpec job;
-  job.name = "j";
-  job.model = {.layers = 8,
-               .hidden = 64,
-               .heads = 4,
-               .kv_heads = 4,
-               .inner = 256,
-               .context = 32,
-               .positions = 32,
-               .vocab = 256};
-  job.global_batch = 16;
-  job.microbatch = 2;
-  return job;
-}
 
 // The layers take F = I = W = 5 ms and pass hardly anything.
 config::JobSpec EmulatedJob(int layers, int microbatches) {
@@ -116,8 +102,12 @@ TEST(MakePlan, AGivenPipelineMayWaitForWorkers) {
   EXPECT_EQ(MakePlan(job, {.max_workers = 1})->mesh.pp_size, 8);
 }
 
+double SumOf(const Parts& parts) {
+  return parts.compute + parts.imbalance + parts.communication + parts.sync + parts.schedule;
+}
+
 TEST(MakeForecasts, BeginWithWhatMakePlanTakesAndGoOnByTheirSteps) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   const PlanOptions options{.max_workers = 4};
   const Plan plan = *MakePlan(job, options);
   const Forecasts forecasts = *MakeForecasts(job, options, 8);
@@ -131,14 +121,28 @@ TEST(MakeForecasts, BeginWithWhatMakePlanTakesAndGoOnByTheirSteps) {
   }
   for (const Forecast& forecast : forecasts.candidates) {
     const Parts& parts = forecast.parts;
-    EXPECT_NEAR(parts.compute + parts.imbalance + parts.communication + parts.schedule,
-                forecast.plan.predicted_step_seconds, 1e-12);
+    EXPECT_NEAR(SumOf(parts), forecast.plan.predicted_step_seconds, 1e-12);
     EXPECT_LE(parts.lower_bound, forecast.plan.predicted_step_seconds * (1 + 1e-9));
   }
 }
 
+TEST(MakeForecasts, TellSumsOverReplicasFromTheSchedule) {
+  config::JobSpec job = SmallGpt2Job();
+  job.parallelism = {.pipeline = 2, .data = 2, .schedule = "1f1b"};
+  PlanOptions options{.max_workers = 4, .host = {.workers = 4}};
+  EXPECT_NEAR(MakeForecasts(job, options, 1)->candidates[0].parts.sync, 0, 1e-12);
+  auto profile = std::make_shared<profile::Profile>();
+  profile->AddSum({.same_host = true, .num_ranks = 2}, 1e-6);
+  options.profile = profile;
+  const Forecast with_sums = MakeForecasts(job, options, 1)->candidates[0];
+  // The first stage's gradients of the embedding are complete at the end of the step, so at least
+  // their sum is seen.
+  EXPECT_GE(with_sums.parts.sync, 256 * 64 * sizeof(float) * 1e-6);
+  EXPECT_NEAR(SumOf(with_sums.parts), with_sums.plan.predicted_step_seconds, 1e-12);
+}
+
 TEST(MakeForecasts, SayWhyTheyLeaveWaysOut) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism.pipeline = 4;
   const Forecasts forecasts = *MakeForecasts(job, {.max_workers = 4}, 1);
   const auto reason = [&](std::string_view schedule) -> std::string {
@@ -153,7 +157,7 @@ TEST(MakeForecasts, SayWhyTheyLeaveWaysOut) {
 
 TEST(MakeForecasts, OfAJobThatFitsNowhereSayWhatItLacks) {
   const Forecasts forecasts =
-      *MakeForecasts(Gpt2Job(), {.max_workers = 4, .worker_memory_bytes = 1000}, 5);
+      *MakeForecasts(SmallGpt2Job(), {.max_workers = 4, .worker_memory_bytes = 1000}, 5);
   EXPECT_THAT(forecasts.candidates, IsEmpty());
   EXPECT_THAT(FieldErrorsOf(forecasts.fits), SizeIs(1));
   EXPECT_FALSE(forecasts.refused.empty());
@@ -195,7 +199,7 @@ TEST(MakePlan, FamiliesThatLookAtCostsSeeThoseOfTheJob) {
 }
 
 TEST(MakePlan, KeepsTheStagesThatTheJobNames) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism = {.pipeline = 2, .schedule = "gpipe", .stage_layers = {5, 3}};
   const Plan plan = *MakePlan(job, {});
   ASSERT_THAT(plan.partition, SizeIs(2));
@@ -204,7 +208,7 @@ TEST(MakePlan, KeepsTheStagesThatTheJobNames) {
 }
 
 TEST(MakePlan, MakesValidationProgramsWhenTheJobValidates) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism.pipeline = 2;
   job.validation = config::Validation{.path = "v"};
   const Plan plan = *MakePlan(job, {});
@@ -218,7 +222,7 @@ std::string Csv(const std::string& family, int ranks, int microbatches) {
 }
 
 config::JobSpec AsynchronousJob(const std::string& schedule) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.model.family = model::Family::kLlama;
   job.model.tied_head = false;
   job.adamw.clip_norm = 0;
@@ -270,7 +274,7 @@ TEST(MakePlan, RefusesWhatCannotBeDoneWithoutAFlush) {
 }
 
 TEST(MakePlan, MergesWeightGradsOfAJobThatNeedNotBeExact) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism.pipeline = 4;
   job.parallelism.schedule = "zb-h2";
   const Plan exact = *MakePlan(job, {.max_workers = 4});
@@ -296,7 +300,7 @@ TEST(MakePlan, MergesWeightGradsOfAJobThatNeedNotBeExact) {
 }
 
 TEST(MakePlan, RunsTheUsersOwnSchedule) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism.schedule = "file:my.csv";
   job.parallelism.schedule_csv = Csv("interleaved-1f1b", 4, 8);
   const Plan plan = *MakePlan(job, {.max_workers = 1});
@@ -306,7 +310,7 @@ TEST(MakePlan, RunsTheUsersOwnSchedule) {
 }
 
 TEST(MakePlan, NamesWhatIsWrongWithTheUsersSchedule) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism.schedule = "file:my.csv";
   job.parallelism.schedule_csv = Csv("1f1b", 4, 4);
   EXPECT_EQ(ErrorOf(job),
@@ -325,7 +329,7 @@ TEST(MakePlan, NamesWhatIsWrongWithTheUsersSchedule) {
 }
 
 TEST(MakePlan, NamesTheFieldsOfTheJob) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism = {.pipeline = 11};
   EXPECT_THAT(ErrorOf(job), HasSubstr("parallelism.pipeline is 11: makes 11 stages"));
   job.parallelism = {.pipeline = 2, .schedule = "1f2b"};
@@ -360,7 +364,7 @@ std::int64_t MostBytes(const Plan& plan) {
 
 TEST(MakePlan, RecomputesWhatItMustToFitTheWorkers) {
   using enum model::Recompute;
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism = {.pipeline = 2, .schedule = "1f1b"};
   const auto asking_for = [&](model::Recompute mode) {
     config::JobSpec asking = job;
@@ -391,7 +395,7 @@ TEST(MakePlan, RecomputesWhatItMustToFitTheWorkers) {
 }
 
 TEST(MakePlan, CountsTheForwardThatFullRecomputeAdds) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism = {.pipeline = 1, .schedule = "1f1b"};
   const double kept = MakePlan(job, kFreeLinks)->predicted_step_seconds;
   job.parallelism.recompute = {model::Recompute::kSelective};
@@ -406,7 +410,7 @@ TEST(MakePlan, CountsTheForwardThatFullRecomputeAdds) {
 
 TEST(MakePlan, TakesARecomputeModeForEachStage) {
   using enum model::Recompute;
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism = {.pipeline = 2, .schedule = "1f1b", .recompute = {kFull, kNone}};
   const Plan plan = *MakePlan(job, {.max_workers = 2});
   EXPECT_EQ(plan.partition[0].recompute, kFull);

@@ -19,7 +19,7 @@ using ::testing::DoubleNear;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Parameters of the job's table of tokens and of its last norm.
+// The job's table of tokens and its last norm have so many parameters.
 constexpr int kTable = 100 * 64, kNorm = 2 * 64;
 
 // A job of two stages on a host with four cores and four workers.

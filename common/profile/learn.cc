@@ -70,7 +70,7 @@ class Learner {
   }
 
  private:
-  // Of a stage under its conditions: what one pass took, by step.
+  // Names a stage under the conditions of the rank that ran it.
   using StageKey = std::pair<StageId, Conditions>;
   using PassSamples = std::map<Op, std::vector<double>>;
 

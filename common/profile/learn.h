@@ -13,7 +13,7 @@
 
 namespace takt::profile {
 
-// Where a rank of a traced job ran.
+// Says where a rank of a traced job ran.
 struct RankPlace {
   Conditions conditions;
   std::string host;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "cli/job/forecast_page.h"
+#include "common/config/testing/jobs.h"
 #include "common/plan/plan.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
@@ -16,17 +17,9 @@ namespace {
 using nlohmann::json;
 
 std::string MakePage() {
-  config::JobSpec job;
-  job.name = "j";
-  job.model = {.layers = 8,
-               .hidden = 64,
-               .heads = 4,
-               .kv_heads = 4,
-               .inner = 256,
-               .context = 32,
-               .positions = 32,
-               .vocab = 256};
+  config::JobSpec job = config::SmallGpt2Job();
   job.global_batch = 128;
+  job.microbatch = 1;
   job.parallelism.pipeline = 4;
   const plan::PlanOptions options{.max_workers = 4, .worker_memory_bytes = std::int64_t{128} << 20};
   return RenderForecastPage(job, options, plan::MakeForecasts(job, options, 5).value()).value();
@@ -63,7 +56,7 @@ report({requests: performance.getEntriesByType('resource').length,
   EXPECT_EQ(seen["fits"], true);
 }
 
-// By the formula of WCAG 2.2.
+// The contrast is computed by the formula of WCAG 2.2.
 TEST(PlanPage, HasContrastInTheLightAndInTheDark) {
   SKIP_WITHOUT_BROWSER();
   const json seen = See(R"(
