@@ -221,6 +221,21 @@ std::vector<JobLayer> LayersOf(const config::JobSpec& job, config::DeviceKind de
   return layers;
 }
 
+bool NeedsMeasuring(const config::JobSpec& job, const plan::PlanOptions& workers) {
+  if (job.model.family == model::Family::kEmulated || workers.host.machine.empty()) return false;
+  std::set<profile::LayerShape> measured;
+  if (workers.profile != nullptr) {
+    for (const auto& [key, sample] : workers.profile->layers()) {
+      if (key.second.machine == workers.host.machine) measured.insert(key.first);
+    }
+  }
+  config::JobSpec first = job;  // a short job measures the first way to recompute that is named
+  if (!first.parallelism.recompute.empty()) first.parallelism.recompute.resize(1);
+  return std::ranges::any_of(LayersOf(first, workers.device), [&](const JobLayer& layer) {
+    return !measured.contains(layer.shape);
+  });
+}
+
 std::vector<profile::Conditions> ConditionsOf(const config::JobSpec& job,
                                               const plan::PlanOptions& workers) {
   std::vector<profile::Conditions> all;

@@ -2,6 +2,7 @@
 // `takt plan`: what a job will cost, before it is submitted.
 #include <signal.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -41,29 +42,14 @@ struct PlanCommand {
   std::optional<std::string> cluster;  // a file
   std::optional<std::int64_t> memory_bytes;
   std::string link;
-  bool no_profile = false;
+  bool no_profile = false, no_measure = false;
   int top = 5;
   std::string html;
 };
 
-absl::StatusOr<plan::PlanOptions> AskCoordinator(const Context& context, const PlanCommand& command,
-                                                 const config::JobSpec& job) {
-  ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
-  ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client->ListWorkers());
-  ASSIGN_OR_RETURN(plan::PlanOptions options, OptionsForWorkers(job, workers));
-  if (!command.no_profile) {
-    ASSIGN_OR_RETURN(options.profile, ReadProfile(*client));
-  }
-  return options;
-}
-
-// Returns what a plan may assume of workers like those of the coordinator, after it has measured
-// what plans of the job need.
-absl::StatusOr<plan::PlanOptions> MeasureWorkers(const Context& context, Client& client,
-                                                 Client::StreamStop& stop,
-                                                 const config::JobSpec& job) {
-  ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client.ListWorkers());
-  ASSIGN_OR_RETURN(plan::PlanOptions options, OptionsForWorkers(job, workers));
+// Measures what plans of the job need, on the workers that `options` describes, and adds it there.
+absl::Status AddMeasured(const Context& context, Client& client, Client::StreamStop& stop,
+                         const config::JobSpec& job, plan::PlanOptions& options) {
   ASSIGN_OR_RETURN(profile::Profile profile,
                    Measure(client, stop,
                            {.job = job,
@@ -71,6 +57,35 @@ absl::StatusOr<plan::PlanOptions> MeasureWorkers(const Context& context, Client&
                             .seconds = kMeasureSeconds,
                             .say = [&](std::string_view line) { Say(context, line); }}));
   options.profile = std::make_shared<const profile::Profile>(std::move(profile));
+  return absl::OkStatus();
+}
+
+// Says why the plan goes on without what it wanted to measure.
+void SayWhyNotMeasured(const Context& context, std::string_view source,
+                       const absl::Status& status) {
+  Say(context, absl::StrCat("planning from ", source, ", as nothing could be measured: ",
+                            Harmless(std::string(status.message()))));
+}
+
+// Returns what a plan may assume of the coordinator's workers. If all of them are idle, it first
+// measures layers that were never measured.
+absl::StatusOr<plan::PlanOptions> AskCoordinator(const Context& context, const PlanCommand& command,
+                                                 const config::JobSpec& job) {
+  ASSIGN_OR_RETURN(const auto client, ConnectToCoordinator(context));
+  ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client->ListWorkers());
+  ASSIGN_OR_RETURN(plan::PlanOptions options, OptionsForWorkers(job, workers));
+  if (command.no_profile) return options;
+  ASSIGN_OR_RETURN(options.profile, ReadProfile(*client));
+  const bool idle = std::ranges::none_of(workers, [](const v1::Worker& worker) {
+    return worker.state() == v1::WORKER_STATE_BUSY;
+  });
+  if (command.no_measure || !idle || options.profile == nullptr || !NeedsMeasuring(job, options))
+    return options;
+  Client::StreamStop stop;
+  const SignalThread signals({SIGINT, SIGTERM, SIGHUP}, [&](int) { stop.Stop(); });
+  const absl::Status status = AddMeasured(context, *client, stop, job, options);
+  if (stop.stopped()) return absl::CancelledError("interrupted");
+  if (!status.ok()) SayWhyNotMeasured(context, "what is known", status);
   return options;
 }
 
@@ -82,19 +97,17 @@ absl::StatusOr<plan::PlanOptions> MeasureHere(const Context& context, const Plan
   plan::PlanOptions options{.max_workers = *command.workers,
                             .device = plan::DeviceOf(job, DeviceKind::kAuto, /*any_gpu=*/false)};
   // The layers of an emulated job take what its file says.
-  if (command.no_profile || job.model.family == model::Family::kEmulated) return options;
+  if (command.no_profile || command.no_measure || job.model.family == model::Family::kEmulated) return options;
   Client::StreamStop stop;
   const SignalThread signals({SIGINT, SIGTERM, SIGHUP}, [&](int) { stop.Stop(); });
   const absl::Status status =
       with_local_workers(context, *command.workers, [&](Client& client) -> absl::Status {
-        ASSIGN_OR_RETURN(options, MeasureWorkers(context, client, stop, job));
-        return absl::OkStatus();
+        ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client.ListWorkers());
+        ASSIGN_OR_RETURN(options, OptionsForWorkers(job, workers));
+        return AddMeasured(context, client, stop, job, options);
       });
   if (stop.stopped()) return absl::CancelledError("interrupted");
-  if (!status.ok()) {
-    Say(context, absl::StrCat("planning from usual rates, as nothing could be measured: ",
-                              Harmless(std::string(status.message()))));
-  }
+  if (!status.ok()) SayWhyNotMeasured(context, "usual rates", status);
   return options;
 }
 
@@ -151,7 +164,9 @@ absl::StatusOr<ExitCode> Plan(const Context& context, const PlanCommand& command
   if (!command.html.empty()) RETURN_IF_ERROR(CheckNewFile(command.html));
   JobInput job_input = command.job;
   job_input.make_paths_absolute = command.workers.has_value();  // for workers on this machine
-  ASSIGN_OR_RETURN(const PreparedJob input, PrepareJob(job_input));
+  const bool asks = !command.workers && !command.cluster;
+  ASSIGN_OR_RETURN(const PreparedJob input,
+                   asks ? PrepareJobToSubmit(context, command.job) : PrepareJob(job_input));
   ASSIGN_OR_RETURN(const config::JobSpec job, config::ToJobSpec(input.spec));
   ASSIGN_OR_RETURN(const plan::PlanOptions options,
                    OptionsOf(context, command, job, with_local_workers));
@@ -188,6 +203,8 @@ void AddPlan(CLI::App& app, Context& context, WithWorkers with_local_workers) {
             ->type_name("LATENCY,BYTES_PER_SECOND");
         app.add_flag("--no-profile", options.no_profile,
                      "Use no measured times; with --workers, start nothing and use usual rates");
+        app.add_flag("--no-measure", options.no_measure,
+                     "Use times that were measured before, and measure none");
         app.add_option("--top", options.top, "Show so many of the best")
             ->check(CLI::Range(1, 100))
             ->default_str("5");
@@ -203,8 +220,9 @@ void AddPlan(CLI::App& app, Context& context, WithWorkers with_local_workers) {
   command->footer(
       "The job may leave open its pipeline, schedule, chunks and recompute. What it names is\n"
       "kept. The first candidate is what a job submitted to these workers, all idle, gets.\n"
-      "Times are those that workers measured: `takt profile` measures them at once, and every job\n"
-      "that runs corrects them. What was not measured is interpolated from the nearest layer, or\n"
+      "Times are those that workers measured. If all are idle and a layer was never measured, a\n"
+      "plan begins with short jobs of some seconds, as `takt profile` runs them; every job that\n"
+      "runs corrects the times. What was not measured is interpolated from the nearest layer, or\n"
       "guessed from FLOPs and a rate of products; the last lines say what.\n"
       "--workers N starts a coordinator and N workers on this machine, as `takt local run` does,\n"
       "measures for some seconds, and stops them.\n"

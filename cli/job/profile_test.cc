@@ -46,7 +46,7 @@ class ProfileTest : public testing::Test {
     coordinator_.workers = [this](auto&, auto&, v1::ListWorkersResponse& response) {
       for (int i = 0; i < num_workers_; ++i) {
         v1::Worker& worker = *response.add_workers();
-        worker.set_state(v1::WORKER_STATE_IDLE);
+        worker.set_state(state_of_workers_);
         worker.set_host("h");
         worker.set_processor("a processor");
         worker.set_cores(num_workers_);
@@ -109,6 +109,7 @@ class ProfileTest : public testing::Test {
   FakeCoordinator coordinator_;
   std::string text_ = kJob;
   int num_workers_ = 2;
+  v1::WorkerState state_of_workers_ = v1::WORKER_STATE_IDLE;
   std::set<std::string> present_;
   v1::JobState state_of_present_ = v1::JOB_STATE_SUCCEEDED;
   v1::JobSpec spec_of_present_;
@@ -284,6 +285,35 @@ TEST_F(ProfileTest, InterruptCancelsTheJob) {
   EXPECT_THAT(outcome.err, HasSubstr("interrupted; profile-j-1 is cancelled"));
   EXPECT_THAT(cancelled, ElementsAre("profile-j-1"));
   EXPECT_THAT(present_, IsEmpty());
+}
+
+TEST_F(ProfileTest, PlanMeasuresFirstWhatWasNeverMeasured) {
+  const auto plan = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"plan", directory_.Write("job.yaml", text_), "--set",
+                               "parallelism.pipeline=1", "-o", "json"});
+    const Outcome outcome = RunTakt(coordinator_, more);
+    EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+    return json::parse(outcome.out)["profile"]["measured"].size();
+  };
+  EXPECT_EQ(plan({"--no-measure"}), 0u);
+  EXPECT_EQ(plan({"--no-profile"}), 0u);
+  state_of_workers_ = v1::WORKER_STATE_BUSY;
+  EXPECT_EQ(plan({}), 0u);
+  EXPECT_THAT(submitted_, IsEmpty());
+  state_of_workers_ = v1::WORKER_STATE_IDLE;
+  EXPECT_GT(plan({}), 0u);
+  EXPECT_GT(plan({}), 0u);
+  EXPECT_THAT(submitted_, ElementsAre("profile-j-1"));  // once
+}
+
+TEST_F(ProfileTest, PlanGoesOnIfItMayNotMeasure) {
+  coordinator_.submit = [](auto&, auto&, auto&) {
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "needs the role user");
+  };
+  const Outcome outcome = RunTakt(coordinator_, {"plan", directory_.Write("job.yaml", text_)});
+  EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("planning from what is known"));
+  EXPECT_THAT(outcome.err, HasSubstr("needs the role user"));
 }
 
 TEST(FollowJob, EndsAtItsDeadline) {
