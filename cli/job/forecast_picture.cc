@@ -224,6 +224,12 @@ class Drawing {
       if (kinds.count(paint.kind) == 0) continue;
       AddSwatch(absl::StrCat("style=\"background:", schedule::Fill(paint, 0, 1), "\""), paint.name);
     }
+    if (std::ssize(plan_.partition) > plan_.mesh.pp_size) {
+      const schedule::Paint& forward = schedule::PaintOf(ActionKind::kForward);
+      AddSwatch(absl::StrFormat("style=\"background:linear-gradient(90deg,%s 50%%,%s 50%%)\"",
+                                schedule::Fill(forward, 0, 2), schedule::Fill(forward, 1, 2)),
+                "the rank's stages, the first one palest");
+    }
     if (any_several) {
       AddSwatch(absl::StrFormat("style=\"background:%s\"", kSeveral),
                 "several and what is idle between them, too narrow to tell apart");
