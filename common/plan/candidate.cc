@@ -108,31 +108,25 @@ absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInp
   return program::ForwardOnly(programs);
 }
 
-absl::StatusOr<sim::Report> SimulateSteps(const Plan& plan, const cost::Costs& costs) {
-  return sim::Simulate(plan.programs, costs,
-                       {.steps = IsAsynchronous(plan.schedule) ? kStepsInARow : 1});
+absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
+                                          const std::vector<program::Program>& programs,
+                                          const cost::Costs& costs) {
+  return sim::Simulate(programs, costs, {.steps = IsAsynchronous(schedule) ? kStepsInARow : 1});
 }
 
 absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::Schedule schedule) {
-  Plan plan{.schedule = std::move(schedule)};
-  plan.mesh = {.pp_size = plan.schedule.num_ranks(), .dp_size = inputs.dp_size};
-  ASSIGN_OR_RETURN(plan.partition, PartitionOf(inputs, plan.schedule.num_stages,
-                                               plan.schedule.placement, plan.mesh.pp_size));
-  const program::LowerOptions options = MakeLowerOptions(inputs, plan.partition);
-  ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
-  RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = {.gradients = options.reduce_gradients,
-                                                      .tied_embeddings = options.tied_embeddings},
-                                             .schedule = &plan.schedule}));
-  plan.costs = CostsOf(inputs, plan.partition);
-  ASSIGN_OR_RETURN(sim::Report report, SimulateSteps(plan, plan.costs));
-  plan.predicted_step_seconds = report.step_time;
-  plan.predicted_bubble_fraction = report.step_bubble_fraction;
-  if (inputs.job.validation.has_value()) {
-    ASSIGN_OR_RETURN(plan.validation_programs, ForwardPrograms(inputs, plan));
-  }
+  ASSIGN_OR_RETURN(mesh::Partition partition,
+                   PartitionOf(inputs, schedule.num_stages, schedule.placement,
+                               schedule.num_ranks()));
+  return FromPartition(inputs, std::move(schedule), std::move(partition));
+}
+
+// Returns what each rank will need.
+std::vector<MemoryBytes> MemoryOf(const CandidateInputs& inputs, const Plan& plan) {
+  std::vector<MemoryBytes> memory;
+  const bool validates = !plan.validation_programs.empty();
   for (std::size_t rank = 0; rank < plan.programs.size(); ++rank) {
-    const bool validates = !plan.validation_programs.empty();
-    plan.memory.push_back(
+    memory.push_back(
         layout::LayOutRank({.model = inputs.model,
                             .partition = plan.partition,
                             .program = plan.programs[rank],
@@ -142,7 +136,7 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
                             .device = inputs.options.device})
             .bytes());
   }
-  return Candidate{.plan = std::move(plan), .report = std::move(report)};
+  return memory;
 }
 
 // Refuses what a schedule without a flush cannot do, in the job's terms.
@@ -208,7 +202,7 @@ absl::StatusOr<double> SyncSeconds(const Plan& plan) {
   cost::Costs costs = plan.costs;
   costs.reduction = {0};
   costs.tied_reduction = 0;
-  ASSIGN_OR_RETURN(const sim::Report report, SimulateSteps(plan, costs));
+  ASSIGN_OR_RETURN(const sim::Report report, SimulateSteps(plan.schedule, plan.programs, costs));
   return plan.predicted_step_seconds - report.step_time;
 }
 
@@ -246,6 +240,34 @@ absl::Status CheckFileSizes(const CandidateInputs& inputs, const schedule::Sched
 }
 
 }  // namespace
+
+absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule::Schedule schedule,
+                                        mesh::Partition partition) {
+  Plan plan{.partition = std::move(partition), .schedule = std::move(schedule)};
+  plan.mesh = {.pp_size = plan.schedule.num_ranks(), .dp_size = inputs.dp_size};
+  const program::LowerOptions options = MakeLowerOptions(inputs, plan.partition);
+  ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
+  RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = {.gradients = options.reduce_gradients,
+                                                      .tied_embeddings = options.tied_embeddings},
+                                             .schedule = &plan.schedule}));
+  plan.costs = CostsOf(inputs, plan.partition);
+  ASSIGN_OR_RETURN(sim::Report report, SimulateSteps(plan.schedule, plan.programs, plan.costs));
+  plan.predicted_step_seconds = report.step_time;
+  plan.predicted_bubble_fraction = report.step_bubble_fraction;
+  if (inputs.job.validation.has_value()) {
+    ASSIGN_OR_RETURN(plan.validation_programs, ForwardPrograms(inputs, plan));
+  }
+  plan.memory = MemoryOf(inputs, plan);
+  return Candidate{.plan = std::move(plan), .report = std::move(report)};
+}
+
+absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
+                                         const schedule::Schedule& schedule,
+                                         const mesh::Partition& partition) {
+  ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
+                   program::Lower(schedule, MakeLowerOptions(inputs, partition)));
+  return SimulateSteps(schedule, programs, CostsOf(inputs, partition));
+}
 
 double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
   const absl::StatusOr<mesh::Partition> partition =

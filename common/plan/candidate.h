@@ -40,6 +40,15 @@ absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_
 std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Placement placement,
                                   int pp_size, int num_chunks);
 
+// Makes the candidate of a schedule over a partition that fits its stages and ranks.
+absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule::Schedule schedule,
+                                        mesh::Partition partition);
+
+// Simulates that candidate's step, without a proof.
+absl::StatusOr<sim::Report> SimulateOver(const CandidateInputs& inputs,
+                                         const schedule::Schedule& schedule,
+                                         const mesh::Partition& partition);
+
 // Returns what the candidate's step is made of.
 absl::StatusOr<Parts> PartsOf(const CandidateInputs& inputs, const Candidate& candidate);
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/plan/least_recompute.h"
+#include "common/plan/refine.h"
 #include "common/schedule/generate.h"
 
 namespace takt::plan {
@@ -55,10 +56,14 @@ auto Size(const Candidate& candidate) {
                     candidate.report.peak_in_flight(), StepSeconds(candidate));
 }
 
+// So many of the best candidates get better partitions, however many a caller wants to see.
+constexpr std::size_t kRefined = 3;
+
 // Collects candidates and keeps the best.
 class Ranker {
  public:
-  Ranker(const CandidateInputs& inputs, std::size_t top) : inputs_(inputs), top_(top) {}
+  Ranker(const CandidateInputs& inputs, std::size_t top)
+      : inputs_(inputs), top_(std::max(top, kRefined)) {}
 
   // error: why no candidate can be made, or OK if one could be.
   void Refuse(Refusal refusal, const absl::Status& error) {
@@ -91,6 +96,14 @@ class Ranker {
   bool any_fits() const { return !ranking_.candidates.empty(); }
   bool any() const { return any_fits() || nearest_.has_value(); }
 
+  // Gives the first candidates better partitions, and sorts them in again.
+  void Refine() {
+    std::vector<Candidate>& all = ranking_.candidates;
+    for (std::size_t i = 0; i < std::min(all.size(), kRefined); ++i)
+      all[i] = WithBetterPartition(inputs_, std::move(all[i]));
+    Sort();
+  }
+
   // Sorts what was collected, and drops what is over `top`.
   void Sort() {
     std::vector<Candidate>& all = ranking_.candidates;
@@ -104,9 +117,12 @@ class Ranker {
     if (all.size() > top_) all.erase(all.begin() + static_cast<std::ptrdiff_t>(top_), all.end());
   }
 
-  absl::StatusOr<Ranking> Take() && {
+  // Returns the best `top`.
+  absl::StatusOr<Ranking> Take(std::size_t top) && {
     if (!any_fits() && nearest_) ranking_.candidates.push_back(*std::move(nearest_));
     if (ranking_.candidates.empty()) return first_error_;
+    std::vector<Candidate>& all = ranking_.candidates;
+    if (all.size() > top) all.erase(all.begin() + static_cast<std::ptrdiff_t>(top), all.end());
     return std::move(ranking_);
   }
 
@@ -222,7 +238,8 @@ absl::StatusOr<Ranking> RankSizes(const CandidateInputs& inputs, std::size_t top
   if (asked.starts_with(kFileScheme)) {
     ASSIGN_OR_RETURN(Candidate candidate, Make(inputs, FromFile));
     ranker.Add(std::move(candidate));
-    return std::move(ranker).Take();
+    ranker.Refine();
+    return std::move(ranker).Take(top);
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> families, FamiliesToTry(asked));
   int tried = 0, fitting = 0;
@@ -235,7 +252,8 @@ absl::StatusOr<Ranking> RankSizes(const CandidateInputs& inputs, std::size_t top
     if (fitting == kFittingSizes || tried == kMostSizes) break;
   }
   ranker.Sort();
-  return std::move(ranker).Take();
+  ranker.Refine();
+  return std::move(ranker).Take(top);
 }
 
 }  // namespace

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks for a partition that shortens the simulated step of a schedule.
+#pragma once
+
+#include "common/plan/candidate.h"
+
+namespace takt::plan {
+
+// Moves layers from stage to stage as long as the simulated step becomes shorter, and returns the
+// candidate over the partition that was best. The cut that it begins with makes the largest stage
+// least, but a rank with several stages has their sum, and a short last stage empties the pipeline
+// sooner. A partition that the job names stays, and so does that of a schedule whose stages have two
+// copies. What fitted the workers' memory still fits.
+Candidate WithBetterPartition(const CandidateInputs& inputs, Candidate candidate);
+
+}  // namespace takt::plan
