@@ -70,7 +70,7 @@ struct Parallelism {
   std::optional<int> pipeline, data, chunks, threads, group;
   std::string schedule = "auto";  // a family, "auto" or "file:PATH"
   std::string schedule_csv;       // the file's text, which the client reads; nobody else opens PATH
-  std::vector<int> stage_layers;  // empty: balanced by FLOPs
+  std::vector<int> stage_layers;  // empty: the planner balances them
   std::vector<model::Recompute> recompute;  // one for all stages, or one a stage; empty: auto
   TransportKind transport = TransportKind::kAuto;
   DeviceKind device = DeviceKind::kAuto;
