@@ -163,6 +163,9 @@ absl::Status Run(const Flags& flags) {
     traces.Forget(name);
     profiles->Forget(name);
   };
+  options.on_checkpoint = [&](const job::SettledCheckpoint& checkpoint) {
+    if (!checkpoint.failed) profiles->LearnPause(checkpoint.job, checkpoint.snapshot_seconds);
+  };
   options.read_profile = [&] { return profiles->Read(); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
                    job::Coordinator::Start(options, store.get()));

@@ -188,6 +188,10 @@ std::string StepText(const Forecast& forecast) {
                     FormatSeconds(forecast.parts.lower_bound), ". ");
   }
   absl::StrAppend(&text, "It sends ", forecast.num_messages, " messages.");
+  if (forecast.checkpoint_pause_seconds > 0) {
+    absl::StrAppend(&text, " A checkpoint pauses training for ",
+                    FormatSeconds(forecast.checkpoint_pause_seconds), ".");
+  }
   return text;
 }
 

@@ -84,6 +84,13 @@ absl::StatusOr<model::Model> ModelOf(const config::JobSpec& job, const PlanOptio
   return model;
 }
 
+double CheckpointPause(const CandidateInputs& inputs, const Plan& plan) {
+  std::int64_t largest = 0;
+  for (const MemoryBytes& rank : plan.memory)
+    largest = std::max(largest, rank[MemoryKind::kSnapshot]);
+  return SnapshotSeconds(inputs, plan.mesh.pp_size, largest);
+}
+
 // Makes the best candidate a plan that workers can execute.
 absl::StatusOr<Plan> Complete(const config::JobSpec& job, const PlanOptions& options,
                               Candidate best, model::Model model) {
@@ -133,9 +140,11 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
     ASSIGN_OR_RETURN(const Parts parts, PartsOf(inputs, candidate));
     AddOrigins(inputs, candidate.plan.partition, forecasts.origins);
     candidate.plan.model = model;
+    const double pause = CheckpointPause(inputs, candidate.plan);
     forecasts.candidates.push_back({.plan = std::move(candidate.plan),
                                     .parts = parts,
-                                    .num_messages = candidate.report.num_messages});
+                                    .num_messages = candidate.report.num_messages,
+                                    .checkpoint_pause_seconds = pause});
   }
   return forecasts;
 }

@@ -19,6 +19,9 @@ using model::Recompute;
 using profile::Origin;
 using profile::Passes;
 
+// A rank copies 10 GB a second within a host's memory, if nothing was measured.
+constexpr double kUsualSnapshotSecondsPerByte = 1e-10;
+
 // The costs of one job on one number of ranks.
 class StageCosts {
  public:
@@ -169,6 +172,15 @@ std::vector<double> LayerSeconds(const CandidateInputs& inputs, int pp_size) {
 cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partition) {
   const int pp_size = PpSizeOf(partition);
   return StageCosts(inputs, pp_size).Of(partition, pp_size);
+}
+
+double SnapshotSeconds(const CandidateInputs& inputs, int pp_size, std::int64_t bytes) {
+  std::optional<double> seconds_per_byte;
+  if (inputs.options.profile != nullptr) {
+    const StageCosts costs(inputs, pp_size);
+    seconds_per_byte = inputs.options.profile->FindSnapshot(costs.conditions());
+  }
+  return seconds_per_byte.value_or(kUsualSnapshotSecondsPerByte) * static_cast<double>(bytes);
 }
 
 void AddOrigins(const CandidateInputs& inputs, const mesh::Partition& partition, Origins& origins) {

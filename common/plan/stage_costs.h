@@ -17,6 +17,9 @@ std::vector<double> LayerSeconds(const CandidateInputs& inputs, int pp_size);
 // Returns what the stages, their messages, sums and updates take.
 cost::Costs CostsOf(const CandidateInputs& inputs, const mesh::Partition& partition);
 
+// Returns for how long a checkpoint pauses training, if the fullest rank copies so many bytes.
+double SnapshotSeconds(const CandidateInputs& inputs, int pp_size, std::int64_t bytes);
+
 // Adds where the costs come from to those that are known. Emulated jobs say what their layers take,
 // so there is nothing to add.
 void AddOrigins(const CandidateInputs& inputs, const mesh::Partition& partition, Origins& origins);

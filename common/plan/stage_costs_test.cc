@@ -145,5 +145,11 @@ TEST_F(StageCostsTest, MessagesTakeWhatWasMeasuredWhereTheRanksAre) {
   EXPECT_GT(MessageSeconds(options), 1);
 }
 
+TEST_F(StageCostsTest, ACheckpointPausesForItsSnapshot) {
+  const CandidateInputs guessed{.job = job_, .model = model_, .options = options_};
+  EXPECT_DOUBLE_EQ(SnapshotSeconds(guessed, 2, 1'000'000'000), 0.1);
+  profile_->AddSnapshot({.machine = "m", .threads = 1, .ranks_per_host = 2}, 2e-9);
+}
+
 }  // namespace
 }  // namespace takt::plan

@@ -65,6 +65,18 @@ const typename Map::value_type* Nearest(const Map& map, DistanceTo distance) {
   return nearest;
 }
 
+// Returns the value of the nearest conditions on the same machine.
+template <class Value>
+std::optional<Value> OfNearestConditions(const std::map<Conditions, Value>& values,
+                                         const Conditions& conditions) {
+  const auto* nearest =
+      Nearest(values, [&](const Conditions& other, const Value&) -> std::optional<double> {
+        if (other.machine != conditions.machine) return std::nullopt;
+        return Distance(conditions, other);
+      });
+  return nearest == nullptr ? std::nullopt : std::optional<Value>(nearest->second);
+}
+
 }  // namespace
 
 std::string_view Name(Origin origin) {
@@ -110,6 +122,11 @@ void Profile::AddSum(const SumKey& key, double seconds_per_byte, double weight) 
   if (!is_new) it->second = Mixed(it->second, seconds_per_byte, weight);
 }
 
+void Profile::AddSnapshot(const Conditions& conditions, double seconds_per_byte, double weight) {
+  const auto [it, is_new] = snapshots_.try_emplace(conditions, seconds_per_byte);
+  if (!is_new) it->second = Mixed(it->second, seconds_per_byte, weight);
+}
+
 std::optional<Profile::Found> Profile::FindLayer(const LayerKey& key, const Passes& work) const {
   const LayerShape& shape = key.first;
   const Conditions& conditions = key.second;
@@ -131,12 +148,11 @@ std::optional<Profile::Found> Profile::FindLayer(const LayerKey& key, const Pass
 }
 
 std::optional<RankSample> Profile::FindRank(const Conditions& conditions) const {
-  const auto* nearest =
-      Nearest(ranks_, [&](const Conditions& other, const RankSample&) -> std::optional<double> {
-        if (other.machine != conditions.machine) return std::nullopt;
-        return Distance(conditions, other);
-      });
-  return nearest == nullptr ? std::nullopt : std::optional(nearest->second);
+  return OfNearestConditions(ranks_, conditions);
+}
+
+std::optional<double> Profile::FindSnapshot(const Conditions& conditions) const {
+  return OfNearestConditions(snapshots_, conditions);
 }
 
 std::optional<double> Profile::FindMessage(bool same_host, std::int64_t bytes) const {

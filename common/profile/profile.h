@@ -71,6 +71,8 @@ class Profile {
   void AddRank(const Conditions& conditions, const RankSample& sample, double weight = 1);
   void AddMessage(const MessageKey& key, const MessageSample& sample, double weight = 1);
   void AddSum(const SumKey& key, double seconds_per_byte, double weight = 1);
+  // The snapshot of a checkpoint, for which training pauses.
+  void AddSnapshot(const Conditions& conditions, double seconds_per_byte, double weight = 1);
 
   // The times of a layer that does this work. Nullopt: nothing of its kind and precision was
   // measured on this machine.
@@ -81,20 +83,26 @@ class Profile {
   std::optional<double> FindMessage(bool same_host, std::int64_t bytes) const;
   // The seconds of each byte of a sum over so many ranks, from the nearest number of ranks.
   std::optional<double> FindSum(const SumKey& key) const;
+  // The seconds of each byte of a rank's snapshot, from the nearest conditions on the same machine.
+  std::optional<double> FindSnapshot(const Conditions& conditions) const;
 
   bool empty() const {
-    return layers_.empty() && ranks_.empty() && messages_.empty() && sums_.empty();
+    return layers_.empty() && ranks_.empty() && messages_.empty() && sums_.empty() &&
+           snapshots_.empty();
   }
   const std::map<LayerKey, LayerSample>& layers() const { return layers_; }
   const std::map<Conditions, RankSample>& ranks() const { return ranks_; }
   const std::map<MessageKey, MessageSample>& messages() const { return messages_; }
   const std::map<SumKey, double>& sums() const { return sums_; }
+  const std::map<Conditions, double>& snapshots() const { return snapshots_; }
 
  private:
   std::map<LayerKey, LayerSample> layers_;
   std::map<Conditions, RankSample> ranks_;
   std::map<MessageKey, MessageSample> messages_;
-  std::map<SumKey, double> sums_;  // seconds of a byte
+  // Seconds of a byte.
+  std::map<SumKey, double> sums_;
+  std::map<Conditions, double> snapshots_;
 };
 
 // Returns the key of messages of so many bytes.

@@ -168,6 +168,13 @@ absl::Status Read(const v1::Profile::Sum& proto, Profile& profile) {
   return absl::OkStatus();
 }
 
+absl::Status Read(const v1::Profile::Snapshot& proto, Profile& profile) {
+  ASSIGN_OR_RETURN(const Conditions conditions, FromProto(proto.conditions()));
+  RETURN_IF_ERROR(CheckAmounts("time of a snapshot", {proto.seconds_per_byte()}));
+  profile.AddSnapshot(conditions, proto.seconds_per_byte());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 v1::Profile ToProto(const Profile& profile) {
@@ -198,6 +205,11 @@ v1::Profile ToProto(const Profile& profile) {
     sum.set_num_ranks(key.num_ranks);
     sum.set_seconds_per_byte(seconds_per_byte);
   }
+  for (const auto& [conditions, seconds_per_byte] : profile.snapshots()) {
+    v1::Profile::Snapshot& snapshot = *out.add_snapshots();
+    *snapshot.mutable_conditions() = ToProto(conditions);
+    snapshot.set_seconds_per_byte(seconds_per_byte);
+  }
   return out;
 }
 
@@ -207,6 +219,7 @@ absl::StatusOr<Profile> FromProto(const v1::Profile& proto) {
   for (const auto& rank : proto.ranks()) RETURN_IF_ERROR(Read(rank, profile));
   for (const auto& message : proto.messages()) RETURN_IF_ERROR(Read(message, profile));
   for (const auto& sum : proto.sums()) RETURN_IF_ERROR(Read(sum, profile));
+  for (const auto& snapshot : proto.snapshots()) RETURN_IF_ERROR(Read(snapshot, profile));
   return profile;
 }
 

@@ -138,6 +138,7 @@ absl::Status Coordinator::Flush(Outbox outbox) {
   for (const store::JobRecord& job : outbox.published) board_.Publish(job);
   if (metrics_) metrics_->Record(outbox, now().wall);
   for (const Effect& effect : outbox.effects) CarryOut(effect, targets_);
+  if (options_.on_checkpoint) std::ranges::for_each(outbox.checkpoints, options_.on_checkpoint);
   return absl::OkStatus();
 }
 

@@ -42,6 +42,8 @@ struct CoordinatorOptions {
   // the commit, on the deciding thread. They may be empty.
   std::function<void(const Launch&)> on_launch;
   std::function<void(const std::string&)> on_delete;
+  // This is called when a checkpoint is visible or has failed, in the same way.
+  std::function<void(const SettledCheckpoint&)> on_checkpoint;
 };
 
 // Thread-safe. It ends by Stop, which the destructor calls, or by itself when the store fails. What

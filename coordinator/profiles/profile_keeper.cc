@@ -23,6 +23,13 @@ bool CanLearnFrom(const job::Launch& launch) {
          std::ranges::all_of(launch.places, is_known);
 }
 
+double LargestSnapshot(const plan::Plan& plan) {
+  std::int64_t largest = 0;
+  for (const MemoryBytes& rank : plan.memory)
+    largest = std::max(largest, rank[MemoryKind::kSnapshot]);
+  return static_cast<double>(largest);
+}
+
 profile::Profile ParseOrDrop(const std::string& bytes) {
   if (bytes.empty()) return {};
   absl::StatusOr<profile::Profile> stored = profile::ParseProfile(bytes);
@@ -56,7 +63,8 @@ void ProfileKeeper::Begin(const job::Launch& launch) {
     run = std::make_shared<Run>(Run{.generation = launch.key.generation,
                                     .model = launch.plan.model,
                                     .partition = launch.plan.partition,
-                                    .places = launch.places});
+                                    .places = launch.places,
+                                    .snapshot_bytes = LargestSnapshot(launch.plan)});
   }
   absl::MutexLock lock(&mutex_);
   runs_.erase(launch.key.job);
@@ -71,6 +79,24 @@ void ProfileKeeper::Begin(const job::Launch& launch) {
 void ProfileKeeper::Forget(const std::string& job) {
   absl::MutexLock lock(&mutex_);
   runs_.erase(job);
+}
+
+void ProfileKeeper::LearnPause(const std::string& job, double seconds) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = runs_.find(job);
+  if (found == runs_.end() || found->second->snapshot_bytes == 0) return;
+  const Run& run = *found->second;
+  pauses_[run.places.front().conditions] = seconds / run.snapshot_bytes;
+}
+
+void ProfileKeeper::AddPauses(profile::Profile& learned) {
+  std::map<profile::Conditions, double> pauses;
+  {
+    absl::MutexLock lock(&mutex_);
+    pauses.swap(pauses_);
+  }
+  for (const auto& [conditions, seconds_per_byte] : pauses)
+    learned.AddSnapshot(conditions, seconds_per_byte, kWeight);
 }
 
 std::shared_ptr<const ProfileKeeper::Run> ProfileKeeper::FindRun(
@@ -93,6 +119,7 @@ void ProfileKeeper::Learn(const trace::JobTrace& trace) {
   absl::Status status = profile::Learn(
       trace, {.model = run->model, .partition = run->partition, .places = run->places}, kWeight,
       *learned);
+  AddPauses(*learned);
   // A value that cannot be read back would make every later plan fail.
   if (status.ok()) status = profile::ParseProfile(profile::FormatProfile(*learned)).status();
   if (!status.ok()) {

@@ -57,6 +57,10 @@ class ProfileKeeper final {
   // Blocks: for the disk, at most once in save_interval.
   void Learn(const trace::JobTrace& trace);
 
+  // A checkpoint of the job paused training for so long, on the slowest rank. It is learned with the
+  // next step. Does not block.
+  void LearnPause(const std::string& job, double seconds);
+
   // Never null. What is returned does not change.
   std::shared_ptr<const profile::Profile> Read() const;
 
@@ -68,11 +72,13 @@ class ProfileKeeper final {
     model::Model model;
     mesh::Partition partition;
     std::vector<profile::RankPlace> places;  // by rank
+    double snapshot_bytes = 0;               // of the rank with most
   };
 
   ProfileKeeper(store::Store* store, const ProfileKeeperOptions& options, profile::Profile stored);
   // Null: nothing is learned from it.
   std::shared_ptr<const Run> FindRun(const trace::JobTrace& trace) const;
+  void AddPauses(profile::Profile& learned);
   void Save();
 
   const ProfileKeeperOptions options_;
@@ -81,6 +87,8 @@ class ProfileKeeper final {
   // Runs and the profile are shared with readers, who use them without the lock.
   std::map<std::string, std::shared_ptr<const Run>> runs_ ABSL_GUARDED_BY(mutex_);  // by job
   std::int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Seconds of a snapshot's byte that are not learned yet.
+  std::map<profile::Conditions, double> pauses_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const profile::Profile> profile_ ABSL_GUARDED_BY(mutex_);
   // Only Learn and the destructor use these.
   bool unsaved_ = false, complained_ = false;

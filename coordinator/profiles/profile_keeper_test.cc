@@ -96,6 +96,23 @@ TEST_F(ProfileKeeperTest, NewValuesAreMixedWithOldOnes) {
   EXPECT_NE(profile::FormatProfile(*before), Known()) << "what was read before stays";
 }
 
+TEST_F(ProfileKeeperTest, LearnsThePausesOfCheckpointsWithTheNextStep) {
+  keeper_->LearnPause("j", 0.5);  // nobody said where it runs
+  job::Launch launch = LaunchOf("j");
+  MemoryBytes memory;
+  memory[MemoryKind::kSnapshot] = 1 << 20;
+  launch.plan.memory = {MemoryBytes(), memory, MemoryBytes()};
+  keeper_->Begin(launch);
+  keeper_->LearnPause("j", 0.25);
+  EXPECT_TRUE(KnowsNothing());
+  Learn(0.010);
+  const auto profile = keeper_->Read();
+  ASSERT_EQ(profile->snapshots().size(), 1u);
+  EXPECT_DOUBLE_EQ(profile->snapshots().begin()->second, 0.25 / (1 << 20));
+  Learn(0.010);  // it is learned once
+  EXPECT_EQ(keeper_->Read()->snapshots(), profile->snapshots());
+}
+
 TEST_F(ProfileKeeperTest, LearnsNoLayersFromEmulatedJobs) {
   job::Launch emulated = LaunchOf("emulated");
   emulated.plan.model.config.family = model::Family::kEmulated;
