@@ -146,9 +146,16 @@ TEST_F(StageCostsTest, MessagesTakeWhatWasMeasuredWhereTheRanksAre) {
 }
 
 TEST_F(StageCostsTest, ACheckpointPausesForItsSnapshot) {
-  const CandidateInputs guessed{.job = job_, .model = model_, .options = options_};
-  EXPECT_DOUBLE_EQ(SnapshotSeconds(guessed, 2, 1'000'000'000), 0.1);
-  profile_->AddSnapshot({.machine = "m", .threads = 1, .ranks_per_host = 2}, 2e-9);
+  const auto pause = [&] {
+    const Forecasts forecasts = MakeForecasts(job_, Options(), 1).value();
+    return forecasts.candidates[0].checkpoint_pause_seconds;
+  };
+  EXPECT_EQ(pause(), 0);
+  job_.checkpoint = config::Checkpoint{.directory = "saved"};
+  const double usual = pause();
+  EXPECT_GT(usual, 0);
+  profile_.AddSnapshot(Here(), 1e-9);  // ten times the usual
+  EXPECT_NEAR(pause() / usual, 10, 1e-9);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What layers, messages and updates took on workers, and what others that were not measured would
+// What layers, messages, updates and snapshots took on workers, and what others that were not measured would
 // take.
 #pragma once
 
@@ -100,9 +100,8 @@ class Profile {
   std::map<LayerKey, LayerSample> layers_;
   std::map<Conditions, RankSample> ranks_;
   std::map<MessageKey, MessageSample> messages_;
-  // Seconds of a byte.
-  std::map<SumKey, double> sums_;
-  std::map<Conditions, double> snapshots_;
+  std::map<SumKey, double> sums_;           // seconds of a byte
+  std::map<Conditions, double> snapshots_;  // seconds of a byte
 };
 
 // Returns the key of messages of so many bytes.

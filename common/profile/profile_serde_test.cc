@@ -42,6 +42,7 @@ Profile Measured() {
     profile.AddMessage(KeyOfMessage(true, bytes), {.bytes = bytes, .seconds = 1e-5});
   profile.AddMessage(KeyOfMessage(false, 1000), {.bytes = 1000, .seconds = 3e-5});
   profile.AddSum({.same_host = false, .num_ranks = 4}, 1e-10);
+  profile.AddSnapshot(cores, 1e-10);
   return profile;
 }
 
@@ -60,6 +61,7 @@ TEST(ProfileSerde, EveryValueComesBack) {
   EXPECT_EQ(read->ranks().begin()->second.dispatch_seconds, 2e-6);
   EXPECT_EQ(read->messages().size(), 4u);
   EXPECT_EQ(read->sums().begin()->first.num_ranks, 4);
+  EXPECT_EQ(read->snapshots(), Measured().snapshots());
 }
 
 TEST(ProfileSerde, ValuesThatNobodyCanHaveMeasuredAreRefused) {
@@ -85,6 +87,7 @@ TEST(ProfileSerde, ValuesThatNobodyCanHaveMeasuredAreRefused) {
       [](v1::Profile& p) { p.mutable_messages(0)->set_seconds(-1e-9); },
       [](v1::Profile& p) { p.mutable_sums(0)->set_num_ranks(1); },
       [](v1::Profile& p) { p.mutable_sums(0)->set_seconds_per_byte(kNan); },
+      [](v1::Profile& p) { p.mutable_snapshots(0)->set_seconds_per_byte(kNan); },
   };
   for (std::size_t i = 0; i < faults.size(); ++i) {
     v1::Profile proto = ToProto(Measured());

@@ -19,6 +19,7 @@
 #include "coordinator/job/cluster.h"
 #include "coordinator/job/cluster_metrics.h"
 #include "coordinator/job/effects.h"
+#include "coordinator/job/outbox.h"
 #include "coordinator/job/rendezvous.h"
 #include "coordinator/timeouts/timeouts.h"
 
