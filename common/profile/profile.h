@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What layers, messages, updates and snapshots took on workers, and what others that were not measured would
-// take.
+// What layers, messages, updates and snapshots took on workers, and what others that were not
+// measured would take.
 #pragma once
 
 #include <cstdint>
