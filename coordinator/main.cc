@@ -163,7 +163,7 @@ absl::Status Run(const Flags& flags) {
     traces.Forget(name);
     profiles->Forget(name);
   };
-  options.read_profile = [&] { return profiles->Read(); };
+  options.cluster.read_profile = [&] { return profiles->Read(); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
                    job::Coordinator::Start(options, store.get()));
   // The coordinator's destructor waits for the plan that is being made.
