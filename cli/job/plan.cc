@@ -92,7 +92,7 @@ absl::StatusOr<plan::PlanOptions> MeasureHere(const Context& context, const Plan
       });
   if (stop.stopped()) return absl::CancelledError("interrupted");
   if (!status.ok()) {
-    Say(context, absl::StrCat("planning from usual rates, as nothing could be measured: ",
+    Say(context, absl::StrCat("planning from usual rates, as not all could be measured: ",
                               Harmless(std::string(status.message()))));
   }
   return options;

@@ -133,9 +133,7 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
     ASSIGN_OR_RETURN(const Parts parts, PartsOf(inputs, candidate));
     AddOrigins(inputs, candidate.plan.partition, forecasts.origins);
     candidate.plan.model = model;
-    forecasts.candidates.push_back({.plan = std::move(candidate.plan),
-                                    .parts = parts,
-                                    .num_messages = candidate.report.num_messages});
+    forecasts.candidates.push_back({.plan = std::move(candidate.plan), .parts = parts});
   }
   return forecasts;
 }

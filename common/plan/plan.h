@@ -108,7 +108,6 @@ struct Parts {
 struct Forecast {
   Plan plan;  // not proved beyond what ranking needs; its warnings are empty
   Parts parts;
-  std::int64_t num_messages = 0;  // of a step, in all
 };
 
 // Says where the times of a plan come from: texts for people.

@@ -188,7 +188,8 @@ class Search {
       return row_.Between(from, to);
     }
     // Few blocks meet at the same places again and again.
-    const auto [it, is_new] = known_.try_emplace({from.begin, from.end, to.begin, to.end});
+    const std::array<int, 4> key = {from.begin, from.end, to.begin, to.end};
+    const auto [it, is_new] = known_.try_emplace(key);
     if (is_new) it->second = row_.Between(from, to);
     return it->second;
   }
