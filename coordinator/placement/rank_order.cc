@@ -19,10 +19,11 @@
 namespace takt::placement {
 namespace {
 
-// So many blocks are compared in all their orders.
+// So many hosts are compared in all their orders.
 constexpr std::size_t kMostCompared = 8;
-// More blocks are looked at so often, first to put them into an order and then to exchange them. It
-// takes about a tenth of a second.
+// For more hosts the search ends after so many steps, each of which looks at a pp rank of a host or
+// at a host that might take a place. One search puts the hosts into an order, another one exchanges
+// them. Each takes about a tenth of a second.
 constexpr std::int64_t kMostWork = 4'000'000;
 // An order that saves less than this of a step is no better.
 constexpr double kWorthwhileSeconds = 1e-6;
@@ -294,9 +295,9 @@ class Search {
     return false;
   }
 
-  // Returns the blocks with neighbours, those first that add most.
+  // Returns the blocks with neighbours, those first whose links add most.
   std::vector<std::pair<double, int>> WorstFirst() {
-    std::vector<std::pair<double, int>> blocks;  // by what they save
+    std::vector<std::pair<double, int>> blocks;  // by what their links add, negated
     for (int block = 0; block < num_blocks(); ++block) {
       if (!blocks_[block].neighbours.empty()) blocks.emplace_back(-LinkedSeconds(block), block);
     }
@@ -357,9 +358,7 @@ class Links {
     }
     for (const auto& [host, of_it] : of_host) {
       for (const int a : of_it) {
-        for (const int b : of_it) {
-          if (a != b) Add(Within(), a, b, blocks);
-        }
+        for (const int b : of_it) Add(Within(), a, b, blocks);
       }
     }
     return any;
@@ -383,7 +382,7 @@ class Links {
   }
 
   static void Add(const LinkSeconds& excess, int from, int to, std::vector<Block>& blocks) {
-    if (excess.message == 0 && excess.sum_byte == 0) return;
+    if (from == to || (excess.message == 0 && excess.sum_byte == 0)) return;
     blocks[from].neighbours[to].to = excess;
     blocks[to].neighbours[from].from = excess;
   }
