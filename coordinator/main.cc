@@ -166,7 +166,7 @@ absl::Status Run(const Flags& flags) {
   options.on_checkpoint = [&](const job::SettledCheckpoint& checkpoint) {
     if (!checkpoint.failed) profiles->LearnPause(checkpoint.job, checkpoint.snapshot_seconds);
   };
-  options.read_profile = [&] { return profiles->Read(); };
+  options.cluster.read_profile = [&] { return profiles->Read(); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
                    job::Coordinator::Start(options, store.get()));
   // The coordinator's destructor waits for the plan that is being made.

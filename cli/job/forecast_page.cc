@@ -173,7 +173,7 @@ Table MemoryTable(const Plan& plan, std::int64_t worker_memory_bytes) {
   return table;
 }
 
-std::string StepText(const Forecast& forecast) {
+std::string StepText(const Forecast& forecast, const std::vector<plan::Messages>& messages) {
   const double step = forecast.plan.predicted_step_seconds;
   std::vector<std::string> causes;
   for (const auto& [cause, seconds] : CausesOf(forecast.parts)) {
@@ -187,21 +187,24 @@ std::string StepText(const Forecast& forecast) {
     absl::StrAppend(&text, "No schedule of these stages takes less than ",
                     FormatSeconds(forecast.parts.lower_bound), ". ");
   }
-  absl::StrAppend(&text, "It sends ", forecast.num_messages, " messages.");
   if (forecast.checkpoint_pause_seconds > 0) {
-    absl::StrAppend(&text, " A checkpoint pauses training for ",
-                    FormatSeconds(forecast.checkpoint_pause_seconds), ".");
+    absl::StrAppend(&text, "A checkpoint pauses training for ",
+                    FormatSeconds(forecast.checkpoint_pause_seconds), ". ");
   }
+  std::int64_t count = 0;
+  for (const plan::Messages& link : messages) count += link.count;
+  absl::StrAppend(&text, "Each pipeline sends ", count, " messages.");
   return text;
 }
 
 absl::Status AppendCandidate(const Forecast& forecast, std::size_t number,
                              std::int64_t worker_memory_bytes, std::string& html) {
   const Plan& plan = forecast.plan;
+  const std::vector<plan::Messages> messages = plan::MessagesOf(plan.programs);
   absl::StrAppend(&html, "<section>\n<h2>", number, ": ", Escape(plan.schedule.name), ", pipeline ",
                   plan.mesh.pp_size,
                   plan.mesh.dp_size > 1 ? absl::StrCat(" x data ", plan.mesh.dp_size) : "",
-                  "</h2>\n<p>", Escape(StepText(forecast)), "</p>\n");
+                  "</h2>\n<p>", Escape(StepText(forecast, messages)), "</p>\n");
   ASSIGN_OR_RETURN(const std::string picture, DrawStep(plan, worker_memory_bytes));
   html += picture;
   html += "<details><summary>Stages: layers, recompute, times of a microbatch</summary>\n";
@@ -211,7 +214,15 @@ absl::Status AppendCandidate(const Forecast& forecast, std::size_t number,
   AppendTable(MemoryTable(plan, worker_memory_bytes), absl::StrCat("Memory of candidate ", number),
               html);
   AppendRest(plan.memory.size(), kMostRows, html);
-  html += "</details>\n</section>\n";
+  html += "</details>\n";
+  if (!messages.empty()) {
+    html += "<details><summary>Messages between the ranks of a pipeline</summary>\n";
+    AppendTable(MessageTable(messages, kMostRows), absl::StrCat("Messages of candidate ", number),
+                html);
+    AppendRest(messages.size(), kMostRows, html);
+    html += "</details>\n";
+  }
+  html += "</section>\n";
   return absl::OkStatus();
 }
 

@@ -100,6 +100,20 @@ TEST(ForecastPage, HasEveryCandidateWithItsReasonAndAPicture) {
                           HasSubstr("What was refused"), HasSubstr("embedding, block")));
 }
 
+TEST(ForecastPage, SaysWhatRanksSendToOneAnother) {
+  config::JobSpec job = Gpt2Job();
+  job.parallelism.pipeline = 2;
+  job.parallelism.schedule = "1f1b";
+  const std::string page = PageOf(job, ForecastsOf(job));
+  EXPECT_EQ(WrongTag(page), "");
+  // Eight microbatches of two sequences: 2 x 32 x 64 floats.
+  EXPECT_THAT(page, AllOf(HasSubstr("Each pipeline sends 16 messages."),
+                          HasSubstr("<th scope=\"row\">rank 1 to 0</th><td>8</td>"
+                                    "<td>16 KiB</td><td>128 KiB</td>")));
+  job.parallelism.pipeline = 1;
+  EXPECT_THAT(PageOf(job, ForecastsOf(job)), Not(HasSubstr("Messages of candidate")));
+}
+
 TEST(ForecastPage, IsOneFileThatAsksForNothing) {
   const config::JobSpec job = SmallGpt2Job();
   const std::string page = PageOf(job, ForecastsOf(job));

@@ -21,6 +21,8 @@ using plan::Forecast;
 
 // Reasons, and times that were guessed, beyond these are only in the JSON and on the page.
 constexpr std::size_t kRefusalsShown = 10, kGuessesShown = 10;
+// The same of the messages between two ranks.
+constexpr std::size_t kLinksShown = 10;
 
 // Returns the largest cause besides computing, or "compute" if all others are under a twentieth of
 // the step.
@@ -59,9 +61,15 @@ Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
                   const plan::Forecasts& forecasts, std::size_t index) {
   const Forecast& forecast = forecasts.candidates[index];
   const plan::Plan& plan = forecast.plan;
-  Json memory = Json::array(), parts = Json::object();
+  Json memory = Json::array(), messages = Json::array(), parts = Json::object();
   for (const MemoryBytes& rank : plan.memory) memory.push_back(rank.total());
   for (const auto& [cause, seconds] : CausesOf(forecast.parts)) parts[cause] = seconds;
+  for (const plan::Messages& link : plan::MessagesOf(plan.programs)) {
+    messages.push_back({{"from", link.from.value()},
+                        {"to", link.to.value()},
+                        {"bytes", link.bytes},
+                        {"count", link.count}});
+  }
   return {{"pipeline", plan.mesh.pp_size},
           {"data", plan.mesh.dp_size},
           {"tensor", 1},
@@ -82,7 +90,7 @@ Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
           {"lower_bound_seconds", forecast.parts.lower_bound},
           {"checkpoint_pause_seconds", forecast.checkpoint_pause_seconds},
           {"memory_bytes", std::move(memory)},
-          {"messages", forecast.num_messages},
+          {"messages", std::move(messages)},
           {"parts", std::move(parts)},
           {"why", WhyOf(forecasts.candidates, index)}};
 }
@@ -118,6 +126,15 @@ void PrintCandidates(std::ostream& out, const config::JobSpec& job,
   out << CandidateTable(job, options, candidates).ToString() << '\n';
   for (std::size_t i = 0; i < candidates.size(); ++i)
     out << i + 1 << ": " << WhyOf(candidates, i) << '\n';
+}
+
+// Prints what the first candidate sends between its ranks.
+void PrintMessages(std::ostream& out, const plan::Plan& plan) {
+  const std::vector<plan::Messages> messages = plan::MessagesOf(plan.programs);
+  if (messages.empty()) return;
+  out << '\n' << MessageTable(messages, kLinksShown).ToString();
+  if (messages.size() > kLinksShown)
+    out << "and " << messages.size() - kLinksShown << " more, which -o json lists\n";
 }
 
 void PrintRefusals(std::ostream& out, const std::vector<plan::Refusal>& refused) {
@@ -193,6 +210,17 @@ Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& option
   return table;
 }
 
+Table MessageTable(const std::vector<plan::Messages>& messages, std::size_t most) {
+  Table table({"MESSAGES OF A STEP", "COUNT", "OF EACH", "IN ALL"});
+  for (std::size_t i = 0; i < std::min(most, messages.size()); ++i) {
+    const plan::Messages& link = messages[i];
+    const auto bytes = static_cast<double>(link.bytes), count = static_cast<double>(link.count);
+    table.Add({absl::StrCat("rank ", link.from.value(), " to ", link.to.value()),
+               absl::StrCat(link.count), FormatBytes(bytes / count), FormatBytes(bytes)});
+  }
+  return table;
+}
+
 Table RefusalTable(const std::vector<plan::Refusal>& refused, std::size_t most) {
   Table table({"NOT HERE", "PIPELINE", "RECOMPUTE", "WHY"});
   for (std::size_t i = 0; i < std::min(most, refused.size()); ++i) {
@@ -223,7 +251,10 @@ void PrintForecasts(const Context& context, const config::JobSpec& job,
                     const plan::PlanOptions& options, const plan::Forecasts& forecasts) {
   if (context.json()) return PrintForecastsJson(context, job, options, forecasts);
   std::ostream& out = context.terminal.out;
-  if (!forecasts.candidates.empty()) PrintCandidates(out, job, options, forecasts.candidates);
+  if (!forecasts.candidates.empty()) {
+    PrintCandidates(out, job, options, forecasts.candidates);
+    PrintMessages(out, forecasts.candidates.front().plan);
+  }
   PrintRefusals(out, forecasts.refused);
   PrintOrigins(out, forecasts.origins);
   out << std::flush;

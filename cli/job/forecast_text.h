@@ -11,6 +11,7 @@
 #include "cli/base/context.h"
 #include "cli/base/text.h"
 #include "common/plan/plan.h"
+#include "common/plan/traffic.h"
 
 namespace takt::cli {
 
@@ -27,6 +28,9 @@ std::string WhyOf(const std::vector<plan::Forecast>& all, std::size_t index);
 // Returns a row for each candidate, numbered from 1.
 Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& options,
                      const std::vector<plan::Forecast>& candidates);
+
+// Returns a row for each of the first `most` links between pp ranks, with what a step sends there.
+Table MessageTable(const std::vector<plan::Messages>& messages, std::size_t most);
 
 // Returns a row for each of the first `most` refusals.
 Table RefusalTable(const std::vector<plan::Refusal>& refused, std::size_t most);

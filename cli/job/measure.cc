@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/base/exit_code.h"
@@ -21,8 +22,6 @@
 namespace takt::cli {
 namespace {
 
-// A job may wait for workers and start up for so long.
-constexpr absl::Duration kPatience = absl::Seconds(60);
 constexpr absl::Duration kCancelPatience = absl::Seconds(10);
 // Traces come after everything that a job waits for. The coordinator has learned from all of them
 // when it has learned nothing more for a while.
@@ -102,7 +101,9 @@ class Prober {
     absl::Status status = Follow(job.name);
     if (status.ok()) status = AwaitLearning(job.name, wanted);
     const absl::Status deleted = client_.DeleteJob(job.name);
-    return status.ok() ? deleted : status;
+    if (!status.ok()) return WithWhatIsDone(status);
+    done_.push_back(job.name);
+    return deleted;
   }
 
   // Returns what the coordinator knew after the last job.
@@ -112,6 +113,14 @@ class Prober {
   absl::Status Ask() {
     ASSIGN_OR_RETURN(known_, client_.GetProfile());
     return absl::OkStatus();
+  }
+
+  // Adds which jobs were done before the one that failed. What is wrong with the user's file stays
+  // as it is.
+  absl::Status WithWhatIsDone(const absl::Status& status) const {
+    if (done_.empty() || absl::IsInvalidArgument(status)) return status;
+    return {status.code(),
+            absl::StrCat(status.message(), "; measured before it: ", absl::StrJoin(done_, ", "))};
   }
 
   // Deletes the job of this name that an earlier command left.
@@ -134,7 +143,7 @@ class Prober {
   }
 
   absl::Status Follow(const std::string& name) {
-    const absl::Duration limit = kPatience + absl::Seconds(options_.seconds);
+    const absl::Duration limit = options_.patience + absl::Seconds(options_.seconds);
     std::string waits_for;
     const auto on_job = [&](const v1::Job& job) {
       const std::string before = std::exchange(waits_for, WaitsForWorkers(job) ? job.reason() : "");
@@ -186,6 +195,7 @@ class Prober {
   Client::StreamStop& stop_;
   const MeasureOptions& options_;
   profile::Profile known_;
+  std::vector<std::string> done_;  // jobs
 };
 
 model::Model ModelOf(const config::JobSpec& job, config::DeviceKind device) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cli/client/client.h"
 #include "common/config/job_spec.h"
 #include "common/plan/plan.h"
@@ -39,15 +40,19 @@ struct MeasureOptions {
   const config::JobSpec& job;        // not of the emulated family
   const plan::PlanOptions& workers;  // those that are attached
   double seconds = 3;                // of the training of each short job, about
+  // So long each of them may wait for workers and start up.
+  absl::Duration patience = absl::Seconds(60);
   // Gets lines for people: which job runs, and what it waits for.
   std::function<void(std::string_view)> say = [](std::string_view) {};
 };
 
 // Runs a job for each of ConditionsOf and, if the job may have several ranks, one for messages.
 // They are called profile-NAME-RANKS and profile-NAME-messages, and are deleted at their ends.
-// Returns all that the coordinator knows then. Errors: those of the jobs; kCancelled (`stop`);
-// kAborted (a job has not ended a minute after the time that it trains); kFailedPrecondition (the
-// coordinator is older than profiles, or Client::GetProfile). A job that still runs is cancelled.
+// Returns all that the coordinator knows then. Errors: those of the jobs, as when a worker is lost;
+// kCancelled (`stop`); kAborted (a job has not ended in time, as when too few workers are left for
+// it); kFailedPrecondition (the coordinator is older than profiles, or Client::GetProfile). A job
+// that still runs is cancelled. The coordinator keeps what it learned until then, and the error
+// names the jobs that were done.
 absl::StatusOr<profile::Profile> Measure(Client& client, Client::StreamStop& stop,
                                          const MeasureOptions& options);
 

@@ -63,7 +63,7 @@ absl::Status AddMeasured(const Context& context, Client& client, Client::StreamS
 // Says why the plan goes on without what it wanted to measure.
 void SayWhyNotMeasured(const Context& context, std::string_view source,
                        const absl::Status& status) {
-  Say(context, absl::StrCat("planning from ", source, ", as nothing could be measured: ",
+  Say(context, absl::StrCat("planning from ", source, ", as not all could be measured: ",
                             Harmless(std::string(status.message()))));
 }
 

@@ -85,6 +85,18 @@ TEST_F(PlanTest, KeepsWhatTheJobNames) {
   EXPECT_EQ(plan["candidates"][0]["recompute"], (json{"full", "full"}));
 }
 
+TEST_F(PlanTest, SaysWhatRanksSendToOneAnother) {
+  const json plan = Parse(
+      PlanFor("4", {"--set", "parallelism={pipeline: 3, schedule: 1f1b, data: 1}", "-o", "json"}));
+  const json& messages = plan["candidates"][0]["messages"];
+  ASSERT_THAT(messages, SizeIs(4));  // forth and back between neighbours
+  EXPECT_EQ(messages[1], json({{"from", 1}, {"to", 0}, {"bytes", 8 * 16384}, {"count", 8}}));
+  const Outcome text = PlanFor("4", {"--set", "parallelism={pipeline: 3, schedule: 1f1b}"});
+  EXPECT_THAT(text.out, HasSubstr("\nrank 1 to 0         8      16 KiB   128 KiB\n"));
+  const Outcome alone = PlanFor("1");
+  EXPECT_THAT(alone.out, Not(HasSubstr("MESSAGES OF A STEP")));
+}
+
 TEST_F(PlanTest, PrintsATableAndThenWhy) {
   const Outcome outcome = PlanFor("2", {"--top", "2"});
   EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
@@ -185,7 +197,7 @@ TEST_F(PlanTest, SaysWhyNothingWasMeasuredHereAndPlansFromUsualRates) {
   // The programs of a cluster are not where this test says.
   const Outcome missing = RunTakt({"plan", job_, "--workers", "2", "-o", "json"});
   EXPECT_THAT(Parse(missing)["profile"]["measured"], IsEmpty());
-  EXPECT_THAT(missing.err, HasSubstr("planning from usual rates, as nothing could be measured: "));
+  EXPECT_THAT(missing.err, HasSubstr("planning from usual rates, as not all could be measured: "));
   const Outcome many = RunTakt({"plan", job_, "--workers", "65"});
   EXPECT_EQ(many.code, ExitCode::kDone) << many.err;
   EXPECT_THAT(many.err, HasSubstr("workers, not 65"));

@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/job/follow.h"
+#include "cli/job/measure.h"
 #include "cli/testing/fake_coordinator.h"
 #include "cli/testing/test_directory.h"
+#include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
 #include "common/profile/profile_serde.h"
 #include "gmock/gmock.h"
@@ -20,6 +22,7 @@ namespace takt::cli {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -85,8 +88,9 @@ class ProfileTest : public testing::Test {
   // Learns from a job on one host whose ranks share the workers' cores.
   void Learn(const config::JobSpec& job) {
     if (job.model.family == model::Family::kEmulated) {
-      known_.AddMessage(profile::KeyOfMessage(true, job.model.activation_bytes),
-                        {.bytes = job.model.activation_bytes, .seconds = 1e-4});
+      const std::int64_t bytes = job.model.activation_bytes;
+      known_.AddMessage(profile::KeyOfMessage(true, bytes), {.bytes = bytes, .seconds = 1e-4});
+      known_.AddLink(profile::KeyOfLink("h", "g", bytes), {.bytes = bytes, .seconds = 3e-4});
       return;
     }
     const model::Model model = *model::BuildModel(job.model, job.microbatch);
@@ -139,6 +143,11 @@ TEST_F(ProfileTest, MeasuresWithEachNumberOfRanksAndLeavesNoJob) {
   EXPECT_EQ(known["ranks"][0]["update_seconds"], 1e-9);
   ASSERT_EQ(known["messages"].size(), 1u);
   EXPECT_EQ(known["messages"][0]["bytes"], 2 * 32 * 64 * 4);
+  ASSERT_EQ(known["links"].size(), 1u);
+  EXPECT_EQ(known["links"][0]["from_host"], "h");
+  EXPECT_EQ(known["links"][0]["to_host"], "g");
+  EXPECT_EQ(known["links"][0]["bytes"], 2 * 32 * 64 * 4);
+  EXPECT_EQ(known["links"][0]["seconds"], 3e-4);
 }
 
 TEST_F(ProfileTest, MeasuresOnlyWithTheJobsOwnNumberOfRanks) {
@@ -160,6 +169,7 @@ TEST_F(ProfileTest, PrintsATable) {
               HasSubstr("a processor, 1 thread, 2 ranks on the host  1     2     3     "));
   EXPECT_THAT(outcome.out, HasSubstr("measured"));
   EXPECT_THAT(outcome.out, HasSubstr("on a host  16 KiB  100\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("h          g        16 KiB  300\n"));
   EXPECT_THAT(outcome.err, HasSubstr("measuring: profile-j-2\n"));
 }
 
@@ -225,6 +235,61 @@ TEST_F(ProfileTest, FailedJobEndsTheCommandWithItsReasonAndIsDeleted) {
   EXPECT_EQ(outcome.code, ExitCode::kFailed);
   EXPECT_THAT(outcome.err, HasSubstr("profile-j-1: worker w lost"));
   EXPECT_THAT(submitted_, ElementsAre("profile-j-1"));
+  EXPECT_THAT(present_, IsEmpty());
+}
+
+TEST_F(ProfileTest, LostWorkerEndsTheCommandAndWhatWasMeasuredIsKept) {
+  coordinator_.watch = [](auto&, const v1::WatchJobRequest& request, auto& writer) {
+    const bool lost = request.name() == "profile-j-2";
+    writer.Write(lost ? StateEvent(request.name(), v1::JOB_STATE_FAILED,
+                                   "worker w1 (rank 1) lost: its stream ended")
+                      : StateEvent(request.name(), v1::JOB_STATE_SUCCEEDED));
+    return grpc::Status::OK;
+  };
+  const Outcome outcome = Profile();
+  EXPECT_EQ(outcome.code, ExitCode::kFailed);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("profile-j-2: worker w1 (rank 1) lost: its stream ended; measured before "
+                        "it: profile-j-1"));
+  EXPECT_THAT(submitted_, ElementsAre("profile-j-1", "profile-j-2"));
+  EXPECT_THAT(present_, IsEmpty());
+}
+
+// Its workers were there when it was submitted, and have left before it began.
+TEST_F(ProfileTest, JobWhoseWorkersAreGoneIsCancelledAtItsDeadline) {
+  std::vector<std::string> cancelled;
+  coordinator_.watch = [&](grpc::ServerContext& context, const v1::WatchJobRequest& request,
+                           auto& writer) {
+    const std::string& name = request.name();
+    if (name == "profile-j-1" || !cancelled.empty()) {
+      writer.Write(
+          StateEvent(name, cancelled.empty() ? v1::JOB_STATE_SUCCEEDED : v1::JOB_STATE_CANCELLED));
+      return grpc::Status::OK;
+    }
+    writer.Write(StateEvent(name, v1::JOB_STATE_QUEUED, "needs 2 workers, 1 idle"));
+    while (!context.IsCancelled()) std::this_thread::yield();
+    return grpc::Status::CANCELLED;
+  };
+  coordinator_.cancel = [&](auto&, const v1::CancelJobRequest& request, auto&) {
+    cancelled.push_back(request.name());
+    return grpc::Status::OK;
+  };
+  const config::JobSpec job = *config::ToJobSpec(*config::ParseJobFile(kJob, {}));
+  const plan::PlanOptions workers{.max_workers = 2,
+                                  .host = {.machine = "a processor", .cores = 2, .workers = 2}};
+  const auto client = Client::Connect({.address = coordinator_.address()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  Client::StreamStop stop;
+  const absl::Status status =
+      Measure(**client, stop,
+              {.job = job, .workers = workers, .seconds = 0.1, .patience = absl::Milliseconds(200)})
+          .status();
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("profile-j-2 has not ended in "),
+                    HasSubstr(", as it waits: needs 2 workers, 1 idle; it is cancelled; measured "
+                              "before it: profile-j-1")));
+  EXPECT_THAT(cancelled, ElementsAre("profile-j-2"));
   EXPECT_THAT(present_, IsEmpty());
 }
 

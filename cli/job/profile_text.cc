@@ -2,6 +2,7 @@
 #include "cli/job/profile_text.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +18,9 @@ namespace {
 
 using profile::Conditions;
 using profile::Profile;
+
+// Links beyond these are only in the JSON.
+constexpr std::size_t kLinksShown = 20;
 
 struct LayerRow {
   const JobLayer& layer;
@@ -79,7 +83,7 @@ Json LayerJson(const LayerRow& row) {
 
 void PrintProfileJson(const Context& context, const JobProfile& known) {
   Json layers = Json::array(), ranks = Json::array(), messages = Json::array(),
-       sums = Json::array();
+       links = Json::array(), sums = Json::array();
   const std::vector<LayerRow> rows = LayerRows(known);
   for (const LayerRow& row : rows) layers.push_back(LayerJson(row));
   for (const auto& [conditions, sample] : RankRows(known, rows)) {
@@ -92,6 +96,12 @@ void PrintProfileJson(const Context& context, const JobProfile& known) {
     messages.push_back(
         {{"same_host", key.same_host}, {"bytes", sample.bytes}, {"seconds", sample.seconds}});
   }
+  for (const auto& [key, sample] : known.profile.links()) {
+    links.push_back({{"from_host", key.from},
+                     {"to_host", key.to},
+                     {"bytes", sample.bytes},
+                     {"seconds", sample.seconds}});
+  }
   for (const auto& [key, seconds] : known.profile.sums()) {
     sums.push_back({{"same_host", key.same_host},
                     {"num_ranks", key.num_ranks},
@@ -100,6 +110,7 @@ void PrintProfileJson(const Context& context, const JobProfile& known) {
   PrintJson(context, {{"layers", std::move(layers)},
                       {"ranks", std::move(ranks)},
                       {"messages", std::move(messages)},
+                      {"links", std::move(links)},
                       {"sums", std::move(sums)}});
 }
 
@@ -142,7 +153,23 @@ void PrintRanks(std::ostream& out, const JobProfile& known, const std::vector<La
 
 std::string HostText(bool same_host) { return same_host ? "on a host" : "between hosts"; }
 
+// Prints what messages take from one host to another one.
 void PrintLinks(std::ostream& out, const Profile& profile) {
+  if (profile.links().empty()) return;
+  Table table({"FROM HOST", "TO HOST", "SIZE", "US"});
+  std::size_t shown = 0;
+  for (const auto& [key, sample] : profile.links()) {
+    if (shown == kLinksShown) break;
+    ++shown;
+    table.Add({key.from, key.to, FormatBytes(static_cast<double>(sample.bytes)),
+               Scaled(sample.seconds, 1e-6)});
+  }
+  out << '\n' << table.ToString();
+  if (profile.links().size() > shown)
+    out << "and " << profile.links().size() - shown << " more, which -o json lists\n";
+}
+
+void PrintMessagesAndSums(std::ostream& out, const Profile& profile) {
   Table messages({"MESSAGES", "SIZE", "US"});
   for (const auto& [key, sample] : profile.messages()) {
     messages.Add({HostText(key.same_host), FormatBytes(static_cast<double>(sample.bytes)),
@@ -163,6 +190,7 @@ void PrintProfile(const Context& context, const JobProfile& known) {
   std::ostream& out = context.terminal.out;
   PrintLayers(out, rows);
   PrintRanks(out, known, rows);
+  PrintMessagesAndSums(out, known.profile);
   PrintLinks(out, known.profile);
   out << std::flush;
 }

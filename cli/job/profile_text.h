@@ -20,7 +20,8 @@ struct JobProfile {
 
 // With `-o json` prints one object {"layers": [{"layer", "machine", "threads", "ranks_per_host",
 // "forward_seconds", "input_grad_seconds", "weight_grad_seconds", "origin"}...], "ranks": [...],
-// "messages": [...], "sums": [...]}. The times of a layer that can only be guessed are null.
+// "messages": [...], "links": [{"from_host", "to_host", "bytes", "seconds"}...], "sums": [...]}.
+// The times of a layer that can only be guessed are null.
 void PrintProfile(const Context& context, const JobProfile& known);
 
 }  // namespace takt::cli

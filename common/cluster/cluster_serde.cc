@@ -359,7 +359,11 @@ v1::ClusterFile ToProto(const Cluster& cluster) {
   if (cluster.same_host) write_link(*cluster.same_host, *file.mutable_links()->mutable_same_host());
   if (cluster.between_hosts)
     write_link(*cluster.between_hosts, *file.mutable_links()->mutable_between_hosts());
-  if (cluster.profile != nullptr) *file.mutable_profile() = profile::ToProto(*cluster.profile);
+  if (cluster.profile != nullptr) {
+    *file.mutable_profile() = profile::ToProto(*cluster.profile);
+    // They name hosts, which the file does not, and no plan for the file depends on them.
+    file.mutable_profile()->clear_links();
+  }
   return file;
 }
 

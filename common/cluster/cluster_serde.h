@@ -21,8 +21,8 @@ absl::StatusOr<Cluster> ParseCluster(std::string_view text, const std::string& n
 
 // Returns YAML that ParseCluster reads back to an equal cluster, but for the order of the workers,
 // for names of hosts and GPUs, and for what plans do not depend on: a device's index, bus and
-// versions. Equal workers on equal hosts are one entry. Names of hosts appear only where workers of
-// one host differ or share a GPU.
+// versions, and the links of the profile. Equal workers on equal hosts are one entry. Names of
+// hosts appear only where workers of one host differ or share a GPU.
 std::string FormatCluster(const Cluster& cluster);
 // Returns the same as one line of JSON.
 std::string FormatClusterJson(const Cluster& cluster);

@@ -19,6 +19,8 @@
 namespace takt::cluster {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 Cluster Parse(const std::string& text) {
@@ -242,13 +244,15 @@ TEST(ClusterFile, IsShortAndReadable) {
                          "50000000000.0}\n"));
 }
 
-TEST(ClusterFile, KeepsTheProfile) {
+TEST(ClusterFile, KeepsTheProfileButNoLinksBetweenNamedHosts) {
   profile::Profile measured;
   measured.AddMessage(profile::KeyOfMessage(false, 4096), {.bytes = 4096, .seconds = 1.25e-5});
+  measured.AddLink(profile::KeyOfLink("secret", "h", 4096), {.bytes = 4096, .seconds = 1e-4});
   measured.AddRank({.machine = "H100", .threads = 0}, {.update_seconds = 1e-12});
   Cluster cluster = Parse("workers: {device: H100}");
   cluster.profile = std::make_shared<const profile::Profile>(measured);
   const Cluster read = Parse(FormatCluster(cluster));
+  EXPECT_THAT(FormatCluster(cluster), Not(HasSubstr("secret")));
   ASSERT_NE(read.profile, nullptr);
   EXPECT_EQ(read.profile->FindMessage(false, 4096), 1.25e-5);
   ASSERT_TRUE(read.profile->FindRank({.machine = "H100", .threads = 0}).has_value());

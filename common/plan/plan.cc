@@ -143,7 +143,6 @@ absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOp
     const double pause = CheckpointPause(inputs, candidate.plan);
     forecasts.candidates.push_back({.plan = std::move(candidate.plan),
                                     .parts = parts,
-                                    .num_messages = candidate.report.num_messages,
                                     .checkpoint_pause_seconds = pause});
   }
   return forecasts;

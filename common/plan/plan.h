@@ -109,7 +109,6 @@ struct Parts {
 struct Forecast {
   Plan plan;  // not proved beyond what ranking needs; its warnings are empty
   Parts parts;
-  std::int64_t num_messages = 0;  // of a step, in all
   // Training pauses for so long at a checkpoint; 0: the job saves none.
   double checkpoint_pause_seconds = 0;
 };

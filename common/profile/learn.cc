@@ -75,7 +75,7 @@ class Learner {
   using PassSamples = std::map<Op, std::vector<double>>;
 
   const Conditions& ConditionsOf(int rank) const { return job_.places[rank].conditions; }
-  bool OnOneHost(int a, int b) const { return job_.places[a].host == job_.places[b].host; }
+  const std::string& HostOf(int rank) const { return job_.places[rank].host; }
 
   static double Seconds(std::int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
 
@@ -277,18 +277,28 @@ class Learner {
 
   void LearnMessages() {
     std::map<std::pair<bool, std::int64_t>, std::vector<double>> samples;
+    std::map<std::tuple<std::string, std::string, std::int64_t>, std::vector<double>> of_links;
     for (const trace::Message& message : trace::FindMessages(trace_)) {
       const program::Program& program = trace_.ProgramOf(message.send.rank);
       const Instruction& send = program.body[message.send.instruction];
       if (send.reads.empty()) continue;
       const std::int64_t bytes = program.slots[send.reads.front().value()].bytes;
-      const bool same_host = OnOneHost(message.send.rank, message.recv.rank);
-      for (int step = 0; step < trace_.num_steps(); ++step)
-        samples[{same_host, bytes}].push_back(Together(step, {message.send, message.recv}));
+      const std::string& from = HostOf(message.send.rank);
+      const std::string& to = HostOf(message.recv.rank);
+      for (int step = 0; step < trace_.num_steps(); ++step) {
+        const double seconds = Together(step, {message.send, message.recv});
+        samples[{from == to, bytes}].push_back(seconds);
+        if (from != to) of_links[{from, to, bytes}].push_back(seconds);
+      }
     }
     for (auto& [key, seconds] : samples) {
       profile_.AddMessage(KeyOfMessage(key.first, key.second),
                           {.bytes = key.second, .seconds = Median(std::move(seconds))}, weight_);
+    }
+    for (auto& [key, seconds] : of_links) {
+      const auto& [from, to, bytes] = key;
+      profile_.AddLink(KeyOfLink(from, to, bytes),
+                       {.bytes = bytes, .seconds = Median(std::move(seconds))}, weight_);
     }
   }
 
@@ -302,7 +312,7 @@ class Learner {
         const Instruction& instruction = trace_.ProgramOf(first.rank).body[first.instruction];
         if (instruction.op != Op::kReduceGrad) continue;
         const bool same_host = std::ranges::all_of(
-            meeting, [&](const Place& place) { return OnOneHost(place.rank, first.rank); });
+            meeting, [&](const Place& place) { return HostOf(place.rank) == HostOf(first.rank); });
         auto& [seconds, bytes] =
             totals[{.same_host = same_host, .num_ranks = static_cast<int>(meeting.size())}];
         seconds += Together(step, meeting);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/profile/learn.h"
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/plan/plan.h"
@@ -49,9 +51,11 @@ void Set(trace::SyntheticTrace& synthetic, StageId stage, Op op, double seconds)
   }
 }
 
+// hosts: of the ranks; empty: one host has all of them.
 Profile LearnFrom(const plan::Plan& plan, trace::SyntheticTrace& synthetic, Profile profile = {},
-                  double weight = 1) {
-  const std::vector<RankPlace> places(plan.mesh.size(), {.conditions = kHere, .host = "host"});
+                  double weight = 1, const std::vector<std::string>& hosts = {}) {
+  std::vector<RankPlace> places(plan.mesh.size(), {.conditions = kHere, .host = "host"});
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) places[rank].host = hosts[rank];
   const absl::Status status =
       Learn(synthetic.Get(), {.model = plan.model, .partition = plan.partition, .places = places},
             weight, profile);
@@ -193,6 +197,21 @@ TEST(Learn, TakesOnlyMessagesOfEmulatedJobs) {
   EXPECT_THAT(profile.ranks(), SizeIs(0));
   ASSERT_THAT(profile.messages(), SizeIs(1));
   EXPECT_THAT(profile.FindMessage(true, 5000).value(), DoubleNear(70e-6, 1e-7));
+}
+
+TEST(Learn, KeepsMessagesBetweenHostsByTheTwoHosts) {
+  config::JobSpec job = Job();
+  job.parallelism.pipeline = 3;
+  const plan::Plan plan = PlanOf(job);
+  trace::SyntheticTrace synthetic(plan.programs, {.message = 50e-6});
+  synthetic.Delay(1, 2, 100e-6);
+  // The first two ranks share a host.
+  const Profile profile = LearnFrom(plan, synthetic, {}, 1, {"a", "a", "b"});
+  const std::int64_t bytes = plan.model.layers.front().cost.output_bytes;
+  ASSERT_THAT(profile.links(), SizeIs(2));
+  EXPECT_THAT(profile.links().at(KeyOfLink("a", "b", bytes)).seconds, DoubleNear(150e-6, 1e-7));
+  EXPECT_THAT(profile.links().at(KeyOfLink("b", "a", bytes)).seconds, DoubleNear(50e-6, 1e-7));
+  EXPECT_THAT(profile.FindMessage(true, bytes).value(), DoubleNear(50e-6, 1e-7));
 }
 
 }  // namespace

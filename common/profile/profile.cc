@@ -6,8 +6,13 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "common/base/bounded_text.h"
+
 namespace takt::profile {
 namespace {
+
+// A name that a worker tells becomes part of what is stored.
+constexpr std::size_t kMostNameBytes = 100;
 
 // Returns how far apart two positive values are: 0 if they are equal, 1 if one is e times the
 // other.
@@ -77,6 +82,21 @@ std::optional<Value> OfNearestConditions(const std::map<Conditions, Value>& valu
   return nearest == nullptr ? std::nullopt : std::optional<Value>(nearest->second);
 }
 
+// Returns the power of two that stands for the size of a message.
+int Log2(std::int64_t bytes) {
+  return static_cast<int>(
+      std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0))));
+}
+
+template <class Key>
+void AddTo(std::map<Key, MessageSample>& known, const Key& key, const MessageSample& sample,
+           double weight) {
+  const auto [it, is_new] = known.try_emplace(key, sample);
+  if (is_new) return;
+  it->second = {.bytes = sample.bytes,
+                .seconds = Mixed(it->second.seconds, sample.seconds, weight)};
+}
+
 }  // namespace
 
 std::string_view Name(Origin origin) {
@@ -92,8 +112,15 @@ std::string_view Name(Origin origin) {
 }
 
 MessageKey KeyOfMessage(bool same_host, std::int64_t bytes) {
-  const auto size = static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0));
-  return {.same_host = same_host, .log2_bytes = static_cast<int>(std::bit_width(size))};
+  return {.same_host = same_host, .log2_bytes = Log2(bytes)};
+}
+
+LinkKey KeyOfLink(std::string_view from, std::string_view to, std::int64_t bytes) {
+  return {.from = LinkName(from), .to = LinkName(to), .log2_bytes = Log2(bytes)};
+}
+
+std::string LinkName(std::string_view host) {
+  return std::string(FirstBytes(host, kMostNameBytes));
 }
 
 void Profile::AddLayer(const LayerKey& key, const LayerSample& sample, double weight) {
@@ -111,10 +138,11 @@ void Profile::AddRank(const Conditions& conditions, const RankSample& sample, do
 }
 
 void Profile::AddMessage(const MessageKey& key, const MessageSample& sample, double weight) {
-  const auto [it, is_new] = messages_.try_emplace(key, sample);
-  if (is_new) return;
-  it->second = {.bytes = sample.bytes,
-                .seconds = Mixed(it->second.seconds, sample.seconds, weight)};
+  AddTo(messages_, key, sample, weight);
+}
+
+void Profile::AddLink(const LinkKey& key, const MessageSample& sample, double weight) {
+  AddTo(links_, key, sample, weight);
 }
 
 void Profile::AddSum(const SumKey& key, double seconds_per_byte, double weight) {
@@ -167,6 +195,24 @@ std::optional<double> Profile::FindMessage(bool same_host, std::int64_t bytes) c
   // A message has a fixed time too: a smaller one is not thought to be faster.
   return Scaled(sample.seconds, static_cast<double>(sample.bytes),
                 static_cast<double>(std::max(bytes, sample.bytes)));
+}
+
+std::optional<double> Profile::FindSlowness(std::string_view from, std::string_view to,
+                                            std::int64_t bytes) const {
+  const LinkKey key = KeyOfLink(from, to, 0);
+  const MessageSample* nearest = nullptr;
+  int least = 0;
+  for (auto it = links_.lower_bound(key); it != links_.end(); ++it) {
+    if (it->first.from != key.from || it->first.to != key.to) break;
+    const int here = std::abs(it->first.log2_bytes - Log2(bytes));
+    if (nearest != nullptr && here >= least) continue;
+    nearest = &it->second;
+    least = here;
+  }
+  if (nearest == nullptr) return std::nullopt;
+  const std::optional<double> usual = FindMessage(/*same_host=*/false, nearest->bytes);
+  if (!usual || *usual <= 0) return std::nullopt;
+  return nearest->seconds / *usual;
 }
 
 std::optional<double> Profile::FindSum(const SumKey& key) const {

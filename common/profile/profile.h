@@ -48,6 +48,14 @@ struct MessageSample {
   double seconds = 0;  // from when both ends were ready to the end
 };
 
+// Messages from one host to another one.
+struct LinkKey {
+  std::string from, to;  // LinkName of both
+  int log2_bytes = 0;
+
+  auto operator<=>(const LinkKey&) const = default;
+};
+
 // Sums of gradients over a group of ranks.
 struct SumKey {
   bool same_host = true;
@@ -70,9 +78,11 @@ class Profile {
   void AddLayer(const LayerKey& key, const LayerSample& sample, double weight = 1);
   void AddRank(const Conditions& conditions, const RankSample& sample, double weight = 1);
   void AddMessage(const MessageKey& key, const MessageSample& sample, double weight = 1);
+  void AddLink(const LinkKey& key, const MessageSample& sample, double weight = 1);
   void AddSum(const SumKey& key, double seconds_per_byte, double weight = 1);
   // The snapshot of a checkpoint, for which training pauses.
   void AddSnapshot(const Conditions& conditions, double seconds_per_byte, double weight = 1);
+  void ForgetLinks() { links_.clear(); }
 
   // The times of a layer that does this work. Nullopt: nothing of its kind and precision was
   // measured on this machine.
@@ -81,18 +91,24 @@ class Profile {
   std::optional<RankSample> FindRank(const Conditions& conditions) const;
   // The seconds of a message, from the nearest size.
   std::optional<double> FindMessage(bool same_host, std::int64_t bytes) const;
+  // How many times as long a message takes from one host to another one as it does between hosts in
+  // general, by the nearest size that was measured from the one to the other. from, to: the hosts'
+  // full names. Nullopt: nothing was.
+  std::optional<double> FindSlowness(std::string_view from, std::string_view to,
+                                     std::int64_t bytes) const;
   // The seconds of each byte of a sum over so many ranks, from the nearest number of ranks.
   std::optional<double> FindSum(const SumKey& key) const;
   // The seconds of each byte of a rank's snapshot, from the nearest conditions on the same machine.
   std::optional<double> FindSnapshot(const Conditions& conditions) const;
 
   bool empty() const {
-    return layers_.empty() && ranks_.empty() && messages_.empty() && sums_.empty() &&
-           snapshots_.empty();
+    return layers_.empty() && ranks_.empty() && messages_.empty() && links_.empty() &&
+           sums_.empty() && snapshots_.empty();
   }
   const std::map<LayerKey, LayerSample>& layers() const { return layers_; }
   const std::map<Conditions, RankSample>& ranks() const { return ranks_; }
   const std::map<MessageKey, MessageSample>& messages() const { return messages_; }
+  const std::map<LinkKey, MessageSample>& links() const { return links_; }
   const std::map<SumKey, double>& sums() const { return sums_; }
   const std::map<Conditions, double>& snapshots() const { return snapshots_; }
 
@@ -100,11 +116,16 @@ class Profile {
   std::map<LayerKey, LayerSample> layers_;
   std::map<Conditions, RankSample> ranks_;
   std::map<MessageKey, MessageSample> messages_;
+  std::map<LinkKey, MessageSample> links_;
   std::map<SumKey, double> sums_;           // seconds of a byte
   std::map<Conditions, double> snapshots_;  // seconds of a byte
 };
 
 // Returns the key of messages of so many bytes.
 MessageKey KeyOfMessage(bool same_host, std::int64_t bytes);
+LinkKey KeyOfLink(std::string_view from, std::string_view to, std::int64_t bytes);
+
+// Returns the name under which links of a host are kept: the first 100 bytes of the host's name.
+std::string LinkName(std::string_view host);
 
 }  // namespace takt::profile

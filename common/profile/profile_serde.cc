@@ -160,6 +160,14 @@ absl::Status Read(const v1::Profile::Message& proto, Profile& profile) {
   return absl::OkStatus();
 }
 
+absl::Status Read(const v1::Profile::Link& proto, Profile& profile) {
+  RETURN_IF_ERROR(CheckAtLeast("size of a message", 0, proto.bytes()));
+  RETURN_IF_ERROR(CheckAmounts("time of a message", {proto.seconds()}));
+  profile.AddLink(KeyOfLink(proto.from_host(), proto.to_host(), proto.bytes()),
+                  {.bytes = proto.bytes(), .seconds = proto.seconds()});
+  return absl::OkStatus();
+}
+
 absl::Status Read(const v1::Profile::Sum& proto, Profile& profile) {
   RETURN_IF_ERROR(CheckAtLeast("number of ranks of a sum", 2, proto.num_ranks()));
   RETURN_IF_ERROR(CheckAmounts("time of a sum", {proto.seconds_per_byte()}));
@@ -199,6 +207,13 @@ v1::Profile ToProto(const Profile& profile) {
     message.set_bytes(sample.bytes);
     message.set_seconds(sample.seconds);
   }
+  for (const auto& [key, sample] : profile.links()) {
+    v1::Profile::Link& link = *out.add_links();
+    link.set_from_host(key.from);
+    link.set_to_host(key.to);
+    link.set_bytes(sample.bytes);
+    link.set_seconds(sample.seconds);
+  }
   for (const auto& [key, seconds_per_byte] : profile.sums()) {
     v1::Profile::Sum& sum = *out.add_sums();
     sum.set_same_host(key.same_host);
@@ -218,6 +233,7 @@ absl::StatusOr<Profile> FromProto(const v1::Profile& proto) {
   for (const auto& layer : proto.layers()) RETURN_IF_ERROR(Read(layer, profile));
   for (const auto& rank : proto.ranks()) RETURN_IF_ERROR(Read(rank, profile));
   for (const auto& message : proto.messages()) RETURN_IF_ERROR(Read(message, profile));
+  for (const auto& link : proto.links()) RETURN_IF_ERROR(Read(link, profile));
   for (const auto& sum : proto.sums()) RETURN_IF_ERROR(Read(sum, profile));
   for (const auto& snapshot : proto.snapshots()) RETURN_IF_ERROR(Read(snapshot, profile));
   return profile;

@@ -41,6 +41,9 @@ Profile Measured() {
   for (const std::int64_t bytes : {0, 1000, 100'000})
     profile.AddMessage(KeyOfMessage(true, bytes), {.bytes = bytes, .seconds = 1e-5});
   profile.AddMessage(KeyOfMessage(false, 1000), {.bytes = 1000, .seconds = 3e-5});
+  profile.AddLink(KeyOfLink("here", "there", 1000), {.bytes = 1000, .seconds = 2e-5});
+  profile.AddLink(KeyOfLink("here", "there", 100'000), {.bytes = 100'000, .seconds = 4e-5});
+  profile.AddLink(KeyOfLink("there", "here", 1000), {.bytes = 1000, .seconds = 6e-5});
   profile.AddSum({.same_host = false, .num_ranks = 4}, 1e-10);
   profile.AddSnapshot(cores, 1e-10);
   return profile;
@@ -60,6 +63,9 @@ TEST(ProfileSerde, EveryValueComesBack) {
   EXPECT_EQ(sample.seconds.input_grad, 0.2);
   EXPECT_EQ(read->ranks().begin()->second.dispatch_seconds, 2e-6);
   EXPECT_EQ(read->messages().size(), 4u);
+  ASSERT_EQ(read->links().size(), 3u);
+  EXPECT_EQ(read->links().begin()->first, KeyOfLink("here", "there", 1000));
+  EXPECT_EQ(read->links().rbegin()->second.seconds, 6e-5);
   EXPECT_EQ(read->sums().begin()->first.num_ranks, 4);
   EXPECT_EQ(read->snapshots(), Measured().snapshots());
 }
@@ -85,6 +91,8 @@ TEST(ProfileSerde, ValuesThatNobodyCanHaveMeasuredAreRefused) {
       [](v1::Profile& p) { p.mutable_ranks(0)->set_update_seconds(kInfinite); },
       [](v1::Profile& p) { p.mutable_messages(0)->set_bytes(-1); },
       [](v1::Profile& p) { p.mutable_messages(0)->set_seconds(-1e-9); },
+      [](v1::Profile& p) { p.mutable_links(0)->set_bytes(-1); },
+      [](v1::Profile& p) { p.mutable_links(0)->set_seconds(kNan); },
       [](v1::Profile& p) { p.mutable_sums(0)->set_num_ranks(1); },
       [](v1::Profile& p) { p.mutable_sums(0)->set_seconds_per_byte(kNan); },
       [](v1::Profile& p) { p.mutable_snapshots(0)->set_seconds_per_byte(kNan); },

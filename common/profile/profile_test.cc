@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/profile/profile.h"
 
+#include <cstdint>
+#include <string>
+
 #include "gmock/gmock.h"
 
 namespace takt::profile {
@@ -101,6 +104,33 @@ TEST(Profile, ScalesMessagesUpAndNotDown) {
   EXPECT_THAT(profile.FindMessage(true, 3000), Optional(DoubleNear(3e-5, 1e-12)));
   EXPECT_THAT(profile.FindMessage(true, 10), Optional(DoubleEq(1e-5)));
   EXPECT_FALSE(profile.FindMessage(false, 1000).has_value());
+}
+
+TEST(Profile, ComparesALinkWithWhatMessagesOfItsSizesTakeBetweenHosts) {
+  Profile profile;
+  for (const std::int64_t bytes : {1000, 1'000'000})
+    profile.AddMessage(KeyOfMessage(false, bytes), {.bytes = bytes, .seconds = 1e-9 * bytes});
+  profile.AddLink(KeyOfLink("a", "b", 1000), {.bytes = 1000, .seconds = 3e-6});
+  profile.AddLink(KeyOfLink("a", "b", 1'000'000), {.bytes = 1'000'000, .seconds = 5e-3});
+  profile.AddLink(KeyOfLink("a", "c", 1000), {.bytes = 1000, .seconds = 5e-7});
+  EXPECT_THAT(profile.FindSlowness("a", "b", 2000), Optional(DoubleNear(3, 1e-9)));
+  EXPECT_THAT(profile.FindSlowness("a", "b", 500'000), Optional(DoubleNear(5, 1e-9)));
+  // Only small messages were measured there.
+  EXPECT_THAT(profile.FindSlowness("a", "c", 500'000), Optional(DoubleNear(0.5, 1e-9)));
+  EXPECT_FALSE(profile.FindSlowness("b", "a", 1000).has_value());
+  EXPECT_FALSE(profile.FindSlowness("a", "bb", 1000).has_value());
+  profile.ForgetLinks();
+  EXPECT_FALSE(profile.FindSlowness("a", "b", 1000).has_value());
+  EXPECT_FALSE(profile.empty());
+}
+
+TEST(Profile, KeepsTheFirstHundredBytesOfAHostsName) {
+  const std::string name(300, 'h');
+  EXPECT_EQ(LinkName(name), std::string(100, 'h'));
+  Profile profile;
+  profile.AddMessage(KeyOfMessage(false, 8), {.bytes = 8, .seconds = 1e-5});
+  profile.AddLink(KeyOfLink(name, "b", 8), {.bytes = 8, .seconds = 2e-5});
+  EXPECT_THAT(profile.FindSlowness(name, "b", 8), Optional(DoubleNear(2, 1e-9)));
 }
 
 TEST(Profile, AddsAPartForEachRankOfASum) {

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/control/attachment.h"
 #include "common/control/reports.h"
+#include "common/profile/profile.h"
 #include "coordinator/job/job_table.h"
 #include "coordinator/job/outbox.h"
 #include "coordinator/job/request_log.h"
@@ -33,6 +34,10 @@ struct ClusterOptions {
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;  // so many of them
   placement::Quotas quotas;                      // of workers, by the owner of a job
+  // Returns what was measured on workers, never null. Any thread may call it.
+  std::function<std::shared_ptr<const profile::Profile>()> read_profile = [] {
+    return std::make_shared<const profile::Profile>();
+  };
 };
 
 struct Submission {

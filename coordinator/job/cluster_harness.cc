@@ -39,6 +39,7 @@ void ClusterTest::Restart() {
     return std::string(count, static_cast<char>(++last_random_));
   };
   options.quotas = quotas_;
+  options.read_profile = [this] { return std::make_shared<const profile::Profile>(profile_); };
   cluster_ =
       std::make_unique<Cluster>(options, store_->Load().value(), store_.get(), Moment::Of(clock_));
   Settle();
@@ -87,7 +88,7 @@ FakeWorker& ClusterTest::Attach(const std::string& name, const std::string& inca
   cluster_->Attach({.worker = name,
                     .incarnation = incarnation,
                     .protocol_version = kProtocolVersion,
-                    .host = "h",
+                    .host = host_,
                     .cores = 8,
                     .running = hello_running,
                     .device = std::move(device)},

@@ -116,6 +116,8 @@ class ClusterTest : public ::testing::Test {
   bool hold_plans_ = false;   // leave plans_ to the test
   absl::Status plan_error_;   // what planning answers instead
   placement::Quotas quotas_;  // of the cluster that Restart makes
+  profile::Profile profile_;  // what was measured on workers
+  std::string host_ = "h";    // of workers that attach
   std::string owner_;         // of jobs that are submitted
   double predicted_step_seconds_ = 0;
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests a job's life and its faults.
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "common/plan/plan.h"
 #include "coordinator/job/cluster_harness.h"
 #include "gmock/gmock.h"
 
@@ -18,6 +21,12 @@ std::vector<JobState> StatesOf(const store::JobRecord& job) {
   std::vector<JobState> states;
   for (const store::Transition& transition : job.transitions) states.push_back(transition.state);
   return states;
+}
+
+std::vector<std::string> WorkersOf(const store::JobRecord& job) {
+  std::vector<std::string> workers;
+  for (const control::BoundRank& rank : job.ranks) workers.push_back(rank.worker);
+  return workers;
 }
 
 TEST_F(ClusterTest, AJobRunsFromQueuedToSucceeded) {
@@ -282,6 +291,28 @@ TEST_F(ClusterTest, LogLinesAreKeptForJobsThatExist) {
   ASSERT_THAT(lines, SizeIs(2));
   EXPECT_EQ(lines[0].text, "hello");
   EXPECT_THAT(lines[1].text, SizeIs(2048));
+}
+
+TEST_F(ClusterTest, RanksGetWorkersByMeasuredLinks) {
+  for (const char* host : {"a", "b", "c"}) {
+    host_ = host;
+    Attach(absl::StrCat("on-", host));
+  }
+  profile_.AddMessage(profile::KeyOfMessage(false, 1024), {.bytes = 1024, .seconds = 1e-4});
+  for (const auto& [from, to] : {std::pair("a", "b"), std::pair("b", "a")}) {
+    profile_.AddLink(profile::KeyOfLink(from, to, 1024), {.bytes = 1024, .seconds = 1e-2});
+  }
+  hold_plans_ = true;
+  config::JobSpec spec = Spec("j", 3);
+  spec.parallelism.schedule = "1f1b";
+  ASSERT_TRUE(Submit(spec).ok());
+  ASSERT_THAT(plans_, SizeIs(1));
+  cluster_->Planned(plans_[0].job_id, plans_[0].generation,
+                    plan::MakePlan(plans_[0].spec, plans_[0].options), Moment::Of(clock_));
+  Settle();
+  EXPECT_THAT(WorkersOf(Job("j")), ElementsAre("on-a", "on-c", "on-b"));
+  EXPECT_EQ(Job("j").reason, "preparing 3 ranks, placed by measured links");
+  EXPECT_EQ(Session("on-b").Last<control::Prepare>()->rank, Rank(2));
 }
 
 }  // namespace

@@ -82,11 +82,6 @@ absl::Status Coordinator::WaitForEnd() {
   return failure_;
 }
 
-std::shared_ptr<const profile::Profile> Coordinator::ReadProfile() const {
-  if (options_.read_profile) return options_.read_profile();
-  return std::make_shared<const profile::Profile>();
-}
-
 void Coordinator::Decide() {
   pthread_setname_np(pthread_self(), "takt-decide");
   last_round_ = now().steady;

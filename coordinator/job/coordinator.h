@@ -27,11 +27,9 @@ namespace takt::job {
 
 struct CoordinatorOptions {
   ClusterOptions cluster;
-  // Makes a plan: plan::MakePlan, or a test's function.
+  // Makes a plan: plan::MakePlan, or a test's function. Its options have what was measured.
   std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>
       make_plan;
-  // Returns what was measured on workers, which every plan is given. Empty: nothing was.
-  std::function<std::shared_ptr<const profile::Profile>()> read_profile;
   const Clock* clock = &Clock::Real();
   absl::Duration tick = timeouts::kTick;
   // If so many events wait, TryPost refuses another one.
@@ -79,7 +77,9 @@ class Coordinator final {
   Rendezvous& rendezvous() { return rendezvous_; }
   store::Store& store() { return *store_; }
   // Never null.
-  std::shared_ptr<const profile::Profile> ReadProfile() const;
+  std::shared_ptr<const profile::Profile> ReadProfile() const {
+    return options_.cluster.read_profile();
+  }
   Moment now() const { return Moment::Of(*options_.clock); }
 
  private:

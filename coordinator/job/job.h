@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/control/attachment.h"
 #include "common/control/reports.h"
+#include "common/profile/profile.h"
 #include "coordinator/job/decide.h"
 #include "coordinator/job/outbox.h"
 #include "coordinator/job/worker_table.h"
@@ -27,8 +28,9 @@ namespace takt::job {
 struct JobContext {
   DecideOptions decide;
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
-  std::function<std::string(int)> random_bytes;  // so many of them
-  WorkerTable* workers = nullptr;                // borrowed, as is the outbox
+  std::function<std::string(int)> random_bytes;                           // so many of them
+  std::function<std::shared_ptr<const profile::Profile>()> read_profile;  // never null
+  WorkerTable* workers = nullptr;  // borrowed, as is the outbox
   Outbox* outbox = nullptr;
 };
 
@@ -101,7 +103,7 @@ class Job final {
 
   // job_run.cc
   void Launch(plan::Plan plan, const placement::Gang& gang, Moment now);
-  void Describe(const plan::Plan& plan, const placement::Gang& gang);
+  void Describe(const plan::Plan& plan, const placement::Gang& ranks);
   void Advance(Moment now);
   void Apply(const Decision& decision, Moment now);
   void StartRun();

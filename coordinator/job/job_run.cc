@@ -9,6 +9,7 @@
 #include "coordinator/job/fault_record.h"
 #include "coordinator/job/job.h"
 #include "coordinator/job/launch.h"
+#include "coordinator/placement/rank_order.h"
 
 namespace takt::job {
 
@@ -80,6 +81,8 @@ void Job::Planned(absl::StatusOr<plan::Plan> plan, Moment now) {
 }
 
 void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
+  const placement::Gang ranks = placement::PlaceRanks(gang, plan, *context_.read_profile());
+  const bool reordered = !std::equal(ranks.begin(), ranks.end(), gang.begin());
   auto launch = std::make_shared<job::Launch>();
   launch->key = key();
   launch->job = spec_;
@@ -87,22 +90,24 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->secret = context_.random_bytes(control::kSecretBytes);
   if (spec_.checkpoint)
     std::tie(launch->resume, launch->resume_at_most) = ResumeOf(record_, *spec_.checkpoint);
-  Describe(plan, gang);
+  Describe(plan, ranks);
   record_.ranks.clear();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const membership::Worker& worker = *gang[rank];
+    const membership::Worker& worker = *ranks[rank];
     const control::Hello& hello = worker.hello;
     launch->threads.push_back(placement::ThreadsOf(spec_, worker, context_.workers->workers()));
     record_.ranks.push_back({Rank(rank), hello.worker, hello.incarnation, hello.data_address});
     past_workers_.insert(hello.worker);
     context_.workers->Bind(hello.worker, key(), Rank(rank));
   }
-  launch->places = placement::PlacesOf({gang.begin(), gang.begin() + plan.mesh.size()},
-                                       launch->threads, launch->device);
+  launch->places = placement::PlacesOf(ranks, launch->threads, launch->device);
   run_.emplace(JobRun::Of(record_, spec_, plan.mesh, RankPhase::kPreparing, now.steady));
   launch->ranks = record_.ranks;
   launch->plan = std::move(plan);
-  SetState(JobState::kStarting, absl::StrCat("preparing ", launch->ranks.size(), " ranks"), now);
+  SetState(JobState::kStarting,
+           absl::StrCat("preparing ", launch->ranks.size(), " ranks",
+                        reordered ? ", placed by measured links" : ""),
+           now);
   context_.outbox->effects.push_back(OpenRendezvous{key()});
   context_.outbox->effects.push_back(BeginGeneration{launch});
   for (const control::BoundRank& bound : launch->ranks)
@@ -110,7 +115,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
 }
 
 // Writes into the record what it tells of the plan.
-void Job::Describe(const plan::Plan& plan, const placement::Gang& gang) {
+void Job::Describe(const plan::Plan& plan, const placement::Gang& ranks) {
   record_.plan = {
       .device = record_.plan.device,
       .schedule = plan.schedule.name,
@@ -124,7 +129,7 @@ void Job::Describe(const plan::Plan& plan, const placement::Gang& gang) {
       .checkpoint_every_steps = spec_.checkpoint ? spec_.checkpoint->every_steps : 0};
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     record_.plan.matmul_flops_per_second +=
-        placement::FlopsPerSecond(spec_, *gang[rank], record_.plan.device);
+        placement::FlopsPerSecond(spec_, *ranks[rank], record_.plan.device);
   }
 }
 

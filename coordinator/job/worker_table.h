@@ -54,7 +54,8 @@ class WorkerTable final {
   void Send(const std::string& worker, control::Command command);
 
   void Reserve(const std::vector<std::string>& workers, const control::JobKey& key);
-  // Returns the workers that are held for `key` without a rank and may still be given one, by rank.
+  // Returns the workers that are held for `key` without a rank and may still be given one, in the
+  // order of placement::SortByRank.
   placement::Gang Reserved(const control::JobKey& key, config::DeviceKind device) const;
   void ReleaseReserved(const control::JobKey& key);
   void Bind(const std::string& worker, const control::JobKey& key, Rank rank) {

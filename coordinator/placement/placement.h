@@ -18,7 +18,7 @@ namespace takt::placement {
 
 using membership::Worker;
 using Workers = std::map<std::string, Worker>;  // by name
-using Gang = std::vector<const Worker*>;        // by rank
+using Gang = std::vector<const Worker*>;
 
 // Returns what all ranks of the job compute on (common/plan/offers.h).
 config::DeviceKind DeviceOf(const config::JobSpec& spec, config::DeviceKind before,
@@ -31,7 +31,8 @@ Need NeedOf(const config::JobSpec& spec, config::DeviceKind device);
 // the rest, and the quotas.
 Capacity CapacityOf(const Workers& workers);
 
-// Sorts the workers of a gang by the ranks that they get. A Grant lists them in the same order.
+// Sorts the workers of a gang by host, then by name. They get their ranks in this order unless
+// measured links ask for another one (rank_order.h). A Grant lists them in the same order.
 void SortByRank(Gang& gang, config::DeviceKind device);
 
 // Returns what a plan of the job for this gang may assume (common/plan/offers.h). All of `workers`

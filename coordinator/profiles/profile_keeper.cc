@@ -116,6 +116,10 @@ void ProfileKeeper::Learn(const trace::JobTrace& trace) {
     Log(LogLevel::kInfo, "the profile has as many layers as it may have and begins anew");
     *learned = profile::Profile();
   }
+  if (learned->links().size() >= options_.max_links) {
+    Log(LogLevel::kInfo, "the profile has as many links as it may have; these begin anew");
+    learned->ForgetLinks();
+  }
   absl::Status status = profile::Learn(
       trace, {.model = run->model, .partition = run->partition, .places = run->places}, kWeight,
       *learned);

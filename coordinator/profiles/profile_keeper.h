@@ -32,6 +32,8 @@ struct ProfileKeeperOptions {
   std::size_t max_jobs = 32;  // the ones that began last are learned from
   // A profile that has so many layers begins anew, so that it never grows without bound.
   std::size_t max_layers = 10'000;
+  // The same for messages between pairs of hosts. Only these begin anew then.
+  std::size_t max_links = 10'000;
   const Clock* clock = &Clock::Real();
 };
 

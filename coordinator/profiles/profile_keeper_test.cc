@@ -187,6 +187,24 @@ TEST_F(ProfileKeeperTest, AProfileThatCannotBeUsedIsDropped) {
   }
 }
 
+TEST_F(ProfileKeeperTest, LinksBeginAnewWhenThereAreTooMany) {
+  Open({.max_links = 4});
+  const auto learn_over = [&](const std::string& first, const std::string& last) {
+    job::Launch launch = LaunchOf("j");
+    launch.places[0].host = first;
+    launch.places[2].host = last;
+    keeper_->Begin(launch);
+    Learn(0.010);
+    return keeper_->Read()->links().size();
+  };
+  EXPECT_EQ(learn_over("a", "h"), 2u);  // one in each direction
+  EXPECT_EQ(learn_over("a", "h"), 2u);
+  EXPECT_EQ(learn_over("b", "h"), 4u);
+  EXPECT_EQ(learn_over("c", "d"), 4u);  // from and to "h" of both
+  EXPECT_EQ(keeper_->Read()->links().begin()->first.from, "c");
+  EXPECT_EQ(keeper_->Read()->layers().size(), 3u);
+}
+
 TEST_F(ProfileKeeperTest, AFullProfileBeginsAnew) {
   Open({.max_layers = 3});
   keeper_->Begin(LaunchOf("j"));
