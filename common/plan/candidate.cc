@@ -108,6 +108,12 @@ absl::StatusOr<std::vector<program::Program>> ForwardPrograms(const CandidateInp
   return program::ForwardOnly(programs);
 }
 
+absl::StatusOr<sim::Report> Simulate(const schedule::Schedule& schedule,
+                                     const std::vector<program::Program>& programs,
+                                     const cost::Costs& costs) {
+  return sim::Simulate(programs, costs, {.steps = IsAsynchronous(schedule) ? kStepsInARow : 1});
+}
+
 absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::Schedule schedule) {
   Plan plan{.schedule = std::move(schedule)};
   plan.mesh = {.pp_size = plan.schedule.num_ranks(), .dp_size = inputs.dp_size};
@@ -119,9 +125,7 @@ absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::
                                                       .tied_embeddings = options.tied_embeddings},
                                              .schedule = &plan.schedule}));
   plan.costs = CostsOf(inputs, plan.partition);
-  ASSIGN_OR_RETURN(sim::Report report,
-                   sim::Simulate(plan.programs, plan.costs,
-                                 {.steps = IsAsynchronous(plan.schedule) ? kStepsInARow : 1}));
+  ASSIGN_OR_RETURN(sim::Report report, Simulate(plan.schedule, plan.programs, plan.costs));
   plan.predicted_step_seconds = report.step_time;
   plan.predicted_bubble_fraction = report.step_bubble_fraction;
   if (inputs.job.validation.has_value()) {
@@ -245,6 +249,17 @@ double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
   for (StageId stage(0); stage.value() < pp_size; ++stage)
     largest = std::max(largest, costs.F(stage) + costs.B(stage));
   return (Microbatches(inputs) + pp_size - 1) * largest;
+}
+
+absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions& options,
+                                   const Plan& plan) {
+  const CandidateInputs inputs{
+      .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};
+  ASSIGN_OR_RETURN(const std::vector<program::Program> programs,
+                   program::Lower(plan.schedule, MakeLowerOptions(inputs, plan.partition)));
+  ASSIGN_OR_RETURN(const sim::Report report,
+                   Simulate(plan.schedule, programs, CostsOf(inputs, plan.partition)));
+  return report.step_time;
 }
 
 absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_view family,
