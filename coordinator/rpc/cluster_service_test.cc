@@ -22,7 +22,7 @@ TEST_F(RpcTest, TheProfileIsGivenToWhoeverPlans) {
   ASSERT_TRUE(cluster_->GetProfile(NewContext().get(), {}, &response).ok());
   EXPECT_EQ(response.profile().ranks_size(), 0);
   EXPECT_EQ(response.profile().program_version(), kTaktVersion);
-  options_.read_profile = Measured;
+  options_.cluster.read_profile = Measured;
   Restart();
   ASSERT_TRUE(cluster_->GetProfile(NewContext().get(), {}, &response).ok());
   EXPECT_EQ(response.profile().SerializeAsString(), profile::FormatProfile(*Measured()));
@@ -36,7 +36,7 @@ struct Asked {
 
 TEST_F(RpcTest, EveryPlanIsMadeWithTheProfileForTheHostsOfTheWorkers) {
   const auto asked = std::make_shared<Asked>();
-  options_.read_profile = Measured;
+  options_.cluster.read_profile = Measured;
   options_.make_plan = [asked](const config::JobSpec& spec, const plan::PlanOptions& options) {
     absl::MutexLock lock(&asked->mutex);
     asked->options.push_back(options);
