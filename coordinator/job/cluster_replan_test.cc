@@ -277,6 +277,7 @@ TEST_F(ReplanTest, AGenerationThatBeganBeforeARestartKeepsItsPlan) {
   Restart();
   Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
   Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
+  EXPECT_EQ(Job("j").replan_gain, 0);
   Measure(key);
   EXPECT_THAT(replans_, IsEmpty());
   TrainTo(key, 10);
