@@ -76,6 +76,13 @@ absl::Status AwaitEnd(job::Coordinator& coordinator, const sigset_t& signals) {
   return end;
 }
 
+// Returns a function that lets children of `planner` make plans.
+planner::MakePlan PlansOf(planner::ChildPlanner& planner) {
+  return [&planner](const config::JobSpec& job, const plan::PlanOptions& options) {
+    return planner.Make(job, options);
+  };
+}
+
 // The parts that Serve needs. All are borrowed.
 struct Parts {
   const Flags& flags;
@@ -142,13 +149,13 @@ absl::Status Run(const Flags& flags) {
   }
 
   planner::ChildPlanner child_planner({.memory_bytes = flags.planner_memory});
+  planner::ChildPlanner yielding_planner({.memory_bytes = flags.planner_memory, .yields = true});
   job::CoordinatorOptions options;
   options.metrics = &registry;
   options.make_plan = plan::MakePlan;
   if (flags.planner == "child") {
-    options.make_plan = [&](const config::JobSpec& job, const plan::PlanOptions& about) {
-      return child_planner.Make(job, about);
-    };
+    options.make_plan = PlansOf(child_planner);
+    options.make_plan_beside_jobs = PlansOf(yielding_planner);
   }
   options.cluster.random_bytes = RandomBytes;
   ASSIGN_OR_RETURN(options.cluster.quotas, placement::Quotas::Parse(flags.quotas));
@@ -169,8 +176,11 @@ absl::Status Run(const Flags& flags) {
   options.cluster.read_profile = [&] { return profiles->Read(); };
   ASSIGN_OR_RETURN(const std::unique_ptr<job::Coordinator> coordinator,
                    job::Coordinator::Start(options, store.get()));
-  // The coordinator's destructor waits for the plan that is being made.
-  const absl::Cleanup stop_planning = [&] { child_planner.Stop(); };
+  // The coordinator's destructor waits for the plans that are being made.
+  const absl::Cleanup stop_planning = [&] {
+    child_planner.Stop();
+    yielding_planner.Stop();
+  };
   const traces::StepExplainer explainer(
       &traces,
       [&](const std::string& name, job::StepSplit split) {

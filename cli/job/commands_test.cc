@@ -113,6 +113,7 @@ TEST(Commands, PauseAndResumeShowTheJob) {
     response.mutable_job()->set_steps(100);
     response.mutable_job()->set_resumed_step(40);
     response.mutable_job()->set_kernel_plan("12 shapes");
+    response.mutable_job()->set_replan_gain_ratio(0.19);
     response.mutable_job()->mutable_checkpoint()->set_step(60);
     response.mutable_job()->mutable_spec()->mutable_checkpoint()->set_directory("/c");
     return grpc::Status::OK;
@@ -126,6 +127,7 @@ TEST(Commands, PauseAndResumeShowTheJob) {
   EXPECT_THAT(paused.out,
               HasSubstr("resumed after step: 40\nkernel plan: 12 shapes\ncheckpoint: step 60 ("));
   EXPECT_THAT(paused.out, HasSubstr(") in /c\n"));
+  EXPECT_THAT(paused.out, HasSubstr("another plan: saves 19.0% of a step; see takt explain j\n"));
   const Outcome resumed = RunTakt(coordinator, {"resume", "j"});
   EXPECT_EQ(resumed.code, ExitCode::kFailed);
   EXPECT_EQ(resumed.err, "error: job j is RUNNING, not PAUSED\n");

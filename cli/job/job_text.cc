@@ -89,6 +89,10 @@ void PrintJob(const Context& context, const v1::Job& job) {
     }
     out << '\n';
   }
+  if (job.replan_gain_ratio() > 0) {
+    out << "another plan: saves " << FormatPercent(job.replan_gain_ratio())
+        << " of a step; see takt explain " << job.name() << '\n';
+  }
   if (job.has_last_step()) out << "last step: " << StepLine(job.last_step(), job.steps()) << '\n';
   if (job.resumed_step() > 0) out << "resumed after step: " << job.resumed_step() << '\n';
   if (!job.kernel_plan().empty()) out << "kernel plan: " << job.kernel_plan() << '\n';

@@ -45,6 +45,8 @@ absl::StatusOr<plan::Plan> PlanAgain(Client& client, const v1::Job& job, int num
 }
 
 std::string How(const v1::Job& job) {
+  if (job.spec().replan() == v1::REPLAN_MODE_AT_CHECKPOINT)
+    return "the job changes to it after its next checkpoint (replan: at_checkpoint)";
   if (job.spec().has_checkpoint())
     return absl::StrCat("`takt pause ", job.name(), "`, then `takt resume ", job.name(), "`");
   return "submit it again (it has no checkpoint section)";

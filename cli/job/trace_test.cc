@@ -177,6 +177,8 @@ TEST_F(TraceCommand, ExplainAdvisesAnotherPlan) {
   EXPECT_THAT(replan["text"].get<std::string>(), HasSubstr("submit it again"));
   job.mutable_spec()->mutable_checkpoint()->set_directory("saved");
   EXPECT_THAT(advice()["text"].get<std::string>(), HasSubstr("`takt pause j`"));
+  job.mutable_spec()->set_replan(v1::REPLAN_MODE_AT_CHECKPOINT);
+  EXPECT_THAT(advice()["text"].get<std::string>(), HasSubstr("after its next checkpoint"));
   job.set_state(v1::JOB_STATE_SUCCEEDED);
   EXPECT_NE(advice()["kind"], "replan");
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "takt/v1/job_spec.pb.h"
 
@@ -16,6 +17,13 @@ inline std::string FileName(const google::protobuf::EnumValueDescriptor& value) 
   const std::string& zero = value.type()->value(0)->name();
   const std::size_t prefix = zero.size() - std::string("UNSPECIFIED").size();
   return absl::AsciiStrToLower(value.name().substr(prefix));
+}
+
+// Returns the name of an enumerator in files, or its number if it has no name.
+template <class Enum>
+std::string NameOf(Enum value) {
+  const auto* descriptor = google::protobuf::GetEnumDescriptor<Enum>()->FindValueByNumber(value);
+  return descriptor == nullptr ? absl::StrCat(static_cast<int>(value)) : FileName(*descriptor);
 }
 
 inline std::string FileName(const google::protobuf::FieldDescriptor& field) {

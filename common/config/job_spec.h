@@ -25,6 +25,7 @@ enum class DataFormat : std::uint8_t {
 enum class LrDecay : std::uint8_t { kConstant = 1, kCosine };
 enum class TransportKind : std::uint8_t { kAuto = 0, kShm, kGloo, kNccl };
 enum class DeviceKind : std::uint8_t { kAuto = 0, kCpu, kCuda };
+enum class Replan : std::uint8_t { kNever = 1, kAtCheckpoint };
 using model::Precision;
 
 // The mixing of several corpora starts over after at most this many rows (common/data/mixture.h). A
@@ -101,6 +102,7 @@ struct JobSpec {
   std::uint64_t seed = 0;
   bool exact = true;                // results have the same bits with every schedule
   int priority = kDefaultPriority;  // 0 to kHighestPriority
+  Replan replan = Replan::kNever;   // when a running job changes to a faster plan
   // Warn people of settings that have no effect on this job. They are not a part of the proto.
   std::vector<std::string> warnings;
 

@@ -14,6 +14,7 @@
 #include "common/base/field_rules.h"
 #include "common/base/status.h"
 #include "common/config/file_names.h"
+#include "common/config/replan_field.h"
 #include "takt/v1/job_spec.pb.h"
 
 namespace takt::config {
@@ -49,13 +50,6 @@ class Rules final : public FieldRules {
                                 .fix = absl::StrCat("use ", supported)});
   }
 };
-
-// Returns the name of an enumerator in files, or its number if it has no name.
-template <class Enum>
-std::string NameOf(Enum value) {
-  const auto* descriptor = google::protobuf::GetEnumDescriptor<Enum>()->FindValueByNumber(value);
-  return descriptor == nullptr ? absl::StrCat(static_cast<int>(value)) : FileName(*descriptor);
-}
 
 std::string Shown(const std::string& text) { return absl::Utf8SafeCHexEscape(text.substr(0, 100)); }
 
@@ -491,6 +485,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadPrecision(proto, job, rules);
   ReadPriority(proto, job, rules);
   if (proto.has_checkpoint()) ReadCheckpoint(proto.checkpoint(), job, rules);
+  ReadReplan(proto, job, rules);
   ReadLogging(proto.logging(), job, rules);
   RETURN_IF_ERROR(rules.status());
   return job;

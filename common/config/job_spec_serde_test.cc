@@ -65,6 +65,32 @@ TEST(JobSpecSerde, APriorityIsBetween0And100) {
   }
 }
 
+TEST(JobSpecSerde, ReplanningNeedsCheckpointsToGoOnFrom) {
+  EXPECT_EQ(ToJobSpec(Parse({}))->replan, Replan::kNever);
+  EXPECT_EQ(ToJobSpec(Parse({"replan=never"}))->replan, Replan::kNever);
+  // A reader that does not know the field never sees the default.
+  EXPECT_EQ(ToProto(*ToJobSpec(Parse({"replan=never"}))).replan(), v1::REPLAN_MODE_UNSPECIFIED);
+  const JobSpec job =
+      *ToJobSpec(Parse({"replan=at_checkpoint", "checkpoint={directory: c, every_steps: 5}"}));
+  EXPECT_EQ(job.replan, Replan::kAtCheckpoint);
+  EXPECT_THAT(job.warnings, testing::IsEmpty());
+  EXPECT_EQ(ToJobSpec(ToProto(job))->replan, Replan::kAtCheckpoint);
+  EXPECT_THAT(FormatJobFile(ToProto(job)), HasSubstr("\"at_checkpoint\""));
+  EXPECT_EQ(ErrorOf(Parse({"replan=at_checkpoint"})),
+            "replan is at_checkpoint: needs a checkpoint section, because the job goes on from a "
+            "checkpoint; add checkpoint: {directory: DIR, every_steps: N}, or set replan: never");
+}
+
+TEST(JobSpecSerde, WarnsOfReplanningThatCannotHappen) {
+  EXPECT_THAT(ToJobSpec(Parse({"replan=at_checkpoint", "checkpoint.directory=c"}))->warnings,
+              testing::ElementsAre("replan: has no effect without checkpoint.every_steps"));
+  EXPECT_THAT(ToJobSpec(Parse({"replan=at_checkpoint", "exact=false",
+                               "checkpoint={directory: c, every_steps: 5}"}))
+                  ->warnings,
+              testing::ElementsAre("replan: has no effect with exact: false, as another plan "
+                                   "rounds differently"));
+}
+
 TEST(JobSpecSerde, ACheckpointNeedsADirectoryAlone) {
   EXPECT_FALSE(ToJobSpec(Parse({}))->checkpoint.has_value());
   const JobSpec job = *ToJobSpec(Parse({"checkpoint.directory=c"}));
@@ -285,6 +311,9 @@ TEST(JobSpecSerde, RefusesHostileMessages) {
   spec.mutable_data()->mutable_train(0)->set_format(static_cast<v1::DataFormat>(77));
   EXPECT_THAT(ErrorOf(spec), HasSubstr("data.train.format is 77"));
   EXPECT_THAT(FormatJobFile(spec), HasSubstr("77"));
+  spec = Parse({});
+  spec.set_replan(static_cast<v1::ReplanMode>(77));
+  EXPECT_EQ(ErrorOf(spec), "replan is 77: must be never or at_checkpoint; use one of them");
   spec = Parse({});
   spec.mutable_model()->set_layers(2000000000);
   spec.mutable_model()->set_hidden(2000000000);

@@ -115,6 +115,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   // The defaults are left out, for readers that do not know these fields.
   if (!job.exact) proto.set_exact(false);
   if (job.priority != kDefaultPriority) proto.set_priority(job.priority);
+  if (job.replan != Replan::kNever) proto.set_replan(static_cast<v1::ReplanMode>(job.replan));
   return proto;
 }
 

@@ -11,9 +11,9 @@ namespace takt::config {
 
 // Compares the job with the spec of the job that was saved, as FormatJobFile wrote it (`saved`).
 // These fields may differ, for they say how long and where a job runs and what it writes beside
-// checkpoints: `name`, `steps`, `parallelism`, `checkpoint`, `logging`, `data.validation`.
-// init_from may differ too, for the weights are in the checkpoint. Errors: kInvalidArgument with
-// one FieldError for each other field that differs.
+// checkpoints: `name`, `steps`, `parallelism`, `checkpoint`, `logging`, `exact`, `priority`,
+// `replan`, `data.validation`. init_from may differ too, for the weights are in the checkpoint.
+// Errors: kInvalidArgument with one FieldError for each other field that differs.
 absl::Status CheckResumes(const JobSpec& job, std::string_view saved);
 
 }  // namespace takt::config

@@ -281,6 +281,14 @@ double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
   return (Microbatches(inputs) + pp_size - 1) * largest;
 }
 
+absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions& options,
+                                   const Plan& plan) {
+  const CandidateInputs inputs{
+      .job = job, .model = plan.model, .options = options, .dp_size = plan.mesh.dp_size};
+  ASSIGN_OR_RETURN(const sim::Report report, SimulateOver(inputs, plan.schedule, plan.partition));
+  return report.step_time;
+}
+
 absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_view family,
                                      int pp_size) {
   const config::Parallelism& asked = inputs.job.parallelism;

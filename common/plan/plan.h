@@ -86,6 +86,12 @@ struct Plan {
 // memory needed than the workers have.
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options);
 
+// Returns the seconds of a step of `plan` by what `options` know, which may be more than when the
+// plan was made. job: the one that the plan is for. Of the plan it reads model, mesh, partition and
+// schedule, and makes the programs again.
+absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions& options,
+                                   const Plan& plan);
+
 // A way to run a job that was considered and left out.
 struct Refusal {
   int pp_size = 1;

@@ -100,6 +100,18 @@ TEST_F(StageCostsTest, ASlowHeadIsAStageAlone) {
   EXPECT_EQ(plan.partition[0].last_layer, LayerId(5));
 }
 
+TEST_F(StageCostsTest, AStepIsPredictedAgainByWhatIsKnownNow) {
+  AddLayers(0.001, 0.001);
+  const Plan plan = Planned();
+  EXPECT_DOUBLE_EQ(PredictStep(job_, Options(), plan).value(), plan.predicted_step_seconds);
+  AddLayers(0.001, 0.010);
+  const double now = PredictStep(job_, Options(), plan).value();
+  EXPECT_GT(now, plan.predicted_step_seconds);
+  EXPECT_LT(Planned().predicted_step_seconds, now) << "the head is a stage alone";
+  job_.parallelism.stage_layers = {2, 2};  // as it was planned
+  EXPECT_DOUBLE_EQ(Planned().predicted_step_seconds, now);
+}
+
 TEST_F(StageCostsTest, OriginsNameEachShapeOnce) {
   AddLayers(0.001, 0.001);
   const Origins measured = MakeForecasts(job_, Options(), 1)->origins;

@@ -70,6 +70,7 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   probe.init_from.clear();
   probe.validation.reset();
   probe.checkpoint.reset();
+  probe.replan = config::Replan::kNever;
   probe.tensorboard.clear();
   probe.warnings.clear();
   return probe;

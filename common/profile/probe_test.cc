@@ -23,6 +23,7 @@ config::JobSpec Job(model::Family family, int layers) {
   job.parallelism.pipeline = 2;
   job.validation = {.path = "held_out.bin", .every_steps = 10};
   job.checkpoint = {.directory = "checkpoints"};
+  job.replan = config::Replan::kAtCheckpoint;
   return job;
 }
 
@@ -44,6 +45,7 @@ TEST(ProbeJob, LeavesNothingBehind) {
   const config::JobSpec probe = ProbeJob(Job(model::Family::kGpt2, 1), {});
   EXPECT_EQ(probe.model.layers, 1);
   EXPECT_FALSE(probe.checkpoint.has_value());
+  EXPECT_EQ(probe.replan, config::Replan::kNever) << "it needs checkpoints";
   EXPECT_FALSE(probe.validation.has_value());
 }
 

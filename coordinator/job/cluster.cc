@@ -25,6 +25,7 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
       requests_(store),
       workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_),
       context_{.decide = options_.decide,
+               .replan = options_.replan,
                .commit_timeout = options_.commit_timeout,
                .random_bytes = options_.random_bytes,
                .read_profile = options_.read_profile,
@@ -138,6 +139,13 @@ void Cluster::Planned(const std::string& job_id, Generation generation,
   Job* const job = jobs_.FindById(job_id);
   if (job == nullptr || job->record().generation != generation) return;  // no longer wanted
   job->Planned(std::move(plan), now);
+}
+
+void Cluster::Replanned(const std::string& job_id, Generation generation,
+                        absl::StatusOr<ReplanOffer> offer, Moment now) {
+  Job* const job = jobs_.FindById(job_id);
+  if (job == nullptr || job->record().generation != generation) return;  // no longer wanted
+  job->Replanned(std::move(offer), now);
 }
 
 void Cluster::Tick(Moment now) {

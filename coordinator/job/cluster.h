@@ -29,15 +29,15 @@ namespace takt::job {
 struct ClusterOptions {
   membership::MembershipOptions membership;
   DecideOptions decide;
+  ReplanOptions replan;
   absl::Duration heartbeat = timeouts::kHeartbeat;
   absl::Duration batch_interval = timeouts::kBatchInterval;
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;  // so many of them
   placement::Quotas quotas;                      // of workers, by the owner of a job
   // Returns what was measured on workers, never null. Any thread may call it.
-  std::function<std::shared_ptr<const profile::Profile>()> read_profile = [] {
-    return std::make_shared<const profile::Profile>();
-  };
+  std::function<std::shared_ptr<const profile::Profile>()> read_profile =
+      [nothing = std::make_shared<const profile::Profile>()] { return nothing; };
 };
 
 struct Submission {
@@ -96,6 +96,9 @@ class Cluster final {
   // Takes the result of the effect MakePlan.
   void Planned(const std::string& job_id, Generation generation, absl::StatusOr<plan::Plan> plan,
                Moment now);
+  // Takes the result of the effect Replan.
+  void Replanned(const std::string& job_id, Generation generation,
+                 absl::StatusOr<ReplanOffer> offer, Moment now);
 
   // The coordinator did nothing for `stall`, because it was stopped or swapped out. That workers
   // were silent meanwhile proves nothing, and a worker whose stream ends because it got no answer

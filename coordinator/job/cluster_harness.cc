@@ -31,6 +31,7 @@ ClusterTest::ClusterTest() : store_(store::NewMemoryStore()) { Restart(); }
 void ClusterTest::Restart() {
   workers_.clear();
   plans_.clear();
+  replans_.clear();
   shown_.clear();
   cluster_.reset();
   rendezvous_ = std::make_unique<Rendezvous>();
@@ -38,8 +39,9 @@ void ClusterTest::Restart() {
   options.random_bytes = [this](int count) {
     return std::string(count, static_cast<char>(++last_random_));
   };
+  options.read_profile = [this] { return profile_; };
   options.quotas = quotas_;
-  options.read_profile = [this] { return std::make_shared<const profile::Profile>(profile_); };
+  options.replan = replan_;
   cluster_ =
       std::make_unique<Cluster>(options, store_->Load().value(), store_.get(), Moment::Of(clock_));
   Settle();
@@ -68,7 +70,8 @@ void ClusterTest::Settle() {
     for (const store::JobRecord& job : outbox.published) shown_[job.name] = job;
     const EffectTargets targets{
         .rendezvous = rendezvous_.get(),
-        .plan = [this](const MakePlan& wanted) { plans_.push_back(wanted); }};
+        .plan = [this](const MakePlan& wanted) { plans_.push_back(wanted); },
+        .replan = [this](const Replan& wanted) { replans_.push_back(wanted); }};
     for (const Effect& effect : outbox.effects) CarryOut(effect, targets);
   }
 }

@@ -113,12 +113,15 @@ class ClusterTest : public ::testing::Test {
   std::map<std::string, store::JobRecord> shown_;  // by name, as published
   std::map<std::string, FakeWorker> workers_;
   std::vector<MakePlan> plans_;
-  bool hold_plans_ = false;   // leave plans_ to the test
-  absl::Status plan_error_;   // what planning answers instead
-  placement::Quotas quotas_;  // of the cluster that Restart makes
-  profile::Profile profile_;  // what was measured on workers
-  std::string host_ = "h";    // of workers that attach
-  std::string owner_;         // of jobs that are submitted
+  std::vector<Replan> replans_;  // the test answers them
+  bool hold_plans_ = false;      // leave plans_ to the test
+  absl::Status plan_error_;      // what planning answers instead
+  placement::Quotas quotas_;     // of the cluster that Restart makes
+  ReplanOptions replan_;         // likewise
+  // What was measured on workers; never null.
+  std::shared_ptr<const profile::Profile> profile_ = std::make_shared<const profile::Profile>();
+  std::string host_ = "h";  // of workers that attach
+  std::string owner_;       // of jobs that are submitted
   double predicted_step_seconds_ = 0;
 
  private:

@@ -94,13 +94,16 @@ TEST_F(ClusterMetricsTest, EveryMetricOfAJobIsFedAndWithinItsBound) {
 }
 
 TEST_F(ClusterMetricsTest, GaugesSayWhatIsKnownOfTheLastStep) {
-  Publish(Running());
+  store::JobRecord job = Running();
+  job.replan_gain = 0.125;
+  Publish(job);
   for (const char* line :
        {"takt_job_state{job=\"j\",state=\"RUNNING\"} 1\n",
         "takt_job_state{job=\"j\",state=\"QUEUED\"} 0\n", "takt_job_step{job=\"j\"} 5\n",
         "takt_job_target_step{job=\"j\"} 20\n", "takt_job_eta_seconds{job=\"j\"} 15\n",
         "takt_last_step_timestamp_seconds{job=\"j\"} 1015\n", "takt_loss{job=\"j\"} 2.5\n",
         "takt_bubble_fraction{job=\"j\",pp_rank=\"3\"} 0.125\n",
+        "takt_job_replan_gain_ratio{job=\"j\"} 0.125\n",
         "takt_model_flops_utilization{job=\"j\"} 0.25\n", "takt_checkpoint_step{job=\"j\"} 4\n",
         "takt_checkpoint_timestamp_seconds{job=\"j\"} 1014\n",
         "takt_checkpoints_total{job=\"j\",result=\"failed\"} 0\n"}) {

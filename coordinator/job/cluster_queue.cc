@@ -26,10 +26,11 @@ std::optional<double> SecondsToTrain(const Job& job) {
 }
 
 // True if the job comes back to the queue when its ranks have ended.
-bool WillQueue(const JobRecord& job) {
-  if (store::HasEnded(job.state)) return false;
-  if (job.halt) return job.halt->next == JobState::kQueued;
-  return job.state == JobState::kRecovering;
+bool WillQueue(const Job& job) {
+  const JobRecord& record = job.record();
+  if (store::HasEnded(record.state) || job.keeps_workers()) return false;
+  if (record.halt) return record.halt->next == JobState::kQueued;
+  return record.state == JobState::kRecovering;
 }
 
 // True if the job waits because of a fault, and has not trained since.
@@ -57,7 +58,8 @@ placement::WaitingJob WaitingJobOf(const Job& job) {
 std::optional<double> EndsIn(const Job& job) {
   const JobRecord& record = job.record();
   const bool done = record.last_step && record.last_step->step.value() >= record.steps;
-  if (record.halt || record.stop || done) return kStoppingSeconds;
+  const bool halting = record.halt && !job.keeps_workers();
+  if (halting || record.stop || done) return kStoppingSeconds;
   const double seconds = store::EtaSeconds(record);
   return seconds > 0 ? std::optional(seconds) : std::nullopt;
 }
@@ -93,7 +95,7 @@ placement::Capacity Cluster::CapacityForQueue(Moment now) const {
       continue;
     holder.ends_in = EndsIn(*job);
     holder.can_pause = CanPause(*job);
-    holder.halting = job->record().halt.has_value();
+    holder.halting = job->record().halt.has_value() && !job->keeps_workers();
     holder.held_seconds = absl::ToDoubleSeconds(now.wall - BeginOf(job->record()));
   }
   return capacity;
@@ -105,7 +107,7 @@ void Cluster::ServeQueue(Moment now) {
   bool any_queued = false;
   for (auto& [number, job] : jobs_) {
     const bool queued = job.record().state == JobState::kQueued;
-    if (!queued && !WillQueue(job.record())) continue;
+    if (!queued && !WillQueue(job)) continue;
     any_queued |= queued;
     waiting.push_back(WaitingJobOf(job));
     jobs.push_back(&job);

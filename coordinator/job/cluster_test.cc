@@ -298,10 +298,12 @@ TEST_F(ClusterTest, RanksGetWorkersByMeasuredLinks) {
     host_ = host;
     Attach(absl::StrCat("on-", host));
   }
-  profile_.AddMessage(profile::KeyOfMessage(false, 1024), {.bytes = 1024, .seconds = 1e-4});
+  auto measured = std::make_shared<profile::Profile>();
+  measured->AddMessage(profile::KeyOfMessage(false, 1024), {.bytes = 1024, .seconds = 1e-4});
   for (const auto& [from, to] : {std::pair("a", "b"), std::pair("b", "a")}) {
-    profile_.AddLink(profile::KeyOfLink(from, to, 1024), {.bytes = 1024, .seconds = 1e-2});
+    measured->AddLink(profile::KeyOfLink(from, to, 1024), {.bytes = 1024, .seconds = 1e-2});
   }
+  profile_ = std::move(measured);
   hold_plans_ = true;
   config::JobSpec spec = Spec("j", 3);
   spec.parallelism.schedule = "1f1b";

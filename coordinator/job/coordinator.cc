@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
   // Readers see the restored jobs before the first RPC comes.
   RETURN_IF_ERROR(coordinator->Flush(coordinator->cluster_->TakeOutbox()));
   coordinator->planning_thread_ = std::thread(&Coordinator::Plan, coordinator.get());
+  coordinator->replanning_thread_ = std::thread(&Coordinator::PlanAgain, coordinator.get());
   coordinator->deciding_thread_ = std::thread(&Coordinator::Decide, coordinator.get());
   return coordinator;
 }
@@ -32,6 +33,11 @@ Coordinator::Coordinator(CoordinatorOptions options, store::Store* store)
     : options_(std::move(options)),
       targets_{.rendezvous = &rendezvous_,
                .plan = [this](const MakePlan& wanted) { PlanFor(wanted); },
+               .replan =
+                   [this](const Replan& wanted) {
+                     absl::MutexLock lock(&mutex_);
+                     replans_.push_back(wanted);
+                   },
                .on_launch = options_.on_launch,
                .on_delete = options_.on_delete},
       store_(store) {}
@@ -39,7 +45,9 @@ Coordinator::Coordinator(CoordinatorOptions options, store::Store* store)
 Coordinator::~Coordinator() {
   Stop();
   if (deciding_thread_.joinable()) deciding_thread_.join();
-  if (planning_thread_.joinable()) planning_thread_.join();
+  for (std::thread* thread : {&planning_thread_, &replanning_thread_}) {
+    if (thread->joinable()) thread->join();
+  }
 }
 
 void Coordinator::Post(Event event) {
@@ -167,6 +175,37 @@ void Coordinator::Plan() {
     wanted.options.profile = ReadProfile();
     wanted.done(options_.make_plan(wanted.spec, wanted.options));
   }
+}
+
+void Coordinator::PlanAgain() {
+  pthread_setname_np(pthread_self(), "takt-replan");
+  while (true) {
+    Replan wanted;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto some = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || !replans_.empty();
+      };
+      mutex_.Await(absl::Condition(&some));
+      if (stopping_) return;
+      wanted = std::move(replans_.front());
+      replans_.pop_front();
+    }
+    auto offer = std::make_shared<absl::StatusOr<ReplanOffer>>(OfferFor(wanted));
+    Post([id = wanted.job_id, generation = wanted.generation, offer](Cluster& cluster, Moment now) {
+      cluster.Replanned(id, generation, std::move(*offer), now);
+    });
+  }
+}
+
+absl::StatusOr<ReplanOffer> Coordinator::OfferFor(const Replan& wanted) const {
+  ReplanOffer offer;
+  ASSIGN_OR_RETURN(offer.present_seconds,
+                   plan::PredictStep(wanted.spec, wanted.options, *wanted.present));
+  const auto& make_plan =
+      options_.make_plan_beside_jobs ? options_.make_plan_beside_jobs : options_.make_plan;
+  ASSIGN_OR_RETURN(offer.plan, make_plan(wanted.spec, wanted.options));
+  return offer;
 }
 
 }  // namespace takt::job

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a Cluster on one deciding thread, and makes plans on a second thread. RPCs post events to
-// it. It decides, stores, and only then shows and sends.
+// Runs a Cluster on one deciding thread, and makes plans on a second thread, and those of jobs that
+// run on a third one. RPCs post events to it. It decides, stores, and only then shows and sends.
 #pragma once
 
 #include <deque>
@@ -30,6 +30,10 @@ struct CoordinatorOptions {
   // Makes a plan: plan::MakePlan, or a test's function. Its options have what was measured.
   std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>
       make_plan;
+  // The same for jobs that run, which must not be disturbed. Empty: make_plan does it, which must
+  // then be safe to call on two threads.
+  std::function<absl::StatusOr<plan::Plan>(const config::JobSpec&, const plan::PlanOptions&)>
+      make_plan_beside_jobs;
   const Clock* clock = &Clock::Real();
   absl::Duration tick = timeouts::kTick;
   // If so many events wait, TryPost refuses another one.
@@ -103,6 +107,8 @@ class Coordinator final {
   absl::Status Flush(Outbox outbox);
   void PlanFor(const MakePlan& wanted);
   void Plan();
+  void PlanAgain();
+  absl::StatusOr<ReplanOffer> OfferFor(const Replan& wanted) const;
 
   const CoordinatorOptions options_;
   const EffectTargets targets_;
@@ -114,6 +120,7 @@ class Coordinator final {
   std::deque<TimedEvent> events_ ABSL_GUARDED_BY(mutex_);
   std::deque<WantedPlan> plans_ ABSL_GUARDED_BY(mutex_);        // of jobs
   std::deque<WantedPlan> asked_plans_ ABSL_GUARDED_BY(mutex_);  // of clients
+  std::deque<Replan> replans_ ABSL_GUARDED_BY(mutex_);          // of jobs that run
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 
@@ -121,7 +128,7 @@ class Coordinator final {
   std::unique_ptr<Cluster> cluster_;
   std::optional<ClusterMetrics> metrics_;
   absl::Duration last_round_, last_metrics_;
-  std::thread planning_thread_, deciding_thread_;
+  std::thread planning_thread_, replanning_thread_, deciding_thread_;
 };
 
 }  // namespace takt::job

@@ -14,10 +14,11 @@
 //                                                                                   |
 //                          FAILED | CANCELLED <-- (ranks let go) ----------- kStop --+
 //
-// RECOVERING leads to PAUSED if that was asked for. A run ends only when its last checkpoint is
-// visible or has failed (saving.h), except when it is cancelled. Decide covers STARTING, RUNNING
-// and RECOVERING; placement/queue.h decides which job leaves QUEUED, job.h has what users and
-// leaving workers ask for.
+// RECOVERING leads to PAUSED if that was asked for. A job that halted for a better plan goes from
+// RUNNING through PLANNING to STARTING at once, with the workers that it has (replan.h). A run ends
+// only when its last checkpoint is visible or has failed (saving.h), except when it is cancelled.
+// Decide covers STARTING, RUNNING and RECOVERING; placement/queue.h decides which job leaves
+// QUEUED, job.h has what users and leaving workers ask for.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,7 @@
 
 #include "absl/time/time.h"
 #include "common/config/job_spec.h"
+#include "coordinator/job/replan.h"
 #include "coordinator/job/session.h"
 #include "coordinator/job/step_collector.h"
 #include "coordinator/membership/membership.h"
@@ -88,6 +90,9 @@ struct JobRun {
   absl::Duration since;  // steady; when the state began here, or the last rank went away
   std::optional<absl::Duration> stop_since;    // when the stop was told
   std::optional<absl::Duration> finish_since;  // when the last rank finished
+  Replanning replanning;
+  // Once the ranks have halted, the next generation has this plan and the workers of this one.
+  std::optional<plan::Plan> next_plan;
 
   std::int64_t committed_steps() const { return steps.last_taken().value(); }
 };

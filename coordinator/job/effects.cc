@@ -19,6 +19,7 @@ void CarryOut(const Effect& effect, const EffectTargets& targets) {
                  },
                  [&](const CloseRendezvous& it) { targets.rendezvous->Close(it.job); },
                  [&](const MakePlan& it) { targets.plan(it); },
+                 [&](const Replan& it) { targets.replan(it); },
                  [&](const BeginGeneration& it) {
                    if (targets.on_launch) targets.on_launch(*it.launch);
                  },

@@ -58,6 +58,14 @@ struct MakePlan {
   config::JobSpec spec;
   plan::PlanOptions options;
 };
+// A running job is planned again. The result comes back through Cluster::Replanned.
+struct Replan {
+  std::string job_id;
+  Generation generation;
+  std::shared_ptr<const plan::Plan> present;  // what plan::PredictStep reads of it
+  config::JobSpec spec;                       // what must not change is fixed
+  plan::PlanOptions options;                  // for the workers that the job has
+};
 // A generation is handed out. This effect comes before any rank hears of it.
 struct BeginGeneration {
   std::shared_ptr<const Launch> launch;
@@ -69,12 +77,13 @@ struct ForgetJob {
 
 using Effect = std::variant<Answer<store::JobRecord>, Answer<membership::Worker>, Answer<bool>,
                             SendCommand, CloseSession, AcknowledgeReports, OpenRendezvous,
-                            CloseRendezvous, MakePlan, BeginGeneration, ForgetJob>;
+                            CloseRendezvous, MakePlan, Replan, BeginGeneration, ForgetJob>;
 
 // These carry out the effects that name no receiver.
 struct EffectTargets {
   Rendezvous* rendezvous = nullptr;  // borrowed
   std::function<void(const MakePlan&)> plan;
+  std::function<void(const Replan&)> replan;
   // Either may be empty.
   std::function<void(const Launch&)> on_launch;
   std::function<void(const std::string&)> on_delete;

@@ -115,8 +115,8 @@ absl::Status Job::Resume(Moment now) {
 }
 
 void Job::Requeue(const std::string& reason, Moment now) {
-  // A halt that was asked for before frees the workers too.
-  if (!run_ || !spec_.checkpoint || record_.halt) return;
+  // A halt that was asked for before frees the workers too, unless it is for another plan.
+  if (!run_ || !spec_.checkpoint || (record_.halt && !run_->next_plan)) return;
   RequestHalt({.next = JobState::kQueued, .reason = reason}, now);
 }
 
@@ -128,6 +128,7 @@ void Job::RequestHalt(store::JobHalt halt, Moment now) {
   }
   const bool told = record_.halt.has_value() || record_.stop.has_value();
   record_.halt = halt;
+  run_->next_plan.reset();
   changed_ = true;
   if (!told && record_.state == JobState::kStarting) {
     StopRun({.state = JobState::kQueued, .reason = halt.reason}, now);
@@ -180,6 +181,7 @@ void Job::Tick(bool batch, Moment now) {
     AdvanceCheckpoints(now);
     Advance(now);
   }
+  if (run_) ConsiderReplanning(now);
   if (!batch || waiting_logs_.empty()) return;
   std::vector<store::LogRecord>& logs = context_.outbox->changes.logs;
   logs.insert(logs.end(), waiting_logs_.begin(), waiting_logs_.end());

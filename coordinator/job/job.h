@@ -27,6 +27,7 @@ namespace takt::job {
 // All jobs of one coordinator share this.
 struct JobContext {
   DecideOptions decide;
+  ReplanOptions replan;
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;                           // so many of them
   std::function<std::shared_ptr<const profile::Profile>()> read_profile;  // never null
@@ -59,6 +60,8 @@ class Job final {
   config::DeviceKind Device() const;
   void BeginPlanning(const std::vector<std::string>& workers, Moment now);
   void Planned(absl::StatusOr<plan::Plan> plan, Moment now);
+  // Takes the result of the effect Replan.
+  void Replanned(absl::StatusOr<ReplanOffer> offer, Moment now);
 
   // Messages of workers. `worker` is attached, or was until now. A message changes nothing unless
   // it comes from the process that holds a rank of this run.
@@ -91,6 +94,8 @@ class Job final {
   const store::JobRecord& record() const { return record_; }
   const config::JobSpec& spec() const { return spec_; }
   bool has_run() const { return run_.has_value(); }
+  // True if its ranks halt, and the next generation gets their workers.
+  bool keeps_workers() const { return run_ && run_->next_plan; }
   control::JobKey key() const { return {record_.name, record_.generation}; }
 
  private:
@@ -113,6 +118,15 @@ class Job final {
   // Sends the command to the workers whose ranks have not ended.
   template <class Command>
   void SendToRanks(const Command& command);
+
+  // job_replan.cc
+  void ConsiderReplanning(Moment now);
+  ReplanFacts FactsForReplanning(const profile::Profile* profile, Moment now) const;
+  void AskPlanner(std::shared_ptr<const profile::Profile> profile);
+  // Begins the next generation with this plan on the workers of the last one. Returns false if too
+  // few of them may be given a rank.
+  bool GoOnWith(plan::Plan plan, const std::vector<std::string>& workers, std::string reason,
+                Moment now);
 
   // job_reports.cc
   // Returns the rank that this process holds, null if it holds none or not this one.

@@ -103,6 +103,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->places = placement::PlacesOf(ranks, launch->threads, launch->device);
   run_.emplace(JobRun::Of(record_, spec_, plan.mesh, RankPhase::kPreparing, now.steady));
   launch->ranks = record_.ranks;
+  run_->replanning = ReplanningOf(spec_, plan, now.steady);
   launch->plan = std::move(plan);
   SetState(JobState::kStarting,
            absl::StrCat("preparing ", launch->ranks.size(), " ranks",
@@ -209,12 +210,17 @@ void Job::StopRun(store::JobStop stop, Moment now) {
 
 void Job::EndRun(const Decision& decision, Moment now) {
   CollectSteps(/*rest=*/true, now);
+  std::vector<std::string> released;
   for (const RankRun& rank : run_->ranks) {
     // Workers that have not let go yet stay held. Cluster::Update releases them later.
     if (rank.lost || !IsTerminal(rank.phase)) continue;
     context_.workers->Send(rank.bound.worker, control::Acknowledge{key()});
     context_.workers->Release(rank.bound.worker);
+    released.push_back(rank.bound.worker);
   }
+  // The plan is of use only if the ranks have halted for it.
+  std::optional<plan::Plan> next_plan;
+  if (!record_.stop && decision.state == JobState::kQueued) next_plan = std::move(run_->next_plan);
   if (record_.stop && IsFault(*record_.stop)) {
     record_.fault = FaultOf(*run_);
     LogFault(record_.name, record_.generation, record_.fault);
@@ -225,8 +231,10 @@ void Job::EndRun(const Decision& decision, Moment now) {
   record_.halt.reset();
   record_.saving = {};
   record_.ranks.clear();
+  record_.replan_gain = 0;
   run_.reset();
   context_.outbox->effects.push_back(CloseRendezvous{record_.name});
+  if (next_plan && GoOnWith(*std::move(next_plan), released, decision.reason, now)) return;
   SetState(decision.state, decision.reason, now);
 }
 

@@ -58,13 +58,14 @@ ChildPlanner::ChildPlanner(ChildPlannerOptions options)
 
 absl::StatusOr<plan::Plan> ChildPlanner::Make(const config::JobSpec& job,
                                               const plan::PlanOptions& options) {
-  ASSIGN_OR_RETURN(const ChildEnd end,
-                   RunChild({.argv = {options_.program, kPlanningChild,
-                                      absl::StrCat(options_.memory_bytes), absl::StrCat(getpid())},
-                             .input = FormatRequest(job, options),
-                             .time_limit = options_.time_limit,
-                             .stop_fd = stop_.get(),
-                             .clock = options_.clock}));
+  ASSIGN_OR_RETURN(
+      const ChildEnd end,
+      RunChild({.argv = {options_.program, kPlanningChild, absl::StrCat(options_.memory_bytes),
+                         absl::StrCat(getpid()), options_.yields ? "yields" : "hurries"},
+                .input = FormatRequest(job, options),
+                .time_limit = options_.time_limit,
+                .stop_fd = stop_.get(),
+                .clock = options_.clock}));
   RETURN_IF_ERROR(StatusOf(end, options_));
   return ParseAnswer(end.output, {job, options});
 }

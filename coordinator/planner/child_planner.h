@@ -18,6 +18,7 @@ struct ChildPlannerOptions {
   // This program calls RunPlanningChild if its first argument is kPlanningChild.
   std::string program = "/proc/self/exe";
   std::int64_t memory_bytes = 0;  // limit of the child's address space; 0: none
+  bool yields = false;            // the child leaves the cores to every other process
   absl::Duration time_limit = timeouts::kPlanningLimit;
   const Clock* clock = &Clock::Real();
 };

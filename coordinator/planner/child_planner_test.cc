@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,6 +53,8 @@ absl::StatusOr<plan::Plan> PlanAsNamed(const config::JobSpec& job,
     for (auto* all = new std::vector<std::string>;;) all->emplace_back(1 << 20, 'x');
   }
   if (job.name == "killed") kill(getpid(), SIGKILL);
+  if (job.name == "priority")
+    return absl::NotFoundError(std::to_string(getpriority(PRIO_PROCESS, 0)));
   if (job.name.starts_with("hang")) {
     std::printf("%d", getpid());
     std::fflush(stdout);
@@ -146,6 +149,15 @@ TEST_F(ChildPlannerTest, PlanThatDoesNotEndIsKilledAtItsDeadline) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("did not end within 5m"));
 }
 
+TEST_F(ChildPlannerTest, ChildThatYieldsHasTheLowestPriority) {
+  const int own = getpriority(PRIO_PROCESS, 0);
+  EXPECT_EQ(Make("priority").status().message(), std::to_string(own));
+  planner_ = std::make_unique<ChildPlanner>(
+      ChildPlannerOptions{.memory_bytes = kMemoryBytes, .yields = true});
+  EXPECT_EQ(Make("priority").status().message(), "19");
+  EXPECT_TRUE(Make("plan").ok());
+}
+
 TEST_F(ChildPlannerTest, StopKillsTheChild) {
   std::thread stopper([this] { planner_->Stop(); });
   const absl::Status status = Make("hang").status();
@@ -171,7 +183,8 @@ TEST_F(ChildPlannerTest, ChildDiesWithItsParent) {
       lseek(in, 0, SEEK_SET);
       dup2(in, STDIN_FILENO);
       const std::string number = std::to_string(own);
-      execl("/proc/self/exe", "planner_test", kPlanningChild, "0", number.c_str(), nullptr);
+      execl("/proc/self/exe", "planner_test", kPlanningChild, "0", number.c_str(), "hurries",
+            nullptr);
       _exit(1);
     }
     while (true) pause();

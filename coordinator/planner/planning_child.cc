@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
+constexpr int kLowestPriority = 19;  // of setpriority
 
 // Sanitizers reserve more address space than any limit allows.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -47,7 +48,7 @@ void LimitMemory(std::int64_t bytes) {
 int RunPlanningChild(const std::vector<std::string>& arguments, const MakePlan& make_plan) {
   std::int64_t memory_bytes = 0;
   pid_t parent = 0;
-  if (arguments.size() != 2 || !absl::SimpleAtoi(arguments[0], &memory_bytes) ||
+  if (arguments.size() != 3 || !absl::SimpleAtoi(arguments[0], &memory_bytes) ||
       !absl::SimpleAtoi(arguments[1], &parent)) {
     std::fprintf(stderr, "the coordinator itself starts its planner\n");
     return kExitUsage;
@@ -56,6 +57,7 @@ int RunPlanningChild(const std::vector<std::string>& arguments, const MakePlan& 
   // ended before the first one.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) return kExitFailed;
+  if (arguments[2] == "yields") setpriority(PRIO_PROCESS, 0, kLowestPriority);
   LimitMemory(memory_bytes);
   const absl::StatusOr<PlanRequest> request =
       ParseRequest({std::istreambuf_iterator<char>(std::cin), {}});

@@ -24,8 +24,9 @@ inline constexpr char kPlanningChild[] = "planning-child";
 inline constexpr int kExitOutOfMemory = 3;
 
 // Does the work of the child: reads a request from stdin, writes the answer to stdout and returns
-// the exit status. arguments: what follows kPlanningChild, which is the limit of the child's memory
-// and the number of the caller's process.
+// the exit status. arguments: what follows kPlanningChild, which is the limit of the child's
+// memory, the number of the caller's process, and "yields" or "hurries"
+// (ChildPlannerOptions::yields).
 int RunPlanningChild(const std::vector<std::string>& arguments, const MakePlan& make_plan);
 
 }  // namespace takt::planner

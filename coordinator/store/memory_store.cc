@@ -35,6 +35,7 @@ class MemoryStore final : public Store {
     for (const JobRecord& job : changes.jobs) {
       JobRecord& kept = jobs_[job.id] = job;
       kept.last_step.reset();
+      kept.replan_gain = 0;
       last_number_ = std::max(last_number_, job.number);
     }
     for (const StepRecord& step : changes.steps) {

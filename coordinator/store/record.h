@@ -147,6 +147,8 @@ struct JobRecord {
   std::vector<std::string> notices;  // warnings that are not the plan's
   // From the step log, not stored with the job.
   std::optional<StepRecord> last_step;
+  // Not stored: the share of a step that another plan is predicted to save. 0: none, or not known.
+  double replan_gain = 0;
 };
 
 // How long the job still takes if each step takes as long as the last one, or, before the first

@@ -150,6 +150,7 @@ v1::Job ToProto(const JobRecord& job) {
   }
   out.set_resumed_step(job.resumed_step.value());
   out.set_kernel_plan(job.kernel_plan);
+  out.set_replan_gain_ratio(job.replan_gain);
   return out;
 }
 
@@ -158,6 +159,7 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   *out.mutable_job() = ToProto(job);
   out.mutable_job()->clear_last_step();
   out.mutable_job()->clear_eta_seconds();
+  out.mutable_job()->clear_replan_gain_ratio();
   out.mutable_job()->clear_warnings();
   out.mutable_job()->mutable_warnings()->Add(job.plan.warnings.begin(), job.plan.warnings.end());
   out.set_pp_size(job.plan.mesh.pp_size);

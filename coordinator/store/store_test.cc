@@ -105,6 +105,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   job.checkpoint = {.step = StepId(6), .time = absl::FromUnixSeconds(5)};
   job.resumed_step = StepId(3);
   job.kernel_plan = "12 shapes";
+  job.replan_gain = 0.5;
   job.owner = "user/alice";
   job.saving = {.open = {{.step = StepId(7),
                           .written = {Rank(1), Rank(0)},
@@ -176,6 +177,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.checkpoint->time, absl::FromUnixSeconds(5));
   EXPECT_EQ(got.resumed_step, StepId(3));
   EXPECT_EQ(got.kernel_plan, "12 shapes");
+  EXPECT_EQ(got.replan_gain, 0) << "it is not stored";
   ASSERT_THAT(got.saving.open, SizeIs(1));
   EXPECT_EQ(got.saving.open[0].step, StepId(7));
   EXPECT_THAT(got.saving.open[0].written, ElementsAre(Rank(1), Rank(0)));

@@ -30,6 +30,8 @@ inline constexpr absl::Duration kReturnGrace = absl::Seconds(15);
 inline constexpr absl::Duration kReportsGrace = absl::Seconds(30);
 // A peer that does not take one message for this long loses its stream.
 inline constexpr absl::Duration kStreamStall = absl::Minutes(1);
+// A running job is planned again with what was measured since at most this often.
+inline constexpr absl::Duration kReplan = absl::Minutes(1);
 // A plan that takes longer is given up, if the planner runs in a child process.
 inline constexpr absl::Duration kPlanningLimit = absl::Minutes(5);
 // Within this time after Prepare, every rank must have loaded its state and be connected.

@@ -171,6 +171,11 @@ class FilterOfTheUnit(unittest.TestCase):
         answer = self.submit("--planner", "child")
         self.assertEqual(answer.returncode, 0, answer.stderr)
 
+    def test_the_child_lowers_its_priority(self):
+        child = self.start([BIN / "takt-coordinator", "planning-child", "0", str(os.getpid()), "yields"],
+                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.assertEqual(child.wait(60), 0)  # it answers that this is no request
+
     def test_the_childs_memory_is_limited(self):
         answer = self.submit("--planner", "child", "--planner-memory", "1MB")
         self.assertNotEqual(answer.returncode, 0)
