@@ -33,7 +33,7 @@ constexpr Size kSizes[] = {{16384, 8, 128}, {8192, 8, 64}, {4096, 8, 32},
 
 // Returns the model's published run, changed to this size.
 PublishedRun RunOf(const Size& size, const PublishedCases& cases) {
-  PublishedRun run = *std::ranges::find(cases.runs, kGroup, &PublishedRun::group);
+  PublishedRun run = *std::ranges::find(cases.runs, std::string(kGroup), &PublishedRun::group);
   run.tensor = size.tensor;
   run.data = size.data;
   run.pipeline = std::min(size.gpus / (size.tensor * size.data), run.model.layers + 2);

@@ -40,6 +40,11 @@ const PublishedCases& Cases() {
   return *cases;
 }
 
+// Returns the first run of the group.
+const PublishedRun& FirstOf(const std::string& group) {
+  return *std::ranges::find(Cases().runs, group, &PublishedRun::group);
+}
+
 Hardware HardwareOf(const std::string& cluster) {
   return ReadHardware(Root() + "/deploy/examples/clusters/" + cluster + ".yaml").value();
 }
@@ -111,13 +116,12 @@ TEST(PublishedCases, NameTheTableThatCannotBeRead) {
 }
 
 TEST(PublishedCases, LighterEndsHaveABlockLessThanTheOthers) {
-  const auto run = std::ranges::find(Cases().runs, "llama-405b-paper", &PublishedRun::group);
-  ASSERT_NE(run, Cases().runs.end());
-  EXPECT_EQ(run->gpus(), 8192);
-  EXPECT_EQ(run->Name(), "tp8 dp64 pp16x8 mb1");
-  EXPECT_EQ(run->stage_layers.front(), 0);
-  EXPECT_EQ(run->stage_layers[1], 1);
-  EXPECT_EQ(run->stage_layers.back(), 0);
+  const PublishedRun& run = FirstOf("llama-405b-paper");
+  EXPECT_EQ(run.gpus(), 8192);
+  EXPECT_EQ(run.Name(), "tp8 dp64 pp16x8 mb1");
+  EXPECT_EQ(run.stage_layers.front(), 0);
+  EXPECT_EQ(run.stage_layers[1], 1);
+  EXPECT_EQ(run.stage_layers.back(), 0);
 }
 
 TEST(PublishedFit, FindsTheConstantsThatMadeTheSteps) {
@@ -199,10 +203,10 @@ TEST(PublishedMachine, PredictsTheStepOfOneGpuByTheFormula) {
 }
 
 TEST(PublishedMachine, AGroupOfGpusIsFasterThanOneButNotByItsSize) {
-  const auto run = std::ranges::find(Cases().runs, "megatron-7b", &PublishedRun::group);
+  const PublishedRun& run = FirstOf("megatron-7b");
   const MachineModel machine{.hardware = HardwareOf("h100-2048")};
-  const double alone = PredictRun(*run, machine)->seconds;
-  PublishedRun grouped = *run;
+  const double alone = PredictRun(run, machine)->seconds;
+  PublishedRun grouped = run;
   grouped.tensor = 4;
   const double together = PredictRun(grouped, machine)->seconds;
   EXPECT_LT(together, alone);
