@@ -17,6 +17,7 @@ void AddKernelsCommand(CLI::App& app, absl::Status& result);
 void AddMemoryCommand(CLI::App& app, absl::Status& result);
 void AddPlanTruthCommand(CLI::App& app, absl::Status& result);
 void AddPlannerCommand(CLI::App& app, absl::Status& result);
+void AddPublishedCommand(CLI::App& app, absl::Status& result);
 void AddQueueCommand(CLI::App& app, absl::Status& result);
 void AddReportsCommand(CLI::App& app, absl::Status& result);
 void AddRuntimeCommand(CLI::App& app, absl::Status& result);

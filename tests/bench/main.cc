@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   takt::bench::AddMemoryCommand(app, result);
   takt::bench::AddPlanTruthCommand(app, result);
   takt::bench::AddPlannerCommand(app, result);
+  takt::bench::AddPublishedCommand(app, result);
   takt::bench::AddQueueCommand(app, result);
   takt::bench::AddReportsCommand(app, result);
   takt::bench::AddRuntimeCommand(app, result);

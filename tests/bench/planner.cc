@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the planner's inner loop on one thread (generate, lower, prove and simulate one
 // schedule), and how its time grows with the number of microbatches.
-#include <sys/resource.h>
-
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -18,6 +16,7 @@
 #include "common/sim/simulate.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
+#include "tests/bench/peak_memory.h"
 #include "tests/bench/table.h"
 
 namespace takt::bench {
@@ -60,12 +59,6 @@ class Stopwatch {
  private:
   std::clock_t since_ = std::clock();
 };
-
-std::int64_t PeakRssBytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return std::int64_t{usage.ru_maxrss} * 1024;
-}
 
 absl::StatusOr<Row> RunOnce(const Options& options, int microbatches) {
   Row row{.microbatches = microbatches};

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/bench/training_run.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <memory>
 
 #include "common/base/status.h"
+#include "tests/bench/peak_memory.h"
 #include "tests/bench/statistics.h"
 #include "tests/bench/turns.h"
 #include "tests/testing/virtual_ranks.h"
@@ -33,13 +32,6 @@ struct RankRecord {
 };
 
 double SecondsOf(std::int64_t nanos) { return 1e-9 * static_cast<double>(nanos); }
-
-// Returns the peak of this process.
-double PeakBytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return 1024 * static_cast<double>(usage.ru_maxrss);
-}
 
 void Record(const engine::StepTiming& step, const program::Program& program, RankRecord& record) {
   for (std::size_t i = 0; i < program.body.size(); ++i) {
@@ -148,7 +140,8 @@ absl::StatusOr<TrainingRun> RunTraining(const PlannedJob& planned, const TrainJo
   }
   SumTurns(std::move(computed), options, run);
   SumTied(records, run);
-  run.peak_bytes = options.on_gpu() ? static_cast<double>(run.allocated_bytes) : PeakBytes();
+  run.peak_bytes = options.on_gpu() ? static_cast<double>(run.allocated_bytes)
+                                    : static_cast<double>(PeakRssBytes());
   return run;
 }
 
