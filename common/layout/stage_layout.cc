@@ -12,9 +12,8 @@ namespace {
 using model::Recompute;
 using model::ScratchTensor;
 
-// A head keeps its logits under kFull too. The last stage has few microbatches between F and I, in
-// most schedules one. So the room to compute the logits again would be no less than the room that
-// keeps them.
+// A head keeps its logits under kFull too. I and W both need them and may run at different times,
+// so each of them would have to compute the logits again.
 Recompute ModeOf(const model::Layer& layer, Recompute recompute) {
   using enum model::LayerKind;
   const bool head = layer.kind == kGpt2Head || layer.kind == kLlamaHead;

@@ -14,7 +14,7 @@ constexpr char kTokenTable[] = "transformer.wte.weight";
 
 Layer Embedding(const ModelConfig& config, int microbatch) {
   Layer layer{.kind = LayerKind::kEmbedding};
-  layer.parameters = {Normal(kTokenTable, {config.vocab, config.hidden}, config.initializer_range),
+  layer.parameters = {TableByWord(kTokenTable, config),
                       Normal("transformer.wpe.weight", {config.positions, config.hidden},
                              config.initializer_range)};
   layer.cost.output_bytes = ActivationBytes(config, microbatch);

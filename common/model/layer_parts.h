@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "common/model/model.h"
+#include "common/model/tree_sum.h"
+#include "common/model/vocabulary.h"
 
 namespace takt::model {
 
@@ -17,6 +19,14 @@ inline constexpr std::int64_t kFloatBytes = 4;
 inline Parameter Normal(std::string name, std::vector<std::int64_t> shape, double stddev) {
   return {
       .name = std::move(name), .shape = std::move(shape), .init = Init::kNormal, .stddev = stddev};
+}
+// Returns a table with a row of so many columns for each word.
+inline Parameter TableByWord(std::string name, const ModelConfig& config) {
+  return {.name = std::move(name),
+          .shape = {config.vocab, config.hidden},
+          .init = Init::kNormal,
+          .stddev = config.initializer_range,
+          .by_word = true};
 }
 inline Parameter Zeros(std::string name, std::int64_t size) {
   return {.name = std::move(name), .shape = {size}};
@@ -94,12 +104,22 @@ inline void AddNorm(std::vector<StashTensor>& stash, const NormNames& names, std
 inline Layer HeadLayer(LayerKind kind, const ModelConfig& config, int microbatch,
                        std::int64_t num_stats, Precision activations) {
   const std::int64_t rows = Tokens(config, microbatch);
+  const int num_blocks = NumVocabularyBlocks(config.vocab);
   Layer layer{.kind = kind,
-              .scratch = {{"d_norm", Bytes(activations, rows * config.hidden)}},
               .cost = CostOf(static_cast<double>(rows), 2.0 * config.hidden * config.vocab, 0)};
   AddNorm(layer.stash, {"norm", "norm_stats", "norm_part"}, rows, config.hidden, num_stats,
           activations);
-  layer.stash.push_back(Product("logits", rows, LogitsStride(config, activations), activations));
+  layer.stash.push_back(
+      {"softmax_parts", Origin::kProduct, HeadStash::kSoftmaxBytes * num_blocks * rows});
+  layer.stash.push_back({"softmax", Origin::kProduct, HeadStash::kSoftmaxBytes * rows});
+  for (const VocabularyBlock& block : VocabularyBlocks(config.vocab)) {
+    layer.stash.push_back(
+        Product("logits", rows, LogitsStride(block.words, activations), activations));
+  }
+  // Sums of several blocks are rounded once they are complete, by whoever reads them.
+  const Precision d_norm = num_blocks == 1 ? activations : Precision::kF32;
+  for (int i = 0; i < TreeSum::MostBuffers(num_blocks); ++i)
+    layer.scratch.push_back({"d_norm", Bytes(d_norm, rows * config.hidden)});
   return layer;
 }
 

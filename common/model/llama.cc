@@ -21,10 +21,9 @@ std::int64_t KeyWidth(const ModelConfig& config) {
 }
 
 Layer Embedding(const ModelConfig& config, int microbatch) {
-  return {
-      .kind = LayerKind::kEmbedding,
-      .parameters = {Normal(kTokenTable, {config.vocab, config.hidden}, config.initializer_range)},
-      .cost = {.output_bytes = ActivationBytes(config, microbatch)}};
+  return {.kind = LayerKind::kEmbedding,
+          .parameters = {TableByWord(kTokenTable, config)},
+          .cost = {.output_bytes = ActivationBytes(config, microbatch)}};
 }
 
 // The products with weights of one token forward are q and o, k and v, and the three of the MLP.
@@ -101,8 +100,7 @@ Layer Head(const ModelConfig& config, int microbatch, Precision activations) {
   if (config.tied_head) {
     layer.tied_parameters = {kTokenTable};
   } else {
-    layer.parameters.push_back(
-        Normal("lm_head.weight", {config.vocab, config.hidden}, config.initializer_range));
+    layer.parameters.push_back(TableByWord("lm_head.weight", config));
   }
   return layer;
 }

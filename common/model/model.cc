@@ -8,6 +8,7 @@
 #include "common/model/gpt2.h"
 #include "common/model/layer_parts.h"
 #include "common/model/llama.h"
+#include "common/model/vocabulary.h"
 
 namespace takt::model {
 namespace {
@@ -213,10 +214,14 @@ absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
   return model;
 }
 
-std::int64_t LogitsStride(const ModelConfig& config, Precision activations) {
+std::int64_t LogitsStride(std::int64_t words, Precision activations) {
   constexpr std::int64_t kUnit = 64;
-  if (activations == Precision::kF32) return config.vocab;
-  return (config.vocab + kUnit - 1) / kUnit * kUnit;
+  if (activations == Precision::kF32) return words;
+  return (words + kUnit - 1) / kUnit * kUnit;
+}
+
+int NumNormEntries(const Parameter& parameter) {
+  return parameter.by_word ? NumVocabularyBlocks(parameter.shape[0]) : 1;
 }
 
 }  // namespace takt::model

@@ -76,7 +76,8 @@ struct Parameter {
   std::string name;  // Hugging Face's tensor name; the key of checkpoints and of initial weights
   std::vector<std::int64_t> shape;
   Init init = Init::kZeros;
-  double stddev = 0;  // of kNormal
+  double stddev = 0;     // of kNormal
+  bool by_word = false;  // a row for each word of the vocabulary: see vocabulary.h
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
@@ -130,8 +131,8 @@ struct Model {
   Precisions precisions;
   std::vector<Layer> layers;  // embedding, blocks, head (emulated: blocks only)
 
-  // Returns the parameters in the model's own order, a tied one once. Index i here is entry i of
-  // every norm exchange.
+  // Returns the parameters in the model's own order, a tied one once. The norm exchange has them in
+  // this order.
   std::vector<const Parameter*> AllParameters() const;
   std::int64_t num_parameters() const;
   // Returns the parameter of that name, or null if there is none.
@@ -150,8 +151,11 @@ std::vector<FieldError> CheckConfig(const ModelConfig& config);
 absl::StatusOr<Model> BuildModel(const ModelConfig& config, int microbatch,
                                  const Precisions& precisions = {});
 
-// Returns the elements from one row of logits to the next. This is the vocabulary, filled up to 64
-// in bf16, so that rows begin where products on GPUs read them fastest.
-std::int64_t LogitsStride(const ModelConfig& config, Precision activations);
+// Returns the elements from one row of logits of so many words to the next. This is the words,
+// filled up to 64 in bf16, so that rows begin where products on GPUs read them fastest.
+std::int64_t LogitsStride(std::int64_t words, Precision activations);
+
+// Returns the entries of a parameter in the norm exchange: one, or one for each block of words.
+int NumNormEntries(const Parameter& parameter);
 
 }  // namespace takt::model

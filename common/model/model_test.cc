@@ -5,6 +5,7 @@
 #include <map>
 
 #include "common/model/llama.h"
+#include "common/model/vocabulary.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -187,7 +188,8 @@ TEST(Model, KeepsActivationsInBf16WhereTheyAre) {
   constexpr std::int64_t kE = 256, kV = 256;
   EXPECT_EQ(BytesPerToken(gpt2, 1, true), 16 * kC + 4 * kE + 4 * kH + 16);
   EXPECT_EQ(BytesPerToken(gpt2, 1, false), 12 * kC + 2 * kE + 4 * kH);
-  EXPECT_EQ(BytesPerToken(gpt2, 5, true), 2 * kC + 2 * kV + 8);
+  constexpr std::int64_t kSoftmax = 16 + 16;  // of one block, and of the row
+  EXPECT_EQ(BytesPerToken(gpt2, 5, true), 2 * kC + 2 * kV + 8 + kSoftmax);
   EXPECT_EQ(BytesPerToken(*BuildModel(Tiny(), 2, kOnCpus), 1, true),
             24 * kC + 6 * kE + 4 * kH + 16);
 
@@ -195,8 +197,31 @@ TEST(Model, KeepsActivationsInBf16WhereTheyAre) {
   constexpr std::int64_t kQ = 64, kK = 32, kInner = 172;
   EXPECT_EQ(BytesPerToken(llama, 1, true), 8 * kC + 4 * kQ + 4 * kK + 6 * kInner + 4 * kH + 8);
   EXPECT_EQ(BytesPerToken(llama, 1, false), 4 * kC + 4 * kQ + 4 * kK + 4 * kInner + 4 * kH);
-  EXPECT_EQ(LogitsStride(TinyLlama(), Precision::kF32), 300);
-  EXPECT_EQ(BytesPerToken(llama, 5, false), 2 * 320);
+  EXPECT_EQ(LogitsStride(300, Precision::kF32), 300);
+  EXPECT_EQ(BytesPerToken(llama, 5, false), 2 * 320 + kSoftmax);
+}
+
+// A vocabulary of two whole blocks and a rest.
+TEST(Model, CutsTheHeadIntoBlocksOfWords) {
+  ModelConfig config = TinyLlama();
+  config.vocab = 2 * kVocabularyBlock + 100;
+  const Model model =
+      *BuildModel(config, 2, {.products = Precision::kBf16, .activations = Precision::kBf16});
+  const Layer& head = model.layers.back();
+  const std::int64_t rows = 2 * 32;
+  ASSERT_THAT(head.stash, SizeIs(HeadStash::kLogits + 3));
+  EXPECT_EQ(head.stash[HeadStash::kLogits].bytes, 2 * rows * kVocabularyBlock);
+  EXPECT_EQ(head.stash[HeadStash::kLogits + 2].bytes, 2 * rows * 128);
+  EXPECT_EQ(head.stash[HeadStash::kSoftmaxParts].bytes, 3 * 16 * rows);
+  ASSERT_THAT(head.scratch, SizeIs(HeadScratch::kDNorm + 2));
+  EXPECT_EQ(head.scratch[HeadScratch::kDNorm].bytes, 4 * rows * 64);
+  EXPECT_EQ(NumNormEntries(head.parameters.back()), 3);
+  EXPECT_EQ(NumNormEntries(model.layers.front().parameters.front()), 3);
+  EXPECT_EQ(NumNormEntries(model.layers[1].parameters.front()), 1);
+  const std::vector<VocabularyBlock> blocks = VocabularyBlocks(config.vocab);
+  ASSERT_THAT(blocks, SizeIs(NumVocabularyBlocks(config.vocab)));
+  EXPECT_EQ(blocks.back().first, 2 * kVocabularyBlock);
+  EXPECT_EQ(blocks.back().words, 100);
 }
 
 TEST(EmulatedModel, HasOnlyBlocksThatTakeTime) {

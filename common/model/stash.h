@@ -15,21 +15,28 @@ enum class Origin : std::uint8_t {
   kInputGrad,  // I, for W
 };
 
-// Layer::stash of a head, of any family. N rows of tokens, C hidden, V vocabulary. *: in the
-// precision of activations (model.h).
+// Layer::stash of a head, of any family. N rows of tokens, C hidden, K blocks of words
+// (vocabulary.h). The arrow points to what I leaves there for W. *: in the precision of activations
+// (model.h).
 struct HeadStash {
   enum Tensor : std::uint8_t {
-    kNorm,       // [N,C] the norm's output; *
-    kNormStats,  // [2,N] mean, rstd; or [N] rstd
-    kNormPart,   // [2,C] or [C]: gradients of its weights, of this microbatch
-    kLogits,     // [N,V], rows LogitsStride apart; their gradient once the loss is known; *
+    kNorm,          // [N,C] the norm's output; *
+    kNormStats,     // [2,N] mean, rstd; or [N] rstd
+    kNormPart,      // [2,C] or [C]: gradients of its weights, of this microbatch
+    kSoftmaxParts,  // [K,N] numbers of kSoftmaxBytes: what each block adds to a row's softmax
+    kSoftmax,       // [N], the same of whole rows
+    // The first of K tensors, one a block: [N,words], rows LogitsStride apart -> their gradient; *
+    kLogits,
   };
+  static constexpr std::int64_t kSoftmaxBytes = 16;
 };
 
 // Layer::scratch of a head, of any family.
 struct HeadScratch {
   enum Tensor : std::uint8_t {
-    kDNorm,  // [N,C] gradient of the norm's output; *
+    // The first of TreeSum::MostBuffers(K) tensors, which add up to it: [N,C] gradient of the
+    // norm's output; * if there is one block, else in f32.
+    kDNorm,
   };
 };
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/model/vocabulary.h"
 #include "tests/bench/command.h"
 #include "tests/bench/commands.h"
 #include "tests/bench/device.h"
@@ -140,7 +141,7 @@ class KernelBench {
     op.c = residual && pass == 'F' ? backend::Output(c) : backend::Output(halves(c));
     if (pass == 'F' && !head) op.bias = small;
     if (pass == 'F' && residual) op.addend = c;
-    if (head) (pass == 'F' ? op.c_stride : op.a_stride) = Padded(model_.vocab);
+    if (head) (pass == 'F' ? op.c_stride : op.a_stride) = Padded(pass == 'F' ? m.n : m.k);
     if (m.name == "fc F") op.activation = backend::Activation::kGelu;
     if (m.name == "fc2 I") op.activation = backend::Activation::kGeluGrad;
     if (op.activation != backend::Activation::kNone) op.inner = halves(inner);
@@ -244,8 +245,17 @@ class KernelBench {
     const backend::Buffer result_buffer = backend_->AllocateHost(sizeof(double)).value();
     auto* result = reinterpret_cast<double*>(result_buffer.data());
     float* x = pool_.floats();
-    Elementwise("cross entropy", backend::CrossEntropy{x, tokens, result, n, v, 0, 1e-3F}, n * v, 2,
-                1);
+    // The logits of all blocks of the vocabulary lie one behind the other, as in a stash.
+    const backend::Buffer softmax = backend_->Allocate(2 * 16 * n, MemoryKind::kScratch).value();
+    auto* const parts = reinterpret_cast<backend::SoftmaxPart*>(softmax.data());
+    auto* const rows = reinterpret_cast<backend::SoftmaxRow*>(parts + n);
+    const std::int64_t block = model::kVocabularyBlock;
+    const int blocks = model::NumVocabularyBlocks(v);
+    Elementwise("softmax", backend::SoftmaxBlock{x, tokens, parts, n, block}, n * block, 1, blocks);
+    Elementwise("cross entropy", backend::CrossEntropy{parts, tokens, rows, result, n, 1, v, 1e-3F},
+                n, 8, 1);
+    Elementwise("softmax I", backend::CrossEntropyGradient{x, tokens, parts, rows, n, block},
+                n * block, 2, blocks);
     const std::int64_t parameters = v * c;
     float* m = x + parameters;
     // The second moment holds squares, so its part of the pool, the last quarter, is made positive.

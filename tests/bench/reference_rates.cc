@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/model/vocabulary.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/cpu/cpu_backend.h"
 
@@ -50,6 +51,12 @@ std::vector<StepMatmul> StepMatmuls(const model::ModelConfig& model, std::int64_
                    true, false, count});
   };
   const std::int64_t c = model.hidden, inner = model.inner;
+  // The head multiplies block by block.
+  const auto add_head = [&] {
+    constexpr auto kBlock = static_cast<int>(model::kVocabularyBlock);
+    if (model.vocab >= kBlock) add("head", c, kBlock, true, model.vocab / kBlock);
+    if (model.vocab % kBlock > 0) add("head rest", c, model.vocab % kBlock, true, 1);
+  };
   if (model.family != model::Family::kGpt2) {
     const std::int64_t head_size = model.head_size != 0 ? model.head_size : c / model.heads;
     const std::int64_t query = model.heads * head_size, key = model.kv_heads * head_size;
@@ -58,14 +65,14 @@ std::vector<StepMatmul> StepMatmuls(const model::ModelConfig& model, std::int64_
     add("o", query, c, true, model.layers);
     add("gate, up", c, inner, true, 2 * model.layers);
     add("down", inner, c, true, model.layers);
-    add("head", c, model.vocab, true, 1);
+    add_head();
     return all;
   }
   add("qkv", c, 3 * c, false, model.layers);
   add("proj", c, c, false, model.layers);
   add("fc", c, inner, false, model.layers);
   add("fc2", inner, c, false, model.layers);
-  add("head", c, model.vocab, true, 1);
+  add_head();
   return all;
 }
 

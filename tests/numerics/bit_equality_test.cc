@@ -3,6 +3,7 @@
 // chunks, partition and number of threads.
 #include "tests/numerics/bit_equality.h"
 
+#include "common/model/vocabulary.h"
 #include "common/schedule/text.h"
 
 namespace takt::numerics {
@@ -203,6 +204,27 @@ TEST_F(BitEquality, OverThreads) {
     for (const int threads : {2, 3}) {
       job.parallelism.threads = threads;
       ExpectSameBits(reference, Train(job));
+    }
+  }
+}
+
+TEST_F(BitEquality, OfAVocabularyOfSeveralBlocks) {
+  for (const bool llama : {false, true}) {
+    config::JobSpec job = Job();
+    if (llama) job.model = Llama(job.model);
+    job.model.vocab = 2 * model::kVocabularyBlock + 70;
+    job.steps = 2;
+    for (const config::Precision precision : {config::Precision::kF32, config::Precision::kBf16}) {
+      SCOPED_TRACE(std::string(llama ? "llama" : "gpt2") +
+                   (precision == config::Precision::kF32 ? " f32" : " bf16"));
+      config::JobSpec other = job;
+      job.precision = other.precision = precision;
+      const RunResult reference = Train(job);
+      other.parallelism = {.pipeline = 3, .data = 1, .threads = 2, .schedule = "zb-h1"};
+      ExpectSameBits(reference, Train(other));
+      other.parallelism.recompute = {model::Recompute::kFull};
+      other.parallelism.stage_layers = {4, 4, 0};
+      ExpectSameBits(reference, Train(other));
     }
   }
 }

@@ -193,13 +193,26 @@ void DescribeFields(EmbeddingBackward& o, auto& v) {
   v.Tensor("d_token_table", o.d_token_table);
   v.Optional(o.d_position_table);
 }
+void DescribeFields(SoftmaxBlock& o, auto& v) {
+  v.Name("SoftmaxBlock");
+  v.Stride("stride", o.stride, o.columns);
+  v.Size("rows", o.rows), v.Size("columns", o.columns), v.Size("first", o.first, 0);
+  v.Tensor("logits", o.logits, Extent{o.rows, o.columns, o.stride == 0 ? o.columns : o.stride});
+  v.Tensor("targets", o.targets), v.Tensor("parts", o.parts);
+}
 void DescribeFields(CrossEntropy& o, auto& v) {
   v.Name("CrossEntropy");
-  v.Stride("stride", o.stride, o.vocab);
-  v.Size("rows", o.rows), v.Size("vocab", o.vocab);
-  // The extent includes the columns between vocab and stride.
-  v.Tensor("logits", o.logits, Extent{o.rows, o.stride == 0 ? o.vocab : o.stride});
-  v.Tensor("targets", o.targets), v.Host("loss_sum", o.loss_sum);
+  v.Size("rows", o.rows), v.Size("blocks", o.blocks), v.Size("block_columns", o.block_columns);
+  v.Tensor("parts", o.parts), v.Tensor("targets", o.targets), v.Tensor("softmax", o.softmax);
+  v.Host("loss_sum", o.loss_sum);
+}
+void DescribeFields(CrossEntropyGradient& o, auto& v) {
+  v.Name("CrossEntropyGradient");
+  v.Stride("stride", o.stride, o.columns);
+  v.Size("rows", o.rows), v.Size("columns", o.columns), v.Size("first", o.first, 0);
+  // The extent includes the columns between `columns` and `stride`.
+  v.Tensor("logits", o.logits, Extent{o.rows, o.stride == 0 ? o.columns : o.stride});
+  v.Tensor("targets", o.targets), v.Tensor("parts", o.parts), v.Tensor("softmax", o.softmax);
 }
 void DescribeFields(AdamwTensor& o, auto& v) {
   v.SizeOrNone("count", o.count);

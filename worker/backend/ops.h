@@ -308,18 +308,57 @@ struct EmbeddingBackward {
   bool accumulate = false;
 };
 
-// Softmax and cross-entropy over rows of logits. loss_sum: the sum over scored rows of -log
-// softmax(logits)[target]; row losses are summed in double in row order and not divided. logits:
-// overwritten by scale * (softmax - onehot(target)), with zeros in rows that are not scored and in
-// columns between vocab and stride; untouched if !gradient. For the gradient of the mean over the
-// global batch, scale is 1 / (its number of scored tokens).
+// Softmax and cross-entropy over rows of logits that come in blocks of columns, in three ops:
+//   SoftmaxBlock          of each block
+//   CrossEntropy          once, from what the blocks have left: the loss
+//   CrossEntropyGradient  of each block
+// A target is kIgnoredTarget, where the row is not scored, or a column of the whole row. Blocks
+// have `block_columns` columns each; the last one may have fewer.
+
+// What a block adds to the softmax of a row; all zero where the row is not scored.
+struct SoftmaxPart {
+  double sum = 0;          // of e^(logit - max)
+  float max = 0;           // the largest logit
+  float target_logit = 0;  // the target's, if it is in the block
+};
+
+// The softmax of a whole row is e^(logit - max) * factor / scale; all zero where it is not scored.
+struct SoftmaxRow {
+  double factor = 0;  // scale / the sum of e^(logit - max)
+  float max = 0;
+  float scale = 0;  // CrossEntropy::scale
+};
+
+// parts[r] = what these columns add to row r. The sum is in the order of columns that the backend
+// says, and does not depend on other blocks.
+struct SoftmaxBlock {
+  Operand logits;                         // [N,columns], rows `stride` apart
+  const std::int32_t* targets = nullptr;  // [N]
+  SoftmaxPart* parts = nullptr;           // [N]
+  std::int64_t rows = 0, columns = 0, stride = 0;
+  std::int64_t first = 0;  // the number of the first of the columns
+};
+
+// loss_sum: the sum over scored rows of -log softmax(logits)[target]. Sums over blocks are in
+// double in ascending order. Row losses are summed in double in row order and not divided.
 struct CrossEntropy {
-  Output logits;                          // [N,V], rows `stride` apart
-  const std::int32_t* targets = nullptr;  // [N]; kIgnoredTarget or 0 <= target < V
+  const SoftmaxPart* parts = nullptr;     // [blocks,N]
+  const std::int32_t* targets = nullptr;  // [N]
+  SoftmaxRow* softmax = nullptr;          // [N]
   double* loss_sum = nullptr;             // one number, host memory
-  std::int64_t rows = 0, vocab = 0, stride = 0;
+  std::int64_t rows = 0, blocks = 0, block_columns = 0;
+  // For the gradient of the mean over the global batch: 1 / (its number of scored tokens).
   float scale = 1;
-  bool gradient = true;
+};
+
+// logits: overwritten by scale * (softmax - onehot(target)), with zeros in rows that are not scored
+// and between `columns` and `stride`.
+struct CrossEntropyGradient {
+  Output logits;                          // [N,columns] as of SoftmaxBlock
+  const std::int32_t* targets = nullptr;  // [N]
+  const SoftmaxPart* parts = nullptr;     // [N]: of this block
+  const SoftmaxRow* softmax = nullptr;    // [N]
+  std::int64_t rows = 0, columns = 0, stride = 0, first = 0;
 };
 
 struct AdamwTensor {
@@ -372,12 +411,13 @@ struct Add {
   std::int64_t count = 0;
 };
 
-using Op = std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad,
-                        LayerNormForward, LayerNormBackwardInput, LayerNormBackwardWeights,
-                        RmsNormForward, RmsNormBackwardInput, RmsNormBackwardWeights, Rotary,
-                        SwigluForward, SwigluBackward, GeluForward, GeluBackward, AttentionForward,
-                        AttentionBackward, EmbeddingForward, EmbeddingBackward, CrossEntropy,
-                        AdamwUpdate, SumOfSquares, Fill, Copy, Add>;
+using Op =
+    std::variant<Matmul, PackBf16, MatmulBf16, MatmulTransposedBf16, BiasGrad, LayerNormForward,
+                 LayerNormBackwardInput, LayerNormBackwardWeights, RmsNormForward,
+                 RmsNormBackwardInput, RmsNormBackwardWeights, Rotary, SwigluForward,
+                 SwigluBackward, GeluForward, GeluBackward, AttentionForward, AttentionBackward,
+                 EmbeddingForward, EmbeddingBackward, SoftmaxBlock, CrossEntropy,
+                 CrossEntropyGradient, AdamwUpdate, SumOfSquares, Fill, Copy, Add>;
 
 // The ops that multiply matrices.
 template <class O>

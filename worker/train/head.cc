@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// logits = norm(x) W^T with W [V,C] (the token table if tied), then softmax and cross-entropy.
+// logits = norm(x) W^T with W [V,C] (the token table if tied), then softmax and cross-entropy. All
+// of it goes through the vocabulary block by block (common/model/vocabulary.h). Whatever a block
+// computes depends on that block alone, and sums over blocks have a fixed order, so it does not
+// matter for the bits where a block is computed.
 #include "common/base/status.h"
+#include "common/model/tree_sum.h"
+#include "common/model/vocabulary.h"
 #include "worker/train/layer.h"
 #include "worker/train/linear.h"
 #include "worker/train/norm.h"
@@ -8,7 +13,13 @@
 namespace takt::train {
 namespace {
 
+using backend::Output;
+using backend::SoftmaxPart;
+using backend::SoftmaxRow;
 using enum model::HeadStash::Tensor;
+
+static_assert(sizeof(SoftmaxPart) == model::HeadStash::kSoftmaxBytes);
+static_assert(sizeof(SoftmaxRow) == model::HeadStash::kSoftmaxBytes);
 
 template <class Norm>
 class Head final : public Layer {
@@ -17,30 +28,48 @@ class Head final : public Layer {
   explicit Head(const LayerOptions& options)
       : rows_(std::int64_t{options.model.microbatch} * options.model.config.context),
         columns_(options.model.config.hidden),
-        vocab_(options.model.config.vocab),
-        stride_(model::LogitsStride(options.model.config, options.model.precisions.activations)),
         layout_(options.place.stash),
-        d_norm_offset_(options.place.scratch[model::HeadScratch::kDNorm]),
-        norm_(rows_, options.model.config.norm_epsilon, options.parameters.refs),
-        product_(rows_, Linear::Storage::kOutIn, options.parameters.refs[Norm::kNumParameters],
-                 nullptr, stride_) {}
+        scratch_(options.place.scratch),
+        norm_(rows_, options.model.config.norm_epsilon, options.parameters.refs) {
+    const ParameterRef& weight = options.parameters.refs[Norm::kNumParameters];
+    const model::Precision activations = options.model.precisions.activations;
+    for (const auto& [first, words] : model::VocabularyBlocks(options.model.config.vocab)) {
+      const std::int64_t stride = model::LogitsStride(words, activations);
+      blocks_.push_back({.first = first,
+                         .words = words,
+                         .stride = stride,
+                         .product = Linear(rows_, weight, {first, words}, stride)});
+    }
+  }
 
   absl::Status Forward(const ForwardCall& call) const override {
     const StashView s(layout_, call.stash);
-    const backend::Output norm = s.Tensor(kNorm), logits = s.Tensor(kLogits);
+    const Output norm = s.Tensor(kNorm);
     if (call.probe) call.probe("act.final_norm.input", {call.input, rows_, columns_});
     RETURN_IF_ERROR(norm_.Forward(*call.backend, call.input, NormOf(s)));
     if (call.probe) call.probe("act.final_norm.output", {norm, rows_, columns_});
-    RETURN_IF_ERROR(product_.Forward(*call.backend, norm, nullptr, logits));
-    if (call.probe) call.probe("logits", {logits, rows_, vocab_, stride_});
-    return call.backend->Run(backend::CrossEntropy{.logits = logits,
-                                                   .targets = call.view.targets,
-                                                   .loss_sum = call.loss_sum,
-                                                   .rows = rows_,
-                                                   .vocab = vocab_,
-                                                   .stride = stride_,
-                                                   .scale = call.loss_scale,
-                                                   .gradient = call.gradient});
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      const Block& block = blocks_[b];
+      const Output logits = s.Tensor(kLogits + b);
+      RETURN_IF_ERROR(block.product.Forward(*call.backend, norm, nullptr, logits));
+      if (call.probe) call.probe("logits", {logits, rows_, block.words, block.stride});
+      RETURN_IF_ERROR(call.backend->Run(backend::SoftmaxBlock{.logits = logits,
+                                                              .targets = call.view.targets,
+                                                              .parts = PartsOf(s, b),
+                                                              .rows = rows_,
+                                                              .columns = block.words,
+                                                              .stride = block.stride,
+                                                              .first = block.first}));
+    }
+    return call.backend->Run(
+        backend::CrossEntropy{.parts = PartsOf(s, 0),
+                              .targets = call.view.targets,
+                              .softmax = SoftmaxOf(s),
+                              .loss_sum = call.loss_sum,
+                              .rows = rows_,
+                              .blocks = static_cast<std::int64_t>(blocks_.size()),
+                              .block_columns = model::kVocabularyBlock,
+                              .scale = call.loss_scale});
   }
 
   // The stash keeps the logits in every mode.
@@ -50,8 +79,8 @@ class Head final : public Layer {
 
   absl::Status InputGrad(const InputGradCall& call) const override {
     const StashView s(layout_, call.stash);
-    const backend::Output d_norm = TensorAt(call.scratch + d_norm_offset_, layout_[kNorm].bf16);
-    RETURN_IF_ERROR(product_.InputGrad(*call.backend, s.Tensor(kLogits), d_norm));
+    RETURN_IF_ERROR(ProductInputGrad(call, s));
+    const Output d_norm = DNorm(call, 0);
     if (call.probe) call.probe("act_grad.final_norm.output", {d_norm, rows_, columns_});
     RETURN_IF_ERROR(norm_.InputGrad(
         *call.backend, {.dy = d_norm, .x = call.input, .dx = call.d_input}, NormOf(s)));
@@ -60,21 +89,69 @@ class Head final : public Layer {
   }
 
   absl::Status WeightGrad(const WeightGradCall& call) const override {
-    const auto s = [&](auto tensor) { return call.Stashed(layout_, tensor); };
-    RETURN_IF_ERROR(product_.WeightGrad(*call.backend, s(kNorm), s(kLogits), call.accumulate));
-    return norm_.WeightGrad(*call.backend, s(kNormPart), call.accumulate);
+    const std::vector<backend::Operand> norm = call.Stashed(layout_, kNorm);
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      RETURN_IF_ERROR(blocks_[b].product.WeightGrad(
+          *call.backend, norm, call.Stashed(layout_, kLogits + b), call.accumulate));
+    }
+    return norm_.WeightGrad(*call.backend, call.Stashed(layout_, kNormPart), call.accumulate);
   }
 
  private:
+  struct Block {
+    std::int64_t first, words, stride;
+    Linear product;  // weight [words,C]
+  };
+
   static NormStash NormOf(const StashView& s) {
     return {s.Tensor(kNorm), s[kNormStats], s[kNormPart]};
   }
+  SoftmaxPart* PartsOf(const StashView& s, std::size_t block) const {
+    return reinterpret_cast<SoftmaxPart*>(s[kSoftmaxParts]) +
+           static_cast<std::int64_t>(block) * rows_;
+  }
+  static SoftmaxRow* SoftmaxOf(const StashView& s) {
+    return reinterpret_cast<SoftmaxRow*>(s[kSoftmax]);
+  }
 
-  const std::int64_t rows_, columns_, vocab_, stride_;
+  // Returns buffer i of the gradient of the norm's output.
+  Output DNorm(const InputGradCall& call, int i) const {
+    return TensorAt(
+        call.scratch + scratch_[model::HeadScratch::kDNorm + static_cast<std::size_t>(i)],
+        layout_[kNorm].bf16 && blocks_.size() == 1);
+  }
+
+  // Leaves the gradient of the norm's output in buffer 0, and the gradients of logits in the stash.
+  // Each block is multiplied while its gradients are in the cache.
+  absl::Status ProductInputGrad(const InputGradCall& call, const StashView& s) const {
+    const auto add = [&](int i) {
+      float* const into = DNorm(call, i).f32;
+      return call.backend->Run(backend::Add{
+          .a = into, .b = DNorm(call, i + 1).f32, .output = into, .count = rows_ * columns_});
+    };
+    model::TreeSum sum;
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      const Block& block = blocks_[b];
+      const Output logits = s.Tensor(kLogits + b);
+      RETURN_IF_ERROR(call.backend->Run(backend::CrossEntropyGradient{.logits = logits,
+                                                                      .targets = call.view.targets,
+                                                                      .parts = PartsOf(s, b),
+                                                                      .softmax = SoftmaxOf(s),
+                                                                      .rows = rows_,
+                                                                      .columns = block.words,
+                                                                      .stride = block.stride,
+                                                                      .first = block.first}));
+      RETURN_IF_ERROR(block.product.InputGrad(*call.backend, logits, DNorm(call, sum.size())));
+      RETURN_IF_ERROR(sum.Push({.first = static_cast<int>(b), .size = 1}, add));
+    }
+    return sum.Finish(add);
+  }
+
+  const std::int64_t rows_, columns_;
   const layout::StashLayout layout_;
-  const std::int64_t d_norm_offset_;  // in scratch
+  const std::vector<std::int64_t> scratch_;  // offsets in scratch
   const Norm norm_;
-  const Linear product_;  // weight [V,C]
+  std::vector<Block> blocks_;  // constant after construction
 };
 
 }  // namespace

@@ -41,7 +41,6 @@ struct ForwardCall {
   const float* input = nullptr;  // [N,C]; null for the embedding
   float* output = nullptr;       // [N,C]; null for the head
   StashMemory stash;
-  bool gradient = true;        // false: evaluation, so no I and W will follow
   float loss_scale = 0;        // head: 1 / scored tokens of the global batch
   double* loss_sum = nullptr;  // head: sum of the token losses of the microbatch
   TensorProbe probe;
@@ -55,6 +54,7 @@ struct RecomputeCall {
 
 struct InputGradCall {
   backend::Backend* backend = nullptr;
+  TokenView view;
   const float* input = nullptr;     // the same as F's
   const float* d_output = nullptr;  // [N,C]; null for the head
   // [N,C]; null for the embedding. It may be `input`, which is not needed afterwards.

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/status.h"
+#include "common/layout/packed_matrix.h"
 #include "worker/backend/backend.h"
 #include "worker/train/parameter_store.h"
 
@@ -29,6 +30,22 @@ class Linear {
         weight_(weight),
         bias_(bias),
         y_stride_(y_stride) {}
+
+  // A run of the rows of a W that is stored as [out,in]. It is packed separately from other runs.
+  struct Run {
+    std::int64_t first = 0, count = 0;
+  };
+
+  // The layer of these outputs alone, without a bias. Other arguments as above.
+  Linear(std::int64_t rows, const ParameterRef& weight, const Run& run, std::int64_t y_stride)
+      : rows_(rows),
+        out_in_(true),
+        in_(weight.parameter->shape[1]),
+        out_(run.count),
+        weight_(weight),
+        bias_(nullptr),
+        y_stride_(y_stride),
+        first_(run.first) {}
 
   // Computes y [N,out] = x W + b + addend (optional, [N,out], if y is in f32).
   absl::Status Forward(backend::Backend& backend, const backend::Operand& x, const float* addend,
@@ -97,7 +114,7 @@ class Linear {
   // Returns c = a W + b + addend, or, if `backward`, c = a W^T + addend.
   backend::Matmul Product(const float* a, const float* addend, float* c, bool backward) const {
     return {.a = a,
-            .b = weight_.weight,
+            .b = weight_.weight + first_ * in_,
             .c = c,
             .bias = Bias(backward),
             .addend = addend,
@@ -111,7 +128,9 @@ class Linear {
   backend::MatmulBf16 ProductBf16(const backend::Operand& a, const backend::Output& c,
                                   bool backward) const {
     return {.a = a,
-            .b = backward != out_in_ ? weight_.packed_transposed : weight_.packed,
+            .b = backward != out_in_
+                     ? weight_.packed_transposed + layout::PackedElements(in_, first_)
+                     : weight_.packed + layout::PackedElements(first_, in_),
             .c = c,
             .bias = Bias(backward),
             .m = rows_,
@@ -122,6 +141,7 @@ class Linear {
   const float* Bias(bool backward) const {
     return bias_ == nullptr || backward ? nullptr : bias_->weight;
   }
+  float* Gradient() const { return weight_.gradient + first_ * in_; }
 
   absl::Status WeightGrad(backend::Backend& backend, std::int64_t rows, const backend::Operand& x,
                           const backend::Operand& dy, bool accumulate) const {
@@ -151,7 +171,7 @@ class Linear {
                                       .b = out_in_ ? x : dy,
                                       .a_stride = out_in_ ? y_stride_ : 0,
                                       .b_stride = out_in_ ? 0 : y_stride_,
-                                      .c = weight_.gradient,
+                                      .c = Gradient(),
                                       .column_sums = SumsWithMatrix() ? bias_->gradient : nullptr,
                                       .accumulate = accumulate,
                                       .m = out_in_ ? out_ : in_,
@@ -163,8 +183,8 @@ class Linear {
                           const float* dy, bool accumulate) const {
     return backend.Run(backend::Matmul{.a = out_in_ ? dy : x,
                                        .b = out_in_ ? x : dy,
-                                       .c = weight_.gradient,
-                                       .addend = accumulate ? weight_.gradient : nullptr,
+                                       .c = Gradient(),
+                                       .addend = accumulate ? Gradient() : nullptr,
                                        .a_transposed = true,
                                        .m = out_in_ ? out_ : in_,
                                        .n = out_in_ ? in_ : out_,
@@ -177,6 +197,7 @@ class Linear {
   const ParameterRef& weight_;
   const ParameterRef* const bias_;
   const std::int64_t y_stride_;
+  const std::int64_t first_ = 0;  // the first of its outputs among those of W
 };
 
 }  // namespace takt::train

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/layout/gpu_scratch.h"
+#include "common/model/vocabulary.h"
 #include "common/program/compute_part.h"
 #include "gtest/gtest.h"
 #include "tests/testing/small_jobs.h"
@@ -130,6 +131,25 @@ TEST(MetaRun, AllocatesWhatIsPredictedForEachStageAlone) {
   config::JobSpec job = JobOf(Gpt2(), "zb-h1");
   job.parallelism.recompute = {Recompute::kFull, Recompute::kNone};
   ExpectAsPredicted(job);
+}
+
+TEST(MetaRun, AllocatesAndComputesWhatIsPredictedOfSeveralBlocksOfWords) {
+  for (model::ModelConfig model : {Gpt2(), Llama(false)}) {
+    model.vocab = 2 * model::kVocabularyBlock + 70;
+    for (const Recompute mode : {Recompute::kNone, Recompute::kSelective}) {
+      config::JobSpec job = JobOf(model, "zb-h1");
+      job.parallelism.recompute = {mode};
+      job.validation = config::Validation{.path = "v", .every_steps = 1};
+      ExpectAsPredicted(job);
+      job.precision = model::Precision::kBf16;
+      ExpectAsPredicted(job);
+      ExpectAsPredicted(job, config::DeviceKind::kCuda);
+    }
+    config::JobSpec merged = JobOf(model, "zb-h2");
+    merged.exact = false;
+    merged.parallelism.pipeline = 4;
+    ExpectAsPredicted(merged);
+  }
 }
 
 // A model of 70e9 parameters on 16 stages, a terabyte in total.

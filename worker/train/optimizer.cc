@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/model/vocabulary.h"
 
 namespace takt::train {
 
@@ -14,11 +15,27 @@ namespace {
 
 constexpr std::size_t kNumOthers = 3;  // entries after the sums of squares
 
+// Computes the entries of one parameter.
+absl::Status SumSquares(backend::Backend& backend, const ParameterRef& ref, double* sums) {
+  if (!ref.parameter->by_word) {
+    return backend.Run(backend::SumOfSquares{
+        .input = ref.gradient, .result = sums, .count = ref.parameter->elements()});
+  }
+  const std::int64_t columns = ref.parameter->shape[1];
+  for (const auto& [first, words] : model::VocabularyBlocks(ref.parameter->shape[0])) {
+    RETURN_IF_ERROR(backend.Run(backend::SumOfSquares{
+        .input = ref.gradient + first * columns, .result = sums++, .count = words * columns}));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Optimizer> Optimizer::Create(const config::JobSpec& job, const model::Model& model,
                                             ParameterStore& parameters, ResultGroups groups) {
-  const std::size_t entries = model.AllParameters().size() + kNumOthers;
+  std::size_t entries = kNumOthers;
+  for (const model::Parameter* const parameter : model.AllParameters())
+    entries += static_cast<std::size_t>(model::NumNormEntries(*parameter));
   ASSIGN_OR_RETURN(backend::Buffer exchanged,
                    parameters.backend().AllocateHost(entries * sizeof(double)));
   return Optimizer(job, parameters, groups, std::move(exchanged));
@@ -31,9 +48,7 @@ absl::Status Optimizer::NormPartial(backend::Backend& backend) {
     if (!layer.primary) continue;
     for (const ParameterRef& ref : layer.refs) {
       if (ref.norm_index < 0) continue;
-      RETURN_IF_ERROR(backend.Run(backend::SumOfSquares{.input = ref.gradient,
-                                                        .result = &sums[ref.norm_index],
-                                                        .count = ref.parameter->elements()}));
+      RETURN_IF_ERROR(SumSquares(backend, ref, &sums[ref.norm_index]));
     }
   }
   return absl::OkStatus();

@@ -28,13 +28,14 @@ class Optimizer {
   static absl::StatusOr<Optimizer> Create(const config::JobSpec& job, const model::Model& model,
                                           ParameterStore& parameters, ResultGroups groups);
 
-  // Computes the sum of squares of every parameter whose gradient this rank counts: each parameter
-  // is counted once in a pipeline. The sums exist once `backend` has done what it was given.
+  // Computes the sums of squares of every parameter whose gradient this rank counts: one a
+  // parameter, or one for each block of words. Each parameter is counted once in a pipeline. The
+  // sums exist once `backend` has done what it was given.
   absl::Status NormPartial(backend::Backend& backend);
 
   // Exchanges loss and norm. Every entry of the exchanged vector comes from one rank and is zero
   // elsewhere, so its sum over the pipeline is exact. The norm is added up in the model's parameter
-  // order. So it is the same for every partition.
+  // order, and block by block. So it is the same for every partition.
   absl::StatusOr<StepResult> Exchange(StepId step, const LossShare& loss);
 
   // Applies AdamW to all parameters of the rank, with gradients scaled by min(1, clip_norm /
@@ -53,7 +54,7 @@ class Optimizer {
   const config::JobSpec& job_;
   ParameterStore& parameters_;
   const ResultGroups groups_;
-  // [sum of squares by parameter..., loss sum, scored tokens, ranks asked to halt]
+  // [sums of squares by parameter and block..., loss sum, scored tokens, ranks asked to halt]
   backend::Buffer exchanged_;
   StepResult result_;
 };

@@ -5,15 +5,25 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/layout/packed_matrix.h"
+#include "common/model/vocabulary.h"
 
 namespace takt::train {
 namespace {
 
 int NormIndex(const model::Model& model, const model::Parameter* parameter) {
-  const std::vector<const model::Parameter*> all = model.AllParameters();
-  const auto it = std::ranges::find(all, parameter);
-  TAKT_CHECK(it != all.end());
-  return static_cast<int>(it - all.begin());
+  int index = 0;
+  for (const model::Parameter* const each : model.AllParameters()) {
+    if (each == parameter) return index;
+    index += model::NumNormEntries(*each);
+  }
+  TAKT_CHECK(false);
+}
+
+// Returns the runs of rows of a matrix that are packed separately.
+std::vector<model::VocabularyBlock> PackedRuns(const model::Parameter& matrix) {
+  if (matrix.by_word) return model::VocabularyBlocks(matrix.shape[0]);
+  return {{.first = 0, .words = matrix.shape[0]}};
 }
 
 // Returns the uses of one layer, without memory.
@@ -116,14 +126,21 @@ absl::Status ParameterStore::PackVersion(backend::Backend& backend, int version)
   const std::size_t place = PlaceOf(version);
   for (const Use& use : uses_) {
     if (use.packed.empty()) continue;
-    const std::vector<std::int64_t>& shape = use.ref->parameter->shape;
-    RETURN_IF_ERROR(backend.Run(backend::PackBf16{
-        .b = use.weight[place], .packed = use.packed[place], .k = shape[0], .n = shape[1]}));
-    RETURN_IF_ERROR(backend.Run(backend::PackBf16{.b = use.weight[place],
-                                                  .transposed = true,
-                                                  .packed = use.packed_transposed[place],
-                                                  .k = shape[1],
-                                                  .n = shape[0]}));
+    const std::int64_t columns = use.ref->parameter->shape[1];
+    for (const auto& [first, rows] : PackedRuns(*use.ref->parameter)) {
+      const float* const b = use.weight[place] + first * columns;
+      RETURN_IF_ERROR(backend.Run(
+          backend::PackBf16{.b = b,
+                            .packed = use.packed[place] + layout::PackedElements(first, columns),
+                            .k = rows,
+                            .n = columns}));
+      RETURN_IF_ERROR(backend.Run(backend::PackBf16{
+          .b = b,
+          .transposed = true,
+          .packed = use.packed_transposed[place] + layout::PackedElements(columns, first),
+          .k = columns,
+          .n = rows}));
+    }
   }
   return absl::OkStatus();
 }

@@ -25,15 +25,17 @@ struct ParameterRef {
   float* weight = nullptr;  // of the selected version
   // The version before the newest. It is `weight` if there is only one version.
   const float* previous = nullptr;
-  // The selected version's matrix as it is stored, and its transpose, as PackBf16 leaves them. Null
-  // unless products are in bf16 and the layer multiplies by the parameter.
+  // The selected version's matrix as it is stored, and its transpose, as PackBf16 leaves them. A
+  // table by words is packed block by block. Null unless products are in bf16 and the layer
+  // multiplies by the parameter.
   const backend::Bf16* packed = nullptr;
   const backend::Bf16* packed_transposed = nullptr;
   float* gradient = nullptr;  // this use's own
   // The optimizer's moments. Null if another layer of this rank owns the weight and updates it.
   float* m = nullptr;
   float* v = nullptr;
-  // The entry of the norm exchange; -1: a tied copy, which another rank or layer counts.
+  // The first of its entries in the norm exchange (model::NumNormEntries); -1: a tied copy, which
+  // another rank or layer counts.
   int norm_index = -1;
 };
 

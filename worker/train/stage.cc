@@ -53,7 +53,6 @@ absl::Status Stage::ForwardLayer(const StageBuffers& buffers, const LossCall& lo
        .input = InputOf(buffers, i),
        .output = i + 1 == layers_.size() ? buffers.output : Between(buffers, i),
        .stash = ForwardStash(buffers, i),
-       .gradient = loss.gradient,
        .loss_scale = loss.scale,
        .loss_sum = loss.sum,
        .probe = {observer_, buffers.microbatch, &backend_}});
@@ -71,6 +70,7 @@ absl::Status Stage::InputGradLayer(const StageBuffers& buffers, std::size_t i, b
         {.backend = &backend_, .input = InputOf(buffers, i), .stash = stash}));
   }
   return layers_[i]->InputGrad({.backend = &backend_,
+                                .view = buffers.view,
                                 .input = InputOf(buffers, i),
                                 .d_output = DOutput(buffers, i),
                                 .d_input = i == 0 ? buffers.d_input : Between(buffers, i - 1),

@@ -33,8 +33,7 @@ struct StageBuffers {
 // What the last stage's F needs for the loss, and where it puts the loss.
 struct LossCall {
   double* sum = nullptr;
-  float scale = 0;       // 1 / scored tokens of the global batch, or of the microbatch
-  bool gradient = true;  // false: evaluation, so no I and W will follow
+  float scale = 0;  // 1 / scored tokens of the global batch, or of the microbatch
   bool operator==(const LossCall&) const = default;
 };
 

@@ -46,9 +46,9 @@ class StageTest : public testing::Test {
   StageBuffers Buffers() const {
     return {.view = {.tokens = tokens_.data(), .targets = targets_.data()}, .stash = stash_.data()};
   }
-  double Loss(bool gradient) {
+  double Loss() {
     double loss = 0;
-    EXPECT_TRUE(stage_->Forward(Buffers(), {.sum = &loss, .scale = 1, .gradient = gradient}).ok());
+    EXPECT_TRUE(stage_->Forward(Buffers(), {.sum = &loss, .scale = 1}).ok());
     return loss;
   }
   std::vector<float> Gradients() const {
@@ -88,7 +88,7 @@ class StageTest : public testing::Test {
 // * 2^-24 / h = 2.3e-4, and the method's error is h^2 / 6 times a third derivative of order 1 to
 // 10.
 TEST_F(StageTest, GradientsAgreeWithFiniteDifferences) {
-  Loss(true);
+  Loss();
   ASSERT_TRUE(stage_->InputGrad(Buffers()).ok());
   ASSERT_TRUE(stage_->WeightGrad(std::vector{Buffers()}, false).ok());
   const auto [own, tied] = parameters_->tied_uses();
@@ -100,9 +100,9 @@ TEST_F(StageTest, GradientsAgreeWithFiniteDifferences) {
            i += 1 + ref.parameter->elements() / 5) {
         const float saved = ref.weight[i];
         ref.weight[i] = saved + kStep;
-        const double up = Loss(false);
+        const double up = Loss();
         ref.weight[i] = saved - kStep;
-        const double down = Loss(false);
+        const double down = Loss();
         ref.weight[i] = saved;
         double gradient = ref.gradient[i];
         if (&ref == own) gradient += tied->gradient[i];
@@ -115,12 +115,12 @@ TEST_F(StageTest, GradientsAgreeWithFiniteDifferences) {
 
 TEST_F(StageTest, AccumulatesOverMicrobatches) {
   for (const bool accumulate : {false, true, true}) {
-    Loss(true);
+    Loss();
     ASSERT_TRUE(stage_->InputGrad(Buffers()).ok());
     ASSERT_TRUE(stage_->WeightGrad(std::vector{Buffers()}, accumulate).ok());
   }
   const std::vector<float> three = Gradients();
-  Loss(true);
+  Loss();
   ASSERT_TRUE(stage_->InputGrad(Buffers()).ok());
   ASSERT_TRUE(stage_->WeightGrad(std::vector{Buffers()}, false).ok());
   const std::vector<float> one = Gradients();
@@ -181,7 +181,7 @@ TEST_F(StageTest, LayersInTurnsLeaveTheSameBitsAsApart) {
                       .stash = other_stash.data()};
   double loss_apart = 0, loss_in_turns = 0;
   LossCall loss{.sum = &loss_apart, .scale = 1};
-  Loss(true);
+  Loss();
   ASSERT_TRUE(stage_->InputGrad(first).ok());
   ASSERT_TRUE(stage_->WeightGrad({&first, 1}, false).ok());
   ASSERT_TRUE(stage_->Forward(second, loss).ok());
@@ -189,7 +189,7 @@ TEST_F(StageTest, LayersInTurnsLeaveTheSameBitsAsApart) {
   ASSERT_TRUE(stage_->WeightGrad({&second, 1}, true).ok());
   const std::vector<float> apart = Gradients();
 
-  Loss(true);
+  Loss();
   loss.sum = &loss_in_turns;
   const std::size_t layers = stage_->num_layers();
   ASSERT_EQ(layers, 4U);

@@ -12,8 +12,9 @@
 namespace takt::train {
 
 // Sees activations and their gradients as they are computed, on the compute lane. For tests.
-// Names: "act.blocks.3.input", "act.final_norm.input", "act.final_norm.output", "logits", and
-// "act_grad." instead of "act." for gradients. Values in bf16 are widened.
+// Names: "act.blocks.3.input", "act.final_norm.input", "act.final_norm.output", "logits" (once for
+// each block of the vocabulary), and "act_grad." instead of "act." for gradients. Values in bf16
+// are widened.
 using TensorObserver = std::function<void(const std::string& name, MicrobatchId microbatch,
                                           std::span<const float> values)>;
 

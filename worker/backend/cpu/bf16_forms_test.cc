@@ -217,31 +217,22 @@ TEST_P(Bf16FormsTest, CrossEntropy) {
       }
       std::vector<std::int32_t> targets = RandomTokens(rows, vocab, 1);
       targets[2] = kIgnoredTarget;
-      double loss = 0, loss_in_f32 = 0;
-      struct CrossEntropy op = {.logits = logits.bf16(),
-                                .targets = targets.data(),
-                                .loss_sum = &loss,
-                                .rows = rows,
-                                .vocab = vocab,
-                                .stride = stride,
-                                .scale = 0.25F,
-                                .gradient = false};
       const Bf16s before = logits.bf16s();
-      Run(op);
+      BlockedCrossEntropy<Bf16> rounded(*backend_, {{logits.bf16(), vocab, stride}}, targets);
+      BlockedCrossEntropy<float> in_f32(*backend_, {{logits.f32(), vocab, stride}}, targets);
+      const float scale = 0.25F;
+      const double loss = rounded.Loss(scale), loss_in_f32 = in_f32.Loss(scale);
       const Bf16s after = logits.bf16s();
       EXPECT_EQ(std::memcmp(before.data(), after.data(), before.size() * sizeof(Bf16)), 0);
-      op.gradient = true;
-      Run(op);
-      op.logits = logits.f32();
-      op.loss_sum = &loss_in_f32;
-      Run(op);
+      rounded.Gradient();
+      in_f32.Gradient();
       // These are sums of `vocab` numbers up to 1, in another order.
       EXPECT_NEAR(loss, loss_in_f32, rows * SumTolerance(vocab, 1)) << vocab;
       const Floats& expected = logits.floats();
       ExpectNear(
           Widened(logits.bf16s()), ToDoubles(expected),
           [&](std::size_t i) {
-            return kUnit * std::abs(expected[i]) + op.scale * SumTolerance(vocab, 1) + 1e-30;
+            return kUnit * std::abs(expected[i]) + scale * SumTolerance(vocab, 1) + 1e-30;
           },
           "gradient of " + std::to_string(vocab));
       EXPECT_TRUE(logits.FrameHeld());

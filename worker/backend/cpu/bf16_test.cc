@@ -347,14 +347,14 @@ TEST_P(Bf16Test, FormsThatDoNotExistAreRefused) {
   EXPECT_EQ(refusal(GeluForward{.input = &half, .output = &number, .count = 1}),
             "GeluForward: what comes in bf16 must be written in bf16");
   const std::int32_t target = 0;
-  double loss = 0;
-  EXPECT_EQ(refusal(CrossEntropy{.logits = &half,
+  SoftmaxPart part;
+  EXPECT_EQ(refusal(SoftmaxBlock{.logits = &half,
                                  .targets = &target,
-                                 .loss_sum = &loss,
+                                 .parts = &part,
                                  .rows = 1,
-                                 .vocab = 2,
+                                 .columns = 2,
                                  .stride = 1}),
-            "CrossEntropy.stride is 1, must be at least 2");
+            "SoftmaxBlock.stride is 1, must be at least 2");
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, Bf16Test, ::testing::ValuesIn(TestedBackends()));

@@ -203,7 +203,7 @@ class CpuBackend final : public HostMemory<Backend> {
 
   void Execute(const CrossEntropy& op) {
     row_losses_.resize(static_cast<std::size_t>(op.rows));
-    ForRows(op.rows, op.vocab,
+    ForRows(op.rows, op.blocks,
             [&](Range rows) { kernels_.cross_entropy(op, rows, row_losses_.data()); });
     *op.loss_sum = SumInOrder(row_losses_);
   }

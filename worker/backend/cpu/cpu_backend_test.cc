@@ -107,10 +107,12 @@ Floats RunEveryOp(Backend& backend, std::int64_t batch, std::int64_t context, st
              .n = vocab,
              .k = c},
       {&logits});
-  double loss = 0, norm = 0;
-  run(CrossEntropy{logits.data(), tokens.data(), &loss, n, vocab, 0, 1.0F / static_cast<float>(n)},
-      {&logits});
-  keep(loss);
+  double norm = 0;
+  BlockedCrossEntropy<float> cross_entropy(backend, {{logits.data(), vocab, 0}}, tokens);
+  keep(cross_entropy.Loss(1.0F / static_cast<float>(n)));
+  for (const SoftmaxPart& part : cross_entropy.parts()) keep(part.sum);
+  cross_entropy.Gradient();
+  all.insert(all.end(), logits.begin(), logits.end());
   Floats d_table = Unset(vocab * c), d_positions = Unset(context * c);
   run(EmbeddingBackward{tokens.data(), d_gelu.data(), d_table.data(), d_positions.data(), batch,
                         context, c, vocab, context},

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests GELU, embedding, cross-entropy, AdamW and sums against references in double.
+#include <algorithm>
+#include <cstring>
+
 #include "worker/backend/cpu/op_testing.h"
 
 namespace takt::backend::testing {
@@ -117,53 +120,138 @@ Doubles CrossEntropyLosses(const Doubles& logits, const std::vector<std::int32_t
   return losses;
 }
 
+// Returns the blocks of so many columns of rows of logits, one behind the other.
+std::vector<Floats> Cut(const Floats& logits, std::int64_t vocab, std::int64_t block_columns) {
+  std::vector<Floats> blocks;
+  const std::int64_t rows = static_cast<std::int64_t>(logits.size()) / vocab;
+  for (std::int64_t first = 0; first < vocab; first += block_columns) {
+    Floats& block = blocks.emplace_back();
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto row = logits.begin() + r * vocab;
+      block.insert(block.end(), row + first, row + std::min(vocab, first + block_columns));
+    }
+  }
+  return blocks;
+}
+
+// The reverse of Cut.
+Floats Joined(const std::vector<Floats>& blocks, std::int64_t rows) {
+  Floats logits;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (const Floats& block : blocks) {
+      const std::int64_t columns = static_cast<std::int64_t>(block.size()) / rows;
+      logits.insert(logits.end(), block.begin() + r * columns, block.begin() + (r + 1) * columns);
+    }
+  }
+  return logits;
+}
+
+BlockedCrossEntropy<float> Over(Backend& backend, std::vector<Floats>& blocks,
+                                const std::vector<std::int32_t>& targets) {
+  std::vector<BlockedCrossEntropy<float>::Block> tensors;
+  for (Floats& block : blocks) {
+    tensors.push_back({.logits = block.data(),
+                       .columns = static_cast<std::int64_t>(block.size() / targets.size())});
+  }
+  return {backend, std::move(tensors), targets};
+}
+
 TEST_P(CrossEntropyTest, LossAndGradientAgreeWithDouble) {
   const std::int64_t rows = 5;
-  for (const std::int64_t vocab : {1, 2, 131, 2500}) {
+  for (const auto& [vocab, block_columns] :
+       {std::pair(1, 1), {2, 2}, {131, 131}, {2500, 2500}, {131, 64}, {2500, 1024}, {7, 1}}) {
     auto targets = RandomTokens(rows, vocab, 1);
     targets[2] = kIgnoredTarget;
     const Floats logits = Random(rows * vocab, 2, 3);
     const Doubles losses = CrossEntropyLosses(ToDoubles(logits), targets);
     double expected_loss = 0;
     for (const double loss : losses) expected_loss += loss;
-    for (const bool gradient : {false, true}) {
-      Floats d_logits = logits;
-      double loss = -1;
-      Run(CrossEntropy{.logits = d_logits.data(),
-                       .targets = targets.data(),
-                       .loss_sum = &loss,
-                       .rows = rows,
-                       .vocab = vocab,
-                       .scale = 0.25F,
-                       .gradient = gradient});
-      EXPECT_NEAR(loss, expected_loss, static_cast<double>(rows) * 32 * kEpsilon)
-          << "vocab " << vocab;
-      if (!gradient) {
-        EXPECT_EQ(d_logits, logits);
-        continue;
-      }
-      const Doubles expected = FiniteDifferences(
-          [&](const Doubles& x) { return CrossEntropyLosses(x, targets); }, ToDoubles(logits),
-          Floats(static_cast<std::size_t>(rows), 0.25F), static_cast<std::size_t>(vocab) / 40 + 1);
-      ExpectNearWhereKnown(d_logits, expected, 32 * kEpsilon, "d_logits");
-      for (std::int64_t i = 2 * vocab; i < 3 * vocab; ++i)
-        ASSERT_EQ(d_logits[static_cast<std::size_t>(i)], 0);
-    }
+    std::vector<Floats> blocks = Cut(logits, vocab, block_columns);
+    BlockedCrossEntropy<float> cross_entropy = Over(*backend_, blocks, targets);
+    const std::string what = std::to_string(vocab) + " by " + std::to_string(block_columns);
+    EXPECT_NEAR(cross_entropy.Loss(0.25F), expected_loss, static_cast<double>(rows) * 32 * kEpsilon)
+        << what;
+    EXPECT_EQ(Joined(blocks, rows), logits);
+    cross_entropy.Gradient();
+    const Floats d_logits = Joined(blocks, rows);
+    const Doubles expected = FiniteDifferences(
+        [&](const Doubles& x) { return CrossEntropyLosses(x, targets); }, ToDoubles(logits),
+        Floats(static_cast<std::size_t>(rows), 0.25F), static_cast<std::size_t>(vocab) / 40 + 1);
+    ExpectNearWhereKnown(d_logits, expected, 32 * kEpsilon, "d_logits of " + what);
+    for (std::int64_t i = 2 * vocab; i < 3 * vocab; ++i)
+      ASSERT_EQ(d_logits[static_cast<std::size_t>(i)], 0);
+  }
+}
+
+// No rounding is added where there is one block.
+TEST_P(CrossEntropyTest, ASingleBlockIsTheSoftmaxOfTheRow) {
+  const std::int64_t rows = 3, vocab = 1000;
+  const auto targets = RandomTokens(rows, vocab, 1);
+  std::vector<Floats> blocks = {Random(rows * vocab, 2, 3)};
+  BlockedCrossEntropy<float> cross_entropy = Over(*backend_, blocks, targets);
+  const float scale = 1.0F / 3;
+  const double loss = cross_entropy.Loss(scale);
+  double expected_loss = 0;
+  for (std::size_t r = 0; r < targets.size(); ++r) {
+    const SoftmaxPart& part = cross_entropy.parts()[r];
+    const SoftmaxRow& softmax = cross_entropy.softmax()[r];
+    EXPECT_EQ(softmax.factor, static_cast<double>(scale) / part.sum);
+    EXPECT_EQ(softmax.max, part.max);
+    EXPECT_EQ(softmax.scale, scale);
+    EXPECT_EQ(part.target_logit, blocks[0][r * 1000 + static_cast<std::size_t>(targets[r])]);
+    expected_loss +=
+        std::log(part.sum) + static_cast<double>(part.max) - static_cast<double>(part.target_logit);
+  }
+  EXPECT_DOUBLE_EQ(loss, expected_loss);
+}
+
+// A rank computes its blocks alone, and whoever has the numbers of all blocks has the loss.
+TEST_P(CrossEntropyTest, ABlockDoesNotDependOnOthers) {
+  const std::int64_t rows = 4, vocab = 700, block_columns = 256;
+  auto targets = RandomTokens(rows, vocab, 1);
+  targets[1] = kIgnoredTarget;
+  std::vector<Floats> blocks = Cut(Random(rows * vocab, 2, 3), vocab, block_columns);
+  const std::vector<Floats> alone = blocks;
+  BlockedCrossEntropy<float> whole = Over(*backend_, blocks, targets);
+  whole.Loss(0.5F);
+  whole.Gradient();
+  for (std::size_t b = alone.size(); b-- > 0;) {
+    Floats logits = alone[b];
+    const auto columns = static_cast<std::int64_t>(logits.size() / targets.size());
+    const auto first = static_cast<std::int64_t>(b) * block_columns;
+    std::vector<SoftmaxPart> parts(targets.size());
+    Run(SoftmaxBlock{.logits = logits.data(),
+                     .targets = targets.data(),
+                     .parts = parts.data(),
+                     .rows = rows,
+                     .columns = columns,
+                     .first = first});
+    EXPECT_EQ(std::memcmp(parts.data(), whole.parts().data() + b * targets.size(),
+                          parts.size() * sizeof(SoftmaxPart)),
+              0)
+        << "block " << b;
+    Run(CrossEntropyGradient{.logits = logits.data(),
+                             .targets = targets.data(),
+                             .parts = parts.data(),
+                             .softmax = whole.softmax().data(),
+                             .rows = rows,
+                             .columns = columns,
+                             .first = first});
+    EXPECT_EQ(logits, blocks[b]) << "block " << b;
   }
 }
 
 TEST_P(CrossEntropyTest, SurvivesLargeLogitsAndReportsNan) {
   const std::vector<std::int32_t> targets = {1};
-  Floats logits = {1e4F, -1e4F, 0};
-  double loss = 0;
-  CrossEntropy op{
-      .logits = logits.data(), .targets = targets.data(), .loss_sum = &loss, .rows = 1, .vocab = 3};
-  Run(op);
-  EXPECT_DOUBLE_EQ(loss, 2e4);
-  ExpectNear(logits, {1, -1, 0}, 1e-37, "d_logits");
-  logits = {0, 1, kNan};
-  Run(op);
-  EXPECT_TRUE(std::isnan(loss));
+  for (const std::int64_t block_columns : {3, 2, 1}) {
+    std::vector<Floats> blocks = Cut({1e4F, -1e4F, 0}, 3, block_columns);
+    BlockedCrossEntropy<float> cross_entropy = Over(*backend_, blocks, targets);
+    EXPECT_DOUBLE_EQ(cross_entropy.Loss(1), 2e4);
+    cross_entropy.Gradient();
+    ExpectNear(Joined(blocks, 1), {1, -1, 0}, 1e-37, "d_logits");
+    blocks = Cut({0, 1, kNan}, 3, block_columns);
+    EXPECT_TRUE(std::isnan(Over(*backend_, blocks, targets).Loss(1)));
+  }
 }
 
 class OptimizerTest : public OpTest {};

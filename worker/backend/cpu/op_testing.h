@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -148,6 +149,78 @@ inline void ExpectNearWhereKnown(const Floats& actual, const Doubles& expected, 
   ExpectNear(known_actual, known_expected, allowed, what);
   for (const float value : actual) ASSERT_FALSE(std::isnan(value)) << what;
 }
+
+// A cross-entropy over blocks of columns, each of which has its rows `stride` apart.
+template <class T>
+class BlockedCrossEntropy {
+ public:
+  struct Block {
+    T* logits = nullptr;
+    std::int64_t columns = 0, stride = 0;
+  };
+  // All but the last block have as many columns as the first. targets, backend: borrowed.
+  BlockedCrossEntropy(Backend& backend, std::vector<Block> blocks,
+                      const std::vector<std::int32_t>& targets)
+      : backend_(backend),
+        blocks_(std::move(blocks)),
+        targets_(targets),
+        parts_(blocks_.size() * targets.size()),
+        softmax_(targets.size()) {}
+
+  // Returns the sum of the losses. The logits stay as they are.
+  double Loss(float scale) {
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      Run(SoftmaxBlock{.logits = blocks_[b].logits,
+                       .targets = targets_.data(),
+                       .parts = PartsOf(b),
+                       .rows = rows(),
+                       .columns = blocks_[b].columns,
+                       .stride = blocks_[b].stride,
+                       .first = First(b)});
+    }
+    double loss = -1;
+    Run(CrossEntropy{.parts = parts_.data(),
+                     .targets = targets_.data(),
+                     .softmax = softmax_.data(),
+                     .loss_sum = &loss,
+                     .rows = rows(),
+                     .blocks = static_cast<std::int64_t>(blocks_.size()),
+                     .block_columns = blocks_[0].columns,
+                     .scale = scale});
+    return loss;
+  }
+
+  // Call it after Loss: it overwrites the logits by their gradients.
+  void Gradient() {
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      Run(CrossEntropyGradient{.logits = blocks_[b].logits,
+                               .targets = targets_.data(),
+                               .parts = PartsOf(b),
+                               .softmax = softmax_.data(),
+                               .rows = rows(),
+                               .columns = blocks_[b].columns,
+                               .stride = blocks_[b].stride,
+                               .first = First(b)});
+    }
+  }
+
+  const std::vector<SoftmaxPart>& parts() const { return parts_; }
+  const std::vector<SoftmaxRow>& softmax() const { return softmax_; }
+
+ private:
+  std::int64_t rows() const { return static_cast<std::int64_t>(targets_.size()); }
+  std::int64_t First(std::size_t b) const {
+    return static_cast<std::int64_t>(b) * blocks_[0].columns;
+  }
+  SoftmaxPart* PartsOf(std::size_t b) { return parts_.data() + b * targets_.size(); }
+  void Run(const Op& op) { ASSERT_EQ(backend_.Run(op).message(), ""); }
+
+  Backend& backend_;
+  const std::vector<Block> blocks_;
+  const std::vector<std::int32_t>& targets_;
+  std::vector<SoftmaxPart> parts_;
+  std::vector<SoftmaxRow> softmax_;
+};
 
 // Name and make the backends that a test program tests. It links one definition of these
 // (tested_backends.cc).

@@ -41,8 +41,8 @@ float RowMax(const float* x, std::int64_t columns) {
 }
 
 // Returns the sum of e^(x - max). It is in double over chunks whose floats add up without much
-// rounding. Keeps the terms if `store`.
-double ExpRow(float* x, std::int64_t columns, float max, bool store) {
+// rounding.
+double SumOfExp(const float* x, std::int64_t columns, float max) {
   constexpr std::int64_t kChunk = 64 * kWidth;
   double total = 0;
   for (std::int64_t begin = 0; begin < columns; begin += kChunk) {
@@ -51,7 +51,6 @@ double ExpRow(float* x, std::int64_t columns, float max, bool store) {
     for (std::int64_t i = begin; i < end; i += kWidth) {
       Vec e = Exp(LoadN(x + i, end - i) - max);
       if (end - i < kWidth) e = KeepFirst(e, end - i);
-      if (store) StoreN(x + i, e, end - i);
       sum += e;
     }
     total += static_cast<double>(Sum(sum));
@@ -216,31 +215,71 @@ void SumPartials(const float* partials, std::int64_t count, std::int64_t stride,
   }
 }
 
+void SoftmaxBlockRows(const SoftmaxBlock& op, Range rows) {
+  const std::int64_t columns = op.columns;
+  const std::int64_t stride = op.stride == 0 ? columns : op.stride;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* logits = op.logits.f32 + r * stride;
+    SoftmaxPart& part = op.parts[r];
+    part.sum = 0;
+    part.max = part.target_logit = 0;
+    if (op.targets[r] == kIgnoredTarget) continue;
+    part.max = RowMax(logits, columns);
+    part.sum = SumOfExp(logits, columns, part.max);
+    const std::int64_t target = op.targets[r] - op.first;
+    if (target >= 0 && target < columns) part.target_logit = logits[target];
+  }
+}
+
 void CrossEntropyRows(const CrossEntropy& op, Range rows, double* row_losses) {
-  const std::int64_t vocab = op.vocab;
-  const std::int64_t stride = op.stride == 0 ? vocab : op.stride;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const SoftmaxPart* parts = op.parts + r;  // those of a row are op.rows apart
+    SoftmaxRow& softmax = op.softmax[r];
+    row_losses[r] = softmax.factor = 0;
+    softmax.max = softmax.scale = 0;
+    if (op.targets[r] == kIgnoredTarget) continue;
+    float max = parts->max;
+    for (std::int64_t b = 1; b < op.blocks; ++b) {
+      const float of_block = parts[b * op.rows].max;
+      max = of_block > max ? of_block : max;
+    }
+    double sum = 0;
+    for (std::int64_t b = 0; b < op.blocks; ++b) {
+      const SoftmaxPart& part = parts[b * op.rows];
+      sum += part.sum * __builtin_exp(static_cast<double>(part.max) - static_cast<double>(max));
+    }
+    const double target_logit = parts[op.targets[r] / op.block_columns * op.rows].target_logit;
+    row_losses[r] = __builtin_log(sum) + static_cast<double>(max) - target_logit;
+    softmax.factor = static_cast<double>(op.scale) / sum;
+    softmax.max = max;
+    softmax.scale = op.scale;
+  }
+}
+
+void CrossEntropyGradientRows(const CrossEntropyGradient& op, Range rows) {
+  const std::int64_t columns = op.columns;
+  const std::int64_t stride = op.stride == 0 ? columns : op.stride;
   const auto clear = [](float* begin, const float* end) {
     __builtin_memset(begin, 0, static_cast<std::size_t>(end - begin) * sizeof(float));
   };
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
     float* logits = op.logits.f32 + r * stride;
-    const std::int32_t target = op.targets[r];
-    row_losses[r] = 0;
-    if (target == kIgnoredTarget) {
-      if (op.gradient) clear(logits, logits + stride);
+    const SoftmaxRow& softmax = op.softmax[r];
+    if (op.targets[r] == kIgnoredTarget) {
+      clear(logits, logits + stride);
       continue;
     }
-    const float max = RowMax(logits, vocab);
-    const double target_logit = logits[target];
-    const double sum = ExpRow(logits, vocab, max, op.gradient);
-    row_losses[r] = __builtin_log(sum) + static_cast<double>(max) - target_logit;
-    if (!op.gradient) continue;
-    const auto factor = static_cast<float>(static_cast<double>(op.scale) / sum);
-    for (std::int64_t i = 0; i < vocab; i += kWidth) {
-      StoreN(logits + i, LoadN(logits + i, vocab - i) * factor, vocab - i);
+    const float max = op.parts[r].max;
+    const auto factor =
+        static_cast<float>(softmax.factor * __builtin_exp(static_cast<double>(max) -
+                                                          static_cast<double>(softmax.max)));
+    for (std::int64_t i = 0; i < columns; i += kWidth) {
+      const std::int64_t n = columns - i;
+      StoreN(logits + i, Exp(LoadN(logits + i, n) - max) * factor, n);
     }
-    logits[target] -= op.scale;
-    clear(logits + vocab, logits + stride);
+    const std::int64_t target = op.targets[r] - op.first;
+    if (target >= 0 && target < columns) logits[target] -= softmax.scale;
+    clear(logits + columns, logits + stride);
   }
 }
 

@@ -50,36 +50,70 @@ TEST_P(DiscreteDeathTest, EndsWhoeverTouchesItsMemory) {
   EXPECT_DEATH(std::memset(buffer.data(), 1, 64), "");
 }
 
+// The tensors of a small head.
+struct HeadTensors {
+  static constexpr std::int64_t kRows = 5, kVocab = 7, kInner = 9;
+
+  const float* a = nullptr;
+  const float* b = nullptr;
+  const std::int32_t* targets = nullptr;
+  float* logits = nullptr;
+  SoftmaxPart* parts = nullptr;
+  SoftmaxRow* softmax = nullptr;
+  double* loss_sum = nullptr;
+
+  void Compute(Backend& backend) const {
+    const auto run = [&](const Op& op) { EXPECT_EQ(backend.Run(op).message(), ""); };
+    run(Matmul{.a = a, .b = b, .c = logits, .m = kRows, .n = kVocab, .k = kInner});
+    run(SoftmaxBlock{
+        .logits = logits, .targets = targets, .parts = parts, .rows = kRows, .columns = kVocab});
+    run(CrossEntropy{.parts = parts,
+                     .targets = targets,
+                     .softmax = softmax,
+                     .loss_sum = loss_sum,
+                     .rows = kRows,
+                     .blocks = 1,
+                     .block_columns = kVocab});
+    run(CrossEntropyGradient{.logits = logits,
+                             .targets = targets,
+                             .parts = parts,
+                             .softmax = softmax,
+                             .rows = kRows,
+                             .columns = kVocab});
+  }
+};
+
 TEST_P(Discrete, ComputesWhatTheCpuDoes) {
-  constexpr std::int64_t kRows = 5, kVocab = 7, kInner = 9;
-  const Floats a = Random(kRows * kInner, 1), b = Random(kInner * kVocab, 2);
+  constexpr std::int64_t kRows = HeadTensors::kRows, kVocab = HeadTensors::kVocab;
+  const Floats a = Random(kRows * HeadTensors::kInner, 1),
+               b = Random(HeadTensors::kInner * kVocab, 2);
   const std::vector<std::int32_t> targets = RandomTokens(kRows, kVocab, 3);
-  const auto run = [&](Backend& backend, const float* a, const float* b, float* logits,
-                       const std::int32_t* targets, double* loss) {
-    EXPECT_TRUE(
-        backend.Run(Matmul{.a = a, .b = b, .c = logits, .m = kRows, .n = kVocab, .k = kInner})
-            .ok());
-    EXPECT_TRUE(backend
-                    .Run(CrossEntropy{.logits = logits,
-                                      .targets = targets,
-                                      .loss_sum = loss,
-                                      .rows = kRows,
-                                      .vocab = kVocab})
-                    .ok());
-  };
   Floats expected = Unset(kRows * kVocab);
   double expected_loss = 0;
-  run(*CreateOrDie({}), a.data(), b.data(), expected.data(), targets.data(), &expected_loss);
+  SoftmaxPart parts[kRows];
+  SoftmaxRow softmax[kRows];
+  HeadTensors{a.data(), b.data(), targets.data(), expected.data(), parts, softmax, &expected_loss}
+      .Compute(*CreateOrDie({}));
 
   const Buffer device_a = OnDevice(a), device_b = OnDevice(b);
   const Buffer logits = OnDevice(Unset(kRows * kVocab));
-  const Buffer device_targets = backend_->Allocate(targets.size() * 4, MemoryKind::kTokens).value();
+  const auto allocate = [&](std::size_t bytes) {
+    return backend_->Allocate(bytes, MemoryKind::kScratch).value();
+  };
+  const Buffer device_targets = allocate(targets.size() * sizeof(std::int32_t));
+  const Buffer device_parts = allocate(sizeof parts), device_softmax = allocate(sizeof softmax);
   ASSERT_TRUE(
       backend_->CopyFromHost(std::as_bytes(std::span(targets)), device_targets.data()).ok());
   const Buffer loss = backend_->AllocateHost(sizeof(double)).value();
   auto* const loss_sum = reinterpret_cast<double*>(loss.data());
-  run(*backend_, device_a.floats(), device_b.floats(), logits.floats(),
-      reinterpret_cast<const std::int32_t*>(device_targets.data()), loss_sum);
+  HeadTensors{device_a.floats(),
+              device_b.floats(),
+              reinterpret_cast<const std::int32_t*>(device_targets.data()),
+              logits.floats(),
+              reinterpret_cast<SoftmaxPart*>(device_parts.data()),
+              reinterpret_cast<SoftmaxRow*>(device_softmax.data()),
+              loss_sum}
+      .Compute(*backend_);
   EXPECT_EQ(OnHost(logits), expected);
   EXPECT_EQ(*loss_sum, expected_loss);
 }

@@ -85,7 +85,7 @@ absl::StatusOr<int> VersionOf(const ProgramState& state, const Stage& stage, Sta
 }  // namespace
 
 LossCall BoundPart::Loss(StepId step) const {
-  LossCall call{.gradient = trains};
+  LossCall call;
   if (scored == nullptr) return call;
   StepLosses::Microbatch& loss = *losses[step.value() % StepLosses::kSteps];
   loss.scored = *scored;
@@ -103,8 +103,7 @@ absl::StatusOr<BoundPart> ResolvePart(ProgramState& state, const ComputePart& pa
   }
   BoundPart bound{.stage = stage->second,
                   .buffers = BuffersOf(state, part),
-                  .has_gradients = state.rank.has_gradients.at(part.stage),
-                  .trains = state.trains};
+                  .has_gradients = state.rank.has_gradients.at(part.stage)};
   ASSIGN_OR_RETURN(bound.version, VersionOf(state, bound.stage, part.stage, weights));
   RETURN_IF_ERROR(CheckBuffers(state, part, bound.stage, bound.buffers));
   if (part.op != Op::kForward || part.stage.value() + 1 != state.program.num_stages) return bound;

@@ -25,7 +25,6 @@ struct BoundPart {
   // where the loss goes in a step with this remainder. Null elsewhere.
   const std::int64_t* scored = nullptr;
   StepLosses::Microbatch* losses[StepLosses::kSteps] = {};
-  bool trains = true;
 
   // Returns the loss call of F in this step. It also notes the count by which the gradient is
   // divided.

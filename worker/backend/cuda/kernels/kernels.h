@@ -49,7 +49,9 @@ void Launch(const GeluBackward& op, const LaunchContext& context);
 void Launch(const EmbeddingForward& op, const LaunchContext& context);
 // Takes at most kMaxEmbeddingRows rows (batch * context).
 void Launch(const EmbeddingBackward& op, const LaunchContext& context);
+void Launch(const SoftmaxBlock& op, const LaunchContext& context);
 void Launch(const CrossEntropy& op, const LaunchContext& context);
+void Launch(const CrossEntropyGradient& op, const LaunchContext& context);
 // Launches few kernels for many tensors.
 void Launch(const AdamwUpdate& op, const LaunchContext& context);
 void Launch(const SumOfSquares& op, const LaunchContext& context);

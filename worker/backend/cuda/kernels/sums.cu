@@ -81,34 +81,33 @@ __device__ inline Softmax WarpJoined(Softmax s) {
   return s;
 }
 
-// Each block has a row, and reads it twice if it writes the gradient. Rows fit in the L2 cache (200
-// kB at a vocabulary of 50,000; those of all blocks that run at once, 50 MB). The running maximum
-// saves a third reading (Milakov & Gimelshein 2018).
+// A block of threads has a row of a block of columns, and goes through it once. The running maximum
+// saves a second reading (Milakov & Gimelshein 2018).
 constexpr int kRowThreads = 512;
-struct CrossEntropyShared {
+struct SoftmaxShared {
   float max[kRowThreads / kWarpSize];
   float sum[kRowThreads / kWarpSize];
 };
 
 template <bool kAligned, class T>
-__device__ inline Softmax SoftmaxOfRow(const T* logits, std::int64_t vocab, std::int64_t stride) {
+__device__ inline Softmax SoftmaxOfRow(const T* logits, std::int64_t columns, std::int64_t stride) {
   constexpr int kCount = kIn16Bytes<T>;
   Softmax softmax;
-  for (std::int64_t i = threadIdx.x * kCount; i < vocab; i += kRowThreads * kCount) {
+  for (std::int64_t i = threadIdx.x * kCount; i < columns; i += kRowThreads * kCount) {
     const auto x = Load<kAligned, kCount>(logits, i, stride);
     Softmax group;
-    // Columns beyond the vocabulary must not count.
+    // The padding behind the columns must not count.
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      group.max = fmaxf(group.max, i + k < vocab ? x.v[k] : -FLT_MAX);
+      group.max = fmaxf(group.max, i + k < columns ? x.v[k] : -FLT_MAX);
     }
     const float max = fmaxf(softmax.max, group.max);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) group.sum += i + k < vocab ? expf(x.v[k] - max) : 0;
+    for (int k = 0; k < kCount; ++k) group.sum += i + k < columns ? expf(x.v[k] - max) : 0;
     softmax = {max, softmax.sum * expf(softmax.max - max) + group.sum};
   }
   softmax = WarpJoined(softmax);
-  auto& shared = Shared<CrossEntropyShared>();
+  auto& shared = Shared<SoftmaxShared>();
   if (threadIdx.x % kWarpSize == 0) {
     shared.max[threadIdx.x / kWarpSize] = softmax.max;
     shared.sum[threadIdx.x / kWarpSize] = softmax.sum;
@@ -122,34 +121,67 @@ __device__ inline Softmax SoftmaxOfRow(const T* logits, std::int64_t vocab, std:
 }
 
 template <bool kAligned, class T>
-__global__ __launch_bounds__(kRowThreads) void CrossEntropyKernel(CrossEntropy op, T* all,
-                                                                  std::int64_t stride,
-                                                                  double* row_losses) {
-  constexpr int kCount = kIn16Bytes<T>;
-  const std::int64_t row = blockIdx.x, vocab = op.vocab;
-  T* logits = all + row * stride;
-  const std::int32_t target = op.targets[row];
-  const bool scored = target != kIgnoredTarget;
-  Softmax softmax;
-  if (scored) {
-    softmax = SoftmaxOfRow<kAligned>(logits, vocab, stride);
-    if (threadIdx.x == 0) {
-      row_losses[row] = log(static_cast<double>(softmax.sum)) + static_cast<double>(softmax.max) -
-                        static_cast<double>(Widened(logits[target]));
-    }
-  } else if (threadIdx.x == 0) {
-    row_losses[row] = 0;
+__global__ __launch_bounds__(kRowThreads) void SoftmaxBlockKernel(SoftmaxBlock op, const T* all,
+                                                                  std::int64_t stride) {
+  const std::int64_t row = blockIdx.x;
+  const T* logits = all + row * stride;
+  SoftmaxPart part = {0, 0, 0};
+  if (op.targets[row] != kIgnoredTarget) {
+    const Softmax softmax = SoftmaxOfRow<kAligned>(logits, op.columns, stride);
+    const std::int64_t target = op.targets[row] - op.first;
+    const bool here = target >= 0 && target < op.columns;
+    part = {static_cast<double>(softmax.sum), softmax.max, here ? Widened(logits[target]) : 0.0F};
   }
-  if (!op.gradient) return;
-  __syncthreads();  // thread 0 has read the target's logit
-  const float factor = scored ? op.scale / softmax.sum : 0;
+  if (threadIdx.x == 0) op.parts[row] = part;
+}
+
+// Each thread has a row.
+__global__ __launch_bounds__(kThreads) void CrossEntropyKernel(CrossEntropy op,
+                                                               double* row_losses) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (row >= op.rows) return;
+  const SoftmaxPart* parts = op.parts + row;  // those of a row are op.rows apart
+  SoftmaxRow softmax = {0, 0, 0};
+  double loss = 0;
+  if (op.targets[row] != kIgnoredTarget) {
+    float max = parts->max;
+    for (std::int64_t b = 1; b < op.blocks; ++b) max = fmaxf(max, parts[b * op.rows].max);
+    double sum = 0;
+    for (std::int64_t b = 0; b < op.blocks; ++b) {
+      const SoftmaxPart& part = parts[b * op.rows];
+      sum += part.sum * exp(static_cast<double>(part.max) - static_cast<double>(max));
+    }
+    const std::int64_t block = op.targets[row] / op.block_columns;
+    loss = log(sum) + static_cast<double>(max) -
+           static_cast<double>(parts[block * op.rows].target_logit);
+    softmax = {static_cast<double>(op.scale) / sum, max, op.scale};
+  }
+  op.softmax[row] = softmax;
+  row_losses[row] = loss;
+}
+
+// A block of threads has a row of a block of columns.
+template <bool kAligned, class T>
+__global__ __launch_bounds__(kRowThreads) void CrossEntropyGradientKernel(CrossEntropyGradient op,
+                                                                          T* all,
+                                                                          std::int64_t stride) {
+  constexpr int kCount = kIn16Bytes<T>;
+  const std::int64_t row = blockIdx.x, columns = op.columns;
+  T* logits = all + row * stride;
+  const bool scored = op.targets[row] != kIgnoredTarget;
+  const std::int64_t target = op.targets[row] - op.first;
+  const SoftmaxRow softmax = op.softmax[row];
+  const float max = op.parts[row].max;
+  // Every thread computes the same bits.
+  const auto factor = static_cast<float>(
+      softmax.factor * exp(static_cast<double>(max) - static_cast<double>(softmax.max)));
   for (std::int64_t i = threadIdx.x * kCount; i < stride; i += kRowThreads * kCount) {
     Numbers<kCount> d = {};
     if (scored) {
       const auto x = Load<kAligned, kCount>(logits, i, stride);
       d = Each<kCount>([&](int k) {
-        const float onehot = i + k == target ? op.scale : 0.0F;
-        return i + k < vocab ? factor * expf(x.v[k] - softmax.max) - onehot : 0.0F;
+        const float onehot = i + k == target ? softmax.scale : 0.0F;
+        return i + k < columns ? factor * expf(x.v[k] - max) - onehot : 0.0F;
       });
     }
     Store<kAligned>(logits, i, stride, d);
@@ -171,17 +203,34 @@ void Launch(const SumOfSquares& op, const LaunchContext& context) {
   SumInOrder(block_sums, blocks, op.result, context);
 }
 
-void Launch(const CrossEntropy& op, const LaunchContext& context) {
-  auto* row_losses = static_cast<double*>(context.scratch);
-  const std::int64_t stride = op.stride == 0 ? op.vocab : op.stride;
-  const Blocks blocks = {{static_cast<unsigned>(op.rows)}, kRowThreads, sizeof(CrossEntropyShared)};
-  To(op.logits, [&]<class T>(T* logits) {
+void Launch(const SoftmaxBlock& op, const LaunchContext& context) {
+  const std::int64_t stride = op.stride == 0 ? op.columns : op.stride;
+  const Blocks blocks = {{static_cast<unsigned>(op.rows)}, kRowThreads, sizeof(SoftmaxShared)};
+  From(op.logits, [&]<class T>(const T* logits) {
     Choose(InGroups<kIn16Bytes<T>>(stride, logits), [&](auto aligned) {
-      LaunchKernel(CrossEntropyKernel<decltype(aligned)::value, T>, blocks, context.stream, op,
-                   logits, stride, row_losses);
+      LaunchKernel(SoftmaxBlockKernel<decltype(aligned)::value, T>, blocks, context.stream, op,
+                   logits, stride);
     });
   });
+}
+
+void Launch(const CrossEntropy& op, const LaunchContext& context) {
+  auto* row_losses = static_cast<double*>(context.scratch);
+  LaunchKernel(CrossEntropyKernel,
+               Blocks{{static_cast<unsigned>(CeilDiv(op.rows, kThreads))}, kThreads, 0},
+               context.stream, op, row_losses);
   SumInOrder(row_losses, op.rows, op.loss_sum, context);
+}
+
+void Launch(const CrossEntropyGradient& op, const LaunchContext& context) {
+  const std::int64_t stride = op.stride == 0 ? op.columns : op.stride;
+  const Blocks blocks = {{static_cast<unsigned>(op.rows)}, kRowThreads, 0};
+  To(op.logits, [&]<class T>(T* logits) {
+    Choose(InGroups<kIn16Bytes<T>>(stride, logits), [&](auto aligned) {
+      LaunchKernel(CrossEntropyGradientKernel<decltype(aligned)::value, T>, blocks, context.stream,
+                   op, logits, stride);
+    });
+  });
 }
 
 }  // namespace takt::backend::cuda
