@@ -75,11 +75,13 @@ absl::Status SetRecompute(const std::vector<model::Recompute>& modes, mesh::Part
   return absl::OkStatus();
 }
 
+// layer_seconds: as in MakePartition.
 absl::StatusOr<mesh::Partition> PartitionOf(const CandidateInputs& inputs, int num_stages,
-                                            schedule::Placement placement, int pp_size) {
+                                            schedule::Placement placement, int pp_size,
+                                            const std::vector<double>& layer_seconds) {
   ASSIGN_OR_RETURN(mesh::Partition partition,
                    MakePartition(inputs.model, num_stages, inputs.job.parallelism.stage_layers,
-                                 placement, pp_size, LayerSeconds(inputs, pp_size)));
+                                 placement, pp_size, layer_seconds));
   RETURN_IF_ERROR(SetRecompute(inputs.recompute, partition));
   return partition;
 }
@@ -114,10 +116,15 @@ absl::StatusOr<sim::Report> SimulateSteps(const schedule::Schedule& schedule,
   return sim::Simulate(programs, costs, {.steps = IsAsynchronous(schedule) ? kStepsInARow : 1});
 }
 
+// Without a flush, the cut decides which weights a microbatch meets. So it does not depend on what
+// was measured, and losses are the same wherever and whenever the job runs.
 absl::StatusOr<Candidate> FromSchedule(const CandidateInputs& inputs, schedule::Schedule schedule) {
-  ASSIGN_OR_RETURN(mesh::Partition partition,
-                   PartitionOf(inputs, schedule.num_stages, schedule.placement,
-                               schedule.num_ranks()));
+  const int pp_size = schedule.num_ranks();
+  const std::vector<double> layer_seconds =
+      IsAsynchronous(schedule) ? std::vector<double>() : LayerSeconds(inputs, pp_size);
+  ASSIGN_OR_RETURN(
+      mesh::Partition partition,
+      PartitionOf(inputs, schedule.num_stages, schedule.placement, pp_size, layer_seconds));
   return FromPartition(inputs, std::move(schedule), std::move(partition));
 }
 
@@ -182,7 +189,8 @@ absl::StatusOr<cost::Costs> CostsToGenerateFor(const CandidateInputs& inputs,
   });
   if (!looks) return cost::Costs();
   ASSIGN_OR_RETURN(const mesh::Partition partition,
-                   PartitionOf(inputs, pp_size, schedule::Placement::kLoop, pp_size));
+                   PartitionOf(inputs, pp_size, schedule::Placement::kLoop, pp_size,
+                               LayerSeconds(inputs, pp_size)));
   return CostsOf(inputs, partition);
 }
 
@@ -307,7 +315,8 @@ absl::StatusOr<Candidate> FromFamily(const CandidateInputs& inputs, std::string_
 std::vector<Candidate> FromSearch(const CandidateInputs& inputs, schedule::Placement placement,
                                   int pp_size, int num_chunks) {
   const int num_stages = pp_size * num_chunks;
-  const auto partition = PartitionOf(inputs, num_stages, placement, pp_size);
+  const auto partition =
+      PartitionOf(inputs, num_stages, placement, pp_size, LayerSeconds(inputs, pp_size));
   if (!partition.ok()) return {};
   search::Request request{
       .num_ranks = pp_size,

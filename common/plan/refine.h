@@ -10,7 +10,7 @@ namespace takt::plan {
 // candidate over the partition that was best. The cut that it begins with makes the largest stage
 // least, but a rank with several stages has their sum, and a short last stage empties the pipeline
 // sooner. A partition that the job names stays, and so does that of a schedule whose stages have two
-// copies. What fitted the workers' memory still fits.
+// copies, or that does not flush: there losses depend on it. What fitted the workers' memory still fits.
 Candidate WithBetterPartition(const CandidateInputs& inputs, Candidate candidate);
 
 }  // namespace takt::plan

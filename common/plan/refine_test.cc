@@ -59,6 +59,14 @@ TEST_F(RefineTest, LeavesAPartitionThatTheJobNames) {
   EXPECT_EQ(Layers(WithBetterPartition(inputs(), cut)), Layers(cut));
 }
 
+// Which weights a microbatch meets depends on the cut, so losses would.
+TEST_F(RefineTest, LeavesTheCutOfAScheduleWithoutAFlush) {
+  job_.adamw.clip_norm = 0;
+  job_.parallelism.schedule = "pipedream-2bw";
+  const Candidate cut = Cut();
+  EXPECT_EQ(Layers(WithBetterPartition(inputs(), cut)), Layers(cut));
+}
+
 TEST_F(RefineTest, LeavesWhatIsBestAsItIs) {
   job_.model = {.family = model::Family::kEmulated,
                 .layers = 8,

@@ -112,6 +112,16 @@ TEST_F(StageCostsTest, AStepIsPredictedAgainByWhatIsKnownNow) {
   EXPECT_DOUBLE_EQ(Planned().predicted_step_seconds, now);
 }
 
+TEST_F(StageCostsTest, WithoutAFlushTheCutDependsOnNoMeasurement) {
+  job_.adamw.clip_norm = 0;
+  job_.parallelism.schedule = "pipedream-2bw";
+  const LayerId usual = Planned().partition[0].last_layer;
+  AddLayers(0.001, 0.010);
+  EXPECT_EQ(Planned().partition[0].last_layer, usual);
+  job_.parallelism.schedule = "1f1b";
+  EXPECT_NE(Planned().partition[0].last_layer, usual);
+}
+
 TEST_F(StageCostsTest, OriginsNameEachShapeOnce) {
   AddLayers(0.001, 0.001);
   const Origins measured = MakeForecasts(job_, Options(), 1)->origins;
