@@ -2,6 +2,7 @@
 #include "cli/base/message_json.h"
 
 #include <cctype>
+#include <cstdint>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -27,7 +28,7 @@ class FieldReader {
   Json Read() const {
     switch (field_.cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT32:
-        return Get(&Reflection::GetInt32, &Reflection::GetRepeatedInt32);
+        return CountOrAuto(Get(&Reflection::GetInt32, &Reflection::GetRepeatedInt32));
       case FieldDescriptor::CPPTYPE_INT64:
         return Get(&Reflection::GetInt64, &Reflection::GetRepeatedInt64);
       case FieldDescriptor::CPPTYPE_UINT32:
@@ -60,6 +61,12 @@ class FieldReader {
         T (Reflection::*many)(const Message&, const FieldDescriptor*, int) const) const {
     return field_.is_repeated() ? (reflection_.*many)(message_, &field_, index_)
                                 : (reflection_.*one)(message_, &field_);
+  }
+
+  // Job specs have a number for `auto` in some fields.
+  Json CountOrAuto(std::int32_t number) const {
+    const bool is_auto = number != 0 && number == field_.options().GetExtension(v1::auto_number);
+    return is_auto ? Json("auto") : Json(number);
   }
 
   Json EnumName(const google::protobuf::EnumValueDescriptor& value) const {

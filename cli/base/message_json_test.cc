@@ -59,6 +59,18 @@ TEST(MessageJson, EnumeratorsAreShort) {
   EXPECT_EQ(json["spec"]["model"]["family"], "gpt2");
 }
 
+TEST(MessageJson, AutoIsAWord) {
+  v1::JobSpec spec;
+  spec.mutable_parallelism()->set_pipeline(-1);
+  spec.mutable_parallelism()->set_data(-1);
+  spec.mutable_batch()->set_microbatch(-1);
+  EXPECT_EQ(ToJson(spec)["parallelism"]["data"], "auto");
+  EXPECT_EQ(ToJson(spec)["batch"]["microbatch"], "auto");
+  EXPECT_EQ(ToJson(spec)["parallelism"]["pipeline"], -1);  // it says so by being unset
+  spec.mutable_parallelism()->set_data(2);
+  EXPECT_EQ(ToJson(spec)["parallelism"]["data"], 2);
+}
+
 TEST(MessageJson, TimesAreRfc3339) {
   v1::Job job;
   job.mutable_create_time()->set_seconds(1700000000);

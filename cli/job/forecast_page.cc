@@ -108,11 +108,12 @@ void AppendOrigins(const plan::Origins& origins, std::string& html) {
   }
 }
 
-void AppendRefusals(const std::vector<plan::Refusal>& refused, std::string& html) {
+void AppendRefusals(const config::JobSpec& job, const std::vector<plan::Refusal>& refused,
+                    std::string& html) {
   if (refused.empty()) return;
   html += "<h2>What was refused</h2>\n";
-  AppendTable(RefusalTable(refused, kMostRefusals), "What was considered and left out, and why",
-              html);
+  AppendTable(RefusalTable(job, refused, kMostRefusals),
+              "What was considered and left out, and why", html);
   AppendRest(refused.size(), kMostRefusals, html);
 }
 
@@ -246,7 +247,7 @@ absl::StatusOr<std::string> RenderForecastPage(const config::JobSpec& job,
   for (std::size_t i = 0; i < std::min(kPictures, candidates.size()); ++i) {
     RETURN_IF_ERROR(AppendCandidate(candidates[i], i + 1, options.worker_memory_bytes, html));
   }
-  AppendRefusals(forecasts.refused, html);
+  AppendRefusals(job, forecasts.refused, html);
   return absl::StrReplaceAll(
       kForecastPageHtml,
       {{"TAKT_TITLE", absl::StrCat("Plan of job ", Escape(job.name))}, {"TAKT_BODY", html}});

@@ -101,7 +101,7 @@ TEST(ForecastPage, HasEveryCandidateWithItsReasonAndAPicture) {
 }
 
 TEST(ForecastPage, SaysWhatRanksSendToOneAnother) {
-  config::JobSpec job = Gpt2Job();
+  config::JobSpec job = SmallGpt2Job();
   job.parallelism.pipeline = 2;
   job.parallelism.schedule = "1f1b";
   const std::string page = PageOf(job, ForecastsOf(job));

@@ -53,7 +53,7 @@ double TokensPerSecond(const config::JobSpec& job, const plan::Plan& plan) {
 }
 
 double Mfu(const config::JobSpec& job, const plan::PlanOptions& options, const plan::Plan& plan) {
-  const double flops = plan.model.FlopsPerMicrobatch() * job.global_batch / job.microbatch;
+  const double flops = plan.model.FlopsPerMicrobatch() * job.global_batch / plan.microbatch;
   return flops / (plan.predicted_step_seconds * plan.mesh.size() * options.matmul_flops_per_second);
 }
 
@@ -76,7 +76,7 @@ Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
           {"context", 1},
           {"expert", 1},
           {"shard", "none"},
-          {"microbatch", job.microbatch},
+          {"microbatch", plan.microbatch},
           {"chunks", ChunksOf(plan)},
           {"schedule", plan.schedule.name},
           {"recompute", RecomputeOf(plan)},
@@ -95,6 +95,19 @@ Json ForecastJson(const config::JobSpec& job, const plan::PlanOptions& options,
           {"why", WhyOf(forecasts.candidates, index)}};
 }
 
+const char* DivisionHeader(const config::JobSpec& job) {
+  return job.microbatch_auto ? "PIPELINE, MICROBATCH" : "PIPELINE";
+}
+
+// Returns e.g. "2", "2 x 4" for four replicas, or, if the plan chooses that, "2 x 4, 8" for
+// microbatches of eight sequences.
+std::string DivisionText(const config::JobSpec& job, int pp_size, int dp_size, int microbatch) {
+  std::string text = absl::StrCat(pp_size);
+  if (dp_size > 1) absl::StrAppend(&text, " x ", dp_size);
+  if (job.microbatch_auto) absl::StrAppend(&text, ", ", microbatch);
+  return text;
+}
+
 std::string RecomputeText(const std::vector<model::Recompute>& modes) {
   std::vector<std::string> names;
   for (const model::Recompute mode : modes) names.emplace_back(model::Name(mode));
@@ -108,6 +121,8 @@ void PrintForecastsJson(const Context& context, const config::JobSpec& job,
     candidates.push_back(ForecastJson(job, options, forecasts, i));
   for (const plan::Refusal& refusal : forecasts.refused) {
     refused.push_back({{"pipeline", refusal.pp_size},
+                       {"data", refusal.dp_size},
+                       {"microbatch", refusal.microbatch},
                        {"schedule", refusal.schedule},
                        {"recompute", RecomputeText(refusal.recompute)},
                        {"reason", refusal.reason}});
@@ -137,9 +152,10 @@ void PrintMessages(std::ostream& out, const plan::Plan& plan) {
     out << "and " << messages.size() - kLinksShown << " more, which -o json lists\n";
 }
 
-void PrintRefusals(std::ostream& out, const std::vector<plan::Refusal>& refused) {
+void PrintRefusals(std::ostream& out, const config::JobSpec& job,
+                   const std::vector<plan::Refusal>& refused) {
   if (refused.empty()) return;
-  out << '\n' << RefusalTable(refused, kRefusalsShown).ToString();
+  out << '\n' << RefusalTable(job, refused, kRefusalsShown).ToString();
   if (refused.size() > kRefusalsShown)
     out << "and " << refused.size() - kRefusalsShown << " more, which -o json lists\n";
 }
@@ -190,7 +206,7 @@ std::string WhyOf(const std::vector<Forecast>& all, std::size_t index) {
 
 Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& options,
                      const std::vector<Forecast>& candidates) {
-  Table table({"", "STEP", "TOKENS/S", "MFU", "BUBBLE", "MEMORY", "PIPELINE", "SCHEDULE",
+  Table table({"", "STEP", "TOKENS/S", "MFU", "BUBBLE", "MEMORY", DivisionHeader(job), "SCHEDULE",
                "STAGE LAYERS", "RECOMPUTE", "LIMITED BY"});
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const plan::Plan& plan = candidates[i].plan;
@@ -202,8 +218,7 @@ Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& option
                FormatCount(TokensPerSecond(job, plan)), FormatPercent(Mfu(job, options, plan)),
                FormatPercent(plan.predicted_bubble_fraction),
                FormatBytes(static_cast<double>(largest.total())),
-               absl::StrCat(plan.mesh.pp_size,
-                            plan.mesh.dp_size > 1 ? absl::StrCat(" x ", plan.mesh.dp_size) : ""),
+               DivisionText(job, plan.mesh.pp_size, plan.mesh.dp_size, plan.microbatch),
                plan.schedule.name, absl::StrJoin(StageLayers(plan), ","),
                absl::StrJoin(recompute, ","), LimitedBy(candidates[i])});
   }
@@ -221,11 +236,14 @@ Table MessageTable(const std::vector<plan::Messages>& messages, std::size_t most
   return table;
 }
 
-Table RefusalTable(const std::vector<plan::Refusal>& refused, std::size_t most) {
-  Table table({"NOT HERE", "PIPELINE", "RECOMPUTE", "WHY"});
+Table RefusalTable(const config::JobSpec& job, const std::vector<plan::Refusal>& refused,
+                   std::size_t most) {
+  Table table({"NOT HERE", DivisionHeader(job), "RECOMPUTE", "WHY"});
   for (std::size_t i = 0; i < std::min(most, refused.size()); ++i) {
-    table.Add({refused[i].schedule, absl::StrCat(refused[i].pp_size),
-               RecomputeText(refused[i].recompute), refused[i].reason});
+    const plan::Refusal& refusal = refused[i];
+    table.Add({refusal.schedule,
+               DivisionText(job, refusal.pp_size, refusal.dp_size, refusal.microbatch),
+               RecomputeText(refusal.recompute), refusal.reason});
   }
   return table;
 }
@@ -255,7 +273,7 @@ void PrintForecasts(const Context& context, const config::JobSpec& job,
     PrintCandidates(out, job, options, forecasts.candidates);
     PrintMessages(out, forecasts.candidates.front().plan);
   }
-  PrintRefusals(out, forecasts.refused);
+  PrintRefusals(out, job, forecasts.refused);
   PrintOrigins(out, forecasts.origins);
   out << std::flush;
 }

@@ -33,7 +33,8 @@ Table CandidateTable(const config::JobSpec& job, const plan::PlanOptions& option
 Table MessageTable(const std::vector<plan::Messages>& messages, std::size_t most);
 
 // Returns a row for each of the first `most` refusals.
-Table RefusalTable(const std::vector<plan::Refusal>& refused, std::size_t most);
+Table RefusalTable(const config::JobSpec& job, const std::vector<plan::Refusal>& refused,
+                   std::size_t most);
 
 void PrintForecasts(const Context& context, const config::JobSpec& job,
                     const plan::PlanOptions& options, const plan::Forecasts& forecasts);

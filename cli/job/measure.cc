@@ -198,9 +198,21 @@ class Prober {
   std::vector<std::string> done_;  // jobs
 };
 
-model::Model ModelOf(const config::JobSpec& job, config::DeviceKind device) {
+// Returns the sizes of microbatches that are measured. Where a plan chooses the size, these are one
+// sequence and some. Other sizes are interpolated from them. A short job has four microbatches on
+// each rank, so that with four ranks it reads no more of the data at once than the job does.
+std::vector<int> MicrobatchesOf(const config::JobSpec& job) {
+  if (!job.microbatch_auto) return {job.microbatch};
+  constexpr int kSome = 8, kInAll = 16;
+  int some = std::clamp(job.global_batch / kInAll, 1, kSome);
+  while (job.global_batch % some != 0) --some;
+  if (some == 1) return {1};
+  return {1, some};
+}
+
+model::Model ModelOf(const config::JobSpec& job, int microbatch, config::DeviceKind device) {
   absl::StatusOr<model::Model> model =
-      model::BuildModel(job.model, job.microbatch, config::PrecisionsOf(job, device));
+      model::BuildModel(job.model, microbatch, config::PrecisionsOf(job, device));
   TAKT_CHECK(model.ok());  // the job was validated
   return *std::move(model);
 }
@@ -210,22 +222,25 @@ model::Model ModelOf(const config::JobSpec& job, config::DeviceKind device) {
 int RanksForMessages(const config::JobSpec& job, const plan::PlanOptions& workers) {
   if (workers.device == config::DeviceKind::kCuda) return 1;  // emulated layers use no GPU
   const config::Parallelism& p = job.parallelism;
-  const int ranks = p.pipeline ? *p.pipeline * p.data.value_or(1) : workers.max_workers;
+  const bool named = p.pipeline && !p.data_auto;
+  const int ranks = named ? *p.pipeline * p.data.value_or(1) : workers.max_workers;
   return std::min({ranks, workers.max_workers, workers.host.workers + 1});
 }
 
 }  // namespace
 
 std::vector<JobLayer> LayersOf(const config::JobSpec& job, config::DeviceKind device) {
-  const model::Model model = ModelOf(job, device);
   std::vector<model::Recompute> modes = job.parallelism.recompute;
   if (modes.empty()) modes = {model::Recompute::kNone};
   std::vector<JobLayer> layers;
-  for (const model::Layer& layer : model.layers) {
-    for (const model::Recompute mode : modes) {
-      const profile::LayerShape shape = profile::ShapeOf(model, layer, mode);
-      if (std::ranges::find(layers, shape, &JobLayer::shape) == layers.end())
-        layers.push_back({.shape = shape, .work = profile::WorkOf(layer, mode)});
+  for (const int microbatch : MicrobatchesOf(job)) {
+    const model::Model model = ModelOf(job, microbatch, device);
+    for (const model::Layer& layer : model.layers) {
+      for (const model::Recompute mode : modes) {
+        const profile::LayerShape shape = profile::ShapeOf(model, layer, mode);
+        if (std::ranges::find(layers, shape, &JobLayer::shape) == layers.end())
+          layers.push_back({.shape = shape, .work = profile::WorkOf(layer, mode)});
+      }
     }
   }
   return layers;
@@ -254,13 +269,14 @@ std::vector<profile::Conditions> ConditionsOf(const config::JobSpec& job,
         workers.host.ConditionsOf(num_ranks, job.parallelism.threads, workers.device);
     if (std::ranges::find(all, conditions) == all.end()) all.push_back(std::move(conditions));
   };
+  const config::Parallelism& p = job.parallelism;
   const int most = std::min(workers.host.workers, workers.max_workers);  // some take no work
-  const int data = job.parallelism.data.value_or(1);
-  if (job.parallelism.pipeline) {
-    add(std::min(*job.parallelism.pipeline * data, most));
+  const int least = std::min(p.pipeline.value_or(1) * p.data.value_or(1), most);
+  if (p.pipeline && !p.data_auto) {
+    add(least);
     return all;
   }
-  for (int ranks = data; ranks < most; ranks *= 2) add(ranks);
+  for (int ranks = least; ranks < most; ranks *= 2) add(ranks);
   add(most);
   return all;
 }
@@ -273,16 +289,23 @@ absl::StatusOr<profile::Profile> Measure(Client& client, Client::StreamStop& sto
   RETURN_IF_ERROR(prober.Begin());
   Wanted layers;
   for (const JobLayer& layer : LayersOf(job, device)) layers.layers.insert(layer.shape);
+  const std::vector<int> microbatches = MicrobatchesOf(job);
   for (const profile::Conditions& conditions : ConditionsOf(job, options.workers)) {
     const int ranks = conditions.ranks_per_host;
-    const config::JobSpec probe =
-        profile::ProbeJob(job, {.num_ranks = ranks,
-                                .target_seconds = options.seconds,
-                                .flops_per_second = options.workers.matmul_flops_per_second});
-    RETURN_IF_ERROR(prober.Run(probe, absl::StrCat(ranks), layers));
+    for (const int microbatch : microbatches) {
+      config::JobSpec sized = job;
+      sized.microbatch = microbatch;
+      const config::JobSpec probe =
+          profile::ProbeJob(sized, {.num_ranks = ranks,
+                                    .target_seconds = options.seconds,
+                                    .flops_per_second = options.workers.matmul_flops_per_second});
+      const std::string size = job.microbatch_auto ? absl::StrCat("-of-", microbatch) : "";
+      RETURN_IF_ERROR(prober.Run(probe, absl::StrCat(ranks, size), layers));
+    }
   }
   if (const int ranks = RanksForMessages(job, options.workers); ranks >= 2) {
-    const std::int64_t bytes = ModelOf(job, device).layers.front().cost.output_bytes;
+    const model::Model model = ModelOf(job, microbatches.front(), device);
+    const std::int64_t bytes = model.layers.front().cost.output_bytes;
     const profile::MessageKey key = profile::KeyOfMessage(/*same_host=*/true, bytes);
     RETURN_IF_ERROR(prober.Run(profile::MessageProbeJob(job, ranks, bytes), "messages",
                                {.message_log2_bytes = key.log2_bytes}));

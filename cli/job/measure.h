@@ -23,11 +23,12 @@ struct JobLayer {
 };
 
 // Returns the layers that take different times on this device, under each way to recompute that the
-// job names.
+// job names. If a plan chooses the size of microbatches, these are the layers of two sizes.
 std::vector<JobLayer> LayersOf(const config::JobSpec& job, config::DeviceKind device);
 
-// Returns how ranks of the job may share a host: its number of ranks if the job names it, else 1,
-// 2, 4, ... and as many as the host has workers that take work.
+// Returns how ranks of the job may share a host: its number of ranks if the job names it, else the
+// least that it can have, 2, 4, ... times as many, and as many as the host has workers that take
+// work.
 std::vector<profile::Conditions> ConditionsOf(const config::JobSpec& job,
                                               const plan::PlanOptions& workers);
 
@@ -47,12 +48,12 @@ struct MeasureOptions {
 };
 
 // Runs a job for each of ConditionsOf and, if the job may have several ranks, one for messages.
-// They are called profile-NAME-RANKS and profile-NAME-messages, and are deleted at their ends.
-// Returns all that the coordinator knows then. Errors: those of the jobs, as when a worker is lost;
-// kCancelled (`stop`); kAborted (a job has not ended in time, as when too few workers are left for
-// it); kFailedPrecondition (the coordinator is older than profiles, or Client::GetProfile). A job
-// that still runs is cancelled. The coordinator keeps what it learned until then, and the error
-// names the jobs that were done.
+// They are called profile-NAME-RANKS (with -of-SEQUENCES if there are two sizes of microbatches)
+// and profile-NAME-messages, and are deleted at their ends. Returns all that the coordinator knows
+// then. Errors: those of the jobs, as when a worker is lost; kCancelled (`stop`); kAborted (a job
+// has not ended in time, as when too few workers are left for it); kFailedPrecondition (the
+// coordinator is older than profiles, or Client::GetProfile). A job that still runs is cancelled.
+// The coordinator keeps what it learned until then, and the error names the jobs that were done.
 absl::StatusOr<profile::Profile> Measure(Client& client, Client::StreamStop& stop,
                                          const MeasureOptions& options);
 

@@ -63,7 +63,7 @@ absl::Status AddMeasured(const Context& context, Client& client, Client::StreamS
 // Says why the plan goes on without what it wanted to measure.
 void SayWhyNotMeasured(const Context& context, std::string_view source,
                        const absl::Status& status) {
-  Say(context, absl::StrCat("planning from ", source, ", as not all could be measured: ",
+  Say(context, absl::StrCat("planning from ", std::string(source), ", as not all could be measured: ",
                             Harmless(std::string(status.message()))));
 }
 
@@ -218,8 +218,9 @@ void AddPlan(CLI::App& app, Context& context, WithWorkers with_local_workers) {
         return Plan(context, options, with_local_workers);
       });
   command->footer(
-      "The job may leave open its pipeline, schedule, chunks and recompute. What it names is\n"
-      "kept. The first candidate is what a job submitted to these workers, all idle, gets.\n"
+      "The job may leave open its pipeline, schedule, chunks and recompute, and with `auto` its\n"
+      "data and microbatch, which change the bits of losses. What it names is kept. The first\n"
+      "candidate is what a job submitted to these workers, all idle, gets.\n"
       "Times are those that workers measured. If all are idle and a layer was never measured, a\n"
       "plan begins with short jobs of some seconds, as `takt profile` runs them; every job that\n"
       "runs corrects the times. What was not measured is interpolated from the nearest layer, or\n"

@@ -97,6 +97,27 @@ TEST_F(PlanTest, SaysWhatRanksSendToOneAnother) {
   EXPECT_THAT(alone.out, Not(HasSubstr("MESSAGES OF A STEP")));
 }
 
+TEST_F(PlanTest, ChoosesDataAndMicrobatchOnlyWhereTheJobSaysAuto) {
+  const auto first = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--set", "parallelism.schedule=1f1b", "--link", "0,1e30"});
+    Outcome outcome = PlanFor("4", more);
+    more.insert(more.end(), {"-o", "json"});
+    const json plan = Parse(PlanFor("4", more));
+    for (const json& refusal : plan["refused"]) EXPECT_TRUE(refusal.contains("microbatch"));
+    return std::pair(plan["candidates"][0], outcome.out);
+  };
+  const auto [closed, closed_text] = first({});
+  EXPECT_EQ(closed["data"], 1);
+  EXPECT_EQ(closed["microbatch"], 2);
+  EXPECT_THAT(closed_text, Not(HasSubstr("MICROBATCH")));
+  const auto [chosen, chosen_text] =
+      first({"--set", "parallelism.data=auto", "--set", "batch.microbatch=auto"});
+  EXPECT_EQ(chosen["data"], 4);  // replicas have no bubble, and sums are free
+  EXPECT_EQ(chosen["pipeline"], 1);
+  EXPECT_EQ(chosen["microbatch"], 1);  // it holds least
+  EXPECT_THAT(chosen_text, AllOf(HasSubstr("PIPELINE, MICROBATCH"), HasSubstr("1 x 4, 1")));
+}
+
 TEST_F(PlanTest, PrintsATableAndThenWhy) {
   const Outcome outcome = PlanFor("2", {"--top", "2"});
   EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;

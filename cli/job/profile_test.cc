@@ -156,6 +156,20 @@ TEST_F(ProfileTest, MeasuresOnlyWithTheJobsOwnNumberOfRanks) {
   EXPECT_THAT(submitted_, ElementsAre("profile-j-2", "profile-j-messages"));
 }
 
+TEST_F(ProfileTest, MeasuresWhatAPlanMayChoose) {
+  num_workers_ = 4;
+  const Outcome outcome = Profile({"--set", "parallelism={pipeline: 2, data: auto}", "--set",
+                                   "batch={global: 64, microbatch: auto}", "-o", "json"});
+  EXPECT_EQ(outcome.code, ExitCode::kDone) << outcome.err;
+  EXPECT_THAT(submitted_, ElementsAre("profile-j-2-of-1", "profile-j-2-of-4", "profile-j-4-of-1",
+                                      "profile-j-4-of-4", "profile-j-messages"));
+  EXPECT_EQ(json::parse(outcome.out)["layers"].size(), 2 * 2 * 3u);
+  submitted_.clear();
+  EXPECT_EQ(Profile({"--set", "parallelism.pipeline=1", "--set", "batch.microbatch=auto"}).code,
+            ExitCode::kDone);
+  EXPECT_THAT(submitted_, ElementsAre("profile-j-1-of-1"));  // of 16 sequences
+}
+
 TEST_F(ProfileTest, JobOfOneRankHasNoMessages) {
   EXPECT_EQ(Profile({"--set", "parallelism.pipeline=1"}).code, ExitCode::kDone);
   EXPECT_THAT(submitted_, ElementsAre("profile-j-1"));

@@ -45,8 +45,9 @@ bool HasTrained(const v1::Job& job) {
 
 int WorkersFor(const RunOptions& options, const v1::ParallelismSpec& parallelism) {
   if (options.workers > 0) return options.workers;
-  if (!parallelism.has_pipeline()) return kDefaultWorkers;
-  return parallelism.pipeline() * std::max(1, parallelism.data());
+  const int least = std::max(1, parallelism.pipeline()) * std::max(1, parallelism.data());
+  const bool open = !parallelism.has_pipeline() || parallelism.data() < 0;  // `auto`
+  return open ? std::max(kDefaultWorkers, least) : least;
 }
 
 // Runs one job on a cluster of its own. Everything happens on the thread that calls Run; the signal

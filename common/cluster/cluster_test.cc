@@ -61,6 +61,9 @@ TEST(PlanOptionsForCluster, TakesTheLinkThatTheRanksNeed) {
   EXPECT_EQ(LatencyFor(Job(std::nullopt), cluster), 1e-5);      // up to 12 stages
   EXPECT_EQ(LatencyFor(Job(std::nullopt), Gpus(2, 12)), 1e-6);  // and no more
   EXPECT_EQ(LatencyFor(Job(std::nullopt), Gpus(1, 4)), 1e-6);   // as there are 4 workers
+  config::JobSpec open = Job(2);
+  open.parallelism.data_auto = true;
+  EXPECT_EQ(LatencyFor(open, cluster), 1e-5);  // as many replicas as there are workers
 }
 
 TEST(PlanOptionsForCluster, UsesMeasuredMessagesUnlessTheLinkIsGiven) {

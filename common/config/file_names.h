@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names that job files use for enumerators of the proto.
+// The names that job files use for enumerators and values of the proto.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/ascii.h"
@@ -34,5 +35,13 @@ inline std::string FileName(const google::protobuf::FieldDescriptor& field) {
 inline bool AcceptsAuto(const google::protobuf::FieldDescriptor& field) {
   return field.options().GetExtension(v1::accepts_auto);
 }
+
+// Returns the number that stands for `auto` in this field, or 0 if none does.
+inline std::int32_t AutoNumber(const google::protobuf::FieldDescriptor& field) {
+  return field.options().GetExtension(v1::auto_number);
+}
+
+// The auto_number of every field that has one.
+inline constexpr std::int32_t kAutoNumber = -1;
 
 }  // namespace takt::config

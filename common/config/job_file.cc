@@ -161,6 +161,8 @@ class Filler {
     const bool is_message = field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     const bool is_auto = node.kind == Kind::kScalar && node.text == "auto";
     if (node.kind == Kind::kNull && (is_message || AcceptsAuto(field))) return;
+    if (is_auto && AutoNumber(field) != 0)
+      return message.GetReflection()->SetInt32(&message, &field, AutoNumber(field));
     if (is_auto && AcceptsAuto(field)) return;
     if (!field.is_repeated() || node.kind != Kind::kList)
       return FillValue(node, message, field, path);
@@ -178,7 +180,8 @@ class Filler {
                                            : reflection.MutableMessage(&message, &field);
       return FillMessage(node, *inner, path);
     }
-    const std::string or_auto = AcceptsAuto(field) ? ", or auto" : "";
+    const bool accepts_auto = AcceptsAuto(field) || AutoNumber(field) != 0;
+    const std::string or_auto = accepts_auto ? ", or auto" : "";
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM)
       return FillEnum(node, message, field, path, or_auto);
     if (node.kind != Kind::kScalar || !SetScalar(node.text, message, field))
@@ -202,6 +205,7 @@ class Filler {
   static std::string TypeName(const FieldDescriptor& field) {
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT32:
+        return AutoNumber(field) != 0 ? "a whole number, 1 or more" : "a whole number";
       case FieldDescriptor::CPPTYPE_INT64:
         return "a whole number";
       case FieldDescriptor::CPPTYPE_UINT64:
@@ -222,6 +226,9 @@ class Filler {
     const bool add = field.is_repeated();
     const auto set_integer = [&](auto value, auto set) {
       if (!absl::SimpleAtoi(text, &value)) return false;
+      const bool means_auto =
+          AutoNumber(field) != 0 && static_cast<std::int64_t>(value) == AutoNumber(field);
+      if (means_auto) return false;  // files say `auto` in words
       (r.*set)(&message, &field, value);
       return true;
     };

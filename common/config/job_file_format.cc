@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -31,8 +32,12 @@ ordered_json ToJson(const Message& message, const FieldDescriptor& field, int in
       const auto* value = field.enum_type()->FindValueByNumber(number);
       return value == nullptr ? ordered_json(number) : ordered_json(FileName(*value));
     }
-    case FieldDescriptor::CPPTYPE_INT32:
-      return element ? r.GetRepeatedInt32(message, &field, index) : r.GetInt32(message, &field);
+    case FieldDescriptor::CPPTYPE_INT32: {
+      const std::int32_t number =
+          element ? r.GetRepeatedInt32(message, &field, index) : r.GetInt32(message, &field);
+      const bool is_auto = number != 0 && number == AutoNumber(field);
+      return is_auto ? ordered_json("auto") : ordered_json(number);
+    }
     case FieldDescriptor::CPPTYPE_INT64:
       return r.GetInt64(message, &field);
     case FieldDescriptor::CPPTYPE_UINT64:

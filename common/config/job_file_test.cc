@@ -117,6 +117,34 @@ TEST(JobFile, TakesAutoOnlyWhereTheProtoSaysSo) {
   EXPECT_EQ(ErrorOf("steps: null"), "job.yaml:1:8: steps is null: must be a whole number");
 }
 
+// A field whose choice changes bits is left out, `auto`, or a number: three different things.
+TEST(JobFile, AutoIsNotTheSameAsLeftOutWhereAPlanMayChangeBits) {
+  const v1::JobSpec left_out = Parse("parallelism: {data: null}");
+  EXPECT_FALSE(left_out.parallelism().has_data());
+  const v1::JobSpec open = Parse("batch: {microbatch: auto}\nparallelism: {data: auto}");
+  EXPECT_EQ(open.parallelism().data(), -1);
+  EXPECT_EQ(open.batch().microbatch(), -1);
+  const v1::JobSpec named =
+      Parse("batch: {microbatch: auto}", {"batch.microbatch=4", "parallelism.data=2"});
+  EXPECT_EQ(named.parallelism().data(), 2);
+  EXPECT_EQ(named.batch().microbatch(), 4);
+  EXPECT_EQ(Parse("", {"parallelism.data=auto"}).parallelism().data(), -1);
+  const std::string text = FormatJobFile(open, -1);
+  EXPECT_EQ(text, R"({"batch":{"microbatch":"auto"},"parallelism":{"data":"auto"}})");
+  EXPECT_TRUE(MessageDifferencer::Equals(Parse(text), open));
+}
+
+TEST(JobFile, NoNumberStandsForAuto) {
+  EXPECT_EQ(ErrorOf("parallelism: {data: -1}"),
+            "job.yaml:1:21: parallelism.data is -1: must be a whole number, 1 or more, or auto");
+  EXPECT_EQ(ErrorOf("batch: {microbatch: -01}"),
+            "job.yaml:1:21: batch.microbatch is -01: must be a whole number, 1 or more, or auto");
+  EXPECT_EQ(ErrorOf("batch: {microbatch: null}"),
+            "job.yaml:1:21: batch.microbatch is null: must be a whole number, 1 or more, or auto");
+  EXPECT_EQ(ErrorOf("batch: {global: auto}"),
+            "job.yaml:1:17: batch.global is auto: must be a whole number");
+}
+
 TEST(JobFile, TakesNullForASection) {
   EXPECT_FALSE(Parse("checkpoint: null\nlogging:\n").has_checkpoint());
 }

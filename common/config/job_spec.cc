@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 namespace takt::config {
 
@@ -15,6 +16,11 @@ double LearningRate(const Adamw& adamw, const LrSchedule& schedule, std::int64_t
   const double turn =
       std::numbers::pi * (k - warmup) / (static_cast<double>(schedule.decay_steps) - warmup);
   return min + 0.5 * (peak - min) * (1 + std::cos(turn));
+}
+
+void JobSpec::FixBits(int chosen_data, int chosen_microbatch) {
+  if (std::exchange(parallelism.data_auto, false)) parallelism.data = chosen_data;
+  if (std::exchange(microbatch_auto, false)) microbatch = chosen_microbatch;
 }
 
 model::Precisions PrecisionsOf(const JobSpec& job, DeviceKind device) {

@@ -75,6 +75,7 @@ struct Parallelism {
   std::vector<model::Recompute> recompute;  // one for all stages, or one a stage; empty: auto
   TransportKind transport = TransportKind::kAuto;
   DeviceKind device = DeviceKind::kAuto;
+  bool data_auto = false;  // the first plan chooses `data`, which is unset until then
 };
 
 struct Checkpoint {
@@ -92,6 +93,7 @@ struct JobSpec {
   std::optional<Validation> validation;
   bool shuffle = false;
   int global_batch = 1, microbatch = 1;
+  bool microbatch_auto = false;  // the first plan chooses `microbatch`, which is 1 until then
   Adamw adamw;
   LrSchedule lr_schedule;
   std::int64_t steps = 1;
@@ -106,6 +108,10 @@ struct JobSpec {
   // Warn people of settings that have no effect on this job. They are not a part of the proto.
   std::vector<std::string> warnings;
 
+  // Returns whether a plan is to choose what changes the bits of losses.
+  bool LeavesBitsOpen() const { return microbatch_auto || parallelism.data_auto; }
+  // Names what a plan chose, so that no later plan chooses again. What the job names stays.
+  void FixBits(int chosen_data, int chosen_microbatch);
   // Returns whether the global batch is a whole number of microbatches on each data-parallel rank.
   bool DividesBatch(std::int64_t dp_size) const {
     const std::int64_t part = microbatch * dp_size;

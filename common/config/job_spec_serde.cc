@@ -14,6 +14,7 @@
 #include "common/base/field_rules.h"
 #include "common/base/status.h"
 #include "common/config/file_names.h"
+#include "common/config/read_batch.h"
 #include "common/config/replan_field.h"
 #include "takt/v1/job_spec.pb.h"
 
@@ -214,39 +215,6 @@ void ReadData(const v1::DataSpec& proto, JobSpec& job, Rules& rules) {
                  .batches = batches};
 }
 
-// Bounds the size of one step: programs have an instruction for each microbatch.
-constexpr int kMaxBatch = 1 << 24;
-constexpr int kMaxMicrobatches = 1 << 16;
-
-void ReadBatch(const v1::BatchSpec& proto, const v1::ParallelismSpec& parallelism, JobSpec& job,
-               Rules& rules) {
-  job.global_batch = proto.global();
-  job.microbatch = proto.microbatch();
-  const bool global_ok = rules.Between("batch.global", proto.global(), 1, kMaxBatch);
-  const bool microbatch_ok = rules.Between("batch.microbatch", proto.microbatch(), 1, kMaxBatch);
-  if (!global_ok || !microbatch_ok) return;
-  const std::int64_t data = parallelism.has_data() ? parallelism.data() : 1;
-  if (data < 1) return;  // ReadParallelism reports this
-  const std::int64_t part = proto.microbatch() * data;
-  const std::int64_t above = (proto.global() + part - 1) / part * part;
-  const bool divides = rules.Check(
-      job.DividesBatch(data),
-      {.field = "batch.global",
-       .value = absl::StrCat(proto.global()),
-       .rule = absl::StrCat("must be divisible by batch.microbatch (", proto.microbatch(),
-                            ") x parallelism.data (", data, ") = ", part),
-       .fix = absl::StrCat("use ", above > part ? absl::StrCat(above - part, " or ", above)
-                                                : absl::StrCat(above))});
-  if (!divides) return;
-  rules.Check(
-      proto.global() / part <= kMaxMicrobatches,
-      {.field = "batch.microbatch",
-       .value = absl::StrCat(proto.microbatch()),
-       .rule = absl::StrCat("makes ", proto.global() / part, " microbatches a step; at most ",
-                            kMaxMicrobatches, " are possible"),
-       .fix = "use larger microbatches"});
-}
-
 void ReadAdamw(const v1::AdamwSpec& proto, Adamw& adamw, Rules& rules) {
   const double infinity = HUGE_VAL;
   if (proto.has_learning_rate()) adamw.learning_rate = proto.learning_rate();
@@ -392,7 +360,8 @@ void ReadParallelism(const v1::ParallelismSpec& proto, JobSpec& job, Rules& rule
   constexpr int kMaxRanks = 4096, kMaxThreads = 1024;
   Parallelism& p = job.parallelism;
   p.pipeline = Optional(proto.has_pipeline(), proto.pipeline());
-  p.data = Optional(proto.has_data(), proto.data());
+  p.data_auto = proto.data() == kAutoNumber;
+  p.data = Optional(proto.has_data() && !p.data_auto, proto.data());
   p.chunks = Optional(proto.has_chunks(), proto.chunks());
   p.threads = Optional(proto.has_threads(), proto.threads());
   p.group = Optional(proto.has_group(), proto.group());
@@ -477,7 +446,7 @@ absl::StatusOr<JobSpec> ToJobSpec(const v1::JobSpec& proto) {
   ReadName(proto, job, rules);
   ReadModel(proto.model(), job, rules);
   ReadData(proto.data(), job, rules);
-  ReadBatch(proto.batch(), proto.parallelism(), job, rules);
+  ReadBatch(proto, job, rules);
   ReadAdamw(proto.optimizer().adamw(), job.adamw, rules);
   ReadLrSchedule(proto.optimizer().lr_schedule(), job, rules);
   rules.AtLeast("steps", proto.steps(), 1);

@@ -91,6 +91,68 @@ TEST(JobSpecSerde, WarnsOfReplanningThatCannotHappen) {
                                    "rounds differently"));
 }
 
+TEST(JobSpecSerde, APlanChoosesOnlyWhatSaysAuto) {
+  const JobSpec closed = *ToJobSpec(Parse({}));
+  EXPECT_FALSE(closed.LeavesBitsOpen());
+  EXPECT_FALSE(closed.parallelism.data.has_value());
+  JobSpec job = *ToJobSpec(Parse({"batch.microbatch=auto", "parallelism.data=auto"}));
+  EXPECT_TRUE(job.microbatch_auto);
+  EXPECT_TRUE(job.parallelism.data_auto);
+  EXPECT_EQ(job.microbatch, 1);
+  EXPECT_FALSE(job.parallelism.data.has_value());
+  const JobSpec again = *ToJobSpec(ToProto(job));
+  EXPECT_TRUE(again.microbatch_auto && again.parallelism.data_auto);
+  job.FixBits(/*chosen_data=*/2, /*chosen_microbatch=*/4);
+  EXPECT_FALSE(job.LeavesBitsOpen());
+  EXPECT_EQ(ToProto(job).batch().microbatch(), 4);
+  EXPECT_EQ(ToProto(job).parallelism().data(), 2);
+  job.FixBits(1, 1);  // it is chosen once
+  EXPECT_EQ(job.microbatch, 4);
+  JobSpec named = closed;
+  named.FixBits(3, 1);
+  EXPECT_FALSE(named.parallelism.data.has_value());
+  EXPECT_EQ(named.microbatch, 2);
+}
+
+TEST(JobSpecSerde, WhatIsAutoDividesTheBatchSomehow) {
+  EXPECT_TRUE(ToJobSpec(Parse({"batch={global: 7, microbatch: auto}"})).ok());
+  EXPECT_TRUE(ToJobSpec(Parse({"batch.global=6", "parallelism.data=auto"})).ok());
+  EXPECT_THAT(ErrorOf(Parse({"batch.microbatch=auto", "parallelism.data=3"})),
+              HasSubstr("batch.global is 8: must be divisible by parallelism.data (3); use 6 or "
+                        "9"));
+  EXPECT_THAT(ErrorOf(Parse({"batch.global=9", "parallelism.data=auto"})),
+              HasSubstr("batch.global is 9: must be divisible by batch.microbatch (2); use 8 or "
+                        "10"));
+  // There may be fewer microbatches than with one replica.
+  EXPECT_TRUE(
+      ToJobSpec(Parse({"batch={global: 131072, microbatch: 1}", "parallelism.data=auto"})).ok());
+}
+
+TEST(JobSpecSerde, AutoMustLeaveAChoice) {
+  EXPECT_THAT(ErrorOf(Parse({"model={family: emulated, layers: 3, activation_bytes: 9}",
+                             "batch.microbatch=auto"})),
+              HasSubstr("batch.microbatch is auto: must be a number with an emulated model, whose "
+                        "layers take as long for microbatches of any size; name it"));
+  v1::JobSpec spec = Parse({"batch.microbatch=auto", "parallelism.data=auto"});
+  spec.mutable_parallelism()->set_schedule("file:a.csv");
+  spec.mutable_parallelism()->set_schedule_csv("0F0,0B0\n");
+  EXPECT_THAT(FieldErrorsOf(ToJobSpec(spec).status()), SizeIs(2));
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("parallelism.data is auto: must be a number with a "
+                                       "schedule's file, which says how many microbatches there "
+                                       "are; name it"));
+}
+
+// Programs from before `auto` refuse these numbers as they refuse any others below 1.
+TEST(JobSpecSerde, NoOtherNumberBelowOneIsTaken) {
+  EXPECT_EQ(ToProto(*ToJobSpec(Parse({"parallelism.data=auto"}))).parallelism().data(), -1);
+  for (const int number : {0, -2}) {
+    v1::JobSpec spec = Parse({});
+    spec.mutable_batch()->set_microbatch(number);
+    spec.mutable_parallelism()->set_data(number);
+    EXPECT_FALSE(ToJobSpec(spec).ok()) << number;
+  }
+}
+
 TEST(JobSpecSerde, ACheckpointNeedsADirectoryAlone) {
   EXPECT_FALSE(ToJobSpec(Parse({}))->checkpoint.has_value());
   const JobSpec job = *ToJobSpec(Parse({"checkpoint.directory=c"}));

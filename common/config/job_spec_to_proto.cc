@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "common/config/file_names.h"
 #include "common/config/job_spec_serde.h"
 #include "takt/v1/job_spec.pb.h"
 
@@ -40,6 +41,7 @@ void Write(const JobSpec& job, v1::OptimizerSpec& proto) {
 void Write(const Parallelism& parallelism, v1::ParallelismSpec& proto) {
   if (parallelism.pipeline.has_value()) proto.set_pipeline(*parallelism.pipeline);
   if (parallelism.data.has_value()) proto.set_data(*parallelism.data);
+  if (parallelism.data_auto) proto.set_data(kAutoNumber);
   if (parallelism.chunks.has_value()) proto.set_chunks(*parallelism.chunks);
   if (parallelism.threads.has_value()) proto.set_threads(*parallelism.threads);
   if (parallelism.group.has_value()) proto.set_group(*parallelism.group);
@@ -104,7 +106,7 @@ v1::JobSpec ToProto(const JobSpec& job) {
   if (!job.init_from.empty()) proto.mutable_model()->set_init_from(job.init_from);
   Write(job, *proto.mutable_data());
   proto.mutable_batch()->set_global(job.global_batch);
-  proto.mutable_batch()->set_microbatch(job.microbatch);
+  proto.mutable_batch()->set_microbatch(job.microbatch_auto ? kAutoNumber : job.microbatch);
   Write(job, *proto.mutable_optimizer());
   proto.set_steps(job.steps);
   Write(job.parallelism, *proto.mutable_parallelism());

@@ -37,7 +37,7 @@ bool IsAsynchronous(const schedule::Schedule& schedule) {
 }
 
 int Microbatches(const CandidateInputs& inputs) {
-  return inputs.job.MicrobatchesPerStep(inputs.dp_size);
+  return inputs.job.global_batch / (inputs.model.microbatch * inputs.dp_size);
 }
 
 // Renames what generators complain about: they have names of their own for what a job spec names.
@@ -253,6 +253,7 @@ absl::StatusOr<Candidate> FromPartition(const CandidateInputs& inputs, schedule:
                                         mesh::Partition partition) {
   Plan plan{.partition = std::move(partition), .schedule = std::move(schedule)};
   plan.mesh = {.pp_size = plan.schedule.num_ranks(), .dp_size = inputs.dp_size};
+  plan.microbatch = inputs.model.microbatch;
   const program::LowerOptions options = MakeLowerOptions(inputs, plan.partition);
   ASSIGN_OR_RETURN(plan.programs, program::Lower(plan.schedule, options));
   RETURN_IF_ERROR(sim::Prove(plan.programs, {.sums = {.gradients = options.reduce_gradients,
@@ -283,10 +284,13 @@ double EstimateSeconds(const CandidateInputs& inputs, int pp_size) {
                     LayerSeconds(inputs, pp_size));
   TAKT_CHECK(partition.ok());
   const cost::Costs costs = CostsOf(inputs, *partition);
-  double largest = 0;
-  for (StageId stage(0); stage.value() < pp_size; ++stage)
+  double largest = 0, at_the_end = 0;
+  for (StageId stage(0); stage.value() < pp_size; ++stage) {
     largest = std::max(largest, costs.F(stage) + costs.B(stage));
-  return (Microbatches(inputs) + pp_size - 1) * largest;
+    const double sums = costs.Reduction(stage);
+    at_the_end = std::max(at_the_end, sums + costs.Optimizer(PpRank(stage.value())));
+  }
+  return (Microbatches(inputs) + pp_size - 1) * largest + at_the_end;
 }
 
 absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions& options,

@@ -16,16 +16,17 @@ struct Candidate {
   sim::Report report;
 };
 
-// All candidates of a job have these in common. The struct borrows.
+// All candidates of one division of a job's batch have these in common. The struct borrows.
 struct CandidateInputs {
-  const config::JobSpec& job;
-  const model::Model& model;
+  const config::JobSpec& job;  // its own data and microbatch do not count
+  const model::Model& model;   // for the microbatch of the division
   const PlanOptions& options;
   int dp_size = 1;
   std::vector<model::Recompute> recompute = {model::Recompute::kNone};  // one, or one a stage
 };
 
-// Returns about what a step takes on `pp_size` ranks with a stage each, by the formula of 1F1B.
+// Returns about what a step takes on `pp_size` ranks with a stage each: by the formula of 1F1B, and
+// with the sums of gradients and the update after it.
 // Precondition: pp_size is at most the model's layers.
 double EstimateSeconds(const CandidateInputs& inputs, int pp_size);
 

@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/plan/ranking.h"
 #include "common/plan/stage_costs.h"
+#include "common/plan/ways.h"
 #include "common/schedule/validator.h"
 #include "common/sim/prove.h"
 
@@ -30,33 +31,6 @@ absl::Status CheckMemory(const Candidate& candidate, const PlanOptions& options)
                                            more ? ", or parallelism.recompute: full" : "")});
 }
 
-absl::Status CheckBatch(const config::JobSpec& job, int dp_size) {
-  if (job.DividesBatch(dp_size)) return absl::OkStatus();
-  return InvalidField(
-      {.field = "batch.global",
-       .value = absl::StrCat(job.global_batch),
-       .rule = absl::StrCat("must be divisible by batch.microbatch x parallelism.data = ",
-                            std::int64_t{job.microbatch} * dp_size),
-       .fix = "change one of them"});
-}
-
-// This bounds a plan's time and size. Its programs list an instruction for each microbatch and
-// stage, and in it each layer of the stage. A client waits while the plan is made, which takes a
-// few seconds at most, and a worker's program is sent in one message.
-constexpr std::int64_t kMaxLayerPasses = std::int64_t{1} << 18;
-
-absl::Status CheckSize(const config::JobSpec& job, const model::Model& model, int dp_size) {
-  const auto layers = static_cast<std::int64_t>(model.layers.size());
-  const int microbatches = job.MicrobatchesPerStep(dp_size);
-  if (layers * microbatches <= kMaxLayerPasses) return absl::OkStatus();
-  return InvalidField(
-      {.field = "batch.microbatch",
-       .value = absl::StrCat(job.microbatch),
-       .rule = absl::StrCat("makes ", microbatches, " microbatches a step; with ", layers,
-                            " layers at most ", kMaxLayerPasses / layers, " are possible"),
-       .fix = "use larger microbatches"});
-}
-
 void AppendMergedWeightGrads(const Plan& plan, std::string& text) {
   int all = 0, instructions = 0;
   for (const program::Program& program : plan.programs) {
@@ -72,18 +46,6 @@ void AppendMergedWeightGrads(const Plan& plan, std::string& text) {
                   " are left (exact: false)\n");
 }
 
-// Checks the job, and returns its model.
-absl::StatusOr<model::Model> ModelOf(const config::JobSpec& job, const PlanOptions& options) {
-  TAKT_CHECK(options.max_workers >= 0 && options.matmul_flops_per_second > 0);
-  const int dp_size = job.parallelism.data.value_or(1);
-  RETURN_IF_ERROR(CheckBatch(job, dp_size));
-  ASSIGN_OR_RETURN(
-      model::Model model,
-      model::BuildModel(job.model, job.microbatch, config::PrecisionsOf(job, options.device)));
-  RETURN_IF_ERROR(CheckSize(job, model, dp_size));
-  return model;
-}
-
 double CheckpointPause(const CandidateInputs& inputs, const Plan& plan) {
   std::int64_t largest = 0;
   for (const MemoryBytes& rank : plan.memory)
@@ -92,12 +54,12 @@ double CheckpointPause(const CandidateInputs& inputs, const Plan& plan) {
 }
 
 // Makes the best candidate a plan that workers can execute.
-absl::StatusOr<Plan> Complete(const config::JobSpec& job, const PlanOptions& options,
-                              Candidate best, model::Model model) {
-  RETURN_IF_ERROR(CheckMemory(best, options));
+absl::StatusOr<Plan> Complete(const CandidateInputs& inputs, Candidate best) {
+  const config::JobSpec& job = inputs.job;
+  RETURN_IF_ERROR(CheckMemory(best, inputs.options));
   Plan& plan = best.plan;
   if (!plan.validation_programs.empty()) RETURN_IF_ERROR(sim::Prove(plan.validation_programs));
-  plan.model = std::move(model);
+  plan.model = inputs.model;
   plan.warnings = schedule::Warnings(plan.schedule);
   plan.warnings.insert(plan.warnings.begin(), job.warnings.begin(), job.warnings.end());
   if (!job.exact && std::ranges::none_of(plan.programs, program::MergesWeightGrads)) {
@@ -119,28 +81,26 @@ profile::Conditions Host::ConditionsOf(int num_ranks, std::optional<int> threads
 }
 
 absl::StatusOr<Plan> MakePlan(const config::JobSpec& job, const PlanOptions& options) {
-  ASSIGN_OR_RETURN(model::Model model, ModelOf(job, options));
-  const int dp_size = job.parallelism.data.value_or(1);
-  ASSIGN_OR_RETURN(
-      Ranking ranking,
-      RankCandidates({.job = job, .model = model, .options = options, .dp_size = dp_size}, 1));
-  return Complete(job, options, std::move(ranking.candidates.front()), std::move(model));
+  ASSIGN_OR_RETURN(JobInputs inputs, JobInputs::Create(job, options));
+  ASSIGN_OR_RETURN(Ranking ranking, RankCandidates(inputs, 1));
+  Candidate& best = ranking.candidates.front();
+  const CandidateInputs of_best = inputs.Of(best);
+  return Complete(of_best, std::move(best));
 }
 
 absl::StatusOr<Forecasts> MakeForecasts(const config::JobSpec& job, const PlanOptions& options,
                                         int top) {
-  ASSIGN_OR_RETURN(const model::Model model, ModelOf(job, options));
-  const CandidateInputs inputs{
-      .job = job, .model = model, .options = options, .dp_size = job.parallelism.data.value_or(1)};
+  ASSIGN_OR_RETURN(JobInputs inputs, JobInputs::Create(job, options));
   ASSIGN_OR_RETURN(Ranking ranking, RankCandidates(inputs, static_cast<std::size_t>(top)));
   Forecasts forecasts{.refused = std::move(ranking.refused),
                       .fits = CheckMemory(ranking.candidates.front(), options)};
   if (!forecasts.fits.ok()) return forecasts;
   for (Candidate& candidate : ranking.candidates) {
-    ASSIGN_OR_RETURN(const Parts parts, PartsOf(inputs, candidate));
-    AddOrigins(inputs, candidate.plan.partition, forecasts.origins);
-    candidate.plan.model = model;
-    const double pause = CheckpointPause(inputs, candidate.plan);
+    const CandidateInputs its = inputs.Of(candidate);
+    ASSIGN_OR_RETURN(const Parts parts, PartsOf(its, candidate));
+    AddOrigins(its, candidate.plan.partition, forecasts.origins);
+    candidate.plan.model = its.model;
+    const double pause = CheckpointPause(its, candidate.plan);
     forecasts.candidates.push_back({.plan = std::move(candidate.plan),
                                     .parts = parts,
                                     .checkpoint_pause_seconds = pause});

@@ -57,6 +57,7 @@ struct PlanOptions {
 struct Plan {
   model::Model model;
   mesh::Mesh mesh;
+  int microbatch = 1;  // sequences: what the job names, or what was chosen
   mesh::Partition partition;
   schedule::Schedule schedule;
   std::vector<program::Program> programs;  // by pp rank; proved to complete
@@ -71,16 +72,20 @@ struct Plan {
 
 // Chooses mesh, partition and schedule, lowers the schedule and proves the programs, in this order.
 // The plan decides what the job leaves open:
-// data: auto      1.
+// data: auto      the number of replicas whose step is shortest, of the divisors of the batch that
+//                 max_workers allow. It changes the bits of losses. So a plan chooses only where
+//                 the job says `auto` in words (data_auto), and the caller fixes the choice for all
+//                 later plans of the job (JobSpec::FixBits).
+// microbatch: auto  likewise (microbatch_auto), of the smallest 24 divisors of the batch.
 // recompute: auto as little on each rank as fits the workers' memory: none, selective or full
 //                 (least_recompute.h).
 // pipeline: auto  the size whose step is shortest, of those that the layers, max_workers and the
-//                 schedule allow; the smallest that is within 1 % of it. A given one may exceed
-//                 max_workers: such a job waits.
+//                 schedule allow. A given one may exceed max_workers: such a job waits.
 // schedule: auto  the schedule whose simulated step is shortest, of all families that flush and
 //                 have one copy of the weights, and of what a search finds for the job's costs.
-//                 Among those within 1 % of it, the one that holds the least is taken. A searched
-//                 one is named after what it grew from: "auto (zb-1p)".
+//                 A searched one is named after what it grew from: "auto (zb-1p)".
+// Of all ways within 1 % of the shortest step, it takes the one with the fewest ranks, then the
+// fewest replicas, then the one that holds the least.
 // Errors: kInvalidArgument (FieldError) when the job cannot be planned: pipeline larger than
 // layers, global batch not divisible, too few microbatches, a schedule file that is wrong, more
 // memory needed than the workers have.
@@ -94,7 +99,7 @@ absl::StatusOr<double> PredictStep(const config::JobSpec& job, const PlanOptions
 
 // A way to run a job that was considered and left out.
 struct Refusal {
-  int pp_size = 1;
+  int pp_size = 1, dp_size = 1, microbatch = 1;
   std::string schedule;
   std::vector<model::Recompute> recompute;  // one for all stages, or one a stage
   std::string reason;

@@ -129,7 +129,7 @@ TEST(MakeForecasts, BeginWithWhatMakePlanTakesAndGoOnByTheirSteps) {
 TEST(MakeForecasts, TellSumsOverReplicasFromTheSchedule) {
   config::JobSpec job = SmallGpt2Job();
   job.parallelism = {.pipeline = 2, .data = 2, .schedule = "1f1b"};
-  PlanOptions options{.max_workers = 4, .host = {.workers = 4}};
+  PlanOptions options{.max_workers = 4, .host = {.workers = 4}, .link_seconds_per_byte = 0};
   EXPECT_NEAR(MakeForecasts(job, options, 1)->candidates[0].parts.sync, 0, 1e-12);
   auto profile = std::make_shared<profile::Profile>();
   profile->AddSum({.same_host = true, .num_ranks = 2}, 1e-6);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,7 +51,8 @@ constexpr double kIndifference = 1.01;
 
 // Returns what makes a candidate better than another whose step is as long.
 auto Size(const Candidate& candidate) {
-  return std::tuple(candidate.plan.mesh.pp_size, PeakBytes(candidate),
+  const mesh::Mesh& mesh = candidate.plan.mesh;
+  return std::tuple(mesh.size(), mesh.dp_size, PeakBytes(candidate),
                     candidate.report.peak_in_flight(), StepSeconds(candidate));
 }
 
@@ -62,8 +62,7 @@ constexpr std::size_t kRefined = 3;
 // Collects candidates and keeps the best.
 class Ranker {
  public:
-  Ranker(const CandidateInputs& inputs, std::size_t top)
-      : inputs_(inputs), top_(std::max(top, kRefined)) {}
+  Ranker(JobInputs& inputs, std::size_t top) : inputs_(inputs), top_(std::max(top, kRefined)) {}
 
   // error: why no candidate can be made, or OK if one could be.
   void Refuse(Refusal refusal, const absl::Status& error) {
@@ -72,17 +71,19 @@ class Ranker {
   }
 
   void Add(Candidate candidate) {
-    if (Fits(candidate, inputs_.options)) {
+    if (Fits(candidate, inputs_.options())) {
       ranking_.candidates.push_back(std::move(candidate));
       return;
     }
     const MemoryBytes& largest = Largest(candidate);
     ranking_.refused.push_back(
         {.pp_size = candidate.plan.mesh.pp_size,
+         .dp_size = candidate.plan.mesh.dp_size,
+         .microbatch = candidate.plan.microbatch,
          .schedule = candidate.plan.schedule.name,
          .recompute = RecomputeOf(candidate),
          .reason = absl::StrCat("a rank needs ", FormatBytes(largest.total()), " of ",
-                                FormatBytes(inputs_.options.worker_memory_bytes))});
+                                FormatBytes(inputs_.options().worker_memory_bytes))});
     KeepNearest(std::move(candidate));
   }
 
@@ -96,11 +97,19 @@ class Ranker {
   bool any_fits() const { return !ranking_.candidates.empty(); }
   bool any() const { return any_fits() || nearest_.has_value(); }
 
+  // Returns whether a step that takes at least so long is longer than the best by more than counts.
+  bool IsBeaten(double least_seconds) const {
+    const auto best = std::ranges::min_element(ranking_.candidates, {}, StepSeconds);
+    return any_fits() && least_seconds > StepSeconds(*best) * kIndifference;
+  }
+
   // Gives the first candidates better partitions, and sorts them in again.
   void Refine() {
     std::vector<Candidate>& all = ranking_.candidates;
-    for (std::size_t i = 0; i < std::min(all.size(), kRefined); ++i)
-      all[i] = WithBetterPartition(inputs_, std::move(all[i]));
+    for (std::size_t i = 0; i < std::min(all.size(), kRefined); ++i) {
+      const CandidateInputs inputs = inputs_.Of(all[i]);
+      all[i] = WithBetterPartition(inputs, std::move(all[i]));
+    }
     Sort();
   }
 
@@ -132,7 +141,7 @@ class Ranker {
       nearest_ = std::move(candidate);
   }
 
-  const CandidateInputs& inputs_;
+  JobInputs& inputs_;
   const std::size_t top_;
   Ranking ranking_;
   std::optional<Candidate> nearest_;  // of those that do not fit
@@ -194,7 +203,8 @@ std::string_view WhyNotForAuto(const CandidateInputs& inputs, const Candidate& c
 // Adds the families and searched schedules on `pp_size` ranks.
 void AddSize(const CandidateInputs& inputs, const std::vector<std::string>& families, int pp_size,
              Ranker& ranker) {
-  const bool is_auto = inputs.job.parallelism.schedule == kAuto;
+  const config::Parallelism& asked = inputs.job.parallelism;
+  const bool is_auto = asked.schedule == kAuto;
   for (const std::string& family : families) {
     absl::StatusOr<Candidate> candidate =
         Make(inputs, [&](const CandidateInputs& its) { return FromFamily(its, family, pp_size); });
@@ -204,56 +214,64 @@ void AddSize(const CandidateInputs& inputs, const std::vector<std::string>& fami
       ranker.Add(*std::move(candidate));
     } else {
       ranker.Refuse({.pp_size = pp_size,
+                     .dp_size = inputs.dp_size,
+                     .microbatch = inputs.model.microbatch,
                      .schedule = family,
                      .recompute = inputs.recompute,
                      .reason = std::move(why_not)},
                     candidate.status());
     }
   }
-  if (is_auto) AddSearched(inputs, pp_size, ranker);
+  // If no family fits, not even v-min, then nothing fits that a search finds.
+  const bool all_families = !asked.chunks && asked.stage_layers.empty();
+  const bool too_large = all_families && ranker.any() && !ranker.any_fits();
+  if (is_auto && !too_large) AddSearched(inputs, pp_size, ranker);
   ranker.Sort();
 }
 
-// A plan for each size would take too long. Sizes are tried until so many have a candidate that
-// fits the workers, but no more than the second number.
-constexpr int kFittingSizes = 4, kMostSizes = 8;
+// A plan for each way would take too long. Ways are tried until so many have a candidate that fits
+// the workers, but no more than the second number.
+constexpr int kFittingWays = 4, kMostWays = 8;
 
-// Returns the sizes of a pipeline that the job leaves open, those first that seem the fastest.
-std::vector<int> PipelineSizes(const CandidateInputs& inputs) {
-  const config::Parallelism& asked = inputs.job.parallelism;
-  if (asked.pipeline) return {*asked.pipeline};
-  const int by_layers = static_cast<int>(inputs.model.layers.size()) / asked.chunks.value_or(1);
-  const int largest = std::min(by_layers, inputs.options.max_workers / inputs.dp_size);
-  std::multimap<double, int> by_estimate;
-  for (int pp_size = 1; pp_size <= std::max(1, largest); ++pp_size)
-    by_estimate.emplace(EstimateSeconds(inputs, pp_size), pp_size);
-  std::vector<int> sizes;
-  for (const auto& [estimate, pp_size] : by_estimate) sizes.push_back(pp_size);
-  return sizes;
+// Returns whether the way needs about as much memory as one of those, or more.
+bool NeedsAsMuch(const Way& way, const std::vector<Way>& others) {
+  return std::ranges::any_of(others, [&](const Way& other) {
+    return way.pp_size <= other.pp_size && way.division.microbatch >= other.division.microbatch;
+  });
 }
 
-absl::StatusOr<Ranking> RankSizes(const CandidateInputs& inputs, std::size_t top) {
-  const std::string& asked = inputs.job.parallelism.schedule;
-  Ranker ranker(inputs, top);
-  if (asked.starts_with(kFileScheme)) {
-    ASSIGN_OR_RETURN(Candidate candidate, Make(inputs, FromFile));
-    ranker.Add(std::move(candidate));
-    ranker.Refine();
-    return std::move(ranker).Take(top);
-  }
-  ASSIGN_OR_RETURN(const std::vector<std::string> families, FamiliesToTry(asked));
+// Returns the way that needs about the least memory.
+const Way& Leanest(const std::vector<Way>& ways) {
+  return *std::ranges::min_element(ways, {}, [](const Way& way) {
+    return std::tuple(way.division.microbatch, -way.pp_size, way.division.data);
+  });
+}
+
+// Adds candidates of ways, those first that seem the fastest.
+void AddWays(JobInputs& inputs, const std::vector<std::string>& families, std::size_t top,
+             Ranker& ranker) {
+  const std::vector<Way> ways = WaysOf(inputs);
+  // If not all can be tried, those are left out that cannot be the best, or not fit.
+  const bool chooses = std::ssize(ways) > kMostWays;
+  std::vector<Way> too_large;
   int tried = 0, fitting = 0;
-  for (const int pp_size : PipelineSizes(inputs)) {
-    Ranker of_size(inputs, top);
-    AddSize(inputs, families, pp_size, of_size);
-    fitting += of_size.any_fits() ? 1 : 0;
-    tried += of_size.any() ? 1 : 0;
-    ranker.Merge(std::move(of_size));
-    if (fitting == kFittingSizes || tried == kMostSizes) break;
+  const auto add = [&](const Way& way) {
+    Ranker of_way(inputs, top);
+    AddSize(inputs.Of(way.division), families, way.pp_size, of_way);
+    if (of_way.any() && !of_way.any_fits()) too_large.push_back(way);
+    fitting += of_way.any_fits() ? 1 : 0;
+    tried += of_way.any() ? 1 : 0;
+    ranker.Merge(std::move(of_way));
+  };
+  for (const Way& way : ways) {
+    if (fitting == kFittingWays || tried == kMostWays) break;
+    const bool leave_out =
+        chooses && (ranker.IsBeaten(way.least_seconds) || NeedsAsMuch(way, too_large));
+    if (!leave_out) add(way);
   }
-  ranker.Sort();
-  ranker.Refine();
-  return std::move(ranker).Take(top);
+  // The fastest ways may all be too large for the workers.
+  const Way& leanest = Leanest(ways);
+  if (tried == kMostWays && fitting == 0 && !NeedsAsMuch(leanest, too_large)) add(leanest);
 }
 
 }  // namespace
@@ -267,10 +285,19 @@ const MemoryBytes& Largest(const Candidate& candidate) {
   return *std::ranges::max_element(candidate.plan.memory, {}, &MemoryBytes::total);
 }
 
-absl::StatusOr<Ranking> RankCandidates(CandidateInputs inputs, std::size_t top) {
-  const std::vector<model::Recompute>& asked = inputs.job.parallelism.recompute;
-  inputs.recompute = asked.empty() ? std::vector{model::Recompute::kNone} : asked;
-  return RankSizes(inputs, top);
+absl::StatusOr<Ranking> RankCandidates(JobInputs& inputs, std::size_t top) {
+  const std::string& asked = inputs.job().parallelism.schedule;
+  Ranker ranker(inputs, top);
+  if (asked.starts_with(kFileScheme)) {
+    ASSIGN_OR_RETURN(Candidate candidate, Make(inputs.Of(inputs.divisions().front()), FromFile));
+    ranker.Add(std::move(candidate));
+  } else {
+    ASSIGN_OR_RETURN(const std::vector<std::string> families, FamiliesToTry(asked));
+    AddWays(inputs, families, top, ranker);
+    ranker.Sort();
+  }
+  ranker.Refine();
+  return std::move(ranker).Take(top);
 }
 
 }  // namespace takt::plan

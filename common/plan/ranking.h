@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/plan/candidate.h"
 #include "common/plan/plan.h"
+#include "common/plan/ways.h"
 
 namespace takt::plan {
 
@@ -25,9 +26,9 @@ bool Fits(const Candidate& candidate, const PlanOptions& options);
 // Returns the memory of the rank that needs most.
 const MemoryBytes& Largest(const Candidate& candidate);
 
-// Compares sizes of the pipeline, schedules and, if the job leaves that open, what is computed
-// again, as MakePlan describes it. inputs.recompute is not read. Precondition: top >= 1. Errors:
-// kInvalidArgument (FieldError): no candidate can be made; why not the first one.
-absl::StatusOr<Ranking> RankCandidates(CandidateInputs inputs, std::size_t top);
+// Compares the ways to divide the job (ways.h), schedules and, if the job leaves that open, what is
+// computed again, as MakePlan describes it. Precondition: top >= 1. Errors: kInvalidArgument
+// (FieldError): no candidate can be made; why not the first one.
+absl::StatusOr<Ranking> RankCandidates(JobInputs& inputs, std::size_t top);
 
 }  // namespace takt::plan

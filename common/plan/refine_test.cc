@@ -88,8 +88,8 @@ TEST_F(RefineTest, KeepsWhatFitsTheWorkersWithinTheirMemory) {
 // The one that MakePlan takes does not depend on how many a caller wants to see.
 TEST_F(RefineTest, TheFirstCandidateIsTheSameHoweverManyAreAskedFor) {
   job_.parallelism.schedule = "auto";
-  model_ = model::BuildModel(job_.model, job_.microbatch).value();
-  const Ranking one = *RankCandidates(inputs(), 1), many = *RankCandidates(inputs(), 8);
+  JobInputs inputs = JobInputs::Create(job_, options_).value();
+  const Ranking one = *RankCandidates(inputs, 1), many = *RankCandidates(inputs, 8);
   ASSERT_EQ(one.candidates.size(), 1u);
   EXPECT_GT(many.candidates.size(), 1u);
   EXPECT_EQ(Layers(one.candidates[0]), Layers(many.candidates[0]));

@@ -118,11 +118,17 @@ class StageCosts {
     return link;
   }
 
+  // A sum that was not measured takes what its messages do. Each of n ranks sends, and gets, n-1 of
+  // n parts of the values, and then as many of the sums.
   double SumSeconds(int num_ranks, double elements) const {
-    if (inputs_.options.profile == nullptr) return 0;
-    const auto seconds_per_byte =
-        inputs_.options.profile->FindSum({.same_host = on_one_host(), .num_ranks = num_ranks});
-    return seconds_per_byte.value_or(0) * elements * sizeof(float);
+    const PlanOptions& options = inputs_.options;
+    std::optional<double> seconds_per_byte;
+    if (options.profile != nullptr) {
+      seconds_per_byte =
+          options.profile->FindSum({.same_host = on_one_host(), .num_ranks = num_ranks});
+    }
+    const double usual = 2.0 * (num_ranks - 1) / num_ranks * options.link_seconds_per_byte;
+    return seconds_per_byte.value_or(usual) * elements * sizeof(float);
   }
 
   // Both ends of the pipeline add their gradients of the embedding.

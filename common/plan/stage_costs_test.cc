@@ -154,6 +154,18 @@ TEST_F(StageCostsTest, CopiesSumTheGradientsOfEachUse) {
   EXPECT_THAT(plan.costs.tied_reduction, DoubleEq(1e-9 * 4 * kTable));
 }
 
+// Of three ranks, each sends and gets two thirds of the bytes twice.
+TEST_F(StageCostsTest, SumsThatWereNotMeasuredTakeWhatTheirMessagesDo) {
+  job_.global_batch = 12;
+  job_.parallelism.data = 3;
+  job_.parallelism.stage_layers = {4, 0};
+  PlanOptions options = Options();
+  options.link_seconds_per_byte = 3e-9;
+  const Plan plan = MakePlan(job_, options).value();
+  EXPECT_THAT(plan.costs.Reduction(StageId(1)), DoubleNear(4e-9 * 4 * (kTable + kNorm), 1e-12));
+  EXPECT_THAT(plan.costs.tied_reduction, DoubleNear(3e-9 * 4 * kTable, 1e-12));
+}
+
 TEST_F(StageCostsTest, MessagesTakeWhatWasMeasuredWhereTheRanksAre) {
   EXPECT_GT(MessageSeconds(Options()), 20e-6);
   AddMessage(/*same_host=*/true, 50e-6);

@@ -56,6 +56,7 @@ config::JobSpec ProbeJob(const config::JobSpec& job, const ProbeOptions& options
   config::Parallelism& p = probe.parallelism;
   p.pipeline = 1;
   p.data = options.num_ranks;
+  p.data_auto = probe.microbatch_auto = false;
   p.chunks = kStages;
   p.group.reset();
   p.schedule = "file:probe.csv";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/job/cluster_harness.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,10 +13,15 @@
 namespace takt::job {
 namespace {
 
+// Where the job says `auto`, there are two replicas and microbatches of four sequences.
 plan::Plan PlanFor(const MakePlan& request, double predicted_step_seconds) {
+  const config::Parallelism& asked = request.spec.parallelism;
   plan::Plan plan;
   plan.predicted_step_seconds = predicted_step_seconds;
-  plan.mesh.pp_size = request.spec.parallelism.pipeline.value_or(request.options.max_workers);
+  plan.microbatch = request.spec.microbatch_auto ? 4 : request.spec.microbatch;
+  plan.mesh.dp_size = asked.data_auto ? 2 : asked.data.value_or(1);
+  plan.mesh.pp_size =
+      asked.pipeline.value_or(std::max(1, request.options.max_workers / plan.mesh.dp_size));
   plan.schedule.name = "1f1b";
   plan.programs.resize(plan.mesh.pp_size);
   for (int p = 0; p < plan.mesh.pp_size; ++p) {
@@ -183,6 +189,13 @@ void ClusterTest::Leave(const std::string& worker) {
 config::JobSpec ClusterTest::SavingSpec(const std::string& name, int pipeline, std::int64_t steps) {
   config::JobSpec spec = Spec(name, pipeline, steps);
   spec.checkpoint = {.directory = absl::StrCat("/checkpoints/", name), .every_steps = 10};
+  return spec;
+}
+
+config::JobSpec ClusterTest::OpenSpec(const std::string& name) {
+  config::JobSpec spec = SavingSpec(name, /*pipeline=*/0);
+  spec.parallelism.data.reset();
+  spec.parallelism.data_auto = spec.microbatch_auto = true;
   return spec;
 }
 

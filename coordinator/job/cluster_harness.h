@@ -77,6 +77,9 @@ class ClusterTest : public ::testing::Test {
   // Returns the same with checkpoints in a directory of its own.
   static config::JobSpec SavingSpec(const std::string& name, int pipeline,
                                     std::int64_t steps = 100);
+  // Returns the same over any number of workers. It leaves its replicas and its microbatches to the
+  // first plan, which chooses 2 and 4.
+  static config::JobSpec OpenSpec(const std::string& name);
   absl::StatusOr<store::JobRecord> Submit(const config::JobSpec& spec,
                                           const std::string& request_id = "");
   absl::StatusOr<store::JobRecord> Cancel(const std::string& name,

@@ -19,9 +19,9 @@ constexpr double kStoppingSeconds = 30;
 
 // Returns how long the job still trains, nullopt if that is not known. A job that takes as many
 // workers as there are is not predicted, because the time depends on their number.
-std::optional<double> SecondsToTrain(const Job& job) {
+std::optional<double> SecondsToTrain(const Job& job, const placement::Need& need) {
   const double seconds = store::EtaSeconds(job.record());
-  if (seconds <= 0 || !job.spec().parallelism.pipeline) return std::nullopt;
+  if (seconds <= 0 || need.up_to_all) return std::nullopt;
   return seconds;
 }
 
@@ -44,13 +44,14 @@ bool Recovers(const JobRecord& job) {
 
 placement::WaitingJob WaitingJobOf(const Job& job) {
   const JobRecord& record = job.record();
+  const placement::Need need = placement::NeedOf(job.spec(), job.Device());
   return {.name = record.name,
-          .need = placement::NeedOf(job.spec(), job.Device()),
+          .need = need,
           .recovers = Recovers(record),
           .stopping = record.state != JobState::kQueued,
           .priority = job.spec().priority,
           .number = record.number,
-          .seconds = SecondsToTrain(job),
+          .seconds = SecondsToTrain(job, need),
           .owner = record.owner};
 }
 

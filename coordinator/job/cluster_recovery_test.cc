@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests jobs that go on after a fault.
+#include "absl/strings/str_cat.h"
 #include "coordinator/job/cluster_harness.h"
+#include "coordinator/job/spec_serde.h"
 #include "gmock/gmock.h"
 
 namespace takt::job {
@@ -20,6 +22,13 @@ class RecoveryTest : public ClusterTest {
     Attach("w1", NextIncarnation());
   }
   std::string NextIncarnation() { return "b" + std::to_string(++incarnation_); }
+
+  // Returns what the stored spec says.
+  std::string DivisionOf(const std::string& job) {
+    const config::JobSpec spec = ParseSpec(Job(job).spec).value();
+    return absl::StrCat("data ", spec.parallelism.data.value_or(0), ", microbatch ",
+                        spec.microbatch);
+  }
 
  private:
   int incarnation_ = 0;
@@ -71,6 +80,45 @@ TEST_F(RecoveryTest, AJobWithoutAFixedPipelineGoesOnWithFewer) {
   Say("w2", key, 2, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").ranks.size(), 2u);
+}
+
+// What changes the bits of losses does not change with the workers that are left.
+TEST_F(RecoveryTest, WhatTheFirstPlanChoseForAutoStaysWithFewerWorkers) {
+  AttachWorkers(4);
+  const control::JobKey key = RunJob(OpenSpec("j"));
+  EXPECT_EQ(Job("j").plan.mesh.pp_size, 2);
+  EXPECT_EQ(DivisionOf("j"), "data 2, microbatch 4");
+  EXPECT_THAT(
+      Job("j").transitions[2].reason,
+      HasSubstr("preparing 4 ranks; data: auto is 2; microbatch: auto is 4 for as long as"));
+  const absl::StatusOr<control::Assignment> assignment =
+      Session("w0").Last<control::Prepare>()->assignment();
+  ASSERT_TRUE(assignment.ok());
+  EXPECT_EQ(assignment->job.microbatch, 4);
+  EXPECT_EQ(assignment->job.parallelism.data, 2);
+
+  hold_plans_ = true;
+  Detach("w3");
+  for (const int rank : {0, 1, 2})
+    Say(absl::StrCat("w", rank), key, rank, control::Phase::kAborted);
+  ASSERT_EQ(plans_.size(), 1u);
+  EXPECT_EQ(plans_[0].options.max_workers, 3);
+  EXPECT_FALSE(plans_[0].spec.LeavesBitsOpen());
+  EXPECT_EQ(plans_[0].spec.microbatch, 4);
+  EXPECT_EQ(plans_[0].spec.parallelism.data, 2);
+  hold_plans_ = false;
+  Settle();
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").ranks.size(), 2u);  // a pipeline of one rank, twice
+  EXPECT_EQ(Job("j").transitions.back().reason, "preparing 2 ranks");
+}
+
+TEST_F(RecoveryTest, AJobWaitsForTheReplicasThatItsFirstPlanChose) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(OpenSpec("j"));
+  Detach("w1");
+  Say("w0", key, 0, control::Phase::kAborted);
+  EXPECT_EQ(Job("j").reason, "needs 2 workers, 1 idle: no other is attached");
 }
 
 TEST_F(RecoveryTest, ARankThatFailedIsRecoveredFrom) {

@@ -110,6 +110,31 @@ TEST_F(ClusterTest, AStartingJobIsQueuedAgainUnderANewGenerationAndItsOldRanksAb
   EXPECT_EQ(Job("j").generation, Generation(2));
 }
 
+TEST_F(ClusterTest, WhatAPlanChoseForAutoOutlivesTheCoordinator) {
+  AttachWorkers(4);
+  ASSERT_TRUE(Submit(OpenSpec("j")).ok());
+  ASSERT_EQ(Job("j").state, JobState::kStarting);
+  Restart();
+  ASSERT_EQ(Job("j").state, JobState::kQueued);
+  hold_plans_ = true;
+  Attach("w0", "b"), Attach("w1", "b");
+  ASSERT_EQ(plans_.size(), 1u);
+  EXPECT_FALSE(plans_[0].spec.LeavesBitsOpen());
+  EXPECT_EQ(plans_[0].spec.parallelism.data, 2);
+  EXPECT_EQ(plans_[0].spec.microbatch, 4);
+}
+
+TEST_F(ClusterTest, AJobThatWasNeverPlannedStaysOpen) {
+  config::JobSpec spec = OpenSpec("j");
+  spec.microbatch_auto = false;
+  ASSERT_TRUE(Submit(spec).ok());
+  Restart();
+  hold_plans_ = true;
+  Attach("w0");
+  ASSERT_EQ(plans_.size(), 1u);
+  EXPECT_TRUE(plans_[0].spec.parallelism.data_auto);
+}
+
 TEST_F(ClusterTest, AStallOfTheCoordinatorIsNotTheSilenceOfWorkers) {
   AttachWorkers(2);
   const control::JobKey key = RunJob("j", 2, 100);

@@ -108,6 +108,9 @@ class Job final {
 
   // job_run.cc
   void Launch(plan::Plan plan, const placement::Gang& gang, Moment now);
+  // Keeps what the plan chose that changes bits. Returns it for people, e.g. "; data: auto is 2";
+  // empty: the job names all of it.
+  std::string FixBits(const plan::Plan& plan);
   void Describe(const plan::Plan& plan, const placement::Gang& ranks);
   void Advance(Moment now);
   void Apply(const Decision& decision, Moment now);

@@ -9,6 +9,7 @@
 #include "coordinator/job/fault_record.h"
 #include "coordinator/job/job.h"
 #include "coordinator/job/launch.h"
+#include "coordinator/job/spec_serde.h"
 #include "coordinator/placement/rank_order.h"
 
 namespace takt::job {
@@ -80,9 +81,20 @@ void Job::Planned(absl::StatusOr<plan::Plan> plan, Moment now) {
   context_.workers->ReleaseReserved(key());
 }
 
+std::string Job::FixBits(const plan::Plan& plan) {
+  if (!spec_.LeavesBitsOpen()) return "";
+  std::string chosen;
+  if (spec_.parallelism.data_auto) absl::StrAppend(&chosen, "; data: auto is ", plan.mesh.dp_size);
+  if (spec_.microbatch_auto) absl::StrAppend(&chosen, "; microbatch: auto is ", plan.microbatch);
+  spec_.FixBits(plan.mesh.dp_size, plan.microbatch);
+  record_.spec = WithBitsOf(record_.spec, spec_);
+  return absl::StrCat(chosen, " for as long as the job lives");
+}
+
 void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   const placement::Gang ranks = placement::PlaceRanks(gang, plan, *context_.read_profile());
   const bool reordered = !std::equal(ranks.begin(), ranks.end(), gang.begin());
+  const std::string chosen = FixBits(plan);
   auto launch = std::make_shared<job::Launch>();
   launch->key = key();
   launch->job = spec_;
@@ -107,7 +119,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->plan = std::move(plan);
   SetState(JobState::kStarting,
            absl::StrCat("preparing ", launch->ranks.size(), " ranks",
-                        reordered ? ", placed by measured links" : ""),
+                        reordered ? ", placed by measured links" : "", chosen),
            now);
   context_.outbox->effects.push_back(OpenRendezvous{key()});
   context_.outbox->effects.push_back(BeginGeneration{launch});

@@ -17,4 +17,12 @@ absl::StatusOr<config::JobSpec> ParseSpec(const std::string& spec) {
   return config::ToJobSpec(proto);
 }
 
+std::string WithBitsOf(const std::string& spec, const config::JobSpec& job) {
+  v1::JobSpec proto;
+  TAKT_CHECK(proto.ParseFromString(spec));  // it was parsed before
+  proto.mutable_batch()->set_microbatch(job.microbatch);
+  if (job.parallelism.data) proto.mutable_parallelism()->set_data(*job.parallelism.data);
+  return proto.SerializeAsString();
+}
+
 }  // namespace takt::job

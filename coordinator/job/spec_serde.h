@@ -13,4 +13,8 @@ namespace takt::job {
 // wrong.
 absl::StatusOr<config::JobSpec> ParseSpec(const std::string& spec);
 
+// Returns the spec with the data and the microbatch of `job`, which is the same job after a plan
+// chose them. All else stays as it was submitted.
+std::string WithBitsOf(const std::string& spec, const config::JobSpec& job);
+
 }  // namespace takt::job

@@ -58,7 +58,7 @@ DeviceKind DeviceOf(const config::JobSpec& spec, DeviceKind before, const Worker
 Need NeedOf(const config::JobSpec& spec, DeviceKind device) {
   const config::Parallelism& p = spec.parallelism;
   return {.workers = p.pipeline.value_or(1) * p.data.value_or(1),
-          .up_to_all = !p.pipeline.has_value(),
+          .up_to_all = !p.pipeline.has_value() || p.data_auto,
           .device = device,
           .nccl = p.transport == config::TransportKind::kNccl};
 }

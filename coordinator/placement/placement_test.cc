@@ -63,6 +63,18 @@ TEST_F(PlacementTest, GangIsSortedAsItsGrantWas) {
   }
 }
 
+TEST_F(PlacementTest, WhatAPlanChoosesMayTakeAllWorkers) {
+  const auto need = [&] { return NeedOf(spec_, DeviceKind::kCpu); };
+  spec_.parallelism.pipeline = 2;
+  EXPECT_EQ(need(), (Need{.workers = 2}));
+  spec_.parallelism.data_auto = true;
+  EXPECT_EQ(need(), (Need{.workers = 2, .up_to_all = true}));
+  spec_.FixBits(/*chosen_data=*/3, /*chosen_microbatch=*/1);
+  EXPECT_EQ(need(), (Need{.workers = 6}));
+  spec_.parallelism.pipeline.reset();
+  EXPECT_EQ(need(), (Need{.workers = 3, .up_to_all = true}));
+}
+
 TEST_F(PlacementTest, CapacityCountsWhoIsHeldDrainedAndLeaving) {
   for (const char* name : {"a", "f", "g"})
     Add(name, "h").hold = membership::Hold{.key = {.job = "j", .generation = Generation(1)}};

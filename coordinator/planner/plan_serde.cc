@@ -119,11 +119,12 @@ absl::StatusOr<std::vector<program::Program>> Read(const Programs& from) {
 
 v1::Plan ToProto(const plan::Plan& plan) {
   // This names every field, so that a new one that is not written here does not compile.
-  const auto& [model, mesh, partition, schedule, programs, validation_programs, memory, costs,
-               step_seconds, bubble_fraction, warnings] = plan;
+  const auto& [model, mesh, microbatch, partition, schedule, programs, validation_programs, memory,
+               costs, step_seconds, bubble_fraction, warnings] = plan;
   v1::Plan out;
   out.set_pp_size(mesh.pp_size);
   out.set_dp_size(mesh.dp_size);
+  out.set_microbatch(microbatch);
   for (const mesh::Stage& stage : partition) *out.add_stages() = control::ToProto(stage);
   *out.mutable_schedule() = ToProto(schedule);
   Write(programs, *out.mutable_programs());
@@ -139,9 +140,11 @@ v1::Plan ToProto(const plan::Plan& plan) {
 absl::StatusOr<plan::Plan> FromProto(const v1::Plan& plan, const PlanRequest& request) {
   plan::Plan out;
   const config::JobSpec& job = request.job;
-  ASSIGN_OR_RETURN(out.model, model::BuildModel(job.model, job.microbatch,
+  if (plan.microbatch() < 1) return absl::DataLossError("the planner's plan has no microbatches");
+  ASSIGN_OR_RETURN(out.model, model::BuildModel(job.model, plan.microbatch(),
                                                 config::PrecisionsOf(job, request.options.device)));
   out.mesh = {.pp_size = plan.pp_size(), .dp_size = plan.dp_size()};
+  out.microbatch = plan.microbatch();
   for (const v1::StageAssignment& stage : plan.stages())
     out.partition.push_back(control::FromProto(stage));
   ASSIGN_OR_RETURN(out.schedule, FromProto(plan.schedule()));

@@ -71,6 +71,21 @@ TEST(PlanSerde, GivesBackEveryPartOfThePlan) {
   }
 }
 
+TEST(PlanSerde, GivesBackWhatWasChosenForAuto) {
+  config::JobSpec job = JobOf("1f1b", 2, 1);
+  job.parallelism.data.reset();
+  job.parallelism.data_auto = true;
+  job.microbatch_auto = true;
+  const PlanRequest request = ParseRequest(FormatRequest(job, kOptions)).value();
+  EXPECT_TRUE(request.job.parallelism.data_auto && request.job.microbatch_auto);
+  plan::Plan plan = plan::MakePlan(job, kOptions).value();
+  plan.microbatch = 4;
+  const plan::Plan parsed = ParseAnswer(FormatAnswer(plan), request).value();
+  EXPECT_EQ(parsed.mesh.dp_size, plan.mesh.dp_size);
+  EXPECT_EQ(parsed.microbatch, 4);
+  EXPECT_EQ(parsed.model.microbatch, 4);
+}
+
 TEST(PlanSerde, RequestKeepsTheJobItsWarningsAndTheOptions) {
   config::JobSpec job = JobOf("zb-h1", 4, 1);
   job.warnings = {"no effect"};

@@ -123,7 +123,9 @@ struct JobRecord {
   std::int64_t number = 0;  // order of submission, never reused
   std::string id;           // random, never reused
   std::string name;
-  std::string spec;   // takt.v1.JobSpec, serialized, as submitted
+  // takt.v1.JobSpec, serialized, as submitted. What is `auto` there and changes bits has the
+  // numbers that the first plan chose, from then on.
+  std::string spec;
   std::string owner;  // the caller that submitted it, "ROLE/NAME"; empty: it showed no certificate
   JobState state = JobState::kQueued;
   std::string reason;

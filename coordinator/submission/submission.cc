@@ -67,8 +67,10 @@ void Plan(job::Coordinator* coordinator, const Shared& submission, const plan::P
 
 void Submit(job::Coordinator* coordinator, Submission submission, Done done) {
   const auto shared = std::make_shared<const Submission>(std::move(submission));
-  // With `pipeline: auto` the plan depends on the workers that will be there.
-  if (!shared->parsed.parallelism.pipeline) return Enqueue(coordinator, shared, {}, done);
+  // With `auto` the plan depends on the workers that will be there.
+  const config::JobSpec& job = shared->parsed;
+  if (!job.parallelism.pipeline || job.LeavesBitsOpen())
+    return Enqueue(coordinator, shared, {}, done);
   // The deciding thread alone knows the workers that are there now.
   coordinator->Post([coordinator, shared, done](job::Cluster& cluster, Moment) {
     Plan(coordinator, shared, placement::PlanOptionsFor(shared->parsed, cluster.workers()), done);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes a submitted job to the queue: its plan is tried if its mesh is known, its name and paths
-// are compared with those of other jobs, and it gets its owner.
+// Takes a submitted job to the queue: its plan is tried if it does not depend on the workers that
+// the job will get, its name and paths are compared with those of other jobs, and it gets its
+// owner.
 #pragma once
 
 #include <functional>
@@ -26,8 +27,8 @@ struct Submission {
 
 struct Accepted {
   std::optional<store::JobRecord> job;  // nullopt: it was only validated
-  // The tried plan of a job that was only validated. It is empty if the job's mesh depends on the
-  // workers that will be there.
+  // The tried plan of a job that was only validated. It is empty if the plan depends on the workers
+  // that will be there.
   store::PlanSummary tried;
 };
 

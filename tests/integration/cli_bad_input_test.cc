@@ -69,6 +69,8 @@ const Case kCases[] = {
     {"PipelineLargerThanLayers", {"parallelism.pipeline=9"}, {"parallelism.pipeline", "9"}},
     {"GlobalBatchNotDivisible", {"batch.global=7"}, {"batch.global", "7"}},
     {"GlobalBatchNotDivisibleByReplicas", {"parallelism.data=3"}, {"batch.global", "8"}},
+    {"MinusOneReplica", {"parallelism.data=-1"}, {"parallelism.data", "-1", "or auto"}},
+    {"AutoWhereItMayNotBe", {"batch.global=auto"}, {"batch.global", "auto", "whole number"}},
     {"TooFewMicrobatchesForInterleaved",
      {"parallelism.schedule=interleaved-1f1b", "parallelism.chunks=2", "batch.global=2"},
      {"microbatch"}},

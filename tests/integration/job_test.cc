@@ -17,6 +17,7 @@
 namespace takt {
 namespace {
 
+using ::testing::AnyOf;
 using testing::Cluster;
 using ::testing::ElementsAre;
 using testing::EmulatedJob;
@@ -89,6 +90,26 @@ TEST(Job, DataParallelReplicasTrainAlikeFromRunToRun) {
     if (first.empty()) first = Curve(steps);
     EXPECT_EQ(Curve(steps), first);
   }
+}
+
+// What a plan chose for `auto` is what a job must name to have the same bits.
+TEST(Job, WhatAPlanChoseForAutoIsInItsSpec) {
+  Cluster cluster(2);
+  std::string yaml = GptYaml("open", "data: auto, schedule: 1f1b");
+  yaml.replace(yaml.find("microbatch: 2"), 13, "microbatch: auto");
+  cluster.Submit(yaml);
+  const v1::Job open = cluster.AwaitEnd("open");
+  ASSERT_EQ(open.state(), v1::JOB_STATE_SUCCEEDED) << open.reason();
+  const int data = open.spec().parallelism().data(), microbatch = open.spec().batch().microbatch();
+  EXPECT_THAT(data, AnyOf(1, 2));
+  ASSERT_GE(microbatch, 1);
+  EXPECT_EQ(16 / data % microbatch, 0);
+  v1::JobSpec named = open.spec();
+  named.set_name("named");
+  cluster.Submit(named);
+  EXPECT_EQ(cluster.AwaitEnd("named").state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(Curve(cluster.Steps("named")), Curve(cluster.Steps("open")));
+  EXPECT_EQ(cluster.Job("named").spec().batch().microbatch(), microbatch);
 }
 
 config::JobSpec AsynchronousJob(const std::string& schedule, const std::string& data) {

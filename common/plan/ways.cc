@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Letters: M microbatches of a step on each replica, P ranks of the pipeline.
+#include "common/plan/ways.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/plan/stage_costs.h"
+#include "common/schedule/generate.h"
+
+namespace takt::plan {
+namespace {
+
+// `microbatch: auto` chooses among the smallest divisors of the global batch, so many of them.
+// Larger microbatches would hardly be faster.
+constexpr std::size_t kMicrobatchSizes = 24;
+
+// The layers are cut into stages for so many ways at most.
+constexpr std::size_t kMostWays = 256;
+
+// This bounds a plan's time and size. Its programs list an instruction for each microbatch and
+// stage, and in it each layer of the stage. A client waits while the plan is made, which takes a
+// few seconds at most, and a worker's program is sent in one message.
+constexpr std::int64_t kMaxLayerPasses = std::int64_t{1} << 18;
+
+// Returns whether each microbatch is an update of its own under this schedule.
+bool UpdatesEachBackward(std::string_view schedule) {
+  return std::ranges::any_of(schedule::Families(), [&](const schedule::Family& family) {
+    return family.name == schedule && family.updates == schedule::Updates::kEachBackward;
+  });
+}
+
+absl::Status CheckBatch(const config::JobSpec& job) {
+  const int data = job.parallelism.data.value_or(1);
+  if (!job.DividesBatch(data)) {
+    return InvalidField(
+        {.field = "batch.global",
+         .value = absl::StrCat(job.global_batch),
+         .rule = absl::StrCat("must be divisible by batch.microbatch x parallelism.data = ",
+                              std::int64_t{job.microbatch} * data),
+         .fix = "change one of them"});
+  }
+  if (job.microbatch_auto && UpdatesEachBackward(job.parallelism.schedule)) {
+    return InvalidField({.field = "batch.microbatch",
+                         .value = "auto",
+                         .rule = absl::StrCat("must be a number under ", job.parallelism.schedule,
+                                              ": each microbatch is an update of its own"),
+                         .fix = "name it, or use a schedule that flushes every step"});
+  }
+  return absl::OkStatus();
+}
+
+// Returns all divisors, ascending.
+std::vector<int> DivisorsOf(int number) {
+  std::vector<int> divisors;
+  for (int i = 1; i <= number / i; ++i) {
+    if (number % i != 0) continue;
+    divisors.push_back(i);
+    if (i != number / i) divisors.push_back(number / i);
+  }
+  std::ranges::sort(divisors);
+  return divisors;
+}
+
+int MicrobatchesOf(const config::JobSpec& job, const Division& division) {
+  return job.global_batch / (division.data * division.microbatch);
+}
+
+// Returns the divisions that a plan may choose. Precondition: CheckBatch.
+absl::StatusOr<std::vector<Division>> DivisionsOf(const config::JobSpec& job, int max_workers,
+                                                  std::int64_t num_layers) {
+  const config::Parallelism& asked = job.parallelism;
+  std::vector<int> data = {asked.data.value_or(1)}, microbatches = {job.microbatch};
+  if (asked.data_auto && !UpdatesEachBackward(asked.schedule)) {
+    const int most = std::max(1, max_workers / asked.pipeline.value_or(1));
+    data = DivisorsOf(job.global_batch);
+    std::erase_if(data, [&](int replicas) { return replicas > most; });
+  }
+  if (job.microbatch_auto) {
+    microbatches = DivisorsOf(job.global_batch);
+    microbatches.resize(std::min(microbatches.size(), kMicrobatchSizes));
+  }
+  std::vector<Division> divisions;
+  int fewest = job.global_batch;  // microbatches
+  for (const int replicas : data) {
+    for (const int microbatch : microbatches) {
+      if (job.global_batch / replicas % microbatch != 0) continue;
+      const Division division{.data = replicas, .microbatch = microbatch};
+      fewest = std::min(fewest, MicrobatchesOf(job, division));
+      if (num_layers * MicrobatchesOf(job, division) <= kMaxLayerPasses)
+        divisions.push_back(division);
+    }
+  }
+  if (!divisions.empty()) return divisions;
+  return InvalidField(
+      {.field = "batch.microbatch",
+       .value = job.microbatch_auto ? "auto" : absl::StrCat(job.microbatch),
+       .rule = absl::StrCat("makes ", fewest, " microbatches a step; with ", num_layers,
+                            " layers at most ", kMaxLayerPasses / num_layers, " are possible"),
+       .fix = "use larger microbatches"});
+}
+
+// What one microbatch takes: all passes of all layers, and those of the layer that takes longest.
+struct Work {
+  double all = 0, longest = 0;
+};
+
+struct RoughWay {
+  Way way;
+  double seconds = 0;  // of a step, about
+};
+
+// Lists ways with about what their steps take, without cutting the layers into stages.
+class RoughWays {
+ public:
+  explicit RoughWays(JobInputs& inputs) : inputs_(inputs) {}
+
+  void Add(const Division& division) {
+    CandidateInputs inputs = inputs_.Of(division);
+    // Nothing takes less than where the least is computed again.
+    inputs.recompute = {std::ranges::min(inputs.recompute)};
+    const auto [first, last] = SizesOf(inputs);
+    const double microbatches = MicrobatchesOf(inputs.job, division);
+    for (int pp_size = first; pp_size <= last; ++pp_size) {
+      const Work& work = WorkOf(inputs, pp_size);
+      const double mean = work.all / pp_size;
+      ways_.push_back(
+          {.way = {.division = division, .pp_size = pp_size, .least_seconds = microbatches * mean},
+           .seconds = (microbatches + pp_size - 1) * std::max(mean, work.longest)});
+    }
+  }
+
+  std::vector<RoughWay> Take() && { return std::move(ways_); }
+
+ private:
+  // Returns the smallest and the largest size of a pipeline.
+  static std::pair<int, int> SizesOf(const CandidateInputs& inputs) {
+    const config::Parallelism& asked = inputs.job.parallelism;
+    if (asked.pipeline) return {*asked.pipeline, *asked.pipeline};
+    const int by_layers = static_cast<int>(inputs.model.layers.size()) / asked.chunks.value_or(1);
+    return {1, std::max(1, std::min(by_layers, inputs.options.max_workers / inputs.dp_size))};
+  }
+
+  // Layers take longer with more ranks on their host.
+  const Work& WorkOf(const CandidateInputs& inputs, int pp_size) {
+    const PlanOptions& options = inputs.options;
+    const profile::Conditions conditions = options.host.ConditionsOf(
+        pp_size * inputs.dp_size, inputs.job.parallelism.threads, options.device);
+    const auto [found, is_new] =
+        work_.try_emplace(std::pair(inputs.model.microbatch, conditions.ranks_per_host));
+    if (is_new) {
+      const std::vector<double> seconds = LayerSeconds(inputs, pp_size);
+      found->second = {.all = std::accumulate(seconds.begin(), seconds.end(), 0.0),
+                       .longest = std::ranges::max(seconds)};
+    }
+    return found->second;
+  }
+
+  JobInputs& inputs_;
+  std::map<std::pair<int, int>, Work> work_;  // by microbatch and ranks on a host
+  std::vector<RoughWay> ways_;
+};
+
+}  // namespace
+
+absl::StatusOr<JobInputs> JobInputs::Create(const config::JobSpec& job,
+                                            const PlanOptions& options) {
+  TAKT_CHECK(options.max_workers >= 0 && options.matmul_flops_per_second > 0);
+  RETURN_IF_ERROR(CheckBatch(job));
+  ASSIGN_OR_RETURN(
+      model::Model model,
+      model::BuildModel(job.model, job.microbatch, config::PrecisionsOf(job, options.device)));
+  JobInputs inputs(job, options);
+  ASSIGN_OR_RETURN(inputs.divisions_,
+                   DivisionsOf(job, options.max_workers, std::ssize(model.layers)));
+  inputs.models_.emplace(job.microbatch, std::move(model));
+  return inputs;
+}
+
+CandidateInputs JobInputs::Of(const Division& division) {
+  auto found = models_.find(division.microbatch);
+  if (found == models_.end()) {
+    absl::StatusOr<model::Model> model = model::BuildModel(
+        job_->model, division.microbatch, config::PrecisionsOf(*job_, options_->device));
+    TAKT_CHECK(model.ok());  // as for another size of a microbatch
+    found = models_.emplace(division.microbatch, *std::move(model)).first;
+  }
+  const std::vector<model::Recompute>& asked = job_->parallelism.recompute;
+  return {.job = *job_,
+          .model = found->second,
+          .options = *options_,
+          .dp_size = division.data,
+          .recompute = asked.empty() ? std::vector{model::Recompute::kNone} : asked};
+}
+
+CandidateInputs JobInputs::Of(const Candidate& candidate) {
+  return Of(Division{.data = candidate.plan.mesh.dp_size, .microbatch = candidate.plan.microbatch});
+}
+
+std::vector<Way> WaysOf(JobInputs& inputs) {
+  RoughWays all(inputs);
+  for (const Division& division : inputs.divisions()) all.Add(division);
+  std::vector<RoughWay> rough = std::move(all).Take();
+  if (rough.size() > kMostWays) {
+    std::ranges::stable_sort(rough, {}, &RoughWay::seconds);
+    rough.resize(kMostWays);
+  }
+  for (auto& [way, seconds] : rough) {
+    const CandidateInputs its = inputs.Of(way.division);
+    const bool can_be_cut = way.pp_size <= std::ssize(its.model.layers);
+    if (rough.size() > 1 && can_be_cut) seconds = EstimateSeconds(its, way.pp_size);
+  }
+  std::ranges::stable_sort(rough, {}, &RoughWay::seconds);
+  std::vector<Way> ways;
+  for (const RoughWay& each : rough) ways.push_back(each.way);
+  return ways;
+}
+
+}  // namespace takt::plan
