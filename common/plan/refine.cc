@@ -22,6 +22,9 @@ constexpr int kStagesForAllPairs = 16;
 // A step must become shorter by this share to count.
 constexpr double kGain = 1e-4;
 
+// Busy times whose ratio is no more than this are equal but for rounding.
+constexpr double kAsBusy = 1 + 1e-9;
+
 int NumLayers(const mesh::Stage& stage) {
   return stage.last_layer.value() - stage.first_layer.value();
 }
@@ -37,7 +40,7 @@ mesh::Partition Moved(mesh::Partition partition, int from, int to) {
   return partition;
 }
 
-// Returns what the busiest rank computes. No step is shorter.
+// Returns for how long the busiest rank computes in a step.
 double BusySeconds(const CandidateInputs& inputs, const Candidate& candidate,
                    const mesh::Partition& partition) {
   const cost::Costs costs = CostsOf(inputs, partition);
@@ -54,6 +57,7 @@ class Descent {
   Descent(const CandidateInputs& inputs, const Candidate& candidate)
       : inputs_(inputs),
         candidate_(candidate),
+        most_busy_(BusySeconds(inputs, candidate, candidate.plan.partition) * kAsBusy),
         partition_(candidate.plan.partition),
         step_(candidate.report.makespan),
         simulations_(kSimulatedActions / (std::int64_t{3} * std::ssize(partition_) *
@@ -71,7 +75,7 @@ class Descent {
       for (int to = std::max(0, from - farthest); to < end; ++to) {
         if (to == from) continue;
         mesh::Partition moved = Moved(partition_, from, to);
-        const std::optional<double> step = StepOf(moved, least);
+        const std::optional<double> step = StepOf(moved);
         if (!step || *step >= least) continue;
         least = *step;
         best = std::move(moved);
@@ -86,9 +90,9 @@ class Descent {
   const mesh::Partition& partition() const { return partition_; }
 
  private:
-  // Nullopt: the step is not below `limit`, or enough was simulated.
-  std::optional<double> StepOf(const mesh::Partition& partition, double limit) {
-    if (simulations_ == 0 || BusySeconds(inputs_, candidate_, partition) >= limit) return {};
+  // Nullopt: a rank would be busier than any was, or enough was simulated.
+  std::optional<double> StepOf(const mesh::Partition& partition) {
+    if (simulations_ == 0 || BusySeconds(inputs_, candidate_, partition) > most_busy_) return {};
     --simulations_;
     const absl::StatusOr<sim::Report> report =
         SimulateOver(inputs_, candidate_.plan.schedule, partition);
@@ -98,6 +102,7 @@ class Descent {
 
   const CandidateInputs& inputs_;
   const Candidate& candidate_;
+  const double most_busy_;
   mesh::Partition partition_;  // the best so far
   double step_;
   std::int64_t simulations_;  // that are left
