@@ -18,10 +18,10 @@ class Formulas {
     buffers_.resize(static_cast<std::size_t>(sum_.size()));
     buffers_.push_back(formula);
     most_ = std::max(most_, buffers_.size());
-    EXPECT_TRUE(sum_.Push(part, Add()).ok());
+    EXPECT_TRUE(sum_.Push(part, [this](int i) { return Add(i); }).ok());
   }
   std::string Finish() {
-    EXPECT_TRUE(sum_.Finish(Add()).ok());
+    EXPECT_TRUE(sum_.Finish([this](int i) { return Add(i); }).ok());
     return buffers_.front();
   }
 
@@ -30,12 +30,10 @@ class Formulas {
   std::size_t most_buffers() const { return most_; }
 
  private:
-  auto Add() {
-    return [this](int i) {
-      const auto left = static_cast<std::size_t>(i);
-      buffers_[left] = "(" + buffers_[left] + "+" + buffers_[left + 1] + ")";
-      return absl::OkStatus();
-    };
+  absl::Status Add(int i) {
+    const auto left = static_cast<std::size_t>(i);
+    buffers_[left] = "(" + buffers_[left] + "+" + buffers_[left + 1] + ")";
+    return absl::OkStatus();
   }
 
   TreeSum sum_;
