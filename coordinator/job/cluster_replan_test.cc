@@ -108,6 +108,9 @@ TEST_F(ReplanTest, AJobIsPlannedAgainForTheWorkersThatItHas) {
   EXPECT_THAT(replans_, SizeIs(1)) << "one question at a time";
   Answer(TakeQuestion(), BetterPlan());
   Advance(replan_.interval);
+  EXPECT_THAT(replans_, SizeIs(1)) << "of what was measured meanwhile";
+  Answer(TakeQuestion(), BetterPlan());
+  Advance(replan_.interval);
   EXPECT_THAT(replans_, IsEmpty()) << "not twice with the same profile";
   Measure(key);
   EXPECT_THAT(replans_, SizeIs(1));

@@ -313,7 +313,7 @@ TEST_F(ClusterTest, RanksGetWorkersByMeasuredLinks) {
                     plan::MakePlan(plans_[0].spec, plans_[0].options), Moment::Of(clock_));
   Settle();
   EXPECT_THAT(WorkersOf(Job("j")), ElementsAre("on-a", "on-c", "on-b"));
-  EXPECT_EQ(Job("j").reason, "preparing 3 ranks, placed by measured links");
+  EXPECT_EQ(Job("j").transitions.back().reason, "preparing 3 ranks, placed by measured links");
   EXPECT_EQ(Session("on-b").Last<control::Prepare>()->rank, Rank(2));
 }
 

@@ -115,7 +115,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->places = placement::PlacesOf(ranks, launch->threads, launch->device);
   run_.emplace(JobRun::Of(record_, spec_, plan.mesh, RankPhase::kPreparing, now.steady));
   launch->ranks = record_.ranks;
-  run_->replanning = ReplanningOf(spec_, plan, now.steady);
+  run_->replanning = ReplanningOf(spec_, plan, context_.read_profile(), now.steady);
   launch->plan = std::move(plan);
   SetState(JobState::kStarting,
            absl::StrCat("preparing ", launch->ranks.size(), " ranks",

@@ -2,6 +2,7 @@
 #include "coordinator/job/replan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -28,8 +29,9 @@ double ReplanOffer::gain() const {
   return std::max(0.0, 1 - plan.predicted_step_seconds / present_seconds);
 }
 
-Replanning ReplanningOf(const config::JobSpec& job, const plan::Plan& plan, absl::Duration now) {
-  Replanning replanning{.since = now};
+Replanning ReplanningOf(const config::JobSpec& job, const plan::Plan& plan,
+                        std::shared_ptr<const profile::Profile> profile, absl::Duration now) {
+  Replanning replanning{.profile = std::move(profile), .since = now};
   const bool keeps_bits = job.exact && plan.schedule.updates == schedule::Updates::kFlush &&
                           plan.schedule.placement != schedule::Placement::kBidirectional;
   if (!keeps_bits) return replanning;

@@ -46,7 +46,7 @@ struct Replanning {
   // restart of the coordinator, which stores no plans, and if another plan would change the bits of
   // the job's results.
   std::shared_ptr<const plan::Plan> present;
-  std::shared_ptr<const profile::Profile> profile;  // that the planner was asked with last
+  std::shared_ptr<const profile::Profile> profile;  // that the planner was given last
   bool asked = false;                               // it has not answered yet
   absl::Duration since;  // steady; when the generation was handed out, or the last answer came
   std::optional<ReplanOffer> offer;  // the last answer, unless it is a failure
@@ -55,7 +55,8 @@ struct Replanning {
 
 // Returns what is known of a generation that is handed out now. Other plans have the same bits if
 // the job is exact, the schedule flushes, and there is one copy of the weights.
-Replanning ReplanningOf(const config::JobSpec& job, const plan::Plan& plan, absl::Duration now);
+Replanning ReplanningOf(const config::JobSpec& job, const plan::Plan& plan,
+                        std::shared_ptr<const profile::Profile> profile, absl::Duration now);
 
 struct ReplanFacts {
   bool trains = false;                          // all ranks run, and nobody told them to end

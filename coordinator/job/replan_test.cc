@@ -90,18 +90,18 @@ TEST(DecideReplan, ShortStepsAreToldInMicroseconds) {
 TEST(ReplanningOf, KeepsPlansThatDecideTheBitsOfResults) {
   config::JobSpec job;
   plan::Plan plan{.mesh = {.pp_size = 2}};
-  const Replanning replanning = ReplanningOf(job, plan, absl::Seconds(3));
+  const Replanning replanning = ReplanningOf(job, plan, nullptr, absl::Seconds(3));
   ASSERT_NE(replanning.present, nullptr);
   EXPECT_EQ(replanning.present->mesh.pp_size, 2);
   EXPECT_EQ(replanning.since, absl::Seconds(3));
   job.exact = false;
-  EXPECT_EQ(ReplanningOf(job, plan, {}).present, nullptr);
+  EXPECT_EQ(ReplanningOf(job, plan, nullptr, {}).present, nullptr);
   job.exact = true;
   plan.schedule.updates = schedule::Updates::kDelayed;
-  EXPECT_EQ(ReplanningOf(job, plan, {}).present, nullptr);
+  EXPECT_EQ(ReplanningOf(job, plan, nullptr, {}).present, nullptr);
   plan.schedule.updates = schedule::Updates::kFlush;
   plan.schedule.placement = schedule::Placement::kBidirectional;
-  EXPECT_EQ(ReplanningOf(job, plan, {}).present, nullptr);
+  EXPECT_EQ(ReplanningOf(job, plan, nullptr, {}).present, nullptr);
 }
 
 }  // namespace
