@@ -191,9 +191,45 @@ TEST_F(ClusterTest, ACommitThatNobodyAnswersFails) {
   Say("w0", key, 0, control::Phase::kFinished);
   Detach("w0");
   Advance(absl::Minutes(5));
-  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
   EXPECT_THAT(Job("j").notices,
               ElementsAre("the checkpoint of step 1 failed: no worker made it visible within 5m"));
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_THAT(Job("j").transitions.back().reason,
+              HasSubstr("all 1 steps are done, but the checkpoint of step 1 failed"));
+}
+
+TEST_F(ClusterTest, AJobWhoseLastCheckpointFailsGoesOnFromTheOneBefore) {
+  AttachWorkers(1);
+  control::JobKey key = RunJob(SavingSpec("j", 1, 12));
+  TrainTo(key, 10);
+  SaveAt(key, 10);
+  TrainTo(key, 12);
+  ReportPart("w0", key, 0, 12, "no space left on device");
+  Say("w0", key, 0, control::Phase::kFinished);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").generation, Generation(2));
+  key = AdmitAll("j", 10);
+  for (const int step : {11, 12}) Report("w0", key, 0, step);
+  SaveAt(key, 12);
+  Say("w0", key, 0, control::Phase::kFinished);
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(12));
+}
+
+TEST_F(ClusterTest, AJobWhoseLastCheckpointFailsEachTimeFails) {
+  AttachWorkers(1);
+  control::JobKey key = RunJob(SavingSpec("j", 1, 1));
+  TrainTo(key, 1);
+  for (int generation = 1; generation <= 4; ++generation) {
+    if (generation > 1) key = AdmitAll("j");
+    ReportPart("w0", key, 0, 1, "no space left on device");
+    Say("w0", key, 0, control::Phase::kFinished);
+  }
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_FALSE(Job("j").invalid_input);
+  EXPECT_THAT(Job("j").reason,
+              HasSubstr("the checkpoint of step 1 failed: rank 0: no space left on device"));
+  EXPECT_THAT(Job("j").reason, HasSubstr("given up after 3 recoveries"));
 }
 
 TEST_F(ClusterTest, ARestartOfTheCoordinatorLosesNoPart) {

@@ -224,6 +224,7 @@ TEST_F(RecoveryTest, AJobResumedFromAnotherOnesCheckpointCommitsTheStepsAfterIt)
   Report("w0", key, 0, 51);
   Report("w0", key, 0, 52);
   EXPECT_THAT(StoredSteps("j"), ElementsAre(51, 52));
+  SaveAt(key, 52);
   Say("w0", key, 0, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
 }

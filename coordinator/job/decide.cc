@@ -168,10 +168,22 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, cons
   return std::nullopt;
 }
 
+// Returns the newest step of which the job has a checkpoint: its own, or the one that this
+// generation went on from.
+StepId SavedStep(const JobRecord& job) {
+  return std::max(job.resumed_step, job.checkpoint ? job.checkpoint->step : StepId(0));
+}
+
 // All ranks have done their last step.
 Decision DecideFinished(absl::Duration now, const JobRecord& job, const JobRun& run,
                         const DecideOptions& options) {
   if (!run.saving.empty()) return Wait(absl::StrCat("waiting for ", run.saving));
+  if (run.has_checkpoints && SavedStep(job) < StepId(job.steps)) {
+    return Stop(absl::StrCat("all ", job.steps, " steps are done, but ",
+                             run.failed_save.empty() ? absl::StrCat("the checkpoint of step ",
+                                                                    job.steps, " is not visible")
+                                                     : run.failed_save));
+  }
   if (run.committed_steps() >= job.steps) {
     return {.kind = Decision::Kind::kEnd,
             .reason = absl::StrCat("all ", job.steps, " steps done"),

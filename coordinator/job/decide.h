@@ -15,9 +15,10 @@
 //                          FAILED | CANCELLED <-- (ranks let go) ----------- kStop --+
 //
 // RECOVERING leads to PAUSED if that was asked for. A run ends only when its last checkpoint is
-// visible or has failed (saving.h), except when it is cancelled. Decide covers STARTING, RUNNING
-// and RECOVERING; placement/queue.h decides which job leaves QUEUED, job.h has what users and
-// leaving workers ask for.
+// visible or has failed (saving.h), except when it is cancelled. If the checkpoint of the job's
+// last step has failed, that is a fault, because the job's result is not there. Decide covers
+// STARTING, RUNNING and RECOVERING; placement/queue.h decides which job leaves QUEUED, job.h has
+// what users and leaving workers ask for.
 #pragma once
 
 #include <cstdint>
@@ -84,8 +85,9 @@ struct JobRun {
   StepCollector steps{mesh::Mesh(), StepId(0)};
   bool acknowledge = false;  // reports came since the last acknowledgement
   std::optional<Commit> commit;
-  std::string saving;    // what open checkpoints wait for; empty: there are none
-  absl::Duration since;  // steady; when the state began here, or the last rank went away
+  std::string saving;       // what open checkpoints wait for; empty: there are none
+  std::string failed_save;  // which checkpoint failed last, and why; empty: none did
+  absl::Duration since;     // steady; when the state began here, or the last rank went away
   std::optional<absl::Duration> stop_since;    // when the stop was told
   std::optional<absl::Duration> finish_since;  // when the last rank finished
 

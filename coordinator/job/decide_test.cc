@@ -188,6 +188,29 @@ TEST_F(DecideTest, SucceedsOnlyWhenAllRanksFinishedAndAllStepsAreCommitted) {
   EXPECT_EQ(DecideNow().state, JobState::kSucceeded);
 }
 
+TEST_F(DecideTest, AJobWithCheckpointsSucceedsOnlyWithTheOneOfItsLastStep) {
+  Running();
+  All(RankPhase::kFinished);
+  Commit(20);
+  run_.has_checkpoints = true;
+  run_.failed_save = "the checkpoint of step 20 failed: disk full";
+  job_.checkpoint = store::JobCheckpoint{.step = StepId(15)};
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().state, JobState::kRecovering);
+  EXPECT_EQ(DecideNow().reason,
+            "all 20 steps are done, but the checkpoint of step 20 failed: disk full");
+  job_.recoveries = {.count = options_.max_recoveries, .at_step = StepId(20)};
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  EXPECT_FALSE(DecideNow().invalid_input);
+  run_.failed_save.clear();  // by a restart of the coordinator
+  EXPECT_THAT(DecideNow().reason, HasSubstr("but the checkpoint of step 20 is not visible"));
+  job_.checkpoint->step = StepId(20);
+  EXPECT_EQ(DecideNow().state, JobState::kSucceeded);
+  job_.checkpoint.reset();
+  job_.resumed_step = StepId(20);
+  EXPECT_EQ(DecideNow().state, JobState::kSucceeded);
+}
+
 TEST_F(DecideTest, ReportsThatNeverComeAreNamedInTheEnd) {
   Running();
   All(RankPhase::kFinished);

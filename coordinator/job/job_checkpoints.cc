@@ -130,7 +130,9 @@ void Job::SettleCheckpoint(const std::string& error, Moment now) {
     // The answer changes nothing. Files that are left behind are removed when the next generation
     // begins.
     SendCommit(open.step, /*manifest=*/"");
-    AddNotice(absl::StrCat("the checkpoint of step ", open.step.value(), " failed: ", error));
+    run_->failed_save =
+        absl::StrCat("the checkpoint of step ", open.step.value(), " failed: ", error);
+    AddNotice(run_->failed_save);
     return;
   }
   record_.checkpoint = {.step = open.step, .time = now.wall};

@@ -259,6 +259,35 @@ TEST_F(CheckpointTest, ACheckpointThatCannotBeBegunIsAWarning) {
   ExpectLatest(job.directory);
 }
 
+// A directory has the name of a file of the last checkpoint. Each generation writes to a directory
+// of its own, so only the first one meets it.
+TEST_F(CheckpointTest, AJobWhoseLastCheckpointCannotBeWrittenSavesItAgain) {
+  const TrainingJob job{.name = "job", .directory = Directory("c")};
+  fs::create_directories(job.directory + "/step-00000020.partial-job-1/config.json");
+  const std::vector<Step> curve = Train(job);
+  EXPECT_EQ(curve.size(), 20u);
+  const v1::Job ended = cluster_.Job(job.name);
+  EXPECT_EQ(ended.generation(), 2);
+  EXPECT_EQ(ended.resumed_step(), 15);
+  EXPECT_EQ(ended.checkpoint().step(), 20);
+  ExpectLatest(job.directory);
+}
+
+TEST_F(CheckpointTest, AJobWhoseLastCheckpointCanNeverBeWrittenFails) {
+  const TrainingJob job{.name = "job", .directory = Directory("c")};
+  for (int generation = 1; generation <= 9; ++generation) {
+    fs::create_directories(
+        absl::StrCat(job.directory, "/step-00000020.partial-job-", generation, "/config.json"));
+  }
+  cluster_.Submit(job.Yaml());
+  const v1::Job ended = cluster_.AwaitEnd(job.name);
+  EXPECT_EQ(ended.state(), v1::JOB_STATE_FAILED) << ended.reason();
+  EXPECT_FALSE(ended.invalid_input());
+  EXPECT_THAT(ended.reason(), HasSubstr("the checkpoint of step 20 failed"));
+  EXPECT_EQ(ended.checkpoint().step(), 15);
+  ExpectLatest(job.directory);
+}
+
 TEST_F(CheckpointTest, ACheckpointOfAnotherModelIsRefusedByField) {
   Train({.name = "first", .directory = Directory("c"), .steps = 5});
   TrainingJob other{.name = "second", .model = kLlama, .directory = Directory("c")};
