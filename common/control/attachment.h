@@ -146,8 +146,10 @@ struct CommitCheckpoint {
   StepId step;
   std::string directory;  // as the job gives it
   int keep = 1;
-  std::string
-      manifest;  // the text of manifest.json; empty: the checkpoint failed, remove its files
+  // The text of manifest.json; empty: the checkpoint failed, remove its files.
+  std::string manifest;
+  // This generation went on from the checkpoint of this step, which must not be removed; 0: none.
+  StepId resumed;
 };
 
 struct ClockProbe {

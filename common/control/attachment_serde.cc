@@ -160,6 +160,7 @@ void Write(const CommitCheckpoint& commit, v1::AttachResponse& response) {
   proto.set_directory(commit.directory);
   proto.set_keep(commit.keep);
   proto.set_manifest(commit.manifest);
+  proto.set_resumed_step(commit.resumed.value());
 }
 
 void Write(const ClockProbe& probe, v1::AttachResponse& response) {
@@ -186,7 +187,8 @@ CommitCheckpoint Read(const v1::CommitCheckpoint& proto) {
           .step = StepId(proto.step()),
           .directory = proto.directory(),
           .keep = std::max(1, proto.keep()),
-          .manifest = proto.manifest()};
+          .manifest = proto.manifest(),
+          .resumed = StepId(proto.resumed_step())};
 }
 
 }  // namespace

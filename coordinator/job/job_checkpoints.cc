@@ -94,7 +94,8 @@ void Job::SendCommit(StepId step, const std::string& manifest) {
                                                    .step = step,
                                                    .directory = spec_.checkpoint->directory,
                                                    .keep = spec_.checkpoint->keep,
-                                                   .manifest = manifest});
+                                                   .manifest = manifest,
+                                                   .resumed = record_.resumed_step});
 }
 
 // Returns the worker of rank 0, or of the next rank, or any other that is attached: all of them see

@@ -167,7 +167,7 @@ class DeviceRunTest : public ::testing::Test {
                                     .files = outcome.files});
     ASSERT_TRUE(manifest.ok()) << manifest.status();
     const auto committed =
-        worker_checkpoint::Commit(*files, root + "/" + job.checkpoint->directory, 9, *manifest);
+        worker_checkpoint::Publish(*files, root + "/" + job.checkpoint->directory, *manifest, "a");
     ASSERT_TRUE(committed.ok()) << committed.status();
   }
 

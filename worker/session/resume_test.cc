@@ -52,8 +52,8 @@ class ResumeTest : public ::testing::Test {
         directory() + "/" +
         checkpoint::PartialDirectoryName(manifest.step, manifest.job, manifest.generation);
     ASSERT_TRUE(worker_checkpoint::SaveShards(*files, {.directory = partial}).ok());
-    const auto committed = worker_checkpoint::Commit(*files, directory(), 9,
-                                                     checkpoint::FormatManifest(manifest).value());
+    const auto committed = worker_checkpoint::Publish(
+        *files, directory(), checkpoint::FormatManifest(manifest).value(), "a");
     ASSERT_TRUE(committed.ok()) << committed.status();
   }
   void Damage(std::int64_t step) {
