@@ -183,6 +183,65 @@ TEST_F(ClusterTest, AnotherWorkerCommitsIfThatOfRankZeroIsGone) {
   EXPECT_EQ(Job("j").checkpoint->step, StepId(10));
 }
 
+TEST_F(ClusterTest, AfterARestartNoOtherWorkerIsAskedUntilTheFirstIsKnownToBeGone) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w1", key, 1, 10);
+  ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+
+  Restart();
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
+  EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
+  EXPECT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+  EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+
+  Restart();
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
+  EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+  Attach("w0", "b");  // the process that was asked is gone
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+  ASSERT_NE(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+  Answer("w1", key, 10);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(10));
+}
+
+TEST_F(ClusterTest, AnotherWorkerCommitsIfTheOneThatWasAskedDoesNotComeBackAfterARestart) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w1", key, 1, 10);
+  Restart();
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
+  for (int second = 0; second < 15; ++second) {
+    EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr) << second;
+    Heartbeat("w1", key, 1, 10, "1F0");
+    Advance(absl::Seconds(1));
+  }
+  EXPECT_NE(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+}
+
+// The worker that was asked may still be at it, so no other one touches the files.
+TEST_F(ClusterTest, OnlyTheWorkerThatWasAskedRemovesACheckpointThatFailed) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w1", key, 1, 10);
+  for (int minute = 0; minute < 5; ++minute) {
+    for (int second = 0; second < 60; second += 2) {
+      for (const int rank : {0, 1}) Heartbeat(rank == 0 ? "w0" : "w1", key, rank, 10, "0F0");
+      Advance(absl::Seconds(2));
+    }
+  }
+  ASSERT_THAT(Job("j").notices, ElementsAre(HasSubstr("no worker made it visible within 5m")));
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>()->manifest, "");
+  EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+}
+
 TEST_F(ClusterTest, ACommitThatNobodyAnswersFails) {
   AttachWorkers(1);
   const control::JobKey key = RunJob(SavingSpec("j", 1, 1));

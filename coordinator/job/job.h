@@ -121,8 +121,13 @@ class Job final {
   // Returns false if the checkpoint has failed.
   bool AdvanceCommit(Moment now);
   // manifest: empty if the checkpoint has failed.
-  void SendCommit(StepId step, const std::string& manifest);
+  void SendCommit(const membership::Worker& worker, const store::OpenCheckpoint& open,
+                  const std::string& manifest);
+  void SendRemoval(const store::OpenCheckpoint& open);
   void SettleCheckpoint(const std::string& error, Moment now);
+  // Returns null if there is no such worker now.
+  const membership::Worker* ChooseCommitter(Moment now);
+  bool CommitterMayReturn(const store::OpenCheckpoint& open, Moment now) const;
   const membership::Worker* FindCommitter() const;
 
   const JobContext& context_;
