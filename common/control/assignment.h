@@ -42,6 +42,7 @@ struct Assignment {
   // The checkpoint from which training goes on: "auto" (the newest that loads), "none", or a step.
   std::string resume = "none";
   StepId resume_at_most;  // no checkpoint above this step is taken; 0: any may be
+  std::string job_id;     // tells the job from others of the same name; empty: not known
 };
 
 }  // namespace takt::control

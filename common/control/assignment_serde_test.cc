@@ -47,7 +47,8 @@ Assignment SomeAssignment() {
           .predicted_step_seconds = 0.5,
           .predicted_bubble_fraction = 0.25,
           .resume = "auto",
-          .resume_at_most = StepId(40)};
+          .resume_at_most = StepId(40),
+          .job_id = "0123456789abcdef"};
 }
 
 std::string ErrorOf(const v1::Assignment& proto) {

@@ -150,6 +150,8 @@ struct CommitCheckpoint {
   std::string manifest;
   // This generation went on from the checkpoint of this step, which must not be removed; 0: none.
   StepId resumed;
+  // Tells this job from others of the same name; empty: the coordinator did not say.
+  std::string job_id;
 };
 
 struct ClockProbe {

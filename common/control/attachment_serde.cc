@@ -161,6 +161,7 @@ void Write(const CommitCheckpoint& commit, v1::AttachResponse& response) {
   proto.set_keep(commit.keep);
   proto.set_manifest(commit.manifest);
   proto.set_resumed_step(commit.resumed.value());
+  proto.set_job_id(commit.job_id);
 }
 
 void Write(const ClockProbe& probe, v1::AttachResponse& response) {
@@ -188,7 +189,8 @@ CommitCheckpoint Read(const v1::CommitCheckpoint& proto) {
           .directory = proto.directory(),
           .keep = std::max(1, proto.keep()),
           .manifest = proto.manifest(),
-          .resumed = StepId(proto.resumed_step())};
+          .resumed = StepId(proto.resumed_step()),
+          .job_id = proto.job_id()};
 }
 
 }  // namespace

@@ -94,7 +94,8 @@ void Job::SendCommit(const Worker& worker, const store::OpenCheckpoint& open,
                                                    .directory = spec_.checkpoint->directory,
                                                    .keep = spec_.checkpoint->keep,
                                                    .manifest = manifest,
-                                                   .resumed = record_.resumed_step});
+                                                   .resumed = record_.resumed_step,
+                                                   .job_id = record_.id});
 }
 
 // One worker at a time is asked to commit a checkpoint. Another one is asked only when that one is

@@ -83,6 +83,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   auto launch = std::make_shared<job::Launch>();
   launch->key = key();
   launch->job = spec_;
+  launch->job_id = record_.id;
   launch->device = record_.plan.device;
   launch->secret = context_.random_bytes(control::kSecretBytes);
   if (spec_.checkpoint)

@@ -21,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kJob[] = "small-gpt";
-constexpr char kToken[] = "a";  // of the process that publishes
 
 std::vector<float> Bits(std::int64_t count, std::uint64_t seed) {
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -154,7 +153,7 @@ absl::Status CheckpointJob::Save(worker_checkpoint::FileSystem& files, const std
                                  StepId step, int keep) const {
   const std::vector<std::vector<LayerId>> one_rank = {AllLayers()};
   ASSIGN_OR_RETURN(const std::string manifest, SaveShards(files, directory, step, one_rank));
-  RETURN_IF_ERROR(worker_checkpoint::Publish(files, directory, manifest, kToken).status());
+  RETURN_IF_ERROR(worker_checkpoint::Publish(files, directory, manifest, {.token = "a"}).status());
   worker_checkpoint::Retain(files, directory, {.step = step, .keep = keep}).status().IgnoreError();
   return absl::OkStatus();
 }

@@ -18,6 +18,7 @@
 #include "common/checkpoint/directory.h"
 #include "common/checkpoint/layout.h"
 #include "common/checkpoint/manifest.h"
+#include "worker/checkpoint/ownership.h"
 
 namespace takt::worker_checkpoint {
 namespace {
@@ -56,15 +57,15 @@ bool IsPartialOf(std::string_view name, StepId step, const checkpoint::PartialWr
 class Publisher {
  public:
   Publisher(FileSystem& files, const std::string& directory, checkpoint::Manifest manifest,
-            std::string_view text, std::string_view token)
+            std::string_view text, const PublishOptions& options)
       : files_(files),
         directory_(directory),
         manifest_(std::move(manifest)),
         text_(text),
-        token_(token),
+        options_(options),
         name_(checkpoint::StepDirectoryName(manifest_.step)),
         claimed_(checkpoint::ClaimedDirectoryName(manifest_.step, manifest_.job,
-                                                  manifest_.generation, token)) {}
+                                                  manifest_.generation, options.token)) {}
 
   absl::Status Run() {
     bool repeated = IsPublished();
@@ -126,7 +127,7 @@ class Publisher {
     const bool is_claimed = std::ranges::find(names, claimed_) != names.end();
     const std::string& there = is_claimed ? claimed_ : names.front();
     RETURN_IF_ERROR(checkpoint::CheckFiles(PathOf(there), manifest_));
-    return is_claimed ? absl::OkStatus() : files_.Rename(PathOf(there), PathOf(claimed_));
+    return is_claimed ? absl::OkStatus() : Move(there, claimed_);
   }
 
   // Nobody ever sees a part of the manifest under its name.
@@ -139,7 +140,7 @@ class Publisher {
       if (name.starts_with(unfinished))
         RETURN_IF_ERROR(files_.Remove(absl::StrCat(directory, "/", name)));
     }
-    const std::string temporary = absl::StrCat(directory, "/", unfinished, token_);
+    const std::string temporary = absl::StrCat(directory, "/", unfinished, options_.token);
     RETURN_IF_ERROR(WriteFile(files_, temporary, text_));
     RETURN_IF_ERROR(
         files_.Rename(temporary, absl::StrCat(directory, "/", checkpoint::kManifestFile)));
@@ -150,7 +151,8 @@ class Publisher {
   // exchange their names in one step, because `latest` may name it.
   absl::Status TakeName() {
     ASSIGN_OR_RETURN(const bool in_the_way, IsThere(name_));
-    if (!in_the_way) return files_.Rename(PathOf(claimed_), PathOf(name_));
+    if (!in_the_way) return Move(claimed_, name_);
+    RETURN_IF_ERROR(CheckOwnership(directory_, options_.owner));
     const absl::Status exchanged = files_.Exchange(PathOf(claimed_), PathOf(name_));
     return absl::IsUnimplemented(exchanged) ? Replace() : exchanged;
   }
@@ -161,7 +163,7 @@ class Publisher {
     ASSIGN_OR_RETURN(const bool claimed, IsThere(claimed_));
     if (!claimed) return absl::NotFoundError(absl::StrCat(PathOf(claimed_), " is gone"));
     ASSIGN_OR_RETURN(const std::string aside, UnusedName());
-    RETURN_IF_ERROR(files_.Rename(PathOf(name_), PathOf(aside)));
+    RETURN_IF_ERROR(Move(name_, aside));
     const absl::Status renamed = files_.Rename(PathOf(claimed_), PathOf(name_));
     if (renamed.ok() || IsPublished()) {
       NoteMoved(aside);
@@ -181,12 +183,18 @@ class Publisher {
     ASSIGN_OR_RETURN(const std::vector<std::string> names, PartialNames());
     for (const std::string& name : names) {
       ASSIGN_OR_RETURN(const std::string aside, UnusedName());
-      const absl::Status moved = files_.Rename(PathOf(name), PathOf(aside));
+      const absl::Status moved = Move(name, aside);
       if (absl::IsNotFound(moved)) continue;  // another process has moved it
       RETURN_IF_ERROR(moved);
       NoteMoved(aside);
     }
     return absl::OkStatus();
+  }
+
+  // Renames, unless a later generation or another job has taken the directory.
+  absl::Status Move(const std::string& from, const std::string& to) const {
+    RETURN_IF_ERROR(CheckOwnership(directory_, options_.owner));
+    return files_.Rename(PathOf(from), PathOf(to));
   }
 
   void NoteMoved(const std::string& aside) {
@@ -213,11 +221,13 @@ class Publisher {
     const std::optional<checkpoint::StepDirectory> latest =
         checkpoint::ParseStepDirectoryName(target);
     if (repeated && latest.has_value() && latest->step > manifest_.step) return absl::OkStatus();
-    const std::string temporary = PathOf(absl::StrCat(std::string(kNewLatestLink), "-", token_));
+    const std::string temporary =
+        PathOf(absl::StrCat(std::string(kNewLatestLink), "-", options_.token));
     if (const absl::Status status = files_.Remove(temporary);
         !status.ok() && !absl::IsNotFound(status))
       return status;
     RETURN_IF_ERROR(files_.Symlink(name_, temporary));
+    RETURN_IF_ERROR(CheckOwnership(directory_, options_.owner));
     const absl::Status moved = files_.Rename(temporary, PathOf(checkpoint::kLatestLink));
     if (!moved.ok() && LatestTarget() != name_) return moved;
     return files_.SyncDirectory(directory_);
@@ -227,7 +237,7 @@ class Publisher {
   const std::string& directory_;
   const checkpoint::Manifest manifest_;
   const std::string_view text_;
-  const std::string token_;
+  const PublishOptions& options_;
   const std::string name_, claimed_;
   std::vector<std::string> notes_;
 };
@@ -282,6 +292,7 @@ class Retainer {
   absl::Status RemoveStep(const std::string& name) const {
     const std::string removed = PathOf(absl::StrCat(name, ".partial-", std::string(kRemoved)));
     RETURN_IF_ERROR(RemoveFlat(files_, removed));
+    RETURN_IF_ERROR(CheckOwnership(directory_, options_.owner));
     const absl::Status renamed = files_.Rename(PathOf(name), removed);
     if (!renamed.ok() && !absl::IsNotFound(renamed)) return renamed;
     return RemoveFlat(files_, removed);
@@ -322,10 +333,10 @@ absl::Status EnsureDirectory(FileSystem& files, const std::string& directory) {
 
 absl::StatusOr<std::vector<std::string>> Publish(FileSystem& files, const std::string& directory,
                                                  std::string_view manifest,
-                                                 std::string_view token) {
+                                                 const PublishOptions& options) {
   ASSIGN_OR_RETURN(checkpoint::Manifest parsed,
                    checkpoint::ParseManifest(manifest, checkpoint::kManifestFile));
-  Publisher publisher(files, directory, std::move(parsed), manifest, token);
+  Publisher publisher(files, directory, std::move(parsed), manifest, options);
   RETURN_IF_ERROR(publisher.Run());
   return publisher.TakeNotes();
 }
@@ -351,12 +362,13 @@ absl::StatusOr<std::vector<std::string>> RemoveStale(FileSystem& files,
                                                      const std::string& directory,
                                                      std::string_view job, Generation generation) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
+  const std::string new_owner = absl::StrCat(checkpoint::kOwnerFile, ".partial");
   std::vector<std::string> removed;
   for (const std::string& name : names) {
     const std::string path = absl::StrCat(directory, "/", name);
     const std::optional<checkpoint::StepDirectory> parsed =
         checkpoint::ParseStepDirectoryName(name);
-    if (name.starts_with(kNewLatestLink)) {
+    if (name.starts_with(kNewLatestLink) || name.starts_with(new_owner)) {
       RETURN_IF_ERROR(files.Remove(path));
     } else if (parsed.has_value() && parsed->kind == checkpoint::StepDirectoryKind::kPartial &&
                IsStale(parsed->suffix, job, generation)) {

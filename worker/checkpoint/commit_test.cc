@@ -33,7 +33,7 @@ class CommitTest : public ::testing::Test {
 
   // Does what a worker does when it is asked, and returns the notes.
   std::vector<std::string> Commit(const std::string& manifest, int keep = 3, StepId resumed = {}) {
-    auto notes = Publish(*files_, directory_.path(), manifest, "a");
+    auto notes = Publish(*files_, directory_.path(), manifest, {.token = "a"});
     EXPECT_TRUE(notes.ok()) << notes.status();
     if (!notes.ok()) return {};
     const StepId step = checkpoint::ParseManifest(manifest, "manifest.json")->step;
@@ -114,7 +114,7 @@ TEST_F(CommitTest, WhatIsInTheWayIsMovedAsideWithoutExchangeToo) {
   const std::string manifest = Written(100);
   testing::FaultyFileSystem nfs(*files_);
   nfs.ForbidExchange();
-  ASSERT_TRUE(Publish(nfs, directory_.path(), manifest, "a").ok());
+  ASSERT_TRUE(Publish(nfs, directory_.path(), manifest, {.token = "a"}).ok());
   EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100", "step-00000100.replaced-1"));
   EXPECT_EQ(checkpoint::ReadCompleteStep(PathOf("step-00000100"))->generation, Generation(2));
 }
@@ -148,13 +148,13 @@ TEST_F(CommitTest, RefusesFilesThatAreNotAllThere) {
   const std::string shard =
       PathOf("step-00000100.partial-small-gpt-1/") + checkpoint::ModelFile(LayerId(1), 4);
   fs::resize_file(shard, fs::file_size(shard) - 1);
-  absl::Status status = Publish(*files_, directory_.path(), manifest, "a").status();
+  absl::Status status = Publish(*files_, directory_.path(), manifest, {.token = "a"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr(shard));
   fs::remove(shard);
-  status = Publish(*files_, directory_.path(), manifest, "a").status();
+  status = Publish(*files_, directory_.path(), manifest, {.token = "a"}).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("is missing"));
-  EXPECT_FALSE(Publish(*files_, directory_.path(), manifest + " ", "a").ok());
+  EXPECT_FALSE(Publish(*files_, directory_.path(), manifest + " ", {.token = "a"}).ok());
   EXPECT_THAT(Names(), ElementsAre("step-00000100.partial-small-gpt-1"));
 }
 

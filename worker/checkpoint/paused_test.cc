@@ -13,11 +13,18 @@
 #include "tests/testing/checkpoint_job.h"
 #include "tests/testing/faulty_file_system.h"
 #include "worker/checkpoint/commit.h"
+#include "worker/checkpoint/ownership.h"
 
 namespace takt::worker_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::UnorderedElementsAre;
+
+checkpoint::Owner Later(checkpoint::Owner owner) {
+  ++owner.generation;
+  return owner;
+}
 
 // Where the process is paused, and what is in its way.
 struct Place {
@@ -27,8 +34,8 @@ struct Place {
 
 class PausedPublisher : public ::testing::Test {
  protected:
-  // Calls `test` with the directory and a function that publishes step 100 of generation 1, for
-  // every place and call. `meanwhile` happens while the process is paused.
+  // Publishes step 100 of generation 1 in every place, with a pause before each call in turn.
+  // `meanwhile` happens during the pause, and `expect` looks at the outcome.
   void PauseEverywhere(const std::function<void(const std::string& directory)>& meanwhile,
                        const std::function<void(const std::string& directory, Place place,
                                                 const absl::Status& published)>& expect) {
@@ -57,7 +64,8 @@ class PausedPublisher : public ::testing::Test {
 
   const testing::CheckpointJob job_;
   const std::unique_ptr<FileSystem> disk_ = CreatePosixFileSystem();
-  std::string manifest_;  // of generation 1
+  std::string manifest_;     // of generation 1
+  checkpoint::Owner owner_;  // as the paused process has it
 
  private:
   // Returns false if the process ended before that call.
@@ -77,7 +85,8 @@ class PausedPublisher : public ::testing::Test {
       paused = true;
       meanwhile(path);
     });
-    const absl::Status published = Publish(files, path, manifest_, "a").status();
+    const absl::Status published =
+        Publish(files, path, manifest_, {.token = "a", .owner = owner_}).status();
     if (paused) {
       expect(path, place, published);
     } else {
@@ -91,7 +100,7 @@ class PausedPublisher : public ::testing::Test {
 TEST_F(PausedPublisher, FindsWhatAnotherProcessPublishedForIt) {
   PauseEverywhere(
       [&](const std::string& directory) {
-        EXPECT_EQ(Publish(*disk_, directory, manifest_, "b").status(), absl::OkStatus());
+        EXPECT_EQ(Publish(*disk_, directory, manifest_, {.token = "b"}).status(), absl::OkStatus());
       },
       [&](const std::string& directory, Place place, const absl::Status& published) {
         EXPECT_EQ(published, absl::OkStatus());
@@ -113,7 +122,7 @@ TEST_F(PausedPublisher, LeavesAloneWhatALaterGenerationPublished) {
       [&](const std::string& directory) {
         ASSERT_TRUE(RemoveStale(*disk_, directory, "small-gpt", Generation(2)).ok());
         const std::string manifest = Written(later, directory);
-        EXPECT_EQ(Publish(*disk_, directory, manifest, "b").status(), absl::OkStatus());
+        EXPECT_EQ(Publish(*disk_, directory, manifest, {.token = "b"}).status(), absl::OkStatus());
       },
       [&](const std::string& directory, Place, const absl::Status&) {
         const auto there = checkpoint::ReadCompleteStep(directory + "/step-00000100");
@@ -122,6 +131,39 @@ TEST_F(PausedPublisher, LeavesAloneWhatALaterGenerationPublished) {
         EXPECT_EQ(later.Check(directory + "/step-00000100"), absl::OkStatus());
         EXPECT_EQ(fs::read_symlink(directory + "/latest"), "step-00000100");
       });
+}
+
+// It takes the directory before it changes anything. After its pause the process makes the call
+// that it was about to make, and no further change.
+TEST_F(PausedPublisher, GivesUpOnceALaterGenerationHasTakenTheDirectory) {
+  owner_ = {.job_id = "id", .job = "small-gpt", .generation = Generation(1)};
+  bool was_published = false;
+  int published_anyway = 0;
+  PauseEverywhere(
+      [&](const std::string& directory) {
+        EXPECT_EQ(TakeOwnership(*disk_, directory, Later(owner_)), absl::OkStatus());
+        was_published = job_.Check(directory + "/step-00000100").ok();
+      },
+      [&](const std::string& directory, Place, const absl::Status&) {
+        if (!was_published && job_.Check(directory + "/step-00000100").ok()) ++published_anyway;
+      });
+  // Before a rename, before an exchange, and before either of the two renames that replace one.
+  EXPECT_LE(published_anyway, 4);
+}
+
+TEST_F(PausedPublisher, RemovesNothingOnceALaterGenerationHasTakenTheDirectory) {
+  const testing::TemporaryDirectory directory;
+  const std::string& path = directory.path();
+  for (const int step : {10, 20, 30})
+    ASSERT_TRUE(job_.Save(*disk_, path, StepId(step), /*keep=*/3).ok());
+  const checkpoint::Owner owner{.job_id = "id", .job = "small-gpt", .generation = Generation(1)};
+  ASSERT_TRUE(TakeOwnership(*disk_, path, owner).ok());
+  testing::FaultyFileSystem files(*disk_);
+  files.Before(1, [&] { EXPECT_EQ(TakeOwnership(*disk_, path, Later(owner)), absl::OkStatus()); });
+  EXPECT_TRUE(absl::IsAborted(
+      Retain(files, path, {.step = StepId(30), .keep = 1, .owner = owner}).status()));
+  EXPECT_THAT(NamesWith(path, "step-"),
+              UnorderedElementsAre("step-00000010", "step-00000020", "step-00000030"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/checkpoint/layout.h"
+#include "common/checkpoint/owner.h"
 #include "common/data/data_root.h"
 #include "worker/checkpoint/commit.h"
 
@@ -18,6 +19,10 @@ void LogNote(const control::CommitCheckpoint& request, const std::string& direct
              const std::string& note) {
   Log(LogLevel::kInfo, "checkpoint directory",
       {{"job", request.key.job}, {"directory", directory}, {"note", note}});
+}
+
+checkpoint::Owner OwnerOf(const control::CommitCheckpoint& request) {
+  return {.job_id = request.job_id, .job = request.key.job, .generation = request.key.generation};
 }
 
 absl::StatusOr<std::string> DirectoryOf(const CommitPlace& place,
@@ -51,7 +56,8 @@ absl::Status CommitCheckpoint(const CommitPlace& place, const control::CommitChe
   }
   ASSIGN_OR_RETURN(
       const std::vector<std::string> notes,
-      worker_checkpoint::Publish(*place.files, directory, request.manifest, place.incarnation));
+      worker_checkpoint::Publish(*place.files, directory, request.manifest,
+                                 {.token = place.incarnation, .owner = OwnerOf(request)}));
   for (const std::string& note : notes) LogNote(request, directory, note);
   RemoveEarlierPartials(*place.files, directory, request);
   return absl::OkStatus();
@@ -60,9 +66,11 @@ absl::Status CommitCheckpoint(const CommitPlace& place, const control::CommitChe
 absl::Status RetainCheckpoints(const CommitPlace& place, const control::CommitCheckpoint& request) {
   ASSIGN_OR_RETURN(const std::string directory, DirectoryOf(place, request));
   ASSIGN_OR_RETURN(const std::vector<std::string> removed,
-                   worker_checkpoint::Retain(
-                       *place.files, directory,
-                       {.step = request.step, .keep = request.keep, .resumed = request.resumed}));
+                   worker_checkpoint::Retain(*place.files, directory,
+                                             {.step = request.step,
+                                              .keep = request.keep,
+                                              .resumed = request.resumed,
+                                              .owner = OwnerOf(request)}));
   for (const std::string& name : removed)
     LogNote(request, directory, absl::StrCat("removed ", name));
   return absl::OkStatus();

@@ -14,6 +14,7 @@
 #include "common/data/data_root.h"
 #include "worker/checkpoint/commit.h"
 #include "worker/checkpoint/load.h"
+#include "worker/checkpoint/ownership.h"
 #include "worker/session/parameter_state.h"
 #include "worker/session/rooted_directory.h"
 #include "worker/train/initial_weights.h"
@@ -60,6 +61,9 @@ absl::Status RankCheckpoints::Open() {
   RETURN_IF_ERROR(CheckShared(options_.meeting, directory_, name));
   ASSIGN_OR_RETURN(directory_, data::ResolveUnderRoot(kField, options_.root, spec().directory));
   if (!first()) return absl::OkStatus();
+  RETURN_IF_ERROR(worker_checkpoint::TakeOwnership(
+      *options_.files, directory_,
+      {.job_id = options_.assignment->job_id, .job = key.job, .generation = key.generation}));
   ASSIGN_OR_RETURN(
       const std::vector<std::string> removed,
       worker_checkpoint::RemoveStale(*options_.files, directory_, key.job, key.generation));

@@ -43,8 +43,9 @@ class RankCheckpoints {
   explicit RankCheckpoints(RankCheckpointsOptions options) : options_(std::move(options)) {}
   ~RankCheckpoints() { GiveUp(); }
 
-  // Makes the directory, checks that all ranks see it, and removes what earlier generations left.
-  // Blocks: until all ranks do the same. Errors: as JoinUnderRoot and CheckShared.
+  // Makes the directory, checks that all ranks see it, takes it for this generation, and removes
+  // what earlier ones left. Blocks: until all ranks do the same. Errors: as JoinUnderRoot,
+  // CheckShared and TakeOwnership.
   absl::Status Open();
   // Fills `store` (null: the model has no state) from the checkpoint that all ranks agree on.
   // Blocks: until all ranks do the same. Errors: as AgreeOnResume.

@@ -53,7 +53,7 @@ class ResumeTest : public ::testing::Test {
         checkpoint::PartialDirectoryName(manifest.step, manifest.job, manifest.generation);
     ASSERT_TRUE(worker_checkpoint::SaveShards(*files, {.directory = partial}).ok());
     const auto committed = worker_checkpoint::Publish(
-        *files, directory(), checkpoint::FormatManifest(manifest).value(), "a");
+        *files, directory(), checkpoint::FormatManifest(manifest).value(), {.token = "a"});
     ASSERT_TRUE(committed.ok()) << committed.status();
   }
   void Damage(std::int64_t step) {

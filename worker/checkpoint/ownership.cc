@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/checkpoint/ownership.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/checkpoint/layout.h"
+#include "worker/checkpoint/commit.h"
+
+namespace takt::worker_checkpoint {
+namespace {
+
+absl::Status OwnedBy(const std::string& directory, const checkpoint::Owner& owner,
+                     const checkpoint::Owner& other) {
+  return absl::AbortedError(absl::StrCat(
+      directory, " belongs to generation ", other.generation.value(), " of job ", other.job,
+      other.job_id == owner.job_id ? "" : absl::StrCat(" (id ", other.job_id, ")"),
+      " now; generation ", owner.generation.value(), " of job ", owner.job, " must not change it"));
+}
+
+}  // namespace
+
+absl::Status TakeOwnership(FileSystem& files, const std::string& directory,
+                           const checkpoint::Owner& owner) {
+  if (owner.job_id.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::optional<checkpoint::Owner> before, checkpoint::ReadOwner(directory));
+  if (before == owner) return absl::OkStatus();
+  if (before.has_value() && before->job_id == owner.job_id &&
+      before->generation > owner.generation) {
+    return OwnedBy(directory, owner, *before);
+  }
+  const std::string path = absl::StrCat(directory, "/", checkpoint::kOwnerFile);
+  const std::string temporary =
+      absl::StrCat(path, ".partial-", owner.job_id, "-", owner.generation.value());
+  RETURN_IF_ERROR(WriteFile(files, temporary, checkpoint::FormatOwner(owner)));
+  RETURN_IF_ERROR(files.Rename(temporary, path));
+  return files.SyncDirectory(directory);
+}
+
+absl::Status CheckOwnership(const std::string& directory, const checkpoint::Owner& owner) {
+  if (owner.job_id.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::optional<checkpoint::Owner> there, checkpoint::ReadOwner(directory));
+  if (!there.has_value() || *there == owner) return absl::OkStatus();
+  return OwnedBy(directory, owner, *there);
+}
+
+}  // namespace takt::worker_checkpoint
