@@ -20,16 +20,28 @@ std::string FieldError::ToString() const {
   return text;
 }
 
-absl::Status InvalidField(FieldError error) { return InvalidFields({std::move(error)}); }
+namespace {
 
-absl::Status InvalidFields(std::vector<FieldError> errors) {
+absl::Status FieldErrorStatus(absl::StatusCode code, const std::vector<FieldError>& errors) {
   std::string message;
   for (const FieldError& error : errors) {
     absl::StrAppend(&message, message.empty() ? "" : "\n", error.ToString());
   }
-  absl::Status status = absl::InvalidArgumentError(message);
+  absl::Status status(code, message);
   status.SetPayload(kErrorDetailUrl, absl::Cord(ErrorDetailOf(errors)));
   return status;
+}
+
+}  // namespace
+
+absl::Status InvalidField(FieldError error) { return InvalidFields({std::move(error)}); }
+
+absl::Status InvalidFields(std::vector<FieldError> errors) {
+  return FieldErrorStatus(absl::StatusCode::kInvalidArgument, errors);
+}
+
+absl::Status UnusableField(FieldError error) {
+  return FieldErrorStatus(absl::StatusCode::kFailedPrecondition, {std::move(error)});
 }
 
 std::vector<FieldError> FieldErrorsOf(const absl::Status& status) {

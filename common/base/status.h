@@ -28,6 +28,10 @@ struct FieldError {
 absl::Status InvalidField(FieldError error);
 absl::Status InvalidFields(std::vector<FieldError> errors);
 
+// Returns kFailedPrecondition with the same text and payload: the input may be right, but what the
+// field names cannot be used here and now, for example because a disk is not mounted or fails.
+absl::Status UnusableField(FieldError error);
+
 // Returns the errors that `status` carries; there may be none.
 std::vector<FieldError> FieldErrorsOf(const absl::Status& status);
 

@@ -19,6 +19,13 @@ TEST(FieldErrors, SurviveAsPayloadAndAnnotation) {
   EXPECT_EQ(errors[0].fix, "use 1, 2 or 4");
 }
 
+TEST(FieldErrors, OfAPathThatCannotBeUsedAreNotInvalidInput) {
+  const absl::Status status = UnusableField({.field = "data.train.path", .value = "kjv.txt"});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(FieldErrorsOf(status).size(), 1u);
+  EXPECT_EQ(FieldErrorsOf(status)[0].value, "kjv.txt");
+}
+
 absl::StatusOr<int> Half(int x) {
   if (x % 2 != 0) return absl::InvalidArgumentError("odd");
   return x / 2;

@@ -76,6 +76,7 @@ ListedStep Inspect(const std::string& directory, std::string name, const StepDir
   } else {
     listed.state = StepState::kDamaged;
     listed.reason = std::string(manifest.status().message());
+    if (!IsDamage(manifest.status())) listed.disk_error = manifest.status();
   }
   return listed;
 }
@@ -85,6 +86,12 @@ ListedStep Inspect(const std::string& directory, std::string name, const StepDir
 const char* StepStateName(StepState state) {
   constexpr const char* kNames[] = {"complete", "partial", "replaced", "damaged"};
   return kNames[static_cast<int>(state)];
+}
+
+bool IsDamage(const absl::Status& status) {
+  // kFailedPrecondition: something else than a file has its name.
+  return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) ||
+         absl::IsFailedPrecondition(status);
 }
 
 absl::StatusOr<std::vector<ListedStep>> ListSteps(const std::string& directory) {

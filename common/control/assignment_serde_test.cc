@@ -48,7 +48,8 @@ Assignment SomeAssignment() {
           .predicted_bubble_fraction = 0.25,
           .resume = "auto",
           .resume_at_most = StepId(40),
-          .job_id = "0123456789abcdef"};
+          .job_id = "0123456789abcdef",
+          .saved = StepId(40)};
 }
 
 std::string ErrorOf(const v1::Assignment& proto) {

@@ -22,6 +22,8 @@ TEST(FailureOf, AnyOtherErrorBeginsWithItsCode) {
   const Failure failure = FailureOf(absl::UnavailableError("peer left"));
   EXPECT_EQ(failure.error, "UNAVAILABLE: peer left");
   EXPECT_FALSE(failure.invalid_input);
+  EXPECT_EQ(FailureOf(UnusableField({.field = "f", .value = "v", .rule = "r"})).error,
+            "FAILED_PRECONDITION: f is v: r");
 }
 
 TEST(FailureOf, SuccessIsNone) {

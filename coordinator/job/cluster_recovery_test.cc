@@ -217,6 +217,43 @@ TEST_F(RecoveryTest, AJobThatBeganAnewTakesOnlyItsOwnCheckpoints) {
   EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume_at_most, StepId(7));
 }
 
+TEST_F(RecoveryTest, RanksAreToldWhichCheckpointTheyMustSee) {
+  AttachWorkers(1);
+  const auto saved = [&] { return Session("w0").Last<control::Prepare>()->assignment()->saved; };
+  ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
+  EXPECT_EQ(saved(), StepId(0));
+  control::JobKey key = AdmitAll("j", 5);  // of an earlier job
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(saved(), StepId(5));
+  key = AdmitAll("j", 5);
+  TrainTo(key, 10);
+  SaveAt(key, 10);
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(saved(), StepId(10));
+  Restart();
+  Attach("w0", "b");
+  EXPECT_EQ(saved(), StepId(10));
+  // That one is damaged, so the job goes on from an older one. It must not lose this one too.
+  key = AdmitAll("j", 5);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(5));
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(saved(), StepId(5));
+}
+
+TEST_F(RecoveryTest, RanksThatWouldBeginAnewDoNotTrain) {
+  AttachWorkers(1);
+  control::JobKey key = RunJob(SavingSpec("j", 1));
+  TrainTo(key, 10);
+  SaveAt(key, 10);
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  key = {"j", Generation(2)};
+  cluster_->Update(workers_.at("w0").id, {.key = key, .rank = Rank(0)}, Moment::Of(clock_));
+  Settle();
+  EXPECT_EQ(Session("w0").Last<control::Start>()->key.generation, Generation(1));
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::Abort>()->key, key);
+}
+
 TEST_F(RecoveryTest, AJobResumedFromAnotherOnesCheckpointCommitsTheStepsAfterIt) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(SavingSpec("j", 1, 52)).ok());

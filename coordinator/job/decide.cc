@@ -168,12 +168,6 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, cons
   return std::nullopt;
 }
 
-// Returns the newest step of which the job has a checkpoint: its own, or the one that this
-// generation went on from.
-StepId SavedStep(const JobRecord& job) {
-  return std::max(job.resumed_step, job.checkpoint ? job.checkpoint->step : StepId(0));
-}
-
 // All ranks have done their last step.
 Decision DecideFinished(absl::Duration now, const JobRecord& job, const JobRun& run,
                         const DecideOptions& options) {
@@ -232,12 +226,18 @@ bool MayRecover(const JobRecord& job, const JobRun& run, const DecideOptions& op
 }
 
 // All ranks are ready to train.
-Decision DecideAdmitted(const JobRun& run) {
+Decision DecideAdmitted(const JobRecord& job, const JobRun& run) {
   const StepId resumed = run.ranks.front().resumed_step;
   const auto differs = [&](const RankRun& r) { return r.resumed_step != resumed; };
   if (std::ranges::any_of(run.ranks, differs)) {
     return Stop(absl::StrCat("the ranks loaded different checkpoints: rank 0 that of step ",
                              resumed.value(), ", not so ", Names(run, differs)));
+  }
+  if (resumed == StepId(0) && SavedStep(job) > StepId(0)) {
+    return Stop(
+        absl::StrCat("the ranks would begin with step 1, though the job has a checkpoint of "
+                     "step ",
+                     SavedStep(job).value()));
   }
   return {.kind = Decision::Kind::kStart,
           .reason = absl::StrCat(
@@ -254,10 +254,14 @@ Decision DecideUnstopped(absl::Duration now, const JobRecord& job, const JobRun&
   if (std::ranges::any_of(run.ranks, unadmitted)) {
     return Wait(absl::StrCat("waiting for ", Names(run, unadmitted), " to load and connect"));
   }
-  return DecideAdmitted(run);
+  return DecideAdmitted(job, run);
 }
 
 }  // namespace
+
+StepId SavedStep(const JobRecord& job) {
+  return std::max(job.resumed_step, job.checkpoint ? job.checkpoint->step : StepId(0));
+}
 
 std::string DescribeFault(const JobRecord& job, const JobRun& run) {
   const RankRun* const lost = FindSilentlyLost(run);

@@ -117,6 +117,11 @@ struct Decision {
   std::vector<FieldError> violations;  // of invalid_input
 };
 
+// Returns the newest step of which the job has a checkpoint, as far as is known: its own, or the
+// one that a generation went on from. 0: none. No generation goes on from an older one unless this
+// one is damaged.
+StepId SavedStep(const store::JobRecord& job);
+
 // job: STARTING, RUNNING or RECOVERING; `run` is its run.
 Decision Decide(absl::Duration now, const store::JobRecord& job, const JobRun& run,
                 const DecideOptions& options);

@@ -55,6 +55,19 @@ TEST_F(DecideTest, StartsWhenAllAreAdmitted) {
   EXPECT_EQ(decision.reason, "all 3 ranks admitted");
 }
 
+TEST_F(DecideTest, AJobWithACheckpointNeverBeginsAnew) {
+  All(RankPhase::kAdmitted);
+  run_.has_checkpoints = true;
+  job_.checkpoint = store::JobCheckpoint{.step = StepId(15)};
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().state, JobState::kRecovering);
+  EXPECT_EQ(DecideNow().reason,
+            "the ranks would begin with step 1, though the job has a checkpoint of step 15");
+  // The newer ones are damaged, as the ranks say in their notes.
+  for (RankRun& rank : run_.ranks) rank.resumed_step = StepId(10);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStart);
+}
+
 TEST_F(DecideTest, StopsWhenAdmissionTakesTooLong) {
   run_.ranks[0].phase = run_.ranks[1].phase = RankPhase::kAdmitted;
   now_ += options_.admission_timeout - absl::Milliseconds(1);

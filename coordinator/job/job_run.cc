@@ -88,6 +88,7 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->secret = context_.random_bytes(control::kSecretBytes);
   if (spec_.checkpoint)
     std::tie(launch->resume, launch->resume_at_most) = ResumeOf(record_, *spec_.checkpoint);
+  launch->saved = SavedStep(record_);
   Describe(plan, gang);
   record_.ranks.clear();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
@@ -166,6 +167,9 @@ void Job::Apply(const Decision& decision, Moment now) {
 
 void Job::StartRun() {
   record_.resumed_step = run_->ranks.front().resumed_step;
+  // What is newer is damaged. From now on the job is held to the checkpoint that it could load.
+  if (record_.checkpoint && record_.checkpoint->step > record_.resumed_step)
+    record_.checkpoint->step = record_.resumed_step;
   record_.kernel_plan = run_->ranks.front().kernel_plan;
   // Steps that were committed before are done again without being committed again.
   run_->steps =

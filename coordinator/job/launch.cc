@@ -24,7 +24,8 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
                                  .predicted_bubble_fraction = plan.predicted_bubble_fraction,
                                  .resume = launch.resume,
                                  .resume_at_most = launch.resume_at_most,
-                                 .job_id = launch.job_id};
+                                 .job_id = launch.job_id,
+                                 .saved = launch.saved};
   if (pp_rank < plan.validation_programs.size()) {
     assignment.validation_program = plan.validation_programs[pp_rank];
   }

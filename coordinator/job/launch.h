@@ -26,6 +26,7 @@ struct Launch {
   std::string secret;           // control::kSecretBytes random bytes; never stored, never logged
   std::string resume = "none";  // as in control::Assignment
   StepId resume_at_most;
+  StepId saved;
   std::string job_id;
 };
 
