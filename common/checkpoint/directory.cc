@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& directory) {
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     names.push_back(it->path().filename().string());
   }
-  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot list ", directory));
+  if (error) return FileError(error.value(), absl::StrCat("cannot list ", directory));
   return names;
 }
 

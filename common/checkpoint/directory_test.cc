@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/checkpoint/hash.h"
 #include "common/checkpoint/layout.h"
 #include "gmock/gmock.h"
@@ -95,8 +96,8 @@ TEST_F(DirectoryTest, ListsNewestFirstWithTheirStates) {
 TEST_F(DirectoryTest, OnlyWhatIsReadShowsDamage) {
   EXPECT_TRUE(IsDamage(absl::DataLossError("its XXH3-128 is another")));
   EXPECT_TRUE(IsDamage(absl::InvalidArgumentError("not a manifest")));
-  for (const int error : {EIO, ESTALE, EACCES, ETIMEDOUT, ENOMEM})
-    EXPECT_FALSE(IsDamage(absl::ErrnoToStatus(error, "manifest.json"))) << error;
+  for (const int error : {EIO, ESTALE, EINVAL, EACCES, ETIMEDOUT, ENOMEM})
+    EXPECT_FALSE(IsDamage(FileError(error, "manifest.json"))) << error;
   MakeStep(100);
   fs::remove(fs::path(MakeStep(200)) / kConfigFile);
   for (const ListedStep& step : List()) EXPECT_TRUE(step.disk_error.ok()) << step.name;

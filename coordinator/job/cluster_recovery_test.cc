@@ -96,6 +96,40 @@ TEST_F(RecoveryTest, InvalidInputIsNotTriedAgain) {
   EXPECT_TRUE(Job("j").invalid_input);
 }
 
+// w1's host has lost the mount of the token files. A stale handle used to end the job for good.
+TEST_F(RecoveryTest, InputsThatOneWorkerCannotReadAreTriedAgain) {
+  AttachWorkers(2);
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  const auto refuse = [&](int rank) {
+    cluster_->Update(workers_.at(rank == 0 ? "w0" : "w1").id,
+                     {.key = {"j", Job("j").generation},
+                      .rank = Rank(rank),
+                      .phase = control::Phase::kRefused,
+                      .failure = {.error = "data.train.path is kjv.txt: must exist",
+                                  .violations = {{.field = "data.train.path"}},
+                                  .cause = control::Cause::kInputs}},
+                     Moment::Of(clock_));
+    Settle();
+  };
+  refuse(1);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  for (int second = 0; second < 3; ++second) {
+    Heartbeat("w0", {"j", Generation(1)}, 0, 0, "CONNECT");
+    Heartbeat("w1", {"j", Generation(1)}, 1, 0, "LOAD");
+    Advance(absl::Seconds(1));
+  }
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  Say("w0", {"j", Generation(1)}, 0, control::Phase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").generation, Generation(2));
+  // Now both say the same, as for a name that is misspelt.
+  refuse(0);
+  refuse(1);
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_TRUE(Job("j").invalid_input);
+  EXPECT_EQ(Job("j").violations.size(), 1u);
+}
+
 TEST_F(RecoveryTest, AJobThatDoesNotGetAnyFurtherFailsWithItsHistory) {
   AttachWorkers(2);
   control::JobKey key = RunJob(SavingSpec("j", 2));

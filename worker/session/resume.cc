@@ -78,18 +78,19 @@ std::string ReadAll(const std::string& path) {
 // Creates a file, but does not follow a symbolic link at that path.
 absl::Status WriteNew(const std::string& path, const std::string& text) {
   const int fd = OpenReal(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", path));
+  if (fd < 0) return FileError(errno, absl::StrCat("cannot create ", path));
   const bool written = write(fd, text.data(), text.size()) == std::ssize(text);
   const int error = errno;
   close(fd);
   if (written) return absl::OkStatus();
-  return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
+  return FileError(error, absl::StrCat("cannot write ", path));
 }
 
 // What another rank has against a checkpoint, or against the directory.
 struct Complaint {
   std::string text;      // empty: no rank has any
   bool trouble = false;  // it is that rank's own trouble
+  int count = 0;         // so many ranks have one
 };
 
 // The answer of a rank that has trouble of its own begins with this.
@@ -104,10 +105,11 @@ absl::StatusOr<Complaint> FirstComplaint(const RankMeeting& meeting, const std::
                      meeting.rendezvous->Wait(absl::StrCat(key, "/", rank), kPatience));
     if (answer == ".") continue;  // stands for no complaint, because values must not be empty
     const bool trouble = answer.starts_with(kTrouble);
+    ++first.count;
     if (!first.text.empty() && (first.trouble || !trouble)) continue;
-    first = {.text = absl::StrCat("rank ", rank, ": ",
-                                  trouble ? answer.substr(kTrouble.size()) : answer),
-             .trouble = trouble};
+    first.text =
+        absl::StrCat("rank ", rank, ": ", trouble ? answer.substr(kTrouble.size()) : answer);
+    first.trouble = trouble;
   }
   return first;
 }
@@ -257,6 +259,28 @@ absl::StatusOr<control::Resumed> Follow(const RankMeeting& meeting, const Resume
   }
 }
 
+constexpr char kShared[] = "shared";
+// Once there are complaints, rank 0 says under this key whose storage differs from the others'.
+constexpr char kOddOne[] = "shared-odd";
+constexpr char kFirstIsOdd[] = "rank 0", kOthersAreOdd[] = "others";
+
+std::string NotShared(const std::string& complaint) {
+  return absl::StrCat("all workers must share one checkpoint root; ", complaint,
+                      ", which rank 0 wrote; mount the same storage under every --checkpoint-root");
+}
+
+// The part of the other ranks.
+absl::Status CheckSharedWithFirst(const RankMeeting& meeting, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string written, meeting.rendezvous->Wait(kShared, kPatience));
+  const bool seen = ReadAll(path) == written;
+  const std::string complaint = absl::StrCat("does not see ", path);
+  RETURN_IF_ERROR(Answer(meeting, kShared, seen ? "" : complaint));
+  if (seen) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string odd, meeting.rendezvous->Wait(kOddOne, kPatience));
+  const std::string error = NotShared(absl::StrCat("rank ", meeting.rank.value(), ": ", complaint));
+  return odd == kFirstIsOdd ? absl::UnavailableError(error) : absl::FailedPreconditionError(error);
+}
+
 absl::Status LookForSaved(const SavedOptions& options) {
   const auto refuse = [&](const std::string& what) {
     return UnusableField(
@@ -289,23 +313,21 @@ absl::Status LookForSaved(const SavedOptions& options) {
 absl::Status CheckShared(const RankMeeting& meeting, const std::string& directory,
                          const std::string& name) {
   if (meeting.num_ranks == 1) return absl::OkStatus();
-  const std::string key = "shared";
   const std::string path = absl::StrCat(directory, "/", name);
-  if (meeting.rank != Rank(0)) {
-    ASSIGN_OR_RETURN(const std::string written, meeting.rendezvous->Wait(key, kPatience));
-    const bool seen = ReadAll(path) == written;
-    return Answer(meeting, key, seen ? "" : absl::StrCat("does not see ", path));
-  }
+  if (meeting.rank != Rank(0)) return CheckSharedWithFirst(meeting, path);
   const std::string text = RandomText();
   RETURN_IF_ERROR(WriteNew(path, text));
-  RETURN_IF_ERROR(meeting.rendezvous->Set(key, text));
-  const absl::StatusOr<Complaint> complaint = FirstComplaint(meeting, key);
+  RETURN_IF_ERROR(meeting.rendezvous->Set(kShared, text));
+  const absl::StatusOr<Complaint> complaint = FirstComplaint(meeting, kShared);
   std::remove(path.c_str());
   RETURN_IF_ERROR(complaint.status());
   if (complaint->text.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("all workers must share one checkpoint root; ", complaint->text,
-                   ", which rank 0 wrote; mount the same storage under every --checkpoint-root"));
+  // If no other rank sees the file, and there are at least two, this worker is the odd one.
+  const int others = meeting.num_ranks - 1;
+  const bool odd = complaint->count == others && others > 1;
+  RETURN_IF_ERROR(meeting.rendezvous->Set(kOddOne, odd ? kFirstIsOdd : kOthersAreOdd));
+  const std::string error = NotShared(complaint->text);
+  return odd || others == 1 ? absl::FailedPreconditionError(error) : absl::UnavailableError(error);
 }
 
 absl::Status AwaitSaved(const SavedOptions& options) {

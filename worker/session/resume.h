@@ -30,8 +30,8 @@ struct RankMeeting {
 // Checks that all ranks see the same files in `directory`, which must exist. Rank 0 writes a file
 // with random contents, the others read it, and rank 0 removes it. name: the file's; no other job
 // may use it.
-// Blocks: until all ranks have looked. Errors: kFailedPrecondition names a rank that does not see
-// it.
+// Blocks: until all ranks have looked. Errors name a rank that does not see it: kFailedPrecondition
+// where this worker's storage differs from that of most ranks, kUnavailable on the others.
 absl::Status CheckShared(const RankMeeting& meeting, const std::string& directory,
                          const std::string& name);
 

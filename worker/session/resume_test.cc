@@ -195,24 +195,32 @@ TEST_F(ResumeTest, AStepThatIsAskedForMustBeThere) {
   ExpectError(Agree("10", Job(), LoadsAll), absl::StatusCode::kDataLoss, "step 10");
 }
 
-TEST_F(ResumeTest, StorageThatIsNotSharedIsNoticed) {
+TEST_F(ResumeTest, StorageThatIsNotSharedIsNoticedByTheWorkerThatHasAnother) {
   const takt::testing::TemporaryDirectory other;
-  for (const bool shared : {true, false}) {
+  for (const int odd : {-1, 0, 2}) {  // -1: none
     takt::testing::MapRendezvous rendezvous;
     std::vector<absl::Status> results(kRanks);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
       ranks.emplace_back([&, rank] {
-        const std::string& path = rank == 2 && !shared ? other.path() : directory();
+        const std::string& path = rank == odd ? other.path() : directory();
         results[rank] = CheckShared(
             {.rendezvous = &rendezvous, .rank = Rank(rank), .num_ranks = kRanks}, path, ".shared");
       });
     }
     for (std::thread& rank : ranks) rank.join();
-    EXPECT_EQ(results[0].code(),
-              shared ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(results[0].message()), HasSubstr(shared ? "" : "rank 2"));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const absl::Status& status = results[rank];
+      // A rank that sees the file goes on, and is stopped by the coordinator.
+      const bool complains = odd >= 0 && (rank == 0 || odd == 0 || rank == odd);
+      EXPECT_EQ(status.code(), !complains    ? absl::StatusCode::kOk
+                               : rank == odd ? absl::StatusCode::kFailedPrecondition
+                                             : absl::StatusCode::kUnavailable)
+          << "rank " << rank << ", odd " << odd << ": " << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(complains ? "does not see" : ""));
+    }
     EXPECT_TRUE(std::filesystem::is_empty(directory()));
+    EXPECT_TRUE(std::filesystem::is_empty(other.path()));
   }
 }
 
