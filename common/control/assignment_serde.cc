@@ -130,6 +130,7 @@ v1::Assignment ToProto(const Assignment& assignment) {
   proto.set_resume(assignment.resume);
   proto.set_resume_at_most(assignment.resume_at_most.value());
   proto.set_job_id(assignment.job_id);
+  proto.mutable_other_jobs()->Add(assignment.other_jobs.begin(), assignment.other_jobs.end());
   proto.set_saved_step(assignment.saved.value());
   return proto;
 }
@@ -147,6 +148,7 @@ absl::StatusOr<Assignment> FromProto(const v1::Assignment& proto) {
                         .predicted_bubble_fraction = proto.predicted_bubble_fraction(),
                         .resume_at_most = StepId(proto.resume_at_most()),
                         .job_id = proto.job_id(),
+                        .other_jobs = {proto.other_jobs().begin(), proto.other_jobs().end()},
                         .saved = StepId(proto.saved_step())};
   RETURN_IF_ERROR(CheckRank(assignment));
   if (assignment.secret.size() != kSecretBytes) {

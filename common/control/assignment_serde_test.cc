@@ -49,6 +49,7 @@ Assignment SomeAssignment() {
           .resume = "auto",
           .resume_at_most = StepId(40),
           .job_id = "0123456789abcdef",
+          .other_jobs = {"fedcba9876543210", "00ff00ff00ff00ff"},
           .saved = StepId(40)};
 }
 

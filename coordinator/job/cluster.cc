@@ -27,6 +27,7 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
       context_{.decide = options_.decide,
                .commit_timeout = options_.commit_timeout,
                .random_bytes = options_.random_bytes,
+               .saving_jobs = [this] { return jobs_.SavingJobs(); },
                .workers = &workers_,
                .outbox = &outbox_},
       jobs_(&context_, std::move(snapshot), now) {}

@@ -352,5 +352,24 @@ TEST_F(ClusterTest, TwoJobsThatHaveNotEndedDoNotShareADirectory) {
   EXPECT_TRUE(Submit(other).ok());
 }
 
+// The same directory may have several names, which only a worker can tell.
+TEST_F(ClusterTest, RanksAreToldWhichOtherJobsMayOwnADirectory) {
+  ASSERT_TRUE(Submit(SavingSpec("paused", 1)).ok());
+  ASSERT_TRUE(Pause("paused").ok());
+  ASSERT_TRUE(Submit(SavingSpec("over", 1)).ok());
+  ASSERT_TRUE(Cancel("over").ok());
+  AttachWorkers(2);
+  RunJob(Spec("unsaved", 1, 100));
+  const control::JobKey key = RunJob(SavingSpec("j", 1));
+  const std::string worker = Job("j").ranks[0].worker;
+  const auto told = [&] { return *Session(worker).Last<control::Prepare>()->assignment(); };
+  EXPECT_EQ(told().job_id, Job("j").id);
+  EXPECT_THAT(told().other_jobs, ElementsAre(Job("paused").id));
+  ASSERT_TRUE(Cancel("paused").ok());
+  Say(worker, key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(told().key.generation, Generation(2));
+  EXPECT_THAT(told().other_jobs, IsEmpty());
+}
+
 }  // namespace
 }  // namespace takt::job

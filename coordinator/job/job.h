@@ -28,7 +28,9 @@ struct JobContext {
   DecideOptions decide;
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;  // so many of them
-  WorkerTable* workers = nullptr;                // borrowed, as is the outbox
+  // Returns the ids of all jobs that have checkpoints and have not ended.
+  std::function<std::vector<std::string>()> saving_jobs;
+  WorkerTable* workers = nullptr;  // borrowed, as is the outbox
   Outbox* outbox = nullptr;
 };
 

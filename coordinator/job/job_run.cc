@@ -86,9 +86,12 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   launch->job_id = record_.id;
   launch->device = record_.plan.device;
   launch->secret = context_.random_bytes(control::kSecretBytes);
-  if (spec_.checkpoint)
+  if (spec_.checkpoint) {
     std::tie(launch->resume, launch->resume_at_most) = ResumeOf(record_, *spec_.checkpoint);
-  launch->saved = SavedStep(record_);
+    launch->saved = SavedStep(record_);
+    launch->other_jobs = context_.saving_jobs();
+    std::erase(launch->other_jobs, record_.id);
+  }
   Describe(plan, gang);
   record_.ranks.clear();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {

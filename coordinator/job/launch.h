@@ -28,6 +28,7 @@ struct Launch {
   StepId resume_at_most;
   StepId saved;
   std::string job_id;
+  std::vector<std::string> other_jobs;
 };
 
 // Returns the command that gives `rank` its part of `launch`.

@@ -288,6 +288,35 @@ TEST_F(CheckpointTest, AJobWhoseLastCheckpointCanNeverBeWrittenFails) {
   ExpectLatest(job.directory);
 }
 
+// One directory by two names: of two jobs that train at the same time only the first may use it.
+TEST_F(CheckpointTest, TheDirectoryOfALiveJobIsRefusedToAnotherByALinkToo) {
+  const TrainingJob first{.name = "first", .directory = Directory("c"), .steps = 1'000'000};
+  cluster_.Submit(first.Yaml());
+  cluster_.AwaitJob(first.name, [](const v1::Job& job) {
+    return job.checkpoint().step() > 0 || testing::HasEnded(job);
+  });
+  fs::create_directory_symlink(first.directory, Directory("link"));
+  TrainingJob second{.name = "second", .directory = Directory("link")};
+  cluster_.Submit(second.Yaml());
+  const v1::Job refused = cluster_.AwaitEnd(second.name);
+  EXPECT_EQ(refused.state(), v1::JOB_STATE_FAILED);
+  EXPECT_TRUE(refused.invalid_input()) << refused.reason();
+  EXPECT_THAT(refused.reason(), HasSubstr("is the directory of job first"));
+  EXPECT_THAT(refused.reason(), HasSubstr("job second"));
+  const std::int64_t saved = cluster_.Job(first.name).checkpoint().step();
+  cluster_.AwaitJob(first.name, [&](const v1::Job& job) {
+    return job.checkpoint().step() > saved || testing::HasEnded(job);
+  });
+  EXPECT_FALSE(testing::HasEnded(cluster_.Job(first.name)));
+  cluster_.Cancel(first.name);
+  cluster_.AwaitEnd(first.name);
+  ExpectLatest(first.directory);
+  // Now nobody needs it any more.
+  second.name = "third";
+  second.steps = static_cast<int>(cluster_.Job(first.name).checkpoint().step()) + 5;
+  Train(second);
+}
+
 TEST_F(CheckpointTest, ACheckpointOfAnotherModelIsRefusedByField) {
   Train({.name = "first", .directory = Directory("c"), .steps = 5});
   TrainingJob other{.name = "second", .model = kLlama, .directory = Directory("c")};

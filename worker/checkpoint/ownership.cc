@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/checkpoint/ownership.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +23,8 @@ absl::Status OwnedBy(const std::string& directory, const checkpoint::Owner& owne
 }  // namespace
 
 absl::Status TakeOwnership(FileSystem& files, const std::string& directory,
-                           const checkpoint::Owner& owner) {
+                           const checkpoint::Owner& owner,
+                           std::span<const std::string> other_jobs) {
   if (owner.job_id.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::optional<checkpoint::Owner> before, checkpoint::ReadOwner(directory));
   if (before == owner) return absl::OkStatus();
@@ -30,12 +32,21 @@ absl::Status TakeOwnership(FileSystem& files, const std::string& directory,
       before->generation > owner.generation) {
     return OwnedBy(directory, owner, *before);
   }
+  if (before.has_value() && std::ranges::find(other_jobs, before->job_id) != other_jobs.end()) {
+    return InvalidField({.field = "checkpoint.directory",
+                         .value = directory,
+                         .rule = absl::StrCat("is the directory of job ", before->job,
+                                              ", which has not ended, and cannot be that of job ",
+                                              owner.job, " too"),
+                         .fix = "name another one, or end that job first"});
+  }
   const std::string path = absl::StrCat(directory, "/", checkpoint::kOwnerFile);
   const std::string temporary =
       absl::StrCat(path, ".partial-", owner.job_id, "-", owner.generation.value());
   RETURN_IF_ERROR(WriteFile(files, temporary, checkpoint::FormatOwner(owner)));
   RETURN_IF_ERROR(files.Rename(temporary, path));
-  return files.SyncDirectory(directory);
+  RETURN_IF_ERROR(files.SyncDirectory(directory));
+  return CheckOwnership(directory, owner);
 }
 
 absl::Status CheckOwnership(const std::string& directory, const checkpoint::Owner& owner) {

@@ -3,7 +3,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
+#include "common/base/status.h"
 #include "common/checkpoint/layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -47,6 +50,23 @@ TEST_F(OwnershipTest, AJobOfTheSameNameIsAnotherJob) {
   ASSERT_TRUE(Take(Of(5)).ok());
   EXPECT_EQ(Take(Of(1, "2e")), absl::OkStatus());
   EXPECT_THAT(std::string(Check(Of(5)).message()), HasSubstr("generation 1 of job kjv (id 2e)"));
+}
+
+TEST_F(OwnershipTest, TheDirectoryOfAJobThatHasNotEndedIsRefusedWithBothNames) {
+  ASSERT_TRUE(Take(Of(5)).ok());
+  Owner other = Of(1, "2e");
+  other.job = "gpt";
+  const std::vector<std::string> live = {"3f", "1d"};
+  const absl::Status refused = TakeOwnership(*files_, directory_.path(), other, live);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("is the directory of job kjv, which has not ended, and cannot be that of "
+                        "job gpt too"));
+  ASSERT_EQ(FieldErrorsOf(refused).size(), 1u);
+  EXPECT_EQ(FieldErrorsOf(refused)[0].field, "checkpoint.directory");
+  EXPECT_EQ(Check(Of(5)), absl::OkStatus());
+  const std::vector<std::string> rest = {"3f"};
+  EXPECT_EQ(TakeOwnership(*files_, directory_.path(), other, rest), absl::OkStatus());
 }
 
 TEST_F(OwnershipTest, WithoutAnIdNothingIsWrittenOrCompared) {

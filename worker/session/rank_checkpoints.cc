@@ -72,7 +72,8 @@ absl::Status RankCheckpoints::Open() {
   if (!first()) return absl::OkStatus();
   RETURN_IF_ERROR(worker_checkpoint::TakeOwnership(
       *options_.files, directory_,
-      {.job_id = options_.assignment->job_id, .job = key.job, .generation = key.generation}));
+      {.job_id = options_.assignment->job_id, .job = key.job, .generation = key.generation},
+      options_.assignment->other_jobs));
   ASSIGN_OR_RETURN(
       const std::vector<std::string> removed,
       worker_checkpoint::RemoveStale(*options_.files, directory_, key.job, key.generation));

@@ -102,5 +102,27 @@ TEST_F(RankCheckpointsTest, AJobWithACheckpointDoesNotBeginAnewWhereItIsNotSeen)
   EXPECT_EQ(resumed->step, StepId(20));
 }
 
+// The name is another one, the directory is the same.
+TEST_F(RankCheckpointsTest, TheDirectoryOfAnotherJobIsRefusedByItsOtherNamesToo) {
+  ASSERT_TRUE(Resume().ok());
+  Save(20);
+  fs::create_directory(directory() + "/step-00000030.partial-kjv-1");
+  fs::create_directory_symlink("runs", root_.path() + "/link");
+  assignment_.key = {"kjv", Generation(7)};  // of the same name, on another coordinator's word
+  assignment_.job_id = "2e";
+  assignment_.other_jobs = {"1d"};
+  for (const std::string& name : {std::string("link/kjv"), directory()}) {
+    assignment_.job.checkpoint->directory = name;
+    const absl::Status status = Resume().status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << name << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is the directory of job kjv"));
+  }
+  EXPECT_TRUE(fs::exists(directory() + "/step-00000030.partial-kjv-1"));
+  assignment_.other_jobs.clear();  // that job has ended
+  const auto resumed = Resume();
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_EQ(resumed->step, StepId(20));
+}
+
 }  // namespace
 }  // namespace takt::session
