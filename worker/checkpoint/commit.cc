@@ -64,11 +64,13 @@ class Publisher {
         text_(text),
         options_(options),
         name_(checkpoint::StepDirectoryName(manifest_.step)),
+        written_(
+            checkpoint::PartialDirectoryName(manifest_.step, manifest_.job, manifest_.generation)),
         claimed_(checkpoint::ClaimedDirectoryName(manifest_.step, manifest_.job,
                                                   manifest_.generation, options.token)) {}
 
   absl::Status Run() {
-    bool repeated = IsPublished();
+    bool repeated = IsPublished() && !IsWrittenAnew();
     if (!repeated) {
       const absl::Status renamed = Rename();
       // After an error it counts what is there: a server may report an error after it has renamed,
@@ -96,9 +98,9 @@ class Publisher {
   }
 
   absl::Status Rename() {
-    RETURN_IF_ERROR(Claim());
+    ASSIGN_OR_RETURN(const bool written_anew, Claim());
     // If another process has published it since, the claimed directory is what was in its way.
-    if (IsPublished()) return absl::AlreadyExistsError(PathOf(name_));
+    if (!written_anew && IsPublished()) return absl::AlreadyExistsError(PathOf(name_));
     RETURN_IF_ERROR(WriteManifest());
     return TakeName();
   }
@@ -114,20 +116,33 @@ class Publisher {
     return names;
   }
 
+  // True if the ranks have written the files and no process has claimed them yet. Then a step with
+  // this very manifest is of an earlier life of the job, and may be damaged.
+  bool IsWrittenAnew() const {
+    std::error_code error;
+    const std::string directory = PathOf(written_);
+    return fs::is_directory(directory, error) &&
+           !fs::exists(absl::StrCat(directory, "/", checkpoint::kManifestFile), error);
+  }
+
   // Gives the files a name that no other process renames. Of several processes that are asked for
   // the same checkpoint only one has it at a time. One that was paused finds its name gone.
-  absl::Status Claim() {
+  // Returns whether it took them from where the ranks wrote them.
+  absl::StatusOr<bool> Claim() {
     ASSIGN_OR_RETURN(const std::vector<std::string> names, PartialNames());
-    if (names.empty()) {
-      return absl::DataLossError(
-          absl::StrCat(PathOf(checkpoint::PartialDirectoryName(manifest_.step, manifest_.job,
-                                                               manifest_.generation)),
-                       " is missing"));
-    }
-    const bool is_claimed = std::ranges::find(names, claimed_) != names.end();
-    const std::string& there = is_claimed ? claimed_ : names.front();
+    if (names.empty()) return absl::DataLossError(absl::StrCat(PathOf(written_), " is missing"));
+    const auto is_there = [&names](const std::string& name) {
+      return std::ranges::find(names, name) != names.end();
+    };
+    const bool written_anew = is_there(written_) && IsWrittenAnew();
+    const std::string& there = is_there(written_)   ? written_
+                               : is_there(claimed_) ? claimed_
+                                                    : names.front();
     RETURN_IF_ERROR(checkpoint::CheckFiles(PathOf(there), manifest_));
-    return is_claimed ? absl::OkStatus() : Move(there, claimed_);
+    if (there == claimed_) return false;
+    RETURN_IF_ERROR(RemoveFlat(files_, PathOf(claimed_)));  // of an earlier life of the job
+    RETURN_IF_ERROR(Move(there, claimed_));
+    return written_anew;
   }
 
   // Nobody ever sees a part of the manifest under its name.
@@ -238,7 +253,9 @@ class Publisher {
   const checkpoint::Manifest manifest_;
   const std::string_view text_;
   const PublishOptions& options_;
-  const std::string name_, claimed_;
+  const std::string name_;
+  const std::string written_;  // the name that the ranks wrote to
+  const std::string claimed_;  // the name that only this process uses
   std::vector<std::string> notes_;
 };
 

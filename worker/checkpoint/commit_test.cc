@@ -108,6 +108,26 @@ TEST_F(CommitTest, WhatIsInTheWayIsMovedAsideAndCountsNoMore) {
                                    "step-00000100.replaced-1", "step-00000100.replaced-2"));
 }
 
+// A coordinator that begins with nothing counts generations from 1 again, so that the same job
+// writes the same manifest. The checkpoint of its earlier life is damaged, which is why it trains
+// again.
+TEST_F(CommitTest, WhatHasTheSameManifestIsMovedAsideIfTheFilesWereWrittenAgain) {
+  const std::string manifest = Written(100);
+  Commit(manifest);
+  const std::string shard = "/" + checkpoint::ModelFile(LayerId(1), 4);
+  std::fstream file(PathOf("step-00000100") + shard,
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  file.put('x');
+  file.close();
+  ASSERT_FALSE(job_.Check(PathOf("step-00000100")).ok());
+  ASSERT_EQ(Written(100), manifest);
+  fs::create_directory(PathOf("step-00000100.partial-small-gpt-1+a"));  // of a save that failed
+  EXPECT_THAT(Commit(manifest), ElementsAre(HasSubstr("to step-00000100.replaced-1")));
+  EXPECT_TRUE(job_.Check(PathOf("step-00000100")).ok());
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100", "step-00000100.replaced-1"));
+}
+
 TEST_F(CommitTest, WhatIsInTheWayIsMovedAsideWithoutExchangeToo) {
   Commit(Written(100));
   ++job_.generation;
