@@ -118,6 +118,7 @@ struct Shared {
   Machine machine;
   int threads = 1;
   std::shared_ptr<grpc::Channel> channel;
+  const std::string incarnation = RandomId();
   metrics::Registry registry{"takt-worker"};
   backend::MemoryLedger ledger;
   std::unique_ptr<worker_checkpoint::FileSystem> files = worker_checkpoint::CreatePosixFileSystem();
@@ -153,6 +154,12 @@ session::PipelineRunnerOptions RunnerOptions(Shared& shared) {
           .kernel_plans = shared.flags.kernel_plans};
 }
 
+session::CommitPlace CommitPlaceOf(const Shared& shared) {
+  return {.files = shared.files.get(),
+          .root = shared.flags.checkpoint_root,
+          .incarnation = shared.incarnation};
+}
+
 // runner: borrowed for the agent's life.
 session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunnerOptions& runner) {
   return {.runner_factory =
@@ -160,9 +167,12 @@ session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunn
                 return session::CreatePipelineRunner(runner, std::move(assignment));
               },
           .commit =
-              [&shared](const control::CommitCheckpoint& request) {
-                return session::CommitCheckpoint(*shared.files, shared.flags.checkpoint_root,
-                                                 request);
+              [place = CommitPlaceOf(shared)](const control::CommitCheckpoint& request) {
+                return session::CommitCheckpoint(place, request);
+              },
+          .retain =
+              [place = CommitPlaceOf(shared)](const control::CommitCheckpoint& request) {
+                return session::RetainCheckpoints(place, request);
               },
           .leave_timeout = absl::Seconds(shared.flags.leave_seconds),
           .on_job_over =
@@ -171,13 +181,12 @@ session::AgentOptions AgentOptionsOf(Shared& shared, const session::PipelineRunn
               }};
 }
 
-worker_rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared,
-                                                  const std::string& incarnation) {
+worker_rpc::AttachmentOptions AttachmentOptionsOf(const Shared& shared) {
   const Flags& flags = shared.flags;
   const Machine& machine = shared.machine;
   return {.channel = shared.channel,
           .hello = {.worker = flags.name,
-                    .incarnation = incarnation,
+                    .incarnation = shared.incarnation,
                     .host = machine.host,
                     .processor = machine.processor,
                     .cores = machine.cores,
@@ -209,7 +218,6 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
                 .threads = flags.threads,
                 .channel = std::move(channel)};
   if (shared.threads == 0) shared.threads = shared.machine.cores;
-  const std::string incarnation = RandomId();
   const daemon::CertificateWatch certificate_watch(flags.tls, [&](absl::Time expires) {
     shared.registry.Gauge(metrics::kCertificateExpiry, {}).Set(absl::ToUnixSeconds(expires));
   });
@@ -223,7 +231,7 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
   });
   runner_options.on_stuck = [&](const std::string& reason) { agent.Stuck(reason); };
   runner_options.on_trace = [&](std::string trace) { agent.outbox().AddTrace(std::move(trace)); };
-  worker_rpc::AttachmentClient client(AttachmentOptionsOf(shared, incarnation), agent);
+  worker_rpc::AttachmentClient client(AttachmentOptionsOf(shared), agent);
   std::atomic<bool> leaving = false;
   const SignalThread signals([&] {
     leaving = true;
@@ -240,10 +248,10 @@ absl::StatusOr<int> Serve(const Flags& flags, char** argv) {
   };
   ASSIGN_OR_RETURN(const auto health, StartHealth(flags.health_socket, live, ready));
   if (!flags.state_file.empty())
-    RETURN_IF_ERROR(WriteStateFile(flags, incarnation, metrics_address));
+    RETURN_IF_ERROR(WriteStateFile(flags, shared.incarnation, metrics_address));
   Log(LogLevel::kInfo, "worker started",
       {{"version", kTaktVersion},
-       {"incarnation", incarnation},
+       {"incarnation", shared.incarnation},
        {"coordinator", flags.coordinator},
        {"metrics", metrics_address}});
   const int exit_code = agent.Run(client);

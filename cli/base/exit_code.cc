@@ -25,6 +25,9 @@ ExitCode ExitCodeOf(const absl::Status& status) {
       return ExitCode::kRefused;
     case absl::StatusCode::kUnknown:
       return ExitCode::kOutcomeUnknown;
+    case absl::StatusCode::kFailedPrecondition:
+      // A path that a command was given cannot be used here (UnusableField).
+      return FieldErrorsOf(status).empty() ? ExitCode::kFailed : ExitCode::kInvalidInput;
     default:
       return ExitCode::kFailed;
   }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/open_real.h"
+#include "common/base/status.h"
 
 namespace takt {
 
@@ -23,17 +24,16 @@ absl::StatusOr<MappedFile> MappedFile::OpenReal(const std::string& path) {
 }
 
 absl::StatusOr<MappedFile> MappedFile::Map(const FileDescriptor& file, const std::string& path) {
-  if (file.get() < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  if (file.get() < 0) return FileError(errno, absl::StrCat("cannot open ", path));
   struct stat info {};
-  if (fstat(file.get(), &info) != 0)
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
+  if (fstat(file.get(), &info) != 0) return FileError(errno, absl::StrCat("cannot stat ", path));
   if (!S_ISREG(info.st_mode))
     return absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file"));
   MappedFile mapped;
   if (info.st_size == 0) return mapped;
   const auto size = static_cast<std::size_t>(info.st_size);
   void* memory = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
-  if (memory == MAP_FAILED) return absl::ErrnoToStatus(errno, absl::StrCat("cannot map ", path));
+  if (memory == MAP_FAILED) return FileError(errno, absl::StrCat("cannot map ", path));
   mapped.bytes_ = {static_cast<const std::byte*>(memory), size};
   return mapped;
 }

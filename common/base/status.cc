@@ -20,16 +20,54 @@ std::string FieldError::ToString() const {
   return text;
 }
 
-absl::Status InvalidField(FieldError error) { return InvalidFields({std::move(error)}); }
+namespace {
 
-absl::Status InvalidFields(std::vector<FieldError> errors) {
+// The key of a payload that is there or not.
+constexpr char kSharedInputUrl[] = "takt/shared-input";
+
+absl::Status FieldErrorStatus(absl::StatusCode code, const std::vector<FieldError>& errors) {
   std::string message;
   for (const FieldError& error : errors) {
     absl::StrAppend(&message, message.empty() ? "" : "\n", error.ToString());
   }
-  absl::Status status = absl::InvalidArgumentError(message);
+  absl::Status status(code, message);
   status.SetPayload(kErrorDetailUrl, absl::Cord(ErrorDetailOf(errors)));
   return status;
+}
+
+}  // namespace
+
+absl::Status InvalidField(FieldError error) { return InvalidFields({std::move(error)}); }
+
+absl::Status InvalidFields(std::vector<FieldError> errors) {
+  return FieldErrorStatus(absl::StatusCode::kInvalidArgument, errors);
+}
+
+absl::Status UnusableField(FieldError error) {
+  return FieldErrorStatus(absl::StatusCode::kFailedPrecondition, {std::move(error)});
+}
+
+absl::Status FileError(int error_number, const std::string& what) {
+  const absl::Status status = absl::ErrnoToStatus(error_number, what);
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kCancelled:
+      return absl::UnknownError(status.message());
+    default:
+      return status;
+  }
+}
+
+absl::Status SharedInput(absl::Status status) {
+  if (!status.ok()) status.SetPayload(kSharedInputUrl, absl::Cord());
+  return status;
+}
+
+bool IsSharedInput(const absl::Status& status) {
+  return status.GetPayload(kSharedInputUrl).has_value();
 }
 
 std::vector<FieldError> FieldErrorsOf(const absl::Status& status) {

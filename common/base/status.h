@@ -28,6 +28,19 @@ struct FieldError {
 absl::Status InvalidField(FieldError error);
 absl::Status InvalidFields(std::vector<FieldError> errors);
 
+// Returns kFailedPrecondition with the same text and payload: the input may be right, but what the
+// field names cannot be used here and now, for example because a disk is not mounted or fails.
+absl::Status UnusableField(FieldError error);
+
+// Returns the error of a call on a file. Its code is never one that blames the input (an EINVAL),
+// or a peer (an ESTALE, a timeout of NFS): those become kUnknown. what: names the file.
+absl::Status FileError(int error_number, const std::string& what);
+
+// Marks an error in something that every rank of a job looks at by itself, such as the token files.
+// If all ranks find it, the job is wrong. If only some do, something is wrong with their workers.
+absl::Status SharedInput(absl::Status status);
+bool IsSharedInput(const absl::Status& status);
+
 // Returns the errors that `status` carries; there may be none.
 std::vector<FieldError> FieldErrorsOf(const absl::Status& status);
 

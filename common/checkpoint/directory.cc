@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& directory) {
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     names.push_back(it->path().filename().string());
   }
-  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot list ", directory));
+  if (error) return FileError(error.value(), absl::StrCat("cannot list ", directory));
   return names;
 }
 
@@ -76,6 +76,7 @@ ListedStep Inspect(const std::string& directory, std::string name, const StepDir
   } else {
     listed.state = StepState::kDamaged;
     listed.reason = std::string(manifest.status().message());
+    if (!IsDamage(manifest.status())) listed.disk_error = manifest.status();
   }
   return listed;
 }
@@ -85,6 +86,12 @@ ListedStep Inspect(const std::string& directory, std::string name, const StepDir
 const char* StepStateName(StepState state) {
   constexpr const char* kNames[] = {"complete", "partial", "replaced", "damaged"};
   return kNames[static_cast<int>(state)];
+}
+
+bool IsDamage(const absl::Status& status) {
+  // kFailedPrecondition: something else than a file has its name.
+  return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) ||
+         absl::IsFailedPrecondition(status);
 }
 
 absl::StatusOr<std::vector<ListedStep>> ListSteps(const std::string& directory) {

@@ -32,9 +32,15 @@ struct ListedStep {
   std::string name;  // of the directory
   StepId step;
   StepState state = StepState::kComplete;
-  std::string reason;                // for kDamaged: file and rule
+  std::string reason;  // for kDamaged: file and rule
+  // For kDamaged: not OK if the disk failed, so that the step may be whole all the same.
+  absl::Status disk_error;
   std::optional<Manifest> manifest;  // for kComplete
 };
+
+// True if the error says that a checkpoint is not whole. All other errors come from the disk or
+// from the network.
+bool IsDamage(const absl::Status& status);
 
 // Lists the steps, newest first, and directories of one step by name. Reads manifests and sizes,
 // not tensors: only a hash finds damage inside a file of the right size. Leaves out other names.

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/checkpoint/directory.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/checkpoint/hash.h"
 #include "common/checkpoint/layout.h"
 #include "gmock/gmock.h"
@@ -89,6 +91,23 @@ TEST_F(DirectoryTest, ListsNewestFirstWithTheirStates) {
                                 "step-00000300.partial-j-1 partial",
                                 "step-00000300.replaced-1 replaced", "step-00000100 complete"));
   EXPECT_THAT(List()[1].reason, HasSubstr("config.json is missing"));
+}
+
+TEST_F(DirectoryTest, OnlyWhatIsReadShowsDamage) {
+  EXPECT_TRUE(IsDamage(absl::DataLossError("its XXH3-128 is another")));
+  EXPECT_TRUE(IsDamage(absl::InvalidArgumentError("not a manifest")));
+  for (const int error : {EIO, ESTALE, EINVAL, EACCES, ETIMEDOUT, ENOMEM})
+    EXPECT_FALSE(IsDamage(FileError(error, "manifest.json"))) << error;
+  MakeStep(100);
+  fs::remove(fs::path(MakeStep(200)) / kConfigFile);
+  for (const ListedStep& step : List()) EXPECT_TRUE(step.disk_error.ok()) << step.name;
+  // A loop of links stands for a disk that fails: no user's rights lead around it.
+  const fs::path manifest = fs::path(MakeStep(300)) / kManifestFile;
+  fs::remove(manifest);
+  fs::create_symlink(manifest, manifest);
+  const ListedStep looped = List().front();
+  EXPECT_EQ(looped.state, StepState::kDamaged);
+  EXPECT_FALSE(looped.disk_error.ok());
 }
 
 TEST_F(DirectoryTest, MissingDirectoryIsSaid) {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view kStepPrefix = "step-", kPartialInfix = ".partial-",
                            kReplacedInfix = ".replaced-";
+constexpr char kClaimMark = '+';        // no job's name has it
 constexpr std::size_t kStepDigits = 8;  // at least; so names sort like numbers
 
 bool AllDigits(std::string_view text) {
@@ -28,6 +29,12 @@ std::string StepDirectoryName(StepId step) {
 std::string PartialDirectoryName(StepId step, std::string_view job, Generation generation) {
   return absl::StrCat(StepDirectoryName(step), std::string(kPartialInfix), std::string(job), "-",
                       generation.value());
+}
+
+std::string ClaimedDirectoryName(StepId step, std::string_view job, Generation generation,
+                                 std::string_view token) {
+  return absl::StrCat(PartialDirectoryName(step, job, generation), std::string(1, kClaimMark),
+                      std::string(token));
 }
 
 std::string ReplacedDirectoryName(StepId step, int number) {
@@ -54,6 +61,18 @@ std::optional<StepDirectory> ParseStepDirectoryName(std::string_view name) {
     }
   }
   return std::nullopt;
+}
+
+std::optional<PartialWriter> WriterOf(std::string_view suffix) {
+  suffix = suffix.substr(0, suffix.find(kClaimMark));
+  const std::size_t dash = suffix.rfind('-');
+  std::int64_t generation = 0;
+  if (dash == std::string_view::npos ||
+      !absl::SimpleAtoi(std::string(suffix.substr(dash + 1)), &generation)) {
+    return std::nullopt;
+  }
+  return PartialWriter{.job = std::string(suffix.substr(0, dash)),
+                       .generation = Generation(generation)};
 }
 
 std::string ModelFile(LayerId layer, int num_layers) {

@@ -6,8 +6,10 @@
 //     model.safetensors.index.json, config.json, manifest.json
 //     kernel_plan.json                      of a job on GPUs
 //   step-00000100.partial-JOB-GENERATION/  being written, or left behind
+//   step-00000100.partial-JOB-GENERATION+TOKEN/  being made visible, or left behind
 //   step-00000100.replaced-1/              was in the way of a newer one of that step
 //   latest -> step-00000100
+//   owner                                  who may change the directory (owner.h)
 #pragma once
 
 #include <cstdint>
@@ -25,9 +27,14 @@ inline constexpr char kManifestFile[] = "manifest.json";
 inline constexpr char kConfigFile[] = "config.json";
 inline constexpr char kKernelPlanFile[] = "kernel_plan.json";
 inline constexpr char kLatestLink[] = "latest";
+inline constexpr char kOwnerFile[] = "owner";
 
 std::string StepDirectoryName(StepId step);
 std::string PartialDirectoryName(StepId step, std::string_view job, Generation generation);
+// Returns the name of a partial directory while one process makes it visible. The token tells that
+// process from all others.
+std::string ClaimedDirectoryName(StepId step, std::string_view job, Generation generation,
+                                 std::string_view token);
 std::string ReplacedDirectoryName(StepId step, int number);
 
 enum class StepDirectoryKind : std::uint8_t { kStep, kPartial, kReplaced };
@@ -35,11 +42,21 @@ enum class StepDirectoryKind : std::uint8_t { kStep, kPartial, kReplaced };
 struct StepDirectory {
   StepId step;
   StepDirectoryKind kind = StepDirectoryKind::kStep;
-  std::string suffix;  // after ".partial-" ("JOB-GENERATION") or ".replaced-" ("1")
+  std::string suffix;  // after ".partial-" ("JOB-GENERATION", ...) or ".replaced-" ("1")
 };
 
 // Empty: the name is not one of these.
 std::optional<StepDirectory> ParseStepDirectoryName(std::string_view name);
+
+// Says who writes, or wrote, a partial directory.
+struct PartialWriter {
+  std::string job;
+  Generation generation;
+  bool operator==(const PartialWriter&) const = default;
+};
+
+// Reads the suffix of a partial directory, claimed or not. Empty: no job wrote it.
+std::optional<PartialWriter> WriterOf(std::string_view suffix);
 
 // Returns the names of the files of a layer. They hold its own parameters, so a tied one is in the
 // file of the layer that owns it.

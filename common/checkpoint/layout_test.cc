@@ -33,6 +33,16 @@ TEST(Layout, ParsesItsOwnDirectoryNames) {
   EXPECT_EQ(replaced->kind, StepDirectoryKind::kReplaced);
 }
 
+TEST(Layout, APartialDirectoryTellsItsWriterClaimedOrNot) {
+  const PartialWriter writer{.job = "a.b-2", .generation = Generation(3)};
+  EXPECT_EQ(WriterOf("a.b-2-3"), writer);
+  const std::string claimed = ClaimedDirectoryName(StepId(7), "a.b-2", Generation(3), "c0-ffee");
+  EXPECT_EQ(claimed, "step-00000007.partial-a.b-2-3+c0-ffee");
+  EXPECT_EQ(WriterOf(ParseStepDirectoryName(claimed)->suffix), writer);
+  for (const char* suffix : {"removed", "a-x", "a-", "-", "a+b-3"})
+    EXPECT_EQ(WriterOf(suffix), std::nullopt) << suffix;
+}
+
 TEST(Layout, OtherNamesAreNotOurs) {
   for (const char* name :
        {"", "step-", "step-100", "step-000000100", "step-00000000", "step-0000010x", "latest",

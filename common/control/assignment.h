@@ -42,6 +42,13 @@ struct Assignment {
   // The checkpoint from which training goes on: "auto" (the newest that loads), "none", or a step.
   std::string resume = "none";
   StepId resume_at_most;  // no checkpoint above this step is taken; 0: any may be
+  std::string job_id;     // tells the job from others of the same name; empty: not known
+  // The ids of the coordinator's other jobs that have checkpoints and have not ended. The directory
+  // of one of them must not be used.
+  std::vector<std::string> other_jobs;
+  // The job has a checkpoint of this step. A rank that sees neither it nor a newer one must not
+  // train. 0: it has none that the coordinator knows of.
+  StepId saved;
 };
 
 }  // namespace takt::control

@@ -129,6 +129,9 @@ v1::Assignment ToProto(const Assignment& assignment) {
   proto.set_predicted_bubble_fraction(assignment.predicted_bubble_fraction);
   proto.set_resume(assignment.resume);
   proto.set_resume_at_most(assignment.resume_at_most.value());
+  proto.set_job_id(assignment.job_id);
+  proto.mutable_other_jobs()->Add(assignment.other_jobs.begin(), assignment.other_jobs.end());
+  proto.set_saved_step(assignment.saved.value());
   return proto;
 }
 
@@ -143,7 +146,10 @@ absl::StatusOr<Assignment> FromProto(const v1::Assignment& proto) {
                         .secret = binding.secret(),
                         .predicted_step_seconds = proto.predicted_step_seconds(),
                         .predicted_bubble_fraction = proto.predicted_bubble_fraction(),
-                        .resume_at_most = StepId(proto.resume_at_most())};
+                        .resume_at_most = StepId(proto.resume_at_most()),
+                        .job_id = proto.job_id(),
+                        .other_jobs = {proto.other_jobs().begin(), proto.other_jobs().end()},
+                        .saved = StepId(proto.saved_step())};
   RETURN_IF_ERROR(CheckRank(assignment));
   if (assignment.secret.size() != kSecretBytes) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -47,7 +47,10 @@ Assignment SomeAssignment() {
           .predicted_step_seconds = 0.5,
           .predicted_bubble_fraction = 0.25,
           .resume = "auto",
-          .resume_at_most = StepId(40)};
+          .resume_at_most = StepId(40),
+          .job_id = "0123456789abcdef",
+          .other_jobs = {"fedcba9876543210", "00ff00ff00ff00ff"},
+          .saved = StepId(40)};
 }
 
 std::string ErrorOf(const v1::Assignment& proto) {

@@ -61,15 +61,26 @@ enum class Phase : std::uint8_t {
   kHalted = 6
 };
 
+// What a rank's failure is due to, as far as the rank itself can tell. Numbers equal
+// takt.v1.JobUpdate.Cause.
+enum class Cause : std::uint8_t {
+  kUnknown = 0,  // it cannot tell, or its program is older than this field
+  kJob = 1,      // the job, whoever runs it
+  kInputs = 2,   // the job if all ranks say the same, otherwise this worker
+  kWorker = 3,   // this worker: its disk, its memory, its device
+  kPeer = 4,     // another rank, the network or the coordinator
+};
+
 // Why a rank was refused, failed or was aborted.
 struct Failure {
   std::string error;                   // for people; empty: there was no failure
-  bool invalid_input = false;          // the job is wrong, not the worker
+  bool invalid_input = false;          // the input is wrong, as this worker sees it
   std::vector<FieldError> violations;  // the wrong fields, where they are known
+  Cause cause = Cause::kUnknown;
 };
 
-// kInvalidArgument is invalid input, whose author reads the message alone. The text of any other
-// status begins with its code. An OK status is no failure.
+// kInvalidArgument is invalid input. The author of the job reads the message of an error that names
+// a field. The text of any other status begins with its code. An OK status is no failure.
 Failure FailureOf(const absl::Status& status);
 
 // What an admitted rank goes on from.
@@ -146,8 +157,12 @@ struct CommitCheckpoint {
   StepId step;
   std::string directory;  // as the job gives it
   int keep = 1;
-  std::string
-      manifest;  // the text of manifest.json; empty: the checkpoint failed, remove its files
+  // The text of manifest.json; empty: the checkpoint failed, remove its files.
+  std::string manifest;
+  // This generation went on from the checkpoint of this step, which must not be removed; 0: none.
+  StepId resumed;
+  // Tells this job from others of the same name; empty: the coordinator did not say.
+  std::string job_id;
 };
 
 struct ClockProbe {

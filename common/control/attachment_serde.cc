@@ -53,6 +53,7 @@ void Write(const JobUpdate& update, v1::AttachRequest& request) {
   if (!update.failure.violations.empty()) {
     *proto.mutable_detail()->mutable_violations() = takt::ToProto(update.failure.violations);
   }
+  proto.set_cause(static_cast<v1::JobUpdate::Cause>(update.failure.cause));
   *proto.mutable_status() = ToProto(update.status);
   proto.set_resumed_step(update.resumed.step.value());
   proto.mutable_notes()->Add(update.resumed.notes.begin(), update.resumed.notes.end());
@@ -104,6 +105,12 @@ Heartbeat Read(const v1::Heartbeat& proto) {
   return heartbeat;
 }
 
+// A cause that a later program added is not known here.
+Cause CauseOf(const v1::JobUpdate& proto) {
+  return v1::JobUpdate::Cause_IsValid(proto.cause()) ? static_cast<Cause>(proto.cause())
+                                                     : Cause::kUnknown;
+}
+
 std::optional<JobUpdate> Read(const v1::JobUpdate& proto) {
   if (proto.phase() == v1::JobUpdate::PHASE_UNSPECIFIED ||
       !v1::JobUpdate::Phase_IsValid(proto.phase())) {
@@ -114,7 +121,8 @@ std::optional<JobUpdate> Read(const v1::JobUpdate& proto) {
                    .phase = static_cast<Phase>(proto.phase()),
                    .failure = {.error = proto.error(),
                                .invalid_input = proto.invalid_input(),
-                               .violations = takt::FromProto(proto.detail().violations())},
+                               .violations = takt::FromProto(proto.detail().violations()),
+                               .cause = CauseOf(proto)},
                    .status = FromProto(proto.status()),
                    .resumed = {.step = StepId(proto.resumed_step()),
                                .notes = {proto.notes().begin(), proto.notes().end()},
@@ -160,6 +168,8 @@ void Write(const CommitCheckpoint& commit, v1::AttachResponse& response) {
   proto.set_directory(commit.directory);
   proto.set_keep(commit.keep);
   proto.set_manifest(commit.manifest);
+  proto.set_resumed_step(commit.resumed.value());
+  proto.set_job_id(commit.job_id);
 }
 
 void Write(const ClockProbe& probe, v1::AttachResponse& response) {
@@ -186,7 +196,9 @@ CommitCheckpoint Read(const v1::CommitCheckpoint& proto) {
           .step = StepId(proto.step()),
           .directory = proto.directory(),
           .keep = std::max(1, proto.keep()),
-          .manifest = proto.manifest()};
+          .manifest = proto.manifest(),
+          .resumed = StepId(proto.resumed_step()),
+          .job_id = proto.job_id()};
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ absl::StatusOr<Corpus> Corpus::Open(CorpusPath path) {
 absl::StatusOr<std::span<const std::byte>> Corpus::Map(const std::string& path) {
   absl::StatusOr<MappedFile> mapped = MappedFile::OpenReal(path);
   if (!mapped.ok()) {
-    return InvalidField(
+    return UnusableField(
         {.field = path_.field,
          .value = path_.path,
          .rule = absl::StrCat("must be a file that can be read: ", mapped.status().message()),

@@ -25,8 +25,8 @@ namespace takt::data {
 // safe from any thread.
 class Corpus {
  public:
-  // Errors: kInvalidArgument (FieldError): the path or a file is wrong, or files are of different
-  // kinds.
+  // Errors, all with a FieldError: kInvalidArgument (the path or a file is wrong, or files are of
+  // different kinds), kFailedPrecondition (a file is not there, or cannot be read here).
   static absl::StatusOr<Corpus> Open(CorpusPath path);
 
   struct Shard {

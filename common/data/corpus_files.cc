@@ -19,9 +19,12 @@ namespace fs = std::filesystem;
 // mappings.
 constexpr std::size_t kMaxFiles = 10000;
 
+FieldError Error(const CorpusPath& path, std::string rule, std::string fix) {
+  return {.field = path.field, .value = path.path, .rule = std::move(rule), .fix = std::move(fix)};
+}
+
 absl::Status Refuse(const CorpusPath& path, std::string rule, std::string fix) {
-  return InvalidField(
-      {.field = path.field, .value = path.path, .rule = std::move(rule), .fix = std::move(fix)});
+  return InvalidField(Error(path, std::move(rule), std::move(fix)));
 }
 
 // The extension of a format's files; "": any.
@@ -42,14 +45,15 @@ absl::StatusOr<std::vector<std::string>> ListDirectory(const CorpusPath& path,
     if (extension.empty() || entry.extension() == extension) names.push_back(entry.string());
   }
   if (error) {
-    return Refuse(path, absl::StrCat("must be a directory that can be read: ", error.message()),
-                  "give read permission to the worker's user");
+    return UnusableField(
+        Error(path, absl::StrCat("must be a directory that can be read: ", error.message()),
+              "give read permission to the worker's user"));
   }
   if (names.empty()) {
-    return Refuse(
+    return UnusableField(Error(
         path,
         absl::StrCat("is a directory without ", extension, extension.empty() ? "" : " ", "files"),
-        "name another directory, a file or a pattern such as DIR/*");
+        "name another directory, a file or a pattern such as DIR/*"));
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -59,7 +63,7 @@ absl::StatusOr<std::vector<std::string>> MatchPattern(const CorpusPath& path) {
   ASSIGN_OR_RETURN(std::vector<std::string> names,
                    MatchUnderRoot(path.field, path.data_root, path.path));
   if (!names.empty()) return names;
-  return Refuse(path, "is a pattern that matches no file", "correct the pattern");
+  return UnusableField(Error(path, "is a pattern that matches no file", "correct the pattern"));
 }
 
 // Returns PREFIX of PREFIX.bin and PREFIX.idx.
@@ -87,7 +91,8 @@ absl::StatusOr<std::string> Resolve(const CorpusPath& path, const std::string& n
   absl::StatusOr<std::string> real = ResolveUnderRoot(path.field, path.data_root, name);
   if (real.ok()) return real;
   const FieldError error = FieldErrorsOf(real.status()).front();
-  return Refuse(path, error.rule, error.fix);
+  if (absl::IsInvalidArgument(real.status())) return Refuse(path, error.rule, error.fix);
+  return UnusableField(Error(path, error.rule, error.fix));
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ struct CorpusPath {
 // .safetensors; .bin for uint16, uint32, llmc and megatron; any for bytes. Hidden files and
 // directories below it are left out. Any other path with * ? or [ is a pattern of the shell. For
 // megatron PREFIX, PREFIX.bin and PREFIX.idx all name the same pair. The result is sorted by the
-// bytes of the names. Errors: kInvalidArgument (FieldError): there is no such file, it is outside
-// the root, or there are too many files.
+// bytes of the names. Errors, all with a FieldError: kInvalidArgument (a file is outside the root,
+// or there are too many), kFailedPrecondition (there is no such file here, or the disk fails).
 absl::StatusOr<std::vector<CorpusFile>> FindCorpusFiles(const CorpusPath& path);
 
 }  // namespace takt::data

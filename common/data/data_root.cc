@@ -31,11 +31,14 @@ struct GivenPath {
   }
   const char* RootName() const { return IsOutput() ? "checkpoint" : "data"; }
 
+  FieldError Error(std::string rule, std::string fix) const {
+    return {.field = std::string(field),
+            .value = std::string(path),
+            .rule = std::move(rule),
+            .fix = std::move(fix)};
+  }
   absl::Status Refuse(std::string rule, std::string fix) const {
-    return InvalidField({.field = std::string(field),
-                         .value = std::string(path),
-                         .rule = std::move(rule),
-                         .fix = std::move(fix)});
+    return InvalidField(Error(std::move(rule), std::move(fix)));
   }
   absl::Status Outside(const fs::path& real_root) const {
     return Refuse(
@@ -47,10 +50,10 @@ struct GivenPath {
     std::error_code error;
     const fs::path real = fs::canonical(root.empty() ? fs::path(".") : fs::path(root), error);
     if (!error) return real;
-    return Refuse(
-        absl::StrCat("the worker's ", RootName(), " root must be a directory that exists"),
-        absl::StrCat("start the worker with another --", RootName(), "-root: ", std::string(root),
-                     " (", error.message(), ")"));
+    return UnusableField(
+        Error(absl::StrCat("the worker's ", RootName(), " root must be a directory that exists"),
+              absl::StrCat("start the worker with another --", RootName(),
+                           "-root: ", std::string(root), " (", error.message(), ")")));
   }
   absl::StatusOr<fs::path> Join(const fs::path& real_root) const {
     if (path.empty()) {
@@ -92,9 +95,10 @@ absl::StatusOr<std::string> ResolveUnderRoot(std::string_view field, std::string
   ASSIGN_OR_RETURN(const fs::path joined, given.Join(real_root));
   std::error_code error;
   const fs::path real = fs::canonical(joined, error);
-  if (error)
-    return given.Refuse("must exist", absl::StrCat("check the path: ", joined.string(), " (",
-                                                   error.message(), ")"));
+  if (error) {
+    return UnusableField(given.Error("must exist", absl::StrCat("check the path: ", joined.string(),
+                                                                " (", error.message(), ")")));
+  }
   if (!IsUnder(real_root, real)) return given.Outside(real_root);
   return real.string();
 }

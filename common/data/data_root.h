@@ -12,19 +12,19 @@
 namespace takt::data {
 
 // Returns the absolute path of `path`, which a job states in `field` ("data.train.path"). Links are
-// not followed, and the path need not exist. Errors: kInvalidArgument (FieldError): it is outside
-// the root.
+// not followed, and the path need not exist. Errors, all with a FieldError: kInvalidArgument (it is
+// outside the root), kFailedPrecondition (the root cannot be used).
 absl::StatusOr<std::string> JoinUnderRoot(std::string_view field, std::string_view root,
                                           std::string_view path);
 
-// Returns the real path. Errors: kInvalidArgument (FieldError): it is outside the root or does not
-// exist.
+// Returns the real path. Errors, all with a FieldError: kInvalidArgument (it is outside the root),
+// kFailedPrecondition (it does not exist here, or the disk fails).
 absl::StatusOr<std::string> ResolveUnderRoot(std::string_view field, std::string_view root,
                                              std::string_view path);
 
 // Returns the absolute paths that a pattern of the shell (* ? [...]) matches, perhaps none, sorted
-// by their bytes. Links are not followed: resolve each path before you open it. Errors:
-// kInvalidArgument (FieldError): the pattern leads out of the root.
+// by their bytes. Links are not followed: resolve each path before you open it. Errors: as
+// JoinUnderRoot.
 absl::StatusOr<std::vector<std::string>> MatchUnderRoot(std::string_view field,
                                                         std::string_view root,
                                                         std::string_view pattern);

@@ -29,6 +29,7 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
                .commit_timeout = options_.commit_timeout,
                .random_bytes = options_.random_bytes,
                .read_profile = options_.read_profile,
+               .saving_jobs = [this] { return jobs_.SavingJobs(); },
                .workers = &workers_,
                .outbox = &outbox_},
       jobs_(&context_, std::move(snapshot), now) {}

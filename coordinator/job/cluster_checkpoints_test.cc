@@ -183,6 +183,65 @@ TEST_F(ClusterTest, AnotherWorkerCommitsIfThatOfRankZeroIsGone) {
   EXPECT_EQ(Job("j").checkpoint->step, StepId(10));
 }
 
+TEST_F(ClusterTest, AfterARestartNoOtherWorkerIsAskedUntilTheFirstIsKnownToBeGone) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w1", key, 1, 10);
+  ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+
+  Restart();
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
+  EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
+  EXPECT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+  EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+
+  Restart();
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
+  EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+  Attach("w0", "b");  // the process that was asked is gone
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
+  ASSERT_NE(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+  Answer("w1", key, 10);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(10));
+}
+
+TEST_F(ClusterTest, AnotherWorkerCommitsIfTheOneThatWasAskedDoesNotComeBackAfterARestart) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w1", key, 1, 10);
+  Restart();
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
+  for (int second = 0; second < 15; ++second) {
+    EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr) << second;
+    Heartbeat("w1", key, 1, 10, "1F0");
+    Advance(absl::Seconds(1));
+  }
+  EXPECT_NE(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+}
+
+// The worker that was asked may still be at it, so no other one touches the files.
+TEST_F(ClusterTest, OnlyTheWorkerThatWasAskedRemovesACheckpointThatFailed) {
+  AttachWorkers(2);
+  const control::JobKey key = RunJob(SavingSpec("j", 2));
+  TrainTo(key, 10);
+  ReportPart("w0", key, 0, 10);
+  ReportPart("w1", key, 1, 10);
+  for (int minute = 0; minute < 5; ++minute) {
+    for (int second = 0; second < 60; second += 2) {
+      for (const int rank : {0, 1}) Heartbeat(rank == 0 ? "w0" : "w1", key, rank, 10, "0F0");
+      Advance(absl::Seconds(2));
+    }
+  }
+  ASSERT_THAT(Job("j").notices, ElementsAre(HasSubstr("no worker made it visible within 5m")));
+  EXPECT_EQ(Session("w0").Last<control::CommitCheckpoint>()->manifest, "");
+  EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
+}
+
 TEST_F(ClusterTest, ACommitThatNobodyAnswersFails) {
   AttachWorkers(1);
   const control::JobKey key = RunJob(SavingSpec("j", 1, 1));
@@ -191,9 +250,45 @@ TEST_F(ClusterTest, ACommitThatNobodyAnswersFails) {
   Say("w0", key, 0, control::Phase::kFinished);
   Detach("w0");
   Advance(absl::Minutes(5));
-  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
   EXPECT_THAT(Job("j").notices,
               ElementsAre("the checkpoint of step 1 failed: no worker made it visible within 5m"));
+  EXPECT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_THAT(Job("j").transitions.back().reason,
+              HasSubstr("all 1 steps are done, but the checkpoint of step 1 failed"));
+}
+
+TEST_F(ClusterTest, AJobWhoseLastCheckpointFailsGoesOnFromTheOneBefore) {
+  AttachWorkers(1);
+  control::JobKey key = RunJob(SavingSpec("j", 1, 12));
+  TrainTo(key, 10);
+  SaveAt(key, 10);
+  TrainTo(key, 12);
+  ReportPart("w0", key, 0, 12, "no space left on device");
+  Say("w0", key, 0, control::Phase::kFinished);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").generation, Generation(2));
+  key = AdmitAll("j", 10);
+  for (const int step : {11, 12}) Report("w0", key, 0, step);
+  SaveAt(key, 12);
+  Say("w0", key, 0, control::Phase::kFinished);
+  EXPECT_EQ(Job("j").state, JobState::kSucceeded);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(12));
+}
+
+TEST_F(ClusterTest, AJobWhoseLastCheckpointFailsEachTimeFails) {
+  AttachWorkers(1);
+  control::JobKey key = RunJob(SavingSpec("j", 1, 1));
+  TrainTo(key, 1);
+  for (int generation = 1; generation <= 4; ++generation) {
+    if (generation > 1) key = AdmitAll("j");
+    ReportPart("w0", key, 0, 1, "no space left on device");
+    Say("w0", key, 0, control::Phase::kFinished);
+  }
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_FALSE(Job("j").invalid_input);
+  EXPECT_THAT(Job("j").reason,
+              HasSubstr("the checkpoint of step 1 failed: rank 0: no space left on device"));
+  EXPECT_THAT(Job("j").reason, HasSubstr("given up after 3 recoveries"));
 }
 
 TEST_F(ClusterTest, ARestartOfTheCoordinatorLosesNoPart) {
@@ -255,6 +350,25 @@ TEST_F(ClusterTest, TwoJobsThatHaveNotEndedDoNotShareADirectory) {
   EXPECT_FALSE(Submit(other).ok());
   ASSERT_TRUE(Cancel("j").ok());
   EXPECT_TRUE(Submit(other).ok());
+}
+
+// The same directory may have several names, which only a worker can tell.
+TEST_F(ClusterTest, RanksAreToldWhichOtherJobsMayOwnADirectory) {
+  ASSERT_TRUE(Submit(SavingSpec("paused", 1)).ok());
+  ASSERT_TRUE(Pause("paused").ok());
+  ASSERT_TRUE(Submit(SavingSpec("over", 1)).ok());
+  ASSERT_TRUE(Cancel("over").ok());
+  AttachWorkers(2);
+  RunJob(Spec("unsaved", 1, 100));
+  const control::JobKey key = RunJob(SavingSpec("j", 1));
+  const std::string worker = Job("j").ranks[0].worker;
+  const auto told = [&] { return *Session(worker).Last<control::Prepare>()->assignment(); };
+  EXPECT_EQ(told().job_id, Job("j").id);
+  EXPECT_THAT(told().other_jobs, ElementsAre(Job("paused").id));
+  ASSERT_TRUE(Cancel("paused").ok());
+  Say(worker, key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(told().key.generation, Generation(2));
+  EXPECT_THAT(told().other_jobs, IsEmpty());
 }
 
 }  // namespace

@@ -144,6 +144,40 @@ TEST_F(RecoveryTest, InvalidInputIsNotTriedAgain) {
   EXPECT_TRUE(Job("j").invalid_input);
 }
 
+// w1's host has lost the mount of the token files. A stale handle used to end the job for good.
+TEST_F(RecoveryTest, InputsThatOneWorkerCannotReadAreTriedAgain) {
+  AttachWorkers(2);
+  ASSERT_TRUE(Submit(Spec("j", 2)).ok());
+  const auto refuse = [&](int rank) {
+    cluster_->Update(workers_.at(rank == 0 ? "w0" : "w1").id,
+                     {.key = {"j", Job("j").generation},
+                      .rank = Rank(rank),
+                      .phase = control::Phase::kRefused,
+                      .failure = {.error = "data.train.path is kjv.txt: must exist",
+                                  .violations = {{.field = "data.train.path"}},
+                                  .cause = control::Cause::kInputs}},
+                     Moment::Of(clock_));
+    Settle();
+  };
+  refuse(1);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  for (int second = 0; second < 3; ++second) {
+    Heartbeat("w0", {"j", Generation(1)}, 0, 0, "CONNECT");
+    Heartbeat("w1", {"j", Generation(1)}, 1, 0, "LOAD");
+    Advance(absl::Seconds(1));
+  }
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  Say("w0", {"j", Generation(1)}, 0, control::Phase::kAborted);
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  EXPECT_EQ(Job("j").generation, Generation(2));
+  // Now both say the same, as for a name that is misspelt.
+  refuse(0);
+  refuse(1);
+  EXPECT_EQ(Job("j").state, JobState::kFailed);
+  EXPECT_TRUE(Job("j").invalid_input);
+  EXPECT_EQ(Job("j").violations.size(), 1u);
+}
+
 TEST_F(RecoveryTest, AJobThatDoesNotGetAnyFurtherFailsWithItsHistory) {
   AttachWorkers(2);
   control::JobKey key = RunJob(SavingSpec("j", 2));
@@ -265,6 +299,43 @@ TEST_F(RecoveryTest, AJobThatBeganAnewTakesOnlyItsOwnCheckpoints) {
   EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->resume_at_most, StepId(7));
 }
 
+TEST_F(RecoveryTest, RanksAreToldWhichCheckpointTheyMustSee) {
+  AttachWorkers(1);
+  const auto saved = [&] { return Session("w0").Last<control::Prepare>()->assignment()->saved; };
+  ASSERT_TRUE(Submit(SavingSpec("j", 1)).ok());
+  EXPECT_EQ(saved(), StepId(0));
+  control::JobKey key = AdmitAll("j", 5);  // of an earlier job
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(saved(), StepId(5));
+  key = AdmitAll("j", 5);
+  TrainTo(key, 10);
+  SaveAt(key, 10);
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(saved(), StepId(10));
+  Restart();
+  Attach("w0", "b");
+  EXPECT_EQ(saved(), StepId(10));
+  // That one is damaged, so the job goes on from an older one. It must not lose this one too.
+  key = AdmitAll("j", 5);
+  EXPECT_EQ(Job("j").checkpoint->step, StepId(5));
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  EXPECT_EQ(saved(), StepId(5));
+}
+
+TEST_F(RecoveryTest, RanksThatWouldBeginAnewDoNotTrain) {
+  AttachWorkers(1);
+  control::JobKey key = RunJob(SavingSpec("j", 1));
+  TrainTo(key, 10);
+  SaveAt(key, 10);
+  Say("w0", key, 0, control::Phase::kFailed, "boom");
+  key = {"j", Generation(2)};
+  cluster_->Update(workers_.at("w0").id, {.key = key, .rank = Rank(0)}, Moment::Of(clock_));
+  Settle();
+  EXPECT_EQ(Session("w0").Last<control::Start>()->key.generation, Generation(1));
+  ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
+  EXPECT_EQ(Session("w0").Last<control::Abort>()->key, key);
+}
+
 TEST_F(RecoveryTest, AJobResumedFromAnotherOnesCheckpointCommitsTheStepsAfterIt) {
   AttachWorkers(1);
   ASSERT_TRUE(Submit(SavingSpec("j", 1, 52)).ok());
@@ -272,6 +343,7 @@ TEST_F(RecoveryTest, AJobResumedFromAnotherOnesCheckpointCommitsTheStepsAfterIt)
   Report("w0", key, 0, 51);
   Report("w0", key, 0, 52);
   EXPECT_THAT(StoredSteps("j"), ElementsAre(51, 52));
+  SaveAt(key, 52);
   Say("w0", key, 0, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kSucceeded);
 }

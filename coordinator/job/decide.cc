@@ -48,8 +48,24 @@ const RankRun* FindSilentlyLost(const JobRun& run) {
   return it == run.ranks.end() ? nullptr : &*it;
 }
 
+// Finds the rank that caused a fault, as far as the ranks say so: one that is gone without a word,
+// or one whose worker is at fault. Such a rank makes its neighbours fail too.
+const RankRun* FindGuilty(const JobRun& run) {
+  if (const RankRun* lost = FindSilentlyLost(run)) return lost;
+  for (const control::Cause cause : {control::Cause::kWorker, control::Cause::kInputs}) {
+    const auto it = std::ranges::find_if(run.ranks, [cause](const RankRun& r) {
+      return r.cause == cause && (r.phase == RankPhase::kRefused || r.phase == RankPhase::kFailed);
+    });
+    if (it != run.ranks.end()) return &*it;
+  }
+  return nullptr;
+}
+
 const RankRun* FindCulprit(const JobRun& run) {
   if (const RankRun* lost = FindSilentlyLost(run)) return lost;
+  const auto wrong = std::ranges::find(run.ranks, true, &RankRun::invalid_input);
+  if (wrong != run.ranks.end()) return &*wrong;
+  if (const RankRun* guilty = FindGuilty(run)) return guilty;
   for (const RankPhase phase : {RankPhase::kRefused, RankPhase::kFailed, RankPhase::kAborted}) {
     const auto it = std::ranges::find(run.ranks, phase, &RankRun::phase);
     if (it != run.ranks.end()) return &*it;
@@ -115,7 +131,7 @@ Decision EndOfStop(const JobRecord& job, const JobRun& run, const DecideOptions&
   const bool goes_on = stop.state == JobState::kRecovering || stop.state == JobState::kQueued;
   if (stop.state == JobState::kFailed && !stop.invalid_input) {
     end.reason = DescribeFault(job, run);
-    if (run.has_checkpoints && job.recoveries.count >= options.max_recoveries) {
+    if (job.recoveries.count >= options.max_recoveries) {
       absl::StrAppend(&end.reason, "; given up after ", job.recoveries.count,
                       " recoveries without a step after ", job.recoveries.at_step.value(), ": ",
                       absl::StrJoin(PastFaults(job), "; "));
@@ -143,13 +159,32 @@ Decision DecideStopping(absl::Duration now, const JobRecord& job, const JobRun& 
   return EndOfStop(job, run, options);
 }
 
+// True if the rank refused what the job names, and other ranks look at the same.
+bool RefusesInputs(const RankRun& rank) {
+  return rank.phase == RankPhase::kRefused && rank.cause == control::Cause::kInputs;
+}
+
+// Decides whether the job is wrong or the worker of `culprit`, whose rank refused the inputs.
+Decision JudgeInputs(absl::Duration now, const JobRun& run, const RankRun& culprit,
+                     const DecideOptions& options) {
+  const auto looks = [](const RankRun& r) { return !r.lost && r.phase == RankPhase::kPreparing; };
+  const bool waits = now - run.refused_since.value_or(now) < options.inputs_grace;
+  if (waits && std::ranges::any_of(run.ranks, looks))
+    return Wait(absl::StrCat(Blame(culprit), "; waiting for what ", Names(run, looks), " see"));
+  Decision stop = Stop(Blame(culprit));
+  stop.invalid_input = std::ranges::all_of(run.ranks, RefusesInputs);
+  if (stop.invalid_input) stop.violations = culprit.violations;
+  return stop;
+}
+
 // Finds what must end the run, if anything must.
 std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, const JobRun& run,
                                   const DecideOptions& options) {
   if (const RankRun* culprit = FindCulprit(run)) {
+    if (RefusesInputs(*culprit)) return JudgeInputs(now, run, *culprit, options);
     Decision stop = Stop(Blame(*culprit));
     stop.invalid_input = culprit->invalid_input;
-    stop.violations = culprit->violations;
+    if (stop.invalid_input) stop.violations = culprit->violations;
     return stop;
   }
   const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
@@ -172,6 +207,12 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, cons
 Decision DecideFinished(absl::Duration now, const JobRecord& job, const JobRun& run,
                         const DecideOptions& options) {
   if (!run.saving.empty()) return Wait(absl::StrCat("waiting for ", run.saving));
+  if (run.has_checkpoints && SavedStep(job) < StepId(job.steps)) {
+    return Stop(absl::StrCat("all ", job.steps, " steps are done, but ",
+                             run.failed_save.empty() ? absl::StrCat("the checkpoint of step ",
+                                                                    job.steps, " is not visible")
+                                                     : run.failed_save));
+  }
   if (run.committed_steps() >= job.steps) {
     return {.kind = Decision::Kind::kEnd,
             .reason = absl::StrCat("all ", job.steps, " steps done"),
@@ -213,19 +254,32 @@ Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& r
                                                 : DecideFinished(now, job, run, options);
 }
 
+// True if a worker refused its rank for a reason of its own. The job has lost nothing then.
+bool IsRefusedByAWorker(const JobRun& run) {
+  const RankRun* const guilty = FindGuilty(run);
+  return guilty != nullptr && guilty->phase == RankPhase::kRefused;
+}
+
 // True if another generation may follow the fault that the run has now.
 bool MayRecover(const JobRecord& job, const JobRun& run, const DecideOptions& options) {
-  return run.has_checkpoints && (run.committed_steps() > job.recoveries.at_step.value() ||
-                                 job.recoveries.count < options.max_recoveries);
+  return (run.has_checkpoints || IsRefusedByAWorker(run)) &&
+         (run.committed_steps() > job.recoveries.at_step.value() ||
+          job.recoveries.count < options.max_recoveries);
 }
 
 // All ranks are ready to train.
-Decision DecideAdmitted(const JobRun& run) {
+Decision DecideAdmitted(const JobRecord& job, const JobRun& run) {
   const StepId resumed = run.ranks.front().resumed_step;
   const auto differs = [&](const RankRun& r) { return r.resumed_step != resumed; };
   if (std::ranges::any_of(run.ranks, differs)) {
     return Stop(absl::StrCat("the ranks loaded different checkpoints: rank 0 that of step ",
                              resumed.value(), ", not so ", Names(run, differs)));
+  }
+  if (resumed == StepId(0) && SavedStep(job) > StepId(0)) {
+    return Stop(
+        absl::StrCat("the ranks would begin with step 1, though the job has a checkpoint of "
+                     "step ",
+                     SavedStep(job).value()));
   }
   return {.kind = Decision::Kind::kStart,
           .reason = absl::StrCat(
@@ -242,17 +296,21 @@ Decision DecideUnstopped(absl::Duration now, const JobRecord& job, const JobRun&
   if (std::ranges::any_of(run.ranks, unadmitted)) {
     return Wait(absl::StrCat("waiting for ", Names(run, unadmitted), " to load and connect"));
   }
-  return DecideAdmitted(run);
+  return DecideAdmitted(job, run);
 }
 
 }  // namespace
 
+StepId SavedStep(const JobRecord& job) {
+  return std::max(job.resumed_step, job.checkpoint ? job.checkpoint->step : StepId(0));
+}
+
 std::string DescribeFault(const JobRecord& job, const JobRun& run) {
-  const RankRun* const lost = FindSilentlyLost(run);
-  std::string text = lost != nullptr ? Blame(*lost) : job.stop ? job.stop->reason : "";
+  const RankRun* const guilty = FindGuilty(run);
+  std::string text = guilty != nullptr ? Blame(*guilty) : job.stop ? job.stop->reason : "";
   for (const RankRun& rank : run.ranks) {
-    const bool blamed = lost != nullptr
-                            ? &rank == lost
+    const bool blamed = guilty != nullptr
+                            ? &rank == guilty
                             : job.stop && IsTerminal(rank.phase) && Blame(rank) == job.stop->reason;
     if (!blamed) absl::StrAppend(&text, "; ", WhatItDid(rank));
   }

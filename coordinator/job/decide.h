@@ -10,15 +10,22 @@
 //    |                                                                              |
 //    +-- (resumed; a worker left while planning; all halted for another reason)     |
 //    |                                                                              |
-//    +-- (ranks let go) -- RECOVERING <-- (fault, and it has checkpoints) -- kStop --+
+//    +-- (ranks let go) -- RECOVERING <-- (fault, and it may go on) -------- kStop --+
 //                                                                                   |
 //                          FAILED | CANCELLED <-- (ranks let go) ----------- kStop --+
 //
 // RECOVERING leads to PAUSED if that was asked for. A job that halted for a better plan goes from
 // RUNNING through PLANNING to STARTING at once, with the workers that it has (replan.h). A run ends
 // only when its last checkpoint is visible or has failed (saving.h), except when it is cancelled.
-// Decide covers STARTING, RUNNING and RECOVERING; placement/queue.h decides which job leaves
-// QUEUED, job.h has what users and leaving workers ask for.
+// If the checkpoint of the job's last step has failed, that is a fault, because the job's result is
+// not there. After a fault a job goes on if it has checkpoints, or if a worker refused its rank for
+// a reason of its own, so that nothing was done yet. Decide covers STARTING, RUNNING and
+// RECOVERING; placement/queue.h decides which job leaves QUEUED, job.h has what users and leaving
+// workers ask for.
+//
+// Invalid input is never tried again. So the job counts as wrong only if a rank says that whoever
+// runs it would find it wrong, or if all ranks refuse the inputs that all of them look at. If only
+// some ranks do, something is wrong with their workers.
 #pragma once
 
 #include <cstdint>
@@ -56,10 +63,11 @@ constexpr bool IsTerminal(RankPhase phase) { return phase >= RankPhase::kFinishe
 struct RankRun {
   control::BoundRank bound;
   RankPhase phase = RankPhase::kPreparing;
-  std::optional<std::string> lost;     // why its worker is gone
-  std::string error;                   // of kRefused, kFailed, kAborted
-  bool invalid_input = false;          // of kRefused
-  std::vector<FieldError> violations;  // of invalid_input
+  std::optional<std::string> lost;                  // why its worker is gone
+  std::string error;                                // of kRefused, kFailed, kAborted
+  control::Cause cause = control::Cause::kUnknown;  // likewise
+  bool invalid_input = false;          // of kRefused: the job is wrong, whatever other ranks say
+  std::vector<FieldError> violations;  // of kRefused
   control::RankStatus status;          // last reported
   StepId resumed_step;                 // from kAdmitted on
   std::string kernel_plan;             // likewise, of rank 0
@@ -86,10 +94,12 @@ struct JobRun {
   StepCollector steps{mesh::Mesh(), StepId(0)};
   bool acknowledge = false;  // reports came since the last acknowledgement
   std::optional<Commit> commit;
-  std::string saving;    // what open checkpoints wait for; empty: there are none
-  absl::Duration since;  // steady; when the state began here, or the last rank went away
-  std::optional<absl::Duration> stop_since;    // when the stop was told
-  std::optional<absl::Duration> finish_since;  // when the last rank finished
+  std::string saving;       // what open checkpoints wait for; empty: there are none
+  std::string failed_save;  // which checkpoint failed last, and why; empty: none did
+  absl::Duration since;     // steady; when the state began here, or the last rank went away
+  std::optional<absl::Duration> refused_since;  // when the first rank refused
+  std::optional<absl::Duration> stop_since;     // when the stop was told
+  std::optional<absl::Duration> finish_since;   // when the last rank finished
   Replanning replanning;
   // Once the ranks have halted, the next generation has this plan and the workers of this one.
   std::optional<plan::Plan> next_plan;
@@ -100,6 +110,7 @@ struct JobRun {
 struct DecideOptions {
   absl::Duration admission_timeout = timeouts::kAdmissionTimeout;
   absl::Duration return_grace = timeouts::kReturnGrace;
+  absl::Duration inputs_grace = timeouts::kInputsGrace;
   absl::Duration stop_grace = timeouts::kStopGrace;
   absl::Duration reports_grace = timeouts::kReportsGrace;
   // A job goes on after so many faults in a row, if no new step was committed between them.
@@ -119,6 +130,11 @@ struct Decision {
   bool invalid_input = false;
   std::vector<FieldError> violations;  // of invalid_input
 };
+
+// Returns the newest step of which the job has a checkpoint, as far as is known: its own, or the
+// one that a generation went on from. 0: none. No generation goes on from an older one unless this
+// one is damaged.
+StepId SavedStep(const store::JobRecord& job);
 
 // job: STARTING, RUNNING or RECOVERING; `run` is its run.
 Decision Decide(absl::Duration now, const store::JobRecord& job, const JobRun& run,

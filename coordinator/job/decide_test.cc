@@ -55,6 +55,19 @@ TEST_F(DecideTest, StartsWhenAllAreAdmitted) {
   EXPECT_EQ(decision.reason, "all 3 ranks admitted");
 }
 
+TEST_F(DecideTest, AJobWithACheckpointNeverBeginsAnew) {
+  All(RankPhase::kAdmitted);
+  run_.has_checkpoints = true;
+  job_.checkpoint = store::JobCheckpoint{.step = StepId(15)};
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().state, JobState::kRecovering);
+  EXPECT_EQ(DecideNow().reason,
+            "the ranks would begin with step 1, though the job has a checkpoint of step 15");
+  // The newer ones are damaged, as the ranks say in their notes.
+  for (RankRun& rank : run_.ranks) rank.resumed_step = StepId(10);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStart);
+}
+
 TEST_F(DecideTest, StopsWhenAdmissionTakesTooLong) {
   run_.ranks[0].phase = run_.ranks[1].phase = RankPhase::kAdmitted;
   now_ += options_.admission_timeout - absl::Milliseconds(1);
@@ -76,6 +89,78 @@ TEST_F(DecideTest, ARefusalStopsTheJobWithTheRefusersErrorAndWhetherItIsInvalidI
             "worker w1 (rank 1) refused the job: data.train[0].path: no such file");
   run_.ranks[1].invalid_input = false;
   EXPECT_FALSE(DecideNow().invalid_input);
+}
+
+// Every rank looks at the token files.
+TEST_F(DecideTest, OnlyInputsThatAllRanksRefuseAreInvalid) {
+  const auto refuse = [&](int rank) {
+    run_.ranks[rank].phase = RankPhase::kRefused;
+    run_.ranks[rank].cause = control::Cause::kInputs;
+    run_.ranks[rank].error = "data.train.path is kjv.txt: must exist";
+    run_.ranks[rank].violations = {{.field = "data.train.path"}};
+    if (!run_.refused_since) run_.refused_since = now_;
+  };
+  refuse(1);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  EXPECT_THAT(DecideNow().reason, HasSubstr("waiting for what rank 0 (w0), rank 2 (w2) see"));
+  refuse(0);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  refuse(2);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  EXPECT_TRUE(DecideNow().invalid_input);
+  EXPECT_EQ(DecideNow().violations.size(), 1u);
+
+  // A rank that loads goes on: it has the files.
+  run_.ranks[2] = {.bound = run_.ranks[2].bound, .phase = RankPhase::kAdmitted};
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().state, JobState::kRecovering);
+  EXPECT_FALSE(DecideNow().invalid_input);
+  EXPECT_TRUE(DecideNow().violations.empty());
+  // So does one that has not refused them for a while. It may wait for the others.
+  run_.ranks[2].phase = RankPhase::kPreparing;
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  now_ += options_.inputs_grace;
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_FALSE(DecideNow().invalid_input);
+  EXPECT_THAT(DecideNow().reason, ::testing::StartsWith("worker w0 (rank 0) refused the job"));
+}
+
+// The ranks before it lose their connection to it, and may tell first.
+TEST_F(DecideTest, AWrongJobIsWrongWhateverTheNeighboursSay) {
+  for (const int rank : {0, 1}) run_.ranks[rank].phase = RankPhase::kRefused;
+  run_.ranks[0].cause = control::Cause::kPeer;
+  run_.ranks[1].cause = control::Cause::kJob;
+  run_.ranks[1].invalid_input = true;
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  EXPECT_TRUE(DecideNow().invalid_input);
+}
+
+TEST_F(DecideTest, ARefusalForAWorkersOwnReasonIsTriedAgainAlsoWithoutCheckpoints) {
+  run_.ranks[1].phase = RankPhase::kRefused;
+  run_.ranks[1].cause = control::Cause::kWorker;
+  EXPECT_EQ(DecideNow().state, JobState::kRecovering);
+  job_.recoveries.count = options_.max_recoveries;
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  EXPECT_FALSE(DecideNow().invalid_input);
+  run_.ranks[1].cause = control::Cause::kUnknown;
+  job_.recoveries.count = 0;
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+}
+
+// Its neighbours often tell first that they cannot go on.
+TEST_F(DecideTest, AWorkerAtFaultIsBlamedInsteadOfTheNeighbourThatFailedFirst) {
+  Running();
+  run_.ranks[0].phase = RankPhase::kFailed;
+  run_.ranks[0].cause = control::Cause::kPeer;
+  run_.ranks[0].error = "UNAVAILABLE: peer left";
+  Stopping(DecideNow().reason);
+  run_.ranks[2].phase = RankPhase::kFailed;
+  run_.ranks[2].cause = control::Cause::kWorker;
+  run_.ranks[2].error = "INTERNAL: the device is lost";
+  run_.ranks[1].phase = RankPhase::kAborted;
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
+  EXPECT_THAT(DecideNow().reason, ::testing::StartsWith("worker w2 (rank 2) failed: INTERNAL"));
 }
 
 TEST_F(DecideTest, ALostWorkerStopsARunningJobNamingWorkerRankStepAndInstruction) {
@@ -185,6 +270,29 @@ TEST_F(DecideTest, SucceedsOnlyWhenAllRanksFinishedAndAllStepsAreCommitted) {
   EXPECT_EQ(DecideNow().reason, "waiting for step reports 20 to 20");
   Commit(20);
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
+  EXPECT_EQ(DecideNow().state, JobState::kSucceeded);
+}
+
+TEST_F(DecideTest, AJobWithCheckpointsSucceedsOnlyWithTheOneOfItsLastStep) {
+  Running();
+  All(RankPhase::kFinished);
+  Commit(20);
+  run_.has_checkpoints = true;
+  run_.failed_save = "the checkpoint of step 20 failed: disk full";
+  job_.checkpoint = store::JobCheckpoint{.step = StepId(15)};
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().state, JobState::kRecovering);
+  EXPECT_EQ(DecideNow().reason,
+            "all 20 steps are done, but the checkpoint of step 20 failed: disk full");
+  job_.recoveries = {.count = options_.max_recoveries, .at_step = StepId(20)};
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  EXPECT_FALSE(DecideNow().invalid_input);
+  run_.failed_save.clear();  // by a restart of the coordinator
+  EXPECT_THAT(DecideNow().reason, HasSubstr("but the checkpoint of step 20 is not visible"));
+  job_.checkpoint->step = StepId(20);
+  EXPECT_EQ(DecideNow().state, JobState::kSucceeded);
+  job_.checkpoint.reset();
+  job_.resumed_step = StepId(20);
   EXPECT_EQ(DecideNow().state, JobState::kSucceeded);
 }
 

@@ -31,6 +31,8 @@ struct JobContext {
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
   std::function<std::string(int)> random_bytes;                           // so many of them
   std::function<std::shared_ptr<const profile::Profile>()> read_profile;  // never null
+  // Returns the ids of all jobs that have checkpoints and have not ended.
+  std::function<std::vector<std::string>()> saving_jobs;
   WorkerTable* workers = nullptr;  // borrowed, as is the outbox
   Outbox* outbox = nullptr;
 };
@@ -140,8 +142,13 @@ class Job final {
   // Returns false if the checkpoint has failed.
   bool AdvanceCommit(Moment now);
   // manifest: empty if the checkpoint has failed.
-  void SendCommit(StepId step, const std::string& manifest);
+  void SendCommit(const membership::Worker& worker, const store::OpenCheckpoint& open,
+                  const std::string& manifest);
+  void SendRemoval(const store::OpenCheckpoint& open);
   void SettleCheckpoint(const std::string& error, Moment now);
+  // Returns null if there is no such worker now.
+  const membership::Worker* ChooseCommitter(Moment now);
+  bool CommitterMayReturn(const store::OpenCheckpoint& open, Moment now) const;
   const membership::Worker* FindCommitter() const;
 
   const JobContext& context_;

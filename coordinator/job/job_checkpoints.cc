@@ -79,22 +79,53 @@ bool Job::AdvanceCommit(Moment now) {
                      now);
     return false;
   }
-  const Worker* const worker = FindCommitter();
+  const Worker* const worker = ChooseCommitter(now);
   if (worker == nullptr || worker->session == run_->commit->asked) return true;
   run_->commit->asked = worker->session;
-  SendCommit(open.step, run_->commit->manifest);
+  SendCommit(*worker, open, run_->commit->manifest);
   return true;
 }
 
-void Job::SendCommit(StepId step, const std::string& manifest) {
-  const Worker* const worker = FindCommitter();
-  if (worker == nullptr) return;
-  context_.workers->Send(worker->hello.worker,
+void Job::SendCommit(const Worker& worker, const store::OpenCheckpoint& open,
+                     const std::string& manifest) {
+  context_.workers->Send(worker.hello.worker,
                          control::CommitCheckpoint{.key = key(),
-                                                   .step = step,
+                                                   .step = open.step,
                                                    .directory = spec_.checkpoint->directory,
                                                    .keep = spec_.checkpoint->keep,
-                                                   .manifest = manifest});
+                                                   .manifest = manifest,
+                                                   .resumed = record_.resumed_step,
+                                                   .job_id = record_.id});
+}
+
+// One worker at a time is asked to commit a checkpoint. Another one is asked only when that one is
+// known to be gone, whatever this coordinator has forgotten by a restart.
+const Worker* Job::ChooseCommitter(Moment now) {
+  store::OpenCheckpoint& open = record_.saving.open.front();
+  if (!open.committer.empty()) {
+    const Worker* const asked =
+        context_.workers->FindAttached(open.committer, open.committer_incarnation);
+    if (asked != nullptr || CommitterMayReturn(open, now)) return asked;
+  }
+  const Worker* const chosen = FindCommitter();
+  if (chosen == nullptr) return nullptr;
+  open.committer = chosen->hello.worker;
+  open.committer_incarnation = chosen->hello.incarnation;
+  changed_ = true;
+  return chosen;
+}
+
+// After a restart or a stall of the coordinator, workers come back within return_grace.
+bool Job::CommitterMayReturn(const store::OpenCheckpoint& open, Moment now) const {
+  if (now.steady - run_->since >= context_.decide.return_grace) return false;
+  const Worker* const known = context_.workers->members().Find(open.committer);
+  // A drained worker is known by its name alone until it comes back.
+  if (known == nullptr || known->hello.incarnation.empty()) return true;
+  return known->hello.incarnation == open.committer_incarnation &&
+         std::ranges::any_of(run_->ranks, [&](const RankRun& rank) {
+           return rank.bound.worker == open.committer && rank.phase == RankPhase::kAway &&
+                  !rank.lost;
+         });
 }
 
 // Returns the worker of rank 0, or of the next rank, or any other that is attached: all of them see
@@ -109,6 +140,17 @@ const Worker* Job::FindCommitter() const {
     return entry.second.state() != membership::WorkerState::kLost;
   });
   return attached == workers.workers().end() ? nullptr : &attached->second;
+}
+
+// Asks for the removal of what was written of a checkpoint that failed. If a worker was asked to
+// make it visible, only that one removes it, once it has given up. The answer changes nothing. What
+// is left behind is removed when the next generation begins.
+void Job::SendRemoval(const store::OpenCheckpoint& open) {
+  const Worker* const worker =
+      open.committer.empty()
+          ? FindCommitter()
+          : context_.workers->FindAttached(open.committer, open.committer_incarnation);
+  if (worker != nullptr) SendCommit(*worker, open, /*manifest=*/"");
 }
 
 void Job::Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now) {
@@ -127,10 +169,10 @@ void Job::SettleCheckpoint(const std::string& error, Moment now) {
                                           .snapshot_seconds = open.snapshot_seconds,
                                           .write_seconds = open.write_seconds});
   if (!error.empty()) {
-    // The answer changes nothing. Files that are left behind are removed when the next generation
-    // begins.
-    SendCommit(open.step, /*manifest=*/"");
-    AddNotice(absl::StrCat("the checkpoint of step ", open.step.value(), " failed: ", error));
+    SendRemoval(open);
+    run_->failed_save =
+        absl::StrCat("the checkpoint of step ", open.step.value(), " failed: ", error);
+    AddNotice(run_->failed_save);
     return;
   }
   record_.checkpoint = {.step = open.step, .time = now.wall};

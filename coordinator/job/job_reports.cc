@@ -103,8 +103,13 @@ void Job::Update(const Worker& worker, const control::JobUpdate& update, Moment 
   }
   rank->phase = PhaseAfter(update.phase);
   rank->error = update.failure.error;
-  rank->invalid_input = update.phase == control::Phase::kRefused && update.failure.invalid_input;
-  if (rank->invalid_input) rank->violations = update.failure.violations;
+  rank->cause = update.failure.cause;
+  if (update.phase == control::Phase::kRefused) {
+    rank->invalid_input =
+        update.failure.invalid_input && update.failure.cause != control::Cause::kInputs;
+    rank->violations = update.failure.violations;
+    if (!run_->refused_since) run_->refused_since = now.steady;
+  }
   rank->status = ToKeep(update.status, rank->bound, now.wall);
   run_->steps.EndRank(rank->bound.rank);
   run_->acknowledge = true;

@@ -98,10 +98,15 @@ void Job::Launch(plan::Plan plan, const placement::Gang& gang, Moment now) {
   auto launch = std::make_shared<job::Launch>();
   launch->key = key();
   launch->job = spec_;
+  launch->job_id = record_.id;
   launch->device = record_.plan.device;
   launch->secret = context_.random_bytes(control::kSecretBytes);
-  if (spec_.checkpoint)
+  if (spec_.checkpoint) {
     std::tie(launch->resume, launch->resume_at_most) = ResumeOf(record_, *spec_.checkpoint);
+    launch->saved = SavedStep(record_);
+    launch->other_jobs = context_.saving_jobs();
+    std::erase(launch->other_jobs, record_.id);
+  }
   Describe(plan, ranks);
   record_.ranks.clear();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
@@ -183,6 +188,9 @@ void Job::Apply(const Decision& decision, Moment now) {
 
 void Job::StartRun() {
   record_.resumed_step = run_->ranks.front().resumed_step;
+  // What is newer is damaged. From now on the job is held to the checkpoint that it could load.
+  if (record_.checkpoint && record_.checkpoint->step > record_.resumed_step)
+    record_.checkpoint->step = record_.resumed_step;
   record_.kernel_plan = run_->ranks.front().kernel_plan;
   // Steps that were committed before are done again without being committed again.
   run_->steps =

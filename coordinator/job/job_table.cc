@@ -11,6 +11,11 @@
 namespace takt::job {
 namespace {
 
+// True if the job may still write checkpoints.
+bool Saves(const Job& job) {
+  return !store::HasEnded(job.record().state) && job.spec().checkpoint.has_value();
+}
+
 std::filesystem::path CheckpointPath(const config::JobSpec& spec) {
   return std::filesystem::path(spec.checkpoint->directory + "/").lexically_normal();
 }
@@ -61,7 +66,8 @@ absl::Status JobTable::CheckNew(const config::JobSpec& spec) const {
   if (!spec.checkpoint) return absl::OkStatus();
   for (const auto& [number, job] : jobs_) {
     const store::JobRecord& other = job.record();
-    if (store::HasEnded(other.state) || !job.spec().checkpoint) continue;
+    if (!Saves(job)) continue;
+    // Other spellings and links are found by the worker of rank 0, which sees the real directory.
     if (CheckpointPath(job.spec()) != CheckpointPath(spec)) continue;
     return InvalidField({.field = "checkpoint.directory",
                          .value = spec.checkpoint->directory,
@@ -70,6 +76,14 @@ absl::Status JobTable::CheckNew(const config::JobSpec& spec) const {
                          .fix = "name another one, or end that job first"});
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> JobTable::SavingJobs() const {
+  std::vector<std::string> ids;
+  for (const auto& [number, job] : jobs_) {
+    if (Saves(job)) ids.push_back(job.record().id);
+  }
+  return ids;
 }
 
 Job& JobTable::Add(store::JobRecord record) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/job/job.h"
@@ -32,6 +33,8 @@ class JobTable final {
   // Errors: kAlreadyExists (the name is taken), kInvalidArgument (a job that has not ended writes
   // its checkpoints to the same directory).
   absl::Status CheckNew(const config::JobSpec& spec) const;
+  // Returns the ids of the jobs that have checkpoints and have not ended.
+  std::vector<std::string> SavingJobs() const;
   // The record needs no number and no generation. Precondition: CheckNew.
   Job& Add(store::JobRecord record);
   // A job of that name that is added later goes on from the generation of this one.

@@ -23,7 +23,10 @@ control::Assignment AssignmentOf(const Launch& launch, Rank rank) {
                                  .predicted_step_seconds = plan.predicted_step_seconds,
                                  .predicted_bubble_fraction = plan.predicted_bubble_fraction,
                                  .resume = launch.resume,
-                                 .resume_at_most = launch.resume_at_most};
+                                 .resume_at_most = launch.resume_at_most,
+                                 .job_id = launch.job_id,
+                                 .other_jobs = launch.other_jobs,
+                                 .saved = launch.saved};
   if (pp_rank < plan.validation_programs.size()) {
     assignment.validation_program = plan.validation_programs[pp_rank];
   }

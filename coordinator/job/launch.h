@@ -26,6 +26,9 @@ struct Launch {
   std::string secret;           // control::kSecretBytes random bytes; never stored, never logged
   std::string resume = "none";  // as in control::Assignment
   StepId resume_at_most;
+  StepId saved;
+  std::string job_id;
+  std::vector<std::string> other_jobs;
 };
 
 // Returns the command that gives `rank` its part of `launch`.

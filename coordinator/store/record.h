@@ -106,6 +106,8 @@ struct OpenCheckpoint {
   std::vector<checkpoint::FileEntry> files;
   double snapshot_seconds = 0, write_seconds = 0;  // of the slowest rank
   std::string error;                               // the first that a rank reported
+  // The worker that was asked to make it visible, and its process; empty: none was asked.
+  std::string committer, committer_incarnation;
 };
 
 // The checkpoints of one generation that are being written.

@@ -21,6 +21,8 @@ v1::OpenCheckpoint ToProto(const OpenCheckpoint& open) {
   out.set_snapshot_seconds(open.snapshot_seconds);
   out.set_write_seconds(open.write_seconds);
   out.set_error(open.error);
+  out.set_committer(open.committer);
+  out.set_committer_incarnation(open.committer_incarnation);
   return out;
 }
 
@@ -28,7 +30,9 @@ OpenCheckpoint FromProto(const v1::OpenCheckpoint& open) {
   OpenCheckpoint out{.step = StepId(open.step()),
                      .snapshot_seconds = open.snapshot_seconds(),
                      .write_seconds = open.write_seconds(),
-                     .error = open.error()};
+                     .error = open.error(),
+                     .committer = open.committer(),
+                     .committer_incarnation = open.committer_incarnation()};
   for (const std::int32_t rank : open.written()) out.written.emplace_back(rank);
   for (const v1::CheckpointFile& file : open.files()) out.files.push_back(control::FromProto(file));
   return out;

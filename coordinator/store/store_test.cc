@@ -112,7 +112,9 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
                           .files = {{.name = "f", .bytes = 9, .xxh3_128 = "ab"}},
                           .snapshot_seconds = 0.5,
                           .write_seconds = 2,
-                          .error = "full"}},
+                          .error = "full",
+                          .committer = "w1",
+                          .committer_incarnation = "inc"}},
                 .settled = StepId(6)};
   job.recoveries = {.count = 2, .at_step = StepId(5)};
   job.notices = {"checkpoint of step 4 failed"};
@@ -185,6 +187,8 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.saving.open[0].snapshot_seconds, 0.5);
   EXPECT_EQ(got.saving.open[0].write_seconds, 2);
   EXPECT_EQ(got.saving.open[0].error, "full");
+  EXPECT_EQ(got.saving.open[0].committer, "w1");
+  EXPECT_EQ(got.saving.open[0].committer_incarnation, "inc");
   EXPECT_EQ(got.saving.settled, StepId(6));
   EXPECT_EQ(got.recoveries.count, 2);
   EXPECT_EQ(got.recoveries.at_step, StepId(5));

@@ -19,6 +19,9 @@ inline constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // This long after an Abort, a rank that has not said how it ended counts as ended. Together with
 // the lease this is less than ten seconds, so that a fault is settled within that time.
 inline constexpr absl::Duration kStopGrace = absl::Seconds(2);
+// This long after a rank has refused what the job names, the coordinator waits for what the other
+// ranks see. All look at the same files at the same time.
+inline constexpr absl::Duration kInputsGrace = absl::Seconds(3);
 // A worker from which nothing is heard for this long is lost.
 inline constexpr absl::Duration kLease = absl::Seconds(5);
 // A profile that changes is stored this often.

@@ -16,6 +16,7 @@ TEST(Timeouts, LeaseOutlastsSeveralLostHeartbeats) {
 TEST(Timeouts, FaultIsSettledWithinTenSeconds) {
   EXPECT_LT(kStopGrace, kLease);
   EXPECT_LT(kLease + kStopGrace, absl::Seconds(10));
+  EXPECT_LT(kInputsGrace + kStopGrace, absl::Seconds(10));
 }
 
 TEST(Timeouts, WorkersHaveTwoLeasesToComeBack) {

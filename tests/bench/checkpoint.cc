@@ -179,7 +179,8 @@ absl::StatusOr<Result> Measure(const Options& options) {
   manifest.files = *saved;
   result.files = static_cast<int>(saved->size());
   ASSIGN_OR_RETURN(const std::string text, checkpoint::FormatManifest(manifest));
-  RETURN_IF_ERROR(worker_checkpoint::Commit(*files, folder->path(), 1, text).status());
+  RETURN_IF_ERROR(
+      worker_checkpoint::Publish(*files, folder->path(), text, {.token = "bench"}).status());
 
   const std::string path =
       absl::StrCat(folder->path(), "/", checkpoint::StepDirectoryName(manifest.step));

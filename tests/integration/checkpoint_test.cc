@@ -259,6 +259,64 @@ TEST_F(CheckpointTest, ACheckpointThatCannotBeBegunIsAWarning) {
   ExpectLatest(job.directory);
 }
 
+// A directory has the name of a file of the last checkpoint. Each generation writes to a directory
+// of its own, so only the first one meets it.
+TEST_F(CheckpointTest, AJobWhoseLastCheckpointCannotBeWrittenSavesItAgain) {
+  const TrainingJob job{.name = "job", .directory = Directory("c")};
+  fs::create_directories(job.directory + "/step-00000020.partial-job-1/config.json");
+  const std::vector<Step> curve = Train(job);
+  EXPECT_EQ(curve.size(), 20u);
+  const v1::Job ended = cluster_.Job(job.name);
+  EXPECT_EQ(ended.generation(), 2);
+  EXPECT_EQ(ended.resumed_step(), 15);
+  EXPECT_EQ(ended.checkpoint().step(), 20);
+  ExpectLatest(job.directory);
+}
+
+TEST_F(CheckpointTest, AJobWhoseLastCheckpointCanNeverBeWrittenFails) {
+  const TrainingJob job{.name = "job", .directory = Directory("c")};
+  for (int generation = 1; generation <= 9; ++generation) {
+    fs::create_directories(
+        absl::StrCat(job.directory, "/step-00000020.partial-job-", generation, "/config.json"));
+  }
+  cluster_.Submit(job.Yaml());
+  const v1::Job ended = cluster_.AwaitEnd(job.name);
+  EXPECT_EQ(ended.state(), v1::JOB_STATE_FAILED) << ended.reason();
+  EXPECT_FALSE(ended.invalid_input());
+  EXPECT_THAT(ended.reason(), HasSubstr("the checkpoint of step 20 failed"));
+  EXPECT_EQ(ended.checkpoint().step(), 15);
+  ExpectLatest(job.directory);
+}
+
+// One directory by two names: of two jobs that train at the same time only the first may use it.
+TEST_F(CheckpointTest, TheDirectoryOfALiveJobIsRefusedToAnotherByALinkToo) {
+  const TrainingJob first{.name = "first", .directory = Directory("c"), .steps = 1'000'000};
+  cluster_.Submit(first.Yaml());
+  cluster_.AwaitJob(first.name, [](const v1::Job& job) {
+    return job.checkpoint().step() > 0 || testing::HasEnded(job);
+  });
+  fs::create_directory_symlink(first.directory, Directory("link"));
+  TrainingJob second{.name = "second", .directory = Directory("link")};
+  cluster_.Submit(second.Yaml());
+  const v1::Job refused = cluster_.AwaitEnd(second.name);
+  EXPECT_EQ(refused.state(), v1::JOB_STATE_FAILED);
+  EXPECT_TRUE(refused.invalid_input()) << refused.reason();
+  EXPECT_THAT(refused.reason(), HasSubstr("is the directory of job first"));
+  EXPECT_THAT(refused.reason(), HasSubstr("job second"));
+  const std::int64_t saved = cluster_.Job(first.name).checkpoint().step();
+  cluster_.AwaitJob(first.name, [&](const v1::Job& job) {
+    return job.checkpoint().step() > saved || testing::HasEnded(job);
+  });
+  EXPECT_FALSE(testing::HasEnded(cluster_.Job(first.name)));
+  cluster_.Cancel(first.name);
+  cluster_.AwaitEnd(first.name);
+  ExpectLatest(first.directory);
+  // Now nobody needs it any more.
+  second.name = "third";
+  second.steps = static_cast<int>(cluster_.Job(first.name).checkpoint().step()) + 5;
+  Train(second);
+}
+
 TEST_F(CheckpointTest, ACheckpointOfAnotherModelIsRefusedByField) {
   Train({.name = "first", .directory = Directory("c"), .steps = 5});
   TrainingJob other{.name = "second", .model = kLlama, .directory = Directory("c")};

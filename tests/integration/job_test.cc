@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs through real daemons, from submission to the step log.
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -74,6 +78,34 @@ TEST(Job, SchedulesAndTransportsTrainAlikeBitForBit) {
     EXPECT_EQ(Curve(steps), first) << layouts[i];
   }
   EXPECT_THAT(cluster.StopAll(), IsEmpty());
+}
+
+// As on a host where a mount is missing for a while. The other worker sees the file, so the job is
+// not wrong.
+TEST(Job, AFileThatOneWorkerDoesNotSeeIsNoInvalidInput) {
+  namespace fs = std::filesystem;
+  std::string base = (fs::temp_directory_path() / "takt-roots-XXXXXX").string();
+  ASSERT_NE(mkdtemp(base.data()), nullptr);
+  for (const char* root : {"/whole", "/lacking"}) fs::create_directory(base + root);
+  std::ofstream(base + "/whole/data.txt") << std::string(1 << 16, 'a');
+  {
+    Cluster cluster(2, {{"w0", testing::WorkerPlace{.root = base + "/whole"}},
+                        {"w1", testing::WorkerPlace{.root = base + "/lacking"}}});
+    cluster.Submit(*config::ParseJobFile(GptYaml("j", "pipeline: 2, schedule: 1f1b"), {}));
+    const v1::Job again = cluster.AwaitJob(
+        "j", [](const v1::Job& job) { return job.generation() > 1 || testing::HasEnded(job); });
+    EXPECT_FALSE(testing::HasEnded(again)) << again.reason();
+    std::string why;
+    for (const v1::JobTransition& transition : again.transitions()) {
+      if (transition.state() == v1::JOB_STATE_RECOVERING) why = transition.reason();
+    }
+    EXPECT_THAT(why, HasSubstr("worker w1"));
+    EXPECT_THAT(why, HasSubstr("data.train.path is data.txt: must exist"));
+    fs::copy_file(base + "/whole/data.txt", base + "/lacking/data.txt");
+    const v1::Job ended = cluster.AwaitEnd("j");
+    EXPECT_EQ(ended.state(), v1::JOB_STATE_SUCCEEDED) << ended.reason();
+  }
+  fs::remove_all(base);
 }
 
 TEST(Job, DataParallelReplicasTrainAlikeFromRunToRun) {

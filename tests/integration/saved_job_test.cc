@@ -3,12 +3,14 @@
 // job that nobody disturbed, and each step is committed once.
 #include <signal.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/job_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/cluster.h"
@@ -159,6 +161,45 @@ TEST(SavedJob, GoesOnInAnotherShape) {
   for (const v1::StepReport& report : steps) {
     EXPECT_EQ(report.loss(), Undisturbed()[report.step() - 1].first) << report.step();
   }
+}
+
+// The storage is mounted on the other host only after the job has moved there.
+TEST(SavedJob, WaitsWhereItsCheckpointIsNotSeenAndDoesNotBeginAnew) {
+  namespace fs = std::filesystem;
+  std::string base = (fs::temp_directory_path() / "takt-roots-XXXXXX").string();
+  ASSERT_NE(mkdtemp(base.data()), nullptr);
+  for (const char* root : {"/here", "/there"}) fs::create_directory(base + root);
+  {
+    Cluster cluster(2, {{"w0", testing::WorkerPlace{.root = base + "/here"}},
+                        {"w1", testing::WorkerPlace{.root = base + "/there"}}});
+    cluster.Drain("w1");
+    const std::string yaml =
+        testing::EmulatedJob{.name = "j", .pipeline = 1, .steps = 1'000'000}.Yaml() +
+        "checkpoint: {directory: c, every_steps: 0}\n";
+    cluster.Submit(*config::ParseJobFile(yaml, {}));
+    cluster.AwaitStep("j", 5);
+    cluster.Pause("j");
+    const v1::Job paused = cluster.AwaitJob("j", IsPaused);
+    ASSERT_EQ(paused.state(), v1::JOB_STATE_PAUSED) << paused.reason();
+    cluster.Drain("w0");
+    cluster.Undrain("w1");
+    cluster.Resume("j");
+    cluster.AwaitJob("j", [](const v1::Job& job) {
+      return (job.generation() > 1 && job.ranks_size() > 0) || testing::HasEnded(job);
+    });
+    fs::copy(base + "/here/c", base + "/there/c.partial",
+             fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+    fs::rename(base + "/there/c.partial", base + "/there/c");
+    const v1::Job going = cluster.AwaitJob("j", [](const v1::Job& job) {
+      return (job.generation() > 1 && job.state() == v1::JOB_STATE_RUNNING) ||
+             testing::HasEnded(job);
+    });
+    EXPECT_EQ(going.state(), v1::JOB_STATE_RUNNING) << going.reason();
+    EXPECT_EQ(going.resumed_step(), paused.checkpoint().step());
+    cluster.Cancel("j");
+    cluster.AwaitEnd("j");
+  }
+  fs::remove_all(base);
 }
 
 TEST(SavedJob, GivesItsWorkersToAHigherPriorityAndGoesOn) {

@@ -153,7 +153,9 @@ absl::Status CheckpointJob::Save(worker_checkpoint::FileSystem& files, const std
                                  StepId step, int keep) const {
   const std::vector<std::vector<LayerId>> one_rank = {AllLayers()};
   ASSIGN_OR_RETURN(const std::string manifest, SaveShards(files, directory, step, one_rank));
-  return worker_checkpoint::Commit(files, directory, keep, manifest).status();
+  RETURN_IF_ERROR(worker_checkpoint::Publish(files, directory, manifest, {.token = "a"}).status());
+  worker_checkpoint::Retain(files, directory, {.step = step, .keep = keep}).status().IgnoreError();
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointJob::Check(const std::string& step_directory) const {

@@ -69,7 +69,8 @@ class CheckpointJob {
   absl::StatusOr<std::string> SaveShards(worker_checkpoint::FileSystem& files,
                                          const std::string& directory, StepId step,
                                          std::span<const std::vector<LayerId>> ranks) const;
-  // All of it by one rank, then committed.
+  // All of it by one rank, then published; older ones than the newest `keep` go, as far as the disk
+  // lets them.
   absl::Status Save(worker_checkpoint::FileSystem& files, const std::string& directory, StepId step,
                     int keep) const;
   // Verified, and bit for bit the state of its step.

@@ -39,8 +39,15 @@ void FaultyFileSystem::Fail(int first, int last, absl::Status error) {
   error_ = std::move(error);
 }
 
+void FaultyFileSystem::Before(int call, std::function<void()> hook) {
+  calls_ = 0;
+  hook_at_ = call;
+  hook_ = std::move(hook);
+}
+
 absl::Status FaultyFileSystem::Next() {
   ++calls_;
+  if (calls_ == hook_at_ && hook_ != nullptr) std::exchange(hook_, nullptr)();
   return calls_ >= first_ && calls_ <= last_ ? error_ : absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ class FaultyFileSystem final : public worker_checkpoint::FileSystem {
   // Calls `first` to `last` (1 is the next one made) fail with `error`, not carried out but for a
   // failing write, which leaves the first half of its bytes.
   void Fail(int first, int last, absl::Status error);
+  // `hook` is called once, before call `call` (1 is the next one made) is carried out: what it does
+  // to the directory happens while a process is paused there.
+  void Before(int call, std::function<void()> hook);
   // As on NFS.
   void ForbidExchange() { may_exchange_ = false; }
   int calls() const { return calls_; }
@@ -42,6 +46,8 @@ class FaultyFileSystem final : public worker_checkpoint::FileSystem {
   int calls_ = 0, first_ = 0, last_ = 0;
   absl::Status error_;
   bool may_exchange_ = true;
+  int hook_at_ = 0;
+  std::function<void()> hook_;
 };
 
 }  // namespace takt::testing

@@ -31,10 +31,20 @@ class CommitTest : public ::testing::Test {
     return *manifest;
   }
 
-  std::vector<std::string> Commit(const std::string& manifest, int keep = 3) {
-    auto notes = worker_checkpoint::Commit(*files_, directory_.path(), keep, manifest);
+  // Does what a worker does when it is asked, and returns the notes.
+  std::vector<std::string> Commit(const std::string& manifest, int keep = 3, StepId resumed = {}) {
+    auto notes = Publish(*files_, directory_.path(), manifest, {.token = "a"});
     EXPECT_TRUE(notes.ok()) << notes.status();
-    return notes.ok() ? *notes : std::vector<std::string>();
+    if (!notes.ok()) return {};
+    const StepId step = checkpoint::ParseManifest(manifest, "manifest.json")->step;
+    const auto removed =
+        Retain(*files_, directory_.path(), {.step = step, .keep = keep, .resumed = resumed});
+    if (!removed.ok()) {
+      notes->emplace_back(removed.status().message());
+      return *notes;
+    }
+    for (const std::string& name : *removed) notes->push_back("removed " + name);
+    return *notes;
   }
 
   std::vector<std::string> Names() {
@@ -75,8 +85,11 @@ TEST_F(CommitTest, ASecondTimeFinishesWhatACrashLeftUndone) {
   const std::string manifest = Written(100);
   Commit(manifest);
   fs::remove(PathOf("latest"));
-  fs::create_symlink("step-00000100", PathOf("latest.partial"));
+  fs::create_symlink("step-00000100", PathOf("latest.partial-a"));
+  fs::create_symlink("step-00000100", PathOf("latest.partial-b"));  // of another process
   EXPECT_THAT(Commit(manifest), IsEmpty());
+  EXPECT_THAT(Names(), ElementsAre("latest", "latest.partial-b", "step-00000100"));
+  EXPECT_TRUE(RemoveStale(*files_, directory_.path(), "small-gpt", Generation(2)).ok());
   EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100"));
 }
 
@@ -95,13 +108,33 @@ TEST_F(CommitTest, WhatIsInTheWayIsMovedAsideAndCountsNoMore) {
                                    "step-00000100.replaced-1", "step-00000100.replaced-2"));
 }
 
+// A coordinator that begins with nothing counts generations from 1 again, so that the same job
+// writes the same manifest. The checkpoint of its earlier life is damaged, which is why it trains
+// again.
+TEST_F(CommitTest, WhatHasTheSameManifestIsMovedAsideIfTheFilesWereWrittenAgain) {
+  const std::string manifest = Written(100);
+  Commit(manifest);
+  const std::string shard = "/" + checkpoint::ModelFile(LayerId(1), 4);
+  std::fstream file(PathOf("step-00000100") + shard,
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  file.put('x');
+  file.close();
+  ASSERT_FALSE(job_.Check(PathOf("step-00000100")).ok());
+  ASSERT_EQ(Written(100), manifest);
+  fs::create_directory(PathOf("step-00000100.partial-small-gpt-1+a"));  // of a save that failed
+  EXPECT_THAT(Commit(manifest), ElementsAre(HasSubstr("to step-00000100.replaced-1")));
+  EXPECT_TRUE(job_.Check(PathOf("step-00000100")).ok());
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100", "step-00000100.replaced-1"));
+}
+
 TEST_F(CommitTest, WhatIsInTheWayIsMovedAsideWithoutExchangeToo) {
   Commit(Written(100));
   ++job_.generation;
   const std::string manifest = Written(100);
   testing::FaultyFileSystem nfs(*files_);
   nfs.ForbidExchange();
-  ASSERT_TRUE(worker_checkpoint::Commit(nfs, directory_.path(), 3, manifest).ok());
+  ASSERT_TRUE(Publish(nfs, directory_.path(), manifest, {.token = "a"}).ok());
   EXPECT_THAT(Names(), ElementsAre("latest", "step-00000100", "step-00000100.replaced-1"));
   EXPECT_EQ(checkpoint::ReadCompleteStep(PathOf("step-00000100"))->generation, Generation(2));
 }
@@ -135,13 +168,13 @@ TEST_F(CommitTest, RefusesFilesThatAreNotAllThere) {
   const std::string shard =
       PathOf("step-00000100.partial-small-gpt-1/") + checkpoint::ModelFile(LayerId(1), 4);
   fs::resize_file(shard, fs::file_size(shard) - 1);
-  absl::Status status = worker_checkpoint::Commit(*files_, directory_.path(), 3, manifest).status();
+  absl::Status status = Publish(*files_, directory_.path(), manifest, {.token = "a"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr(shard));
   fs::remove(shard);
-  status = worker_checkpoint::Commit(*files_, directory_.path(), 3, manifest).status();
+  status = Publish(*files_, directory_.path(), manifest, {.token = "a"}).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("is missing"));
-  EXPECT_FALSE(worker_checkpoint::Commit(*files_, directory_.path(), 3, manifest + " ").ok());
+  EXPECT_FALSE(Publish(*files_, directory_.path(), manifest + " ", {.token = "a"}).ok());
   EXPECT_THAT(Names(), ElementsAre("step-00000100.partial-small-gpt-1"));
 }
 
@@ -151,6 +184,27 @@ TEST_F(CommitTest, KeepsTheNewestOnes) {
   EXPECT_THAT(Commit(Written(40), 1),
               ElementsAre("removed step-00000030", "removed step-00000020"));
   EXPECT_THAT(Names(), ElementsAre("latest", "step-00000040"));
+}
+
+// The bits of a file have changed since they were hashed. Its size is right, so that it could be
+// published.
+TEST_F(CommitTest, NothingIsRemovedForACheckpointThatDoesNotReadBack) {
+  for (const int step : {10, 20}) Commit(Written(step));
+  const std::string manifest = Written(30);
+  const std::string shard = "/" + checkpoint::ModelFile(LayerId(1), 4);
+  std::fstream file(PathOf("step-00000030.partial-small-gpt-1") + shard,
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  file.put('x');
+  file.close();
+  EXPECT_THAT(Commit(manifest, 1), ElementsAre(HasSubstr("step-00000030" + shard + " is damaged")));
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000010", "step-00000020", "step-00000030"));
+}
+
+TEST_F(CommitTest, TheOneThatTheGenerationWentOnFromStays) {
+  for (const int step : {10, 20, 30}) Commit(Written(step));
+  EXPECT_THAT(Commit(Written(40), 2, StepId(20)), ElementsAre("removed step-00000010"));
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000020", "step-00000030", "step-00000040"));
 }
 
 // Damaged checkpoints do not count as kept, and are not removed, because a person may want to look
@@ -183,22 +237,27 @@ TEST_F(CommitTest, StaleDirectoriesOfEarlierGenerationsGo) {
   job_.generation = Generation(2);
   Written(20);
   for (const char* name : {"step-00000030.partial-other-1", "step-00000030.partial-removed",
+                           "step-00000030.partial-small-gpt-1+a",
                            "step-00000030.partial-small-gpt-x", "step-00000030.replaced-1"}) {
     fs::create_directory(PathOf(name));
   }
   const auto removed = RemoveStale(*files_, directory_.path(), "small-gpt", Generation(2));
   ASSERT_TRUE(removed.ok()) << removed.status();
   EXPECT_THAT(*removed, UnorderedElementsAre("step-00000010.partial-small-gpt-1",
-                                             "step-00000030.partial-removed"));
+                                             "step-00000030.partial-removed",
+                                             "step-00000030.partial-small-gpt-1+a"));
   EXPECT_THAT(Names(),
               ElementsAre("step-00000020.partial-small-gpt-2", "step-00000030.partial-other-1",
                           "step-00000030.partial-small-gpt-x", "step-00000030.replaced-1"));
   const auto remove = [&] {
     return RemovePartial(*files_, directory_.path(), StepId(20), "small-gpt", Generation(2));
   };
+  fs::create_directory(PathOf("step-00000020.partial-small-gpt-2+a"));
   EXPECT_TRUE(remove().ok());
   EXPECT_TRUE(remove().ok());
-  EXPECT_FALSE(fs::exists(PathOf("step-00000020.partial-small-gpt-2")));
+  EXPECT_THAT(Names(),
+              ElementsAre("step-00000030.partial-other-1", "step-00000030.partial-small-gpt-x",
+                          "step-00000030.replaced-1"));
 }
 
 TEST_F(CommitTest, EnsureDirectoryMakesWhatIsMissing) {

@@ -129,7 +129,7 @@ RC_GTEST_PROP(Checkpoint, SavedFromAnySplitLoadsIntoAnyOtherBitForBit, ()) {
   const std::vector<LayerId> all = job.AllLayers();
   const auto manifest = job.SaveShards(*files, directory.path(), step, Dealt(all));
   RC_ASSERT(manifest.ok());
-  RC_ASSERT(Commit(*files, directory.path(), 1, *manifest).ok());
+  RC_ASSERT(Publish(*files, directory.path(), *manifest, {.token = "a"}).ok());
 
   const auto opened = checkpoint::StepFiles::Open(
       absl::StrCat(directory.path(), "/", checkpoint::StepDirectoryName(step)));

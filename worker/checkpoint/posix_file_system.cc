@@ -12,13 +12,14 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/open_real.h"
+#include "common/base/status.h"
 #include "worker/checkpoint/file_system.h"
 
 namespace takt::worker_checkpoint {
 namespace {
 
 absl::Status Failed(const char* what, const std::string& path) {
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path));
+  return FileError(errno, absl::StrCat("cannot ", what, " ", path));
 }
 
 class PosixFile final : public WritableFile {

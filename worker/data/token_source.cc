@@ -37,6 +37,16 @@ absl::StatusOr<std::vector<data::Corpus>> OpenCorpora(const TokenSourceOptions& 
   return corpora;
 }
 
+data::Mixture MixtureOf(const TokenSourceOptions& options,
+                        const std::vector<data::Corpus>& corpora) {
+  std::vector<data::MixedCorpus> mixed;
+  for (std::size_t i = 0; i < corpora.size(); ++i) {
+    mixed.push_back({.num_windows = corpora[i].NumWindows(options.context),
+                     .weight = options.corpora[i].weight});
+  }
+  return data::Mixture(mixed, options.shuffle, options.seed);
+}
+
 // Checks that one step does not read a window twice, and that `min_steps` together do not either.
 absl::Status CheckSizes(const TokenSourceOptions& options, const std::vector<data::Corpus>& corpora,
                         const data::Mixture& mixture) {
@@ -93,14 +103,14 @@ TokenSourceOptions ValidationTokens(const config::JobSpec& job, std::string data
   return options;
 }
 
+absl::Status TokenSource::CheckFiles(const TokenSourceOptions& options) {
+  ASSIGN_OR_RETURN(const std::vector<data::Corpus> corpora, OpenCorpora(options));
+  return CheckSizes(options, corpora, MixtureOf(options, corpora));
+}
+
 absl::StatusOr<std::unique_ptr<TokenSource>> TokenSource::Open(const TokenSourceOptions& options) {
   ASSIGN_OR_RETURN(std::vector<data::Corpus> corpora, OpenCorpora(options));
-  std::vector<data::MixedCorpus> mixed;
-  for (std::size_t i = 0; i < corpora.size(); ++i) {
-    mixed.push_back({.num_windows = corpora[i].NumWindows(options.context),
-                     .weight = options.corpora[i].weight});
-  }
-  data::Mixture mixture(mixed, options.shuffle, options.seed);
+  data::Mixture mixture = MixtureOf(options, corpora);
   RETURN_IF_ERROR(CheckSizes(options, corpora, mixture));
   for (const data::Corpus& corpus : corpora) RETURN_IF_ERROR(corpus.CheckVocab(options.vocab));
   return std::unique_ptr<TokenSource>(

@@ -39,9 +39,12 @@ TokenSourceOptions ValidationTokens(const config::JobSpec& job, std::string data
 // Allocates nothing after Open.
 class TokenSource {
  public:
-  // Errors: kInvalidArgument (FieldError of options.field): a path is outside the data root; a file
-  // is missing, empty, too short or malformed; a token is not in the vocabulary.
+  // Errors, all with a FieldError of options.field: kInvalidArgument (a path is outside the data
+  // root; a file is empty, too short or malformed; a token is not in the vocabulary),
+  // kFailedPrecondition (a file is not there, or cannot be read here).
   static absl::StatusOr<std::unique_ptr<TokenSource>> Open(const TokenSourceOptions& options);
+  // Checks the same, except the token ids, without reading the files through. Errors: as Open.
+  static absl::Status CheckFiles(const TokenSourceOptions& options);
 
   // Reads the microbatch's sequences row by row. tokens, targets: [microbatch, context].
   void Read(StepId step, DpRank dp_rank, MicrobatchId microbatch, std::span<std::int32_t> tokens,

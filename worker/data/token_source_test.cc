@@ -19,6 +19,9 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+// Of what may be right on another worker.
+constexpr absl::StatusCode kNotHere = absl::StatusCode::kFailedPrecondition;
+
 class TokenSourceTest : public testing::Test {
  protected:
   TokenSourceTest() {
@@ -61,9 +64,10 @@ class TokenSourceTest : public testing::Test {
     return source.ok() ? *std::move(source) : nullptr;
   }
 
-  void ExpectRefused(const std::string& field, const std::string& rule) {
+  void ExpectRefused(const std::string& field, const std::string& rule,
+                     absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
     const absl::Status status = TokenSource::Open(TrainingTokens(job_, root_.string(), 1)).status();
-    ASSERT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    ASSERT_EQ(status.code(), code);
     const std::vector<FieldError> errors = FieldErrorsOf(status);
     ASSERT_EQ(errors.size(), 1U);
     EXPECT_EQ(errors[0].field, field);
@@ -118,13 +122,26 @@ TEST_F(TokenSourceTest, ShuffledScoresWhatItReads) {
 }
 
 TEST_F(TokenSourceTest, RefusesFilesThatAreMissingEmptyOrTooShort) {
-  ExpectRefused("data.train.path", "must exist");
+  ExpectRefused("data.train.path", "must exist", kNotHere);
   Write("");
   ExpectRefused("data.train.path", "empty");
   WriteCounting(3);
   ExpectRefused("data.train.path", "model.context + 1 = 4");
   WriteCounting(12);  // three windows
   ExpectRefused("data.train.path", "holds 3 windows of 3 tokens; one step needs 4");
+}
+
+TEST_F(TokenSourceTest, FilesCanBeCheckedWithoutReadingTheirTokens) {
+  const auto check = [this] {
+    return TokenSource::CheckFiles(TrainingTokens(job_, root_.string(), 1));
+  };
+  EXPECT_EQ(check().code(), kNotHere);
+  WriteCounting(12);
+  EXPECT_TRUE(absl::IsInvalidArgument(check())) << check();
+  WriteCounting(100);
+  EXPECT_EQ(check(), absl::OkStatus());
+  job_.model.vocab = 77;
+  EXPECT_EQ(check(), absl::OkStatus());
 }
 
 TEST_F(TokenSourceTest, RefusesTokensOutsideTheVocabularyWithTheirPlace) {
@@ -135,10 +152,11 @@ TEST_F(TokenSourceTest, RefusesTokensOutsideTheVocabularyWithTheirPlace) {
 
 TEST_F(TokenSourceTest, RefusesWhatIsNoFile) {
   fs::create_directory(root_ / "tokens.bin");
-  ExpectRefused("data.train.path", "is a directory without files");
+  ExpectRefused("data.train.path", "is a directory without files", kNotHere);
   fs::remove(root_ / "tokens.bin");
   ASSERT_EQ(mkfifo((root_ / "tokens.bin").c_str(), 0600), 0);
-  ExpectRefused("data.train.path", "is not a regular file");  // without waiting for a writer
+  // Without waiting for a writer.
+  ExpectRefused("data.train.path", "is not a regular file", kNotHere);
 }
 
 TEST_F(TokenSourceTest, RefusesToLeaveTheRoot) {
@@ -174,7 +192,7 @@ TEST_F(TokenSourceTest, ScoresRowsAndStreamsOfAMixture) {
 TEST_F(TokenSourceTest, NamesTheCorpusThatIsWrong) {
   WriteCounting(100);
   job_.train.push_back({.path = "absent.bin", .format = config::DataFormat::kBytes});
-  ExpectRefused("data.train[1].path", "must exist");
+  ExpectRefused("data.train[1].path", "must exist", kNotHere);
   // The corpus has two windows, but three of the four windows of a step must be its own.
   std::ofstream(root_ / "absent.bin") << "abcdefg";
   job_.train[1].weight = 3;

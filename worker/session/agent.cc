@@ -62,7 +62,8 @@ Agent::~Agent() {
 
 int Agent::Run(CoordinatorLink& link) {
   committer_ = std::make_unique<CheckpointCommitter>(
-      options_.commit, [&link](const control::CheckpointCommitted& answer) { link.Send(answer); });
+      options_.commit, options_.retain,
+      [&link](const control::CheckpointCommitted& answer) { link.Send(answer); });
   while (!exit_code_.has_value()) {
     if (const std::function<Effects()> event = NextEvent()) Apply(event(), link);
     if (held_job_.LeaveIsDue(Now())) Apply(held_job_.Leave(ThreadStatus(), Now()), link);

@@ -40,7 +40,8 @@ class CoordinatorLink {
 
 struct AgentOptions {
   RankRunnerFactory runner_factory;
-  std::function<absl::Status(const control::CommitCheckpoint&)> commit;
+  // What the committer does; see CheckpointCommitter.
+  CommitAction commit, retain;
   // How long a worker that was asked to leave waits for its job to be halted.
   absl::Duration leave_timeout = absl::Minutes(1);
   const Clock* clock = &Clock::Real();

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "absl/synchronization/notification.h"
 #include "common/checkpoint/manifest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,6 +13,7 @@ namespace takt::session {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 namespace fs = std::filesystem;
 
 class CommitCheckpointTest : public ::testing::Test {
@@ -30,7 +32,13 @@ class CommitCheckpointTest : public ::testing::Test {
             .manifest = manifest};
   }
   absl::Status Commit(const control::CommitCheckpoint& request) {
-    return CommitCheckpoint(*files_, root_.path(), request);
+    return CommitCheckpoint(place_, request);
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(root_.path() + "/runs"))
+      names.push_back(entry.path().filename());
+    return names;
   }
   std::string Latest() const { return fs::read_symlink(root_.path() + "/runs/latest").string(); }
 
@@ -38,6 +46,7 @@ class CommitCheckpointTest : public ::testing::Test {
   takt::testing::TemporaryDirectory root_;
   const std::unique_ptr<worker_checkpoint::FileSystem> files_ =
       worker_checkpoint::CreatePosixFileSystem();
+  const CommitPlace place_{.files = files_.get(), .root = root_.path(), .incarnation = "life"};
 };
 
 TEST_F(CommitCheckpointTest, MakesItVisibleAndMayBeToldTwice) {
@@ -59,10 +68,17 @@ TEST_F(CommitCheckpointTest, WithoutAManifestItRemovesWhatThereIs) {
 TEST_F(CommitCheckpointTest, EarlierStepsThatNeverBecameCompleteGo) {
   Written(1);
   EXPECT_EQ(Commit(Written(2)), absl::OkStatus());
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(root_.path() + "/runs"))
-    names.push_back(entry.path().filename());
-  EXPECT_THAT(names, ::testing::UnorderedElementsAre("latest", "step-00000002"));
+  EXPECT_THAT(Names(), UnorderedElementsAre("latest", "step-00000002"));
+}
+
+TEST_F(CommitCheckpointTest, OlderOnesGoButNotTheOneThatTheGenerationWentOnFrom) {
+  for (const int step : {1, 2, 3}) EXPECT_EQ(Commit(Written(step)), absl::OkStatus());
+  control::CommitCheckpoint request = Written(4);
+  request.resumed = StepId(2);
+  EXPECT_EQ(Commit(request), absl::OkStatus());
+  EXPECT_EQ(RetainCheckpoints(place_, request), absl::OkStatus());
+  EXPECT_THAT(Names(),
+              UnorderedElementsAre("latest", "step-00000002", "step-00000003", "step-00000004"));
 }
 
 TEST_F(CommitCheckpointTest, ADirectoryOutsideTheRootIsRefused) {
@@ -82,12 +98,37 @@ TEST(CheckpointCommitter, AnswersEachRequestInOrderAndEndsWhatWasAdded) {
         [](const control::CommitCheckpoint& request) {
           return request.step == StepId(2) ? absl::DataLossError("short") : absl::OkStatus();
         },
+        /*retain=*/nullptr,
         [&](const control::CheckpointCommitted& answer) {
           answers.push_back(std::to_string(answer.step.value()) + answer.error);
         });
     for (int step = 1; step <= 3; ++step) committer.Add({.step = StepId(step)});
   }
   EXPECT_THAT(answers, ::testing::ElementsAre("1", "2DATA_LOSS: short", "3"));
+}
+
+// Reading a checkpoint back may take longer than the time between two of them.
+TEST(CheckpointCommitter, NoCommitWaitsForTheRemovalOfOldOnesAndOnlyTheNewestIsReadBack) {
+  std::vector<StepId> retained;
+  absl::Notification reading, committed;
+  {
+    CheckpointCommitter committer([](const control::CommitCheckpoint&) { return absl::OkStatus(); },
+                                  [&](const control::CommitCheckpoint& request) {
+                                    retained.push_back(request.step);
+                                    if (request.step != StepId(1)) return absl::OkStatus();
+                                    reading.Notify();
+                                    committed.WaitForNotification();
+                                    return absl::OkStatus();
+                                  },
+                                  [&](const control::CheckpointCommitted& answer) {
+                                    if (answer.step == StepId(4)) committed.Notify();
+                                  });
+    committer.Add({.step = StepId(1), .manifest = "m"});
+    reading.WaitForNotification();
+    for (int step = 2; step <= 4; ++step) committer.Add({.step = StepId(step), .manifest = "m"});
+    committed.WaitForNotification();
+  }
+  EXPECT_THAT(retained, ::testing::ElementsAre(StepId(1), StepId(4)));
 }
 
 }  // namespace

@@ -24,16 +24,16 @@ absl::StatusOr<std::unique_ptr<Curves>> Curves::Open(const control::Assignment& 
   const config::JobSpec& job = assignment.job;
   if (job.tensorboard.empty() || assignment.rank != Rank(0)) return std::unique_ptr<Curves>();
   const auto refuse = [&](const absl::Status& status) {
-    return InvalidField({.field = kField,
-                         .value = job.tensorboard,
-                         .rule = absl::StrCat("must be a directory that the worker of rank 0 can "
-                                              "write: ",
-                                              status.message()),
-                         .fix = "name another one under the checkpoint root, or null for none"});
+    return UnusableField({.field = kField,
+                          .value = job.tensorboard,
+                          .rule = absl::StrCat("must be a directory that the worker of rank 0 can "
+                                               "write: ",
+                                               status.message()),
+                          .fix = "name another one under the checkpoint root, or null for none"});
   };
   absl::StatusOr<std::string> directory =
       MakeDirectoryUnderRoot(files, kField, root, job.tensorboard);
-  if (absl::IsInvalidArgument(directory.status())) return directory.status();
+  if (!FieldErrorsOf(directory.status()).empty()) return directory.status();
   if (!directory.ok()) return refuse(directory.status());
   absl::StatusOr<std::unique_ptr<tensorboard::EventLog>> log = tensorboard::EventLog::Create(
       {.directory = *std::move(directory),

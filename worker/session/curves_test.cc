@@ -93,10 +93,11 @@ TEST_F(CurvesTest, ADirectoryOutsideTheRootIsRefusedAndNotMade) {
   EXPECT_FALSE(fs::exists("/tmp/takt-elsewhere"));
 }
 
-TEST_F(CurvesTest, ADirectoryThatCannotBeWrittenIsWrongInputThatSaysWhy) {
+// Only this worker has tried, so the job may be right.
+TEST_F(CurvesTest, ADirectoryThatCannotBeWrittenIsThisWorkersFaultAndSaysWhy) {
   std::ofstream(root_.path() + "/runs") << "a file in the way";
   const absl::Status status = Open().status();
-  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("logging.tensorboard is runs/j: must be a directory that the worker of "
                         "rank 0 can write: "));

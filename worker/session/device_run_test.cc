@@ -166,8 +166,8 @@ class DeviceRunTest : public ::testing::Test {
                                     .job_spec = config::FormatJobFile(config::ToProto(job)),
                                     .files = outcome.files});
     ASSERT_TRUE(manifest.ok()) << manifest.status();
-    const auto committed =
-        worker_checkpoint::Commit(*files, root + "/" + job.checkpoint->directory, 9, *manifest);
+    const auto committed = worker_checkpoint::Publish(
+        *files, root + "/" + job.checkpoint->directory, *manifest, {.token = "a"});
     ASSERT_TRUE(committed.ok()) << committed.status();
   }
 

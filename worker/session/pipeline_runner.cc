@@ -24,6 +24,7 @@
 #include "worker/session/rank_connections.h"
 #include "worker/session/rank_status.h"
 #include "worker/session/step_reporter.h"
+#include "worker/train/inputs.h"
 #include "worker/train/trainer.h"
 
 namespace takt::session {
@@ -74,6 +75,9 @@ class PipelineRunner final : public RankRunner {
                      model::BuildModel(assignment_.job.model, assignment_.job.microbatch,
                                        config::PrecisionsOf(assignment_.job, assignment_.device)));
     RETURN_IF_ERROR(CheckLayers());
+    SetPhase("LOAD", "");
+    RETURN_IF_ERROR(
+        train::CheckInputs(assignment_.job, options_.data_root, assignment_.mesh.dp_size));
     RETURN_IF_ERROR(OpenCheckpoints());
     ASSIGN_OR_RETURN(backends_, options_.make_backends(assignment_, threads()));
     SetPhase("CONNECT", "its peers to open their channels");

@@ -14,6 +14,7 @@
 #include "common/data/data_root.h"
 #include "worker/checkpoint/commit.h"
 #include "worker/checkpoint/load.h"
+#include "worker/checkpoint/ownership.h"
 #include "worker/session/parameter_state.h"
 #include "worker/session/rooted_directory.h"
 #include "worker/train/initial_weights.h"
@@ -52,14 +53,27 @@ backend::MemoryBackend* DeviceOf(const train::ParameterStore& store) {
 
 absl::Status RankCheckpoints::Open() {
   const control::JobKey& key = options_.assignment->key;
+  const auto resolve = [this] {
+    return data::ResolveUnderRoot(kField, options_.root, spec().directory);
+  };
+  RETURN_IF_ERROR(AwaitSaved({.step = options_.assignment->saved,
+                              .at_most = options_.assignment->resume_at_most,
+                              .directory = spec().directory,
+                              .resolve = resolve,
+                              .patience = options_.patience,
+                              .given_up = &given_up_}));
   ASSIGN_OR_RETURN(
       directory_,
       first() ? MakeDirectoryUnderRoot(*options_.files, kField, options_.root, spec().directory)
               : data::JoinUnderRoot(kField, options_.root, spec().directory));
   const std::string name = absl::StrCat(".shared-", key.job, "-", key.generation.value());
   RETURN_IF_ERROR(CheckShared(options_.meeting, directory_, name));
-  ASSIGN_OR_RETURN(directory_, data::ResolveUnderRoot(kField, options_.root, spec().directory));
+  ASSIGN_OR_RETURN(directory_, resolve());
   if (!first()) return absl::OkStatus();
+  RETURN_IF_ERROR(worker_checkpoint::TakeOwnership(
+      *options_.files, directory_,
+      {.job_id = options_.assignment->job_id, .job = key.job, .generation = key.generation},
+      options_.assignment->other_jobs));
   ASSIGN_OR_RETURN(
       const std::vector<std::string> removed,
       worker_checkpoint::RemoveStale(*options_.files, directory_, key.job, key.generation));

@@ -35,6 +35,7 @@ struct RankCheckpointsOptions {
   RankMeeting meeting;
   worker_checkpoint::FileSystem* files = nullptr;
   const Clock* clock = &Clock::Real();
+  absl::Duration patience = SavedOptions().patience;  // to see the checkpoint that the job has
 };
 
 // One caller makes the calls in the order below. GiveUp may be called at any time by any thread.
@@ -43,8 +44,10 @@ class RankCheckpoints {
   explicit RankCheckpoints(RankCheckpointsOptions options) : options_(std::move(options)) {}
   ~RankCheckpoints() { GiveUp(); }
 
-  // Makes the directory, checks that all ranks see it, and removes what earlier generations left.
-  // Blocks: until all ranks do the same. Errors: as JoinUnderRoot and CheckShared.
+  // Makes the directory, checks that this rank sees the checkpoint that the job has and that all
+  // ranks see the same, takes the directory for this generation, and removes what earlier ones
+  // left. Blocks: until all ranks do the same. Errors: as AwaitSaved, JoinUnderRoot, CheckShared
+  // and TakeOwnership.
   absl::Status Open();
   // Fills `store` (null: the model has no state) from the checkpoint that all ranks agree on.
   // Blocks: until all ranks do the same. Errors: as AgreeOnResume.

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,8 @@ using checkpoint::ListedStep;
 // Reading and hashing a large checkpoint takes a while. A rank that dies meanwhile is noticed in
 // another way.
 constexpr absl::Duration kPatience = absl::Hours(1);
+// A rank that does not see what it must see looks again so often.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(500);
 
 // Rank 0 says one in each round. Only the last one of a meeting is not kTry.
 enum class Verdict : std::uint8_t { kTry = 't', kGoOn = 'g', kBegin = 'b', kRefuse = 'r' };
@@ -74,25 +78,40 @@ std::string ReadAll(const std::string& path) {
 // Creates a file, but does not follow a symbolic link at that path.
 absl::Status WriteNew(const std::string& path, const std::string& text) {
   const int fd = OpenReal(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", path));
+  if (fd < 0) return FileError(errno, absl::StrCat("cannot create ", path));
   const bool written = write(fd, text.data(), text.size()) == std::ssize(text);
   const int error = errno;
   close(fd);
   if (written) return absl::OkStatus();
-  return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
+  return FileError(error, absl::StrCat("cannot write ", path));
 }
 
-// Waits for an answer of every other rank to `key`. Returns the first complaint, or "" if there is
-// none.
-absl::StatusOr<std::string> FirstComplaint(const RankMeeting& meeting, const std::string& key) {
-  std::string complaint;
+// What another rank has against a checkpoint, or against the directory.
+struct Complaint {
+  std::string text;      // empty: no rank has any
+  bool trouble = false;  // it is that rank's own trouble
+  int count = 0;         // so many ranks have one
+};
+
+// The answer of a rank that has trouble of its own begins with this.
+constexpr std::string_view kTrouble = "! ";
+
+// Waits for an answer of every other rank to `key`. Returns the first complaint. Trouble comes
+// before any other.
+absl::StatusOr<Complaint> FirstComplaint(const RankMeeting& meeting, const std::string& key) {
+  Complaint first;
   for (int rank = 1; rank < meeting.num_ranks; ++rank) {
     ASSIGN_OR_RETURN(const std::string answer,
                      meeting.rendezvous->Wait(absl::StrCat(key, "/", rank), kPatience));
-    // "." stands for no complaint, because values must not be empty.
-    if (complaint.empty() && answer != ".") complaint = absl::StrCat("rank ", rank, ": ", answer);
+    if (answer == ".") continue;  // stands for no complaint, because values must not be empty
+    const bool trouble = answer.starts_with(kTrouble);
+    ++first.count;
+    if (!first.text.empty() && (first.trouble || !trouble)) continue;
+    first.text =
+        absl::StrCat("rank ", rank, ": ", trouble ? answer.substr(kTrouble.size()) : answer);
+    first.trouble = trouble;
   }
-  return complaint;
+  return first;
 }
 
 absl::Status Answer(const RankMeeting& meeting, const std::string& key,
@@ -118,7 +137,14 @@ class Proposer {
 
   absl::StatusOr<control::Resumed> Run() {
     const absl::StatusOr<Word> word = Choose();
-    if (!word.ok() && !failure_.ok()) return failure_;  // the other ranks notice it by themselves
+    if (!failure_.ok()) {
+      // If the rendezvous itself failed, the other ranks notice it by themselves.
+      if (!to_tell_.empty()) {
+        RETURN_IF_ERROR(
+            Say({.verdict = Verdict::kRefuse, .refusal = absl::UnavailableError(to_tell_)}));
+      }
+      return failure_;
+    }
     const Word last =
         word.ok() ? *word : Word{.verdict = Verdict::kRefuse, .refusal = word.status()};
     RETURN_IF_ERROR(Say(last));
@@ -129,17 +155,18 @@ class Proposer {
  private:
   absl::StatusOr<Word> Choose() {
     auto listed = checkpoint::ListSteps(options_.directory);
-    if (!listed.ok() && !absl::IsNotFound(listed.status())) return listed.status();
+    if (!listed.ok() && !absl::IsNotFound(listed.status())) return OwnTrouble(listed.status());
     std::vector<ListedStep> steps = listed.ok() ? *std::move(listed) : std::vector<ListedStep>();
     std::int64_t wanted = 0;
     const bool by_number = absl::SimpleAtoi(options_.wanted, &wanted);
     if (by_number)
       std::erase_if(steps, [&](const ListedStep& s) { return s.step != StepId(wanted); });
+    const StepId at_most = by_number ? StepId(0) : options_.at_most;
+    RETURN_IF_ERROR(CheckReadable(steps, at_most));
 
     absl::Status incompatible;
-    checkpoint::ChosenStep chosen = checkpoint::ChooseStep(
-        steps, by_number ? StepId(0) : options_.at_most,
-        [&](const ListedStep& step) -> absl::Status {
+    checkpoint::ChosenStep chosen =
+        checkpoint::ChooseStep(steps, at_most, [&](const ListedStep& step) -> absl::Status {
           if (!failure_.ok()) return failure_;
           // An older checkpoint is of the same job, so looking further would be of no use.
           incompatible = Annotate(config::CheckResumes(*options_.job, step.manifest->job_spec),
@@ -161,19 +188,37 @@ class Proposer {
                                             " can be used: ", absl::StrJoin(Notes(), "; ")));
   }
 
-  absl::Status Try(const ListedStep& step) {
-    const absl::StatusOr<std::string> complaint = Ask(step);
-    if (!complaint.ok()) return failure_ = complaint.status();
-    return complaint->empty() ? absl::OkStatus() : absl::DataLossError(*complaint);
+  // A step that the disk does not show may be whole, so nothing older is taken in its place.
+  absl::Status CheckReadable(std::span<const ListedStep> steps, StepId at_most) {
+    for (const ListedStep& step : steps) {
+      if (at_most != StepId() && step.step > at_most) continue;
+      if (!step.disk_error.ok()) return OwnTrouble(step.disk_error);
+      if (step.state == checkpoint::StepState::kComplete) break;
+    }
+    return absl::OkStatus();
   }
 
-  // Returns why some rank cannot load the step, or "" if all ranks have loaded it.
-  absl::StatusOr<std::string> Ask(const ListedStep& step) {
+  // Ends the meeting by an error of this rank.
+  absl::Status OwnTrouble(const absl::Status& status) {
+    to_tell_ = absl::StrCat("rank ", meeting_.rank.value(), ": ", std::string(status.message()));
+    return failure_ = status;
+  }
+
+  // Returns OK if all ranks have loaded the step, and kDataLoss if it is damaged.
+  absl::Status Try(const ListedStep& step) {
     const std::string key = ProposalKey(round_);
-    RETURN_IF_ERROR(Say({.verdict = Verdict::kTry, .step = step.step}));
+    if (failure_ = Say({.verdict = Verdict::kTry, .step = step.step}); !failure_.ok())
+      return failure_;
     const absl::Status own = TryLoad(options_.directory, step.step, load_);
-    ASSIGN_OR_RETURN(const std::string others, FirstComplaint(meeting_, key));
-    return own.ok() ? others : std::string(own.message());
+    const absl::StatusOr<Complaint> others = FirstComplaint(meeting_, key);
+    if (!others.ok()) return failure_ = others.status();
+    if (!own.ok() && !checkpoint::IsDamage(own)) return OwnTrouble(own);
+    if (others->trouble) {
+      to_tell_ = others->text;
+      return failure_ = absl::UnavailableError(others->text);
+    }
+    if (!own.ok()) return absl::DataLossError(std::string(own.message()));
+    return others->text.empty() ? absl::OkStatus() : absl::DataLossError(others->text);
   }
 
   absl::Status Say(const Word& word) {
@@ -192,7 +237,8 @@ class Proposer {
   const ResumeOptions& options_;
   const LoadStep& load_;
   int round_ = 0;
-  absl::Status failure_;  // of the rendezvous itself
+  absl::Status failure_;  // ends the meeting: of the rendezvous itself, or the trouble of one rank
+  std::string to_tell_;   // what the other ranks hear of that trouble
   std::vector<checkpoint::PassedOver> passed_over_;
 };
 
@@ -205,8 +251,61 @@ absl::StatusOr<control::Resumed> Follow(const RankMeeting& meeting, const Resume
     if (word.verdict == Verdict::kRefuse) return word.refusal;
     if (word.verdict != Verdict::kTry) return control::Resumed{.step = word.step};
     const absl::Status loaded = TryLoad(options.directory, word.step, load);
-    RETURN_IF_ERROR(Answer(meeting, key, std::string(loaded.message())));
+    const bool trouble = !loaded.ok() && !checkpoint::IsDamage(loaded);
+    RETURN_IF_ERROR(
+        Answer(meeting, key,
+               absl::StrCat(trouble ? std::string(kTrouble) : "", std::string(loaded.message()))));
+    if (trouble) return loaded;
   }
+}
+
+constexpr char kShared[] = "shared";
+// Once there are complaints, rank 0 says under this key whose storage differs from the others'.
+constexpr char kOddOne[] = "shared-odd";
+constexpr char kFirstIsOdd[] = "rank 0", kOthersAreOdd[] = "others";
+
+std::string NotShared(const std::string& complaint) {
+  return absl::StrCat("all workers must share one checkpoint root; ", complaint,
+                      ", which rank 0 wrote; mount the same storage under every --checkpoint-root");
+}
+
+// The part of the other ranks.
+absl::Status CheckSharedWithFirst(const RankMeeting& meeting, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string written, meeting.rendezvous->Wait(kShared, kPatience));
+  const bool seen = ReadAll(path) == written;
+  const std::string complaint = absl::StrCat("does not see ", path);
+  RETURN_IF_ERROR(Answer(meeting, kShared, seen ? "" : complaint));
+  if (seen) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string odd, meeting.rendezvous->Wait(kOddOne, kPatience));
+  const std::string error = NotShared(absl::StrCat("rank ", meeting.rank.value(), ": ", complaint));
+  return odd == kFirstIsOdd ? absl::UnavailableError(error) : absl::FailedPreconditionError(error);
+}
+
+absl::Status LookForSaved(const SavedOptions& options) {
+  const auto refuse = [&](const std::string& what) {
+    return UnusableField(
+        {.field = "checkpoint.directory",
+         .value = options.directory,
+         .rule = absl::StrCat("must show the checkpoint of step ", options.step.value(),
+                              ", which this job has; on this worker ", what),
+         .fix = "mount the storage of the other workers under --checkpoint-root; if that "
+                "checkpoint is lost, submit the job again, which takes the newest that is there"});
+  };
+  const absl::StatusOr<std::string> directory = options.resolve();
+  if (!directory.ok()) return refuse(std::string(directory.status().message()));
+  // Listing opens the directory anew.
+  const absl::StatusOr<std::vector<ListedStep>> steps = checkpoint::ListSteps(*directory);
+  if (!steps.ok()) return refuse(std::string(steps.status().message()));
+  StepId newest;
+  for (const ListedStep& step : *steps) {
+    const bool has_name = step.state == checkpoint::StepState::kComplete ||
+                          step.state == checkpoint::StepState::kDamaged;
+    if (!has_name || (options.at_most != StepId() && step.step > options.at_most)) continue;
+    newest = std::max(newest, step.step);
+  }
+  if (newest >= options.step) return absl::OkStatus();
+  return refuse(newest > StepId(0) ? absl::StrCat("the newest is of step ", newest.value())
+                                   : "there is none");
 }
 
 }  // namespace
@@ -214,23 +313,32 @@ absl::StatusOr<control::Resumed> Follow(const RankMeeting& meeting, const Resume
 absl::Status CheckShared(const RankMeeting& meeting, const std::string& directory,
                          const std::string& name) {
   if (meeting.num_ranks == 1) return absl::OkStatus();
-  const std::string key = "shared";
   const std::string path = absl::StrCat(directory, "/", name);
-  if (meeting.rank != Rank(0)) {
-    ASSIGN_OR_RETURN(const std::string written, meeting.rendezvous->Wait(key, kPatience));
-    const bool seen = ReadAll(path) == written;
-    return Answer(meeting, key, seen ? "" : absl::StrCat("does not see ", path));
-  }
+  if (meeting.rank != Rank(0)) return CheckSharedWithFirst(meeting, path);
   const std::string text = RandomText();
   RETURN_IF_ERROR(WriteNew(path, text));
-  RETURN_IF_ERROR(meeting.rendezvous->Set(key, text));
-  const absl::StatusOr<std::string> complaint = FirstComplaint(meeting, key);
+  RETURN_IF_ERROR(meeting.rendezvous->Set(kShared, text));
+  const absl::StatusOr<Complaint> complaint = FirstComplaint(meeting, kShared);
   std::remove(path.c_str());
   RETURN_IF_ERROR(complaint.status());
-  if (complaint->empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("all workers must share one checkpoint root; ", *complaint,
-                   ", which rank 0 wrote; mount the same storage under every --checkpoint-root"));
+  if (complaint->text.empty()) return absl::OkStatus();
+  // If no other rank sees the file, and there are at least two, this worker is the odd one.
+  const int others = meeting.num_ranks - 1;
+  const bool odd = complaint->count == others && others > 1;
+  RETURN_IF_ERROR(meeting.rendezvous->Set(kOddOne, odd ? kFirstIsOdd : kOthersAreOdd));
+  const std::string error = NotShared(complaint->text);
+  return odd || others == 1 ? absl::FailedPreconditionError(error) : absl::UnavailableError(error);
+}
+
+absl::Status AwaitSaved(const SavedOptions& options) {
+  if (options.step == StepId(0)) return absl::OkStatus();
+  absl::Status seen = LookForSaved(options);
+  for (absl::Duration waited; !seen.ok() && waited < options.patience; waited += kLookAgain) {
+    if (options.given_up != nullptr && options.given_up->load()) break;
+    options.pause(kLookAgain);
+    seen = LookForSaved(options);
+  }
+  return seen;
 }
 
 absl::StatusOr<control::Resumed> AgreeOnResume(const RankMeeting& meeting,

@@ -4,11 +4,14 @@
 // 0 proposes the next older one.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/id.h"
 #include "common/checkpoint/directory.h"
 #include "common/config/job_spec.h"
@@ -27,10 +30,28 @@ struct RankMeeting {
 // Checks that all ranks see the same files in `directory`, which must exist. Rank 0 writes a file
 // with random contents, the others read it, and rank 0 removes it. name: the file's; no other job
 // may use it.
-// Blocks: until all ranks have looked. Errors: kFailedPrecondition names a rank that does not see
-// it.
+// Blocks: until all ranks have looked. Errors name a rank that does not see it: kFailedPrecondition
+// where this worker's storage differs from that of most ranks, kUnavailable on the others.
 absl::Status CheckShared(const RankMeeting& meeting, const std::string& directory,
                          const std::string& name);
+
+// Which checkpoint a rank must see before it trains.
+struct SavedOptions {
+  StepId step;            // the job has a checkpoint of this step; 0: it has none
+  StepId at_most;         // a newer one will do, if it is not above this step; 0: any
+  std::string directory;  // as the job gives it, for errors
+  // Finds the directory. It need not exist yet.
+  std::function<absl::StatusOr<std::string>()> resolve;
+  // NFS may show a name that another host has made a minute late.
+  absl::Duration patience = absl::Minutes(1);
+  std::function<void(absl::Duration)> pause = [](absl::Duration d) { absl::SleepFor(d); };
+  const std::atomic<bool>* given_up = nullptr;  // once it is true, the wait ends soon
+};
+
+// Checks that this rank sees the checkpoint, whole or damaged, or a newer one. If it does not, the
+// storage here is not that of the other workers, and training would begin with an older step.
+// Blocks: while it looks again and again. Errors: kFailedPrecondition (FieldError).
+absl::Status AwaitSaved(const SavedOptions& options);
 
 struct ResumeOptions {
   const config::JobSpec* job = nullptr;  // borrowed for the call
@@ -39,15 +60,16 @@ struct ResumeOptions {
   StepId at_most;                        // for "auto": the newest step allowed; 0: any
 };
 
-// Loads and verifies what this rank needs. It may be called again after an error, with an older
-// step.
+// Loads and verifies what this rank needs. It may be called again, with an older step, after an
+// error that is damage (checkpoint::IsDamage). Any other error ends the meeting: it is this rank's
+// own trouble, for which the job does not go back to an older step.
 using LoadStep = std::function<absl::Status(const checkpoint::StepFiles&)>;
 
 // Returns the same on all ranks, except that only rank 0 has notes.
 // Blocks: until all ranks have loaded.
 // Errors: kInvalidArgument: the job differs from the checkpoint's, or the step that it names does
 // not exist. kDataLoss: there are checkpoints and none can be used. The job does not start over by
-// itself then.
+// itself then. kUnavailable: another rank cannot read one. Others come from this rank's disk.
 absl::StatusOr<control::Resumed> AgreeOnResume(const RankMeeting& meeting,
                                                const ResumeOptions& options, const LoadStep& load);
 

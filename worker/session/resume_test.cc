@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/session/resume.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/checkpoint/layout.h"
 #include "common/config/job_file.h"
 #include "common/config/job_spec_serde.h"
@@ -52,8 +54,8 @@ class ResumeTest : public ::testing::Test {
         directory() + "/" +
         checkpoint::PartialDirectoryName(manifest.step, manifest.job, manifest.generation);
     ASSERT_TRUE(worker_checkpoint::SaveShards(*files, {.directory = partial}).ok());
-    const auto committed = worker_checkpoint::Commit(*files, directory(), 9,
-                                                     checkpoint::FormatManifest(manifest).value());
+    const auto committed = worker_checkpoint::Publish(
+        *files, directory(), checkpoint::FormatManifest(manifest).value(), {.token = "a"});
     ASSERT_TRUE(committed.ok()) << committed.status();
   }
   void Damage(std::int64_t step) {
@@ -145,6 +147,40 @@ TEST_F(ResumeTest, NeverStartsOverUnaskedWhenAllAreDamaged) {
   ExpectError(Agree("auto", Job(), load), absl::StatusCode::kDataLoss, "bad hash");
 }
 
+// A disk that fails, or a mount that is gone, says nothing about the checkpoint.
+TEST_F(ResumeTest, ARankThatCannotReadIsNoReasonToGoBack) {
+  for (const int step : {10, 20}) Save(step);
+  for (const int troubled : {0, 2}) {
+    const auto results = Agree("auto", Job(), [&](int rank, StepId step) {
+      if (step != StepId(20)) return absl::OkStatus();
+      if (rank == troubled) return absl::UnknownError("Input/output error");
+      return rank == 1 ? absl::DataLossError("bad hash") : absl::OkStatus();
+    });
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const absl::Status& status = results[rank].status();
+      EXPECT_EQ(status.code(),
+                rank == troubled ? absl::StatusCode::kUnknown : absl::StatusCode::kUnavailable)
+          << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("Input/output error"));
+      if (rank != troubled) {
+        EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("rank ", troubled)));
+      }
+    }
+  }
+}
+
+TEST_F(ResumeTest, AStepWhoseManifestCannotBeReadIsNotPassedOver) {
+  for (const int step : {10, 20}) Save(step);
+  const std::string manifest = directory() + "/step-00000020/manifest.json";
+  std::filesystem::remove(manifest);
+  std::filesystem::create_symlink(manifest, manifest);  // ELOOP
+  const auto results = Agree("auto", Job(), LoadsAll);
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kUnknown) << results[0].status();
+  for (const int rank : {1, 2})
+    EXPECT_EQ(results[rank].status().code(), absl::StatusCode::kUnavailable);
+  ExpectStep(Agree("auto", Job(), LoadsAll, StepId(19)), 10);
+}
+
 TEST_F(ResumeTest, AJobThatDiffersIsRefusedByField) {
   Save(10);
   ExpectError(Agree("auto", Job({"batch.global=8"}), LoadsAll), absl::StatusCode::kInvalidArgument,
@@ -159,24 +195,32 @@ TEST_F(ResumeTest, AStepThatIsAskedForMustBeThere) {
   ExpectError(Agree("10", Job(), LoadsAll), absl::StatusCode::kDataLoss, "step 10");
 }
 
-TEST_F(ResumeTest, StorageThatIsNotSharedIsNoticed) {
+TEST_F(ResumeTest, StorageThatIsNotSharedIsNoticedByTheWorkerThatHasAnother) {
   const takt::testing::TemporaryDirectory other;
-  for (const bool shared : {true, false}) {
+  for (const int odd : {-1, 0, 2}) {  // -1: none
     takt::testing::MapRendezvous rendezvous;
     std::vector<absl::Status> results(kRanks);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
       ranks.emplace_back([&, rank] {
-        const std::string& path = rank == 2 && !shared ? other.path() : directory();
+        const std::string& path = rank == odd ? other.path() : directory();
         results[rank] = CheckShared(
             {.rendezvous = &rendezvous, .rank = Rank(rank), .num_ranks = kRanks}, path, ".shared");
       });
     }
     for (std::thread& rank : ranks) rank.join();
-    EXPECT_EQ(results[0].code(),
-              shared ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(results[0].message()), HasSubstr(shared ? "" : "rank 2"));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const absl::Status& status = results[rank];
+      // A rank that sees the file goes on, and is stopped by the coordinator.
+      const bool complains = odd >= 0 && (rank == 0 || odd == 0 || rank == odd);
+      EXPECT_EQ(status.code(), !complains    ? absl::StatusCode::kOk
+                               : rank == odd ? absl::StatusCode::kFailedPrecondition
+                                             : absl::StatusCode::kUnavailable)
+          << "rank " << rank << ", odd " << odd << ": " << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(complains ? "does not see" : ""));
+    }
     EXPECT_TRUE(std::filesystem::is_empty(directory()));
+    EXPECT_TRUE(std::filesystem::is_empty(other.path()));
   }
 }
 
@@ -190,6 +234,75 @@ TEST_F(ResumeTest, NothingIsWrittenThroughALinkThatWaits) {
       {.rendezvous = &rendezvous, .rank = Rank(0), .num_ranks = 2}, directory(), ".shared");
   EXPECT_FALSE(status.ok());
   EXPECT_EQ(std::filesystem::file_size(treasure), 4u);
+}
+
+class AwaitSavedTest : public ResumeTest {
+ protected:
+  // Looks for step 20. `pauses` counts down while nothing happens; then `happens` does.
+  absl::Status Await(int pauses, const std::function<void()>& happens, StepId at_most = {}) {
+    return AwaitSaved({.step = StepId(20),
+                       .at_most = at_most,
+                       .directory = "runs/kjv",
+                       .resolve = [this]() -> absl::StatusOr<std::string> {
+                         if (resolves_) return directory();
+                         return absl::InvalidArgumentError("must exist");
+                       },
+                       .pause =
+                           [&](absl::Duration) {
+                             if (--pauses == 0) happens();
+                           },
+                       .given_up = &given_up_});
+  }
+  static void Nothing() {}
+
+  bool resolves_ = true;
+  std::atomic<bool> given_up_ = false;
+};
+
+TEST_F(AwaitSavedTest, WhatIsThereIsSeenAtOnce) {
+  Save(20);
+  EXPECT_EQ(Await(-1, [] { ADD_FAILURE() << "paused"; }), absl::OkStatus());
+  Damage(20);  // seen all the same: whether it can be used is decided later
+  EXPECT_EQ(Await(-1, Nothing), absl::OkStatus());
+}
+
+TEST_F(AwaitSavedTest, ANewerOneWillDoUnlessItMayNotBeTaken) {
+  Save(30);
+  EXPECT_EQ(Await(-1, Nothing), absl::OkStatus());
+  EXPECT_FALSE(Await(-1, Nothing, StepId(20)).ok());
+}
+
+TEST_F(AwaitSavedTest, ANameThatShowsLateIsWaitedFor) {
+  EXPECT_EQ(Await(7, [this] { Save(20); }), absl::OkStatus());
+  resolves_ = false;
+  EXPECT_EQ(Await(7, [this] { resolves_ = true; }), absl::OkStatus());
+}
+
+// As on a host where the storage is not mounted.
+TEST_F(AwaitSavedTest, AWorkerThatDoesNotSeeItRefusesSayingWhatItSees) {
+  absl::Status status = Await(-1, Nothing);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("checkpoint.directory is runs/kjv: must show the checkpoint of step 20, "
+                        "which this job has; on this worker there is none; mount"));
+  Save(10);
+  EXPECT_THAT(std::string(Await(-1, Nothing).message()), HasSubstr("the newest is of step 10"));
+  resolves_ = false;
+  EXPECT_THAT(std::string(Await(-1, Nothing).message()), HasSubstr("must exist"));
+}
+
+TEST_F(AwaitSavedTest, AWaitThatIsGivenUpEnds) {
+  bool later = false;
+  const absl::Status status = AwaitSaved({.step = StepId(20),
+                                          .directory = "c",
+                                          .resolve = [this] { return directory(); },
+                                          .pause =
+                                              [&](absl::Duration) {
+                                                EXPECT_FALSE(later);
+                                                later = given_up_ = true;
+                                              },
+                                          .given_up = &given_up_});
+  EXPECT_FALSE(status.ok());
 }
 
 }  // namespace

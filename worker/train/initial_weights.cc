@@ -48,13 +48,16 @@ void FillNormal(std::uint64_t key, double stddev, std::span<float> out) {
 // stay in the cache.
 constexpr std::size_t kPieceElements = 1 << 16;
 
+// Every rank that begins with these weights opens the folder.
 absl::Status RefuseInitFrom(const config::JobSpec& job, const absl::Status& status) {
-  if (!FieldErrorsOf(status).empty()) return status;
-  return InvalidField(
-      {.field = "model.init_from",
-       .value = job.init_from,
-       .rule = std::string(status.message()),
-       .fix = "give the folder of a model of the job's family and sizes, undamaged"});
+  if (!FieldErrorsOf(status).empty()) return SharedInput(status);
+  const FieldError error{
+      .field = "model.init_from",
+      .value = job.init_from,
+      .rule = std::string(status.message()),
+      .fix = "give the folder of a model of the job's family and sizes, undamaged"};
+  if (absl::IsInvalidArgument(status)) return InvalidField(error);
+  return SharedInput(UnusableField(error));
 }
 
 absl::StatusOr<checkpoint::HfFolder> OpenInitFrom(const config::JobSpec& job,

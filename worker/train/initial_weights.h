@@ -27,8 +27,9 @@ void FillInitialWeights(const model::Parameter& parameter, std::uint64_t seed,
 // Sets the weights of every parameter in `store`: from job.init_from (a Hugging Face folder under
 // data_root; it reads only those pages of the weights that have this rank's tensors), else random
 // ones from job.seed.
-// Errors: kInvalidArgument (FieldError model.init_from): whatever HfFolder finds wrong; a tensor is
-// missing or has another shape or dtype.
+// Errors, all with a FieldError of model.init_from: kInvalidArgument (whatever HfFolder finds
+// wrong; a tensor is missing or has another shape or dtype), kFailedPrecondition (SharedInput: the
+// folder is not there, or cannot be read here).
 absl::Status InitializeWeights(const config::JobSpec& job, std::string_view data_root,
                                const ParameterStore& store, backend::Backend& backend);
 
