@@ -235,10 +235,6 @@ void Agent::Detached() {
   Post([this] { return held_job_.Detached(ThreadStatus(), Now()); });
 }
 
-void Agent::Refused(std::string reason) {
-  Post([this, reason = std::move(reason)] { return held_job_.Refused(reason); });
-}
-
 void Agent::Stuck(std::string reason) {
   Post([reason = std::move(reason)] { return Effects{EffectExit{kExitStuck, reason}}; });
 }

@@ -76,11 +76,9 @@ class Agent {
   void Acknowledge(control::JobKey key);
   void AcknowledgeReports(const control::JobKey& key, std::int64_t sequence);
   void Commit(control::CommitCheckpoint request);
-  // Attached: the control stream is up (again). Detached: it is down. Refused: the coordinator will
-  // never accept this worker.
+  // Attached: the control stream is up (again). Detached: it is down.
   void Attached();
   void Detached();
-  void Refused(std::string reason);
   // The process got SIGTERM. A second call makes the worker leave without waiting for the job.
   void Leave();
   // Reports that a thread will never end: Run returns kExitStuck.
