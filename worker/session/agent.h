@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/base/steady_cond_var.h"
 #include "common/control/attachment.h"
 #include "common/control/job_key.h"
 #include "common/control/rank_status.h"
@@ -105,6 +106,7 @@ class Agent {
   BulkOutbox outbox_;
 
   mutable absl::Mutex mutex_;
+  SteadyCondVar posted_;
   std::deque<std::function<Effects()>> events_ ABSL_GUARDED_BY(mutex_);
   // `held()` returns it. It is a copy of what held_job_ has, so that readers never wait for a
   // decision.
