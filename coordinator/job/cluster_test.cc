@@ -139,6 +139,18 @@ TEST_F(ClusterTest, ARefusalFailsTheJobAsInvalidInputAndFreesAllWorkers) {
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
 }
 
+TEST_F(ClusterTest, ARankThatLoadsForLongIsNotGivenUp) {
+  AttachWorkers(1);
+  ASSERT_TRUE(Submit(Spec("j", 1)).ok());
+  const control::JobKey key{"j", Generation(1)};
+  for (absl::Duration waited; waited < absl::Minutes(20); waited += absl::Seconds(4)) {
+    Heartbeat("w0", key, 0, 0, "LOAD");
+    Advance(absl::Seconds(4));
+  }
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  AdmitAll("j");
+}
+
 TEST_F(ClusterTest, ALostWorkerFailsTheJobTellingWhereItWasAndWhatTheOthersWaitedFor) {
   AttachWorkers(3);
   const control::JobKey key = RunJob("j", 3, 100);

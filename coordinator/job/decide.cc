@@ -143,6 +143,12 @@ Decision DecideStopping(absl::Duration now, const JobRecord& job, const JobRun& 
   return EndOfStop(job, run, options);
 }
 
+// A rank that waits for nobody before it is admitted loads.
+bool Loads(const RankRun& rank) {
+  return rank.phase == RankPhase::kPreparing && !rank.status.instruction.empty() &&
+         rank.status.waiting_for.empty();
+}
+
 // Finds what must end the run, if anything must.
 std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, const JobRun& run,
                                   const DecideOptions& options) {
@@ -159,11 +165,12 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, cons
                              absl::FormatDuration(options.return_grace)));
   }
   const auto unadmitted = [](const RankRun& r) { return r.phase == RankPhase::kPreparing; };
+  const absl::Duration limit =
+      std::ranges::any_of(run.ranks, Loads) ? options.loading_timeout : options.admission_timeout;
   if (job.state == JobState::kStarting && std::ranges::any_of(run.ranks, unadmitted) &&
-      now - run.since >= options.admission_timeout) {
-    return Stop(absl::StrCat("not admitted within ",
-                             absl::FormatDuration(options.admission_timeout), ": ",
-                             Names(run, unadmitted)));
+      now - std::max(run.since, run.progress) >= limit) {
+    return Stop(absl::StrCat("no rank got any further within ", absl::FormatDuration(limit),
+                             "; not admitted: ", Names(run, unadmitted)));
   }
   return std::nullopt;
 }

@@ -86,6 +86,8 @@ struct JobRun {
   std::optional<Commit> commit;
   std::string saving;    // what open checkpoints wait for; empty: there are none
   absl::Duration since;  // steady; when the state began here, or the last rank went away
+  // Steady; when a rank was last known to get further: to do, load or connect something else.
+  absl::Duration progress = -absl::InfiniteDuration();
   std::optional<absl::Duration> stop_since;    // when the stop was told
   std::optional<absl::Duration> finish_since;  // when the last rank finished
 
@@ -94,6 +96,7 @@ struct JobRun {
 
 struct DecideOptions {
   absl::Duration admission_timeout = timeouts::kAdmissionTimeout;
+  absl::Duration loading_timeout = timeouts::kLoadingTimeout;
   absl::Duration return_grace = timeouts::kReturnGrace;
   absl::Duration stop_grace = timeouts::kStopGrace;
   absl::Duration reports_grace = timeouts::kReportsGrace;

@@ -61,7 +61,24 @@ TEST_F(DecideTest, StopsWhenAdmissionTakesTooLong) {
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
   now_ += absl::Milliseconds(1);
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
-  EXPECT_EQ(DecideNow().reason, "not admitted within 5m: rank 2 (w2)");
+  EXPECT_EQ(DecideNow().reason, "no rank got any further within 5m; not admitted: rank 2 (w2)");
+}
+
+TEST_F(DecideTest, ARankThatLoadsMayTakeAnHourAndTheOthersWaitForIt) {
+  run_.ranks[0].phase = RankPhase::kAdmitted;
+  run_.ranks[1].status = {.instruction = "LOAD"};
+  run_.ranks[2].status = {.instruction = "CONNECT", .waiting_for = "all ranks to have loaded"};
+  now_ += options_.loading_timeout - absl::Milliseconds(1);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  now_ += absl::Milliseconds(1);
+  EXPECT_EQ(DecideNow().reason,
+            "no rank got any further within 1h; not admitted: rank 1 (w1), rank 2 (w2)");
+}
+
+TEST_F(DecideTest, TheTimeForAdmissionBeginsAnewWhenARankGetsFurther) {
+  now_ += 2 * options_.admission_timeout;
+  run_.progress = now_ - absl::Seconds(1);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
 }
 
 TEST_F(DecideTest, ARefusalStopsTheJobWithTheRefusersErrorAndWhetherItIsInvalidInput) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // This file has what workers tell a Job, and what follows from it for their ranks.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,15 @@ RankPhase PhaseAfter(control::Phase phase) {
       return RankPhase::kHalted;
   }
   return RankPhase::kFailed;
+}
+
+// True if the rank does, loads or connects something else than before.
+bool GotFurther(const control::RankStatus& before, const control::RankStatus& now) {
+  const auto place = [](const control::RankStatus& status) {
+    return std::tie(status.last_step, status.instruction, status.instruction_step,
+                    status.waiting_for);
+  };
+  return place(before) != place(now);
 }
 
 }  // namespace
@@ -79,7 +89,9 @@ void Job::Reattach(const Worker& worker) {
 void Job::Heartbeat(const Worker& worker, const control::RankStatus& status, Moment now) {
   RankRun* const rank = FindRank(status.rank, worker.hello.worker, worker.hello.incarnation);
   if (rank == nullptr || IsTerminal(rank->phase)) return;
-  rank->status = ToKeep(status, rank->bound, now.wall);
+  control::RankStatus kept = ToKeep(status, rank->bound, now.wall);
+  if (GotFurther(rank->status, kept)) run_->progress = now.steady;
+  rank->status = std::move(kept);
 }
 
 void Job::Update(const Worker& worker, const control::JobUpdate& update, Moment now) {
@@ -88,6 +100,7 @@ void Job::Update(const Worker& worker, const control::JobUpdate& update, Moment 
   if (rank == nullptr || IsTerminal(rank->phase)) return;  // acknowledged when the job ends
   if (update.phase == control::Phase::kAdmitted) {
     if (rank->phase == RankPhase::kPreparing) {
+      run_->progress = now.steady;
       rank->phase = RankPhase::kAdmitted;
       rank->resumed_step = update.resumed.step;
       rank->kernel_plan = update.resumed.kernel_plan;

@@ -32,13 +32,16 @@ inline constexpr absl::Duration kReportsGrace = absl::Seconds(30);
 inline constexpr absl::Duration kStreamStall = absl::Minutes(1);
 // A plan that takes longer is given up, if the planner runs in a child process.
 inline constexpr absl::Duration kPlanningLimit = absl::Minutes(5);
-// Within this time after Prepare, every rank must have loaded its state and be connected.
+// While ranks connect, at least one of them must get further within this time.
 inline constexpr absl::Duration kAdmissionTimeout = absl::Minutes(5);
 // Within this time after the last rank has reported its part of a checkpoint, a worker must have
 // made the whole visible.
 inline constexpr absl::Duration kCommitTimeout = absl::Minutes(5);
 // The metrics of a job stay for this long after its end.
 inline constexpr absl::Duration kKeepEndedMetrics = absl::Minutes(10);
+// The same while a rank loads: it reads and verifies checkpoints and weights, which may be large.
+// Workers wait for one another as long.
+inline constexpr absl::Duration kLoadingTimeout = absl::Hours(1);
 // A lost worker stays listed for this long. A drained one stays for ever.
 inline constexpr absl::Duration kForgetWorker = absl::Hours(1);
 

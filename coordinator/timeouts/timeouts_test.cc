@@ -33,6 +33,10 @@ TEST(Timeouts, SlowWorkIsGivenUpLongAfterLostWorkersAre) {
   }
 }
 
+TEST(Timeouts, LoadingMayTakeMuchLongerThanConnecting) {
+  EXPECT_LE(10 * kAdmissionTimeout, kLoadingTimeout);
+}
+
 TEST(Timeouts, WorkerIsForgottenAfterItsJobs) { EXPECT_LT(kKeepEndedMetrics, kForgetWorker); }
 
 }  // namespace
