@@ -188,7 +188,7 @@ def check_old_workers(cluster, old, new):
     before, after = protocol(old), protocol(new)
     if before == after:
         cluster.wait_for("the old workers are attached again", lambda: sum(
-            worker["state"] != "LOST" for worker in json.loads(cluster.takt(new, "workers"))["workers"]) == OLD_WORKERS)
+            worker["state"] in ("IDLE", "BUSY") for worker in json.loads(cluster.takt(new, "workers"))["workers"]) == OLD_WORKERS)
         expect(True, f"workers of the same protocol, {before}, go on under the new coordinator")
         return
     refusal = f"speaks protocol version {before}, this coordinator speaks version {after} "

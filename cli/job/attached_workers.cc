@@ -14,7 +14,9 @@
 namespace takt::cli {
 namespace {
 
-bool IsAttached(const v1::Worker& worker) { return worker.state() != v1::WORKER_STATE_LOST; }
+bool IsAttached(const v1::Worker& worker) {
+  return worker.state() != v1::WORKER_STATE_LOST && worker.state() != v1::WORKER_STATE_AWAY;
+}
 
 plan::WorkerOffer OfferOf(const v1::Worker& worker) {
   plan::WorkerOffer offer{.host = worker.host(),

@@ -28,7 +28,7 @@ constexpr Label kAllLabels[] = {
     {"job", "name of the job", {0, Of::kJobs}},
     {"state",
      "of a job: QUEUED, PLANNING, STARTING, RUNNING, RECOVERING, PAUSED, SUCCEEDED, FAILED, "
-     "CANCELLED; of workers: idle, busy, lost, drained",
+     "CANCELLED; of workers: idle, busy, away, lost, drained",
      {9}},
     {"stage", "number of the stage; empty: the instruction belongs to none", {0, Of::kStages}},
     {"pp_rank", "number of the pp rank", {0, Of::kPpRanks}},

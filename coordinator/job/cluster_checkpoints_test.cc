@@ -223,7 +223,7 @@ TEST_F(ClusterTest, AFinishedJobIsCommittedAfterARestart) {
   ReportPart("w0", key, 0, 1);
   Say("w0", key, 0, control::Phase::kFinished);
   Restart();
-  Attach("w0");
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
   Say("w0", key, 0, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   Answer("w0", key, 1);

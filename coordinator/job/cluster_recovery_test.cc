@@ -15,7 +15,7 @@ class RecoveryTest : public ClusterTest {
  protected:
   // w1 dies and comes back. The other worker lets go.
   void LoseWorker(const control::JobKey& key) {
-    Detach("w1");
+    Lose("w1");
     Say("w0", key, 0, control::Phase::kAborted);
     Attach("w1", NextIncarnation());
   }
@@ -31,7 +31,7 @@ TEST_F(RecoveryTest, AJobGoesOnFromItsCheckpointWhenItsWorkerIsBack) {
   TrainTo(key, 10);
   SaveAt(key, 10);
   TrainTo(key, 13);
-  Detach("w1");
+  Lose("w1");
   EXPECT_EQ(Job("j").state, JobState::kRecovering);
   ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
   Say("w0", key, 0, control::Phase::kAborted, "", "RECV 1B3 from pp rank 1");
@@ -57,7 +57,7 @@ TEST_F(RecoveryTest, AJobGoesOnFromItsCheckpointWhenItsWorkerIsBack) {
 TEST_F(RecoveryTest, ASpareWorkerTakesTheRankOfALostOne) {
   AttachWorkers(3);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").ranks[1].worker, "w2");
@@ -66,7 +66,7 @@ TEST_F(RecoveryTest, ASpareWorkerTakesTheRankOfALostOne) {
 TEST_F(RecoveryTest, AJobWithoutAFixedPipelineGoesOnWithFewer) {
   AttachWorkers(3);
   const control::JobKey key = RunJob(SavingSpec("j", 0));
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   Say("w2", key, 2, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
@@ -105,7 +105,7 @@ TEST_F(RecoveryTest, AJobThatDoesNotGetAnyFurtherFailsWithItsHistory) {
     key = AdmitAll("j");
   }
   EXPECT_EQ(key.generation, Generation(4));
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("given up after 3 recoveries without a step after 4: "
@@ -142,7 +142,7 @@ TEST_F(RecoveryTest, TheCountOfRecoveriesSurvivesARestart) {
 TEST_F(RecoveryTest, ARestartWhileRecovering) {
   AttachWorkers(3);
   const control::JobKey key = RunJob(SavingSpec("j", 3));
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   ASSERT_EQ(Job("j").state, JobState::kRecovering);
   Restart();
@@ -161,7 +161,7 @@ TEST_F(RecoveryTest, ARestartWhileRecovering) {
 TEST_F(RecoveryTest, CancelWhileRecovering) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  Detach("w1");
+  Lose("w1");
   ASSERT_EQ(Job("j").state, JobState::kRecovering);
   ASSERT_TRUE(Cancel("j").ok());
   Say("w0", key, 0, control::Phase::kAborted);
@@ -172,7 +172,7 @@ TEST_F(RecoveryTest, WhatRanksDidAtTheNewestFaultStaysWithAJobThatGoesOn) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
   Heartbeat("w1", key, 1, 12, "1F3");
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted, "", "RECV 1B3 from pp rank 1");
   ASSERT_EQ(Job("j").state, JobState::kQueued);
   ASSERT_EQ(Job("j").fault.size(), 2u);

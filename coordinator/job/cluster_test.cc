@@ -102,7 +102,7 @@ TEST_F(ClusterTest, AWorkerLostWhilePlanningSendsTheJobBackToTheQueue) {
   hold_plans_ = true;
   ASSERT_TRUE(Submit(Spec("j", 2)).ok());
   EXPECT_EQ(Job("j").state, JobState::kPlanning);
-  Detach("w1");
+  Lose("w1");
   hold_plans_ = false;
   Settle();
   EXPECT_EQ(Job("j").state, JobState::kQueued);
@@ -155,7 +155,7 @@ TEST_F(ClusterTest, ALostWorkerFailsTheJobTellingWhereItWasAndWhatTheOthersWaite
   AttachWorkers(3);
   const control::JobKey key = RunJob("j", 3, 100);
   Heartbeat("w1", key, 1, 12, "1F3");
-  Detach("w1");
+  Lose("w1");
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
   EXPECT_THAT(Session("w0").Last<control::Abort>()->reason, HasSubstr("worker w1 (rank 1) lost"));
@@ -198,7 +198,7 @@ TEST_F(ClusterTest, ASilentWorkerFailsTheJobWithinTenSeconds) {
 TEST_F(ClusterTest, ASurvivorThatDoesNotAnswerStaysHeldUntilItDoes) {
   AttachWorkers(3);
   const control::JobKey key = RunJob("j", 3, 100);
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   Advance(absl::Seconds(2));
   EXPECT_EQ(Job("j").state, JobState::kFailed);
@@ -213,7 +213,7 @@ TEST_F(ClusterTest, ASurvivorThatDoesNotAnswerStaysHeldUntilItDoes) {
 TEST_F(ClusterTest, AWorkerThatComesBackWithAnEndedJobIsToldToAbortAndThenIsIdle) {
   AttachWorkers(2);
   const control::JobKey key = RunJob("j", 2, 100);
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   // The same process, thawed.
@@ -241,7 +241,7 @@ TEST_F(ClusterTest, StepsThatRankZeroReportedSurviveAFault) {
   const control::JobKey key = RunJob("j", 2, 100);
   Report("w0", key, 0, 1);
   EXPECT_THAT(StoredSteps("j"), IsEmpty());
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_THAT(StoredSteps("j"), ElementsAre(1));
 }
@@ -269,7 +269,7 @@ TEST_F(ClusterTest, RendezvousWaitsEndAsSoonAsTheJobIsStopped) {
   absl::StatusOr<Rendezvous::Values> found = absl::UnknownError("still waiting");
   rendezvous_->Wait("j", Generation(1), {"endpoint of rank 1"}, absl::InfiniteDuration(),
                     [&](absl::StatusOr<Rendezvous::Values> values) { found = std::move(values); });
-  Detach("w1");
+  Lose("w1");
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(found.status().code(), absl::StatusCode::kAborted);
 }

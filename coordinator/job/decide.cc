@@ -158,12 +158,6 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, cons
     stop.violations = culprit->violations;
     return stop;
   }
-  const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
-  if (std::ranges::any_of(run.ranks, away) && now - run.since >= options.return_grace) {
-    return Stop(absl::StrCat("the coordinator was away and did not hear again of ",
-                             Names(run, away), " within ",
-                             absl::FormatDuration(options.return_grace)));
-  }
   const auto unadmitted = [](const RankRun& r) { return r.phase == RankPhase::kPreparing; };
   const absl::Duration limit =
       std::ranges::any_of(run.ranks, Loads) ? options.loading_timeout : options.admission_timeout;
@@ -205,15 +199,15 @@ Decision DecideHalted(const JobRecord& job, const JobRun& run) {
 
 Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& run,
                        const DecideOptions& options) {
-  const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
-  if (std::ranges::any_of(run.ranks, away)) {
-    return Wait(absl::StrCat("the coordinator was away; waiting to hear of ", Names(run, away)));
-  }
   const auto trains = [](const RankRun& r) { return !IsTerminal(r.phase); };
+  const auto away = [](const RankRun& r) { return r.away && !IsTerminal(r.phase); };
   if (std::ranges::any_of(run.ranks, trains)) {
-    if (!job.halt) return Wait("training");
-    return Wait(absl::StrCat(job.halt->reason, "; waiting for ", Names(run, trains),
-                             " to end at a step boundary"));
+    const std::string goes_on = job.halt
+                                    ? absl::StrCat(job.halt->reason, "; waiting for ",
+                                                   Names(run, trains), " to end at a step boundary")
+                                    : "training";
+    if (std::ranges::none_of(run.ranks, away)) return Wait(goes_on);
+    return Wait(absl::StrCat(goes_on, "; nothing is heard of ", Names(run, away)));
   }
   const auto halted = [](const RankRun& r) { return r.phase == RankPhase::kHalted; };
   return std::ranges::any_of(run.ranks, halted) ? DecideHalted(job, run)

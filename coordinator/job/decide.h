@@ -37,7 +37,6 @@
 namespace takt::job {
 
 enum class RankPhase : std::uint8_t {
-  kAway,       // after a restart or a stall of the coordinator: not heard from yet
   kPreparing,  // told to prepare
   kAdmitted,
   kRunning,  // told to start
@@ -55,6 +54,7 @@ struct RankRun {
   control::BoundRank bound;
   RankPhase phase = RankPhase::kPreparing;
   std::optional<std::string> lost;     // why its worker is gone
+  std::optional<std::string> away;     // why nothing is heard of its worker now; not if it is lost
   std::string error;                   // of kRefused, kFailed, kAborted
   bool invalid_input = false;          // of kRefused
   std::vector<FieldError> violations;  // of invalid_input
@@ -85,7 +85,7 @@ struct JobRun {
   bool acknowledge = false;  // reports came since the last acknowledgement
   std::optional<Commit> commit;
   std::string saving;    // what open checkpoints wait for; empty: there are none
-  absl::Duration since;  // steady; when the state began here, or the last rank went away
+  absl::Duration since;  // steady; when the state began here
   // Steady; when a rank was last known to get further: to do, load or connect something else.
   absl::Duration progress = -absl::InfiniteDuration();
   std::optional<absl::Duration> stop_since;    // when the stop was told
@@ -97,7 +97,6 @@ struct JobRun {
 struct DecideOptions {
   absl::Duration admission_timeout = timeouts::kAdmissionTimeout;
   absl::Duration loading_timeout = timeouts::kLoadingTimeout;
-  absl::Duration return_grace = timeouts::kReturnGrace;
   absl::Duration stop_grace = timeouts::kStopGrace;
   absl::Duration reports_grace = timeouts::kReportsGrace;
   // A job goes on after so many faults in a row, if no new step was committed between them.

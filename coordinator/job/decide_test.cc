@@ -222,13 +222,15 @@ TEST_F(DecideTest, AFinishedRankMayLeave) {
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
 }
 
-TEST_F(DecideTest, AfterARestartRanksAreWaitedForAndThenGivenUp) {
+TEST_F(DecideTest, ARankWhoseWorkerIsAwayIsNamedAndTrains) {
   Running();
-  run_.ranks[1].phase = RankPhase::kAway;
-  EXPECT_EQ(DecideNow().reason, "the coordinator was away; waiting to hear of rank 1 (w1)");
-  now_ += options_.return_grace;
-  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
-  EXPECT_THAT(DecideNow().reason, HasSubstr("did not hear again of rank 1 (w1) within 15s"));
+  run_.ranks[1].away = "its stream ended";
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  EXPECT_EQ(DecideNow().reason, "training; nothing is heard of rank 1 (w1)");
+  job_.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
+  EXPECT_EQ(DecideNow().reason,
+            "paused by request; waiting for rank 0 (w0), rank 1 (w1), rank 2 (w2) to end at a step "
+            "boundary; nothing is heard of rank 1 (w1)");
 }
 
 TEST_F(DecideTest, AFaultOfAJobWithCheckpointsIsRecoveredFromSoManyTimes) {

@@ -64,8 +64,12 @@ class Job final {
   void Heartbeat(const membership::Worker& worker, const control::RankStatus& status, Moment now);
   void Update(const membership::Worker& worker, const control::JobUpdate& update, Moment now);
   void Leave(const membership::Worker& worker, const std::string& reason, Moment now);
-  // returns: the worker's stream ended because of this coordinator, so the worker may come back.
-  void Lose(const membership::Loss& loss, bool returns, Moment now);
+  // The worker is lost, or away. Return: it is heard again on the same stream.
+  void Lose(const membership::Loss& loss);
+  void Return(const membership::Worker& worker);
+  // Returns what the other ranks say for this worker, which is silent. They cannot get further than
+  // about a step without it.
+  membership::Voucher Vouch(const membership::Worker& silent) const;
   bool HoldsRank(const membership::Worker& worker, Rank rank) const;
   void Report(const std::string& worker, const std::string& incarnation,
               const control::RankStepReport& report, const std::shared_ptr<BulkSession>& session);
@@ -115,6 +119,7 @@ class Job final {
   // job_reports.cc
   // Returns the rank that this process holds, null if it holds none or not this one.
   RankRun* FindRank(Rank rank, const std::string& worker, const std::string& incarnation);
+  void LoseRank(RankRun& rank, const std::string& reason);
 
   // job_checkpoints.cc
   void AdvanceCheckpoints(Moment now);

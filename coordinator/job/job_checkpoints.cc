@@ -105,9 +105,8 @@ const Worker* Job::FindCommitter() const {
     const Worker* const worker = workers.FindAttached(rank.bound.worker, rank.bound.incarnation);
     if (worker != nullptr) return worker;
   }
-  const auto attached = std::ranges::find_if(workers.workers(), [](const auto& entry) {
-    return entry.second.state() != membership::WorkerState::kLost;
-  });
+  const auto attached = std::ranges::find_if(
+      workers.workers(), [](const auto& entry) { return entry.second.attached(); });
   return attached == workers.workers().end() ? nullptr : &attached->second;
 }
 

@@ -191,6 +191,9 @@ void Job::StopRun(store::JobStop stop, Moment now) {
   // A rank that still looks for its neighbours stops looking.
   context_.outbox->effects.push_back(CloseRendezvous{record_.name});
   if (!record_.stop) run_->stop_since = now.steady;
+  for (RankRun& rank : run_->ranks) {
+    if (rank.away) LoseRank(rank, *std::exchange(rank.away, std::nullopt));
+  }
   if (stop.state == JobState::kRecovering) {
     store::Recoveries& recoveries = record_.recoveries;
     const StepId last = run_->steps.last_taken();

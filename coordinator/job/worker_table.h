@@ -5,7 +5,8 @@
 //   Reserve   Its gang is granted. It is held without a rank while the plan is made.
 //   Bind      The plan is there, or the worker came back with a rank that it still runs. It is
 //             held with that rank.
-// It is released when it is lost, and by
+// A worker that is away keeps its hold, as its job trains on. It is released when it is lost, and
+// by
 //   ReleaseReserved   The plan does not need it, has failed or is not wanted any more.
 //   Release           The end of its rank is acknowledged: at the end of the run, or later if the
 //                     worker reports its end only then.
@@ -40,15 +41,19 @@ class WorkerTable final {
               absl::Duration heartbeat, Outbox* outbox)
       : options_(options), heartbeat_(heartbeat), members_(options, drained), outbox_(*outbox) {}
 
+  // This incarnation held a rank of `key` when the coordinator ended. It is away.
+  membership::Loss Expect(const control::BoundRank& bound, const control::JobKey& key, Moment now) {
+    return members_.Expect(bound.worker, bound.incarnation, {key, bound.rank}, now);
+  }
   // Welcomes the worker, or closes the session with the error that is returned: as
-  // Membership::Attach. The loss is of the session that this one replaces, if any.
+  // Membership::Attach, from which the loss is.
   absl::StatusOr<std::optional<membership::Loss>> Attach(const control::Hello& hello, SessionId id,
                                                          std::shared_ptr<WorkerSession> session,
                                                          Moment now);
   // The session's stream ended. Returns nullopt if it was not its worker's current session.
-  std::optional<membership::Loss> Detach(SessionId id, const std::string& reason);
-  // Returns the workers whose lease has expired.
-  std::vector<membership::Loss> Expire(Moment now);
+  std::optional<membership::Loss> Detach(SessionId id, const std::string& reason, Moment now);
+  // Returns the workers that are lost, or away from now on (Membership::Expire).
+  std::vector<membership::Loss> Expire(Moment now, const membership::Membership::Vouch& vouch);
 
   // Nothing happens unless the worker is attached.
   void Send(const std::string& worker, control::Command command);
@@ -70,7 +75,9 @@ class WorkerTable final {
   const membership::Membership& members() const { return members_; }
 
  private:
-  void Close(const membership::Loss& loss);
+  // Logs and counts the loss, and closes its session.
+  void Settle(const membership::Loss& loss);
+  void Close(SessionId id, const std::string& reason);
 
   const membership::MembershipOptions options_;
   const absl::Duration heartbeat_;

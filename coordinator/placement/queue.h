@@ -69,7 +69,7 @@ struct Holder {
   std::string name;
   Generation generation = {};
   std::vector<GangWorker> workers;  // these are idle when the job ends
-  int num_others = 0;               // drained or leaving: they do not come back
+  int num_others = 0;               // drained, leaving or away: they may not come back
   std::optional<double> ends_in;    // nullopt: that is not known
   std::string owner = {};
   int priority = config::kDefaultPriority;

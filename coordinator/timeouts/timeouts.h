@@ -16,18 +16,28 @@ inline constexpr absl::Duration kTick = absl::Milliseconds(100);
 inline constexpr absl::Duration kServeQueue = absl::Seconds(1);
 // A worker sends a heartbeat this often. The coordinator tells it so when it attaches.
 inline constexpr absl::Duration kHeartbeat = absl::Seconds(1);
+// A worker whose stream ended has dialled again after this time, even if one attempt failed, and
+// the other ranks of its job have sent a heartbeat since. If it has not, and they get no further,
+// it is lost.
+inline constexpr absl::Duration kRedial = absl::Milliseconds(1500);
 // This long after an Abort, a rank that has not said how it ended counts as ended. Together with
 // the lease this is less than ten seconds, so that a fault is settled within that time.
 inline constexpr absl::Duration kStopGrace = absl::Seconds(2);
-// A worker from which nothing is heard for this long is lost.
+// A worker from which nothing is heard for this long is lost, unless its silence is excused
+// (membership.h).
 inline constexpr absl::Duration kLease = absl::Seconds(5);
 // A profile that changes is stored this often.
 inline constexpr absl::Duration kSaveProfile = absl::Seconds(10);
-// After a restart or a stall of the coordinator, a job waits this long for its workers to come
-// back. A worker redials within two leases.
+// After a restart or a stall of the coordinator, or after most workers were silent, a worker has
+// this long to come back. It redials within two leases.
 inline constexpr absl::Duration kReturnGrace = absl::Seconds(15);
 // This long after the end of a job's last rank, its missing step reports are given up.
 inline constexpr absl::Duration kReportsGrace = absl::Seconds(30);
+// While most workers are silent and some are heard, nobody is lost for this long.
+inline constexpr absl::Duration kCutOff = absl::Seconds(30);
+// The other ranks of a silent worker's job need not get further sooner than their steps take, if
+// these take at most this long.
+inline constexpr absl::Duration kLongestStep = absl::Seconds(30);
 // A peer that does not take one message for this long loses its stream.
 inline constexpr absl::Duration kStreamStall = absl::Minutes(1);
 // A plan that takes longer is given up, if the planner runs in a child process.
@@ -39,8 +49,8 @@ inline constexpr absl::Duration kAdmissionTimeout = absl::Minutes(5);
 inline constexpr absl::Duration kCommitTimeout = absl::Minutes(5);
 // The metrics of a job stay for this long after its end.
 inline constexpr absl::Duration kKeepEndedMetrics = absl::Minutes(10);
-// The same while a rank loads: it reads and verifies checkpoints and weights, which may be large.
-// Workers wait for one another as long.
+// While a rank loads, the same holds for this long: checkpoints and weights may be large. Workers
+// wait for one another as long.
 inline constexpr absl::Duration kLoadingTimeout = absl::Hours(1);
 // A lost worker stays listed for this long. A drained one stays for ever.
 inline constexpr absl::Duration kForgetWorker = absl::Hours(1);

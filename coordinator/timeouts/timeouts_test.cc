@@ -13,6 +13,12 @@ TEST(Timeouts, LeaseOutlastsSeveralLostHeartbeats) {
   EXPECT_LE(3 * kHeartbeat, kLease);
 }
 
+TEST(Timeouts, OtherRanksSpeakBeforeAWorkerWhoseStreamEndedIsJudged) {
+  EXPECT_LT(kHeartbeat, kRedial);
+  // The peers of a worker that died are told within two seconds.
+  EXPECT_LE(kRedial + kTick, absl::Seconds(2));
+}
+
 TEST(Timeouts, FaultIsSettledWithinTenSeconds) {
   EXPECT_LT(kStopGrace, kLease);
   EXPECT_LT(kLease + kStopGrace, absl::Seconds(10));
@@ -23,6 +29,8 @@ TEST(Timeouts, WorkersHaveTwoLeasesToComeBack) {
   // A job whose ranks all finished while the coordinator was away still gets its reports.
   EXPECT_LT(kReturnGrace, kReportsGrace);
 }
+
+TEST(Timeouts, WorkersMayComeBackWhileMostAreSilent) { EXPECT_LE(2 * kReturnGrace, kCutOff); }
 
 TEST(Timeouts, StreamThatIsNotReadOutlastsAReturn) { EXPECT_LT(kReturnGrace, kStreamStall); }
 
