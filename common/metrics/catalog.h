@@ -123,7 +123,7 @@ inline constexpr Metric kJobs =
 inline constexpr Metric kWorkers = kByCoordinator.Gauge(
     "takt_workers", Unit::kNone, {"state"},
     "Workers by state: idle, busy, away (nothing is heard of it, but it is not given up), lost "
-    "(but not those that left as asked), and drained beside them.");
+    "(but not those that left as asked), and beside them drained and quarantined.");
 inline constexpr Metric kWorkerConnected = kByCoordinator.Gauge(
     "takt_worker_connected", Unit::kNone, {"worker"},
     "1 while the worker is attached, 0 while it is away, and from its loss until it is forgotten "
@@ -133,6 +133,9 @@ inline constexpr Metric kWorkerLosses =
                            "Times that the coordinator lost a worker, because it did not come back "
                            "after its stream ended, or its lease expired. A worker that left as "
                            "asked is not counted.");
+inline constexpr Metric kWorkerFaultScore = kByCoordinator.Gauge(
+    "takt_worker_fault_score", Unit::kNone, {"worker"},
+    "Faults of the last day that are blamed on the worker; each counts half after a day.");
 inline constexpr Metric kRecoveryDuration =
     kByCoordinator.Histogram("takt_recovery_duration_seconds", Unit::kSeconds, {"phase"},
                              "From a fault until the job trains again: stop (its ranks let go), "

@@ -23,7 +23,8 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
                  Moment now)
     : options_(options),
       requests_(store),
-      workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_),
+      workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_,
+               std::move(snapshot.workers)),
       context_{.decide = options_.decide,
                .commit_timeout = options_.commit_timeout,
                .random_bytes = options_.random_bytes,

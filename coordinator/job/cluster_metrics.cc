@@ -212,17 +212,19 @@ void ClusterMetrics::Tick(const std::map<std::string, membership::Worker>& worke
 }
 
 void ClusterMetrics::RecordWorkers(const std::map<std::string, membership::Worker>& workers) {
-  int idle = 0, busy = 0, away = 0, lost = 0, drained = 0;
+  int idle = 0, busy = 0, away = 0, lost = 0, drained = 0, quarantined = 0;
   std::set<std::string> shown;
   for (const auto& [name, worker] : workers) {
     const membership::WorkerState state = worker.state();
     drained += worker.drained;
+    quarantined += worker.blame.quarantined;
     idle += state == membership::WorkerState::kIdle;
     busy += state == membership::WorkerState::kBusy;
     away += state == membership::WorkerState::kAway;
     if (state == membership::WorkerState::kLost && MayBeLost(worker)) continue;
     lost += state == membership::WorkerState::kLost;
     registry_.Gauge(metrics::kWorkerConnected, {name}).Set(worker.attached() ? 1 : 0);
+    registry_.Gauge(metrics::kWorkerFaultScore, {name}).Set(worker.blame.score);
     shown.insert(name);
   }
   for (const std::string& name : workers_) {
@@ -234,6 +236,7 @@ void ClusterMetrics::RecordWorkers(const std::map<std::string, membership::Worke
   registry_.Gauge(metrics::kWorkers, {"away"}).Set(away);
   registry_.Gauge(metrics::kWorkers, {"lost"}).Set(lost);
   registry_.Gauge(metrics::kWorkers, {"drained"}).Set(drained);
+  registry_.Gauge(metrics::kWorkers, {"quarantined"}).Set(quarantined);
 }
 
 }  // namespace takt::job

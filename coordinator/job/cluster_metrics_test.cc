@@ -173,6 +173,7 @@ TEST_F(ClusterMetricsTest, ALostWorkerIsNamedUnlessItWasToGo) {
   membership::Worker attached{.session = membership::SessionId(1)};
   membership::Worker away, lost, left, drained;
   away.away = "its stream ended";
+  away.blame = {.quarantined = true, .score = 1.5};
   left.leaving = true;
   drained.drained = true;
   workers_ = {
@@ -180,6 +181,8 @@ TEST_F(ClusterMetricsTest, ALostWorkerIsNamedUnlessItWasToGo) {
   Tick();
   EXPECT_THAT(Text(), HasSubstr("takt_worker_connected{worker=\"away\"} 0\n"));
   EXPECT_THAT(Text(), HasSubstr("takt_workers{state=\"away\"} 1\n"));
+  EXPECT_THAT(Text(), HasSubstr("takt_workers{state=\"quarantined\"} 1\n"));
+  EXPECT_THAT(Text(), HasSubstr("takt_worker_fault_score{worker=\"away\"} 1.5\n"));
   EXPECT_THAT(Text(), HasSubstr("takt_worker_connected{worker=\"attached\"} 1\n"));
   EXPECT_THAT(Text(), HasSubstr("takt_worker_connected{worker=\"lost\"} 0\n"));
   EXPECT_THAT(Text(), Not(HasSubstr("worker=\"left\"")));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/job/blame.h"
 
 namespace takt::job {
 namespace {
@@ -38,14 +39,6 @@ std::string WhatItDid(const RankRun& rank) {
   if (!rank.status.instruction.empty())
     return absl::StrCat(who, " was at ", rank.status.instruction, ", waiting for nothing");
   return absl::StrCat(who, " was waiting for nothing");
-}
-
-// Finds a rank that is gone without a word. A fault is blamed on it before it is blamed on a rank
-// that reported an error, because the lost rank makes its neighbours fail.
-const RankRun* FindSilentlyLost(const JobRun& run) {
-  const auto it = std::ranges::find_if(
-      run.ranks, [](const RankRun& r) { return r.lost && !IsTerminal(r.phase); });
-  return it == run.ranks.end() ? nullptr : &*it;
 }
 
 const RankRun* FindCulprit(const JobRun& run) {
@@ -93,36 +86,40 @@ std::string GoesOnFrom(const JobRecord& job) {
              : "has no checkpoint of its own yet";
 }
 
-// Returns the reasons of the faults that `job.recoveries` counts.
-std::vector<std::string> PastFaults(const JobRecord& job) {
+// Returns the reasons of so many faults before the one for which the job is RECOVERING now.
+std::vector<std::string> PastFaults(const JobRecord& job, std::size_t count) {
   std::vector<std::string> faults;
   for (const store::Transition& transition : job.transitions) {
     if (transition.state == JobState::kRecovering) faults.push_back(transition.reason);
   }
-  const std::size_t counted = std::min<std::size_t>(faults.size(), job.recoveries.count);
-  faults.erase(faults.begin(), faults.end() - static_cast<std::ptrdiff_t>(counted));
+  if (!faults.empty()) faults.pop_back();
+  faults.erase(faults.begin(),
+               faults.end() - static_cast<std::ptrdiff_t>(std::min(faults.size(), count)));
   return faults;
 }
 
 // Decides how a stopped run ends.
-Decision EndOfStop(const JobRecord& job, const JobRun& run, const DecideOptions& options) {
+Decision EndOfStop(absl::Time now, const JobRecord& job, const JobRun& run,
+                   const DecideOptions& options) {
   const store::JobStop& stop = *job.stop;
   Decision end{.kind = Decision::Kind::kEnd,
                .reason = stop.reason,
                .state = stop.state,
                .invalid_input = stop.invalid_input,
                .violations = stop.violations};
-  const bool goes_on = stop.state == JobState::kRecovering || stop.state == JobState::kQueued;
-  if (stop.state == JobState::kFailed && !stop.invalid_input) {
-    end.reason = DescribeFault(job, run);
-    if (run.has_checkpoints && job.recoveries.count >= options.max_recoveries) {
-      absl::StrAppend(&end.reason, "; given up after ", job.recoveries.count,
-                      " recoveries without a step after ", job.recoveries.at_step.value(), ": ",
-                      absl::StrJoin(PastFaults(job), "; "));
+  if (stop.state == JobState::kCancelled || stop.invalid_input) return end;
+  if (stop.state != JobState::kQueued) end.reason = DescribeFault(job, run);
+  if (stop.state == JobState::kRecovering) {
+    const std::vector<store::JobFault> faults = FaultsWith(job, run, now);
+    if (const std::optional<std::string> why = WhyGivenUp(faults, options)) {
+      end.state = JobState::kFailed;
+      absl::StrAppend(&end.reason, "; ", *why, ": ",
+                      absl::StrJoin(PastFaults(job, faults.size() - 1), "; "));
+      return end;
     }
-  } else if (goes_on) {
+  }
+  if (stop.state != JobState::kFailed) {
     end.state = job.halt ? job.halt->next : JobState::kQueued;
-    if (stop.state == JobState::kRecovering) end.reason = DescribeFault(job, run);
     if (job.halt && job.halt->reason != stop.reason)
       end.reason = absl::StrCat(job.halt->reason, "; ", end.reason);
     absl::StrAppend(&end.reason, "; ", GoesOnFrom(job));
@@ -131,16 +128,16 @@ Decision EndOfStop(const JobRecord& job, const JobRun& run, const DecideOptions&
 }
 
 // The ranks were told to stop. Waits until they have let go, at most for stop_grace.
-Decision DecideStopping(absl::Duration now, const JobRecord& job, const JobRun& run,
+Decision DecideStopping(Moment now, const JobRecord& job, const JobRun& run,
                         const DecideOptions& options) {
   const auto pending = [](const RankRun& r) { return !r.lost && !IsTerminal(r.phase); };
   const bool all_answered = std::ranges::none_of(run.ranks, pending);
-  if (!all_answered && now - run.stop_since.value_or(now) < options.stop_grace) {
+  if (!all_answered && now.steady - run.stop_since.value_or(now.steady) < options.stop_grace) {
     return Wait(absl::StrCat(job.stop->reason, "; stopping ", Names(run, pending)));
   }
   if (!run.saving.empty() && job.stop->state != JobState::kCancelled)
     return Wait(absl::StrCat(job.stop->reason, "; waiting for ", run.saving));
-  return EndOfStop(job, run, options);
+  return EndOfStop(now.wall, job, run, options);
 }
 
 // A rank that waits for nobody before it is admitted loads.
@@ -214,12 +211,6 @@ Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& r
                                                 : DecideFinished(now, job, run, options);
 }
 
-// True if another generation may follow the fault that the run has now.
-bool MayRecover(const JobRecord& job, const JobRun& run, const DecideOptions& options) {
-  return run.has_checkpoints && (run.committed_steps() > job.recoveries.at_step.value() ||
-                                 job.recoveries.count < options.max_recoveries);
-}
-
 // All ranks are ready to train.
 Decision DecideAdmitted(const JobRun& run) {
   const StepId resumed = run.ranks.front().resumed_step;
@@ -273,12 +264,12 @@ JobRun JobRun::Of(const JobRecord& job, const config::JobSpec& spec, mesh::Mesh 
   return run;
 }
 
-Decision Decide(absl::Duration now, const JobRecord& job, const JobRun& run,
-                const DecideOptions& options) {
+Decision Decide(Moment now, const JobRecord& job, const JobRun& run, const DecideOptions& options) {
   if (job.stop) return DecideStopping(now, job, run, options);
-  Decision decision = DecideUnstopped(now, job, run, options);
+  Decision decision = DecideUnstopped(now.steady, job, run, options);
   const bool fault = decision.kind == Decision::Kind::kStop && !decision.invalid_input;
-  if (fault && MayRecover(job, run, options)) decision.state = JobState::kRecovering;
+  // Whether the job goes on is known when its ranks have told what they saw of the fault.
+  if (fault && run.has_checkpoints) decision.state = JobState::kRecovering;
   return decision;
 }
 

@@ -14,10 +14,10 @@
 //                                                                                   |
 //                          FAILED | CANCELLED <-- (ranks let go) ----------- kStop --+
 //
-// RECOVERING leads to PAUSED if that was asked for. A run ends only when its last checkpoint is
-// visible or has failed (saving.h), except when it is cancelled. Decide covers STARTING, RUNNING
-// and RECOVERING; placement/queue.h decides which job leaves QUEUED, job.h has what users and
-// leaving workers ask for.
+// RECOVERING leads to PAUSED if that was asked for, and to FAILED if the job is given up (blame.h).
+// A run ends only when its last checkpoint is visible or has failed (saving.h), except when it is
+// cancelled. Decide covers STARTING, RUNNING and RECOVERING; placement/queue.h decides which job
+// leaves QUEUED, job.h has what users and leaving workers ask for.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/config/job_spec.h"
 #include "coordinator/job/session.h"
 #include "coordinator/job/step_collector.h"
@@ -99,8 +100,12 @@ struct DecideOptions {
   absl::Duration loading_timeout = timeouts::kLoadingTimeout;
   absl::Duration stop_grace = timeouts::kStopGrace;
   absl::Duration reports_grace = timeouts::kReportsGrace;
-  // A job goes on after so many faults in a row, if no new step was committed between them.
+  // A job goes on after so many errors in a row (blame.h), if no new step was committed between
+  // them, and after any faults for give_up_after.
   int max_recoveries = 3;
+  absl::Duration give_up_after = timeouts::kGiveUp;
+  absl::Duration first_backoff = timeouts::kFirstBackoff;
+  absl::Duration longest_backoff = timeouts::kLongestBackoff;
 };
 
 struct Decision {
@@ -118,7 +123,7 @@ struct Decision {
 };
 
 // job: STARTING, RUNNING or RECOVERING; `run` is its run.
-Decision Decide(absl::Duration now, const store::JobRecord& job, const JobRun& run,
+Decision Decide(Moment now, const store::JobRecord& job, const JobRun& run,
                 const DecideOptions& options);
 
 // Describes the fault for people: what went wrong first, where it was, and what every other rank

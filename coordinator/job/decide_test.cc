@@ -32,7 +32,9 @@ class DecideTest : public ::testing::Test {
     run_.stop_since = now_;
   }
   void Commit(int step) { run_.steps = StepCollector({.pp_size = 3}, StepId(step)); }
-  Decision DecideNow() { return Decide(now_, job_, run_, options_); }
+  Decision DecideNow() {
+    return Decide({.wall = absl::FromUnixSeconds(1000), .steady = now_}, job_, run_, options_);
+  }
 
   DecideOptions options_;
   absl::Duration now_ = absl::Seconds(100);
@@ -233,20 +235,36 @@ TEST_F(DecideTest, ARankWhoseWorkerIsAwayIsNamedAndTrains) {
             "boundary; nothing is heard of rank 1 (w1)");
 }
 
-TEST_F(DecideTest, AFaultOfAJobWithCheckpointsIsRecoveredFromSoManyTimes) {
+TEST_F(DecideTest, AFaultOfAJobWithCheckpointsIsRecoveredFrom) {
   Running();
-  run_.has_checkpoints = true;
   run_.ranks[1].lost = "its stream ended";
-  job_.recoveries = {.count = 2, .at_step = StepId(7)};
-  Commit(7);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  run_.has_checkpoints = true;
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
   EXPECT_EQ(DecideNow().state, JobState::kRecovering);
-  job_.recoveries.count = 3;
+}
+
+TEST_F(DecideTest, AJobThatIsGivenUpFailsWithItsHistoryWhenItsRanksHaveLetGo) {
+  Running();
+  run_.has_checkpoints = true;
+  All(RankPhase::kAborted);
+  run_.ranks[1].phase = RankPhase::kFailed;
+  run_.ranks[1].error = "INTERNAL: boom";
+  Commit(7);
+  for (int i = 0; i < 3; ++i) {
+    job_.faults.push_back({.worker = "w1", .error = "INTERNAL: boom", .committed = StepId(7)});
+    job_.transitions.push_back({JobState::kRecovering, absl::FromUnixSeconds(i), "earlier"});
+  }
+  job_.transitions.push_back({JobState::kRecovering, absl::FromUnixSeconds(9), "now"});
+  Stopping("worker w1 (rank 1) failed: INTERNAL: boom", JobState::kRecovering);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
   EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  EXPECT_THAT(DecideNow().reason,
+              HasSubstr("given up after 3 recoveries without a step after 7: earlier; earlier; "
+                        "earlier"));
   Commit(8);  // a new step
-  EXPECT_EQ(DecideNow().state, JobState::kRecovering);
-  run_.has_checkpoints = false;
-  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  EXPECT_EQ(DecideNow().state, JobState::kQueued);
 }
 
 TEST_F(DecideTest, ARecoveringJobWaitsForItsCheckpointAndThenForWorkers) {

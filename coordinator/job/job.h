@@ -111,6 +111,7 @@ class Job final {
   void StartRun();
   void StopRun(store::JobStop stop, Moment now);
   void EndRun(const Decision& decision, Moment now);
+  void SettleFault(const Decision& decision, Moment now);
   void CollectSteps(bool rest, Moment now);
   // Sends the command to the workers whose ranks have not ended.
   template <class Command>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/job/worker_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,7 @@ absl::StatusOr<std::optional<Loss>> WorkerTable::Attach(const control::Hello& he
   Close(attached->replaced, "the worker came back on another one");
   if (attached->loss) Settle(*attached->loss);
   sessions_[id] = std::move(session);
+  ShowBlame(hello.worker, now);
   Send(hello.worker, control::Welcome{.protocol_version = kProtocolVersion,
                                       .program_version = kTaktVersion,
                                       .heartbeat = heartbeat_,
@@ -52,7 +54,30 @@ std::optional<Loss> WorkerTable::Detach(SessionId id, const std::string& reason,
 std::vector<Loss> WorkerTable::Expire(Moment now, const membership::Membership::Vouch& vouch) {
   std::vector<Loss> losses = members_.Expire(now, vouch);
   for (const Loss& loss : losses) Settle(loss);
+  for (const std::string& worker : quarantine_.Tick(now.wall)) ShowBlame(worker, now);
   return losses;
+}
+
+void WorkerTable::Blame(const std::string& worker, const std::string& job, const std::string& what,
+                        Moment now) {
+  const Worker* const found = members_.Find(worker);
+  if (found != nullptr && found->leaving) return;
+  const auto known = std::ranges::count_if(workers(), [](const auto& entry) {
+    return entry.second.state() != membership::WorkerState::kLost;
+  });
+  quarantine_.Blame(worker, {.time = now.wall, .job = job, .what = what}, static_cast<int>(known));
+  ShowBlame(worker, now);
+}
+
+void WorkerTable::Trust(const std::string& worker, Moment now) {
+  quarantine_.Trust(worker);
+  ShowBlame(worker, now);
+}
+
+void WorkerTable::ShowBlame(const std::string& worker, Moment now) {
+  members_.SetBlame(worker, quarantine_.Of(worker, now.wall));
+  for (auto& [name, record] : quarantine_.TakeChanges())
+    outbox_.changes.workers[name] = std::move(record);
 }
 
 void WorkerTable::Settle(const Loss& loss) {
@@ -92,7 +117,7 @@ placement::Gang WorkerTable::Reserved(const control::JobKey& key, config::Device
   placement::Gang gang;
   for (const auto& [name, worker] : workers()) {
     const bool held = worker.hold == membership::Hold{key, kNoRank};
-    if (held && worker.attached() && !worker.drained && !worker.leaving) gang.push_back(&worker);
+    if (held && worker.attached() && !worker.retired()) gang.push_back(&worker);
   }
   placement::SortByRank(gang, device);
   return gang;

@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,6 +25,7 @@
 #include "common/base/clock.h"
 #include "common/control/attachment.h"
 #include "coordinator/job/outbox.h"
+#include "coordinator/job/quarantine.h"
 #include "coordinator/job/session.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/placement/placement.h"
@@ -36,10 +38,15 @@ using membership::SessionId;
 // One thread.
 class WorkerTable final {
  public:
-  // heartbeat: how often a worker is told to send one. outbox: borrowed; takes what is sent.
+  // heartbeat: how often a worker is told to send one. outbox: borrowed; takes what is sent and
+  // stored. records: from the store.
   WorkerTable(const membership::MembershipOptions& options, const std::set<std::string>& drained,
-              absl::Duration heartbeat, Outbox* outbox)
-      : options_(options), heartbeat_(heartbeat), members_(options, drained), outbox_(*outbox) {}
+              absl::Duration heartbeat, Outbox* outbox, Quarantine::Records records = {})
+      : options_(options),
+        heartbeat_(heartbeat),
+        members_(options, drained),
+        quarantine_(std::move(records)),
+        outbox_(*outbox) {}
 
   // This incarnation held a rank of `key` when the coordinator ended. It is away.
   membership::Loss Expect(const control::BoundRank& bound, const control::JobKey& key, Moment now) {
@@ -54,6 +61,13 @@ class WorkerTable final {
   std::optional<membership::Loss> Detach(SessionId id, const std::string& reason, Moment now);
   // Returns the workers that are lost, or away from now on (Membership::Expire).
   std::vector<membership::Loss> Expire(Moment now, const membership::Membership::Vouch& vouch);
+
+  // A fault of the job is the worker's. Nothing happens if the worker is about to end.
+  void Blame(const std::string& worker, const std::string& job, const std::string& what,
+             Moment now);
+  // Forgets what is held against the worker.
+  void Trust(const std::string& worker, Moment now);
+  const Quarantine& quarantine() const { return quarantine_; }
 
   // Nothing happens unless the worker is attached.
   void Send(const std::string& worker, control::Command command);
@@ -78,10 +92,13 @@ class WorkerTable final {
   // Logs and counts the loss, and closes its session.
   void Settle(const membership::Loss& loss);
   void Close(SessionId id, const std::string& reason);
+  // Stores and shows what is held against the worker now.
+  void ShowBlame(const std::string& worker, Moment now);
 
   const membership::MembershipOptions options_;
   const absl::Duration heartbeat_;
   membership::Membership members_;
+  Quarantine quarantine_;
   std::map<SessionId, std::shared_ptr<WorkerSession>> sessions_;
   Outbox& outbox_;
 };

@@ -222,6 +222,11 @@ void Membership::SetLeaving(SessionId session) {
   if (it != sessions_.end()) workers_.at(it->second).leaving = true;
 }
 
+void Membership::SetBlame(const std::string& name, Blame blame) {
+  if (const auto it = workers_.find(name); it != workers_.end())
+    it->second.blame = std::move(blame);
+}
+
 void Membership::SetHold(const std::string& name, Hold hold) {
   workers_.at(name).hold = std::move(hold);
 }

@@ -52,11 +52,20 @@ struct Hold {
   bool operator==(const Hold&) const = default;
 };
 
+// What is held against a worker.
+struct Blame {
+  bool quarantined = false;  // it gets no work
+  absl::Time until;          // of quarantined
+  std::string reasons;       // for people; empty: nothing is
+  double score = 0;          // faults, of which each counts half after a day
+};
+
 struct Worker {
   control::Hello hello;
   SessionId session;  // 0: it has no stream
   bool drained = false;
   bool leaving = false;  // this process is about to end
+  Blame blame;
   std::optional<Hold> hold;
   std::optional<std::string> away;  // why nothing is heard of it; nullopt: it is lost, or heard
   absl::Time attach_time, last_seen;
@@ -70,7 +79,9 @@ struct Worker {
     if (session == SessionId(0)) return WorkerState::kLost;
     return hold.has_value() ? WorkerState::kBusy : WorkerState::kIdle;
   }
-  bool TakesWork() const { return state() == WorkerState::kIdle && !drained && !leaving; }
+  // It gets no more work when what it holds is done.
+  bool retired() const { return drained || leaving || blame.quarantined; }
+  bool TakesWork() const { return state() == WorkerState::kIdle && !retired(); }
 };
 
 // A worker of which nothing is heard any more, and what it is or was held for.
@@ -140,6 +151,8 @@ class Membership final {
   absl::Status SetDrained(const std::string& worker, bool drained);
   // This incarnation gets no new work any more. An unknown session is ignored.
   void SetLeaving(SessionId session);
+  // Nothing happens if no such worker is known.
+  void SetBlame(const std::string& worker, Blame blame);
   void SetHold(const std::string& worker, Hold hold);
   void Release(const std::string& worker);
 

@@ -37,7 +37,7 @@ void AddHeld(const Worker& worker, std::vector<Holder>& held) {
       held, [&](const Holder& h) { return h.name == key.job && h.generation == key.generation; });
   if (holder == held.end())
     holder = held.insert(held.end(), {.name = key.job, .generation = key.generation});
-  if (worker.drained || worker.leaving || worker.away) {
+  if (worker.retired() || worker.away) {
     ++holder->num_others;
   } else {
     holder->workers.push_back(GangWorkerOf(worker));
@@ -70,7 +70,10 @@ Capacity CapacityOf(const Workers& workers) {
     } else if (worker.TakesWork()) {
       idle.push_back(&worker);
     } else if (worker.state() == WorkerState::kIdle) {
-      ++(worker.drained ? capacity.drained : capacity.leaving);
+      int& others = worker.drained   ? capacity.drained
+                    : worker.leaving ? capacity.leaving
+                                     : capacity.quarantined;
+      ++others;
     }
   }
   SortByRank(idle, DeviceKind::kAuto);

@@ -45,6 +45,19 @@ TEST(Timeouts, LoadingMayTakeMuchLongerThanConnecting) {
   EXPECT_LE(10 * kAdmissionTimeout, kLoadingTimeout);
 }
 
+TEST(Timeouts, BackoffOutlastsARebootAndLeavesTimeForManyTries) {
+  EXPECT_LT(kReturnGrace, 2 * kFirstBackoff);
+  EXPECT_LT(kFirstBackoff, kLongestBackoff);
+  EXPECT_LE(10 * kLongestBackoff, kGiveUp);
+}
+
+TEST(Timeouts, QuarantineOutlastsTheBackoffOfTheJobThatBlames) {
+  EXPECT_LT(kLongestBackoff, kFirstQuarantine);
+  EXPECT_LT(kFirstQuarantine, kBlameSoon);
+  EXPECT_LT(kBlameSoon, kBlameLate);
+  EXPECT_LE(kLongestQuarantine, kBlameLate);
+}
+
 TEST(Timeouts, WorkerIsForgottenAfterItsJobs) { EXPECT_LT(kKeepEndedMetrics, kForgetWorker); }
 
 }  // namespace
