@@ -25,6 +25,8 @@ rule "*.h *.cc $tests :!cli/* :!common/rpc/* :!coordinator/rpc/* :!worker/rpc/* 
 rule "*.h *.cc $tests :!cli/* :!*/rpc/* :!*/store/* :!*_serde.h :!*_serde.cc :!common/config/* :!coordinator/job/*_checkpoints.cc :!proto/*" '#include [<"]takt/v1/' \
   "generated messages outside rpc/, store/, cli/, common/config and *_serde"
 rule "*.h *.cc $tests :!worker/transport/gloo/*" '#include [<"]gloo/' "Gloo outside worker/transport/gloo"
+rule "coordinator worker/rpc worker/session common/daemon $tests" \
+  '(Await|Wait|Notification)With(Timeout|Deadline)' "a wait on the wall clock (common/base/steady_cond_var.h)"
 rule '*.h *.cc :!worker/backend/cuda/* :!worker/transport/nccl/*' '#include [<"](cuda_runtime|cuda_runtime_api|cudnn|cudnn_frontend|cublasLt|nccl)\.h' \
   "CUDA outside worker/backend/cuda and worker/transport/nccl"
 

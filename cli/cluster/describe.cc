@@ -58,10 +58,9 @@ void AddCluster(CLI::App& app, Context& context) {
       },
       Describe)
       ->footer(
-          "Workers that are lost, leaving or drained are left out. docs/clusters.md describes the "
-          "file; people\n"
-          "may write and change it. With -o json the file is one object, which takt plan reads as "
-          "well.\n\n"
+          "Workers that are lost, away, leaving, drained or quarantined are left out.\n"
+          "docs/clusters.md describes the file; people may write and change it.\n"
+          "With -o json the file is one object, which takt plan reads as well.\n\n"
           "Examples:\n"
           "  takt cluster describe\n"
           "  takt cluster describe --out cluster.yaml && takt plan job.yaml --cluster "

@@ -42,7 +42,8 @@ void AddDrain(CLI::App& app, Context& context) {
       "other workers;\na job without a checkpoint section is finished first. `takt workers` shows "
       "the worker as IDLE when it is free.\n\n",
       &Client::DrainWorker);
-  Add(app, context, "undrain", "Let a drained worker take jobs again", "", &Client::UndrainWorker);
+  Add(app, context, "undrain", "Let a drained or quarantined worker take jobs again",
+      "What is held against the worker is forgotten.\n\n", &Client::UndrainWorker);
 }
 
 }  // namespace takt::cli

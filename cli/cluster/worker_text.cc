@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/cluster/worker_text.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "cli/base/report.h"
 #include "cli/base/text.h"
 
@@ -28,6 +31,22 @@ std::string RatesText(const v1::Worker& worker) {
   return worker.has_device() ? text(worker.device()) : text(worker);
 }
 
+// Returns "w1 is quarantined until 2026-01-02 10:17:07 UTC; takt undrain w1 ends that. Blamed for:
+// ...".
+std::string BlameText(const v1::Worker& worker) {
+  std::string text = worker.name();
+  if (worker.quarantined()) {
+    absl::StrAppend(&text, " is quarantined until ",
+                    absl::FormatTime("%Y-%m-%d %H:%M:%S",
+                                     absl::FromUnixSeconds(worker.quarantined_until().seconds()),
+                                     absl::UTCTimeZone()),
+                    " UTC; takt undrain ", worker.name(), " ends that. Blamed for: ");
+  } else {
+    absl::StrAppend(&text, " is blamed for: ");
+  }
+  return OneLine(absl::StrCat(text, worker.blame()));
+}
+
 }  // namespace
 
 void PrintWorkers(const Context& context, const std::vector<v1::Worker>& workers) {
@@ -38,14 +57,20 @@ void PrintWorkers(const Context& context, const std::vector<v1::Worker>& workers
     const auto* state = v1::WorkerState_descriptor()->FindValueByNumber(worker.state());
     table.Add({worker.name(),
                absl::StrCat(state != nullptr ? ShortName(*state) : "?",
-                            worker.drained() ? ",DRAINED" : "", worker.leaving() ? ",LEAVING" : ""),
+                            worker.drained() ? ",DRAINED" : "", worker.leaving() ? ",LEAVING" : "",
+                            worker.quarantined() ? ",QUARANTINED" : ""),
                worker.job().empty() ? "-" : worker.job(),
                worker.job().empty() ? "-" : absl::StrCat(worker.rank()), worker.host(),
                absl::StrCat(worker.cores()),
                FormatBytes(static_cast<double>(worker.memory_bytes())), RatesText(worker),
                DeviceText(worker), worker.program_version()});
   }
-  context.terminal.out << table.ToString() << std::flush;
+  context.terminal.out << table.ToString();
+  for (const v1::Worker& worker : workers) {
+    if (worker.blame().empty()) continue;
+    context.terminal.out << BlameText(worker) << "\n";
+  }
+  context.terminal.out << std::flush;
 }
 
 }  // namespace takt::cli

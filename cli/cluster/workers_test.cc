@@ -43,5 +43,28 @@ TEST(Workers, ShowsWhatEachComputesOn) {
   EXPECT_EQ(workers[1]["device"]["bf16_matmul_flops_per_second"], 8e14);
 }
 
+TEST(Workers, ShowsWhoIsQuarantinedAndWhy) {
+  FakeCoordinator coordinator;
+  coordinator.workers = [](auto&, auto&, v1::ListWorkersResponse& response) {
+    v1::Worker& worker = *response.add_workers();
+    worker.set_name("w1");
+    worker.set_state(v1::WORKER_STATE_IDLE);
+    worker.set_quarantined(true);
+    worker.mutable_quarantined_until()->set_seconds(1767348427);
+    worker.set_blame("2026-01-02 10:00:07 job a: its stream ended");
+    v1::Worker& other = *response.add_workers();
+    other.set_name("w2");
+    other.set_state(v1::WORKER_STATE_AWAY);
+    other.set_blame("2026-01-02 10:00:07 job a: INTERNAL: boom");
+    return grpc::Status::OK;
+  };
+  const Outcome text = RunTakt(coordinator, {"workers"});
+  EXPECT_THAT(text.out, AllOf(HasSubstr("IDLE,QUARANTINED"), HasSubstr("AWAY")));
+  EXPECT_THAT(text.out, HasSubstr("w1 is quarantined until 2026-01-02 10:07:07 UTC; takt undrain "
+                                  "w1 ends that. Blamed for: 2026-01-02 10:00:07 job a: its "
+                                  "stream ended\n"));
+  EXPECT_THAT(text.out, HasSubstr("w2 is blamed for: 2026-01-02 10:00:07 job a: INTERNAL: boom\n"));
+}
+
 }  // namespace
 }  // namespace takt::cli

@@ -14,7 +14,9 @@
 namespace takt::cli {
 namespace {
 
-bool IsAttached(const v1::Worker& worker) { return worker.state() != v1::WORKER_STATE_LOST; }
+bool IsAttached(const v1::Worker& worker) {
+  return worker.state() != v1::WORKER_STATE_LOST && worker.state() != v1::WORKER_STATE_AWAY;
+}
 
 plan::WorkerOffer OfferOf(const v1::Worker& worker) {
   plan::WorkerOffer offer{.host = worker.host(),
@@ -44,8 +46,8 @@ plan::Host HostOf(const std::vector<v1::Worker>& workers,
 std::vector<plan::WorkerOffer> OffersOf(const std::vector<v1::Worker>& workers) {
   std::vector<plan::WorkerOffer> offers;
   for (const v1::Worker& worker : workers) {
-    if (IsAttached(worker) && !worker.drained() && !worker.leaving())
-      offers.push_back(OfferOf(worker));
+    const bool retired = worker.drained() || worker.leaving() || worker.quarantined();
+    if (IsAttached(worker) && !retired) offers.push_back(OfferOf(worker));
   }
   return offers;
 }

@@ -268,6 +268,7 @@ class Renderer {
         std::ranges::find(state_.workers, name, [](const auto& w) { return w.name(); });
     if (worker == state_.workers.end()) return trouble;
     if (worker->state() == v1::WORKER_STATE_LOST) trouble.Append(" LOST", Style::kBad);
+    if (worker->state() == v1::WORKER_STATE_AWAY) trouble.Append(" AWAY", Style::kWarn);
     if (worker->leaving()) trouble.Append(" LEAVING", Style::kWarn);
     if (worker->drained()) trouble.Append(" DRAINED", Style::kWarn);
     return trouble;
@@ -310,6 +311,7 @@ class Renderer {
     std::vector<std::string> words;
     const std::pair<v1::WorkerState, const char*> kNames[] = {{v1::WORKER_STATE_BUSY, "busy"},
                                                               {v1::WORKER_STATE_IDLE, "idle"},
+                                                              {v1::WORKER_STATE_AWAY, "away"},
                                                               {v1::WORKER_STATE_LOST, "lost"}};
     for (const auto& [worker_state, name] : kNames) {
       if (count[worker_state] > 0) words.push_back(absl::StrCat(count[worker_state], " ", name));

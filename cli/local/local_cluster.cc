@@ -126,9 +126,10 @@ absl::Status LocalCluster::WaitForWorkers() {
   const absl::Time deadline = absl::Now() + kStartTimeout;
   while (true) {
     ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client_->ListWorkers());
-    const auto attached = std::count_if(
-        workers.begin(), workers.end(),
-        [](const v1::Worker& worker) { return worker.state() != v1::WORKER_STATE_LOST; });
+    const auto attached =
+        std::count_if(workers.begin(), workers.end(), [](const v1::Worker& worker) {
+          return worker.state() != v1::WORKER_STATE_LOST && worker.state() != v1::WORKER_STATE_AWAY;
+        });
     if (attached >= options_.num_workers) return absl::OkStatus();
     for (const End& end : TakeEnds()) return absl::InternalError(end.text);
     if (absl::Now() > deadline) {

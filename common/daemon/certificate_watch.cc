@@ -69,6 +69,7 @@ CertificateWatch::~CertificateWatch() {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
   }
+  end_.SignalAll();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -83,7 +84,7 @@ void CertificateWatch::LookOnce() {
 void CertificateWatch::Run() {
   pthread_setname_np(pthread_self(), "takt-certs");
   absl::MutexLock lock(&mutex_);
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&ended_), kLookEvery)) {
+  while (!end_.AwaitFor(mutex_, absl::Condition(&ended_), kLookEvery)) {
     mutex_.Unlock();
     LookOnce();
     mutex_.Lock();

@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/log.h"
+#include "common/base/steady_cond_var.h"
 #include "common/certificates/tls_files.h"
 
 namespace takt::daemon {
@@ -59,6 +60,7 @@ class CertificateWatch final {
   CertificateJudge judge_;
   const std::function<void(absl::Time)> on_expiry_;
   absl::Mutex mutex_;
+  SteadyCondVar end_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

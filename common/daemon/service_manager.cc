@@ -39,6 +39,7 @@ Watchdog::~Watchdog() {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
   }
+  end_.SignalAll();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -51,7 +52,7 @@ void Watchdog::Run(absl::Duration timeout) {
       feed_();
       ask_([answered] { *answered = true; });
     }
-    mutex_.AwaitWithTimeout(absl::Condition(&ended_), timeout / 3);
+    end_.AwaitFor(mutex_, absl::Condition(&ended_), timeout / 3);
   }
 }
 

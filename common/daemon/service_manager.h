@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/steady_cond_var.h"
 
 namespace takt::daemon {
 
@@ -39,6 +40,7 @@ class Watchdog {
   const std::function<void(std::function<void()>)> ask_;
   const std::function<void()> feed_;
   absl::Mutex mutex_;
+  SteadyCondVar end_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // there is none without a timeout
 };

@@ -18,8 +18,8 @@ constexpr auto kAllMetrics = PointersTo(
     kRankComputePredicted, kRankIdle, kTokens, kLoss, kValidationLoss, kGradNorm, kLearningRate,
     kNonfiniteSteps, kModelFlopsUtilization, kMemoryPredicted, kCheckpoints, kCheckpointStep,
     kCheckpointTimestamp, kCheckpointEvery, kCheckpointDuration, kRecoveries, kJobs, kWorkers,
-    kWorkerConnected, kWorkerLosses, kRecoveryDuration, kRankInfo, kOpDuration, kP2pBytes, kP2pWait,
-    kInFlight, kMemory, kMemoryLimit, kCertificateExpiry, kBuildInfo);
+    kWorkerConnected, kWorkerLosses, kWorkerFaultScore, kRecoveryDuration, kRankInfo, kOpDuration,
+    kP2pBytes, kP2pWait, kInFlight, kMemory, kMemoryLimit, kCertificateExpiry, kBuildInfo);
 
 using Of = Extent::Of;
 
@@ -28,7 +28,7 @@ constexpr Label kAllLabels[] = {
     {"job", "name of the job", {0, Of::kJobs}},
     {"state",
      "of a job: QUEUED, PLANNING, STARTING, RUNNING, RECOVERING, PAUSED, SUCCEEDED, FAILED, "
-     "CANCELLED; of workers: idle, busy, lost, drained",
+     "CANCELLED; of workers: idle, busy, away, lost, drained, quarantined",
      {9}},
     {"stage", "number of the stage; empty: the instruction belongs to none", {0, Of::kStages}},
     {"pp_rank", "number of the pp rank", {0, Of::kPpRanks}},

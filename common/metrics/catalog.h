@@ -124,18 +124,22 @@ inline constexpr Metric kRecoveries =
 // These describe the cluster, as the coordinator knows it.
 inline constexpr Metric kJobs =
     kByCoordinator.Gauge("takt_jobs", Unit::kNone, {"state"}, "Jobs by state.");
-inline constexpr Metric kWorkers =
-    kByCoordinator.Gauge("takt_workers", Unit::kNone, {"state"},
-                         "Workers by state: idle, busy, lost (but not those that left as asked), "
-                         "and drained beside them.");
+inline constexpr Metric kWorkers = kByCoordinator.Gauge(
+    "takt_workers", Unit::kNone, {"state"},
+    "Workers by state: idle, busy, away (nothing is heard of it, but it is not given up), lost "
+    "(but not those that left as asked), and beside them drained and quarantined.");
 inline constexpr Metric kWorkerConnected = kByCoordinator.Gauge(
     "takt_worker_connected", Unit::kNone, {"worker"},
-    "1 while the worker is attached, 0 from its loss until it is forgotten an hour later; not "
-    "there for one that left as asked or is drained and away.");
-inline constexpr Metric kWorkerLosses = kByCoordinator.Counter(
-    "takt_worker_losses_total", Unit::kNone, {},
-    "Times that the coordinator lost a worker, because its stream ended or its lease expired. A "
-    "worker that left as asked is not counted.");
+    "1 while the worker is attached, 0 while it is away, and from its loss until it is forgotten "
+    "an hour later; not there for one that left as asked, or that is drained and lost.");
+inline constexpr Metric kWorkerLosses =
+    kByCoordinator.Counter("takt_worker_losses_total", Unit::kNone, {},
+                           "Times that the coordinator lost a worker, because it did not come back "
+                           "after its stream ended, or its lease expired. A worker that left as "
+                           "asked is not counted.");
+inline constexpr Metric kWorkerFaultScore = kByCoordinator.Gauge(
+    "takt_worker_fault_score", Unit::kNone, {"worker"},
+    "Faults of the last day that are blamed on the worker; each counts half after a day.");
 inline constexpr Metric kRecoveryDuration =
     kByCoordinator.Histogram("takt_recovery_duration_seconds", Unit::kSeconds, {"phase"},
                              "From a fault until the job trains again: stop (its ranks let go), "

@@ -23,10 +23,12 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
                  Moment now)
     : options_(options),
       requests_(store),
-      workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_),
+      workers_(options_.membership, snapshot.drained, options_.heartbeat, &outbox_,
+               std::move(snapshot.workers)),
       context_{.decide = options_.decide,
                .replan = options_.replan,
                .commit_timeout = options_.commit_timeout,
+               .return_grace = options_.membership.return_grace,
                .random_bytes = options_.random_bytes,
                .read_profile = options_.read_profile,
                .saving_jobs = [this] { return jobs_.SavingJobs(); },
@@ -36,10 +38,10 @@ Cluster::Cluster(const ClusterOptions& options, store::Snapshot snapshot, store:
 
 void Cluster::Attach(const control::Hello& hello, SessionId id,
                      std::shared_ptr<WorkerSession> session, Moment now) {
-  const absl::StatusOr<std::optional<Loss>> replaced =
+  const absl::StatusOr<std::optional<Loss>> loss =
       workers_.Attach(hello, id, std::move(session), now);
-  if (!replaced.ok()) return;
-  if (*replaced) HandleLoss(**replaced, now);
+  if (!loss.ok()) return;
+  if (*loss) HandleLoss(**loss);
   const Worker& worker = *workers_.members().Find(hello.worker);
   for (auto& [number, job] : jobs_) job.Reattach(worker);
   if (!hello.running) return;
@@ -52,7 +54,7 @@ void Cluster::Attach(const control::Hello& hello, SessionId id,
 }
 
 void Cluster::Heartbeat(SessionId id, const control::Heartbeat& heartbeat, Moment now) {
-  workers_.members().Heard(id, now);
+  Heard(id, now);
   const Worker* const worker = workers_.members().FindSession(id);
   if (worker == nullptr || !heartbeat.status) return;
   if (Job* const job = jobs_.FindRunning(heartbeat.key))
@@ -60,7 +62,7 @@ void Cluster::Heartbeat(SessionId id, const control::Heartbeat& heartbeat, Momen
 }
 
 void Cluster::Update(SessionId id, const control::JobUpdate& update, Moment now) {
-  workers_.members().Heard(id, now);
+  Heard(id, now);
   const Worker* const worker = workers_.members().FindSession(id);
   if (worker == nullptr) return;
   Job* const job = jobs_.FindRunning(update.key);
@@ -74,11 +76,11 @@ void Cluster::Update(SessionId id, const control::JobUpdate& update, Moment now)
 }
 
 void Cluster::Detach(SessionId id, const std::string& reason, Moment now) {
-  if (const std::optional<Loss> loss = workers_.Detach(id, reason)) HandleLoss(*loss, now);
+  if (const std::optional<Loss> loss = workers_.Detach(id, reason, now)) HandleLoss(*loss);
 }
 
 void Cluster::Leave(SessionId id, const std::string& reason, Moment now) {
-  workers_.members().Heard(id, now);
+  Heard(id, now);
   workers_.members().SetLeaving(id);
   const Worker* const worker = workers_.members().FindSession(id);
   if (worker == nullptr) return;
@@ -113,7 +115,7 @@ void Cluster::ReportCheckpoint(const std::string& worker, const std::string& inc
 }
 
 void Cluster::Committed(SessionId id, const control::CheckpointCommitted& answer, Moment now) {
-  workers_.members().Heard(id, now);
+  Heard(id, now);
   if (Job* const job = jobs_.FindRunning(answer.key)) job->Committed(id, answer, now);
 }
 
@@ -121,18 +123,31 @@ void Cluster::AddLog(const control::LogLine& line) {
   if (Job* const job = jobs_.Find(line.job)) job->AddLog(line);
 }
 
-void Cluster::HandleLoss(const Loss& loss, Moment now) {
+void Cluster::HandleLoss(const Loss& loss) {
   Job* const job = loss.hold ? jobs_.FindRunning(loss.hold->key) : nullptr;
-  if (job != nullptr) job->Lose(loss, /*returns=*/now.steady < streams_return_until_, now);
+  if (job != nullptr) job->Lose(loss);
+}
+
+void Cluster::Heard(SessionId id, Moment now) {
+  if (!workers_.members().Heard(id, now)) return;
+  const Worker& worker = *workers_.members().FindSession(id);
+  Log(LogLevel::kInfo, "worker is heard again", {{"worker", worker.hello.worker}});
+  Job* const job = worker.hold ? jobs_.FindRunning(worker.hold->key) : nullptr;
+  if (job != nullptr) job->Return(worker);
+}
+
+membership::Voucher Cluster::Vouch(const Worker& worker) {
+  Job* const job = worker.hold ? jobs_.FindRunning(worker.hold->key) : nullptr;
+  return job != nullptr ? job->Vouch(worker) : membership::Voucher();
 }
 
 void Cluster::ResumeAfterStall(absl::Duration stall, Moment now) {
   Log(LogLevel::kWarning, "the coordinator did nothing for a while; leases begin anew",
       {{"seconds", absl::StrCat(absl::ToInt64Seconds(stall))}});
-  workers_.members().RenewLeases(now);
-  // A shorter stall ends no stream.
-  if (stall >= options_.membership.lease)
-    streams_return_until_ = now.steady + options_.decide.return_grace;
+  // A stall that is shorter than a lease ends no stream.
+  const bool ends_streams = stall >= options_.membership.lease;
+  workers_.members().RenewLeases(
+      now, ends_streams ? options_.membership.return_grace : absl::ZeroDuration());
 }
 
 void Cluster::Planned(const std::string& job_id, Generation generation,
@@ -150,7 +165,8 @@ void Cluster::Replanned(const std::string& job_id, Generation generation,
 }
 
 void Cluster::Tick(Moment now) {
-  for (const Loss& loss : workers_.Expire(now)) HandleLoss(loss, now);
+  const auto vouch = [this](const Worker& worker) { return Vouch(worker); };
+  for (const Loss& loss : workers_.Expire(now, vouch)) HandleLoss(loss);
   const bool batch = now.steady - last_batch_ >= options_.batch_interval;
   if (batch && HasWaitingBatch()) last_batch_ = now.steady;
   for (auto& [number, job] : jobs_) job.Tick(batch, now);

@@ -101,8 +101,8 @@ class Cluster final {
                  absl::StatusOr<ReplanOffer> offer, Moment now);
 
   // The coordinator did nothing for `stall`, because it was stopped or swapped out. That workers
-  // were silent meanwhile proves nothing, and a worker whose stream ends because it got no answer
-  // comes back. Call this before any event that came during the stall.
+  // were silent meanwhile proves nothing, and a worker whose stream ended because it got no answer
+  // has return_grace to come back. Call this before any event that came during the stall.
   void ResumeAfterStall(absl::Duration stall, Moment now);
   // Applies what follows from the events so far and from the time.
   void Tick(Moment now);
@@ -112,7 +112,10 @@ class Cluster final {
 
  private:
   // cluster.cc
-  void HandleLoss(const membership::Loss& loss, Moment now);
+  void HandleLoss(const membership::Loss& loss);
+  void Heard(SessionId id, Moment now);
+  // Returns what the job for which the worker is held says for it.
+  membership::Voucher Vouch(const membership::Worker& worker);
 
   // cluster_queue.cc
   void ServeQueue(Moment now);
@@ -140,8 +143,6 @@ class Cluster final {
   WorkerTable workers_;
   const JobContext context_;
   JobTable jobs_;
-  // After a stall, a stream that ends before this time does not mean that its worker is lost.
-  absl::Duration streams_return_until_ = -absl::InfiniteDuration();
   absl::Duration last_batch_ = -absl::InfiniteDuration();
   // What the queue was asked last, without predicted times, and when.
   std::vector<placement::WaitingJob> asked_waiting_;

@@ -173,6 +173,8 @@ TEST_F(ClusterTest, AnotherWorkerCommitsIfThatOfRankZeroIsGone) {
   ReportPart("w0", key, 0, 10);
   ReportPart("w1", key, 1, 10);
   Detach("w0");
+  EXPECT_EQ(Session("w1").Last<control::CommitCheckpoint>(), nullptr) << "it may come back";
+  AdvanceHearing({"w1"}, timeouts::kRedial);
   ASSERT_NE(Session("w1").Last<control::CommitCheckpoint>(), nullptr);
   Say("w1", key, 1, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kRecovering);
@@ -280,6 +282,9 @@ TEST_F(ClusterTest, AJobWhoseLastCheckpointFailsEachTimeFails) {
   control::JobKey key = RunJob(SavingSpec("j", 1, 1));
   TrainTo(key, 1);
   for (int generation = 1; generation <= 4; ++generation) {
+    // The faults are errors, so the job waits for 10 s and 20 s, and is given up after the fourth.
+    for (int second = 0; second < 20 && Job("j").state == JobState::kQueued; ++second)
+      AdvanceHearing({"w0"}, absl::Seconds(1));
     if (generation > 1) key = AdmitAll("j");
     ReportPart("w0", key, 0, 1, "no space left on device");
     Say("w0", key, 0, control::Phase::kFinished);
@@ -318,7 +323,7 @@ TEST_F(ClusterTest, AFinishedJobIsCommittedAfterARestart) {
   ReportPart("w0", key, 0, 1);
   Say("w0", key, 0, control::Phase::kFinished);
   Restart();
-  Attach("w0");
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
   Say("w0", key, 0, control::Phase::kFinished);
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   Answer("w0", key, 1);

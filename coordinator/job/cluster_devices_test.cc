@@ -67,7 +67,7 @@ TEST_F(ClusterDevices, AJobKeepsToWhatItHasComputedOn) {
   AttachWithGpu("gpu0", "GPU-0");
   AttachWithGpu("gpu1", "GPU-1");
   const control::JobKey first{"j", Generation(1)};
-  Detach("w1");
+  Lose("w1");
   Say("w0", first, 0, control::Phase::kAborted);
   ASSERT_EQ(Job("j").generation, Generation(2));
   EXPECT_EQ(Session("w0").Last<control::Prepare>()->assignment()->device, DeviceKind::kCpu);

@@ -140,8 +140,8 @@ TEST_F(HaltTest, ARestartBetweenTheHaltAndItsCommitPausesTheJob) {
   ReportPart("w1", key, 1, 5);
   SayAll(key, control::Phase::kHalted);
   Restart();
-  Attach("w0");
-  Attach("w1");
+  Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
   Say("w0", key, 0, control::Phase::kHalted);
   Say("w1", key, 1, control::Phase::kHalted);
   ASSERT_NE(Session("w0").Last<control::CommitCheckpoint>(), nullptr);
@@ -187,7 +187,7 @@ TEST_F(HaltTest, ARankThatDiesWhileHaltingLeavesTheJobPaused) {
   const control::JobKey key = PausingJob();
   ReportPart("w0", key, 0, 6);
   Say("w0", key, 0, control::Phase::kHalted);
-  Detach("w1");
+  Lose("w1");
   EXPECT_EQ(Job("j").state, JobState::kPaused);
   EXPECT_THAT(Job("j").reason, HasSubstr("paused by request; worker w1 (rank 1) lost"));
   EXPECT_THAT(Job("j").notices,
@@ -198,7 +198,7 @@ TEST_F(HaltTest, ARankThatDiesWhileHaltingLeavesTheJobPaused) {
 TEST_F(HaltTest, ARecoveringJobIsPausedOnceItsRanksHaveLetGo) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  Detach("w1");
+  Lose("w1");
   ASSERT_EQ(Job("j").state, JobState::kRecovering);
   ASSERT_TRUE(Pause("j").ok());
   EXPECT_EQ(Job("j").state, JobState::kRecovering);

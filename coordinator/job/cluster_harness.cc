@@ -115,6 +115,24 @@ void ClusterTest::Detach(const std::string& name) {
   Settle();
 }
 
+void ClusterTest::Lose(const std::string& name) {
+  Detach(name);
+  std::vector<std::string> others;
+  for (const auto& [other, worker] : workers_) {
+    if (other != name) others.push_back(other);
+  }
+  AdvanceHearing(others, timeouts::kRedial);
+}
+
+void ClusterTest::AdvanceHearing(const std::vector<std::string>& names, absl::Duration by) {
+  const absl::Duration end = absl::Nanoseconds(clock_.SteadyNanos()) + by;
+  while (absl::Nanoseconds(clock_.SteadyNanos()) < end) {
+    for (const std::string& name : names)
+      cluster_->Heartbeat(workers_.at(name).id, {}, Moment::Of(clock_));
+    Advance(std::min(timeouts::kHeartbeat, end - absl::Nanoseconds(clock_.SteadyNanos())));
+  }
+}
+
 void ClusterTest::Say(const std::string& worker, const control::JobKey& key, int rank,
                       control::Phase phase, const std::string& error,
                       const std::string& waiting_for) {

@@ -58,7 +58,12 @@ class ClusterTest : public ::testing::Test {
                      std::optional<membership::Hold> running = std::nullopt,
                      std::optional<Device> device = std::nullopt);
   void AttachWorkers(int count);
+  // Its stream ends. It is away.
   void Detach(const std::string& name);
+  // The same, and it does not come back in time.
+  void Lose(const std::string& name);
+  // Time passes, in which these workers send heartbeats that say nothing of their ranks.
+  void AdvanceHearing(const std::vector<std::string>& names, absl::Duration by);
   void Say(const std::string& worker, const control::JobKey& key, int rank, control::Phase phase,
            const std::string& error = "", const std::string& waiting_for = "");
   void Heartbeat(const std::string& worker, const control::JobKey& key, int rank, std::int64_t step,

@@ -35,7 +35,7 @@ bool IsFinite(const store::StepRecord& step) {
 }
 
 // True if the worker was told to end, or is drained for maintenance.
-bool MayBeAway(const membership::Worker& worker) { return worker.leaving || worker.drained; }
+bool MayBeLost(const membership::Worker& worker) { return worker.leaving || worker.drained; }
 
 }  // namespace
 
@@ -213,17 +213,19 @@ void ClusterMetrics::Tick(const std::map<std::string, membership::Worker>& worke
 }
 
 void ClusterMetrics::RecordWorkers(const std::map<std::string, membership::Worker>& workers) {
-  int idle = 0, busy = 0, lost = 0, drained = 0;
+  int idle = 0, busy = 0, away = 0, lost = 0, drained = 0, quarantined = 0;
   std::set<std::string> shown;
   for (const auto& [name, worker] : workers) {
     const membership::WorkerState state = worker.state();
-    const bool away = state == membership::WorkerState::kLost;
     drained += worker.drained;
+    quarantined += worker.blame.quarantined;
     idle += state == membership::WorkerState::kIdle;
     busy += state == membership::WorkerState::kBusy;
-    if (away && MayBeAway(worker)) continue;
-    lost += away;
-    registry_.Gauge(metrics::kWorkerConnected, {name}).Set(away ? 0 : 1);
+    away += state == membership::WorkerState::kAway;
+    if (state == membership::WorkerState::kLost && MayBeLost(worker)) continue;
+    lost += state == membership::WorkerState::kLost;
+    registry_.Gauge(metrics::kWorkerConnected, {name}).Set(worker.attached() ? 1 : 0);
+    registry_.Gauge(metrics::kWorkerFaultScore, {name}).Set(worker.blame.score);
     shown.insert(name);
   }
   for (const std::string& name : workers_) {
@@ -232,8 +234,10 @@ void ClusterMetrics::RecordWorkers(const std::map<std::string, membership::Worke
   workers_ = std::move(shown);
   registry_.Gauge(metrics::kWorkers, {"idle"}).Set(idle);
   registry_.Gauge(metrics::kWorkers, {"busy"}).Set(busy);
+  registry_.Gauge(metrics::kWorkers, {"away"}).Set(away);
   registry_.Gauge(metrics::kWorkers, {"lost"}).Set(lost);
   registry_.Gauge(metrics::kWorkers, {"drained"}).Set(drained);
+  registry_.Gauge(metrics::kWorkers, {"quarantined"}).Set(quarantined);
 }
 
 }  // namespace takt::job

@@ -172,13 +172,20 @@ TEST_F(ClusterMetricsTest, AShorterPipelineLeavesNoSeriesOfRanksThatAreGone) {
   EXPECT_THAT(Text(), Not(HasSubstr("pp_rank=\"2\"")));
 }
 
-TEST_F(ClusterMetricsTest, ALostWorkerIsNamedUnlessItMayBeAway) {
+TEST_F(ClusterMetricsTest, ALostWorkerIsNamedUnlessItWasToGo) {
   membership::Worker attached{.session = membership::SessionId(1)};
-  membership::Worker lost, left, drained;
+  membership::Worker away, lost, left, drained;
+  away.away = "its stream ended";
+  away.blame = {.quarantined = true, .score = 1.5};
   left.leaving = true;
   drained.drained = true;
-  workers_ = {{"attached", attached}, {"lost", lost}, {"left", left}, {"drained", drained}};
+  workers_ = {
+      {"attached", attached}, {"away", away}, {"lost", lost}, {"left", left}, {"drained", drained}};
   Tick();
+  EXPECT_THAT(Text(), HasSubstr("takt_worker_connected{worker=\"away\"} 0\n"));
+  EXPECT_THAT(Text(), HasSubstr("takt_workers{state=\"away\"} 1\n"));
+  EXPECT_THAT(Text(), HasSubstr("takt_workers{state=\"quarantined\"} 1\n"));
+  EXPECT_THAT(Text(), HasSubstr("takt_worker_fault_score{worker=\"away\"} 1.5\n"));
   EXPECT_THAT(Text(), HasSubstr("takt_worker_connected{worker=\"attached\"} 1\n"));
   EXPECT_THAT(Text(), HasSubstr("takt_worker_connected{worker=\"lost\"} 0\n"));
   EXPECT_THAT(Text(), Not(HasSubstr("worker=\"left\"")));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/job/blame.h"
 #include "coordinator/job/cluster.h"
 
 namespace takt::job {
@@ -40,6 +41,17 @@ bool Recovers(const JobRecord& job) {
     if (it->state == JobState::kRunning || it->state == JobState::kPaused) return false;
   }
   return false;
+}
+
+// Returns until when a job waits after its faults before it begins again, nullopt if it does not.
+std::optional<absl::Time> WaitsUntil(const JobRecord& job, const DecideOptions& options,
+                                     absl::Time now) {
+  if (job.state != JobState::kQueued || job.faults.empty() || !Recovers(job)) return std::nullopt;
+  const absl::Duration backoff = BackoffAfter(job.faults.size(), options);
+  const absl::Time until = job.faults.back().time + backoff;
+  // A wall clock that was set back makes no wait longer.
+  if (until <= now || until - now > backoff) return std::nullopt;
+  return until;
 }
 
 placement::WaitingJob WaitingJobOf(const Job& job) {
@@ -112,6 +124,14 @@ void Cluster::ServeQueue(Moment now) {
     any_queued |= queued;
     waiting.push_back(WaitingJobOf(job));
     jobs.push_back(&job);
+    if (job.record().faults.empty()) continue;
+    waiting.back().blamed = workers_.quarantine().BlamedBy(job.record().name, now.wall);
+    if (const auto until = WaitsUntil(job.record(), options_.decide, now.wall)) {
+      waiting.back().stopping = true;
+      job.SetReason(absl::StrCat(
+          "begins again at ", absl::FormatTime("%H:%M:%S", *until, absl::UTCTimeZone()),
+          " UTC, after ", job.record().faults.size(), " faults without a new step"));
+    }
   }
   if (!any_queued) {
     asked_at_ = -absl::InfiniteDuration();

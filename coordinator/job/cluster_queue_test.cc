@@ -55,7 +55,7 @@ TEST_F(QueueTest, AReservationFollowsTheMeasuredSteps) {
 TEST_F(QueueTest, ARecoveringJobKeepsTheSpareWorkerThatItNeeds) {
   AttachWorkers(3);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  Detach("w1");
+  Lose("w1");
   ASSERT_EQ(Job("j").state, JobState::kRecovering);
   ASSERT_TRUE(Submit(WithPriority(Spec("k", 1, 1000), 100)).ok());
   EXPECT_EQ(Job("k").state, JobState::kQueued);

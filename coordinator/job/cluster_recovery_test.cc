@@ -15,23 +15,29 @@ using ::testing::HasSubstr;
 
 class RecoveryTest : public ClusterTest {
  protected:
-  // w1 dies and comes back. The other worker lets go.
-  void LoseWorker(const control::JobKey& key) {
-    Detach("w1");
+  // The rank of w1 has an error. The other worker lets go.
+  void FailRank(const control::JobKey& key) {
+    Say("w1", key, 1, control::Phase::kFailed, "INTERNAL: boom");
     Say("w0", key, 0, control::Phase::kAborted);
-    Attach("w1", NextIncarnation());
   }
-  std::string NextIncarnation() { return "b" + std::to_string(++incarnation_); }
-
+  // Waits until the job begins again, and returns how long that took.
+  absl::Duration AwaitStart(const std::string& job) {
+    std::vector<std::string> names;
+    for (const auto& [name, worker] : workers_) names.push_back(name);
+    absl::Duration waited;
+    while (Job(job).state == JobState::kQueued && waited < absl::Minutes(10)) {
+      AdvanceHearing(names, absl::Seconds(1));
+      waited += absl::Seconds(1);
+    }
+    EXPECT_EQ(Job(job).state, JobState::kStarting);
+    return waited;
+  }
   // Returns what the stored spec says.
   std::string DivisionOf(const std::string& job) {
     const config::JobSpec spec = ParseSpec(Job(job).spec).value();
     return absl::StrCat("data ", spec.parallelism.data.value_or(0), ", microbatch ",
                         spec.microbatch);
   }
-
- private:
-  int incarnation_ = 0;
 };
 
 TEST_F(RecoveryTest, AJobGoesOnFromItsCheckpointWhenItsWorkerIsBack) {
@@ -40,7 +46,7 @@ TEST_F(RecoveryTest, AJobGoesOnFromItsCheckpointWhenItsWorkerIsBack) {
   TrainTo(key, 10);
   SaveAt(key, 10);
   TrainTo(key, 13);
-  Detach("w1");
+  Lose("w1");
   EXPECT_EQ(Job("j").state, JobState::kRecovering);
   ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
   Say("w0", key, 0, control::Phase::kAborted, "", "RECV 1B3 from pp rank 1");
@@ -66,7 +72,7 @@ TEST_F(RecoveryTest, AJobGoesOnFromItsCheckpointWhenItsWorkerIsBack) {
 TEST_F(RecoveryTest, ASpareWorkerTakesTheRankOfALostOne) {
   AttachWorkers(3);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(Job("j").ranks[1].worker, "w2");
@@ -75,7 +81,7 @@ TEST_F(RecoveryTest, ASpareWorkerTakesTheRankOfALostOne) {
 TEST_F(RecoveryTest, AJobWithoutAFixedPipelineGoesOnWithFewer) {
   AttachWorkers(3);
   const control::JobKey key = RunJob(SavingSpec("j", 0));
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   Say("w2", key, 2, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
@@ -98,7 +104,7 @@ TEST_F(RecoveryTest, WhatTheFirstPlanChoseForAutoStaysWithFewerWorkers) {
   EXPECT_EQ(assignment->job.parallelism.data, 2);
 
   hold_plans_ = true;
-  Detach("w3");
+  Lose("w3");
   for (const int rank : {0, 1, 2})
     Say(absl::StrCat("w", rank), key, rank, control::Phase::kAborted);
   ASSERT_EQ(plans_.size(), 1u);
@@ -116,7 +122,7 @@ TEST_F(RecoveryTest, WhatTheFirstPlanChoseForAutoStaysWithFewerWorkers) {
 TEST_F(RecoveryTest, AJobWaitsForTheReplicasThatItsFirstPlanChose) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(OpenSpec("j"));
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").reason, "needs 2 workers, 1 idle: no other is attached");
 }
@@ -182,16 +188,18 @@ TEST_F(RecoveryTest, AJobThatDoesNotGetAnyFurtherFailsWithItsHistory) {
   AttachWorkers(2);
   control::JobKey key = RunJob(SavingSpec("j", 2));
   TrainTo(key, 4);
+  std::vector<absl::Duration> waits;
   for (int fault = 1; fault <= 3; ++fault) {
-    LoseWorker(key);
+    FailRank(key);
+    waits.push_back(AwaitStart("j"));
     key = AdmitAll("j");
   }
+  EXPECT_THAT(waits, ElementsAre(absl::ZeroDuration(), absl::Seconds(10), absl::Seconds(20)));
   EXPECT_EQ(key.generation, Generation(4));
-  Detach("w1");
-  Say("w0", key, 0, control::Phase::kAborted);
+  FailRank(key);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("given up after 3 recoveries without a step after 4: "
-                                         "worker w1 (rank 1) lost"));
+                                         "worker w1 (rank 1) failed: INTERNAL: boom"));
   EXPECT_EQ(Job("j").fault.size(), 2u);
 }
 
@@ -199,24 +207,59 @@ TEST_F(RecoveryTest, ANewStepAllowsAsManyRecoveriesAgain) {
   AttachWorkers(2);
   control::JobKey key = RunJob(SavingSpec("j", 2));
   for (int fault = 1; fault <= 6; ++fault) {
-    TrainTo(key, fault / 2);
-    LoseWorker(key);
+    TrainTo(key, fault);
+    FailRank(key);
     key = AdmitAll("j");
   }
   EXPECT_EQ(Job("j").state, JobState::kRunning);
+}
+
+// A rack, or spot capacity.
+TEST_F(RecoveryTest, LossesOneAfterTheOtherDoNotEndAJobBesideHealthySpares) {
+  AttachWorkers(8);
+  const control::JobKey first = RunJob(SavingSpec("j", 2));
+  TrainTo(first, 4);
+  for (int loss = 1; loss <= 5; ++loss) {
+    const control::JobKey key{"j", Job("j").generation};
+    const std::vector<control::BoundRank> ranks = Job("j").ranks;
+    ASSERT_EQ(ranks.size(), 2u);
+    Lose(ranks[1].worker);
+    Say(ranks[0].worker, key, 0, control::Phase::kAborted);
+    AwaitStart("j");
+  }
+  EXPECT_EQ(AdmitAll("j").generation, Generation(6));
+  for (const auto& [name, worker] : cluster_->workers()) EXPECT_FALSE(worker.blame.quarantined);
+}
+
+TEST_F(RecoveryTest, AJobWaitsLongerAfterEachFaultAndSaysUntilWhen) {
+  AttachWorkers(3);
+  control::JobKey key = RunJob(SavingSpec("j", 2));
+  FailRank(key);
+  key = AdmitAll("j");
+  ASSERT_EQ(Job("j").ranks[1].worker, "w2");
+  Say("w2", key, 1, control::Phase::kFailed, "INTERNAL: bang");
+  Say("w0", key, 0, control::Phase::kAborted);
+  ASSERT_EQ(Job("j").state, JobState::kQueued);
+  EXPECT_EQ(Job("j").reason, "begins again at 13:46:50 UTC, after 2 faults without a new step");
+  // Its workers are not given away meanwhile, and a restart does not shorten the wait.
+  Restart();
+  AttachWorkers(3);
+  EXPECT_EQ(Job("j").reason, "begins again at 13:46:50 UTC, after 2 faults without a new step");
+  EXPECT_EQ(AwaitStart("j"), absl::Seconds(10));
 }
 
 TEST_F(RecoveryTest, TheCountOfRecoveriesSurvivesARestart) {
   AttachWorkers(2);
   control::JobKey key = RunJob(SavingSpec("j", 2));
   for (int fault = 1; fault <= 3; ++fault) {
-    LoseWorker(key);
+    FailRank(key);
+    AwaitStart("j");
     key = AdmitAll("j");
   }
   Restart();
   Attach("w0", "a", Hold{{"j", key.generation}, Rank(0)});
-  Attach("w1", "c");
-  Say("w0", key, 0, control::Phase::kAborted);
+  Attach("w1", "a", Hold{{"j", key.generation}, Rank(1)});
+  FailRank(key);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   EXPECT_THAT(Job("j").reason, HasSubstr("given up after 3 recoveries"));
 }
@@ -224,7 +267,7 @@ TEST_F(RecoveryTest, TheCountOfRecoveriesSurvivesARestart) {
 TEST_F(RecoveryTest, ARestartWhileRecovering) {
   AttachWorkers(3);
   const control::JobKey key = RunJob(SavingSpec("j", 3));
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   ASSERT_EQ(Job("j").state, JobState::kRecovering);
   Restart();
@@ -243,7 +286,7 @@ TEST_F(RecoveryTest, ARestartWhileRecovering) {
 TEST_F(RecoveryTest, CancelWhileRecovering) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
-  Detach("w1");
+  Lose("w1");
   ASSERT_EQ(Job("j").state, JobState::kRecovering);
   ASSERT_TRUE(Cancel("j").ok());
   Say("w0", key, 0, control::Phase::kAborted);
@@ -254,7 +297,7 @@ TEST_F(RecoveryTest, WhatRanksDidAtTheNewestFaultStaysWithAJobThatGoesOn) {
   AttachWorkers(2);
   const control::JobKey key = RunJob(SavingSpec("j", 2));
   Heartbeat("w1", key, 1, 12, "1F3");
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted, "", "RECV 1B3 from pp rank 1");
   ASSERT_EQ(Job("j").state, JobState::kQueued);
   ASSERT_EQ(Job("j").fault.size(), 2u);
@@ -319,6 +362,7 @@ TEST_F(RecoveryTest, RanksAreToldWhichCheckpointTheyMustSee) {
   key = AdmitAll("j", 5);
   EXPECT_EQ(Job("j").checkpoint->step, StepId(5));
   Say("w0", key, 0, control::Phase::kFailed, "boom");
+  AwaitStart("j");
   EXPECT_EQ(saved(), StepId(5));
 }
 

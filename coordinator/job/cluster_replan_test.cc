@@ -158,7 +158,7 @@ TEST_F(ReplanTest, AJobGoesOnWithABetterPlanAfterItsCheckpoint) {
   const control::JobKey next = AdmitAll("j", 12);
   TrainTo(next, 14);
   EXPECT_THAT(StoredSteps("j"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14));
-  EXPECT_EQ(Job("j").recoveries.count, 0);
+  EXPECT_THAT(Job("j").faults, IsEmpty());
   EXPECT_THAT(Job("j").fault, IsEmpty());
   EXPECT_EQ(Job("j").replan_gain, 0);
 }
@@ -251,7 +251,7 @@ TEST_F(ReplanTest, AWorkerThatIsDrainedWhileItHaltsIsReplaced) {
 TEST_F(ReplanTest, AWorkerThatDiesWhileItHaltsIsAFaultAsAnyOther) {
   const control::JobKey key = SwitchingJob();
   Attach("w2");
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_THAT(StatesOf(Job("j")), Contains(JobState::kRecovering));
@@ -270,7 +270,7 @@ TEST_F(ReplanTest, ARestartOfTheCoordinatorWhileItHaltsPlansItAnew) {
   EXPECT_EQ(Job("j").generation, Generation(2));
   EXPECT_THAT(Job("j").transitions[4].reason, HasSubstr(kReplanned));
   EXPECT_EQ(Job("j").transitions[4].state, JobState::kQueued);
-  EXPECT_EQ(Job("j").recoveries.count, 0);
+  EXPECT_THAT(Job("j").faults, IsEmpty());
 }
 
 TEST_F(ReplanTest, AGenerationThatBeganBeforeARestartKeepsItsPlan) {

@@ -119,6 +119,7 @@ void Cluster::SetDrained(const std::string& request_id, const std::string& worke
   if (absl::Status status = workers_.members().SetDrained(worker, drained); !status.ok())
     return ReplyLater<membership::Worker>(reply, status);
   outbox_.changes.drained[worker] = drained;
+  if (!drained) workers_.Trust(worker, now);
   const membership::Worker& changed = *workers_.members().Find(worker);
   Job* const job = drained && changed.hold ? jobs_.FindRunning(changed.hold->key) : nullptr;
   if (job != nullptr) job->Requeue(absl::StrCat("worker ", worker, " is drained"), now);

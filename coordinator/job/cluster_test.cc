@@ -111,7 +111,7 @@ TEST_F(ClusterTest, AWorkerLostWhilePlanningSendsTheJobBackToTheQueue) {
   hold_plans_ = true;
   ASSERT_TRUE(Submit(Spec("j", 2)).ok());
   EXPECT_EQ(Job("j").state, JobState::kPlanning);
-  Detach("w1");
+  Lose("w1");
   hold_plans_ = false;
   Settle();
   EXPECT_EQ(Job("j").state, JobState::kQueued);
@@ -148,11 +148,23 @@ TEST_F(ClusterTest, ARefusalFailsTheJobAsInvalidInputAndFreesAllWorkers) {
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
 }
 
+TEST_F(ClusterTest, ARankThatLoadsForLongIsNotGivenUp) {
+  AttachWorkers(1);
+  ASSERT_TRUE(Submit(Spec("j", 1)).ok());
+  const control::JobKey key{"j", Generation(1)};
+  for (absl::Duration waited; waited < absl::Minutes(20); waited += absl::Seconds(4)) {
+    Heartbeat("w0", key, 0, 0, "LOAD");
+    Advance(absl::Seconds(4));
+  }
+  EXPECT_EQ(Job("j").state, JobState::kStarting);
+  AdmitAll("j");
+}
+
 TEST_F(ClusterTest, ALostWorkerFailsTheJobTellingWhereItWasAndWhatTheOthersWaitedFor) {
   AttachWorkers(3);
   const control::JobKey key = RunJob("j", 3, 100);
   Heartbeat("w1", key, 1, 12, "1F3");
-  Detach("w1");
+  Lose("w1");
   EXPECT_EQ(Job("j").state, JobState::kRunning);
   ASSERT_NE(Session("w0").Last<control::Abort>(), nullptr);
   EXPECT_THAT(Session("w0").Last<control::Abort>()->reason, HasSubstr("worker w1 (rank 1) lost"));
@@ -195,7 +207,7 @@ TEST_F(ClusterTest, ASilentWorkerFailsTheJobWithinTenSeconds) {
 TEST_F(ClusterTest, ASurvivorThatDoesNotAnswerStaysHeldUntilItDoes) {
   AttachWorkers(3);
   const control::JobKey key = RunJob("j", 3, 100);
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   Advance(absl::Seconds(2));
   EXPECT_EQ(Job("j").state, JobState::kFailed);
@@ -210,7 +222,7 @@ TEST_F(ClusterTest, ASurvivorThatDoesNotAnswerStaysHeldUntilItDoes) {
 TEST_F(ClusterTest, AWorkerThatComesBackWithAnEndedJobIsToldToAbortAndThenIsIdle) {
   AttachWorkers(2);
   const control::JobKey key = RunJob("j", 2, 100);
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_EQ(Job("j").state, JobState::kFailed);
   // The same process, thawed.
@@ -238,7 +250,7 @@ TEST_F(ClusterTest, StepsThatRankZeroReportedSurviveAFault) {
   const control::JobKey key = RunJob("j", 2, 100);
   Report("w0", key, 0, 1);
   EXPECT_THAT(StoredSteps("j"), IsEmpty());
-  Detach("w1");
+  Lose("w1");
   Say("w0", key, 0, control::Phase::kAborted);
   EXPECT_THAT(StoredSteps("j"), ElementsAre(1));
 }
@@ -266,7 +278,7 @@ TEST_F(ClusterTest, RendezvousWaitsEndAsSoonAsTheJobIsStopped) {
   absl::StatusOr<Rendezvous::Values> found = absl::UnknownError("still waiting");
   rendezvous_->Wait("j", Generation(1), {"endpoint of rank 1"}, absl::InfiniteDuration(),
                     [&](absl::StatusOr<Rendezvous::Values> values) { found = std::move(values); });
-  Detach("w1");
+  Lose("w1");
   EXPECT_EQ(Job("j").state, JobState::kStarting);
   EXPECT_EQ(found.status().code(), absl::StatusCode::kAborted);
 }

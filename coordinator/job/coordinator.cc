@@ -54,6 +54,7 @@ void Coordinator::Post(Event event) {
   const Moment arrival = now();
   absl::MutexLock lock(&mutex_);
   if (!stopping_) events_.push_back({std::move(event), arrival});
+  posted_.SignalAll();
 }
 
 bool Coordinator::TryPost(Event event) {
@@ -61,6 +62,7 @@ bool Coordinator::TryPost(Event event) {
   absl::MutexLock lock(&mutex_);
   if (events_.size() >= options_.max_events) return false;
   if (!stopping_) events_.push_back({std::move(event), arrival});
+  posted_.SignalAll();
   return true;
 }
 
@@ -81,6 +83,7 @@ void Coordinator::Stop() {
     dropped.swap(events_);
     dropped_plans.swap(asked_plans_);
   }
+  posted_.SignalAll();
   rendezvous_.Stop();
 }
 
@@ -108,9 +111,8 @@ bool Coordinator::DecideOnce() {
       return stopping_ || !events_.empty();
     };
     const absl::Duration batch = options_.cluster.batch_interval;
-    mutex_.AwaitWithTimeout(absl::Condition(&some), cluster_->HasWaitingBatch()
-                                                        ? std::min(batch, options_.tick)
-                                                        : options_.tick);
+    posted_.AwaitFor(mutex_, absl::Condition(&some),
+                     cluster_->HasWaitingBatch() ? std::min(batch, options_.tick) : options_.tick);
     if (stopping_) return false;
     before = now();
     events.swap(events_);

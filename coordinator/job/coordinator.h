@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/base/steady_cond_var.h"
 #include "common/metrics/registry.h"
 #include "common/profile/profile.h"
 #include "coordinator/job/board.h"
@@ -117,6 +118,7 @@ class Coordinator final {
   Rendezvous rendezvous_;
 
   absl::Mutex mutex_;
+  SteadyCondVar posted_;  // an event, or Stop
   std::deque<TimedEvent> events_ ABSL_GUARDED_BY(mutex_);
   std::deque<WantedPlan> plans_ ABSL_GUARDED_BY(mutex_);        // of jobs
   std::deque<WantedPlan> asked_plans_ ABSL_GUARDED_BY(mutex_);  // of clients

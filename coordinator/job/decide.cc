@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/job/blame.h"
 
 namespace takt::job {
 namespace {
@@ -40,32 +41,11 @@ std::string WhatItDid(const RankRun& rank) {
   return absl::StrCat(who, " was waiting for nothing");
 }
 
-// Finds a rank that is gone without a word. A fault is blamed on it before it is blamed on a rank
-// that reported an error, because the lost rank makes its neighbours fail.
-const RankRun* FindSilentlyLost(const JobRun& run) {
-  const auto it = std::ranges::find_if(
-      run.ranks, [](const RankRun& r) { return r.lost && !IsTerminal(r.phase); });
-  return it == run.ranks.end() ? nullptr : &*it;
-}
-
-// Finds the rank that caused a fault, as far as the ranks say so: one that is gone without a word,
-// or one whose worker is at fault. Such a rank makes its neighbours fail too.
-const RankRun* FindGuilty(const JobRun& run) {
-  if (const RankRun* lost = FindSilentlyLost(run)) return lost;
-  for (const control::Cause cause : {control::Cause::kWorker, control::Cause::kInputs}) {
-    const auto it = std::ranges::find_if(run.ranks, [cause](const RankRun& r) {
-      return r.cause == cause && (r.phase == RankPhase::kRefused || r.phase == RankPhase::kFailed);
-    });
-    if (it != run.ranks.end()) return &*it;
-  }
-  return nullptr;
-}
-
 const RankRun* FindCulprit(const JobRun& run) {
   if (const RankRun* lost = FindSilentlyLost(run)) return lost;
   const auto wrong = std::ranges::find(run.ranks, true, &RankRun::invalid_input);
   if (wrong != run.ranks.end()) return &*wrong;
-  if (const RankRun* guilty = FindGuilty(run)) return guilty;
+  if (const RankRun* guilty = FindAtFault(run)) return guilty;
   for (const RankPhase phase : {RankPhase::kRefused, RankPhase::kFailed, RankPhase::kAborted}) {
     const auto it = std::ranges::find(run.ranks, phase, &RankRun::phase);
     if (it != run.ranks.end()) return &*it;
@@ -109,36 +89,40 @@ std::string GoesOnFrom(const JobRecord& job) {
              : "has no checkpoint of its own yet";
 }
 
-// Returns the reasons of the faults that `job.recoveries` counts.
-std::vector<std::string> PastFaults(const JobRecord& job) {
+// Returns the reasons of so many faults before the one for which the job is RECOVERING now.
+std::vector<std::string> PastFaults(const JobRecord& job, std::size_t count) {
   std::vector<std::string> faults;
   for (const store::Transition& transition : job.transitions) {
     if (transition.state == JobState::kRecovering) faults.push_back(transition.reason);
   }
-  const std::size_t counted = std::min<std::size_t>(faults.size(), job.recoveries.count);
-  faults.erase(faults.begin(), faults.end() - static_cast<std::ptrdiff_t>(counted));
+  if (!faults.empty()) faults.pop_back();
+  faults.erase(faults.begin(),
+               faults.end() - static_cast<std::ptrdiff_t>(std::min(faults.size(), count)));
   return faults;
 }
 
 // Decides how a stopped run ends.
-Decision EndOfStop(const JobRecord& job, const JobRun& run, const DecideOptions& options) {
+Decision EndOfStop(absl::Time now, const JobRecord& job, const JobRun& run,
+                   const DecideOptions& options) {
   const store::JobStop& stop = *job.stop;
   Decision end{.kind = Decision::Kind::kEnd,
                .reason = stop.reason,
                .state = stop.state,
                .invalid_input = stop.invalid_input,
                .violations = stop.violations};
-  const bool goes_on = stop.state == JobState::kRecovering || stop.state == JobState::kQueued;
-  if (stop.state == JobState::kFailed && !stop.invalid_input) {
-    end.reason = DescribeFault(job, run);
-    if (job.recoveries.count >= options.max_recoveries) {
-      absl::StrAppend(&end.reason, "; given up after ", job.recoveries.count,
-                      " recoveries without a step after ", job.recoveries.at_step.value(), ": ",
-                      absl::StrJoin(PastFaults(job), "; "));
+  if (stop.state == JobState::kCancelled || stop.invalid_input) return end;
+  if (stop.state != JobState::kQueued) end.reason = DescribeFault(job, run);
+  if (stop.state == JobState::kRecovering) {
+    const std::vector<store::JobFault> faults = FaultsWith(job, run, now);
+    if (const std::optional<std::string> why = WhyGivenUp(faults, options)) {
+      end.state = JobState::kFailed;
+      absl::StrAppend(&end.reason, "; ", *why, ": ",
+                      absl::StrJoin(PastFaults(job, faults.size() - 1), "; "));
+      return end;
     }
-  } else if (goes_on) {
+  }
+  if (stop.state != JobState::kFailed) {
     end.state = job.halt ? job.halt->next : JobState::kQueued;
-    if (stop.state == JobState::kRecovering) end.reason = DescribeFault(job, run);
     if (job.halt && job.halt->reason != stop.reason)
       end.reason = absl::StrCat(job.halt->reason, "; ", end.reason);
     absl::StrAppend(&end.reason, "; ", GoesOnFrom(job));
@@ -147,21 +131,22 @@ Decision EndOfStop(const JobRecord& job, const JobRun& run, const DecideOptions&
 }
 
 // The ranks were told to stop. Waits until they have let go, at most for stop_grace.
-Decision DecideStopping(absl::Duration now, const JobRecord& job, const JobRun& run,
+Decision DecideStopping(Moment now, const JobRecord& job, const JobRun& run,
                         const DecideOptions& options) {
   const auto pending = [](const RankRun& r) { return !r.lost && !IsTerminal(r.phase); };
   const bool all_answered = std::ranges::none_of(run.ranks, pending);
-  if (!all_answered && now - run.stop_since.value_or(now) < options.stop_grace) {
+  if (!all_answered && now.steady - run.stop_since.value_or(now.steady) < options.stop_grace) {
     return Wait(absl::StrCat(job.stop->reason, "; stopping ", Names(run, pending)));
   }
   if (!run.saving.empty() && job.stop->state != JobState::kCancelled)
     return Wait(absl::StrCat(job.stop->reason, "; waiting for ", run.saving));
-  return EndOfStop(job, run, options);
+  return EndOfStop(now.wall, job, run, options);
 }
 
-// True if the rank refused what the job names, and other ranks look at the same.
-bool RefusesInputs(const RankRun& rank) {
-  return rank.phase == RankPhase::kRefused && rank.cause == control::Cause::kInputs;
+// A rank that waits for nobody before it is admitted loads.
+bool Loads(const RankRun& rank) {
+  return rank.phase == RankPhase::kPreparing && !rank.status.instruction.empty() &&
+         rank.status.waiting_for.empty();
 }
 
 // Decides whether the job is wrong or the worker of `culprit`, whose rank refused the inputs.
@@ -187,18 +172,13 @@ std::optional<Decision> FindFault(absl::Duration now, const JobRecord& job, cons
     if (stop.invalid_input) stop.violations = culprit->violations;
     return stop;
   }
-  const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
-  if (std::ranges::any_of(run.ranks, away) && now - run.since >= options.return_grace) {
-    return Stop(absl::StrCat("the coordinator was away and did not hear again of ",
-                             Names(run, away), " within ",
-                             absl::FormatDuration(options.return_grace)));
-  }
   const auto unadmitted = [](const RankRun& r) { return r.phase == RankPhase::kPreparing; };
+  const absl::Duration limit =
+      std::ranges::any_of(run.ranks, Loads) ? options.loading_timeout : options.admission_timeout;
   if (job.state == JobState::kStarting && std::ranges::any_of(run.ranks, unadmitted) &&
-      now - run.since >= options.admission_timeout) {
-    return Stop(absl::StrCat("not admitted within ",
-                             absl::FormatDuration(options.admission_timeout), ": ",
-                             Names(run, unadmitted)));
+      now - std::max(run.since, run.progress) >= limit) {
+    return Stop(absl::StrCat("no rank got any further within ", absl::FormatDuration(limit),
+                             "; not admitted: ", Names(run, unadmitted)));
   }
   return std::nullopt;
 }
@@ -239,15 +219,15 @@ Decision DecideHalted(const JobRecord& job, const JobRun& run) {
 
 Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& run,
                        const DecideOptions& options) {
-  const auto away = [](const RankRun& r) { return r.phase == RankPhase::kAway; };
-  if (std::ranges::any_of(run.ranks, away)) {
-    return Wait(absl::StrCat("the coordinator was away; waiting to hear of ", Names(run, away)));
-  }
   const auto trains = [](const RankRun& r) { return !IsTerminal(r.phase); };
+  const auto away = [](const RankRun& r) { return r.away && !IsTerminal(r.phase); };
   if (std::ranges::any_of(run.ranks, trains)) {
-    if (!job.halt) return Wait("training");
-    return Wait(absl::StrCat(job.halt->reason, "; waiting for ", Names(run, trains),
-                             " to end at a step boundary"));
+    const std::string goes_on = job.halt
+                                    ? absl::StrCat(job.halt->reason, "; waiting for ",
+                                                   Names(run, trains), " to end at a step boundary")
+                                    : "training";
+    if (std::ranges::none_of(run.ranks, away)) return Wait(goes_on);
+    return Wait(absl::StrCat(goes_on, "; nothing is heard of ", Names(run, away)));
   }
   const auto halted = [](const RankRun& r) { return r.phase == RankPhase::kHalted; };
   return std::ranges::any_of(run.ranks, halted) ? DecideHalted(job, run)
@@ -256,15 +236,9 @@ Decision DecideRunning(absl::Duration now, const JobRecord& job, const JobRun& r
 
 // True if a worker refused its rank for a reason of its own. The job has lost nothing then.
 bool IsRefusedByAWorker(const JobRun& run) {
-  const RankRun* const guilty = FindGuilty(run);
-  return guilty != nullptr && guilty->phase == RankPhase::kRefused;
-}
-
-// True if another generation may follow the fault that the run has now.
-bool MayRecover(const JobRecord& job, const JobRun& run, const DecideOptions& options) {
-  return (run.has_checkpoints || IsRefusedByAWorker(run)) &&
-         (run.committed_steps() > job.recoveries.at_step.value() ||
-          job.recoveries.count < options.max_recoveries);
+  const RankRun* const guilty = FindAtFault(run);
+  return guilty != nullptr && guilty->phase == RankPhase::kRefused &&
+         guilty->cause != control::Cause::kUnknown;
 }
 
 // All ranks are ready to train.
@@ -306,7 +280,7 @@ StepId SavedStep(const JobRecord& job) {
 }
 
 std::string DescribeFault(const JobRecord& job, const JobRun& run) {
-  const RankRun* const guilty = FindGuilty(run);
+  const RankRun* const guilty = FindAtFault(run);
   std::string text = guilty != nullptr ? Blame(*guilty) : job.stop ? job.stop->reason : "";
   for (const RankRun& rank : run.ranks) {
     const bool blamed = guilty != nullptr
@@ -330,12 +304,13 @@ JobRun JobRun::Of(const JobRecord& job, const config::JobSpec& spec, mesh::Mesh 
   return run;
 }
 
-Decision Decide(absl::Duration now, const JobRecord& job, const JobRun& run,
-                const DecideOptions& options) {
+Decision Decide(Moment now, const JobRecord& job, const JobRun& run, const DecideOptions& options) {
   if (job.stop) return DecideStopping(now, job, run, options);
-  Decision decision = DecideUnstopped(now, job, run, options);
+  Decision decision = DecideUnstopped(now.steady, job, run, options);
   const bool fault = decision.kind == Decision::Kind::kStop && !decision.invalid_input;
-  if (fault && MayRecover(job, run, options)) decision.state = JobState::kRecovering;
+  // Whether the job is given up is known when its ranks have told what they saw of the fault.
+  if (fault && (run.has_checkpoints || IsRefusedByAWorker(run)))
+    decision.state = JobState::kRecovering;
   return decision;
 }
 

@@ -14,14 +14,14 @@
 //                                                                                   |
 //                          FAILED | CANCELLED <-- (ranks let go) ----------- kStop --+
 //
-// RECOVERING leads to PAUSED if that was asked for. A job that halted for a better plan goes from
-// RUNNING through PLANNING to STARTING at once, with the workers that it has (replan.h). A run ends
-// only when its last checkpoint is visible or has failed (saving.h), except when it is cancelled.
-// If the checkpoint of the job's last step has failed, that is a fault, because the job's result is
-// not there. After a fault a job goes on if it has checkpoints, or if a worker refused its rank for
-// a reason of its own, so that nothing was done yet. Decide covers STARTING, RUNNING and
-// RECOVERING; placement/queue.h decides which job leaves QUEUED, job.h has what users and leaving
-// workers ask for.
+// RECOVERING leads to PAUSED if that was asked for, and to FAILED if the job is given up (blame.h).
+// A job that halted for a better plan goes from RUNNING through PLANNING to STARTING at once, with
+// the workers that it has (replan.h). A run ends only when its last checkpoint is visible or has
+// failed (saving.h), except when it is cancelled. If the checkpoint of the job's last step has
+// failed, that is a fault, because the job's result is not there. After a fault a job goes on if it
+// has checkpoints, or if a worker refused its rank for a reason of its own, so that nothing was
+// done yet. Decide covers STARTING, RUNNING and RECOVERING; placement/queue.h decides which job
+// leaves QUEUED, job.h has what users and leaving workers ask for.
 //
 // Invalid input is never tried again. So the job counts as wrong only if a rank says that whoever
 // runs it would find it wrong, or if all ranks refuse the inputs that all of them look at. If only
@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/config/job_spec.h"
 #include "coordinator/job/replan.h"
 #include "coordinator/job/session.h"
@@ -46,7 +47,6 @@
 namespace takt::job {
 
 enum class RankPhase : std::uint8_t {
-  kAway,       // after a restart or a stall of the coordinator: not heard from yet
   kPreparing,  // told to prepare
   kAdmitted,
   kRunning,  // told to start
@@ -63,8 +63,9 @@ constexpr bool IsTerminal(RankPhase phase) { return phase >= RankPhase::kFinishe
 struct RankRun {
   control::BoundRank bound;
   RankPhase phase = RankPhase::kPreparing;
-  std::optional<std::string> lost;                  // why its worker is gone
-  std::string error;                                // of kRefused, kFailed, kAborted
+  std::optional<std::string> lost;  // why its worker is gone
+  std::optional<std::string> away;  // why nothing is heard of its worker now; not if it is lost
+  std::string error;                // of kRefused, kFailed, kAborted
   control::Cause cause = control::Cause::kUnknown;  // likewise
   bool invalid_input = false;          // of kRefused: the job is wrong, whatever other ranks say
   std::vector<FieldError> violations;  // of kRefused
@@ -96,7 +97,9 @@ struct JobRun {
   std::optional<Commit> commit;
   std::string saving;       // what open checkpoints wait for; empty: there are none
   std::string failed_save;  // which checkpoint failed last, and why; empty: none did
-  absl::Duration since;     // steady; when the state began here, or the last rank went away
+  absl::Duration since;     // steady; when the state began here
+  // Steady; when a rank was last known to get further: to do, load or connect something else.
+  absl::Duration progress = -absl::InfiniteDuration();
   std::optional<absl::Duration> refused_since;  // when the first rank refused
   std::optional<absl::Duration> stop_since;     // when the stop was told
   std::optional<absl::Duration> finish_since;   // when the last rank finished
@@ -109,12 +112,16 @@ struct JobRun {
 
 struct DecideOptions {
   absl::Duration admission_timeout = timeouts::kAdmissionTimeout;
-  absl::Duration return_grace = timeouts::kReturnGrace;
+  absl::Duration loading_timeout = timeouts::kLoadingTimeout;
   absl::Duration inputs_grace = timeouts::kInputsGrace;
   absl::Duration stop_grace = timeouts::kStopGrace;
   absl::Duration reports_grace = timeouts::kReportsGrace;
-  // A job goes on after so many faults in a row, if no new step was committed between them.
+  // A job goes on after so many errors in a row (blame.h), if no new step was committed between
+  // them, and after any faults for give_up_after.
   int max_recoveries = 3;
+  absl::Duration give_up_after = timeouts::kGiveUp;
+  absl::Duration first_backoff = timeouts::kFirstBackoff;
+  absl::Duration longest_backoff = timeouts::kLongestBackoff;
 };
 
 struct Decision {
@@ -137,7 +144,7 @@ struct Decision {
 StepId SavedStep(const store::JobRecord& job);
 
 // job: STARTING, RUNNING or RECOVERING; `run` is its run.
-Decision Decide(absl::Duration now, const store::JobRecord& job, const JobRun& run,
+Decision Decide(Moment now, const store::JobRecord& job, const JobRun& run,
                 const DecideOptions& options);
 
 // Describes the fault for people: what went wrong first, where it was, and what every other rank

@@ -32,7 +32,9 @@ class DecideTest : public ::testing::Test {
     run_.stop_since = now_;
   }
   void Commit(int step) { run_.steps = StepCollector({.pp_size = 3}, StepId(step)); }
-  Decision DecideNow() { return Decide(now_, job_, run_, options_); }
+  Decision DecideNow() {
+    return Decide({.wall = absl::FromUnixSeconds(1000), .steady = now_}, job_, run_, options_);
+  }
 
   DecideOptions options_;
   absl::Duration now_ = absl::Seconds(100);
@@ -74,7 +76,24 @@ TEST_F(DecideTest, StopsWhenAdmissionTakesTooLong) {
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
   now_ += absl::Milliseconds(1);
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
-  EXPECT_EQ(DecideNow().reason, "not admitted within 5m: rank 2 (w2)");
+  EXPECT_EQ(DecideNow().reason, "no rank got any further within 5m; not admitted: rank 2 (w2)");
+}
+
+TEST_F(DecideTest, ARankThatLoadsMayTakeAnHourAndTheOthersWaitForIt) {
+  run_.ranks[0].phase = RankPhase::kAdmitted;
+  run_.ranks[1].status = {.instruction = "LOAD"};
+  run_.ranks[2].status = {.instruction = "CONNECT", .waiting_for = "all ranks to have loaded"};
+  now_ += options_.loading_timeout - absl::Milliseconds(1);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  now_ += absl::Milliseconds(1);
+  EXPECT_EQ(DecideNow().reason,
+            "no rank got any further within 1h; not admitted: rank 1 (w1), rank 2 (w2)");
+}
+
+TEST_F(DecideTest, TheTimeForAdmissionBeginsAnewWhenARankGetsFurther) {
+  now_ += 2 * options_.admission_timeout;
+  run_.progress = now_ - absl::Seconds(1);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
 }
 
 TEST_F(DecideTest, ARefusalStopsTheJobWithTheRefusersErrorAndWhetherItIsInvalidInput) {
@@ -140,12 +159,9 @@ TEST_F(DecideTest, ARefusalForAWorkersOwnReasonIsTriedAgainAlsoWithoutCheckpoint
   run_.ranks[1].phase = RankPhase::kRefused;
   run_.ranks[1].cause = control::Cause::kWorker;
   EXPECT_EQ(DecideNow().state, JobState::kRecovering);
-  job_.recoveries.count = options_.max_recoveries;
+  run_.ranks[1].cause = control::Cause::kUnknown;
   EXPECT_EQ(DecideNow().state, JobState::kFailed);
   EXPECT_FALSE(DecideNow().invalid_input);
-  run_.ranks[1].cause = control::Cause::kUnknown;
-  job_.recoveries.count = 0;
-  EXPECT_EQ(DecideNow().state, JobState::kFailed);
 }
 
 // Its neighbours often tell first that they cannot go on.
@@ -284,9 +300,13 @@ TEST_F(DecideTest, AJobWithCheckpointsSucceedsOnlyWithTheOneOfItsLastStep) {
   EXPECT_EQ(DecideNow().state, JobState::kRecovering);
   EXPECT_EQ(DecideNow().reason,
             "all 20 steps are done, but the checkpoint of step 20 failed: disk full");
-  job_.recoveries = {.count = options_.max_recoveries, .at_step = StepId(20)};
+  for (int fault = 0; fault < options_.max_recoveries; ++fault)
+    job_.faults.push_back({.error = "disk full", .committed = StepId(20)});
+  Stopping(DecideNow().reason, JobState::kRecovering);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
   EXPECT_EQ(DecideNow().state, JobState::kFailed);
   EXPECT_FALSE(DecideNow().invalid_input);
+  job_.stop.reset();
   run_.failed_save.clear();  // by a restart of the coordinator
   EXPECT_THAT(DecideNow().reason, HasSubstr("but the checkpoint of step 20 is not visible"));
   job_.checkpoint->step = StepId(20);
@@ -313,29 +333,47 @@ TEST_F(DecideTest, AFinishedRankMayLeave) {
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
 }
 
-TEST_F(DecideTest, AfterARestartRanksAreWaitedForAndThenGivenUp) {
+TEST_F(DecideTest, ARankWhoseWorkerIsAwayIsNamedAndTrains) {
   Running();
-  run_.ranks[1].phase = RankPhase::kAway;
-  EXPECT_EQ(DecideNow().reason, "the coordinator was away; waiting to hear of rank 1 (w1)");
-  now_ += options_.return_grace;
-  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
-  EXPECT_THAT(DecideNow().reason, HasSubstr("did not hear again of rank 1 (w1) within 15s"));
+  run_.ranks[1].away = "its stream ended";
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kWait);
+  EXPECT_EQ(DecideNow().reason, "training; nothing is heard of rank 1 (w1)");
+  job_.halt = store::JobHalt{.next = JobState::kPaused, .reason = "paused by request"};
+  EXPECT_EQ(DecideNow().reason,
+            "paused by request; waiting for rank 0 (w0), rank 1 (w1), rank 2 (w2) to end at a step "
+            "boundary; nothing is heard of rank 1 (w1)");
 }
 
-TEST_F(DecideTest, AFaultOfAJobWithCheckpointsIsRecoveredFromSoManyTimes) {
+TEST_F(DecideTest, AFaultOfAJobWithCheckpointsIsRecoveredFrom) {
   Running();
-  run_.has_checkpoints = true;
   run_.ranks[1].lost = "its stream ended";
-  job_.recoveries = {.count = 2, .at_step = StepId(7)};
-  Commit(7);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
+  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  run_.has_checkpoints = true;
   EXPECT_EQ(DecideNow().kind, Decision::Kind::kStop);
   EXPECT_EQ(DecideNow().state, JobState::kRecovering);
-  job_.recoveries.count = 3;
+}
+
+TEST_F(DecideTest, AJobThatIsGivenUpFailsWithItsHistoryWhenItsRanksHaveLetGo) {
+  Running();
+  run_.has_checkpoints = true;
+  All(RankPhase::kAborted);
+  run_.ranks[1].phase = RankPhase::kFailed;
+  run_.ranks[1].error = "INTERNAL: boom";
+  Commit(7);
+  for (int i = 0; i < 3; ++i) {
+    job_.faults.push_back({.worker = "w1", .error = "INTERNAL: boom", .committed = StepId(7)});
+    job_.transitions.push_back({JobState::kRecovering, absl::FromUnixSeconds(i), "earlier"});
+  }
+  job_.transitions.push_back({JobState::kRecovering, absl::FromUnixSeconds(9), "now"});
+  Stopping("worker w1 (rank 1) failed: INTERNAL: boom", JobState::kRecovering);
+  EXPECT_EQ(DecideNow().kind, Decision::Kind::kEnd);
   EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  EXPECT_THAT(DecideNow().reason,
+              HasSubstr("given up after 3 recoveries without a step after 7: earlier; earlier; "
+                        "earlier"));
   Commit(8);  // a new step
-  EXPECT_EQ(DecideNow().state, JobState::kRecovering);
-  run_.has_checkpoints = false;
-  EXPECT_EQ(DecideNow().state, JobState::kFailed);
+  EXPECT_EQ(DecideNow().state, JobState::kQueued);
 }
 
 TEST_F(DecideTest, ARecoveringJobWaitsForItsCheckpointAndThenForWorkers) {

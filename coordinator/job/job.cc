@@ -58,9 +58,13 @@ void Job::Restore(Moment now) {
 }
 
 void Job::RestoreRun(Moment now) {
-  run_.emplace(JobRun::Of(record_, spec_, record_.plan.mesh, RankPhase::kAway, now.steady));
+  run_.emplace(JobRun::Of(record_, spec_, record_.plan.mesh, RankPhase::kRunning, now.steady));
   if (record_.stop) run_->stop_since = now.steady;
-  for (const control::BoundRank& bound : record_.ranks) past_workers_.insert(bound.worker);
+  for (RankRun& rank : run_->ranks) {
+    past_workers_.insert(rank.bound.worker);
+    const membership::Loss away = context_.workers->Expect(rank.bound, key(), now);
+    if (!record_.stop) rank.away = away.reason;
+  }
   context_.outbox->effects.push_back(OpenRendezvous{key()});
 }
 

@@ -29,6 +29,7 @@ struct JobContext {
   DecideOptions decide;
   ReplanOptions replan;
   absl::Duration commit_timeout = timeouts::kCommitTimeout;
+  absl::Duration return_grace = timeouts::kReturnGrace;
   std::function<std::string(int)> random_bytes;                           // so many of them
   std::function<std::shared_ptr<const profile::Profile>()> read_profile;  // never null
   // Returns the ids of all jobs that have checkpoints and have not ended.
@@ -71,8 +72,12 @@ class Job final {
   void Heartbeat(const membership::Worker& worker, const control::RankStatus& status, Moment now);
   void Update(const membership::Worker& worker, const control::JobUpdate& update, Moment now);
   void Leave(const membership::Worker& worker, const std::string& reason, Moment now);
-  // returns: the worker's stream ended because of this coordinator, so the worker may come back.
-  void Lose(const membership::Loss& loss, bool returns, Moment now);
+  // The worker is lost, or away. Return: it is heard again on the same stream.
+  void Lose(const membership::Loss& loss);
+  void Return(const membership::Worker& worker);
+  // Returns what the other ranks say for this worker, which is silent. They cannot get further than
+  // about a step without it.
+  membership::Voucher Vouch(const membership::Worker& silent) const;
   bool HoldsRank(const membership::Worker& worker, Rank rank) const;
   void Report(const std::string& worker, const std::string& incarnation,
               const control::RankStepReport& report, const std::shared_ptr<BulkSession>& session);
@@ -119,6 +124,7 @@ class Job final {
   void StartRun();
   void StopRun(store::JobStop stop, Moment now);
   void EndRun(const Decision& decision, Moment now);
+  void SettleFault(const Decision& decision, Moment now);
   void CollectSteps(bool rest, Moment now);
   // Sends the command to the workers whose ranks have not ended.
   template <class Command>
@@ -136,6 +142,7 @@ class Job final {
   // job_reports.cc
   // Returns the rank that this process holds, null if it holds none or not this one.
   RankRun* FindRank(Rank rank, const std::string& worker, const std::string& incarnation);
+  void LoseRank(RankRun& rank, const std::string& reason);
 
   // job_checkpoints.cc
   void AdvanceCheckpoints(Moment now);

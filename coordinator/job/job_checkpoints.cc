@@ -99,7 +99,7 @@ void Job::SendCommit(const Worker& worker, const store::OpenCheckpoint& open,
 }
 
 // One worker at a time is asked to commit a checkpoint. Another one is asked only when that one is
-// known to be gone, whatever this coordinator has forgotten by a restart.
+// lost, whatever this coordinator has forgotten by a restart.
 const Worker* Job::ChooseCommitter(Moment now) {
   store::OpenCheckpoint& open = record_.saving.open.front();
   if (!open.committer.empty()) {
@@ -115,17 +115,14 @@ const Worker* Job::ChooseCommitter(Moment now) {
   return chosen;
 }
 
-// After a restart or a stall of the coordinator, workers come back within return_grace.
+// A worker that is away is still at it. After a restart of the coordinator, workers that held no
+// rank are not known, or, if they are drained, by their names alone. They come back within
+// return_grace.
 bool Job::CommitterMayReturn(const store::OpenCheckpoint& open, Moment now) const {
-  if (now.steady - run_->since >= context_.decide.return_grace) return false;
   const Worker* const known = context_.workers->members().Find(open.committer);
-  // A drained worker is known by its name alone until it comes back.
-  if (known == nullptr || known->hello.incarnation.empty()) return true;
-  return known->hello.incarnation == open.committer_incarnation &&
-         std::ranges::any_of(run_->ranks, [&](const RankRun& rank) {
-           return rank.bound.worker == open.committer && rank.phase == RankPhase::kAway &&
-                  !rank.lost;
-         });
+  if (known == nullptr || known->hello.incarnation.empty())
+    return now.steady - run_->since < context_.return_grace;
+  return known->away && known->hello.incarnation == open.committer_incarnation;
 }
 
 // Returns the worker of rank 0, or of the next rank, or any other that is attached: all of them see
@@ -136,9 +133,8 @@ const Worker* Job::FindCommitter() const {
     const Worker* const worker = workers.FindAttached(rank.bound.worker, rank.bound.incarnation);
     if (worker != nullptr) return worker;
   }
-  const auto attached = std::ranges::find_if(workers.workers(), [](const auto& entry) {
-    return entry.second.state() != membership::WorkerState::kLost;
-  });
+  const auto attached = std::ranges::find_if(
+      workers.workers(), [](const auto& entry) { return entry.second.attached(); });
   return attached == workers.workers().end() ? nullptr : &attached->second;
 }
 

@@ -30,7 +30,7 @@ ReplanFacts Job::FactsForReplanning(const profile::Profile* profile, Moment now)
   const std::int64_t done = run_->committed_steps();
   const StepId checkpoint = record_.checkpoint ? record_.checkpoint->step : StepId(0);
   const bool all_run = std::ranges::all_of(run_->ranks, [](const RankRun& rank) {
-    return rank.phase == RankPhase::kRunning && !rank.lost;
+    return rank.phase == RankPhase::kRunning && !rank.lost && !rank.away;
   });
   return {
       .trains = all_run && record_.state == JobState::kRunning && !record_.stop && !record_.halt,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // This file has what workers tell a Job, and what follows from it for their ranks.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +38,19 @@ RankPhase PhaseAfter(control::Phase phase) {
   return RankPhase::kFailed;
 }
 
+// Returns when the rank got further, as far as its new status tells: when it last completed an
+// instruction, or, if it has done none yet, now if it loads or connects something else than before.
+absl::Duration ProgressOf(const control::RankStatus& before, const control::RankStatus& after,
+                          absl::Duration now) {
+  if (!after.recent.empty())
+    return now - absl::Seconds(std::max(0.0, after.recent.back().ended_seconds_ago));
+  const auto place = [](const control::RankStatus& status) {
+    return std::tie(status.last_step, status.instruction, status.instruction_step,
+                    status.waiting_for);
+  };
+  return place(before) != place(after) ? now : -absl::InfiniteDuration();
+}
+
 }  // namespace
 
 RankRun* Job::FindRank(Rank rank, const std::string& worker, const std::string& incarnation) {
@@ -52,34 +66,45 @@ bool Job::HoldsRank(const Worker& worker, Rank rank) const {
          nullptr;
 }
 
-// Settles the ranks that a restart of the coordinator or of the connection left open.
+// Tells the worker what was said to it while it had no stream. What it has to say, it says again
+// by itself.
 void Job::Reattach(const Worker& worker) {
-  if (!run_) return;
+  if (!run_ || !worker.hold || worker.hold->key != key()) return;
   const control::Hello& hello = worker.hello;
-  for (RankRun& rank : run_->ranks) {
-    if (rank.bound.worker != hello.worker || rank.phase != RankPhase::kAway || rank.lost) continue;
-    if (rank.bound.incarnation != hello.incarnation) {
-      rank.lost = "it came back as a new process";
-      continue;
-    }
-    // If the hello does not name the job, the end of the rank may still come as an update.
-    // Otherwise return_grace ends the wait.
-    context_.workers->Bind(hello.worker, key(), rank.bound.rank);
-    const bool runs =
-        hello.running && hello.running->key == key() && hello.running->rank == rank.bound.rank;
-    if (runs) rank.phase = RankPhase::kRunning;
-    if (record_.stop) {
-      context_.workers->Send(hello.worker, control::Abort{key(), record_.stop->reason});
-    } else if (record_.halt) {
-      context_.workers->Send(hello.worker, control::Halt{key(), record_.halt->reason});
-    }
+  RankRun* const rank = FindRank(worker.hold->rank, hello.worker, hello.incarnation);
+  if (rank == nullptr) return;
+  rank->away.reset();
+  if (record_.stop) {
+    context_.workers->Send(hello.worker, control::Abort{key(), record_.stop->reason});
+  } else if (record_.halt) {
+    context_.workers->Send(hello.worker, control::Halt{key(), record_.halt->reason});
   }
+}
+
+void Job::Return(const Worker& worker) {
+  RankRun* const rank = FindRank(worker.hold->rank, worker.hello.worker, worker.hello.incarnation);
+  if (rank != nullptr) rank->away.reset();
+}
+
+membership::Voucher Job::Vouch(const Worker& silent) const {
+  const bool trains = run_ && record_.state == JobState::kRunning && !record_.stop;
+  if (!trains) return {};
+  const auto speaks = [&](const RankRun& rank) {
+    return rank.bound.worker != silent.hello.worker && !rank.lost && !rank.away &&
+           !IsTerminal(rank.phase);
+  };
+  if (std::ranges::none_of(run_->ranks, speaks)) return {};
+  const double step_seconds =
+      record_.last_step ? record_.last_step->step_seconds : record_.plan.predicted_step_seconds;
+  return {.progress = run_->progress, .step = absl::Seconds(step_seconds)};
 }
 
 void Job::Heartbeat(const Worker& worker, const control::RankStatus& status, Moment now) {
   RankRun* const rank = FindRank(status.rank, worker.hello.worker, worker.hello.incarnation);
   if (rank == nullptr || IsTerminal(rank->phase)) return;
-  rank->status = ToKeep(status, rank->bound, now.wall);
+  control::RankStatus kept = ToKeep(status, rank->bound, now.wall);
+  run_->progress = std::max(run_->progress, ProgressOf(rank->status, kept, now.steady));
+  rank->status = std::move(kept);
 }
 
 void Job::Update(const Worker& worker, const control::JobUpdate& update, Moment now) {
@@ -88,6 +113,7 @@ void Job::Update(const Worker& worker, const control::JobUpdate& update, Moment 
   if (rank == nullptr || IsTerminal(rank->phase)) return;  // acknowledged when the job ends
   if (update.phase == control::Phase::kAdmitted) {
     if (rank->phase == RankPhase::kPreparing) {
+      run_->progress = now.steady;
       rank->phase = RankPhase::kAdmitted;
       rank->resumed_step = update.resumed.step;
       rank->kernel_plan = update.resumed.kernel_plan;
@@ -127,21 +153,20 @@ void Job::Leave(const Worker& worker, const std::string& reason, Moment now) {
   }
 }
 
-void Job::Lose(const membership::Loss& loss, bool returns, Moment now) {
-  if (!run_) return;
-  for (RankRun& rank : run_->ranks) {
-    if (rank.bound.worker != loss.worker || rank.bound.incarnation != loss.incarnation || rank.lost)
-      continue;
-    const bool runs =
-        record_.state == JobState::kRunning && !record_.stop && !IsTerminal(rank.phase);
-    if (runs && returns) {
-      rank.phase = RankPhase::kAway;
-      run_->since = now.steady;
-      continue;
-    }
-    rank.lost = loss.reason;
-    run_->steps.EndRank(rank.bound.rank);
+void Job::Lose(const membership::Loss& loss) {
+  RankRun* const rank = FindRank(loss.hold->rank, loss.worker, loss.incarnation);
+  if (rank == nullptr) return;
+  // A run that ends does not wait for a worker to come back.
+  if (!loss.away || record_.stop) {
+    rank->away.reset();
+    return LoseRank(*rank, loss.reason);
   }
+  if (!IsTerminal(rank->phase)) rank->away = loss.reason;
+}
+
+void Job::LoseRank(RankRun& rank, const std::string& reason) {
+  rank.lost = reason;
+  run_->steps.EndRank(rank.bound.rank);
 }
 
 void Job::Report(const std::string& worker, const std::string& incarnation,

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "coordinator/job/blame.h"
 #include "coordinator/job/fault_record.h"
 #include "coordinator/job/job.h"
 #include "coordinator/job/launch.h"
@@ -159,7 +160,7 @@ void Job::Advance(Moment now) {
     run_->finish_since = now.steady;
   // If a stop leaves nothing to wait for, the end follows at once.
   while (run_) {
-    const Decision decision = Decide(now.steady, record_, *run_, context_.decide);
+    const Decision decision = Decide(now, record_, *run_, context_.decide);
     if (decision.kind == Decision::Kind::kWait) return SetReason(decision.reason);
     Apply(decision, now);
   }
@@ -217,13 +218,10 @@ void Job::StopRun(store::JobStop stop, Moment now) {
   // A rank that still looks for its neighbours stops looking.
   context_.outbox->effects.push_back(CloseRendezvous{record_.name});
   if (!record_.stop) run_->stop_since = now.steady;
-  if (stop.state == JobState::kRecovering) {
-    store::Recoveries& recoveries = record_.recoveries;
-    const StepId last = run_->steps.last_taken();
-    recoveries = {.count = last > recoveries.at_step ? 1 : recoveries.count + 1, .at_step = last};
-    context_.outbox->recovering.push_back(record_.name);
-    SetState(JobState::kRecovering, stop.reason, now);
+  for (RankRun& rank : run_->ranks) {
+    if (rank.away) LoseRank(rank, *std::exchange(rank.away, std::nullopt));
   }
+  if (stop.state == JobState::kRecovering) SetState(JobState::kRecovering, stop.reason, now);
   record_.stop = std::move(stop);
   changed_ = true;
 }
@@ -241,10 +239,7 @@ void Job::EndRun(const Decision& decision, Moment now) {
   // The plan is of use only if the ranks have halted for it.
   std::optional<plan::Plan> next_plan;
   if (!record_.stop && decision.state == JobState::kQueued) next_plan = std::move(run_->next_plan);
-  if (record_.stop && IsFault(*record_.stop)) {
-    record_.fault = FaultOf(*run_);
-    LogFault(record_.name, record_.generation, record_.fault);
-  }
+  if (record_.stop && IsFault(*record_.stop)) SettleFault(decision, now);
   record_.invalid_input = decision.invalid_input;
   record_.violations = decision.violations;
   record_.stop.reset();
@@ -256,6 +251,17 @@ void Job::EndRun(const Decision& decision, Moment now) {
   context_.outbox->effects.push_back(CloseRendezvous{record_.name});
   if (next_plan && GoOnWith(*std::move(next_plan), released, decision.reason, now)) return;
   SetState(decision.state, decision.reason, now);
+}
+
+// Keeps what is known of the fault that ends the run.
+void Job::SettleFault(const Decision& decision, Moment now) {
+  record_.fault = FaultOf(*run_);
+  LogFault(record_.name, record_.generation, record_.fault);
+  record_.faults = FaultsWith(record_, *run_, now.wall);
+  const Culprit guilty = FindGuilty(*run_);
+  if (guilty.rank != nullptr)
+    context_.workers->Blame(guilty.rank->bound.worker, record_.name, guilty.what, now);
+  if (decision.state != JobState::kFailed) context_.outbox->recovering.push_back(record_.name);
 }
 
 void Job::CollectSteps(bool rest, Moment now) {

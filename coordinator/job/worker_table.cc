@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/job/worker_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,10 +11,9 @@
 namespace takt::job {
 namespace {
 
+using membership::kNoRank;
 using membership::Loss;
 using membership::Worker;
-
-constexpr Rank kNoRank(-1);
 
 }  // namespace
 
@@ -29,8 +29,10 @@ absl::StatusOr<std::optional<Loss>> WorkerTable::Attach(const control::Hello& he
     outbox_.effects.push_back(CloseSession{std::move(session), attached.status()});
     return attached.status();
   }
-  if (attached->replaced) Close(*attached->replaced);
+  Close(attached->replaced, "the worker came back on another one");
+  if (attached->loss) Settle(*attached->loss);
   sessions_[id] = std::move(session);
+  ShowBlame(hello.worker, now);
   Send(hello.worker, control::Welcome{.protocol_version = kProtocolVersion,
                                       .program_version = kTaktVersion,
                                       .heartbeat = heartbeat_,
@@ -40,35 +42,62 @@ absl::StatusOr<std::optional<Loss>> WorkerTable::Attach(const control::Hello& he
        {"incarnation", hello.incarnation},
        {"host", hello.host},
        {"running", hello.running ? hello.running->key.job : ""}});
-  return std::move(attached->replaced);
+  return std::move(attached->loss);
 }
 
-std::optional<Loss> WorkerTable::Detach(SessionId id, const std::string& reason) {
-  std::optional<Loss> loss = members_.Detach(id, reason);
-  if (!loss) return loss;
-  outbox_.workers_lost += members_.Find(loss->worker)->leaving ? 0 : 1;
-  Close(*loss);
+std::optional<Loss> WorkerTable::Detach(SessionId id, const std::string& reason, Moment now) {
+  std::optional<Loss> loss = members_.Detach(id, reason, now);
+  if (loss) Settle(*loss);
   return loss;
 }
 
-std::vector<Loss> WorkerTable::Expire(Moment now) {
-  std::vector<Loss> losses = members_.Expire(now);
-  outbox_.workers_lost += static_cast<int>(losses.size());
-  for (const Loss& loss : losses) Close(loss);
+std::vector<Loss> WorkerTable::Expire(Moment now, const membership::Membership::Vouch& vouch) {
+  std::vector<Loss> losses = members_.Expire(now, vouch);
+  for (const Loss& loss : losses) Settle(loss);
+  for (const std::string& worker : quarantine_.Tick(now.wall)) ShowBlame(worker, now);
   return losses;
 }
 
-void WorkerTable::Close(const Loss& loss) {
-  Log(LogLevel::kWarning, "worker lost",
+void WorkerTable::Blame(const std::string& worker, const std::string& job, const std::string& what,
+                        Moment now) {
+  const Worker* const found = members_.Find(worker);
+  if (found != nullptr && found->leaving) return;
+  const auto known = std::ranges::count_if(workers(), [](const auto& entry) {
+    return entry.second.state() != membership::WorkerState::kLost;
+  });
+  quarantine_.Blame(worker, {.time = now.wall, .job = job, .what = what}, static_cast<int>(known));
+  ShowBlame(worker, now);
+}
+
+void WorkerTable::Trust(const std::string& worker, Moment now) {
+  quarantine_.Trust(worker);
+  ShowBlame(worker, now);
+}
+
+void WorkerTable::ShowBlame(const std::string& worker, Moment now) {
+  members_.SetBlame(worker, quarantine_.Of(worker, now.wall));
+  for (auto& [name, record] : quarantine_.TakeChanges())
+    outbox_.changes.workers[name] = std::move(record);
+}
+
+void WorkerTable::Settle(const Loss& loss) {
+  const Worker* const worker = members_.Find(loss.worker);
+  const bool as_asked = worker != nullptr && worker->leaving;
+  if (!loss.away && !as_asked) ++outbox_.workers_lost;
+  Log(LogLevel::kWarning, loss.away ? "worker away" : "worker lost",
       {{"worker", loss.worker},
        {"incarnation", loss.incarnation},
        {"reason", loss.reason},
        {"job", loss.hold ? loss.hold->key.job : ""}});
-  const auto session = sessions_.find(loss.session);
+  Close(loss.session, loss.reason);
+}
+
+void WorkerTable::Close(SessionId id, const std::string& reason) {
+  const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
   outbox_.effects.push_back(CloseSession{
       session->second,
-      absl::UnavailableError(absl::StrCat("the coordinator gave this stream up: ", loss.reason))});
+      absl::UnavailableError(absl::StrCat("the coordinator gave this stream up: ", reason))});
   sessions_.erase(session);
 }
 
@@ -88,7 +117,7 @@ placement::Gang WorkerTable::Reserved(const control::JobKey& key, config::Device
   placement::Gang gang;
   for (const auto& [name, worker] : workers()) {
     const bool held = worker.hold == membership::Hold{key, kNoRank};
-    if (held && !worker.drained && !worker.leaving) gang.push_back(&worker);
+    if (held && worker.attached() && !worker.retired()) gang.push_back(&worker);
   }
   placement::SortByRank(gang, device);
   return gang;
@@ -104,7 +133,7 @@ const Worker* WorkerTable::FindAttached(const std::string& worker,
                                         const std::string& incarnation) const {
   const Worker* const found = members_.Find(worker);
   const bool attached =
-      found != nullptr && found->session != SessionId(0) && found->hello.incarnation == incarnation;
+      found != nullptr && found->attached() && found->hello.incarnation == incarnation;
   return attached ? found : nullptr;
 }
 

@@ -5,7 +5,8 @@
 //   Reserve   Its gang is granted. It is held without a rank while the plan is made.
 //   Bind      The plan is there, or the worker came back with a rank that it still runs. It is
 //             held with that rank.
-// It is released when it is lost, and by
+// A worker that is away keeps its hold, as its job trains on. It is released when it is lost, and
+// by
 //   ReleaseReserved   The plan does not need it, has failed or is not wanted any more.
 //   Release           The end of its rank is acknowledged: at the end of the run, or later if the
 //                     worker reports its end only then.
@@ -16,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,6 +25,7 @@
 #include "common/base/clock.h"
 #include "common/control/attachment.h"
 #include "coordinator/job/outbox.h"
+#include "coordinator/job/quarantine.h"
 #include "coordinator/job/session.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/placement/placement.h"
@@ -35,20 +38,36 @@ using membership::SessionId;
 // One thread.
 class WorkerTable final {
  public:
-  // heartbeat: how often a worker is told to send one. outbox: borrowed; takes what is sent.
+  // heartbeat: how often a worker is told to send one. outbox: borrowed; takes what is sent and
+  // stored. records: from the store.
   WorkerTable(const membership::MembershipOptions& options, const std::set<std::string>& drained,
-              absl::Duration heartbeat, Outbox* outbox)
-      : options_(options), heartbeat_(heartbeat), members_(options, drained), outbox_(*outbox) {}
+              absl::Duration heartbeat, Outbox* outbox, Quarantine::Records records = {})
+      : options_(options),
+        heartbeat_(heartbeat),
+        members_(options, drained),
+        quarantine_(std::move(records)),
+        outbox_(*outbox) {}
 
+  // This incarnation held a rank of `key` when the coordinator ended. It is away.
+  membership::Loss Expect(const control::BoundRank& bound, const control::JobKey& key, Moment now) {
+    return members_.Expect(bound.worker, bound.incarnation, {key, bound.rank}, now);
+  }
   // Welcomes the worker, or closes the session with the error that is returned: as
-  // Membership::Attach. The loss is of the session that this one replaces, if any.
+  // Membership::Attach, from which the loss is.
   absl::StatusOr<std::optional<membership::Loss>> Attach(const control::Hello& hello, SessionId id,
                                                          std::shared_ptr<WorkerSession> session,
                                                          Moment now);
   // The session's stream ended. Returns nullopt if it was not its worker's current session.
-  std::optional<membership::Loss> Detach(SessionId id, const std::string& reason);
-  // Returns the workers whose lease has expired.
-  std::vector<membership::Loss> Expire(Moment now);
+  std::optional<membership::Loss> Detach(SessionId id, const std::string& reason, Moment now);
+  // Returns the workers that are lost, or away from now on (Membership::Expire).
+  std::vector<membership::Loss> Expire(Moment now, const membership::Membership::Vouch& vouch);
+
+  // A fault of the job is the worker's. Nothing happens if the worker is about to end.
+  void Blame(const std::string& worker, const std::string& job, const std::string& what,
+             Moment now);
+  // Forgets what is held against the worker.
+  void Trust(const std::string& worker, Moment now);
+  const Quarantine& quarantine() const { return quarantine_; }
 
   // Nothing happens unless the worker is attached.
   void Send(const std::string& worker, control::Command command);
@@ -71,11 +90,16 @@ class WorkerTable final {
   const membership::Membership& members() const { return members_; }
 
  private:
-  void Close(const membership::Loss& loss);
+  // Logs and counts the loss, and closes its session.
+  void Settle(const membership::Loss& loss);
+  void Close(SessionId id, const std::string& reason);
+  // Stores and shows what is held against the worker now.
+  void ShowBlame(const std::string& worker, Moment now);
 
   const membership::MembershipOptions options_;
   const absl::Duration heartbeat_;
   membership::Membership members_;
+  Quarantine quarantine_;
   std::map<SessionId, std::shared_ptr<WorkerSession>> sessions_;
   Outbox& outbox_;
 };

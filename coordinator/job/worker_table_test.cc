@@ -35,6 +35,7 @@ class WorkerTableTest : public ::testing::Test {
                             SessionId(++last_session_), std::make_shared<NullSession>(), {})
                     .ok());
   }
+  static membership::Voucher NobodyVouches(const membership::Worker&) { return {}; }
   WorkerState StateOf(const std::string& name) const { return table_.workers().at(name).state(); }
   std::vector<std::string> Reserved() const {
     std::vector<std::string> names;
@@ -70,15 +71,27 @@ TEST_F(WorkerTableTest, WorkerThatIsDrainedWhileThePlanIsMadeGetsNoRank) {
   EXPECT_EQ(StateOf("w1"), WorkerState::kIdle);
 }
 
-TEST_F(WorkerTableTest, LossEndsTheHold) {
+TEST_F(WorkerTableTest, AbsenceKeepsTheHoldAndLossEndsIt) {
   table_.Reserve({"w0"}, kKey);
-  const auto loss = table_.Detach(table_.workers().at("w0").session, "its stream ended");
-  ASSERT_TRUE(loss.has_value());
-  EXPECT_EQ(loss->hold->key, kKey);
+  const auto away = table_.Detach(table_.workers().at("w0").session, "its stream ended", {});
+  ASSERT_TRUE(away.has_value());
+  EXPECT_TRUE(away->away);
+  EXPECT_EQ(outbox_.workers_lost, 0);
+  EXPECT_THAT(Reserved(), ElementsAre());
+  const auto losses = table_.Expire({.steady = timeouts::kRedial}, NobodyVouches);
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].hold->key, kKey);
   EXPECT_EQ(outbox_.workers_lost, 1);
   Attach("w0");
   EXPECT_THAT(Reserved(), ElementsAre());
   EXPECT_EQ(StateOf("w0"), WorkerState::kIdle);
+}
+
+TEST_F(WorkerTableTest, WorkerThatComesBackWhileThePlanIsMadeIsStillReserved) {
+  table_.Reserve({"w0"}, kKey);
+  table_.Detach(table_.workers().at("w0").session, "its stream ended", {});
+  Attach("w0");
+  EXPECT_THAT(Reserved(), ElementsAre("w0"));
 }
 
 TEST_F(WorkerTableTest, CommandsGoToWorkersThatAreAttached) {
@@ -86,7 +99,7 @@ TEST_F(WorkerTableTest, CommandsGoToWorkersThatAreAttached) {
   table_.Send("w0", control::Start{kKey});
   table_.Send("nobody", control::Start{kKey});
   EXPECT_EQ(outbox_.effects.size(), 1u);
-  table_.Detach(table_.workers().at("w1").session, "its stream ended");
+  table_.Detach(table_.workers().at("w1").session, "its stream ended", {});
   outbox_.effects.clear();
   table_.Send("w1", control::Start{kKey});
   EXPECT_TRUE(outbox_.effects.empty());

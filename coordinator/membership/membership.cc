@@ -13,8 +13,15 @@ namespace {
 
 constexpr std::size_t kMaxSuperseded = 16;  // per name
 
-bool IsRunning(const Hold& hold, const control::Hello& hello) {
+// True if a process that says this still has what it was held for.
+bool Confirms(const control::Hello& hello, const Hold& hold) {
+  if (hold.rank == kNoRank) return true;
   return hello.running && hold == Hold{hello.running->key, hello.running->rank};
+}
+
+std::string SilentFor(absl::Duration silence) {
+  return absl::StrCat("nothing heard from it for ",
+                      absl::FormatDuration(absl::Floor(silence, absl::Milliseconds(100))));
 }
 
 }  // namespace
@@ -40,6 +47,17 @@ Membership::Membership(MembershipOptions options, const std::set<std::string>& d
   }
 }
 
+Loss Membership::Expect(const std::string& name, const std::string& incarnation, Hold hold,
+                        Moment now) {
+  Worker& worker = workers_[name];
+  worker.hello.worker = name;
+  worker.hello.incarnation = incarnation;
+  worker.hold = std::move(hold);
+  worker.last_heard = now.steady;
+  worker.expires = now.steady + options_.return_grace;
+  return SetAway(worker, "not heard of since the coordinator was started");
+}
+
 absl::StatusOr<Membership::Attached> Membership::Attach(const control::Hello& hello,
                                                         SessionId session, Moment now) {
   if (hello.worker.empty() || hello.incarnation.empty()) {
@@ -58,29 +76,30 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const control::Hello& he
 
   Worker& worker = workers_[hello.worker];
   const bool same = worker.hello.incarnation == hello.incarnation;
-  Attached attached;
-  if (worker.session != SessionId(0)) {
-    if (!same) {
-      return absl::AbortedError(absl::StrCat("worker name ", hello.worker,
-                                             " is held by incarnation ", worker.hello.incarnation,
-                                             ", which is alive; give this worker another name"));
-    }
-    const std::optional<Hold> hold = worker.hold;
-    attached.replaced = Lose(worker, "its stream was replaced by a new one");
-    if (hold.has_value() && IsRunning(*hold, hello)) {
-      worker.hold = hold;
-      attached.replaced->hold.reset();
-    }
+  if (worker.attached() && !same) {
+    return absl::AbortedError(absl::StrCat("worker name ", hello.worker, " is held by incarnation ",
+                                           worker.hello.incarnation,
+                                           ", which is alive; give this worker another name"));
   }
+  Attached attached;
+  if (!same && worker.away) {
+    attached.loss = Lose(worker, "it came back as a new process");
+  } else if (worker.hold && !Confirms(hello, *worker.hold)) {
+    attached.loss = Lose(worker, "it came back without its rank");
+  }
+  attached.replaced = worker.session;
   if (!same && !worker.hello.incarnation.empty()) {
     superseded.push_back(worker.hello.incarnation);
     if (superseded.size() > kMaxSuperseded) superseded.pop_front();
   }
+  sessions_.erase(worker.session);
   worker.hello = hello;
   worker.session = session;
   worker.leaving = worker.leaving && same;
+  worker.away.reset();
   worker.attach_time = worker.last_seen = now.wall;
   worker.last_heard = now.steady;
+  worker.expires = now.steady + options_.lease;
   sessions_[session] = hello.worker;
   return attached;
 }
@@ -89,7 +108,8 @@ absl::StatusOr<Membership::Attached> Membership::Attach(const control::Hello& he
 absl::Status Membership::CheckDevice(const control::Hello& hello) const {
   if (!hello.device) return absl::OkStatus();
   for (const auto& [name, other] : workers_) {
-    if (name == hello.worker || other.session == SessionId(0) || !other.hello.device) continue;
+    const bool may_compute = other.state() != WorkerState::kLost && other.hello.device.has_value();
+    if (name == hello.worker || !may_compute) continue;
     const Device& device = *other.hello.device;
     if (device.uuid != hello.device->uuid || (device.shared && hello.device->shared)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
@@ -100,37 +120,84 @@ absl::Status Membership::CheckDevice(const control::Hello& hello) const {
   return absl::OkStatus();
 }
 
-void Membership::Heard(SessionId session, Moment now) {
+bool Membership::Heard(SessionId session, Moment now) {
   const auto it = sessions_.find(session);
-  if (it == sessions_.end()) return;
+  if (it == sessions_.end()) return false;
   Worker& worker = workers_.at(it->second);
   worker.last_seen = now.wall;
   worker.last_heard = std::max(worker.last_heard, now.steady);
+  worker.expires = std::max(worker.expires, worker.last_heard + options_.lease);
+  return std::exchange(worker.away, std::nullopt).has_value();
 }
 
-std::optional<Loss> Membership::Detach(SessionId session, std::string reason) {
+std::optional<Loss> Membership::Detach(SessionId session, std::string reason, Moment now) {
   const auto it = sessions_.find(session);
   if (it == sessions_.end()) return std::nullopt;
-  return Lose(workers_.at(it->second), std::move(reason));
+  Worker& worker = workers_.at(it->second);
+  if (worker.leaving) return Lose(worker, std::move(reason));
+  sessions_.erase(it);
+  worker.session = SessionId(0);
+  worker.expires = std::max(now.steady + options_.redial, patient_until_);
+  Loss loss = SetAway(worker, std::move(reason));
+  loss.session = session;
+  return loss;
 }
 
-void Membership::RenewLeases(Moment now) {
+void Membership::RenewLeases(Moment now, absl::Duration patience) {
+  patient_until_ = std::max(patient_until_, now.steady + patience);
   for (auto& [name, worker] : workers_) {
-    if (worker.session != SessionId(0)) worker.last_heard = std::max(worker.last_heard, now.steady);
+    if (worker.state() == WorkerState::kLost) continue;
+    worker.last_heard = std::max(worker.last_heard, now.steady);
+    worker.expires = std::max({worker.expires, now.steady + options_.lease, patient_until_});
   }
 }
 
-std::vector<Loss> Membership::Expire(Moment now) {
+bool Membership::IsVouchedFor(const Worker& worker, const Voucher& voucher, Moment now) const {
+  // Without it no other rank gets further than about a step. Soon after its last word, what they
+  // did may be the end of that step, so they must not pause. Later they may, for as long as a
+  // lease.
+  const bool soon = now.steady - worker.last_heard < options_.lease;
+  const absl::Duration patience = std::max(soon ? options_.redial : options_.lease,
+                                           std::min(voucher.step, options_.longest_step));
+  return now.steady - voucher.progress < patience;
+}
+
+bool Membership::IsCutOff(Moment now) {
+  int known = 0, silent = 0;
+  for (const auto& [name, worker] : workers_) {
+    if (worker.state() == WorkerState::kLost || worker.leaving) continue;
+    ++known;
+    // Leases do not expire in the same moment. Half of one is more silence than chance makes.
+    silent +=
+        worker.session == SessionId(0) || now.steady - worker.last_heard >= options_.lease / 2;
+  }
+  if (silent < 2 || 2 * silent <= known) {
+    // Those that are still silent have as long to come back as after a restart.
+    if (std::exchange(cut_off_since_, std::nullopt)) RenewLeases(now, options_.return_grace);
+    return false;
+  }
+  // Where nobody is heard, nobody can be told anything either, so there is nothing to decide.
+  if (!cut_off_since_ || silent == known) cut_off_since_ = now.steady;
+  return now.steady - *cut_off_since_ < options_.cut_off;
+}
+
+std::vector<Loss> Membership::Expire(Moment now, const Vouch& vouch) {
   std::vector<Loss> losses;
+  const bool cut_off = IsCutOff(now);
   for (auto it = workers_.begin(); it != workers_.end();) {
     Worker& worker = it->second;
     const absl::Duration silence = now.steady - worker.last_heard;
-    if (worker.session != SessionId(0) && silence >= options_.lease) {
-      losses.push_back(Lose(worker, absl::StrCat("nothing heard from it for ",
-                                                 absl::FormatDuration(absl::Floor(
-                                                     silence, absl::Milliseconds(100))))));
+    if (worker.state() != WorkerState::kLost && now.steady >= worker.expires) {
+      const bool has_stream = worker.session != SessionId(0);
+      std::string reason = has_stream ? SilentFor(silence) : *worker.away;
+      if (!cut_off && !IsVouchedFor(worker, vouch(worker), now)) {
+        losses.push_back(Lose(worker, std::move(reason)));
+      } else if (!worker.away) {
+        losses.push_back(SetAway(worker, std::move(reason)));
+      }
     }
-    if (worker.session == SessionId(0) && !worker.drained && silence >= options_.forget_after) {
+    const bool lost = worker.state() == WorkerState::kLost;
+    if (lost && !worker.drained && silence >= options_.forget_after) {
       superseded_.erase(it->first);
       it = workers_.erase(it);
     } else {
@@ -153,6 +220,11 @@ absl::Status Membership::SetDrained(const std::string& name, bool drained) {
 void Membership::SetLeaving(SessionId session) {
   const auto it = sessions_.find(session);
   if (it != sessions_.end()) workers_.at(it->second).leaving = true;
+}
+
+void Membership::SetBlame(const std::string& name, Blame blame) {
+  if (const auto it = workers_.find(name); it != workers_.end())
+    it->second.blame = std::move(blame);
 }
 
 void Membership::SetHold(const std::string& name, Hold hold) {
@@ -181,7 +253,17 @@ Loss Membership::Lose(Worker& worker, std::string reason) {
             .hold = std::exchange(worker.hold, std::nullopt)};
   sessions_.erase(worker.session);
   worker.session = SessionId(0);
+  worker.away.reset();
   return loss;
+}
+
+Loss Membership::SetAway(Worker& worker, std::string reason) {
+  worker.away = std::move(reason);
+  return {.worker = worker.hello.worker,
+          .incarnation = worker.hello.incarnation,
+          .reason = *worker.away,
+          .hold = worker.hold,
+          .away = true};
 }
 
 }  // namespace takt::membership

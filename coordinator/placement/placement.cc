@@ -30,16 +30,14 @@ GangWorker GangWorkerOf(const Worker& worker) {
           .gpu = hello.device ? hello.device->uuid : ""};
 }
 
-bool IsAttached(const Worker& worker) { return worker.state() != WorkerState::kLost; }
-
-// Counts a busy worker as one of those that its generation holds.
+// Counts a held worker as one of those that its generation holds.
 void AddHeld(const Worker& worker, std::vector<Holder>& held) {
   const control::JobKey& key = worker.hold->key;
   auto holder = std::ranges::find_if(
       held, [&](const Holder& h) { return h.name == key.job && h.generation == key.generation; });
   if (holder == held.end())
     holder = held.insert(held.end(), {.name = key.job, .generation = key.generation});
-  if (worker.drained || worker.leaving) {
+  if (worker.retired() || worker.away) {
     ++holder->num_others;
   } else {
     holder->workers.push_back(GangWorkerOf(worker));
@@ -50,7 +48,7 @@ void AddHeld(const Worker& worker, std::vector<Holder>& held) {
 
 DeviceKind DeviceOf(const config::JobSpec& spec, DeviceKind before, const Workers& workers) {
   const bool any_gpu = std::ranges::any_of(workers, [](const auto& entry) {
-    return IsAttached(entry.second) && entry.second.hello.device.has_value();
+    return entry.second.attached() && entry.second.hello.device.has_value();
   });
   return plan::DeviceOf(spec, before, any_gpu);
 }
@@ -67,12 +65,15 @@ Capacity CapacityOf(const Workers& workers) {
   Capacity capacity;
   Gang idle;
   for (const auto& [name, worker] : workers) {
-    if (worker.state() == WorkerState::kBusy) {
+    if (worker.hold) {
       AddHeld(worker, capacity.held);
     } else if (worker.TakesWork()) {
       idle.push_back(&worker);
     } else if (worker.state() == WorkerState::kIdle) {
-      ++(worker.drained ? capacity.drained : capacity.leaving);
+      int& others = worker.drained   ? capacity.drained
+                    : worker.leaving ? capacity.leaving
+                                     : capacity.quarantined;
+      ++others;
     }
   }
   SortByRank(idle, DeviceKind::kAuto);
@@ -99,8 +100,7 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Gang& gang, 
     most = std::max(most, ++hosts[worker->hello.host]);
   }
   for (const auto& [name, worker] : workers) {
-    if (IsAttached(worker) && hosts.contains(worker.hello.host))
-      attached.push_back(OfferOf(worker));
+    if (worker.attached() && hosts.contains(worker.hello.host)) attached.push_back(OfferOf(worker));
   }
   plan::PlanOptions options = plan::PlanOptionsFor(spec, offers, device);
   options.host = plan::HostOf(attached, device);
@@ -114,7 +114,7 @@ plan::PlanOptions PlanOptionsFor(const config::JobSpec& spec, const Workers& wor
   Gang gang;
   for (const auto& [name, worker] : workers) {
     const bool fits = device != DeviceKind::kCuda || worker.hello.device.has_value();
-    if (IsAttached(worker) && fits) gang.push_back(&worker);
+    if (worker.attached() && fits) gang.push_back(&worker);
   }
   plan::PlanOptions options = PlanOptionsFor(spec, gang, device, workers);
   options.max_workers = *p.pipeline * p.data.value_or(1);
@@ -141,7 +141,7 @@ std::vector<profile::RankPlace> PlacesOf(const Gang& ranks, const std::vector<in
 int ThreadsOf(const config::JobSpec& spec, const Worker& worker, const Workers& workers) {
   if (spec.parallelism.threads) return *spec.parallelism.threads;
   const auto neighbours = std::ranges::count_if(workers, [&](const auto& entry) {
-    return IsAttached(entry.second) && entry.second.hello.host == worker.hello.host;
+    return entry.second.attached() && entry.second.hello.host == worker.hello.host;
   });
   return std::max(1, worker.hello.cores / static_cast<int>(neighbours));
 }

@@ -84,6 +84,10 @@ TEST_F(PlacementTest, CapacityCountsWhoIsHeldDrainedAndLeaving) {
   Add("c", "h").leaving = true;
   Add("d", "h").session = membership::SessionId(0);
   Add("e", "h");
+  Add("i", "h").blame.quarantined = true;
+  Worker& away = Add("k", "h");
+  away.away = "its stream ended";
+  away.session = membership::SessionId(0);
   const Capacity capacity = CapacityOf(workers_);
   EXPECT_THAT(IdleNames(), ElementsAre("e"));
   ASSERT_EQ(capacity.held.size(), 2u);
@@ -95,6 +99,7 @@ TEST_F(PlacementTest, CapacityCountsWhoIsHeldDrainedAndLeaving) {
   EXPECT_EQ(capacity.held[1].generation, Generation(2));
   EXPECT_EQ(capacity.drained, 1);
   EXPECT_EQ(capacity.leaving, 1);
+  EXPECT_EQ(capacity.quarantined, 1);
 }
 
 TEST_F(PlacementTest, WorkersOfAHostShareItsMemoryAndTheSmallestShareCounts) {

@@ -45,6 +45,8 @@ class Round final {
   Amounts AmountsOf(const Holder& holder) const;
   // Returns what the job takes where `free` is free: with `up_to_all` as many workers as it may.
   std::optional<Amounts> Choose(const WaitingJob& job, const Amounts& free, bool up_to_all) const;
+  // Returns how many of the free workers a job with `up_to_all` takes.
+  int MostFor(const WaitingJob& job, const Amounts& free) const;
   // Returns the earliest slot of the job that begins at `latest` or before.
   std::optional<Slot> EarliestFor(const WaitingJob& job, const Timeline& timeline,
                                   double latest = kForever) const;
@@ -119,7 +121,7 @@ std::optional<Amounts> Round::Choose(const WaitingJob& job, const Amounts& free,
                                      bool up_to_all) const {
   const Need& need = job.need;
   const std::size_t quota = QuotaOf(job.owner);
-  int most = up_to_all ? std::numeric_limits<int>::max() : need.workers;
+  int most = up_to_all ? MostFor(job, free) : need.workers;
   if (quota > 0) most = std::min(most, free[quota]);
   Amounts taken(free.size());
   int number = 0;
@@ -133,6 +135,18 @@ std::optional<Amounts> Round::Choose(const WaitingJob& job, const Amounts& free,
   if (number < need.workers) return std::nullopt;
   if (quota > 0) taken[quota] = number;
   return taken;
+}
+
+int Round::MostFor(const WaitingJob& job, const Amounts& free) const {
+  const auto shunned = std::ranges::count_if(idle_, [&](const GangWorker& worker) {
+    const auto blamed = job.blamed.find(worker.name);
+    return blamed != job.blamed.end() && blamed->second > 1 && kinds_.Serves(worker, job.need);
+  });
+  int serving = 0;
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    if (placement::Serves(kinds_[k], job.need)) serving += std::max(free[k], 0);
+  }
+  return std::max(job.need.workers, serving - static_cast<int>(shunned));
 }
 
 std::optional<Timeline::Slot> Round::EarliestFor(const WaitingJob& job, const Timeline& timeline,
@@ -205,11 +219,18 @@ void Round::GrantNow(const WaitingJob& job, const Amounts& taken, Grant& grant) 
   timeline_.Take(0, SecondsOf(job), taken);
   Amounts missing = taken;
   std::vector<GangWorker> gang, rest;
-  for (GangWorker& worker : idle_) {
-    int& number = missing[kinds_.IndexOf(worker)];
-    (number > 0 ? gang : rest).push_back(std::move(worker));
-    --number;
+  // Workers of a kind are taken in their order, but those that the job blames come last.
+  std::vector<bool> chosen(idle_.size());
+  for (const bool blamed : {false, true}) {
+    for (std::size_t i = 0; i < idle_.size(); ++i) {
+      int& number = missing[kinds_.IndexOf(idle_[i])];
+      if (job.blamed.contains(idle_[i].name) != blamed || number == 0) continue;
+      chosen[i] = true;
+      --number;
+    }
   }
+  for (std::size_t i = 0; i < idle_.size(); ++i)
+    (chosen[i] ? gang : rest).push_back(std::move(idle_[i]));
   idle_ = std::move(rest);
   if (job.need.device != config::DeviceKind::kCuda)
     std::ranges::stable_sort(gang, {}, &GangWorker::has_gpu);
@@ -257,6 +278,7 @@ std::string Round::Reason(const WaitingJob& job, const Grant& grant) const {
   for (const auto& [owner, quota] : quota_by_owner_) idle[quota] = std::numeric_limits<int>::max();
   WaitingJob any = job;
   any.need.workers = 0;
+  any.blamed.clear();
   const int num_idle = NumWorkers(*Choose(any, idle, /*up_to_all=*/true));
   return WhyItWaits({.need = job.need,
                      .num_idle = num_idle,
@@ -264,6 +286,7 @@ std::string Round::Reason(const WaitingJob& job, const Grant& grant) const {
                      .held = held_,
                      .drained = capacity_.drained,
                      .leaving = capacity_.leaving,
+                     .quarantined = capacity_.quarantined,
                      .reserved_for = reserving_,
                      .reserved_in = grant.reserved_in,
                      .preempts = grant.preempts});

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,12 +49,16 @@ struct WaitingJob {
   std::string name;
   Need need;
   bool recovers = false;  // it trained before a fault
-  // The ranks of its last run have not ended yet. It reserves a gang, but is not granted one.
+  // The ranks of its last run have not ended yet, or it waits after a fault. It reserves a gang,
+  // but is not granted one.
   bool stopping = false;
   int priority = config::kDefaultPriority;
   std::int64_t number = 0;        // order of submission
   std::optional<double> seconds;  // for which it will hold its gang; nullopt: that is not known
   std::string owner = {};
+  // The workers that it blames, with the number of faults. It takes them last. Where it takes as
+  // many workers as there are, it does without those that it blames twice.
+  std::map<std::string, int> blamed = {};
   bool operator==(const WaitingJob&) const = default;
 };
 
@@ -69,7 +74,7 @@ struct Holder {
   std::string name;
   Generation generation = {};
   std::vector<GangWorker> workers;  // these are idle when the job ends
-  int num_others = 0;               // drained or leaving: they do not come back
+  int num_others = 0;               // retired or away: they may not come back
   std::optional<double> ends_in;    // nullopt: that is not known
   std::string owner = {};
   int priority = config::kDefaultPriority;
@@ -86,7 +91,7 @@ struct Capacity {
   // out.
   std::vector<GangWorker> idle;
   std::vector<Holder> held;
-  int drained = 0, leaving = 0;  // attached, not held
+  int drained = 0, leaving = 0, quarantined = 0;  // attached, not held
   Quotas quotas = Quotas();
   bool operator==(const Capacity&) const = default;
 };

@@ -35,11 +35,33 @@ TEST(GrantGangs, AJobThatFitsGetsItsGangInOrder) {
   EXPECT_EQ(grants[0].reserved_in, std::nullopt);
 }
 
+TEST(GrantGangs, AJobTakesTheWorkersThatItBlamesLast) {
+  WaitingJob job = Waiting("a", 2);
+  job.blamed = {{"w0", 1}, {"w2", 3}};
+  EXPECT_THAT(GrantGangs({job}, {.idle = Workers(4)})[0].workers, ElementsAre("w1", "w3"));
+  EXPECT_THAT(GrantGangs({job}, {.idle = Workers(3)})[0].workers, ElementsAre("w0", "w1"));
+  EXPECT_THAT(GrantGangs({job}, {.idle = Workers(2)})[0].workers, ElementsAre("w0", "w1"));
+  // Another job takes what is left.
+  const auto grants = GrantGangs({job, Waiting("b", 1)}, {.idle = Workers(4)});
+  EXPECT_THAT(grants[1].workers, ElementsAre("w0"));
+}
+
+TEST(GrantGangs, AJobThatTakesAllDoesWithoutThoseThatItBlamesTwice) {
+  WaitingJob job = Waiting("a", 2);
+  job.need.up_to_all = true;
+  job.blamed = {{"w0", 1}, {"w2", 2}};
+  EXPECT_THAT(GrantGangs({job}, {.idle = Workers(4)})[0].workers, ElementsAre("w0", "w1", "w3"));
+  // It needs as many as that.
+  job.need.workers = 4;
+  EXPECT_THAT(GrantGangs({job}, {.idle = Workers(4)})[0].workers, SizeIs(4));
+}
+
 TEST(GrantGangs, AGangIsGivenWholeOrNotAtAllAndTheReasonSaysWhoHasTheRest) {
   const auto grants =
-      GrantGangs({Waiting("a", 4)}, {.idle = Workers(2), .held = {Held("x", 1)}, .drained = 1});
+      GrantGangs({Waiting("a", 4)},
+                 {.idle = Workers(2), .held = {Held("x", 1)}, .drained = 1, .quarantined = 3});
   EXPECT_THAT(grants[0].workers, IsEmpty());
-  EXPECT_EQ(grants[0].reason, "needs 4 workers, 2 idle: 1 held by job x, 1 drained");
+  EXPECT_EQ(grants[0].reason, "needs 4 workers, 2 idle: 1 held by job x, 1 drained, 3 quarantined");
   EXPECT_EQ(grants[0].reserved_in, std::nullopt);
 }
 

@@ -53,6 +53,8 @@ std::vector<std::string> Others(const Obstacles& obstacles) {
   if (rest > 0) others.push_back(absl::StrCat(rest, " held by other jobs"));
   if (obstacles.drained > 0) others.push_back(absl::StrCat(obstacles.drained, " drained"));
   if (obstacles.leaving > 0) others.push_back(absl::StrCat(obstacles.leaving, " leaving"));
+  if (obstacles.quarantined > 0)
+    others.push_back(absl::StrCat(obstacles.quarantined, " quarantined"));
   if (others.empty()) others.emplace_back("no other is attached");
   return others;
 }

@@ -18,7 +18,7 @@ struct Obstacles {
   int num_idle = 0;                        // workers that would serve it
   int num_unfit = 0;                       // idle workers that would not
   const std::map<std::string, int>& held;  // by job, with a remark on it in parentheses if need be
-  int drained = 0, leaving = 0;
+  int drained = 0, leaving = 0, quarantined = 0;
   const std::vector<std::string>& reserved_for;  // jobs that come before it and reserve workers
   std::optional<double> reserved_in;             // Grant::reserved_in
   std::vector<std::string> preempts;             // Grant::preempts

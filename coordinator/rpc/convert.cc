@@ -13,6 +13,11 @@ v1::Worker ToProto(const membership::Worker& worker) {
   out.set_state(static_cast<v1::WorkerState>(worker.state()));
   out.set_drained(worker.drained);
   out.set_leaving(worker.leaving);
+  out.set_quarantined(worker.blame.quarantined);
+  if (worker.blame.quarantined)
+    *out.mutable_quarantined_until() = takt::ToProto(worker.blame.until);
+  out.set_blame(worker.blame.reasons);
+  out.set_fault_score(worker.blame.score);
   if (worker.hold) {
     out.set_job(worker.hold->key.job);
     out.set_rank(worker.hold->rank.value());

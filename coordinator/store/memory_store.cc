@@ -17,8 +17,10 @@ class MemoryStore final : public Store {
 
   absl::StatusOr<Snapshot> Load() override {
     absl::MutexLock lock(&mutex_);
-    Snapshot snapshot{
-        .drained = drained_, .last_number = last_number_, .generations = generations_};
+    Snapshot snapshot{.drained = drained_,
+                      .workers = workers_,
+                      .last_number = last_number_,
+                      .generations = generations_};
     for (const auto& [id, job] : jobs_) {
       snapshot.jobs.push_back(job);
       if (const auto& steps = steps_[id]; !steps.empty()) {
@@ -51,6 +53,13 @@ class MemoryStore final : public Store {
         drained_.insert(worker);
       } else {
         drained_.erase(worker);
+      }
+    }
+    for (const auto& [worker, record] : changes.workers) {
+      if (record == WorkerRecord()) {
+        workers_.erase(worker);
+      } else {
+        workers_[worker] = record;
       }
     }
     for (const LogRecord& log : changes.logs) {
@@ -117,6 +126,7 @@ class MemoryStore final : public Store {
       ABSL_GUARDED_BY(mutex_);
   std::deque<RequestRecord> requests_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> drained_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, WorkerRecord> workers_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<LogRecord>> logs_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Generation> generations_ ABSL_GUARDED_BY(mutex_);
   std::string profile_ ABSL_GUARDED_BY(mutex_);

@@ -116,9 +116,14 @@ struct Saving {
   StepId settled;                    // the newest that is visible or failed
 };
 
-struct Recoveries {
-  int count = 0;   // in a row without a newly committed step
-  StepId at_step;  // the last one committed when the latest recovery began
+// A fault of a generation.
+struct JobFault {
+  absl::Time time;
+  std::string worker;  // that is to blame; empty: none is
+  std::string error;   // of its rank, or of the job if none is to blame; empty: there was none
+  StepId step;         // the last step that its rank had completed
+  StepId committed;    // the last committed step of the job
+  bool operator==(const JobFault&) const = default;
 };
 
 struct JobRecord {
@@ -147,7 +152,7 @@ struct JobRecord {
   StepId resumed_step;      // the step from which this generation went on; 0: the beginning
   std::string kernel_plan;  // takt.v1.Job
   Saving saving;
-  Recoveries recoveries;
+  std::vector<JobFault> faults;      // between which no new step was committed, the newest last
   std::vector<std::string> notices;  // warnings that are not the plan's
   // From the step log, not stored with the job.
   std::optional<StepRecord> last_step;
@@ -158,6 +163,22 @@ struct JobRecord {
 // How long the job still takes if each step takes as long as the last one, or, before the first
 // step, as long as predicted.
 double EtaSeconds(const JobRecord& job);
+
+// A fault of a job for which a worker is blamed.
+struct WorkerFault {
+  absl::Time time;
+  std::string job;   // its name
+  std::string what;  // for people
+  bool operator==(const WorkerFault&) const = default;
+};
+
+// What is held against a worker.
+struct WorkerRecord {
+  std::vector<WorkerFault> faults;  // of the last day, the newest last
+  absl::Time quarantined_until = absl::InfinitePast();
+  int quarantines = 0;  // in a row, without a day in which it was blamed for nothing
+  bool operator==(const WorkerRecord&) const = default;
+};
 
 // A mutating request that was answered. `job` is what it was answered with.
 struct RequestRecord {

@@ -38,6 +38,24 @@ OpenCheckpoint FromProto(const v1::OpenCheckpoint& open) {
   return out;
 }
 
+v1::JobFault ToProto(const JobFault& fault) {
+  v1::JobFault out;
+  *out.mutable_time() = takt::ToProto(fault.time);
+  out.set_worker(fault.worker);
+  out.set_error(fault.error);
+  out.set_step(fault.step.value());
+  out.set_committed_step(fault.committed.value());
+  return out;
+}
+
+JobFault FromProto(const v1::JobFault& fault) {
+  return {.time = takt::FromProto(fault.time()),
+          .worker = fault.worker(),
+          .error = fault.error(),
+          .step = StepId(fault.step()),
+          .committed = StepId(fault.committed_step())};
+}
+
 }  // namespace
 
 double EtaSeconds(const JobRecord& job) {
@@ -180,8 +198,7 @@ v1::JobRecord ToRecordProto(const JobRecord& job) {
   }
   for (const OpenCheckpoint& open : job.saving.open) *out.add_open_checkpoints() = ToProto(open);
   out.set_settled_checkpoint(job.saving.settled.value());
-  out.set_recoveries(job.recoveries.count);
-  out.set_recovered_at_step(job.recoveries.at_step.value());
+  for (const JobFault& fault : job.faults) *out.add_faults() = ToProto(fault);
   out.mutable_notices()->Add(job.notices.begin(), job.notices.end());
   out.set_model_flops_per_step(job.plan.model_flops);
   out.set_matmul_flops_per_second(job.plan.matmul_flops_per_second);
@@ -242,8 +259,31 @@ JobRecord FromProto(const v1::JobRecord& record) {
   for (const v1::OpenCheckpoint& open : record.open_checkpoints())
     out.saving.open.push_back(FromProto(open));
   out.saving.settled = StepId(record.settled_checkpoint());
-  out.recoveries = {.count = record.recoveries(), .at_step = StepId(record.recovered_at_step())};
+  for (const v1::JobFault& fault : record.faults()) out.faults.push_back(FromProto(fault));
   out.notices.assign(record.notices().begin(), record.notices().end());
+  return out;
+}
+
+v1::WorkerRecord ToProto(const WorkerRecord& worker) {
+  v1::WorkerRecord out;
+  for (const WorkerFault& fault : worker.faults) {
+    v1::WorkerFault* const to = out.add_faults();
+    *to->mutable_time() = takt::ToProto(fault.time);
+    to->set_job(fault.job);
+    to->set_what(fault.what);
+  }
+  if (worker.quarantined_until != absl::InfinitePast())
+    *out.mutable_quarantined_until() = takt::ToProto(worker.quarantined_until);
+  out.set_quarantines(worker.quarantines);
+  return out;
+}
+
+WorkerRecord FromProto(const v1::WorkerRecord& worker) {
+  WorkerRecord out{.quarantines = worker.quarantines()};
+  for (const v1::WorkerFault& fault : worker.faults())
+    out.faults.push_back({takt::FromProto(fault.time()), fault.job(), fault.what()});
+  if (worker.has_quarantined_until())
+    out.quarantined_until = takt::FromProto(worker.quarantined_until());
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include "takt/v1/job.pb.h"
 #include "takt/v1/job_record.pb.h"
 #include "takt/v1/job_service.pb.h"
+#include "takt/v1/worker_record.pb.h"
 
 namespace takt::store {
 
@@ -24,6 +25,9 @@ v1::Job ToProto(const JobRecord& job);
 // A job as the store keeps it.
 v1::JobRecord ToRecordProto(const JobRecord& job);
 JobRecord FromProto(const v1::JobRecord& record);
+
+v1::WorkerRecord ToProto(const WorkerRecord& worker);
+WorkerRecord FromProto(const v1::WorkerRecord& worker);
 
 v1::LogLine ToProto(const LogRecord& log);
 LogRecord FromProto(const v1::LogLine& line, const std::string& job_id);

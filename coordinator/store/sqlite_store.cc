@@ -33,6 +33,7 @@ COMMIT;
 // Tables that came later. Programs that do not know them leave them alone, so the version stays.
 constexpr char kLaterTables[] = R"sql(
 CREATE TABLE IF NOT EXISTS profile(key INTEGER PRIMARY KEY CHECK(key = 0), profile BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS workers(name BLOB PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
 )sql";
 
 // A message in the file that our own code wrote and that cannot be parsed.
@@ -85,6 +86,7 @@ class SqliteStore final : public Store {
       if (!row) break;
       snapshot.drained.insert(drained.Blob(0));
     }
+    RETURN_IF_ERROR(LoadWorkers(snapshot));
     SqliteStatement generations(*db_, "SELECT name, generation FROM generations");
     while (true) {
       ASSIGN_OR_RETURN(const bool row, generations.Next());
@@ -182,6 +184,17 @@ class SqliteStore final : public Store {
     }
   }
 
+  absl::Status LoadWorkers(Snapshot& snapshot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    SqliteStatement workers(*db_, "SELECT name, record FROM workers");
+    while (true) {
+      ASSIGN_OR_RETURN(const bool row, workers.Next());
+      if (!row) return absl::OkStatus();
+      v1::WorkerRecord record;
+      if (!record.ParseFromString(workers.Blob(1))) return Unreadable(*db_, "worker record");
+      snapshot.workers[workers.Blob(0)] = FromProto(record);
+    }
+  }
+
   absl::Status Write(const Changes& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const JobRecord& job : changes.jobs) {
       RETURN_IF_ERROR(put_job_.Bind(job.number)
@@ -204,6 +217,12 @@ class SqliteStore final : public Store {
     if (!changes.requests.empty()) RETURN_IF_ERROR(trim_requests_.Bind(limits_.requests).Run());
     for (const auto& [worker, drained] : changes.drained) {
       RETURN_IF_ERROR((drained ? drain_ : undrain_).Bind(worker).Run());
+    }
+    for (const auto& [worker, record] : changes.workers) {
+      const bool empty = record == WorkerRecord();
+      RETURN_IF_ERROR(
+          empty ? erase_worker_.Bind(worker).Run()
+                : put_worker_.Bind(worker).Bind(ToProto(record).SerializeAsString()).Run());
     }
     if (changes.profile) RETURN_IF_ERROR(put_profile_.Bind(*changes.profile).Run());
     return WriteLogs(changes.logs);
@@ -254,6 +273,8 @@ class SqliteStore final : public Store {
       *db_, "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?"};
   SqliteStatement drain_{*db_, "INSERT OR IGNORE INTO drained VALUES(?)"};
   SqliteStatement undrain_{*db_, "DELETE FROM drained WHERE worker = ?"};
+  SqliteStatement put_worker_{*db_, "INSERT OR REPLACE INTO workers VALUES(?, ?)"};
+  SqliteStatement erase_worker_{*db_, "DELETE FROM workers WHERE name = ?"};
   SqliteStatement put_profile_{*db_, "INSERT OR REPLACE INTO profile VALUES(0, ?)"};
   SqliteStatement put_log_{*db_, "INSERT INTO logs(job_id, line) VALUES(?, ?)"};
   SqliteStatement trim_logs_{

@@ -22,14 +22,15 @@ struct Changes {
   std::vector<std::string> deleted_jobs;  // ids; their steps and log lines go too
   std::vector<StepRecord> steps;  // a (job, generation, step) already there is left as it is
   std::vector<RequestRecord> requests;
-  std::map<std::string, bool> drained;  // by worker
-  std::vector<LogRecord> logs;          // numbers are given by the store
+  std::map<std::string, bool> drained;          // by worker
+  std::map<std::string, WorkerRecord> workers;  // written whole, by name; an empty one is removed
+  std::vector<LogRecord> logs;                  // numbers are given by the store
   // takt.v1.Profile, serialized; it replaces the one before. Nullopt: that one stays.
   std::optional<std::string> profile;
 
   bool empty() const {
     return jobs.empty() && deleted_jobs.empty() && steps.empty() && requests.empty() &&
-           drained.empty() && logs.empty() && !profile.has_value();
+           drained.empty() && workers.empty() && logs.empty() && !profile.has_value();
   }
 };
 
@@ -37,6 +38,7 @@ struct Changes {
 struct Snapshot {
   std::vector<JobRecord> jobs;  // by number, with last_step
   std::set<std::string> drained;
+  std::map<std::string, WorkerRecord> workers;
   std::int64_t last_number = 0;  // highest job number ever given
   std::map<std::string, Generation>
       generations;  // highest of deleted jobs, by name: a new job of that name goes on from there

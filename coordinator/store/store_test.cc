@@ -116,7 +116,12 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
                           .committer = "w1",
                           .committer_incarnation = "inc"}},
                 .settled = StepId(6)};
-  job.recoveries = {.count = 2, .at_step = StepId(5)};
+  job.faults = {{.time = absl::FromUnixSeconds(4), .worker = "w1", .step = StepId(6)},
+                {.time = absl::FromUnixSeconds(8),
+                 .worker = "w2",
+                 .error = "INTERNAL: boom",
+                 .step = StepId(7),
+                 .committed = StepId(5)}};
   job.notices = {"checkpoint of step 4 failed"};
   StepRecord step = Step("id-a", 7, 1.0 / 3);
   step.grad_norm = 2;
@@ -190,8 +195,7 @@ TEST_P(StoreTest, JobsReadBackWithAllFieldsAndTheirLastStep) {
   EXPECT_EQ(got.saving.open[0].committer, "w1");
   EXPECT_EQ(got.saving.open[0].committer_incarnation, "inc");
   EXPECT_EQ(got.saving.settled, StepId(6));
-  EXPECT_EQ(got.recoveries.count, 2);
-  EXPECT_EQ(got.recoveries.at_step, StepId(5));
+  EXPECT_EQ(got.faults, job.faults);
   EXPECT_THAT(got.notices, ElementsAre("checkpoint of step 4 failed"));
   ASSERT_TRUE(got.last_step.has_value());
   EXPECT_EQ(got.last_step->step, StepId(7));
@@ -259,6 +263,23 @@ TEST_P(StoreTest, DrainedWorkersAreRememberedUntilUndrained) {
   ASSERT_TRUE(store->Commit({.drained = {{"w0", true}, {"w1", true}}}).ok());
   ASSERT_TRUE(store->Commit({.drained = {{"w0", false}, {"w1", true}}}).ok());
   EXPECT_THAT(store->Load().value().drained, ElementsAre("w1"));
+}
+
+TEST_P(StoreTest, WhatIsHeldAgainstWorkersIsKeptUntilItIsEmpty) {
+  auto store = Make();
+  EXPECT_THAT(store->Load().value().workers, IsEmpty());
+  const WorkerRecord blamed{.faults = {{absl::FromUnixSeconds(3), "j", "its stream ended"},
+                                       {absl::FromUnixSeconds(5), "k", "INTERNAL: boom"}},
+                            .quarantined_until = absl::FromUnixSeconds(605),
+                            .quarantines = 1};
+  const WorkerRecord once{.faults = {{absl::FromUnixSeconds(3), "j", "its stream ended"}}};
+  EXPECT_FALSE((Changes{.workers = {{"w0", once}}}).empty());
+  ASSERT_TRUE(store->Commit({.workers = {{"w0", once}, {"w1", once}}}).ok());
+  ASSERT_TRUE(store->Commit({.workers = {{"w0", blamed}}}).ok());
+  EXPECT_THAT(store->Load().value().workers,
+              ElementsAre(::testing::Pair("w0", blamed), ::testing::Pair("w1", once)));
+  ASSERT_TRUE(store->Commit({.workers = {{"w1", WorkerRecord()}}}).ok());
+  EXPECT_THAT(store->Load().value().workers, ElementsAre(::testing::Pair("w0", blamed)));
 }
 
 TEST_P(StoreTest, LogsKeepTheNewestLinesOfEachJob) {

@@ -16,35 +16,65 @@ inline constexpr absl::Duration kTick = absl::Milliseconds(100);
 inline constexpr absl::Duration kServeQueue = absl::Seconds(1);
 // A worker sends a heartbeat this often. The coordinator tells it so when it attaches.
 inline constexpr absl::Duration kHeartbeat = absl::Seconds(1);
+// A worker whose stream ended has dialled again after this time, even if one attempt failed, and
+// the other ranks of its job have sent a heartbeat since. If it has not, and they get no further,
+// it is lost.
+inline constexpr absl::Duration kRedial = absl::Milliseconds(1500);
 // This long after an Abort, a rank that has not said how it ended counts as ended. Together with
 // the lease this is less than ten seconds, so that a fault is settled within that time.
 inline constexpr absl::Duration kStopGrace = absl::Seconds(2);
 // This long after a rank has refused what the job names, the coordinator waits for what the other
 // ranks see. All look at the same files at the same time.
 inline constexpr absl::Duration kInputsGrace = absl::Seconds(3);
-// A worker from which nothing is heard for this long is lost.
+// A worker from which nothing is heard for this long is lost, unless its silence is excused
+// (membership.h).
 inline constexpr absl::Duration kLease = absl::Seconds(5);
+// After its second fault in a row without a new step, a job waits for this long before it begins
+// again, and each time for twice as long. After the first it does not wait.
+inline constexpr absl::Duration kFirstBackoff = absl::Seconds(10);
 // A profile that changes is stored this often.
 inline constexpr absl::Duration kSaveProfile = absl::Seconds(10);
-// After a restart or a stall of the coordinator, a job waits this long for its workers to come
-// back. A worker redials within two leases.
+// After a restart or a stall of the coordinator, or after most workers were silent, a worker has
+// this long to come back. It redials within two leases.
 inline constexpr absl::Duration kReturnGrace = absl::Seconds(15);
 // This long after the end of a job's last rank, its missing step reports are given up.
 inline constexpr absl::Duration kReportsGrace = absl::Seconds(30);
+// While most workers are silent and some are heard, nobody is lost for this long.
+inline constexpr absl::Duration kCutOff = absl::Seconds(30);
+// The other ranks of a silent worker's job need not get further sooner than their steps take, if
+// these take at most this long.
+inline constexpr absl::Duration kLongestStep = absl::Seconds(30);
 // A peer that does not take one message for this long loses its stream.
 inline constexpr absl::Duration kStreamStall = absl::Minutes(1);
 // A running job is planned again with what was measured since at most this often.
 inline constexpr absl::Duration kReplan = absl::Minutes(1);
+// A job waits no longer than this after a fault.
+inline constexpr absl::Duration kLongestBackoff = absl::Minutes(5);
 // A plan that takes longer is given up, if the planner runs in a child process.
 inline constexpr absl::Duration kPlanningLimit = absl::Minutes(5);
-// Within this time after Prepare, every rank must have loaded its state and be connected.
+// While ranks connect, at least one of them must get further within this time.
 inline constexpr absl::Duration kAdmissionTimeout = absl::Minutes(5);
 // Within this time after the last rank has reported its part of a checkpoint, a worker must have
 // made the whole visible.
 inline constexpr absl::Duration kCommitTimeout = absl::Minutes(5);
+// A worker is quarantined for this long, and each time in a row for twice as long.
+inline constexpr absl::Duration kFirstQuarantine = absl::Minutes(10);
 // The metrics of a job stay for this long after its end.
 inline constexpr absl::Duration kKeepEndedMetrics = absl::Minutes(10);
+// While a rank loads, the same holds for this long: checkpoints and weights may be large. Workers
+// wait for one another as long.
+inline constexpr absl::Duration kLoadingTimeout = absl::Hours(1);
+// A worker that is blamed for two faults within this time, by two jobs, is quarantined. For as long
+// a job takes a worker that it blames only where there is no other.
+inline constexpr absl::Duration kBlameSoon = absl::Hours(1);
+// A job that has faults for this long without a new step is given up.
+inline constexpr absl::Duration kGiveUp = absl::Hours(1);
 // A lost worker stays listed for this long. A drained one stays for ever.
 inline constexpr absl::Duration kForgetWorker = absl::Hours(1);
+// A worker that is blamed for three faults within this time, by two jobs, is quarantined. Older
+// faults are forgotten. A fault counts half after this time in a worker's score.
+inline constexpr absl::Duration kBlameLate = absl::Hours(24);
+// A worker is quarantined no longer than this.
+inline constexpr absl::Duration kLongestQuarantine = absl::Hours(24);
 
 }  // namespace takt::timeouts

@@ -13,6 +13,12 @@ TEST(Timeouts, LeaseOutlastsSeveralLostHeartbeats) {
   EXPECT_LE(3 * kHeartbeat, kLease);
 }
 
+TEST(Timeouts, OtherRanksSpeakBeforeAWorkerWhoseStreamEndedIsJudged) {
+  EXPECT_LT(kHeartbeat, kRedial);
+  // The peers of a worker that died are told within two seconds.
+  EXPECT_LE(kRedial + kTick, absl::Seconds(2));
+}
+
 TEST(Timeouts, FaultIsSettledWithinTenSeconds) {
   EXPECT_LT(kStopGrace, kLease);
   EXPECT_LT(kLease + kStopGrace, absl::Seconds(10));
@@ -25,6 +31,8 @@ TEST(Timeouts, WorkersHaveTwoLeasesToComeBack) {
   EXPECT_LT(kReturnGrace, kReportsGrace);
 }
 
+TEST(Timeouts, WorkersMayComeBackWhileMostAreSilent) { EXPECT_LE(2 * kReturnGrace, kCutOff); }
+
 TEST(Timeouts, StreamThatIsNotReadOutlastsAReturn) { EXPECT_LT(kReturnGrace, kStreamStall); }
 
 TEST(Timeouts, SlowWorkIsGivenUpLongAfterLostWorkersAre) {
@@ -32,6 +40,23 @@ TEST(Timeouts, SlowWorkIsGivenUpLongAfterLostWorkersAre) {
     EXPECT_LT(kStreamStall, limit);
     EXPECT_LT(limit, kKeepEndedMetrics);
   }
+}
+
+TEST(Timeouts, LoadingMayTakeMuchLongerThanConnecting) {
+  EXPECT_LE(10 * kAdmissionTimeout, kLoadingTimeout);
+}
+
+TEST(Timeouts, BackoffOutlastsARebootAndLeavesTimeForManyTries) {
+  EXPECT_LT(kReturnGrace, 2 * kFirstBackoff);
+  EXPECT_LT(kFirstBackoff, kLongestBackoff);
+  EXPECT_LE(10 * kLongestBackoff, kGiveUp);
+}
+
+TEST(Timeouts, QuarantineOutlastsTheBackoffOfTheJobThatBlames) {
+  EXPECT_LT(kLongestBackoff, kFirstQuarantine);
+  EXPECT_LT(kFirstQuarantine, kBlameSoon);
+  EXPECT_LT(kBlameSoon, kBlameLate);
+  EXPECT_LE(kLongestQuarantine, kBlameLate);
 }
 
 TEST(Timeouts, WorkerIsForgottenAfterItsJobs) { EXPECT_LT(kKeepEndedMetrics, kForgetWorker); }

@@ -4,9 +4,10 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/explain/explain.h"
@@ -69,6 +70,7 @@ StepExplainer::~StepExplainer() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
+  stop_.SignalAll();
   thread_.join();
 }
 
@@ -76,16 +78,16 @@ void StepExplainer::Loop() {
   pthread_setname_np(pthread_self(), "takt-explain");
   absl::Duration rest = absl::ZeroDuration();
   while (!Rest(rest)) {
-    const absl::Time start = absl::Now();
+    const std::int64_t start = Clock::Real().SteadyNanos();
     ExplainNews();
-    rest = std::max(kLeastRest, kRestPerWork * (absl::Now() - start));
+    const absl::Duration worked = absl::Nanoseconds(Clock::Real().SteadyNanos() - start);
+    rest = std::max(kLeastRest, kRestPerWork * worked);
   }
 }
 
 bool StepExplainer::Rest(absl::Duration time) {
   absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(&stopping_), time);
-  return stopping_;
+  return stop_.AwaitFor(mutex_, absl::Condition(&stopping_), time);
 }
 
 void StepExplainer::ExplainNews() {

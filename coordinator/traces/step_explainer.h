@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/steady_cond_var.h"
 #include "common/trace/job_trace.h"
 #include "coordinator/job/step_split.h"
 #include "coordinator/traces/trace_keeper.h"
@@ -41,6 +42,7 @@ class StepExplainer final {
   const Show show_;
   const Learn learn_;
   absl::Mutex mutex_;
+  SteadyCondVar stop_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the others
 };

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded (LD_PRELOAD): a wall clock that is TAKT_CLOCK_AHEAD (of the environment) seconds ahead;
-// without that, one that is set two seconds ahead and back again four times a second. No more for
-// what is to run, because timed waits of this Abseil go by the wall clock (docs/footguns.md).
+// Preloaded (LD_PRELOAD), it changes the wall clock that a program sees, by the environment:
+//   TAKT_CLOCK_AHEAD     so many seconds ahead, always
+//   TAKT_CLOCK_SET_BACK  an hour ahead, and set back to the right time so many seconds after the
+//                        program's first look at it
+//   neither              set two seconds ahead and back again four times a second. No more for what
+//                        is to run, because timed waits of this Abseil go by the wall clock
+//                        (docs/footguns.md)
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -12,6 +16,7 @@
 namespace {
 
 constexpr long kJumpSeconds = 2;
+constexpr long kHour = 3600;
 
 timespec Read(clockid_t clock) {
   timespec time{};
@@ -21,6 +26,10 @@ timespec Read(clockid_t clock) {
 
 long SecondsAhead() {
   if (const char* ahead = getenv("TAKT_CLOCK_AHEAD")) return std::atol(ahead);
+  if (const char* set_back = getenv("TAKT_CLOCK_SET_BACK")) {
+    static const time_t start = Read(CLOCK_MONOTONIC).tv_sec;
+    return Read(CLOCK_MONOTONIC).tv_sec - start < std::atol(set_back) ? kHour : 0;
+  }
   return Read(CLOCK_MONOTONIC).tv_nsec / 125'000'000 % 2 == 1 ? kJumpSeconds : 0;
 }
 

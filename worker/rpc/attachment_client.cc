@@ -18,9 +18,6 @@
 namespace takt::worker_rpc {
 namespace {
 
-// A coordinator that has another version, or does not let this worker in, is asked again only
-// rarely.
-constexpr absl::Duration kRefusedBackoff = absl::Seconds(10);
 constexpr absl::Duration kLastWords = absl::Seconds(1);
 
 }  // namespace
@@ -165,9 +162,7 @@ absl::Duration AttachmentClient::OnControlEnd(const absl::Status& status) {
     Log(refused ? LogLevel::kError : LogLevel::kWarning, "not attached; will try again",
         {{"error", tls.empty() ? status.ToString() : tls}});
   }
-  if (!refused) return absl::ZeroDuration();
-  agent_.Refused(std::string(status.message()));
-  return kRefusedBackoff;
+  return refused ? options_.refused_backoff : absl::ZeroDuration();
 }
 
 }  // namespace takt::worker_rpc

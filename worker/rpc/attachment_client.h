@@ -27,6 +27,10 @@ struct AttachmentOptions {
   // The worker describes itself with it. The client fills in the versions, and what is running.
   control::Hello hello;
   std::function<void()> on_attached;  // called at every attachment; may be empty
+  // A coordinator that has another version, or does not let this worker in, is asked again only
+  // after this time. What it refuses may change: it is upgraded, a certificate is renewed, or a GPU
+  // is no longer another worker's.
+  absl::Duration refused_backoff = absl::Seconds(10);
 };
 
 // Thread-safe. It connects, again and again, until it is destroyed. Training goes on while the

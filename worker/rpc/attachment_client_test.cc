@@ -139,7 +139,8 @@ class AttachmentClientTest : public testing::Test {
                                     .incarnation = "life-1",
                                     .cores = 2,
                                     .device = Device{.uuid = "GPU-1", .numa_node = 0},
-                                    .has_nccl = true}},
+                                    .has_nccl = true},
+                          .refused_backoff = absl::Milliseconds(10)},
         *agent_);
     thread_ = std::thread([this] { exit_code_ = agent_->Run(*client_); });
   }
@@ -323,13 +324,21 @@ TEST_F(AttachmentClientTest, TriesAgainWhileAnotherLifeHoldsTheName) {
   EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED).phase(), JobUpdate::PHASE_FINISHED);
 }
 
-TEST_F(AttachmentClientTest, ExitsWhenItsVersionIsRefused) {
-  coordinator_.AnswerHello(
-      grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "worker speaks 1, this coordinator 3"));
-  StartWorker(0, true);
-  thread_.join();
-  EXPECT_EQ(exit_code_, session::kExitRefused);
-  thread_ = std::thread([] {});
+// A unit that ends by itself with a code that means "wrong setting" is not started again.
+TEST_F(AttachmentClientTest, AnIdleWorkerThatIsRefusedForAMomentAsksAgain) {
+  for (const grpc::StatusCode refusal :
+       {grpc::StatusCode::FAILED_PRECONDITION, grpc::StatusCode::PERMISSION_DENIED,
+        grpc::StatusCode::UNAUTHENTICATED}) {
+    coordinator_.AnswerHello(grpc::Status(refusal, "not now"));
+    if (agent_ == nullptr) StartWorker(0, true);
+    AwaitHello();
+    coordinator_.Clear();
+    AwaitHello();
+    coordinator_.Clear();
+  }
+  coordinator_.AnswerHello(grpc::Status::OK);
+  StartRank();
+  EXPECT_EQ(coordinator_.AwaitUpdate(JobUpdate::PHASE_FINISHED).phase(), JobUpdate::PHASE_FINISHED);
 }
 
 TEST(CoordinatorChannel, RefusesAddressesThatCannotBe) {

@@ -3,9 +3,14 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "common/base/clock.h"
 
 namespace takt::worker_rpc {
+namespace {
+
+absl::Duration SteadyNow() { return absl::Nanoseconds(Clock::Real().SteadyNanos()); }
+
+}  // namespace
 
 void ControlOutbox::Begin() {
   absl::MutexLock lock(&mutex_);
@@ -13,20 +18,23 @@ void ControlOutbox::Begin() {
   writing_ = false;
   welcomed_ = false;
   interrupted_ = false;
-  next_heartbeat_ = absl::InfiniteFuture();
+  next_heartbeat_ = absl::InfiniteDuration();
+  changed_.SignalAll();
 }
 
 void ControlOutbox::Welcomed(absl::Duration heartbeat_interval) {
   absl::MutexLock lock(&mutex_);
   welcomed_ = true;
   interval_ = heartbeat_interval;
-  next_heartbeat_ = absl::Now() + interval_;
+  next_heartbeat_ = SteadyNow() + interval_;
+  changed_.SignalAll();
 }
 
 bool ControlOutbox::Add(control::WorkerMessage message) {
   absl::MutexLock lock(&mutex_);
   const bool up = welcomed_ && !interrupted_;
   if (up) messages_.push_back(std::move(message));
+  changed_.SignalAll();
   return up;
 }
 
@@ -35,6 +43,7 @@ void ControlOutbox::HeartbeatNow() { Add(control::Heartbeat()); }
 std::optional<control::WorkerMessage> ControlOutbox::Next() {
   absl::MutexLock lock(&mutex_);
   writing_ = false;
+  changed_.SignalAll();
   const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return interrupted_ || welcomed_;
   };
@@ -42,10 +51,11 @@ std::optional<control::WorkerMessage> ControlOutbox::Next() {
   const auto some = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return interrupted_ || !messages_.empty();
   };
-  const bool woken = mutex_.AwaitWithDeadline(absl::Condition(&some), next_heartbeat_);
+  const bool woken =
+      changed_.AwaitFor(mutex_, absl::Condition(&some), next_heartbeat_ - SteadyNow());
   if (interrupted_) return std::nullopt;
   if (!woken) {
-    next_heartbeat_ = absl::Now() + interval_;
+    next_heartbeat_ = SteadyNow() + interval_;
     return control::Heartbeat();
   }
   control::WorkerMessage message = std::move(messages_.front());
@@ -58,6 +68,7 @@ void ControlOutbox::Interrupt() {
   absl::MutexLock lock(&mutex_);
   interrupted_ = true;
   welcomed_ = false;
+  changed_.SignalAll();
 }
 
 void ControlOutbox::AwaitWritten(absl::Duration timeout) {
@@ -65,7 +76,7 @@ void ControlOutbox::AwaitWritten(absl::Duration timeout) {
   const auto written = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return interrupted_ || (messages_.empty() && !writing_);
   };
-  mutex_.AwaitWithTimeout(absl::Condition(&written), timeout);
+  changed_.AwaitFor(mutex_, absl::Condition(&written), timeout);
 }
 
 bool ControlOutbox::welcomed() const {

@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/steady_cond_var.h"
 #include "common/control/attachment.h"
 
 namespace takt::worker_rpc {
@@ -35,13 +36,14 @@ class ControlOutbox {
 
  private:
   mutable absl::Mutex mutex_;
+  SteadyCondVar changed_;
   std::deque<control::WorkerMessage> messages_ ABSL_GUARDED_BY(mutex_);
   // Whether the message that Next returned last is being written.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration interval_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
-  absl::Time next_heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  absl::Duration next_heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();  // steady
 };
 
 }  // namespace takt::worker_rpc

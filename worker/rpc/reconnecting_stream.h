@@ -20,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/steady_cond_var.h"
 #include "proto/rpc_status.h"
 
 namespace takt::worker_rpc {
@@ -66,6 +67,7 @@ class ReconnectingStream {
       stopped_ = true;
       if (context_ != nullptr) context_->TryCancel();
     }
+    stop_.SignalAll();
     if (thread_.joinable()) thread_.join();
   }
 
@@ -127,12 +129,13 @@ class ReconnectingStream {
   // Waits, and returns true once stopped.
   bool Stopped(absl::Duration wait) {
     absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(&stopped_), wait);
+    return stop_.AwaitFor(mutex_, absl::Condition(&stopped_), wait);
   }
 
   const std::string name_;
   const Hooks hooks_;
   absl::Mutex mutex_;
+  SteadyCondVar stop_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;  // last: it uses everything above

@@ -12,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/base/steady_cond_var.h"
 #include "proto/rpc_status.h"
 #include "takt/v1/rendezvous_service.grpc.pb.h"
 
@@ -27,6 +29,9 @@ constexpr absl::Duration kLongestWait = absl::Seconds(120);
 // How often to ask again while the coordinator is away.
 constexpr absl::Duration kRetry = absl::Milliseconds(200);
 
+// Deadlines here are on the steady clock.
+absl::Duration SteadyNow() { return absl::Nanoseconds(Clock::Real().SteadyNanos()); }
+
 class RendezvousClient final : public session::AbortableRendezvous {
  public:
   RendezvousClient(std::shared_ptr<grpc::Channel> channel, control::JobKey key)
@@ -39,7 +44,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
     request.set_value(value);
     // Setting the same value twice is the same as setting it once, so the call may be repeated when
     // its answer is lost.
-    const absl::Status status = Retry(absl::Now() + kSetTimeout, [&](grpc::ClientContext& context) {
+    const absl::Status status = Retry(SteadyNow() + kSetTimeout, [&](grpc::ClientContext& context) {
       v1::SetKeyResponse response;
       return stub_->SetKey(&context, request, &response);
     });
@@ -51,10 +56,10 @@ class RendezvousClient final : public session::AbortableRendezvous {
     FillScope(*request.mutable_scope());
     request.add_keys(key);
     std::string value;
-    const absl::Time deadline = absl::Now() + timeout;
+    const absl::Duration deadline = SteadyNow() + timeout;
     const absl::Status status = Retry(deadline + kSlack, [&](grpc::ClientContext& context) {
       const absl::Duration left =
-          std::clamp(deadline - absl::Now(), absl::Milliseconds(1), kLongestWait);
+          std::clamp(deadline - SteadyNow(), absl::Milliseconds(1), kLongestWait);
       request.set_timeout_seconds(absl::ToDoubleSeconds(left));
       v1::WaitKeysResponse response;
       const grpc::Status answer = stub_->WaitKeys(&context, request, &response);
@@ -68,6 +73,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
   void Abort() override {
     absl::MutexLock lock(&mutex_);
     aborted_ = true;
+    abort_.SignalAll();
     for (grpc::ClientContext* context : in_flight_) context->TryCancel();
   }
 
@@ -80,16 +86,16 @@ class RendezvousClient final : public session::AbortableRendezvous {
   // Repeats the call until it returns anything but kUnavailable, the deadline is near, or Abort was
   // called.
   template <class Call>
-  absl::Status Retry(absl::Time deadline, const Call& call) {
+  absl::Status Retry(absl::Duration deadline, const Call& call) {
     for (;;) {
       grpc::ClientContext context;
-      context.set_deadline(absl::ToChronoTime(deadline));
+      context.set_deadline(absl::ToChronoTime(absl::Now() + (deadline - SteadyNow())));
       if (!Enter(context)) return absl::AbortedError("stopped");
       const absl::Status status = FromGrpc(call(context), context);
       if (Leave(context)) return absl::AbortedError("stopped");
-      if (!absl::IsUnavailable(status) || absl::Now() + kRetry >= deadline) return status;
+      if (!absl::IsUnavailable(status) || SteadyNow() + kRetry >= deadline) return status;
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&aborted_), kRetry);
+      abort_.AwaitFor(mutex_, absl::Condition(&aborted_), kRetry);
     }
   }
 
@@ -109,6 +115,7 @@ class RendezvousClient final : public session::AbortableRendezvous {
   const control::JobKey key_;
   const std::unique_ptr<v1::RendezvousService::Stub> stub_;
   absl::Mutex mutex_;
+  SteadyCondVar abort_;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<grpc::ClientContext*> in_flight_ ABSL_GUARDED_BY(mutex_);
 };

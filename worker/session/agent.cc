@@ -87,12 +87,13 @@ void Agent::ForgetOldJob() {
 void Agent::Post(std::function<Effects()> event) {
   absl::MutexLock lock(&mutex_);
   events_.push_back(std::move(event));
+  posted_.SignalAll();
 }
 
 std::function<Effects()> Agent::NextEvent() {
   absl::MutexLock lock(&mutex_);
   const auto some = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !events_.empty(); };
-  if (!mutex_.AwaitWithTimeout(absl::Condition(&some), kTick)) return nullptr;
+  if (!posted_.AwaitFor(mutex_, absl::Condition(&some), kTick)) return nullptr;
   std::function<Effects()> event = std::move(events_.front());
   events_.pop_front();
   return event;
@@ -234,10 +235,6 @@ void Agent::Attached() {
 
 void Agent::Detached() {
   Post([this] { return held_job_.Detached(ThreadStatus(), Now()); });
-}
-
-void Agent::Refused(std::string reason) {
-  Post([this, reason = std::move(reason)] { return held_job_.Refused(reason); });
 }
 
 void Agent::Stuck(std::string reason) {

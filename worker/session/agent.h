@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/base/steady_cond_var.h"
 #include "common/control/attachment.h"
 #include "common/control/job_key.h"
 #include "common/control/rank_status.h"
@@ -77,11 +78,9 @@ class Agent {
   void Acknowledge(control::JobKey key);
   void AcknowledgeReports(const control::JobKey& key, std::int64_t sequence);
   void Commit(control::CommitCheckpoint request);
-  // Attached: the control stream is up (again). Detached: it is down. Refused: the coordinator will
-  // never accept this worker.
+  // Attached: the control stream is up (again). Detached: it is down.
   void Attached();
   void Detached();
-  void Refused(std::string reason);
   // The process got SIGTERM. A second call makes the worker leave without waiting for the job.
   void Leave();
   // Reports that a thread will never end: Run returns kExitStuck.
@@ -108,6 +107,7 @@ class Agent {
   BulkOutbox outbox_;
 
   mutable absl::Mutex mutex_;
+  SteadyCondVar posted_;
   std::deque<std::function<Effects()>> events_ ABSL_GUARDED_BY(mutex_);
   // `held()` returns it. It is a copy of what held_job_ has, so that readers never wait for a
   // decision.

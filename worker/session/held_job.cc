@@ -137,12 +137,6 @@ Effects HeldJob::Detached(const control::RankStatus& status, absl::Duration now)
   return leaving_ && !leaving_now_ ? LeaveNow(status, now) : Effects();
 }
 
-Effects HeldJob::Refused(const std::string& reason) const {
-  // A rank that trains goes on, because it needs no coordinator. An idle worker is of no use here.
-  if (state_ != State::kIdle) return {};
-  return {EffectExit{kExitRefused, reason}};
-}
-
 Effects HeldJob::Built(const absl::StatusOr<control::Resumed>& resumed, absl::Duration now) {
   if (state_ != State::kPreparing) return {};
   if (resumed.ok()) {

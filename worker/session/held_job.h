@@ -47,8 +47,7 @@
 namespace takt::session {
 
 // Exit codes of the worker.
-inline constexpr int kExitLeft = 0;     // asked to leave
-inline constexpr int kExitRefused = 2;  // the coordinator speaks another protocol version
+inline constexpr int kExitLeft = 0;  // asked to leave
 // After these, only a new process is clean again: a teardown hung, or the device that the rank
 // computed on failed for good.
 inline constexpr int kExitStuck = 70;
@@ -110,8 +109,6 @@ class HeldJob {
   // Attached: the stream is up (again). Detached: it is down.
   Effects Attached() const;
   Effects Detached(const control::RankStatus& status, absl::Duration now);
-  // The coordinator will never accept this worker.
-  Effects Refused(const std::string& reason) const;
 
   // Events from the thread of the held rank.
   Effects Built(const absl::StatusOr<control::Resumed>& resumed, absl::Duration now);

@@ -269,11 +269,6 @@ TEST(HeldJob, LeavingIsDueAgainAfterItsTimeout) {
   EXPECT_FALSE(held.LeaveIsDue(kNow + absl::Hours(1)));
 }
 
-TEST(HeldJob, ARefusedWorkerExitsOnlyWhenNothingTrains) {
-  EXPECT_THAT(Print(JobIn(State::kIdle).Refused("version")), ElementsAre("exit 2"));
-  EXPECT_THAT(Print(JobIn(State::kRunning).Refused("version")), IsEmpty());
-}
-
 TEST(HeldJob, PoisonedItBeginsAnewOnceTheEndIsStored) {
   const absl::Status lost = absl::InternalError("an illegal memory access was encountered");
   HeldJob held = JobIn(State::kRunning);

@@ -85,6 +85,9 @@ class PipelineRunner final : public RankRunner {
     SetPhase("LOAD", "");
     RETURN_IF_ERROR(CreateTrainer());
     RETURN_IF_ERROR(CreateReporter());
+    // Channels wait only for a short time for their other ends, and some ranks load much more.
+    SetPhase("CONNECT", "all ranks to have loaded");
+    RETURN_IF_ERROR(MeetAll(Meeting(), "loaded"));
     SetPhase("CONNECT", "its neighbours in the pipeline to open their channels");
     RETURN_IF_ERROR(CreateEngines());
     SetPhase("CONNECT", "the start");

@@ -310,6 +310,16 @@ absl::Status LookForSaved(const SavedOptions& options) {
 
 }  // namespace
 
+absl::Status MeetAll(const RankMeeting& meeting, const std::string& name) {
+  if (meeting.num_ranks == 1) return absl::OkStatus();
+  if (meeting.rank != Rank(0)) {
+    RETURN_IF_ERROR(Answer(meeting, name, ""));
+    return meeting.rendezvous->Wait(name, kPatience).status();
+  }
+  RETURN_IF_ERROR(FirstComplaint(meeting, name).status());
+  return meeting.rendezvous->Set(name, ".");
+}
+
 absl::Status CheckShared(const RankMeeting& meeting, const std::string& directory,
                          const std::string& name) {
   if (meeting.num_ranks == 1) return absl::OkStatus();

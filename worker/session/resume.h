@@ -27,6 +27,10 @@ struct RankMeeting {
   int num_ranks = 1;
 };
 
+// Blocks until all ranks of the generation have called it with this name, for an hour at most. A
+// rank that dies meanwhile is noticed in another way.
+absl::Status MeetAll(const RankMeeting& meeting, const std::string& name);
+
 // Checks that all ranks see the same files in `directory`, which must exist. Rank 0 writes a file
 // with random contents, the others read it, and rank 0 removes it. name: the file's; no other job
 // may use it.

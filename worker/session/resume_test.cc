@@ -109,6 +109,26 @@ class ResumeTest : public ::testing::Test {
   std::unique_ptr<takt::testing::MapRendezvous> rendezvous_;
 };
 
+TEST_F(ResumeTest, RanksThatMeetWaitForTheLast) {
+  takt::testing::MapRendezvous rendezvous;
+  std::atomic<int> met = 0;
+  const auto meet = [&](int rank) {
+    EXPECT_TRUE(
+        MeetAll({.rendezvous = &rendezvous, .rank = Rank(rank), .num_ranks = kRanks}, "loaded")
+            .ok());
+    ++met;
+  };
+  std::thread first([&] { meet(0); });
+  std::thread second([&] { meet(1); });
+  // Once the second has come, only the third is missing.
+  EXPECT_TRUE(rendezvous.Wait("loaded/1", absl::Minutes(1)).ok());
+  EXPECT_EQ(met.load(), 0);
+  meet(2);
+  first.join();
+  second.join();
+  EXPECT_EQ(met.load(), kRanks);
+}
+
 TEST_F(ResumeTest, BeginsWhereNothingIs) {
   EXPECT_THAT(ExpectStep(Agree("auto", Job(), LoadsAll), 0), IsEmpty());
   std::filesystem::remove(directory());
